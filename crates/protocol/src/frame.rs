@@ -1,0 +1,224 @@
+//! Frames: what a stream is cut into.
+//!
+//! ```text
+//! 0   u32  length of the payload as it travels
+//! 4   u8   kind
+//! 5   u8   flags: bit 0 = the payload is compressed; others 0
+//! 6   u16  0
+//! 8   u32  CRC-32C of bytes 0..8 and the payload
+//! 12  ...  payload; compressed: u32 length uncompressed, then one zstd frame
+//! ```
+//!
+//! Little-endian. A length above the limit is refused when the header is read, before anything is reserved for it.
+
+use crate::wire::DecodeError;
+
+/// Bytes of a frame before its payload.
+pub const HEADER_BYTES: usize = 12;
+/// How full a frame of rows gets before it is closed.
+pub const ROWS_BYTES_TARGET: usize = 64 * 1024;
+/// Payloads below this are not compressed.
+const COMPRESS_BYTES_MIN: usize = 256;
+const COMPRESSION_LEVEL: i32 = 1;
+const COMPRESSED: u8 = 1;
+
+/// What a frame is. The numbers are the wire's and never change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// Remote to server, first: who syncs, and what it has seen.
+    Hello = 0x01,
+    /// Both ways: the table that the rows after it belong to.
+    Table = 0x02,
+    /// Remote to server: changed rows.
+    Changes = 0x03,
+    /// Remote to server: the upload is whole.
+    UploadEnd = 0x04,
+    /// Remote to server: an upload that came before by ticket (reserved).
+    Ticket = 0x05,
+    /// Both ways, last: nothing is missing.
+    End = 0x0f,
+    /// Server to remote, first after heartbeats: the incarnation, and what the server knows of the remote.
+    Welcome = 0x10,
+    /// Server to remote: the outcome of each change uploaded.
+    Receipt = 0x11,
+    /// Server to remote: the download's ID and what it needs.
+    Download = 0x12,
+    /// Server to remote: a partition comes whole, or is left.
+    Partition = 0x13,
+    /// Server to remote: rows to store or to delete.
+    Rows = 0x14,
+    /// Server to remote: what has been seen when this download is applied.
+    Watermarks = 0x15,
+    /// Server to remote: ranges of integer keys (reserved).
+    KeyRanges = 0x16,
+    /// Server to remote: still working.
+    Heartbeat = 0x17,
+    /// Server to remote: why there is no more.
+    Error = 0x18,
+}
+
+impl Kind {
+    const ALL: [Kind; 15] = [
+        Kind::Hello,
+        Kind::Table,
+        Kind::Changes,
+        Kind::UploadEnd,
+        Kind::Ticket,
+        Kind::End,
+        Kind::Welcome,
+        Kind::Receipt,
+        Kind::Download,
+        Kind::Partition,
+        Kind::Rows,
+        Kind::Watermarks,
+        Kind::KeyRanges,
+        Kind::Heartbeat,
+        Kind::Error,
+    ];
+
+    /// The kind with this number.
+    pub fn from_wire(number: u8) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| *kind as u8 == number)
+    }
+}
+
+/// A frame whose payload is as it travels: checked, perhaps still compressed. What is spooled and staged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// What it is.
+    pub kind: Kind,
+    compressed: bool,
+    payload: Vec<u8>,
+}
+
+impl Frame {
+    /// A frame with this payload, uncompressed.
+    pub fn new(kind: Kind, payload: Vec<u8>) -> Frame {
+        Frame { kind, compressed: false, payload }
+    }
+
+    /// A frame with this payload, compressed where that makes it smaller by a tenth.
+    pub fn packed(kind: Kind, payload: Vec<u8>) -> Frame {
+        if payload.len() >= COMPRESS_BYTES_MIN
+            && let Ok(body) = zstd::bulk::compress(&payload, COMPRESSION_LEVEL)
+            && body.len() + 4 < payload.len() / 10 * 9
+        {
+            let mut compressed = (payload.len() as u32).to_le_bytes().to_vec();
+            compressed.extend_from_slice(&body);
+            return Frame { kind, compressed: true, payload: compressed };
+        }
+        Frame::new(kind, payload)
+    }
+
+    /// Bytes that the frame takes on the wire.
+    pub fn wire_bytes(&self) -> usize {
+        HEADER_BYTES + self.payload.len()
+    }
+
+    /// Appends the frame as it travels.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let mut head = [0; 8];
+        head[..4].copy_from_slice(&(self.payload.len() as u32).to_le_bytes());
+        head[4] = self.kind as u8;
+        head[5] = if self.compressed { COMPRESSED } else { 0 };
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(&head), &self.payload);
+        out.extend_from_slice(&head);
+        out.extend_from_slice(&checksum.to_le_bytes());
+        out.extend_from_slice(&self.payload);
+    }
+
+    /// The frame as it travels.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.wire_bytes());
+        self.write(&mut out);
+        out
+    }
+
+    /// The payload, decompressed if need be, at most `limit` bytes.
+    pub fn payload(&self, limit: usize) -> Result<std::borrow::Cow<'_, [u8]>, DecodeError> {
+        if !self.compressed {
+            return Ok(self.payload.as_slice().into());
+        }
+        let (length, body) = self
+            .payload
+            .split_first_chunk::<4>()
+            .ok_or(DecodeError::Truncated { field: "uncompressed length", needed: 4 - self.payload.len() })?;
+        let expected = u32::from_le_bytes(*length) as usize;
+        if expected > limit {
+            return Err(DecodeError::TooLarge { field: "uncompressed length", actual: expected as u64, limit: limit as u64 });
+        }
+        // The buffer is reserved by an announced length, but one that has just been held against the limit.
+        let plain = zstd::bulk::decompress(body, expected).map_err(|_| DecodeError::Compression { expected })?;
+        if plain.len() != expected {
+            return Err(DecodeError::Compression { expected });
+        }
+        Ok(plain.into())
+    }
+}
+
+/// Takes frames out of a stream that comes in arbitrary pieces.
+#[derive(Debug)]
+pub struct Decoder {
+    buffer: Vec<u8>,
+    read: usize,
+    payload_bytes_max: usize,
+}
+
+impl Decoder {
+    /// A decoder that refuses payloads (as they travel) above `payload_bytes_max`.
+    pub fn new(payload_bytes_max: usize) -> Decoder {
+        Decoder { buffer: Vec::new(), read: 0, payload_bytes_max }
+    }
+
+    /// Adds bytes that came. The caller takes out the frames before it adds more, so the buffer holds at most one frame and one
+    /// piece.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.read > 0 && self.read * 2 >= self.buffer.len() {
+            self.buffer.drain(..self.read);
+            self.read = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame; `None`: more bytes are needed. After an error the stream can't be read on.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, DecodeError> {
+        let rest = &self.buffer[self.read..];
+        let Some((header, body)) = rest.split_first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        if length > self.payload_bytes_max {
+            let limit = self.payload_bytes_max as u64;
+            return Err(DecodeError::TooLarge { field: "frame length", actual: length as u64, limit });
+        }
+        let undefined = |field, actual: u8| DecodeError::Undefined { field, actual: u64::from(actual) };
+        let kind = Kind::from_wire(header[4]).ok_or(undefined("frame kind", header[4]))?;
+        if header[5] & !COMPRESSED != 0 {
+            return Err(undefined("frame flags", header[5]));
+        }
+        if header[6] != 0 || header[7] != 0 {
+            return Err(undefined("frame reserved", header[6] | header[7]));
+        }
+        let Some(payload) = body.get(..length) else {
+            return Ok(None);
+        };
+        let expected = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
+        let actual = crc32c::crc32c_append(crc32c::crc32c(&header[..8]), payload);
+        if actual != expected {
+            return Err(DecodeError::Checksum { actual, expected });
+        }
+        let frame = Frame { kind, compressed: header[5] == COMPRESSED, payload: payload.to_vec() };
+        self.read += HEADER_BYTES + length;
+        if self.read == self.buffer.len() {
+            self.buffer.clear();
+            self.read = 0;
+        }
+        Ok(Some(frame))
+    }
+
+    /// Whether the stream stands between two frames.
+    pub fn is_at_boundary(&self) -> bool {
+        self.read == self.buffer.len()
+    }
+}

@@ -1,0 +1,17 @@
+//! The wire of a synchronization, without a socket.
+//!
+//! docs/protocol.md describes it byte by byte. From the bottom: [`value`], [`decimal`] and [`row`] (what a row is), [`frame`] (length,
+//! kind, checksum), [`message`] (what each frame holds), [`upload`] (what makes an upload apply exactly once), and the sessions that
+//! say what follows what. Nothing here knows a clock, a file, a socket or randomness.
+
+pub mod decimal;
+pub mod frame;
+pub mod message;
+pub mod row;
+pub mod value;
+pub mod wire;
+
+pub use decimal::{Decimal, DecimalRef};
+pub use frame::{Decoder, Frame, Kind};
+pub use value::{Row, Type, Value, ValueRef};
+pub use wire::DecodeError;

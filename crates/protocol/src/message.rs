@@ -1,0 +1,40 @@
+//! What each frame holds, field by field. Every message has `to_frame` and `from_payload`; docs/protocol.md has the byte tables.
+
+mod answer;
+mod outcome;
+mod request;
+mod table;
+
+pub use answer::{ErrorCode, Fault, PartitionAction, PartitionMark, ServerError, WatermarkEntry, Watermarks, Welcome};
+pub use outcome::{ConflictEnd, Outcome, Receipt, Refusal, RefusalCode};
+pub use request::{Hello, UploadEnd};
+pub use table::{Change, ChangeOp, RowOp, RowsReader, TableHeader};
+
+use crate::wire::{DecodeError, Reader};
+
+/// The protocol's version, in HELLO's first byte.
+pub const VERSION: u8 = 1;
+/// The most partitions and tables that one remote's watermarks may name.
+pub const WATERMARK_ENTRIES_MAX: usize = 1_000_000;
+/// The most bytes in one watermark.
+pub const WATERMARK_BYTES_MAX: usize = 64 * 1024;
+/// The most bytes in a partition's key.
+pub const PARTITION_KEY_BYTES_MAX: usize = 4 * 1024;
+/// The most bytes in a name.
+pub const NAME_BYTES_MAX: usize = 256;
+/// The most columns of a table.
+pub const COLUMNS_MAX: usize = 1_000;
+/// The most bytes of a text for people.
+pub const TEXT_BYTES_MAX: usize = 4 * 1024;
+
+/// Reads one whole payload with `read`; leftovers are an error.
+fn whole<'a, T>(
+    payload: &'a [u8],
+    field: &'static str,
+    read: impl FnOnce(&mut Reader<'a>) -> Result<T, DecodeError>,
+) -> Result<T, DecodeError> {
+    let mut reader = Reader::new(payload);
+    let value = read(&mut reader)?;
+    reader.finish(field)?;
+    Ok(value)
+}

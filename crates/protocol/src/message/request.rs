@@ -1,0 +1,128 @@
+//! HELLO and UPLOAD_END.
+
+use super::{
+    NAME_BYTES_MAX, VERSION, WATERMARK_BYTES_MAX, WATERMARK_ENTRIES_MAX, answer::Watermarks, whole,
+};
+use crate::frame::{Frame, Kind};
+use crate::wire::{DecodeError, Write};
+
+/// Who syncs, for which model, and what it has seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The remote ID, made at random when the remote was created.
+    pub remote_id: [u8; 16],
+    /// What binds the remote ID to this remote: whoever presents the ID must present this too.
+    pub secret: [u8; 32],
+    /// The model's name.
+    pub model: String,
+    /// The model's version.
+    pub model_version: u32,
+    /// [`Model::fingerprint`] of the model that the remote's schema was made from.
+    ///
+    /// [`Model::fingerprint`]: https://docs.rs/headwater-model
+    pub fingerprint: u64,
+    /// The incarnation that the watermarks belong to; zero at a first sync.
+    pub incarnation: [u8; 16],
+    /// The newest note that the remote knew of that incarnation; zero if none.
+    pub note: [u8; 16],
+    /// Number of the last upload whose receipt the remote has applied.
+    pub upload_sequence: u64,
+    /// ID of the last download that the remote has applied; zero if none.
+    pub download_applied: [u8; 16],
+    /// Whether upload frames and UPLOAD_END follow.
+    pub has_upload: bool,
+    /// Whether a download is wanted.
+    pub wants_download: bool,
+    /// What the remote has seen of each partition that it holds.
+    pub watermarks: Watermarks,
+}
+
+impl Hello {
+    /// The frame.
+    pub fn to_frame(&self) -> Frame {
+        let mut out = vec![VERSION];
+        out.extend_from_slice(&self.remote_id);
+        out.extend_from_slice(&self.secret);
+        out.put_bytes(self.model.as_bytes());
+        out.extend_from_slice(&self.model_version.to_le_bytes());
+        out.extend_from_slice(&self.fingerprint.to_le_bytes());
+        out.extend_from_slice(&self.incarnation);
+        out.extend_from_slice(&self.note);
+        out.extend_from_slice(&self.upload_sequence.to_le_bytes());
+        out.extend_from_slice(&self.download_applied);
+        out.push(u8::from(self.has_upload) | u8::from(self.wants_download) << 1);
+        self.watermarks.write(&mut out);
+        Frame::packed(Kind::Hello, out)
+    }
+
+    /// Reads the payload. A version other than [`VERSION`] is `Undefined { field: "protocol version", .. }`.
+    pub fn from_payload(payload: &[u8]) -> Result<Hello, DecodeError> {
+        whole(payload, "hello", |reader| {
+            let version = reader.u8("protocol version")?;
+            if version != VERSION {
+                return Err(DecodeError::Undefined { field: "protocol version", actual: u64::from(version) });
+            }
+            let remote_id = reader.array("remote id")?;
+            let secret = reader.array("secret")?;
+            let model = reader.text(NAME_BYTES_MAX, "model")?.to_owned();
+            let model_version = reader.u32("model version")?;
+            let fingerprint = reader.u64("fingerprint")?;
+            let incarnation = reader.array("incarnation")?;
+            let note = reader.array("note")?;
+            let upload_sequence = reader.u64("upload sequence")?;
+            let download_applied = reader.array("download applied")?;
+            let flags = reader.u8("hello flags")?;
+            if flags > 3 {
+                return Err(DecodeError::Undefined { field: "hello flags", actual: u64::from(flags) });
+            }
+            let watermarks = Watermarks::read(reader, WATERMARK_ENTRIES_MAX, WATERMARK_BYTES_MAX)?;
+            Ok(Hello {
+                remote_id,
+                secret,
+                model,
+                model_version,
+                fingerprint,
+                incarnation,
+                note,
+                upload_sequence,
+                download_applied,
+                has_upload: flags & 1 != 0,
+                wants_download: flags & 2 != 0,
+                watermarks,
+            })
+        })
+    }
+}
+
+/// The end of an upload: its number, how many changes it has, and what identifies it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UploadEnd {
+    /// The upload sequence: one more than that of the remote's last upload that was applied.
+    pub sequence: u64,
+    /// How many changes the upload has.
+    pub changes: u64,
+    /// SHA-256 over each TABLE and CHANGES frame: kind (u8), uncompressed length (u32), uncompressed payload.
+    pub digest: [u8; 32],
+}
+
+impl UploadEnd {
+    /// The frame.
+    pub fn to_frame(&self) -> Frame {
+        let mut out = Vec::with_capacity(48);
+        out.extend_from_slice(&self.sequence.to_le_bytes());
+        out.extend_from_slice(&self.changes.to_le_bytes());
+        out.extend_from_slice(&self.digest);
+        Frame::new(Kind::UploadEnd, out)
+    }
+
+    /// Reads the payload.
+    pub fn from_payload(payload: &[u8]) -> Result<UploadEnd, DecodeError> {
+        whole(payload, "upload end", |reader| {
+            Ok(UploadEnd {
+                sequence: reader.u64("upload sequence")?,
+                changes: reader.u64("changes")?,
+                digest: reader.array("digest")?,
+            })
+        })
+    }
+}

@@ -1,0 +1,128 @@
+//! What an engine needs of a database: the trait that SQLite and PostgreSQL implement, and that one contract suite tests.
+
+use headwater_protocol::{Row, Value};
+
+use crate::{Error, RowsWriter, TablePlan};
+
+/// Which SQL a database speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// SQLite.
+    Sqlite,
+    /// PostgreSQL 15 or newer.
+    Postgres,
+}
+
+/// What a transaction is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Writes, reading what is committed (PostgreSQL: READ COMMITTED; SQLite: BEGIN IMMEDIATE).
+    Upload,
+    /// Reads one snapshot and writes nothing (PostgreSQL: REPEATABLE READ READ ONLY; SQLite: a deferred read transaction whose
+    /// snapshot is taken at once).
+    Download,
+}
+
+/// A consolidated database.
+pub trait Backend: Send + Sync + 'static {
+    /// Opens a connection, with its time-outs and settings in place.
+    fn connect(&self) -> Result<Box<dyn Connection>, Error>;
+
+    /// Which SQL it speaks.
+    fn dialect(&self) -> Dialect;
+
+    /// The database's address without its password, for people.
+    fn address(&self) -> String;
+}
+
+/// One connection. All calls block. After an error inside a transaction, only `rollback`, or `rollback_to_savepoint` where one is
+/// set, may follow.
+pub trait Connection: Send {
+    /// Which SQL it speaks.
+    fn dialect(&self) -> Dialect;
+
+    /// Begins a transaction.
+    fn begin(&mut self, mode: Mode) -> Result<(), Error>;
+
+    /// Commits. After an error it is unknown whether the transaction took place; the upload sequence tells.
+    fn commit(&mut self) -> Result<(), Error>;
+
+    /// Rolls back; harmless where no transaction is open.
+    fn rollback(&mut self) -> Result<(), Error>;
+
+    /// Sets the savepoint (one level; set again, it moves).
+    fn savepoint(&mut self) -> Result<(), Error>;
+
+    /// Undoes everything since the savepoint, which stays set.
+    fn rollback_to_savepoint(&mut self) -> Result<(), Error>;
+
+    /// Releases the savepoint, keeping what was done since.
+    fn release_savepoint(&mut self) -> Result<(), Error>;
+
+    /// Runs one statement with parameters `?1`, `?2`, ... and gives its rows. For small results: system tables, memberships. Values
+    /// come in the database's own types (no model is involved).
+    fn query(&mut self, sql: &str, parameters: &[Value]) -> Result<Vec<Row>, Error>;
+
+    /// Runs one statement like [`Connection::query`]; gives the number of rows it changed.
+    fn execute(&mut self, sql: &str, parameters: &[Value]) -> Result<u64, Error>;
+
+    /// Runs several statements without parameters.
+    fn batch(&mut self, sql: &str) -> Result<(), Error>;
+
+    /// The rows that exist of these keys, in any order; `lock`: held against other writers until the transaction ends (in key order,
+    /// so that uploads don't deadlock one another).
+    fn fetch(&mut self, table: &TablePlan, keys: &[Row], lock: bool) -> Result<Vec<Row>, Error>;
+
+    /// Inserts rows whose keys are absent; one whose key exists is left out, without an error. Gives the keys that were inserted, in
+    /// any order. Any other violation is [`Error::Refused`] for the whole call.
+    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Vec<Row>, Error>;
+
+    /// Makes the rows of these keys like these rows (the key's columns aside). All in one statement where the database can, so that
+    /// unique values may be swapped.
+    fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error>;
+
+    /// Deletes the rows of these keys.
+    fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error>;
+
+    /// Makes constraints that are deferred to the end of the transaction be checked now.
+    fn check_deferred(&mut self) -> Result<(), Error>;
+
+    /// Tells the application's own triggers and policies who acts, until the transaction ends.
+    fn set_actor(&mut self, user: &str, remote_id: &[u8; 16]) -> Result<(), Error>;
+
+    /// What this transaction's changes are known by in the side tables, so that a download can tell them from others'. Valid in an
+    /// upload, after its changes.
+    fn own_mark(&mut self) -> Result<Vec<u8>, Error>;
+
+    /// The watermark of a download's snapshot.
+    fn watermark(&mut self) -> Result<Vec<u8>, Error>;
+
+    /// Whether a watermark is one that this database can have handed out (form, not in the future).
+    fn accepts_watermark(&mut self, watermark: &[u8]) -> Result<bool, Error>;
+
+    /// Writes every row of these partitions (all rows, if the table is not partitioned), in key order where that costs nothing.
+    /// `partitions` holds the values of each; a row in none of them is never written.
+    fn read_whole(&mut self, table: &TablePlan, partitions: &[Row], out: &mut RowsWriter<'_, '_>) -> Result<(), Error>;
+
+    /// Writes what changed in these partitions since the watermark: rows that live in one of them, and deletions of keys that left
+    /// one and live in none of `wanted` now. Rows last changed by the transaction with `own` as its mark are ended as own.
+    fn read_changes(&mut self, changes: &Changes<'_>, out: &mut RowsWriter<'_, '_>) -> Result<(), Error>;
+
+    /// What the database has: for `init` and `check`.
+    fn catalogue(&mut self) -> Result<crate::catalogue::Catalogue, Error>;
+}
+
+/// What [`Connection::read_changes`] is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Changes<'a> {
+    /// The table.
+    pub table: &'a TablePlan,
+    /// The partitions that share the watermark. Empty for a table that is not partitioned.
+    pub partitions: &'a [Row],
+    /// All partitions that the remote will hold afterwards.
+    pub wanted: &'a [Row],
+    /// What has been seen of `partitions`.
+    pub since: &'a [u8],
+    /// [`Connection::own_mark`] of the upload before this download.
+    pub own: Option<&'a [u8]>,
+}

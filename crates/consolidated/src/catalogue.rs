@@ -1,0 +1,72 @@
+//! What a database has, as its own catalogue tells: the same for every backend.
+
+use headwater_model::ColumnType;
+
+/// The tables of a database.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Catalogue {
+    /// Ordinary and partitioned tables, none of Headwater's own or the system's, by schema and name.
+    pub tables: Vec<CatalogueTable>,
+}
+
+/// One table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CatalogueTable {
+    /// Its schema; `None` where there are none (SQLite) or it is the default one (`public`).
+    pub schema: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// Its columns, in order.
+    pub columns: Vec<CatalogueColumn>,
+    /// The primary key's columns, in key order; empty: none.
+    pub primary_key: Vec<String>,
+    /// Unique constraints and indexes (whole, not partial) beside the primary key.
+    pub unique: Vec<Vec<String>>,
+    /// Foreign keys.
+    pub references: Vec<CatalogueReference>,
+    /// Whether Headwater's change tracking is installed, enabled and as this version makes it; otherwise what is wrong.
+    pub tracking: Tracking,
+}
+
+/// One column.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CatalogueColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type as the database spells it.
+    pub declared: String,
+    /// The model's type for it; `None`: it can't travel.
+    pub kind: Option<ColumnType>,
+    /// Whether it may be NULL.
+    pub nullable: bool,
+    /// Whether the database makes its value itself and takes no other (generated columns).
+    pub generated: bool,
+    /// Whether its equality is other than that of its bytes (case-insensitive collation, float): not for keys. What it is.
+    pub equality: Option<String>,
+}
+
+/// One foreign key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CatalogueReference {
+    /// This table's columns.
+    pub columns: Vec<String>,
+    /// The schema of the table referred to.
+    pub schema: Option<String>,
+    /// The table referred to.
+    pub table: String,
+    /// Its columns.
+    pub target: Vec<String>,
+    /// What deleting a parent does: `no action`, `cascade`, `set null`, ... as SQL spells it, in lower case.
+    pub on_delete: String,
+}
+
+/// The state of a table's change tracking.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tracking {
+    /// Not installed.
+    Absent,
+    /// Installed and enabled.
+    Complete,
+    /// Something is missing, disabled or changed: what.
+    Broken(String),
+}

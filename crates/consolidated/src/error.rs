@@ -1,0 +1,73 @@
+//! What can go wrong at the consolidated database, sorted by what is to be done about it.
+
+use headwater_protocol::DecodeError;
+use headwater_protocol::message::Refusal;
+use thiserror::Error;
+
+/// A failure at the consolidated database.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The row itself was refused: it is to be set aside. The transaction must go back to its savepoint. `detail` is the
+    /// database's own text, for the server's log alone.
+    #[error("row refused ({}): {detail}", refusal.code.name())]
+    Refused {
+        /// What the remote may know.
+        refusal: Refusal,
+        /// What only the log may.
+        detail: String,
+    },
+    /// Nothing is wrong with the request: deadlock, serialization, lock or statement time-out, lost connection, full disk. The
+    /// transaction is rolled back and may be tried again; with `broken` the connection is of no more use.
+    #[error("the consolidated database could not do it now: {detail}")]
+    Retry {
+        /// What the database said.
+        detail: String,
+        /// Whether the connection is lost.
+        broken: bool,
+    },
+    /// Another sync of this remote holds its row.
+    #[error("a sync of this remote is running")]
+    RemoteBusy,
+    /// The database does not have what Headwater needs; `mend` says what to run.
+    #[error("{what}: {mend}")]
+    Setup {
+        /// What is missing.
+        what: String,
+        /// The command that mends it.
+        mend: String,
+    },
+    /// The upload's bytes are not what the protocol says.
+    #[error("the upload can't be read")]
+    Decode(#[from] DecodeError),
+    /// Spooling failed (disk full, say).
+    #[error("the spool failed")]
+    Spool(#[from] std::io::Error),
+    /// Anything else: a defect of ours, or SQL of the user's (a membership query, say) that fails.
+    #[error("{context}: {detail}")]
+    Database {
+        /// What was being done.
+        context: String,
+        /// What the database said.
+        detail: String,
+    },
+}
+
+impl Error {
+    /// Why the row was refused, if that is what happened.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Error::Refused { refusal, .. } => Some(refusal),
+            _ => None,
+        }
+    }
+
+    /// Whether the same may succeed if it is tried again.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Error::Retry { .. } | Error::RemoteBusy)
+    }
+
+    /// Whether the connection is of no more use.
+    pub fn is_broken(&self) -> bool {
+        matches!(self, Error::Retry { broken: true, .. })
+    }
+}

@@ -1,0 +1,127 @@
+//! Downloaded rows on their way into frames: a backend encodes straight from its driver's buffers, the writer cuts frames.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+
+use headwater_protocol::frame::ROWS_BYTES_TARGET;
+use headwater_protocol::message::RowOp;
+use headwater_protocol::row::RowWriter;
+use headwater_protocol::{Frame, Kind, Row, Type};
+
+use crate::{Error, TablePlan};
+
+/// Where finished frames go: a spool.
+pub type FrameSink<'s> = dyn FnMut(Frame) -> Result<(), Error> + 's;
+
+/// What an upload stored or deleted, so that the download after it need not send that back.
+///
+/// Rows are remembered by a 128-bit hash of their encoding under random keys, and no more than [`Echo::ROWS_MAX`] of them: beyond
+/// that, rows come back needlessly, which is waste but no defect.
+#[derive(Debug, Default)]
+pub struct Echo {
+    seen: HashSet<(u32, u128)>,
+    hashers: (RandomState, RandomState),
+}
+
+impl Echo {
+    /// The most rows that are remembered.
+    pub const ROWS_MAX: usize = 500_000;
+
+    /// Remembers that the upload left this row just so.
+    pub fn stored(&mut self, table: &TablePlan, row: &Row) {
+        self.remember(table.number, RowOp::Upsert, &table.types, row);
+    }
+
+    /// Remembers that the upload deleted the row of this key.
+    pub fn deleted(&mut self, table: &TablePlan, key: &Row) {
+        self.remember(table.number, RowOp::Delete, &table.key_types, key);
+    }
+
+    fn remember(&mut self, table: u32, op: RowOp, types: &[Type], row: &Row) {
+        if self.seen.len() < Echo::ROWS_MAX {
+            let mut bytes = vec![op as u8];
+            headwater_protocol::row::put_row(&mut bytes, types, row);
+            let hash = self.hash(&bytes);
+            self.seen.insert((table, hash));
+        }
+    }
+
+    fn contains(&self, table: u32, bytes: &[u8]) -> bool {
+        !self.seen.is_empty() && self.seen.contains(&(table, self.hash(bytes)))
+    }
+
+    fn hash(&self, bytes: &[u8]) -> u128 {
+        u128::from(self.hashers.0.hash_one(bytes)) << 64 | u128::from(self.hashers.1.hash_one(bytes))
+    }
+}
+
+/// Collects the rows of one table and hands them on frame by frame.
+///
+/// ```text
+/// let mut row = writer.upsert();
+/// row.push(value) for each column
+/// row.finish();
+/// writer.end_row(own)?;
+/// ```
+pub struct RowsWriter<'a, 's> {
+    table: &'a TablePlan,
+    echo: &'a Echo,
+    sink: &'a mut FrameSink<'s>,
+    payload: Vec<u8>,
+    row_start: usize,
+    header_sent: bool,
+    /// Rows handed on, deletions among them.
+    pub rows: u64,
+}
+
+impl<'a, 's> RowsWriter<'a, 's> {
+    /// Begins the rows of a table. Its TABLE frame goes out before the first of them.
+    pub fn new(table: &'a TablePlan, echo: &'a Echo, sink: &'a mut FrameSink<'s>) -> Self {
+        RowsWriter { table, echo, sink, payload: Vec::new(), row_start: 0, header_sent: false, rows: 0 }
+    }
+
+    /// Begins a row to store: push every column, finish it, then call [`RowsWriter::end_row`].
+    pub fn upsert(&mut self) -> RowWriter<'_> {
+        self.begin(RowOp::Upsert);
+        RowWriter::new(&mut self.payload, &self.table.types)
+    }
+
+    /// Begins a deletion: push every column of the key, finish it, then call [`RowsWriter::end_row`].
+    pub fn delete(&mut self) -> RowWriter<'_> {
+        self.begin(RowOp::Delete);
+        RowWriter::new(&mut self.payload, &self.table.key_types)
+    }
+
+    /// Ends the row. `own`: the remote's own upload was the last to change it, so it is left out if it is just as uploaded.
+    pub fn end_row(&mut self, own: bool) -> Result<(), Error> {
+        if own && self.echo.contains(self.table.number, &self.payload[self.row_start..]) {
+            self.payload.truncate(self.row_start);
+            return Ok(());
+        }
+        self.rows += 1;
+        if self.payload.len() >= ROWS_BYTES_TARGET { self.flush() } else { Ok(()) }
+    }
+
+    /// Hands on what is left. Must be called at the end.
+    pub fn finish(mut self) -> Result<u64, Error> {
+        self.flush()?;
+        Ok(self.rows)
+    }
+
+    fn begin(&mut self, op: RowOp) {
+        self.row_start = self.payload.len();
+        self.payload.push(op as u8);
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        if self.payload.is_empty() {
+            return Ok(());
+        }
+        if !self.header_sent {
+            (self.sink)(self.table.header.to_frame())?;
+            self.header_sent = true;
+        }
+        let payload = std::mem::replace(&mut self.payload, Vec::with_capacity(ROWS_BYTES_TARGET + 4096));
+        (self.sink)(Frame::packed(Kind::Rows, payload))
+    }
+}

@@ -1,0 +1,194 @@
+//! What is synchronized, and how: tables, partitions, directions, conflict rules.
+//!
+//! A [`Model`] is read from one TOML file (`parse`), checked as it is read, and from then on a plain value. The rest of this
+//! crate turns it into SQL: the remote's schema and change tracking (`remote_sql`), and the change tracking of the
+//! consolidated database (`tracking`). It knows no socket, clock, file or randomness.
+//!
+//! *Caveats.* The model knows nothing of the catalogue: whether its tables exist as described is `headwater check`'s question.
+
+mod column_type;
+pub mod sql;
+
+pub use column_type::{PRECISION_MAX, UnknownType};
+use headwater_protocol::Type;
+use serde::{Deserialize, Serialize};
+
+/// One version of what is synchronized.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    /// The model's name; a remote names it at each sync.
+    pub name: String,
+    /// The version; versions of one name live side by side.
+    pub version: u32,
+    /// The ways in which tables are partitioned.
+    pub partitions: Vec<Partition>,
+    /// The tables, parents before the tables that refer to them (ties in the file's order). Their places here are the table
+    /// numbers on the wire.
+    pub tables: Vec<Table>,
+}
+
+/// One way of partitioning: the values that name a partition, and who is a member of which.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Partition {
+    /// The name by which tables refer to it.
+    pub name: String,
+    /// Names and types of the values that name one partition.
+    pub columns: Vec<(String, ColumnType)>,
+    /// SQL over the consolidated database that gives one row of these values for each membership of a user; its one
+    /// parameter is `:s.user` (and `:s.remote_id`). Empty in the public form that remotes get.
+    #[serde(default)]
+    pub members: String,
+}
+
+/// One synchronized table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// The schema in the consolidated database; `None` for the default one. Remotes have no schemas.
+    pub schema: Option<String>,
+    /// The table's name, the same at the remote.
+    pub name: String,
+    /// The columns that travel, in the file's order.
+    pub columns: Vec<Column>,
+    /// Places of the key's columns in `columns`.
+    pub key: Vec<usize>,
+    /// How the table is partitioned; `None`: every remote holds all of it.
+    pub partition: Option<TablePartition>,
+    /// Which way changes travel.
+    pub direction: Direction,
+    /// What happens when an uploaded change's old image is not the consolidated row.
+    pub conflict: ConflictRule,
+    /// Foreign keys to other tables of the model, enforced at the remote.
+    pub references: Vec<Reference>,
+    /// Unique constraints beside the key, enforced at the remote: places in `columns`.
+    pub unique: Vec<Vec<usize>>,
+}
+
+/// One column.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Column {
+    /// Its name, the same on both sides.
+    pub name: String,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub kind: ColumnType,
+    /// Whether it may be NULL at the remote.
+    pub nullable: bool,
+}
+
+/// A type as the model file spells it: the wire's type and, for decimals, precision and scale (for the remote's declared type).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ColumnType {
+    /// The wire's type.
+    pub base: Type,
+    /// `(precision, scale)` of a decimal, if limited.
+    pub precision: Option<(u16, u16)>,
+}
+
+/// A table's place in a way of partitioning.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TablePartition {
+    /// Place in [`Model::partitions`].
+    pub partition: usize,
+    /// Places in [`Table::columns`] of the columns that hold the partition's values, in the partition's order.
+    pub columns: Vec<usize>,
+}
+
+/// Which way a table's changes travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// Both ways.
+    Both,
+    /// To remotes only; local edits are refused by trigger.
+    Download,
+    /// From remotes only.
+    Upload,
+}
+
+/// Which side a rule prefers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// The consolidated database's.
+    Consolidated,
+    /// The remote's.
+    Remote,
+}
+
+/// What happens when an uploaded change's old image is not the consolidated row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConflictRule {
+    /// Old images are not compared; the upload is applied as it comes.
+    Off,
+    /// The consolidated row stays.
+    ConsolidatedWins,
+    /// The remote's change is made.
+    RemoteWins,
+    /// The image whose column (a place in [`Table::columns`]) is greater wins; equal: the greater image.
+    NewerWins(usize),
+    /// Column by column: one changed on one side only is taken from it; changed on both, from this side.
+    Merge(Side),
+}
+
+/// A foreign key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reference {
+    /// Places in this table's columns.
+    pub columns: Vec<usize>,
+    /// Place of the table referred to in [`Model::tables`].
+    pub table: usize,
+    /// Places in that table's columns.
+    pub target: Vec<usize>,
+    /// `ON DELETE` at the remote.
+    pub on_delete: OnDelete,
+}
+
+/// What deleting a parent does to its children at the remote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDelete {
+    /// The deletion is refused.
+    NoAction,
+    /// The children are deleted.
+    Cascade,
+    /// The children's columns become NULL.
+    SetNull,
+}
+
+impl Table {
+    /// The columns of the key, in key order.
+    pub fn key_columns(&self) -> impl Iterator<Item = &Column> {
+        self.key.iter().filter_map(|&place| self.columns.get(place))
+    }
+
+    /// The columns that hold the partition's values, in the partition's order; none for a table that is not partitioned.
+    pub fn partition_columns(&self) -> impl Iterator<Item = &Column> {
+        self.partition.iter().flat_map(|p| &p.columns).filter_map(|&place| self.columns.get(place))
+    }
+}
+
+impl Model {
+    /// The table of this name.
+    pub fn table(&self, name: &str) -> Option<&Table> {
+        self.tables.iter().find(|table| table.name == name)
+    }
+
+    /// What a remote may know of the model: all but the membership queries.
+    #[must_use]
+    pub fn public(&self) -> Model {
+        let mut public = self.clone();
+        for partition in &mut public.partitions {
+            partition.members.clear();
+        }
+        public
+    }
+
+    /// What tells two models of one name and version apart: the first eight bytes of the SHA-256 of the public form as JSON.
+    pub fn fingerprint(&self) -> u64 {
+        use sha2::{Digest, Sha256};
+        let json = serde_json::to_vec(&self.public()).expect("a model is plain data");
+        let hash = Sha256::digest(&json);
+        hash.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+}

@@ -7,14 +7,30 @@
 //! *Caveats.* The model knows nothing of the catalogue: whether its tables exist as described is `headwater check`'s question.
 
 mod column_type;
+mod public;
 pub mod sql;
+pub mod validate;
 
-pub use column_type::{PRECISION_MAX, UnknownType};
 use headwater_protocol::Type;
 use serde::{Deserialize, Serialize};
 
+pub use column_type::ColumnTypeError;
+pub use public::{FromJsonError, JSON_BYTES_MAX};
+
+/// The most tables in a model.
+pub const TABLES_MAX: usize = 1_000;
+/// The most columns in a table, in a partition, and the most references and unique constraints of a table.
+pub const COLUMNS_MAX: usize = 1_000;
+/// The most ways of partitioning in a model.
+pub const PARTITIONS_MAX: usize = 1_000;
+/// The most bytes in the name of a model, table, column or partition.
+pub const NAME_BYTES_MAX: usize = 128;
+/// The most digits that a decimal type may be limited to (PostgreSQL's own limit).
+pub const DECIMAL_PRECISION_MAX: u16 = 1_000;
+
 /// One version of what is synchronized.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Model {
     /// The model's name; a remote names it at each sync.
     pub name: String,
@@ -29,6 +45,7 @@ pub struct Model {
 
 /// One way of partitioning: the values that name a partition, and who is a member of which.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Partition {
     /// The name by which tables refer to it.
     pub name: String,
@@ -36,12 +53,13 @@ pub struct Partition {
     pub columns: Vec<(String, ColumnType)>,
     /// SQL over the consolidated database that gives one row of these values for each membership of a user; its one
     /// parameter is `:s.user` (and `:s.remote_id`). Empty in the public form that remotes get.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub members: String,
 }
 
 /// One synchronized table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Table {
     /// The schema in the consolidated database; `None` for the default one. Remotes have no schemas.
     pub schema: Option<String>,
@@ -65,6 +83,7 @@ pub struct Table {
 
 /// One column.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Column {
     /// Its name, the same on both sides.
     pub name: String,
@@ -86,6 +105,7 @@ pub struct ColumnType {
 
 /// A table's place in a way of partitioning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TablePartition {
     /// Place in [`Model::partitions`].
     pub partition: usize,
@@ -133,6 +153,7 @@ pub enum ConflictRule {
 
 /// A foreign key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Reference {
     /// Places in this table's columns.
     pub columns: Vec<usize>,
@@ -156,7 +177,24 @@ pub enum OnDelete {
     SetNull,
 }
 
+impl Model {
+    /// The table with this name (letter case of ASCII apart, as in SQLite).
+    pub fn table(&self, name: &str) -> Option<&Table> {
+        self.tables.iter().find(|table| table.name.eq_ignore_ascii_case(name))
+    }
+}
+
 impl Table {
+    /// The column with this name (letter case of ASCII apart, as in SQLite).
+    pub fn column(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().find(|column| column.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The types of the columns, as rows travel.
+    pub fn types(&self) -> Vec<Type> {
+        self.columns.iter().map(|column| column.kind.base).collect()
+    }
+
     /// The columns of the key, in key order.
     pub fn key_columns(&self) -> impl Iterator<Item = &Column> {
         self.key.iter().filter_map(|&place| self.columns.get(place))
@@ -165,30 +203,5 @@ impl Table {
     /// The columns that hold the partition's values, in the partition's order; none for a table that is not partitioned.
     pub fn partition_columns(&self) -> impl Iterator<Item = &Column> {
         self.partition.iter().flat_map(|p| &p.columns).filter_map(|&place| self.columns.get(place))
-    }
-}
-
-impl Model {
-    /// The table of this name.
-    pub fn table(&self, name: &str) -> Option<&Table> {
-        self.tables.iter().find(|table| table.name == name)
-    }
-
-    /// What a remote may know of the model: all but the membership queries.
-    #[must_use]
-    pub fn public(&self) -> Model {
-        let mut public = self.clone();
-        for partition in &mut public.partitions {
-            partition.members.clear();
-        }
-        public
-    }
-
-    /// What tells two models of one name and version apart: the first eight bytes of the SHA-256 of the public form as JSON.
-    pub fn fingerprint(&self) -> u64 {
-        use sha2::{Digest, Sha256};
-        let json = serde_json::to_vec(&self.public()).expect("a model is plain data");
-        let hash = Sha256::digest(&json);
-        hash.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 }

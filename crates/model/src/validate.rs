@@ -1,0 +1,232 @@
+//! The rules that every [`Model`] keeps, wherever it came from.
+//!
+//! `parse` checks the file's words and points at them; this checks the value: that indexes are within bounds, names can be names in
+//! both databases, and limits hold. What the model can't know (whether its tables exist) is `headwater check`'s question.
+
+use std::collections::HashSet;
+
+use crate::{COLUMNS_MAX, ConflictRule, Model, NAME_BYTES_MAX, PARTITIONS_MAX, Partition, TABLES_MAX, Table};
+
+/// A rule that a model breaks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// A name is not usable.
+    #[error("{what} {name:?} {fault}")]
+    Name {
+        /// What has the name.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// Why it can't be used.
+        fault: NameFault,
+    },
+    /// Two things have one name (letter case of ASCII apart, as in SQLite).
+    #[error("there are two {what}s named {name:?} (upper and lower case are one name in a remote)")]
+    Twice {
+        /// What has the name.
+        what: &'static str,
+        /// The second's name.
+        name: String,
+    },
+    /// There are too many, or none where there must be one.
+    #[error("{of} has {actual} {what}, expected {min} to {max}")]
+    Count {
+        /// What is counted.
+        what: &'static str,
+        /// Whose they are.
+        of: String,
+        /// How many there are.
+        actual: usize,
+        /// The fewest allowed.
+        min: usize,
+        /// The most allowed.
+        max: usize,
+    },
+    /// A place that is none.
+    #[error("table {table:?}: {what} refers to place {actual}, expected a place below {len}")]
+    Place {
+        /// The table.
+        table: String,
+        /// What refers.
+        what: &'static str,
+        /// The place.
+        actual: usize,
+        /// How many places there are.
+        len: usize,
+    },
+    /// Something else about a table.
+    #[error("table {table:?}: {what}")]
+    Table {
+        /// The table.
+        table: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The version is 0.
+    #[error("the version is 0, expected 1 or more")]
+    Version,
+}
+
+/// Why a name can't be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameFault {
+    /// There is none.
+    #[error("is empty, expected a name")]
+    Empty,
+    /// It is too long.
+    #[error("is longer than {NAME_BYTES_MAX} bytes")]
+    Long,
+    /// It has characters that end or break a line, or NUL.
+    #[error("has control characters")]
+    Control,
+    /// It begins as Headwater's own or SQLite's own do.
+    #[error("begins with {0}, which is reserved")]
+    Reserved(&'static str),
+}
+
+/// What is wrong with a name, if anything.
+pub fn name_fault(name: &str) -> Option<NameFault> {
+    if name.is_empty() {
+        return Some(NameFault::Empty);
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Some(NameFault::Long);
+    }
+    if name.chars().any(char::is_control) {
+        return Some(NameFault::Control);
+    }
+    let begins = |prefix: &&str| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+    ["hw_", "sqlite_"].into_iter().find(begins).map(NameFault::Reserved)
+}
+
+/// The rules that this model breaks, in its own order; none for a valid one.
+pub fn violations(model: &Model) -> Vec<Violation> {
+    let mut found = Violations::default();
+    found.name("model", &model.name);
+    if model.version == 0 {
+        found.0.push(Violation::Version);
+    }
+    found.count("partitions", "the model", model.partitions.len(), 0, PARTITIONS_MAX);
+    found.count("tables", "the model", model.tables.len(), 1, TABLES_MAX);
+    found.distinct("partition", model.partitions.iter().map(|p| p.name.as_str()));
+    found.distinct("table", model.tables.iter().map(|t| t.name.as_str()));
+    for partition in &model.partitions {
+        found.partition(partition);
+    }
+    for table in &model.tables {
+        found.table(model, table);
+    }
+    found.0
+}
+
+#[derive(Default)]
+struct Violations(Vec<Violation>);
+
+impl Violations {
+    fn name(&mut self, what: &'static str, name: &str) {
+        if let Some(fault) = name_fault(name) {
+            self.0.push(Violation::Name { what, name: name.to_owned(), fault });
+        }
+    }
+
+    fn distinct<'a>(&mut self, what: &'static str, names: impl Iterator<Item = &'a str>) {
+        let mut seen = HashSet::new();
+        for name in names {
+            self.name(what, name);
+            if !seen.insert(name.to_ascii_lowercase()) {
+                self.0.push(Violation::Twice { what, name: name.to_owned() });
+            }
+        }
+    }
+
+    fn count(&mut self, what: &'static str, of: &str, actual: usize, min: usize, max: usize) {
+        if actual < min || actual > max {
+            self.0.push(Violation::Count { what, of: of.to_owned(), actual, min, max });
+        }
+    }
+
+    fn partition(&mut self, partition: &Partition) {
+        self.count("columns", &format!("partition {:?}", partition.name), partition.columns.len(), 1, COLUMNS_MAX);
+        self.distinct("column", partition.columns.iter().map(|(name, _)| name.as_str()));
+    }
+
+    fn table(&mut self, model: &Model, table: &Table) {
+        let of = format!("table {:?}", table.name);
+        if let Some(schema) = &table.schema {
+            self.name("schema", schema);
+        }
+        self.count("columns", &of, table.columns.len(), 1, COLUMNS_MAX);
+        self.count("references", &of, table.references.len(), 0, COLUMNS_MAX);
+        self.count("unique constraints", &of, table.unique.len(), 0, COLUMNS_MAX);
+        self.distinct("column", table.columns.iter().map(|c| c.name.as_str()));
+        self.places(table, "the key", &table.key, table.columns.len());
+        if table.key_columns().any(|column| column.nullable) {
+            self.wrong(table, "a column of the key is nullable");
+        }
+        for unique in &table.unique {
+            self.places(table, "a unique constraint", unique, table.columns.len());
+        }
+        if let ConflictRule::NewerWins(place) = table.conflict {
+            self.places(table, "newer_wins", &[place], table.columns.len());
+        }
+        self.table_partition(model, table);
+        self.references(model, table);
+    }
+
+    fn table_partition(&mut self, model: &Model, table: &Table) {
+        let Some(place) = &table.partition else {
+            return;
+        };
+        self.places(table, "the partition", &place.columns, table.columns.len());
+        let Some(partition) = model.partitions.get(place.partition) else {
+            let (actual, len) = (place.partition, model.partitions.len());
+            self.0.push(Violation::Place { table: table.name.clone(), what: "the partition", actual, len });
+            return;
+        };
+        let ours = table.partition_columns().map(|column| column.kind.base);
+        if !ours.eq(partition.columns.iter().map(|(_, kind)| kind.base)) {
+            self.wrong(table, "the columns of the partition differ in number or type from the partition's");
+        }
+    }
+
+    fn references(&mut self, model: &Model, table: &Table) {
+        for reference in &table.references {
+            self.places(table, "a reference", &reference.columns, table.columns.len());
+            let Some(target) = model.tables.get(reference.table) else {
+                let (actual, len) = (reference.table, model.tables.len());
+                self.0.push(Violation::Place { table: table.name.clone(), what: "a reference", actual, len });
+                continue;
+            };
+            self.places(table, "a reference's target", &reference.target, target.columns.len());
+            if reference.columns.len() != reference.target.len() {
+                self.wrong(table, "a reference has more or fewer columns than its target");
+            }
+            if !is_unique(target, &reference.target) {
+                self.wrong(table, "a reference's target is neither the key nor a unique constraint");
+            }
+        }
+    }
+
+    /// At least one place, each within bounds, none twice.
+    fn places(&mut self, table: &Table, what: &'static str, places: &[usize], len: usize) {
+        if places.is_empty() {
+            self.wrong(table, &format!("{what} names no column"));
+        }
+        if let Some(&actual) = places.iter().find(|place| **place >= len) {
+            self.0.push(Violation::Place { table: table.name.clone(), what, actual, len });
+        }
+        if places.iter().collect::<HashSet<_>>().len() < places.len() {
+            self.wrong(table, &format!("{what} names a column twice"));
+        }
+    }
+
+    fn wrong(&mut self, table: &Table, what: &str) {
+        self.0.push(Violation::Table { table: table.name.clone(), what: what.to_owned() });
+    }
+}
+
+/// Whether these columns, in any order, are the table's key or one of its unique constraints: what SQLite asks of a parent.
+pub(crate) fn is_unique(table: &Table, columns: &[usize]) -> bool {
+    let wanted: HashSet<_> = columns.iter().collect();
+    std::iter::once(&table.key).chain(&table.unique).any(|places| places.iter().collect::<HashSet<_>>() == wanted)
+}

@@ -1,0 +1,39 @@
+# Owns one PostgreSQL for a test process: does what is asked on standard input, and when that ends, for whatever reason
+# (the test ended, panicked or was killed), stops the server and removes its folder.
+# $1: the folder of PostgreSQL's programs; $2: the cluster's folder (data, log). Each command is answered by one line.
+pid=
+
+stop() {
+    [ -n "$pid" ] || return 0
+    kill "-$1" "$pid" && kill -CONT "$pid"
+    wait "$pid"
+    pid=
+}
+
+while read -r command rest; do
+    case $command in
+    start)
+        stop QUIT
+        "$1/postgres" -D "$2/data" >>"$2/log" 2>&1 </dev/null &
+        pid=$!
+        echo "$pid"
+        ;;
+    stop)
+        stop "$rest"
+        echo stopped
+        ;;
+    freeze)
+        [ -z "$pid" ] || kill -STOP "$pid"
+        echo frozen
+        ;;
+    kill)
+        # shellcheck disable=SC2086 # a list of process IDs
+        [ -z "$pid" ] || kill -KILL "$pid" $rest
+        [ -z "$pid" ] || wait "$pid"
+        pid=
+        echo killed
+        ;;
+    esac
+done
+stop QUIT
+rm -rf "$2"

@@ -8,6 +8,8 @@ pub mod decimal;
 pub mod frame;
 pub mod message;
 pub mod row;
+pub mod stored;
+pub mod text;
 pub mod value;
 pub mod wire;
 

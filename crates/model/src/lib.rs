@@ -8,6 +8,7 @@
 
 mod column_type;
 mod public;
+pub mod remote_sql;
 pub mod sql;
 pub mod validate;
 

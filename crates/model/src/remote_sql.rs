@@ -1,0 +1,379 @@
+//! The remote's side of a model as SQL text: its tables, its change tracking, and what Headwater itself keeps in the file.
+//!
+//! Change tracking is plain triggers, so any SQLite program may write to a remote. Each table `t` has a log `hw_log_t` with one
+//! row for each key changed since the last upload: whether the row existed then, and its old image. What the change *is* is found
+//! later by comparing that image with the row. So a trigger only ever adds "this key, as it was", once, and it may do so for rows
+//! that are not changed after all: they compare as equal and leave the log again.
+//!
+//! ```text
+//! hw_log_t   upload  0 = open; n = frozen as part of upload n
+//!            k_...   the key
+//!            existed 1 = o_... is the old image; 0 = there was no such row
+//!            o_...   the other columns of the old image
+//!            aside   0; else the code with which the change was refused: it is not sent
+//! ```
+//!
+//! Why the triggers look as they do:
+//!
+//! - A statement's `OR REPLACE` or `OR IGNORE` also rules the statements inside its triggers. So rows are logged by
+//!   `INSERT ... SELECT ... WHERE NOT EXISTS`, never by a conflict clause.
+//! - `REPLACE` deletes rows without firing their delete triggers (unless `recursive_triggers` is on). So the triggers before an
+//!   insert or update log every row that would be in its way, by key and by each unique index.
+//! - They run *before* the change: an application's own trigger that runs after it and changes the row again would else be logged
+//!   first. A key that SQLite is to choose is not known yet (`NEW` says -1), so the one that it will choose is computed.
+//! - The log's columns have no declared type, so that values keep their storage class; `+NEW.x` takes the type off the other side of
+//!   a comparison, without which the log's primary key would not be used.
+//!
+//! *Caveats.* Rows replaced through a unique index that the application made after Headwater last opened the file are not logged:
+//! open the remote (`headwater remote status` does) after adding one.
+
+use headwater_protocol::Type;
+
+use crate::sql::{literal, quote};
+use crate::{ColumnType, Direction, Model, OnDelete, Reference, Table};
+
+/// The version of the file's layout, in `hw_state`.
+pub const FORMAT: i64 = 1;
+
+/// The name of a table's log.
+pub fn log_name(table: &Table) -> String {
+    format!("hw_log_{}", table.name)
+}
+
+/// The type with which a column is declared. It decides the column's affinity, which keeps values as they are: what SQLite has no
+/// type for is text.
+pub fn declared_type(kind: ColumnType) -> String {
+    match (kind.base, kind.precision) {
+        (Type::Bool, _) => "BOOLEAN".to_owned(),
+        (Type::Int, _) => "BIGINT".to_owned(),
+        (Type::Real, _) => "DOUBLE".to_owned(),
+        (Type::Decimal, Some((precision, scale))) => format!("DECIMAL_TEXT({precision},{scale})"),
+        (Type::Decimal, None) => "DECIMAL_TEXT".to_owned(),
+        (Type::Text, _) => "TEXT".to_owned(),
+        (Type::Bytes, _) => "BLOB".to_owned(),
+        (Type::Date, _) => "DATE_TEXT".to_owned(),
+        (Type::Time, _) => "TIME_TEXT".to_owned(),
+        (Type::Timestamp, _) => "TIMESTAMP_TEXT".to_owned(),
+        (Type::Timestamptz, _) => "TIMESTAMPTZ_TEXT".to_owned(),
+        (Type::Uuid, _) => "UUID_TEXT".to_owned(),
+        (Type::Json, _) => "JSON_TEXT".to_owned(),
+    }
+}
+
+/// Whether the key is one integer column: then it is SQLite's own `INTEGER PRIMARY KEY`.
+pub fn has_integer_key(table: &Table) -> bool {
+    table.key.len() == 1 && table.key_columns().all(|column| column.kind.base == Type::Int)
+}
+
+/// The foreign keys that the remote enforces: those whose parent columns are a key or unique, and whose parent is sure to be at the
+/// remote where the child is (the parent is not partitioned, or the reference itself carries the partition).
+pub fn enforced_references<'m>(model: &'m Model, table: &'m Table) -> Vec<&'m Reference> {
+    table.references.iter().filter(|reference| is_enforced(model, table, reference)).collect()
+}
+
+fn is_enforced(model: &Model, table: &Table, reference: &Reference) -> bool {
+    let Some(parent) = model.tables.get(reference.table) else {
+        return false;
+    };
+    let same_set = |places: &[usize]| {
+        places.len() == reference.target.len() && places.iter().all(|place| reference.target.contains(place))
+    };
+    let is_unique = same_set(&parent.key) || parent.unique.iter().any(|unique| same_set(unique));
+    let comes_down = parent.direction != Direction::Upload || table.direction == Direction::Upload;
+    let same_partition = match (&parent.partition, &table.partition) {
+        (None, _) => true,
+        (Some(theirs), Some(ours)) => {
+            theirs.partition == ours.partition
+                && theirs.columns.iter().zip(&ours.columns).all(|(theirs, ours)| {
+                    reference
+                        .columns
+                        .iter()
+                        .zip(&reference.target)
+                        .any(|(child, parent)| child == ours && parent == theirs)
+                })
+        }
+        (Some(_), None) => false,
+    };
+    is_unique && comes_down && same_partition
+}
+
+/// The statement that creates a table.
+pub fn create_table(model: &Model, table: &Table) -> String {
+    let integer_key = has_integer_key(table);
+    let mut lines = Vec::new();
+    for (place, column) in table.columns.iter().enumerate() {
+        let is_key = table.key.contains(&place);
+        lines.push(if is_key && integer_key {
+            format!("{} INTEGER PRIMARY KEY", quote(&column.name))
+        } else {
+            let not_null = if is_key || !column.nullable { " NOT NULL" } else { "" };
+            format!("{} {}{not_null}", quote(&column.name), declared_type(column.kind))
+        });
+    }
+    if !integer_key {
+        lines.push(format!("PRIMARY KEY ({})", columns(table, &table.key)));
+    }
+    for unique in &table.unique {
+        lines.push(format!("UNIQUE ({})", columns(table, unique)));
+    }
+    for reference in enforced_references(model, table) {
+        let parent = &model.tables[reference.table];
+        let action = match reference.on_delete {
+            OnDelete::NoAction => "",
+            OnDelete::Cascade => " ON DELETE CASCADE",
+            OnDelete::SetNull => " ON DELETE SET NULL",
+        };
+        lines.push(format!(
+            "FOREIGN KEY ({}) REFERENCES {} ({}){action}",
+            columns(table, &reference.columns),
+            quote(&parent.name),
+            columns(parent, &reference.target),
+        ));
+    }
+    let layout = if integer_key { "" } else { " WITHOUT ROWID" };
+    format!("CREATE TABLE {} (\n  {}\n){layout};\n", quote(&table.name), lines.join(",\n  "))
+}
+
+/// The statement that creates a table's log.
+pub fn create_log(table: &Table) -> String {
+    let keys: Vec<String> = table.key_columns().map(|column| quote(&format!("k_{}", column.name))).collect();
+    let keys = keys.join(", ");
+    let mut lines = vec!["\"upload\" NOT NULL".to_owned(), keys.clone(), "\"existed\" NOT NULL".to_owned()];
+    lines.extend(others(table).map(|column| quote(&format!("o_{column}"))));
+    lines.push("\"aside\" NOT NULL DEFAULT 0".to_owned());
+    lines.push(format!("PRIMARY KEY (\"upload\", {keys})"));
+    format!("CREATE TABLE {} (\n  {}\n) WITHOUT ROWID;\n", quote(&log_name(table)), lines.join(",\n  "))
+}
+
+/// Every table of the model and the logs of those that track changes.
+pub fn create_tables(model: &Model) -> String {
+    let mut sql = String::new();
+    for table in &model.tables {
+        sql.push_str(&create_table(model, table));
+        if table.direction != Direction::Download {
+            sql.push_str(&create_log(table));
+        }
+    }
+    sql
+}
+
+/// What Headwater itself keeps in a remote. docs/protocol.md explains each column.
+pub fn system_tables() -> &'static str {
+    include_str!("remote_system.sql")
+}
+
+/// A unique index beside the key, through which `REPLACE` may delete rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unique {
+    /// What is unique together.
+    pub terms: Vec<Term>,
+    /// The index's `WHERE`, if it is partial.
+    pub filter: Option<String>,
+}
+
+/// One term of a unique index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Term {
+    /// A column, and the collation by which the index compares it if it is not the column's own.
+    Column(String, Option<String>),
+    /// An expression, and the names of the columns that it may use.
+    Expression(String, Vec<String>),
+}
+
+impl Unique {
+    /// The unique constraints of the model.
+    pub fn of_model(table: &Table) -> Vec<Unique> {
+        let term = |place: &usize| Term::Column(table.columns[*place].name.clone(), None);
+        table.unique.iter().map(|places| Unique { terms: places.iter().map(term).collect(), filter: None }).collect()
+    }
+
+    /// A condition on the rows of the table: which stand in the way of a row whose columns `value` gives as SQL.
+    pub fn collides(&self, table: &Table, value: &dyn Fn(&str) -> String) -> String {
+        let own = quote(&table.name);
+        let mut conditions: Vec<String> = self
+            .terms
+            .iter()
+            .map(|term| match term {
+                Term::Column(name, collation) => {
+                    let collate =
+                        collation.as_ref().map(|name| format!(" COLLATE {}", quote(name))).unwrap_or_default();
+                    format!("{own}.{}{collate} = +{}", quote(name), value(name))
+                }
+                Term::Expression(sql, names) => {
+                    let row: Vec<String> = names.iter().map(|n| format!("{} AS {}", value(n), quote(n))).collect();
+                    format!("({sql}\n) = (SELECT {sql}\nFROM (SELECT {}))", row.join(", "))
+                }
+            })
+            .collect();
+        conditions.extend(self.filter.iter().map(|filter| format!("({filter}\n)")));
+        conditions.join(" AND ")
+    }
+}
+
+/// A trigger of change tracking.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trigger {
+    /// Its name.
+    pub name: String,
+    /// The statement that creates it, without a semicolon at its end, as `sqlite_schema` has it.
+    pub sql: String,
+}
+
+/// The triggers of one table; `number` is its place in the model. `uniques`: the model's and the application's own unique indexes.
+pub fn triggers(number: usize, table: &Table, uniques: &[Unique]) -> Vec<Trigger> {
+    let tracking = Tracking { number, table, log: quote(&log_name(table)), own: quote(&table.name) };
+    if table.direction == Direction::Download { tracking.refusals() } else { tracking.logging(uniques) }
+}
+
+struct Tracking<'a> {
+    number: usize,
+    table: &'a Table,
+    log: String,
+    own: String,
+}
+
+impl Tracking<'_> {
+    fn refusals(&self) -> Vec<Trigger> {
+        let text = format!(
+            "headwater: table {} only comes from the consolidated database (direction = \"download\" in the model)",
+            self.table.name
+        );
+        let body = format!("SELECT RAISE(ABORT, {});", literal(&text));
+        ["INSERT", "UPDATE", "DELETE"].iter().map(|event| self.trigger(event, "BEFORE", event, None, &body)).collect()
+    }
+
+    fn logging(&self, uniques: &[Unique]) -> Vec<Trigger> {
+        let new = |name: &str| format!("NEW.{}", quote(name));
+        let in_the_way: Vec<String> =
+            uniques.iter().map(|unique| self.log_rows(&unique.collides(self.table, &new))).collect();
+        let same_key = self.keys(|k| format!("{}.{k} = +NEW.{k}", self.own));
+        let insert = format!(
+            "{}{}{}",
+            self.log_rows(&same_key.join(" AND ")),
+            in_the_way.concat(),
+            self.log_absent(&self.chosen_key())
+        );
+        let new_key = self.log_rows(&same_key.join(" AND ")) + &self.log_absent(&self.keys(|k| format!("NEW.{k}")));
+        let key_changes = self.keys(|k| format!("NEW.{k} IS NOT OLD.{k}")).join(" OR ");
+        let mut triggers = vec![
+            self.trigger("insert", "BEFORE", "INSERT", None, &insert),
+            self.trigger("update", "BEFORE", "UPDATE", None, &self.log_old()),
+            self.trigger("delete", "BEFORE", "DELETE", None, &self.log_old()),
+            self.trigger("update_key", "BEFORE", "UPDATE", Some(&key_changes), &new_key),
+        ];
+        if has_integer_key(self.table) {
+            let inserted = self.log_absent(&self.keys(|k| format!("NEW.{k}")));
+            triggers.push(self.trigger("inserted", "AFTER", "INSERT", None, &inserted));
+        }
+        if !in_the_way.is_empty() {
+            triggers.push(self.trigger("update_unique", "BEFORE", "UPDATE", None, &in_the_way.concat()));
+        }
+        triggers
+    }
+
+    fn trigger(&self, name: &str, time: &str, event: &str, when: Option<&str>, body: &str) -> Trigger {
+        let name = format!("hw_{}_{}", name.to_ascii_lowercase(), self.table.name);
+        let when = when.map(|when| format!(" AND ({when})")).unwrap_or_default();
+        let sql = format!(
+            "CREATE TRIGGER {} {time} {event} ON {}\nWHEN NOT EXISTS (SELECT 1 FROM \"hw_applying\" WHERE \"table\" = {}){when}\n\
+             BEGIN\n  {}END",
+            quote(&name),
+            self.own,
+            self.number,
+            body
+        );
+        Trigger { name, sql }
+    }
+
+    /// Logs the row that is updated or deleted.
+    fn log_old(&self) -> String {
+        let image = self.image("OLD");
+        let known = self.known(&self.keys(|k| format!("OLD.{k}")));
+        format!("INSERT INTO {} ({}) SELECT {image} WHERE NOT EXISTS ({known});\n", self.log, self.log_columns())
+    }
+
+    /// Logs the rows of the table that meet the condition.
+    fn log_rows(&self, condition: &str) -> String {
+        let own = &self.own;
+        let known = self.known(&self.keys(|k| format!("{own}.{k}")));
+        format!(
+            "INSERT INTO {} ({}) SELECT {} FROM {own} WHERE {condition} AND NOT EXISTS ({known});\n",
+            self.log,
+            self.log_columns(),
+            self.image(own),
+        )
+    }
+
+    /// Logs that there was no row with this key.
+    fn log_absent(&self, key: &[String]) -> String {
+        let names = self.keys_named(|name| quote(&format!("k_{name}"))).join(", ");
+        let some = key.iter().map(|k| format!("{k} IS NOT NULL")).collect::<Vec<_>>().join(" AND ");
+        format!(
+            "INSERT INTO {} (\"upload\", {names}, \"existed\") SELECT 0, {}, 0 WHERE {some} AND NOT EXISTS ({});\n",
+            self.log,
+            key.join(", "),
+            self.known(key),
+        )
+    }
+
+    /// The key that an insert will have: SQLite's next one where it is to choose.
+    fn chosen_key(&self) -> Vec<String> {
+        self.keys(|k| {
+            if has_integer_key(self.table) {
+                format!(
+                    "CASE WHEN NEW.{k} IS -1 THEN (SELECT coalesce(max({k}), 0) + 1 FROM {}) ELSE NEW.{k} END",
+                    self.own
+                )
+            } else {
+                format!("NEW.{k}")
+            }
+        })
+    }
+
+    fn known(&self, key: &[String]) -> String {
+        let names = self.keys_named(|name| quote(&format!("k_{name}")));
+        let equal: Vec<String> = names.iter().zip(key).map(|(name, value)| format!("{name} = +{value}")).collect();
+        format!("SELECT 1 FROM {} WHERE \"upload\" = 0 AND {}", self.log, equal.join(" AND "))
+    }
+
+    fn log_columns(&self) -> String {
+        let mut names = vec!["\"upload\"".to_owned()];
+        names.extend(self.keys_named(|name| quote(&format!("k_{name}"))));
+        names.push("\"existed\"".to_owned());
+        names.extend(others(self.table).map(|name| quote(&format!("o_{name}"))));
+        names.join(", ")
+    }
+
+    fn image(&self, row: &str) -> String {
+        let mut values = vec!["0".to_owned()];
+        values.extend(self.keys(|k| format!("{row}.{k}")));
+        values.push("1".to_owned());
+        values.extend(others(self.table).map(|name| format!("{row}.{}", quote(name))));
+        values.join(", ")
+    }
+
+    fn keys(&self, sql: impl Fn(&str) -> String) -> Vec<String> {
+        self.keys_named(|name| sql(&quote(name)))
+    }
+
+    fn keys_named(&self, sql: impl Fn(&str) -> String) -> Vec<String> {
+        self.table.key_columns().map(|column| sql(&column.name)).collect()
+    }
+}
+
+/// The names of the columns that are not of the key.
+fn others(table: &Table) -> impl Iterator<Item = &str> {
+    table
+        .columns
+        .iter()
+        .enumerate()
+        .filter(|(place, _)| !table.key.contains(place))
+        .map(|(_, column)| column.name.as_str())
+}
+
+fn columns(table: &Table, places: &[usize]) -> String {
+    places.iter().map(|&place| quote(&table.columns[place].name)).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

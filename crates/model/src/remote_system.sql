@@ -1,0 +1,68 @@
+-- What Headwater keeps in a remote beside the application's tables and their logs.
+CREATE TABLE "hw_state" (
+  "one" INTEGER PRIMARY KEY CHECK ("one" = 1),
+  "format" INTEGER NOT NULL,
+  "remote_id" BLOB NOT NULL,
+  "secret" BLOB NOT NULL,
+  "server" TEXT NOT NULL,
+  "user" TEXT NOT NULL,
+  "model" TEXT NOT NULL,
+  "fingerprint" INTEGER NOT NULL,
+  "incarnation" BLOB NOT NULL,
+  "note" BLOB NOT NULL,
+  "upload_sequence" INTEGER NOT NULL DEFAULT 0,
+  "download_applied" BLOB NOT NULL,
+  "frozen" INTEGER NOT NULL DEFAULT 0,
+  "frozen_changes" INTEGER NOT NULL DEFAULT 0,
+  "frozen_digest" BLOB,
+  "staged" BLOB,
+  "last_sync" TEXT
+);
+CREATE TABLE "hw_mark" ("id" INTEGER PRIMARY KEY, "bytes" BLOB NOT NULL);
+CREATE TABLE "hw_watermark" (
+  "table" INTEGER NOT NULL,
+  "partition" BLOB NOT NULL,
+  "mark" INTEGER NOT NULL,
+  PRIMARY KEY ("table", "partition")
+) WITHOUT ROWID;
+CREATE TABLE "hw_upload" ("frame" INTEGER PRIMARY KEY, "kind" INTEGER NOT NULL, "payload" BLOB NOT NULL);
+CREATE TABLE "hw_staged" ("frame" INTEGER PRIMARY KEY, "bytes" BLOB NOT NULL);
+CREATE TABLE "hw_held" (
+  "table" INTEGER NOT NULL,
+  "key" BLOB NOT NULL,
+  "image" BLOB,
+  PRIMARY KEY ("table", "key")
+) WITHOUT ROWID;
+CREATE TABLE "hw_set_aside" (
+  "id" INTEGER PRIMARY KEY,
+  "time" TEXT NOT NULL,
+  "table" INTEGER NOT NULL,
+  "name" TEXT NOT NULL,
+  "key" BLOB NOT NULL,
+  "key_text" TEXT NOT NULL,
+  "code" INTEGER NOT NULL,
+  "reason" TEXT NOT NULL,
+  "message" TEXT NOT NULL,
+  "in_place" INTEGER NOT NULL,
+  "old" BLOB,
+  "old_text" TEXT,
+  "new" BLOB,
+  "new_text" TEXT,
+  UNIQUE ("table", "key")
+);
+CREATE TABLE "hw_conflict" (
+  "id" INTEGER PRIMARY KEY,
+  "time" TEXT NOT NULL,
+  "upload" INTEGER NOT NULL,
+  "table" INTEGER NOT NULL,
+  "name" TEXT NOT NULL,
+  "key" BLOB NOT NULL,
+  "key_text" TEXT NOT NULL,
+  "old_text" TEXT,
+  "ours_text" TEXT,
+  "end" TEXT NOT NULL,
+  "result_text" TEXT,
+  "is_open" INTEGER NOT NULL
+);
+CREATE INDEX "hw_conflict_open" ON "hw_conflict" ("table", "key") WHERE "is_open" = 1;
+CREATE TABLE "hw_applying" ("table" INTEGER PRIMARY KEY);

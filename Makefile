@@ -1,0 +1,51 @@
+# The one entry point: what CI runs is word for word what you run.
+
+CARGO ?= cargo
+TARGET ?= $(or $(CARGO_TARGET_DIR),target)
+
+# Time budgets by suite, in seconds. They stop what hangs; each suite takes a small part of its own.
+BUDGET_BUILD ?= 2400
+BUDGET_UNIT ?= 300
+BUDGET_INTEGRATION ?= 1800
+BUDGET_DOC ?= 600
+
+# At a terminal in the foreground, so that Ctrl-C reaches the tests; else with all they have started.
+WITHIN = timeout -k 10 $(shell [ -t 0 ] && echo --foreground)
+
+.PHONY: help setup build demo test check bench
+.DEFAULT_GOAL := help
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what is missing on this machine (PostgreSQL, for the tests)
+	@scripts/setup
+
+build: ## Build the program: target/release/headwater
+	$(CARGO) build --release --locked -p headwater
+
+demo: ## See it work: real data, a server, three remotes, edits on both sides, conflicts
+	$(CARGO) build --release --locked -p headwater -p flights
+	$(TARGET)/release/flights demo
+
+test: setup ## Run all tests, against real databases
+	$(WITHIN) $(BUDGET_BUILD) $(CARGO) build --locked --workspace --all-targets
+	$(WITHIN) $(BUDGET_UNIT) $(CARGO) test --locked --workspace --lib --bins --no-fail-fast
+	$(WITHIN) $(BUDGET_INTEGRATION) $(CARGO) test --locked --workspace --test '*' --no-fail-fast
+	$(WITHIN) $(BUDGET_DOC) $(CARGO) test --locked --workspace --doc --no-fail-fast
+
+check: ## Check format, lints, documentation, licences and house rules
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
+	scripts/check-style
+	scripts/check-licences
+	scripts/check-self
+	@if $(CARGO) deny --version >/dev/null 2>&1; then \
+	    $(CARGO) deny --locked --all-features check bans licenses sources; \
+	else \
+	    echo "cargo-deny is not installed (cargo install --locked cargo-deny): bans and sources are not checked"; \
+	fi
+
+bench: ## Measure the figures of this machine
+	$(CARGO) run --release --locked -p headwater-bench

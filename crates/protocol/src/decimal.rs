@@ -72,6 +72,63 @@ impl Decimal {
     }
 }
 
+/// Packs decimals one after another into a buffer that is used again, so that nothing is allocated for each.
+///
+/// ```
+/// let mut packer = headwater_protocol::decimal::DecimalPacker::default();
+/// packer.begin(true, 4, 2);
+/// packer.push_digits(12, 2);
+/// packer.push_digits(50, 2);
+/// assert_eq!(packer.finish().to_string(), "-12.50");
+/// ```
+#[derive(Debug, Default)]
+pub struct DecimalPacker {
+    packed: Vec<u8>,
+    /// Digits not yet in `packed`, the last in the low half of the low byte.
+    waiting: u64,
+    /// How many there are; below 2 between calls.
+    waiting_count: usize,
+    /// How many digits are still to come.
+    missing: usize,
+}
+
+impl DecimalPacker {
+    /// Begins a decimal of `count` digits, the last `scale` of them after the point; `scale` must be below `count`, and the first
+    /// digit 0 only if it is the only one before the point.
+    pub fn begin(&mut self, negative: bool, count: usize, scale: usize) {
+        assert!(scale < count && count <= DIGITS_MAX, "a decimal of {count} digits, {scale} after the point");
+        self.packed.clear();
+        self.packed.put_varint(NUMBER + count as u64 * 2 + u64::from(negative));
+        self.packed.put_varint(scale as u64);
+        self.waiting_count = 0;
+        self.missing = count;
+    }
+
+    /// Appends `count` (at most 4) digits: those of `number`, with zeros in front.
+    pub fn push_digits(&mut self, number: u16, count: usize) {
+        let digits = [number / 1000 % 10, number / 100 % 10, number / 10 % 10, number % 10];
+        for digit in &digits[4 - count..] {
+            self.waiting = self.waiting << 4 | u64::from(*digit);
+        }
+        self.waiting_count += count;
+        self.missing = self.missing.checked_sub(count).expect("no more digits are pushed than were announced");
+        while self.waiting_count >= 2 {
+            self.waiting_count -= 2;
+            self.packed.push((self.waiting >> (self.waiting_count * 4)) as u8);
+        }
+    }
+
+    /// Ends the decimal, which lives until the next one begins.
+    pub fn finish(&mut self) -> DecimalRef<'_> {
+        assert_eq!(self.missing, 0, "all digits that were announced are pushed");
+        if self.waiting_count == 1 {
+            self.packed.push((self.waiting << 4) as u8);
+            self.waiting_count = 0;
+        }
+        DecimalRef(&self.packed)
+    }
+}
+
 /// A decimal taken apart.
 #[derive(Clone, Copy, Debug)]
 pub enum Parts<'a> {
@@ -93,6 +150,13 @@ pub enum Parts<'a> {
 }
 
 impl<'a> DecimalRef<'a> {
+    /// Not a number.
+    pub const NAN: DecimalRef<'static> = DecimalRef(&[NAN as u8]);
+    /// Positive infinity.
+    pub const INFINITY: DecimalRef<'static> = DecimalRef(&[INFINITY as u8]);
+    /// Negative infinity.
+    pub const NEGATIVE_INFINITY: DecimalRef<'static> = DecimalRef(&[NEGATIVE_INFINITY as u8]);
+
     /// Reads one decimal from the front.
     pub(crate) fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         let whole = reader.rest();
@@ -195,7 +259,7 @@ impl fmt::Display for Decimal {
 
 fn digit(packed: &[u8], place: usize) -> u8 {
     let byte = packed[place / 2];
-    if place % 2 == 0 { byte >> 4 } else { byte & 15 }
+    if place.is_multiple_of(2) { byte >> 4 } else { byte & 15 }
 }
 
 fn check_digits(packed: &[u8], count: usize, scale: usize) -> Result<(), DecodeError> {
@@ -230,9 +294,32 @@ mod tests {
     }
 
     #[test]
+    fn packing_by_groups_is_as_parsing() {
+        let mut packer = DecimalPacker::default();
+        let mut pack = |groups: &[(u16, usize)], negative, scale| {
+            packer.begin(negative, groups.iter().map(|g| g.1).sum(), scale);
+            groups.iter().for_each(|(number, count)| packer.push_digits(*number, *count));
+            packer.finish().to_string()
+        };
+        assert_eq!(pack(&[(1, 1), (2345, 4), (67, 2), (890, 4), (5, 1)], false, 5), "1234567.08905");
+        assert_eq!(pack(&[(0, 1), (0, 4), (7, 3)], true, 7), "-0.0000007");
+        assert_eq!(pack(&[(9, 1)], false, 0), "9");
+        assert_eq!(DecimalRef::NAN.to_string() + &DecimalRef::NEGATIVE_INFINITY.to_string(), "NaN-Infinity");
+        packer.begin(false, 2, 1);
+        packer.push_digits(15, 2);
+        assert_eq!(packer.finish().to_owned(), Decimal::parse("1.5").expect("a decimal"));
+    }
+
+    #[test]
     fn spellings_of_one_number_are_the_same() {
         let same = |a, b| Decimal::parse(a).expect(a).as_ref().same(&Decimal::parse(b).expect(b).as_ref());
-        assert!(same("1.50", "1.5") && same("-0", "0.000") && same("10", "10.0") && same("0.5", "0.500") && same("NaN", "NaN"));
+        assert!(
+            same("1.50", "1.5")
+                && same("-0", "0.000")
+                && same("10", "10.0")
+                && same("0.5", "0.500")
+                && same("NaN", "NaN")
+        );
         assert!(!same("1.5", "-1.5") && !same("10", "1") && !same("0.1", "0.01") && !same("100", "10"));
         assert!(!same("Infinity", "-Infinity") && !same("NaN", "0") && !same("0.05", "0.5") && !same("5", "0.5"));
     }

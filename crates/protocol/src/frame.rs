@@ -140,13 +140,17 @@ impl Frame {
         if !self.compressed {
             return Ok(self.payload.as_slice().into());
         }
-        let (length, body) = self
-            .payload
-            .split_first_chunk::<4>()
-            .ok_or(DecodeError::Truncated { field: "uncompressed length", needed: 4 - self.payload.len() })?;
+        let (length, body) = self.payload.split_first_chunk::<4>().ok_or(DecodeError::Truncated {
+            field: "uncompressed length",
+            needed: 4usize.saturating_sub(self.payload.len()),
+        })?;
         let expected = u32::from_le_bytes(*length) as usize;
         if expected > limit {
-            return Err(DecodeError::TooLarge { field: "uncompressed length", actual: expected as u64, limit: limit as u64 });
+            return Err(DecodeError::TooLarge {
+                field: "uncompressed length",
+                actual: expected as u64,
+                limit: limit as u64,
+            });
         }
         // The buffer is reserved by an announced length, but one that has just been held against the limit.
         let plain = zstd::bulk::decompress(body, expected).map_err(|_| DecodeError::Compression { expected })?;

@@ -6,14 +6,18 @@
 
 pub mod decimal;
 pub mod frame;
+pub mod limits;
 pub mod message;
 pub mod row;
+pub mod server;
 pub mod stored;
 pub mod text;
+pub mod upload;
 pub mod value;
 pub mod wire;
 
 pub use decimal::{Decimal, DecimalRef};
 pub use frame::{Decoder, Frame, Kind};
+pub use limits::Limits;
 pub use value::{Row, Type, Value, ValueRef};
 pub use wire::DecodeError;

@@ -254,7 +254,10 @@ mod tests {
         put_row(&mut out, &types, &row);
         assert_eq!(out, [0x02, Type::Text as u8, 1, b'x']);
         assert_eq!(read_row(&mut Reader::new(&out), &types, 100, None), Ok(row));
-        assert!(read_row(&mut Reader::new(&[0x02, Type::Int as u8, 2]), &types, 100, None).is_err(), "tagged as its own type");
+        assert!(
+            read_row(&mut Reader::new(&[0x02, Type::Int as u8, 2]), &types, 100, None).is_err(),
+            "tagged as its own type"
+        );
         assert!(read_row(&mut Reader::new(&[0x04]), &types, 100, None).is_err(), "a state beyond the columns");
     }
 }

@@ -237,6 +237,7 @@ pub(crate) fn i64_to_real(number: i64) -> Option<f64> {
     (number.unsigned_abs() <= 1 << 53).then_some(number as f64)
 }
 
+#[allow(clippy::float_cmp, reason = "exact or not at all")]
 fn real_to_i64(real: f64) -> Option<i64> {
     let number = real as i64;
     (real.abs() < 9e15 && number as f64 == real).then_some(number)

@@ -199,6 +199,7 @@ impl ValueRef<'_> {
 
     /// Whether two values are the same for the judging of conflicts: NULL is NULL, decimals compare as numbers, NaN is
     /// NaN, `-0.0` is `0.0` (both databases call them equal); everything else by type and bytes.
+    #[allow(clippy::float_cmp, reason = "equality is what the databases mean by it")]
     pub fn same(&self, other: &ValueRef<'_>) -> bool {
         match (self, other) {
             (ValueRef::Real(a), ValueRef::Real(b)) => a == b || (a.is_nan() && b.is_nan()),
@@ -260,7 +261,9 @@ mod tests {
 
     #[test]
     fn equality_is_by_type_and_value() {
-        assert!(ValueRef::Real(0.0).same(&ValueRef::Real(-0.0)) && ValueRef::Real(f64::NAN).same(&ValueRef::Real(f64::NAN)));
+        assert!(
+            ValueRef::Real(0.0).same(&ValueRef::Real(-0.0)) && ValueRef::Real(f64::NAN).same(&ValueRef::Real(f64::NAN))
+        );
         assert!(!ValueRef::Text(b"1").same(&ValueRef::Int(1)) && ValueRef::Null.same(&ValueRef::Null));
     }
 }

@@ -232,6 +232,8 @@ error_codes! {
     TicketUnknown = 18, "ticket_unknown", Circumstance, true;
     /// The upload was refused whole, and used no number (reserved).
     UploadRefused = 19, "upload_refused", Remote, false;
+    /// The request came cut or damaged on its way.
+    Damaged = 20, "damaged", Circumstance, true;
 }
 
 impl ErrorCode {

@@ -1,8 +1,6 @@
 //! HELLO and UPLOAD_END.
 
-use super::{
-    NAME_BYTES_MAX, VERSION, WATERMARK_BYTES_MAX, WATERMARK_ENTRIES_MAX, answer::Watermarks, whole,
-};
+use super::{NAME_BYTES_MAX, VERSION, WATERMARK_BYTES_MAX, WATERMARK_ENTRIES_MAX, answer::Watermarks, whole};
 use crate::frame::{Frame, Kind};
 use crate::wire::{DecodeError, Write};
 

@@ -1,0 +1,260 @@
+//! The server's side of a request: takes the frames out of a body that comes in arbitrary pieces, and holds order and limits.
+//!
+//! ```text
+//! HELLO [ (TABLE CHANGES*)* UPLOAD_END ] END
+//! ```
+//!
+//! ```
+//! use headwater_protocol::server::{RequestEvent, RequestReader};
+//! use headwater_protocol::{Frame, Kind, Limits};
+//! let mut reader = RequestReader::new(Limits::REQUEST);
+//! reader.push(&Frame::new(Kind::End, Vec::new()).to_bytes());
+//! let error = reader.poll().expect_err("HELLO comes first");
+//! assert_eq!(error.to_string(), "frame End where HELLO was expected");
+//! ```
+//!
+//! A body is whole when END has come and [`RequestReader::finish`] finds nothing after it; whatever came before that is worth nothing.
+//!
+//! Caveats: rows are not decoded here. CHANGES are decompressed once, for the digest; what their rows say is found out when they are
+//! applied. The number of changes in UPLOAD_END is the engine's to compare.
+
+use thiserror::Error;
+
+use crate::frame::{Decoder, Frame, Kind};
+use crate::limits::Limits;
+use crate::message::{ErrorCode, Hello, ServerError, TableHeader, UploadEnd, VERSION};
+use crate::upload::Digest;
+use crate::wire::DecodeError;
+
+/// Reads one request.
+#[derive(Debug)]
+pub struct RequestReader {
+    decoder: Decoder,
+    meter: Meter,
+    state: State,
+    digest: Digest,
+    acknowledged: u64,
+}
+
+/// What came.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RequestEvent {
+    /// The first frame.
+    Hello(Box<Hello>),
+    /// A frame of the upload (TABLE or CHANGES), as it travelled: to be spooled.
+    Frame(Frame),
+    /// The upload is whole, its digest is that of the frames.
+    UploadEnd(UploadEnd),
+    /// The request is whole.
+    End,
+}
+
+/// Why a request is refused. The reader is of no more use.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RequestError {
+    /// Bytes that are not what the format says.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// A protocol version that this code doesn't speak.
+    #[error("protocol version {actual}, expected {VERSION}: update the remote's program or the server")]
+    Version {
+        /// The version asked for.
+        actual: u64,
+    },
+    /// A frame in the wrong place.
+    #[error("frame {actual:?} where {expected} was expected")]
+    Order {
+        /// What came.
+        actual: Kind,
+        /// What may come.
+        expected: &'static str,
+    },
+    /// More than a limit allows.
+    #[error("{what} is {actual}, above the limit of {limit}")]
+    TooMuch {
+        /// What is limited.
+        what: &'static str,
+        /// How much came.
+        actual: u64,
+        /// How much may.
+        limit: u64,
+    },
+    /// The upload's digest is not that of its frames.
+    #[error("the upload's digest is not that of the frames that came")]
+    Digest,
+    /// The upload's number does not follow what the remote has acknowledged.
+    #[error("upload number {actual}, expected {expected}, one more than acknowledged in HELLO")]
+    Sequence {
+        /// The number in UPLOAD_END.
+        actual: u64,
+        /// The number that HELLO calls for.
+        expected: u64,
+    },
+    /// The body ended before END.
+    #[error("the request ends before its END frame")]
+    Truncated,
+}
+
+impl RequestError {
+    /// What to answer.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            RequestError::Decode(DecodeError::TooLarge { .. }) | RequestError::TooMuch { .. } => ErrorCode::TooLarge,
+            RequestError::Decode(DecodeError::Checksum { .. }) | RequestError::Truncated => ErrorCode::Damaged,
+            RequestError::Version { .. } => ErrorCode::UnsupportedVersion,
+            RequestError::Decode(_)
+            | RequestError::Order { .. }
+            | RequestError::Digest
+            | RequestError::Sequence { .. } => ErrorCode::Malformed,
+        }
+    }
+
+    /// The ERROR frame's content.
+    pub fn to_server_error(&self) -> ServerError {
+        ServerError { code: self.code(), retry_after_ms: 0, message: self.to_string() }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Hello,
+    /// The upload, before a TABLE.
+    Upload,
+    /// The upload, after a TABLE.
+    Changes,
+    End,
+    Over,
+}
+
+impl State {
+    fn expected(self) -> &'static str {
+        match self {
+            State::Hello => "HELLO",
+            State::Upload => "TABLE or UPLOAD_END",
+            State::Changes => "CHANGES, TABLE or UPLOAD_END",
+            State::End => "END",
+            State::Over => "nothing more",
+        }
+    }
+}
+
+impl RequestReader {
+    /// A reader of one request under these limits.
+    pub fn new(limits: Limits) -> RequestReader {
+        RequestReader {
+            decoder: Decoder::new(limits.frame_bytes_max),
+            meter: Meter::new(limits),
+            state: State::Hello,
+            digest: Digest::new(),
+            acknowledged: 0,
+        }
+    }
+
+    /// Adds bytes that came. Call [`RequestReader::poll`] until it gives `None` before the next piece, so that no more than one frame
+    /// and one piece are held.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.decoder.push(bytes);
+    }
+
+    /// The next event; `None`: more bytes are needed.
+    pub fn poll(&mut self) -> Result<Option<RequestEvent>, RequestError> {
+        let Some(frame) = self.decoder.next_frame()? else {
+            return Ok(None);
+        };
+        self.step(frame).map(Some)
+    }
+
+    /// To be called when the body has ended: whether it was whole.
+    pub fn finish(&self) -> Result<(), RequestError> {
+        if self.state == State::Over && self.decoder.is_at_boundary() { Ok(()) } else { Err(RequestError::Truncated) }
+    }
+
+    fn step(&mut self, frame: Frame) -> Result<RequestEvent, RequestError> {
+        match (self.state, frame.kind) {
+            (State::Hello, Kind::Hello) => self.hello(&frame),
+            (State::Upload | State::Changes, Kind::Table) => {
+                let payload = self.meter.payload(&frame)?;
+                TableHeader::from_payload(&payload)?;
+                self.digest.add(frame.kind, &payload);
+                drop(payload);
+                self.state = State::Changes;
+                Ok(RequestEvent::Frame(frame))
+            }
+            (State::Changes, Kind::Changes) => {
+                self.digest.add(frame.kind, &self.meter.payload(&frame)?);
+                Ok(RequestEvent::Frame(frame))
+            }
+            (State::Upload | State::Changes, Kind::UploadEnd) => self.upload_end(&frame),
+            (State::End, Kind::End) => {
+                empty(&self.meter.payload(&frame)?, "end")?;
+                self.state = State::Over;
+                Ok(RequestEvent::End)
+            }
+            (state, actual) => Err(RequestError::Order { actual, expected: state.expected() }),
+        }
+    }
+
+    fn hello(&mut self, frame: &Frame) -> Result<RequestEvent, RequestError> {
+        let hello = Hello::from_payload(&self.meter.payload(frame)?).map_err(|error| match error {
+            DecodeError::Undefined { field: "protocol version", actual } => RequestError::Version { actual },
+            error => error.into(),
+        })?;
+        self.state = if hello.has_upload { State::Upload } else { State::End };
+        self.acknowledged = hello.upload_sequence;
+        Ok(RequestEvent::Hello(Box::new(hello)))
+    }
+
+    fn upload_end(&mut self, frame: &Frame) -> Result<RequestEvent, RequestError> {
+        let end = UploadEnd::from_payload(&self.meter.payload(frame)?)?;
+        let expected = self.acknowledged.saturating_add(1);
+        if end.sequence != expected {
+            return Err(RequestError::Sequence { actual: end.sequence, expected });
+        }
+        if std::mem::take(&mut self.digest).finish() != end.digest {
+            return Err(RequestError::Digest);
+        }
+        self.state = State::End;
+        Ok(RequestEvent::UploadEnd(end))
+    }
+}
+
+/// Refuses a payload that should be empty.
+pub(crate) fn empty(payload: &[u8], field: &'static str) -> Result<(), DecodeError> {
+    if payload.is_empty() { Ok(()) } else { Err(DecodeError::LeftOver { field, count: payload.len() }) }
+}
+
+/// Counts what has come against the limits, and decompresses within them.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    limits: Limits,
+    bytes: u64,
+    frames: u64,
+}
+
+impl Meter {
+    pub(crate) fn new(limits: Limits) -> Meter {
+        Meter { limits, bytes: 0, frames: 0 }
+    }
+
+    /// The payload of the next frame, uncompressed.
+    pub(crate) fn payload<'f>(&mut self, frame: &'f Frame) -> Result<std::borrow::Cow<'f, [u8]>, RequestError> {
+        self.frames += 1;
+        if self.frames > self.limits.frames_max {
+            return Err(RequestError::TooMuch {
+                what: "number of frames",
+                actual: self.frames,
+                limit: self.limits.frames_max,
+            });
+        }
+        let payload = frame.payload(self.limits.frame_bytes_max)?;
+        self.bytes += frame.wire_bytes().max(payload.len()) as u64;
+        if self.bytes > self.limits.total_bytes_max {
+            let limit = self.limits.total_bytes_max;
+            return Err(RequestError::TooMuch { what: "total size", actual: self.bytes, limit });
+        }
+        Ok(payload)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,9 +7,12 @@
 //! *Caveats.* The model knows nothing of the catalogue: whether its tables exist as described is `headwater check`'s question.
 
 mod column_type;
+mod order;
+pub mod parse;
 mod public;
 pub mod remote_sql;
 pub mod sql;
+pub mod tracking;
 pub mod validate;
 
 use headwater_protocol::Type;

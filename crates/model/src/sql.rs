@@ -36,3 +36,116 @@ fn enclose(text: &str, mark: char) -> String {
     out.push(mark);
     out
 }
+
+/// A parameter in a query, as it is written there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter<'a> {
+    /// The parameter with its mark: `:s.user`, `$1`, `?`.
+    pub name: &'a str,
+    /// Where it stands, in bytes.
+    pub place: std::ops::Range<usize>,
+}
+
+/// The parameters of a query, in their order: `:name` (dots belong to the name), `$1` and `?`, none of them inside text, quoted
+/// names or comments. `::type` is a cast.
+///
+/// ```
+/// let query = "SELECT ':x', a::text FROM t WHERE u = :s.user -- :not.this";
+/// let names: Vec<_> = headwater_model::sql::parameters(query).into_iter().map(|p| p.name).collect();
+/// assert_eq!(names, [":s.user"]);
+/// ```
+pub fn parameters(query: &str) -> Vec<Parameter<'_>> {
+    let mut found = Vec::new();
+    let mut pieces = Pieces { query, at: 0 };
+    while let Some((piece, place)) = pieces.next_piece() {
+        if piece == Piece::Parameter {
+            found.push(Parameter { name: &query[place.clone()], place });
+        }
+    }
+    found
+}
+
+/// The query with each parameter replaced by what `name` gives for it (asked with the mark: `:s.user`).
+///
+/// ```
+/// let query = headwater_model::sql::with_parameters("SELECT :s.user", |_| "$1".to_owned());
+/// assert_eq!(query, "SELECT $1");
+/// ```
+pub fn with_parameters(query: &str, mut name: impl FnMut(&str) -> String) -> String {
+    let mut out = String::with_capacity(query.len());
+    let mut end = 0;
+    for parameter in parameters(query) {
+        out.push_str(&query[end..parameter.place.start]);
+        out.push_str(&name(parameter.name));
+        end = parameter.place.end;
+    }
+    out.push_str(&query[end..]);
+    out
+}
+
+/// Whether there is a semicolon outside text, quoted names and comments.
+pub(crate) fn is_several_statements(query: &str) -> bool {
+    let mut pieces = Pieces { query, at: 0 };
+    std::iter::from_fn(|| pieces.next_piece()).any(|(piece, _)| piece == Piece::Semicolon)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Piece {
+    Parameter,
+    Semicolon,
+    /// Text, a quoted name, a comment, a cast, or any other character.
+    Other,
+}
+
+struct Pieces<'a> {
+    query: &'a str,
+    at: usize,
+}
+
+impl Pieces<'_> {
+    fn next_piece(&mut self) -> Option<(Piece, std::ops::Range<usize>)> {
+        let rest = self.query.get(self.at..)?;
+        let first = rest.chars().next()?;
+        let (piece, length) = match first {
+            '\'' | '"' => (Piece::Other, until(rest, 1, if first == '"' { "\"" } else { "'" })),
+            '-' if rest.starts_with("--") => (Piece::Other, until(rest, 2, "\n")),
+            '/' if rest.starts_with("/*") => (Piece::Other, until(rest, 2, "*/")),
+            ':' if rest.starts_with("::") => (Piece::Other, 2),
+            ':' if word(rest) > 1 => (Piece::Parameter, word(rest)),
+            '$' if digits(rest) > 1 => (Piece::Parameter, digits(rest)),
+            '?' => (Piece::Parameter, digits(rest)),
+            ';' => (Piece::Semicolon, 1),
+            c if c.is_alphanumeric() || c == '_' => (Piece::Other, name(rest)),
+            c => (Piece::Other, c.len_utf8()),
+        };
+        let place = self.at..self.at + length;
+        self.at += length;
+        Some((piece, place))
+    }
+}
+
+/// The length up to and with `end`, looked for from `start`; all of it where there is none.
+fn until(rest: &str, start: usize, end: &str) -> usize {
+    rest.get(start..).and_then(|inside| inside.find(end)).map_or(rest.len(), |found| start + found + end.len())
+}
+
+/// The length of a mark and the letters, digits, `_` and inner dots after it; 1 if no letter follows.
+fn word(rest: &str) -> usize {
+    let inside = rest.get(1..).unwrap_or("");
+    if !inside.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        return 1;
+    }
+    let end = inside.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '.').unwrap_or(inside.len());
+    1 + inside[..end].trim_end_matches('.').len()
+}
+
+/// The length of a mark and the digits after it.
+fn digits(rest: &str) -> usize {
+    let inside = rest.get(1..).unwrap_or("");
+    1 + inside.find(|c: char| !c.is_ascii_digit()).unwrap_or(inside.len())
+}
+
+/// The length of an unquoted name; `$` belongs to it in PostgreSQL.
+fn name(rest: &str) -> usize {
+    rest.find(|c: char| !c.is_alphanumeric() && c != '_' && c != '$').unwrap_or(rest.len())
+}

@@ -1,0 +1,182 @@
+//! The model file: TOML in, a checked [`Model`] out, or everything that is wrong with it at once.
+//!
+//! ```
+//! let model = headwater_model::parse::parse(
+//!     "flights.toml",
+//!     r#"
+//!     name = "flights"
+//!     version = 1
+//!
+//!     [partitions.origin]
+//!     columns = { origin = "text" }
+//!     members = "SELECT origin FROM member WHERE user_name = :s.user"
+//!
+//!     [tables.flights]
+//!     key = ["time_hour", "carrier", "flight"]
+//!     partition = "origin"
+//!     conflict = "merge(consolidated)"
+//!
+//!     [tables.flights.columns]
+//!     time_hour = "timestamptz not null"
+//!     carrier = "text not null"
+//!     flight = "int not null"
+//!     origin = "text not null"
+//!     dep_delay = "real"
+//!     "#,
+//! )
+//! .expect("a valid model");
+//! assert_eq!(model.tables[0].key, [0, 1, 2]);
+//!
+//! let errors = headwater_model::parse::parse("x.toml", "name = \"x\"\nversoin = 1\n").unwrap_err();
+//! assert!(errors[0].to_string().starts_with("x.toml:"));
+//! ```
+//!
+//! Reading goes in three rounds over the file's tree, each of which needs what the one before it found: names and columns; keys,
+//! partitions, rules; references. Then tables are put in order, parents first.
+//!
+//! *Caveats.* A file that is no TOML is told so and looked at no further. Names are compared as they are written; only two that
+//! differ by letter case alone are refused, because SQLite takes them for one.
+
+mod error;
+mod hint;
+mod reader;
+mod table;
+
+use toml::de::{DeTable, DeValue};
+
+use crate::validate::name_fault;
+use crate::{COLUMNS_MAX, Model, PARTITIONS_MAX, Partition, TABLES_MAX, order, sql};
+
+pub use error::ModelError;
+pub use hint::closest;
+
+use reader::{Entry, Reader, Section, Span};
+use table::Draft;
+
+/// What a membership query may ask for.
+const PARAMETERS: [&str; 2] = ["s.user", "s.remote_id"];
+
+/// Reads a model file; `file_name` is only for the errors, which come in the file's order.
+pub fn parse(file_name: &str, text: &str) -> Result<Model, Vec<ModelError>> {
+    let mut reader = Reader::new(file_name, text);
+    let (tree, errors) = DeTable::parse_recoverable(text);
+    for error in errors {
+        let found = error.message().trim().replace('\n', ", ");
+        reader.error(error.span().unwrap_or(0..0), format!("the file is not TOML: {found}"), "TOML");
+    }
+    let model = if reader.is_clean() { read_model(&mut reader, tree.get_ref()) } else { None };
+    reader.finish(model)
+}
+
+fn read_model(reader: &mut Reader<'_>, tree: &DeTable<'_>) -> Option<Model> {
+    let section = reader.section(tree, 0..0, "the model", &["name", "version", "partitions", "tables"]);
+    let name = reader.required(&section, "name", "name = \"...\"").and_then(|entry| {
+        let name = reader.string(&entry)?;
+        reader.name("model", &name, &entry.span);
+        Some(name)
+    });
+    let version = reader.required(&section, "version", "version = 1").and_then(|entry| read_version(reader, &entry));
+    let partitions = read_partitions(reader, &section);
+    let tables = read_tables(reader, &section, &partitions);
+    Some(Model { name: name?, version: version?, partitions, tables })
+}
+
+fn read_version(reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<u32> {
+    let number = match entry.value.get_ref() {
+        DeValue::Integer(number) => u32::from_str_radix(number.as_str(), number.radix()).ok().filter(|n| *n > 0),
+        _ => None,
+    };
+    if number.is_none() {
+        let found = format!("version is {}", reader::describe(entry.value.get_ref()));
+        reader.error(entry.span.clone(), found, "a whole number from 1 to 4294967295");
+    }
+    number
+}
+
+fn read_partitions(reader: &mut Reader<'_>, model: &Section<'_>) -> Vec<Partition> {
+    let entries = reader.entries_of(model, "partitions");
+    reader.names("partition", &entries);
+    reader.limit("the model", "partitions", entries.iter().map(|entry| &entry.span), PARTITIONS_MAX);
+    entries.iter().map(|entry| read_partition(reader, entry)).collect()
+}
+
+/// Always gives a partition, so that the tables that name it are checked against as much as is known.
+fn read_partition(reader: &mut Reader<'_>, entry: &Entry<'_>) -> Partition {
+    let what = format!("partition {:?}", entry.name);
+    let mut partition = Partition { name: entry.name.to_owned(), columns: Vec::new(), members: String::new() };
+    let Some(section) = reader.section_at(entry, &what, &["columns", "members"]) else {
+        return partition;
+    };
+    if let Some(columns) = reader.required(&section, "columns", "columns = { region = \"text\" }") {
+        let columns = reader.entries(&columns);
+        reader.names("column", &columns);
+        reader.limit(&what, "columns", columns.iter().map(|entry| &entry.span), COLUMNS_MAX);
+        if columns.is_empty() {
+            reader.error(section.span.clone(), format!("{what} has no columns"), "at least one");
+        }
+        for column in columns {
+            let kind = reader.string(&column).and_then(|text| reader.kind(&text, &column.span));
+            partition.columns.extend(kind.map(|kind| (column.name.to_owned(), kind)));
+        }
+    }
+    let expected = "members = \"SELECT ... WHERE user_name = :s.user\"";
+    if let Some(members) = reader.required(&section, "members", expected)
+        && let Some(query) = reader.string(&members)
+    {
+        check_members(reader, &query, &members.span);
+        partition.members = query;
+    }
+    partition
+}
+
+fn check_members(reader: &mut Reader<'_>, query: &str, span: &Span) {
+    if query.trim().is_empty() {
+        reader.error(span.clone(), "members is empty", "a SELECT that gives a row for each membership of :s.user");
+    }
+    for parameter in sql::parameters(query) {
+        if !parameter.name.strip_prefix(':').is_some_and(|name| PARAMETERS.contains(&name)) {
+            let found = format!("members has the parameter {}", parameter.name);
+            reader.error(span.clone(), found, ":s.user or :s.remote_id");
+        }
+    }
+    if sql::is_several_statements(query) {
+        reader.error(span.clone(), "members has a semicolon", "one SELECT without a semicolon");
+    }
+}
+
+fn read_tables(reader: &mut Reader<'_>, model: &Section<'_>, partitions: &[Partition]) -> Vec<crate::Table> {
+    let entries = reader.entries_of(model, "tables");
+    reader.names("table", &entries);
+    reader.limit("the model", "tables", entries.iter().map(|entry| &entry.span), TABLES_MAX);
+    if entries.is_empty() {
+        reader.error(model.span.clone(), "the model has no tables", "[tables.NAME] with columns and a key");
+    }
+    let drafts: Vec<_> = entries.iter().map(|entry| Draft::read(reader, entry)).collect();
+    let mut tables: Vec<_> = drafts.iter().map(|draft| draft.resolve(reader, partitions)).collect();
+    let references: Vec<_> = drafts.iter().map(|draft| draft.references(reader, &tables)).collect();
+    for (table, references) in tables.iter_mut().zip(references) {
+        table.references = references;
+    }
+    order::sort(&mut tables);
+    tables
+}
+
+impl Reader<'_> {
+    /// Checks the names of partitions, tables or columns: usable, and distinct in a remote.
+    fn names(&mut self, what: &str, entries: &[Entry<'_>]) {
+        let mut seen = std::collections::HashMap::new();
+        for entry in entries {
+            self.name(what, entry.name, &entry.key_span);
+            if let Some(first) = seen.insert(entry.name.to_ascii_lowercase(), entry.name) {
+                let found = format!("{what} {:?} has the name of {what} {first:?} in other case", entry.name);
+                self.error(entry.key_span.clone(), found, "names that differ by more than case, which SQLite ignores");
+            }
+        }
+    }
+
+    fn name(&mut self, what: &str, name: &str, span: &Span) {
+        if let Some(fault) = name_fault(name) {
+            self.error(span.clone(), format!("{what} name {name:?} {fault}"), "another name");
+        }
+    }
+}

@@ -147,11 +147,11 @@ impl Builder {
     pub fn start(self) -> Result<Postgres> {
         let installation = Installation::find()?;
         let folder = installation.folder()?;
+        let mut supervisor = Supervisor::start(&installation, folder.path())?; // first: it removes the folder whatever comes
         let data = folder.path().join("data");
         installation.copy_cluster(&data)?;
         let configuration = data.join("postgresql.conf");
         let defaults = std::fs::read_to_string(&configuration).context("reading the cluster's postgresql.conf")?;
-        let mut supervisor = Supervisor::start(&installation, folder.path())?;
         let mut failure = None;
         for _ in 0..PORTS_TRIED_MAX {
             let port = free_port()?;

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
@@ -89,10 +89,24 @@ impl Installation {
                 self.make_template(&template)?;
             }
         }
-        copy(&template, data)?;
-        if let Some((user, group)) = self.owner {
-            run(Command::new("chown").arg("-R").arg(format!("{user}:{group}")).arg(data))?;
+        self.copy_as_owner(&template, data)
+    }
+
+    /// We read, the owner writes: all files are its own from the beginning, also when the copy is broken off.
+    fn copy_as_owner(&self, from: &Path, to: &Path) -> Result<()> {
+        let mut reading =
+            Command::new("tar").arg("-C").arg(from).args(["-cf", "-", "."]).stdout(Stdio::piped()).spawn()?;
+        let mut writing = Command::new("sh");
+        writing.arg("-c").arg(r#"umask 077 && mkdir "$1" && tar -C "$1" -xf -"#).arg("sh").arg(to).current_dir("/");
+        if let Some(archive) = reading.stdout.take() {
+            writing.stdin(archive);
         }
+        self.as_owner(&mut writing);
+        let written = run(&mut writing);
+        drop(writing); // its end of the pipe, on which the reader would wait for ever
+        let read = reading.wait()?;
+        written?;
+        ensure!(read.success(), "tar could not read {} ({read})", from.display());
         Ok(())
     }
 

@@ -34,9 +34,10 @@ impl Supervisor {
         let log = cluster.join("log");
         let errors = std::fs::OpenOptions::new().append(true).create(true).open(&log)?;
         installation.give(&log)?;
+        let script = cluster.join("supervisor.sh");
+        std::fs::write(&script, include_str!("supervisor.sh"))?;
         let mut command = Command::new("sh");
-        command.arg("-c").arg(include_str!("supervisor.sh")).arg("headwater-testkit");
-        command.arg(installation.programs()).arg(cluster).current_dir("/").process_group(0);
+        command.arg(&script).arg(installation.programs()).arg(cluster).current_dir("/").process_group(0);
         installation.as_owner(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
         let mut shell = command.spawn().context("starting the shell that keeps PostgreSQL")?;

@@ -3,10 +3,13 @@
 # $1: the folder of PostgreSQL's programs; $2: the cluster's folder (data, log). Each command is answered by one line.
 pid=
 
+# The signal is sent again and again: a server that has only just been started ignores it, as shells start it so.
 stop() {
     [ -n "$pid" ] || return 0
-    kill "-$1" "$pid" && kill -CONT "$pid"
+    while kill "-$1" "$pid" && kill -CONT "$pid"; do sleep 0.2; done >/dev/null 2>&1 &
+    again=$!
     wait "$pid"
+    kill "$again"
     pid=
 }
 
@@ -36,4 +39,10 @@ while read -r command rest; do
     esac
 done
 stop QUIT
-rm -rf "$2"
+# A copy into the folder may still be going on when the test process was killed in the middle of it.
+tries=100
+until rm -rf "$2" && [ ! -e "$2" ]; do
+    tries=$((tries - 1))
+    [ $tries -gt 0 ] || break
+    sleep 0.1
+done

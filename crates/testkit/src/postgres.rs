@@ -1,7 +1,7 @@
 //! A throw-away PostgreSQL: a real server with a cluster of its own, on a loopback port, gone with the test.
 //!
-//! A cluster is a copy of one that `initdb` made once (see [`installation`]) and is kept by a small shell process (see
-//! [`supervisor`]) that stops it and removes its files when the test process ends, however it ends.
+//! A cluster is a copy of one that `initdb` made once (see `installation.rs`) and is kept by a small shell process (see
+//! `supervisor.sh`) that stops it and removes its files when the test process ends, however it ends.
 //!
 //! # Caveats
 //! - `fsync` is off unless asked for: right for everything but tests of a machine that loses power.

@@ -32,7 +32,7 @@ pub struct Table {
     pub name: &'static str,
     /// Its columns, in the file's order.
     pub columns: &'static [(&'static str, Kind)],
-    /// Its primary key; these columns are never NULL.
+    /// Its primary key.
     pub key: &'static [&'static str],
     /// Each column that refers to a table, and that table's key column.
     pub references: &'static [(&'static str, &'static str, &'static str)],
@@ -198,8 +198,7 @@ impl Table {
     pub fn schema(&self, database: Database) -> String {
         let mut lines: Vec<String> = Vec::new();
         for (name, kind) in self.columns {
-            let required = self.key.contains(name) || self.references.iter().any(|(column, ..)| column == name);
-            let required = if required { " NOT NULL" } else { "" };
+            let required = if self.is_required(name) { " NOT NULL" } else { "" };
             lines.push(format!("{name} {}{required}", database.type_of(*kind)));
         }
         lines.push(format!("PRIMARY KEY ({})", self.key.join(", ")));
@@ -207,6 +206,11 @@ impl Table {
             lines.push(format!("FOREIGN KEY ({column}) REFERENCES {table} ({target})"));
         }
         format!("CREATE TABLE {} (\n    {}\n);\n", self.name, lines.join(",\n    "))
+    }
+
+    /// True for a column that is never NULL: those of the key, and those that refer to a table.
+    pub fn is_required(&self, column: &str) -> bool {
+        self.key.contains(&column) || self.references.iter().any(|(referring, ..)| *referring == column)
     }
 
     /// The names of all columns, separated by commas.

@@ -298,7 +298,9 @@ mod tests {
         let mut packer = DecimalPacker::default();
         let mut pack = |groups: &[(u16, usize)], negative, scale| {
             packer.begin(negative, groups.iter().map(|g| g.1).sum(), scale);
-            groups.iter().for_each(|(number, count)| packer.push_digits(*number, *count));
+            for (number, count) in groups {
+                packer.push_digits(*number, *count);
+            }
             packer.finish().to_string()
         };
         assert_eq!(pack(&[(1, 1), (2345, 4), (67, 2), (890, 4), (5, 1)], false, 5), "1234567.08905");

@@ -1,11 +1,13 @@
 //! What each frame holds, field by field. Every message has `to_frame` and `from_payload`; docs/protocol.md has the byte tables.
 
 mod answer;
+mod download;
 mod outcome;
 mod request;
 mod table;
 
 pub use answer::{ErrorCode, Fault, PartitionAction, PartitionMark, ServerError, WatermarkEntry, Watermarks, Welcome};
+pub use download::{Download, KeyRange, KeyRanges, Ticket};
 pub use outcome::{ConflictEnd, Outcome, Receipt, Refusal, RefusalCode};
 pub use request::{Hello, UploadEnd};
 pub use table::{Change, ChangeOp, RowOp, RowsReader, TableHeader};
@@ -24,6 +26,8 @@ pub const PARTITION_KEY_BYTES_MAX: usize = 4 * 1024;
 pub const NAME_BYTES_MAX: usize = 256;
 /// The most columns of a table.
 pub const COLUMNS_MAX: usize = 1_000;
+/// The most key ranges in one frame.
+pub const KEY_RANGES_MAX: usize = 10_000;
 /// The most bytes of a text for people.
 pub const TEXT_BYTES_MAX: usize = 4 * 1024;
 

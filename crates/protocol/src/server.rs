@@ -21,10 +21,10 @@
 use thiserror::Error;
 
 use crate::frame::{Decoder, Frame, Kind};
-use crate::limits::Limits;
+use crate::limits::{Limits, Meter};
 use crate::message::{ErrorCode, Hello, ServerError, TableHeader, UploadEnd, VERSION};
 use crate::upload::Digest;
-use crate::wire::DecodeError;
+use crate::wire::{DecodeError, nothing};
 
 /// Reads one request.
 #[derive(Debug)]
@@ -69,16 +69,6 @@ pub enum RequestError {
         /// What may come.
         expected: &'static str,
     },
-    /// More than a limit allows.
-    #[error("{what} is {actual}, above the limit of {limit}")]
-    TooMuch {
-        /// What is limited.
-        what: &'static str,
-        /// How much came.
-        actual: u64,
-        /// How much may.
-        limit: u64,
-    },
     /// The upload's digest is not that of its frames.
     #[error("the upload's digest is not that of the frames that came")]
     Digest,
@@ -99,7 +89,7 @@ impl RequestError {
     /// What to answer.
     pub fn code(&self) -> ErrorCode {
         match self {
-            RequestError::Decode(DecodeError::TooLarge { .. }) | RequestError::TooMuch { .. } => ErrorCode::TooLarge,
+            RequestError::Decode(DecodeError::TooLarge { .. }) => ErrorCode::TooLarge,
             RequestError::Decode(DecodeError::Checksum { .. }) | RequestError::Truncated => ErrorCode::Damaged,
             RequestError::Version { .. } => ErrorCode::UnsupportedVersion,
             RequestError::Decode(_)
@@ -186,7 +176,7 @@ impl RequestReader {
             }
             (State::Upload | State::Changes, Kind::UploadEnd) => self.upload_end(&frame),
             (State::End, Kind::End) => {
-                empty(&self.meter.payload(&frame)?, "end")?;
+                nothing(&self.meter.payload(&frame)?, "end")?;
                 self.state = State::Over;
                 Ok(RequestEvent::End)
             }
@@ -215,44 +205,6 @@ impl RequestReader {
         }
         self.state = State::End;
         Ok(RequestEvent::UploadEnd(end))
-    }
-}
-
-/// Refuses a payload that should be empty.
-pub(crate) fn empty(payload: &[u8], field: &'static str) -> Result<(), DecodeError> {
-    if payload.is_empty() { Ok(()) } else { Err(DecodeError::LeftOver { field, count: payload.len() }) }
-}
-
-/// Counts what has come against the limits, and decompresses within them.
-#[derive(Debug)]
-pub(crate) struct Meter {
-    limits: Limits,
-    bytes: u64,
-    frames: u64,
-}
-
-impl Meter {
-    pub(crate) fn new(limits: Limits) -> Meter {
-        Meter { limits, bytes: 0, frames: 0 }
-    }
-
-    /// The payload of the next frame, uncompressed.
-    pub(crate) fn payload<'f>(&mut self, frame: &'f Frame) -> Result<std::borrow::Cow<'f, [u8]>, RequestError> {
-        self.frames += 1;
-        if self.frames > self.limits.frames_max {
-            return Err(RequestError::TooMuch {
-                what: "number of frames",
-                actual: self.frames,
-                limit: self.limits.frames_max,
-            });
-        }
-        let payload = frame.payload(self.limits.frame_bytes_max)?;
-        self.bytes += frame.wire_bytes().max(payload.len()) as u64;
-        if self.bytes > self.limits.total_bytes_max {
-            let limit = self.limits.total_bytes_max;
-            return Err(RequestError::TooMuch { what: "total size", actual: self.bytes, limit });
-        }
-        Ok(payload)
     }
 }
 

@@ -171,6 +171,11 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Refuses a payload that should be empty.
+pub(crate) fn nothing(payload: &[u8], field: &'static str) -> Result<(), DecodeError> {
+    Reader::new(payload).finish(field)
+}
+
 /// Appends fields to a buffer; the counterpart of [`Reader`].
 pub trait Write {
     /// A varint.

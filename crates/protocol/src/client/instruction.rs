@@ -1,0 +1,135 @@
+//! What goes in and out of a [`Session`](super::Session): the state it begins from, how patient it is, what it asks for.
+
+use std::time::Duration;
+
+use super::failure::{Failure, Summary};
+use crate::frame::Frame;
+use crate::limits::Limits;
+use crate::message::Receipt;
+
+/// The durable state of the remote when a sync begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Number of the last upload whose receipt was applied.
+    pub upload_sequence: u64,
+    /// Number of the frozen upload, if there is one: one more than `upload_sequence`.
+    pub frozen: Option<u64>,
+    /// What is staged of a download.
+    pub staged: Staged,
+}
+
+/// What is staged of a download.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Staged {
+    /// Nothing.
+    Nothing,
+    /// Frames, but not all.
+    Part,
+    /// All of it: [`Instruction::StageComplete`] was carried out.
+    Whole,
+}
+
+/// How patient a sync is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Whether a download is wanted after the upload.
+    pub wants_download: bool,
+    /// The most attempts that may fail; after the last the sync fails.
+    pub attempts_max: u32,
+    /// No attempt begins later than this after the start.
+    pub elapsed_max: Duration,
+    /// The longest silence of a server. Heartbeats come every five seconds.
+    pub idle_max: Duration,
+    /// The longest time in which nothing but heartbeats comes.
+    pub patience_max: Duration,
+    /// The wait after the first failure; it doubles with each further one.
+    pub backoff_min: Duration,
+    /// The longest wait between attempts, unless the server asks for a longer one.
+    pub backoff_max: Duration,
+    /// What an answer may hold.
+    pub limits: Limits,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            wants_download: true,
+            attempts_max: 8,
+            elapsed_max: Duration::from_mins(10),
+            idle_max: Duration::from_secs(30),
+            patience_max: Duration::from_mins(10),
+            backoff_min: Duration::from_millis(500),
+            backoff_max: Duration::from_secs(30),
+            limits: Limits::ANSWER,
+        }
+    }
+}
+
+/// What the shell is to do next. All but `Read`, `WaitUntil`, `Done` and `Failed` are acknowledged by [`super::Session::done`] when they are
+/// durable, before the next is asked for. A shell that can't carry one out drops the session: the next sync begins where it stopped.
+///
+/// Whatever is neither `Read` nor what an answer calls for (`ApplyReceipt`, `Restart`, `Rewind`, `Stage`, `StageComplete`) also means
+/// that the answer, if one is open, is not read on: close it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Instruction {
+    /// Apply the staged download with its watermarks, in one transaction, which also empties the staging. If it can't be decoded,
+    /// answer [`Reply::Unreadable`].
+    ApplyStaged,
+    /// Empty the staging.
+    DropStaged,
+    /// Freeze the pending changes as the next upload, in one transaction: encode them, cut the log. Answer [`Reply::Cut`] with its
+    /// number (one more than the last acknowledged), or with `None` if nothing is pending.
+    Cut,
+    /// Send HELLO, the frozen upload's frames and UPLOAD_END if `has_upload`, and END. Acknowledge when the answer begins; if it
+    /// doesn't, [`super::Session::io_error`] or [`super::Session::refused`].
+    Request {
+        /// Whether the frozen upload goes with it.
+        has_upload: bool,
+        /// Whether a download is asked for.
+        wants_download: bool,
+    },
+    /// Read what comes of the answer: [`super::Session::bytes`], [`super::Session::closed`] or [`super::Session::io_error`]; if nothing has come by then,
+    /// poll again.
+    Read {
+        /// When the silence gets too long, as time since the start.
+        until: Duration,
+    },
+    /// Apply the receipt of the frozen upload in one transaction: set refused changes aside, forget the frozen frames, acknowledge
+    /// the number.
+    ApplyReceipt(Receipt),
+    /// The watermarks say nothing to this incarnation: forget them and the incarnation. Rows and pending changes stay; everything
+    /// is about to come whole.
+    Restart,
+    /// The database has this remote's uploads only up to `to`. In one transaction: thaw the frozen upload, acknowledge `to` and no
+    /// more, forget watermarks and incarnation; and set aside what is still known of the uploads after it.
+    Rewind {
+        /// The last upload that the database has.
+        to: u64,
+    },
+    /// Return the frozen upload's changes to the log, with their first old images.
+    Thaw,
+    /// Make a new remote ID and secret; nothing is acknowledged under it. Watermarks stay, they belong to the rows.
+    NewRemoteId,
+    /// Append a frame to the staging. The first is WELCOME, which has what is stored with the watermarks. It need not last a crash
+    /// before `StageComplete` does.
+    Stage(Frame),
+    /// Note that the staged download is whole.
+    StageComplete,
+    /// Wait until this time since the start, then poll again.
+    WaitUntil(Duration),
+    /// The sync came to its end.
+    Done(Summary),
+    /// The sync did not.
+    Failed(Failure),
+}
+
+/// What came of an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It is done, and durable.
+    Done,
+    /// To [`Instruction::Cut`]: the number of the upload that is now frozen, if anything was pending.
+    Cut(Option<u64>),
+    /// To [`Instruction::ApplyStaged`]: the frames can't be decoded; nothing was changed.
+    Unreadable,
+}

@@ -1,0 +1,382 @@
+//! A whole sync of a remote as a state machine: it says what is to be done next, and is told what came of it.
+//!
+//! ```text
+//!    +--> [ApplyStaged | DropStaged] --> [Cut] --> Request --> Read --> WELCOME: [Restart | Rewind], Stage
+//!    |                                                          |       RECEIPT: ApplyReceipt
+//!    |                                                          |       download frames: Stage
+//!    |                                                          |       END: StageComplete, ApplyStaged --> Done
+//!    |                                                          |       ERROR copy: Thaw, NewRemoteId --+
+//!    +---- WaitUntil <-- anything that may pass <---------------+                                       |
+//!    +--------------------------------------------------------------------------------------------------+
+//! ```
+//!
+//! Every instruction is carried out durably and then acknowledged ([`Session::done`]); a crash between any two leaves a file from which
+//! [`Start`] begins again: before the sync, after its upload (the receipt is applied in a step of its own, whatever becomes of the
+//! download), or after both. The rules that make it so:
+//!
+//! - A frozen upload is offered again, the same frames under the same number, until its receipt is applied.
+//! - A staged download is applied before the next upload is cut, or dropped; one that is staged beside a frozen upload is dropped.
+//! - A new remote ID comes after the thaw: the other way round, a crash between them would offer number n under an ID that has none.
+//! - A sync that began with an upload of before cuts and sends another afterwards, so that everything pending at its start goes up.
+//!
+//! The shell's loop (`crates/remote`) has no decisions in it:
+//!
+//! ```
+//! # use std::time::Duration;
+//! # use headwater_protocol::client::*;
+//! # let start = Start { upload_sequence: 0, frozen: None, staged: Staged::Nothing };
+//! let mut session = Session::new(start, Config { attempts_max: 1, ..Config::default() }, 42);
+//! let mut now = Duration::ZERO;
+//! loop {
+//!     match session.poll(now) {
+//!         Instruction::Cut => session.done(now, Reply::Cut(Some(1))), // froze upload number 1
+//!         Instruction::Request { has_upload, .. } => {
+//!             assert!(has_upload);
+//!             session.io_error(now, "no route to host");
+//!         }
+//!         Instruction::WaitUntil(until) => now = until,
+//!         Instruction::Failed(failure) => break assert!(failure.is_retryable()),
+//!         other => unreachable!("{other:?}"),
+//!     }
+//! }
+//! ```
+//!
+//! Caveats: a broken download begins again at its watermark; resuming it by its ID is reserved.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::answer::{AnswerError, AnswerEvent, AnswerReader, Expected};
+use super::failure::{Cause, Failure, Summary};
+use super::instruction::{Config, Instruction, Reply, Staged, Start};
+use crate::message::{ErrorCode, ServerError, Welcome};
+
+/// One sync.
+#[derive(Debug)]
+pub struct Session {
+    config: Config,
+    jitter: Jitter,
+    remote: Start,
+    phase: Phase,
+    /// Instructions that are due, in order.
+    due: VecDeque<Instruction>,
+    /// The instruction that is being carried out.
+    out: Option<Instruction>,
+    /// The frozen upload was there when the sync began: another round follows.
+    resent: bool,
+    /// That round has begun; it needs no request if nothing is pending.
+    extra: bool,
+    /// The server says that it lacks uploads: the next request only asks which.
+    asks_what_is_lost: bool,
+    summary: Summary,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Before a request.
+    Prepare { cut: bool },
+    /// Reading an answer.
+    Answer(Box<Answer>),
+    /// Between attempts.
+    Wait(Duration),
+    /// The answer was whole.
+    Round,
+    /// Nothing is left to do.
+    Over(Result<(), Failure>),
+}
+
+#[derive(Debug)]
+struct Answer {
+    reader: AnswerReader,
+    wants_download: bool,
+    /// When the last byte came.
+    heard: Duration,
+    /// When the last frame but heartbeats came.
+    moved: Duration,
+}
+
+impl Session {
+    /// A sync that begins now, from what is durable. `seed` makes the waits of many remotes differ.
+    pub fn new(start: Start, config: Config, seed: u64) -> Session {
+        Session {
+            config,
+            jitter: Jitter(seed),
+            remote: start,
+            phase: Phase::Prepare { cut: false },
+            due: VecDeque::new(),
+            out: None,
+            resent: start.frozen.is_some(),
+            extra: false,
+            asks_what_is_lost: false,
+            summary: Summary::default(),
+        }
+    }
+
+    /// What is to be done next; `now` is the time since the start, here as everywhere.
+    pub fn poll(&mut self, now: Duration) -> Instruction {
+        assert!(self.out.is_none(), "{:?} is acknowledged before the next instruction", self.out);
+        loop {
+            if let Some(instruction) = self.due.pop_front() {
+                self.out = Some(instruction.clone());
+                return instruction;
+            }
+            match &self.phase {
+                Phase::Prepare { cut } => self.prepare(*cut),
+                Phase::Wait(until) if now < *until => return Instruction::WaitUntil(*until),
+                Phase::Wait(_) => self.phase = Phase::Prepare { cut: false },
+                Phase::Answer(_) => {
+                    if let Some(until) = self.read_answer(now) {
+                        return Instruction::Read { until };
+                    }
+                }
+                Phase::Round => self.end_round(),
+                Phase::Over(Ok(())) => return Instruction::Done(self.summary.clone()),
+                Phase::Over(Err(failure)) => return Instruction::Failed(failure.clone()),
+            }
+        }
+    }
+
+    /// The instruction has been carried out.
+    pub fn done(&mut self, now: Duration, reply: Reply) {
+        let instruction = self.out.take().expect("an instruction is acknowledged once");
+        match (instruction, reply) {
+            (Instruction::ApplyStaged, Reply::Unreadable) => {
+                self.retry(now, Cause::Unreadable);
+                self.due.push_back(Instruction::DropStaged);
+            }
+            (Instruction::ApplyStaged, _) => {
+                self.remote.staged = Staged::Nothing;
+                self.summary.downloads += 1;
+            }
+            (Instruction::DropStaged, _) => self.remote.staged = Staged::Nothing,
+            (Instruction::Cut, Reply::Cut(frozen)) => {
+                self.remote.frozen = frozen;
+                self.phase = Phase::Prepare { cut: true };
+            }
+            (Instruction::Request { has_upload, wants_download }, _) => {
+                let expected = Expected { receipt: has_upload, download: wants_download };
+                let reader = AnswerReader::new(self.config.limits, expected);
+                self.phase = Phase::Answer(Box::new(Answer { reader, wants_download, heard: now, moved: now }));
+            }
+            (Instruction::ApplyReceipt(receipt), _) => {
+                self.remote.upload_sequence = receipt.sequence;
+                self.remote.frozen = None;
+                self.summary.count(&receipt);
+            }
+            (Instruction::Restart, _) => self.summary.restarted = true,
+            (Instruction::Rewind { to }, _) => {
+                self.summary.restarted = true;
+                self.summary.lost = Some(to + 1..=self.remote.upload_sequence);
+                self.remote.upload_sequence = to;
+                self.thawed();
+            }
+            (Instruction::Thaw, _) => self.thawed(),
+            (Instruction::NewRemoteId, _) => self.remote.upload_sequence = 0,
+            (Instruction::Stage(_), _) => self.remote.staged = Staged::Part,
+            (Instruction::StageComplete, _) => self.remote.staged = Staged::Whole,
+            (instruction, reply) => panic!("{reply:?} is no reply to {instruction:?}"),
+        }
+    }
+
+    /// Bytes of the answer came.
+    pub fn bytes(&mut self, now: Duration, bytes: &[u8]) {
+        self.summary.bytes_in += bytes.len() as u64;
+        if let Phase::Answer(answer) = &mut self.phase {
+            answer.heard = now;
+            answer.reader.push(bytes);
+        }
+    }
+
+    /// The answer has ended. If it had been whole, it would not be read any more.
+    pub fn closed(&mut self, now: Duration) {
+        self.retry(now, Cause::Answer(AnswerError::Truncated));
+    }
+
+    /// Connecting, sending or reading failed.
+    pub fn io_error(&mut self, now: Duration, text: impl Into<String>) {
+        self.out = None;
+        self.retry(now, Cause::Connection(text.into()));
+    }
+
+    /// The server answered the request's head: see [`super::status_error`].
+    pub fn refused(&mut self, now: Duration, error: ServerError) {
+        self.out = None;
+        self.on_server_error(now, error);
+    }
+
+    /// What is due before the next request, or the request.
+    fn prepare(&mut self, cut: bool) {
+        let Start { frozen, staged, .. } = self.remote;
+        let instruction = match staged {
+            Staged::Whole if frozen.is_none() => Instruction::ApplyStaged,
+            Staged::Whole | Staged::Part => Instruction::DropStaged,
+            Staged::Nothing if frozen.is_none() && !cut => Instruction::Cut,
+            Staged::Nothing => {
+                if self.extra && frozen.is_none() {
+                    self.phase = Phase::Over(Ok(()));
+                    return;
+                }
+                self.extra = false;
+                self.summary.requests += 1;
+                Instruction::Request {
+                    has_upload: frozen.is_some() && !self.asks_what_is_lost,
+                    wants_download: self.config.wants_download && !self.asks_what_is_lost,
+                }
+            }
+        };
+        self.due.push_back(instruction);
+    }
+
+    /// Takes one event from the answer; gives until when to read on if there is none.
+    fn read_answer(&mut self, now: Duration) -> Option<Duration> {
+        let Phase::Answer(answer) = &mut self.phase else {
+            return None;
+        };
+        match answer.reader.poll() {
+            Ok(Some(event)) => {
+                if event != AnswerEvent::Heartbeat {
+                    answer.moved = now;
+                }
+                let wants_download = answer.wants_download;
+                self.on_event(now, event, wants_download);
+            }
+            Ok(None) => {
+                let until = (answer.heard + self.config.idle_max).min(answer.moved + self.config.patience_max);
+                if now < until {
+                    return Some(until);
+                }
+                self.retry(now, Cause::Silent);
+            }
+            Err(error) => self.retry(now, Cause::Answer(error)),
+        }
+        None
+    }
+
+    fn on_event(&mut self, now: Duration, event: AnswerEvent, wants_download: bool) {
+        match event {
+            AnswerEvent::Heartbeat => {}
+            AnswerEvent::Welcome(welcome) => self.on_welcome(&welcome, wants_download),
+            AnswerEvent::Receipt(receipt) => {
+                let expected = self.remote.frozen.unwrap_or(0);
+                if receipt.sequence == expected {
+                    self.due.push_back(Instruction::ApplyReceipt(receipt));
+                } else {
+                    let actual = receipt.sequence;
+                    self.retry(now, Cause::Answer(AnswerError::Receipt { actual, expected }));
+                }
+            }
+            AnswerEvent::Frame(frame) => self.due.push_back(Instruction::Stage(frame)),
+            AnswerEvent::ServerError(error) => self.on_server_error(now, error),
+            AnswerEvent::End => {
+                if wants_download {
+                    self.due.extend([Instruction::StageComplete, Instruction::ApplyStaged]);
+                }
+                self.phase = Phase::Round;
+            }
+        }
+    }
+
+    fn on_welcome(&mut self, welcome: &Welcome, wants_download: bool) {
+        let Start { upload_sequence, frozen, .. } = self.remote;
+        let has = welcome.upload_sequence;
+        if has > frozen.unwrap_or(upload_sequence) {
+            let message = format!("the database has upload {has} of this remote, which this file never sent");
+            return self.on_copy(ServerError { code: ErrorCode::Copy, retry_after_ms: 0, message });
+        }
+        if has < upload_sequence {
+            self.due.push_back(Instruction::Rewind { to: has });
+        } else if welcome.restart {
+            self.due.push_back(Instruction::Restart);
+        }
+        if wants_download {
+            self.due.push_back(Instruction::Stage(welcome.to_frame()));
+        }
+    }
+
+    fn on_server_error(&mut self, now: Duration, error: ServerError) {
+        match error.code {
+            ErrorCode::Copy => self.on_copy(error),
+            ErrorCode::UploadRefused => {
+                if self.remote.frozen.is_some() {
+                    self.due.push_back(Instruction::Thaw);
+                }
+                self.phase = Phase::Over(Err(Failure::Refused(error)));
+            }
+            ErrorCode::Behind => {
+                // Where WELCOME has told already what is lost, nothing is frozen any more.
+                self.asks_what_is_lost = self.remote.frozen.is_some();
+                self.retry(now, Cause::Server(error));
+            }
+            code if code.is_retryable() => self.retry(now, Cause::Server(error)),
+            _ => self.phase = Phase::Over(Err(Failure::Refused(error))),
+        }
+    }
+
+    /// This file is a copy or an old backup: it goes on under a new remote ID. Once; a new ID can't be taken.
+    fn on_copy(&mut self, error: ServerError) {
+        if self.summary.new_remote_id {
+            self.phase = Phase::Over(Err(Failure::Refused(error)));
+            return;
+        }
+        self.summary.new_remote_id = true;
+        if self.remote.frozen.is_some() {
+            self.due.push_back(Instruction::Thaw);
+        }
+        self.due.push_back(Instruction::NewRemoteId);
+        self.phase = Phase::Prepare { cut: false };
+    }
+
+    /// What was frozen is pending again and goes up with the rest: no second round is needed.
+    fn thawed(&mut self) {
+        self.remote.frozen = None;
+        self.resent = false;
+    }
+
+    fn end_round(&mut self) {
+        self.phase = Phase::Prepare { cut: false };
+        if !std::mem::take(&mut self.asks_what_is_lost) {
+            self.extra = std::mem::take(&mut self.resent);
+            if !self.extra {
+                self.phase = Phase::Over(Ok(()));
+            }
+        }
+    }
+
+    fn retry(&mut self, now: Duration, cause: Cause) {
+        self.summary.failures += 1;
+        let failures = self.summary.failures;
+        let asked = match &cause {
+            Cause::Server(error) => Duration::from_millis(u64::from(error.retry_after_ms)),
+            _ => Duration::ZERO,
+        };
+        let until = now + self.jitter.wait(&self.config, failures, asked);
+        self.phase = if failures >= self.config.attempts_max || until > self.config.elapsed_max {
+            Phase::Over(Err(Failure::GaveUp { failures, cause }))
+        } else {
+            Phase::Wait(until)
+        };
+    }
+}
+
+/// Random waits from a seed (splitmix64).
+#[derive(Debug)]
+struct Jitter(u64);
+
+impl Jitter {
+    /// How long to wait after this many failures: as long as the server asked and up to an eighth more, so that those that it
+    /// sent away together don't come back together; else between half of the doubled backoff and all of it.
+    fn wait(&mut self, config: &Config, failures: u32, asked: Duration) -> Duration {
+        if !asked.is_zero() {
+            return asked + asked.mul_f64(self.fraction() / 8.0);
+        }
+        let doubled = config.backoff_min.saturating_mul(1 << (failures - 1).min(20)).min(config.backoff_max);
+        doubled.mul_f64(0.5 + self.fraction() / 2.0)
+    }
+
+    fn fraction(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}

@@ -1,0 +1,113 @@
+//! DOWNLOAD, and what is reserved: KEY_RANGES, TICKET.
+
+use super::{KEY_RANGES_MAX, whole};
+use crate::frame::{Frame, Kind};
+use crate::wire::{DecodeError, Write};
+
+/// The download that begins with this frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Download {
+    /// Its ID, unguessable. The remote's next HELLO names it when it has been applied.
+    pub id: [u8; 16],
+    /// For how many seconds it can be resumed by its ID; 0: not at all.
+    pub resumable_s: u32,
+    /// How many rows and deletions follow; 0 if that isn't known yet. For progress bars, never for correctness.
+    pub rows: u64,
+    /// How many bytes of frames follow this one, END included; 0 if that isn't known yet.
+    pub bytes: u64,
+}
+
+impl Download {
+    /// The frame.
+    pub fn to_frame(&self) -> Frame {
+        let mut out = Vec::with_capacity(36);
+        out.extend_from_slice(&self.id);
+        out.extend_from_slice(&self.resumable_s.to_le_bytes());
+        out.extend_from_slice(&self.rows.to_le_bytes());
+        out.extend_from_slice(&self.bytes.to_le_bytes());
+        Frame::new(Kind::Download, out)
+    }
+
+    /// Reads the payload.
+    pub fn from_payload(payload: &[u8]) -> Result<Download, DecodeError> {
+        whole(payload, "download", |reader| {
+            Ok(Download {
+                id: reader.array("download id")?,
+                resumable_s: reader.u32("resumable")?,
+                rows: reader.u64("rows")?,
+                bytes: reader.u64("bytes")?,
+            })
+        })
+    }
+}
+
+/// An upload that came before, in pieces (reserved). Stands in a request in the place of TABLE and CHANGES.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The ticket.
+    pub ticket: [u8; 16],
+    /// How many bytes of frames came under it.
+    pub bytes: u64,
+}
+
+impl Ticket {
+    /// The frame.
+    pub fn to_frame(&self) -> Frame {
+        let mut out = self.ticket.to_vec();
+        out.extend_from_slice(&self.bytes.to_le_bytes());
+        Frame::new(Kind::Ticket, out)
+    }
+
+    /// Reads the payload.
+    pub fn from_payload(payload: &[u8]) -> Result<Ticket, DecodeError> {
+        whole(payload, "ticket", |reader| Ok(Ticket { ticket: reader.array("ticket")?, bytes: reader.u64("bytes")? }))
+    }
+}
+
+/// Ranges of integer keys that are now this remote's (reserved).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyRanges {
+    /// The ranges; a table may have several.
+    pub ranges: Vec<KeyRange>,
+}
+
+/// A range of integer keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    /// The table's number.
+    pub table: u32,
+    /// The first key.
+    pub first: i64,
+    /// The last key, at least the first.
+    pub last: i64,
+}
+
+impl KeyRanges {
+    /// The frame.
+    pub fn to_frame(&self) -> Frame {
+        let mut out = Vec::new();
+        out.put_varint(self.ranges.len() as u64);
+        for range in &self.ranges {
+            out.put_varint(u64::from(range.table));
+            out.put_signed(range.first);
+            out.put_signed(range.last);
+        }
+        Frame::new(Kind::KeyRanges, out)
+    }
+
+    /// Reads the payload.
+    pub fn from_payload(payload: &[u8]) -> Result<KeyRanges, DecodeError> {
+        whole(payload, "key ranges", |reader| {
+            let mut ranges = Vec::new();
+            for _ in 0..reader.count(KEY_RANGES_MAX, "key ranges")? {
+                let table = reader.count(u32::MAX as usize, "table")? as u32;
+                let (first, last) = (reader.signed("first key")?, reader.signed("last key")?);
+                if first > last {
+                    return Err(DecodeError::Undefined { field: "last key", actual: last as u64 });
+                }
+                ranges.push(KeyRange { table, first, last });
+            }
+            Ok(KeyRanges { ranges })
+        })
+    }
+}

@@ -41,6 +41,8 @@ pub struct CatalogueColumn {
     pub nullable: bool,
     /// Whether the database makes its value itself and takes no other (generated columns).
     pub generated: bool,
+    /// Whether the database has a value of its own for a row inserted without one.
+    pub has_default: bool,
     /// Whether its equality is other than that of its bytes (case-insensitive collation, float): not for keys. What it is.
     pub equality: Option<String>,
 }

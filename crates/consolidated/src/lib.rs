@@ -13,11 +13,45 @@
 
 pub mod backend;
 pub mod catalogue;
+pub mod check;
+pub mod download;
 pub mod error;
+pub mod images;
+pub mod init;
+pub mod judge;
+pub mod memberships;
+pub mod order;
 pub mod plan;
+pub mod pool;
 pub mod rows;
+pub mod sqlite;
+pub mod system;
+pub mod track;
+pub mod upload;
 
 pub use backend::{Backend, Connection, Dialect, Mode};
 pub use error::Error;
 pub use plan::{Plan, TablePlan};
+pub use pool::{Pool, Pooled};
 pub use rows::RowsWriter;
+
+/// Ends a transaction: commits what went well, rolls back what did not.
+pub(crate) fn finish<T>(connection: &mut dyn Connection, result: Result<T, Error>) -> Result<T, Error> {
+    match result {
+        Ok(value) => match connection.commit() {
+            Ok(()) => Ok(value),
+            Err(error) => {
+                // A commit that failed may have left the transaction open; if it is beyond that, the pool finds out.
+                let _ = connection.rollback();
+                Err(error)
+            }
+        },
+        Err(error) => {
+            if let Err(second) = connection.rollback() {
+                tracing::warn!(error = %second, "rolling back failed; the connection is given up");
+                return Err(Error::Retry { detail: format!("{error}; and rolling back: {second}"), broken: true });
+            }
+            Err(error)
+        }
+    }
+}

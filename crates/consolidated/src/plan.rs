@@ -39,7 +39,8 @@ impl Plan {
     /// Makes a model ready.
     pub fn new(model: Model) -> Plan {
         let fingerprint = model.fingerprint();
-        let tables = (0u32..).zip(&model.tables).map(|(number, table)| TablePlan::new(fingerprint, number, table)).collect();
+        let tables =
+            (0u32..).zip(&model.tables).map(|(number, table)| TablePlan::new(fingerprint, number, table)).collect();
         Plan { model, fingerprint, tables }
     }
 }

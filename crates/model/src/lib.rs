@@ -14,6 +14,7 @@ pub mod remote_sql;
 pub mod sql;
 pub mod tracking;
 pub mod validate;
+pub mod write;
 
 use headwater_protocol::Type;
 use serde::{Deserialize, Serialize};

@@ -61,8 +61,9 @@ pub fn parse(file_name: &str, text: &str) -> Result<Model, Vec<ModelError>> {
     let mut reader = Reader::new(file_name, text);
     let (tree, errors) = DeTable::parse_recoverable(text);
     for error in errors {
-        let found = error.message().trim().replace('\n', ", ");
-        reader.error(error.span().unwrap_or(0..0), format!("the file is not TOML: {found}"), "TOML");
+        let message = error.message().trim().replace('\n', ", ");
+        let (found, expected) = message.split_once(", expected ").unwrap_or((&message, "TOML"));
+        reader.error(error.span().unwrap_or(0..0), format!("the file is not TOML: {found}"), expected);
     }
     let model = if reader.is_clean() { read_model(&mut reader, tree.get_ref()) } else { None };
     reader.finish(model)

@@ -71,7 +71,7 @@ pub enum Violation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameFault {
     /// There is none.
-    #[error("is empty, expected a name")]
+    #[error("is empty")]
     Empty,
     /// It is too long.
     #[error("is longer than {NAME_BYTES_MAX} bytes")]

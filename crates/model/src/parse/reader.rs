@@ -170,6 +170,7 @@ impl<'t> Reader<'t> {
             Err(error) => error,
         };
         let word = lower.split('(').next().unwrap_or("").trim();
+        let unknown = if matches!(error, ColumnTypeError::Unknown(_)) { "unknown type" } else { "type" };
         let (expected, hint) = match error {
             ColumnTypeError::Unknown(_) => {
                 let names = headwater_protocol::Type::ALL.map(headwater_protocol::Type::name);
@@ -181,7 +182,7 @@ impl<'t> Reader<'t> {
             }
             ColumnTypeError::Range(_) => ("precision 1 to 1000 and scale 0 to the precision".to_owned(), None),
         };
-        self.error_hint(span.clone(), format!("unknown type {text:?}"), expected, hint);
+        self.error_hint(span.clone(), format!("{unknown} {text:?}"), expected, hint);
         None
     }
 

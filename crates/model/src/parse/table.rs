@@ -118,9 +118,11 @@ impl<'a> Draft<'a> {
     fn conflict(&self, reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<ConflictRule> {
         let text = reader.string(entry)?;
         let (word, argument) = match text.strip_suffix(')').and_then(|rest| rest.split_once('(')) {
-            Some((word, argument)) => (word.trim(), Some(argument.trim())),
+            Some((word, argument)) => (word.trim(), Some(argument)),
             None => (text.trim(), None),
         };
+        let is_column = |name: &str| self.columns.iter().any(|column| column.name == name);
+        let argument = argument.map(|name| if is_column(name) { name } else { name.trim() });
         match (word, argument) {
             ("off", None) => Some(ConflictRule::Off),
             ("consolidated_wins", None) => Some(ConflictRule::ConsolidatedWins),

@@ -1,0 +1,303 @@
+//! The model against the database: what `headwater check` says, and `serve` before it begins.
+//!
+//! Every violation is a [`Finding`] of its own with the command or edit that mends it. An *error* is something by which rows would be
+//! lost, refused or never sent; a *warning* something that works but is likely not what is wanted.
+
+use headwater_model::{Direction, Model, Table};
+use headwater_protocol::Type;
+
+use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueTable, Tracking};
+use crate::{Connection, Dialect, Error, Mode, Plan};
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Rows would be lost, refused or never sent.
+    Error,
+    /// It works, but perhaps not as wanted.
+    Warning,
+}
+
+/// One thing that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// A stable name for programs.
+    pub code: &'static str,
+    /// The table, if it is one's.
+    pub table: Option<String>,
+    /// The column, if it is one's.
+    pub column: Option<String>,
+    /// What is wrong.
+    pub message: String,
+    /// What mends it.
+    pub mend: String,
+}
+
+/// Holds the model against the database.
+pub fn check(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Finding>, Error> {
+    let catalogue = connection.catalogue()?;
+    let mut findings = against_catalogue(&plan.model, &catalogue, connection.dialect());
+    for partition in &plan.model.partitions {
+        connection.begin(Mode::Download)?;
+        let rows = crate::memberships::query(connection, partition, "", &[0; 16]);
+        connection.rollback()?;
+        if let Err(error) = rows {
+            findings.push(Finding {
+                severity: Severity::Error,
+                code: "membership_query",
+                table: None,
+                column: None,
+                message: format!("the membership query of partition `{}` fails: {error}", partition.name),
+                mend: format!("mend `members` under [partitions.{}] in the model", partition.name),
+            });
+        }
+    }
+    findings.sort_by(|a, b| (a.severity, &a.table, &a.column).cmp(&(b.severity, &b.table, &b.column)));
+    Ok(findings)
+}
+
+/// The part of [`check`] that needs no connection.
+pub fn against_catalogue(model: &Model, catalogue: &Catalogue, dialect: Dialect) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for table in &model.tables {
+        let found = catalogue.tables.iter().find(|found| found.name == table.name && is_in_schema(found, table));
+        match found {
+            Some(found) => TableCheck { model, table, found, dialect, findings: &mut findings }.run(),
+            None => findings.push(missing_table(table, catalogue)),
+        }
+    }
+    findings
+}
+
+fn is_in_schema(found: &CatalogueTable, table: &Table) -> bool {
+    let default = |schema: &Option<String>| schema.clone().filter(|schema| schema != "public");
+    default(&found.schema) == default(&table.schema)
+}
+
+fn missing_table(table: &Table, catalogue: &Catalogue) -> Finding {
+    let elsewhere =
+        catalogue.tables.iter().find(|found| found.name == table.name).and_then(|found| found.schema.as_ref());
+    Finding {
+        severity: Severity::Error,
+        code: "table_missing",
+        table: Some(table.name.clone()),
+        column: None,
+        message: "the database has no such table".to_owned(),
+        mend: match elsewhere {
+            Some(schema) => format!(
+                "there is one in schema `{schema}`: write `schema = \"{schema}\"` under [tables.{}]",
+                table.name
+            ),
+            None => "create the table, or take it out of the model".to_owned(),
+        },
+    }
+}
+
+struct TableCheck<'a> {
+    model: &'a Model,
+    table: &'a Table,
+    found: &'a CatalogueTable,
+    dialect: Dialect,
+    findings: &'a mut Vec<Finding>,
+}
+
+impl TableCheck<'_> {
+    fn run(mut self) {
+        let table = self.table;
+        for column in &table.columns {
+            match self.found.columns.iter().find(|found| found.name == column.name) {
+                None => self.add(
+                    Severity::Error,
+                    "column_missing",
+                    Some(&column.name),
+                    "the table has no such column".to_owned(),
+                    "add the column, or take it out of the model".to_owned(),
+                ),
+                Some(found) => self.column(column, found),
+            }
+        }
+        self.columns_left_out();
+        self.key();
+        self.references();
+        self.tracking();
+    }
+
+    fn add(&mut self, severity: Severity, code: &'static str, column: Option<&str>, message: String, mend: String) {
+        let (table, column) = (Some(self.table.name.clone()), column.map(str::to_owned));
+        self.findings.push(Finding { severity, code, table, column, message, mend });
+    }
+
+    fn column(&mut self, column: &headwater_model::Column, found: &CatalogueColumn) {
+        let name = Some(column.name.as_str());
+        match found.kind {
+            None => self.add(
+                Severity::Error,
+                "type_cannot_travel",
+                name,
+                format!("type `{}` can't travel", found.declared),
+                "take the column out of the model, or change its type".to_owned(),
+            ),
+            Some(kind) if kind.base != column.kind.base && !self.holds_any_type() => self.add(
+                Severity::Error,
+                "type_differs",
+                name,
+                format!("the model says {}, the database `{}`, which is {kind}", column.kind, found.declared),
+                format!(
+                    "write `{} = \"{kind}{}\"` in the model",
+                    column.name,
+                    if found.nullable { "" } else { " not null" }
+                ),
+            ),
+            Some(_) => {}
+        }
+        if found.nullable != column.nullable {
+            let (severity, message) = if found.nullable {
+                (
+                    Severity::Error,
+                    "the model says `not null`, but the database may hold NULL: a remote could not store it",
+                )
+            } else {
+                (Severity::Warning, "the model allows NULL, the database does not: such rows would be set aside")
+            };
+            let mend = if found.nullable { "take out `not null` in the model" } else { "add `not null` in the model" };
+            self.add(severity, "nullable_differs", name, message.to_owned(), mend.to_owned());
+        }
+        if column.kind.base == Type::Decimal && self.dialect == Dialect::Sqlite && !has_text_affinity(&found.declared) {
+            self.add(
+                Severity::Warning,
+                "decimal_affinity",
+                name,
+                format!("SQLite keeps a `{}` as a floating-point number beyond 15 digits", found.declared),
+                "declare the column with TEXT affinity (DECIMAL_TEXT, say) to keep decimals exactly".to_owned(),
+            );
+        }
+    }
+
+    /// SQLite's columns hold what they are given, so a model may read a TEXT column as a date; a value that isn't one travels as text.
+    fn holds_any_type(&self) -> bool {
+        self.dialect == Dialect::Sqlite
+    }
+
+    fn columns_left_out(&mut self) {
+        let (table, found) = (self.table, self.found);
+        if table.direction == Direction::Download {
+            return;
+        }
+        for column in &found.columns {
+            let left_out = !table.columns.iter().any(|mine| mine.name == column.name);
+            if left_out && !column.nullable && !column.generated && !column.has_default {
+                self.add(
+                    Severity::Warning,
+                    "required_column_left_out",
+                    Some(&column.name),
+                    "the column may not be NULL, has no default and is not in the model: rows inserted at remotes would be set aside"
+                        .to_owned(),
+                    "add the column to the model, give it a default, or use direction = \"download\"".to_owned(),
+                );
+            }
+        }
+    }
+
+    fn key(&mut self) {
+        let (table, found) = (self.table, self.found);
+        let mut key: Vec<&str> = table.key_columns().map(|column| column.name.as_str()).collect();
+        key.sort_unstable();
+        let sorted = |columns: &[String]| {
+            let mut columns: Vec<String> = columns.to_vec();
+            columns.sort_unstable();
+            columns
+        };
+        let is_unique = std::iter::once(&found.primary_key).chain(&found.unique).any(|columns| sorted(columns) == key);
+        if !is_unique {
+            self.add(
+                Severity::Error,
+                "key_not_unique",
+                None,
+                format!("the key ({}) has no primary key or unique constraint in the database", key.join(", ")),
+                "make it the primary key, or a unique constraint over columns that are NOT NULL".to_owned(),
+            );
+        }
+        for column in table.key_columns() {
+            let Some(found) = found.columns.iter().find(|found| found.name == column.name) else { continue };
+            if let Some(equality) = &found.equality {
+                self.add(
+                    Severity::Error,
+                    "key_equality",
+                    Some(&column.name),
+                    format!("keys are compared in another way at a remote than here: {equality}"),
+                    "use a column whose equality is that of its bytes as the key".to_owned(),
+                );
+            }
+        }
+        self.integer_key();
+    }
+
+    /// Two remotes that make rows offline would choose the same numbers.
+    fn integer_key(&mut self) {
+        let table = self.table;
+        let mut key = table.key_columns();
+        if let (Some(column), None) = (key.next(), key.next())
+            && column.kind.base == Type::Int
+            && table.direction != Direction::Download
+        {
+            let name = column.name.clone();
+            self.add(
+                Severity::Warning,
+                "integer_key",
+                Some(&name),
+                "remotes that insert rows offline may choose the same numbers; the second insert is a conflict"
+                    .to_owned(),
+                "use a UUID, or let one place alone insert into this table".to_owned(),
+            );
+        }
+    }
+
+    fn references(&mut self) {
+        let (table, found) = (self.table, self.found);
+        for reference in &found.references {
+            let is_in_model = table.references.iter().any(|mine| {
+                self.model.tables.get(mine.table).is_some_and(|there| there.name == reference.table)
+                    && mine
+                        .columns
+                        .iter()
+                        .filter_map(|&place| table.columns.get(place))
+                        .map(|c| &c.name)
+                        .eq(&reference.columns)
+            });
+            let travels = reference.columns.iter().all(|name| table.columns.iter().any(|column| column.name == *name));
+            if !is_in_model && travels && table.direction != Direction::Download {
+                self.add(
+                    Severity::Warning,
+                    "reference_not_enforced",
+                    None,
+                    format!(
+                        "the foreign key ({}) to {} is not in the model: a remote would not enforce it, and rows that break it are set aside",
+                        reference.columns.join(", "),
+                        reference.table
+                    ),
+                    format!("add it to `references` under [tables.{}], if `{}` is in the model", table.name, reference.table),
+                );
+            }
+        }
+    }
+
+    fn tracking(&mut self) {
+        if self.table.direction == Direction::Upload {
+            return;
+        }
+        let message = match &self.found.tracking {
+            Tracking::Complete => return,
+            Tracking::Absent => "changes of the table are not tracked".to_owned(),
+            Tracking::Broken(what) => format!("change tracking is not as it should be: {what}"),
+        };
+        self.add(Severity::Error, "not_tracked", None, message, "run `headwater track`".to_owned());
+    }
+}
+
+/// SQLite's rule, <https://www.sqlite.org/datatype3.html#determination_of_column_affinity>: INT first, then CHAR, CLOB, TEXT.
+fn has_text_affinity(declared: &str) -> bool {
+    let declared = declared.to_ascii_uppercase();
+    !declared.contains("INT") && ["CHAR", "CLOB", "TEXT"].iter().any(|word| declared.contains(word))
+}

@@ -1,0 +1,262 @@
+//! Finding what a remote has not seen.
+
+use std::collections::{HashMap, HashSet};
+
+use headwater_model::Direction;
+use headwater_protocol::message::{PartitionAction, PartitionMark, WatermarkEntry, Watermarks};
+use headwater_protocol::{Frame, Row};
+
+use crate::backend::Changes;
+use crate::rows::{Echo, FrameSink};
+use crate::{Connection, Error, Mode, Plan, RowsWriter, TablePlan, memberships};
+
+/// A download to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct DownloadRequest<'a> {
+    /// The model.
+    pub plan: &'a Plan,
+    /// Who syncs.
+    pub user: &'a str,
+    /// Whose download it is.
+    pub remote_id: [u8; 16],
+    /// What the remote has seen.
+    pub watermarks: &'a Watermarks,
+    /// Whether its watermarks say nothing to this incarnation: everything comes whole.
+    pub restart: bool,
+    /// [`crate::upload::Uploaded::own`] of the upload before; empty if there was none.
+    pub own: &'a [u8],
+    /// [`crate::upload::Uploaded::echo`].
+    pub echo: &'a Echo,
+    /// [`crate::upload::Uploaded::conflicted`]: keys whose rows are sent as they are now, changed or not.
+    pub conflicted: &'a [(u32, Row)],
+    /// Numbers of tables that come whole whatever has been seen of them (a remote whose schema of them is new, say).
+    pub refresh: &'a [u32],
+}
+
+/// What a download came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DownloadSummary {
+    /// Rows, deletions among them.
+    pub rows: u64,
+    /// Partitions that come whole.
+    pub partitions_whole: u64,
+    /// Partitions left.
+    pub partitions_left: u64,
+    /// Frames.
+    pub frames: u64,
+    /// Bytes of all frames on the wire.
+    pub wire_bytes: u64,
+}
+
+/// Writes the frames of a download, from the first PARTITION or TABLE to WATERMARKS, all out of one snapshot.
+///
+/// For each table: partitions that the remote holds and its user is no longer a member of are left; those that it doesn't hold (or
+/// of which it has seen nothing that this incarnation knows) come whole; of the others come the changes since their watermark.
+/// After an error the frames written so far are of no use; nothing in the database has changed.
+pub fn write(
+    connection: &mut dyn Connection,
+    request: &DownloadRequest<'_>,
+    sink: &mut FrameSink<'_>,
+) -> Result<DownloadSummary, Error> {
+    connection.begin(Mode::Download)?;
+    let written = Download::new(connection, request, sink).and_then(Download::run);
+    let ended = connection.rollback();
+    let summary = written?;
+    ended?;
+    Ok(summary)
+}
+
+/// A download being written.
+struct Download<'a, 's> {
+    connection: &'a mut dyn Connection,
+    request: &'a DownloadRequest<'a>,
+    sink: &'a mut FrameSink<'s>,
+    /// The user's memberships, by place in the model's partitions.
+    members: Vec<Vec<Row>>,
+    summary: DownloadSummary,
+    /// What has been seen when this download is applied.
+    seen: Watermarks,
+}
+
+/// One table's partitions, sorted by what is to come of each.
+#[derive(Default)]
+struct Sorted {
+    whole: Vec<Row>,
+    /// By watermark.
+    since: Vec<(u32, Vec<Row>)>,
+    left: Vec<Vec<u8>>,
+}
+
+impl<'a, 's> Download<'a, 's> {
+    fn new(
+        connection: &'a mut dyn Connection,
+        request: &'a DownloadRequest<'a>,
+        sink: &'a mut FrameSink<'s>,
+    ) -> Result<Self, Error> {
+        // The first statement after the begin: from here on there is one snapshot.
+        let mark = connection.watermark()?;
+        let mut members = Vec::new();
+        for partition in &request.plan.model.partitions {
+            members.push(memberships::query(connection, partition, request.user, &request.remote_id)?);
+        }
+        let seen = Watermarks { marks: vec![mark], entries: Vec::new() };
+        Ok(Download { connection, request, sink, members, summary: DownloadSummary::default(), seen })
+    }
+
+    fn run(mut self) -> Result<DownloadSummary, Error> {
+        let accepted = self.accepted_marks()?;
+        for table in self.request.plan.tables.iter().filter(|table| table.table.direction != Direction::Upload) {
+            self.table(table, &accepted)?;
+        }
+        let frame = std::mem::take(&mut self.seen).to_frame();
+        self.send(frame)?;
+        Ok(self.summary)
+    }
+
+    /// Which of the remote's watermarks this database can have handed out.
+    fn accepted_marks(&mut self) -> Result<Vec<bool>, Error> {
+        let marks = &self.request.watermarks.marks;
+        marks.iter().map(|mark| Ok(!self.request.restart && self.connection.accepts_watermark(mark)?)).collect()
+    }
+
+    fn table(&mut self, table: &TablePlan, accepted: &[bool]) -> Result<(), Error> {
+        let wanted = self.wanted(table);
+        let sorted = self.sort(table, &wanted, accepted);
+        for partition in &sorted.left {
+            self.mark(table, PartitionAction::Left, partition.clone())?;
+            self.summary.partitions_left += 1;
+        }
+        for row in &sorted.whole {
+            self.mark(table, PartitionAction::Whole, partition_key(table, row)?)?;
+            self.summary.partitions_whole += 1;
+        }
+        let Download { connection, request, sink, summary, .. } = self;
+        let mut counted = |frame: Frame| count(summary, &mut **sink, frame);
+        let mut rows = RowsWriter::new(table, request.echo, &mut counted);
+        if !sorted.whole.is_empty() {
+            connection.read_whole(table, partitions_of(table, &sorted.whole), &mut rows)?;
+        }
+        for (mark, partitions) in &sorted.since {
+            let since = request.watermarks.marks.get(*mark as usize).map(Vec::as_slice).unwrap_or_default();
+            let own = Some(request.own).filter(|own| !own.is_empty());
+            let (partitions, wanted) = (partitions_of(table, partitions), partitions_of(table, &wanted));
+            connection.read_changes(&Changes { table, partitions, wanted, since, own }, &mut rows)?;
+        }
+        let keys: Vec<Row> = request
+            .conflicted
+            .iter()
+            .filter(|(number, _)| *number == table.number)
+            .map(|(_, key)| key.clone())
+            .collect();
+        if !keys.is_empty() {
+            write_conflicted(&mut **connection, table, &keys, &wanted, &mut rows)?;
+        }
+        let rows = rows.finish()?;
+        self.summary.rows += rows;
+        self.remember(table, &wanted)
+    }
+
+    /// The partitions that the remote is to hold afterwards; for a table that is not partitioned, the one without values.
+    fn wanted(&self, table: &TablePlan) -> Vec<Row> {
+        match &table.table.partition {
+            Some(partition) => self.members.get(partition.partition).cloned().unwrap_or_default(),
+            None => vec![Row::new()],
+        }
+    }
+
+    fn sort(&self, table: &TablePlan, wanted: &[Row], accepted: &[bool]) -> Sorted {
+        let refresh = self.request.refresh.contains(&table.number);
+        let entries = self.request.watermarks.entries.iter().filter(|entry| entry.table == table.number);
+        let mut held: HashMap<&[u8], u32> = entries.map(|entry| (entry.partition.as_slice(), entry.mark)).collect();
+        let mut sorted = Sorted::default();
+        for row in wanted {
+            let key = table.partition_key(row).unwrap_or_default();
+            let mark =
+                held.remove(key.as_slice()).filter(|mark| accepted.get(*mark as usize).copied().unwrap_or(false));
+            match mark.filter(|_| !refresh) {
+                None => sorted.whole.push(row.clone()),
+                Some(mark) => match sorted.since.iter_mut().find(|(known, _)| *known == mark) {
+                    Some((_, rows)) => rows.push(row.clone()),
+                    None => sorted.since.push((mark, vec![row.clone()])),
+                },
+            }
+        }
+        sorted.left = held.into_keys().map(<[u8]>::to_vec).collect();
+        sorted.left.sort_unstable();
+        sorted
+    }
+
+    fn remember(&mut self, table: &TablePlan, wanted: &[Row]) -> Result<(), Error> {
+        for row in wanted {
+            let partition = partition_key(table, row)?;
+            self.seen.entries.push(WatermarkEntry { table: table.number, partition, mark: 0 });
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self, table: &TablePlan, action: PartitionAction, partition: Vec<u8>) -> Result<(), Error> {
+        self.send(PartitionMark { table: table.number, action, partition }.to_frame())
+    }
+
+    fn send(&mut self, frame: Frame) -> Result<(), Error> {
+        count(&mut self.summary, &mut *self.sink, frame)
+    }
+}
+
+fn count(summary: &mut DownloadSummary, sink: &mut FrameSink<'_>, frame: Frame) -> Result<(), Error> {
+    summary.frames += 1;
+    summary.wire_bytes += frame.wire_bytes() as u64;
+    sink(frame)
+}
+
+/// What a backend is told: nothing, for a table that is not partitioned.
+fn partitions_of<'r>(table: &TablePlan, partitions: &'r [Row]) -> &'r [Row] {
+    if table.partition_types.is_empty() { &[] } else { partitions }
+}
+
+fn partition_key(table: &TablePlan, row: &[headwater_protocol::Value]) -> Result<Vec<u8>, Error> {
+    table.partition_key(row).ok_or_else(|| Error::Database {
+        context: "naming a partition".to_owned(),
+        detail: "a membership has a NULL".to_owned(),
+    })
+}
+
+/// The rows of conflicts as they are now: where one lives in a partition that the remote holds it is sent, otherwise its deletion.
+fn write_conflicted(
+    connection: &mut dyn Connection,
+    table: &TablePlan,
+    keys: &[Row],
+    wanted: &[Row],
+    rows: &mut RowsWriter<'_, '_>,
+) -> Result<(), Error> {
+    let wanted: HashSet<Vec<u8>> = wanted.iter().filter_map(|row| table.partition_key(row)).collect();
+    for some in keys.chunks(CONFLICTED_AT_ONCE) {
+        let stored = connection.fetch(table, some, false)?;
+        let by_key: HashMap<Vec<u8>, &Row> =
+            stored.iter().map(|row| (encoded_key(table, &table.key_of(row)), row)).collect();
+        for key in some {
+            let found = by_key.get(&encoded_key(table, key));
+            match found.filter(|row| table.partition_of(row).is_some_and(|partition| wanted.contains(&partition))) {
+                Some(row) => write_row(rows.upsert(), row),
+                None => write_row(rows.delete(), key),
+            }
+            rows.end_row(false)?;
+        }
+    }
+    Ok(())
+}
+
+const CONFLICTED_AT_ONCE: usize = 1_000;
+
+fn encoded_key(table: &TablePlan, key: &Row) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    headwater_protocol::row::put_row(&mut bytes, &table.key_types, key);
+    bytes
+}
+
+fn write_row(mut writer: headwater_protocol::row::RowWriter<'_>, row: &Row) {
+    for value in row {
+        writer.push(value.as_ref());
+    }
+    writer.finish();
+}

@@ -1,0 +1,142 @@
+//! Judging one change against the stored row: pure, and the same for every database.
+//!
+//! | change | stored row | |
+//! |---|---|---|
+//! | insert | none | made |
+//! | insert | the same as the new image | nothing to do, no conflict |
+//! | insert | another | conflict with an empty old image |
+//! | update | the same as the old image | made |
+//! | update | the same as the new image | nothing to do, no conflict |
+//! | update | another, or none | conflict |
+//! | delete | none | nothing to do, no conflict |
+//! | delete | the same as the old image | made |
+//! | delete | another | conflict |
+//!
+//! A conflict ends by the table's rule. An update (or insert) and a deletion that meet: `consolidated_wins` keeps what is there,
+//! `remote_wins` makes the remote's so, under `newer_wins` and `merge` the update survives.
+
+use std::cmp::Ordering;
+
+use headwater_model::{ConflictRule, Side};
+use headwater_protocol::message::{Change, ConflictEnd};
+use headwater_protocol::{Row, Value};
+
+use crate::order::{compare_rows, compare_values};
+
+/// What is to be done with a change.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    /// What to do to the stored row.
+    pub action: Action,
+    /// How the conflict ended, if there was one that is to be recorded.
+    pub conflict: Option<ConflictEnd>,
+}
+
+/// What to do to a stored row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Nothing.
+    Keep,
+    /// Insert this row, where none is stored.
+    Insert(Row),
+    /// Make the stored row like this one.
+    Update(Row),
+    /// Delete it.
+    Delete,
+}
+
+/// Judges a change against the row that is stored under its key.
+pub fn judge(rule: ConflictRule, change: &Change, stored: Option<&Row>) -> Judgement {
+    match (&change.old, &change.new, stored) {
+        (_, None, None) | (None, None, Some(_)) => settled(Action::Keep),
+        (None, Some(new), None) => settled(Action::Insert(new.clone())),
+        (_, Some(new), Some(stored)) if same(new, stored) => settled(Action::Keep),
+        (Some(old), Some(new), Some(stored)) if same(old, stored) => settled(Action::Update(new.clone())),
+        (Some(old), None, Some(stored)) if same(old, stored) => settled(Action::Delete),
+        (Some(_), Some(new), None) => update_of_deleted(rule, new),
+        (Some(_), None, Some(_)) => delete_of_changed(rule),
+        (old, Some(new), Some(stored)) => two_images(rule, old.as_ref(), new, stored),
+    }
+}
+
+fn settled(action: Action) -> Judgement {
+    Judgement { action, conflict: None }
+}
+
+fn ended(end: ConflictEnd, action: Action) -> Judgement {
+    Judgement { action, conflict: Some(end) }
+}
+
+fn update_of_deleted(rule: ConflictRule, new: &Row) -> Judgement {
+    let made = Action::Insert(new.clone());
+    match rule {
+        ConflictRule::Off => settled(made),
+        ConflictRule::ConsolidatedWins => ended(ConflictEnd::Consolidated, Action::Keep),
+        ConflictRule::RemoteWins | ConflictRule::NewerWins(_) | ConflictRule::Merge(_) => {
+            ended(ConflictEnd::Remote, made)
+        }
+    }
+}
+
+fn delete_of_changed(rule: ConflictRule) -> Judgement {
+    match rule {
+        ConflictRule::Off => settled(Action::Delete),
+        ConflictRule::RemoteWins => ended(ConflictEnd::Remote, Action::Delete),
+        ConflictRule::ConsolidatedWins | ConflictRule::NewerWins(_) | ConflictRule::Merge(_) => {
+            ended(ConflictEnd::Consolidated, Action::Keep)
+        }
+    }
+}
+
+fn two_images(rule: ConflictRule, old: Option<&Row>, new: &Row, stored: &Row) -> Judgement {
+    let remote = || Action::Update(new.clone());
+    match rule {
+        ConflictRule::Off => settled(remote()),
+        ConflictRule::ConsolidatedWins => ended(ConflictEnd::Consolidated, Action::Keep),
+        ConflictRule::RemoteWins => ended(ConflictEnd::Remote, remote()),
+        ConflictRule::NewerWins(column) => {
+            let by_column = match (new.get(column), stored.get(column)) {
+                (Some(new), Some(stored)) => compare_values(new, stored),
+                _ => Ordering::Equal,
+            };
+            match by_column.then_with(|| compare_rows(new, stored)) {
+                Ordering::Greater => ended(ConflictEnd::Remote, remote()),
+                _ => ended(ConflictEnd::Consolidated, Action::Keep),
+            }
+        }
+        ConflictRule::Merge(side) => {
+            let merged = merge(side, old, new, stored);
+            if same(&merged, stored) {
+                ended(ConflictEnd::Consolidated, Action::Keep)
+            } else if same(&merged, new) {
+                ended(ConflictEnd::Remote, remote())
+            } else {
+                ended(ConflictEnd::Merged, Action::Update(merged))
+            }
+        }
+    }
+}
+
+/// Column by column: one changed on one side only is taken from it; changed on both, from `side`. Without an old image every column
+/// counts as changed on both.
+fn merge(side: Side, old: Option<&Row>, new: &Row, stored: &Row) -> Row {
+    let choose = |place: usize, new: &Value, stored: &Value| {
+        let old = old.and_then(|old| old.get(place));
+        let remote_changed = old.is_none_or(|old| !old.same(new));
+        let consolidated_changed = old.is_none_or(|old| !old.same(stored));
+        match (remote_changed, consolidated_changed) {
+            (true, false) => new.clone(),
+            (true, true) if side == Side::Remote => new.clone(),
+            _ => stored.clone(),
+        }
+    };
+    new.iter().zip(stored).enumerate().map(|(place, (new, stored))| choose(place, new, stored)).collect()
+}
+
+/// Whether two images are the same row.
+pub fn same(one: &Row, other: &Row) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one.same(other))
+}
+
+#[cfg(test)]
+mod tests;

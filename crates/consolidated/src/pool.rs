@@ -1,0 +1,192 @@
+//! Connections, kept and counted.
+//!
+//! A pool holds at most `size` connections. One is checked out for as long as a worker needs it; whoever finds none free waits, at
+//! most as long as it says. A connection keeps its prepared statements while it lives. When it comes back with a transaction open,
+//! that is rolled back; when it is broken, it is dropped and the next checkout makes another, which is counted as a reconnection.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::{Backend, Connection, Error};
+
+/// A pool of connections of one consolidated database. Clones share it.
+#[derive(Clone)]
+pub struct Pool(Arc<Shared>);
+
+struct Shared {
+    backend: Arc<dyn Backend>,
+    size: usize,
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<Box<dyn Connection>>,
+    /// Connections that exist or are being made, idle ones among them.
+    open: usize,
+    /// Connections lost and not replaced yet.
+    lost: usize,
+    stats: PoolStats,
+}
+
+/// What a pool has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Connections that exist.
+    pub open: usize,
+    /// Of them, those that nobody uses.
+    pub idle: usize,
+    /// Checkouts that found none free and had to wait.
+    pub waits: u64,
+    /// Checkouts that waited in vain.
+    pub timeouts: u64,
+    /// Connections made in place of broken ones.
+    pub reconnections: u64,
+}
+
+impl Pool {
+    /// A pool of at most `size` connections (at least one). None is made before the first checkout.
+    pub fn new(backend: Arc<dyn Backend>, size: usize) -> Pool {
+        let state = Mutex::new(State::default());
+        Pool(Arc::new(Shared { backend, size: size.max(1), state, freed: Condvar::new() }))
+    }
+
+    /// The database.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.0.backend
+    }
+
+    /// A connection for the caller's use alone. Waits at most `patience` for one; then [`Error::Retry`].
+    pub fn checkout(&self, patience: Duration) -> Result<Pooled, Error> {
+        let deadline = Instant::now() + patience;
+        let mut state = self.0.lock();
+        let mut waited = false;
+        loop {
+            if let Some(connection) = state.idle.pop() {
+                return Ok(Pooled { connection: Some(connection), broken: false, pool: Arc::clone(&self.0) });
+            }
+            if state.open < self.0.size {
+                state.open += 1;
+                drop(state);
+                return self.connect();
+            }
+            if !waited {
+                waited = true;
+                state.stats.waits += 1;
+            }
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                state.stats.timeouts += 1;
+                let detail = format!("all {} connections were in use for {patience:?}", self.0.size);
+                return Err(Error::Retry { detail, broken: false });
+            }
+            state = self.0.freed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// What the pool has seen.
+    pub fn stats(&self) -> PoolStats {
+        let state = self.0.lock();
+        PoolStats { open: state.open, idle: state.idle.len(), ..state.stats }
+    }
+
+    /// Closes the connections that nobody uses.
+    pub fn close_idle(&self) {
+        let mut state = self.0.lock();
+        let idle = std::mem::take(&mut state.idle);
+        state.open -= idle.len();
+        drop(state);
+        drop(idle);
+    }
+
+    /// Makes the connection whose place in `open` is taken.
+    fn connect(&self) -> Result<Pooled, Error> {
+        let made = self.0.backend.connect();
+        let mut state = self.0.lock();
+        match made {
+            Ok(connection) => {
+                if state.lost > 0 {
+                    state.lost -= 1;
+                    state.stats.reconnections += 1;
+                }
+                Ok(Pooled { connection: Some(connection), broken: false, pool: Arc::clone(&self.0) })
+            }
+            Err(error) => {
+                state.open -= 1;
+                self.0.freed.notify_one();
+                Err(error)
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("address", &self.0.backend.address()).field("stats", &self.stats()).finish()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection checked out; dropped, it goes back.
+pub struct Pooled {
+    connection: Option<Box<dyn Connection>>,
+    broken: bool,
+    pool: Arc<Shared>,
+}
+
+impl Pooled {
+    /// Says that the connection is of no more use (see [`Error::is_broken`]); another takes its place.
+    pub fn mark_broken(&mut self) {
+        self.broken = true;
+    }
+
+    /// Passes a result through, and marks the connection where its error says that it is broken.
+    pub fn note<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        self.broken |= result.as_ref().is_err_and(Error::is_broken);
+        result
+    }
+}
+
+impl Deref for Pooled {
+    type Target = dyn Connection;
+
+    fn deref(&self) -> &Self::Target {
+        &**self.connection.as_ref().expect("it is there until the drop")
+    }
+}
+
+impl DerefMut for Pooled {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut **self.connection.as_mut().expect("it is there until the drop")
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        // A panic may have left anything behind.
+        let usable = !self.broken && !std::thread::panicking();
+        let connection = self.connection.take().filter(|_| usable);
+        // The rollback talks to the database: not under the lock.
+        let connection = connection.and_then(|mut connection| connection.rollback().is_ok().then_some(connection));
+        let mut state = self.pool.lock();
+        match connection {
+            Some(connection) => state.idle.push(connection),
+            None => {
+                state.open -= 1;
+                state.lost += 1;
+            }
+        }
+        drop(state);
+        self.pool.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+use super::*;
+use crate::{Mode, sqlite::Sqlite};
+
+const NO_PATIENCE: Duration = Duration::ZERO;
+
+fn pool(size: usize) -> (tempfile::TempDir, Pool) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("central.db");
+    std::fs::write(&path, "").expect("a file");
+    (folder, Pool::new(Arc::new(Sqlite::new(path).durable(false)), size))
+}
+
+#[test]
+fn a_checkout_waits_no_longer_than_it_says() {
+    let (_folder, pool) = pool(1);
+    let held = pool.checkout(NO_PATIENCE).expect("the first");
+    assert!(matches!(pool.checkout(NO_PATIENCE), Err(Error::Retry { broken: false, .. })));
+    drop(held);
+    drop(pool.checkout(NO_PATIENCE).expect("free again"));
+    let stats = pool.stats();
+    assert_eq!((stats.open, stats.idle, stats.waits, stats.timeouts, stats.reconnections), (1, 1, 1, 1, 0));
+}
+
+#[test]
+fn whoever_waits_gets_the_next_one() {
+    let (_folder, pool) = pool(1);
+    let held = pool.checkout(NO_PATIENCE).expect("the first");
+    let other = pool.clone();
+    let waiter = std::thread::spawn(move || other.checkout(Duration::from_secs(60)).map(|_| ()));
+    while pool.stats().waits == 0 {
+        std::thread::yield_now();
+    }
+    drop(held);
+    assert!(waiter.join().expect("no panic").is_ok());
+}
+
+#[test]
+fn an_open_transaction_does_not_outlive_its_checkout() {
+    let (_folder, pool) = pool(1);
+    let mut held = pool.checkout(NO_PATIENCE).expect("one");
+    held.begin(Mode::Upload).expect("begun");
+    held.batch("CREATE TABLE t (a)").expect("made");
+    drop(held);
+    let mut again = pool.checkout(NO_PATIENCE).expect("the same");
+    again.begin(Mode::Upload).expect("no transaction is open");
+    let tables = again.query("SELECT count(*) FROM sqlite_schema", &[]).expect("counted");
+    assert_eq!(tables, [[headwater_protocol::Value::Int(0)]]);
+}
+
+#[test]
+fn a_broken_connection_is_replaced_and_counted() {
+    let (_folder, pool) = pool(1);
+    let mut held = pool.checkout(NO_PATIENCE).expect("one");
+    let lost: Result<(), Error> = Err(Error::Retry { detail: "lost".into(), broken: true });
+    assert!(held.note(lost).is_err());
+    drop(held);
+    assert_eq!(pool.stats().open, 0);
+    drop(pool.checkout(NO_PATIENCE).expect("a new one"));
+    assert_eq!((pool.stats().open, pool.stats().reconnections), (1, 1));
+}
+
+#[test]
+fn a_place_is_given_back_when_connecting_fails() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = Pool::new(Arc::new(Sqlite::new(folder.path().join("missing.db"))), 1);
+    for _ in 0..3 {
+        assert!(matches!(pool.checkout(NO_PATIENCE), Err(Error::Setup { .. })));
+    }
+    assert_eq!(pool.stats().open, 0);
+}

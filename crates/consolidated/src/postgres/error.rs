@@ -1,0 +1,145 @@
+//! What PostgreSQL's errors mean: sorted by SQLSTATE, never by text, which depends on the server's language.
+//!
+//! | SQLSTATE | becomes |
+//! |---|---|
+//! | 23xxx, 22xxx, 54xxx, 44000, 42804, 42501 by a row's policy, P0xxx, codes that PostgreSQL doesn't know, 42xxx inside a function | the row is refused |
+//! | 55P03 of `NOWAIT` in a statement of ours | a sync of this remote is running |
+//! | 40xxx, 53xxx, 55P03, 55006, 57014, 58xxx, a cached plan that no longer fits | try again |
+//! | 08xxx, 57P0x, 25006 (the primary became a standby), 25P0x, a closed connection | try again on another connection |
+//! | 28xxx, 3D000, 42501 of a missing grant, a missing table or column | the setup |
+//! | the rest | a defect, or the user's SQL |
+
+use headwater_protocol::message::{Refusal, RefusalCode};
+use tokio_postgres::error::{DbError, SqlState};
+
+use crate::Error;
+
+/// The code of every error of the classes that PostgreSQL itself raises; another class comes from the application's own triggers.
+const OWN_CLASSES: [&str; 43] = [
+    "00", "01", "02", "03", "08", "09", "0A", "0B", "0F", "0L", "0P", "0Z", "20", "21", "22", "23", "24", "25", "26",
+    "27", "28", "2B", "2D", "2F", "34", "38", "39", "3B", "3D", "3F", "40", "42", "44", "53", "54", "55", "57", "58",
+    "72", "F0", "HV", "P0", "XX",
+];
+
+/// What an error of the driver means.
+pub(super) fn convert(context: &str, error: &tokio_postgres::Error) -> Error {
+    match error.as_db_error() {
+        Some(error) => from_server(context, error),
+        None if error.is_closed() => Error::Retry { detail: format!("{context}: {}", chain(error)), broken: true },
+        None => Error::Database { context: context.to_owned(), detail: chain(error) },
+    }
+}
+
+/// What an error while connecting means: here nothing of a transaction is lost yet, and the user's setup may be wrong.
+pub(super) fn connecting(address: &str, error: &tokio_postgres::Error) -> Error {
+    let detail = chain(error);
+    let code = error.code().map(SqlState::code).unwrap_or_default();
+    let mend = match code.get(..2) {
+        Some("28") => "check user and password in the database's URL, and the server's pg_hba.conf",
+        Some("3D") => "create the database, or name another in the database's URL",
+        _ if detail.contains("TLS") => "check sslmode and sslrootcert in the database's URL",
+        _ => return Error::Retry { detail: format!("connecting to {address}: {detail}"), broken: true },
+    };
+    Error::Setup { what: format!("can't connect to {address}: {detail}"), mend: mend.into() }
+}
+
+/// The errors of a `NOWAIT` in a statement of ours.
+pub(super) fn is_not_available(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|error| {
+        // A lock time-out has the same code, but is found by the routine that handles interrupts.
+        *error.code() == SqlState::LOCK_NOT_AVAILABLE && error.routine() != Some("ProcessInterrupts")
+    })
+}
+
+fn from_server(context: &str, error: &DbError) -> Error {
+    let code = error.code().code();
+    let class = code.get(..2).unwrap_or_default();
+    let retry = |broken| Error::Retry { detail: format!("{context}: {}", text(error)), broken };
+    match class {
+        "08" => return retry(true),
+        "40" | "53" | "58" => return retry(false),
+        _ => {}
+    }
+    match code {
+        "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25006" | "25P03" | "25P04" => retry(true),
+        "57014" | "55P03" | "55006" => retry(false),
+        // "cached plan must not change result type": the table was altered; the statements have been forgotten.
+        "0A000" if error.routine() == Some("RevalidateCachedQuery") => retry(false),
+        "42501" if is_missing_grant(error) => {
+            let mend = "grant it to the user of the database's URL, or run Headwater as the owner of the tables";
+            Error::Setup { what: format!("{context}: {}", text(error)), mend: mend.into() }
+        }
+        // A tracked table that lost its side table, or a model that names what isn't there.
+        "42P01" | "42703" | "42883" | "3F000" if !is_in_application_function(error) => Error::Setup {
+            what: format!("{context}: {}", text(error)),
+            mend: "run `headwater check`, then `headwater track`".into(),
+        },
+        "42P10" | "55000" if is_arbiter(error) => Error::Setup {
+            what: format!("{context}: {}", text(error)),
+            mend: "give the table a primary key (not deferrable) of the model's key columns".into(),
+        },
+        _ => match refusal(error, class) {
+            Some(refusal) => Error::Refused { refusal, detail: text(error) },
+            None => Error::Database { context: context.to_owned(), detail: text(error) },
+        },
+    }
+}
+
+/// "permission denied for table", unlike "new row violates row-level security policy".
+fn is_missing_grant(error: &DbError) -> bool {
+    matches!(error.routine(), Some("aclcheck_error" | "aclcheck_error_type" | "aclcheck_error_col"))
+}
+
+/// ON CONFLICT that finds no unique index for the key, or one that is deferrable.
+fn is_arbiter(error: &DbError) -> bool {
+    matches!(error.routine(), Some("infer_arbiter_indexes" | "ExecCheckIndexConstraints" | "check_exclusion_or_unique_constraint"))
+}
+
+/// Raised inside a function (a trigger's, as a rule) that is not Headwater's.
+fn is_in_application_function(error: &DbError) -> bool {
+    error.where_().is_some_and(|place| !place.contains("headwater."))
+}
+
+fn refusal(error: &DbError, class: &str) -> Option<Refusal> {
+    let (code, what) = match (class, error.code().code()) {
+        (_, "23505") => (RefusalCode::Unique, "unique constraint"),
+        (_, "23503") => (RefusalCode::ForeignKey, "foreign key"),
+        (_, "23502") => (RefusalCode::NotNull, "not null"),
+        (_, "23514" | "44000") => (RefusalCode::Check, "check constraint"),
+        ("23", _) => (RefusalCode::Constraint, "constraint"),
+        ("22", _) | (_, "42804") => (RefusalCode::Data, "a value that the column can't hold"),
+        ("54", _) => (RefusalCode::Data, "a value that is too large for the database"),
+        (_, "42501") => (RefusalCode::Policy, "a policy of the database"),
+        ("P0" | "09" | "27" | "38", _) => (RefusalCode::Trigger, "a trigger of the database"),
+        ("42", _) if is_in_application_function(error) => (RefusalCode::Trigger, "a trigger of the database"),
+        _ if !OWN_CLASSES.contains(&class) => (RefusalCode::Trigger, "a trigger of the database"),
+        _ => return None,
+    };
+    let message = match (error.constraint(), error.column()) {
+        (Some(constraint), _) => format!("{what} {constraint:?}"),
+        (None, Some(column)) => format!("{what}: column {column:?}"),
+        (None, None) => what.to_owned(),
+    };
+    Some(Refusal { code, message })
+}
+
+/// The server's whole text, for the log.
+fn text(error: &DbError) -> String {
+    let mut text = format!("{} (SQLSTATE {})", error.message(), error.code().code());
+    for part in [error.detail(), error.hint(), error.where_()].into_iter().flatten() {
+        text.push_str("; ");
+        text.push_str(part);
+    }
+    text
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

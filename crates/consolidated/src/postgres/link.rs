@@ -1,0 +1,89 @@
+//! A blocking hold on one connection of the asynchronous driver.
+//!
+//! Each connection has a runtime of its own that lives on the calling thread: a call polls both its request and the driver's
+//! connection until the request is done. So no other thread is woken for a round trip, and any thread may call, a blocking thread of
+//! another runtime's too (but not a task: blocking there is a fault of the caller's, and panics).
+//!
+//! *Caveats.* Between calls nothing is read: that the server has closed the connection is noticed by the next call.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use tokio::runtime::Runtime;
+use tokio_postgres::Client;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::target::Target;
+use crate::Error;
+
+type Driver = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send>>;
+
+/// A connection and what drives it.
+pub(super) struct Link {
+    client: Client,
+    /// Reads and writes the socket; `None` after its end.
+    driver: Option<Driver>,
+    /// Why it ended.
+    ending: Option<String>,
+    /// Always there until the drop.
+    runtime: Option<Runtime>,
+}
+
+impl Link {
+    /// Connects, within `time_out` from the name's look-up to the end of authentication.
+    pub(super) fn connect(
+        target: &Target,
+        tls: MakeRustlsConnect,
+        time_out: std::time::Duration,
+    ) -> Result<Link, Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+        let runtime = runtime.map_err(|error| Error::Retry { detail: format!("starting a runtime: {error}"), broken: true })?;
+        let address = target.address();
+        let connected = runtime.block_on(async { tokio::time::timeout(time_out, target.config.connect(tls)).await });
+        match connected {
+            Ok(Ok((client, connection))) => {
+                let driver: Driver = Box::pin(connection);
+                Ok(Link { client, driver: Some(driver), ending: None, runtime: Some(runtime) })
+            }
+            Ok(Err(error)) => Err(super::error::connecting(&address, &error)),
+            Err(_) => {
+                let detail = format!("connecting to {address}: no answer within {time_out:?}");
+                Err(Error::Retry { detail, broken: true })
+            }
+        }
+    }
+
+    /// Runs requests to their end. `context` says in errors what was being done.
+    pub(super) fn run<'a, T>(
+        &'a mut self,
+        work: impl AsyncFnOnce(&'a Client) -> T,
+    ) -> T {
+        let Link { client, driver, ending, runtime } = self;
+        let runtime = runtime.as_ref().expect("the runtime lives as long as the link");
+        let mut work = pin!(work(client));
+        runtime.block_on(poll_fn(|context| {
+            if let Some(running) = driver
+                && let Poll::Ready(end) = running.as_mut().poll(context)
+            {
+                *ending = end.err().map(|error| error.to_string());
+                *driver = None;
+            }
+            work.as_mut().poll(context)
+        }))
+    }
+
+    /// Whether the connection has ended, and why.
+    pub(super) fn ending(&self) -> Option<&str> {
+        if self.driver.is_some() { None } else { Some(self.ending.as_deref().unwrap_or("closed")) }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.driver = None; // its socket belongs to the runtime
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background(); // an ordinary drop may not happen inside a task of another runtime
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! SQLite as the consolidated database: the embedded default.
+//!
+//! One file in WAL mode: downloads read a snapshot while one writer writes. Tracking takes its versions from a one-row counter,
+//! which is exact because there is one writer; the watermark is that counter in the download's snapshot.
+//!
+//! *Caveats.* Foreign keys are enforced in our own transactions, and deferred to their end, whatever the application does in its
+//! connections. A statement has no time-out: only waiting for the writer's lock has.
+
+mod catalogue;
+mod connection;
+mod error;
+mod reads;
+mod statements;
+mod values;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use connection::SqliteConnection;
+
+use crate::{Backend, Connection, Dialect, Error};
+
+/// A consolidated database in a SQLite file.
+///
+/// ```no_run
+/// # fn main() -> Result<(), headwater_consolidated::Error> {
+/// use headwater_consolidated::{Backend, sqlite::Sqlite, system};
+///
+/// let mut connection = Sqlite::new("central.db").connect()?;
+/// system::install(&mut *connection)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Sqlite {
+    path: PathBuf,
+    busy_timeout: Duration,
+    durable: bool,
+}
+
+impl Sqlite {
+    /// The database in this file, which must exist when a connection is made.
+    pub fn new(path: impl AsRef<Path>) -> Sqlite {
+        Sqlite { path: path.as_ref().to_owned(), busy_timeout: Duration::from_secs(10), durable: true }
+    }
+
+    /// How long to wait for another writer (10 seconds); then [`Error::Retry`].
+    #[must_use]
+    pub fn busy_timeout(self, busy_timeout: Duration) -> Sqlite {
+        Sqlite { busy_timeout, ..self }
+    }
+
+    /// Whether a commit waits for the disk (it does). Without, a loss of power may take back receipts that remotes have: for tests.
+    #[must_use]
+    pub fn durable(self, durable: bool) -> Sqlite {
+        Sqlite { durable, ..self }
+    }
+}
+
+impl Backend for Sqlite {
+    fn connect(&self) -> Result<Box<dyn Connection>, Error> {
+        Ok(Box::new(SqliteConnection::open(&self.path, self.busy_timeout, self.durable)?))
+    }
+
+    fn dialect(&self) -> Dialect {
+        Dialect::Sqlite
+    }
+
+    fn address(&self) -> String {
+        format!("sqlite:{}", self.path.display())
+    }
+}

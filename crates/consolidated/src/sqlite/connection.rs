@@ -1,0 +1,315 @@
+//! One connection of a SQLite file.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headwater_protocol::message::RefusalCode;
+use headwater_protocol::stored::Scratch;
+use headwater_protocol::{Row, Value};
+use rusqlite::{CachedStatement, OpenFlags};
+
+use super::error::{refusal, sort};
+use super::statements::TableSql;
+use super::values::{bind, bind_all, check_storable, plain, typed_row};
+use super::{catalogue, reads};
+use crate::backend::Changes;
+use crate::catalogue::Catalogue;
+use crate::{Connection, Dialect, Error, Mode, RowsWriter, TablePlan};
+
+/// Prepared statements that a connection keeps: six a table, so enough for a hundred tables.
+const STATEMENTS_MAX: usize = 600;
+/// Tables whose SQL is kept; more, and all are made anew.
+const TABLES_MAX: usize = 2_000;
+const SAVEPOINT: &str = "headwater";
+/// First byte of watermarks and own marks.
+const MARK_FORMAT: u8 = 1;
+
+/// One connection of a SQLite file.
+#[derive(Debug)]
+pub struct SqliteConnection {
+    pub(super) inner: rusqlite::Connection,
+    tables: HashMap<(u64, u32), Arc<TableSql>>,
+    has_savepoint: bool,
+    has_actor: bool,
+    /// The version before this transaction's first change; known in an upload.
+    version_before: Option<i64>,
+}
+
+impl SqliteConnection {
+    pub(super) fn open(path: &Path, busy_timeout: Duration, durable: bool) -> Result<SqliteConnection, Error> {
+        // Not created here: a mistyped path must not become an empty database.
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let inner = rusqlite::Connection::open_with_flags(path, flags).map_err(|error| Error::Setup {
+            what: format!("the database {} can't be opened ({error})", path.display()),
+            mend: "give the path of an existing SQLite file".into(),
+        })?;
+        let set_up = || {
+            inner.busy_timeout(busy_timeout)?;
+            inner.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
+            inner.pragma_update(None, "synchronous", if durable { "FULL" } else { "OFF" })?;
+            inner.pragma_update(None, "foreign_keys", true)?;
+            inner.pragma_update(None, "cache_size", -16_384)
+        };
+        set_up().map_err(|error| sort(error, "setting up a connection"))?;
+        inner.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        Ok(SqliteConnection {
+            inner,
+            tables: HashMap::new(),
+            has_savepoint: false,
+            has_actor: false,
+            version_before: None,
+        })
+    }
+
+    /// The SQL of a table.
+    pub(super) fn table_sql(&mut self, table: &TablePlan) -> Arc<TableSql> {
+        if self.tables.len() >= TABLES_MAX {
+            self.tables.clear();
+        }
+        let sql =
+            self.tables.entry((table.fingerprint, table.number)).or_insert_with(|| Arc::new(TableSql::new(table)));
+        Arc::clone(sql)
+    }
+
+    pub(super) fn prepare(&self, sql: &str) -> Result<CachedStatement<'_>, Error> {
+        self.inner.prepare_cached(sql).map_err(|error| sort(error, &format!("preparing {sql}")))
+    }
+
+    fn run(&self, sql: &str) -> Result<(), Error> {
+        let mut statement = self.prepare(sql)?;
+        statement.raw_execute().map(|_| ()).map_err(|error| sort(error, sql))
+    }
+
+    /// The version of the last change; `None` where nothing is tracked.
+    fn version(&self) -> Option<i64> {
+        let mut statement = self.inner.prepare_cached("SELECT version FROM headwater_version").ok()?;
+        statement.query_row([], |row| row.get(0)).ok()
+    }
+
+    /// Whether a foreign key is violated that is to be checked at the transaction's end.
+    #[expect(unsafe_code, reason = "rusqlite has no safe form of sqlite3_db_status, and SQL can't ask")]
+    fn has_deferred_violations(&self) -> bool {
+        let (mut current, mut highest) = (0, 0);
+        // SAFETY: the handle is that of an open connection which this thread alone uses, and both pointers are to locals that
+        // outlive the call.
+        let code = unsafe {
+            rusqlite::ffi::sqlite3_db_status(
+                self.inner.handle(),
+                rusqlite::ffi::SQLITE_DBSTATUS_DEFERRED_FKS,
+                &raw mut current,
+                &raw mut highest,
+                0,
+            )
+        };
+        assert_eq!(code, rusqlite::ffi::SQLITE_OK, "the status exists since SQLite 3.8");
+        current != 0
+    }
+
+    fn ended(&mut self) {
+        self.has_savepoint = false;
+        self.has_actor = false;
+        self.version_before = None;
+    }
+}
+
+impl Connection for SqliteConnection {
+    fn dialect(&self) -> Dialect {
+        Dialect::Sqlite
+    }
+
+    fn begin(&mut self, mode: Mode) -> Result<(), Error> {
+        self.ended();
+        match mode {
+            Mode::Upload => {
+                self.run("BEGIN IMMEDIATE")?;
+                self.version_before = self.version();
+                // Rows of one upload may refer to later ones; what is violated at the end is found by `check_deferred`.
+                self.run("PRAGMA defer_foreign_keys = ON")
+            }
+            Mode::Download => {
+                self.run("BEGIN DEFERRED")?;
+                // The first read takes the snapshot.
+                self.query("SELECT count(*) FROM sqlite_schema WHERE rowid = 1", &[]).map(|_| ())
+            }
+        }
+    }
+
+    fn commit(&mut self) -> Result<(), Error> {
+        if self.has_actor {
+            self.run("UPDATE headwater_actor SET user_name = NULL, remote_id = NULL")?;
+            self.has_actor = false;
+        }
+        self.run("COMMIT")?;
+        self.ended();
+        Ok(())
+    }
+
+    fn rollback(&mut self) -> Result<(), Error> {
+        self.ended();
+        if self.inner.is_autocommit() { Ok(()) } else { self.run("ROLLBACK") }
+    }
+
+    fn savepoint(&mut self) -> Result<(), Error> {
+        self.release_savepoint()?;
+        self.run(&format!("SAVEPOINT {SAVEPOINT}"))?;
+        self.has_savepoint = true;
+        Ok(())
+    }
+
+    fn rollback_to_savepoint(&mut self) -> Result<(), Error> {
+        self.run(&format!("ROLLBACK TO {SAVEPOINT}"))
+    }
+
+    fn release_savepoint(&mut self) -> Result<(), Error> {
+        if std::mem::take(&mut self.has_savepoint) { self.run(&format!("RELEASE {SAVEPOINT}")) } else { Ok(()) }
+    }
+
+    fn query(&mut self, sql: &str, parameters: &[Value]) -> Result<Vec<Row>, Error> {
+        let mut statement = self.prepare(sql)?;
+        bind_all(&mut statement, parameters, &mut Scratch::default())?;
+        let columns = statement.column_count();
+        let mut found = Vec::new();
+        let mut rows = statement.raw_query();
+        while let Some(row) = rows.next().map_err(|error| sort(error, sql))? {
+            found.push((0..columns).map(|place| plain(row, place)).collect::<Result<Row, Error>>()?);
+        }
+        Ok(found)
+    }
+
+    fn execute(&mut self, sql: &str, parameters: &[Value]) -> Result<u64, Error> {
+        let mut statement = self.prepare(sql)?;
+        bind_all(&mut statement, parameters, &mut Scratch::default())?;
+        statement.raw_execute().map(|count| count as u64).map_err(|error| sort(error, sql))
+    }
+
+    fn batch(&mut self, sql: &str) -> Result<(), Error> {
+        self.inner.execute_batch(sql).map_err(|error| sort(error, sql))
+    }
+
+    fn fetch(&mut self, table: &TablePlan, keys: &[Row], _lock: bool) -> Result<Vec<Row>, Error> {
+        // One writer at a time: whoever writes holds every row.
+        let sql = self.table_sql(table);
+        let mut statement = self.prepare(&sql.fetch)?;
+        let mut scratch = Scratch::default();
+        let mut found = Vec::with_capacity(keys.len());
+        for key in keys {
+            bind_all(&mut statement, key, &mut scratch)?;
+            let mut rows = statement.raw_query();
+            while let Some(row) = rows.next().map_err(|error| sort(error, &sql.fetch))? {
+                found.push(typed_row(row, 0, &table.types, &mut scratch)?);
+            }
+        }
+        Ok(found)
+    }
+
+    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Vec<Row>, Error> {
+        let sql = self.table_sql(table);
+        let mut statement = self.prepare(&sql.insert)?;
+        let mut scratch = Scratch::default();
+        let mut inserted = Vec::with_capacity(rows.len());
+        for row in rows {
+            check_storable(table, row)?;
+            bind_all(&mut statement, *row, &mut scratch)?;
+            if statement.raw_execute().map_err(|error| sort(error, &sql.insert))? == 1 {
+                inserted.push(table.key_of(row));
+            }
+        }
+        Ok(inserted)
+    }
+
+    fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error> {
+        let sql = self.table_sql(table);
+        if sql.update.is_empty() {
+            return Ok(rows.len() as u64);
+        }
+        let mut statement = self.prepare(&sql.update)?;
+        let mut scratch = Scratch::default();
+        let mut updated = 0;
+        for row in rows {
+            check_storable(table, row)?;
+            let set = (0..row.len()).filter(|place| !table.table.key.contains(place));
+            for (index, place) in set.chain(table.table.key.iter().copied()).enumerate() {
+                bind(&mut statement, index + 1, &row[place], &mut scratch)?;
+            }
+            updated += statement.raw_execute().map_err(|error| sort(error, &sql.update))? as u64;
+        }
+        Ok(updated)
+    }
+
+    fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {
+        let sql = self.table_sql(table);
+        let mut statement = self.prepare(&sql.delete)?;
+        let mut scratch = Scratch::default();
+        let mut deleted = 0;
+        for key in keys {
+            bind_all(&mut statement, *key, &mut scratch)?;
+            deleted += statement.raw_execute().map_err(|error| sort(error, &sql.delete))? as u64;
+        }
+        Ok(deleted)
+    }
+
+    fn check_deferred(&mut self) -> Result<(), Error> {
+        if self.has_deferred_violations() {
+            let detail = "foreign keys are violated at the end of the upload".to_owned();
+            return Err(refusal(RefusalCode::ForeignKey, "a foreign key", detail));
+        }
+        Ok(())
+    }
+
+    fn set_actor(&mut self, user: &str, remote_id: &[u8; 16]) -> Result<(), Error> {
+        let sql = "UPDATE headwater_actor SET user_name = ?1, remote_id = ?2";
+        self.execute(sql, &[Value::text(user), Value::Bytes(remote_id.to_vec())])?;
+        self.has_actor = true;
+        Ok(())
+    }
+
+    fn own_mark(&mut self) -> Result<Vec<u8>, Error> {
+        let after = self.version().ok_or_else(untracked)?;
+        let before = self.version_before.ok_or_else(untracked)?;
+        Ok([&[MARK_FORMAT][..], &before.to_le_bytes(), &after.to_le_bytes()].concat())
+    }
+
+    fn watermark(&mut self) -> Result<Vec<u8>, Error> {
+        let version = self.version().ok_or_else(untracked)?;
+        Ok([&[MARK_FORMAT][..], &version.to_le_bytes()].concat())
+    }
+
+    fn accepts_watermark(&mut self, watermark: &[u8]) -> Result<bool, Error> {
+        let current = self.version().ok_or_else(untracked)?;
+        Ok(read_watermark(watermark).is_some_and(|version| (0..=current).contains(&version)))
+    }
+
+    fn read_whole(&mut self, table: &TablePlan, partitions: &[Row], out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {
+        reads::whole(self, table, partitions, out)
+    }
+
+    fn read_changes(&mut self, changes: &Changes<'_>, out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {
+        reads::changes(self, changes, out)
+    }
+
+    fn catalogue(&mut self) -> Result<Catalogue, Error> {
+        catalogue::read(self)
+    }
+}
+
+/// The version in a watermark.
+pub(super) fn read_watermark(watermark: &[u8]) -> Option<i64> {
+    let (&MARK_FORMAT, rest) = watermark.split_first()? else { return None };
+    Some(i64::from_le_bytes(rest.try_into().ok()?))
+}
+
+/// The versions of an own mark: above the first, up to the second.
+pub(super) fn read_own_mark(mark: &[u8]) -> Option<(i64, i64)> {
+    let (&MARK_FORMAT, rest) = mark.split_first()? else { return None };
+    let (before, after) = rest.split_at_checked(8)?;
+    Some((i64::from_le_bytes(before.try_into().ok()?), i64::from_le_bytes(after.try_into().ok()?)))
+}
+
+fn untracked() -> Error {
+    Error::Setup {
+        what: "change tracking is not installed in this database".into(),
+        mend: "run `headwater track`".into(),
+    }
+}

@@ -1,0 +1,121 @@
+//! The two reads of a download.
+
+use std::collections::HashSet;
+
+use headwater_protocol::stored::{Scratch, Stored};
+use headwater_protocol::{Row, Value};
+
+use super::connection::{SqliteConnection, read_own_mark, read_watermark};
+use super::error::sort;
+use super::values::{bind_all, stored, typed, typed_row};
+use crate::backend::Changes;
+use crate::{Error, RowsWriter, TablePlan};
+
+/// Writes partitions from the table itself.
+pub(super) fn whole(
+    connection: &mut SqliteConnection,
+    table: &TablePlan,
+    partitions: &[Row],
+    out: &mut RowsWriter<'_, '_>,
+) -> Result<(), Error> {
+    let sql = connection.table_sql(table);
+    let mut statement = connection.prepare(&sql.whole)?;
+    let mut scratch = Scratch::default();
+    let unpartitioned = [Row::new()];
+    let partitions = if table.partition_types.is_empty() { &unpartitioned[..] } else { partitions };
+    for partition in partitions {
+        bind_all(&mut statement, partition, &mut scratch)?;
+        let mut rows = statement.raw_query();
+        while let Some(row) = rows.next().map_err(|error| sort(error, &sql.whole))? {
+            put_row(table, row, 0, &mut scratch, out)?;
+            out.end_row(false)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes what the side table says has changed, as it is now.
+pub(super) fn changes(
+    connection: &mut SqliteConnection,
+    changes: &Changes<'_>,
+    out: &mut RowsWriter<'_, '_>,
+) -> Result<(), Error> {
+    let table = changes.table;
+    let since = read_watermark(changes.since).ok_or_else(|| Error::Database {
+        context: format!("reading the changes of {}", table.table.name),
+        detail: "a watermark of another form".into(),
+    })?;
+    let own = changes.own.and_then(read_own_mark);
+    let wanted: HashSet<Vec<u8>> = changes.wanted.iter().filter_map(|values| table.partition_key(values)).collect();
+    let sql = connection.table_sql(table);
+    let mut statement = connection.prepare(&sql.changes)?;
+    let mut scratch = Scratch::default();
+    let unpartitioned = [Row::new()];
+    let partitions = if table.partition_types.is_empty() { &unpartitioned[..] } else { changes.partitions };
+    for partition in partitions {
+        bind_all(&mut statement, partition.iter().chain([&Value::Int(since)]), &mut scratch)?;
+        let mut rows = statement.raw_query();
+        while let Some(row) = rows.next().map_err(|error| sort(error, &sql.changes))? {
+            let version = integer(row, 2)?;
+            let is_own = own.is_some_and(|(before, after)| before < version && version <= after);
+            put_change(table, row, &wanted, &mut scratch, out, is_own)?;
+        }
+    }
+    Ok(())
+}
+
+/// Places of a row of changes: lives here, lives, version, then the key and the columns.
+const KEY_PLACE: usize = 3;
+
+fn put_change(
+    table: &TablePlan,
+    row: &rusqlite::Row<'_>,
+    wanted: &HashSet<Vec<u8>>,
+    scratch: &mut Scratch,
+    out: &mut RowsWriter<'_, '_>,
+    is_own: bool,
+) -> Result<(), Error> {
+    let columns = KEY_PLACE + table.key_types.len();
+    if integer(row, 0)? != 0 {
+        put_row(table, row, columns, scratch, out)?;
+        return out.end_row(is_own);
+    }
+    if integer(row, 1)? != 0 {
+        let values = typed_row(row, columns, &table.types, scratch)?;
+        // It lives on in another partition that the remote holds, whose own side row sends it.
+        if table.partition_of(&values).is_some_and(|partition| wanted.contains(&partition)) {
+            return Ok(());
+        }
+    }
+    let mut writer = out.delete();
+    for (index, kind) in table.key_types.iter().enumerate() {
+        writer.push(typed(row, KEY_PLACE + index, *kind, scratch)?);
+    }
+    writer.finish();
+    out.end_row(is_own)
+}
+
+fn put_row(
+    table: &TablePlan,
+    row: &rusqlite::Row<'_>,
+    first: usize,
+    scratch: &mut Scratch,
+    out: &mut RowsWriter<'_, '_>,
+) -> Result<(), Error> {
+    let mut writer = out.upsert();
+    for (index, kind) in table.types.iter().enumerate() {
+        writer.push(typed(row, first + index, *kind, scratch)?);
+    }
+    writer.finish();
+    Ok(())
+}
+
+fn integer(row: &rusqlite::Row<'_>, place: usize) -> Result<i64, Error> {
+    match stored(row, place)? {
+        Stored::Integer(number) => Ok(number),
+        other => Err(Error::Database {
+            context: "reading a side table".into(),
+            detail: format!("{other:?} where a whole number was expected"),
+        }),
+    }
+}

@@ -1,0 +1,20 @@
+//! What Headwater keeps in the consolidated database: its identity, remotes, receipts, conflicts, accounts.
+//!
+//! The tables stand in PostgreSQL's schema `headwater` (`headwater.remote`), in SQLite under the prefix `headwater_`
+//! (`headwater_remote`); their SQL is written once, with `{hw}` for either. docs/protocol.md lists them column by column.
+
+mod accounts;
+mod conflicts;
+mod greet;
+mod identity;
+mod remotes;
+mod schema;
+mod sql;
+
+pub use accounts::{Account, accounts, add_account, find_account, set_account_disabled};
+pub use conflicts::{ConflictQuery, ConflictRecord, conflicts};
+pub use greet::{Greeting, greet};
+pub use identity::{Identity, identity, take_note};
+pub use remotes::{RemoteRecord, remotes};
+pub use schema::install;
+pub(crate) use sql::{dialect_sql, integer, optional_text, text};

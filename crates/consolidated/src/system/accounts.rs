@@ -1,0 +1,62 @@
+//! Users and the hashes of their passwords.
+
+use headwater_protocol::{Row, Value};
+
+use super::sql::{dialect_sql, integer, text};
+use crate::{Connection, Error};
+
+/// A user who signs in with a password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Account {
+    /// The user's name.
+    pub user: String,
+    /// The password's hash in PHC form.
+    pub password_hash: String,
+    /// Whether signing in is refused.
+    pub disabled: bool,
+    /// When the account was made.
+    pub created_at: String,
+}
+
+impl std::fmt::Debug for Account {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Account").field("user", &self.user).field("disabled", &self.disabled).finish_non_exhaustive()
+    }
+}
+
+const COLUMNS: &str = "SELECT user_name, password_hash, disabled, created_at FROM {hw}account";
+
+/// Adds an account; `false` if the name is taken, and then nothing has changed.
+pub fn add_account(connection: &mut dyn Connection, user: &str, password_hash: &str) -> Result<bool, Error> {
+    let sql = "INSERT INTO {hw}account (user_name, password_hash, disabled) VALUES (?1, ?2, ?3) \
+               ON CONFLICT (user_name) DO NOTHING";
+    let values = [Value::text(user), Value::text(password_hash), Value::Bool(false)];
+    Ok(connection.execute(&dialect_sql(connection.dialect(), sql), &values)? == 1)
+}
+
+/// Every account, by name.
+pub fn accounts(connection: &mut dyn Connection) -> Result<Vec<Account>, Error> {
+    let sql = dialect_sql(connection.dialect(), &format!("{COLUMNS} ORDER BY user_name"));
+    connection.query(&sql, &[])?.iter().map(|row| account(row)).collect()
+}
+
+/// The account of a name.
+pub fn find_account(connection: &mut dyn Connection, user: &str) -> Result<Option<Account>, Error> {
+    let sql = dialect_sql(connection.dialect(), &format!("{COLUMNS} WHERE user_name = ?1"));
+    connection.query(&sql, &[Value::text(user)])?.first().map(account).transpose()
+}
+
+/// Disables or enables an account; `false` if there is none of this name.
+pub fn set_account_disabled(connection: &mut dyn Connection, user: &str, disabled: bool) -> Result<bool, Error> {
+    let sql = dialect_sql(connection.dialect(), "UPDATE {hw}account SET disabled = ?2 WHERE user_name = ?1");
+    Ok(connection.execute(&sql, &[Value::text(user), Value::Bool(disabled)])? == 1)
+}
+
+fn account(row: &Row) -> Result<Account, Error> {
+    Ok(Account {
+        user: text(row.first(), "user_name")?,
+        password_hash: text(row.get(1), "password_hash")?,
+        disabled: integer(row.get(2), "disabled")? != 0,
+        created_at: text(row.get(3), "created_at")?,
+    })
+}

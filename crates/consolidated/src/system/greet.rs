@@ -1,0 +1,126 @@
+//! The beginning of a sync: who is there, and what the database knows of it.
+
+use headwater_protocol::message::{Hello, Welcome};
+use headwater_protocol::{Row, Value};
+use sha2::{Digest, Sha256};
+
+use super::identity::{Identity, identity};
+use super::sql::{bytes, dialect_sql, integer, text};
+use crate::{Connection, Dialect, Error, Mode, Plan};
+
+/// What a remote is answered first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Greeting {
+    /// It is known now, and this is what the database knows of it.
+    Welcome(Welcome),
+    /// The remote ID belongs to another secret.
+    WrongSecret,
+}
+
+/// What the table of remotes says of one.
+struct Known {
+    secret_hash: Vec<u8>,
+    user: String,
+    model: String,
+    model_version: i64,
+    upload_sequence: u64,
+}
+
+/// Greets a remote: registers an unknown remote ID under its secret's hash, refuses one whose secret is another, and says whether
+/// the remote's watermarks belong to this incarnation.
+///
+/// [`Error::RemoteBusy`]: a sync of this remote is applying its upload.
+pub fn greet(connection: &mut dyn Connection, plan: &Plan, user: &str, hello: &Hello) -> Result<Greeting, Error> {
+    connection.begin(Mode::Upload)?;
+    let greeted = greet_inside(connection, plan, user, hello);
+    crate::finish(connection, greeted)
+}
+
+fn greet_inside(connection: &mut dyn Connection, plan: &Plan, user: &str, hello: &Hello) -> Result<Greeting, Error> {
+    let identity = identity(connection)?;
+    let secret_hash = Sha256::digest(hello.secret).to_vec();
+    let upload_sequence = match lock(connection, &hello.remote_id)? {
+        Some(known) if known.secret_hash != secret_hash => return Ok(Greeting::WrongSecret),
+        Some(known) => {
+            note_sync(connection, plan, user, hello)?;
+            if known.user != user
+                || known.model != plan.model.name
+                || known.model_version != i64::from(plan.model.version)
+            {
+                tracing::info!(remote = %hex::encode(hello.remote_id), was = known.user, user, "a remote has another user or model");
+            }
+            known.upload_sequence
+        }
+        None => register(connection, plan, user, hello, secret_hash)?,
+    };
+    Ok(Greeting::Welcome(welcome(&identity, hello, upload_sequence)))
+}
+
+fn welcome(identity: &Identity, hello: &Hello, upload_sequence: u64) -> Welcome {
+    let first_sync = hello.incarnation == [0; 16];
+    let restart = !first_sync && hello.incarnation != identity.incarnation;
+    Welcome { incarnation: identity.incarnation, note: identity.note, restart, upload_sequence }
+}
+
+fn lock(connection: &mut dyn Connection, remote_id: &[u8; 16]) -> Result<Option<Known>, Error> {
+    let rows = lock_remote(connection, "secret_hash, user_name, model, model_version, upload_sequence", remote_id)?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    Ok(Some(Known {
+        secret_hash: bytes(row.first(), "secret_hash")?,
+        user: text(row.get(1), "user_name")?,
+        model: text(row.get(2), "model")?,
+        model_version: integer(row.get(3), "model_version")?,
+        upload_sequence: integer(row.get(4), "upload_sequence")? as u64,
+    }))
+}
+
+/// Reads columns of a remote's row and holds it until the transaction ends, without waiting for another that holds it.
+pub(crate) fn lock_remote(
+    connection: &mut dyn Connection,
+    columns: &str,
+    remote_id: &[u8; 16],
+) -> Result<Vec<Row>, Error> {
+    let dialect = connection.dialect();
+    let lock = match dialect {
+        Dialect::Sqlite => "",
+        Dialect::Postgres => " FOR UPDATE NOWAIT",
+    };
+    let sql = dialect_sql(dialect, &format!("SELECT {columns} FROM {{hw}}remote WHERE remote_id = ?1{lock}"));
+    connection.query(&sql, &[Value::Bytes(remote_id.to_vec())])
+}
+
+fn note_sync(connection: &mut dyn Connection, plan: &Plan, user: &str, hello: &Hello) -> Result<(), Error> {
+    let sql = "UPDATE {hw}remote SET user_name = ?2, model = ?3, model_version = ?4, download_applied = ?5, last_sync_at = {now} \
+               WHERE remote_id = ?1";
+    let values = [
+        Value::Bytes(hello.remote_id.to_vec()),
+        Value::text(user),
+        Value::text(&plan.model.name),
+        Value::Int(i64::from(plan.model.version)),
+        Value::Bytes(hello.download_applied.to_vec()),
+    ];
+    connection.execute(&dialect_sql(connection.dialect(), sql), &values).map(|_| ())
+}
+
+fn register(
+    connection: &mut dyn Connection,
+    plan: &Plan,
+    user: &str,
+    hello: &Hello,
+    secret_hash: Vec<u8>,
+) -> Result<u64, Error> {
+    let sql = "INSERT INTO {hw}remote (remote_id, secret_hash, user_name, model, model_version, download_applied) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (remote_id) DO NOTHING";
+    let values = [
+        Value::Bytes(hello.remote_id.to_vec()),
+        Value::Bytes(secret_hash),
+        Value::text(user),
+        Value::text(&plan.model.name),
+        Value::Int(i64::from(plan.model.version)),
+        Value::Bytes(hello.download_applied.to_vec()),
+    ];
+    match connection.execute(&dialect_sql(connection.dialect(), sql), &values)? {
+        0 => Err(Error::RemoteBusy),
+        _ => Ok(0),
+    }
+}

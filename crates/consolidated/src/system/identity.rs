@@ -1,0 +1,116 @@
+//! Which database this is.
+
+use headwater_protocol::Value;
+
+use super::schema::FORMAT_VERSION;
+use super::sql::{array, dialect_sql, integer, text};
+use crate::{Connection, Dialect, Error, Mode};
+
+/// Which database this is, and since when it has been that one.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// One unbroken life of the database.
+    pub incarnation: [u8; 16],
+    /// The newest note.
+    pub note: [u8; 16],
+    /// What the database calls itself (system identifier, database and table in PostgreSQL; a random number in SQLite).
+    pub database_id: String,
+    /// The key that signs tokens.
+    pub token_key: [u8; 32],
+    /// The version of Headwater's own tables.
+    pub format_version: u32,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity")
+            .field("incarnation", &hex::encode(self.incarnation))
+            .field("note", &hex::encode(self.note))
+            .field("database_id", &self.database_id)
+            .field("format_version", &self.format_version)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads the identity. Works inside a transaction and without one.
+pub fn identity(connection: &mut dyn Connection) -> Result<Identity, Error> {
+    let sql = "SELECT i.incarnation, i.database_id, i.token_key, i.format_version, \
+               (SELECT n.note FROM {hw}note n ORDER BY n.number DESC LIMIT 1) FROM {hw}identity i";
+    let rows = connection.query(&dialect_sql(connection.dialect(), sql), &[])?;
+    let row = rows.first().ok_or_else(not_installed)?;
+    Ok(Identity {
+        incarnation: array(row.first(), "incarnation")?,
+        database_id: text(row.get(1), "database_id")?,
+        token_key: array(row.get(2), "token_key")?,
+        format_version: integer(row.get(3), "format_version")? as u32,
+        note: array(row.get(4), "note")?,
+    })
+}
+
+/// Notes the time and what is committed now, under a random ID. The server does so every few minutes.
+pub fn take_note(connection: &mut dyn Connection) -> Result<[u8; 16], Error> {
+    connection.begin(Mode::Download)?;
+    let snapshot = connection.watermark();
+    let snapshot = crate::finish(connection, snapshot)?;
+    connection.begin(Mode::Upload)?;
+    let noted = put_note(connection, snapshot);
+    crate::finish(connection, noted)
+}
+
+fn put_note(connection: &mut dyn Connection, snapshot: Vec<u8>) -> Result<[u8; 16], Error> {
+    let note = random::<16>()?;
+    let sql = dialect_sql(connection.dialect(), "INSERT INTO {hw}note (note, snapshot) VALUES (?1, ?2)");
+    connection.execute(&sql, &[Value::Bytes(note.to_vec()), Value::Bytes(snapshot)])?;
+    Ok(note)
+}
+
+/// Makes the identity if there is none; inside a transaction.
+pub(super) fn first_identity(connection: &mut dyn Connection) -> Result<Identity, Error> {
+    let dialect = connection.dialect();
+    let rows = connection.query(&dialect_sql(dialect, "SELECT count(*) FROM {hw}identity"), &[])?;
+    if integer(rows.first().and_then(|row| row.first()), "count")? == 0 {
+        // No snapshot is known in a transaction that writes; the note only marks the beginning.
+        let note = put_note(connection, Vec::new())?;
+        let sql = "INSERT INTO {hw}identity (single, incarnation, created_note, database_id, token_key, format_version) \
+                   VALUES (1, ?1, ?2, ?3, ?4, ?5)";
+        let database_id = database_id(connection)?;
+        let values = [
+            Value::Bytes(random::<16>()?.to_vec()),
+            Value::Bytes(note.to_vec()),
+            Value::text(database_id),
+            Value::Bytes(random::<32>()?.to_vec()),
+            Value::Int(FORMAT_VERSION),
+        ];
+        connection.execute(&dialect_sql(dialect, sql), &values)?;
+    }
+    identity(connection)
+}
+
+fn database_id(connection: &mut dyn Connection) -> Result<String, Error> {
+    match connection.dialect() {
+        Dialect::Sqlite => Ok(hex::encode(random::<16>()?)),
+        Dialect::Postgres => {
+            let sql = "SELECT (SELECT system_identifier::text FROM pg_control_system()) || '/' || \
+                       (SELECT oid::text FROM pg_database WHERE datname = current_database()) || '/' || \
+                       'headwater.identity'::regclass::oid::text";
+            let rows = connection.query(sql, &[])?;
+            text(rows.first().and_then(|row| row.first()), "database_id")
+        }
+    }
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| Error::Database {
+        context: "asking the system for randomness".into(),
+        detail: error.to_string(),
+    })?;
+    Ok(bytes)
+}
+
+fn not_installed() -> Error {
+    Error::Setup {
+        what: "Headwater's own tables are not in this database".into(),
+        mend: "run `headwater track`".into(),
+    }
+}

@@ -1,0 +1,139 @@
+//! The tables, and their installation.
+
+use super::identity::{Identity, first_identity};
+use super::sql::dialect_sql;
+use crate::{Connection, Dialect, Error, Mode};
+
+/// The version of these tables; a newer one migrates older ones.
+pub(super) const FORMAT_VERSION: i64 = 1;
+
+/// In the order in which they are made. Columns that nothing uses yet are marked `reserved`.
+const TABLES: &[&str] = &[
+    // One row. `incarnation` begins anew when the database is not the one that handed out a watermark.
+    "CREATE TABLE IF NOT EXISTS {hw}identity (
+        single {int} PRIMARY KEY CHECK (single = 1),
+        incarnation {bytes} NOT NULL,
+        created_note {bytes} NOT NULL,
+        database_id text NOT NULL,
+        token_key {bytes} NOT NULL,
+        format_version {int} NOT NULL
+    )",
+    // (time, snapshot, random ID): purge turns age into a version by them, and a watermark names the newest it knew.
+    "CREATE TABLE IF NOT EXISTS {hw}note (
+        number {serial},
+        note {bytes} NOT NULL UNIQUE,
+        taken_at {time} NOT NULL DEFAULT {now},
+        snapshot {bytes} NOT NULL
+    )",
+    "CREATE TABLE IF NOT EXISTS {hw}remote (
+        remote_id {bytes} PRIMARY KEY,
+        secret_hash {bytes} NOT NULL,
+        user_name text NOT NULL,
+        model text NOT NULL,
+        model_version {int} NOT NULL,
+        upload_sequence {int} NOT NULL DEFAULT 0,
+        upload_digest {bytes},
+        receipt {bytes},
+        own_mark {bytes},
+        created_at {time} NOT NULL DEFAULT {now},
+        last_sync_at {time} NOT NULL DEFAULT {now},
+        download_applied {bytes}
+    )",
+    "CREATE TABLE IF NOT EXISTS {hw}conflict (
+        id {serial},
+        at {time} NOT NULL DEFAULT {now},
+        remote_id {bytes} NOT NULL,
+        user_name text NOT NULL,
+        table_name text NOT NULL,
+        row_key text NOT NULL,
+        old_image text,
+        uploaded_image text,
+        stored_image text,
+        outcome text NOT NULL,
+        result_image text
+    )",
+    "CREATE TABLE IF NOT EXISTS {hw}account (
+        user_name text PRIMARY KEY,
+        password_hash text NOT NULL,
+        disabled {bool} NOT NULL,
+        created_at {time} NOT NULL DEFAULT {now}
+    )",
+    // Reserved: below these versions tombstones are purged; a remote that is older starts afresh.
+    "CREATE TABLE IF NOT EXISTS {hw}horizon (
+        single {int} PRIMARY KEY CHECK (single = 1),
+        version {bytes} NOT NULL,
+        note {bytes} NOT NULL
+    )",
+    // Reserved: ranges of integer keys handed to remotes.
+    "CREATE TABLE IF NOT EXISTS {hw}key_range (
+        table_name text NOT NULL,
+        first_key {int} NOT NULL,
+        last_key {int} NOT NULL,
+        remote_id {bytes},
+        PRIMARY KEY (table_name, first_key)
+    )",
+    // What change tracking was installed for: the hash of the statements that installed it, and of what they made.
+    "CREATE TABLE IF NOT EXISTS {hw}tracked (
+        table_name text PRIMARY KEY,
+        side_table text NOT NULL,
+        definition_hash {bytes} NOT NULL,
+        installed_hash {bytes}
+    )",
+];
+
+/// By dialect: what the triggers write beside the side tables.
+const SQLITE_TABLES: &[&str] = &[
+    // One row: the version of the last change.
+    "CREATE TABLE IF NOT EXISTS headwater_version (single INTEGER PRIMARY KEY CHECK (single = 1), version INTEGER NOT NULL)",
+    "INSERT OR IGNORE INTO headwater_version (single, version) VALUES (1, 0)",
+    // One row: who the upload in progress belongs to, for the application's own triggers; NULL outside of uploads.
+    "CREATE TABLE IF NOT EXISTS headwater_actor (single INTEGER PRIMARY KEY CHECK (single = 1), user_name TEXT, remote_id BLOB)",
+    "INSERT OR IGNORE INTO headwater_actor (single) VALUES (1)",
+    // A row for each table: the version of its last change (SQLite has one writer, so the last is the greatest).
+    "CREATE TABLE IF NOT EXISTS headwater_table_change (table_name TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID",
+];
+
+const POSTGRES_TABLES: &[&str] = &[
+    // A row for each (table, transaction) that changed it.
+    "CREATE TABLE IF NOT EXISTS headwater.table_change (
+        table_id oid NOT NULL,
+        transaction xid8 NOT NULL,
+        PRIMARY KEY (table_id, transaction)
+    )",
+];
+
+/// Makes Headwater's own tables where they are missing, and the database's identity. Changes nothing where all is there.
+///
+/// ```no_run
+/// # fn main() -> Result<(), headwater_consolidated::Error> {
+/// use headwater_consolidated::{Backend, sqlite::Sqlite, system};
+///
+/// let database = Sqlite::new("central.db");
+/// let mut connection = database.connect()?;
+/// let first = system::install(&mut *connection)?;
+/// assert_eq!(system::install(&mut *connection)?.incarnation, first.incarnation);
+/// # Ok(())
+/// # }
+/// ```
+pub fn install(connection: &mut dyn Connection) -> Result<Identity, Error> {
+    connection.begin(Mode::Upload)?;
+    let installed = create(connection).and_then(|()| first_identity(connection));
+    crate::finish(connection, installed)
+}
+
+fn create(connection: &mut dyn Connection) -> Result<(), Error> {
+    let dialect = connection.dialect();
+    if dialect == Dialect::Postgres {
+        // Two servers that start at once would trip over each other's catalogue rows.
+        connection.batch("SELECT pg_advisory_xact_lock(x'6865616477617465'::bigint)")?;
+        connection.batch("CREATE SCHEMA IF NOT EXISTS headwater")?;
+    }
+    let own = match dialect {
+        Dialect::Sqlite => SQLITE_TABLES,
+        Dialect::Postgres => POSTGRES_TABLES,
+    };
+    for table in TABLES.iter().chain(own) {
+        connection.batch(&dialect_sql(dialect, table))?;
+    }
+    Ok(())
+}

@@ -17,4 +17,3 @@ pub use greet::{Greeting, greet};
 pub use identity::{Identity, identity, take_note};
 pub use remotes::{RemoteRecord, remotes};
 pub use schema::install;
-pub(crate) use sql::{dialect_sql, integer, optional_text, text};

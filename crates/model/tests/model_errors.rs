@@ -55,10 +55,10 @@ m.toml:14:10: origin is the number 7, expected a string
 #[test]
 fn text_that_is_no_toml_is_told_alone() {
     assert_snapshot!(errors("name = \"x\nversion = = 1\n[tables.t"), @r#"
-m.toml:1:10: the file is not TOML: invalid basic string, expected `"`, expected TOML
-m.toml:2:11: the file is not TOML: extra `=`, expected nothing, expected TOML
-m.toml:2:13: the file is not TOML: unexpected key or value, expected newline, `#`, expected TOML
-m.toml:3:10: the file is not TOML: unclosed table, expected `]`, expected TOML
+m.toml:1:10: the file is not TOML: invalid basic string, expected `"`
+m.toml:2:11: the file is not TOML: extra `=`, expected nothing
+m.toml:2:13: the file is not TOML: unexpected key or value, expected newline, `#`
+m.toml:3:10: the file is not TOML: unclosed table, expected `]`
 "#);
 }
 
@@ -110,7 +110,7 @@ m.toml:11:33: column "A" has the name of column "a" in other case, expected name
 m.toml:12:9: table name "hw_log" begins with hw_, which is reserved, expected another name
 m.toml:15:9: table name "SQLite_x" begins with sqlite_, which is reserved, expected another name
 m.toml:17:13: column name "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn" is longer than 128 bytes, expected another name
-m.toml:17:161: column name "" is empty, expected a name, expected another name
+m.toml:17:161: column name "" is empty, expected another name
 m.toml:17:173: column name "a\nb" has control characters, expected another name
 "#);
 }
@@ -191,9 +191,9 @@ fn types() {
         "[tables.t]\nkey = [\"a\"]\n[tables.t.columns]\na = \"decimal(1001,2) not null\"\nb = \"decimal(5,6)\"\nc = \"text(10)\"\n\
          d = \"varchar(10)\"\ne = \"jsonb\"\nf = \"tiem\"\ng = \"int not\"\nh = \"\""
     ), @r#"
-m.toml:12:5: unknown type "decimal(1001,2)", expected precision 1 to 1000 and scale 0 to the precision
-m.toml:13:5: unknown type "decimal(5,6)", expected precision 1 to 1000 and scale 0 to the precision
-m.toml:14:5: unknown type "text(10)", expected "text"; only decimal takes (precision,scale)
+m.toml:12:5: type "decimal(1001,2)", expected precision 1 to 1000 and scale 0 to the precision
+m.toml:13:5: type "decimal(5,6)", expected precision 1 to 1000 and scale 0 to the precision
+m.toml:14:5: type "text(10)", expected "text"; only decimal takes (precision,scale)
 m.toml:15:5: unknown type "varchar(10)", expected bool, int, real, decimal, text, bytes, date, time, timestamp, timestamptz, uuid, json; did you mean "text"?
 m.toml:16:5: unknown type "jsonb", expected bool, int, real, decimal, text, bytes, date, time, timestamp, timestamptz, uuid, json; did you mean "json"?
 m.toml:17:5: unknown type "tiem", expected bool, int, real, decimal, text, bytes, date, time, timestamp, timestamptz, uuid, json; did you mean "time"?

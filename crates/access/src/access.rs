@@ -1,0 +1,185 @@
+//! From credentials to a user: passwords and tokens held against the accounts.
+//!
+//! ```text
+//! Basic  -> account (cached a few seconds) -> argon2id in the pool of checks -> disabled? -> User
+//! Bearer -> signature, expiry              -> account (cached)               -> disabled? -> User
+//! ```
+//!
+//! The accounts lie in the consolidated database, so any server knows them; each server keeps what it read for a few seconds, which
+//! is how long a disabled user may still come in. One connection at a time is used to read accounts, beside those of the workers.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use headwater_consolidated::{Pool, system};
+use tokio::sync::{OnceCell, Semaphore};
+
+use crate::{Credentials, Error, PasswordChecks, Secret, Tokens, USER_BYTES_MAX};
+
+/// Accounts kept in memory; the names of unknown users among them, so that guessing costs the database little.
+const ACCOUNTS_CACHED_MAX: usize = 10_000;
+
+/// A user who has proven who they are, and may sync.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct User {
+    name: String,
+}
+
+impl User {
+    /// The user's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// What authentication may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Password checks that run at a time; each takes a core for about 20 ms, and 19 MiB.
+    pub password_checks: usize,
+    /// Password checks that wait; beyond, [`Error::Overloaded`].
+    pub password_checks_waiting: usize,
+    /// How long an account is kept after it was read.
+    pub account_cache: Duration,
+    /// How long to wait for a connection to read accounts with.
+    pub patience: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            password_checks: 2,
+            password_checks_waiting: 100,
+            account_cache: Duration::from_secs(5),
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Authenticates users of one consolidated database.
+#[derive(Debug)]
+pub struct Access {
+    pool: Pool,
+    settings: Settings,
+    checks: PasswordChecks,
+    reading: Arc<Semaphore>,
+    tokens: OnceCell<Tokens>,
+    cache: Mutex<HashMap<String, Kept>>,
+}
+
+#[derive(Clone)]
+struct Kept {
+    account: Option<system::Account>,
+    read_at: Instant,
+}
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Kept(...)")
+    }
+}
+
+impl Access {
+    /// Authentication by the accounts of this database.
+    pub fn new(pool: Pool, settings: Settings) -> Access {
+        Access {
+            pool,
+            settings,
+            checks: PasswordChecks::new(settings.password_checks, settings.password_checks_waiting),
+            reading: Arc::new(Semaphore::new(1)),
+            tokens: OnceCell::new(),
+            cache: Mutex::default(),
+        }
+    }
+
+    /// The user that these credentials prove. An unknown user and a wrong password give the same error after the same time.
+    pub async fn authenticate(&self, credentials: Credentials) -> Result<User, Error> {
+        match credentials {
+            Credentials::Password { user, password } => {
+                let account = self.account(&user).await?;
+                let stored = account.as_ref().map(|account| account.password_hash.clone());
+                if !self.checks.verify(password, stored).await? {
+                    return Err(Error::Unauthenticated);
+                }
+                admit(account)
+            }
+            Credentials::Token(token) => {
+                let user = self.tokens().await?.verify(&token, SystemTime::now())?;
+                admit(self.account(&user).await?)
+            }
+        }
+    }
+
+    /// A token for a user that any server of this database takes until `ttl` has passed or the user is disabled.
+    pub async fn issue(&self, user: &User, ttl: Duration) -> Result<Secret, Error> {
+        self.tokens().await?.issue(user.name(), ttl, SystemTime::now())
+    }
+
+    async fn tokens(&self) -> Result<&Tokens, Error> {
+        let read = || async {
+            let identity = self.read(|connection| system::identity(connection)).await?;
+            Tokens::new(&identity.token_key)
+        };
+        self.tokens.get_or_try_init(read).await
+    }
+
+    async fn account(&self, user: &str) -> Result<Option<system::Account>, Error> {
+        if user.len() > USER_BYTES_MAX || user.contains('\0') {
+            return Ok(None);
+        }
+        if let Some(kept) = self.cached(user) {
+            return Ok(kept.account);
+        }
+        let name = user.to_owned();
+        let account = self.read(move |connection| system::find_account(connection, &name)).await?;
+        self.keep(user, account.clone());
+        Ok(account)
+    }
+
+    /// Runs a short read on a thread and connection of its own, one at a time.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&mut dyn headwater_consolidated::Connection) -> Result<T, headwater_consolidated::Error>
+        + Send
+        + 'static,
+    ) -> Result<T, Error> {
+        let place = Arc::clone(&self.reading).acquire_owned().await.map_err(|_| Error::Overloaded)?;
+        let (pool, patience) = (self.pool.clone(), self.settings.patience);
+        let reading = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            let mut connection = pool.checkout(patience)?;
+            let result = read(&mut *connection);
+            connection.note(result)
+        });
+        let failed = |_| headwater_consolidated::Error::Database {
+            context: "reading an account".into(),
+            detail: "the thread panicked".into(),
+        };
+        Ok(reading.await.map_err(failed)??)
+    }
+
+    fn cached(&self, user: &str) -> Option<Kept> {
+        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.get(user).filter(|kept| kept.read_at.elapsed() < self.settings.account_cache).cloned()
+    }
+
+    fn keep(&self, user: &str, account: Option<system::Account>) {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.len() >= ACCOUNTS_CACHED_MAX {
+            cache.retain(|_, kept| kept.read_at.elapsed() < self.settings.account_cache);
+        }
+        if cache.len() >= ACCOUNTS_CACHED_MAX {
+            cache.clear();
+        }
+        cache.insert(user.to_owned(), Kept { account, read_at: Instant::now() });
+    }
+}
+
+fn admit(account: Option<system::Account>) -> Result<User, Error> {
+    match account {
+        None => Err(Error::Unauthenticated),
+        Some(account) if account.disabled => Err(Error::Disabled { user: account.user }),
+        Some(account) => Ok(User { name: account.user }),
+    }
+}

@@ -1,0 +1,137 @@
+//! Bearer tokens: JWT (RFC 7519) signed by HMAC-SHA-256 with a key that lies in the consolidated database, so that every server on
+//! it verifies what any of them issued.
+//!
+//! ```text
+//! {"alg":"HS256","typ":"JWT"}.{"iss":"headwater","sub":"anna","iat":1700000000,"exp":1700000900}.signature
+//! ```
+//!
+//! *Caveats.* A token says who its bearer is and nothing more; whether that user may still sync is asked of the accounts each time.
+//! A token can't be taken back before it expires, except by disabling its user.
+
+use std::time::{Duration, SystemTime};
+
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Secret};
+
+/// The fewest bytes in a key (RFC 7518, 3.2: no shorter than the hash).
+pub(crate) const KEY_BYTES_MIN: usize = 32;
+/// The most bytes in a token that is looked at.
+pub(crate) const TOKEN_BYTES_MAX: usize = 4 * 1024;
+const ISSUER: &str = "headwater";
+
+/// Issues and verifies tokens under one key.
+#[derive(Clone)]
+pub struct Tokens {
+    encoding: EncodingKey,
+    decoding: DecodingKey,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Claims {
+    iss: String,
+    sub: String,
+    iat: u64,
+    exp: u64,
+}
+
+impl Tokens {
+    /// Tokens under this key of at least [`KEY_BYTES_MIN`] bytes.
+    pub fn new(key: &[u8]) -> Result<Tokens, Error> {
+        if key.len() < KEY_BYTES_MIN {
+            return Err(Error::KeyLength { actual: key.len() });
+        }
+        Ok(Tokens { encoding: EncodingKey::from_secret(key), decoding: DecodingKey::from_secret(key) })
+    }
+
+    /// A token for this user that expires `ttl` after `now`.
+    pub fn issue(&self, user: &str, ttl: Duration, now: SystemTime) -> Result<Secret, Error> {
+        let iat = seconds(now);
+        let exp = iat.saturating_add(ttl.as_secs());
+        let claims = Claims { iss: ISSUER.to_owned(), sub: user.to_owned(), iat, exp };
+        encode(&Header::new(Algorithm::HS256), &claims, &self.encoding).map(Secret::new).map_err(|_| Error::Sign)
+    }
+
+    /// The user of a token, if it is one of this key's and has not expired at `now`.
+    pub fn verify(&self, token: &Secret, now: SystemTime) -> Result<String, Error> {
+        if token.expose().len() > TOKEN_BYTES_MAX {
+            return Err(Error::Unauthenticated);
+        }
+        let mut validation = Validation::new(Algorithm::HS256);
+        validation.set_issuer(&[ISSUER]);
+        validation.set_required_spec_claims(&["iss", "sub", "exp"]);
+        // The time is the caller's, so that tests need no clock.
+        validation.validate_exp = false;
+        let claims =
+            decode::<Claims>(token.expose(), &self.decoding, &validation).map_err(|_| Error::Unauthenticated)?.claims;
+        if claims.exp <= seconds(now) {
+            return Err(Error::TokenExpired);
+        }
+        Ok(claims.sub)
+    }
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tokens(...)")
+    }
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+    use super::*;
+
+    const START: Duration = Duration::from_secs(1_700_000_000);
+
+    fn at(seconds: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + START + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_token_is_good_on_any_server_of_the_database_until_it_expires() {
+        let (one, other) = (Tokens::new(&[7; 32]).expect("it works"), Tokens::new(&[7; 32]).expect("it works"));
+        let token = one.issue("anna", Duration::from_mins(1), at(0)).expect("it works");
+        assert_eq!(other.verify(&token, at(59)).expect("it works"), "anna");
+        assert!(matches!(other.verify(&token, at(60)), Err(Error::TokenExpired)));
+        let stranger = Tokens::new(&[8; 32]).expect("it works");
+        assert!(matches!(stranger.verify(&token, at(0)), Err(Error::Unauthenticated)));
+    }
+
+    #[test]
+    fn no_forged_token_verifies() {
+        let tokens = Tokens::new(&[7; 32]).expect("it works");
+        let token = tokens.issue("anna", Duration::from_mins(1), at(0)).expect("it works");
+        let parts: Vec<&str> = token.expose().split('.').collect();
+        let other_user = |payload: &str| URL_SAFE_NO_PAD.encode(payload);
+        let claims = other_user(r#"{"iss":"headwater","sub":"root","iat":1700000000,"exp":1800000000}"#);
+        let unsigned = URL_SAFE_NO_PAD.encode(r#"{"alg":"none","typ":"JWT"}"#);
+        let forged = [
+            format!("{}.{claims}.{}", parts[0], parts[2]),
+            format!("{unsigned}.{claims}."),
+            format!("{unsigned}.{claims}.{}", parts[2]),
+            format!("{}.{}.", parts[0], parts[1]),
+            format!("{}.{}", parts[0], parts[1]),
+            String::new(),
+            "..".to_owned(),
+            "x".repeat(TOKEN_BYTES_MAX + 1),
+        ];
+        for token in forged {
+            assert!(matches!(tokens.verify(&Secret::new(&token), at(0)), Err(Error::Unauthenticated)), "{token}");
+        }
+        assert!(tokens.verify(&token, at(0)).is_ok());
+    }
+
+    #[test]
+    fn a_short_key_is_refused_and_no_key_is_printed() {
+        assert!(matches!(Tokens::new(&[0; 31]), Err(Error::KeyLength { actual: 31 })));
+        assert_eq!(format!("{:?}", Tokens::new(&[65; 32]).expect("it works")), "Tokens(...)");
+    }
+}

@@ -64,7 +64,8 @@ fn positional(sql: &str) -> (String, Vec<Parameter>) {
                 parameters.push(*parameter);
                 parameters.len() - 1
             });
-            out.push_str(&format!("?{}", place + 1));
+            out.push('?');
+            out.push_str(&(place + 1).to_string());
             rest = &rest[name.len()..];
         } else {
             out.push(next);

@@ -13,7 +13,9 @@ mod sql;
 
 pub use accounts::{Account, accounts, add_account, find_account, set_account_disabled};
 pub use conflicts::{ConflictQuery, ConflictRecord, conflicts};
+pub(crate) use greet::lock_remote;
 pub use greet::{Greeting, greet};
 pub use identity::{Identity, identity, take_note};
 pub use remotes::{RemoteRecord, remotes};
 pub use schema::install;
+pub(crate) use sql::{bytes, dialect_sql, integer};

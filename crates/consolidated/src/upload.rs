@@ -1,10 +1,18 @@
 //! Applying an upload exactly once.
+//!
+//! [`apply`] is the transaction; `engine` goes through the changes (inserts and updates forwards, deletions backwards) in batches, and
+//! halves a batch that the database refuses until it has the rows at fault; `batch` judges one batch and makes its changes by a few
+//! set-based statements; `record` is what the database keeps of a remote's uploads.
+
+mod batch;
+mod engine;
+mod record;
 
 use headwater_protocol::message::{Receipt, UploadEnd};
-use headwater_protocol::{Frame, Row};
+use headwater_protocol::{Frame, Row, upload as protocol};
 
 use crate::rows::Echo;
-use crate::{Connection, Error, Plan};
+use crate::{Connection, Error, Mode, Plan};
 
 /// Where an upload lies: its TABLE and CHANGES frames, in order, in a spool. Inserts and updates are read forwards, deletions
 /// backwards, and some frames again.
@@ -105,11 +113,109 @@ pub struct Uploaded {
     pub counts: Counts,
 }
 
-/// Applies an upload, or finds that it need not or must not be.
+/// Applies an upload, or finds that it need not or must not be. One transaction: the remote's row is locked without waiting, the
+/// changes are made, and number, digest and receipt are written with them.
+///
+/// After [`Error::Retry`] nothing has happened, or (where the commit's answer was lost) everything: the same call again finds out.
+/// [`Error::RemoteBusy`]: another sync of this remote is at it.
 pub fn apply(
-    _connection: &mut dyn Connection,
-    _request: &UploadRequest<'_>,
-    _source: &mut dyn UploadSource,
+    connection: &mut dyn Connection,
+    request: &UploadRequest<'_>,
+    source: &mut dyn UploadSource,
 ) -> Result<Uploaded, Error> {
-    Err(Error::Setup { what: "uploads are not built yet".into(), mend: "wait".into() })
+    match attempt(connection, request, source, Checking::AtTheEnd) {
+        Err(Failure::Deferred) => {
+            attempt(connection, request, source, Checking::EachBatch).map_err(Failure::into_error)
+        }
+        other => other.map_err(Failure::into_error),
+    }
+}
+
+/// When constraints that the database defers to the end of the transaction are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Checking {
+    /// Once, after the last change: an upload that is valid as a whole needs no more.
+    AtTheEnd,
+    /// After each batch, so that the changes that break one can be found.
+    EachBatch,
+}
+
+/// Why an attempt came to nothing.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A deferred constraint is broken, by some change or other.
+    Deferred,
+    /// Anything else.
+    Error(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Error(error)
+    }
+}
+
+impl Failure {
+    fn into_error(self) -> Error {
+        match self {
+            Failure::Error(error) => error,
+            Failure::Deferred => Error::Database {
+                context: "applying an upload".to_owned(),
+                detail: "a deferred constraint is broken although each batch was checked".to_owned(),
+            },
+        }
+    }
+}
+
+fn attempt(
+    connection: &mut dyn Connection,
+    request: &UploadRequest<'_>,
+    source: &mut dyn UploadSource,
+    checking: Checking,
+) -> Result<Uploaded, Failure> {
+    connection.begin(Mode::Upload)?;
+    let applied = inside(connection, request, source, checking);
+    let (kept, deferred) = match applied {
+        Ok(uploaded) => (Ok(uploaded), false),
+        Err(Failure::Error(error)) => (Err(error), false),
+        Err(Failure::Deferred) => (Err(Error::RemoteBusy), true),
+    };
+    let finished = crate::finish(connection, kept);
+    if deferred && matches!(finished, Err(Error::RemoteBusy)) {
+        return Err(Failure::Deferred);
+    }
+    Ok(finished?)
+}
+
+fn inside(
+    connection: &mut dyn Connection,
+    request: &UploadRequest<'_>,
+    source: &mut dyn UploadSource,
+    checking: Checking,
+) -> Result<Uploaded, Failure> {
+    let stored = record::lock(connection, &request.remote_id)?;
+    let verdict = protocol::judge(stored.as_ref().map(record::Stored::of_protocol), request.acknowledged, &request.end);
+    match (verdict, stored) {
+        (protocol::Verdict::Apply, _) => {
+            let uploaded = engine::run(connection, request, source, checking)?;
+            record::keep(connection, request, &uploaded)?;
+            Ok(uploaded)
+        }
+        (protocol::Verdict::Replay, Some(stored)) => Ok(record::replay(request, source, stored)?),
+        (protocol::Verdict::Copy, _) => Ok(Uploaded::nothing(Verdict::Copy)),
+        (protocol::Verdict::Behind | protocol::Verdict::Replay, _) => Ok(Uploaded::nothing(Verdict::Behind)),
+    }
+}
+
+impl Uploaded {
+    fn nothing(verdict: Verdict) -> Uploaded {
+        Uploaded {
+            verdict,
+            receipt: Receipt::default(),
+            echo: Echo::default(),
+            own: Vec::new(),
+            conflicted: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
 }

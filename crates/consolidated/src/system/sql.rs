@@ -62,7 +62,7 @@ pub(crate) fn integer(value: Option<&Value>, column: &'static str) -> Result<i64
 }
 
 /// Bytes of a system table; empty for NULL.
-pub(super) fn bytes(value: Option<&Value>, column: &'static str) -> Result<Vec<u8>, Error> {
+pub(crate) fn bytes(value: Option<&Value>, column: &'static str) -> Result<Vec<u8>, Error> {
     match value {
         Some(Value::Bytes(bytes)) => Ok(bytes.clone()),
         Some(Value::Null) => Ok(Vec::new()),

@@ -1,0 +1,88 @@
+//! What the database keeps of a remote's uploads: number, digest and receipt of the last one.
+
+use headwater_protocol::message::{Outcome, Receipt};
+use headwater_protocol::{Value, upload as protocol};
+
+use super::engine::Changes;
+use super::{Counts, UploadRequest, UploadSource, Uploaded, Verdict};
+use crate::rows::Echo;
+use crate::system::{bytes, dialect_sql, integer, lock_remote};
+use crate::{Connection, Error};
+
+/// The last upload that was applied.
+pub(super) struct Stored {
+    sequence: u64,
+    digest: [u8; 32],
+    receipt: Vec<u8>,
+    own: Vec<u8>,
+}
+
+impl Stored {
+    pub(super) fn of_protocol(&self) -> protocol::Stored {
+        protocol::Stored { sequence: self.sequence, digest: self.digest }
+    }
+}
+
+/// Locks the remote's row without waiting, and reads its last upload; `None` if there was none.
+pub(super) fn lock(connection: &mut dyn Connection, remote_id: &[u8; 16]) -> Result<Option<Stored>, Error> {
+    let rows = lock_remote(connection, "upload_sequence, upload_digest, receipt, own_mark", remote_id)?;
+    let Some(row) = rows.first() else {
+        let what = format!("remote {} is not registered", hex::encode(remote_id));
+        return Err(Error::Database { context: "applying an upload".to_owned(), detail: what });
+    };
+    let sequence = integer(row.first(), "upload_sequence")? as u64;
+    if sequence == 0 {
+        return Ok(None);
+    }
+    let digest = bytes(row.get(1), "upload_digest")?;
+    let digest = digest.try_into().map_err(|digest: Vec<u8>| Error::Database {
+        context: "reading the last upload's digest".to_owned(),
+        detail: format!("it has {} bytes, expected 32", digest.len()),
+    })?;
+    Ok(Some(Stored { sequence, digest, receipt: bytes(row.get(2), "receipt")?, own: bytes(row.get(3), "own_mark")? }))
+}
+
+/// Writes the upload's number, digest and receipt beside its changes.
+pub(super) fn keep(
+    connection: &mut dyn Connection,
+    request: &UploadRequest<'_>,
+    uploaded: &Uploaded,
+) -> Result<(), Error> {
+    let sql = "UPDATE {hw}remote SET upload_sequence = ?2, upload_digest = ?3, receipt = ?4, own_mark = ?5, last_sync_at = {now} \
+               WHERE remote_id = ?1";
+    let values = [
+        Value::Bytes(request.remote_id.to_vec()),
+        Value::Int(request.end.sequence as i64),
+        Value::Bytes(request.end.digest.to_vec()),
+        Value::Bytes(uploaded.receipt.to_payload()),
+        Value::Bytes(uploaded.own.clone()),
+    ];
+    connection.execute(&dialect_sql(connection.dialect(), sql), &values)?;
+    Ok(())
+}
+
+/// The same receipt again; what need not and what must be sent back is found from the upload, which has come again too.
+pub(super) fn replay(
+    request: &UploadRequest<'_>,
+    source: &mut dyn UploadSource,
+    stored: Stored,
+) -> Result<Uploaded, Error> {
+    let receipt = Receipt::from_payload(&stored.receipt)?;
+    let (mut echo, mut conflicted) = (Echo::default(), Vec::new());
+    let mut outcomes = receipt.outcomes.iter().peekable();
+    let mut changes = Changes::new(request, source);
+    while let Some((table, batch)) = changes.next_frame()? {
+        for numbered in batch {
+            while outcomes.next_if(|(ordinal, _)| *ordinal < numbered.ordinal).is_some() {}
+            match outcomes.peek().filter(|(ordinal, _)| *ordinal == numbered.ordinal).map(|(_, outcome)| outcome) {
+                None => match &numbered.change.new {
+                    Some(row) => echo.stored(table, row),
+                    None => echo.deleted(table, &table.key_of(numbered.change.image())),
+                },
+                Some(Outcome::Conflict(_)) => conflicted.push((table.number, table.key_of(numbered.change.image()))),
+                Some(Outcome::Refused(_)) => {}
+            }
+        }
+    }
+    Ok(Uploaded { verdict: Verdict::Replayed, receipt, echo, own: stored.own, conflicted, counts: Counts::default() })
+}

@@ -15,7 +15,7 @@ CREATE TABLE "hw_state" (
   "frozen" INTEGER NOT NULL DEFAULT 0,
   "frozen_changes" INTEGER NOT NULL DEFAULT 0,
   "frozen_digest" BLOB,
-  "staged" BLOB,
+  "staged" INTEGER NOT NULL DEFAULT 0,
   "last_sync" TEXT
 );
 CREATE TABLE "hw_mark" ("id" INTEGER PRIMARY KEY, "bytes" BLOB NOT NULL);

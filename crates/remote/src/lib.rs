@@ -1,1 +1,56 @@
-//! placeholder
+//! One embedded SQLite database that synchronizes with a consolidated database.
+//!
+//! A [`Remote`] is an ordinary SQLite file with the tables of a model. Applications, in any language, read and write them with plain
+//! SQL, online or not; triggers note what changed. [`Remote::sync`] sends the changes up and brings down what others changed.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use headwater_model::Model;
+//! use headwater_remote::{CreateOptions, Remote};
+//!
+//! // As a server gives it: see `http::fetch_model`.
+//! let model = Model::from_json(
+//!     r#"{"name": "notes", "version": 1, "partitions": [], "tables": [{
+//!         "schema": null, "name": "note", "columns": [
+//!             {"name": "id", "type": "uuid", "nullable": false},
+//!             {"name": "text", "type": "text", "nullable": true}],
+//!         "key": [0], "partition": null, "direction": "both", "conflict": "remote_wins", "references": [], "unique": []}]}"#,
+//! )?;
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("notes.db");
+//! let remote = Remote::create(&path, &model, &CreateOptions::new("https://sync.example.com", "ann"))?;
+//!
+//! // The application's own connection, its own SQL.
+//! let application = rusqlite::Connection::open(&path)?;
+//! application.execute("INSERT INTO note VALUES ('00000000-0000-4000-8000-000000000001', 'milk')", [])?;
+//! assert_eq!(remote.status()?.pending, 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What is where: change tracking is SQL text in `headwater_model::remote_sql`; a sync's steps are `cut` (freeze the changes), `receipt`,
+//! `stage` and `apply`, each one transaction; what follows what is decided by `headwater_protocol::client::Session`, which `sync`
+//! obeys; `http` is the socket.
+//!
+//! *Caveats.* Everything blocks. One sync at a time on a file; a second is answered [`Error::Busy`] or waits.
+
+mod apply;
+mod cut;
+mod database;
+mod error;
+mod index_sql;
+mod local;
+mod plan;
+mod receipt;
+mod remote;
+mod report;
+mod rows;
+mod schema;
+mod stage;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use error::Error;
+pub use remote::{CreateOptions, Remote};
+pub use report::{Conflict, PendingChange, SetAside, Status, TableStatus};

@@ -1,0 +1,268 @@
+//! Applying a download: every row, deletion and watermark of it in one transaction, frame by frame.
+//!
+//! Nothing local blocks a download, and nothing that came down is dropped:
+//!
+//! | in the way | what becomes of it |
+//! |---|---|
+//! | a pending change of the same key | it stays; the downloaded row is merged into it or held beside it ([`store`]) |
+//! | a unique value, in a row with a pending change | that change is set aside, its row is as it came down last |
+//! | a unique value, in another row | that row changes later in the same download: it steps aside until then |
+//! | a foreign key, at the end | the pending change that breaks it is set aside ([`foreign`]) |
+//! | a constraint that the consolidated database does not have | the downloaded row is held and tried again at each sync |
+//!
+//! The application's own triggers fire; what they change in *other* tables is a local change like any other. Where there are none, all
+//! triggers are switched off on our connection.
+//!
+//! *Caveats.* What an application's trigger changes in the very table whose rows are being applied is not tracked.
+
+mod foreign;
+mod partition;
+mod store;
+
+use std::collections::HashSet;
+
+use headwater_protocol::message::{Download, PartitionMark, RowOp, RowsReader, TableHeader, Watermarks, Welcome};
+use headwater_protocol::row::{Cell, RowReader, read_row};
+use headwater_protocol::stored::{Scratch, encode};
+use headwater_protocol::wire::Reader;
+use headwater_protocol::{Frame, Kind, Limits, ValueRef};
+use rusqlite::config::DbConfig;
+use rusqlite::{CachedStatement, Connection};
+
+use crate::cut::settle_held;
+use crate::database::Database;
+use crate::error::{Error, While};
+use crate::local::Bound;
+use crate::plan::{Plan, TablePlan};
+use crate::rows::{Placed, Rows, placed};
+use crate::schema;
+use crate::state::{State, write_watermarks};
+use foreign::Touched;
+
+/// What a download did, in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Applied {
+    /// Rows that came down.
+    pub(crate) rows: u64,
+    /// Deletions that came down.
+    pub(crate) deletions: u64,
+    /// Rows and deletions kept beside pending changes.
+    pub(crate) held: u64,
+    /// Pending changes set aside because they were in the way.
+    pub(crate) set_aside: u64,
+    /// Rows that the file does not take; they are held and tried again.
+    pub(crate) not_stored: u64,
+}
+
+/// The frames of a download, one after the other; `None` at the end.
+pub(crate) type Frames<'f> = dyn FnMut(&Connection) -> Result<Option<Frame>, Error> + 'f;
+
+/// Told the number of rows so far, frame by frame; an error ends the applying, and nothing of it takes place.
+pub(crate) type Watch<'w> = dyn FnMut(u64) -> Result<(), Error> + 'w;
+
+/// Applies a download.
+pub(crate) fn apply(
+    database: &Database,
+    plan: &Plan,
+    now: &str,
+    frames: &mut Frames<'_>,
+    watch: &mut Watch<'_>,
+) -> Result<Applied, Error> {
+    let connection = &database.connection;
+    let triggers_fire = schema::has_own_triggers(connection, plan)?;
+    set_triggers(connection, triggers_fire)?;
+    let applied = database.write("applying a download", |connection| {
+        let state = State::read(connection)?;
+        if state.frozen.is_some() {
+            return Err(Error::Unexpected { what: "a download came before the receipt of the upload".to_owned() });
+        }
+        let mut apply = Apply::begin(connection, plan, state.incarnation == [0; 16], now)?;
+        while let Some(frame) = frames(connection)? {
+            apply.frame(&frame)?;
+            watch(apply.applied.rows + apply.applied.deletions)?;
+        }
+        apply.finish()
+    });
+    set_triggers(connection, true)?;
+    applied
+}
+
+fn set_triggers(connection: &Connection, on: bool) -> Result<(), Error> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, on).while_doing("switching triggers").map(drop)
+}
+
+struct Apply<'a> {
+    rows: Rows<'a>,
+    plan: &'a Plan,
+    now: &'a str,
+    /// The table whose rows come now.
+    table: Option<&'a TablePlan>,
+    /// Whether rows of that table can simply be stored: it has no pending changes, held rows or open conflicts.
+    is_plain: bool,
+    /// Whether rows have stepped aside.
+    has_displaced: bool,
+    welcome: Option<Welcome>,
+    download: [u8; 16],
+    watermarks: Option<Watermarks>,
+    /// Whether the remote knows nothing of what it holds: the first download of an incarnation.
+    is_restart: bool,
+    /// Tables that had rows before this restart.
+    sweeps: Vec<bool>,
+    /// Partitions that came whole since.
+    came_whole: HashSet<(u32, Vec<u8>)>,
+    touched: Touched,
+    applied: Applied,
+}
+
+impl<'a> Apply<'a> {
+    fn begin(connection: &'a Connection, plan: &'a Plan, is_restart: bool, now: &'a str) -> Result<Apply<'a>, Error> {
+        let sql = "CREATE TEMP TABLE IF NOT EXISTS \"hw_displaced\" (\"table\" INTEGER, \"key\" BLOB, \"image\" BLOB, \
+                   PRIMARY KEY (\"table\", \"key\")) WITHOUT ROWID; DELETE FROM temp.\"hw_displaced\"";
+        connection.execute_batch(sql).while_doing("beginning to apply a download")?;
+        let rows = Rows { connection };
+        let has_rows = |table: &TablePlan| rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.name()));
+        let sweeps =
+            plan.tables.iter().map(|table| Ok(is_restart && has_rows(table)?)).collect::<Result<_, Error>>()?;
+        Ok(Apply {
+            rows,
+            plan,
+            now,
+            table: None,
+            is_plain: false,
+            has_displaced: false,
+            welcome: None,
+            download: [0; 16],
+            watermarks: None,
+            is_restart,
+            sweeps,
+            came_whole: HashSet::new(),
+            touched: Touched::new(connection, plan)?,
+            applied: Applied::default(),
+        })
+    }
+
+    fn frame(&mut self, frame: &Frame) -> Result<(), Error> {
+        let payload = frame.payload(Limits::ANSWER.frame_bytes_max)?;
+        match frame.kind {
+            Kind::Welcome => {
+                self.welcome = Some(Welcome::from_payload(&payload)?);
+                Ok(())
+            }
+            Kind::Download => {
+                self.download = Download::from_payload(&payload)?.id;
+                Ok(())
+            }
+            Kind::Table => self.header(&TableHeader::from_payload(&payload)?),
+            Kind::Partition => {
+                let mark = PartitionMark::from_payload(&payload)?;
+                let table = self.plan.table(mark.table).ok_or_else(|| unknown_table(mark.table))?;
+                self.turn_to(table)?;
+                self.partition(table, &mark)?;
+                self.turn_to(table)
+            }
+            Kind::Rows => self.rows_frame(&payload),
+            Kind::Watermarks => {
+                self.watermarks = Some(Watermarks::from_payload(&payload)?);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn header(&mut self, header: &TableHeader) -> Result<(), Error> {
+        let table = self.plan.table(header.table).ok_or_else(|| unknown_table(header.table))?;
+        if *header != table.header {
+            let what = format!("table {:?} comes with other columns than the model has", header.name);
+            return Err(Error::Unexpected { what });
+        }
+        self.turn_to(table)
+    }
+
+    /// Makes this the table whose rows are stored, and finds out whether that can be done without looking left and right.
+    fn turn_to(&mut self, table: &'a TablePlan) -> Result<(), Error> {
+        self.table = Some(table);
+        self.rows.set_applying(Some(table.number))?;
+        let number = table.number;
+        let pending = table.is_tracked() && self.rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.log()))?;
+        let held = self.rows.any(&format!("SELECT 1 FROM \"hw_held\" WHERE \"table\" = {number}"))?;
+        let conflicts =
+            self.rows.any(&format!("SELECT 1 FROM \"hw_conflict\" WHERE \"table\" = {number} AND \"is_open\" = 1"))?;
+        let watched = !self.touched.is_whole(table);
+        self.is_plain = !(pending || held || conflicts || watched || self.has_displaced);
+        Ok(())
+    }
+
+    fn rows_frame(&mut self, payload: &[u8]) -> Result<(), Error> {
+        let Some(table) = self.table else {
+            return Err(Error::Unexpected { what: "rows come before their table".to_owned() });
+        };
+        let mut upsert = self.rows.prepare(&table.sql.upsert)?;
+        let mut scratch = Scratch::default();
+        let mut reader = RowsReader::new(payload);
+        while let Some(op) = reader.next_op()? {
+            if op == RowOp::Delete {
+                let key = read_row(reader.row(), &table.key_types, usize::MAX, None)?;
+                self.applied.deletions += 1;
+                self.delete(table, &key)?;
+                continue;
+            }
+            self.applied.rows += 1;
+            let start = reader.row().clone();
+            if self.is_plain && store_plain(table, &mut upsert, reader.row(), &mut scratch)? == Placed::Done {
+                continue;
+            }
+            *reader.row() = start;
+            let row = read_row(reader.row(), &table.types, usize::MAX, None)?;
+            self.store(table, &row)?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Applied, Error> {
+        if self.is_restart {
+            self.sweep()?;
+        }
+        self.return_displaced()?;
+        for table in &self.plan.tables {
+            for key in settle_held(&self.rows, table)? {
+                self.touched.row(table, &key);
+            }
+        }
+        self.check_foreign_keys()?;
+        self.rows.set_applying(None)?;
+        let connection = self.rows.connection;
+        let (Some(welcome), Some(watermarks)) = (&self.welcome, &self.watermarks) else {
+            return Err(Error::Unexpected { what: "the download lacks its WELCOME or its WATERMARKS".to_owned() });
+        };
+        write_watermarks(connection, watermarks)?;
+        connection.execute("DELETE FROM \"hw_staged\"", []).while_doing("emptying the staging table")?;
+        State::set_applied(connection, welcome, self.download, self.now)?;
+        Ok(self.applied)
+    }
+}
+
+/// Stores a row straight from the frame.
+fn store_plain<'p>(
+    table: &TablePlan,
+    upsert: &mut CachedStatement<'_>,
+    reader: &mut Reader<'p>,
+    scratch: &mut Scratch,
+) -> Result<Placed, Error> {
+    let mut cells = RowReader::new(reader, &table.types, usize::MAX)?;
+    let mut place = 1;
+    while let Some(cell) = cells.next_cell()? {
+        let value: ValueRef<'p> = match cell {
+            Cell::Value(value) => value,
+            Cell::Same => {
+                return Err(Error::Unexpected { what: "a downloaded row refers to an image before it".to_owned() });
+            }
+        };
+        upsert.raw_bind_parameter(place, Bound(encode(value, scratch))).while_doing("storing a row")?;
+        place += 1;
+    }
+    placed(upsert.raw_execute())
+}
+
+fn unknown_table(number: u32) -> Error {
+    Error::Unexpected { what: format!("table {number} comes down, which the model does not have") }
+}

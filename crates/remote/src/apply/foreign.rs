@@ -1,0 +1,236 @@
+//! Foreign keys after a download: what it touched is checked before it commits.
+//!
+//! Rows that came down are looked up by their keys as long as they are few, else their tables are read whole. Rows that refer to a row
+//! that went are found through a temporary table of the keys that went.
+
+use std::collections::HashSet;
+
+use headwater_model::Reference;
+use headwater_model::sql::quote;
+use headwater_protocol::message::{Refusal, RefusalCode};
+use rusqlite::{Connection, params_from_iter};
+
+use super::Apply;
+use crate::error::{Error, While};
+use crate::local::{Local, from_wire, to_wire};
+use crate::plan::{Plan, TablePlan};
+use crate::rows::Rows;
+
+/// How many keys of rows are remembered; with more, their tables are read whole.
+const KEYS_MAX: usize = 10_000;
+/// How many rows are dealt with at a time.
+const BATCH: usize = 500;
+
+/// What a download has touched, as far as foreign keys are concerned.
+#[derive(Debug)]
+pub(super) struct Touched {
+    /// Rows that refer to others.
+    rows: HashSet<(u32, Vec<u8>)>,
+    /// Tables whose rows are all to be looked at.
+    whole: Vec<bool>,
+    /// Tables whose rows others refer to, and of which some went.
+    gone: Vec<bool>,
+    refers: Vec<bool>,
+    /// Tables to which others refer by columns that are not the key: a row that is stored may have lost its old values.
+    by_value: Vec<bool>,
+}
+
+impl Touched {
+    pub(super) fn new(connection: &Connection, plan: &Plan) -> Result<Touched, Error> {
+        let count = plan.tables.len();
+        let refers: Vec<bool> = plan.tables.iter().map(|table| !table.references.is_empty()).collect();
+        let mut by_value = vec![false; count];
+        for reference in plan.tables.iter().flat_map(|table| &table.references) {
+            by_value[reference.table] |= reference.target != plan.tables[reference.table].table.key;
+        }
+        for table in plan.tables.iter().filter(|table| table.is_parent) {
+            let (name, keys) = (gone_name(table), table.keys("").join(", "));
+            let sql = format!(
+                "CREATE TEMP TABLE IF NOT EXISTS {name} ({keys}, PRIMARY KEY ({keys})) WITHOUT ROWID; DELETE FROM temp.{name}"
+            );
+            connection.execute_batch(&sql).while_doing("beginning to apply a download")?;
+        }
+        Ok(Touched { rows: HashSet::new(), whole: vec![false; count], gone: vec![false; count], refers, by_value })
+    }
+
+    /// Whether single rows of a table need not be reported any more.
+    pub(super) fn is_whole(&self, table: &TablePlan) -> bool {
+        let number = table.number as usize;
+        (self.whole[number] || !self.refers[number]) && (self.gone[number] || !self.by_value[number])
+    }
+
+    /// Every row of a table may have come or gone.
+    pub(super) fn all_of(&mut self, table: &TablePlan) {
+        self.whole[table.number as usize] = true;
+        if table.is_parent {
+            self.gone[table.number as usize] = true;
+        }
+    }
+
+    /// A row was stored.
+    pub(super) fn row(&mut self, table: &TablePlan, key: &[u8]) {
+        if self.is_whole(table) {
+            return;
+        }
+        self.gone[table.number as usize] |= self.by_value[table.number as usize];
+        if self.rows.len() >= KEYS_MAX {
+            self.whole[table.number as usize] = true;
+            self.rows.retain(|(number, _)| *number != table.number);
+        } else {
+            self.rows.insert((table.number, key.to_vec()));
+        }
+    }
+
+    /// A row went.
+    pub(super) fn gone(&mut self, rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
+        if !table.is_parent {
+            return Ok(());
+        }
+        self.gone[table.number as usize] = true;
+        let places: Vec<&str> = key.iter().map(|_| "?").collect();
+        let sql = format!("INSERT OR IGNORE INTO temp.{} VALUES ({})", gone_name(table), places.join(", "));
+        rows.execute(&sql, key).map(drop)
+    }
+}
+
+fn gone_name(table: &TablePlan) -> String {
+    format!("\"hw_gone_{}\"", table.number)
+}
+
+impl Apply<'_> {
+    /// Makes every foreign key hold that this download may have broken. Each step sets a pending change aside or takes a row out, so
+    /// there is an end.
+    pub(super) fn check_foreign_keys(&mut self) -> Result<(), Error> {
+        loop {
+            let mut found = false;
+            for table in &self.plan.tables {
+                for reference in &table.references {
+                    for key in self.orphans(table, reference)? {
+                        found = true;
+                        self.rows.set_applying(Some(table.number))?;
+                        self.adopt(table, reference, &key)?;
+                    }
+                }
+            }
+            if !found {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Keys of rows whose parent is missing, as far as this download may have caused it; a batch of them.
+    fn orphans(&self, table: &TablePlan, reference: &Reference) -> Result<Vec<Vec<Local>>, Error> {
+        let Some(parent) = self.plan.tables.get(reference.table) else {
+            return Ok(Vec::new());
+        };
+        let orphan = orphan_condition(table, parent, reference);
+        let select = format!("SELECT {} FROM {} AS c WHERE {orphan}", prefixed(&table.keys(""), "c"), table.name());
+        let is_gone = self.touched.gone[reference.table];
+        let by_key = reference.target == parent.table.key;
+        let parent_whole = is_gone && (self.touched.whole[reference.table] || !by_key);
+        if self.touched.whole[table.number as usize] || parent_whole {
+            return self.keys(&format!("{select} LIMIT {BATCH}"), table, &[]);
+        }
+        let mut orphans = Vec::new();
+        if is_gone {
+            let columns = prefixed(&names(table, &reference.columns), "c");
+            let sql = format!(
+                "{select} AND ({columns}) IN (SELECT {} FROM temp.{}) LIMIT {BATCH}",
+                parent.keys("").join(", "),
+                gone_name(parent)
+            );
+            orphans = self.keys(&sql, table, &[])?;
+        }
+        let by_key: Vec<String> =
+            table.keys("").iter().zip(1..).map(|(key, place)| format!("c.{key} = ?{place}")).collect();
+        let sql = format!("{select} AND {}", by_key.join(" AND "));
+        for (number, key) in &self.touched.rows {
+            if *number == table.number && orphans.len() < BATCH {
+                orphans.extend(self.keys(&sql, table, &from_wire(&self.rows.key_of_bytes(table, key)?))?);
+            }
+        }
+        orphans.dedup();
+        Ok(orphans)
+    }
+
+    fn keys(&self, sql: &str, table: &TablePlan, values: &[Local]) -> Result<Vec<Vec<Local>>, Error> {
+        let mut select = self.rows.prepare(sql)?;
+        let read = |row: &rusqlite::Row<'_>| (0..table.key_types.len()).map(|index| Local::read(row, index)).collect();
+        let found = select.query_map(params_from_iter(values), read);
+        found.and_then(Iterator::collect).while_doing("checking foreign keys")
+    }
+
+    /// Deals with a row whose parent is missing: sets its pending change aside, or the pending deletion of its parent; where there is
+    /// neither, the row is held until its parent comes.
+    fn adopt(&mut self, table: &TablePlan, reference: &Reference, key: &[Local]) -> Result<(), Error> {
+        if let Some(pending) = self.rows.pending(table, key)?.filter(|pending| !pending.is_nothing()) {
+            let message = format!("the row of {} that it refers to is gone", self.parent_name(reference));
+            return self.set_aside(table, &pending, &Refusal { code: RefusalCode::ForeignKey, message }, None);
+        }
+        let Some(row) = self.rows.select(table, key)? else {
+            return Ok(());
+        };
+        if self.restore_parent(table, reference, &row)? {
+            return Ok(());
+        }
+        tracing::warn!(
+            table = table.table.name,
+            "a downloaded row refers to a row that is not here; it is held and tried again"
+        );
+        let wire = to_wire(&row, &table.types);
+        self.rows.set_applying(Some(table.number))?;
+        self.remove(table, key)?;
+        self.applied.not_stored += 1;
+        self.rows.hold(table, &table.key_bytes(&table.key_of(&wire)), Some(&wire))
+    }
+
+    /// Sets aside the pending change that deleted the parent of a row, or took its key or unique value; whether there is one.
+    fn restore_parent(&mut self, table: &TablePlan, reference: &Reference, row: &[Local]) -> Result<bool, Error> {
+        let plan = self.plan;
+        let Some(parent) = plan.tables.get(reference.table).filter(|parent| parent.is_tracked()) else {
+            return Ok(false);
+        };
+        let condition: Vec<String> = reference
+            .target
+            .iter()
+            .zip(1..)
+            .map(|(place, number)| {
+                let prefix = if parent.table.key.contains(place) { "k_" } else { "o_" };
+                format!("l.{} = ?{number}", quote(&format!("{prefix}{}", parent.table.columns[*place].name)))
+            })
+            .collect();
+        let values: Vec<Local> = reference.columns.iter().filter_map(|&place| row.get(place).cloned()).collect();
+        let found =
+            self.pending_where(parent, &format!("l.\"existed\" = 1 AND {}", condition.join(" AND ")), &values)?;
+        let Some(pending) = found.into_iter().find(|pending| !pending.is_nothing()) else {
+            return Ok(false);
+        };
+        let message = format!("a downloaded row of {} refers to it", table.name());
+        self.rows.set_applying(Some(parent.number))?;
+        self.set_aside(parent, &pending, &Refusal { code: RefusalCode::ForeignKey, message }, None)?;
+        Ok(true)
+    }
+
+    fn parent_name(&self, reference: &Reference) -> String {
+        self.plan.tables.get(reference.table).map(TablePlan::name).unwrap_or_default()
+    }
+}
+
+fn orphan_condition(table: &TablePlan, parent: &TablePlan, reference: &Reference) -> String {
+    let own = names(table, &reference.columns);
+    let some: Vec<String> = own.iter().map(|name| format!("c.{name} IS NOT NULL")).collect();
+    let same: Vec<String> = names(parent, &reference.target)
+        .iter()
+        .zip(&own)
+        .map(|(target, own)| format!("p.{target} = c.{own}"))
+        .collect();
+    format!("{} AND NOT EXISTS (SELECT 1 FROM {} AS p WHERE {})", some.join(" AND "), parent.name(), same.join(" AND "))
+}
+
+fn names(table: &TablePlan, places: &[usize]) -> Vec<String> {
+    places.iter().map(|&place| quote(&table.table.columns[place].name)).collect()
+}
+
+fn prefixed(names: &[String], prefix: &str) -> String {
+    names.iter().map(|name| format!("{prefix}.{name}")).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,298 @@
+//! One downloaded row or deletion, and whatever stands in its way.
+
+use headwater_model::ConflictRule;
+use headwater_protocol::message::{Refusal, RefusalCode};
+use headwater_protocol::{Row, Value};
+use rusqlite::{OptionalExtension, params, params_from_iter};
+
+use super::Apply;
+use crate::error::{Error, While};
+use crate::local::{Local, from_wire, readable, to_wire};
+use crate::plan::{TablePlan, decoded};
+use crate::rows::{Pending, Placed};
+
+/// How many rows are asked for at a time where each is dealt with on its own.
+const BATCH: u32 = 100;
+
+impl Apply<'_> {
+    /// Stores a downloaded row.
+    pub(super) fn store(&mut self, table: &TablePlan, row: &Row) -> Result<(), Error> {
+        let key = table.key_of(row);
+        let (key_row, key_bytes, local) = (from_wire(&key), table.key_bytes(&key), from_wire(row));
+        self.close_conflict(table, &key_bytes, Some(&local))?;
+        match self.rows.pending(table, &key_row)? {
+            None => self.place(table, &key_bytes, row, &local),
+            Some(pending) if pending.is_nothing() || self.is_row(table, pending.new.as_ref(), row) => {
+                self.forget(table, &key_row, &key_bytes)?;
+                self.place(table, &key_bytes, row, &local)
+            }
+            Some(pending) => self.store_beside(table, &pending, &key_bytes, row, &local),
+        }
+    }
+
+    /// Makes a downloaded deletion.
+    pub(super) fn delete(&mut self, table: &TablePlan, key: &[Value]) -> Result<(), Error> {
+        let (key_row, key_bytes) = (from_wire(key), table.key_bytes(key));
+        self.close_conflict(table, &key_bytes, None)?;
+        match self.rows.pending(table, &key_row)? {
+            Some(pending) if !pending.is_nothing() && pending.new.is_some() => {
+                if pending.old.is_none() {
+                    // The change is an insert: that the consolidated database has no such row is what it expects.
+                    return self.rows.release(table, &key_bytes);
+                }
+                self.applied.held += 1;
+                self.rows.hold(table, &key_bytes, None)
+            }
+            pending => {
+                if pending.is_some() {
+                    self.forget(table, &key_row, &key_bytes)?;
+                }
+                self.rows.release(table, &key_bytes)?;
+                self.undisplace(table, &key_bytes)?;
+                self.remove(table, &key_row).map(drop)
+            }
+        }
+    }
+
+    /// Keeps a downloaded row beside a pending change, merged into it as far as the rule allows.
+    fn store_beside(
+        &mut self,
+        table: &TablePlan,
+        pending: &Pending,
+        key: &[u8],
+        row: &Row,
+        local: &[Local],
+    ) -> Result<(), Error> {
+        if self.is_row(table, pending.old.as_ref(), row) {
+            return self.rows.release(table, key);
+        }
+        if let (ConflictRule::Merge(_), Some(old), Some(new)) = (table.table.conflict, &pending.old, &pending.new)
+            && self.merge(table, key, old, new, local)?
+        {
+            return self.rows.release(table, key);
+        }
+        self.applied.held += 1;
+        self.rows.hold(table, key, Some(row))
+    }
+
+    /// Columns that the pending change left alone take the downloaded value, in the row and in the old image. Whether that was all
+    /// there was to take.
+    fn merge(
+        &mut self,
+        table: &TablePlan,
+        key: &[u8],
+        old: &[Local],
+        new: &[Local],
+        came: &[Local],
+    ) -> Result<bool, Error> {
+        let (mut merged_old, mut merged_new, mut is_all) = (old.to_vec(), new.to_vec(), true);
+        for (place, value) in came.iter().enumerate() {
+            if old[place] == new[place] {
+                merged_old[place] = value.clone();
+                merged_new[place] = value.clone();
+            } else if old[place] != *value {
+                is_all = false;
+            }
+        }
+        if merged_new == new {
+            return Ok(is_all);
+        }
+        if self.rows.update(table, &merged_new)? != Placed::Done {
+            return Ok(false);
+        }
+        self.rows.execute(&table.sql.set_old, &merged_old)?;
+        self.touched.row(table, key);
+        Ok(is_all)
+    }
+
+    /// Whether an image is this downloaded row, as it would travel.
+    fn is_row(&self, table: &TablePlan, image: Option<&Vec<Local>>, row: &Row) -> bool {
+        image.is_some_and(|image| table.row_bytes(&to_wire(image, &table.types)) == table.row_bytes(row))
+    }
+
+    fn forget(&self, table: &TablePlan, key_row: &[Local], key: &[u8]) -> Result<(), Error> {
+        self.rows.forget(table, key_row)?;
+        self.rows.drop_note(table, key)
+    }
+
+    /// Stores a row that no pending change of its own key forbids.
+    fn place(&mut self, table: &TablePlan, key: &[u8], row: &Row, local: &[Local]) -> Result<(), Error> {
+        // Each unique index can have one row in the way at most, or else it would not be unique.
+        for _ in 0..=table.uniques.len() {
+            match self.rows.upsert(table, local)? {
+                Placed::Done => {
+                    self.rows.release(table, key)?;
+                    self.undisplace(table, key)?;
+                    self.touched.row(table, key);
+                    return Ok(());
+                }
+                Placed::InTheWay if self.clear_way(table, local)? => {}
+                Placed::InTheWay => break,
+                Placed::Refused(reason) => {
+                    tracing::warn!(
+                        table = table.table.name,
+                        reason,
+                        "a downloaded row is not taken; it is held and tried again"
+                    );
+                    break;
+                }
+            }
+        }
+        self.applied.not_stored += 1;
+        self.rows.hold(table, key, Some(row))
+    }
+
+    /// Makes way for a row by its unique values; whether there was anything in the way.
+    fn clear_way(&mut self, table: &TablePlan, local: &[Local]) -> Result<bool, Error> {
+        let mut any = false;
+        for sql in &table.sql.in_the_way {
+            for key in self.keys_by(sql, table, local)? {
+                any = true;
+                match self.rows.pending(table, &key)? {
+                    Some(pending) if !pending.is_nothing() => {
+                        let message = "a downloaded row has one of its unique values".to_owned();
+                        self.set_aside(table, &pending, &Refusal { code: RefusalCode::Unique, message }, None)?;
+                    }
+                    _ => self.displace(table, &key)?,
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    fn keys_by(&self, sql: &str, table: &TablePlan, row: &[Local]) -> Result<Vec<Vec<Local>>, Error> {
+        let mut select = self.rows.prepare(sql)?;
+        for place in 1..=select.parameter_count() {
+            if let Some(value) = row.get(place - 1) {
+                select.raw_bind_parameter(place, value).while_doing("looking for rows in the way")?;
+            }
+        }
+        let mut found = select.raw_query();
+        let mut keys = Vec::new();
+        while let Some(row) = found.next().while_doing("looking for rows in the way")? {
+            let key = (0..table.key_types.len()).map(|index| Local::read(row, index)).collect::<Result<_, _>>();
+            keys.push(key.while_doing("looking for rows in the way")?);
+        }
+        Ok(keys)
+    }
+
+    /// Takes a pending change out of the tables and the log and puts it on the list of those set aside, with both images. Its row is
+    /// then as it came down last, unless that lies in the partition `left`.
+    pub(super) fn set_aside(
+        &mut self,
+        table: &TablePlan,
+        pending: &Pending,
+        refusal: &Refusal,
+        left: Option<&[Value]>,
+    ) -> Result<(), Error> {
+        self.applied.set_aside += 1;
+        let key = table.key_bytes(&to_wire(&pending.key, &table.key_types));
+        self.rows.note_aside(table, pending, refusal, false, self.now)?;
+        self.rows.forget(table, &pending.key)?;
+        let held = self.rows.held(table, &key)?;
+        self.rows.release(table, &key)?;
+        self.remove(table, &pending.key)?;
+        let last = match held {
+            Some(image) => image,
+            None => pending.old.as_ref().map(|old| to_wire(old, &table.types)),
+        };
+        match last {
+            Some(row) if left.is_none_or(|partition| !table.lies_in(&row, partition)) => {
+                if self.rows.upsert(table, &from_wire(&row))? == Placed::Done {
+                    self.touched.row(table, &key);
+                    Ok(())
+                } else {
+                    self.keep_displaced(table, &key, &table.row_bytes(&row))
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes a row, and notes that what refers to it must be looked at.
+    pub(super) fn remove(&mut self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
+        let removed = self.rows.delete(table, key)?;
+        if removed {
+            self.touched.gone(&self.rows, table, key)?;
+        }
+        Ok(removed)
+    }
+
+    /// Lets a row step aside: its own new version, or its deletion, comes later in this download.
+    fn displace(&mut self, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
+        let Some(row) = self.rows.select(table, key)? else {
+            return Ok(());
+        };
+        let key_bytes = table.key_bytes(&to_wire(key, &table.key_types));
+        let image = table.row_bytes(&to_wire(&row, &table.types));
+        self.remove(table, key)?;
+        self.keep_displaced(table, &key_bytes, &image)
+    }
+
+    fn keep_displaced(&mut self, table: &TablePlan, key: &[u8], image: &[u8]) -> Result<(), Error> {
+        self.has_displaced = true;
+        self.is_plain = false;
+        let sql = "INSERT OR REPLACE INTO temp.\"hw_displaced\" (\"table\", \"key\", \"image\") VALUES (?, ?, ?)";
+        self.rows
+            .prepare(sql)?
+            .execute(params![table.number, key, image])
+            .while_doing("moving a row out of the way")
+            .map(drop)
+    }
+
+    fn undisplace(&self, table: &TablePlan, key: &[u8]) -> Result<(), Error> {
+        if !self.has_displaced {
+            return Ok(());
+        }
+        let sql = "DELETE FROM temp.\"hw_displaced\" WHERE \"table\" = ? AND \"key\" = ?";
+        self.rows.prepare(sql)?.execute(params![table.number, key]).while_doing("moving a row back").map(drop)
+    }
+
+    /// Puts the rows back that stepped aside and did not come down anew. What still finds no place is held.
+    pub(super) fn return_displaced(&mut self) -> Result<(), Error> {
+        while self.has_displaced {
+            let sql = "SELECT \"table\", \"key\", \"image\" FROM temp.\"hw_displaced\" LIMIT 1";
+            let next: Option<(u32, Vec<u8>, Vec<u8>)> = self
+                .rows
+                .prepare(sql)?
+                .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+                .optional()
+                .while_doing("moving rows back")?;
+            let Some((number, key, image)) = next else {
+                break;
+            };
+            let table = self.plan.table(number).ok_or_else(|| Error::damaged("a row of no table stepped aside"))?;
+            self.undisplace(table, &key)?;
+            self.rows.set_applying(Some(number))?;
+            let row = decoded(&table.types, &image)?;
+            if self.rows.upsert(table, &from_wire(&row))? == Placed::Done {
+                self.touched.row(table, &key);
+            } else {
+                self.applied.not_stored += 1;
+                self.rows.hold(table, &key, Some(&row))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Open changes that meet a condition, a batch at a time. Each must be dealt with so that it does not meet it any more.
+    pub(super) fn pending_where(
+        &self,
+        table: &TablePlan,
+        condition: &str,
+        values: &[Local],
+    ) -> Result<Vec<Pending>, Error> {
+        let sql = format!("{} LIMIT {BATCH}", table.sql.changes_where(condition));
+        let mut select = self.rows.prepare(&sql)?;
+        let found = select.query_map(params_from_iter(values), |row| Pending::read(table, row));
+        found.and_then(Iterator::collect).while_doing("reading the log")
+    }
+
+    /// Fills the downloaded row into the record of its conflict.
+    fn close_conflict(&self, table: &TablePlan, key: &[u8], row: Option<&[Local]>) -> Result<(), Error> {
+        let text = row.map(|row| readable(table.names(), row));
+        let sql = "UPDATE \"hw_conflict\" SET \"result_text\" = ?, \"is_open\" = 0 \
+                   WHERE \"table\" = ? AND \"key\" = ? AND \"is_open\" = 1";
+        self.rows.prepare(sql)?.execute(params![text, table.number, key]).while_doing("recording a conflict").map(drop)
+    }
+}

@@ -1,0 +1,278 @@
+//! Cutting an upload: the net changes since the last one, encoded and frozen in one transaction, and the way back.
+//!
+//! A frozen upload is bytes: whatever happens to the tables afterwards, a retry sends the same frames under the same number. Its
+//! entries stay in the log, marked with that number, until a receipt says what became of them.
+//!
+//! *Caveats.* An upload is cut at [`UPLOAD_BYTES_MAX`]; what is left goes under the next number, by another sync.
+
+use headwater_model::sql::quote;
+use headwater_protocol::message::{Change, Refusal, RefusalCode, UploadEnd};
+use headwater_protocol::upload::Digest;
+use headwater_protocol::{Kind, Limits};
+use rusqlite::{Connection, params, params_from_iter};
+
+use crate::database::Database;
+use crate::error::{Error, While};
+use crate::local::{Local, to_wire};
+use crate::plan::{Plan, TablePlan};
+use crate::rows::{Pending, Rows};
+use crate::state::State;
+
+/// How full a frame of changes gets before it is closed.
+const FRAME_BYTES_TARGET: usize = 64 * 1024;
+/// How large an upload gets before it is closed: half of what a server takes.
+const UPLOAD_BYTES_MAX: u64 = Limits::REQUEST.total_bytes_max / 2;
+/// How large a change may be: what a server takes in a frame, less its own few bytes.
+const CHANGE_BYTES_MAX: usize = Limits::REQUEST.frame_bytes_max - 1024;
+
+/// Cuts an upload, unless one is cut already; `None`: nothing has changed.
+pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Option<UploadEnd>, Error> {
+    database.write("cutting an upload", |connection| {
+        let state = State::read(connection)?;
+        if state.frozen.is_some() {
+            return Ok(state.frozen);
+        }
+        let rows = Rows { connection };
+        wake(&rows, plan)?;
+        for table in plan.tracked() {
+            forget_nothing(&rows, table)?;
+            settle_held(&rows, table)?;
+        }
+        rows.set_applying(None)?;
+        let sequence = state.upload_sequence + 1;
+        let mut writer = UploadWriter { connection, digest: Digest::new(), frames: 0, changes: 0, bytes: 0 };
+        for table in plan.tracked() {
+            writer.table(&rows, table, sequence, now)?;
+        }
+        if writer.changes == 0 {
+            return Ok(None);
+        }
+        let end = UploadEnd { sequence, changes: writer.changes, digest: writer.digest.finish() };
+        State::set_frozen(connection, Some(&end))?;
+        Ok(Some(end))
+    })
+}
+
+/// Undoes the cutting: an upload that was refused whole used no number, and its changes are open again with their first old images.
+pub(crate) fn thaw(connection: &Connection, plan: &Plan) -> Result<(), Error> {
+    let Some(end) = State::read(connection)?.frozen else {
+        return Ok(());
+    };
+    for table in plan.tracked() {
+        reopen(connection, table, end.sequence, "1 = 1", &[])?;
+    }
+    connection.execute("DELETE FROM \"hw_upload\"", []).while_doing("thawing an upload")?;
+    State::set_frozen(connection, None)
+}
+
+/// Moves frozen entries that meet a condition (on the log `f`, with parameters from ?1) back among the open ones. Where the key was
+/// changed again since, the frozen entry's old image is the first and stays.
+pub(crate) fn reopen(
+    connection: &Connection,
+    table: &TablePlan,
+    sequence: u64,
+    condition: &str,
+    key: &[Local],
+) -> Result<(), Error> {
+    let log = table.log();
+    let columns: Vec<String> = log_columns(table);
+    let (names, values) =
+        (columns.join(", "), columns.iter().map(|name| format!("f.{name}")).collect::<Vec<_>>().join(", "));
+    let frozen = format!("FROM {log} AS f WHERE f.\"upload\" = {sequence} AND {condition}");
+    let back = format!("INSERT OR REPLACE INTO {log} (\"upload\", {names}, \"aside\") SELECT 0, {values}, 0 {frozen}");
+    connection.execute(&back, params_from_iter(key)).while_doing("reopening a change")?;
+    let gone = format!("DELETE FROM {log} AS f WHERE f.\"upload\" = {sequence} AND {condition}");
+    connection.execute(&gone, params_from_iter(key)).while_doing("reopening a change").map(drop)
+}
+
+/// The columns of the log, its number and mark aside.
+fn log_columns(table: &TablePlan) -> Vec<String> {
+    let mut columns = table.keys("k_");
+    columns.push("\"existed\"".to_owned());
+    columns.extend(table.others().map(|name| quote(&format!("o_{name}"))));
+    columns
+}
+
+/// A change set aside is sent again once its row is changed again: it is compared with the image that was refused.
+fn wake(rows: &Rows<'_>, plan: &Plan) -> Result<(), Error> {
+    let mut after = 0i64;
+    loop {
+        let sql = "SELECT \"id\", \"table\", \"key\", \"in_place\", \"new\" FROM \"hw_set_aside\" WHERE \"id\" > ? ORDER BY \"id\" LIMIT 1";
+        type Note = (i64, u32, Vec<u8>, bool, Option<Vec<u8>>);
+        let read = |row: &rusqlite::Row<'_>| -> rusqlite::Result<Note> {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+        };
+        let found = rusqlite::OptionalExtension::optional(rows.prepare(sql)?.query_row([after], read));
+        let Some((id, number, key, in_place, refused)) = found.while_doing("reading what is set aside")? else {
+            return Ok(());
+        };
+        after = id;
+        let Some(table) = plan.table(number) else {
+            continue;
+        };
+        let key_row = crate::local::from_wire(&rows.key_of_bytes(table, &key)?);
+        let Some(pending) = rows.pending(table, &key_row)? else {
+            if in_place {
+                rows.drop_note(table, &key)?;
+            }
+            continue;
+        };
+        let image = pending.new.as_ref().map(|row| table.row_bytes(&to_wire(row, &table.types)));
+        if !in_place || image != refused || pending.aside == 0 {
+            set_aside_mark(rows.connection, table, &pending.key, 0)?;
+            rows.drop_note(table, &key)?;
+        }
+    }
+}
+
+/// Marks the open change of a key as refused with this code; 0 takes the mark off.
+pub(crate) fn set_aside_mark(
+    connection: &Connection,
+    table: &TablePlan,
+    key: &[Local],
+    code: u16,
+) -> Result<(), Error> {
+    let condition: Vec<String> =
+        table.keys("k_").iter().zip(1..).map(|(name, place)| format!("{name} = ?{place}")).collect();
+    let sql =
+        format!("UPDATE {} SET \"aside\" = {code} WHERE \"upload\" = 0 AND {}", table.log(), condition.join(" AND "));
+    connection.execute(&sql, params_from_iter(key)).while_doing("marking a change").map(drop)
+}
+
+/// Takes entries out of the log whose row is as it was.
+fn forget_nothing(rows: &Rows<'_>, table: &TablePlan) -> Result<(), Error> {
+    let condition = is_nothing_condition(table);
+    let sql = format!("DELETE FROM {} AS l WHERE l.\"upload\" = 0 AND l.\"aside\" = 0 AND {condition}", table.log());
+    rows.execute(&sql, &[]).map(drop)
+}
+
+/// A condition on entries of the log `l`: their row is as it was.
+pub(crate) fn is_nothing_condition(table: &TablePlan) -> String {
+    let same_key: Vec<String> =
+        table.keys("").iter().zip(table.keys("k_")).map(|(own, logged)| format!("r.{own} = l.{logged}")).collect();
+    let row = format!("EXISTS (SELECT 1 FROM {} AS r WHERE {}", table.name(), same_key.join(" AND "));
+    let mut same = row.clone();
+    for name in table.others() {
+        let (own, old) = (quote(name), quote(&format!("o_{name}")));
+        same.push_str(&format!(" AND r.{own} IS l.{old} AND typeof(r.{own}) = typeof(l.{old})"));
+    }
+    format!("CASE l.\"existed\" WHEN 1 THEN {same}) ELSE NOT {row}) END")
+}
+
+/// Stores held rows whose keys have no pending change any more.
+pub(crate) fn settle_held(rows: &Rows<'_>, table: &TablePlan) -> Result<Vec<Vec<u8>>, Error> {
+    let mut settled = Vec::new();
+    let mut after = Vec::new();
+    loop {
+        let keys = rows.held_keys(table, &after, 100)?;
+        let Some(last) = keys.last() else {
+            return Ok(settled);
+        };
+        after.clone_from(last);
+        for key in keys {
+            let key_row = crate::local::from_wire(&rows.key_of_bytes(table, &key)?);
+            if rows.pending(table, &key_row)?.is_none() {
+                rows.set_applying(Some(table.number))?;
+                if rows.settle(table, &key)? == Some(crate::rows::Placed::Done) {
+                    settled.push(key);
+                }
+            }
+        }
+    }
+}
+
+struct UploadWriter<'c> {
+    connection: &'c Connection,
+    digest: Digest,
+    frames: i64,
+    changes: u64,
+    bytes: u64,
+}
+
+impl UploadWriter<'_> {
+    /// Writes the open changes of a table, in key order, and marks them as frozen.
+    fn table(&mut self, rows: &Rows<'_>, table: &TablePlan, sequence: u64, now: &str) -> Result<(), Error> {
+        if self.bytes >= UPLOAD_BYTES_MAX {
+            return Ok(());
+        }
+        let mut select = rows.prepare(&table.sql.open)?;
+        let mut open = select.query([]).while_doing("reading the log")?;
+        let mut too_large = Vec::new();
+        let mut payload = Vec::new();
+        let mut last = None;
+        while let Some(row) = open.next().while_doing("reading the log")? {
+            let pending = Pending::read(table, row).while_doing("reading the log")?;
+            let change = encoded(table, &pending);
+            if change.len() > CHANGE_BYTES_MAX {
+                too_large.push((pending, change.len()));
+                continue;
+            }
+            if last.is_none() {
+                let header = table.header.to_frame();
+                self.frame(Kind::Table, &header.payload(usize::MAX)?)?;
+            }
+            if !payload.is_empty() && payload.len() + change.len() > FRAME_BYTES_TARGET {
+                self.frame(Kind::Changes, &payload)?;
+                payload.clear();
+            }
+            payload.extend_from_slice(&change);
+            self.changes += 1;
+            last = Some(pending.key);
+            if self.bytes + payload.len() as u64 >= UPLOAD_BYTES_MAX {
+                break;
+            }
+        }
+        if !payload.is_empty() {
+            self.frame(Kind::Changes, &payload)?;
+        }
+        drop(open);
+        for (pending, bytes) in too_large {
+            let message = format!("the change takes {bytes} bytes, expected at most {CHANGE_BYTES_MAX}");
+            let refusal = Refusal { code: RefusalCode::RowTooLarge, message };
+            set_aside_mark(self.connection, table, &pending.key, refusal.code as u16)?;
+            rows.note_aside(table, &pending, &refusal, true, now)?;
+        }
+        last.map_or(Ok(()), |last| self.freeze(table, sequence, &last))
+    }
+
+    fn freeze(&self, table: &TablePlan, sequence: u64, last: &[Local]) -> Result<(), Error> {
+        let places: Vec<String> = (1..=last.len()).map(|place| format!("?{place}")).collect();
+        let sql = format!(
+            "UPDATE {} SET \"upload\" = {sequence} WHERE \"upload\" = 0 AND \"aside\" = 0 AND ({}) <= ({})",
+            table.log(),
+            table.keys("k_").join(", "),
+            places.join(", ")
+        );
+        self.connection.execute(&sql, params_from_iter(last)).while_doing("freezing the log").map(drop)
+    }
+
+    fn frame(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
+        self.digest.add(kind, payload);
+        self.bytes += payload.len() as u64;
+        self.frames += 1;
+        let sql = "INSERT INTO \"hw_upload\" (\"frame\", \"kind\", \"payload\") VALUES (?, ?, ?)";
+        let mut insert = self.connection.prepare_cached(sql).while_doing("staging an upload")?;
+        insert.execute(params![self.frames, kind as u8, payload]).while_doing("staging an upload").map(drop)
+    }
+}
+
+fn encoded(table: &TablePlan, pending: &Pending) -> Vec<u8> {
+    let image = |row: &Option<Vec<Local>>| row.as_ref().map(|row| to_wire(row, &table.types));
+    let mut out = Vec::new();
+    Change { old: image(&pending.old), new: image(&pending.new) }.write(&mut out, &table.types);
+    out
+}
+
+/// Reads the frozen upload's frames one after the other; `None` at the end.
+pub(crate) fn frozen_frame(connection: &Connection, number: i64) -> Result<Option<(Kind, Vec<u8>)>, Error> {
+    let sql = "SELECT \"kind\", \"payload\" FROM \"hw_upload\" WHERE \"frame\" = ?";
+    let mut select = connection.prepare_cached(sql).while_doing("reading the upload")?;
+    let found = rusqlite::OptionalExtension::optional(
+        select.query_row([number], |row| Ok((row.get::<_, u8>(0)?, row.get::<_, Vec<u8>>(1)?))),
+    );
+    let Some((kind, payload)) = found.while_doing("reading the upload")? else {
+        return Ok(None);
+    };
+    let kind = Kind::from_wire(kind).ok_or_else(|| Error::damaged(format!("hw_upload has a frame of kind {kind}")))?;
+    Ok(Some((kind, payload)))
+}

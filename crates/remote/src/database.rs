@@ -1,0 +1,147 @@
+//! The connection to a remote's file: its settings, its transactions, and patience with the application's own writers.
+//!
+//! The connection is ours alone. Foreign keys are not enforced on it (a download checks the keys that it touched before it commits),
+//! and every commit is synced: an upload must not leave before it is sure to be found again after a power failure.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use crate::error::{Error, While};
+
+/// How long we wait for other writers unless told otherwise.
+pub(crate) const BUSY_WAIT: Duration = Duration::from_secs(10);
+/// How many statements are kept prepared.
+const STATEMENTS_MAX: usize = 256;
+/// A write-ahead log that grew beyond this is cut back.
+const WAL_BYTES_MAX: i64 = 16 << 20;
+
+/// A remote's file, open.
+#[derive(Debug)]
+pub(crate) struct Database {
+    pub(crate) connection: Connection,
+    busy_wait: Duration,
+}
+
+impl Database {
+    /// Opens a file; `create`: makes it if there is none.
+    pub(crate) fn open(path: &Path, create: bool, busy_wait: Duration) -> Result<Database, Error> {
+        let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        if create {
+            flags |= OpenFlags::SQLITE_OPEN_CREATE;
+        }
+        let connection = Connection::open_with_flags(path, flags).while_doing("opening the file")?;
+        let database = Database { connection, busy_wait };
+        database.configure().while_doing("setting up the connection")?;
+        Ok(database)
+    }
+
+    fn configure(&self) -> rusqlite::Result<()> {
+        let connection = &self.connection;
+        connection.busy_timeout(self.busy_wait)?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
+        connection.pragma_update(None, "synchronous", "full")?;
+        connection.pragma_update(None, "foreign_keys", false)?;
+        connection.pragma_update(None, "recursive_triggers", false)?;
+        connection.pragma_update(None, "cache_size", -16_384)?;
+        connection.pragma_update_and_check(None, "journal_size_limit", WAL_BYTES_MAX, |_| Ok(()))
+    }
+
+    /// Runs `work` in one writing transaction: all of it takes place, or after an error nothing of it.
+    pub(crate) fn write<T>(
+        &self,
+        doing: &'static str,
+        work: impl FnOnce(&Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.patiently(doing, "BEGIN IMMEDIATE")?;
+        let open = Open(&self.connection);
+        crash::step(doing)?;
+        let result = work(&self.connection)?;
+        crash::step(doing)?;
+        self.patiently(doing, "COMMIT")?;
+        drop(open);
+        crash::step(doing)?;
+        Ok(result)
+    }
+
+    /// SQLite's own busy handler waits where it can; where it can't (a lock that would deadlock, a snapshot that is too old), we do.
+    fn patiently(&self, doing: &'static str, sql: &str) -> Result<(), Error> {
+        let start = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match self.connection.execute_batch(sql) {
+                Err(error) if is_busy(&error) => {
+                    let waited = start.elapsed();
+                    if waited >= self.busy_wait {
+                        return Err(Error::Busy { doing, waited });
+                    }
+                    std::thread::sleep(pause.min(self.busy_wait.saturating_sub(waited)));
+                    pause = (pause * 2).min(Duration::from_millis(100));
+                }
+                result => return result.while_doing(doing),
+            }
+        }
+    }
+
+    /// Moves what is committed from the write-ahead log into the file, as far as other readers let it. Never fails: it is tidying up.
+    pub(crate) fn checkpoint(&self) {
+        let done = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        if let Err(error) = done {
+            tracing::debug!(%error, "the write-ahead log was not cut back");
+        }
+    }
+}
+
+/// An open transaction, rolled back when it is dropped before its commit.
+struct Open<'a>(&'a Connection);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if !self.0.is_autocommit()
+            && let Err(error) = self.0.execute_batch("ROLLBACK")
+        {
+            tracing::warn!(%error, "a transaction could not be rolled back; SQLite does so when the file is opened again");
+        }
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// Crashes on demand, for the tests that stop at each durable step.
+pub(crate) mod crash {
+    use crate::Error;
+
+    #[cfg(test)]
+    thread_local! {
+        static STEPS_LEFT: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
+    }
+
+    /// After so many more steps, each step fails; `None`: never.
+    #[cfg(test)]
+    pub(crate) fn after(steps: Option<u32>) {
+        STEPS_LEFT.set(steps);
+    }
+
+    /// A step at which a crash would make a difference.
+    #[cfg(test)]
+    pub(crate) fn step(name: &'static str) -> Result<(), Error> {
+        match STEPS_LEFT.get() {
+            Some(0) => Err(Error::Crash(name)),
+            left => {
+                STEPS_LEFT.set(left.map(|left| left - 1));
+                Ok(())
+            }
+        }
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unnecessary_wraps, reason = "in tests it fails")]
+    #[inline]
+    pub(crate) fn step(_: &'static str) -> Result<(), Error> {
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! What can go wrong at a remote, whose fault it is, and whether to try again.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use headwater_protocol::DecodeError;
+use headwater_protocol::message::{Fault, ServerError};
+
+/// Why an operation on a remote failed. Whatever the error, the file is as it was before the sync, after its upload, or after both.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// SQLite refused.
+    #[error("SQLite refused while {doing}")]
+    Sqlite {
+        /// What was being done.
+        doing: &'static str,
+        /// SQLite's own reason.
+        source: rusqlite::Error,
+    },
+    /// Other programs kept the file locked for too long.
+    #[error(
+        "the file stayed locked by another program for {waited:?} while {doing}; end its transaction, or allow a longer busy_wait"
+    )]
+    Busy {
+        /// What was being done.
+        doing: &'static str,
+        /// How long it was tried.
+        waited: Duration,
+    },
+    /// The disk is full.
+    #[error("the disk is full (while {doing}); nothing is lost: make room and sync again")]
+    DiskFull {
+        /// What was being done.
+        doing: &'static str,
+    },
+    /// The file is no remote.
+    #[error("{path} is no remote; make one with `headwater remote create`")]
+    NotARemote {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is a remote already.
+    #[error("{path} is a remote already; choose another file, or go on with `headwater remote sync`")]
+    AlreadyARemote {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A table of the model exists already.
+    #[error(
+        "{path} already has a table {table:?}; a remote's tables are made from its model, so begin with a file without it"
+    )]
+    TableExists {
+        /// The file.
+        path: PathBuf,
+        /// The table.
+        table: String,
+    },
+    /// The file was made by another version of Headwater.
+    #[error("the file has layout {actual}, this version of Headwater reads layout {expected}")]
+    Layout {
+        /// The file's.
+        actual: i64,
+        /// Ours.
+        expected: i64,
+    },
+    /// What Headwater keeps in the file is not as it left it.
+    #[error("the file is damaged: {what}")]
+    Damaged {
+        /// What is wrong.
+        what: String,
+    },
+    /// The model can't be used.
+    #[error("the model is not usable: {0}")]
+    Model(String),
+    /// The server sent what the format doesn't allow.
+    #[error("the server's answer is malformed")]
+    Malformed(#[from] DecodeError),
+    /// The server's answer does not fit this remote.
+    #[error("the server's answer does not fit this remote: {what}")]
+    Unexpected {
+        /// What does not fit.
+        what: String,
+    },
+    /// The server says why there is no more.
+    #[error("the server says {}: {}", .0.code.name(), .0.message)]
+    Server(ServerError),
+    /// The server can't be reached, or the connection broke.
+    #[error("no whole answer from {server}; nothing is lost: sync again")]
+    Network {
+        /// The server.
+        server: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The server answered with an HTTP status that is none of ours.
+    #[error("{url} answered with HTTP status {status}: {text}")]
+    Http {
+        /// What was asked.
+        url: String,
+        /// The status.
+        status: u16,
+        /// The beginning of what came with it.
+        text: String,
+    },
+    /// The server's address or the certificates can't be used.
+    #[error("{what}")]
+    Configuration {
+        /// What is wrong, and what would be right.
+        what: String,
+    },
+    /// The caller asked to stop.
+    #[error("the sync was cancelled")]
+    Cancelled,
+    /// The test asked for a crash here.
+    #[cfg(test)]
+    #[error("crash at step {0}")]
+    Crash(&'static str),
+}
+
+impl Error {
+    /// The stable name, for logs and `--json`.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Sqlite { .. } => "sqlite",
+            Error::Busy { .. } => "busy",
+            Error::DiskFull { .. } => "disk_full",
+            Error::NotARemote { .. } => "not_a_remote",
+            Error::AlreadyARemote { .. } => "already_a_remote",
+            Error::TableExists { .. } => "table_exists",
+            Error::Layout { .. } => "layout",
+            Error::Damaged { .. } => "damaged",
+            Error::Model(_) => "model",
+            Error::Malformed(_) => "malformed_answer",
+            Error::Unexpected { .. } => "unexpected_answer",
+            Error::Server(error) => error.code.name(),
+            Error::Network { .. } => "network",
+            Error::Http { .. } => "http",
+            Error::Configuration { .. } => "configuration",
+            Error::Cancelled => "cancelled",
+            #[cfg(test)]
+            Error::Crash(_) => "crash",
+        }
+    }
+
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Error::Malformed(_) | Error::Unexpected { .. } => Fault::Server,
+            Error::Http { status, .. } if *status >= 500 => Fault::Server,
+            Error::Server(error) => error.code.fault(),
+            Error::Network { .. } | Error::Busy { .. } | Error::DiskFull { .. } | Error::Cancelled => {
+                Fault::Circumstance
+            }
+            _ => Fault::Remote,
+        }
+    }
+
+    /// Whether the same sync may succeed later without anybody's doing.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Error::Server(error) => error.code.is_retryable(),
+            Error::Http { status, .. } => matches!(status, 408 | 429 | 502..=504),
+            Error::Network { .. } | Error::Busy { .. } | Error::Malformed(_) => true,
+            _ => false,
+        }
+    }
+
+    /// When the server wants the remote back; `None`: the remote's own choice.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Error::Server(error) if error.retry_after_ms > 0 => {
+                Some(Duration::from_millis(error.retry_after_ms.into()))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn damaged(what: impl Into<String>) -> Error {
+        Error::Damaged { what: what.into() }
+    }
+}
+
+/// Says what was being done when SQLite refused.
+pub(crate) trait While<T> {
+    fn while_doing(self, doing: &'static str) -> Result<T, Error>;
+}
+
+impl<T> While<T> for rusqlite::Result<T> {
+    fn while_doing(self, doing: &'static str) -> Result<T, Error> {
+        self.map_err(|source| match source.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => Error::DiskFull { doing },
+            _ => Error::Sqlite { doing, source },
+        })
+    }
+}

@@ -1,0 +1,94 @@
+//! Takes the expressions out of a `CREATE UNIQUE INDEX` that an application wrote.
+//!
+//! SQLite's catalogue names an index's columns, but of an expression it has only the statement's text. The text is SQLite's own
+//! (it accepted it once), so it need not be checked, only cut in the right places: quotes, comments and parentheses are minded.
+
+/// The terms between the parentheses, and the condition of a partial index.
+///
+/// `CREATE UNIQUE INDEX i ON t (a, lower(b) DESC) WHERE c > 0` gives `a`, `lower(b)` and `c > 0`.
+pub(crate) fn terms(sql: &str) -> Option<(Vec<String>, Option<String>)> {
+    let open = find(sql, 0, '(')?;
+    let mut terms = Vec::new();
+    let mut start = open + 1;
+    loop {
+        let end = [find(sql, start, ','), find(sql, start, ')')].into_iter().flatten().min()?;
+        terms.push(without_order(sql.get(start..end)?.trim()).to_owned());
+        start = end + 1;
+        if sql[end..].starts_with(')') {
+            break;
+        }
+    }
+    let rest = sql.get(start..)?.trim();
+    let filter = rest.get(..5).filter(|word| word.eq_ignore_ascii_case("where")).map(|_| rest[5..].trim().to_owned());
+    Some((terms, filter))
+}
+
+fn without_order(term: &str) -> &str {
+    let cut = |word: &str| {
+        let start = term.len().checked_sub(word.len() + 1)?;
+        let (head, tail) = (term.get(..start)?, term.get(start..)?);
+        (tail.trim_start().eq_ignore_ascii_case(word) && tail.starts_with(char::is_whitespace)).then(|| head.trim_end())
+    };
+    cut("asc").or_else(|| cut("desc")).unwrap_or(term)
+}
+
+/// The first `mark` at or after `start` that stands outside of quotes, comments and parentheses opened since.
+fn find(sql: &str, start: usize, mark: char) -> Option<usize> {
+    let mut depth = 0u32;
+    let mut place = start;
+    while let Some(c) = sql.get(place..)?.chars().next() {
+        if c == mark && depth == 0 {
+            return Some(place);
+        }
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        place = past(sql, place, c)?;
+    }
+    None
+}
+
+/// Where the quotation, comment or character at `place` ends.
+fn past(sql: &str, place: usize, c: char) -> Option<usize> {
+    let rest = sql.get(place..)?;
+    let until = |end: &str, from: usize| rest.get(from..)?.find(end).map(|found| place + from + found + end.len());
+    match c {
+        '\'' | '"' | '`' => until(&c.to_string(), 1),
+        '[' => until("]", 1),
+        '-' if rest.starts_with("--") => Some(until("\n", 2).unwrap_or(sql.len())),
+        '/' if rest.starts_with("/*") => until("*/", 2),
+        _ => Some(place + c.len_utf8()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(sql: &str) -> (Vec<String>, Option<String>) {
+        terms(sql).expect(sql)
+    }
+
+    #[test]
+    fn terms_are_cut_where_sqlite_cuts_them() {
+        let strings = |terms: &[&str]| terms.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>();
+        assert_eq!(cut("CREATE UNIQUE INDEX i ON t (a, b)"), (strings(&["a", "b"]), None));
+        assert_eq!(
+            cut("CREATE UNIQUE INDEX \"i(\" ON \"t\"(coalesce(a, ')'), lower(b) DESC)where c > 0"),
+            (strings(&["coalesce(a, ')')", "lower(b)"]), Some("c > 0".to_owned()))
+        );
+        assert_eq!(
+            cut("CREATE UNIQUE INDEX i ON t (a /* , */ || 'it''s', [x,y] asc -- )\n)"),
+            (strings(&["a /* , */ || 'it''s'", "[x,y] asc -- )"]), None)
+        );
+    }
+
+    #[test]
+    fn what_is_no_index_gives_nothing() {
+        for sql in ["", "CREATE UNIQUE INDEX i ON t", "(a", "(a, 'b)", "("] {
+            assert_eq!(terms(sql), None, "{sql}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Making and opening a remote.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use headwater_model::{Model, remote_sql};
+
+use crate::database::{BUSY_WAIT, Database};
+use crate::error::{Error, While};
+use crate::plan::Plan;
+use crate::schema;
+use crate::state::State;
+
+/// A remote: one SQLite file that syncs.
+#[derive(Debug)]
+pub struct Remote {
+    pub(crate) path: PathBuf,
+    pub(crate) database: Database,
+    pub(crate) plan: Plan,
+}
+
+/// What a new remote is to be.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// The server's address, `https://...`.
+    pub server: String,
+    /// The user who syncs it.
+    pub user: String,
+    /// How long to wait for other programs that write to the file.
+    pub busy_wait: Duration,
+}
+
+impl CreateOptions {
+    /// A remote of this user at this server.
+    pub fn new(server: impl Into<String>, user: impl Into<String>) -> CreateOptions {
+        CreateOptions { server: server.into(), user: user.into(), busy_wait: BUSY_WAIT }
+    }
+}
+
+impl Remote {
+    /// Makes the tables of a model in a file, which is created if there is none, and a new remote ID. After an error the file is as
+    /// it was before.
+    pub fn create(path: impl AsRef<Path>, model: &Model, options: &CreateOptions) -> Result<Remote, Error> {
+        let path = path.as_ref().to_owned();
+        let model = Model::from_json(&model.to_json()).map_err(|error| Error::Model(error.to_string()))?;
+        let database = Database::open(&path, true, options.busy_wait)?;
+        let plan = Plan::new(model);
+        let state = State {
+            format: remote_sql::FORMAT,
+            remote_id: random()?,
+            secret: random()?,
+            server: options.server.clone(),
+            user: options.user.clone(),
+            model: plan.model.to_json(),
+            fingerprint: plan.model.fingerprint(),
+            incarnation: [0; 16],
+            note: [0; 16],
+            upload_sequence: 0,
+            download_applied: [0; 16],
+            frozen: None,
+            is_staged: false,
+            last_sync: None,
+        };
+        database.write("creating the remote", |connection| {
+            if schema::exists(connection, "hw_state")? {
+                return Err(Error::AlreadyARemote { path: path.clone() });
+            }
+            if let Some(table) = schema::existing_table(connection, &plan)? {
+                return Err(Error::TableExists { path: path.clone(), table });
+            }
+            schema::create(connection, &plan)?;
+            state.insert(connection)
+        })?;
+        Ok(Remote { path, database, plan })
+    }
+
+    /// Opens a remote, and puts its change tracking in order where the application's own unique indexes are new.
+    pub fn open(path: impl AsRef<Path>) -> Result<Remote, Error> {
+        Remote::open_with(path, BUSY_WAIT)
+    }
+
+    /// Opens a remote as [`Remote::open`] does, waiting at most so long for other programs that write to the file.
+    pub fn open_with(path: impl AsRef<Path>, busy_wait: Duration) -> Result<Remote, Error> {
+        let path = path.as_ref().to_owned();
+        if !path.is_file() {
+            return Err(Error::NotARemote { path });
+        }
+        let database = Database::open(&path, false, busy_wait)?;
+        if !schema::exists(&database.connection, "hw_state")? {
+            return Err(Error::NotARemote { path });
+        }
+        let state = State::read(&database.connection)?;
+        if state.format != remote_sql::FORMAT {
+            return Err(Error::Layout { actual: state.format, expected: remote_sql::FORMAT });
+        }
+        let model = Model::from_json(&state.model).map_err(|error| Error::Model(error.to_string()))?;
+        let mut plan = Plan::new(model);
+        schema::refresh(&database, &mut plan)?;
+        Ok(Remote { path, database, plan })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The model's public form.
+    pub fn model(&self) -> &Model {
+        &self.plan.model
+    }
+
+    pub(crate) fn state(&self) -> Result<State, Error> {
+        State::read(&self.database.connection)
+    }
+
+    /// Sets the server and the user to sync with from now on.
+    pub fn set_server(&mut self, server: &str, user: &str) -> Result<(), Error> {
+        self.database.write("changing the server", |connection| {
+            let sql = "UPDATE \"hw_state\" SET \"server\" = ?, \"user\" = ?";
+            connection.execute(sql, [server, user]).while_doing("changing the server").map(drop)
+        })
+    }
+}
+
+/// Random bytes, from the system.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::Configuration { what: format!("the system gives no random numbers: {error}") })?;
+    Ok(bytes)
+}
+
+/// Now, as records for people have it.
+pub(crate) fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut text = String::new();
+    headwater_protocol::text::write_timestamptz(&mut text, i64::try_from(since.as_micros()).unwrap_or(i64::MAX - 1));
+    text
+}

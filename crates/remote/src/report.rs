@@ -1,0 +1,237 @@
+//! What a remote can tell of itself: for people, and for programs that show it to them.
+
+use headwater_protocol::message::{ChangeOp, RefusalCode};
+use rusqlite::params_from_iter;
+
+use crate::cut::is_nothing_condition;
+use crate::error::{Error, While};
+use crate::local::readable;
+use crate::plan::TablePlan;
+use crate::remote::Remote;
+use crate::rows::{Pending, Rows};
+
+/// The state of a remote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The remote ID.
+    pub remote_id: [u8; 16],
+    /// The server's address.
+    pub server: String,
+    /// The user who syncs it.
+    pub user: String,
+    /// The model's name and version.
+    pub model: (String, u32),
+    /// When a download was last applied (UTC); `None`: never.
+    pub last_sync: Option<String>,
+    /// Number of the last upload that the consolidated database has acknowledged.
+    pub upload_sequence: u64,
+    /// Whether an upload is on its way without a receipt yet.
+    pub is_frozen: bool,
+    /// Changes that wait to be sent, those on their way among them.
+    pub pending: u64,
+    /// Changes set aside.
+    pub set_aside: u64,
+    /// Downloaded rows that are held.
+    pub held: u64,
+    /// The same by table.
+    pub tables: Vec<TableStatus>,
+}
+
+/// The state of one table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableStatus {
+    /// Its name.
+    pub name: String,
+    /// Its rows.
+    pub rows: u64,
+    /// Changes that wait to be sent.
+    pub pending: u64,
+}
+
+/// A change that waits to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingChange {
+    /// The table.
+    pub table: String,
+    /// What it does.
+    pub op: ChangeOp,
+    /// The key, as JSON.
+    pub key: String,
+    /// The row as it was at the last sync, as JSON; `None`: there was none.
+    pub old: Option<String>,
+    /// The row as it is, as JSON; `None`: it is deleted.
+    pub new: Option<String>,
+    /// Whether it is set aside, and so not sent by itself.
+    pub is_set_aside: bool,
+}
+
+/// A change set aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetAside {
+    /// When it was (UTC).
+    pub time: String,
+    /// The table.
+    pub table: String,
+    /// The key, as JSON.
+    pub key: String,
+    /// Why; `None` for a code that this version does not know.
+    pub code: Option<RefusalCode>,
+    /// The code's stable name.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// Whether the row still is as the change made it. If not, only this list has the change.
+    pub is_in_place: bool,
+    /// The row before the change, as JSON; `None`: there was none.
+    pub old: Option<String>,
+    /// The row as the change made it, as JSON; `None`: it deleted the row.
+    pub new: Option<String>,
+}
+
+/// A conflict that an upload met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// When its receipt came (UTC).
+    pub time: String,
+    /// The upload's number.
+    pub upload: u64,
+    /// The table.
+    pub table: String,
+    /// The key, as JSON.
+    pub key: String,
+    /// The row on which our change was made, as JSON; `None`: there was none.
+    pub old: Option<String>,
+    /// What we made of it, as JSON; `None`: we deleted it.
+    pub ours: Option<String>,
+    /// How it ended: `consolidated` (its row stayed), `remote` (our change was made) or `merged`.
+    pub end: String,
+    /// The row as it came down after it, as JSON; `None`: it is deleted.
+    pub result: Option<String>,
+    /// Whether the result has not come down yet.
+    pub is_open: bool,
+}
+
+impl Remote {
+    /// How the remote stands. Counts the rows of every table.
+    pub fn status(&self) -> Result<Status, Error> {
+        let state = self.state()?;
+        let tables = self.plan.tables.iter().map(|table| self.table_status(table)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Status {
+            remote_id: state.remote_id,
+            server: state.server,
+            user: state.user,
+            model: (self.plan.model.name.clone(), self.plan.model.version),
+            last_sync: state.last_sync,
+            upload_sequence: state.upload_sequence,
+            is_frozen: state.frozen.is_some(),
+            pending: tables.iter().map(|table| table.pending).sum(),
+            set_aside: self.count("SELECT count(*) FROM \"hw_set_aside\"")?,
+            held: self.count("SELECT count(*) FROM \"hw_held\"")?,
+            tables,
+        })
+    }
+
+    fn table_status(&self, table: &TablePlan) -> Result<TableStatus, Error> {
+        let rows = self.count(&format!("SELECT count(*) FROM {}", table.name()))?;
+        let pending = if table.is_tracked() {
+            let nothing = is_nothing_condition(table);
+            self.count(&format!(
+                "SELECT count(*) FROM {} AS l WHERE l.\"upload\" > 0 OR (l.\"aside\" = 0 AND NOT {nothing})",
+                table.log()
+            ))?
+        } else {
+            0
+        };
+        Ok(TableStatus { name: table.table.name.clone(), rows, pending })
+    }
+
+    fn count(&self, sql: &str) -> Result<u64, Error> {
+        let count = self.database.connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+        count.map(|count| count as u64).while_doing("counting rows")
+    }
+
+    /// Changes that wait for the next upload, at most `limit`, by table and key. (An upload that is on its way is not listed.)
+    pub fn pending(&self, limit: usize) -> Result<Vec<PendingChange>, Error> {
+        let rows = Rows { connection: &self.database.connection };
+        let mut changes = Vec::new();
+        for table in self.plan.tracked() {
+            let mut select = rows.prepare(&table.sql.changes_where("1 = 1"))?;
+            let found = select.query_map([], |row| Pending::read(table, row)).while_doing("reading the log")?;
+            for pending in found {
+                let pending = pending.while_doing("reading the log")?;
+                if changes.len() == limit {
+                    return Ok(changes);
+                }
+                if !pending.is_nothing() {
+                    changes.push(listed(table, &pending));
+                }
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Changes set aside, the newest first, at most `limit`.
+    pub fn set_aside(&self, limit: usize) -> Result<Vec<SetAside>, Error> {
+        let sql = "SELECT \"time\", \"name\", \"key_text\", \"code\", \"reason\", \"message\", \"in_place\", \"old_text\", \"new_text\" \
+                   FROM \"hw_set_aside\" ORDER BY \"id\" DESC LIMIT ?";
+        self.list(sql, limit, |row| {
+            Ok(SetAside {
+                time: row.get(0)?,
+                table: row.get(1)?,
+                key: row.get(2)?,
+                code: RefusalCode::from_wire(row.get(3)?),
+                reason: row.get(4)?,
+                message: row.get(5)?,
+                is_in_place: row.get(6)?,
+                old: row.get(7)?,
+                new: row.get(8)?,
+            })
+        })
+    }
+
+    /// Conflicts that uploads met, the newest first, at most `limit`.
+    pub fn conflicts(&self, limit: usize) -> Result<Vec<Conflict>, Error> {
+        let sql = "SELECT \"time\", \"upload\", \"name\", \"key_text\", \"old_text\", \"ours_text\", \"end\", \"result_text\", \
+                   \"is_open\" FROM \"hw_conflict\" ORDER BY \"id\" DESC LIMIT ?";
+        self.list(sql, limit, |row| {
+            Ok(Conflict {
+                time: row.get(0)?,
+                upload: row.get::<_, i64>(1)? as u64,
+                table: row.get(2)?,
+                key: row.get(3)?,
+                old: row.get(4)?,
+                ours: row.get(5)?,
+                end: row.get(6)?,
+                result: row.get(7)?,
+                is_open: row.get(8)?,
+            })
+        })
+    }
+
+    fn list<T>(
+        &self,
+        sql: &str,
+        limit: usize,
+        read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut select = self.database.connection.prepare_cached(sql).while_doing("reading a list")?;
+        let found = select.query_map(params_from_iter([limit]), read);
+        found.and_then(Iterator::collect).while_doing("reading a list")
+    }
+}
+
+fn listed(table: &TablePlan, pending: &Pending) -> PendingChange {
+    PendingChange {
+        table: table.table.name.clone(),
+        op: match (&pending.old, &pending.new) {
+            (None, _) => ChangeOp::Insert,
+            (_, None) => ChangeOp::Delete,
+            _ => ChangeOp::Update,
+        },
+        key: readable(table.key_names(), &pending.key),
+        old: pending.old.as_ref().map(|row| readable(table.names(), row)),
+        new: pending.new.as_ref().map(|row| readable(table.names(), row)),
+        is_set_aside: pending.aside != 0,
+    }
+}

@@ -1,0 +1,244 @@
+//! One row, and what belongs to it: its pending change in the log, its held row, its note in the list of changes set aside.
+//!
+//! All of it runs inside a writing transaction of the caller.
+
+use headwater_protocol::message::Refusal;
+use headwater_protocol::{Row, Value};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, ffi, params, params_from_iter};
+
+use crate::error::{Error, While};
+use crate::local::{Local, from_wire, readable, to_wire};
+use crate::plan::{TablePlan, decoded};
+
+/// A pending change: the log's entry beside the row.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Pending {
+    /// The code with which it was refused; 0: it is to be sent.
+    pub(crate) aside: i64,
+    /// The row as it was before; `None`: there was none.
+    pub(crate) old: Option<Vec<Local>>,
+    /// The row as it is; `None`: there is none.
+    pub(crate) new: Option<Vec<Local>>,
+    /// The key.
+    pub(crate) key: Vec<Local>,
+}
+
+impl Pending {
+    /// Reads a row of one of [`crate::plan::Statements`]' change queries.
+    pub(crate) fn read(table: &TablePlan, row: &rusqlite::Row<'_>) -> rusqlite::Result<Pending> {
+        let count = table.types.len();
+        let image =
+            |start: usize| (start..start + count).map(|index| Local::read(row, index)).collect::<Result<Vec<_>, _>>();
+        let logged = image(2)?;
+        let key = table.key_of(&logged);
+        let old = if row.get::<_, i64>(0)? == 1 { Some(logged) } else { None };
+        let new = if row.get(2 + count)? { Some(image(3 + count)?) } else { None };
+        Ok(Pending { aside: row.get(1)?, old, new, key })
+    }
+
+    /// Whether nothing has changed after all.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.old == self.new
+    }
+}
+
+/// What became of an attempt to store a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Placed {
+    /// It is stored.
+    Done,
+    /// Another row has a value that must be unique.
+    InTheWay,
+    /// The table does not take it, for this reason.
+    Refused(String),
+}
+
+/// Rows of a file inside a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows<'c> {
+    pub(crate) connection: &'c Connection,
+}
+
+impl<'c> Rows<'c> {
+    /// A statement, kept prepared.
+    pub(crate) fn prepare(&self, sql: &str) -> Result<CachedStatement<'c>, Error> {
+        self.connection.prepare_cached(sql).while_doing("preparing a statement")
+    }
+
+    /// Runs a statement; gives the number of rows that it changed.
+    pub(crate) fn execute(&self, sql: &str, row: &[Local]) -> Result<usize, Error> {
+        self.prepare(sql)?.execute(params_from_iter(row)).while_doing("writing a row")
+    }
+
+    /// Whether a query gives any row.
+    pub(crate) fn any(&self, sql: &str) -> Result<bool, Error> {
+        self.prepare(sql)?.exists([]).while_doing("reading a row")
+    }
+
+    /// The row of a key.
+    pub(crate) fn select(&self, table: &TablePlan, key: &[Local]) -> Result<Option<Vec<Local>>, Error> {
+        let read = |row: &rusqlite::Row<'_>| (0..table.types.len()).map(|index| Local::read(row, index)).collect();
+        self.prepare(&table.sql.select)?.query_row(params_from_iter(key), read).optional().while_doing("reading a row")
+    }
+
+    /// Stores a row, whether its key exists or not.
+    pub(crate) fn upsert(&self, table: &TablePlan, row: &[Local]) -> Result<Placed, Error> {
+        placed(self.prepare(&table.sql.upsert)?.execute(params_from_iter(row)))
+    }
+
+    /// Makes the stored row of this row's key like it.
+    pub(crate) fn update(&self, table: &TablePlan, row: &[Local]) -> Result<Placed, Error> {
+        placed(self.prepare(&table.sql.update)?.execute(params_from_iter(row)))
+    }
+
+    /// Deletes the row of a key; whether there was one.
+    pub(crate) fn delete(&self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
+        self.execute(&table.sql.delete, key).map(|count| count > 0)
+    }
+
+    /// The pending change of a key.
+    pub(crate) fn pending(&self, table: &TablePlan, key: &[Local]) -> Result<Option<Pending>, Error> {
+        if !table.is_tracked() {
+            return Ok(None);
+        }
+        self.prepare(&table.sql.pending)?
+            .query_row(params_from_iter(key), |row| Pending::read(table, row))
+            .optional()
+            .while_doing("reading the log")
+    }
+
+    /// Forgets the pending change of a key.
+    pub(crate) fn forget(&self, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
+        self.execute(&table.sql.forget, key).map(drop)
+    }
+
+    /// Keeps a downloaded row (`None`: its deletion) beside the pending change of its key.
+    pub(crate) fn hold(&self, table: &TablePlan, key: &[u8], image: Option<&Row>) -> Result<(), Error> {
+        let sql = "INSERT INTO \"hw_held\" (\"table\", \"key\", \"image\") VALUES (?, ?, ?) \
+                   ON CONFLICT DO UPDATE SET \"image\" = excluded.\"image\"";
+        let image = image.map(|row| table.row_bytes(row));
+        self.prepare(sql)?.execute(params![table.number, key, image]).while_doing("keeping a held row").map(drop)
+    }
+
+    /// The held row of a key: `Some(None)` is a held deletion.
+    pub(crate) fn held(&self, table: &TablePlan, key: &[u8]) -> Result<Option<Option<Row>>, Error> {
+        let sql = "SELECT \"image\" FROM \"hw_held\" WHERE \"table\" = ? AND \"key\" = ?";
+        let image: Option<Option<Vec<u8>>> = self
+            .prepare(sql)?
+            .query_row(params![table.number, key], |row| row.get(0))
+            .optional()
+            .while_doing("reading a held row")?;
+        let decode = |bytes: Vec<u8>| decoded(&table.types, &bytes).map_err(|error| held_damage(table, &error));
+        image.map(|image| image.map(decode).transpose()).transpose()
+    }
+
+    /// Forgets the held row of a key.
+    pub(crate) fn release(&self, table: &TablePlan, key: &[u8]) -> Result<(), Error> {
+        let sql = "DELETE FROM \"hw_held\" WHERE \"table\" = ? AND \"key\" = ?";
+        self.prepare(sql)?.execute(params![table.number, key]).while_doing("forgetting a held row").map(drop)
+    }
+
+    /// The keys that have a held row, at most `limit` after `after`.
+    pub(crate) fn held_keys(&self, table: &TablePlan, after: &[u8], limit: u32) -> Result<Vec<Vec<u8>>, Error> {
+        let sql = "SELECT \"key\" FROM \"hw_held\" WHERE \"table\" = ? AND \"key\" > ? ORDER BY \"key\" LIMIT ?";
+        let mut select = self.prepare(sql)?;
+        let keys = select.query_map(params![table.number, after, limit], |row| row.get(0));
+        keys.and_then(Iterator::collect).while_doing("reading held rows")
+    }
+
+    /// Stores a held row, or makes its deletion, once no pending change is in its way. What the table does not take stays held.
+    pub(crate) fn settle(&self, table: &TablePlan, key: &[u8]) -> Result<Option<Placed>, Error> {
+        let placed = match self.held(table, key)? {
+            None => return Ok(None),
+            Some(None) => {
+                self.delete(table, &from_wire(&self.key_of_bytes(table, key)?))?;
+                Placed::Done
+            }
+            Some(Some(row)) => self.upsert(table, &from_wire(&row))?,
+        };
+        if placed == Placed::Done {
+            self.release(table, key)?;
+        }
+        Ok(Some(placed))
+    }
+
+    /// A key from the bytes under which it is kept.
+    pub(crate) fn key_of_bytes(&self, table: &TablePlan, key: &[u8]) -> Result<Vec<Value>, Error> {
+        decoded(&table.key_types, key).map_err(|error| held_damage(table, &error))
+    }
+
+    /// Puts a change on the list of those set aside. `in_place`: the row and the log keep it too.
+    pub(crate) fn note_aside(
+        &self,
+        table: &TablePlan,
+        pending: &Pending,
+        refusal: &Refusal,
+        in_place: bool,
+        now: &str,
+    ) -> Result<(), Error> {
+        let sql = "INSERT OR REPLACE INTO \"hw_set_aside\" (\"time\", \"table\", \"name\", \"key\", \"key_text\", \"code\", \"reason\", \
+                   \"message\", \"in_place\", \"old\", \"old_text\", \"new\", \"new_text\") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        let image = |row: &Option<Vec<Local>>| row.as_ref().map(|row| table.row_bytes(&to_wire(row, &table.types)));
+        let text = |row: &Option<Vec<Local>>| row.as_ref().map(|row| readable(table.names(), row));
+        let row = params![
+            now,
+            table.number,
+            table.table.name,
+            table.key_bytes(&to_wire(&pending.key, &table.key_types)),
+            readable(table.key_names(), &pending.key),
+            refusal.code as u16,
+            refusal.code.name(),
+            refusal.message,
+            in_place,
+            image(&pending.old),
+            text(&pending.old),
+            image(&pending.new),
+            text(&pending.new),
+        ];
+        self.prepare(sql)?.execute(row).while_doing("setting a change aside").map(drop)
+    }
+
+    /// Takes a key off the list of changes set aside.
+    pub(crate) fn drop_note(&self, table: &TablePlan, key: &[u8]) -> Result<(), Error> {
+        let sql = "DELETE FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ?";
+        self.prepare(sql)?.execute(params![table.number, key]).while_doing("forgetting a change set aside").map(drop)
+    }
+
+    /// Switches change tracking off for one table (`None`: on for all), for this transaction: a transaction ends with it on.
+    pub(crate) fn set_applying(&self, table: Option<u32>) -> Result<(), Error> {
+        self.prepare("DELETE FROM \"hw_applying\"")?.execute([]).while_doing("switching change tracking")?;
+        if let Some(number) = table {
+            let sql = "INSERT INTO \"hw_applying\" (\"table\") VALUES (?)";
+            self.prepare(sql)?.execute([number]).while_doing("switching change tracking")?;
+        }
+        Ok(())
+    }
+}
+
+/// What a statement that stores a row says of it.
+pub(crate) fn placed(result: rusqlite::Result<usize>) -> Result<Placed, Error> {
+    match result {
+        Ok(_) => Ok(Placed::Done),
+        Err(rusqlite::Error::SqliteFailure(error, text)) => {
+            let refused = || Placed::Refused(text.clone().unwrap_or_else(|| error.to_string()));
+            match (error.code, error.extended_code) {
+                (
+                    _,
+                    ffi::SQLITE_CONSTRAINT_UNIQUE | ffi::SQLITE_CONSTRAINT_PRIMARYKEY | ffi::SQLITE_CONSTRAINT_ROWID,
+                ) => Ok(Placed::InTheWay),
+                (
+                    rusqlite::ErrorCode::ConstraintViolation
+                    | rusqlite::ErrorCode::TypeMismatch
+                    | rusqlite::ErrorCode::TooBig,
+                    _,
+                ) => Ok(refused()),
+                _ => Err(rusqlite::Error::SqliteFailure(error, text)).while_doing("storing a row"),
+            }
+        }
+        Err(error) => Err(error).while_doing("storing a row"),
+    }
+}
+
+fn held_damage(table: &TablePlan, error: &headwater_protocol::DecodeError) -> Error {
+    Error::damaged(format!("a held row of table {:?}: {error}", table.table.name))
+}

@@ -1,0 +1,133 @@
+//! The tables and triggers of a remote: made once, and kept as they must be whenever the file is opened.
+
+use headwater_model::remote_sql::{self, Term, Unique};
+use rusqlite::{Connection, params};
+
+use crate::database::Database;
+use crate::error::{Error, While};
+use crate::index_sql;
+use crate::plan::{Plan, TablePlan};
+
+/// Makes every table of the model, its log, and what Headwater itself keeps.
+pub(crate) fn create(connection: &Connection, plan: &Plan) -> Result<(), Error> {
+    connection
+        .execute_batch(&remote_sql::create_tables(&plan.model))
+        .while_doing("creating the tables of the model")?;
+    connection.execute_batch(remote_sql::system_tables()).while_doing("creating Headwater's own tables")?;
+    for table in &plan.tables {
+        create_triggers(connection, table)?;
+    }
+    Ok(())
+}
+
+/// Which of the model's tables, if any, is in the file already.
+pub(crate) fn existing_table(connection: &Connection, plan: &Plan) -> Result<Option<String>, Error> {
+    for table in &plan.tables {
+        if exists(connection, &table.table.name)? {
+            return Ok(Some(table.table.name.clone()));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the file has a table of this name.
+pub(crate) fn exists(connection: &Connection, name: &str) -> Result<bool, Error> {
+    let sql = "SELECT 1 FROM sqlite_schema WHERE type IN ('table', 'view') AND lower(name) = lower(?)";
+    connection.prepare_cached(sql).and_then(|mut select| select.exists([name])).while_doing("reading the catalogue")
+}
+
+/// Looks for unique indexes that the application made, and makes the triggers anew where they are not as they must be.
+pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error> {
+    let connection = &database.connection;
+    for table in &mut plan.tables {
+        table.set_own_uniques(own_uniques(connection, table).while_doing("reading the catalogue")?);
+    }
+    for table in &plan.tables {
+        if !has_triggers(connection, table).while_doing("reading the catalogue")? {
+            tracing::info!(table = table.table.name, "change tracking is made anew");
+            database.write("making change tracking anew", |connection| create_triggers(connection, table))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a program other than ours has triggers on tables of the model.
+pub(crate) fn has_own_triggers(connection: &Connection, plan: &Plan) -> Result<bool, Error> {
+    let sql = "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE AND name NOT LIKE 'hw\\_%' ESCAPE '\\'";
+    let mut select = connection.prepare_cached(sql).while_doing("reading the catalogue")?;
+    for table in &plan.tables {
+        if select.exists([&table.table.name]).while_doing("reading the catalogue")? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn create_triggers(connection: &Connection, table: &TablePlan) -> Result<(), Error> {
+    for trigger in remote_sql::triggers(table.number as usize, &table.table, &table.uniques) {
+        let drop = format!("DROP TRIGGER IF EXISTS {}", headwater_model::sql::quote(&trigger.name));
+        connection.execute_batch(&drop).while_doing("creating the triggers")?;
+        connection.execute_batch(&trigger.sql).while_doing("creating the triggers")?;
+    }
+    Ok(())
+}
+
+fn has_triggers(connection: &Connection, table: &TablePlan) -> rusqlite::Result<bool> {
+    let sql =
+        "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND name = ? AND tbl_name = ? COLLATE NOCASE AND sql = ?";
+    let mut select = connection.prepare_cached(sql)?;
+    for trigger in remote_sql::triggers(table.number as usize, &table.table, &table.uniques) {
+        if !select.exists(params![trigger.name, table.table.name, trigger.sql])? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The unique indexes that the application made on a table. One that can't be understood is left out, with a warning: rows that
+/// `REPLACE` deletes through it are not tracked.
+fn own_uniques(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Vec<Unique>> {
+    let sql = "SELECT i.name, s.sql FROM pragma_index_list(?) i JOIN sqlite_schema s ON s.type = 'index' AND s.name = i.name \
+               WHERE i.\"unique\" = 1 AND i.origin = 'c' ORDER BY i.name";
+    let mut select = connection.prepare_cached(sql)?;
+    let found = select.query_map([&table.table.name], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let found: Vec<(String, String)> = found.collect::<Result<_, _>>()?;
+    let names = column_names(connection, table)?;
+    let mut uniques = Vec::new();
+    for (name, sql) in found {
+        match own_unique(connection, &name, &sql, &names)? {
+            Some(unique) => uniques.push(unique),
+            None => tracing::warn!(
+                index = name,
+                "a unique index is not understood: rows replaced through it are not tracked"
+            ),
+        }
+    }
+    Ok(uniques)
+}
+
+fn own_unique(connection: &Connection, name: &str, sql: &str, columns: &[String]) -> rusqlite::Result<Option<Unique>> {
+    let Some((texts, filter)) = index_sql::terms(sql) else {
+        return Ok(None);
+    };
+    let mut select =
+        connection.prepare_cached("SELECT cid, name, coll FROM pragma_index_xinfo(?) WHERE key = 1 ORDER BY seqno")?;
+    let mut rows = select.query([name])?;
+    let mut terms = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (place, column, collation): (i64, Option<String>, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let collation = Some(collation).filter(|collation| collation != "BINARY");
+        terms.push(match (place, column, texts.get(terms.len())) {
+            (0.., Some(column), _) => Term::Column(column, collation),
+            (_, _, Some(text)) => Term::Expression(text.clone(), columns.to_vec()),
+            _ => return Ok(None),
+        });
+    }
+    Ok(Some(Unique { terms, filter }))
+}
+
+fn column_names(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Vec<String>> {
+    let mut select = connection.prepare_cached("SELECT name FROM pragma_table_xinfo(?)")?;
+    let names = select.query_map([&table.table.name], |row| row.get(0))?;
+    names.collect()
+}

@@ -1,0 +1,105 @@
+//! Staging a download: its frames wait until the last has come, in memory while they are few, else in the file.
+
+use headwater_protocol::{Decoder, Frame, Limits};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::database::Database;
+use crate::error::{Error, While};
+use crate::state::State;
+
+/// How many bytes wait in memory before they are written to the file.
+const MEMORY_BYTES_MAX: usize = 1 << 20;
+
+/// The frames of a download that is coming.
+#[derive(Debug, Default)]
+pub(crate) struct Stage {
+    /// Frames that are not in the file.
+    memory: Vec<Frame>,
+    bytes: usize,
+    /// Frames in the file.
+    written: i64,
+}
+
+impl Stage {
+    /// What a sync before left in the file.
+    pub(crate) fn left(connection: &Connection) -> Result<Stage, Error> {
+        let count = "SELECT coalesce(max(\"frame\"), 0) FROM \"hw_staged\"";
+        let written = connection.query_row(count, [], |row| row.get(0)).while_doing("looking for a staged download")?;
+        Ok(Stage { written, ..Stage::default() })
+    }
+
+    /// Whether there is nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.written == 0 && self.memory.is_empty()
+    }
+
+    /// Adds a frame.
+    pub(crate) fn push(&mut self, database: &Database, frame: Frame) -> Result<(), Error> {
+        self.bytes += frame.wire_bytes();
+        self.memory.push(frame);
+        if self.bytes >= MEMORY_BYTES_MAX { self.write(database, false) } else { Ok(()) }
+    }
+
+    /// Says that all frames have come. Few frames stay in memory: they come again after a crash.
+    pub(crate) fn complete(&mut self, database: &Database) -> Result<(), Error> {
+        if self.written == 0 { Ok(()) } else { self.write(database, true) }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self, database: &Database) -> Result<(), Error> {
+        let written = std::mem::take(self).written;
+        if written == 0 {
+            return Ok(());
+        }
+        database.write("dropping a staged download", |connection| {
+            connection.execute("DELETE FROM \"hw_staged\"", []).while_doing("dropping a staged download")?;
+            State::set_staged(connection, false)
+        })
+    }
+
+    fn write(&mut self, database: &Database, is_whole: bool) -> Result<(), Error> {
+        database.write("staging a download", |connection| {
+            let sql = "INSERT INTO \"hw_staged\" (\"frame\", \"bytes\") VALUES (?, ?)";
+            let mut insert = connection.prepare_cached(sql).while_doing("staging a download")?;
+            for (frame, number) in self.memory.iter().zip(self.written + 1..) {
+                insert.execute(params![number, frame.to_bytes()]).while_doing("staging a download")?;
+            }
+            State::set_staged(connection, is_whole)
+        })?;
+        self.written += self.memory.len() as i64;
+        self.memory.clear();
+        self.bytes = 0;
+        Ok(())
+    }
+
+    /// The frames, one after the other. Those in the file are deleted there as they are read, so that the rows made of them take
+    /// their place; all within the transaction of `connection`.
+    pub(crate) fn frames(&self) -> impl FnMut(&Connection) -> Result<Option<Frame>, Error> {
+        let (written, mut next) = (self.written, 1);
+        let mut memory = self.memory.iter();
+        move |connection| {
+            if next > written {
+                return Ok(memory.next().cloned());
+            }
+            next += 1;
+            take(connection, next - 1).map(Some)
+        }
+    }
+}
+
+fn take(connection: &Connection, number: i64) -> Result<Frame, Error> {
+    let mut select = connection
+        .prepare_cached("SELECT \"bytes\" FROM \"hw_staged\" WHERE \"frame\" = ?")
+        .while_doing("reading a staged frame")?;
+    let bytes: Option<Vec<u8>> =
+        select.query_row([number], |row| row.get(0)).optional().while_doing("reading a staged frame")?;
+    let bytes = bytes.ok_or_else(|| Error::damaged(format!("staged frame {number} is missing")))?;
+    let mut delete = connection
+        .prepare_cached("DELETE FROM \"hw_staged\" WHERE \"frame\" = ?")
+        .while_doing("reading a staged frame")?;
+    delete.execute([number]).while_doing("reading a staged frame")?;
+    let mut decoder = Decoder::new(Limits::ANSWER.frame_bytes_max);
+    decoder.push(&bytes);
+    let frame = decoder.next_frame()?;
+    frame.ok_or_else(|| Error::damaged(format!("staged frame {number} is cut off")))
+}

@@ -1,0 +1,173 @@
+//! What a remote remembers: who it is, what it has seen, what is on its way. All in the file, so that it moves with the data.
+
+use headwater_protocol::message::{UploadEnd, WatermarkEntry, Watermarks, Welcome};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::error::{Error, While};
+
+/// The row of `hw_state`.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    pub(crate) format: i64,
+    pub(crate) remote_id: [u8; 16],
+    pub(crate) secret: [u8; 32],
+    pub(crate) server: String,
+    pub(crate) user: String,
+    /// The model's public form, as JSON.
+    pub(crate) model: String,
+    pub(crate) fingerprint: u64,
+    pub(crate) incarnation: [u8; 16],
+    pub(crate) note: [u8; 16],
+    /// Number of the last upload whose receipt was applied.
+    pub(crate) upload_sequence: u64,
+    pub(crate) download_applied: [u8; 16],
+    /// The upload that is cut and has no receipt yet.
+    pub(crate) frozen: Option<UploadEnd>,
+    /// Whether a download is staged whole and not applied yet.
+    pub(crate) is_staged: bool,
+    pub(crate) last_sync: Option<String>,
+}
+
+impl State {
+    pub(crate) fn read(connection: &Connection) -> Result<State, Error> {
+        let sql = "SELECT \"format\", \"remote_id\", \"secret\", \"server\", \"user\", \"model\", \"fingerprint\", \"incarnation\", \
+                   \"note\", \"upload_sequence\", \"download_applied\", \"frozen\", \"frozen_changes\", \"frozen_digest\", \"staged\", \
+                   \"last_sync\" FROM \"hw_state\"";
+        let read = |row: &rusqlite::Row<'_>| {
+            let (frozen, changes): (i64, i64) = (row.get(11)?, row.get(12)?);
+            let digest: Option<[u8; 32]> = row.get(13)?;
+            let end = |digest| UploadEnd { sequence: frozen as u64, changes: changes as u64, digest };
+            Ok(State {
+                format: row.get(0)?,
+                remote_id: row.get(1)?,
+                secret: row.get(2)?,
+                server: row.get(3)?,
+                user: row.get(4)?,
+                model: row.get(5)?,
+                fingerprint: row.get::<_, i64>(6)? as u64,
+                incarnation: row.get(7)?,
+                note: row.get(8)?,
+                upload_sequence: row.get::<_, i64>(9)? as u64,
+                download_applied: row.get(10)?,
+                frozen: digest.filter(|_| frozen > 0).map(end),
+                is_staged: row.get(14)?,
+                last_sync: row.get(15)?,
+            })
+        };
+        let state = connection.query_row(sql, [], read).optional().while_doing("reading hw_state")?;
+        state.ok_or_else(|| Error::damaged("hw_state has no row"))
+    }
+
+    /// Writes the row of a new remote.
+    pub(crate) fn insert(&self, connection: &Connection) -> Result<(), Error> {
+        let sql = "INSERT INTO \"hw_state\" (\"one\", \"format\", \"remote_id\", \"secret\", \"server\", \"user\", \"model\", \
+                   \"fingerprint\", \"incarnation\", \"note\", \"download_applied\") VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        let row = params![
+            self.format,
+            self.remote_id,
+            self.secret,
+            self.server,
+            self.user,
+            self.model,
+            self.fingerprint as i64,
+            self.incarnation,
+            self.note,
+            self.download_applied
+        ];
+        connection.execute(sql, row).while_doing("writing hw_state").map(drop)
+    }
+
+    /// Notes that an upload is cut; `None`: that there is none.
+    pub(crate) fn set_frozen(connection: &Connection, end: Option<&UploadEnd>) -> Result<(), Error> {
+        let sql = "UPDATE \"hw_state\" SET \"frozen\" = ?, \"frozen_changes\" = ?, \"frozen_digest\" = ?";
+        let row = params![
+            end.map_or(0, |end| end.sequence as i64),
+            end.map_or(0, |end| end.changes as i64),
+            end.map(|end| end.digest)
+        ];
+        connection.execute(sql, row).while_doing("writing hw_state").map(drop)
+    }
+
+    pub(crate) fn set_upload_sequence(connection: &Connection, sequence: u64) -> Result<(), Error> {
+        let sql = "UPDATE \"hw_state\" SET \"upload_sequence\" = ?";
+        connection.execute(sql, [sequence as i64]).while_doing("writing hw_state").map(drop)
+    }
+
+    /// Notes whether a download is staged whole.
+    pub(crate) fn set_staged(connection: &Connection, is_staged: bool) -> Result<(), Error> {
+        let sql = "UPDATE \"hw_state\" SET \"staged\" = ?";
+        connection.execute(sql, [is_staged]).while_doing("writing hw_state").map(drop)
+    }
+
+    /// Notes that a download is applied.
+    pub(crate) fn set_applied(
+        connection: &Connection,
+        welcome: &Welcome,
+        download: [u8; 16],
+        now: &str,
+    ) -> Result<(), Error> {
+        let sql = "UPDATE \"hw_state\" SET \"incarnation\" = ?, \"note\" = ?, \"download_applied\" = ?, \"staged\" = 0, \
+                   \"last_sync\" = ?";
+        let row = params![welcome.incarnation, welcome.note, download, now];
+        connection.execute(sql, row).while_doing("writing hw_state").map(drop)
+    }
+
+    /// Forgets what has been seen, and of which incarnation.
+    pub(crate) fn forget_seen(connection: &Connection) -> Result<(), Error> {
+        let sql = "UPDATE \"hw_state\" SET \"incarnation\" = zeroblob(16), \"note\" = zeroblob(16), \
+                   \"download_applied\" = zeroblob(16)";
+        connection.execute(sql, []).while_doing("writing hw_state")?;
+        write_watermarks(connection, &Watermarks::default())
+    }
+
+    /// Gives the file a new identity, of which no server knows any upload.
+    pub(crate) fn set_identity(connection: &Connection, remote_id: [u8; 16], secret: [u8; 32]) -> Result<(), Error> {
+        let sql = "UPDATE \"hw_state\" SET \"remote_id\" = ?, \"secret\" = ?, \"upload_sequence\" = 0, \"download_applied\" = ?";
+        connection.execute(sql, params![remote_id, secret, [0u8; 16]]).while_doing("writing hw_state").map(drop)
+    }
+}
+
+/// What has been seen of each partition.
+pub(crate) fn read_watermarks(connection: &Connection) -> Result<Watermarks, Error> {
+    let read = || -> rusqlite::Result<Watermarks> {
+        let mut watermarks = Watermarks::default();
+        let mut places = std::collections::HashMap::new();
+        let mut marks = connection.prepare_cached("SELECT \"id\", \"bytes\" FROM \"hw_mark\"")?;
+        let mut rows = marks.query([])?;
+        while let Some(row) = rows.next()? {
+            places.insert(row.get::<_, i64>(0)?, watermarks.marks.len() as u32);
+            watermarks.marks.push(row.get(1)?);
+        }
+        let sql = "SELECT \"table\", \"partition\", \"mark\" FROM \"hw_watermark\"";
+        let mut entries = connection.prepare_cached(sql)?;
+        let mut rows = entries.query([])?;
+        while let Some(row) = rows.next()? {
+            // An entry without its mark has seen nothing: the partition comes whole.
+            if let Some(&mark) = places.get(&row.get(2)?) {
+                watermarks.entries.push(WatermarkEntry { table: row.get(0)?, partition: row.get(1)?, mark });
+            }
+        }
+        Ok(watermarks)
+    };
+    read().while_doing("reading the watermarks")
+}
+
+/// Replaces what has been seen.
+pub(crate) fn write_watermarks(connection: &Connection, watermarks: &Watermarks) -> Result<(), Error> {
+    let write = || -> rusqlite::Result<()> {
+        connection.execute("DELETE FROM \"hw_watermark\"", [])?;
+        connection.execute("DELETE FROM \"hw_mark\"", [])?;
+        let mut mark = connection.prepare_cached("INSERT INTO \"hw_mark\" (\"id\", \"bytes\") VALUES (?, ?)")?;
+        for (id, bytes) in watermarks.marks.iter().enumerate() {
+            mark.execute(params![id as i64, bytes])?;
+        }
+        let sql = "INSERT INTO \"hw_watermark\" (\"table\", \"partition\", \"mark\") VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET \
+                   \"mark\" = excluded.\"mark\"";
+        let mut insert = connection.prepare_cached(sql)?;
+        for entry in &watermarks.entries {
+            insert.execute(params![entry.table, entry.partition, entry.mark])?;
+        }
+        Ok(())
+    };
+    write().while_doing("writing the watermarks")
+}

@@ -1,0 +1,5 @@
+//! What a remote does with its file, step by step: real SQLite, real frames, no server.
+
+mod story;
+mod support;
+mod tracking;

@@ -1,0 +1,166 @@
+//! A consolidated database in PostgreSQL: every column cast to text, rows streamed.
+
+use std::error::Error;
+
+use anyhow::{Context as _, Result, ensure};
+use futures_util::TryStreamExt as _;
+use headwater_model::sql::{literal, quote, with_parameters};
+use headwater_model::{Model, Partition, Table};
+use headwater_protocol::Type;
+use tokio::runtime::Runtime;
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{Format, IsNull, ToSql, to_sql_checked};
+use tokio_postgres::{Client, Config};
+
+use super::Source;
+use super::value::Value;
+
+/// A consolidated database in PostgreSQL, in one snapshot.
+pub struct Postgres {
+    runtime: Runtime,
+    client: Client,
+    partitions: Vec<Partition>,
+    user: String,
+    remote_id: String,
+}
+
+/// A parameter as text, whatever type the query makes of it.
+#[derive(Debug)]
+struct AsText<'a>(&'a str);
+
+impl Postgres {
+    /// Connects to see what this user's remote should hold; `remote_id` is what the membership query gets.
+    pub fn connect<T>(config: &Config, tls: T, model: &Model, user: &str, remote_id: &str) -> Result<Postgres>
+    where
+        T: tokio_postgres::tls::MakeTlsConnect<tokio_postgres::Socket>,
+        T::Stream: Send + 'static,
+    {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let client = runtime.block_on(async {
+            let (client, connection) = config.connect(tls).await?;
+            tokio::spawn(connection);
+            client
+                .batch_execute(
+                    "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET bytea_output = 'hex'; SET extra_float_digits = 1;
+                     BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+                )
+                .await?;
+            Ok::<_, tokio_postgres::Error>(client)
+        })?;
+        let (user, remote_id) = (user.to_owned(), remote_id.to_owned());
+        Ok(Postgres { runtime, client, partitions: model.partitions.clone(), user, remote_id })
+    }
+
+    /// The columns of a table and their types, as PostgreSQL names them.
+    fn declared(&self, name: &str) -> Result<Vec<(String, String)>> {
+        let sql = "SELECT attname::text, format_type(atttypid, -1) FROM pg_attribute
+                   WHERE attrelid = to_regclass($1::text) AND attnum > 0 AND NOT attisdropped";
+        let rows = self.runtime.block_on(self.client.query(sql, &[&name]))?;
+        ensure!(!rows.is_empty(), "the consolidated database has no table {name}; `headwater check` tells more");
+        rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+    }
+}
+
+impl Source for Postgres {
+    fn rows(&mut self, table: &Table, each: &mut dyn FnMut(Vec<Value>) -> Result<()>) -> Result<()> {
+        let name = format!("{}.{}", quote(table.schema.as_deref().unwrap_or("public")), quote(&table.name));
+        let declared = self.declared(&name)?;
+        let partition = table.partition.as_ref().and_then(|place| self.partitions.get(place.partition));
+        let (sql, parameters) = match partition {
+            None => (format!("SELECT {} FROM {name} AS t", texts(table, &declared)?), Vec::new()),
+            Some(partition) => {
+                let mut parameters = Vec::new();
+                let members = with_parameters(&partition.members, |name| {
+                    let value = if name == ":s.user" { &self.user } else { &self.remote_id };
+                    let place = parameters.iter().position(|known| known == value).unwrap_or_else(|| {
+                        parameters.push(value.clone());
+                        parameters.len() - 1
+                    });
+                    format!("${}", place + 1)
+                });
+                (part_of(table, &name, partition, &members, &declared)?, parameters)
+            }
+        };
+        let client = &self.client;
+        self.runtime.block_on(async {
+            let parameters: Vec<AsText<'_>> = parameters.iter().map(|text| AsText(text)).collect();
+            let rows = client.query_raw(&sql, &parameters).await.with_context(|| format!("reading {name} by {sql}"))?;
+            let mut rows = std::pin::pin!(rows);
+            while let Some(row) = rows.try_next().await? {
+                let value = |(place, column): (usize, &headwater_model::Column)| {
+                    let text: Option<&str> = row.try_get(place)?;
+                    Ok::<_, tokio_postgres::Error>(Value::from_postgres(text, column.kind.base))
+                };
+                each(table.columns.iter().enumerate().map(value).collect::<Result<_, _>>()?)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The query of the rows in the partitions that the membership query gives, compared in the table's own types.
+fn part_of(
+    table: &Table,
+    name: &str,
+    partition: &Partition,
+    members: &str,
+    declared: &[(String, String)],
+) -> Result<String> {
+    let names: Vec<String> = (0..partition.columns.len()).map(|place| format!("p{place}")).collect();
+    let matches: Vec<String> = names
+        .iter()
+        .zip(table.partition_columns())
+        .map(|(p, column)| Ok(format!("m.{p}::{} = t.{}", type_of(&column.name, declared)?, quote(&column.name))))
+        .collect::<Result<_>>()?;
+    Ok(format!(
+        "WITH m({}) AS ({members}\n) SELECT {} FROM {name} AS t WHERE EXISTS (SELECT 1 FROM m WHERE {})",
+        names.join(", "),
+        texts(table, declared)?,
+        matches.join(" AND ")
+    ))
+}
+
+/// The table's columns as texts.
+fn texts(table: &Table, declared: &[(String, String)]) -> Result<String> {
+    let text = |column: &headwater_model::Column| {
+        let name = quote(&column.name);
+        Ok(match (column.kind.base, type_of(&column.name, declared)?) {
+            // A float4's shortest text is not that of the double it becomes.
+            (Type::Real, _) => format!("t.{name}::float8::text"),
+            // A cast would drop the blanks that fill a char(n).
+            (_, "bpchar" | "character") => {
+                format!("CASE WHEN t.{name} IS NOT NULL THEN format({}, t.{name}) END", literal("%s"))
+            }
+            _ => format!("t.{name}::text"),
+        })
+    };
+    Ok(table.columns.iter().map(text).collect::<Result<Vec<_>>>()?.join(", "))
+}
+
+fn type_of<'d>(column: &str, declared: &'d [(String, String)]) -> Result<&'d str> {
+    let found = declared.iter().find(|(name, _)| name == column).map(|(_, kind)| kind.as_str());
+    found.with_context(|| {
+        format!("the consolidated database has no column {column:?} in this table; `headwater check` tells more")
+    })
+}
+
+impl ToSql for AsText<'_> {
+    fn to_sql(
+        &self,
+        _: &tokio_postgres::types::Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        out.extend_from_slice(self.0.as_bytes());
+        Ok(IsNull::No)
+    }
+
+    fn accepts(_: &tokio_postgres::types::Type) -> bool {
+        true
+    }
+
+    fn encode_format(&self, _: &tokio_postgres::types::Type) -> Format {
+        Format::Text
+    }
+
+    to_sql_checked!();
+}

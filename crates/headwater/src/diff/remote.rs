@@ -1,0 +1,67 @@
+//! A remote's file, read as any SQLite program would.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use headwater_model::sql::quote;
+use headwater_model::{Direction, Model, Table};
+use rusqlite::{Connection, OptionalExtension as _};
+
+use super::sqlite::{columns, open_snapshot, read};
+use super::value::Value;
+use super::{Pending, Source};
+
+/// A remote's file, in one snapshot.
+pub struct RemoteFile {
+    file: Connection,
+    /// The user that it synchronizes as.
+    pub user: String,
+    /// Its remote ID, as a UUID's text.
+    pub remote_id: String,
+    /// Its model, in the public form.
+    pub model: Model,
+}
+
+impl RemoteFile {
+    /// Opens a file that `headwater remote create` made.
+    pub fn open(path: &Path) -> Result<RemoteFile> {
+        let file = open_snapshot(path)?;
+        let no_remote = || format!("{} is no remote; `headwater remote create` makes one from a model", path.display());
+        let exists: Option<i64> =
+            file.query_row("SELECT 1 FROM sqlite_schema WHERE name = 'hw_state'", [], |row| row.get(0)).optional()?;
+        exists.with_context(no_remote)?;
+        let state = "SELECT \"user\", \"remote_id\", \"model\" FROM \"hw_state\"";
+        let (user, id, model): (String, Vec<u8>, String) =
+            file.query_row(state, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).with_context(no_remote)?;
+        let remote_id = uuid::Uuid::from_slice(&id).with_context(no_remote)?.to_string();
+        let model = Model::from_json(&model).with_context(|| format!("the model in {}", path.display()))?;
+        Ok(RemoteFile { file, user, remote_id, model })
+    }
+
+    /// Calls `each` with the key of every row that has a local change not yet received by the server, or set aside.
+    pub(super) fn pending(&self, table: &Table, each: &mut dyn FnMut(Vec<Value>, Pending) -> Result<()>) -> Result<()> {
+        if table.direction == Direction::Download {
+            return Ok(());
+        }
+        let keys: Vec<_> = table.key_columns().map(|column| quote(&format!("k_{}", column.name))).collect();
+        let log = quote(&format!("hw_log_{}", table.name));
+        let sql = format!("SELECT \"aside\", {} FROM {log} ORDER BY \"upload\" DESC", keys.join(", "));
+        let mut statement = self.file.prepare(&sql)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let pending = if row.get::<_, i64>(0)? == 0 { Pending::Waiting } else { Pending::SetAside };
+            let value = |(place, column): (usize, &headwater_model::Column)| {
+                Ok::<_, rusqlite::Error>(Value::from_sqlite(row.get_ref(place + 1)?, column.kind.base))
+            };
+            each(table.key_columns().enumerate().map(value).collect::<Result<_, _>>()?, pending)?;
+        }
+        Ok(())
+    }
+}
+
+impl Source for RemoteFile {
+    fn rows(&mut self, table: &Table, each: &mut dyn FnMut(Vec<Value>) -> Result<()>) -> Result<()> {
+        let sql = format!("SELECT {} FROM {} AS t", columns(table), quote(&table.name));
+        read(&self.file, table, &sql, [], each)
+    }
+}

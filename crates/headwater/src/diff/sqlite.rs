@@ -1,0 +1,87 @@
+//! A consolidated database in SQLite, read as it is.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use headwater_model::sql::{quote, with_parameters};
+use headwater_model::{Model, Partition, Table};
+use rusqlite::{Connection, OpenFlags, Params};
+
+use super::Source;
+use super::value::Value;
+
+/// A consolidated database in SQLite, in one snapshot.
+pub struct SqliteDatabase {
+    database: Connection,
+    partitions: Vec<Partition>,
+    user: String,
+    remote_id: String,
+}
+
+impl SqliteDatabase {
+    /// Opens the file to see what this user's remote should hold; `remote_id` is what the membership query gets.
+    pub fn open(path: &Path, model: &Model, user: &str, remote_id: &str) -> Result<SqliteDatabase> {
+        let database = open_snapshot(path)?;
+        let (user, remote_id) = (user.to_owned(), remote_id.to_owned());
+        Ok(SqliteDatabase { database, partitions: model.partitions.clone(), user, remote_id })
+    }
+}
+
+impl Source for SqliteDatabase {
+    fn rows(&mut self, table: &Table, each: &mut dyn FnMut(Vec<Value>) -> Result<()>) -> Result<()> {
+        let select = format!("SELECT {} FROM {} AS t", columns(table), quote(&table.name));
+        let place = table.partition.as_ref();
+        let Some(partition) = place.and_then(|place| self.partitions.get(place.partition)) else {
+            return read(&self.database, table, &select, [], each);
+        };
+        let mut parameters: Vec<&str> = Vec::new();
+        let members = with_parameters(&partition.members, |name| {
+            parameters.push(if name == ":s.user" { &self.user } else { &self.remote_id });
+            format!("?{}", parameters.len())
+        });
+        let names: Vec<String> = (0..partition.columns.len()).map(|place| format!("p{place}")).collect();
+        let matches: Vec<String> =
+            names.iter().zip(table.partition_columns()).map(|(p, c)| format!("m.{p} = t.{}", quote(&c.name))).collect();
+        let sql = format!(
+            "WITH m({}) AS ({members}\n) {select} WHERE EXISTS (SELECT 1 FROM m WHERE {})",
+            names.join(", "),
+            matches.join(" AND ")
+        );
+        read(&self.database, table, &sql, rusqlite::params_from_iter(parameters), each)
+    }
+}
+
+/// Opens a SQLite file that must exist, for reading, and begins its snapshot.
+pub(super) fn open_snapshot(path: &Path) -> Result<Connection> {
+    let doing = || format!("{} could not be opened as a SQLite file", path.display());
+    // Not read-only: a file in WAL mode that nobody has open could then not be read.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let database = Connection::open_with_flags(path, flags).with_context(doing)?;
+    database.busy_timeout(std::time::Duration::from_secs(10))?;
+    database.execute_batch("PRAGMA query_only = 1; BEGIN; SELECT count(*) FROM sqlite_schema").with_context(doing)?;
+    Ok(database)
+}
+
+/// Runs a query that gives the columns of a table.
+pub(super) fn read(
+    database: &Connection,
+    table: &Table,
+    sql: &str,
+    parameters: impl Params,
+    each: &mut dyn FnMut(Vec<Value>) -> Result<()>,
+) -> Result<()> {
+    let mut statement = database.prepare(sql)?;
+    let mut rows = statement.query(parameters)?;
+    while let Some(row) = rows.next()? {
+        let value = |(place, column): (usize, &headwater_model::Column)| {
+            Ok::<_, rusqlite::Error>(Value::from_sqlite(row.get_ref(place)?, column.kind.base))
+        };
+        each(table.columns.iter().enumerate().map(value).collect::<Result<_, _>>()?)?;
+    }
+    Ok(())
+}
+
+/// The table's columns as SQL, in the model's order.
+pub(super) fn columns(table: &Table) -> String {
+    table.columns.iter().map(|column| format!("t.{}", quote(&column.name))).collect::<Vec<_>>().join(", ")
+}

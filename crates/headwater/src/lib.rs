@@ -1,0 +1,2 @@
+//! The command line of Headwater, and what it does that no other crate needs.
+pub mod diff;

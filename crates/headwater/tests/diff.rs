@@ -1,0 +1,265 @@
+//! `diff` finds what is not the same: in each type, in each direction, in both databases. Nothing here was synchronized: both sides
+//! are filled by hand.
+
+use std::path::{Path, PathBuf};
+
+use headwater::diff::{Kind, Options, Pending, Postgres, RemoteFile, Report, Source, SqliteDatabase, compare};
+use headwater_model::{Model, parse::parse, remote_sql};
+use rusqlite::Connection;
+
+const MODEL: &str = r#"
+name = "all"
+version = 1
+[partitions.region]
+columns = { region = "text", zone = "int" }
+members = "SELECT region, zone FROM member WHERE user_name = :s.user -- and no more"
+[tables.every]
+key = ["id", "label"]
+partition = { name = "region", columns = ["place", "zone"] }
+[tables.every.columns]
+id = "int not null"
+label = "text not null"
+place = "text not null"
+zone = "int not null"
+truth = "bool"
+number = "real"
+small = "real"
+amount = "decimal(60,30)"
+bytes = "bytes"
+day = "date"
+clock = "time"
+local = "timestamp"
+moment = "timestamptz"
+uuid = "uuid"
+doc = "json"
+padded = "text"
+[tables.reading]
+direction = "upload"
+key = ["id"]
+columns = { id = "int not null", value = "real" }
+[tables.code]
+direction = "download"
+key = ["code"]
+columns = { code = "text not null" }
+"#;
+
+/// Two rows of the user's, with every type, as PostgreSQL writes them; then one of another region, one of another user.
+const POSTGRES: &str = r#"
+CREATE TABLE member (user_name varchar(20), region varchar, zone smallint);
+CREATE TABLE every (id int, label text, place text, zone int, truth bool, number float8, small float4, amount numeric, bytes bytea,
+  day date, clock time, local timestamp, moment timestamptz, uuid uuid, doc jsonb, padded char(4));
+CREATE TABLE reading (id bigint, value float8);
+CREATE TABLE code (code text);
+INSERT INTO member VALUES ('ann', 'north', 1), ('ann', 'north', 1), ('ann', 'south', 2), ('bob', 'east', 1);
+INSERT INTO every VALUES
+ (1, 'a', 'north', 1, true, 0.1, 0.1, 123456789012345678901234567890.123456789012345678901234567890, '\x00ff', '2013-01-31',
+  '05:00:00.5', '2013-01-31 05:00:00.000001', '2013-01-31 05:00:00.25-05', 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11', '{"a":1}', 'ab'),
+ (-1, 'b', 'south', 2, false, 'NaN', '-0', 'NaN', '', '0044-03-15 BC', '24:00:00', 'infinity', '12013-01-31 00:00:00+00', NULL, NULL, ''),
+ (2, 'x', 'north', 2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL),
+ (3, 'y', 'east', 1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO reading VALUES (1, 1.5), (2, 2.5);
+INSERT INTO code VALUES ('x'), ('y');
+"#;
+
+/// The same as a SQLite file holds it. The remote has the first two rows of `every` and the first reading.
+const ROWS: &str = r#"
+INSERT INTO every VALUES
+ (1, 'a', 'north', 1, 1, 0.1, 0.10000000149011612, '123456789012345678901234567890.12345678901234567890123456789', x'00ff',
+  '2013-01-31', '05:00:00.500000', '2013-01-31 05:00:00.000001', '2013-01-31 10:00:00.250000Z',
+  'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{"a": 1}', 'ab  '),
+ (-1, 'b', 'south', 2, 0, 'NaN', '-zero', 'NaN', x'', '-0043-03-15', '24:00:00', 'infinity', '+12013-01-31 00:00:00Z', NULL, NULL, '    ');
+INSERT INTO reading VALUES (1, 1.5);
+INSERT INTO code VALUES ('x'), ('y');
+"#;
+
+struct Scene {
+    folder: tempfile::TempDir,
+    model: Model,
+}
+
+impl Scene {
+    /// A remote and a consolidated database in SQLite that agree.
+    fn new() -> Scene {
+        let model = parse("all.toml", MODEL).expect("the model is valid");
+        let scene = Scene { folder: tempfile::tempdir().expect("a folder"), model };
+        scene
+            .change_remote(&(remote_sql::system_tables().to_owned() + &remote_sql::create_tables(&scene.model) + ROWS));
+        let state =
+            "INSERT INTO hw_state (one, format, remote_id, secret, server, user, model, fingerprint, incarnation, note,
+                     download_applied) VALUES (1, 1, zeroblob(16), '', '', 'ann', ?1, 0, '', '', '')";
+        open(&scene.remote_path()).execute(state, [scene.model.to_json()]).expect("the state");
+        let tables: String =
+            scene.model.tables.iter().map(|table| remote_sql::create_table(&scene.model, table)).collect();
+        open(&scene.central_path()).execute_batch(&(tables + ROWS)).expect("the rows");
+        scene.change_central(
+            "CREATE TABLE member (user_name TEXT, region TEXT, zone INTEGER);
+             INSERT INTO member VALUES ('ann', 'north', 1), ('ann', 'north', 1), ('ann', 'south', 2), ('bob', 'east', 1);
+             INSERT INTO every (id, label, place, zone) VALUES (2, 'x', 'north', 2), (3, 'y', 'east', 1);
+             INSERT INTO reading VALUES (2, 2.5);",
+        );
+        scene
+    }
+
+    fn remote_path(&self) -> PathBuf {
+        self.folder.path().join("remote.db")
+    }
+
+    fn central_path(&self) -> PathBuf {
+        self.folder.path().join("central.db")
+    }
+
+    fn change_remote(&self, sql: &str) {
+        open(&self.remote_path()).execute_batch(sql).expect(sql);
+    }
+
+    fn change_central(&self, sql: &str) {
+        open(&self.central_path()).execute_batch(sql).expect(sql);
+    }
+
+    fn with_sqlite(&self) -> Report {
+        let mut central = SqliteDatabase::open(&self.central_path(), &self.model, "ann", "").expect("a database");
+        self.compare(&mut central, &Options { details_max: 10, ..Options::default() })
+    }
+
+    fn compare(&self, central: &mut dyn Source, options: &Options) -> Report {
+        let mut remote = RemoteFile::open(&self.remote_path()).expect("a remote");
+        assert_eq!(remote.user, "ann");
+        compare(&self.model, &mut remote, central, options, &mut |_, _| ()).expect("compared")
+    }
+}
+
+fn open(path: &Path) -> Connection {
+    Connection::open(path).expect("a SQLite file")
+}
+
+/// Missing, extra and different rows of a table.
+fn counts(report: &Report, table: &str) -> (u64, u64, u64) {
+    let found = report.tables.iter().find(|found| found.table == table).expect("the table is compared");
+    (found.missing, found.extra, found.different)
+}
+
+#[test]
+fn equal_sides_are_equal() {
+    let report = Scene::new().with_sqlite();
+    assert!(report.is_equal(false), "{report:?}");
+    assert_eq!(report.tables.iter().map(|t| t.remote_rows).collect::<Vec<_>>(), [2, 1, 2]);
+    assert_eq!(report.tables.iter().map(|t| t.consolidated_rows).collect::<Vec<_>>(), [2, 2, 2], "part of the rows");
+}
+
+#[test]
+fn one_digit_lost_is_found_in_every_type() {
+    for (column, value) in [
+        ("truth", "0"),
+        ("number", "0.10000000000000002"),
+        ("small", "0.1"),
+        ("amount", "'123456789012345678901234567890.123456789012345678901234567891'"),
+        ("bytes", "x'00fe'"),
+        ("day", "'2013-01-30'"),
+        ("clock", "'05:00:00.500001'"),
+        ("local", "'2013-01-31 05:00:00'"),
+        ("moment", "'2013-01-31 10:00:00.250001Z'"),
+        ("uuid", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a12'"),
+        ("doc", "'{\"a\": 2}'"),
+        ("padded", "'ab'"),
+        ("truth", "NULL"),
+    ] {
+        let scene = Scene::new();
+        scene.change_remote(&format!("UPDATE every SET {column} = {value} WHERE id = 1"));
+        let report = scene.with_sqlite();
+        assert_eq!(counts(&report, "every"), (0, 0, 1), "{column}");
+        let difference = &report.tables[0].differences[0];
+        assert_eq!(difference.kind, Kind::Different);
+        assert_eq!(difference.columns.iter().map(|c| c.column.as_str()).collect::<Vec<_>>(), [column]);
+        let key: Vec<_> = difference.key.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(key, ["id=1", "label=\"a\""]);
+    }
+}
+
+#[test]
+fn rows_too_few_and_too_many_are_found() {
+    let scene = Scene::new();
+    scene.change_remote("DELETE FROM every WHERE id = 1; UPDATE every SET label = 'c' WHERE id = -1; DELETE FROM code");
+    scene.change_remote("DELETE FROM reading; INSERT INTO reading VALUES (9, 9)");
+    let report = scene.with_sqlite();
+    assert_eq!(counts(&report, "every"), (2, 1, 0), "a changed key is one row missing and one too many");
+    assert_eq!(counts(&report, "code"), (2, 0, 0));
+    assert_eq!(counts(&report, "reading"), (0, 1, 0), "what others uploaded need not be here");
+    assert!(!report.is_equal(false) && !report.is_equal(true));
+}
+
+#[test]
+fn rows_of_a_partition_left_are_extra_and_of_one_joined_are_missing() {
+    let scene = Scene::new();
+    scene.change_central("DELETE FROM member WHERE region = 'south'; INSERT INTO member VALUES ('ann', 'east', 1)");
+    assert_eq!(counts(&scene.with_sqlite(), "every"), (1, 1, 0));
+    scene.change_central("DELETE FROM member");
+    assert_eq!(counts(&scene.with_sqlite(), "every"), (0, 2, 0));
+}
+
+#[test]
+fn pending_changes_are_differences_told_apart() {
+    let scene = Scene::new();
+    scene.change_remote("UPDATE every SET number = 7 WHERE id = 1; INSERT INTO hw_log_every (upload, k_id, k_label, existed) VALUES (0, 1, 'a', 1)");
+    scene.change_remote("DELETE FROM every WHERE id = -1; INSERT INTO hw_log_every (upload, k_id, k_label, existed, aside) VALUES (0, -1, 'b', 1, 3)");
+    let report = scene.with_sqlite();
+    assert_eq!(counts(&report, "every"), (1, 0, 1));
+    assert_eq!(report.tables[0].pending, 2);
+    let pending: Vec<_> = report.tables[0].differences.iter().map(|difference| difference.pending).collect();
+    assert_eq!(pending, [Some(Pending::SetAside), Some(Pending::Waiting)]);
+    assert!(!report.is_equal(false) && report.is_equal(true));
+    scene.change_remote("UPDATE every SET number = 7; DELETE FROM code WHERE code = 'x'");
+    assert!(!scene.with_sqlite().is_equal(true), "a difference beside the pending ones is not hidden");
+}
+
+#[test]
+fn what_is_told_is_limited_and_what_is_compared_chosen() {
+    let scene = Scene::new();
+    scene.change_remote("DELETE FROM every; DELETE FROM code");
+    let mut central = SqliteDatabase::open(&scene.central_path(), &scene.model, "ann", "").expect("a database");
+    let report = scene.compare(&mut central, &Options { tables: vec!["every".into()], details_max: 1 });
+    assert_eq!(report.tables.len(), 1);
+    assert_eq!((report.tables[0].missing, report.tables[0].differences.len()), (2, 1));
+}
+
+#[test]
+fn other_files_are_no_remotes() {
+    let scene = Scene::new();
+    let error = |path: &Path| format!("{:#}", RemoteFile::open(path).err().expect("refused"));
+    assert!(error(&scene.central_path()).contains("is no remote"));
+    assert!(error(&scene.folder.path().join("absent.db")).contains("could not be opened"));
+    assert!(!scene.folder.path().join("absent.db").exists());
+}
+
+#[test]
+fn postgres_is_compared_by_its_own_text() {
+    let scene = Scene::new();
+    let cluster = headwater_testkit::Postgres::shared().expect("PostgreSQL");
+    let url = cluster.create_database().expect("a database");
+    headwater_testkit::postgres::sql(&url, POSTGRES).expect("the rows");
+    let compared = || {
+        let config = url.parse().expect("a URL");
+        let mut central =
+            Postgres::connect(&config, tokio_postgres::NoTls, &scene.model, "ann", "").expect("connected");
+        scene.compare(&mut central, &Options { details_max: 10, ..Options::default() })
+    };
+    let report = compared();
+    assert!(report.is_equal(false), "{report:#?}");
+    assert_eq!(report.tables.iter().map(|t| t.consolidated_rows).collect::<Vec<_>>(), [2, 2, 2], "part of the rows");
+    for lost in [
+        "amount = amount + 0.000000000000000000000000000001",
+        "number = 0.30000000000000004",
+        "small = 0.10000001",
+        "moment = moment + interval '1 microsecond'",
+        "padded = 'abc'",
+        "label = 'A'",
+        "zone = 2",
+    ] {
+        headwater_testkit::postgres::sql(&url, &format!("UPDATE every SET {lost} WHERE id = 1")).expect(lost);
+        let report = compared();
+        assert!(!report.is_equal(true), "{lost}");
+        headwater_testkit::postgres::sql(&url, "TRUNCATE every").expect("emptied");
+        let insert = POSTGRES.split(';').find(|statement| statement.contains("INSERT INTO every")).expect("the insert");
+        headwater_testkit::postgres::sql(&url, insert).expect("refilled");
+        assert!(compared().is_equal(false), "and with it undone");
+    }
+}

@@ -7,6 +7,7 @@ use headwater_protocol::message::{PartitionAction, PartitionMark, WatermarkEntry
 use headwater_protocol::{Frame, Row};
 
 use crate::backend::Changes;
+use crate::keys::{key_bytes, key_bytes_of};
 use crate::rows::{Echo, FrameSink};
 use crate::{Connection, Error, Mode, Plan, RowsWriter, TablePlan, memberships};
 
@@ -232,10 +233,9 @@ fn write_conflicted(
     let wanted: HashSet<Vec<u8>> = wanted.iter().filter_map(|row| table.partition_key(row)).collect();
     for some in keys.chunks(CONFLICTED_AT_ONCE) {
         let stored = connection.fetch(table, some, false)?;
-        let by_key: HashMap<Vec<u8>, &Row> =
-            stored.iter().map(|row| (encoded_key(table, &table.key_of(row)), row)).collect();
+        let by_key: HashMap<Vec<u8>, &Row> = stored.iter().map(|row| (key_bytes_of(table, row), row)).collect();
         for key in some {
-            let found = by_key.get(&encoded_key(table, key));
+            let found = by_key.get(&key_bytes(table, key));
             match found.filter(|row| table.partition_of(row).is_some_and(|partition| wanted.contains(&partition))) {
                 Some(row) => write_row(rows.upsert(), row),
                 None => write_row(rows.delete(), key),
@@ -247,12 +247,6 @@ fn write_conflicted(
 }
 
 const CONFLICTED_AT_ONCE: usize = 1_000;
-
-fn encoded_key(table: &TablePlan, key: &Row) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    headwater_protocol::row::put_row(&mut bytes, &table.key_types, key);
-    bytes
-}
 
 fn write_row(mut writer: headwater_protocol::row::RowWriter<'_>, row: &Row) {
     for value in row {

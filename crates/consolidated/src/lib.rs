@@ -19,6 +19,7 @@ pub mod error;
 pub mod images;
 pub mod init;
 pub mod judge;
+pub mod keys;
 pub mod memberships;
 pub mod order;
 pub mod plan;

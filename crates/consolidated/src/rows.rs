@@ -37,17 +37,6 @@ impl Echo {
         self.remember(table.number, RowOp::Delete, &table.key_types, key);
     }
 
-    /// Takes in what another remembers; both must come from [`Echo::like`] of one, or hashes would not agree.
-    pub fn extend(&mut self, other: Echo) {
-        self.seen.extend(other.seen);
-    }
-
-    /// An empty one that hashes alike.
-    #[must_use]
-    pub fn like(&self) -> Echo {
-        Echo { seen: HashSet::new(), hashers: self.hashers.clone() }
-    }
-
     fn remember(&mut self, table: u32, op: RowOp, types: &[Type], row: &Row) {
         if self.seen.len() < Echo::ROWS_MAX {
             let mut bytes = vec![op as u8];

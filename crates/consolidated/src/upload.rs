@@ -1,16 +1,23 @@
 //! Applying an upload exactly once.
 //!
 //! [`apply`] is the transaction; `engine` goes through the changes (inserts and updates forwards, deletions backwards) in batches, and
-//! halves a batch that the database refuses until it has the rows at fault; `batch` judges one batch and makes its changes by a few
-//! set-based statements; `record` is what the database keeps of a remote's uploads.
+//! halves a batch that the database refuses until it has the rows at fault; `policy` says what the user may change at all; `batch`
+//! judges one batch and makes its changes by a few set-based statements; `record` is what the database keeps of a remote's uploads.
 
 mod batch;
+mod conflicts;
 mod engine;
+mod park;
+mod policy;
 mod record;
+mod source;
 
 use headwater_protocol::message::{Receipt, UploadEnd};
 use headwater_protocol::{Frame, Row, upload as protocol};
 
+use self::engine::{Engine, Results};
+use self::policy::Policy;
+use self::source::SourceReader;
 use crate::rows::Echo;
 use crate::{Connection, Error, Mode, Plan};
 
@@ -114,7 +121,8 @@ pub struct Uploaded {
 }
 
 /// Applies an upload, or finds that it need not or must not be. One transaction: the remote's row is locked without waiting, the
-/// changes are made, and number, digest and receipt are written with them.
+/// changes are made, and number, digest and receipt are written with them. A change that the database or the policy refuses is in the
+/// receipt, and the rest is applied.
 ///
 /// After [`Error::Retry`] nothing has happened, or (where the commit's answer was lost) everything: the same call again finds out.
 /// [`Error::RemoteBusy`]: another sync of this remote is at it.
@@ -124,67 +132,42 @@ pub fn apply(
     source: &mut dyn UploadSource,
 ) -> Result<Uploaded, Error> {
     match attempt(connection, request, source, Checking::AtTheEnd) {
-        Err(Failure::Deferred) => {
-            attempt(connection, request, source, Checking::EachBatch).map_err(Failure::into_error)
+        Err(Error::Refused { detail, .. }) => {
+            tracing::debug!(
+                detail,
+                "a deferred constraint is broken; the upload is applied again to find the change at fault"
+            );
+            attempt(connection, request, source, Checking::EachBatch).map_err(|error| match error {
+                Error::Refused { detail, .. } => Error::Database {
+                    context: "applying an upload, each batch checked".to_owned(),
+                    detail: format!("a deferred constraint is broken all the same: {detail}"),
+                },
+                other => other,
+            })
         }
-        other => other.map_err(Failure::into_error),
+        other => other,
     }
 }
 
 /// When constraints that the database defers to the end of the transaction are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Checking {
+enum Checking {
     /// Once, after the last change: an upload that is valid as a whole needs no more.
     AtTheEnd,
     /// After each batch, so that the changes that break one can be found.
     EachBatch,
 }
 
-/// Why an attempt came to nothing.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// A deferred constraint is broken, by some change or other.
-    Deferred,
-    /// Anything else.
-    Error(Error),
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Failure::Error(error)
-    }
-}
-
-impl Failure {
-    fn into_error(self) -> Error {
-        match self {
-            Failure::Error(error) => error,
-            Failure::Deferred => Error::Database {
-                context: "applying an upload".to_owned(),
-                detail: "a deferred constraint is broken although each batch was checked".to_owned(),
-            },
-        }
-    }
-}
-
+/// [`Error::Refused`]: a deferred constraint is broken, by some change or other.
 fn attempt(
     connection: &mut dyn Connection,
     request: &UploadRequest<'_>,
     source: &mut dyn UploadSource,
     checking: Checking,
-) -> Result<Uploaded, Failure> {
+) -> Result<Uploaded, Error> {
     connection.begin(Mode::Upload)?;
     let applied = inside(connection, request, source, checking);
-    let (kept, deferred) = match applied {
-        Ok(uploaded) => (Ok(uploaded), false),
-        Err(Failure::Error(error)) => (Err(error), false),
-        Err(Failure::Deferred) => (Err(Error::RemoteBusy), true),
-    };
-    let finished = crate::finish(connection, kept);
-    if deferred && matches!(finished, Err(Error::RemoteBusy)) {
-        return Err(Failure::Deferred);
-    }
-    Ok(finished?)
+    crate::finish(connection, applied)
 }
 
 fn inside(
@@ -192,19 +175,36 @@ fn inside(
     request: &UploadRequest<'_>,
     source: &mut dyn UploadSource,
     checking: Checking,
-) -> Result<Uploaded, Failure> {
+) -> Result<Uploaded, Error> {
     let stored = record::lock(connection, &request.remote_id)?;
     let verdict = protocol::judge(stored.as_ref().map(record::Stored::of_protocol), request.acknowledged, &request.end);
+    let mut reader = SourceReader::new(request, source, connection.dialect());
     match (verdict, stored) {
         (protocol::Verdict::Apply, _) => {
-            let uploaded = engine::run(connection, request, source, checking)?;
+            let uploaded = apply_changes(connection, request, &mut reader, checking)?;
             record::keep(connection, request, &uploaded)?;
             Ok(uploaded)
         }
-        (protocol::Verdict::Replay, Some(stored)) => Ok(record::replay(request, source, stored)?),
+        (protocol::Verdict::Replay, Some(stored)) => record::replay(request, &mut reader, stored),
         (protocol::Verdict::Copy, _) => Ok(Uploaded::nothing(Verdict::Copy)),
         (protocol::Verdict::Behind | protocol::Verdict::Replay, _) => Ok(Uploaded::nothing(Verdict::Behind)),
     }
+}
+
+fn apply_changes(
+    connection: &mut dyn Connection,
+    request: &UploadRequest<'_>,
+    reader: &mut SourceReader<'_>,
+    checking: Checking,
+) -> Result<Uploaded, Error> {
+    connection.set_actor(request.user, &request.remote_id)?;
+    let policy = Policy::read(connection, request.plan, request.user, &request.remote_id)?;
+    let Results { outcomes, echo, conflicted, counts } =
+        Engine::new(connection, request, policy, checking).run(reader)?;
+    let UploadEnd { sequence, changes, .. } = request.end;
+    let receipt = Receipt { sequence, changes, outcomes: outcomes.into_iter().collect() };
+    let own = connection.own_mark()?;
+    Ok(Uploaded { verdict: Verdict::Applied, receipt, echo, own, conflicted, counts })
 }
 
 impl Uploaded {

@@ -67,14 +67,15 @@ fn changes(plan: &TablePlan, name: &str, columns: &[String]) -> String {
     let here: Vec<String> =
         partition.iter().zip(&side_partition).map(|(base, side)| format!("{base} IS s.{side}")).collect();
     let here = std::iter::once(lives.clone()).chain(here).collect::<Vec<_>>().join(" AND ");
-    let where_partition: String = (1..).zip(&side_partition).map(|(p, side)| format!("s.{side} = ?{p} AND ")).collect();
+    let mut filters: Vec<String> = (1..).zip(&side_partition).map(|(p, side)| format!("s.{side} = ?{p}")).collect();
+    filters.push(format!("s.version > ?{}", side_partition.len() + 1));
     format!(
-        "SELECT {here}, {lives}, s.version, {}, {} FROM {} s LEFT JOIN {name} b ON {} WHERE {where_partition}s.version > ?{}",
+        "SELECT {here}, {lives}, s.version, {}, {} FROM {} s LEFT JOIN {name} b ON {} WHERE {}",
         side_key.iter().map(|side| format!("s.{side}")).collect::<Vec<_>>().join(", "),
         columns.iter().map(|column| base(column)).collect::<Vec<_>>().join(", "),
         tracking::side_table(table),
         joined.join(" AND "),
-        side_partition.len() + 1,
+        filters.join(" AND "),
     )
 }
 

@@ -37,7 +37,7 @@ pub fn add_account(connection: &mut dyn Connection, user: &str, password_hash: &
 /// Every account, by name.
 pub fn accounts(connection: &mut dyn Connection) -> Result<Vec<Account>, Error> {
     let sql = dialect_sql(connection.dialect(), &format!("{COLUMNS} ORDER BY user_name"));
-    connection.query(&sql, &[])?.iter().map(|row| account(row)).collect()
+    connection.query(&sql, &[])?.iter().map(account).collect()
 }
 
 /// The account of a name.

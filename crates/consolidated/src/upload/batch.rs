@@ -1,293 +1,337 @@
-//! One batch of changes of one table: judged in memory, made by a few set-based statements.
+//! One batch: its changes judged against the stored rows, and written by set-based statements.
 //!
-//! Everything that a batch comes to is collected in [`Done`] and counts only if the whole batch went well: a batch that is refused is
-//! undone to its savepoint and comes again in halves.
+//! ```text
+//! inserts   -> insert at once; those whose key exists go on below
+//! the rest  -> fetch and lock the stored rows -> partition? -> judge -> update | insert | delete
+//!                 ^                                                              |
+//!                 `-------- keys that another transaction inserted meanwhile <---'
+//! ```
+//!
+//! Nothing here is remembered until the whole batch has gone well: a batch that fails is rolled back and halved.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use headwater_model::Direction;
-use headwater_protocol::message::{Change, ConflictEnd, Outcome, Refusal, RefusalCode};
-use headwater_protocol::row::put_row;
-use headwater_protocol::{Row, Value};
+use headwater_model::ConflictRule;
+use headwater_protocol::Row;
+use headwater_protocol::message::{ConflictEnd, Refusal, RefusalCode};
 
-use super::engine::{Members, Numbered};
-use super::{Counts, UploadRequest};
-use crate::judge::{Action, Judgement, judge};
-use crate::rows::Echo;
-use crate::system::dialect_sql;
-use crate::{Connection, Error, TablePlan, images};
+use super::park::park;
+use super::policy::{Policy, outside, refusal};
+use super::source::Item;
+use crate::judge::{Action, judge};
+use crate::keys::{key_bytes, key_bytes_of};
+use crate::{Connection, Error, Plan, TablePlan};
 
-/// How often a batch is judged again because rows appeared or vanished meanwhile.
-const ROUNDS_MAX: usize = 8;
-/// How many conflicts are recorded by one statement.
-const CONFLICTS_AT_ONCE: usize = 50;
+/// How often keys found absent that lose the race of being inserted are fetched and judged again.
+const ROUNDS_MAX: usize = 5;
 
-/// What changes came to.
+/// What a batch came to.
 #[derive(Debug, Default)]
-pub(super) struct Done {
-    pub(super) outcomes: Vec<(u64, Outcome)>,
-    pub(super) echo: Echo,
-    pub(super) conflicted: Vec<(u32, Row)>,
-    pub(super) counts: Counts,
+pub(super) struct Effects {
+    /// Ordinals and refusals of changes that need not be halved for: policy, and rows that nothing took.
+    pub(super) refused: Vec<(u64, usize, Refusal)>,
+    pub(super) conflicts: Vec<Conflict>,
+    /// Tables and rows stored just as uploaded.
+    pub(super) stored: Vec<(usize, Row)>,
+    /// Tables and keys deleted as uploaded.
+    pub(super) deleted: Vec<(usize, Row)>,
+    pub(super) inserts: u64,
+    pub(super) updates: u64,
+    pub(super) deletes: u64,
 }
 
-/// A conflict to be put on record.
-struct Conflict<'c> {
-    change: &'c Change,
+/// A conflict to be recorded.
+#[derive(Debug)]
+pub(super) struct Conflict {
+    pub(super) ordinal: u64,
+    pub(super) table: usize,
+    pub(super) key: Row,
+    pub(super) old: Option<Row>,
+    pub(super) uploaded: Option<Row>,
+    pub(super) stored: Option<Row>,
+    pub(super) end: ConflictEnd,
+    pub(super) result: Option<Row>,
+}
+
+/// Applies batches.
+pub(super) struct Batch<'a> {
+    pub(super) connection: &'a mut dyn Connection,
+    pub(super) plan: &'a Plan,
+    pub(super) policy: &'a Policy,
+    /// Writes rows in two steps, so that unique values can change places and rows refer to one another.
+    pub(super) parked: bool,
+    pub(super) effects: Effects,
+    /// Rows written in their first step only.
+    second_step: Vec<(usize, Row)>,
+}
+
+/// A judged change on its way to being written.
+struct Judged<'i> {
+    item: &'i Item,
     stored: Option<Row>,
-    end: ConflictEnd,
-    result: Option<Row>,
+    end: Option<ConflictEnd>,
+    row: Row,
 }
 
-/// Judges and makes the changes of one batch; no two of them have the same key.
-pub(super) fn apply(
-    connection: &mut dyn Connection,
-    request: &UploadRequest<'_>,
-    table: &TablePlan,
-    members: &Members,
-    changes: &[Numbered],
-    echo: Echo,
-) -> Result<Done, Error> {
-    let done = Done { echo, ..Done::default() };
-    let mut batch = Applying { connection, table, members, done, conflicts: Vec::new() };
-    let mut waiting: Vec<&Numbered> = changes.iter().filter(|numbered| batch.is_allowed(numbered)).collect();
-    let mut fresh = true;
-    for _ in 0..ROUNDS_MAX {
-        if waiting.is_empty() {
-            batch.record(request)?;
-            return Ok(batch.done);
-        }
-        waiting = batch.round(&waiting, fresh)?;
-        fresh = false;
-    }
-    Err(Error::Retry { detail: format!("rows of {} kept appearing and vanishing", table.table.name), broken: false })
-}
-
-struct Applying<'a, 'c> {
-    connection: &'a mut dyn Connection,
-    table: &'a TablePlan,
-    members: &'a Members,
-    done: Done,
-    conflicts: Vec<Conflict<'c>>,
-}
-
-/// What one round is to do.
-#[derive(Default)]
-struct Work<'c> {
-    updates: Vec<(&'c Numbered, Judgement, Row)>,
-    inserts: Vec<(&'c Numbered, Judgement)>,
-    deletions: Vec<(&'c Numbered, Judgement, Row)>,
-}
-
-impl<'c> Applying<'_, 'c> {
-    /// Direction and the new image's partition: what needs no look at the stored row.
-    fn is_allowed(&mut self, numbered: &Numbered) -> bool {
-        let refusal = if self.table.table.direction == Direction::Download {
-            (RefusalCode::Direction, "the table is download-only")
-        } else if numbered.change.new.as_ref().is_some_and(|new| !self.is_member(new)) {
-            (RefusalCode::Partition, "the row would lie outside your partitions")
-        } else {
-            return true;
-        };
-        self.refuse(numbered.ordinal, refusal.0, refusal.1);
-        false
+impl<'a> Batch<'a> {
+    pub(super) fn new(
+        connection: &'a mut dyn Connection,
+        plan: &'a Plan,
+        policy: &'a Policy,
+        parked: bool,
+    ) -> Batch<'a> {
+        Batch { connection, plan, policy, parked, effects: Effects::default(), second_step: Vec::new() }
     }
 
-    fn is_member(&self, row: &Row) -> bool {
-        let Some(partition) = &self.table.table.partition else { return true };
-        let key = self.table.partition_of(row);
-        key.is_some_and(|key| self.members.get(partition.partition).is_some_and(|members| members.contains(&key)))
+    /// Applies changes in their order. [`Error::Refused`]: one of them was; the caller goes back to the savepoint.
+    pub(super) fn run(mut self, items: &[Item]) -> Result<Effects, Error> {
+        let mut rest = items;
+        while let Some(first) = rest.first() {
+            let (run, later) = rest.split_at(run_length(self.plan, first, rest));
+            rest = later;
+            let table = &self.plan.tables[first.table];
+            if first.is_delete() { self.deletes(table, run)? } else { self.upserts(table, run)? }
+        }
+        for (table, row) in std::mem::take(&mut self.second_step) {
+            self.update(&self.plan.tables[table], &[&row])?;
+        }
+        Ok(self.effects)
     }
 
-    fn refuse(&mut self, ordinal: u64, code: RefusalCode, message: &str) {
-        self.done.counts.refused += 1;
-        self.done.outcomes.push((ordinal, Outcome::Refused(Refusal { code, message: message.to_owned() })));
-    }
-
-    /// Judges changes and makes them. Gives those to be judged again: inserts whose key turned out to exist.
-    fn round(&mut self, waiting: &[&'c Numbered], fresh: bool) -> Result<Vec<&'c Numbered>, Error> {
-        let mut work = Work::default();
-        // An insert's key is most likely absent: it is tried before its row is looked for.
-        let (blind, looked_up): (Vec<&'c Numbered>, Vec<&'c Numbered>) =
-            waiting.iter().partition(|numbered| fresh && numbered.change.old.is_none());
-        let stored = self.stored(&looked_up)?;
-        for numbered in looked_up {
-            let key = encoded_key(self.table, numbered.change.image());
-            self.judge(numbered, stored.get(&key).cloned(), &mut work);
-        }
-        for numbered in blind {
-            self.judge(numbered, None, &mut work);
-        }
-        self.delete(work.deletions)?;
-        self.update(work.updates)?;
-        self.insert(work.inserts)
-    }
-
-    fn stored(&mut self, changes: &[&Numbered]) -> Result<HashMap<Vec<u8>, Row>, Error> {
-        if changes.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let keys: Vec<Row> = changes.iter().map(|numbered| self.table.key_of(numbered.change.image())).collect();
-        let rows = self.connection.fetch(self.table, &keys, true)?;
-        Ok(rows.into_iter().map(|row| (encoded_key(self.table, &row), row)).collect())
-    }
-
-    fn judge(&mut self, numbered: &'c Numbered, stored: Option<Row>, work: &mut Work<'c>) {
-        if stored.as_ref().is_some_and(|stored| !self.is_member(stored)) {
-            return self.refuse(numbered.ordinal, RefusalCode::Partition, "the row lies outside your partitions");
-        }
-        let judgement = judge(self.table.table.conflict, &numbered.change, stored.as_ref());
-        if let Action::Update(row) | Action::Insert(row) = &judgement.action
-            && !self.is_member(row)
-        {
-            return self.refuse(
-                numbered.ordinal,
-                RefusalCode::Partition,
-                "the merged row would lie outside your partitions",
-            );
-        }
-        match (&judgement.action, stored) {
-            (Action::Keep, stored) => self.settle(numbered, &judgement, stored),
-            (Action::Insert(_), _) => work.inserts.push((numbered, judgement)),
-            (Action::Update(_), Some(stored)) => work.updates.push((numbered, judgement, stored)),
-            (Action::Delete, Some(stored)) => work.deletions.push((numbered, judgement, stored)),
-            (Action::Update(_) | Action::Delete, None) => unreachable!("only a stored row is updated or deleted"),
-        }
-    }
-
-    fn delete(&mut self, work: Vec<(&'c Numbered, Judgement, Row)>) -> Result<(), Error> {
-        if work.is_empty() {
-            return Ok(());
-        }
-        let keys: Vec<Row> = work.iter().map(|(numbered, _, _)| self.table.key_of(numbered.change.image())).collect();
-        self.done.counts.deleted += self.connection.delete(self.table, &keys.iter().collect::<Vec<_>>())?;
-        for (numbered, judgement, stored) in work {
-            self.settle(numbered, &judgement, Some(stored));
-        }
-        Ok(())
-    }
-
-    fn update(&mut self, work: Vec<(&'c Numbered, Judgement, Row)>) -> Result<(), Error> {
-        if work.is_empty() {
-            return Ok(());
-        }
-        let rows: Vec<&Row> = work.iter().filter_map(|(_, judgement, _)| judgement.row()).collect();
-        self.done.counts.updated += self.connection.update(self.table, &rows)?;
-        for (numbered, judgement, stored) in work {
-            self.settle(numbered, &judgement, Some(stored));
-        }
-        Ok(())
-    }
-
-    /// Inserts; gives the changes whose key exists after all.
-    fn insert(&mut self, work: Vec<(&'c Numbered, Judgement)>) -> Result<Vec<&'c Numbered>, Error> {
-        if work.is_empty() {
-            return Ok(Vec::new());
-        }
-        let rows: Vec<&Row> = work.iter().filter_map(|(_, judgement)| judgement.row()).collect();
-        let inserted = self.connection.insert(self.table, &rows)?;
-        self.done.counts.inserted += inserted.len() as u64;
-        if inserted.len() == work.len() {
-            for (numbered, judgement) in work {
-                self.settle(numbered, &judgement, None);
-            }
-            return Ok(Vec::new());
-        }
-        let inserted: std::collections::HashSet<Vec<u8>> =
-            inserted.iter().map(|key| encoded(self.table, key)).collect();
-        let mut again = Vec::new();
-        for (numbered, judgement) in work {
-            if inserted.contains(&encoded_key(self.table, numbered.change.image())) {
-                self.settle(numbered, &judgement, None);
+    fn upserts(&mut self, table: &TablePlan, items: &[Item]) -> Result<(), Error> {
+        let mut open: Vec<&Item> = Vec::new();
+        let inserts: Vec<&Item> = items.iter().filter(|item| item.change.old.is_none()).collect();
+        let taken = if self.parked { HashSet::new() } else { self.insert(table, &images(&inserts))? };
+        for item in inserts {
+            if taken.contains(&key_bytes_of(table, item.change.image())) {
+                self.effects.inserts += 1;
+                self.effects.stored.push((item.table, item.change.image().to_vec()));
             } else {
-                again.push(numbered);
+                open.push(item);
+            }
+        }
+        open.extend(items.iter().filter(|item| item.change.old.is_some()));
+        if self.updated_blindly(table, &open)? {
+            return Ok(());
+        }
+        for _ in 0..ROUNDS_MAX {
+            if open.is_empty() {
+                return Ok(());
+            }
+            open = self.round(table, &open)?;
+        }
+        self.never_taken(table, &open)
+    }
+
+    /// Under the rule `off`, a table without partitions needs no look at what is stored.
+    fn updated_blindly(&mut self, table: &TablePlan, open: &[&Item]) -> Result<bool, Error> {
+        let is_blind = table.table.conflict == ConflictRule::Off && table.table.partition.is_none() && !self.parked;
+        if !is_blind || open.is_empty() {
+            return Ok(false);
+        }
+        let rows = images(open);
+        if self.connection.update(table, &rows)? != rows.len() as u64 {
+            return Ok(false);
+        }
+        self.effects.updates += rows.len() as u64;
+        self.effects.stored.extend(open.iter().map(|item| (item.table, item.change.image().to_vec())));
+        Ok(true)
+    }
+
+    /// Fetches, judges and writes; gives those whose key was absent and then was not.
+    fn round<'i>(&mut self, table: &TablePlan, open: &[&'i Item]) -> Result<Vec<&'i Item>, Error> {
+        let (mut inserts, mut updates) = (Vec::new(), Vec::new());
+        let mut stored = self.fetch(table, open)?;
+        for item in open {
+            let stored = stored.remove(&key_bytes_of(table, item.change.image()));
+            if stored.as_ref().is_some_and(|row| !self.policy.holds(table, row)) {
+                self.effects.refused.push((item.ordinal, item.table, outside(table)));
+                continue;
+            }
+            let judgement = judge(table.table.conflict, &item.change, stored.as_ref());
+            let end = judgement.conflict;
+            match judgement.action {
+                Action::Update(row) if !self.policy.holds(table, &row) => {
+                    self.effects.refused.push((item.ordinal, item.table, outside(table)));
+                }
+                Action::Update(row) => updates.push(Judged { item, stored, end, row }),
+                Action::Insert(row) => inserts.push(Judged { item, stored, end, row }),
+                Action::Keep => self.kept(table, item, stored, end),
+                Action::Delete => {}
+            }
+        }
+        let rows: Vec<&Row> = updates.iter().map(|judged| &judged.row).collect();
+        self.update_in_steps(table, &rows)?;
+        for judged in updates {
+            self.effects.updates += 1;
+            self.written(table, judged);
+        }
+        let rows: Vec<&Row> = inserts.iter().map(|judged| &judged.row).collect();
+        let taken = self.insert_in_steps(table, &rows)?;
+        let mut again = Vec::new();
+        for judged in inserts {
+            if taken.contains(&key_bytes_of(table, &judged.row)) {
+                self.effects.inserts += 1;
+                self.written(table, judged);
+            } else {
+                again.push(judged.item);
             }
         }
         Ok(again)
     }
 
-    /// Notes what became of a change that has been made, or needed no making.
-    fn settle(&mut self, numbered: &'c Numbered, judgement: &Judgement, stored: Option<Row>) {
-        let key = self.table.key_of(numbered.change.image());
-        let Some(end) = judgement.conflict else {
-            match &judgement.action {
-                Action::Insert(row) | Action::Update(row) => self.done.echo.stored(self.table, row),
-                Action::Delete => self.done.echo.deleted(self.table, &key),
-                Action::Keep => {}
-            }
-            return;
-        };
-        self.done.counts.conflicts += 1;
-        self.done.outcomes.push((numbered.ordinal, Outcome::Conflict(end)));
-        self.done.conflicted.push((self.table.number, key));
-        let result = match &judgement.action {
-            Action::Keep => stored.clone(),
-            Action::Insert(row) | Action::Update(row) => Some(row.clone()),
-            Action::Delete => None,
-        };
-        self.conflicts.push(Conflict { change: &numbered.change, stored, end, result });
+    /// Changes that were absent at each look and yet could not be inserted: a rule of the database swallows them, or another writer
+    /// makes and deletes the same keys all the while.
+    fn never_taken(&mut self, table: &TablePlan, open: &[&Item]) -> Result<(), Error> {
+        let stored = self.fetch(table, open)?;
+        if !stored.is_empty() {
+            return Err(Error::Retry {
+                detail: format!("rows of {} come and go faster than they can be judged", table.table.name),
+                broken: false,
+            });
+        }
+        let text = || format!("a rule of the database kept the row out of table {}", table.table.name);
+        let refused = open.iter().map(|item| (item.ordinal, item.table, refusal(RefusalCode::Trigger, text())));
+        self.effects.refused.extend(refused);
+        Ok(())
     }
 
-    /// Puts the batch's conflicts on record.
-    fn record(&mut self, request: &UploadRequest<'_>) -> Result<(), Error> {
-        let dialect = self.connection.dialect();
-        for conflicts in self.conflicts.chunks(CONFLICTS_AT_ONCE) {
-            let mut values = vec![
-                Value::Bytes(request.remote_id.to_vec()),
-                Value::text(request.user),
-                Value::text(&self.table.table.name),
-            ];
-            let mut tuples = Vec::new();
-            for conflict in conflicts {
-                let first = values.len() + 1;
-                let places: Vec<String> = (first..first + 6).map(|place| format!("?{place}")).collect();
-                tuples.push(format!("(?1, ?2, ?3, {})", places.join(", ")));
-                values.extend(self.record_of(conflict));
+    fn deletes(&mut self, table: &TablePlan, items: &[Item]) -> Result<(), Error> {
+        let all: Vec<&Item> = items.iter().collect();
+        let mut stored = self.fetch(table, &all)?;
+        let mut doomed: Vec<(&Item, Option<Row>, Option<ConflictEnd>, Row)> = Vec::new();
+        for item in items {
+            let key = table.key_of(item.change.image());
+            let stored = stored.remove(&key_bytes(table, &key));
+            if stored.as_ref().is_some_and(|row| !self.policy.holds(table, row)) {
+                self.effects.refused.push((item.ordinal, item.table, outside(table)));
+                continue;
             }
-            let sql = format!(
-                "INSERT INTO {{hw}}conflict (remote_id, user_name, table_name, row_key, old_image, uploaded_image, stored_image, \
-                 outcome, result_image) VALUES {}",
-                tuples.join(", ")
-            );
-            self.connection.execute(&dialect_sql(dialect, &sql), &values)?;
+            let judgement = judge(table.table.conflict, &item.change, stored.as_ref());
+            match judgement.action {
+                Action::Delete => doomed.push((item, stored, judgement.conflict, key)),
+                _ => self.kept(table, item, stored, judgement.conflict),
+            }
+        }
+        let keys: Vec<&Row> = doomed.iter().map(|(_, _, _, key)| key).collect();
+        self.delete(table, &keys)?;
+        for (item, stored, end, key) in doomed {
+            self.effects.deletes += 1;
+            match end {
+                Some(end) => self.conflict(table, item, stored, end, None),
+                None => self.effects.deleted.push((item.table, key)),
+            }
         }
         Ok(())
     }
 
-    fn record_of(&self, conflict: &Conflict<'_>) -> [Value; 6] {
-        let image = |row: Option<&Row>| row.map_or(Value::Null, |row| Value::text(images::image(self.table, row)));
-        let outcome = match conflict.end {
-            ConflictEnd::Consolidated => "consolidated",
-            ConflictEnd::Remote => "remote",
-            ConflictEnd::Merged => "merged",
-        };
-        [
-            Value::text(images::key_image(self.table, &self.table.key_of(conflict.change.image()))),
-            image(conflict.change.old.as_ref()),
-            image(conflict.change.new.as_ref()),
-            image(conflict.stored.as_ref()),
-            Value::text(outcome),
-            image(conflict.result.as_ref()),
-        ]
-    }
-}
-
-impl Judgement {
-    fn row(&self) -> Option<&Row> {
-        match &self.action {
-            Action::Insert(row) | Action::Update(row) => Some(row),
-            Action::Keep | Action::Delete => None,
+    fn kept(&mut self, table: &TablePlan, item: &Item, stored: Option<Row>, end: Option<ConflictEnd>) {
+        if let Some(end) = end {
+            let result = stored.clone();
+            self.conflict(table, item, stored, end, result);
         }
     }
+
+    fn written(&mut self, table: &TablePlan, judged: Judged<'_>) {
+        let Judged { item, stored, end, row } = judged;
+        match end {
+            Some(end) => self.conflict(table, item, stored, end, Some(row)),
+            None => self.effects.stored.push((item.table, row)),
+        }
+    }
+
+    fn conflict(&mut self, table: &TablePlan, item: &Item, stored: Option<Row>, end: ConflictEnd, result: Option<Row>) {
+        self.effects.conflicts.push(Conflict {
+            ordinal: item.ordinal,
+            table: item.table,
+            key: table.key_of(item.change.image()),
+            old: item.change.old.clone(),
+            uploaded: item.change.new.clone(),
+            stored,
+            end,
+            result,
+        });
+    }
+
+    /// The stored rows of these changes' keys, locked, by the bytes of their keys.
+    fn fetch(&mut self, table: &TablePlan, items: &[&Item]) -> Result<HashMap<Vec<u8>, Row>, Error> {
+        let keys: Vec<Row> = items.iter().map(|item| table.key_of(item.change.image())).collect();
+        let rows = self.connection.fetch(table, &keys, true)?;
+        Ok(rows.into_iter().map(|row| (key_bytes_of(table, &row), row)).collect())
+    }
+
+    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<HashSet<Vec<u8>>, Error> {
+        if rows.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let keys = self.connection.insert(table, rows)?;
+        Ok(keys.iter().map(|key| key_bytes(table, key)).collect())
+    }
+
+    fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        // The rows are locked and there, so only a trigger or policy of the database's own can have kept one as it was.
+        if self.connection.update(table, rows)? == rows.len() as u64 { Ok(()) } else { Err(swallowed(table, "update")) }
+    }
+
+    fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<(), Error> {
+        if keys.is_empty() || self.connection.delete(table, keys)? == keys.len() as u64 {
+            return Ok(());
+        }
+        // Some may have gone with others by a cascade; what is still there was kept by a rule of the database's own.
+        let keys: Vec<Row> = keys.iter().map(|key| (*key).clone()).collect();
+        if self.connection.fetch(table, &keys, true)?.is_empty() { Ok(()) } else { Err(swallowed(table, "delete")) }
+    }
+
+    fn update_in_steps(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error> {
+        if !self.parked {
+            return self.update(table, rows);
+        }
+        let first: Vec<Row> = rows.iter().map(|row| park(table, row)).collect();
+        self.update(table, &first.iter().collect::<Vec<_>>())?;
+        self.later(table, rows);
+        Ok(())
+    }
+
+    fn insert_in_steps(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<HashSet<Vec<u8>>, Error> {
+        if !self.parked {
+            return self.insert(table, rows);
+        }
+        let first: Vec<Row> = rows.iter().map(|row| park(table, row)).collect();
+        let taken = self.insert(table, &first.iter().collect::<Vec<_>>())?;
+        let rows: Vec<&Row> = rows.iter().copied().filter(|row| taken.contains(&key_bytes_of(table, row))).collect();
+        self.later(table, &rows);
+        Ok(taken)
+    }
+
+    fn later(&mut self, table: &TablePlan, rows: &[&Row]) {
+        let place = table.number as usize;
+        self.second_step.extend(rows.iter().map(|row| (place, (*row).clone())));
+    }
 }
 
-/// The key of a row, as bytes to find it by.
-pub(super) fn encoded_key(table: &TablePlan, row: &[Value]) -> Vec<u8> {
-    encoded(table, &table.key_of(row))
+fn images<'i>(items: &[&'i Item]) -> Vec<&'i Row> {
+    items.iter().filter_map(|item| item.change.new.as_ref()).collect()
 }
 
-fn encoded(table: &TablePlan, key: &[Value]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    put_row(&mut bytes, &table.key_types, key);
-    bytes
+/// How many changes from the first on are of its table and kind and have keys of their own: what one statement may do.
+fn run_length(plan: &Plan, first: &Item, items: &[Item]) -> usize {
+    let table = &plan.tables[first.table];
+    let mut keys = HashSet::new();
+    let belongs = |item: &&Item| {
+        item.table == first.table
+            && item.is_delete() == first.is_delete()
+            && keys.insert(key_bytes_of(table, item.change.image()))
+    };
+    items.iter().take_while(belongs).count()
+}
+
+fn swallowed(table: &TablePlan, what: &str) -> Error {
+    let message = format!("a rule of the database refused the {what} of a row of table {}", table.table.name);
+    Error::Refused {
+        refusal: refusal(RefusalCode::Trigger, message),
+        detail: format!("fewer rows changed by an {what}"),
+    }
 }

@@ -3,8 +3,8 @@
 use headwater_protocol::message::{Outcome, Receipt};
 use headwater_protocol::{Value, upload as protocol};
 
-use super::engine::Changes;
-use super::{Counts, UploadRequest, UploadSource, Uploaded, Verdict};
+use super::source::SourceReader;
+use super::{Counts, UploadRequest, Uploaded, Verdict};
 use crate::rows::Echo;
 use crate::system::{bytes, dialect_sql, integer, lock_remote};
 use crate::{Connection, Error};
@@ -64,23 +64,23 @@ pub(super) fn keep(
 /// The same receipt again; what need not and what must be sent back is found from the upload, which has come again too.
 pub(super) fn replay(
     request: &UploadRequest<'_>,
-    source: &mut dyn UploadSource,
+    reader: &mut SourceReader<'_>,
     stored: Stored,
 ) -> Result<Uploaded, Error> {
     let receipt = Receipt::from_payload(&stored.receipt)?;
     let (mut echo, mut conflicted) = (Echo::default(), Vec::new());
     let mut outcomes = receipt.outcomes.iter().peekable();
-    let mut changes = Changes::new(request, source);
-    while let Some((table, batch)) = changes.next_frame()? {
-        for numbered in batch {
-            while outcomes.next_if(|(ordinal, _)| *ordinal < numbered.ordinal).is_some() {}
-            match outcomes.peek().filter(|(ordinal, _)| *ordinal == numbered.ordinal).map(|(_, outcome)| outcome) {
-                None => match &numbered.change.new {
-                    Some(row) => echo.stored(table, row),
-                    None => echo.deleted(table, &table.key_of(numbered.change.image())),
-                },
-                Some(Outcome::Conflict(_)) => conflicted.push((table.number, table.key_of(numbered.change.image()))),
-                Some(Outcome::Refused(_)) => {}
+    while let Some(items) = reader.next()? {
+        for item in items {
+            let table = &request.plan.tables[item.table];
+            let outcome = outcomes.next_if(|(ordinal, _)| *ordinal == item.ordinal).map(|(_, outcome)| outcome);
+            match (outcome, &item.change.new) {
+                (None, Some(row)) => echo.stored(table, row),
+                (None, None) => echo.deleted(table, &table.key_of(item.change.image())),
+                (Some(Outcome::Conflict(_)), _) => {
+                    conflicted.push((table.number, table.key_of(item.change.image())));
+                }
+                (Some(Outcome::Refused(_)), _) => {}
             }
         }
     }

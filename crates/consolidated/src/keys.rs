@@ -1,0 +1,67 @@
+//! Keys as bytes, equal where the database calls the keys equal: `1.50` is `1.5`, `-0` is `0`.
+
+use headwater_protocol::decimal::Parts;
+use headwater_protocol::row::put_row;
+use headwater_protocol::{Decimal, DecimalRef, Value};
+
+use crate::TablePlan;
+
+/// The bytes of a key.
+pub fn key_bytes(table: &TablePlan, key: &[Value]) -> Vec<u8> {
+    let mut out = Vec::new();
+    if key.iter().any(has_spellings) {
+        let plain: Vec<Value> = key.iter().map(plain).collect();
+        put_row(&mut out, &table.key_types, &plain);
+    } else {
+        put_row(&mut out, &table.key_types, key);
+    }
+    out
+}
+
+/// The bytes of a row's key.
+pub fn key_bytes_of(table: &TablePlan, row: &[Value]) -> Vec<u8> {
+    key_bytes(table, &table.key_of(row))
+}
+
+fn has_spellings(value: &Value) -> bool {
+    matches!(value, Value::Decimal(_) | Value::Real(_))
+}
+
+fn plain(value: &Value) -> Value {
+    match value {
+        Value::Decimal(decimal) => Value::Decimal(shortest(decimal.as_ref())),
+        // Adding zero turns -0.0 into 0.0 and leaves all else.
+        Value::Real(real) if !real.is_nan() => Value::Real(real + 0.0),
+        Value::Real(_) => Value::Real(f64::NAN),
+        other => other.clone(),
+    }
+}
+
+/// The number without zeros at its end, and zero without a sign.
+fn shortest(decimal: DecimalRef<'_>) -> Decimal {
+    let Parts::Number { negative, count, scale, packed } = decimal.parts() else {
+        return decimal.to_owned();
+    };
+    let digits: Vec<u8> = packed.iter().flat_map(|byte| [byte >> 4, byte & 15]).take(count).collect();
+    let zeros = digits.iter().rev().take(scale).take_while(|digit| **digit == 0).count();
+    let digits = &digits[..count - zeros];
+    let is_zero = digits.iter().all(|digit| *digit == 0);
+    Decimal::from_digits(negative && !is_zero, scale - zeros, digits.len(), digits.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_of_a_number_are_one_key() {
+        let short = |text: &str| shortest(Decimal::parse(text).expect(text).as_ref()).to_string();
+        for (spelled, expected) in
+            [("1.50", "1.5"), ("-0.00", "0"), ("100", "100"), ("1.00", "1"), ("0.05", "0.05"), ("NaN", "NaN")]
+        {
+            assert_eq!(short(spelled), expected);
+        }
+        let Value::Real(zero) = plain(&Value::Real(-0.0)) else { panic!("a real stays one") };
+        assert!(zero.is_sign_positive());
+    }
+}

@@ -1,0 +1,159 @@
+//! Reading an upload's frames: once forwards, then any change again by its ordinal.
+
+use headwater_protocol::message::{Change, TableHeader};
+use headwater_protocol::wire::Reader;
+use headwater_protocol::{DecodeError, Frame, Kind, Row, text};
+
+use super::{UploadRequest, UploadSource};
+use crate::{Dialect, Error, Plan, TablePlan};
+
+/// One change of an upload.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    /// Its place in the upload.
+    pub(super) ordinal: u64,
+    /// Its table's place in the plan.
+    pub(super) table: usize,
+    /// The change.
+    pub(super) change: Change,
+}
+
+impl Item {
+    pub(super) fn is_delete(&self) -> bool {
+        self.change.new.is_none()
+    }
+}
+
+/// A CHANGES frame that has been read once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Section {
+    frame: usize,
+    table: usize,
+    /// Ordinal of its first change.
+    pub(super) first: u64,
+    /// How many changes it has.
+    pub(super) changes: u64,
+    /// Whether one of them is a deletion.
+    pub(super) has_deletes: bool,
+}
+
+/// Reads changes out of frames.
+pub(super) struct SourceReader<'a> {
+    plan: &'a Plan,
+    source: &'a mut dyn UploadSource,
+    frame_bytes_max: usize,
+    /// Whether the database has real types, so that values that an application spelled in its own way are made the column's.
+    coerces: bool,
+    /// The table of the last TABLE frame.
+    table: Option<usize>,
+    next_frame: usize,
+    next_ordinal: u64,
+    /// Bytes of the payload read last.
+    pub(super) payload_bytes: usize,
+    /// What has been read.
+    pub(super) sections: Vec<Section>,
+}
+
+impl<'a> SourceReader<'a> {
+    pub(super) fn new(request: &UploadRequest<'a>, source: &'a mut dyn UploadSource, dialect: Dialect) -> Self {
+        SourceReader {
+            plan: request.plan,
+            source,
+            frame_bytes_max: request.limits.frame_bytes_max,
+            coerces: dialect != Dialect::Sqlite,
+            table: None,
+            next_frame: 0,
+            next_ordinal: 0,
+            payload_bytes: 0,
+            sections: Vec::new(),
+        }
+    }
+
+    /// The changes of the next CHANGES frame; `None` after the last.
+    pub(super) fn next(&mut self) -> Result<Option<Vec<Item>>, Error> {
+        while self.next_frame < self.source.frames() {
+            let place = self.next_frame;
+            let frame = self.source.frame(place)?;
+            self.next_frame += 1;
+            match (frame.kind, self.table) {
+                (Kind::Table, _) => self.table = Some(self.header(&frame)?),
+                (Kind::Changes, Some(table)) => {
+                    let items = self.changes(&frame, table, self.next_ordinal)?;
+                    let changes = items.len() as u64;
+                    let has_deletes = items.iter().any(Item::is_delete);
+                    self.sections.push(Section { frame: place, table, first: self.next_ordinal, changes, has_deletes });
+                    self.next_ordinal += changes;
+                    return Ok(Some(items));
+                }
+                (kind, _) => return Err(undefined("frame kind", kind as u64)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// How many changes have been read so far.
+    pub(super) fn changes_read(&self) -> u64 {
+        self.next_ordinal
+    }
+
+    /// The changes of a section again.
+    pub(super) fn section(&mut self, section: Section) -> Result<Vec<Item>, Error> {
+        let frame = self.source.frame(section.frame)?;
+        self.changes(&frame, section.table, section.first)
+    }
+
+    /// The changes with these ordinals, which ascend.
+    pub(super) fn pick(&mut self, ordinals: &[u64]) -> Result<Vec<Item>, Error> {
+        let mut picked = Vec::with_capacity(ordinals.len());
+        let mut rest = ordinals;
+        while let Some(first) = rest.first() {
+            let place = self.sections.partition_point(|section| section.first + section.changes <= *first);
+            let Some(section) = self.sections.get(place).copied() else {
+                return Err(undefined("ordinal", *first));
+            };
+            let end = rest.partition_point(|ordinal| *ordinal < section.first + section.changes);
+            let (here, later) = rest.split_at(end);
+            let items = self.section(section)?;
+            picked.extend(items.into_iter().filter(|item| here.binary_search(&item.ordinal).is_ok()));
+            rest = later;
+        }
+        Ok(picked)
+    }
+
+    fn header(&self, frame: &Frame) -> Result<usize, Error> {
+        let header = TableHeader::from_payload(&frame.payload(self.frame_bytes_max)?)?;
+        let place = self.plan.tables.iter().position(|table| table.header == header);
+        place.ok_or_else(|| undefined("table", u64::from(header.table)))
+    }
+
+    fn changes(&mut self, frame: &Frame, table: usize, first: u64) -> Result<Vec<Item>, Error> {
+        let payload = frame.payload(self.frame_bytes_max)?;
+        self.payload_bytes = payload.len();
+        let table_plan = &self.plan.tables[table];
+        let mut reader = Reader::new(&payload);
+        let mut items = Vec::new();
+        while !reader.is_empty() {
+            let mut change = Change::read(&mut reader, &table_plan.types, self.frame_bytes_max)?;
+            for image in [&mut change.old, &mut change.new].into_iter().flatten().filter(|_| self.coerces) {
+                coerce(image, table_plan);
+            }
+            items.push(Item { ordinal: first + items.len() as u64, table, change });
+        }
+        Ok(items)
+    }
+}
+
+/// Makes values the column's type where that is exact; others stay, and the database will refuse them.
+fn coerce(row: &mut Row, table: &TablePlan) {
+    for (value, kind) in row.iter_mut().zip(&table.types) {
+        if value.as_ref().kind().is_some_and(|own| own != *kind)
+            && let Some(typed) = text::coerce(value, *kind)
+        {
+            *value = typed;
+        }
+    }
+}
+
+pub(super) fn undefined(field: &'static str, actual: u64) -> Error {
+    Error::Decode(DecodeError::Undefined { field, actual })
+}

@@ -24,6 +24,7 @@ pub mod memberships;
 pub mod order;
 pub mod plan;
 pub mod pool;
+pub mod postgres;
 pub mod rows;
 pub mod sqlite;
 pub mod system;

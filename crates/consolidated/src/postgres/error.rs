@@ -92,7 +92,10 @@ fn is_missing_grant(error: &DbError) -> bool {
 
 /// ON CONFLICT that finds no unique index for the key, or one that is deferrable.
 fn is_arbiter(error: &DbError) -> bool {
-    matches!(error.routine(), Some("infer_arbiter_indexes" | "ExecCheckIndexConstraints" | "check_exclusion_or_unique_constraint"))
+    matches!(
+        error.routine(),
+        Some("infer_arbiter_indexes" | "ExecCheckIndexConstraints" | "check_exclusion_or_unique_constraint")
+    )
 }
 
 /// Raised inside a function (a trigger's, as a rule) that is not Headwater's.

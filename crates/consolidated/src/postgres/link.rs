@@ -38,7 +38,8 @@ impl Link {
         time_out: std::time::Duration,
     ) -> Result<Link, Error> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-        let runtime = runtime.map_err(|error| Error::Retry { detail: format!("starting a runtime: {error}"), broken: true })?;
+        let runtime =
+            runtime.map_err(|error| Error::Retry { detail: format!("starting a runtime: {error}"), broken: true })?;
         let address = target.address();
         let connected = runtime.block_on(async { tokio::time::timeout(time_out, target.config.connect(tls)).await });
         match connected {
@@ -55,10 +56,7 @@ impl Link {
     }
 
     /// Runs requests to their end. `context` says in errors what was being done.
-    pub(super) fn run<'a, T>(
-        &'a mut self,
-        work: impl AsyncFnOnce(&'a Client) -> T,
-    ) -> T {
+    pub(super) fn run<'a, T>(&'a mut self, work: impl AsyncFnOnce(&'a Client) -> T) -> T {
         let Link { client, driver, ending, runtime } = self;
         let runtime = runtime.as_ref().expect("the runtime lives as long as the link");
         let mut work = pin!(work(client));

@@ -102,7 +102,7 @@ mod tests {
         for (value, expected) in [
             (Value::Date(0), "1970-01-01"),
             (Value::Date(11_016), "2000-02-29"),
-            (Value::Date(-719_529), "0001-12-31 BC"),
+            (Value::Date(-719_529), "0002-12-31 BC"),
             (Value::Date(POSITIVE_INFINITY), "infinity"),
             (Value::Timestamp(-1), "1969-12-31 23:59:59.999999"),
             (Value::Timestamptz(0), "1970-01-01 00:00:00+00"),

@@ -87,11 +87,11 @@ pub(super) fn encode(decimal: DecimalRef<'_>, out: &mut Vec<u8>) -> bool {
     let body = out.len();
     let digit = |place: usize| {
         let byte = packed[place / 2];
-        u16::from(if place % 2 == 0 { byte >> 4 } else { byte & 15 })
+        u16::from(if place.is_multiple_of(2) { byte >> 4 } else { byte & 15 })
     };
     let mut weight = whole.div_ceil(4) as i32 - 1;
     let mut place = 0;
-    let mut length = if whole % 4 == 0 { 4 } else { whole % 4 };
+    let mut length = if whole.is_multiple_of(4) { 4 } else { whole % 4 };
     while place < count {
         let end = (place + length).min(count);
         let mut group = (place..end).fold(0, |group, place| group * 10 + digit(place));
@@ -149,7 +149,20 @@ mod tests {
 
     #[test]
     fn edges_round_trip() {
-        for text in ["0", "0.000", "10000", "100000000", "0.0001", "0.00001", "9999.9999", "10000.00010", "1", "NaN", "Infinity", "-Infinity"] {
+        for text in [
+            "0",
+            "0.000",
+            "10000",
+            "100000000",
+            "0.0001",
+            "0.00001",
+            "9999.9999",
+            "10000.00010",
+            "1",
+            "NaN",
+            "Infinity",
+            "-Infinity",
+        ] {
             assert_eq!(decoded(&encoded(text)).as_deref(), Some(text));
         }
         assert_eq!(decoded(&encoded("-0.0")).as_deref(), Some("0.0"), "PostgreSQL has no negative zero");
@@ -171,7 +184,11 @@ mod tests {
         assert_eq!(decoded(&[0, 1, 0, 0, 0, 0, 0, 0, 0x27, 0x10]), None, "a group of 10000");
         assert_eq!(decoded(&[0, 0, 0, 0, 0x12, 0, 0, 0]), None, "an unknown sign");
         assert_eq!(decoded(&[0, 0, 0, 0, 0, 0, 0x40, 0]), None, "a scale above the limit");
-        assert_eq!(decoded(&[0, 1, 0x7f, 0xff, 0, 0, 0, 0, 0, 1]).map(|t| t.len()), Some(131_069), "the greatest weight");
+        assert_eq!(
+            decoded(&[0, 1, 0x7f, 0xff, 0, 0, 0, 0, 0, 1]).map(|t| t.len()),
+            Some(131_069),
+            "the greatest weight"
+        );
         assert_eq!(decoded(&[0, 1, 0x80, 0, 0, 0, 0, 2, 0, 1]).as_deref(), Some("0.00"), "the least weight");
     }
 

@@ -196,7 +196,9 @@ mod tests {
 
     #[test]
     fn sslmode_is_as_libpq_has_it() {
-        let read = |options: &str| Target::parse(&format!("postgres://h/d{options}")).map(|t| (t.config.get_ssl_mode(), t.verify));
+        let read = |options: &str| {
+            Target::parse(&format!("postgres://h/d{options}")).map(|t| (t.config.get_ssl_mode(), t.verify))
+        };
         assert_eq!(read("").ok(), Some((SslMode::Prefer, Verify::Nothing)));
         assert_eq!(read("?sslmode=disable").ok(), Some((SslMode::Disable, Verify::Nothing)));
         assert_eq!(read("?sslmode=require").ok(), Some((SslMode::Require, Verify::Nothing)));

@@ -49,7 +49,10 @@ fn roots(target: &Target) -> Result<RootCertStore, Error> {
             let found = rustls_native_certs::load_native_certs();
             roots.add_parsable_certificates(found.certs);
             if roots.is_empty() {
-                return Err(unusable(&format!("the system has no root certificates ({:?}); name a file", found.errors)));
+                return Err(unusable(&format!(
+                    "the system has no root certificates ({:?}); name a file",
+                    found.errors
+                )));
             }
         }
     }

@@ -1,19 +1,306 @@
 //! Change tracking in PostgreSQL.
+//!
+//! A side table has the key's columns, the partition's that are not among them, `version` (the transaction that changed the row
+//! last, `xid8`) and `deleted` (true: a tombstone; NULL: a live row, which so takes no room). For table `purchase` with key
+//! `(emp_id, purch_id)`, partitioned by `emp_id`:
+//!
+//! ```text
+//! headwater.side_purchase (key_emp_id, key_purch_id, version, deleted)
+//!     unique index (key_emp_id, key_purch_id)       finds the row to note a change in
+//!     index        (key_emp_id, version)            finds what a watermark has not seen; versions repeat, so it is deduplicated
+//! headwater.track_purchase()                        called by four triggers of the table
+//! ```
+//!
+//! The triggers fire once a statement, over all its rows, so COPY, MERGE, upserts and cascades cost one statement more; also under
+//! `session_replication_role = replica`. The function runs with its owner's rights and a fixed search path: the application's roles
+//! need no grant. An update notes the keys and partitions before and after it in one statement, grouped: a row that stays is live, a
+//! pair that is gone is a tombstone.
+//!
+//! What a side row says of `deleted` is only a help for purging: triggers of the application that change the table again run in
+//! between, so a download looks at the table itself for what became of a key.
+//!
+//! *Caveats.* Statement triggers don't fire for rows written to a partition of a partitioned table directly, nor by a logical
+//! subscription; those want row triggers, which are not made yet. TRUNCATE inside a REPEATABLE READ transaction notes the rows of
+//! its snapshot: one that was committed between the snapshot and the lock is emptied without a tombstone. An unlogged table that a
+//! crash empties leaves none either.
+
+use sha2::{Digest, Sha256};
 
 use super::TrackedTable;
-use crate::Table;
+use crate::sql::{literal, quote};
+use crate::{Column, Table};
+
+/// PostgreSQL cuts longer names.
+const NAME_BYTES: usize = 63;
+
+/// The version of what [`install`] makes; it stands in the function's comment.
+const FORMAT: u32 = 1;
+
+/// The triggers: name, when, the transition tables that their statements read.
+const TRIGGERS: [(&str, &str, &str); 4] = [
+    ("headwater_insert", "AFTER INSERT", " REFERENCING NEW TABLE AS hw_new"),
+    ("headwater_update", "AFTER UPDATE", " REFERENCING OLD TABLE AS hw_old NEW TABLE AS hw_new"),
+    ("headwater_delete", "AFTER DELETE", " REFERENCING OLD TABLE AS hw_old"),
+    ("headwater_truncate", "BEFORE TRUNCATE", ""),
+];
+
+/// The names of the triggers that a tracked table has.
+pub fn trigger_names() -> impl Iterator<Item = &'static str> {
+    TRIGGERS.iter().map(|(name, _, _)| *name)
+}
+
+/// The table itself, schema and quotes included.
+pub fn base_table(table: &Table) -> String {
+    format!("{}.{}", quote(schema(table)), quote(&table.name))
+}
 
 /// The side table, schema and quotes included.
 pub fn side_table(table: &Table) -> String {
-    format!("headwater.{}", crate::sql::quote(&format!("side_{}", table.name)))
+    format!("headwater.{}", quote(&side_name(schema(table), &table.name)))
 }
 
-/// The statements that install the tracking of a table; harmless where it is installed.
-pub fn install(_table: &TrackedTable<'_>) -> Vec<String> {
-    Vec::new()
+/// The name of the side table, in schema `headwater`, of a table.
+pub fn side_name(schema: &str, table: &str) -> String {
+    own_name("side_", schema, table)
+}
+
+/// The side table's columns that hold the key, in quotes and key order.
+pub fn key_columns(table: &Table) -> Vec<String> {
+    table.key_columns().map(|column| side_column("key_", column)).collect()
+}
+
+/// The side table's columns that hold the partition, in quotes and the partition's order. A column of the key stands there once.
+pub fn partition_columns(table: &Table) -> Vec<String> {
+    pairs(table).into_iter().filter(|pair| pair.partition).map(|pair| pair.side).collect()
+}
+
+/// The side table's columns that stand for columns of the table: their place there, and the name here in quotes. The key's come first.
+pub fn side_columns(table: &Table) -> Vec<(usize, String)> {
+    pairs(table).into_iter().map(|pair| (pair.place, pair.side)).collect()
+}
+
+/// The comment that the function of this body has if nobody changed it.
+pub fn function_comment(body: &str) -> String {
+    format!("headwater {FORMAT} {}", hex(&Sha256::digest(body.as_bytes())))
+}
+
+/// The statements that install the tracking of a table; harmless where it is installed. Schema `headwater` must be there. They
+/// belong in one transaction, and wait for the transactions that are writing to the table.
+pub fn install(tracked: &TrackedTable<'_>) -> Vec<String> {
+    let table = tracked.table;
+    let (base, side) = (base_table(table), side_table(table));
+    let index = |prefix: &str| quote(&own_name(prefix, schema(table), &table.name));
+    let key_index = index("side_key_");
+    let keys = sides(table);
+    let mut partition = partition_columns(table);
+    partition.push("version".into());
+    let mut statements = vec![layout_check(table), create_side_table(table)];
+    statements.extend(keys.iter().map(|key| format!("ALTER TABLE {side} ALTER COLUMN {key} SET NOT NULL")));
+    statements.extend([
+        format!("ALTER TABLE {side} ALTER COLUMN version SET NOT NULL"),
+        format!("CREATE UNIQUE INDEX IF NOT EXISTS {key_index} ON {side} ({})", keys.join(", ")),
+        // A publication for all tables would otherwise refuse the triggers' updates.
+        format!("ALTER TABLE {side} REPLICA IDENTITY USING INDEX {key_index}"),
+        format!("CREATE INDEX IF NOT EXISTS {} ON {side} ({})", index("side_version_"), partition.join(", ")),
+    ]);
+    statements.extend(create_function(table));
+    for (name, when, tables) in TRIGGERS {
+        let function = function(table);
+        statements.push(format!(
+            "CREATE OR REPLACE TRIGGER {name} {when} ON {base}{tables} FOR EACH STATEMENT EXECUTE FUNCTION {function}()"
+        ));
+        statements.push(format!("ALTER TABLE {base} ENABLE ALWAYS TRIGGER {name}"));
+    }
+    statements
 }
 
 /// The statements that remove the tracking of a table; harmless where there is none.
-pub fn uninstall(_table: &Table) -> Vec<String> {
-    Vec::new()
+pub fn uninstall(table: &Table) -> Vec<String> {
+    let base = base_table(table);
+    let triggers = trigger_names().map(|name| format!("DROP TRIGGER IF EXISTS {name} ON {base}"));
+    let rest = [
+        format!("DROP FUNCTION IF EXISTS {}()", function(table)),
+        format!("DROP TABLE IF EXISTS {}", side_table(table)),
+    ];
+    triggers.chain(rest).collect()
+}
+
+/// A column of the base table that the side table has too.
+struct Pair {
+    place: usize,
+    base: String,
+    side: String,
+    partition: bool,
+}
+
+/// The key's columns, then the partition's others.
+fn pairs(table: &Table) -> Vec<Pair> {
+    let partition: Vec<usize> = table.partition.iter().flat_map(|p| p.columns.clone()).collect();
+    let others = partition.iter().filter(|place| !table.key.contains(place));
+    let pair = |place: &usize| {
+        let column = table.columns.get(*place)?;
+        let prefix = if table.key.contains(place) { "key_" } else { "partition_" };
+        let is_partition = partition.contains(place);
+        Some(Pair { place: *place, base: quote(&column.name), side: side_column(prefix, column), partition: is_partition })
+    };
+    table.key.iter().chain(others).filter_map(pair).collect()
+}
+
+fn sides(table: &Table) -> Vec<String> {
+    pairs(table).into_iter().map(|pair| pair.side).collect()
+}
+
+fn side_column(prefix: &str, column: &Column) -> String {
+    quote(&limited(&format!("{prefix}{}", column.name)))
+}
+
+/// Fails where a side table was made for another key or other partition columns: to replace the function would break the
+/// application's writes.
+fn layout_check(table: &Table) -> String {
+    let (side, name) = (side_table(table), base_table(table));
+    let names: Vec<String> = pairs(table).iter().map(|pair| literal(&unquoted(&pair.side))).collect();
+    let what = literal(&format!(
+        "the tracking of {name} was installed for another key or partition: run `headwater untrack`, then `headwater track`"
+    ));
+    let check = format!(
+        " BEGIN\n  IF to_regclass({}) IS NOT NULL AND ARRAY[{}, 'version', 'deleted'] <> (\n    \
+         SELECT array_agg(attname::text ORDER BY attnum) FROM pg_catalog.pg_attribute\n    \
+         WHERE attrelid = to_regclass({}) AND attnum > 0 AND NOT attisdropped) THEN\n    \
+         RAISE EXCEPTION USING MESSAGE = {what};\n  END IF;\nEND ",
+        literal(&side),
+        names.join(", "),
+        literal(&side),
+    );
+    format!("DO {}", dollar_quoted(&check))
+}
+
+/// By a query, so that each column has the type and collation of the one that it stands for.
+fn create_side_table(table: &Table) -> String {
+    let columns: Vec<String> = pairs(table).iter().map(|pair| format!("{} AS {}", pair.base, pair.side)).collect();
+    format!(
+        "CREATE TABLE IF NOT EXISTS {} AS\n  SELECT {}, NULL::xid8 AS version, NULL::boolean AS deleted\n  FROM {} WITH NO DATA",
+        side_table(table),
+        columns.join(", "),
+        base_table(table)
+    )
+}
+
+fn create_function(table: &Table) -> [String; 3] {
+    let (function, body) = (function(table), function_body(table));
+    [
+        format!(
+            "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER\n  \
+             SET search_path = pg_catalog, pg_temp AS {}",
+            dollar_quoted(&body)
+        ),
+        format!("REVOKE ALL ON FUNCTION {function}() FROM PUBLIC"),
+        format!("COMMENT ON FUNCTION {function}() IS {}", literal(&function_comment(&body))),
+    ]
+}
+
+fn function_body(table: &Table) -> String {
+    let (base, side) = (base_table(table), side_table(table));
+    let pairs = pairs(table);
+    let keys = sides(table).join(", ");
+    let of = |alias: &str| pairs.iter().map(|pair| format!("{alias}.{}", pair.base)).collect::<Vec<_>>().join(", ");
+    let lies = |alias: &str| {
+        let columns = pairs.iter().filter(|pair| pair.partition);
+        let tests: Vec<String> = columns.map(|pair| format!("{alias}.{} IS NOT NULL", pair.base)).collect();
+        if tests.is_empty() { String::new() } else { format!(" WHERE {}", tests.join(" AND ")) }
+    };
+    // A row that this transaction has noted already stays as it is.
+    let conflict = format!(
+        "ON CONFLICT ({keys}) DO UPDATE SET version = EXCLUDED.version, deleted = EXCLUDED.deleted\n      \
+         WHERE s.version <> EXCLUDED.version OR s.deleted IS DISTINCT FROM EXCLUDED.deleted;"
+    );
+    let insert = format!("INSERT INTO {side} AS s ({keys}, version, deleted)");
+    let note = |from: &str, deleted: &str| {
+        format!("    {insert}\n    SELECT {}, pg_current_xact_id(), {deleted} FROM {from} AS t{}\n    {conflict}\n", of("t"), lies("t"))
+    };
+    let bases = pairs.iter().map(|pair| pair.base.as_str()).collect::<Vec<_>>().join(", ");
+    let both = format!(
+        "    {insert}\n    SELECT {}, pg_current_xact_id(), nullif(bool_and(t.hw_gone), false)\n    \
+         FROM (SELECT {bases}, false AS hw_gone FROM hw_new UNION ALL SELECT {bases}, true FROM hw_old) AS t{}\n    \
+         GROUP BY {}\n    {conflict}\n",
+        of("t"),
+        lies("t"),
+        of("t")
+    );
+    format!(
+        "\nBEGIN\n  IF TG_OP = 'INSERT' THEN\n{}  ELSIF TG_OP = 'UPDATE' THEN\n{both}  ELSIF TG_OP = 'DELETE' THEN\n{}  ELSE\n{}  \
+         END IF;\n  RETURN NULL;\nEND\n",
+        note("hw_new", "NULL"),
+        note("hw_old", "true"),
+        note(&base, "true"),
+    )
+}
+
+fn function(table: &Table) -> String {
+    format!("headwater.{}", quote(&own_name("track_", schema(table), &table.name)))
+}
+
+fn schema(table: &Table) -> &str {
+    table.schema.as_deref().unwrap_or("public")
+}
+
+/// A name of ours for a table; that of a table outside `public` has its schema in it.
+fn own_name(prefix: &str, schema: &str, table: &str) -> String {
+    if schema == "public" && !table.contains('.') {
+        return limited(&format!("{prefix}{table}"));
+    }
+    let name = format!("{prefix}{schema}.{table}");
+    // A dot in either part could be the one between them.
+    if schema.contains('.') || table.contains('.') { hashed(&name, &format!("{prefix}{schema}\0{table}")) } else { limited(&name) }
+}
+
+/// Text between dollar marks that are not in it.
+fn dollar_quoted(text: &str) -> String {
+    let mut mark = "$headwater$".to_owned();
+    while text.contains(&mark) {
+        mark.insert(1, 'x');
+    }
+    format!("{mark}{text}{mark}")
+}
+
+fn limited(name: &str) -> String {
+    if name.len() <= NAME_BYTES { name.to_owned() } else { hashed(name, name) }
+}
+
+/// As much of the name as fits before eight digits of a hash.
+fn hashed(name: &str, of: &str) -> String {
+    let digits = hex(&Sha256::digest(of.as_bytes()));
+    let cut = name.floor_char_boundary(name.len().min(NAME_BYTES - 9));
+    format!("{}~{}", &name[..cut], &digits[..8])
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn unquoted(quoted: &str) -> String {
+    quoted[1..quoted.len() - 1].replace("\"\"", "\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_names_fit_and_differ() {
+        assert_eq!(side_name("public", "purchase"), "side_purchase");
+        assert_eq!(side_name("shop", "purchase"), "side_shop.purchase");
+        assert_ne!(side_name("a.b", "c"), side_name("a", "b.c"));
+        assert_ne!(side_name("a", "b"), side_name("public", "a.b"));
+        let long = |last: &str| side_name("public", &("ü".repeat(31) + last));
+        assert!(long("a").len() <= NAME_BYTES && long("a") != long("b"));
+    }
+
+    #[test]
+    fn text_that_looks_like_its_marks_stays_inside() {
+        assert_eq!(dollar_quoted("a $headwater$ b"), "$xheadwater$a $headwater$ b$xheadwater$");
+    }
 }

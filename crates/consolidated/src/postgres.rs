@@ -1,0 +1,154 @@
+//! PostgreSQL 15 or newer as the consolidated database.
+//!
+//! ```text
+//! connection   transactions, statements            link      the driver, blocking
+//!   sets       rows by key, a set a statement      target    connection strings, tls
+//!   read       downloads, streamed                 codec     values in binary, numeric, literal
+//!   catalogue  what the database has               error     what SQLSTATEs mean
+//! shape        a table and its statements          watermark snapshots
+//! ```
+//!
+//! Change tracking is in `headwater_model::tracking::postgres`. Sessions run in UTC, with the type settings that make every text form
+//! exact; `search_path` stays as the user's role has it, and everything of Headwater's is named with its schema.
+//!
+//! *Caveats.* A pooler that hands one session to several clients (PgBouncer's transaction mode) loses settings and prepared
+//! statements: connect to the server itself.
+
+mod bound;
+mod catalogue;
+mod codec;
+mod connection;
+mod error;
+mod link;
+mod literal;
+mod numeric;
+mod raw;
+mod read;
+mod sets;
+mod shape;
+mod target;
+mod tls;
+mod watermark;
+
+use std::time::Duration;
+
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::{Backend, Connection, Dialect, Error};
+use connection::PostgresConnection;
+use link::Link;
+use target::Target;
+
+/// How long the database may take for things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// From the look-up of its name to the end of authentication.
+    pub connect_time_out: Duration,
+    /// Until a lock is had; zero: for ever.
+    pub lock_time_out: Duration,
+    /// For one statement; zero: for ever.
+    pub statement_time_out: Duration,
+    /// Between two statements of a transaction, before the server ends the session and frees its locks; zero: for ever.
+    pub idle_in_transaction_time_out: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            connect_time_out: Duration::from_secs(10),
+            lock_time_out: Duration::from_secs(10),
+            statement_time_out: Duration::from_mins(10),
+            idle_in_transaction_time_out: Duration::from_mins(5),
+        }
+    }
+}
+
+/// A PostgreSQL database.
+///
+/// ```no_run
+/// # fn main() -> Result<(), headwater_consolidated::Error> {
+/// use headwater_consolidated::Backend;
+/// use headwater_consolidated::postgres::{Postgres, Settings};
+///
+/// let database = Postgres::new("postgres://headwater@localhost/shop?sslmode=verify-full", Settings::default())?;
+/// let mut connection = database.connect()?;
+/// let rows = connection.query("SELECT version()", &[])?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Postgres {
+    target: Target,
+    tls: MakeRustlsConnect,
+    settings: Settings,
+}
+
+impl Postgres {
+    /// The database at this URL, or described by these `key=value` pairs, as libpq takes them. Does not connect yet; says what is
+    /// wrong with the string or its certificates.
+    pub fn new(connection_string: &str, settings: Settings) -> Result<Postgres, Error> {
+        let mut target = Target::parse(connection_string)?;
+        let config = &mut target.config;
+        if config.get_application_name().is_none() {
+            config.application_name("headwater");
+        }
+        // A peer that vanished is noticed within a minute, whether it is we or the server that waits.
+        config.keepalives(true);
+        config.keepalives_idle(Duration::from_secs(30));
+        config.keepalives_interval(Duration::from_secs(10));
+        config.keepalives_retries(3);
+        config.tcp_user_timeout(Duration::from_mins(1));
+        let tls = tls::connector(&target)?;
+        Ok(Postgres { target, tls, settings })
+    }
+}
+
+impl Backend for Postgres {
+    fn connect(&self) -> Result<Box<dyn Connection>, Error> {
+        let link = Link::connect(&self.target, self.tls.clone(), self.settings.connect_time_out)?;
+        let mut connection = PostgresConnection::new(link);
+        connection.batch(&session_sql(&self.settings))?;
+        check_version(&mut connection)?;
+        Ok(Box::new(connection))
+    }
+
+    fn dialect(&self) -> Dialect {
+        Dialect::Postgres
+    }
+
+    fn address(&self) -> String {
+        self.target.address()
+    }
+}
+
+/// Never shows the password.
+impl std::fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Postgres")
+            .field("address", &self.address())
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+fn session_sql(settings: &Settings) -> String {
+    format!(
+        "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 1; \
+         SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET standard_conforming_strings = on; SET jit = off; \
+         SET lock_timeout = {}; SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}",
+        settings.lock_time_out.as_millis(),
+        settings.statement_time_out.as_millis(),
+        settings.idle_in_transaction_time_out.as_millis(),
+    )
+}
+
+fn check_version(connection: &mut PostgresConnection) -> Result<(), Error> {
+    let rows = connection.query("SELECT current_setting('server_version_num')::int >= 150000, version()", &[])?;
+    match rows.first().map(Vec::as_slice) {
+        Some([headwater_protocol::Value::Bool(true), _]) => Ok(()),
+        _ => Err(Error::Setup {
+            what: format!("the database is older than PostgreSQL 15: {rows:?}"),
+            mend: "upgrade it to PostgreSQL 15 or newer".into(),
+        }),
+    }
+}

@@ -1,0 +1,314 @@
+//! One connection: its transaction, its statements, and the calls that are one statement each.
+//!
+//! Statements on a table are prepared once, when they are first needed, and kept by model and table; those of the engines' own SQL by
+//! their text. After an error that is not a row's refusal, a table's statements are forgotten: it may have been altered.
+
+use std::collections::HashMap;
+
+use headwater_model::sql::with_parameters;
+use headwater_protocol::{Row, Value};
+use tokio_postgres::{SimpleQueryMessage, Statement};
+
+use super::bound::Bound;
+use super::codec::Scratch;
+use super::link::Link;
+use super::shape::{COLUMNS_SQL, Shape, Verb};
+use super::watermark::Watermark;
+use super::{catalogue, error, raw};
+use crate::backend::Changes;
+use crate::catalogue::Catalogue;
+use crate::{Connection, Dialect, Error, Mode, RowsWriter, TablePlan};
+
+/// The most statements of the engines' own SQL that are kept; beyond them, all are forgotten and prepared again.
+const QUERIES_MAX: usize = 500;
+
+/// A connection to PostgreSQL.
+pub(super) struct PostgresConnection {
+    pub(super) link: Link,
+    tables: HashMap<(u64, u32), Table>,
+    queries: HashMap<String, Statement>,
+    state: State,
+    pub(super) scratch: Scratch,
+}
+
+/// What is known of a table, and its statements as far as they have been needed.
+struct Table {
+    shape: std::sync::Arc<Shape>,
+    statements: [Option<Statement>; Verb::COUNT],
+}
+
+#[derive(Debug, Default)]
+struct State {
+    mode: Option<Mode>,
+    /// The transaction is good only for a rollback.
+    failed: bool,
+    savepoint: bool,
+    /// The snapshot of a download.
+    watermark: Option<Watermark>,
+}
+
+impl PostgresConnection {
+    pub(super) fn new(link: Link) -> PostgresConnection {
+        let scratch = Scratch::default();
+        PostgresConnection { link, tables: HashMap::new(), queries: HashMap::new(), state: State::default(), scratch }
+    }
+
+    /// What an error means, and what it leaves behind.
+    pub(super) fn failure(&mut self, context: &str, failure: &tokio_postgres::Error) -> Error {
+        self.state.failed = self.state.mode.is_some();
+        let converted = error::convert(context, failure);
+        match (converted, self.link.ending()) {
+            (Error::Retry { detail, .. }, Some(ending)) => {
+                Error::Retry { detail: format!("{detail} ({ending})"), broken: true }
+            }
+            // Nothing is written in a download: whatever its SQL (a membership query, say) stumbles over is no row of a remote's.
+            (Error::Refused { detail, .. }, _) if self.state.mode == Some(Mode::Download) => {
+                Error::Database { context: context.to_owned(), detail }
+            }
+            (other, _) => other,
+        }
+    }
+
+    /// A table's shape and one of its statements.
+    pub(super) fn table(&mut self, plan: &TablePlan, verb: Verb) -> Result<(std::sync::Arc<Shape>, Statement), Error> {
+        let name = (plan.fingerprint, plan.number);
+        if !self.tables.contains_key(&name) {
+            let qualified = Value::text(headwater_model::tracking::postgres::base_table(&plan.table));
+            let shape = Shape::new(plan, &self.query(COLUMNS_SQL, &[qualified])?)?;
+            let statements = std::array::from_fn(|_| None);
+            self.tables.insert(name, Table { shape: std::sync::Arc::new(shape), statements });
+        }
+        let table = &self.tables[&name];
+        if let Some(statement) = &table.statements[verb as usize] {
+            return Ok((table.shape.clone(), statement.clone()));
+        }
+        let shape = table.shape.clone();
+        let statement = self.prepare(&shape.sql(verb))?;
+        if let Some(table) = self.tables.get_mut(&name) {
+            table.statements[verb as usize] = Some(statement.clone());
+        }
+        Ok((shape, statement))
+    }
+
+    /// Looks at the result of a statement on a table.
+    pub(super) fn settle<T>(&mut self, plan: &TablePlan, result: Result<T, Error>) -> Result<T, Error> {
+        if let Err(error) = &result {
+            self.state.failed = self.state.mode.is_some();
+            if error.refusal().is_none() {
+                self.tables.remove(&(plan.fingerprint, plan.number));
+            }
+        }
+        result
+    }
+
+    fn prepare(&mut self, sql: &str) -> Result<Statement, Error> {
+        let prepared = self.link.run(async |client| client.prepare(sql).await);
+        prepared.map_err(|failure| match self.failure("preparing a statement", &failure) {
+            // The statement itself does not fit, so no row is to blame.
+            Error::Refused { detail, .. } => Error::Database { context: format!("preparing {sql:?}"), detail },
+            other => other,
+        })
+    }
+
+    /// The prepared form of the engines' own SQL, and its parameters.
+    fn bind(&mut self, sql: &str, parameters: &[Value]) -> Result<(Statement, Vec<Bound>), Error> {
+        let statement = match self.queries.get(sql) {
+            Some(statement) => statement.clone(),
+            None => {
+                let numbered = with_parameters(sql, |name| match name.strip_prefix('?') {
+                    Some(number) if !number.is_empty() => format!("${number}"),
+                    _ => name.to_owned(),
+                });
+                let statement = self.prepare(&numbered)?;
+                if self.queries.len() >= QUERIES_MAX {
+                    self.queries.clear();
+                }
+                self.queries.insert(sql.to_owned(), statement.clone());
+                statement
+            }
+        };
+        let kinds = statement.params();
+        if kinds.len() > parameters.len() {
+            let detail = format!("{} parameters for {sql:?}, expected {}", parameters.len(), kinds.len());
+            return Err(Error::Database { context: "binding parameters".into(), detail });
+        }
+        let bound = parameters.iter().zip(kinds).map(|(value, kind)| Bound::value(value, kind)).collect();
+        Ok((statement, bound))
+    }
+
+    /// What a statement of the engines' own SQL failed of.
+    fn query_failure(&mut self, sql: &str, failure: &tokio_postgres::Error) -> Error {
+        let is_remote_busy = sql.contains("NOWAIT") && error::is_not_available(failure);
+        self.queries.remove(sql);
+        let converted = self.failure(&format!("running {sql:?}"), failure);
+        if is_remote_busy { Error::RemoteBusy } else { converted }
+    }
+
+    /// Statements without parameters and results.
+    fn control(&mut self, sql: &str) -> Result<(), Error> {
+        let done = self.link.run(async |client| client.batch_execute(sql).await);
+        done.map_err(|failure| self.failure(&format!("running {sql:?}"), &failure))
+    }
+
+    fn first_value(&mut self, sql: &str) -> Result<u64, Error> {
+        match self.query(sql, &[])?.first().and_then(|row| row.first()) {
+            Some(Value::Int(number)) => Ok(*number as u64),
+            other => {
+                Err(Error::Database { context: sql.to_owned(), detail: format!("{other:?} is no transaction number") })
+            }
+        }
+    }
+
+    /// The snapshot of the download that is running.
+    fn snapshot(&self) -> Result<&Watermark, Error> {
+        self.state.watermark.as_ref().ok_or_else(|| Error::Database {
+            context: "asking for a watermark".into(),
+            detail: "no download has begun".into(),
+        })
+    }
+}
+
+impl Connection for PostgresConnection {
+    fn dialect(&self) -> Dialect {
+        Dialect::Postgres
+    }
+
+    fn begin(&mut self, mode: Mode) -> Result<(), Error> {
+        let sql = match mode {
+            // What the application made deferrable is checked when an upload is whole: its order does not matter.
+            Mode::Upload => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET CONSTRAINTS ALL DEFERRED",
+            Mode::Download => {
+                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT pg_current_snapshot(), pg_is_in_recovery()"
+            }
+        };
+        let answered = self.link.run(async |client| client.simple_query(sql).await);
+        let answers = answered.map_err(|failure| self.failure("beginning a transaction", &failure))?;
+        self.state = State { mode: Some(mode), ..State::default() };
+        if mode == Mode::Download {
+            self.state.watermark = answers.iter().find_map(|answer| match answer {
+                SimpleQueryMessage::Row(row) => Watermark::from_snapshot(row.get(0)?, row.get(1)? == "t"),
+                _ => None,
+            });
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), Error> {
+        if self.state.failed {
+            // COMMIT would roll back without an error.
+            let detail = "an error before it was not rolled back".into();
+            self.rollback()?;
+            return Err(Error::Database { context: "committing".into(), detail });
+        }
+        let done = self.link.run(async |client| client.batch_execute("COMMIT").await);
+        let result = done.map_err(|failure| self.failure("committing", &failure));
+        self.state = State::default();
+        result
+    }
+
+    fn rollback(&mut self) -> Result<(), Error> {
+        if self.state.mode.is_none() {
+            return Ok(());
+        }
+        self.state = State::default();
+        self.control("ROLLBACK")
+    }
+
+    fn savepoint(&mut self) -> Result<(), Error> {
+        let moved = if self.state.savepoint { "RELEASE SAVEPOINT headwater; " } else { "" };
+        self.control(&format!("{moved}SAVEPOINT headwater"))?;
+        self.state.savepoint = true;
+        Ok(())
+    }
+
+    fn rollback_to_savepoint(&mut self) -> Result<(), Error> {
+        self.control("ROLLBACK TO SAVEPOINT headwater")?;
+        self.state.failed = false;
+        Ok(())
+    }
+
+    fn release_savepoint(&mut self) -> Result<(), Error> {
+        self.control("RELEASE SAVEPOINT headwater")?;
+        self.state.savepoint = false;
+        Ok(())
+    }
+
+    fn query(&mut self, sql: &str, parameters: &[Value]) -> Result<Vec<Row>, Error> {
+        let (statement, bound) = self.bind(sql, parameters)?;
+        let run = async |client: &tokio_postgres::Client| {
+            let rows = client.query_raw(&statement, &bound).await?;
+            futures_util::TryStreamExt::try_collect::<Vec<_>>(rows).await
+        };
+        let rows = self.link.run(run);
+        let rows = rows.map_err(|failure| self.query_failure(sql, &failure))?;
+        rows.iter().map(raw::row).collect()
+    }
+
+    fn execute(&mut self, sql: &str, parameters: &[Value]) -> Result<u64, Error> {
+        let (statement, bound) = self.bind(sql, parameters)?;
+        let done = self.link.run(async |client| client.execute_raw(&statement, &bound).await);
+        done.map_err(|failure| self.query_failure(sql, &failure))
+    }
+
+    fn batch(&mut self, sql: &str) -> Result<(), Error> {
+        // What was prepared may no longer fit.
+        self.tables.clear();
+        self.queries.clear();
+        self.control(sql)
+    }
+
+    fn fetch(&mut self, table: &TablePlan, keys: &[Row], lock: bool) -> Result<Vec<Row>, Error> {
+        self.fetch_rows(table, keys, lock)
+    }
+
+    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Vec<Row>, Error> {
+        self.insert_rows(table, rows)
+    }
+
+    fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error> {
+        self.update_rows(table, rows)
+    }
+
+    fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {
+        self.delete_rows(table, keys)
+    }
+
+    fn check_deferred(&mut self) -> Result<(), Error> {
+        self.control("SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED")
+    }
+
+    fn set_actor(&mut self, user: &str, remote_id: &[u8; 16]) -> Result<(), Error> {
+        let sql = "SELECT set_config('headwater.user', ?1, true), set_config('headwater.remote_id', ?2, true)";
+        let remote_id = uuid::Uuid::from_bytes(*remote_id).to_string();
+        self.query(sql, &[Value::text(user), Value::text(remote_id)]).map(|_| ())
+    }
+
+    fn own_mark(&mut self) -> Result<Vec<u8>, Error> {
+        Ok(self.first_value("SELECT pg_current_xact_id()")?.to_be_bytes().to_vec())
+    }
+
+    fn watermark(&mut self) -> Result<Vec<u8>, Error> {
+        Ok(self.snapshot()?.to_bytes())
+    }
+
+    fn accepts_watermark(&mut self, watermark: &[u8]) -> Result<bool, Error> {
+        let Ok(watermark) = Watermark::from_bytes(watermark) else { return Ok(false) };
+        let now = match &self.state.watermark {
+            Some(now) => now.end,
+            None => self.first_value("SELECT pg_snapshot_xmax(pg_current_snapshot())")?,
+        };
+        Ok(watermark.end <= now)
+    }
+
+    fn read_whole(&mut self, table: &TablePlan, partitions: &[Row], out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {
+        self.read_whole_rows(table, partitions, out)
+    }
+
+    fn read_changes(&mut self, changes: &Changes<'_>, out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {
+        self.read_changed_rows(changes, out)
+    }
+
+    fn catalogue(&mut self) -> Result<Catalogue, Error> {
+        catalogue::read(self)
+    }
+}

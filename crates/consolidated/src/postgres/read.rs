@@ -1,0 +1,137 @@
+//! Downloads: whole partitions, and what changed in them, from the driver's buffers straight into frames.
+
+use std::pin::pin;
+
+use futures_util::TryStreamExt;
+use headwater_protocol::row::RowWriter;
+use headwater_protocol::{Row, ValueRef};
+use tokio_postgres::{Client, Statement};
+
+use super::bound::Bound;
+use super::codec::Scratch;
+use super::connection::PostgresConnection;
+use super::raw;
+use super::shape::{Shape, Verb};
+use super::watermark::Watermark;
+use crate::backend::Changes;
+use crate::{Error, RowsWriter, TablePlan};
+
+/// What ends a stream of rows early.
+enum Stop {
+    Server(tokio_postgres::Error),
+    Own(Error),
+}
+
+impl PostgresConnection {
+    pub(super) fn read_whole_rows(
+        &mut self,
+        plan: &TablePlan,
+        partitions: &[Row],
+        out: &mut RowsWriter<'_, '_>,
+    ) -> Result<(), Error> {
+        let (shape, statement) = self.table(plan, Verb::Whole)?;
+        if !shape.partition.is_empty() && partitions.is_empty() {
+            return Ok(());
+        }
+        let streamed = partition_arrays(&shape, partitions).and_then(|bound| {
+            self.stream("reading a table", &statement, &bound, |row, scratch| {
+                let mut writer = out.upsert();
+                for (place, column) in shape.columns.iter().enumerate() {
+                    push(&mut writer, column, raw::bytes(row, place)?, scratch)?;
+                }
+                writer.finish();
+                out.end_row(false)
+            })
+        });
+        self.settle(plan, streamed)
+    }
+
+    pub(super) fn read_changed_rows(
+        &mut self,
+        changes: &Changes<'_>,
+        out: &mut RowsWriter<'_, '_>,
+    ) -> Result<(), Error> {
+        let plan = changes.table;
+        let (shape, statement) = self.table(plan, Verb::Changes)?;
+        if !shape.partition.is_empty() && changes.partitions.is_empty() {
+            return Ok(());
+        }
+        let streamed = change_parameters(&shape, changes).and_then(|bound| {
+            self.stream("reading changes", &statement, &bound, |row, scratch| {
+                let is_true = |field| raw::bytes(row, field).map(|bytes| bytes == Some(&[1]));
+                let (own, lives) = (is_true(0)?, is_true(1)?);
+                if lives {
+                    let mut writer = out.upsert();
+                    for (place, column) in shape.columns.iter().enumerate() {
+                        push(&mut writer, column, raw::bytes(row, place + 2)?, scratch)?;
+                    }
+                    writer.finish();
+                } else {
+                    let mut writer = out.delete();
+                    for place in &shape.key {
+                        push(&mut writer, &shape.columns[*place], raw::bytes(row, place + 2)?, scratch)?;
+                    }
+                    writer.finish();
+                }
+                out.end_row(own)
+            })
+        });
+        self.settle(plan, streamed)
+    }
+
+    /// Runs a statement and gives its rows to `each` as they come; no more of them are in memory than the driver has read.
+    fn stream(
+        &mut self,
+        context: &str,
+        statement: &Statement,
+        bound: &[Bound],
+        mut each: impl FnMut(&tokio_postgres::Row, &mut Scratch) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let scratch = &mut self.scratch;
+        let run = async |client: &Client| {
+            let mut rows = pin!(client.query_raw(statement, bound).await.map_err(Stop::Server)?);
+            while let Some(row) = rows.try_next().await.map_err(Stop::Server)? {
+                each(&row, scratch).map_err(Stop::Own)?;
+            }
+            Ok(())
+        };
+        match self.link.run(run) {
+            Ok(()) => Ok(()),
+            Err(Stop::Server(failure)) => Err(self.failure(context, &failure)),
+            Err(Stop::Own(error)) => Err(error),
+        }
+    }
+}
+
+fn push(
+    writer: &mut RowWriter<'_>,
+    column: &super::shape::Column,
+    bytes: Option<&[u8]>,
+    scratch: &mut Scratch,
+) -> Result<(), Error> {
+    let value = match bytes {
+        Some(bytes) => column.codec.decode(bytes, scratch),
+        None => Some(ValueRef::Null),
+    };
+    writer.push(value.ok_or_else(|| raw::unreadable(&column.name, "not of the column's type"))?);
+    Ok(())
+}
+
+fn partition_arrays(shape: &Shape, partitions: &[Row]) -> Result<Vec<Bound>, Error> {
+    let column = |(field, place): (usize, &usize)| {
+        let column = &shape.columns[*place];
+        Bound::column(&column.name, column.codec, partitions.iter().map(|partition| partition.get(field)))
+    };
+    shape.partition.iter().enumerate().map(column).collect()
+}
+
+fn change_parameters(shape: &Shape, changes: &Changes<'_>) -> Result<Vec<Bound>, Error> {
+    let watermark = Watermark::from_bytes(changes.since)?;
+    let own = changes.own.and_then(|mark| mark.try_into().ok()).map(u64::from_be_bytes);
+    let mut bound = partition_arrays(shape, changes.partitions)?;
+    bound.push(Bound::transaction(Some(watermark.end)));
+    bound.push(Bound::transactions(&watermark.open));
+    bound.push(Bound::transaction(own));
+    bound.extend(partition_arrays(shape, changes.wanted)?);
+    Ok(bound)
+}

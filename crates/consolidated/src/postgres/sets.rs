@@ -1,0 +1,112 @@
+//! Sets of rows by key: fetched, inserted, updated, deleted, each in one statement.
+
+use futures_util::TryStreamExt;
+use headwater_protocol::{Row, Value};
+use tokio_postgres::{Client, Statement};
+
+use super::bound::Bound;
+use super::connection::PostgresConnection;
+use super::raw;
+use super::shape::{Shape, Verb};
+use crate::{Error, TablePlan};
+
+impl PostgresConnection {
+    pub(super) fn fetch_rows(&mut self, plan: &TablePlan, keys: &[Row], lock: bool) -> Result<Vec<Row>, Error> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let verb = if lock { Verb::FetchLock } else { Verb::Fetch };
+        let (shape, statement) = self.table(plan, verb)?;
+        let keys: Vec<&Row> = keys.iter().collect();
+        let fetched = keys_of(&shape, &keys).and_then(|bound| {
+            let columns: Vec<usize> = (0..shape.columns.len()).collect();
+            self.collect("fetching rows", &shape, &statement, &bound, &columns)
+        });
+        self.settle(plan, fetched)
+    }
+
+    pub(super) fn insert_rows(&mut self, plan: &TablePlan, rows: &[&Row]) -> Result<Vec<Row>, Error> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (shape, statement) = self.table(plan, Verb::Insert)?;
+        let inserted = columns_of(&shape, &shape.inserted(), rows)
+            .and_then(|bound| self.collect("inserting rows", &shape, &statement, &bound, &shape.key));
+        self.settle(plan, inserted)
+    }
+
+    pub(super) fn update_rows(&mut self, plan: &TablePlan, rows: &[&Row]) -> Result<u64, Error> {
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        // The statement of a table that has nothing to update has no SET, so its shape comes by another.
+        let (shape, _) = self.table(plan, Verb::Fetch)?;
+        if !shape.sets_any() {
+            let keys: Vec<Row> = rows.iter().map(|row| plan.key_of(row)).collect();
+            return Ok(self.fetch_rows(plan, &keys, false)?.len() as u64);
+        }
+        let (shape, statement) = self.table(plan, Verb::Update)?;
+        let updated = columns_of(&shape, &shape.updated(), rows)
+            .and_then(|bound| self.count("updating rows", &statement, &bound));
+        self.settle(plan, updated)
+    }
+
+    pub(super) fn delete_rows(&mut self, plan: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {
+        if keys.is_empty() {
+            return Ok(0);
+        }
+        let (shape, statement) = self.table(plan, Verb::Delete)?;
+        let deleted = keys_of(&shape, keys).and_then(|bound| self.count("deleting rows", &statement, &bound));
+        self.settle(plan, deleted)
+    }
+
+    fn count(&mut self, context: &str, statement: &Statement, bound: &[Bound]) -> Result<u64, Error> {
+        let done = self.link.run(async |client| client.execute_raw(statement, bound).await);
+        done.map_err(|failure| self.failure(context, &failure))
+    }
+
+    /// The rows of a result whose columns are these of the table.
+    fn collect(
+        &mut self,
+        context: &str,
+        shape: &Shape,
+        statement: &Statement,
+        bound: &[Bound],
+        columns: &[usize],
+    ) -> Result<Vec<Row>, Error> {
+        let run = async |client: &Client| client.query_raw(statement, bound).await?.try_collect::<Vec<_>>().await;
+        let rows = self.link.run(run);
+        let rows = rows.map_err(|failure| self.failure(context, &failure))?;
+        let mut decode = |row: &tokio_postgres::Row| {
+            let mut values = Row::with_capacity(columns.len());
+            for (field, place) in columns.iter().enumerate() {
+                let column = &shape.columns[*place];
+                let value = match raw::bytes(row, field)? {
+                    Some(bytes) => column.codec.decode(bytes, &mut self.scratch).map(|value| value.to_value()),
+                    None => Some(Value::Null),
+                };
+                values.push(value.ok_or_else(|| raw::unreadable(&column.name, "not of the column's type"))?);
+            }
+            Ok(values)
+        };
+        rows.iter().map(&mut decode).collect()
+    }
+}
+
+/// Keys as parameters.
+fn keys_of(shape: &Shape, keys: &[&Row]) -> Result<Vec<Bound>, Error> {
+    let column = |(field, place): (usize, &usize)| {
+        let column = &shape.columns[*place];
+        Bound::column(&column.name, column.codec, keys.iter().map(|key| key.get(field)))
+    };
+    shape.key.iter().enumerate().map(column).collect()
+}
+
+/// These columns of whole rows as parameters.
+fn columns_of(shape: &Shape, places: &[usize], rows: &[&Row]) -> Result<Vec<Bound>, Error> {
+    let column = |place: &usize| {
+        let column = &shape.columns[*place];
+        Bound::column(&column.name, column.codec, rows.iter().map(|row| row.get(*place)))
+    };
+    places.iter().map(column).collect()
+}

@@ -1,0 +1,4 @@
+//! PostgreSQL as the consolidated database, against a real server: what the contract suite, which every backend runs, can't ask.
+
+mod session;
+mod support;

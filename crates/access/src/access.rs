@@ -116,6 +116,11 @@ impl Access {
         self.tokens().await?.issue(user.name(), ttl, SystemTime::now())
     }
 
+    /// Whether the database answers: a statement that needs nothing of it, on the connection that reads accounts.
+    pub async fn probe(&self) -> Result<(), Error> {
+        self.read(|connection| connection.query("SELECT 1", &[]).map(|_| ())).await
+    }
+
     async fn tokens(&self) -> Result<&Tokens, Error> {
         let read = || async {
             let identity = self.read(|connection| system::identity(connection)).await?;

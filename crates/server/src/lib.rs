@@ -1,1 +1,30 @@
-//! placeholder
+//! The server: HTTP, TLS, admission, workers, spools, shutdown.
+//!
+//! ```text
+//! connection ──> routes ──> sync ──> receive ──> [upload spool] ──> work ──> [answer's spool] ──> connection
+//!  (limits of time)         (admission)              │ greet, upload, download on a worker's thread
+//! ```
+//!
+//! No worker waits for a client: an upload is received whole before one is taken, and a download is read from the database into a
+//! spool, from which it is sent at the client's speed. So the number of workers depends on the database alone, and slow or vanished
+//! clients cost a little memory, some disk, and a connection until they are cut. Every limit is in [`limits`].
+//!
+//! The server keeps nothing that must last: any other on the same database can take any remote's next sync.
+
+mod admission;
+mod connection;
+mod failure;
+pub mod limits;
+mod log;
+mod receive;
+mod routes;
+mod server;
+mod spool;
+mod state;
+mod sync;
+mod tls;
+mod work;
+
+pub use limits::{Config, ConfigError};
+pub use server::{Handle, Server, StartError, Stopped};
+pub use tls::TlsError;

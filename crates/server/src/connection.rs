@@ -1,0 +1,233 @@
+//! Connections of clients: accepted, limited, watched, served, ended in order.
+//!
+//! hyper bounds the time for an HTTP/1 head and pings HTTP/2 peers. What it leaves open is closed here: a peer that connects and says
+//! nothing (before HTTP's version is known no timer runs), and one that takes nothing of what it is sent. The system does the rest:
+//! TCP keep-alive finds peers that vanished while nothing was to be sent, `TCP_USER_TIMEOUT` those that vanished while something was.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::Sleep;
+use tokio_rustls::TlsAcceptor;
+
+use crate::Config;
+
+/// Bytes after which a connection has said enough for its version to be known: HTTP/2's preface.
+const OPENING_BYTES: usize = 24;
+/// Unsent bytes that the system keeps of a connection: as small as keeps the line full, so that progress is seen as it happens and
+/// slow clients cost the system little.
+const UNSENT_BYTES: u32 = 128 * 1024;
+/// Bytes that hyper keeps of a connection on their way in or out.
+const BUFFER_BYTES: usize = 64 * 1024;
+/// Requests at a time on one HTTP/2 connection.
+const STREAMS_MAX: u32 = 64;
+/// Bytes of an HTTP/2 head.
+const HEAD_BYTES_MAX: u32 = 16 * 1024;
+
+/// How connections are served.
+#[derive(Clone)]
+pub(crate) struct Service {
+    router: Router,
+    http: auto::Builder<TokioExecutor>,
+    tls: Option<TlsAcceptor>,
+    head_limit: Duration,
+    idle_limit: Duration,
+    keep_alive: Duration,
+}
+
+impl Service {
+    pub(crate) fn new(router: Router, tls: Option<Arc<rustls::ServerConfig>>, config: &Config) -> Service {
+        let mut http = auto::Builder::new(TokioExecutor::new());
+        http.http1().timer(TokioTimer::new()).header_read_timeout(config.head_limit()).max_buf_size(BUFFER_BYTES);
+        http.http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(Duration::from_millis(config.keep_alive_ms))
+            .keep_alive_timeout(config.head_limit())
+            .max_concurrent_streams(STREAMS_MAX)
+            .max_header_list_size(HEAD_BYTES_MAX)
+            .max_send_buf_size(BUFFER_BYTES);
+        Service {
+            router,
+            http,
+            tls: tls.map(TlsAcceptor::from),
+            head_limit: config.head_limit(),
+            idle_limit: config.idle_limit(),
+            keep_alive: Duration::from_millis(config.keep_alive_ms),
+        }
+    }
+
+    /// Serves one connection to its end. When `stopping` turns true, the requests that run are ended and no more are taken.
+    pub(crate) async fn serve(self, stream: TcpStream, stopping: watch::Receiver<bool>) -> io::Result<()> {
+        self.prepare(&stream)?;
+        match &self.tls {
+            None => self.serve_http(stream, stopping).await,
+            Some(tls) => {
+                let handshake = tokio::time::timeout(self.head_limit, tls.accept(stream));
+                let stream = handshake.await.map_err(|_| timed_out("the TLS handshake took too long"))??;
+                self.serve_http(stream, stopping).await
+            }
+        }
+    }
+
+    fn prepare(&self, stream: &TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let socket = SockRef::from(stream);
+        let keep_alive = TcpKeepalive::new().with_time(self.keep_alive).with_interval(self.keep_alive / 3);
+        socket.set_tcp_keepalive(&keep_alive.with_retries(3))?;
+        socket.set_tcp_user_timeout(Some(self.idle_limit))?;
+        socket.set_tcp_notsent_lowat(UNSENT_BYTES)
+    }
+
+    async fn serve_http<S>(&self, stream: S, mut stopping: watch::Receiver<bool>) -> io::Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let io = TokioIo::new(Watched::new(stream, self.head_limit, self.idle_limit));
+        let service = TowerToHyperService::new(self.router.clone());
+        let connection = self.http.serve_connection(io, service);
+        tokio::pin!(connection);
+        tokio::select! {
+            ended = connection.as_mut() => return ended.map_err(io::Error::other),
+            _ = stopping.wait_for(|stopping| *stopping) => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        connection.await.map_err(io::Error::other)
+    }
+}
+
+/// A stream that fails when its peer says nothing at first, or takes nothing for too long.
+struct Watched<S> {
+    inner: S,
+    /// While fewer than [`OPENING_BYTES`] have come: until when they must have.
+    opening: Option<(usize, Pin<Box<Sleep>>)>,
+    /// While a write waits for the peer: until when it must have taken something.
+    stalled: Option<Pin<Box<Sleep>>>,
+    idle_limit: Duration,
+}
+
+impl<S> Watched<S> {
+    fn new(inner: S, head_limit: Duration, idle_limit: Duration) -> Self {
+        let opening = Some((0, Box::pin(tokio::time::sleep(head_limit))));
+        Watched { inner, opening, stalled: None, idle_limit }
+    }
+
+    /// Passes on what a write gave, and turns waiting for too long into an error.
+    fn written<T>(&mut self, context: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if result.is_ready() {
+            self.stalled = None;
+            return result;
+        }
+        let limit = self.idle_limit;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        stalled.as_mut().poll(context).map(|()| Err(timed_out("the peer took nothing for too long")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        let result = Pin::new(&mut self.inner).poll_read(context, into);
+        let Some((bytes, until)) = &mut self.opening else { return result };
+        *bytes += into.filled().len() - before;
+        if *bytes >= OPENING_BYTES {
+            self.opening = None;
+            return result;
+        }
+        match result {
+            Poll::Pending => {
+                until.as_mut().poll(context).map(|()| Err(timed_out("the peer said nothing for too long")))
+            }
+            ready @ Poll::Ready(_) => ready,
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.inner).poll_write(context, bytes);
+        self.written(context, result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.inner).poll_write_vectored(context, bytes);
+        self.written(context, result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.inner).poll_flush(context);
+        self.written(context, result)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.inner).poll_shutdown(context);
+        self.written(context, result)
+    }
+}
+
+fn timed_out(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_says_too_little_at_first_is_dropped() {
+        for said in [&b""[..], b"PRI * HTTP/2.0\r\n"] {
+            let (near, mut far) = tokio::io::duplex(1024);
+            let mut watched = Watched::new(near, LIMIT, LIMIT);
+            far.write_all(said).await.expect("room");
+            let mut all = Vec::new();
+            let error = watched.read_to_end(&mut all).await.expect_err("too slow");
+            assert_eq!((error.kind(), all.as_slice()), (io::ErrorKind::TimedOut, said));
+        }
+        let (near, mut far) = tokio::io::duplex(1024);
+        let mut watched = Watched::new(near, LIMIT, LIMIT);
+        far.write_all(&[b'x'; OPENING_BYTES]).await.expect("room");
+        let mut byte = [0; 100];
+        assert_eq!(watched.read(&mut byte).await.expect("readable"), OPENING_BYTES);
+        assert!(tokio::time::timeout(LIMIT * 10, watched.read(&mut byte)).await.is_err(), "then hyper's timers count");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_takes_nothing_is_dropped_and_a_slow_one_is_not() {
+        let (near, mut far) = tokio::io::duplex(64);
+        let mut watched = Watched::new(near, LIMIT, LIMIT);
+        let slow = async {
+            let mut byte = [0; 16];
+            for _ in 0..10 {
+                tokio::time::sleep(LIMIT / 2).await;
+                far.read_exact(&mut byte).await.expect("readable");
+            }
+            far
+        };
+        let (written, _far) = tokio::join!(watched.write_all(&[7; 200]), slow);
+        written.expect("it took something each time");
+        let error = watched.write_all(&[7; 200]).await.expect_err("it takes nothing more");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+}

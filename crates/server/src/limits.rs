@@ -1,0 +1,286 @@
+//! Every limit of the server, in one place: the `[server]` table of headwater.toml.
+//!
+//! | what is full | what happens |
+//! |---|---|
+//! | `connections_max` | a new connection is closed at once |
+//! | `receiving_max`, `backlog` | 503 with `Retry-After` and an ERROR frame `overloaded`, judged from the request's head |
+//! | `upload_bytes_max`, `upload_frames_max`, `frame_bytes_max` | 413 and `too_large`, before anything is reserved |
+//! | `spool_memory_bytes`, `spool_memory_bytes_total` | the spool goes on in a temporary file |
+//! | `spool_file_bytes_total`, or the disk | that sync alone ends with `overloaded` |
+//! | `password_checks_waiting` | that login is told `overloaded` |
+//! | a time | see each; everything that the request held is freed |
+//!
+//! Times are in milliseconds, sizes in bytes. Options that are left out have their defaults:
+//!
+//! ```
+//! let config: headwater_server::Config = serde_json::from_str(r#"{"workers": 16, "uploaders": 8}"#).unwrap();
+//! assert!(config.validate().is_ok());
+//! assert_eq!(config.backlog, headwater_server::Config::default().backlog);
+//! ```
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use headwater_protocol::Limits;
+use serde::Deserialize;
+use thiserror::Error;
+
+/// The server's options.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where to listen. Port 0: any free one.
+    pub listen: SocketAddr,
+    /// PEM file with the certificate chain; with `tls_key` it turns TLS on.
+    pub tls_certificate: Option<PathBuf>,
+    /// PEM file with the certificate's private key.
+    pub tls_key: Option<PathBuf>,
+
+    /// Syncs that use the consolidated database at a time. Depends on the database alone: clients are never waited for.
+    pub workers: usize,
+    /// Of them, those that may apply an upload.
+    pub uploaders: usize,
+    /// Syncs received whole that may wait for a worker before new ones are refused; 0: a sync is refused at once when no worker is
+    /// free. Those that were being received by then still wait, so at most `backlog + receiving_max` ever do.
+    pub backlog: usize,
+    /// Syncs whose requests are still arriving.
+    pub receiving_max: usize,
+    /// Connections of clients.
+    pub connections_max: usize,
+    /// Connections of the consolidated database; 0: `workers + 1`. The one more reads accounts and answers `/ready`.
+    pub database_connections: usize,
+
+    /// Bytes of one upload, uncompressed or as it travels, whichever is more.
+    pub upload_bytes_max: u64,
+    /// Frames of one upload.
+    pub upload_frames_max: u64,
+    /// Bytes of one frame that a remote sends, uncompressed or as it travels. No value can be larger.
+    pub frame_bytes_max: usize,
+    /// Rows that are judged and written by one statement.
+    pub batch_rows: usize,
+
+    /// Bytes of one spool in memory; beyond, it goes on in a temporary file.
+    pub spool_memory_bytes: u64,
+    /// Bytes of all spools in memory.
+    pub spool_memory_bytes_total: u64,
+    /// Bytes of all spools' temporary files.
+    pub spool_file_bytes_total: u64,
+    /// Where the temporary files go; unset: the system's own place (`TMPDIR`). A place on disk keeps memory free.
+    pub spool_folder: Option<PathBuf>,
+
+    /// How often a waiting client is told that the server still works.
+    pub heartbeat_ms: u64,
+    /// How long a client may take for TLS and for a request's head; idle connections are closed after it too.
+    pub head_ms_max: u64,
+    /// How long a client may neither send nor take a byte that the server waits for.
+    pub idle_ms_max: u64,
+    /// After how long without any traffic a connection is probed (TCP keep-alive).
+    pub keep_alive_ms: u64,
+    /// How long a sync may wait for a worker.
+    pub wait_ms_max: u64,
+    /// How long to wait for a connection of the database.
+    pub connect_ms_max: u64,
+    /// How often a part of a sync that the database could not do now is tried again.
+    pub retries: u32,
+    /// The wait before the first of them; it doubles each time.
+    pub retry_ms: u64,
+    /// How often time and snapshot are noted in the database.
+    pub note_ms: u64,
+    /// How long running syncs may take to end when the server is asked to stop.
+    pub shutdown_ms_max: u64,
+
+    /// How long a token from `/v1/token` is good.
+    pub token_ms: u64,
+    /// Password checks at a time; each takes a core for about 20 ms, and 19 MiB.
+    pub password_checks: usize,
+    /// Password checks that wait.
+    pub password_checks_waiting: usize,
+    /// How long the server trusts what it read of an account: a disabled user may come in as long.
+    pub account_cache_ms: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            listen: SocketAddr::from(([127, 0, 0, 1], 7340)),
+            tls_certificate: None,
+            tls_key: None,
+            workers: 8,
+            uploaders: 4,
+            backlog: 200,
+            receiving_max: 200,
+            connections_max: 2_000,
+            database_connections: 0,
+            upload_bytes_max: Limits::REQUEST.total_bytes_max,
+            upload_frames_max: Limits::REQUEST.frames_max,
+            frame_bytes_max: Limits::REQUEST.frame_bytes_max,
+            batch_rows: 2_000,
+            spool_memory_bytes: 1 << 20,
+            spool_memory_bytes_total: 48 << 20,
+            spool_file_bytes_total: 64 << 30,
+            spool_folder: None,
+            heartbeat_ms: 5_000,
+            head_ms_max: 20_000,
+            idle_ms_max: 60_000,
+            keep_alive_ms: 30_000,
+            wait_ms_max: 300_000,
+            connect_ms_max: 10_000,
+            retries: 4,
+            retry_ms: 50,
+            note_ms: 300_000,
+            shutdown_ms_max: 30_000,
+            token_ms: 900_000,
+            password_checks: 2,
+            password_checks_waiting: 100,
+            account_cache_ms: 5_000,
+        }
+    }
+}
+
+/// An option that can't be used.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// A number out of its range.
+    #[error("[server] {option} is {actual}, expected {expected}")]
+    OutOfRange {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        actual: u64,
+        /// What it may be.
+        expected: String,
+    },
+    /// One of the two TLS files without the other.
+    #[error("[server] {missing} is not set, expected beside {given}: TLS needs both")]
+    HalfTls {
+        /// The option that is set.
+        given: &'static str,
+        /// The option that is not.
+        missing: &'static str,
+    },
+    /// A folder that isn't one.
+    #[error("[server] spool_folder {} is no folder that can be written to", folder.display())]
+    SpoolFolder {
+        /// The folder.
+        folder: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Config {
+    /// Checks each option by itself and against the others.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let range = |option, actual: u64, min: u64, max: u64| {
+            let expected = || format!("{min} to {max}");
+            if (min..=max).contains(&actual) {
+                Ok(())
+            } else {
+                Err(ConfigError::OutOfRange { option, actual, expected: expected() })
+            }
+        };
+        const MANY: u64 = 1_000_000;
+        const DAY_MS: u64 = 24 * 3600 * 1000;
+        range("workers", self.workers as u64, 1, 1_000)?;
+        range("uploaders", self.uploaders as u64, 1, self.workers as u64)?;
+        range("backlog", self.backlog as u64, 0, MANY)?;
+        range("receiving_max", self.receiving_max as u64, 1, MANY)?;
+        range("connections_max", self.connections_max as u64, 1, MANY)?;
+        if self.database_connections != 0 {
+            range("database_connections", self.database_connections as u64, self.workers as u64 + 1, 10_000)?;
+        }
+        range("upload_bytes_max", self.upload_bytes_max, 1024, 1 << 40)?;
+        range("upload_frames_max", self.upload_frames_max, 4, 1 << 24)?;
+        range("frame_bytes_max", self.frame_bytes_max as u64, 1024, 1 << 30)?;
+        range("batch_rows", self.batch_rows as u64, 1, 100_000)?;
+        range("spool_memory_bytes", self.spool_memory_bytes, 0, 1 << 40)?;
+        range("spool_memory_bytes_total", self.spool_memory_bytes_total, 0, 1 << 40)?;
+        range("heartbeat_ms", self.heartbeat_ms, 1, DAY_MS)?;
+        range("head_ms_max", self.head_ms_max, 1, DAY_MS)?;
+        range("idle_ms_max", self.idle_ms_max, 1, DAY_MS)?;
+        range("keep_alive_ms", self.keep_alive_ms, 1_000, DAY_MS)?;
+        range("wait_ms_max", self.wait_ms_max, 1, DAY_MS)?;
+        range("connect_ms_max", self.connect_ms_max, 1, DAY_MS)?;
+        range("retries", u64::from(self.retries), 0, 20)?;
+        range("retry_ms", self.retry_ms, 0, 60_000)?;
+        range("note_ms", self.note_ms, 1_000, DAY_MS)?;
+        range("token_ms", self.token_ms, 1_000, 365 * DAY_MS)?;
+        range("password_checks", self.password_checks as u64, 1, 1_000)?;
+        range("password_checks_waiting", self.password_checks_waiting as u64, 0, MANY)?;
+        range("account_cache_ms", self.account_cache_ms, 0, DAY_MS)?;
+        self.validate_files()
+    }
+
+    fn validate_files(&self) -> Result<(), ConfigError> {
+        match (&self.tls_certificate, &self.tls_key) {
+            (Some(_), None) => return Err(ConfigError::HalfTls { given: "tls_certificate", missing: "tls_key" }),
+            (None, Some(_)) => return Err(ConfigError::HalfTls { given: "tls_key", missing: "tls_certificate" }),
+            _ => {}
+        }
+        if let Some(folder) = &self.spool_folder {
+            let spoiled = |source| ConfigError::SpoolFolder { folder: folder.clone(), source };
+            tempfile::tempfile_in(folder).map_err(spoiled)?;
+        }
+        Ok(())
+    }
+
+    /// Connections of the database: as set, or one more than workers.
+    pub fn database_connections(&self) -> usize {
+        if self.database_connections == 0 { self.workers + 1 } else { self.database_connections }
+    }
+
+    pub(crate) fn request_limits(&self) -> Limits {
+        Limits {
+            frame_bytes_max: self.frame_bytes_max,
+            total_bytes_max: self.upload_bytes_max,
+            frames_max: self.upload_frames_max,
+        }
+    }
+
+    pub(crate) fn heartbeat(&self) -> Duration {
+        Duration::from_millis(self.heartbeat_ms)
+    }
+
+    pub(crate) fn head_limit(&self) -> Duration {
+        Duration::from_millis(self.head_ms_max)
+    }
+
+    pub(crate) fn idle_limit(&self) -> Duration {
+        Duration::from_millis(self.idle_ms_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid_and_an_empty_table_means_them() {
+        let config: Config = serde_json::from_str("{}").expect("defaults");
+        assert_eq!(config, Config::default());
+        config.validate().expect("valid");
+        assert_eq!(config.database_connections(), config.workers + 1);
+    }
+
+    #[test]
+    fn an_error_names_option_value_and_range() {
+        let text = |config: Config| config.validate().expect_err("invalid").to_string();
+        let default = Config::default();
+        assert_eq!(text(Config { workers: 0, ..default.clone() }), "[server] workers is 0, expected 1 to 1000");
+        assert_eq!(text(Config { uploaders: 9, ..default.clone() }), "[server] uploaders is 9, expected 1 to 8");
+        let few = Config { database_connections: 8, ..default.clone() };
+        assert_eq!(text(few), "[server] database_connections is 8, expected 9 to 10000");
+        let half = Config { tls_key: Some("key.pem".into()), ..default.clone() };
+        assert_eq!(text(half), "[server] tls_certificate is not set, expected beside tls_key: TLS needs both");
+        let folder = Config { spool_folder: Some("/nowhere/at/all".into()), ..default };
+        assert_eq!(text(folder), "[server] spool_folder /nowhere/at/all is no folder that can be written to");
+    }
+
+    #[test]
+    fn an_unknown_option_is_refused() {
+        let error = serde_json::from_str::<Config>(r#"{"worker": 3}"#).expect_err("unknown");
+        assert!(error.to_string().contains("unknown field `worker`"), "{error}");
+    }
+}

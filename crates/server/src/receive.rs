@@ -1,0 +1,132 @@
+//! Receiving a request: its body goes through the protocol's reader into a spool, and holds no worker meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use headwater_consolidated::Plan;
+use headwater_protocol::message::{ErrorCode, Hello, UploadEnd};
+use headwater_protocol::server::{RequestEvent, RequestReader};
+use http_body_util::BodyExt as _;
+
+use crate::failure::Failure;
+use crate::spool::UploadSpool;
+use crate::state::Shared;
+
+/// Bytes of a refused request that are still taken, so that its sender gets to read the answer.
+const DRAIN_BYTES_MAX: u64 = 1 << 20;
+/// How long they are taken.
+const DRAIN_TIME: Duration = Duration::from_secs(5);
+
+/// A request that is whole.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) hello: Hello,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) upload: Option<(UploadEnd, UploadSpool)>,
+    pub(crate) bytes: u64,
+}
+
+/// Reads a request's body to its end. After an error the rest of the body is still there to be drained.
+pub(crate) async fn receive(shared: &Arc<Shared>, body: &mut Body) -> Result<Received, Failure> {
+    let mut receiving = Receiving {
+        shared,
+        reader: RequestReader::new(shared.config.request_limits()),
+        hello: None,
+        spool: UploadSpool::new(Arc::clone(&shared.budget)),
+        end: None,
+        bytes: 0,
+    };
+    let idle = shared.config.idle_limit();
+    while let Some(piece) = next_piece(body, idle).await? {
+        receiving.bytes += piece.len() as u64;
+        receiving.take(&piece).await?;
+    }
+    receiving.whole()
+}
+
+struct Receiving<'a> {
+    shared: &'a Shared,
+    reader: RequestReader,
+    hello: Option<(Hello, Arc<Plan>)>,
+    spool: UploadSpool,
+    end: Option<UploadEnd>,
+    bytes: u64,
+}
+
+impl Receiving<'_> {
+    async fn take(&mut self, piece: &[u8]) -> Result<(), Failure> {
+        self.reader.push(piece);
+        while let Some(event) = self.reader.poll().map_err(|error| Failure::from(&error))? {
+            match event {
+                RequestEvent::Hello(hello) => {
+                    let plan = self.shared.plan_for(&hello)?;
+                    self.hello = Some((*hello, plan));
+                }
+                RequestEvent::Frame(frame) => {
+                    self.spool.push(&frame);
+                    if self.spool.wants_flush() {
+                        self.flush().await?;
+                    }
+                }
+                RequestEvent::UploadEnd(end) => self.end = Some(end),
+                RequestEvent::End => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes to the disk on a thread that may wait for it.
+    async fn flush(&mut self) -> Result<(), Failure> {
+        let empty = UploadSpool::new(Arc::clone(&self.shared.budget));
+        let mut spool = std::mem::replace(&mut self.spool, empty);
+        let flushed = tokio::task::spawn_blocking(move || spool.flush().map(|()| spool));
+        self.spool = flushed
+            .await
+            .map_err(|error| Failure::internal(error.to_string()))?
+            .map_err(|error| Failure::spool(&error))?;
+        Ok(())
+    }
+
+    fn whole(self) -> Result<Received, Failure> {
+        self.reader.finish().map_err(|error| Failure::from(&error))?;
+        let (hello, plan) = self.hello.ok_or_else(|| Failure::internal("a whole request without HELLO"))?;
+        Ok(Received { hello, plan, upload: self.end.map(|end| (end, self.spool)), bytes: self.bytes })
+    }
+}
+
+/// The next bytes of a body; `None` at its end.
+async fn next_piece(body: &mut Body, idle: Duration) -> Result<Option<Bytes>, Failure> {
+    loop {
+        let frame = tokio::time::timeout(idle, body.frame()).await.map_err(|_| {
+            Failure::new(ErrorCode::Timeout, format!("nothing of the request came for {} ms", idle.as_millis()))
+        })?;
+        match frame {
+            None => return Ok(None),
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(bytes) => return Ok(Some(bytes)),
+                Err(_trailers) => {}
+            },
+            Some(Err(error)) => {
+                let failure = Failure::new(ErrorCode::Damaged, "the request broke off");
+                return Err(failure.with_detail(error.to_string()));
+            }
+        }
+    }
+}
+
+/// Takes some of the rest of a refused request, apart from its answer: a sender that is cut off in the midst of its body never reads
+/// why.
+pub(crate) fn drain(mut body: Body) {
+    let draining = async move {
+        let mut bytes = 0;
+        while let Ok(Some(piece)) = next_piece(&mut body, DRAIN_TIME).await {
+            bytes += piece.len() as u64;
+            if bytes > DRAIN_BYTES_MAX {
+                return;
+            }
+        }
+    };
+    tokio::spawn(tokio::time::timeout(DRAIN_TIME, draining));
+}

@@ -1,0 +1,125 @@
+//! The paths, and the small answers: token, model, health, readiness.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use headwater_access::Credentials;
+use headwater_consolidated::Plan;
+use headwater_protocol::message::ErrorCode;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::state::Shared;
+use crate::sync::post_sync;
+
+/// How long readiness waits for the database before it says that it can't be reached.
+const DATABASE_PATIENCE: Duration = Duration::from_secs(3);
+
+pub(crate) fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/v1/sync", post(post_sync))
+        .route("/v1/token", post(post_token))
+        .route("/v1/model", get(get_model))
+        .route("/health", get(async || "alive\n"))
+        .route("/ready", get(get_ready))
+        .with_state(shared)
+}
+
+/// A token for a user who proves it by the password.
+async fn post_token(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+    match token(&shared, &headers).await {
+        Ok(response) => response,
+        Err(failure) => {
+            log_refused("token", &failure);
+            failure.to_json_response()
+        }
+    }
+}
+
+async fn token(shared: &Shared, headers: &HeaderMap) -> Result<Response, Failure> {
+    let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let credentials = Credentials::from_header(value.ok_or(headwater_access::Error::Unauthenticated)?)?;
+    if let Credentials::Token(_) = credentials {
+        // A token would make itself last for ever.
+        return Err(Failure::new(
+            ErrorCode::Unauthenticated,
+            "a token is given for user and password, not for a token",
+        ));
+    }
+    let user = shared.access.authenticate(credentials).await?;
+    let token = shared.access.issue(&user, Duration::from_millis(shared.config.token_ms)).await?;
+    let body = json!({ "token": token.expose(), "expires_in_s": shared.config.token_ms / 1000 });
+    Ok(([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], axum::Json(body)).into_response())
+}
+
+#[derive(Deserialize)]
+struct ModelQuery {
+    name: Option<String>,
+    version: Option<u32>,
+}
+
+/// A model's public form. Without a version the newest; without a name the only one.
+async fn get_model(State(shared): State<Arc<Shared>>, headers: HeaderMap, Query(query): Query<ModelQuery>) -> Response {
+    if let Err(failure) = shared.authenticate(&headers).await {
+        log_refused("model", &failure);
+        return failure.to_json_response();
+    }
+    match find_model(&shared.plans, &query) {
+        Ok(plan) => ([(header::CONTENT_TYPE, "application/json")], plan.model.to_json()).into_response(),
+        Err(failure) => failure.to_json_response(),
+    }
+}
+
+fn find_model<'a>(plans: &'a [Arc<Plan>], query: &ModelQuery) -> Result<&'a Plan, Failure> {
+    let names: std::collections::BTreeSet<&str> = plans.iter().map(|plan| plan.model.name.as_str()).collect();
+    let name = match (&query.name, names.first()) {
+        (Some(name), _) => name.as_str(),
+        (None, Some(only)) if names.len() == 1 => only,
+        _ => {
+            let message = format!("this server has {} models, expected a name: ?name=NAME", names.len());
+            return Err(Failure::new(ErrorCode::ModelUnknown, message));
+        }
+    };
+    let versions = plans.iter().filter(|plan| plan.model.name == name);
+    let asked = versions.filter(|plan| query.version.is_none_or(|version| plan.model.version == version));
+    asked.max_by_key(|plan| plan.model.version).map(|plan| &**plan).ok_or_else(|| {
+        let version = query.version.map_or_else(String::new, |version| format!(" version {version}"));
+        Failure::new(ErrorCode::ModelUnknown, format!("this server has no model {name:?}{version}"))
+    })
+}
+
+/// Whether a balancer should send syncs here, with the load: 503 while the database can't be reached or the server goes down.
+async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
+    let probe = tokio::time::timeout(DATABASE_PATIENCE, shared.access.probe()).await;
+    let database = matches!(probe, Ok(Ok(())));
+    let stopping = shared.is_stopping();
+    let ready = database && !stopping;
+    let (memory, files) = shared.budget.used();
+    let pool = shared.pool.stats();
+    let body = json!({
+        "ready": ready,
+        "database": database,
+        "shutting_down": stopping,
+        "load": shared.admission.load(),
+        "syncs": shared.syncs.count(),
+        "connections": shared.connections.count(),
+        "connections_max": shared.config.connections_max,
+        "spool_memory_bytes": memory,
+        "spool_file_bytes": files,
+        "database_connections": pool.open,
+        "database_reconnections": pool.reconnections,
+    });
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], axum::Json(body)).into_response()
+}
+
+fn log_refused(what: &str, failure: &Failure) {
+    let detail = failure.detail.as_deref().unwrap_or(&failure.message);
+    tracing::info!(target: "headwater::access", what, outcome = failure.code.name(), detail, "refused");
+}

@@ -1,0 +1,229 @@
+//! The server as a whole: started, asked to stop, stopped.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headwater_access::{Access, Settings};
+use headwater_consolidated::{Backend, Plan, Pool, system};
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::admission::{Admission, Gauge};
+use crate::connection::Service;
+use crate::routes::router;
+use crate::spool::Budget;
+use crate::state::{Remotes, Shared, Tasks};
+use crate::{Config, ConfigError, TlsError, tls};
+
+/// How long accepting pauses when the system has no more descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a server could not be started.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// An option.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Certificate or key.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The address.
+    #[error("can't listen on {address}: expected a free local address in `listen`")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Starts servers.
+#[derive(Debug)]
+pub struct Server;
+
+/// A running server. Dropped, it stops at once; [`Handle::shutdown`] lets running syncs end.
+#[derive(Debug)]
+pub struct Handle {
+    local_addr: SocketAddr,
+    shared: Arc<Shared>,
+    /// Turns true when what still runs is to be cut.
+    cutting: watch::Sender<bool>,
+    connections: Tasks,
+    background: Vec<JoinHandle<()>>,
+}
+
+/// How a server stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// Syncs that had not ended within the limit and were cut.
+    pub syncs_cut: usize,
+}
+
+impl Server {
+    /// Starts a server of these models on this database, on the runtime that calls. It listens when this returns; whether the database
+    /// can be reached is not asked (`/ready` tells).
+    ///
+    /// ```no_run
+    /// # async fn example(backend: std::sync::Arc<dyn headwater_consolidated::Backend>, plan: headwater_consolidated::Plan)
+    /// # -> Result<(), headwater_server::StartError> {
+    /// let handle = headwater_server::Server::start(headwater_server::Config::default(), backend, vec![plan]).await?;
+    /// println!("listening on {}", handle.local_addr());
+    /// handle.shutdown().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn start(config: Config, backend: Arc<dyn Backend>, plans: Vec<Plan>) -> Result<Handle, StartError> {
+        config.validate()?;
+        let tls = match (&config.tls_certificate, &config.tls_key) {
+            (Some(certificate), Some(key)) => Some(tls::load(certificate, key)?),
+            _ => None,
+        };
+        let unusable = |source| StartError::Listen { address: config.listen, source };
+        let listener = TcpListener::bind(config.listen).await.map_err(unusable)?;
+        let local_addr = listener.local_addr().map_err(unusable)?;
+        let shared = share(config, backend, plans);
+        let service = Service::new(router(Arc::clone(&shared)), tls, &shared.config);
+        let (cutting, cut) = watch::channel(false);
+        let connections = Tasks::default();
+        let accepting = Accepting { listener, service, shared: Arc::clone(&shared), tasks: connections.clone(), cut };
+        let background = vec![tokio::spawn(accepting.run()), tokio::spawn(take_notes(Arc::clone(&shared)))];
+        tracing::info!(%local_addr, workers = shared.config.workers, "listening");
+        Ok(Handle { local_addr, shared, cutting, connections, background })
+    }
+}
+
+impl Handle {
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Stops: no connection is accepted any more, `/ready` says 503, no sync is let in, those that run may end. What has not ended
+    /// within `shutdown_ms_max` is cut: its client gets no END, and asks again; an upload being applied just then is committed or not,
+    /// and its receipt is there if it was.
+    pub async fn shutdown(self) -> Stopped {
+        self.shared.stopping.send_replace(true);
+        let ended = async {
+            self.connections.ended().await;
+            self.shared.syncs.ended().await;
+        };
+        let limit = Duration::from_millis(self.shared.config.shutdown_ms_max);
+        let syncs_cut = match tokio::time::timeout(limit, ended).await {
+            Ok(()) => 0,
+            Err(_elapsed) => {
+                let count = self.shared.syncs.count();
+                tracing::warn!(count, ?limit, "syncs had not ended within shutdown_ms_max and are cut");
+                self.cutting.send_replace(true);
+                self.connections.ended().await;
+                count
+            }
+        };
+        Stopped { syncs_cut }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.stopping.send_replace(true);
+        self.cutting.send_replace(true);
+        self.background.iter().for_each(JoinHandle::abort);
+    }
+}
+
+fn share(config: Config, backend: Arc<dyn Backend>, plans: Vec<Plan>) -> Arc<Shared> {
+    let pool = Pool::new(backend, config.database_connections());
+    let settings = Settings {
+        password_checks: config.password_checks,
+        password_checks_waiting: config.password_checks_waiting,
+        account_cache: Duration::from_millis(config.account_cache_ms),
+        patience: Duration::from_millis(config.connect_ms_max),
+    };
+    Arc::new(Shared {
+        access: Access::new(pool.clone(), settings),
+        admission: Admission::new(&config),
+        budget: Budget::new(&config),
+        pool,
+        plans: plans.into_iter().map(Arc::new).collect(),
+        connections: Gauge::default(),
+        stopping: watch::Sender::new(false),
+        syncs: Tasks::default(),
+        remotes: Remotes::default(),
+        config,
+    })
+}
+
+struct Accepting {
+    listener: TcpListener,
+    service: Service,
+    shared: Arc<Shared>,
+    tasks: Tasks,
+    cut: watch::Receiver<bool>,
+}
+
+impl Accepting {
+    async fn run(self) {
+        let mut stopping = self.shared.stopping.subscribe();
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+            };
+            match accepted {
+                Ok((stream, peer)) => self.begin(stream, peer),
+                Err(error) => {
+                    // Of one connection that broke at once, or the system is out of descriptors: others end meanwhile.
+                    tracing::warn!(%error, "accepting a connection failed");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn begin(&self, stream: tokio::net::TcpStream, peer: SocketAddr) {
+        let limit = self.shared.config.connections_max;
+        let Some(place) = self.shared.connections.try_enter(limit) else {
+            tracing::warn!(%peer, limit, "a connection is closed: connections_max are open");
+            return;
+        };
+        let (service, task, mut cut) = (self.service.clone(), self.tasks.enter(), self.cut.clone());
+        let stopping = self.shared.stopping.subscribe();
+        tokio::spawn(async move {
+            let _held = (place, task);
+            tokio::select! {
+                ended = service.serve(stream, stopping) => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%peer, error = &error as &dyn std::error::Error, "a connection broke");
+                    }
+                }
+                _ = cut.wait_for(|cut| *cut) => {}
+            }
+        });
+    }
+}
+
+/// Notes time and snapshot in the database now and then: what tells later which incarnation a watermark belongs to.
+async fn take_notes(shared: Arc<Shared>) {
+    let mut stopping = shared.stopping.subscribe();
+    loop {
+        let pause = tokio::time::sleep(Duration::from_millis(shared.config.note_ms));
+        tokio::select! {
+            () = pause => {}
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        }
+        let (pool, patience) = (shared.pool.clone(), Duration::from_millis(shared.config.connect_ms_max));
+        let noting = tokio::task::spawn_blocking(move || {
+            let mut connection = pool.checkout(patience)?;
+            let noted = system::take_note(&mut *connection);
+            connection.note(noted)
+        });
+        match noting.await {
+            Ok(Ok(_note)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the note could not be taken; the next one will do"),
+            Err(error) => tracing::error!(%error, "taking a note panicked"),
+        }
+    }
+}

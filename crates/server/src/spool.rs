@@ -1,0 +1,85 @@
+//! Spools: uploads and downloads on their way, so that no worker waits for a client.
+//!
+//! An [`UploadSpool`] is filled while a request arrives and read by place when its upload is applied; a download's spool is filled by
+//! a worker and drained at the client's speed while it is still being filled ([`download`]). Both lie in memory up to a limit of their
+//! own and one for all together, then in a temporary file without a name, which is gone with the process that made it.
+//!
+//! *Caveats.* The memory limit counts the frames' bytes, not what the allocator adds. A spool that has gone to its file may hold one
+//! more frame in memory on its way there.
+
+pub(crate) mod download;
+mod upload;
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) use upload::UploadSpool;
+
+use crate::Config;
+
+/// What all spools share: their limits and what they use of them.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    memory: Meter,
+    files: Meter,
+    /// Bytes in memory of one spool.
+    spool_memory_bytes: u64,
+    folder: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Meter {
+    used: AtomicU64,
+    limit: u64,
+}
+
+impl Budget {
+    pub(crate) fn new(config: &Config) -> Arc<Budget> {
+        let meter = |limit| Meter { used: AtomicU64::new(0), limit };
+        Arc::new(Budget {
+            memory: meter(config.spool_memory_bytes_total),
+            files: meter(config.spool_file_bytes_total),
+            spool_memory_bytes: config.spool_memory_bytes,
+            folder: config.spool_folder.clone(),
+        })
+    }
+
+    /// Bytes in memory, bytes in files.
+    pub(crate) fn used(&self) -> (u64, u64) {
+        (self.memory.used.load(Ordering::Relaxed), self.files.used.load(Ordering::Relaxed))
+    }
+
+    fn create_file(&self) -> io::Result<File> {
+        match &self.folder {
+            Some(folder) => tempfile::tempfile_in(folder),
+            None => tempfile::tempfile(),
+        }
+    }
+
+    /// Takes room in the files, or says that there is none.
+    fn take_file_room(&self, bytes: u64) -> io::Result<()> {
+        if self.files.take(bytes) {
+            return Ok(());
+        }
+        let limit = self.files.limit;
+        let text = format!(
+            "the spools' files have no room for {bytes} bytes more, the limit is {limit} (spool_file_bytes_total)"
+        );
+        Err(io::Error::new(io::ErrorKind::StorageFull, text))
+    }
+}
+
+impl Meter {
+    fn take(&self, bytes: u64) -> bool {
+        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(before >= bytes, "a spool gave back {bytes} bytes of {before}");
+    }
+}

@@ -1,0 +1,170 @@
+//! The spool of an upload: filled frame by frame, then read by place.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use headwater_consolidated::Error;
+use headwater_consolidated::upload::UploadSource;
+use headwater_protocol::{DecodeError, Frame, frame};
+
+use super::Budget;
+
+/// Bytes that are collected before they are written to the file.
+const WRITE_BYTES: usize = 256 * 1024;
+
+/// An upload's frames.
+#[derive(Debug)]
+pub(crate) struct UploadSpool {
+    budget: Arc<Budget>,
+    /// Where each frame lies: in the file below `file_bytes`, then in the buffer.
+    places: Vec<(u64, u32)>,
+    buffer: Vec<u8>,
+    /// What the buffer has taken of the budget; less than its length when there was no more.
+    memory_taken: u64,
+    file: Option<File>,
+    file_bytes: u64,
+}
+
+impl UploadSpool {
+    pub(crate) fn new(budget: Arc<Budget>) -> UploadSpool {
+        UploadSpool { budget, places: Vec::new(), buffer: Vec::new(), memory_taken: 0, file: None, file_bytes: 0 }
+    }
+
+    /// Adds a frame, in memory. Where [`UploadSpool::wants_flush`] then holds, [`UploadSpool::flush`] must follow.
+    pub(crate) fn push(&mut self, frame: &Frame) {
+        let length = frame.wire_bytes();
+        self.places.push((self.bytes(), length as u32));
+        frame.write(&mut self.buffer);
+        if self.budget.memory.take(length as u64) {
+            self.memory_taken += length as u64;
+        }
+    }
+
+    /// Whether what lies in memory must go to the file.
+    pub(crate) fn wants_flush(&self) -> bool {
+        let limit = if self.file.is_some() { WRITE_BYTES as u64 } else { self.budget.spool_memory_bytes };
+        let length = self.buffer.len() as u64;
+        length > limit.min(self.memory_taken)
+    }
+
+    /// Writes what lies in memory to the file. Blocks.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        let bytes = self.buffer.len() as u64;
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => self.budget.create_file()?,
+        };
+        let file = self.file.insert(file);
+        self.budget.take_file_room(bytes)?;
+        // Counted before it is written: what a failed write leaves behind is given back with the rest.
+        let start = self.file_bytes;
+        self.file_bytes += bytes;
+        file.write_all_at(&self.buffer, start)?;
+        self.buffer = Vec::new();
+        self.budget.memory.give_back(std::mem::take(&mut self.memory_taken));
+        Ok(())
+    }
+
+    /// Bytes of all frames.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.file_bytes + self.buffer.len() as u64
+    }
+}
+
+impl UploadSource for UploadSpool {
+    fn frames(&self) -> usize {
+        self.places.len()
+    }
+
+    fn frame(&mut self, index: usize) -> Result<Frame, Error> {
+        let missing =
+            || Error::Database { context: "reading a spooled upload".into(), detail: format!("no frame {index}") };
+        let (offset, length) = *self.places.get(index).ok_or_else(missing)?;
+        let length = length as usize;
+        let mut decoder = frame::Decoder::new(length);
+        if let Some(start) = offset.checked_sub(self.file_bytes) {
+            let start = start as usize;
+            decoder.push(self.buffer.get(start..start + length).ok_or_else(missing)?);
+        } else {
+            let mut bytes = vec![0; length];
+            let file = self.file.as_ref().ok_or_else(missing)?;
+            file.read_exact_at(&mut bytes, offset)?;
+            decoder.push(&bytes);
+        }
+        let cut = DecodeError::Truncated { field: "spooled frame", needed: 1 };
+        decoder.next_frame()?.ok_or(Error::Decode(cut))
+    }
+}
+
+impl Drop for UploadSpool {
+    fn drop(&mut self) {
+        self.budget.memory.give_back(self.memory_taken);
+        self.budget.files.give_back(self.file_bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headwater_protocol::Kind;
+
+    use super::*;
+    use crate::Config;
+
+    fn frames(count: u8) -> Vec<Frame> {
+        (0..count).map(|number| Frame::new(Kind::Changes, vec![number; 100 + usize::from(number)])).collect()
+    }
+
+    fn filled(config: &Config) -> (Arc<Budget>, io::Result<UploadSpool>) {
+        let budget = Budget::new(config);
+        let mut spool = UploadSpool::new(Arc::clone(&budget));
+        for frame in frames(50) {
+            spool.push(&frame);
+            if spool.wants_flush()
+                && let Err(error) = spool.flush()
+            {
+                return (budget, Err(error));
+            }
+        }
+        (budget, Ok(spool))
+    }
+
+    #[test]
+    fn frames_are_read_by_place_wherever_they_lie() {
+        let all = Config::default();
+        let total: u64 = frames(50).iter().map(|frame| frame.wire_bytes() as u64).sum();
+        for (config, in_file) in [
+            (all.clone(), false),
+            (Config { spool_memory_bytes: 1_000, ..all.clone() }, true),
+            (Config { spool_memory_bytes: 0, ..all.clone() }, true),
+            (Config { spool_memory_bytes_total: 1_000, ..all.clone() }, true),
+            (Config { spool_memory_bytes_total: 0, ..all.clone() }, true),
+        ] {
+            let (budget, spool) = filled(&config);
+            let mut spool = spool.expect("room");
+            assert_eq!((spool.file.is_some(), spool.bytes()), (in_file, total));
+            assert_eq!(spool.frames(), 50);
+            for index in (0..50).rev().chain(0..50) {
+                assert_eq!(&spool.frame(index).expect("a frame"), &frames(50)[index]);
+            }
+            assert!(spool.frame(50).is_err());
+            let (memory, file) = budget.used();
+            assert_eq!(memory + file, total, "each byte is counted once");
+            drop(spool);
+            assert_eq!(budget.used(), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_that_frees_everything() {
+        let config = Config { spool_memory_bytes: 1_000, spool_file_bytes_total: 2_000, ..Config::default() };
+        let (budget, spool) = filled(&config);
+        assert!(spool.is_ok(), "what follows the first 1000 bytes is collected before it is written");
+        drop(spool);
+        let config = Config { spool_file_bytes_total: 900, ..config };
+        let (second, spool) = filled(&config);
+        assert_eq!(spool.expect_err("no room").kind(), io::ErrorKind::StorageFull);
+        assert_eq!((budget.used(), second.used()), ((0, 0), (0, 0)));
+    }
+}

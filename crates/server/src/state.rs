@@ -1,0 +1,126 @@
+//! What all requests of a server share.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::http::{HeaderMap, header};
+use headwater_access::{Access, Credentials, User};
+use headwater_consolidated::{Plan, Pool};
+use headwater_protocol::message::{ErrorCode, Hello};
+use tokio::sync::{Notify, watch};
+
+use crate::Config;
+use crate::admission::{Admission, Gauge};
+use crate::failure::Failure;
+use crate::spool::Budget;
+
+/// What all requests share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) pool: Pool,
+    pub(crate) plans: Vec<Arc<Plan>>,
+    pub(crate) access: Access,
+    pub(crate) admission: Admission,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) connections: Gauge,
+    /// True once the server goes down.
+    pub(crate) stopping: watch::Sender<bool>,
+    /// Syncs whose answers are not at their end yet.
+    pub(crate) syncs: Tasks,
+    pub(crate) remotes: Remotes,
+}
+
+impl Shared {
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
+    }
+
+    /// Who sends a request, by its head alone.
+    pub(crate) async fn authenticate(&self, headers: &HeaderMap) -> Result<User, Failure> {
+        let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let value = value.ok_or(headwater_access::Error::Unauthenticated)?;
+        Ok(self.access.authenticate(Credentials::from_header(value)?).await?)
+    }
+
+    /// The model that a remote asks for.
+    pub(crate) fn plan_for(&self, hello: &Hello) -> Result<Arc<Plan>, Failure> {
+        let (name, version) = (&hello.model, hello.model_version);
+        let plan = self.plans.iter().find(|plan| plan.model.name == *name && plan.model.version == version);
+        let plan = plan.ok_or_else(|| {
+            Failure::new(ErrorCode::ModelUnknown, format!("this server has no model {name:?} version {version}"))
+        })?;
+        if plan.fingerprint != hello.fingerprint {
+            let message = format!(
+                "the remote's schema was made from another model {name:?} version {version}: its fingerprint is {:#018x}, \
+                 expected {:#018x}",
+                hello.fingerprint, plan.fingerprint
+            );
+            return Err(Failure::new(ErrorCode::ModelChanged, message));
+        }
+        Ok(Arc::clone(plan))
+    }
+}
+
+/// The remotes that sync here now: two syncs of one remote would only wait for each other at the database.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Remotes(Arc<Mutex<HashSet<[u8; 16]>>>);
+
+/// A remote's claim to be the only one; dropped, it ends.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    remotes: Remotes,
+    remote_id: [u8; 16],
+}
+
+impl Remotes {
+    pub(crate) fn claim(&self, remote_id: [u8; 16]) -> Option<Claim> {
+        let mut remotes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        remotes.insert(remote_id).then(|| Claim { remotes: self.clone(), remote_id })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.remotes.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.remote_id);
+    }
+}
+
+/// Tasks whose end can be awaited.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tasks(Arc<(AtomicUsize, Notify)>);
+
+/// One task; dropped, it has ended.
+#[derive(Debug)]
+pub(crate) struct Task(Tasks);
+
+impl Tasks {
+    pub(crate) fn enter(&self) -> Task {
+        self.0.0.fetch_add(1, Ordering::SeqCst);
+        Task(self.clone())
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.0.load(Ordering::SeqCst)
+    }
+
+    /// Waits until there is none.
+    pub(crate) async fn ended(&self) {
+        loop {
+            let told = self.0.1.notified();
+            if self.count() == 0 {
+                return;
+            }
+            told.await;
+        }
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if self.0.0.0.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.0.1.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! `POST /v1/sync`: from the request's head to the last byte of the answer.
+//!
+//! ```text
+//! handler   authenticate, admit, receive ──200──> body: drains the spool
+//! task      claim the remote, wait for a worker ──> worker fills the spool ──> watch the client take it ──> one line in the log
+//! ```
+//!
+//! The answer's head goes out as soon as the request is whole; whatever goes wrong after that is an ERROR frame. The task lives until
+//! the client has taken everything, has gone, or is cut for taking nothing.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, HttpBody as _};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use headwater_access::User;
+use headwater_protocol::message::ErrorCode;
+use headwater_protocol::{Frame, Kind};
+
+use crate::failure::{CONTENT_TYPE, Failure};
+use crate::log::{Line, Outcome};
+use crate::receive::{self, Received};
+use crate::spool::download::{Left, Reader, Writer, spool};
+use crate::state::{Shared, Task};
+use crate::work::{Done, Stop, Work};
+
+/// Answers one sync.
+pub(crate) async fn post_sync(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let started = Instant::now();
+    let (head, mut body) = request.into_parts();
+    let mut line = Line::default();
+    match admit_and_receive(&shared, &head.headers, &mut body, &mut line).await {
+        Ok((user, received)) => {
+            line.receive = started.elapsed();
+            answer(&shared, user, received, line)
+        }
+        Err(failure) => {
+            line.receive = started.elapsed();
+            line.write(&Outcome::Refused(&failure));
+            if !body.is_end_stream() {
+                receive::drain(body);
+            }
+            failure.to_frame_response()
+        }
+    }
+}
+
+/// Everything before the answer's head. Who sends it is known and a place is held before a byte of the body is asked for.
+async fn admit_and_receive(
+    shared: &Arc<Shared>,
+    headers: &HeaderMap,
+    body: &mut Body,
+    line: &mut Line,
+) -> Result<(User, Received), Failure> {
+    if shared.is_stopping() {
+        return Err(Failure::shutting_down());
+    }
+    let user = shared.authenticate(headers).await?;
+    user.name().clone_into(&mut line.user);
+    let limit = shared.config.upload_bytes_max;
+    if let Some(length) = body.size_hint().exact().filter(|length| *length > limit) {
+        let message = format!("the request has {length} bytes, above the limit of {limit} (upload_bytes_max)");
+        return Err(Failure::new(ErrorCode::TooLarge, message));
+    }
+    let _place = shared.admission.admit()?;
+    let received = receive::receive(shared, body).await?;
+    line.received(&received);
+    Ok((user, received))
+}
+
+/// Sends the head, and starts the task that fills the body.
+fn answer(shared: &Arc<Shared>, user: User, received: Received, line: Line) -> Response {
+    let (writer, reader) = spool(Arc::clone(&shared.budget), shared.config.heartbeat());
+    let sync = Sync { shared: Arc::clone(shared), user, line, writer, _task: shared.syncs.enter() };
+    tokio::spawn(sync.run(received));
+    let headers = [
+        (header::CONTENT_TYPE, CONTENT_TYPE),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
+    ];
+    (headers, body_of(reader)).into_response()
+}
+
+fn body_of(reader: Reader) -> Body {
+    let next =
+        |mut reader: Reader| async move { Ok::<_, std::io::Error>(reader.next().await?.map(|bytes| (bytes, reader))) };
+    Body::from_stream(futures_util::stream::try_unfold(reader, next))
+}
+
+/// A sync from the answer's head on.
+struct Sync {
+    shared: Arc<Shared>,
+    user: User,
+    line: Line,
+    writer: Writer,
+    _task: Task,
+}
+
+impl Sync {
+    async fn run(mut self, received: Received) {
+        let outcome = self.database_part(received).await;
+        let end = match &outcome {
+            Ok(()) => Frame::new(Kind::End, Vec::new()),
+            Err(Stop::Failed(failure)) => failure.to_server_error().to_frame(),
+            Err(Stop::Left) => return self.gone(),
+        };
+        self.writer.end_with(&end);
+        let sending = Instant::now();
+        let left = {
+            let _sending = self.shared.admission.sending.enter();
+            self.writer.watch(self.shared.config.idle_limit()).await
+        };
+        self.line.send = sending.elapsed();
+        self.line.bytes_out = self.writer.taken();
+        match (outcome, left) {
+            (Err(Stop::Failed(failure)), _) => self.line.write(&Outcome::Failed(&failure)),
+            (_, Left::Whole) => self.line.write(&Outcome::Whole),
+            _ => self.gone(),
+        }
+    }
+
+    fn gone(mut self) {
+        self.line.bytes_out = self.writer.taken();
+        let cut = self.writer.left() == Some(Left::Cut);
+        self.line.write(if cut { &Outcome::Cut } else { &Outcome::Gone });
+    }
+
+    /// Waits for a worker and lets it work. The client is watched meanwhile: for one that has gone nobody waits any more.
+    async fn database_part(&mut self, received: Received) -> Result<(), Stop> {
+        let shared = Arc::clone(&self.shared);
+        let claim = shared.remotes.claim(received.hello.remote_id).ok_or_else(Failure::remote_busy)?;
+        let waiting = Instant::now();
+        let permits = {
+            let _place = shared.admission.wait();
+            let limit = Duration::from_millis(shared.config.wait_ms_max);
+            tokio::select! {
+                permits = shared.admission.permits(received.upload.is_some()) => permits,
+                _ = self.writer.watch(shared.config.idle_limit()) => return Err(Stop::Left),
+                () = tokio::time::sleep(limit) => {
+                    return Err(shared.admission.overloaded(format!("no worker was free for {} ms", limit.as_millis())).into());
+                }
+            }
+        };
+        self.line.wait = waiting.elapsed();
+        let work = Work {
+            shared: Arc::clone(&shared),
+            user: self.user.name().to_owned(),
+            hello: received.hello,
+            plan: received.plan,
+            upload: received.upload,
+            writer: self.writer.clone(),
+            permits,
+            claim,
+        };
+        let working = Instant::now();
+        let (done, result) = self.watched(work).await?;
+        shared.admission.note_pace(working.elapsed());
+        self.line.done(&done);
+        result
+    }
+
+    /// Runs the work on a thread of its own; a panic there ends this sync alone.
+    async fn watched(&self, work: Work) -> Result<(Done, Result<(), Stop>), Stop> {
+        let mut working = tokio::task::spawn_blocking(move || work.run());
+        let ended = tokio::select! {
+            ended = &mut working => ended,
+            // The worker notices by itself that nobody waits; what it has begun it ends in order.
+            _ = self.writer.watch(self.shared.config.idle_limit()) => working.await,
+        };
+        ended.map_err(|error| Failure::internal(format!("the worker panicked: {error}")).into())
+    }
+}

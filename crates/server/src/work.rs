@@ -1,0 +1,276 @@
+//! What a worker does for a sync: greet, upload, download. It blocks, never waits for the client, and ends early when nobody waits
+//! for the answer any more (except that an upload that has begun is finished: its receipt is kept).
+//!
+//! A part that the database could not do now is tried again, by itself: WELCOME and RECEIPT may be on their way to the client already
+//! and must stay true. A repeated upload finds out whether the first attempt was committed. A download is only repeated while nothing
+//! of it has been sent; after that the client comes again, and its watermark is where it was.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use headwater_consolidated::download::{self, DownloadRequest};
+use headwater_consolidated::rows::Echo;
+use headwater_consolidated::system::{self, Greeting};
+use headwater_consolidated::upload::{self, Counts, UploadLimits, UploadRequest, Uploaded, Verdict};
+use headwater_consolidated::{Connection, Error, Plan, Pooled};
+use headwater_protocol::message::{Download, ErrorCode, Hello, UploadEnd, Welcome};
+use headwater_protocol::{Frame, Row};
+
+use crate::admission::Permits;
+use crate::failure::Failure;
+use crate::spool::UploadSpool;
+use crate::spool::download::{PushError, Writer};
+use crate::state::{Claim, Shared};
+
+/// A sync that has its worker.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) user: String,
+    pub(crate) hello: Hello,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) upload: Option<(UploadEnd, UploadSpool)>,
+    pub(crate) writer: Writer,
+    pub(crate) permits: Permits,
+    pub(crate) claim: Claim,
+}
+
+/// What the worker did, for the log.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) changes: u64,
+    pub(crate) counts: Counts,
+    pub(crate) replayed: bool,
+    pub(crate) rows_down: u64,
+    pub(crate) greet: Duration,
+    pub(crate) upload: Duration,
+    pub(crate) download: Duration,
+    pub(crate) retries: u32,
+}
+
+/// Why the worker stopped before the end.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The client is told.
+    Failed(Failure),
+    /// There is nobody to tell.
+    Left,
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Stop::Failed(failure)
+    }
+}
+
+/// What the download needs to know of the upload.
+#[derive(Default)]
+struct Before {
+    own: Vec<u8>,
+    echo: Echo,
+    conflicted: Vec<(u32, Row)>,
+}
+
+impl Work {
+    /// Does it all. Whatever happens, permits, connection and claim are free afterwards.
+    pub(crate) fn run(mut self) -> (Done, Result<(), Stop>) {
+        let mut done = Done::default();
+        let mut connection = None;
+        let result = self.parts(&mut connection, &mut done);
+        drop(connection);
+        drop((self.permits, self.claim));
+        (done, result)
+    }
+
+    fn parts(&mut self, connection: &mut Option<Pooled>, done: &mut Done) -> Result<(), Stop> {
+        let welcome = timed(&mut done.greet, || self.greet(connection, &mut done.retries))?;
+        let before = match self.upload.take() {
+            None => Before::default(),
+            Some(upload) => {
+                self.expected()?;
+                let started = Instant::now();
+                let uploaded = self.apply(connection, upload, &mut done.retries);
+                done.upload = started.elapsed();
+                self.permits.uploader = None;
+                self.uploaded(uploaded?, done)?
+            }
+        };
+        if self.hello.wants_download {
+            self.expected()?;
+            let started = Instant::now();
+            let written = self.download(connection, &welcome, &before, done);
+            done.download = started.elapsed();
+            written?;
+        }
+        Ok(())
+    }
+
+    fn greet(&self, connection: &mut Option<Pooled>, retries: &mut u32) -> Result<Welcome, Stop> {
+        let greeting = self.retrying(connection, retries, |connection| {
+            system::greet(connection, &self.plan, &self.user, &self.hello)
+        })?;
+        match greeting {
+            Greeting::Welcome(welcome) => self.push(&welcome.to_frame()).map(|()| welcome),
+            Greeting::WrongSecret => {
+                let message = "the remote ID belongs to another remote: its secret is not this one";
+                Err(Failure::new(ErrorCode::WrongSecret, message).into())
+            }
+        }
+    }
+
+    fn apply(
+        &self,
+        connection: &mut Option<Pooled>,
+        (end, mut spool): (UploadEnd, UploadSpool),
+        retries: &mut u32,
+    ) -> Result<Uploaded, Failure> {
+        let config = &self.shared.config;
+        let request = UploadRequest {
+            plan: &self.plan,
+            remote_id: self.hello.remote_id,
+            user: &self.user,
+            acknowledged: self.hello.upload_sequence,
+            end,
+            limits: UploadLimits { batch_rows: config.batch_rows, frame_bytes_max: config.frame_bytes_max },
+        };
+        self.retrying(connection, retries, |connection| upload::apply(connection, &request, &mut spool))
+    }
+
+    fn uploaded(&self, uploaded: Uploaded, done: &mut Done) -> Result<Before, Stop> {
+        let sequence = uploaded.receipt.sequence;
+        match uploaded.verdict {
+            Verdict::Applied => {}
+            Verdict::Replayed => done.replayed = true,
+            Verdict::Copy => {
+                let message =
+                    "another upload has this number: the file is a copy or an old backup, and needs a new remote ID";
+                return Err(Failure::new(ErrorCode::Copy, message).into());
+            }
+            Verdict::Behind => {
+                let message = "the database lacks uploads of this remote that it had acknowledged";
+                return Err(Failure::new(ErrorCode::Behind, message).into());
+            }
+        }
+        (done.changes, done.counts) = (uploaded.receipt.changes, uploaded.counts);
+        tracing::debug!(sequence, counts = ?uploaded.counts, "upload applied");
+        self.push(&uploaded.receipt.to_frame())?;
+        Ok(Before { own: uploaded.own, echo: uploaded.echo, conflicted: uploaded.conflicted })
+    }
+
+    fn download(
+        &self,
+        connection: &mut Option<Pooled>,
+        welcome: &Welcome,
+        before: &Before,
+        done: &mut Done,
+    ) -> Result<(), Stop> {
+        let id = uuid::Uuid::new_v4().into_bytes();
+        self.push(&Download { id, resumable_s: 0, rows: 0, bytes: 0 }.to_frame())?;
+        let request = DownloadRequest {
+            plan: &self.plan,
+            user: &self.user,
+            remote_id: self.hello.remote_id,
+            watermarks: &self.hello.watermarks,
+            restart: welcome.restart,
+            own: &before.own,
+            echo: &before.echo,
+            conflicted: &before.conflicted,
+            refresh: &[],
+        };
+        let mut sent = false;
+        let result = self.retrying(connection, &mut done.retries, |connection| {
+            let mut sink = |frame: Frame| {
+                sent = true;
+                self.writer.push(&frame).map_err(|error| match error {
+                    PushError::Left => Error::Spool(std::io::ErrorKind::BrokenPipe.into()),
+                    PushError::Io(error) => Error::Spool(error),
+                })
+            };
+            let written = download::write(connection, &request, &mut sink);
+            match written {
+                Err(Error::Retry { detail, broken }) if sent => Ok(Err((detail, broken))),
+                other => other.map(Ok),
+            }
+        });
+        match result {
+            _ if self.writer.left().is_some() => Err(Stop::Left),
+            Ok(Ok(summary)) => {
+                done.rows_down = summary.rows;
+                Ok(())
+            }
+            Ok(Err((detail, broken))) => {
+                if let Some(connection) = connection.as_mut().filter(|_| broken) {
+                    connection.mark_broken();
+                }
+                Err(Failure::from(Error::Retry { detail, broken }).into())
+            }
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    /// Goes on only if somebody waits for the answer.
+    fn expected(&self) -> Result<(), Stop> {
+        self.writer.left().map_or(Ok(()), |_| Err(Stop::Left))
+    }
+
+    fn push(&self, frame: &Frame) -> Result<(), Stop> {
+        self.writer.push(frame).map_err(|error| match error {
+            PushError::Left => Stop::Left,
+            PushError::Io(error) => Failure::spool(&error).into(),
+        })
+    }
+
+    /// Runs one part, again with a growing pause where the database could not do it now, on another connection where the last one
+    /// broke.
+    fn retrying<T>(
+        &self,
+        connection: &mut Option<Pooled>,
+        retries: &mut u32,
+        mut part: impl FnMut(&mut dyn Connection) -> Result<T, Error>,
+    ) -> Result<T, Failure> {
+        let config = &self.shared.config;
+        let mut pause = Duration::from_millis(config.retry_ms);
+        let mut attempts = 0;
+        loop {
+            let result = self.attempt(connection, &mut part);
+            match result {
+                Err(Error::Retry { detail, broken }) if attempts < config.retries => {
+                    tracing::debug!(detail, broken, attempts, "the database could not do it now; trying again");
+                    if broken {
+                        *connection = None;
+                        // What broke this one has most likely broken those that nobody uses.
+                        self.shared.pool.close_idle();
+                    }
+                    attempts += 1;
+                    *retries += 1;
+                    std::thread::sleep(pause);
+                    pause *= 2;
+                }
+                other => return other.map_err(Failure::from),
+            }
+        }
+    }
+
+    fn attempt<T>(
+        &self,
+        connection: &mut Option<Pooled>,
+        part: &mut impl FnMut(&mut dyn Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let connection = match connection {
+            Some(connection) => connection,
+            None => {
+                let patience = Duration::from_millis(self.shared.config.connect_ms_max);
+                connection.insert(self.shared.pool.checkout(patience)?)
+            }
+        };
+        let result = part(&mut **connection);
+        connection.note(result)
+    }
+}
+
+fn timed<T>(time: &mut Duration, part: impl FnOnce() -> T) -> T {
+    let started = Instant::now();
+    let result = part();
+    *time += started.elapsed();
+    result
+}

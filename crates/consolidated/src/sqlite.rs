@@ -16,6 +16,7 @@ mod values;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(crate) use catalogue::{installed_hash, unique_indexes};
 pub use connection::SqliteConnection;
 
 use crate::{Backend, Connection, Dialect, Error};

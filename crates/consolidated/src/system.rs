@@ -15,7 +15,9 @@ pub use accounts::{Account, accounts, add_account, find_account, set_account_dis
 pub use conflicts::{ConflictQuery, ConflictRecord, conflicts};
 pub(crate) use greet::lock_remote;
 pub use greet::{Greeting, greet};
+pub(crate) use identity::renew_incarnation;
 pub use identity::{Identity, identity, take_note};
 pub use remotes::{RemoteRecord, remotes};
 pub use schema::install;
+pub(crate) use schema::{is_installed, table_statements};
 pub(crate) use sql::{bytes, dialect_sql, integer};

@@ -1,10 +1,272 @@
-//! What a SQLite file has.
+//! What a SQLite file has: read by its pragmas, so that any spelling of a schema is understood.
 
-use super::SqliteConnection;
-use crate::Error;
-use crate::catalogue::Catalogue;
+use headwater_model::ColumnType;
+use headwater_model::tracking::UniqueIndex;
+use headwater_protocol::{Row, Type, Value};
+use sha2::{Digest, Sha256};
+
+use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueReference, CatalogueTable, Tracking};
+use crate::{Connection, Error};
 
 /// Reads the catalogue.
-pub(super) fn read(_connection: &mut SqliteConnection) -> Result<Catalogue, Error> {
-    Ok(Catalogue::default())
+pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> {
+    let sql = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' \
+               AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'headwater\\_%' ESCAPE '\\' ORDER BY name";
+    let names: Vec<String> = connection.query(sql, &[])?.iter().map(|row| text(row, 0)).collect();
+    let tables = names.into_iter().map(|name| table(connection, name)).collect::<Result<_, Error>>()?;
+    Ok(Catalogue { tables })
+}
+
+fn table(connection: &mut dyn Connection, name: String) -> Result<CatalogueTable, Error> {
+    let parameter = [Value::text(name.as_str())];
+    let sql = "SELECT name, type, \"notnull\", dflt_value IS NOT NULL, pk, hidden FROM pragma_table_xinfo(?1)";
+    let rows = connection.query(sql, &parameter)?;
+    let mut key: Vec<(i64, String)> =
+        rows.iter().filter(|row| integer(row, 4) > 0).map(|row| (integer(row, 4), text(row, 0))).collect();
+    key.sort_unstable();
+    let indexes = indexes(connection, &name)?;
+    // A rowid's alias can't be NULL, whatever is declared, nor can any key of a table without rowid.
+    let whole_key = whole_key(connection, &name, &key, &rows)?;
+    let columns = rows.iter().filter(|row| integer(row, 5) != 1).map(|row| column(row, &indexes, whole_key)).collect();
+    let primary_key: Vec<String> = key.into_iter().map(|(_, name)| name).collect();
+    let unique = indexes
+        .iter()
+        .filter(|index| !index.partial && !index.primary && !index.expression)
+        .map(|index| index.columns.iter().map(|(name, _)| name.clone()).collect())
+        .collect();
+    let references = references(connection, &name)?;
+    let tracking = tracking(connection, &name)?;
+    Ok(CatalogueTable { schema: None, name, columns, primary_key, unique, references, tracking })
+}
+
+/// Whether the primary key's columns can't be NULL although they may be declared without NOT NULL.
+fn whole_key(
+    connection: &mut dyn Connection,
+    table: &str,
+    key: &[(i64, String)],
+    columns: &[Row],
+) -> Result<bool, Error> {
+    let sql = "SELECT wr FROM pragma_table_list WHERE schema = 'main' AND name = ?1";
+    let without_rowid = connection.query(sql, &[Value::text(table)])?.first().is_some_and(|row| integer(row, 0) == 1);
+    let is_alias = match key {
+        [(_, name)] => columns.iter().any(|row| text(row, 0) == *name && text(row, 1).eq_ignore_ascii_case("integer")),
+        _ => false,
+    };
+    Ok(without_rowid || is_alias)
+}
+
+fn column(row: &Row, indexes: &[Index], whole_key: bool) -> CatalogueColumn {
+    let (name, declared) = (text(row, 0), text(row, 1));
+    let is_key = integer(row, 4) > 0;
+    let kind = column_type(&declared);
+    let collation = indexes
+        .iter()
+        .filter(|index| index.primary || !index.partial)
+        .flat_map(|index| &index.columns)
+        .find(|(column, collation)| *column == name && !collation.eq_ignore_ascii_case("binary"));
+    let equality = match (kind.map(|kind| kind.base), collation) {
+        (_, Some((_, collation))) => Some(format!("collation {collation}")),
+        (Some(Type::Real), None) => Some("floating-point numbers".to_owned()),
+        _ => None,
+    };
+    CatalogueColumn {
+        nullable: integer(row, 2) == 0 && !(is_key && whole_key),
+        generated: integer(row, 5) > 1,
+        has_default: integer(row, 3) != 0 || (is_key && whole_key && kind.is_some_and(|kind| kind.base == Type::Int)),
+        name,
+        declared,
+        kind,
+        equality,
+    }
+}
+
+/// The model's type for a declared one: by name, and else as SQLite takes it itself. Headwater's own spellings (`DECIMAL_TEXT`) keep
+/// their values in TEXT columns.
+fn column_type(declared: &str) -> Option<ColumnType> {
+    let upper = declared.to_ascii_uppercase();
+    let (name, arguments) = upper.split_once('(').map_or((upper.as_str(), None), |(name, rest)| (name, Some(rest)));
+    let name = name.trim().trim_end_matches("_TEXT");
+    let base = match name {
+        "BOOL" | "BOOLEAN" => Type::Bool,
+        "DECIMAL" | "NUMERIC" => return Some(decimal(arguments)),
+        "DATE" => Type::Date,
+        "TIME" => Type::Time,
+        "DATETIME" | "TIMESTAMP" => Type::Timestamp,
+        "TIMESTAMPTZ" | "TIMESTAMP WITH TIME ZONE" => Type::Timestamptz,
+        "UUID" => Type::Uuid,
+        "JSON" | "JSONB" => Type::Json,
+        _ if name.contains("INT") => Type::Int,
+        _ if ["CHAR", "CLOB", "TEXT"].iter().any(|word| name.contains(word)) => Type::Text,
+        _ if name.contains("BLOB") || matches!(name, "BYTEA" | "BINARY" | "VARBINARY") => Type::Bytes,
+        _ if ["REAL", "FLOA", "DOUB"].iter().any(|word| name.contains(word)) => Type::Real,
+        _ => return None,
+    };
+    Some(ColumnType::plain(base))
+}
+
+fn decimal(arguments: Option<&str>) -> ColumnType {
+    let limits = arguments.and_then(|arguments| {
+        let (precision, scale) =
+            arguments.trim_end_matches(')').split_once(',').unwrap_or((arguments.trim_end_matches(')'), "0"));
+        let (precision, scale) = (precision.trim().parse().ok()?, scale.trim().parse().ok()?);
+        (precision > 0 && scale <= precision).then_some((precision, scale))
+    });
+    ColumnType { base: Type::Decimal, precision: limits }
+}
+
+/// A unique index.
+struct Index {
+    primary: bool,
+    partial: bool,
+    /// Whether one of its columns is an expression.
+    expression: bool,
+    /// Columns and their collations.
+    columns: Vec<(String, String)>,
+}
+
+fn indexes(connection: &mut dyn Connection, table: &str) -> Result<Vec<Index>, Error> {
+    let sql = "SELECT name, origin = 'pk', partial FROM pragma_index_list(?1) WHERE \"unique\" ORDER BY name";
+    let found = connection.query(sql, &[Value::text(table)])?;
+    let mut indexes = Vec::new();
+    for row in &found {
+        let sql = "SELECT name, coll FROM pragma_index_xinfo(?1) WHERE key ORDER BY seqno";
+        let columns = connection.query(sql, &[row.first().cloned().unwrap_or(Value::Null)])?;
+        indexes.push(Index {
+            primary: integer(row, 1) != 0,
+            partial: integer(row, 2) != 0,
+            expression: columns.iter().any(|column| column.first().is_none_or(Value::is_null)),
+            columns: columns.iter().map(|column| (text(column, 0), text(column, 1))).collect(),
+        });
+    }
+    Ok(indexes)
+}
+
+/// The unique indexes through which `REPLACE` deletes rows; one on an expression is left out.
+pub(crate) fn unique_indexes(connection: &mut dyn Connection, table: &str) -> Result<Vec<UniqueIndex>, Error> {
+    let indexes = indexes(connection, table)?.into_iter().filter(|index| !index.expression);
+    let collation = |name: String| (!name.eq_ignore_ascii_case("binary")).then_some(name);
+    let unique = |index: Index| UniqueIndex {
+        columns: index.columns.into_iter().map(|(column, name)| (column, collation(name))).collect(),
+    };
+    Ok(indexes.map(unique).collect())
+}
+
+fn references(connection: &mut dyn Connection, table: &str) -> Result<Vec<CatalogueReference>, Error> {
+    let sql = "SELECT id, \"table\", \"from\", \"to\", on_delete FROM pragma_foreign_key_list(?1) ORDER BY id, seq";
+    let rows = connection.query(sql, &[Value::text(table)])?;
+    let mut references: Vec<(i64, CatalogueReference)> = Vec::new();
+    for row in &rows {
+        let id = integer(row, 0);
+        if references.last().is_none_or(|(last, _)| *last != id) {
+            let (target, on_delete) = (Vec::new(), text(row, 4).to_ascii_lowercase());
+            let reference =
+                CatalogueReference { columns: Vec::new(), schema: None, table: text(row, 1), target, on_delete };
+            references.push((id, reference));
+        }
+        if let Some((_, reference)) = references.last_mut() {
+            reference.columns.push(text(row, 2));
+            reference.target.extend(row.get(3).filter(|to| !to.is_null()).map(|_| text(row, 3)));
+        }
+    }
+    let mut found: Vec<CatalogueReference> = references.into_iter().map(|(_, reference)| reference).collect();
+    for reference in found.iter_mut().filter(|reference| reference.target.is_empty()) {
+        // Without columns, the parent's primary key is meant.
+        let sql = "SELECT name FROM pragma_table_xinfo(?1) WHERE pk > 0 ORDER BY pk";
+        let key = connection.query(sql, &[Value::text(reference.table.as_str())])?;
+        reference.target = key.iter().map(|row| text(row, 0)).collect();
+    }
+    // Later ones have smaller numbers.
+    found.reverse();
+    Ok(found)
+}
+
+/// The state of a table's tracking.
+fn tracking(connection: &mut dyn Connection, table: &str) -> Result<Tracking, Error> {
+    let recorded = if crate::system::is_installed(connection)? {
+        let sql = "SELECT installed_hash FROM headwater_tracked WHERE table_name = ?1";
+        connection.query(sql, &[Value::text(table)])?.first().and_then(|row| row.first().cloned())
+    } else {
+        None
+    };
+    let objects = objects(connection, table)?;
+    let triggers = objects.iter().filter(|row| text(row, 0) == "trigger").count();
+    Ok(match recorded {
+        None if triggers == 0 => Tracking::Absent,
+        None => Tracking::Broken("its triggers are there, but not on record".to_owned()),
+        Some(Value::Bytes(hash)) if hash == hash_of(&objects) => Tracking::Complete,
+        Some(_) if triggers < TRIGGERS => Tracking::Broken(format!("{triggers} of {TRIGGERS} triggers are there")),
+        Some(_) => Tracking::Broken("a trigger or the side table has been changed".to_owned()),
+    })
+}
+
+const TRIGGERS: usize = 5;
+
+/// The hash of a table's tracking as it is installed.
+pub(crate) fn installed_hash(connection: &mut dyn Connection, table: &str) -> Result<Vec<u8>, Error> {
+    Ok(hash_of(&objects(connection, table)?))
+}
+
+/// Triggers of a table that are ours, its side table and that one's index: type, name, SQL.
+fn objects(connection: &mut dyn Connection, table: &str) -> Result<Vec<Row>, Error> {
+    let sql = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND \
+               (type = 'trigger' AND tbl_name = ?1 AND name LIKE 'headwater\\_%' ESCAPE '\\' OR tbl_name = 'headwater_side_' || ?1) \
+               ORDER BY type, name";
+    connection.query(sql, &[Value::text(table)])
+}
+
+fn hash_of(objects: &[Row]) -> Vec<u8> {
+    let mut hash = Sha256::new();
+    for value in objects.iter().flatten() {
+        if let Value::Text(bytes) = value {
+            hash.update((bytes.len() as u64).to_le_bytes());
+            hash.update(bytes);
+        }
+    }
+    hash.finalize().to_vec()
+}
+
+fn text(row: &Row, place: usize) -> String {
+    match row.get(place) {
+        Some(Value::Text(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        _ => String::new(),
+    }
+}
+
+fn integer(row: &Row, place: usize) -> i64 {
+    match row.get(place) {
+        Some(Value::Int(number)) => *number,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn declared_types_are_understood() {
+        let read = |declared: &str| column_type(declared).map(|kind| kind.to_string());
+        for (declared, expected) in [
+            ("INTEGER", "int"),
+            ("unsigned big int", "int"),
+            ("VARCHAR(64)", "text"),
+            ("TEXT", "text"),
+            ("Decimal(30, 6)", "decimal(30,6)"),
+            ("DECIMAL_TEXT(30,6)", "decimal(30,6)"),
+            ("NUMERIC", "decimal"),
+            ("DATE_TEXT", "date"),
+            ("timestamptz_text", "timestamptz"),
+            ("TIMESTAMP", "timestamp"),
+            ("DOUBLE PRECISION", "real"),
+            ("BLOB", "bytes"),
+            ("UUID_TEXT", "uuid"),
+            ("JSON", "json"),
+            ("boolean", "bool"),
+        ] {
+            assert_eq!(read(declared).as_deref(), Some(expected), "{declared}");
+        }
+        for declared in ["", "GEOMETRY", "STRING"] {
+            assert_eq!(read(declared), None, "{declared}");
+        }
+    }
 }

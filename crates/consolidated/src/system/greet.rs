@@ -53,13 +53,25 @@ fn greet_inside(connection: &mut dyn Connection, plan: &Plan, user: &str, hello:
         }
         None => register(connection, plan, user, hello, secret_hash)?,
     };
-    Ok(Greeting::Welcome(welcome(&identity, hello, upload_sequence)))
+    let restart = !knows(connection, &identity, hello)?;
+    let Identity { incarnation, note, .. } = identity;
+    Ok(Greeting::Welcome(Welcome { incarnation, note, restart, upload_sequence }))
 }
 
-fn welcome(identity: &Identity, hello: &Hello, upload_sequence: u64) -> Welcome {
-    let first_sync = hello.incarnation == [0; 16];
-    let restart = !first_sync && hello.incarnation != identity.incarnation;
-    Welcome { incarnation: identity.incarnation, note: identity.note, restart, upload_sequence }
+/// Whether the remote's watermarks come from this incarnation, and from a state of it that this database has been in.
+fn knows(connection: &mut dyn Connection, identity: &Identity, hello: &Hello) -> Result<bool, Error> {
+    if hello.incarnation == [0; 16] {
+        return Ok(true);
+    }
+    if hello.incarnation != identity.incarnation {
+        return Ok(false);
+    }
+    if hello.note == [0; 16] || hello.note == identity.note {
+        return Ok(true);
+    }
+    let sql = dialect_sql(connection.dialect(), "SELECT count(*) FROM {hw}note WHERE note = ?1");
+    let rows = connection.query(&sql, &[Value::Bytes(hello.note.to_vec())])?;
+    Ok(integer(rows.first().and_then(|row| row.first()), "count")? > 0)
 }
 
 fn lock(connection: &mut dyn Connection, remote_id: &[u8; 16]) -> Result<Option<Known>, Error> {

@@ -64,6 +64,15 @@ fn put_note(connection: &mut dyn Connection, snapshot: Vec<u8>) -> Result<[u8; 1
     Ok(note)
 }
 
+/// Begins a new incarnation, inside a transaction: whatever remotes have seen says nothing any more, and they start afresh.
+pub(crate) fn renew_incarnation(connection: &mut dyn Connection) -> Result<(), Error> {
+    let note = put_note(connection, Vec::new())?;
+    let sql = dialect_sql(connection.dialect(), "UPDATE {hw}identity SET incarnation = ?1, created_note = ?2");
+    let values = [Value::Bytes(random::<16>()?.to_vec()), Value::Bytes(note.to_vec())];
+    tracing::warn!("a new incarnation begins: remotes will download everything again");
+    connection.execute(&sql, &values).map(|_| ())
+}
+
 /// Makes the identity if there is none; inside a transaction.
 pub(super) fn first_identity(connection: &mut dyn Connection) -> Result<Identity, Error> {
     let dialect = connection.dialect();

@@ -1,7 +1,7 @@
 //! The tables, and their installation.
 
 use super::identity::{Identity, first_identity};
-use super::sql::dialect_sql;
+use super::sql::{dialect_sql, integer};
 use crate::{Connection, Dialect, Error, Mode};
 
 /// The version of these tables; a newer one migrates older ones.
@@ -126,14 +126,25 @@ fn create(connection: &mut dyn Connection) -> Result<(), Error> {
     if dialect == Dialect::Postgres {
         // Two servers that start at once would trip over each other's catalogue rows.
         connection.batch("SELECT pg_advisory_xact_lock(x'6865616477617465'::bigint)")?;
-        connection.batch("CREATE SCHEMA IF NOT EXISTS headwater")?;
     }
-    let own = match dialect {
-        Dialect::Sqlite => SQLITE_TABLES,
-        Dialect::Postgres => POSTGRES_TABLES,
+    table_statements(dialect).iter().try_for_each(|statement| connection.batch(statement))
+}
+
+/// The statements that make the tables.
+pub(crate) fn table_statements(dialect: Dialect) -> Vec<String> {
+    let (before, own): (&[&str], _) = match dialect {
+        Dialect::Sqlite => (&[], SQLITE_TABLES),
+        Dialect::Postgres => (&["CREATE SCHEMA IF NOT EXISTS headwater"], POSTGRES_TABLES),
     };
-    for table in TABLES.iter().chain(own) {
-        connection.batch(&dialect_sql(dialect, table))?;
-    }
-    Ok(())
+    before.iter().chain(TABLES).chain(own).map(|statement| dialect_sql(dialect, statement)).collect()
+}
+
+/// Whether the tables are there.
+pub(crate) fn is_installed(connection: &mut dyn Connection) -> Result<bool, Error> {
+    let sql = match connection.dialect() {
+        Dialect::Sqlite => "SELECT count(*) FROM sqlite_schema WHERE name = 'headwater_tracked'",
+        Dialect::Postgres => "SELECT (to_regclass('headwater.tracked') IS NOT NULL)::int8",
+    };
+    let rows = connection.query(sql, &[])?;
+    Ok(integer(rows.first().and_then(|row| row.first()), "count")? != 0)
 }

@@ -101,6 +101,12 @@ impl Postgres {
         let tls = tls::connector(&target)?;
         Ok(Postgres { target, tls, settings })
     }
+
+    /// The driver's own configuration and what makes its TLS, as this address says: for programs that read the database by
+    /// themselves.
+    pub fn driver(&self) -> (tokio_postgres::Config, MakeRustlsConnect) {
+        (self.target.config.clone(), self.tls.clone())
+    }
 }
 
 impl Backend for Postgres {

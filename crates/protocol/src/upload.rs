@@ -82,7 +82,9 @@ pub enum Verdict {
 /// - The stored number again: the digest tells a repetition ([`Verdict::Replay`]) from another file's upload ([`Verdict::Copy`]).
 /// - A smaller number: the file has gone back in time, [`Verdict::Copy`]. The same for one that would skip the receipt of the stored
 ///   upload: that upload was not its own.
-/// - One more than is stored: [`Verdict::Apply`]. For an unknown remote that is number 1.
+/// - One more than is stored: [`Verdict::Apply`]. (Unless WELCOME said `restart`: then the upload comes from another incarnation's
+///   counting, and the server answers `behind` without asking here. A request that was on its way while the database was restored
+///   would otherwise be taken for one counted from there.) For an unknown remote that is number 1.
 /// - Anything greater: [`Verdict::Behind`].
 pub fn judge(stored: Option<Stored>, acknowledged_by_remote: u64, offered: &UploadEnd) -> Verdict {
     let stored = stored.unwrap_or(Stored { sequence: 0, digest: [0; 32] });

@@ -89,6 +89,8 @@ enum Phase {
 struct Answer {
     reader: AnswerReader,
     wants_download: bool,
+    /// WELCOME said so.
+    restart: bool,
     /// When the last byte came.
     heard: Duration,
     /// When the last frame but heartbeats came.
@@ -156,7 +158,8 @@ impl Session {
             (Instruction::Request { has_upload, wants_download }, _) => {
                 let expected = Expected { receipt: has_upload, download: wants_download };
                 let reader = AnswerReader::new(self.config.limits, expected);
-                self.phase = Phase::Answer(Box::new(Answer { reader, wants_download, heard: now, moved: now }));
+                let answer = Answer { reader, wants_download, restart: false, heard: now, moved: now };
+                self.phase = Phase::Answer(Box::new(answer));
             }
             (Instruction::ApplyReceipt(receipt), _) => {
                 self.remote.upload_sequence = receipt.sequence;
@@ -237,6 +240,7 @@ impl Session {
                 if event != AnswerEvent::Heartbeat {
                     answer.moved = now;
                 }
+                answer.restart |= matches!(&event, AnswerEvent::Welcome(welcome) if welcome.restart);
                 let wants_download = answer.wants_download;
                 self.on_event(now, event, wants_download);
             }
@@ -255,7 +259,7 @@ impl Session {
     fn on_event(&mut self, now: Duration, event: AnswerEvent, wants_download: bool) {
         match event {
             AnswerEvent::Heartbeat => {}
-            AnswerEvent::Welcome(welcome) => self.on_welcome(&welcome, wants_download),
+            AnswerEvent::Welcome(welcome) => self.on_welcome(now, &welcome, wants_download),
             AnswerEvent::Receipt(receipt) => {
                 let expected = self.remote.frozen.unwrap_or(0);
                 if receipt.sequence == expected {
@@ -276,7 +280,7 @@ impl Session {
         }
     }
 
-    fn on_welcome(&mut self, welcome: &Welcome, wants_download: bool) {
+    fn on_welcome(&mut self, now: Duration, welcome: &Welcome, wants_download: bool) {
         let Start { upload_sequence, frozen, .. } = self.remote;
         let has = welcome.upload_sequence;
         if has > frozen.unwrap_or(upload_sequence) {
@@ -285,6 +289,12 @@ impl Session {
         }
         if has < upload_sequence {
             self.due.push_back(Instruction::Rewind { to: has });
+            if !welcome.restart {
+                // What follows continues from watermarks that this database can't have given out.
+                let message = format!("the database has uploads up to {has}, expected {upload_sequence}");
+                return self
+                    .retry(now, Cause::Server(ServerError { code: ErrorCode::Behind, retry_after_ms: 0, message }));
+            }
         } else if welcome.restart {
             self.due.push_back(Instruction::Restart);
         }
@@ -303,8 +313,8 @@ impl Session {
                 self.phase = Phase::Over(Err(Failure::Refused(error)));
             }
             ErrorCode::Behind => {
-                // Where WELCOME has told already what is lost, nothing is frozen any more.
-                self.asks_what_is_lost = self.remote.frozen.is_some();
+                let told = matches!(&self.phase, Phase::Answer(answer) if answer.restart);
+                self.asks_what_is_lost = !told;
                 self.retry(now, Cause::Server(error));
             }
             code if code.is_retryable() => self.retry(now, Cause::Server(error)),

@@ -1,0 +1,296 @@
+//! A remote's file in memory: rows, a log of first old images, a frozen upload, held rows, a staged download.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use headwater_protocol::client::{Instruction, Reply, Staged, Start};
+use headwater_protocol::message::{
+    Change, ConflictEnd, Hello, Outcome, Receipt, RowOp, RowsReader, UploadEnd, WatermarkEntry, Watermarks, Welcome,
+};
+use headwater_protocol::row::read_row;
+use headwater_protocol::upload::Digest;
+use headwater_protocol::{Frame, Kind, Type};
+
+use super::database::UploadId;
+use super::random::Random;
+use super::row::{Image, TYPES, from_row, header, to_row};
+use super::world::Bug;
+
+/// Everything durable. A clone of it is a copy of the file.
+#[derive(Clone)]
+pub(crate) struct File {
+    pub(crate) remote_id: [u8; 16],
+    acknowledged: u64,
+    pub(crate) rows: BTreeMap<i64, i64>,
+    /// Pending changes: the image of each key before the first.
+    log: BTreeMap<i64, Image>,
+    frozen: Option<Frozen>,
+    /// Downloaded rows beside pending changes.
+    held: BTreeMap<i64, Image>,
+    staged: Vec<Frame>,
+    staged_whole: bool,
+    watermark: Option<Vec<u8>>,
+    incarnation: [u8; 16],
+    /// Receipts applied.
+    pub(crate) receipts: BTreeMap<UploadId, Vec<(u64, Outcome)>>,
+    /// A download to be applied too late, where that is the bug.
+    late: Vec<Frame>,
+}
+
+#[derive(Clone)]
+struct Frozen {
+    frames: Vec<Frame>,
+    end: UploadEnd,
+    changes: Vec<(i64, Image, Image)>,
+}
+
+impl File {
+    pub(crate) fn new(remote_id: [u8; 16]) -> File {
+        File {
+            remote_id,
+            acknowledged: 0,
+            rows: BTreeMap::new(),
+            log: BTreeMap::new(),
+            frozen: None,
+            held: BTreeMap::new(),
+            staged: Vec::new(),
+            staged_whole: false,
+            watermark: None,
+            incarnation: [0; 16],
+            receipts: BTreeMap::new(),
+            late: Vec::new(),
+        }
+    }
+
+    /// What a session begins with.
+    pub(crate) fn start(&self) -> Start {
+        let staged = match (self.staged.is_empty(), self.staged_whole) {
+            (true, _) => Staged::Nothing,
+            (_, false) => Staged::Part,
+            (_, true) => Staged::Whole,
+        };
+        let frozen = self.frozen.as_ref().map(|frozen| frozen.end.sequence);
+        Start { upload_sequence: self.acknowledged, frozen, staged }
+    }
+
+    /// Whether nothing is pending or on its way.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.log.is_empty() && self.frozen.is_none() && self.staged.is_empty() && self.held.is_empty()
+    }
+
+    /// The application writes a row.
+    pub(crate) fn write(&mut self, key: i64, image: Image) {
+        let old = self.rows.get(&key).copied();
+        self.log.entry(key).or_insert(old);
+        self.set(key, image);
+    }
+
+    /// The request's bytes.
+    pub(crate) fn request(&mut self, has_upload: bool, wants_download: bool, bug: Bug) -> Vec<u8> {
+        if bug == Bug::Recut && has_upload {
+            self.thaw();
+            self.cut();
+        }
+        let marks: Vec<Vec<u8>> = self.watermark.iter().cloned().collect();
+        let entries = marks.iter().map(|_| WatermarkEntry { table: 0, partition: Vec::new(), mark: 0 }).collect();
+        let hello = Hello {
+            remote_id: self.remote_id,
+            secret: [7; 32],
+            model: "t".to_owned(),
+            model_version: 1,
+            fingerprint: 0,
+            incarnation: self.incarnation,
+            note: [0; 16],
+            upload_sequence: self.acknowledged,
+            download_applied: [0; 16],
+            has_upload,
+            wants_download,
+            watermarks: Watermarks { marks, entries },
+        };
+        let mut out = hello.to_frame().to_bytes();
+        if let (true, Some(frozen)) = (has_upload, &self.frozen) {
+            frozen.frames.iter().for_each(|frame| frame.write(&mut out));
+            frozen.end.to_frame().write(&mut out);
+        }
+        Frame::new(Kind::End, Vec::new()).write(&mut out);
+        out
+    }
+
+    /// Carries out an instruction, durably.
+    pub(crate) fn carry_out(&mut self, instruction: &Instruction, random: &mut Random, bug: Bug) -> Reply {
+        match instruction {
+            Instruction::Cut => {
+                let reply = Reply::Cut(self.cut());
+                for frame in std::mem::take(&mut self.late) {
+                    self.staged.push(frame);
+                }
+                if !self.staged.is_empty() {
+                    self.apply_staged();
+                }
+                return reply;
+            }
+            Instruction::ApplyStaged if bug == Bug::StagedAfterCut => {
+                self.late = std::mem::take(&mut self.staged);
+                self.staged_whole = false;
+            }
+            Instruction::ApplyStaged => {
+                assert!(self.frozen.is_none(), "nothing is applied beside a frozen upload");
+                self.apply_staged();
+            }
+            Instruction::DropStaged => self.drop_staged(),
+            Instruction::ApplyReceipt(receipt) => self.apply_receipt(receipt),
+            Instruction::Restart => self.forget_watermarks(),
+            Instruction::Rewind { to } => {
+                self.acknowledged = *to;
+                self.thaw();
+                self.forget_watermarks();
+            }
+            Instruction::Thaw => self.thaw(),
+            Instruction::NewRemoteId => {
+                assert!(self.frozen.is_none(), "a new remote ID has no upload that is frozen");
+                self.remote_id =
+                    [random.next().to_le_bytes(), random.next().to_le_bytes()].concat().try_into().expect("16");
+                self.acknowledged = 0;
+            }
+            Instruction::Stage(frame) => {
+                if bug == Bug::EarlyWatermark && frame.kind == Kind::Watermarks {
+                    self.take_watermark(frame);
+                }
+                self.staged.push(frame.clone());
+            }
+            Instruction::StageComplete => self.staged_whole = true,
+            other => panic!("{other:?} is not the file's"),
+        }
+        Reply::Done
+    }
+
+    fn set(&mut self, key: i64, image: Image) {
+        match image {
+            Some(op) => self.rows.insert(key, op),
+            None => self.rows.remove(&key),
+        };
+    }
+
+    fn cut(&mut self) -> Option<u64> {
+        let mut changes = Vec::new();
+        for (key, old) in std::mem::take(&mut self.log) {
+            let new = self.rows.get(&key).copied();
+            if new != old {
+                changes.push((key, old, new));
+            } else if let Some(held) = self.held.remove(&key) {
+                self.set(key, held);
+            }
+        }
+        if changes.is_empty() {
+            return None;
+        }
+        let mut frames = vec![header().to_frame()];
+        for some in changes.chunks(3) {
+            let mut payload = Vec::new();
+            for (key, old, new) in some {
+                let row = |image: &Image| image.map(|op| to_row(*key, op));
+                Change { old: row(old), new: row(new) }.write(&mut payload, &TYPES);
+            }
+            frames.push(Frame::packed(Kind::Changes, payload));
+        }
+        let mut digest = Digest::new();
+        for frame in &frames {
+            digest.add(frame.kind, &frame.payload(1 << 20).expect("our own frame"));
+        }
+        let sequence = self.acknowledged + 1;
+        let end = UploadEnd { sequence, changes: changes.len() as u64, digest: digest.finish() };
+        self.frozen = Some(Frozen { frames, end, changes });
+        Some(sequence)
+    }
+
+    fn thaw(&mut self) {
+        for (key, old, _) in self.frozen.take().map(|frozen| frozen.changes).unwrap_or_default() {
+            self.log.insert(key, old);
+        }
+    }
+
+    fn apply_receipt(&mut self, receipt: &Receipt) {
+        let frozen = self.frozen.take().expect("a receipt is for the frozen upload");
+        assert_eq!((receipt.sequence, receipt.changes), (frozen.end.sequence, frozen.end.changes));
+        self.acknowledged = receipt.sequence;
+        self.receipts.insert((self.remote_id, receipt.sequence, frozen.end.digest), receipt.outcomes.clone());
+        for (ordinal, (key, old, _)) in (0..).zip(frozen.changes) {
+            let outcome = receipt.outcomes.iter().find(|(at, _)| *at == ordinal).map(|(_, outcome)| outcome);
+            let made = matches!(outcome, None | Some(Outcome::Conflict(ConflictEnd::Remote | ConflictEnd::Merged)));
+            if made {
+                // What was held came before this upload.
+                self.held.remove(&key);
+            } else if let Some(first) = self.log.get_mut(&key) {
+                // Changed again since: the change goes on from what the remote knew before.
+                *first = old;
+            } else {
+                let held = self.held.remove(&key);
+                self.set(key, held.unwrap_or(old));
+            }
+        }
+    }
+
+    fn forget_watermarks(&mut self) {
+        self.watermark = None;
+        self.incarnation = [0; 16];
+    }
+
+    fn drop_staged(&mut self) {
+        self.staged.clear();
+        self.staged_whole = false;
+    }
+
+    fn take_watermark(&mut self, frame: &Frame) {
+        let payload = frame.payload(1 << 20).expect("a checked frame");
+        self.watermark = Watermarks::from_payload(&payload).expect("watermarks").marks.pop();
+    }
+
+    fn apply_staged(&mut self) {
+        let mut seen = BTreeSet::new();
+        let mut whole = false;
+        for frame in std::mem::take(&mut self.staged) {
+            let payload = frame.payload(1 << 20).expect("a checked frame");
+            match frame.kind {
+                Kind::Welcome => self.incarnation = Welcome::from_payload(&payload).expect("welcome").incarnation,
+                Kind::Partition => whole = true,
+                Kind::Rows => self.apply_rows(&payload, &mut seen),
+                Kind::Watermarks => self.take_watermark(&frame),
+                _ => {}
+            }
+        }
+        self.staged_whole = false;
+        let gone: Vec<i64> =
+            self.rows.keys().chain(self.log.keys()).copied().filter(|key| !seen.contains(key)).collect();
+        if whole {
+            for key in gone {
+                self.apply_row(key, None);
+            }
+        }
+    }
+
+    fn apply_rows(&mut self, payload: &[u8], seen: &mut BTreeSet<i64>) {
+        let mut rows = RowsReader::new(payload);
+        while let Some(op) = rows.next_op().expect("a row") {
+            let (key, image) = match op {
+                RowOp::Upsert => {
+                    let (key, op) = from_row(&read_row(rows.row(), &TYPES, 100, None).expect("a row"));
+                    (key, Some(op))
+                }
+                RowOp::Delete => match read_row(rows.row(), &[Type::Int], 100, None).expect("a key")[..] {
+                    [headwater_protocol::Value::Int(key)] => (key, None),
+                    ref other => panic!("not a key: {other:?}"),
+                },
+            };
+            seen.insert(key);
+            self.apply_row(key, image);
+        }
+    }
+
+    /// A downloaded row never overwrites a pending change: it is kept beside it.
+    fn apply_row(&mut self, key: i64, image: Image) {
+        if self.log.contains_key(&key) {
+            self.held.insert(key, image);
+        } else {
+            self.set(key, image);
+        }
+    }
+}

@@ -1,2 +1,64 @@
-//! The command line of Headwater, and what it does that no other crate needs.
+//! The command line of Headwater: a file for each command in [`commands`], what they share beside it.
+//!
+//! ```text
+//! main -> cli (arguments) -> commands::* -> consolidated | access | server | remote | diff
+//!                               |
+//!              config (headwater.toml)   output (tables, JSON, progress)   exit (codes, errors)
+//! ```
+//!
+//! The binary is a thin shell around [`run`]; [`diff`] is of use to other programs too.
+
+pub mod cli;
+pub mod commands;
+pub mod config;
+pub mod database;
 pub mod diff;
+pub mod exit;
+pub mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::cli::{Cli, Command};
+use crate::exit::Exit;
+use crate::output::Output;
+
+/// Runs the command line of this process: the whole program.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let output = Output::new(cli.global.json);
+    start_logging(&cli);
+    let done = match &cli.command {
+        Command::Init(args) => commands::init::run(args, &cli.global, &output),
+        Command::Track(args) => commands::track::track(args, &cli.global, &output),
+        Command::Untrack(args) => commands::track::untrack(args, &cli.global, &output),
+        Command::Check(args) => commands::check::run(args, &cli.global, &output),
+        Command::User(args) => commands::user::run(args, &cli.global, &output),
+        Command::Token(args) => commands::token::run(args, &cli.global, &output),
+        Command::Diff(args) => commands::diff::run(args, &cli.global, &output),
+        Command::Conflicts(args) => commands::conflicts::run(args, &cli.global, &output),
+        Command::Completions(args) => commands::completions::run(args, &output),
+    };
+    let exit = done.unwrap_or_else(|error| exit::tell(&error, &output));
+    ExitCode::from(exit as u8)
+}
+
+/// Logs go to stderr; a server says more than a command.
+fn start_logging(cli: &Cli) {
+    let usual = cli.command.usual_log();
+    let filter = tracing_subscriber::EnvFilter::try_new(cli.global.log.as_deref().unwrap_or(usual));
+    let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(usual));
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(output::is_colourful(&std::io::stderr()));
+    if cli.global.log_json {
+        logs.json().flatten_event(true).init();
+    } else {
+        logs.init();
+    }
+}
+
+/// What every command gives.
+pub type Done = anyhow::Result<Exit>;

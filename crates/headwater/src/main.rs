@@ -1,2 +1,5 @@
-//! placeholder
-fn main() {}
+//! `headwater`: see `headwater --help`.
+
+fn main() -> std::process::ExitCode {
+    headwater::run()
+}

@@ -1,0 +1,68 @@
+//! `headwater check`: the model against the database.
+
+use clap::Args;
+use headwater_consolidated::Plan;
+use headwater_consolidated::check::{Finding, Severity, check};
+use serde_json::json;
+
+use crate::Done;
+use crate::cli::Global;
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater check
+  headwater check --json | jq '.findings[] | select(.severity == \"error\")'
+
+Exit code 1 where there is an error; warnings alone are 0.";
+
+/// The arguments.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CheckArgs {}
+
+/// Checks, and tells what was found.
+pub fn run(_: &CheckArgs, global: &Global, output: &Output) -> Done {
+    let config = Config::read(global)?;
+    let plan = Plan::new(config.model()?);
+    let mut connection = config.database.connect()?;
+    let findings = check(&mut *connection, &plan)?;
+    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count();
+    let answer = json!({ "errors": errors, "findings": findings.iter().map(as_json).collect::<Vec<_>>() });
+    output.answer(&answer, |output| {
+        for finding in &findings {
+            output.line(format!("{}: {}{}", word(finding), place(finding), finding.message))?;
+            output.line(format!("    {}", finding.mend))?;
+        }
+        let warnings = findings.len() - errors;
+        output.line(match (errors, warnings) {
+            (0, 0) => format!("{} tables are as the model says, and tracked", plan.tables.len()),
+            _ => format!("{errors} errors, {warnings} warnings"),
+        })
+    })?;
+    Ok(if errors == 0 { Exit::Done } else { Exit::Found })
+}
+
+fn word(finding: &Finding) -> &'static str {
+    match finding.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    }
+}
+
+fn place(finding: &Finding) -> String {
+    match (&finding.table, &finding.column) {
+        (Some(table), Some(column)) => format!("{table}.{column}: "),
+        (Some(table), None) => format!("{table}: "),
+        _ => String::new(),
+    }
+}
+
+fn as_json(finding: &Finding) -> serde_json::Value {
+    json!({
+        "severity": word(finding), "code": finding.code, "table": finding.table, "column": finding.column,
+        "message": finding.message, "mend": finding.mend,
+    })
+}

@@ -1,0 +1,110 @@
+//! `headwater conflicts`: what uploads met, with both images and the outcome.
+
+use anyhow::Result;
+use clap::Args;
+use headwater_consolidated::system::{ConflictQuery, ConflictRecord, conflicts};
+use serde_json::{Value, json};
+
+use super::{image, remote_text};
+use crate::Done;
+use crate::cli::Global;
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::output::{Output, printable};
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater conflicts --limit 5
+  headwater conflicts --table flights --json | jq '.[].outcome'
+  headwater conflicts --exit-code || echo 'somebody should look'
+
+Of each conflict: the row on which the remote made its change (old), what it made of it (uploaded), what stood in the
+consolidated database by then (stored), and what stands there now (result).";
+
+/// The arguments.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ConflictsArgs {
+    /// Of this table only.
+    #[arg(long)]
+    table: Option<String>,
+    /// Of this remote ID only.
+    #[arg(long, value_name = "ID")]
+    remote: Option<uuid::Uuid>,
+    /// At most so many, the newest first.
+    #[arg(long, default_value_t = 20)]
+    limit: u32,
+    /// Only those before the one with this number (for pages).
+    #[arg(long, value_name = "NUMBER")]
+    before: Option<i64>,
+    /// End with exit code 1 if there are any.
+    #[arg(long)]
+    exit_code: bool,
+}
+
+/// Lists them.
+pub fn run(args: &ConflictsArgs, global: &Global, output: &Output) -> Done {
+    let config = Config::read(global)?;
+    let mut connection = config.connect_installed()?;
+    let query = ConflictQuery {
+        table: args.table.clone(),
+        remote_id: args.remote.map(uuid::Uuid::into_bytes),
+        before: args.before,
+        limit: args.limit,
+    };
+    let found = conflicts(&mut *connection, &query)?;
+    output.answer(&found.iter().map(as_json).collect::<Vec<_>>(), |output| {
+        if found.is_empty() {
+            return output.line("no conflicts");
+        }
+        found.iter().try_for_each(|conflict| show(conflict, output))
+    })?;
+    Ok(if args.exit_code && !found.is_empty() { Exit::Found } else { Exit::Done })
+}
+
+fn as_json(conflict: &ConflictRecord) -> Value {
+    json!({
+        "id": conflict.id, "at": conflict.at, "remote": remote_text(conflict.remote_id), "user": conflict.user,
+        "table": conflict.table, "key": image(Some(&conflict.key)), "old": image(conflict.old.as_deref()),
+        "uploaded": image(conflict.uploaded.as_deref()), "stored": image(conflict.stored.as_deref()),
+        "outcome": conflict.outcome, "result": image(conflict.result.as_deref()),
+    })
+}
+
+fn show(conflict: &ConflictRecord, output: &Output) -> Result<()> {
+    let remote = remote_text(conflict.remote_id);
+    output.line(printable(&format!(
+        "#{} {} {} {}: {} wins (user {}, remote {remote})",
+        conflict.id, conflict.at, conflict.table, conflict.key, conflict.outcome, conflict.user
+    )))?;
+    let images = [&conflict.old, &conflict.uploaded, &conflict.stored, &conflict.result].map(|i| image(i.as_deref()));
+    show_images(&["old", "uploaded", "stored", "result"], &images, output)
+}
+
+/// Images side by side, the columns in which they differ; all columns where one is missing.
+pub(crate) fn show_images(names: &[&str; 4], images: &[Value; 4], output: &Output) -> Result<()> {
+    let columns: Vec<&String> = images.iter().filter_map(Value::as_object).flat_map(|image| image.keys()).collect();
+    let mut seen = std::collections::HashSet::new();
+    let cell = |image: &Value, column: &str| match image {
+        Value::Null => "(no row)".to_owned(),
+        image => image.get(column).map_or_else(String::new, short),
+    };
+    let rows = columns.into_iter().filter(|column| seen.insert(column.as_str())).filter_map(|column| {
+        let cells = [0, 1, 2, 3].map(|place| cell(&images[place], column));
+        let is_same = cells.iter().all(|cell| *cell == cells[0]);
+        let [old, uploaded, stored, result] = cells;
+        (!is_same).then_some([column.clone(), old, uploaded, stored, result])
+    });
+    let [old, uploaded, stored, result] = *names;
+    output.table(["column", old, uploaded, stored, result], rows)
+}
+
+/// A value as a cell has it: text without its quotes, and not all of a long one.
+fn short(value: &Value) -> String {
+    const CHARACTERS_MAX: usize = 60;
+    let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+    match text.char_indices().nth(CHARACTERS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

@@ -1,0 +1,134 @@
+//! `headwater diff`: a remote against its part of the consolidated database.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use headwater_model::Model;
+
+use crate::Done;
+use crate::cli::Global;
+use crate::config::Config;
+use crate::database::{Address, postgres};
+use crate::diff::{
+    Difference, Kind, Options, Pending, Postgres, RemoteFile, Report, Source, SqliteDatabase, TableReport, compare,
+};
+use crate::exit::{Exit, OrUsage as _, usage};
+use crate::output::{Output, printable, thousands};
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater diff anna.db
+  headwater diff anna.db --table flights --limit 5
+  headwater diff anna.db --ignore-pending --json | jq '.tables[].missing'
+
+Both are read by their own drivers, with none of sync's code. Exit code 1 where they differ. Local changes that were not
+uploaded yet are differences too; they are marked, and --ignore-pending lets them be.";
+
+/// The arguments.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct DiffArgs {
+    /// The remote's SQLite file.
+    remote: PathBuf,
+    /// The user whose part is compared; usually the one the remote syncs as.
+    #[arg(long)]
+    user: Option<String>,
+    /// Only this table; may be given several times.
+    #[arg(long = "table", value_name = "TABLE")]
+    tables: Vec<String>,
+    /// How many differences of each table to show; all are counted.
+    #[arg(long, default_value_t = 20, value_name = "COUNT")]
+    limit: usize,
+    /// Rows with local changes that were not uploaded yet, or were set aside, do not count as differences.
+    #[arg(long)]
+    ignore_pending: bool,
+}
+
+/// Compares, and tells what was found.
+pub fn run(args: &DiffArgs, global: &Global, output: &Output) -> Done {
+    let config = Config::read(global)?;
+    let model = config.model()?;
+    let mut remote = RemoteFile::open(&args.remote).or_usage(|| "the remote can't be compared".into())?;
+    check_model(&model, &remote.model)?;
+    if let Some(unknown) = args.tables.iter().find(|name| model.table(name).is_none()) {
+        return Err(usage(format!("the model has no table {unknown:?}")));
+    }
+    let user = args.user.clone().unwrap_or_else(|| remote.user.clone());
+    let mut consolidated = open(&config.database, &model, &user, &remote.remote_id)?;
+    let progress = output.progress("comparing");
+    let options = Options { tables: args.tables.clone(), details_max: args.limit };
+    let report = compare(&model, &mut remote, &mut *consolidated, &options, &mut |table, rows| {
+        progress.set_message(format!("comparing {table}"));
+        progress.set_position(rows);
+    });
+    progress.finish_and_clear();
+    let report = report?;
+    let is_equal = report.is_equal(args.ignore_pending);
+    output.answer(&report, |output| show(&report, output))?;
+    Ok(if is_equal { Exit::Done } else { Exit::Found })
+}
+
+fn check_model(ours: &Model, remotes: &Model) -> Result<()> {
+    if ours.fingerprint() == remotes.fingerprint() {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "the remote was made from model {:?} version {}, which is not the configuration's {:?} version {}; use the --config with its model",
+        remotes.name, remotes.version, ours.name, ours.version
+    )))
+}
+
+fn open(address: &Address, model: &Model, user: &str, remote_id: &str) -> Result<Box<dyn Source>> {
+    Ok(match address {
+        Address::Sqlite(path) => Box::new(SqliteDatabase::open(path, model, user, remote_id)?),
+        Address::Postgres(text) => {
+            let (config, tls) = postgres(text)?.driver();
+            Box::new(Postgres::connect(&config, tls, model, user, remote_id)?)
+        }
+    })
+}
+
+fn show(report: &Report, output: &Output) -> Result<()> {
+    let cells = |t: &TableReport| {
+        let counts = [t.remote_rows, t.consolidated_rows, t.missing, t.extra, t.different, t.pending].map(thousands);
+        let [remote, consolidated, missing, extra, different, pending] = counts;
+        [t.table.clone(), remote, consolidated, missing, extra, different, pending]
+    };
+    output.table(
+        ["table", "rows here", "rows there", "missing", "extra", "different", "of them pending"],
+        report.tables.iter().map(cells),
+    )?;
+    for table in report.tables.iter().filter(|table| !table.differences.is_empty()) {
+        output.line(format!("\n{}", printable(&table.table)))?;
+        table.differences.iter().try_for_each(|difference| show_difference(difference, output))?;
+        let rest = table.differences() - table.differences.len() as u64;
+        if rest > 0 {
+            output.line(format!("  and {} more; --limit shows them", thousands(rest)))?;
+        }
+    }
+    if report.is_equal(false) {
+        output.line("the remote equals its part of the consolidated database")?;
+    }
+    Ok(())
+}
+
+fn show_difference(difference: &Difference, output: &Output) -> Result<()> {
+    let word = match difference.kind {
+        Kind::Missing => "missing  ",
+        Kind::Extra => "extra    ",
+        Kind::Different => "different",
+    };
+    let pending = match difference.pending {
+        None => "",
+        Some(Pending::Waiting) => "   (local change not uploaded yet)",
+        Some(Pending::SetAside) => "   (local change set aside)",
+    };
+    let key: Vec<_> = difference.key.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    output.line(printable(&format!("  {word}  {}{pending}", key.join(" "))))?;
+    for column in &difference.columns {
+        let line = format!("             {}: {} here, {} there", column.column, column.remote, column.consolidated);
+        output.line(printable(&line))?;
+    }
+    Ok(())
+}

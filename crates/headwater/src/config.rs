@@ -1,0 +1,197 @@
+//! `headwater.toml`: where the database is, which model is served, and the server's options.
+//!
+//! ```toml
+//! models = ["models/flights-1.toml"]    # paths are relative to this file
+//!
+//! [database]
+//! url = "sqlite:central.db"             # or postgres://user@host/database; HEADWATER_DATABASE and --database go before it
+//!
+//! [server]                              # each option has a default; HEADWATER_SERVER_WORKERS=16 goes before the file
+//! listen = "127.0.0.1:7070"
+//! ```
+//!
+//! What goes before what: an argument, then the environment, then the file, then the default.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use headwater_consolidated::{Connection, Dialect};
+use headwater_model::{Model, parse::parse};
+use headwater_server::Config as ServerConfig;
+use serde::Deserialize;
+
+use crate::cli::Global;
+use crate::database::Address;
+use crate::exit::{OrUsage as _, usage};
+
+/// Environment variables that set the server's options begin with this.
+const SERVER_VARIABLES: &str = "HEADWATER_SERVER_";
+
+/// The configuration, with its places resolved.
+pub struct Config {
+    /// The consolidated database.
+    pub database: Address,
+    /// The model files.
+    pub models: Vec<PathBuf>,
+    /// The text of the file; for the server's options.
+    text: String,
+    folder: PathBuf,
+    file: PathBuf,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    models: Vec<PathBuf>,
+    database: Option<DatabaseSection>,
+    /// Read for its faults' places alone; [`Config::server`] reads it again with what goes before it.
+    #[serde(default)]
+    #[expect(dead_code)]
+    server: ServerConfig,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DatabaseSection {
+    url: String,
+}
+
+impl Config {
+    /// Reads the file that the arguments name.
+    pub fn read(global: &Global) -> Result<Config> {
+        let file = &global.config;
+        let text = std::fs::read_to_string(file).or_usage(|| {
+            format!("{} could not be read; `headwater init` writes it, --config names another", file.display())
+        })?;
+        let read: File = toml::from_str(&text).or_usage(|| format!("{} can't be used", file.display()))?;
+        let folder = file.parent().map(Path::to_owned).unwrap_or_default();
+        let database = match (&global.database, read.database) {
+            (Some(url), _) => Address::parse(url, Path::new(""))?,
+            (None, Some(database)) => Address::parse(&database.url, &folder)?,
+            (None, None) => {
+                let what =
+                    "has no [database] with url = \"sqlite:FILE\" or \"postgres://...\"; set it, or use --database";
+                return Err(usage(format!("{} {what}", file.display())));
+            }
+        };
+        let models = read.models.iter().map(|model| folder.join(model)).collect();
+        Ok(Config { database, models, text, folder, file: file.clone() })
+    }
+
+    /// A connection to the consolidated database, for what Headwater keeps in it.
+    pub fn connect_installed(&self) -> Result<Box<dyn Connection>> {
+        let mut connection = self.database.connect()?;
+        let sql = match connection.dialect() {
+            Dialect::Sqlite => "SELECT 1 FROM sqlite_schema WHERE name = 'headwater_account'",
+            Dialect::Postgres => "SELECT 1 WHERE to_regclass('headwater.account') IS NOT NULL",
+        };
+        if connection.query(sql, &[])?.is_empty() {
+            return Err(usage("Headwater's own tables are not in this database; `headwater track` makes them"));
+        }
+        Ok(connection)
+    }
+
+    /// The one model. (A server of this version serves one.)
+    pub fn model(&self) -> Result<Model> {
+        match self.models.as_slice() {
+            [file] => read_model(file),
+            files => Err(usage(format!(
+                "{} names {} models, expected one: models = [\"models/NAME-1.toml\"]",
+                self.file.display(),
+                files.len()
+            ))),
+        }
+    }
+
+    /// The server's options: the file's, then the environment's, then these arguments (`option=value`).
+    pub fn server(&self, arguments: &[(String, String)]) -> Result<ServerConfig> {
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            let name = name.to_str()?.strip_prefix(SERVER_VARIABLES)?.to_ascii_lowercase();
+            Some((name, value.to_str()?.to_owned()))
+        });
+        let mut document: toml::Table = toml::from_str(&self.text).context("the configuration was read before")?;
+        let section = document.entry("server").or_insert_with(|| toml::Value::Table(toml::Table::new()));
+        let section = section.as_table_mut().context("the configuration was read before")?;
+        for (name, text) in variables.chain(arguments.iter().cloned()) {
+            section.insert(name, value(&text));
+        }
+        let config: Result<ServerConfig, _> = toml::Value::Table(section.clone()).try_into();
+        let mut config = config.or_usage(|| {
+            format!(
+                "the server's options can't be used ([server] in {}, {SERVER_VARIABLES}*, arguments)",
+                self.file.display()
+            )
+        })?;
+        for path in [&mut config.tls_certificate, &mut config.tls_key, &mut config.spool_folder].into_iter().flatten() {
+            *path = self.folder.join(&path);
+        }
+        config.validate().or_usage(|| format!("the server's options in {} can't be used", self.file.display()))?;
+        Ok(config)
+    }
+}
+
+/// A value as TOML reads it; what is none is text.
+fn value(text: &str) -> toml::Value {
+    let read = toml::from_str::<toml::Table>(&format!("v = {text}")).ok().and_then(|mut table| table.remove("v"));
+    read.unwrap_or_else(|| toml::Value::String(text.to_owned()))
+}
+
+/// Reads a model file; all that is wrong with it is told.
+pub fn read_model(file: &Path) -> Result<Model> {
+    let text = std::fs::read_to_string(file).or_usage(|| format!("the model {} could not be read", file.display()))?;
+    parse(&file.display().to_string(), &text).map_err(|errors| {
+        let lines: Vec<_> = errors.iter().map(|error| format!("  {error}")).collect();
+        let count = if errors.len() == 1 { "one fault".to_owned() } else { format!("{} faults", errors.len()) };
+        usage(format!("the model {} has {count}:\n{}", file.display(), lines.join("\n")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Result<Config> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("headwater.toml");
+        std::fs::write(&file, text).expect("written");
+        Config::read(&Global { config: file, database: None, json: false, log: None, log_json: false })
+    }
+
+    fn error(text: &str) -> String {
+        format!("{:#}", config(text).err().expect("refused"))
+    }
+
+    const SOUND: &str = "models = [\"m.toml\"]\n[database]\nurl = \"sqlite:central.db\"\n";
+
+    #[test]
+    fn faults_are_told_with_their_place() {
+        let unknown = error(&format!("{SOUND}[server]\nworkres = 3\n"));
+        assert!(unknown.contains("line 5") && unknown.contains("workres") && unknown.contains("workers"), "{unknown}");
+        assert!(error(&format!("{SOUND}x = 1")).contains("unknown field `x`"));
+        assert!(error("models = []").contains("[database]"));
+        assert!(error("models = 3").contains("line 1"));
+    }
+
+    #[test]
+    fn arguments_go_before_the_file() {
+        let config = config(&format!("{SOUND}[server]\nworkers = 3\nuploaders = 2\n")).expect("sound");
+        let options = |arguments: &[(&str, &str)]| {
+            let owned: Vec<_> = arguments.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+            config.server(&owned)
+        };
+        assert_eq!(options(&[]).expect("sound").workers, 3);
+        let changed = options(&[("workers", "7"), ("listen", "127.0.0.1:0"), ("tls_key", "k.pem")]);
+        assert!(format!("{:#}", changed.expect_err("half of TLS")).contains("tls_certificate"));
+        let changed = options(&[("workers", "7"), ("listen", "127.0.0.1:0")]).expect("sound");
+        assert_eq!((changed.workers, changed.uploaders, changed.listen.port()), (7, 2, 0));
+        assert!(options(&[("workers", "many")]).is_err() && options(&[("wrokers", "7")]).is_err());
+        assert!(options(&[("workers", "0")]).is_err());
+    }
+
+    #[test]
+    fn the_default_options_that_init_writes_are_the_servers() {
+        let config = config(&format!("{SOUND}[server]\n")).expect("sound");
+        assert_eq!(config.server(&[]).expect("sound"), ServerConfig::default());
+    }
+}

@@ -1,0 +1,98 @@
+//! The consolidated database by its address.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use headwater_consolidated::postgres::{Postgres, Settings};
+use headwater_consolidated::sqlite::Sqlite;
+use headwater_consolidated::{Backend, Connection};
+
+use crate::exit::usage;
+
+/// Where the consolidated database is.
+#[derive(Clone)]
+pub enum Address {
+    /// A SQLite file.
+    Sqlite(PathBuf),
+    /// What libpq takes; may have a password in it.
+    Postgres(String),
+}
+
+impl Address {
+    /// Reads `sqlite:FILE` (relative to `folder`), `postgres://...` or `host=... dbname=...`.
+    pub fn parse(text: &str, folder: &Path) -> Result<Address> {
+        if let Some(file) = text.strip_prefix("sqlite:") {
+            let file = file.strip_prefix("//").unwrap_or(file);
+            if file.is_empty() {
+                return Err(usage("the database's address names no file, expected sqlite:FILE"));
+            }
+            return Ok(Address::Sqlite(folder.join(file)));
+        }
+        if text.starts_with("postgres://") || text.starts_with("postgresql://") || text.contains("host=") {
+            return Ok(Address::Postgres(text.to_owned()));
+        }
+        // Perhaps it has a password in it: only the scheme is shown.
+        let scheme = text.split_once(':').map_or("no scheme", |(scheme, _)| scheme);
+        Err(usage(format!(
+            "the database's address has {scheme:?}, expected sqlite:FILE or postgres://user@host/database; set url under [database] or --database"
+        )))
+    }
+
+    /// The backend; nothing is connected yet.
+    pub fn backend(&self) -> Result<Arc<dyn Backend>> {
+        Ok(match self {
+            Address::Sqlite(path) => Arc::new(Sqlite::new(path)),
+            Address::Postgres(text) => Arc::new(postgres(text)?),
+        })
+    }
+
+    /// A connection.
+    pub fn connect(&self) -> Result<Box<dyn Connection>> {
+        let backend = self.backend()?;
+        backend
+            .connect()
+            .with_context(|| format!("the consolidated database {} could not be opened", backend.address()))
+    }
+
+    /// The name by which people know the database: the file's or the database's.
+    pub fn name(&self) -> String {
+        match self {
+            Address::Sqlite(path) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            Address::Postgres(text) => postgres(text)
+                .ok()
+                .and_then(|postgres| postgres.address().rsplit_once('/').map(|(_, name)| name.to_owned()))
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// PostgreSQL with the usual time-outs.
+pub(crate) fn postgres(text: &str) -> Result<Postgres> {
+    Ok(Postgres::new(text, Settings::default())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_apart_and_passwords_not_shown() {
+        let parse = |text: &str| Address::parse(text, Path::new("/shop"));
+        let file = |text: &str| match parse(text) {
+            Ok(Address::Sqlite(path)) => path.display().to_string(),
+            _ => "no file".to_owned(),
+        };
+        assert_eq!(file("sqlite:central.db"), "/shop/central.db");
+        assert_eq!(file("sqlite:/else/central.db"), "/else/central.db");
+        assert_eq!(file("sqlite:///else/central.db"), "/else/central.db");
+        assert!(matches!(parse("postgresql://a@b/c"), Ok(Address::Postgres(_))));
+        assert!(matches!(parse("host=b dbname=c"), Ok(Address::Postgres(_))));
+        for text in ["sqlite:", "central.db", "mysql://me:hunter42@b/c", "hunter42"] {
+            let error = parse(text).err().map(|error| error.to_string()).expect("refused");
+            assert!(!error.contains("hunter42"), "{error}");
+        }
+        assert_eq!(parse("sqlite:central.db").expect("valid").name(), "central");
+        assert_eq!(parse("postgres://me@localhost/shop?sslmode=disable").expect("valid").name(), "shop");
+    }
+}

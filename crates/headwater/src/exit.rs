@@ -1,0 +1,127 @@
+//! How a command ends: its exit code, and errors as chains with what mends them.
+
+use std::fmt;
+
+use anyhow::Error;
+
+use crate::output::Output;
+
+/// The exit codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// All is well.
+    Done = 0,
+    /// What was looked for was found: differences, faults, conflicts.
+    Found = 1,
+    /// The arguments, the configuration or the model can't be used.
+    Usage = 2,
+    /// A database or server could not be reached, or could not do it now.
+    Unreachable = 3,
+    /// A defect, or a failure that has no better name.
+    Internal = 4,
+}
+
+/// A message that says which exit code its error has.
+#[derive(Debug)]
+struct Marked {
+    exit: Exit,
+    message: String,
+}
+
+impl fmt::Display for Marked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Marked {}
+
+/// An error in what was asked for or configured.
+pub fn usage(message: impl Into<String>) -> Error {
+    Error::new(Marked { exit: Exit::Usage, message: message.into() })
+}
+
+/// Says, where something failed, that it is a matter of arguments or configuration.
+pub trait OrUsage<T> {
+    /// Adds the message.
+    fn or_usage(self, message: impl FnOnce() -> String) -> anyhow::Result<T>;
+}
+
+impl<T, E: Into<Error>> OrUsage<T> for Result<T, E> {
+    fn or_usage(self, message: impl FnOnce() -> String) -> anyhow::Result<T> {
+        self.map_err(|error| error.into().context(Marked { exit: Exit::Usage, message: message() }))
+    }
+}
+
+/// The exit code of an error: as it was marked, or by the kinds of errors in its chain.
+pub fn code(error: &Error) -> Exit {
+    if let Some(marked) = error.downcast_ref::<Marked>() {
+        return marked.exit;
+    }
+    error.chain().find_map(kind).unwrap_or(Exit::Internal)
+}
+
+fn kind(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
+    if let Some(error) = cause.downcast_ref::<headwater_consolidated::Error>() {
+        return match error {
+            headwater_consolidated::Error::Setup { .. } => Some(Exit::Usage),
+            error if error.is_retryable() => Some(Exit::Unreachable),
+            _ => None,
+        };
+    }
+    if let Some(error) = cause.downcast_ref::<tokio_postgres::Error>() {
+        return error.as_db_error().is_none().then_some(Exit::Unreachable);
+    }
+    None
+}
+
+/// Tells an error, and gives its exit code. A reader who closed the pipe has seen enough.
+pub fn tell(error: &Error, output: &Output) -> Exit {
+    let is_closed = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+    };
+    if error.chain().any(is_closed) {
+        return Exit::Done;
+    }
+    let exit = code(error);
+    output.error(&chain(error), exit);
+    exit
+}
+
+/// The texts of an error and its causes; a cause that says what stands before it already is left out.
+fn chain(error: &Error) -> Vec<String> {
+    let mut texts: Vec<String> = Vec::new();
+    let mut cause = Some(error.as_ref() as &dyn std::error::Error);
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !texts.iter().any(|before| before.contains(&text)) {
+            texts.push(text);
+        }
+        cause = error.source();
+    }
+    texts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_found_in_chains() {
+        let setup = headwater_consolidated::Error::Setup { what: "w".into(), mend: "m".into() };
+        let retry = headwater_consolidated::Error::Retry { detail: "d".into(), broken: true };
+        assert_eq!(code(&usage("x").context("y")), Exit::Usage);
+        assert_eq!(code(&Error::new(setup).context("opening")), Exit::Usage);
+        assert_eq!(code(&Error::new(retry).context("opening")), Exit::Unreachable);
+        assert_eq!(code(&anyhow::anyhow!("a defect")), Exit::Internal);
+        let marked: anyhow::Result<()> = Err(std::io::Error::other("no")).or_usage(|| "reading it".into());
+        assert_eq!(code(&marked.expect_err("an error")), Exit::Usage);
+    }
+
+    #[test]
+    fn a_chain_says_nothing_twice() {
+        let error = anyhow::anyhow!("the disk is full").context("writing it: the disk is full").context("init");
+        assert_eq!(chain(&error), ["init", "writing it: the disk is full"]);
+    }
+}

@@ -1,0 +1,138 @@
+//! What commands say: tables and lines for people, JSON for programs, progress for whoever sits at a terminal.
+//!
+//! Answers go to stdout, everything else to stderr. Colours only on a terminal, and never with `NO_COLOR` (no-color.org).
+
+use std::io::{IsTerminal, Write as _};
+use std::time::Duration;
+
+use anyhow::Result;
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::exit::Exit;
+
+/// Says things in the way that was asked for.
+#[derive(Debug)]
+pub struct Output {
+    is_json: bool,
+}
+
+impl Output {
+    /// In JSON, or for people.
+    pub fn new(is_json: bool) -> Output {
+        Output { is_json }
+    }
+
+    /// Whether a program is to read the answer.
+    pub fn is_json(&self) -> bool {
+        self.is_json
+    }
+
+    /// Answers with the value as JSON, or by what `people` writes.
+    pub fn answer(&self, value: &impl Serialize, people: impl FnOnce(&Output) -> Result<()>) -> Result<()> {
+        if !self.is_json {
+            return people(self);
+        }
+        let mut out = std::io::stdout().lock();
+        serde_json::to_writer_pretty(&mut out, value).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+        Ok(())
+    }
+
+    /// Writes a line.
+    pub fn line(&self, text: impl std::fmt::Display) -> Result<()> {
+        writeln!(std::io::stdout().lock(), "{text}")?;
+        Ok(())
+    }
+
+    /// Says something beside the answer, to whoever is watching; programs don't get it.
+    pub fn note(&self, text: impl std::fmt::Display) {
+        if !self.is_json {
+            let _ = writeln!(std::io::stderr().lock(), "{text}");
+        }
+    }
+
+    /// Writes a table, columns of numbers to the right; nothing where there are no rows.
+    pub fn table<const N: usize>(&self, head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> Result<()> {
+        let rows: Vec<[String; N]> = rows.into_iter().map(|row| row.map(|cell| printable(&cell))).collect();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let is_number = |cell: &String| cell.bytes().all(|b| b.is_ascii_digit() || b == b',');
+        let right: [bool; N] = std::array::from_fn(|place| rows.iter().all(|row| is_number(&row[place])));
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(head).add_rows(rows);
+        for (column, _) in table.column_iter_mut().zip(right).filter(|(_, is_right)| *is_right) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        self.line(table)
+    }
+
+    /// A progress bar on a terminal, otherwise something that shows nothing.
+    pub fn progress(&self, doing: impl Into<String>) -> ProgressBar {
+        if self.is_json || !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new_spinner().with_message(doing.into());
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}  {human_pos} rows  {per_sec}  {elapsed}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(100));
+        bar
+    }
+
+    /// Tells an error: its texts from the outside in.
+    pub fn error(&self, texts: &[String], exit: Exit) {
+        let mut err = std::io::stderr().lock();
+        let written = if self.is_json {
+            let value = serde_json::json!({ "error": texts.first(), "causes": texts.get(1..), "exit": exit as u8 });
+            writeln!(err, "{value}")
+        } else {
+            let (on, off) = if is_colourful(&err) { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
+            let (first, causes) = texts.split_first().map_or(("", [].as_slice()), |(f, c)| (f.as_str(), c));
+            writeln!(err, "{on}error{off}: {first}")
+                .and_then(|()| causes.iter().try_for_each(|cause| writeln!(err, "  because: {cause}")))
+        };
+        // There is nobody left to tell.
+        let _ = written;
+    }
+}
+
+/// Whether colours may be written there.
+pub fn is_colourful(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Text from a database as a terminal may get it: without control characters, which could move its cursor or worse.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+/// A number with its thousands apart.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_stand_apart() {
+        assert_eq!([0, 999, 1000, 336_776, 1_000_000].map(thousands), ["0", "999", "1,000", "336,776", "1,000,000"]);
+    }
+
+    #[test]
+    fn a_terminal_gets_no_escapes_from_a_database() {
+        assert_eq!(printable("a\x1b[2Jb\tc"), "a\u{fffd}[2Jb\tc");
+    }
+}

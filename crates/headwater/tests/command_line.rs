@@ -1,0 +1,195 @@
+//! The built program, as a person or a script meets it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rusqlite::Connection;
+use serde_json::Value;
+
+/// A folder with a consolidated database in SQLite, and the program run in it.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+/// What the program said.
+#[derive(Debug)]
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Place {
+    fn new() -> Place {
+        let place = Place { folder: tempfile::tempdir().expect("a folder") };
+        place.sql(
+            "central.db",
+            "CREATE TABLE customer (id INTEGER PRIMARY KEY, name TEXT NOT NULL, city TEXT);
+             CREATE TABLE bill (id TEXT PRIMARY KEY NOT NULL, customer INTEGER NOT NULL REFERENCES customer (id) ON DELETE CASCADE,
+               amount DECIMAL_TEXT(12,2));
+             CREATE TABLE scratch (note TEXT);
+             INSERT INTO customer VALUES (1, 'Anna', 'Bergen'), (2, 'Bo', NULL);",
+        );
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn sql(&self, file: &str, sql: &str) {
+        Connection::open(self.path(file)).expect("a SQLite file").execute_batch(sql).expect(sql);
+    }
+
+    fn run(&self, arguments: &[&str]) -> Said {
+        self.run_with(arguments, &[], "")
+    }
+
+    fn run_with(&self, arguments: &[&str], variables: &[(&str, &str)], input: &str) -> Said {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HEADWATER_")) {
+            command.env_remove(name);
+        }
+        command.current_dir(self.folder.path()).args(arguments).envs(variables.iter().copied());
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = spawned.expect("the program starts");
+        // A program that does not read its input has closed it by now, perhaps.
+        let _ = std::io::Write::write_all(&mut child.stdin.take().expect("piped"), input.as_bytes());
+        let done = child.wait_with_output().expect("the program ends");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        Said { code: done.status.code().expect("not killed"), out: text(done.stdout), err: text(done.stderr) }
+    }
+
+    fn init(&self) -> Said {
+        self.run(&["init", "--database", "sqlite:central.db", "--name", "shop"])
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let said = self.run(&[arguments, &["--json"]].concat());
+        serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"))
+    }
+}
+
+#[test]
+fn init_writes_a_configuration_and_a_model_that_work() {
+    let place = Place::new();
+    let said = place.init();
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(said.out.contains("scratch") && said.out.contains("no primary key"), "{said:?}");
+    let model = std::fs::read_to_string(place.path("models/shop-1.toml")).expect("written");
+    let read = headwater_model::parse::parse("shop", &model).expect("valid");
+    assert_eq!(read.tables.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["customer", "bill"]);
+    assert_eq!(read.tables[1].references.len(), 1);
+    let config = std::fs::read_to_string(place.path("headwater.toml")).expect("written");
+    assert!(config.contains("url = \"sqlite:central.db\""), "{config}");
+    let again = place.init();
+    assert_eq!(again.code, 2);
+    assert!(again.err.contains("--force"), "{again:?}");
+}
+
+#[test]
+fn every_option_in_the_written_configuration_is_an_option() {
+    let place = Place::new();
+    place.init();
+    let config = std::fs::read_to_string(place.path("headwater.toml")).expect("written");
+    let options: String = config
+        .lines()
+        .filter_map(|line| line.strip_prefix("# "))
+        .filter(|line| {
+            line.split_once(" = ").is_some_and(|(name, _)| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+        })
+        .filter(|line| !line.starts_with("tls_"))
+        .fold(String::new(), |all, line| all + line + "\n");
+    assert!(options.contains("backlog"), "{options}");
+    std::fs::write(place.path("headwater.toml"), config + &options).expect("written");
+    let early = place.run(&["user", "list"]);
+    assert!(early.code == 2 && early.err.contains("headwater track"), "the configuration is sound: {early:?}");
+    assert_eq!(place.run(&["user", "add", "anna", "--password-stdin"]).code, 2, "an empty password");
+    assert_eq!(place.run_with(&["user", "add", "anna", "--password-stdin"], &[], "secret\n").code, 0);
+}
+
+#[test]
+fn users_are_added_listed_and_disabled_and_get_tokens() {
+    let place = Place::new();
+    place.init();
+    let add = |name: &str| place.run_with(&["user", "add", name, "--password-stdin"], &[], "hunter42\n");
+    assert_eq!(add("anna").code, 0);
+    assert!(add("anna").err.contains("already"));
+    assert!(add("a:b").err.contains("colon"));
+    let token = place.run(&["token", "anna", "--for", "1h"]);
+    assert_eq!((token.code, token.out.matches('.').count()), (0, 2), "{token:?}");
+    assert_eq!(place.run(&["token", "bo"]).code, 2);
+    assert_eq!(place.run(&["token", "anna", "--for", "1y"]).code, 2);
+    assert_eq!(place.run(&["user", "disable", "anna"]).code, 0);
+    assert!(place.run(&["token", "anna"]).err.contains("disabled"));
+    let users = place.json(&["user", "list"]);
+    assert_eq!((users[0]["user"].as_str(), users[0]["disabled"].as_bool()), (Some("anna"), Some(true)));
+    assert!(!users.to_string().contains("argon2"), "hashes stay in the database");
+    assert_eq!(place.run(&["user", "enable", "anna"]).code, 0);
+    assert_eq!(place.run(&["user", "enable", "bo"]).code, 2);
+    assert!(place.run(&["user", "list"]).out.contains("enabled"));
+}
+
+#[test]
+fn faults_end_with_the_code_that_tells_whose_they_are() {
+    let place = Place::new();
+    let absent = place.run(&["check"]);
+    assert_eq!(absent.code, 2);
+    assert!(absent.err.contains("headwater init") && absent.err.contains("because: "), "{absent:?}");
+    place.init();
+    let unreachable = place.run(&["user", "list", "--database", "postgres://me@127.0.0.1:1/shop"]);
+    assert_eq!(unreachable.code, 3, "{unreachable:?}");
+    let secret = place.run(&["user", "list", "--database", "postgres://me:hunter42@127.0.0.1:1/shop"]);
+    assert!(!secret.err.contains("hunter42"), "{secret:?}");
+    let model = std::fs::read_to_string(place.path("models/shop-1.toml")).expect("written");
+    std::fs::write(place.path("models/shop-1.toml"), model.replace("conflict =", "conflic =")).expect("written");
+    let faulty = place.run(&["check"]);
+    assert_eq!(faulty.code, 2);
+    assert!(faulty.err.contains("2 faults") && faulty.err.contains("did you mean \"conflict\"?"), "{faulty:?}");
+    let error: Value = serde_json::from_str(&place.run(&["check", "--json"]).err).expect("errors as JSON");
+    assert_eq!(error["exit"].as_u64(), Some(2));
+    assert_eq!(place.run(&["chekc"]).code, 2);
+    assert_eq!(place.run(&["diff", "absent.db"]).code, 2);
+}
+
+#[test]
+fn completions_name_the_commands() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let said = place.run(&["completions", shell]);
+        assert!(said.code == 0 && said.out.contains("conflicts"), "{shell}");
+    }
+}
+
+#[test]
+fn diff_finds_what_is_planted() {
+    let place = Place::new();
+    place.init();
+    // The table without a key would be in the way of nothing, and the rest is made as a remote is, by hand.
+    let model = model(&place.path("models/shop-1.toml"));
+    place.sql("remote.db", headwater_model::remote_sql::system_tables());
+    place.sql("remote.db", &headwater_model::remote_sql::create_tables(&model));
+    place.sql("remote.db", "INSERT INTO customer VALUES (1, 'Anna', 'Bergen'), (2, 'Bo', NULL)");
+    let state =
+        "INSERT INTO hw_state (one, format, remote_id, secret, server, user, model, fingerprint, incarnation, note,
+                 download_applied) VALUES (1, 1, zeroblob(16), '', '', 'anna', ?1, 0, '', '', '')";
+    Connection::open(place.path("remote.db")).expect("a file").execute(state, [model.to_json()]).expect("the state");
+
+    let equal = place.run(&["diff", "remote.db"]);
+    assert!(equal.code == 0 && equal.out.contains("equals"), "{equal:?}");
+    place.sql("remote.db", "UPDATE customer SET name = 'Anne' WHERE id = 1");
+    let different = place.run(&["diff", "remote.db"]);
+    assert_eq!(different.code, 1);
+    assert!(different.out.contains("name: \"Anne\" here, \"Anna\" there"), "{different:?}");
+    let report = place.json(&["diff", "remote.db"]);
+    assert_eq!(report["tables"][0]["differences"][0]["columns"][0]["remote"], "Anne");
+    assert_eq!(place.run(&["diff", "remote.db", "--table", "bill"]).code, 0);
+    assert_eq!(place.run(&["diff", "remote.db", "--table", "bil"]).code, 2);
+    let text = std::fs::read_to_string(place.path("models/shop-1.toml")).expect("written");
+    std::fs::write(place.path("models/shop-1.toml"), text.replace("version = 1", "version = 2")).expect("written");
+    assert!(place.run(&["diff", "remote.db"]).err.contains("version 1"), "another model");
+}
+
+fn model(file: &Path) -> headwater_model::Model {
+    headwater_model::parse::parse("shop", &std::fs::read_to_string(file).expect("written")).expect("valid")
+}

@@ -1,4 +1,8 @@
 //! PostgreSQL as the consolidated database, against a real server: what the contract suite, which every backend runs, can't ask.
 
 mod session;
+mod sets;
 mod support;
+mod tracking;
+mod types;
+mod watermark;

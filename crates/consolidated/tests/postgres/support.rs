@@ -18,8 +18,9 @@ pub(crate) struct Database {
 impl Database {
     /// Makes one, with these tables in it.
     pub(crate) fn with(tables: &str) -> Database {
-        let url =
-            headwater_testkit::Postgres::shared().and_then(|server| server.create_database()).expect("a database");
+        let url = headwater_testkit::Postgres::shared()
+            .and_then(headwater_testkit::Postgres::create_database)
+            .expect("a database");
         let backend = Postgres::new(&url, Settings::default()).expect("a backend");
         let database = Database { url, backend };
         database.sql(tables);

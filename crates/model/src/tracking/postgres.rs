@@ -141,7 +141,12 @@ fn pairs(table: &Table) -> Vec<Pair> {
         let column = table.columns.get(*place)?;
         let prefix = if table.key.contains(place) { "key_" } else { "partition_" };
         let is_partition = partition.contains(place);
-        Some(Pair { place: *place, base: quote(&column.name), side: side_column(prefix, column), partition: is_partition })
+        Some(Pair {
+            place: *place,
+            base: quote(&column.name),
+            side: side_column(prefix, column),
+            partition: is_partition,
+        })
     };
     table.key.iter().chain(others).filter_map(pair).collect()
 }
@@ -215,7 +220,11 @@ fn function_body(table: &Table) -> String {
     );
     let insert = format!("INSERT INTO {side} AS s ({keys}, version, deleted)");
     let note = |from: &str, deleted: &str| {
-        format!("    {insert}\n    SELECT {}, pg_current_xact_id(), {deleted} FROM {from} AS t{}\n    {conflict}\n", of("t"), lies("t"))
+        format!(
+            "    {insert}\n    SELECT {}, pg_current_xact_id(), {deleted} FROM {from} AS t{}\n    {conflict}\n",
+            of("t"),
+            lies("t")
+        )
     };
     let bases = pairs.iter().map(|pair| pair.base.as_str()).collect::<Vec<_>>().join(", ");
     let both = format!(
@@ -250,7 +259,11 @@ fn own_name(prefix: &str, schema: &str, table: &str) -> String {
     }
     let name = format!("{prefix}{schema}.{table}");
     // A dot in either part could be the one between them.
-    if schema.contains('.') || table.contains('.') { hashed(&name, &format!("{prefix}{schema}\0{table}")) } else { limited(&name) }
+    if schema.contains('.') || table.contains('.') {
+        hashed(&name, &format!("{prefix}{schema}\0{table}"))
+    } else {
+        limited(&name)
+    }
 }
 
 /// Text between dollar marks that are not in it.

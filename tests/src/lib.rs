@@ -1,0 +1,224 @@
+//! What the end-to-end tests share: a consolidated database of either kind, a server on it, remotes that sync with it.
+//!
+//! ```no_run
+//! # fn main() -> anyhow::Result<()> {
+//! use headwater_tests::{Kind, World};
+//! let world = World::new(Kind::Sqlite, "CREATE TABLE note (id TEXT NOT NULL PRIMARY KEY, text TEXT)", "...the model...", &["ann"])?;
+//! let mut remote = world.remote("one", "ann")?;
+//! world.sync(&mut remote)?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, anyhow};
+use headwater_access::Tokens;
+use headwater_consolidated::postgres::{Postgres, Settings};
+use headwater_consolidated::sqlite::Sqlite;
+use headwater_consolidated::{Backend, Plan, system, track};
+use headwater_model::{Model, parse};
+use headwater_remote::{CreateOptions, Remote, SyncOptions, SyncReport, http::Credentials};
+use headwater_server::{Config, Handle, Server};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// Which consolidated database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A file.
+    Sqlite,
+    /// A database of its own in the test binary's cluster.
+    Postgres,
+}
+
+/// Both kinds, for tests that run on each.
+pub const KINDS: [Kind; 2] = [Kind::Sqlite, Kind::Postgres];
+
+/// A consolidated database.
+#[derive(Clone, Debug)]
+pub enum Central {
+    /// A SQLite file.
+    Sqlite(PathBuf),
+    /// A PostgreSQL database, by URL.
+    Postgres(String),
+}
+
+impl Central {
+    /// The backend for it.
+    pub fn backend(&self) -> Result<Arc<dyn Backend>> {
+        Ok(match self {
+            Central::Sqlite(path) => Arc::new(Sqlite::new(path)),
+            Central::Postgres(url) => Arc::new(Postgres::new(url, Settings::default())?),
+        })
+    }
+
+    /// Its address, as headwater.toml has it.
+    pub fn url(&self) -> String {
+        match self {
+            Central::Sqlite(path) => format!("sqlite:{}", path.display()),
+            Central::Postgres(url) => url.clone(),
+        }
+    }
+
+    /// Runs statements as the application would, through the database's own driver.
+    pub fn execute(&self, sql: &str) -> Result<()> {
+        match self {
+            Central::Sqlite(path) => {
+                let connection = rusqlite::Connection::open(path)?;
+                connection.busy_timeout(Duration::from_secs(30))?;
+                connection.execute_batch(&format!("PRAGMA foreign_keys = ON; {sql}")).with_context(|| sql.to_owned())
+            }
+            Central::Postgres(url) => headwater_testkit::sql(url, sql).map(|_| ()).with_context(|| sql.to_owned()),
+        }
+    }
+
+    /// The rows of one query, each value as the database's own text.
+    pub fn rows(&self, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
+        match self {
+            Central::Sqlite(path) => sqlite_rows(path, sql),
+            Central::Postgres(url) => headwater_testkit::sql(url, sql),
+        }
+    }
+}
+
+/// The rows of one query over a SQLite file, as text.
+pub fn sqlite_rows(path: &Path, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
+    let connection = rusqlite::Connection::open(path)?;
+    connection.busy_timeout(Duration::from_secs(30))?;
+    let mut statement = connection.prepare(sql).with_context(|| sql.to_owned())?;
+    let columns = statement.column_count();
+    let rows = statement.query_map([], |row| {
+        (0..columns)
+            .map(|place| {
+                Ok(match row.get_ref(place)? {
+                    rusqlite::types::ValueRef::Null => None,
+                    rusqlite::types::ValueRef::Integer(number) => Some(number.to_string()),
+                    rusqlite::types::ValueRef::Real(real) => Some(real.to_string()),
+                    rusqlite::types::ValueRef::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+                    rusqlite::types::ValueRef::Blob(bytes) => Some(format!("{bytes:02x?}")),
+                })
+            })
+            .collect()
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// A consolidated database with tracked tables, a server, and a folder for remotes.
+pub struct World {
+    /// The database.
+    pub central: Central,
+    /// The model, ready.
+    pub plan: Plan,
+    /// Where files go.
+    pub folder: TempDir,
+    /// The server's options, for [`World::start_server`].
+    pub config: Config,
+    runtime: Runtime,
+    server: Option<Handle>,
+    tokens: Tokens,
+}
+
+impl World {
+    /// Makes the tables with `schema`, tracks those of the model, adds the users, starts a server.
+    pub fn new(kind: Kind, schema: &str, model: &str, users: &[&str]) -> Result<World> {
+        let mut world = World::unserved(kind, schema, model, users)?;
+        world.start_server()?;
+        Ok(world)
+    }
+
+    /// The same without a server.
+    pub fn unserved(kind: Kind, schema: &str, model: &str, users: &[&str]) -> Result<World> {
+        let folder = tempfile::tempdir()?;
+        let central = match kind {
+            Kind::Sqlite => Central::Sqlite(folder.path().join("central.db")),
+            Kind::Postgres => Central::Postgres(headwater_testkit::Postgres::shared()?.create_database()?),
+        };
+        central.execute(schema)?;
+        World::over(central, folder, read_model(model)?, users)
+    }
+
+    /// A world over a database that is there already.
+    pub fn over(central: Central, folder: TempDir, model: Model, users: &[&str]) -> Result<World> {
+        let plan = Plan::new(model);
+        let backend = central.backend()?;
+        let mut connection = backend.connect()?;
+        track::track(&mut *connection, &plan)?;
+        for user in users {
+            system::add_account(&mut *connection, user, "no password fits this")?;
+        }
+        let tokens = Tokens::new(&system::identity(&mut *connection)?.token_key)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let config = Config { listen: ([127, 0, 0, 1], 0).into(), ..Config::default() };
+        Ok(World { central, plan, folder, config, runtime, server: None, tokens })
+    }
+
+    /// Starts a server with the options in `config`; one that runs is stopped first.
+    pub fn start_server(&mut self) -> Result<()> {
+        self.stop_server();
+        let starting = Server::start(self.config.clone(), self.central.backend()?, vec![self.plan.clone()]);
+        self.server = Some(self.runtime.block_on(starting)?);
+        Ok(())
+    }
+
+    /// Stops the server, letting its syncs end.
+    pub fn stop_server(&mut self) {
+        if let Some(server) = self.server.take() {
+            self.runtime.block_on(server.shutdown());
+        }
+    }
+
+    /// Where the server listens.
+    pub fn address(&self) -> Result<std::net::SocketAddr> {
+        Ok(self.server.as_ref().context("no server runs")?.local_addr())
+    }
+
+    /// Where remotes find the server.
+    pub fn server_url(&self) -> Result<String> {
+        Ok(format!("http://{}", self.address()?))
+    }
+
+    /// A token of this user.
+    pub fn token(&self, user: &str) -> Result<String> {
+        Ok(self.tokens.issue(user, Duration::from_secs(3600), SystemTime::now())?.expose().to_owned())
+    }
+
+    /// The file of the remote of this name.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(format!("{name}.db"))
+    }
+
+    /// Creates a remote of this user.
+    pub fn remote(&self, name: &str, user: &str) -> Result<Remote> {
+        let options = CreateOptions::new(self.server_url()?, user);
+        Ok(Remote::create(self.path(name), &self.plan.model.public(), &options)?)
+    }
+
+    /// Syncs a remote as its user.
+    pub fn sync(&self, remote: &mut Remote) -> Result<SyncReport> {
+        let user = remote.status()?.user;
+        let mut options = SyncOptions::new(Credentials::Token(self.token(&user)?));
+        Ok(remote.sync(&mut options)?)
+    }
+
+    /// Runs statements on a remote's file as the application would, through a connection of its own.
+    pub fn edit(&self, name: &str, sql: &str) -> Result<()> {
+        let connection = rusqlite::Connection::open(self.path(name))?;
+        connection.busy_timeout(Duration::from_secs(30))?;
+        connection.execute_batch(&format!("PRAGMA foreign_keys = ON; {sql}")).with_context(|| sql.to_owned())
+    }
+
+    /// The rows of one query over a remote's file, as text.
+    pub fn rows(&self, name: &str, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
+        sqlite_rows(&self.path(name), sql)
+    }
+}
+
+/// Reads a model, with all its errors in one.
+pub fn read_model(text: &str) -> Result<Model> {
+    parse::parse("model.toml", text).map_err(|errors| {
+        anyhow!(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+    })
+}

@@ -1,1 +1,54 @@
-fn main() {}
+//! The first figures of sync, each against the bare limit in the same run: `make bench`.
+//!
+//! Everything runs on a throw-away PostgreSQL (fsync on) on this machine, over the table Purchase of MLBench. What is compared takes
+//! turns, at least five times each, and the ratio is that of the medians: machines are shared and noisy. A result is a line
+//! `figure NAME VALUE`; the bare rates stand beside it as `rate NAME VALUE`.
+
+mod bare;
+mod figures;
+mod purchase;
+
+use anyhow::Result;
+use clap::Parser;
+
+/// Measure the figures of sync on this machine.
+#[derive(Parser, Debug)]
+#[command(after_help = "Example: cargo run --release -p headwater-bench -- --rows 100000 --only download")]
+struct Arguments {
+    /// Rows of the first download.
+    #[arg(long, default_value_t = 1_000_000)]
+    rows: u64,
+    /// Uploads of a thousand inserts each, all repetitions together.
+    #[arg(long, default_value_t = 1_000)]
+    uploads: u64,
+    /// Rows updated by each side of the comparison of conflict detection.
+    #[arg(long, default_value_t = 20_000)]
+    updates: u64,
+    /// How often each side of a comparison takes its turn.
+    #[arg(long, default_value_t = 5)]
+    repetitions: usize,
+    /// Only these figures: space, download, upload, conflict.
+    #[arg(long)]
+    only: Vec<String>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
+    let bench = figures::Bench::start(arguments.repetitions)?;
+    if wanted("space") || wanted("download") {
+        bench.fill(arguments.rows)?;
+        bench.tracking_space()?;
+        bench.wire_bytes()?;
+    }
+    if wanted("download") {
+        bench.download()?;
+    }
+    if wanted("upload") {
+        bench.upload(arguments.uploads)?;
+    }
+    if wanted("conflict") {
+        bench.conflict_cost(arguments.updates)?;
+    }
+    Ok(())
+}

@@ -218,7 +218,6 @@ impl World {
 
 /// Reads a model, with all its errors in one.
 pub fn read_model(text: &str) -> Result<Model> {
-    parse::parse("model.toml", text).map_err(|errors| {
-        anyhow!(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
-    })
+    parse::parse("model.toml", text)
+        .map_err(|errors| anyhow!(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")))
 }

@@ -72,7 +72,8 @@ fn both_ways_with_everything_that_can_meet() -> Result<()> {
 
 fn story(kind: Kind) -> Result<()> {
     let world = World::new(kind, &schema(kind), MODEL, &["ann", "bob", "eve"])?;
-    let (mut ann, mut bob, mut eve) = (world.remote("ann", "ann")?, world.remote("bob", "bob")?, world.remote("eve", "eve")?);
+    let (mut ann, mut bob, mut eve) =
+        (world.remote("ann", "ann")?, world.remote("bob", "bob")?, world.remote("eve", "eve")?);
     for remote in [&mut ann, &mut bob, &mut eve] {
         world.sync(remote)?;
     }
@@ -90,9 +91,16 @@ fn story(kind: Kind) -> Result<()> {
     let report = world.sync(&mut ann)?;
     assert_eq!((report.conflicts, report.refused), (1, 1), "{report:?}");
     let central = |sql: &str| world.central.rows(sql);
-    assert_eq!(central("SELECT name, city FROM customer WHERE id = 'c1'")?, [[Some("Ada L.".to_owned()), Some("Bergen".to_owned())]]);
+    assert_eq!(
+        central("SELECT name, city FROM customer WHERE id = 'c1'")?,
+        [[Some("Ada L.".to_owned()), Some("Bergen".to_owned())]]
+    );
     assert_eq!(cell(&world.rows("ann", "SELECT city FROM customer WHERE id = 'c1'")?), Some("Bergen"));
-    assert_eq!(cell(&central("SELECT count(*) FROM purchase")?), Some("2"), "the refused row is not there, the others are");
+    assert_eq!(
+        cell(&central("SELECT count(*) FROM purchase")?),
+        Some("2"),
+        "the refused row is not there, the others are"
+    );
     assert_eq!(ann.set_aside(10)?.len(), 1);
     assert_eq!(cell(&world.rows("ann", "SELECT count(*) FROM purchase")?), Some("3"), "and at the remote it stays");
 

@@ -1,6 +1,6 @@
 //! A user's memberships: which partitions a remote of his holds. Read inside the transaction that uses them.
 
-use headwater_model::Partition;
+use headwater_model::{Partition, sql};
 use headwater_protocol::{Row, Value, text};
 
 use crate::{Connection, Error};
@@ -49,46 +49,22 @@ enum Parameter {
 }
 
 /// The query with `?1`, `?2` for its named parameters, and what they are. Text in quotes and comments is left alone.
-fn positional(sql: &str) -> (String, Vec<Parameter>) {
-    let names = [(":s.user", Parameter::User), (":s.remote_id", Parameter::RemoteId)];
-    let mut out = String::with_capacity(sql.len());
+fn positional(query: &str) -> (String, Vec<Parameter>) {
     let mut parameters: Vec<Parameter> = Vec::new();
-    let mut rest = sql;
-    while let Some(next) = rest.chars().next() {
-        let quoted = quoted_length(rest);
-        if quoted > 0 {
-            out.push_str(&rest[..quoted]);
-            rest = &rest[quoted..];
-        } else if let Some((name, parameter)) = names.iter().find(|(name, _)| is_name(rest, name)) {
-            let place = parameters.iter().position(|known| known == parameter).unwrap_or_else(|| {
-                parameters.push(*parameter);
-                parameters.len() - 1
-            });
-            out.push('?');
-            out.push_str(&(place + 1).to_string());
-            rest = &rest[name.len()..];
-        } else {
-            out.push(next);
-            rest = &rest[next.len_utf8()..];
-        }
-    }
-    (out, parameters)
-}
-
-fn is_name(rest: &str, name: &str) -> bool {
-    rest.strip_prefix(name).is_some_and(|after| !after.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
-}
-
-/// How many bytes of quoted text or comment begin here; 0: none.
-fn quoted_length(rest: &str) -> usize {
-    let until = |open: &str, close: &str| {
-        rest.strip_prefix(open).map(|inner| inner.find(close).map_or(rest.len(), |end| open.len() + end + close.len()))
-    };
-    until("'", "'")
-        .or_else(|| until("\"", "\""))
-        .or_else(|| until("--", "\n"))
-        .or_else(|| until("/*", "*/"))
-        .unwrap_or(0)
+    let sql = sql::with_parameters(query, |name| {
+        let parameter = match name {
+            ":s.user" => Parameter::User,
+            ":s.remote_id" => Parameter::RemoteId,
+            // The model's parser has refused others.
+            other => return other.to_owned(),
+        };
+        let place = parameters.iter().position(|known| *known == parameter).unwrap_or_else(|| {
+            parameters.push(parameter);
+            parameters.len() - 1
+        });
+        format!("?{}", place + 1)
+    });
+    (sql, parameters)
 }
 
 #[cfg(test)]

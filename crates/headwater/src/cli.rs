@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{check, completions, conflicts, diff, init, token, track, user};
+use crate::commands::{check, completions, conflicts, diff, init, remote, serve, token, track, user};
 
 const EXAMPLES: &str = "\
 Getting started:
@@ -62,6 +62,10 @@ pub enum Command {
     Untrack(track::TrackArgs),
     /// Hold the model against the consolidated database
     Check(check::CheckArgs),
+    /// Serve remotes, until a signal comes
+    Serve(serve::ServeArgs),
+    /// SQLite files as remotes: create, sync, status, log
+    Remote(remote::RemoteArgs),
     /// Users who may sync
     User(user::UserArgs),
     /// Make a token for a user or a program
@@ -77,7 +81,7 @@ pub enum Command {
 impl Command {
     /// What is logged unless something else is asked for.
     pub(crate) fn usual_log(&self) -> &'static str {
-        "warn"
+        if matches!(self, Command::Serve(_)) { "info" } else { "warn" }
     }
 }
 

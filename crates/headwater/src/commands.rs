@@ -5,6 +5,8 @@ pub mod completions;
 pub mod conflicts;
 pub mod diff;
 pub mod init;
+pub mod remote;
+pub mod serve;
 pub mod token;
 pub mod track;
 pub mod user;

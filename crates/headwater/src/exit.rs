@@ -3,6 +3,7 @@
 use std::fmt;
 
 use anyhow::Error;
+use headwater_protocol::message::Fault;
 
 use crate::output::Output;
 
@@ -69,6 +70,16 @@ fn kind(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             error if error.is_retryable() => Some(Exit::Unreachable),
             _ => None,
         };
+    }
+    if let Some(error) = cause.downcast_ref::<headwater_remote::Error>() {
+        return Some(match error {
+            headwater_remote::Error::Sqlite { .. }
+            | headwater_remote::Error::Damaged { .. }
+            | headwater_remote::Error::Malformed(_)
+            | headwater_remote::Error::Unexpected { .. } => Exit::Internal,
+            error if error.is_retryable() || error.fault() != Fault::Remote => Exit::Unreachable,
+            _ => Exit::Usage,
+        });
     }
     if let Some(error) = cause.downcast_ref::<tokio_postgres::Error>() {
         return error.as_db_error().is_none().then_some(Exit::Unreachable);

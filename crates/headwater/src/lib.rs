@@ -34,6 +34,8 @@ pub fn run() -> ExitCode {
         Command::Track(args) => commands::track::track(args, &cli.global, &output),
         Command::Untrack(args) => commands::track::untrack(args, &cli.global, &output),
         Command::Check(args) => commands::check::run(args, &cli.global, &output),
+        Command::Serve(args) => commands::serve::run(args, &cli.global, &output),
+        Command::Remote(args) => commands::remote::run(args, &output),
         Command::User(args) => commands::user::run(args, &cli.global, &output),
         Command::Token(args) => commands::token::run(args, &cli.global, &output),
         Command::Diff(args) => commands::diff::run(args, &cli.global, &output),

@@ -54,15 +54,17 @@ impl Output {
     }
 
     /// Writes a table, columns of numbers to the right; nothing where there are no rows.
-    pub fn table<const N: usize>(&self, head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> Result<()> {
-        let rows: Vec<[String; N]> = rows.into_iter().map(|row| row.map(|cell| printable(&cell))).collect();
+    pub fn table(&self, head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Result<()> {
+        let printable = |row: Vec<String>| row.iter().map(|cell| printable(cell)).collect::<Vec<_>>();
+        let rows: Vec<Vec<String>> = rows.into_iter().map(printable).collect();
         if rows.is_empty() {
             return Ok(());
         }
         let is_number = |cell: &String| cell.bytes().all(|b| b.is_ascii_digit() || b == b',');
-        let right: [bool; N] = std::array::from_fn(|place| rows.iter().all(|row| is_number(&row[place])));
+        let is_numeric = |place: usize| rows.iter().all(|row| row.get(place).is_some_and(is_number));
+        let right: Vec<bool> = (0..head.len()).map(is_numeric).collect();
         let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(head).add_rows(rows);
+        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(head.to_vec()).add_rows(rows);
         for (column, _) in table.column_iter_mut().zip(right).filter(|(_, is_right)| *is_right) {
             column.set_cell_alignment(CellAlignment::Right);
         }

@@ -247,13 +247,8 @@ impl Tracking<'_> {
         let in_the_way: Vec<String> =
             uniques.iter().map(|unique| self.log_rows(&unique.collides(self.table, &new))).collect();
         let same_key = self.keys(|k| format!("{}.{k} = +NEW.{k}", self.own));
-        let insert = format!(
-            "{}{}{}",
-            self.log_rows(&same_key.join(" AND ")),
-            in_the_way.concat(),
-            self.log_absent(&self.chosen_key())
-        );
         let new_key = self.log_rows(&same_key.join(" AND ")) + &self.log_absent(&self.keys(|k| format!("NEW.{k}")));
+        let insert = format!("{}{new_key}{}", in_the_way.concat(), self.log_next());
         let key_changes = self.keys(|k| format!("NEW.{k} IS NOT OLD.{k}")).join(" OR ");
         let mut triggers = vec![
             self.trigger("insert", "BEFORE", "INSERT", None, &insert),
@@ -266,7 +261,8 @@ impl Tracking<'_> {
             triggers.push(self.trigger("inserted", "AFTER", "INSERT", None, &inserted));
         }
         if !in_the_way.is_empty() {
-            triggers.push(self.trigger("update_unique", "BEFORE", "UPDATE", None, &in_the_way.concat()));
+            let changes = unique_changes(uniques);
+            triggers.push(self.trigger("update_unique", "BEFORE", "UPDATE", changes.as_deref(), &in_the_way.concat()));
         }
         triggers
     }
@@ -316,18 +312,16 @@ impl Tracking<'_> {
         )
     }
 
-    /// The key that an insert will have: SQLite's next one where it is to choose.
-    fn chosen_key(&self) -> Vec<String> {
-        self.keys(|k| {
-            if has_integer_key(self.table) {
-                format!(
-                    "CASE WHEN NEW.{k} IS -1 THEN (SELECT coalesce(max({k}), 0) + 1 FROM {}) ELSE NEW.{k} END",
-                    self.own
-                )
-            } else {
-                format!("NEW.{k}")
-            }
-        })
+    /// Logs that there was no row with the key that SQLite is going to choose, where it is to choose: `NEW` says -1 then.
+    fn log_next(&self) -> String {
+        if !has_integer_key(self.table) {
+            return String::new();
+        }
+        self.log_absent(
+            &self.keys(|k| {
+                format!("CASE WHEN NEW.{k} IS -1 THEN (SELECT coalesce(max({k}), 0) + 1 FROM {}) END", self.own)
+            }),
+        )
     }
 
     fn known(&self, key: &[String]) -> String {
@@ -359,6 +353,20 @@ impl Tracking<'_> {
     fn keys_named(&self, sql: impl Fn(&str) -> String) -> Vec<String> {
         self.table.key_columns().map(|column| sql(&column.name)).collect()
     }
+}
+
+/// A condition: an update changes a column that is in a unique index. `None` where an expression is, which may read any column.
+fn unique_changes(uniques: &[Unique]) -> Option<String> {
+    let terms = uniques.iter().flat_map(|unique| &unique.terms);
+    let changes: Option<Vec<String>> = terms
+        .map(|term| match term {
+            Term::Column(name, _) => Some(format!("NEW.{0} IS NOT OLD.{0}", quote(name))),
+            Term::Expression(..) => None,
+        })
+        .collect();
+    // A partial index may begin to hold for a row when a column of its condition changes.
+    let is_partial = uniques.iter().any(|unique| unique.filter.is_some());
+    changes.filter(|_| !is_partial).map(|changes| changes.join(" OR "))
 }
 
 /// The names of the columns that are not of the key.

@@ -25,12 +25,20 @@ const UPLOAD_BYTES_MAX: u64 = Limits::REQUEST.total_bytes_max / 2;
 /// How large a change may be: what a server takes in a frame, less its own few bytes.
 const CHANGE_BYTES_MAX: usize = Limits::REQUEST.frame_bytes_max - 1024;
 
+/// An upload that is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) end: UploadEnd,
+    /// Whether it was closed because it is large, and more is to follow.
+    pub(crate) is_partial: bool,
+}
+
 /// Cuts an upload, unless one is cut already; `None`: nothing has changed.
-pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Option<UploadEnd>, Error> {
+pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Option<Cut>, Error> {
     database.write("cutting an upload", |connection| {
         let state = State::read(connection)?;
-        if state.frozen.is_some() {
-            return Ok(state.frozen);
+        if let Some(end) = state.frozen {
+            return Ok(Some(Cut { end, is_partial: false }));
         }
         let rows = Rows { connection };
         wake(&rows, plan)?;
@@ -49,7 +57,7 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Option<
         }
         let end = UploadEnd { sequence, changes: writer.changes, digest: writer.digest.finish() };
         State::set_frozen(connection, Some(&end))?;
-        Ok(Some(end))
+        Ok(Some(Cut { end, is_partial: writer.bytes >= UPLOAD_BYTES_MAX }))
     })
 }
 

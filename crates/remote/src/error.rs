@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use headwater_protocol::DecodeError;
-use headwater_protocol::message::{Fault, ServerError};
+use headwater_protocol::client::{Cause, Failure};
+use headwater_protocol::message::Fault;
 
 /// Why an operation on a remote failed. Whatever the error, the file is as it was before the sync, after its upload, or after both.
 #[derive(Debug, thiserror::Error)]
@@ -82,9 +83,9 @@ pub enum Error {
         /// What does not fit.
         what: String,
     },
-    /// The server says why there is no more.
-    #[error("the server says {}: {}", .0.code.name(), .0.message)]
-    Server(ServerError),
+    /// The sync came to nothing, for a reason that lies at the server or on the way.
+    #[error(transparent)]
+    Failed(#[from] Failure),
     /// The server can't be reached, or the connection broke.
     #[error("no whole answer from {server}; nothing is lost: sync again")]
     Network {
@@ -133,7 +134,7 @@ impl Error {
             Error::Model(_) => "model",
             Error::Malformed(_) => "malformed_answer",
             Error::Unexpected { .. } => "unexpected_answer",
-            Error::Server(error) => error.code.name(),
+            Error::Failed(failure) => failure_code(failure),
             Error::Network { .. } => "network",
             Error::Http { .. } => "http",
             Error::Configuration { .. } => "configuration",
@@ -148,7 +149,7 @@ impl Error {
         match self {
             Error::Malformed(_) | Error::Unexpected { .. } => Fault::Server,
             Error::Http { status, .. } if *status >= 500 => Fault::Server,
-            Error::Server(error) => error.code.fault(),
+            Error::Failed(failure) => failure.fault(),
             Error::Network { .. } | Error::Busy { .. } | Error::DiskFull { .. } | Error::Cancelled => {
                 Fault::Circumstance
             }
@@ -159,7 +160,7 @@ impl Error {
     /// Whether the same sync may succeed later without anybody's doing.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Error::Server(error) => error.code.is_retryable(),
+            Error::Failed(failure) => failure.is_retryable(),
             Error::Http { status, .. } => matches!(status, 408 | 429 | 502..=504),
             Error::Network { .. } | Error::Busy { .. } | Error::Malformed(_) => true,
             _ => false,
@@ -169,7 +170,7 @@ impl Error {
     /// When the server wants the remote back; `None`: the remote's own choice.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Error::Server(error) if error.retry_after_ms > 0 => {
+            Error::Failed(Failure::GaveUp { cause: Cause::Server(error), .. }) if error.retry_after_ms > 0 => {
                 Some(Duration::from_millis(error.retry_after_ms.into()))
             }
             _ => None,
@@ -178,6 +179,14 @@ impl Error {
 
     pub(crate) fn damaged(what: impl Into<String>) -> Error {
         Error::Damaged { what: what.into() }
+    }
+}
+
+fn failure_code(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Refused(error) | Failure::GaveUp { cause: Cause::Server(error), .. } => error.code.name(),
+        Failure::GaveUp { cause: Cause::Answer(_) | Cause::Unreadable, .. } => "malformed_answer",
+        Failure::GaveUp { cause: Cause::Connection(_) | Cause::Silent, .. } => "network",
     }
 }
 

@@ -38,6 +38,7 @@ mod apply;
 mod cut;
 mod database;
 mod error;
+pub mod http;
 mod index_sql;
 mod local;
 mod plan;
@@ -48,9 +49,12 @@ mod rows;
 mod schema;
 mod stage;
 mod state;
+mod sync;
 #[cfg(test)]
 mod tests;
 
 pub use error::Error;
+pub use headwater_protocol::client::Config;
 pub use remote::{CreateOptions, Remote};
 pub use report::{Conflict, PendingChange, SetAside, Status, TableStatus};
+pub use sync::{Phase, Progress, SyncOptions, SyncReport, Times};

@@ -1,7 +1,7 @@
 //! Making and opening a remote.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use headwater_model::{Model, remote_sql};
 
@@ -12,11 +12,18 @@ use crate::schema;
 use crate::state::State;
 
 /// A remote: one SQLite file that syncs.
-#[derive(Debug)]
 pub struct Remote {
     pub(crate) path: PathBuf,
     pub(crate) database: Database,
     pub(crate) plan: Plan,
+    /// The token got for a password, and until when it is good. Never written to the file.
+    pub(crate) token: Option<(String, Instant)>,
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remote").field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 /// What a new remote is to be.
@@ -71,7 +78,7 @@ impl Remote {
             schema::create(connection, &plan)?;
             state.insert(connection)
         })?;
-        Ok(Remote { path, database, plan })
+        Ok(Remote { path, database, plan, token: None })
     }
 
     /// Opens a remote, and puts its change tracking in order where the application's own unique indexes are new.
@@ -96,7 +103,7 @@ impl Remote {
         let model = Model::from_json(&state.model).map_err(|error| Error::Model(error.to_string()))?;
         let mut plan = Plan::new(model);
         schema::refresh(&database, &mut plan)?;
-        Ok(Remote { path, database, plan })
+        Ok(Remote { path, database, plan, token: None })
     }
 
     /// The file.

@@ -1,5 +1,10 @@
 //! What a remote does with its file, step by step: real SQLite, real frames, no server.
 
+mod crash;
+mod history;
+mod pending;
+mod server;
 mod story;
 mod support;
 mod tracking;
+mod types;

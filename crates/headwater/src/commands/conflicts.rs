@@ -77,12 +77,13 @@ fn show(conflict: &ConflictRecord, output: &Output) -> Result<()> {
         "#{} {} {} {}: {} wins (user {}, remote {remote})",
         conflict.id, conflict.at, conflict.table, conflict.key, conflict.outcome, conflict.user
     )))?;
-    let images = [&conflict.old, &conflict.uploaded, &conflict.stored, &conflict.result].map(|i| image(i.as_deref()));
+    let images =
+        [&conflict.old, &conflict.uploaded, &conflict.stored, &conflict.result].map(|text| image(text.as_deref()));
     show_images(&["old", "uploaded", "stored", "result"], &images, output)
 }
 
-/// Images side by side, the columns in which they differ; all columns where one is missing.
-pub(crate) fn show_images(names: &[&str; 4], images: &[Value; 4], output: &Output) -> Result<()> {
+/// Images side by side, the columns in which they differ.
+pub(crate) fn show_images<const N: usize>(names: &[&str; N], images: &[Value; N], output: &Output) -> Result<()> {
     let columns: Vec<&String> = images.iter().filter_map(Value::as_object).flat_map(|image| image.keys()).collect();
     let mut seen = std::collections::HashSet::new();
     let cell = |image: &Value, column: &str| match image {
@@ -90,13 +91,12 @@ pub(crate) fn show_images(names: &[&str; 4], images: &[Value; 4], output: &Outpu
         image => image.get(column).map_or_else(String::new, short),
     };
     let rows = columns.into_iter().filter(|column| seen.insert(column.as_str())).filter_map(|column| {
-        let cells = [0, 1, 2, 3].map(|place| cell(&images[place], column));
-        let is_same = cells.iter().all(|cell| *cell == cells[0]);
-        let [old, uploaded, stored, result] = cells;
-        (!is_same).then_some([column.clone(), old, uploaded, stored, result])
+        let cells: Vec<String> = images.iter().map(|image| cell(image, column)).collect();
+        let is_same = cells.iter().all(|cell| Some(cell) == cells.first());
+        (!is_same).then(|| std::iter::once(column.clone()).chain(cells).collect())
     });
-    let [old, uploaded, stored, result] = *names;
-    output.table(["column", old, uploaded, stored, result], rows)
+    let head: Vec<&str> = std::iter::once("column").chain(names.iter().copied()).collect();
+    output.table(&head, rows)
 }
 
 /// A value as a cell has it: text without its quotes, and not all of a long one.

@@ -93,10 +93,10 @@ fn show(report: &Report, output: &Output) -> Result<()> {
     let cells = |t: &TableReport| {
         let counts = [t.remote_rows, t.consolidated_rows, t.missing, t.extra, t.different, t.pending].map(thousands);
         let [remote, consolidated, missing, extra, different, pending] = counts;
-        [t.table.clone(), remote, consolidated, missing, extra, different, pending]
+        vec![t.table.clone(), remote, consolidated, missing, extra, different, pending]
     };
     output.table(
-        ["table", "rows here", "rows there", "missing", "extra", "different", "of them pending"],
+        &["table", "rows here", "rows there", "missing", "extra", "different", "of them pending"],
         report.tables.iter().map(cells),
     )?;
     for table in report.tables.iter().filter(|table| !table.differences.is_empty()) {

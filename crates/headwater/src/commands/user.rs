@@ -140,8 +140,8 @@ fn list(config: &Config, output: &Output) -> Done {
             return output.line("there are no users yet; `headwater user add NAME` adds one");
         }
         let state = |is_disabled: bool| if is_disabled { "disabled" } else { "enabled" }.to_owned();
-        let rows = accounts.iter().map(|a| [a.user.clone(), state(a.disabled), a.created_at.clone()]);
-        output.table(["user", "state", "since"], rows)
+        let rows = accounts.iter().map(|a| vec![a.user.clone(), state(a.disabled), a.created_at.clone()]);
+        output.table(&["user", "state", "since"], rows)
     })?;
     Ok(Exit::Done)
 }

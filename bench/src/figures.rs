@@ -1,0 +1,293 @@
+//! What is measured, and against what.
+#![allow(clippy::print_stdout)]
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use headwater_consolidated::download::{self, DownloadRequest};
+use headwater_consolidated::rows::Echo;
+use headwater_model::remote_sql;
+use headwater_protocol::Kind;
+use headwater_protocol::frame::HEADER_BYTES;
+use headwater_protocol::message::Watermarks;
+use headwater_testkit::Postgres;
+use headwater_tests::{Central, World, read_model};
+use tokio::runtime::Runtime;
+use tokio_postgres::{Client, NoTls};
+
+use crate::{bare, purchase};
+
+/// Rows of one upload.
+const UPLOAD_ROWS: u64 = 1_000;
+/// Whose rows are downloaded, inserted by the bare loop, uploaded, updated with and without conflict detection.
+const DOWNLOADED: u32 = 1;
+const INSERTED: u32 = 2;
+const UPLOADED: u32 = 3;
+const DETECTED: u32 = 4;
+const UNDETECTED: u32 = 5;
+
+/// The database, the server and the clients of a run.
+pub struct Bench {
+    _postgres: Postgres,
+    url: String,
+    world: World,
+    /// The same tables by a model that detects no conflicts.
+    without_detection: World,
+    runtime: Runtime,
+    client: Client,
+    repetitions: usize,
+}
+
+impl Bench {
+    /// Starts all of it.
+    pub fn start(repetitions: usize) -> Result<Bench> {
+        let postgres =
+            Postgres::builder().fsync(true).set("shared_buffers", "1GB").set("max_wal_size", "8GB").start()?;
+        let url = postgres.create_database()?;
+        let runtime = Runtime::new()?;
+        let (client, connection) = runtime.block_on(tokio_postgres::connect(&url, NoTls))?;
+        runtime.spawn(connection);
+        runtime.block_on(client.batch_execute(purchase::TABLES))?;
+        for (user, employee) in
+            [("down", DOWNLOADED), ("up", UPLOADED), ("detected", DETECTED), ("undetected", UNDETECTED)]
+        {
+            runtime.block_on(client.execute("INSERT INTO member VALUES ($1, $2)", &[&user, &(employee as i32)]))?;
+        }
+        let world = serve(&url, purchase::MODEL)?;
+        let without = purchase::MODEL
+            .replace("consolidated_wins", "off")
+            .replace("\"purchase\"\nversion", "\"purchase_off\"\nversion");
+        let without_detection = serve(&url, &without)?;
+        Ok(Bench { _postgres: postgres, url, world, without_detection, runtime, client, repetitions })
+    }
+
+    /// Fills the tracked table with the rows that are downloaded, in transactions of ten thousand.
+    pub fn fill(&self, rows: u64) -> Result<()> {
+        self.insert(DOWNLOADED, rows)?;
+        self.runtime.block_on(self.client.batch_execute("VACUUM ANALYZE purchase"))?;
+        Ok(())
+    }
+
+    fn insert(&self, employee: u32, rows: u64) -> Result<()> {
+        for first in (1..=rows).step_by(10_000) {
+            let some = (rows - first + 1).min(10_000);
+            let sql = format!("INSERT INTO purchase {}", purchase::rows_sql(employee, first, some));
+            self.runtime.block_on(self.client.batch_execute(&sql))?;
+        }
+        Ok(())
+    }
+
+    /// The side table with its indexes against the table with its index.
+    pub fn tracking_space(&self) -> Result<()> {
+        let sql = "SELECT pg_total_relation_size('purchase'), (SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c \
+                   JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'headwater' AND c.relkind = 'r' AND c.relname LIKE 'side%')";
+        let row = self.runtime.block_on(self.client.query_one(sql, &[]))?;
+        let (table, side): (i64, i64) = (row.get(0), row.get(1));
+        ensure!(side > 0, "no side table was found");
+        println!("rate sync.table_bytes {table}");
+        println!("rate sync.side_table_bytes {side}");
+        figure("sync.tracking_space", side as f64 / table as f64);
+        Ok(())
+    }
+
+    /// Bytes of frames a row before compression, headers and all.
+    pub fn wire_bytes(&self) -> Result<()> {
+        let backend = self.world.central.backend()?;
+        let mut connection = backend.connect()?;
+        let (mut bytes, mut rows_frames) = (0, 0);
+        let request = DownloadRequest {
+            plan: &self.world.plan,
+            user: "down",
+            remote_id: [0; 16],
+            watermarks: &Watermarks::default(),
+            restart: false,
+            own: &[],
+            echo: &Echo::default(),
+            conflicted: &[],
+            refresh: &[],
+        };
+        let summary = download::write(&mut *connection, &request, &mut |frame| {
+            rows_frames += u64::from(frame.kind == Kind::Rows);
+            bytes += frame.payload(1 << 30)?.len() + HEADER_BYTES;
+            Ok(())
+        })?;
+        ensure!(summary.rows > 0 && rows_frames > 0, "no rows were downloaded");
+        println!("rate sync.wire_bytes_compressed {:.1}", summary.wire_bytes as f64 / summary.rows as f64);
+        figure("sync.wire_bytes", bytes as f64 / summary.rows as f64);
+        Ok(())
+    }
+
+    /// A first download into a remote against the bare loop; the remote's file against plain ones of the same rows.
+    pub fn download(&self) -> Result<()> {
+        let layout = remote_sql::create_table(&self.world.plan.model, &self.world.plan.tables[0].table);
+        let (mut bare_times, mut times, mut rows) = (Vec::new(), Vec::new(), 0);
+        for repetition in 0..self.repetitions {
+            let file = self.world.folder.path().join("bare.db");
+            let (time, count) = self.runtime.block_on(bare::download(&self.client, DOWNLOADED, &layout, &file))?;
+            bare_times.push(time);
+            rows = count;
+            let name = format!("down{repetition}");
+            let mut remote = self.world.remote(&name, "down")?;
+            let begin = Instant::now();
+            let report = self.world.sync(&mut remote)?;
+            drop(remote);
+            checkpoint(&self.world.path(&name))?;
+            times.push(begin.elapsed());
+            ensure!(report.rows_down == rows, "{} rows came down, expected {rows}", report.rows_down);
+            eprintln!("download {repetition}: bare {time:?}, headwater {:?}: {:?}", times[repetition], report.times);
+            if repetition + 1 == self.repetitions {
+                self.remote_space(&self.world.path(&name), &file)?;
+            }
+            remove(&file)?;
+            remove(&self.world.path(&name))?;
+        }
+        println!("rate sync.bare_download_rows_per_s {:.0}", rate(rows, &bare_times));
+        println!("rate sync.download_rows_per_s {:.0}", rate(rows, &times));
+        figure("sync.download_vs_bare", seconds(&bare_times) / seconds(&times));
+        Ok(())
+    }
+
+    fn remote_space(&self, remote: &Path, same_layout: &Path) -> Result<()> {
+        let plain = self.world.folder.path().join("plain.db");
+        self.runtime.block_on(bare::download(&self.client, DOWNLOADED, purchase::SQLITE_TABLE, &plain))?;
+        let size = |path: &Path| -> Result<f64> { Ok(std::fs::metadata(path)?.len() as f64) };
+        println!("rate sync.remote_bytes {}", size(remote)?);
+        println!("rate sync.remote_space_against_rowid_table {:.3}", size(remote)? / size(&plain)?);
+        figure("sync.remote_space", size(remote)? / size(same_layout)?);
+        remove(&plain)
+    }
+
+    /// Uploads of a thousand inserts against a bare loop of the same transactions into the same tracked table.
+    pub fn upload(&self, uploads: u64) -> Result<()> {
+        self.runtime.block_on(self.client.batch_execute("CREATE TABLE untracked (LIKE purchase INCLUDING ALL)"))?;
+        let each = (uploads / self.repetitions as u64).max(1);
+        let mut remote = self.world.remote("up", "up")?;
+        self.world.sync(&mut remote)?;
+        let (mut bare_times, mut untracked_times, mut times) = (Vec::new(), Vec::new(), Vec::new());
+        for repetition in 0..self.repetitions as u64 {
+            let first = repetition * each * UPLOAD_ROWS + 1;
+            let inserted = |table, employee| bare::upload(&self.client, table, employee, first, each, UPLOAD_ROWS);
+            bare_times.push(self.runtime.block_on(inserted("purchase", INSERTED))?);
+            untracked_times.push(self.runtime.block_on(inserted("untracked", INSERTED))?);
+            let mut time = Duration::ZERO;
+            for upload in 0..each {
+                self.write_purchases(first + upload * UPLOAD_ROWS)?;
+                let begin = Instant::now();
+                let report = self.world.sync(&mut remote)?;
+                time += begin.elapsed();
+                ensure!(
+                    report.changes_up == UPLOAD_ROWS && report.refused + report.conflicts == 0,
+                    "an upload went wrong: {report:?}"
+                );
+                if upload == 0 {
+                    eprintln!("upload {repetition}: {:?}", report.times);
+                }
+            }
+            times.push(time);
+            eprintln!("upload {repetition}: bare {:?}, headwater {time:?}", bare_times[repetition as usize]);
+        }
+        let rows = each * UPLOAD_ROWS;
+        println!("rate sync.bare_upload_rows_per_s {:.0}", rate(rows, &bare_times));
+        println!("rate sync.bare_untracked_rows_per_s {:.0}", rate(rows, &untracked_times));
+        println!("rate sync.upload_rows_per_s {:.0}", rate(rows, &times));
+        figure("sync.upload_vs_bare", seconds(&bare_times) / seconds(&times));
+        Ok(())
+    }
+
+    /// What the application does at the remote; not timed.
+    fn write_purchases(&self, first: u64) -> Result<()> {
+        let mut sqlite = bare::open(&self.world.path("up"))?;
+        let transaction = sqlite.transaction()?;
+        {
+            let mut insert =
+                transaction.prepare("INSERT INTO purchase VALUES (?1, ?2, ?3, ?4, '2005-01-01 00:00:01', ?5)")?;
+            for number in first..first + UPLOAD_ROWS {
+                let cost = format!("{}.120000", 123_456_789 + number);
+                insert.execute((UPLOADED, number as i64, (number % 1000) as i64, cost, bare::note(number as i32)))?;
+            }
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+
+    /// The same updates with conflict detection (none occurs) and with the rule `off`.
+    pub fn conflict_cost(&self, updates: u64) -> Result<()> {
+        self.insert(DETECTED, updates)?;
+        self.insert(UNDETECTED, updates)?;
+        let mut with = self.world.remote("detected", "detected")?;
+        let mut without = self.without_detection.remote("undetected", "undetected")?;
+        self.world.sync(&mut with)?;
+        self.without_detection.sync(&mut without)?;
+        let (mut with_times, mut without_times) = (Vec::new(), Vec::new());
+        let update = "UPDATE purchase SET cost = printf('%d.120000', CAST(cost AS INTEGER) + 1)";
+        for repetition in 0..=self.repetitions {
+            self.world.edit("detected", update)?;
+            self.without_detection.edit("undetected", update)?;
+            let begin = Instant::now();
+            let report = self.world.sync(&mut with)?;
+            let with_time = begin.elapsed();
+            ensure!(
+                report.changes_up == updates && report.conflicts + report.refused == 0,
+                "an update went wrong: {report:?}"
+            );
+            let begin = Instant::now();
+            let report = self.without_detection.sync(&mut without)?;
+            let without_time = begin.elapsed();
+            ensure!(
+                report.changes_up == updates && report.conflicts + report.refused == 0,
+                "an update went wrong: {report:?}"
+            );
+            // The first turn warms caches and prepares statements.
+            if repetition > 0 {
+                with_times.push(with_time);
+                without_times.push(without_time);
+            }
+        }
+        println!("rate sync.updates_rows_per_s {:.0}", rate(updates, &with_times));
+        println!("rate sync.updates_off_rows_per_s {:.0}", rate(updates, &without_times));
+        figure("sync.conflict_cost", seconds(&with_times) / seconds(&without_times));
+        Ok(())
+    }
+
+    /// Where the database is, for profiling.
+    #[allow(dead_code)]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+}
+
+fn serve(url: &str, model: &str) -> Result<World> {
+    let users = ["down", "up", "detected", "undetected"];
+    let mut world = World::over(Central::Postgres(url.to_owned()), tempfile::tempdir()?, read_model(model)?, &users)?;
+    world.start_server()?;
+    Ok(world)
+}
+
+fn figure(name: &str, value: f64) {
+    println!("figure {name} {value:.3}");
+}
+
+fn seconds(times: &[Duration]) -> f64 {
+    let mut times: Vec<Duration> = times.to_vec();
+    times.sort_unstable();
+    times.get(times.len() / 2).map_or(f64::NAN, Duration::as_secs_f64)
+}
+
+fn rate(rows: u64, times: &[Duration]) -> f64 {
+    rows as f64 / seconds(times)
+}
+
+fn checkpoint(path: &Path) -> Result<()> {
+    bare::open(path)?.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").context("checkpointing")
+}
+
+fn remove(path: &Path) -> Result<()> {
+    for suffix in ["", "-wal", "-shm"] {
+        let file = PathBuf::from(format!("{}{suffix}", path.display()));
+        if file.exists() {
+            std::fs::remove_file(file)?;
+        }
+    }
+    Ok(())
+}

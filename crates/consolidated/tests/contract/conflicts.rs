@@ -1,0 +1,195 @@
+//! Conflicts by every rule, through the database (the pure rules are tested beside `judge`).
+
+use headwater_consolidated::Plan;
+use headwater_consolidated::system::{ConflictQuery, conflicts};
+use headwater_protocol::Row;
+use headwater_protocol::message::{ConflictEnd, Outcome};
+
+use super::database::Database;
+use super::replica::{Replica, Synced};
+use super::values::customer;
+
+const RULES: [&str; 6] =
+    ["off", "consolidated_wins", "remote_wins", "newer_wins(changed)", "merge(consolidated)", "merge(remote)"];
+
+const CONSOLIDATED: Option<ConflictEnd> = Some(ConflictEnd::Consolidated);
+const REMOTE: Option<ConflictEnd> = Some(ConflictEnd::Remote);
+const MERGED: Option<ConflictEnd> = Some(ConflictEnd::Merged);
+
+/// The standard tables with another rule for `customer`. The database must be fresh, so rules share one and are re-read.
+fn with_rule(database: &Database, rule: &str) -> Plan {
+    if database.connect().catalogue().expect("a catalogue").tables.is_empty() {
+        database.standard();
+    }
+    let model =
+        super::database::MODEL.replacen("conflict = \"consolidated_wins\"", &format!("conflict = \"{rule}\""), 1);
+    database.application("DELETE FROM customer");
+    super::database::plan(&model)
+}
+
+/// What became of the first change, what is stored now, and that the remote has been sent that.
+fn ended(database: &Database, plan: &Plan, remote: &mut Replica, synced: &Synced) -> (Option<ConflictEnd>, Vec<Row>) {
+    let end = synced.outcomes().first().map(|(_, outcome)| match outcome {
+        Outcome::Conflict(end) => *end,
+        Outcome::Refused(refusal) => panic!("{refusal:?}"),
+    });
+    assert_eq!(synced.uploaded.as_ref().map(|u| u.counts.conflicts), Some(u64::from(end.is_some())));
+    remote.assert_equals_fresh(database, plan);
+    (end, remote.table(plan, "customer"))
+}
+
+pub fn each_rule_ends_an_update_against_an_update(database: &Database) {
+    // The remote changes name and changed; here code and changed.
+    let (mine, theirs) = (customer(1, "a", "Remote", 5), customer(1, "b", "Ada", 9));
+    let expected = [
+        (None, mine.clone()),
+        (CONSOLIDATED, theirs.clone()),
+        (REMOTE, mine.clone()),
+        (CONSOLIDATED, theirs.clone()),
+        (MERGED, customer(1, "b", "Remote", 9)),
+        (MERGED, customer(1, "b", "Remote", 5)),
+    ];
+    for (rule, (end, row)) in RULES.iter().zip(expected) {
+        let plan = with_rule(database, rule);
+        database.application("INSERT INTO customer VALUES (1, 'a', 'Ada', 1)");
+        let mut remote = Replica::synced(database, &plan, "anna");
+        database.application("UPDATE customer SET code = 'b', changed = 9");
+        remote.update(&plan, "customer", mine.clone());
+        let synced = remote.sync(database, &plan);
+        assert_eq!(ended(database, &plan, &mut remote, &synced), (end, vec![row]), "{rule}");
+    }
+    // Later than what is stored, the remote's wins.
+    let plan = with_rule(database, "newer_wins(changed)");
+    database.application("INSERT INTO customer VALUES (1, 'a', 'Ada', NULL)");
+    let mut remote = Replica::synced(database, &plan, "anna");
+    database.application("UPDATE customer SET name = 'Eve'");
+    remote.update(&plan, "customer", mine.clone());
+    let synced = remote.sync(database, &plan);
+    assert_eq!(ended(database, &plan, &mut remote, &synced), (REMOTE, vec![mine]), "NULL is least");
+}
+
+pub fn each_rule_ends_an_insert_of_an_existing_key(database: &Database) {
+    let (mine, theirs) = (customer(1, "r", "Remote", 5), customer(1, "c", "Central", 3));
+    let expected = [
+        (None, &mine),
+        (CONSOLIDATED, &theirs),
+        (REMOTE, &mine),
+        (REMOTE, &mine),
+        (CONSOLIDATED, &theirs),
+        (REMOTE, &mine),
+    ];
+    for (rule, (end, row)) in RULES.iter().zip(expected) {
+        let plan = with_rule(database, rule);
+        let mut remote = Replica::synced(database, &plan, "anna");
+        database.application("INSERT INTO customer VALUES (1, 'c', 'Central', 3)");
+        remote.insert(&plan, "customer", mine.clone());
+        let synced = remote.sync(database, &plan);
+        assert_eq!(ended(database, &plan, &mut remote, &synced), (end, vec![row.clone()]), "{rule}");
+    }
+}
+
+pub fn each_rule_ends_updates_against_deletions(database: &Database) {
+    let mine = customer(1, "a", "Remote", 5);
+    let expected =
+        [(None, true), (CONSOLIDATED, false), (REMOTE, true), (REMOTE, true), (REMOTE, true), (REMOTE, true)];
+    for (rule, (end, survives)) in RULES.iter().zip(expected) {
+        let plan = with_rule(database, rule);
+        database.application("INSERT INTO customer VALUES (1, 'a', 'Ada', 1)");
+        let mut remote = Replica::synced(database, &plan, "anna");
+        database.application("DELETE FROM customer");
+        remote.update(&plan, "customer", mine.clone());
+        let synced = remote.sync(database, &plan);
+        let rows = if survives { vec![mine.clone()] } else { vec![] };
+        assert_eq!(ended(database, &plan, &mut remote, &synced), (end, rows), "update of a deleted row, {rule}");
+    }
+    let theirs = customer(1, "a", "Central", 1);
+    let expected = [
+        (None, false),
+        (CONSOLIDATED, true),
+        (REMOTE, false),
+        (CONSOLIDATED, true),
+        (CONSOLIDATED, true),
+        (CONSOLIDATED, true),
+    ];
+    for (rule, (end, survives)) in RULES.iter().zip(expected) {
+        let plan = with_rule(database, rule);
+        database.application("INSERT INTO customer VALUES (1, 'a', 'Ada', 1)");
+        let mut remote = Replica::synced(database, &plan, "anna");
+        database.application("UPDATE customer SET name = 'Central'");
+        remote.delete(&plan, "customer", &customer(1, "a", "Ada", 1));
+        let synced = remote.sync(database, &plan);
+        let rows = if survives { vec![theirs.clone()] } else { vec![] };
+        assert_eq!(ended(database, &plan, &mut remote, &synced), (end, rows), "deletion of a changed row, {rule}");
+    }
+}
+
+pub fn a_change_whose_result_is_there_is_no_conflict(database: &Database) {
+    let plan = with_rule(database, "remote_wins");
+    database.application("INSERT INTO customer VALUES (1, 'a', 'Ada', 1), (2, 'b', 'Bob', 1)");
+    let mut remote = Replica::synced(database, &plan, "anna");
+    database.application(
+        "UPDATE customer SET name = 'Same' WHERE id = 1; DELETE FROM customer WHERE id = 2; \
+         INSERT INTO customer VALUES (3, 'c', 'Cid', 1)",
+    );
+    remote.update(&plan, "customer", customer(1, "a", "Same", 1));
+    remote.delete(&plan, "customer", &customer(2, "b", "Bob", 1));
+    remote.insert(&plan, "customer", customer(3, "c", "Cid", 1));
+    let synced = remote.sync(database, &plan);
+    assert!(synced.outcomes().is_empty(), "{:?}", synced.outcomes());
+    remote.assert_equals_fresh(database, &plan);
+}
+
+pub fn conflicts_are_on_record(database: &Database) {
+    let plan = with_rule(database, "merge(remote)");
+    database.application("INSERT INTO customer VALUES (1, 'a', 'Ada', 1), (2, 'b', NULL, 1)");
+    let mut remote = Replica::synced(database, &plan, "anna");
+    database.application("UPDATE customer SET code = 'z' WHERE id = 1; DELETE FROM customer WHERE id = 2");
+    remote.update(&plan, "customer", customer(1, "a", "Eve", 1));
+    remote.update(&plan, "customer", customer(2, "b", "Bob", 1));
+    // More than one statement's worth, to be found by page.
+    for id in 10..60 {
+        database.application(&format!("INSERT INTO customer VALUES ({id}, 'c{id}', 'theirs', 1)"));
+        remote.insert(&plan, "customer", customer(id, &format!("c{id}"), "mine", 1));
+    }
+    let synced = remote.sync(database, &plan);
+    assert_eq!(synced.uploaded.as_ref().map(|uploaded| uploaded.counts.conflicts), Some(52));
+    let mut connection = database.connect();
+    let all = ConflictQuery { limit: 1_000, ..ConflictQuery::default() };
+    let mut records = conflicts(&mut *connection, &all).expect("listed");
+    records.sort_by_key(|record| std::cmp::Reverse(record.id));
+    assert_eq!(records.len(), 52);
+    let record = records.iter().find(|record| record.key == r#"{"id":1}"#).expect("the first");
+    assert_eq!(record.old.as_deref(), Some(r#"{"changed":1,"code":"a","id":1,"name":"Ada"}"#));
+    assert_eq!(record.uploaded.as_deref(), Some(r#"{"changed":1,"code":"a","id":1,"name":"Eve"}"#));
+    assert_eq!(record.stored.as_deref(), Some(r#"{"changed":1,"code":"z","id":1,"name":"Ada"}"#));
+    assert_eq!(record.result.as_deref(), Some(r#"{"changed":1,"code":"z","id":1,"name":"Eve"}"#));
+    assert_eq!((record.outcome.as_str(), record.table.as_str(), record.user.as_str()), ("merged", "customer", "anna"));
+    assert_eq!(record.remote_id, remote.id);
+    let record = records.iter().find(|record| record.key == r#"{"id":2}"#).expect("the second");
+    assert_eq!((record.stored.as_ref(), record.outcome.as_str()), (None, "remote"));
+    let page = ConflictQuery { before: Some(records[9].id), limit: 5, ..all.clone() };
+    let page = conflicts(&mut *connection, &page).expect("listed");
+    assert_eq!(
+        page.iter().map(|record| record.id).collect::<Vec<_>>(),
+        records[10..15].iter().map(|r| r.id).collect::<Vec<_>>()
+    );
+    let none = ConflictQuery { table: Some("orders".into()), ..all.clone() };
+    assert!(conflicts(&mut *connection, &none).expect("listed").is_empty());
+    let none = ConflictQuery { remote_id: Some([0; 16]), ..all };
+    assert!(conflicts(&mut *connection, &none).expect("listed").is_empty());
+}
+
+pub fn newer_wins_in_every_order_of_arrival(database: &Database) {
+    let plan = with_rule(database, "newer_wins(changed)");
+    // Two at the same time: the greater image wins.
+    let images = [customer(1, "a", "one", 7), customer(1, "a", "two", 7), customer(1, "a", "old", 3)];
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        database.application("DELETE FROM customer; INSERT INTO customer VALUES (1, 'a', 'Ada', 1)");
+        let mut remotes: Vec<Replica> = images.iter().map(|_| Replica::synced(database, &plan, "anna")).collect();
+        for place in order {
+            remotes[place].update(&plan, "customer", images[place].clone());
+            remotes[place].sync(database, &plan);
+        }
+        assert_eq!(Replica::synced(database, &plan, "anna").table(&plan, "customer"), [images[1].clone()], "{order:?}");
+    }
+}

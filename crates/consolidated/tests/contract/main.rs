@@ -1,0 +1,75 @@
+//! What every backend must do: one suite, run against each.
+//!
+//! A test is a function over [`Database`], which is a SQLite file or a database of a throw-away PostgreSQL; it is listed once, below.
+//! [`replica::Replica`] plays the remote: it keeps rows in memory and syncs through the engines as the server does, so that a test
+//! reads as a story.
+
+mod conflicts;
+mod database;
+mod exactly_once;
+mod partitions;
+mod refusals;
+mod replica;
+mod system;
+mod tracking;
+mod types;
+mod values;
+mod watermarks;
+
+use database::Database;
+
+macro_rules! contract {
+    ($($module:ident::$test:ident),* $(,)?) => {
+        mod sqlite {
+            use super::*;
+            $(#[test] fn $test() { $module::$test(&Database::sqlite()); })*
+        }
+        mod postgres {
+            use super::*;
+            $(#[test] fn $test() { $module::$test(&Database::postgres()); })*
+        }
+    };
+}
+
+contract! {
+    tracking::what_an_application_writes_reaches_a_remote,
+    tracking::upserts_cascades_and_key_changes_are_tracked,
+    tracking::statements_of_the_dialect_are_tracked,
+    tracking::an_upsert_that_does_nothing_deletes_nothing,
+    tracking::broken_tracking_is_noticed_and_mended,
+    tracking::tracking_again_changes_nothing,
+    tracking::untracked_tables_are_left_as_they_were,
+    partitions::a_row_that_moves_between_held_partitions_is_never_deleted,
+    partitions::a_row_that_leaves_is_deleted_at_the_remote,
+    partitions::a_row_without_a_partition_is_sent_to_nobody,
+    partitions::joining_and_leaving_partitions,
+    partitions::memberships_are_read_in_the_downloads_snapshot,
+    watermarks::what_was_seen_is_not_sent_again,
+    watermarks::a_transaction_that_commits_late_is_not_missed,
+    watermarks::watermarks_of_another_database_are_refused,
+    watermarks::own_changes_are_not_sent_back_unless_the_database_changed_them,
+    conflicts::each_rule_ends_an_update_against_an_update,
+    conflicts::each_rule_ends_an_insert_of_an_existing_key,
+    conflicts::each_rule_ends_updates_against_deletions,
+    conflicts::a_change_whose_result_is_there_is_no_conflict,
+    conflicts::conflicts_are_on_record,
+    conflicts::newer_wins_in_every_order_of_arrival,
+    exactly_once::a_repeated_upload_gets_the_same_receipt,
+    exactly_once::a_copy_and_a_lost_upload_are_told_apart,
+    exactly_once::a_second_sync_of_a_remote_is_told_to_come_back,
+    exactly_once::an_insert_that_loses_a_race_is_judged,
+    exactly_once::a_malformed_upload_changes_nothing,
+    refusals::one_refused_row_does_not_hold_up_the_rest,
+    refusals::each_kind_of_refusal_has_its_code,
+    refusals::rows_outside_the_partitions_are_refused_and_nothing_is_told,
+    refusals::rows_swallowed_by_a_trigger_are_refused,
+    refusals::unique_values_can_change_places,
+    refusals::rows_may_refer_to_one_another_in_any_order,
+    refusals::a_constraint_checked_at_the_end_finds_its_culprit,
+    refusals::deletions_go_from_children_to_parents,
+    types::values_come_back_exactly,
+    types::random_rows_come_back_exactly,
+    system::a_remote_is_bound_to_its_secret,
+    system::accounts_and_notes,
+    system::check_and_init_see_what_is_there,
+}

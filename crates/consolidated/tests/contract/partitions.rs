@@ -1,0 +1,110 @@
+//! Which rows a remote holds.
+
+use headwater_protocol::message::PartitionAction;
+
+use super::database::Database;
+use super::replica::Replica;
+use super::values::order;
+
+pub fn a_row_that_moves_between_held_partitions_is_never_deleted(database: &Database) {
+    let plan = database.standard();
+    database.application("INSERT INTO orders VALUES (1, 'north', 'x')");
+    let mut anna = Replica::synced(database, &plan, "anna");
+    let mut ben = Replica::synced(database, &plan, "ben");
+    database.application("UPDATE orders SET region = 'south'");
+    let synced = anna.sync(database, &plan);
+    assert_eq!(
+        (synced.upserts.len(), synced.deletes.len()),
+        (1, 0),
+        "it lives on in another partition that anna holds"
+    );
+    assert_eq!(anna.table(&plan, "orders"), [order(1, "south", "x")]);
+    let synced = ben.sync(database, &plan);
+    assert_eq!((synced.upserts.len(), synced.deletes.len()), (0, 1), "ben holds only north");
+    database.application("UPDATE orders SET region = 'north', note = 'back'");
+    anna.sync(database, &plan);
+    ben.sync(database, &plan);
+    anna.assert_equals_fresh(database, &plan);
+    ben.assert_equals_fresh(database, &plan);
+    assert_eq!(ben.table(&plan, "orders"), [order(1, "north", "back")]);
+}
+
+pub fn a_row_that_leaves_is_deleted_at_the_remote(database: &Database) {
+    let plan = database.standard();
+    database.application("INSERT INTO orders VALUES (1, 'north', 'x'), (2, 'north', 'y'), (3, 'east', 'z')");
+    let mut ben = Replica::synced(database, &plan, "ben");
+    assert_eq!(ben.table(&plan, "orders").len(), 2);
+    database
+        .application("UPDATE orders SET region = 'east' WHERE id = 1; UPDATE orders SET region = 'north' WHERE id = 3");
+    let synced = ben.sync(database, &plan);
+    assert_eq!((synced.upserts.len(), synced.deletes.len()), (1, 1));
+    database.application("UPDATE orders SET region = 'east', id = 20 WHERE id = 2; DELETE FROM orders WHERE id = 1");
+    ben.sync(database, &plan);
+    ben.assert_equals_fresh(database, &plan);
+    assert_eq!(ben.table(&plan, "orders"), [order(3, "north", "z")]);
+}
+
+pub fn a_row_without_a_partition_is_sent_to_nobody(database: &Database) {
+    let plan = database.standard();
+    database.application("INSERT INTO orders VALUES (1, NULL, 'x'), (2, 'north', 'y')");
+    let mut ben = Replica::synced(database, &plan, "ben");
+    assert_eq!(ben.table(&plan, "orders"), [order(2, "north", "y")]);
+    database
+        .application("UPDATE orders SET region = NULL WHERE id = 2; UPDATE orders SET region = 'north' WHERE id = 1");
+    let synced = ben.sync(database, &plan);
+    assert_eq!((synced.upserts.len(), synced.deletes.len()), (1, 1));
+    assert_eq!(ben.table(&plan, "orders"), [order(1, "north", "x")]);
+}
+
+pub fn joining_and_leaving_partitions(database: &Database) {
+    let plan = database.standard();
+    database.application(
+        "INSERT INTO orders VALUES (1, 'north', 'x'), (2, 'south', 'y'), (3, 'west', 'z'); \
+         INSERT INTO line VALUES (1, 1, 'north', '1'), (3, 1, 'west', '3')",
+    );
+    let mut ben = Replica::synced(database, &plan, "ben");
+    database.application("DELETE FROM member WHERE user_name = 'ben'; INSERT INTO member VALUES ('ben', 'west')");
+    let synced = ben.sync(database, &plan);
+    let marks: Vec<(u32, PartitionAction)> = synced.marks.iter().map(|mark| (mark.table, mark.action)).collect();
+    let of = |name: &str| super::replica::find(&plan, name).number;
+    for table in [of("orders"), of("line")] {
+        assert!(marks.contains(&(table, PartitionAction::Left)) && marks.contains(&(table, PartitionAction::Whole)));
+    }
+    assert_eq!(marks.len(), 4, "tables without partitions are as they were: {marks:?}");
+    assert_eq!((synced.summary.partitions_left, synced.summary.partitions_whole), (2, 2));
+    ben.assert_equals_fresh(database, &plan);
+    assert_eq!(ben.table(&plan, "orders"), [order(3, "west", "z")]);
+    // A row that came into the new partition out of one that was left.
+    database.application(
+        "INSERT INTO member VALUES ('ben', 'south'); UPDATE orders SET region = 'south' WHERE id = 3; \
+         DELETE FROM member WHERE region = 'west'",
+    );
+    ben.sync(database, &plan);
+    ben.assert_equals_fresh(database, &plan);
+    assert_eq!(ben.table(&plan, "orders"), [order(2, "south", "y"), order(3, "south", "z")]);
+    database.application("DELETE FROM member");
+    ben.sync(database, &plan);
+    assert!(ben.table(&plan, "orders").is_empty() && ben.table(&plan, "line").is_empty());
+}
+
+/// A membership that is not committed yet is none.
+pub fn memberships_are_read_in_the_downloads_snapshot(database: &Database) {
+    let plan = database.standard();
+    database.application("INSERT INTO orders VALUES (1, 'south', 'x')");
+    let mut ben = Replica::synced(database, &plan, "ben");
+    let mut application = database.connect();
+    application.batch("BEGIN").expect("begun");
+    application.batch("INSERT INTO member VALUES ('ben', 'south')").expect("inserted");
+    // Only the download: SQLite has one writer, and greeting writes.
+    let welcome = headwater_protocol::message::Welcome {
+        incarnation: ben.incarnation,
+        note: ben.note,
+        restart: false,
+        upload_sequence: 0,
+    };
+    let synced = ben.download(&mut *database.connect(), &plan, &welcome, None).expect("downloaded");
+    assert!(synced.marks.is_empty());
+    application.batch("COMMIT").expect("committed");
+    ben.sync(database, &plan);
+    assert_eq!(ben.table(&plan, "orders"), [order(1, "south", "x")]);
+}

@@ -1,0 +1,302 @@
+//! A remote in memory: rows, watermarks and numbers as a remote keeps them, without a file and without conflicts of its own.
+
+use std::collections::BTreeMap;
+
+use headwater_consolidated::download::{self, DownloadRequest, DownloadSummary};
+use headwater_consolidated::rows::Echo;
+use headwater_consolidated::system::{Greeting, greet};
+use headwater_consolidated::upload::{self, UploadLimits, UploadRequest, Uploaded, Verdict};
+use headwater_consolidated::{Connection, Error, Plan, TablePlan};
+use headwater_protocol::message::{
+    Change, Hello, Outcome, PartitionAction, PartitionMark, RowOp, RowsReader, TableHeader, UploadEnd, Watermarks,
+    Welcome,
+};
+use headwater_protocol::row::{put_row, read_row};
+use headwater_protocol::upload::Digest;
+use headwater_protocol::{Frame, Kind, Row};
+
+use super::database::Database;
+
+const LIMIT: usize = 64 << 20;
+
+/// A remote in memory.
+#[derive(Clone)]
+pub struct Replica {
+    pub id: [u8; 16],
+    pub secret: [u8; 32],
+    pub user: String,
+    pub incarnation: [u8; 16],
+    pub note: [u8; 16],
+    pub acknowledged: u64,
+    pub watermarks: Watermarks,
+    /// By table number and the bytes of the key.
+    pub rows: BTreeMap<(u32, Vec<u8>), Row>,
+    pub pending: Vec<(u32, Change)>,
+    pub batch_rows: usize,
+}
+
+/// What one sync brought.
+#[derive(Debug, Default)]
+pub struct Synced {
+    pub upserts: Vec<(u32, Row)>,
+    pub deletes: Vec<(u32, Row)>,
+    pub marks: Vec<PartitionMark>,
+    pub summary: DownloadSummary,
+    pub uploaded: Option<Uploaded>,
+}
+
+impl Synced {
+    /// How many rows and deletions came.
+    pub fn count(&self) -> usize {
+        self.upserts.len() + self.deletes.len()
+    }
+
+    /// The outcomes of the upload.
+    pub fn outcomes(&self) -> &[(u64, Outcome)] {
+        self.uploaded.as_ref().map_or(&[], |uploaded| &uploaded.receipt.outcomes)
+    }
+
+    /// The names of the refusals, by ordinal.
+    pub fn refusals(&self) -> Vec<(u64, &'static str)> {
+        let name = |(ordinal, outcome): &(u64, Outcome)| match outcome {
+            Outcome::Refused(refusal) => Some((*ordinal, refusal.code.name())),
+            Outcome::Conflict(_) => None,
+        };
+        self.outcomes().iter().filter_map(name).collect()
+    }
+}
+
+impl Replica {
+    pub fn new(user: &str) -> Replica {
+        let id = *uuid::Uuid::new_v4().as_bytes();
+        let mut secret = [7; 32];
+        secret[..16].copy_from_slice(&id);
+        Replica {
+            id,
+            secret,
+            user: user.to_owned(),
+            incarnation: [0; 16],
+            note: [0; 16],
+            acknowledged: 0,
+            watermarks: Watermarks::default(),
+            rows: BTreeMap::new(),
+            pending: Vec::new(),
+            batch_rows: UploadLimits::default().batch_rows,
+        }
+    }
+
+    /// A replica that has synced once.
+    pub fn synced(database: &Database, plan: &Plan, user: &str) -> Replica {
+        let mut replica = Replica::new(user);
+        replica.sync(database, plan);
+        replica
+    }
+
+    pub fn insert(&mut self, plan: &Plan, table: &str, row: Row) {
+        let table = find(plan, table);
+        self.rows.insert((table.number, key(table, &row)), row.clone());
+        self.pending.push((table.number, Change { old: None, new: Some(row) }));
+    }
+
+    /// Makes the row of this row's key like it; what was held is the old image.
+    pub fn update(&mut self, plan: &Plan, table: &str, row: Row) {
+        let table = find(plan, table);
+        let old = self.rows.insert((table.number, key(table, &row)), row.clone()).expect("the row is held");
+        self.pending.push((table.number, Change { old: Some(old), new: Some(row) }));
+    }
+
+    pub fn delete(&mut self, plan: &Plan, table: &str, row: &Row) {
+        let table = find(plan, table);
+        let old = self.rows.remove(&(table.number, key(table, row))).expect("the row is held");
+        self.pending.push((table.number, Change { old: Some(old), new: None }));
+    }
+
+    /// The rows held of a table, in key order.
+    pub fn table(&self, plan: &Plan, table: &str) -> Vec<Row> {
+        let number = find(plan, table).number;
+        let mut rows: Vec<Row> =
+            self.rows.iter().filter(|((n, _), _)| *n == number).map(|(_, row)| row.clone()).collect();
+        rows.sort_by(|a, b| headwater_consolidated::order::compare_rows(a, b));
+        rows
+    }
+
+    pub fn hello(&self, plan: &Plan) -> Hello {
+        Hello {
+            remote_id: self.id,
+            secret: self.secret,
+            model: plan.model.name.clone(),
+            model_version: plan.model.version,
+            fingerprint: plan.fingerprint,
+            incarnation: self.incarnation,
+            note: self.note,
+            upload_sequence: self.acknowledged,
+            download_applied: [0; 16],
+            has_upload: !self.pending.is_empty(),
+            wants_download: true,
+            watermarks: self.watermarks.clone(),
+        }
+    }
+
+    /// The upload's frames and end, of what is pending: tables in the model's order, as the remote cuts them.
+    pub fn cut(&self, plan: &Plan) -> (Vec<Frame>, UploadEnd) {
+        let mut frames = Vec::new();
+        for table in &plan.tables {
+            let changes: Vec<&Change> =
+                self.pending.iter().filter(|(number, _)| *number == table.number).map(|(_, change)| change).collect();
+            if changes.is_empty() {
+                continue;
+            }
+            frames.push(table.header.to_frame());
+            // Small frames, so that the engine has to gather them.
+            for some in changes.chunks(7) {
+                let mut payload = Vec::new();
+                some.iter().for_each(|change| change.write(&mut payload, &table.types));
+                frames.push(Frame::packed(Kind::Changes, payload));
+            }
+        }
+        let mut digest = Digest::new();
+        for frame in &frames {
+            digest.add(frame.kind, &frame.payload(LIMIT).expect("our own frame"));
+        }
+        let (sequence, changes) = (self.acknowledged + 1, self.pending.len() as u64);
+        (frames, UploadEnd { sequence, changes, digest: digest.finish() })
+    }
+
+    /// One sync that goes well.
+    pub fn sync(&mut self, database: &Database, plan: &Plan) -> Synced {
+        self.try_sync(&mut *database.connect(), plan).expect("the sync goes well")
+    }
+
+    pub fn try_sync(&mut self, connection: &mut dyn Connection, plan: &Plan) -> Result<Synced, Error> {
+        let welcome = self.greet(connection, plan)?;
+        let uploaded = if self.pending.is_empty() { None } else { Some(self.upload(connection, plan)?) };
+        let mut synced = self.download(connection, plan, &welcome, uploaded.as_ref())?;
+        (self.incarnation, self.note) = (welcome.incarnation, welcome.note);
+        synced.uploaded = uploaded;
+        Ok(synced)
+    }
+
+    pub fn greet(&self, connection: &mut dyn Connection, plan: &Plan) -> Result<Welcome, Error> {
+        match greet(connection, plan, &self.user, &self.hello(plan))? {
+            Greeting::Welcome(welcome) => Ok(welcome),
+            Greeting::WrongSecret => panic!("the secret is right"),
+        }
+    }
+
+    /// Uploads what is pending; it is pending no more if it was applied.
+    pub fn upload(&mut self, connection: &mut dyn Connection, plan: &Plan) -> Result<Uploaded, Error> {
+        let uploaded = self.upload_only(connection, plan)?;
+        assert!(matches!(uploaded.verdict, Verdict::Applied | Verdict::Replayed), "{:?}", uploaded.verdict);
+        self.acknowledged = uploaded.receipt.sequence;
+        self.pending.clear();
+        Ok(uploaded)
+    }
+
+    /// Uploads what is pending, and forgets that it did.
+    pub fn upload_only(&self, connection: &mut dyn Connection, plan: &Plan) -> Result<Uploaded, Error> {
+        let (mut frames, end) = self.cut(plan);
+        let limits = UploadLimits { batch_rows: self.batch_rows, ..UploadLimits::default() };
+        let (remote_id, user, acknowledged) = (self.id, self.user.as_str(), self.acknowledged);
+        let request = UploadRequest { plan, remote_id, user, acknowledged, end, limits };
+        upload::apply(connection, &request, &mut frames)
+    }
+
+    pub fn download(
+        &mut self,
+        connection: &mut dyn Connection,
+        plan: &Plan,
+        welcome: &Welcome,
+        uploaded: Option<&Uploaded>,
+    ) -> Result<Synced, Error> {
+        let nothing = Echo::default();
+        let request = DownloadRequest {
+            plan,
+            user: &self.user,
+            remote_id: self.id,
+            watermarks: &self.watermarks,
+            restart: welcome.restart,
+            own: uploaded.map_or(&[], |uploaded| &uploaded.own),
+            echo: uploaded.map_or(&nothing, |uploaded| &uploaded.echo),
+            conflicted: uploaded.map_or(&[], |uploaded| &uploaded.conflicted),
+            refresh: &[],
+        };
+        let mut frames = Vec::new();
+        let summary = download::write(connection, &request, &mut |frame| {
+            frames.push(frame);
+            Ok(())
+        })?;
+        let synced = self.apply(plan, &frames);
+        assert_eq!(summary.rows as usize, synced.count());
+        Ok(Synced { summary, ..synced })
+    }
+
+    fn apply(&mut self, plan: &Plan, frames: &[Frame]) -> Synced {
+        let mut synced = Synced::default();
+        let mut table: Option<&TablePlan> = None;
+        for frame in frames {
+            let payload = frame.payload(LIMIT).expect("our own frame");
+            match frame.kind {
+                Kind::Table => {
+                    let header = TableHeader::from_payload(&payload).expect("a header");
+                    table = Some(&plan.tables[header.table as usize]);
+                    assert_eq!(table.map(|table| &table.header), Some(&header));
+                }
+                Kind::Partition => self.mark(plan, PartitionMark::from_payload(&payload).expect("a mark"), &mut synced),
+                Kind::Rows => self.put_rows(table.expect("a table comes first"), &payload, &mut synced),
+                Kind::Watermarks => self.watermarks = Watermarks::from_payload(&payload).expect("watermarks"),
+                other => panic!("{other:?} in a download"),
+            }
+        }
+        assert_eq!(frames.last().map(|frame| frame.kind), Some(Kind::Watermarks), "watermarks come last");
+        synced
+    }
+
+    fn mark(&mut self, plan: &Plan, mark: PartitionMark, synced: &mut Synced) {
+        let table = &plan.tables[mark.table as usize];
+        let is_in_it = |row: &Row| table.partition_of(row).as_ref() == Some(&mark.partition);
+        self.rows.retain(|(number, _), row| *number != mark.table || !is_in_it(row));
+        if mark.action == PartitionAction::Left {
+            assert!(self.watermarks.entries.iter().any(|e| e.table == mark.table && e.partition == mark.partition));
+        }
+        synced.marks.push(mark);
+    }
+
+    fn put_rows(&mut self, table: &TablePlan, payload: &[u8], synced: &mut Synced) {
+        let mut rows = RowsReader::new(payload);
+        while let Some(op) = rows.next_op().expect("an op") {
+            match op {
+                RowOp::Upsert => {
+                    let row = read_row(rows.row(), &table.types, LIMIT, None).expect("a row");
+                    self.rows.insert((table.number, key(table, &row)), row.clone());
+                    synced.upserts.push((table.number, row));
+                }
+                RowOp::Delete => {
+                    let gone = read_row(rows.row(), &table.key_types, LIMIT, None).expect("a key");
+                    let mut bytes = Vec::new();
+                    put_row(&mut bytes, &table.key_types, &gone);
+                    self.rows.remove(&(table.number, bytes));
+                    synced.deletes.push((table.number, gone));
+                }
+            }
+        }
+    }
+
+    /// Compares with a replica of the same user that syncs for the first time: it reads tables, not side tables.
+    #[track_caller]
+    pub fn assert_equals_fresh(&self, database: &Database, plan: &Plan) {
+        let fresh = Replica::synced(database, plan, &self.user);
+        for table in plan.tables.iter().map(|table| table.table.name.as_str()).filter(|table| *table != "measure") {
+            assert_eq!(self.table(plan, table), fresh.table(plan, table), "table {table} of {}", self.user);
+        }
+    }
+}
+
+pub fn find<'p>(plan: &'p Plan, table: &str) -> &'p TablePlan {
+    plan.tables.iter().find(|found| found.table.name == table).unwrap_or_else(|| panic!("no table {table}"))
+}
+
+fn key(table: &TablePlan, row: &Row) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_row(&mut bytes, &table.key_types, &table.key_of(row));
+    bytes
+}

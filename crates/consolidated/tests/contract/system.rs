@@ -1,0 +1,121 @@
+//! What Headwater keeps, and what `check` and `init` see.
+
+use headwater_consolidated::check::{Severity, check};
+use headwater_consolidated::init::first_model;
+use headwater_consolidated::system::{self, Greeting, greet};
+use headwater_consolidated::{Dialect, Plan};
+
+use super::database::{Database, MODEL, plan};
+use super::replica::Replica;
+
+pub fn a_remote_is_bound_to_its_secret(database: &Database) {
+    let plan = database.standard();
+    let remote = Replica::synced(database, &plan, "anna");
+    let mut thief = remote.hello(&plan);
+    thief.secret = [0; 32];
+    let mut connection = database.connect();
+    assert_eq!(greet(&mut *connection, &plan, "anna", &thief).expect("greeted"), Greeting::WrongSecret);
+    let hello = remote.hello(&plan);
+    let Greeting::Welcome(welcome) = greet(&mut *connection, &plan, "ben", &hello).expect("greeted") else {
+        panic!("the secret is right, whoever the user is")
+    };
+    assert!(!welcome.restart && welcome.upload_sequence == 0);
+    let remotes = system::remotes(&mut *connection, 10).expect("listed");
+    assert_eq!(remotes.len(), 1);
+    assert_eq!((remotes[0].remote_id, remotes[0].user.as_str()), (remote.id, "ben"));
+    assert_eq!((remotes[0].model.as_str(), remotes[0].model_version), ("contract", 1));
+}
+
+pub fn accounts_and_notes(database: &Database) {
+    let mut connection = database.connect();
+    let missing = system::identity(&mut *connection);
+    assert!(missing.is_err(), "nothing is installed yet");
+    let identity = system::install(&mut *connection).expect("installed");
+    assert_eq!(system::install(&mut *connection).expect("again"), identity);
+    assert_eq!(system::identity(&mut *connection).expect("read"), identity);
+    let note = system::take_note(&mut *connection).expect("noted");
+    let now = system::identity(&mut *connection).expect("read");
+    assert_eq!((now.note, now.incarnation), (note, identity.incarnation));
+    assert!(!format!("{now:?}").contains(&hex::encode(now.token_key)), "keys are never printed");
+
+    assert!(system::add_account(&mut *connection, "anna", "$argon2id$one").expect("added"));
+    assert!(!system::add_account(&mut *connection, "anna", "$argon2id$two").expect("the name is taken"));
+    system::add_account(&mut *connection, "Ånna", "$argon2id$three").expect("added");
+    let anna = system::find_account(&mut *connection, "anna").expect("read").expect("found");
+    assert_eq!((anna.password_hash.as_str(), anna.disabled), ("$argon2id$one", false));
+    assert!(system::set_account_disabled(&mut *connection, "anna", true).expect("disabled"));
+    assert!(!system::set_account_disabled(&mut *connection, "nobody", true).expect("nobody there"));
+    let accounts = system::accounts(&mut *connection).expect("listed");
+    assert_eq!(accounts.iter().filter(|account| account.disabled).count(), 1);
+    assert_eq!(accounts.len(), 2);
+    assert_eq!(system::find_account(&mut *connection, "bob").expect("read"), None);
+}
+
+fn codes(database: &Database, plan: &Plan) -> Vec<(Severity, &'static str, Option<String>)> {
+    let findings = check(&mut *database.connect(), plan).expect("checked");
+    findings.into_iter().map(|finding| (finding.severity, finding.code, finding.table)).collect()
+}
+
+pub fn check_and_init_see_what_is_there(database: &Database) {
+    let good = database.standard();
+    let errors = |plan: &Plan| -> Vec<&'static str> {
+        codes(database, plan).into_iter().filter(|found| found.0 == Severity::Error).map(|found| found.1).collect()
+    };
+    assert_eq!(errors(&good), Vec::<&str>::new());
+    let cases = [
+        ("[tables.price]", "[tables.pirce]", "table_missing"),
+        (
+            "amount = \"decimal\" }\n\n    [tables.node]",
+            "amounts = \"decimal\" }\n\n    [tables.node]",
+            "column_missing",
+        ),
+        (
+            "code = \"text not null\", name = \"text\"",
+            "code = \"text not null\", name = \"text not null\"",
+            "nullable_differs",
+        ),
+        ("SELECT region FROM member", "SELECT regoin FROM member", "membership_query"),
+        ("SELECT region FROM member", "SELECT region, region FROM member", "membership_query"),
+    ];
+    for (from, to, code) in cases {
+        assert!(MODEL.contains(from), "{from}");
+        let found = errors(&plan(&MODEL.replacen(from, to, 1)));
+        assert!(found.contains(&code), "{code}: {found:?}");
+    }
+    // A key that is not unique, and one that is compared in another way.
+    database.application(match database.dialect() {
+        Dialect::Sqlite => "CREATE TABLE odd (a TEXT COLLATE NOCASE NOT NULL PRIMARY KEY, b BIGINT NOT NULL)",
+        Dialect::Postgres => {
+            "CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false); \
+             CREATE TABLE odd (a text COLLATE loose NOT NULL PRIMARY KEY, b bigint NOT NULL)"
+        }
+    });
+    let odd = |key: &str| {
+        plan(&format!(
+            "name = \"odd\"\nversion = 1\n[tables.odd]\nkey = [\"{key}\"]\ncolumns = {{ a = \"text not null\", b = \"int not null\" }}"
+        ))
+    };
+    assert!(errors(&odd("a")).contains(&"key_equality"));
+    assert!(errors(&odd("b")).contains(&"key_not_unique"));
+    assert!(errors(&odd("a")).contains(&"not_tracked"));
+
+    database.application("CREATE TABLE keyless (a {int})");
+    let catalogue = database.connect().catalogue().expect("a catalogue");
+    assert!(catalogue.tables.iter().all(|table| !table.name.contains("headwater")), "none of our own");
+    let first = first_model("first", &catalogue);
+    let names: Vec<&str> = first.model.tables.iter().map(|table| table.name.as_str()).collect();
+    assert!(
+        names.contains(&"customer")
+            && names.contains(&"line")
+            && !names.contains(&"keyless")
+            && !names.contains(&"odd")
+    );
+    let place = |name: &str| names.iter().position(|found| *found == name);
+    assert!(place("orders") < place("line"), "parents first: {names:?}");
+    assert!(first.left_out.iter().any(|(table, _)| table == "keyless"));
+    let customer = first.model.table("customer").expect("customer");
+    assert_eq!((customer.key.as_slice(), customer.unique.as_slice()), (&[0][..], &[vec![1]][..]));
+    let line = first.model.table("line").expect("line");
+    assert_eq!(line.references.len(), 1);
+    assert_eq!(line.references[0].columns, [0]);
+}

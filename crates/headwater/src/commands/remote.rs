@@ -1,0 +1,83 @@
+//! `headwater remote`: SQLite files as remotes.
+
+mod create;
+mod log;
+mod status;
+mod sync;
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Subcommand};
+use headwater_remote::http::Credentials;
+
+use super::user::read_line;
+use crate::Done;
+use crate::exit::usage;
+use crate::output::Output;
+
+/// The arguments.
+#[derive(Debug, Args)]
+pub struct RemoteArgs {
+    #[command(subcommand)]
+    command: RemoteCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum RemoteCommand {
+    /// Make a SQLite file a remote, with the tables of a model
+    Create(create::CreateArgs),
+    /// Synchronize: changes go up, what others changed comes down
+    Sync(sync::SyncArgs),
+    /// How a remote stands
+    Status(status::StatusArgs),
+    /// Changes that wait, changes set aside, conflicts
+    Log(log::LogArgs),
+}
+
+/// Does what is asked.
+pub fn run(args: &RemoteArgs, output: &Output) -> Done {
+    match &args.command {
+        RemoteCommand::Create(args) => create::run(args, output),
+        RemoteCommand::Sync(args) => sync::run(args, output),
+        RemoteCommand::Status(args) => status::run(args, output),
+        RemoteCommand::Log(args) => log::run(args, output),
+    }
+}
+
+/// How to be let in at the server.
+#[derive(Debug, Args)]
+struct Login {
+    /// A token, from `headwater token`; better in the environment than here.
+    #[arg(long, env = "HEADWATER_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Read the password from standard input. (It is also taken from HEADWATER_PASSWORD, or asked for at a terminal.)
+    #[arg(long, conflicts_with = "token")]
+    password_stdin: bool,
+    /// PEM file with the certificates to trust instead of the system's.
+    #[arg(long, value_name = "FILE", env = "HEADWATER_CA")]
+    ca: Option<PathBuf>,
+}
+
+impl Login {
+    /// What to show to the server as this user.
+    fn credentials(&self, user: &str) -> Result<Credentials> {
+        if let Some(token) = &self.token {
+            return Ok(Credentials::Token(token.trim().to_owned()));
+        }
+        let password = if self.password_stdin {
+            read_line()?.expose().to_owned()
+        } else if let Ok(password) = std::env::var("HEADWATER_PASSWORD") {
+            password
+        } else if std::io::stdin().is_terminal() {
+            rpassword::prompt_password(format!("Password for {user}: "))
+                .context("the password could not be asked for")?
+        } else {
+            return Err(usage(format!(
+                "no password for {user:?}: set HEADWATER_PASSWORD or HEADWATER_TOKEN, or give it by --password-stdin"
+            )));
+        };
+        Ok(Credentials::Password { user: user.to_owned(), password })
+    }
+}

@@ -1,0 +1,61 @@
+//! `headwater remote create`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use headwater_remote::http::{Server, fetch_model};
+use headwater_remote::{CreateOptions, Remote};
+use serde_json::json;
+
+use super::Login;
+use crate::Done;
+use crate::config::read_model;
+use crate::exit::Exit;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater remote create anna.db --server https://sync.example.com --user anna
+  headwater remote create anna.db --server http://127.0.0.1:7070 --user anna --model models/shop-1.toml
+
+The model comes from the server, unless a file is given. The file may exist and have other tables.";
+
+/// The arguments.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct CreateArgs {
+    /// The SQLite file.
+    file: PathBuf,
+    /// The server's address.
+    #[arg(long, value_name = "URL", env = "HEADWATER_SERVER")]
+    server: String,
+    /// The user who synchronizes it.
+    #[arg(long, env = "HEADWATER_USER")]
+    user: String,
+    /// Take the model from this file; the server is not asked.
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    login: Login,
+}
+
+/// Makes the remote.
+pub(super) fn run(args: &CreateArgs, output: &Output) -> Done {
+    let model = match &args.model {
+        Some(file) => read_model(file)?,
+        None => {
+            let credentials = args.login.credentials(&args.user)?;
+            let server = Server { url: args.server.clone(), credentials, ca_file: args.login.ca.clone() };
+            fetch_model(&server, None)?
+        }
+    };
+    let remote = Remote::create(&args.file, &model, &CreateOptions::new(&args.server, &args.user))?;
+    let tables: Vec<_> = remote.model().tables.iter().map(|table| &table.name).collect();
+    let answer = json!({ "file": args.file, "model": model.name, "version": model.version, "tables": tables });
+    output.answer(&answer, |output| {
+        let (file, name, version) = (args.file.display(), &model.name, model.version);
+        output.line(format!("{file} is a remote of {name} version {version}, with {} tables", tables.len()))?;
+        output.line(format!("Next: headwater remote sync {file}"))
+    })?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,143 @@
+//! `headwater remote log`: what waits, what was refused, what met a conflict.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use headwater_protocol::message::ChangeOp;
+use headwater_remote::{Conflict, PendingChange, Remote, SetAside};
+use serde_json::{Value, json};
+
+use crate::Done;
+use crate::commands::conflicts::show_images;
+use crate::commands::image;
+use crate::exit::Exit;
+use crate::output::{Output, printable};
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater remote log anna.db
+  headwater remote log anna.db --set-aside --json | jq '.set_aside[].message'
+  headwater remote log anna.db --conflicts --limit 3";
+
+/// The arguments.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct LogArgs {
+    /// The remote's SQLite file.
+    file: PathBuf,
+    /// Changes that wait for the next sync.
+    #[arg(long)]
+    pending: bool,
+    /// Changes that were refused, with the reason.
+    #[arg(long)]
+    set_aside: bool,
+    /// Conflicts that uploads met, with both images and how they ended.
+    #[arg(long)]
+    conflicts: bool,
+    /// At most so many of each.
+    #[arg(long, default_value_t = 20)]
+    limit: usize,
+}
+
+/// Lists what is asked for; all three if nothing is.
+pub(super) fn run(args: &LogArgs, output: &Output) -> Done {
+    let remote = Remote::open(&args.file)?;
+    let all = !(args.pending || args.set_aside || args.conflicts);
+    let pending = if all || args.pending { Some(remote.pending(args.limit)?) } else { None };
+    let set_aside = if all || args.set_aside { Some(remote.set_aside(args.limit)?) } else { None };
+    let conflicts = if all || args.conflicts { Some(remote.conflicts(args.limit)?) } else { None };
+    let mut answer = serde_json::Map::new();
+    let mut list =
+        |name: &str, items: Option<Vec<Value>>| items.map(|items| answer.insert(name.to_owned(), items.into()));
+    list("pending", pending.as_ref().map(|items| items.iter().map(pending_json).collect()));
+    list("set_aside", set_aside.as_ref().map(|items| items.iter().map(set_aside_json).collect()));
+    list("conflicts", conflicts.as_ref().map(|items| items.iter().map(conflict_json).collect()));
+    output.answer(&answer, |output| {
+        show("changes that wait for the next sync", pending.as_deref(), output, show_pending)?;
+        show("changes set aside", set_aside.as_deref(), output, show_set_aside)?;
+        show("conflicts", conflicts.as_deref(), output, show_conflict)
+    })?;
+    Ok(Exit::Done)
+}
+
+fn show<T>(title: &str, items: Option<&[T]>, output: &Output, one: impl Fn(&T, &Output) -> Result<()>) -> Result<()> {
+    match items {
+        None => Ok(()),
+        Some([]) => output.line(format!("no {title}")),
+        Some(items) => {
+            output.line(format!("{title}:"))?;
+            items.iter().try_for_each(|item| one(item, output))
+        }
+    }
+}
+
+fn operation(op: ChangeOp) -> &'static str {
+    match op {
+        ChangeOp::Insert => "insert",
+        ChangeOp::Update => "update",
+        ChangeOp::Delete => "delete",
+    }
+}
+
+fn show_pending(change: &PendingChange, output: &Output) -> Result<()> {
+    let aside = if change.is_set_aside { "   (set aside: not sent by itself)" } else { "" };
+    output.line(printable(&format!("  {} {} {}{aside}", operation(change.op), change.table, change.key)))?;
+    if let (Some(old), Some(new)) = (&change.old, &change.new) {
+        let (old, new) = (image(Some(old)), image(Some(new)));
+        for (column, value) in new.as_object().into_iter().flatten() {
+            let before = old.get(column).unwrap_or(&Value::Null);
+            if before != value {
+                output.line(printable(&format!("      {column}: {before} -> {value}")))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn show_set_aside(change: &SetAside, output: &Output) -> Result<()> {
+    output.line(printable(&format!(
+        "  {} {} {}: {} ({})",
+        change.time, change.table, change.key, change.reason, change.message
+    )))?;
+    let row = |image: &Option<String>| image.clone().unwrap_or_else(|| "(no row)".to_owned());
+    output.line(printable(&format!("      old {}", row(&change.old))))?;
+    output.line(printable(&format!("      new {}", row(&change.new))))?;
+    if change.is_in_place {
+        Ok(())
+    } else {
+        output.line("      the row has changed since: only this list has the change")
+    }
+}
+
+fn show_conflict(conflict: &Conflict, output: &Output) -> Result<()> {
+    let open = if conflict.is_open { ", its result has not come down yet" } else { "" };
+    let head = format!("  {} {} {}: {} wins{open}", conflict.time, conflict.table, conflict.key, conflict.end);
+    output.line(printable(&head))?;
+    let [old, ours, result] = [&conflict.old, &conflict.ours, &conflict.result].map(|text| image(text.as_deref()));
+    let result = if conflict.is_open { ours.clone() } else { result };
+    show_images(&["old", "ours", "result"], &[old, ours, result], output)
+}
+
+fn pending_json(change: &PendingChange) -> Value {
+    json!({
+        "table": change.table, "op": operation(change.op), "key": image(Some(&change.key)),
+        "old": image(change.old.as_deref()), "new": image(change.new.as_deref()), "is_set_aside": change.is_set_aside,
+    })
+}
+
+fn set_aside_json(change: &SetAside) -> Value {
+    json!({
+        "time": change.time, "table": change.table, "key": image(Some(&change.key)), "reason": change.reason,
+        "message": change.message, "is_in_place": change.is_in_place, "old": image(change.old.as_deref()),
+        "new": image(change.new.as_deref()),
+    })
+}
+
+fn conflict_json(conflict: &Conflict) -> Value {
+    json!({
+        "time": conflict.time, "upload": conflict.upload, "table": conflict.table, "key": image(Some(&conflict.key)),
+        "old": image(conflict.old.as_deref()), "ours": image(conflict.ours.as_deref()), "end": conflict.end,
+        "result": image(conflict.result.as_deref()), "is_open": conflict.is_open,
+    })
+}

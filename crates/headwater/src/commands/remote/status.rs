@@ -1,0 +1,77 @@
+//! `headwater remote status`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use headwater_remote::{Remote, Status};
+use serde_json::{Value, json};
+
+use crate::Done;
+use crate::commands::remote_text;
+use crate::exit::Exit;
+use crate::output::{Output, printable, thousands};
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater remote status anna.db
+  headwater remote status anna.db --json | jq .pending
+  headwater remote status anna.db --exit-code || headwater remote log anna.db --set-aside
+
+Opening a remote also puts its change tracking in order after the application made a unique index of its own.";
+
+/// The arguments.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct StatusArgs {
+    /// The remote's SQLite file.
+    file: PathBuf,
+    /// End with exit code 1 if changes are set aside.
+    #[arg(long)]
+    exit_code: bool,
+}
+
+/// Tells how it stands.
+pub(super) fn run(args: &StatusArgs, output: &Output) -> Done {
+    let status = Remote::open(&args.file)?.status()?;
+    output.answer(&as_json(&status), |output| show(&status, output))?;
+    Ok(if args.exit_code && status.set_aside > 0 { Exit::Found } else { Exit::Done })
+}
+
+fn show(status: &Status, output: &Output) -> Result<()> {
+    let (model, version) = &status.model;
+    let lines = [
+        ("remote", remote_text(status.remote_id)),
+        ("user", status.user.clone()),
+        ("server", status.server.clone()),
+        ("model", format!("{model} version {version}")),
+        ("last sync", status.last_sync.clone().unwrap_or_else(|| "never".to_owned())),
+        (
+            "uploads",
+            format!(
+                "{} acknowledged{}",
+                status.upload_sequence,
+                if status.is_frozen { ", one on its way" } else { "" }
+            ),
+        ),
+        ("pending", thousands(status.pending)),
+        ("set aside", thousands(status.set_aside)),
+        ("held", thousands(status.held)),
+    ];
+    for (name, value) in lines {
+        output.line(printable(&format!("{name:<10} {value}")))?;
+    }
+    let rows = status.tables.iter().map(|t| vec![t.name.clone(), thousands(t.rows), thousands(t.pending)]);
+    output.table(&["table", "rows", "pending"], rows)
+}
+
+fn as_json(status: &Status) -> Value {
+    let table = |t: &headwater_remote::TableStatus| json!({ "name": t.name, "rows": t.rows, "pending": t.pending });
+    json!({
+        "remote": remote_text(status.remote_id), "user": status.user, "server": status.server,
+        "model": status.model.0, "version": status.model.1, "last_sync": status.last_sync,
+        "upload_sequence": status.upload_sequence, "is_frozen": status.is_frozen, "pending": status.pending,
+        "set_aside": status.set_aside, "held": status.held,
+        "tables": status.tables.iter().map(table).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,130 @@
+//! `headwater remote sync`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use headwater_remote::{Phase, Progress, Remote, SyncOptions, SyncReport, Times};
+use serde_json::{Value, json};
+
+use super::Login;
+use crate::Done;
+use crate::commands::token::duration;
+use crate::diff::RemoteFile;
+use crate::exit::{Exit, OrUsage as _};
+use crate::output::{Output, thousands};
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater remote sync anna.db
+  HEADWATER_TOKEN=$(headwater token van-7) headwater remote sync van.db --json
+  headwater remote sync anna.db --upload-only --give-up-after 1m
+
+What can't be done now is tried again by itself. Whenever a sync ends, and however, nothing is lost: sync again.";
+
+/// The arguments.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct SyncArgs {
+    /// The remote's SQLite file.
+    file: PathBuf,
+    /// Send changes, and bring nothing down.
+    #[arg(long)]
+    upload_only: bool,
+    /// How often an attempt may fail before the sync does.
+    #[arg(long, value_name = "COUNT")]
+    attempts: Option<u32>,
+    /// Begin no further attempt after this time: a number and s, m, h or d.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    give_up_after: Option<Duration>,
+    /// End with exit code 1 if a change met a conflict or was set aside.
+    #[arg(long)]
+    exit_code: bool,
+    #[command(flatten)]
+    login: Login,
+}
+
+/// Synchronizes.
+pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
+    let user = RemoteFile::open(&args.file).or_usage(|| "the remote can't be synchronized".into())?.user;
+    let mut options = SyncOptions::new(args.login.credentials(&user)?);
+    options.ca_file.clone_from(&args.login.ca);
+    options.config.wants_download = !args.upload_only;
+    options.config.attempts_max = args.attempts.unwrap_or(options.config.attempts_max);
+    options.config.elapsed_max = args.give_up_after.unwrap_or(options.config.elapsed_max);
+    let bar = output.progress("");
+    let mut progress = |progress: Progress| {
+        bar.set_message(words(progress.phase));
+        if let Some(total) = progress.total {
+            bar.set_length(total);
+        }
+        bar.set_position(progress.done);
+    };
+    options.progress = Some(&mut progress);
+    let done = Remote::open(&args.file)?.sync(&mut options);
+    bar.finish_and_clear();
+    let report = done?;
+    output.answer(&as_json(&report), |output| show(&report, output))?;
+    let is_found = report.conflicts + report.refused + report.set_aside > 0;
+    Ok(if args.exit_code && is_found { Exit::Found } else { Exit::Done })
+}
+
+fn words(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Cut => "finding local changes",
+        Phase::Send => "sending",
+        Phase::Receive => "receiving",
+        Phase::Apply => "applying",
+        Phase::Wait => "waiting to try again",
+    }
+}
+
+fn show(report: &SyncReport, output: &Output) -> Result<()> {
+    let up = [report.changes_up, report.conflicts, report.refused, report.bytes_up].map(thousands);
+    output.line(format!(
+        "up    {} changes, {} conflicts, {} refused and set aside, {} bytes",
+        up[0], up[1], up[2], up[3]
+    ))?;
+    let down = [report.rows_down, report.deletions_down, report.held, report.bytes_down].map(thousands);
+    output.line(format!("down  {} rows, {} deletions, {} held, {} bytes", down[0], down[1], down[2], down[3]))?;
+    let notes = [
+        (report.set_aside > 0, format!("{} local changes stood in the way and are set aside", report.set_aside)),
+        (
+            report.not_stored > 0,
+            format!("{} rows that came down are held: the file does not take them", report.not_stored),
+        ),
+        (report.new_remote_id, "this file was a copy or an old backup: it goes on under a new remote ID".to_owned()),
+        (report.restarted, "the consolidated database is another than before: everything came down afresh".to_owned()),
+        (report.lost.is_some(), lost(report)),
+        (report.failures > 0, format!("{} attempts failed and were repeated", report.failures)),
+    ];
+    for (_, note) in notes.iter().filter(|(is_so, _)| *is_so) {
+        output.line(format!("      {note}"))?;
+    }
+    output.line(format!("took  {:.3} s", report.times.total.as_secs_f64()))
+}
+
+fn lost(report: &SyncReport) -> String {
+    let (first, last) = report.lost.unwrap_or_default();
+    format!("the consolidated database no longer has uploads {first} to {last}")
+}
+
+fn as_json(report: &SyncReport) -> Value {
+    json!({
+        "changes_up": report.changes_up, "conflicts": report.conflicts, "refused": report.refused,
+        "rows_down": report.rows_down, "deletions_down": report.deletions_down, "held": report.held,
+        "set_aside": report.set_aside, "not_stored": report.not_stored, "bytes_up": report.bytes_up,
+        "bytes_down": report.bytes_down, "requests": report.requests, "failures": report.failures,
+        "new_remote_id": report.new_remote_id, "restarted": report.restarted, "lost": report.lost,
+        "times_ms": times(&report.times),
+    })
+}
+
+fn times(times: &Times) -> Value {
+    let ms = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
+    json!({
+        "cut": ms(times.cut), "send": ms(times.send), "receive": ms(times.receive), "receipt": ms(times.receipt),
+        "stage": ms(times.stage), "apply": ms(times.apply), "wait": ms(times.wait), "total": ms(times.total),
+    })
+}

@@ -1,0 +1,144 @@
+//! `headwater serve`: the server, until it is asked to stop.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use headwater_consolidated::Plan;
+use headwater_consolidated::check::{Severity, check};
+use headwater_server::{Handle, Server, StartError};
+use serde_json::json;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::Done;
+use crate::cli::Global;
+use crate::config::Config;
+use crate::exit::{Exit, OrUsage as _, usage};
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater serve
+  headwater serve --listen 0.0.0.0:7070 --workers 16 --set tls_certificate=server.pem --set tls_key=server.key
+  HEADWATER_SERVER_WORKERS=16 HEADWATER_LOG=debug headwater serve --log-json
+
+Ctrl-C or SIGTERM: no new sync is let in, those that run may end ([server] shutdown_ms_max); again: stops at once.
+GET /health says that the server lives, GET /ready whether it can serve, with its load.";
+
+/// The arguments.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ServeArgs {
+    /// Where to listen; port 0: any free one.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Syncs that use the consolidated database at a time.
+    #[arg(long)]
+    workers: Option<usize>,
+    /// Of them, those that may apply an upload.
+    #[arg(long)]
+    uploaders: Option<usize>,
+    /// Syncs that may wait for a worker; 0: none waits.
+    #[arg(long)]
+    backlog: Option<usize>,
+    /// Any option of [server]; may be given several times.
+    #[arg(long = "set", value_name = "OPTION=VALUE", value_parser = option)]
+    options: Vec<(String, String)>,
+    /// Start without holding the model against the database first.
+    #[arg(long)]
+    no_check: bool,
+}
+
+fn option(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or_else(|| format!("{text:?} has no =, expected OPTION=VALUE"))?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+impl ServeArgs {
+    fn all_options(&self) -> Vec<(String, String)> {
+        let named = [
+            ("listen", self.listen.map(|address| address.to_string())),
+            ("workers", self.workers.map(|count| count.to_string())),
+            ("uploaders", self.uploaders.map(|count| count.to_string())),
+            ("backlog", self.backlog.map(|count| count.to_string())),
+        ];
+        let named = named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        self.options.iter().cloned().chain(named).collect()
+    }
+}
+
+/// Serves until a signal comes.
+pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
+    let config = Config::read(global)?;
+    let options = config.server(&args.all_options())?;
+    let plan = Plan::new(config.model()?);
+    if !args.no_check {
+        check_first(&config, &plan, output)?;
+    }
+    let is_tls = options.tls_certificate.is_some();
+    let backend = config.database.backend()?;
+    let runtime = tokio::runtime::Runtime::new().context("the threads of the server could not be started")?;
+    runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let handle = Server::start(options, backend, vec![plan]).await;
+        let handle = handle.map_err(|error| match error {
+            StartError::Listen { .. } => anyhow::Error::new(error).context("choose another address by --listen"),
+            error => anyhow::Error::new(error),
+        });
+        let handle = handle.or_usage(|| "the server could not be started".into())?;
+        announce(&handle, is_tls, output)?;
+        signals.next().await;
+        tracing::info!("stopping; a second signal stops at once");
+        tokio::select! {
+            stopped = handle.shutdown() => tracing::info!(syncs_cut = stopped.syncs_cut, "stopped"),
+            () = signals.next() => tracing::warn!("stopped at once"),
+        }
+        Ok(Exit::Done)
+    })
+}
+
+/// A server on a database that is not as its model says would lose rows: it does not start.
+fn check_first(config: &Config, plan: &Plan, output: &Output) -> Result<()> {
+    let mut connection = config.connect_installed()?;
+    let findings = check(&mut *connection, plan)?;
+    let (errors, warnings): (Vec<_>, Vec<_>) =
+        findings.into_iter().partition(|finding| finding.severity == Severity::Error);
+    for warning in &warnings {
+        output.note(format!("warning: {}", warning.message));
+    }
+    let lines: Vec<_> = errors.iter().map(|error| format!("  {}: {}", error.message, error.mend)).collect();
+    if lines.is_empty() {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "the database is not as the model says (`headwater check`; --no-check starts all the same):\n{}",
+        lines.join("\n")
+    )))
+}
+
+fn announce(handle: &Handle, is_tls: bool, output: &Output) -> Result<()> {
+    let url = format!("{}://{}", if is_tls { "https" } else { "http" }, handle.local_addr());
+    if output.is_json() {
+        return output.line(json!({ "listening": url }));
+    }
+    output.line(format!("listening on {url}"))
+}
+
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals> {
+        let listen = |kind| signal(kind).context("signals could not be listened to");
+        Ok(Signals { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

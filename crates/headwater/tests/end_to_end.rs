@@ -1,0 +1,237 @@
+//! The built program from `init` to `diff`, on both databases: what README promises, in its order.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use rusqlite::Connection;
+use serde_json::Value;
+
+const TABLES: &str = "
+CREATE TABLE member (user_name TEXT NOT NULL, region TEXT NOT NULL, PRIMARY KEY (user_name, region));
+CREATE TABLE customer (id BIGINT PRIMARY KEY NOT NULL, name TEXT NOT NULL, city TEXT, region TEXT NOT NULL);
+INSERT INTO member VALUES ('anna', 'north'), ('bo', 'north'), ('bo', 'south');
+INSERT INTO customer VALUES (1, 'Ada', 'Bergen', 'north'), (2, 'Ben', NULL, 'south'), (3, 'Cleo', 'Oslo', 'north');";
+
+const PARTITION: &str = r#"[partitions.region]
+columns = { region = "text" }
+members = "SELECT region FROM member WHERE user_name = :s.user"
+
+"#;
+
+/// A folder, a consolidated database and a server on it.
+struct Stage {
+    folder: tempfile::TempDir,
+    database: String,
+    server: Option<(Child, BufReader<ChildStdout>)>,
+}
+
+#[derive(Debug)]
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Stage {
+    fn sqlite() -> Stage {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = format!("sqlite:{}", folder.path().join("central.db").display());
+        Stage { folder, database, server: None }
+    }
+
+    fn postgres() -> Stage {
+        let cluster = headwater_testkit::Postgres::shared().expect("PostgreSQL");
+        let database = cluster.create_database().expect("a database");
+        Stage { folder: tempfile::tempdir().expect("a folder"), database, server: None }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs SQL at the consolidated database, as an application would.
+    fn central(&self, sql: &str) {
+        match self.database.strip_prefix("sqlite:") {
+            Some(path) => Connection::open(path).expect("a file").execute_batch(sql).expect(sql),
+            None => drop(headwater_testkit::postgres::sql(&self.database, sql).expect(sql)),
+        }
+    }
+
+    /// Runs SQL at a remote, as an application would.
+    fn remote(&self, file: &str, sql: &str) {
+        Connection::open(self.path(file)).expect("a file").execute_batch(sql).expect(sql);
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HEADWATER_")) {
+            command.env_remove(name);
+        }
+        command.current_dir(self.folder.path()).args(arguments).env("HEADWATER_PASSWORD", "hunter42");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Said {
+        let done = self.command(arguments).output().expect("the program runs");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        Said { code: done.status.code(), out: text(done.stdout), err: text(done.stderr) }
+    }
+
+    fn ok(&self, arguments: &[&str]) -> String {
+        let said = self.run(arguments);
+        assert_eq!(said.code, Some(0), "{arguments:?}: {said:?}");
+        said.out
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let said = self.run(&[arguments, &["--json"]].concat());
+        serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {said:?}"))
+    }
+
+    fn add_user(&self, user: &str) {
+        let mut add = self.command(&["user", "add", user, "--password-stdin"]);
+        let mut child = add.stdin(Stdio::piped()).spawn().expect("the program starts");
+        std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"hunter42\n").expect("read");
+        assert!(child.wait().expect("it ends").success());
+    }
+
+    /// Starts the server; its address.
+    fn serve(&mut self) -> String {
+        let mut child = self
+            .command(&["serve", "--listen", "127.0.0.1:0", "--set", "password_checks=1"])
+            .stderr(std::fs::File::create(self.path("server.log")).expect("a log"))
+            .spawn()
+            .expect("the server starts");
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("it speaks");
+        self.server = Some((child, out));
+        let url = line.trim().strip_prefix("listening on ").map(ToOwned::to_owned);
+        url.unwrap_or_else(|| panic!("{line:?}, {}", self.server_log()))
+    }
+
+    fn server_log(&self) -> String {
+        std::fs::read_to_string(self.path("server.log")).unwrap_or_default()
+    }
+
+    /// Asks the server to stop, and waits until it has.
+    fn stop(&mut self) -> Option<i32> {
+        let (mut child, _) = self.server.take().expect("a server");
+        let signalled = Command::new("kill").arg(child.id().to_string()).status().expect("kill runs");
+        assert!(signalled.success());
+        child.wait().expect("it ends").code()
+    }
+
+    fn sync(&self, file: &str) -> Value {
+        let said = self.run(&["remote", "sync", file, "--json"]);
+        assert_eq!(said.code, Some(0), "{said:?}\n{}", self.server_log());
+        serde_json::from_str(&said.out).expect("JSON")
+    }
+
+    fn assert_equal(&self, file: &str) {
+        let said = self.run(&["diff", file]);
+        assert_eq!(said.code, Some(0), "{said:?}");
+    }
+
+    /// `init`, the model edited as a person would, `track`, `check`, users.
+    fn prepare(&self) {
+        self.central(TABLES);
+        self.ok(&["init", "--database", &self.database, "--name", "shop"]);
+        let file = self.path("models/shop-1.toml");
+        let model = std::fs::read_to_string(&file).expect("written");
+        let model = model
+            .replace("[tables.member]\n", &format!("{PARTITION}[tables.member]\n"))
+            .replace("[tables.customer]\n", "[tables.customer]\npartition = \"region\"\n");
+        std::fs::write(&file, model).expect("written");
+        assert_eq!(self.run(&["check"]).code, Some(1), "nothing is tracked yet");
+        let sql = self.ok(&["track", "--dry-run"]);
+        assert!(sql.contains("CREATE"), "{sql}");
+        assert_eq!(self.run(&["check"]).code, Some(1), "a dry run does nothing");
+        self.ok(&["track"]);
+        self.ok(&["check"]);
+        self.add_user("anna");
+        self.add_user("bo");
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if let Some((child, _)) = &mut self.server {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The whole story.
+fn story(mut stage: Stage) {
+    stage.prepare();
+    let url = stage.serve();
+    for user in ["anna", "bo"] {
+        stage.ok(&["remote", "create", &format!("{user}.db"), "--server", &url, "--user", user]);
+        stage.sync(&format!("{user}.db"));
+        stage.assert_equal(&format!("{user}.db"));
+    }
+    let status = stage.json(&["remote", "status", "anna.db"]);
+    let customers = status["tables"].as_array().expect("tables").iter().find(|table| table["name"] == "customer");
+    assert_eq!(customers.expect("customer")["rows"].as_u64(), Some(2), "those of the north");
+
+    // Edits on three sides, a conflict among them: both change the same row.
+    stage.remote(
+        "anna.db",
+        "UPDATE customer SET city = 'Voss' WHERE id = 1; INSERT INTO customer VALUES (10, 'Dan', NULL, 'north')",
+    );
+    stage.remote("bo.db", "DELETE FROM customer WHERE id = 2");
+    stage.central("UPDATE customer SET city = 'Molde' WHERE id = 1");
+    assert_eq!(stage.json(&["remote", "log", "anna.db"])["pending"].as_array().map(Vec::len), Some(2));
+    let pending = stage.run(&["diff", "anna.db"]);
+    assert!(pending.code == Some(1) && pending.out.contains("not uploaded yet"), "{pending:?}");
+    let report = stage.sync("anna.db");
+    assert_eq!((report["changes_up"].as_u64(), report["conflicts"].as_u64()), (Some(2), Some(1)), "{report}");
+    stage.sync("bo.db");
+    stage.sync("anna.db");
+    stage.assert_equal("anna.db");
+    stage.assert_equal("bo.db");
+    let conflicts = stage.json(&["conflicts"]);
+    assert_eq!((&conflicts[0]["uploaded"]["city"], &conflicts[0]["stored"]["city"]), (&"Voss".into(), &"Molde".into()));
+    assert_eq!(conflicts[0]["outcome"], "consolidated");
+    assert!(stage.ok(&["conflicts"]).contains("Molde") && stage.run(&["conflicts", "--exit-code"]).code == Some(1));
+    assert!(stage.ok(&["remote", "log", "anna.db", "--conflicts"]).contains("Voss"));
+
+    // A row outside the user's partitions is set aside, and the rest goes on.
+    stage.remote("anna.db", "INSERT INTO customer VALUES (11, 'Eve', NULL, 'south'), (12, 'Fay', NULL, 'north')");
+    let report = stage.sync("anna.db");
+    assert_eq!((report["changes_up"].as_u64(), report["refused"].as_u64()), (Some(2), Some(1)), "{report}");
+    assert_eq!(stage.run(&["remote", "status", "anna.db", "--exit-code"]).code, Some(1));
+    assert!(stage.ok(&["remote", "log", "anna.db", "--set-aside"]).contains("customer"));
+    let aside = stage.run(&["diff", "anna.db"]);
+    assert!(aside.code == Some(1) && aside.out.contains("set aside"), "{aside:?}");
+    assert_eq!(stage.run(&["diff", "anna.db", "--ignore-pending"]).code, Some(0));
+
+    // Wrong passwords, tokens, disabled users; and a loss that was planted.
+    let wrong = stage.command(&["remote", "sync", "bo.db"]).env("HEADWATER_PASSWORD", "guess").output().expect("runs");
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    let token = stage.ok(&["token", "bo", "--for", "10m"]);
+    let mut with_token = stage.command(&["remote", "sync", "bo.db"]);
+    assert!(with_token.env("HEADWATER_TOKEN", token.trim()).status().expect("runs").success());
+    stage.central("UPDATE customer SET name = 'Fai' WHERE id = 12");
+    assert_eq!(stage.run(&["diff", "bo.db"]).code, Some(1));
+
+    assert_eq!(stage.stop(), Some(0), "{}", stage.server_log());
+    let gone = stage.run(&["remote", "sync", "bo.db", "--attempts", "1"]);
+    assert_eq!(gone.code, Some(3), "{gone:?}");
+    stage.ok(&["untrack"]);
+    assert_eq!(stage.run(&["serve"]).code, Some(2), "a database that is not tracked is not served");
+}
+
+#[test]
+fn sqlite_from_init_to_diff() {
+    story(Stage::sqlite());
+}
+
+#[test]
+fn postgres_from_init_to_diff() {
+    story(Stage::postgres());
+}

@@ -1,0 +1,280 @@
+//! The socket: requests to a server, over HTTP/1.1, with TLS by rustls where the address says `https`.
+//!
+//! A silence longer than the time-outs ends a request, however long the whole takes. Redirects are not followed: a token goes to no
+//! other address than the one that was given.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use headwater_model::{JSON_BYTES_MAX, Model};
+use headwater_protocol::client::status_error;
+use headwater_protocol::message::ServerError;
+use serde::Deserialize;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, Body, SendBody};
+
+use crate::error::Error;
+
+/// The media type of frames.
+const FRAMES: &str = "application/vnd.headwater.sync";
+/// How long a connection may take to come about.
+const CONNECT_MAX: Duration = Duration::from_secs(15);
+/// The most bytes in an answer that is a token.
+const TOKEN_BYTES_MAX: u64 = 64 * 1024;
+/// How much of an unexpected answer is shown.
+const TEXT_BYTES_MAX: u64 = 200;
+
+/// What a user shows to be let in.
+#[derive(Clone)]
+pub enum Credentials {
+    /// A bearer token: from `headwater token`, or from `POST /v1/token`.
+    Token(String),
+    /// User and password; a short-lived token is got for them.
+    Password {
+        /// The user.
+        user: String,
+        /// The password.
+        password: String,
+    },
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Credentials::Token(_) => f.write_str("Token(..)"),
+            Credentials::Password { user, .. } => write!(f, "Password({user}, ..)"),
+        }
+    }
+}
+
+/// Where the server is, and how to be let in.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// Its address, `https://...`.
+    pub url: String,
+    /// What to show.
+    pub credentials: Credentials,
+    /// PEM certificates to trust instead of the system's.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// Gets the public form of the server's model; `version`: its name and version, where a server has several.
+pub fn fetch_model(server: &Server, version: Option<(&str, u32)>) -> Result<Model, Error> {
+    let client = Client::new(server, Duration::from_secs(30))?;
+    let token = client.token()?.token;
+    let url = client.url("/v1/model");
+    let mut request = client.agent.get(&url).header("Authorization", format!("Bearer {token}"));
+    if let Some((name, version)) = version {
+        request = request.query("name", name).query("version", version.to_string());
+    }
+    let text = client.text(&url, request.call(), JSON_BYTES_MAX as u64)?;
+    Model::from_json(&text).map_err(|error| Error::Model(error.to_string()))
+}
+
+/// A short-lived token.
+#[derive(Clone, Deserialize)]
+pub(crate) struct Token {
+    pub(crate) token: String,
+    expires_in_s: u64,
+}
+
+impl Token {
+    /// For how long it can be used, with something to spare.
+    pub(crate) fn lifetime(&self) -> Duration {
+        Duration::from_secs(self.expires_in_s.saturating_sub(30))
+    }
+}
+
+/// A server, ready to be asked.
+#[derive(Debug)]
+pub(crate) struct Client<'s> {
+    server: &'s Server,
+    agent: Agent,
+}
+
+impl<'s> Client<'s> {
+    pub(crate) fn new(server: &'s Server, idle_max: Duration) -> Result<Client<'s>, Error> {
+        if !server.url.starts_with("http://") && !server.url.starts_with("https://") {
+            let what = format!("server address {:?} is none, expected https://HOST or http://HOST:PORT", server.url);
+            return Err(Error::Configuration { what });
+        }
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .user_agent(concat!("headwater/", env!("CARGO_PKG_VERSION")))
+            .timeout_connect(Some(CONNECT_MAX))
+            .timeout_per_read(Some(idle_max))
+            .timeout_per_write(Some(idle_max))
+            .tls_config(TlsConfig::builder().root_certs(roots(server)?).build())
+            .build();
+        Ok(Client { server, agent: config.new_agent() })
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.server.url.trim_end_matches('/'))
+    }
+
+    /// The token to show.
+    pub(crate) fn token(&self) -> Result<Token, Error> {
+        let (user, password) = match &self.server.credentials {
+            Credentials::Token(token) => return Ok(Token { token: token.clone(), expires_in_s: 60 }),
+            Credentials::Password { user, password } => (user, password),
+        };
+        let url = self.url("/v1/token");
+        let basic = format!("Basic {}", base64(format!("{user}:{password}").as_bytes()));
+        let answer = self.agent.post(&url).header("Authorization", basic).send_empty();
+        let text = self.text(&url, answer, TOKEN_BYTES_MAX)?;
+        serde_json::from_str(&text).map_err(|_| Error::Http {
+            url,
+            status: 200,
+            text:
+                "no token came, expected JSON with token and expires_in_s: is this the address of a Headwater server?"
+                    .to_owned(),
+        })
+    }
+
+    /// Sends a request of frames and gives the answer's body as it comes.
+    pub(crate) fn sync(&self, token: &str, body: &mut dyn Read, is_long: bool) -> Result<Answer, Refused> {
+        let url = self.url("/v1/sync");
+        let mut request =
+            self.agent.post(&url).header("Authorization", format!("Bearer {token}")).header("Content-Type", FRAMES);
+        if is_long {
+            // Lets the server refuse by the head, before the upload is on its way.
+            request = request.header("Expect", "100-continue");
+        }
+        let answer = request.send(SendBody::from_reader(body)).map_err(|error| Refused::Network(error.to_string()))?;
+        let is_frames = answer.headers().get("content-type").is_some_and(|kind| kind.as_bytes() == FRAMES.as_bytes());
+        if !is_frames {
+            let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
+            return Err(Refused::Status(status_error(answer.status().as_u16(), retry_after)));
+        }
+        Ok(Answer(Box::new(answer.into_body().into_reader())))
+    }
+
+    fn text(
+        &self,
+        url: &str,
+        answer: Result<ureq::http::Response<Body>, ureq::Error>,
+        bytes_max: u64,
+    ) -> Result<String, Error> {
+        let network = |error: ureq::Error| Error::Network { server: self.server.url.clone(), source: Box::new(error) };
+        let mut answer = answer.map_err(network)?;
+        let status = answer.status().as_u16();
+        if status != 200 {
+            let mut text = Vec::new();
+            // Whatever can be read of it is only for people.
+            let _ = answer.body_mut().as_reader().take(TEXT_BYTES_MAX).read_to_end(&mut text);
+            return Err(Error::Http { url: url.to_owned(), status, text: String::from_utf8_lossy(&text).into_owned() });
+        }
+        answer.body_mut().with_config().limit(bytes_max).read_to_string().map_err(network)
+    }
+}
+
+/// The body of an answer.
+pub(crate) struct Answer(Box<dyn Read>);
+
+impl Answer {
+    /// The next bytes; none: the end.
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.0.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+/// Why there is no answer of frames.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// The connection failed.
+    Network(String),
+    /// An HTTP status says so.
+    Status(ServerError),
+}
+
+/// The certificates to trust: those of the file, or the system's.
+fn roots(server: &Server) -> Result<RootCerts, Error> {
+    let unreadable = |path: &PathBuf, why: String| Error::Configuration {
+        what: format!("certificates {} can't be used ({why}), expected a PEM file", path.display()),
+    };
+    let certificates: Vec<Certificate<'static>> = match &server.ca_file {
+        Some(path) => {
+            let pem = std::fs::read(path).map_err(|error| unreadable(path, error.to_string()))?;
+            let mut found = Vec::new();
+            for item in parse_pem(&pem) {
+                if let PemItem::Certificate(certificate) = item.map_err(|error| unreadable(path, error.to_string()))? {
+                    found.push(certificate);
+                }
+            }
+            if found.is_empty() {
+                return Err(unreadable(path, "it has none".to_owned()));
+            }
+            found
+        }
+        None if server.url.starts_with("https://") => {
+            let native = rustls_native_certs::load_native_certs();
+            native.certs.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect()
+        }
+        None => Vec::new(),
+    };
+    Ok(RootCerts::new_with_certs(&certificates))
+}
+
+/// RFC 4648, section 4.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let bits = three.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        for place in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * place)) as usize & 63];
+            out.push(if place <= three.len() { char::from(digit) } else { '=' });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_as_in_rfc_4648() {
+        let vectors = [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ];
+        for (plain, coded) in vectors {
+            assert_eq!(base64(plain.as_bytes()), coded);
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let password = Credentials::Password { user: "ann".to_owned(), password: "hunter2".to_owned() };
+        assert_eq!(format!("{password:?} {:?}", Credentials::Token("t0ken".to_owned())), "Password(ann, ..) Token(..)");
+    }
+
+    #[test]
+    fn addresses_and_certificates_are_checked_first() {
+        let server = |url: &str, ca_file: Option<&str>| Server {
+            url: url.to_owned(),
+            credentials: Credentials::Token(String::new()),
+            ca_file: ca_file.map(PathBuf::from),
+        };
+        let code = |server: Server| Client::new(&server, CONNECT_MAX).map(drop).map_err(|error| error.code());
+        assert_eq!(code(server("example.com", None)), Err("configuration"));
+        assert_eq!(code(server("https://example.com", Some("/nonexistent"))), Err("configuration"));
+        assert_eq!(code(server("http://example.com", None)), Ok(()));
+    }
+}

@@ -1,0 +1,563 @@
+//! One sync: carries out what the protocol's [`Session`] asks for, on the file and on the socket. The decisions are the session's.
+
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use headwater_protocol::client::{Config, Failure, Instruction, Reply, Session, Staged, Start, Summary};
+use headwater_protocol::message::{Download, ErrorCode, Hello};
+use headwater_protocol::{Frame, Kind};
+use rusqlite::Connection;
+
+use crate::apply::{self, Applied};
+use crate::cut::{self, frozen_frame};
+use crate::error::Error;
+use crate::http::{Answer, Client, Credentials, Refused, Server};
+use crate::receipt;
+use crate::remote::{Remote, now, random};
+use crate::schema;
+use crate::stage::Stage;
+use crate::state::{State, read_watermarks};
+
+/// How much is read from the socket at a time.
+const READ_BYTES: usize = 64 * 1024;
+/// How often a waiting sync looks whether it is cancelled.
+const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
+/// Downloads of this many rows are moved out of the write-ahead log at once.
+const CHECKPOINT_ROWS: u64 = 10_000;
+
+/// How to sync.
+pub struct SyncOptions<'a> {
+    /// What to show to the server.
+    pub credentials: Credentials,
+    /// PEM certificates to trust instead of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// How patient to be, and whether a download is wanted.
+    pub config: Config,
+    /// Told how far the sync is; not called more often than once a frame.
+    pub progress: Option<&'a mut dyn FnMut(Progress)>,
+    /// Set to end the sync at the next safe point, with [`Error::Cancelled`].
+    pub cancel: Option<&'a AtomicBool>,
+}
+
+impl SyncOptions<'_> {
+    /// A sync with these credentials and everything else as usual.
+    pub fn new(credentials: Credentials) -> Self {
+        SyncOptions { credentials, ca_file: None, config: Config::default(), progress: None, cancel: None }
+    }
+}
+
+impl std::fmt::Debug for SyncOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SyncOptions")
+            .field("credentials", &self.credentials)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a sync is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Finding the local changes.
+    Cut,
+    /// Sending them; counted in frames.
+    Send,
+    /// Waiting for the answer, and receiving it; counted in bytes.
+    Receive,
+    /// Applying the download; counted in rows.
+    Apply,
+    /// Waiting before the next attempt.
+    Wait,
+}
+
+/// How far a sync is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What it is doing.
+    pub phase: Phase,
+    /// How much of that is done.
+    pub done: u64,
+    /// How much there is to do, if that is known.
+    pub total: Option<u64>,
+}
+
+/// What a sync did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SyncReport {
+    /// Changes uploaded, whatever became of them.
+    pub changes_up: u64,
+    /// Changes of those that met a conflict.
+    pub conflicts: u64,
+    /// Changes of those that were refused and are set aside.
+    pub refused: u64,
+    /// Rows that came down.
+    pub rows_down: u64,
+    /// Deletions that came down.
+    pub deletions_down: u64,
+    /// Rows and deletions that came down and are held beside pending changes.
+    pub held: u64,
+    /// Pending changes set aside because a row that came down needs their place.
+    pub set_aside: u64,
+    /// Rows that came down and that the file does not take; they are held and tried again.
+    pub not_stored: u64,
+    /// Bytes sent, without HTTP's own.
+    pub bytes_up: u64,
+    /// Bytes received, without HTTP's own.
+    pub bytes_down: u64,
+    /// Requests sent.
+    pub requests: u32,
+    /// Attempts that failed and were repeated.
+    pub failures: u32,
+    /// Whether the file got a new remote ID, being a copy or an old backup.
+    pub new_remote_id: bool,
+    /// Whether the consolidated database began a new incarnation, and everything came down afresh.
+    pub restarted: bool,
+    /// Numbers of uploads that the consolidated database had acknowledged and has no more: first and last.
+    pub lost: Option<(u64, u64)>,
+    /// How long each phase took.
+    pub times: Times,
+}
+
+/// How long each phase of a sync took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Finding and freezing the local changes.
+    pub cut: Duration,
+    /// Sending them, until the answer began.
+    pub send: Duration,
+    /// Waiting for and receiving the answer.
+    pub receive: Duration,
+    /// Applying the receipt.
+    pub receipt: Duration,
+    /// Staging the download.
+    pub stage: Duration,
+    /// Applying the download.
+    pub apply: Duration,
+    /// Waiting between attempts.
+    pub wait: Duration,
+    /// All of it.
+    pub total: Duration,
+}
+
+impl Remote {
+    /// Synchronizes with the server: what has changed here goes up, what changed there comes down.
+    ///
+    /// Blocks until it is done or has failed for good; attempts that may succeed later are repeated as [`SyncOptions::config`] says.
+    /// After an error the file is as it was before the sync, after its upload, or after both; pending changes stay pending.
+    pub fn sync(&mut self, options: &mut SyncOptions<'_>) -> Result<SyncReport, Error> {
+        let start = Instant::now();
+        schema::refresh(&self.database, &mut self.plan)?;
+        let state = self.state()?;
+        let server =
+            Server { url: state.server, credentials: options.credentials.clone(), ca_file: options.ca_file.clone() };
+        let client = Client::new(&server, options.config.idle_max)?;
+        let mut report = SyncReport::default();
+        let mut may_renew = true;
+        loop {
+            let was_cached = self.has_token(&server.credentials);
+            let stage = Stage::left(&self.database.connection)?;
+            let mut sync = Sync {
+                remote: self,
+                client: &client,
+                options,
+                start: Instant::now(),
+                stage,
+                answer: None,
+                expected_rows: None,
+                is_partial: false,
+                report: &mut report,
+            };
+            match sync.run() {
+                // The token that was kept from a sync before has been revoked, or the server's key is another.
+                Err(Error::Failed(failure)) if may_renew && was_cached && is_unauthenticated(&failure) => {
+                    may_renew = false;
+                    self.token = None;
+                }
+                Err(error) => return Err(error),
+                Ok(true) => {}
+                Ok(false) => break,
+            }
+        }
+        report.times.total = start.elapsed();
+        Ok(report)
+    }
+
+    fn has_token(&self, credentials: &Credentials) -> bool {
+        matches!(credentials, Credentials::Password { .. }) && self.token.is_some()
+    }
+}
+
+fn is_unauthenticated(failure: &Failure) -> bool {
+    failure.code() == Some(ErrorCode::Unauthenticated)
+}
+
+struct Sync<'s, 'o, 'p> {
+    remote: &'s mut Remote,
+    client: &'s Client<'s>,
+    options: &'s mut SyncOptions<'o>,
+    start: Instant,
+    stage: Stage,
+    answer: Option<Answer>,
+    expected_rows: Option<u64>,
+    /// Whether the upload was cut short, so that another must follow.
+    is_partial: bool,
+    report: &'p mut SyncReport,
+}
+
+impl Sync<'_, '_, '_> {
+    /// Runs one session; whether another is to follow.
+    fn run(&mut self) -> Result<bool, Error> {
+        let state = self.remote.state()?;
+        let staged = match (state.is_staged, self.stage.is_empty()) {
+            (true, false) => Staged::Whole,
+            (false, false) => Staged::Part,
+            (_, true) => Staged::Nothing,
+        };
+        let start =
+            Start { upload_sequence: state.upload_sequence, frozen: state.frozen.map(|end| end.sequence), staged };
+        let mut session = Session::new(start, self.options.config, u64::from_le_bytes(random()?));
+        loop {
+            self.check_cancelled()?;
+            let instruction = session.poll(self.elapsed());
+            if !matches!(
+                instruction,
+                Instruction::Read { .. }
+                    | Instruction::ApplyReceipt(_)
+                    | Instruction::Restart
+                    | Instruction::Rewind { .. }
+                    | Instruction::Stage(_)
+                    | Instruction::StageComplete
+            ) {
+                self.answer = None;
+            }
+            match instruction {
+                Instruction::Request { has_upload, wants_download } => {
+                    self.request(&mut session, has_upload, wants_download)?;
+                }
+                Instruction::Read { .. } => self.read(&mut session),
+                Instruction::WaitUntil(until) => self.wait(until)?,
+                Instruction::Done(summary) => {
+                    self.count(&summary);
+                    return Ok(self.is_partial);
+                }
+                Instruction::Failed(failure) => return Err(Error::Failed(failure)),
+                other => {
+                    let reply = self.carry_out(other)?;
+                    session.done(self.elapsed(), reply);
+                }
+            }
+        }
+    }
+
+    /// The steps on the file, each durable when it returns.
+    fn carry_out(&mut self, instruction: Instruction) -> Result<Reply, Error> {
+        let began = Instant::now();
+        let database = &self.remote.database;
+        match instruction {
+            Instruction::Cut => {
+                self.tell(Phase::Cut, 0, None);
+                let (remote, plan) = (&self.remote, &self.remote.plan);
+                let cut = cut::cut(&remote.database, plan, &now())?;
+                self.is_partial = cut.as_ref().is_some_and(|cut| cut.is_partial);
+                self.report.times.cut += began.elapsed();
+                return Ok(Reply::Cut(cut.map(|cut| cut.end.sequence)));
+            }
+            Instruction::ApplyStaged => return self.apply(),
+            Instruction::DropStaged => self.stage.clear(database)?,
+            Instruction::ApplyReceipt(receipt) => {
+                receipt::apply(database, &self.remote.plan, &receipt, &now())?;
+                self.report.times.receipt += began.elapsed();
+            }
+            Instruction::Restart => database.write("starting afresh", State::forget_seen)?,
+            Instruction::Rewind { to } => database.write("going back to what the database has", |connection| {
+                cut::thaw(connection, &self.remote.plan)?;
+                State::set_upload_sequence(connection, to)?;
+                State::forget_seen(connection)
+            })?,
+            Instruction::Thaw => {
+                database.write("thawing an upload", |connection| cut::thaw(connection, &self.remote.plan))?;
+            }
+            Instruction::NewRemoteId => {
+                let (remote_id, secret) = (random()?, random()?);
+                database
+                    .write("taking a new remote ID", |connection| State::set_identity(connection, remote_id, secret))?;
+            }
+            Instruction::Stage(frame) => {
+                if frame.kind == Kind::Download {
+                    let rows = Download::from_payload(&frame.payload(READ_BYTES)?)?.rows;
+                    self.expected_rows = Some(rows).filter(|rows| *rows > 0);
+                }
+                self.stage.push(database, frame)?;
+                self.report.times.stage += began.elapsed();
+            }
+            Instruction::StageComplete => self.stage.complete(database)?,
+            other => return Err(Error::damaged(format!("the session asks for {other:?} out of turn"))),
+        }
+        Ok(Reply::Done)
+    }
+
+    fn apply(&mut self) -> Result<Reply, Error> {
+        let began = Instant::now();
+        let total = self.expected_rows;
+        let stage = std::mem::take(&mut self.stage);
+        let result = {
+            let mut frames = stage.frames();
+            let SyncOptions { progress, cancel, .. } = &mut *self.options;
+            let mut watch = |done: u64| {
+                if let Some(progress) = progress {
+                    progress(Progress { phase: Phase::Apply, done, total });
+                }
+                if is_set(*cancel) { Err(Error::Cancelled) } else { Ok(()) }
+            };
+            apply::apply(&self.remote.database, &self.remote.plan, &now(), &mut frames, &mut watch)
+        };
+        self.report.times.apply += began.elapsed();
+        match result {
+            Ok(applied) => {
+                self.add(&applied);
+                if applied.rows + applied.deletions >= CHECKPOINT_ROWS {
+                    self.remote.database.checkpoint();
+                }
+                Ok(Reply::Done)
+            }
+            Err(error @ (Error::Malformed(_) | Error::Unexpected { .. })) => {
+                tracing::warn!(%error, "the download can't be used");
+                self.stage = stage;
+                Ok(Reply::Unreadable)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn request(&mut self, session: &mut Session, has_upload: bool, wants_download: bool) -> Result<(), Error> {
+        let began = Instant::now();
+        let token = match self.token() {
+            Ok(token) => token,
+            Err(error) => return self.token_failed(session, error),
+        };
+        let state = self.remote.state()?;
+        let mut body = RequestBody::new(
+            &self.remote.database.connection,
+            &self.remote.plan.model,
+            &state,
+            has_upload,
+            wants_download,
+        )?;
+        let sent = {
+            let mut counting = Counting { body: &mut body, progress: &mut self.options.progress, bytes: 0 };
+            let is_long = has_upload && state.frozen.is_some_and(|end| end.changes > 100);
+            let sent = self.client.sync(&token, &mut counting, is_long);
+            self.report.bytes_up += counting.bytes;
+            sent
+        };
+        if let Some(error) = body.failure {
+            return Err(error);
+        }
+        self.report.times.send += began.elapsed();
+        match sent {
+            Ok(answer) => {
+                self.answer = Some(answer);
+                session.done(self.start.elapsed(), Reply::Done);
+            }
+            Err(Refused::Network(text)) => session.io_error(self.start.elapsed(), text),
+            Err(Refused::Status(error)) => session.refused(self.start.elapsed(), error),
+        }
+        Ok(())
+    }
+
+    fn token(&mut self) -> Result<String, Error> {
+        if let Credentials::Token(token) = &self.options.credentials {
+            return Ok(token.clone());
+        }
+        if let Some((token, until)) = &self.remote.token
+            && Instant::now() < *until
+        {
+            return Ok(token.clone());
+        }
+        let token = self.client.token()?;
+        self.remote.token = Some((token.token.clone(), Instant::now() + token.lifetime()));
+        Ok(token.token)
+    }
+
+    fn token_failed(&mut self, session: &mut Session, error: Error) -> Result<(), Error> {
+        match error {
+            Error::Network { source, .. } => session.io_error(self.start.elapsed(), source.to_string()),
+            Error::Http { status, .. } if error.is_retryable() => {
+                let error = headwater_protocol::client::status_error(status, None);
+                session.refused(self.start.elapsed(), error);
+            }
+            error => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, session: &mut Session) {
+        let began = Instant::now();
+        let mut buffer = vec![0; READ_BYTES];
+        let read = match &mut self.answer {
+            Some(answer) => answer.read(&mut buffer),
+            None => Err(io::Error::from(io::ErrorKind::NotConnected)),
+        };
+        let now = self.start.elapsed();
+        match read {
+            Ok(0) => session.closed(now),
+            Ok(count) => {
+                self.report.bytes_down += count as u64;
+                session.bytes(now, &buffer[..count]);
+            }
+            Err(error) => session.io_error(now, error.to_string()),
+        }
+        self.report.times.receive += began.elapsed();
+        self.tell(Phase::Receive, self.report.bytes_down, None);
+    }
+
+    fn wait(&mut self, until: Duration) -> Result<(), Error> {
+        let began = Instant::now();
+        self.tell(Phase::Wait, 0, None);
+        while let Some(left) = until.checked_sub(self.elapsed()).filter(|left| !left.is_zero()) {
+            self.check_cancelled()?;
+            std::thread::sleep(left.min(CANCEL_INTERVAL));
+        }
+        self.report.times.wait += began.elapsed();
+        Ok(())
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn check_cancelled(&self) -> Result<(), Error> {
+        if is_set(self.options.cancel) { Err(Error::Cancelled) } else { Ok(()) }
+    }
+
+    fn tell(&mut self, phase: Phase, done: u64, total: Option<u64>) {
+        if let Some(progress) = &mut self.options.progress {
+            progress(Progress { phase, done, total });
+        }
+    }
+
+    fn add(&mut self, applied: &Applied) {
+        self.report.rows_down += applied.rows;
+        self.report.deletions_down += applied.deletions;
+        self.report.held += applied.held;
+        self.report.set_aside += applied.set_aside;
+        self.report.not_stored += applied.not_stored;
+    }
+
+    fn count(&mut self, summary: &Summary) {
+        let report = &mut *self.report;
+        report.changes_up += summary.changes;
+        report.conflicts += summary.conflicts;
+        report.refused += summary.refused;
+        report.requests += summary.requests;
+        report.failures += summary.failures;
+        report.new_remote_id |= summary.new_remote_id;
+        report.restarted |= summary.restarted;
+        report.lost = summary.lost.as_ref().map(|lost| (*lost.start(), *lost.end())).or(report.lost);
+    }
+}
+
+fn is_set(cancel: Option<&AtomicBool>) -> bool {
+    cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+}
+
+/// A request's body, made as it is sent: HELLO, the frozen frames, UPLOAD_END, END.
+struct RequestBody<'c> {
+    connection: &'c Connection,
+    buffer: Vec<u8>,
+    read: usize,
+    /// The next of the frozen frames; `None`: none are left to send.
+    next: Option<i64>,
+    /// What comes after them.
+    tail: Vec<u8>,
+    /// What went wrong with the file while the body was read.
+    failure: Option<Error>,
+}
+
+impl<'c> RequestBody<'c> {
+    fn new(
+        connection: &'c Connection,
+        model: &headwater_model::Model,
+        state: &State,
+        has_upload: bool,
+        wants_download: bool,
+    ) -> Result<RequestBody<'c>, Error> {
+        let upload = state.frozen.filter(|_| has_upload);
+        let hello = Hello {
+            remote_id: state.remote_id,
+            secret: state.secret,
+            model: model.name.clone(),
+            model_version: model.version,
+            fingerprint: state.fingerprint,
+            incarnation: state.incarnation,
+            note: state.note,
+            upload_sequence: state.upload_sequence,
+            download_applied: state.download_applied,
+            has_upload: upload.is_some(),
+            wants_download,
+            watermarks: read_watermarks(connection)?,
+        };
+        let mut tail = upload.map(|end| end.to_frame().to_bytes()).unwrap_or_default();
+        Frame::new(Kind::End, Vec::new()).write(&mut tail);
+        Ok(RequestBody {
+            connection,
+            buffer: hello.to_frame().to_bytes(),
+            read: 0,
+            next: upload.map(|_| 1),
+            tail,
+            failure: None,
+        })
+    }
+
+    fn fill(&mut self) -> Result<(), Error> {
+        self.read = 0;
+        self.buffer.clear();
+        if let Some(number) = self.next {
+            self.next = None;
+            if let Some((kind, payload)) = frozen_frame(self.connection, number)? {
+                self.next = Some(number + 1);
+                Frame::packed(kind, payload).write(&mut self.buffer);
+                return Ok(());
+            }
+        }
+        self.buffer = std::mem::take(&mut self.tail);
+        Ok(())
+    }
+}
+
+impl Read for RequestBody<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.read == self.buffer.len()
+            && let Err(error) = self.fill()
+        {
+            let text = error.to_string();
+            self.failure = Some(error);
+            return Err(io::Error::other(text));
+        }
+        let rest = &self.buffer[self.read..];
+        let count = rest.len().min(out.len());
+        out[..count].copy_from_slice(&rest[..count]);
+        self.read += count;
+        Ok(count)
+    }
+}
+
+/// Counts what is sent, and tells it.
+struct Counting<'b, 'c, 'p, 'o> {
+    body: &'b mut RequestBody<'c>,
+    progress: &'p mut Option<&'o mut dyn FnMut(Progress)>,
+    bytes: u64,
+}
+
+impl Read for Counting<'_, '_, '_, '_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let count = self.body.read(out)?;
+        self.bytes += count as u64;
+        if let Some(progress) = self.progress {
+            progress(Progress { phase: Phase::Send, done: self.bytes, total: None });
+        }
+        Ok(count)
+    }
+}

@@ -1,0 +1,77 @@
+//! Who is not let in, judged before a byte of the body is asked for.
+
+use std::time::Duration;
+
+use headwater_access::{Credentials, Secret, Tokens};
+use headwater_consolidated::{Backend as _, sqlite::Sqlite, system};
+use headwater_protocol::message::ErrorCode;
+use headwater_server::Config;
+
+use crate::support::{Client, Stand, anna, config, head, request};
+
+fn password(user: &str, password: &str) -> Credentials {
+    Credentials::Password { user: user.into(), password: Secret::new(password) }
+}
+
+#[test]
+fn wrong_credentials_are_refused_from_the_head_alone() {
+    let stand = Stand::start(config());
+    let forged =
+        Tokens::new(&[0; 32]).expect("a key").issue("anna", Duration::from_hours(1), std::time::SystemTime::now());
+    let wrong = [
+        None,
+        Some(password("anna", "Secret")),
+        Some(password("anna", "")),
+        Some(password("nobody", "secret")),
+        Some(password("anna\0", "secret")),
+        Some(password("' OR 1=1 --", "secret")),
+        Some(Credentials::Token(Secret::new("x.y.z"))),
+        Some(Credentials::Token(forged.expect("a token"))),
+    ];
+    for credentials in wrong {
+        // A body is announced and never sent: the answer must not wait for it.
+        let mut client = Client::connect(stand.address);
+        client.send(&head("POST", "/v1/sync", credentials.as_ref(), Some(1000)));
+        let answer = client.answer();
+        answer.expect_error(401, ErrorCode::Unauthenticated);
+        assert!(answer.header("www-authenticate").is_some());
+        assert_eq!(stand.get("/v1/model", credentials.as_ref()).status, 401);
+    }
+    stand.wait_until_idle();
+}
+
+#[test]
+fn a_disabled_user_is_refused_with_password_and_token() {
+    let stand = Stand::start(Config { account_cache_ms: 0, ..config() });
+    let json = request(stand.address, "POST", "/v1/token", Some(&anna())).json();
+    let token = Credentials::Token(Secret::new(json["token"].as_str().expect("a token")));
+    assert_eq!(stand.get("/v1/model", Some(&token)).status, 200);
+    let disable = |disabled| {
+        let mut connection = Sqlite::new(stand.file()).connect().expect("a connection");
+        assert!(system::set_account_disabled(&mut *connection, "anna", disabled).expect("set"));
+    };
+    disable(true);
+    for credentials in [&token, &anna()] {
+        let mut client = Client::connect(stand.address);
+        client.send(&head("POST", "/v1/sync", Some(credentials), Some(1000)));
+        client.answer().expect_error(403, ErrorCode::Forbidden);
+    }
+    assert_eq!(stand.get("/v1/model", Some(&password("anna", "wrong"))).status, 401, "only who proves it is told");
+    disable(false);
+    assert_eq!(stand.get("/v1/model", Some(&token)).status, 200);
+}
+
+#[test]
+fn logins_beyond_the_queue_are_told_to_come_back() {
+    let stand = Stand::start(Config { password_checks: 1, password_checks_waiting: 0, ..config() });
+    let ask = || {
+        std::thread::spawn({
+            let address = stand.address;
+            move || request(address, "POST", "/v1/token", Some(&anna()))
+        })
+    };
+    let asked: Vec<_> = (0..8).map(|_| ask()).collect();
+    let statuses: Vec<u16> = asked.into_iter().map(|asked| asked.join().expect("an answer").status).collect();
+    assert!(statuses.iter().all(|status| [200, 503].contains(status)) && statuses.contains(&200), "{statuses:?}");
+    assert_eq!(request(stand.address, "POST", "/v1/token", Some(&anna())).status, 200, "places are given back");
+}

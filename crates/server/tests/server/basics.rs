@@ -1,0 +1,128 @@
+//! What a sync is when all is well.
+
+use headwater_access::{Credentials, Secret};
+use headwater_protocol::client::{AnswerReader, Expected};
+use headwater_protocol::message::{Receipt, Welcome};
+use headwater_protocol::{Kind, Limits};
+
+use crate::support::{Answer, Stand, anna, config, request};
+
+/// Reads an answer as a remote does: order, limits and all.
+fn read_as_a_remote(answer: &Answer, expected: Expected) {
+    let mut reader = AnswerReader::new(Limits::ANSWER, expected);
+    reader.push(&answer.body);
+    while reader.poll().expect("what the protocol says").is_some() {}
+    reader.finish().expect("whole");
+}
+
+#[test]
+fn an_upload_is_applied_answered_and_not_sent_back() {
+    let stand = Stand::start(config());
+    stand.database().execute("INSERT INTO item VALUES (100, 'there before')", []).expect("a row");
+    let answer = stand.sync(&stand.upload(1, &[(1, "one"), (2, "two")]));
+    assert_eq!((answer.status, answer.is_complete()), (200, true));
+    read_as_a_remote(&answer, Expected { receipt: true, download: true });
+    let receipt = Receipt::from_payload(&answer.payload(Kind::Receipt)).expect("a receipt");
+    assert_eq!(receipt, Receipt { sequence: 1, changes: 2, outcomes: Vec::new() });
+    assert_eq!(stand.items(), 3);
+    for (name, value) in
+        [("content-type", "application/vnd.headwater.sync"), ("cache-control", "no-store"), ("x-accel-buffering", "no")]
+    {
+        assert_eq!(answer.header(name), Some(value));
+    }
+    stand.wait_until_idle();
+}
+
+#[test]
+fn the_same_upload_again_gives_the_same_receipt_and_nothing_else() {
+    let stand = Stand::start(config());
+    let body = stand.upload(1, &[(1, "one")]);
+    let (first, second) = (stand.sync(&body), stand.sync(&body));
+    assert!(first.is_complete() && second.is_complete());
+    assert_eq!(first.payload(Kind::Receipt), second.payload(Kind::Receipt));
+    let welcome = |answer: &Answer| Welcome::from_payload(&answer.payload(Kind::Welcome)).expect("a welcome");
+    assert_eq!((welcome(&first).upload_sequence, welcome(&second).upload_sequence), (0, 1));
+    assert_eq!(welcome(&first).incarnation, welcome(&second).incarnation);
+    assert_eq!(stand.items(), 1);
+}
+
+#[test]
+fn a_download_larger_than_memory_goes_through_a_file() {
+    let config = headwater_server::Config { spool_memory_bytes: 10_000, ..config() };
+    let stand = Stand::start(config);
+    stand.fill(20_000);
+    let answer = stand.sync(&stand.download(1));
+    assert!(answer.is_complete());
+    read_as_a_remote(&answer, Expected { receipt: false, download: true });
+    assert_eq!(answer.rows(), 20_000);
+    stand.wait_until_idle();
+}
+
+#[test]
+fn an_upload_larger_than_memory_goes_through_a_file() {
+    let stand = Stand::start(headwater_server::Config { spool_memory_bytes: 10_000, ..config() });
+    let rows: Vec<(i64, String)> =
+        (0..5_000_i64).map(|id| (id, format!("name {:x}", id.wrapping_mul(0x9E37_79B9_7F4A)))).collect();
+    let rows: Vec<(i64, &str)> = rows.iter().map(|(id, name)| (*id, name.as_str())).collect();
+    assert!(stand.sync(&stand.upload(1, &rows)).is_complete());
+    assert_eq!(stand.items(), 5_000);
+    stand.wait_until_idle();
+}
+
+#[test]
+fn a_body_in_small_chunks_is_the_same() {
+    let stand = Stand::start(config());
+    let body = stand.upload(1, &[(1, "one"), (2, "two")]);
+    let mut client = crate::support::Client::connect(stand.address);
+    client.send(&crate::support::head("POST", "/v1/sync", Some(&anna()), None));
+    for piece in body.chunks(7) {
+        client.send(&[format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
+    }
+    client.send(b"0\r\n\r\n");
+    assert!(client.answer().is_complete());
+    // The connection goes on.
+    client.send(&crate::support::head("GET", "/health", None, Some(0)));
+    assert_eq!(client.answer().status, 200);
+    assert_eq!(stand.items(), 2);
+}
+
+#[test]
+fn a_token_stands_for_the_password() {
+    let stand = Stand::start(config());
+    let answer = request(stand.address, "POST", "/v1/token", Some(&anna()));
+    let json = answer.json();
+    assert_eq!((answer.status, &json["expires_in_s"]), (200, &serde_json::json!(900)));
+    let token = Credentials::Token(Secret::new(json["token"].as_str().expect("a token")));
+    let model = stand.get("/v1/model", Some(&token));
+    assert_eq!(String::from_utf8(model.body).expect("text"), stand.plan.model.to_json());
+    let again = request(stand.address, "POST", "/v1/token", Some(&token));
+    assert_eq!(again.status, 401, "a token does not prolong itself");
+}
+
+#[test]
+fn models_are_found_by_name_and_version() {
+    let stand = Stand::start(config());
+    for (query, status) in [
+        ("", 200),
+        ("?name=shop", 200),
+        ("?name=shop&version=3", 200),
+        ("?version=3", 200),
+        ("?name=shop&version=4", 404),
+        ("?name=other", 404),
+        ("?version=x", 400),
+    ] {
+        assert_eq!(stand.get(&format!("/v1/model{query}"), Some(&anna())).status, status, "{query}");
+    }
+    assert_eq!(stand.get("/v1/model", None).status, 401);
+}
+
+#[test]
+fn readiness_shows_the_load() {
+    let stand = Stand::start(config());
+    assert_eq!(stand.get("/health", None).status, 200);
+    let answer = stand.get("/ready", None);
+    let json = answer.json();
+    assert_eq!((answer.status, &json["ready"], &json["database"]), (200, &true.into(), &true.into()));
+    assert_eq!((&json["load"]["workers"], &json["load"]["workers_busy"]), (&8.into(), &0.into()));
+    assert_eq!(json["connections"], 1);
+}

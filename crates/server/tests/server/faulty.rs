@@ -1,0 +1,174 @@
+//! A real database with planted faults: each call may fail, panic, or lose its answer.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use headwater_consolidated::backend::{Changes, Mode};
+use headwater_consolidated::catalogue::Catalogue;
+use headwater_consolidated::{Backend, Connection, Dialect, Error, RowsWriter, TablePlan};
+use headwater_protocol::{Row, Value};
+
+/// A fault of one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The database could not do it now.
+    Busy,
+    /// The connection is lost before the call.
+    Lost,
+    /// The connection is lost after the call did its work.
+    AnswerLost,
+    /// A defect.
+    Panic,
+}
+
+/// The faults planted: the first that names a call strikes, once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Faults(Arc<Mutex<Vec<(&'static str, Fault)>>>);
+
+impl Faults {
+    pub(crate) fn plant(&self, faults: impl IntoIterator<Item = (&'static str, Fault)>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(faults);
+    }
+
+    /// How many have not struck yet.
+    pub(crate) fn left(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    fn take(&self, call: &str) -> Option<Fault> {
+        let mut faults = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = faults.iter().position(|(planted, _)| *planted == call)?;
+        Some(faults.remove(place).1)
+    }
+
+    fn around<T>(&self, call: &'static str, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        let planted = |broken| Err(Error::Retry { detail: "planted".into(), broken });
+        match self.take(call) {
+            None => run(),
+            Some(Fault::Busy) => planted(false),
+            Some(Fault::Lost) => planted(true),
+            Some(Fault::AnswerLost) => run().and_then(|_| planted(true)),
+            Some(Fault::Panic) => panic!("a planted panic in {call}"),
+        }
+    }
+}
+
+/// A database with faults.
+pub(crate) struct Faulty {
+    pub(crate) inner: Arc<dyn Backend>,
+    pub(crate) faults: Faults,
+}
+
+impl Backend for Faulty {
+    fn connect(&self) -> Result<Box<dyn Connection>, Error> {
+        let inner = self.inner.connect()?;
+        Ok(Box::new(FaultyConnection { inner, faults: self.faults.clone() }))
+    }
+
+    fn dialect(&self) -> Dialect {
+        self.inner.dialect()
+    }
+
+    fn address(&self) -> String {
+        self.inner.address()
+    }
+}
+
+struct FaultyConnection {
+    inner: Box<dyn Connection>,
+    faults: Faults,
+}
+
+impl Connection for FaultyConnection {
+    fn dialect(&self) -> Dialect {
+        self.inner.dialect()
+    }
+
+    fn begin(&mut self, mode: Mode) -> Result<(), Error> {
+        let call = match mode {
+            Mode::Upload => "begin upload",
+            Mode::Download => "begin download",
+        };
+        self.faults.around(call, || self.inner.begin(mode))
+    }
+
+    fn commit(&mut self) -> Result<(), Error> {
+        self.faults.around("commit", || self.inner.commit())
+    }
+
+    fn rollback(&mut self) -> Result<(), Error> {
+        self.inner.rollback()
+    }
+
+    fn savepoint(&mut self) -> Result<(), Error> {
+        self.inner.savepoint()
+    }
+
+    fn rollback_to_savepoint(&mut self) -> Result<(), Error> {
+        self.inner.rollback_to_savepoint()
+    }
+
+    fn release_savepoint(&mut self) -> Result<(), Error> {
+        self.inner.release_savepoint()
+    }
+
+    fn query(&mut self, sql: &str, parameters: &[Value]) -> Result<Vec<Row>, Error> {
+        let call = if sql == "SELECT 1" { "probe" } else { "query" };
+        self.faults.around(call, || self.inner.query(sql, parameters))
+    }
+
+    fn execute(&mut self, sql: &str, parameters: &[Value]) -> Result<u64, Error> {
+        self.inner.execute(sql, parameters)
+    }
+
+    fn batch(&mut self, sql: &str) -> Result<(), Error> {
+        self.inner.batch(sql)
+    }
+
+    fn fetch(&mut self, table: &TablePlan, keys: &[Row], lock: bool) -> Result<Vec<Row>, Error> {
+        self.inner.fetch(table, keys, lock)
+    }
+
+    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Vec<Row>, Error> {
+        self.faults.around("insert", || self.inner.insert(table, rows))
+    }
+
+    fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error> {
+        self.inner.update(table, rows)
+    }
+
+    fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {
+        self.inner.delete(table, keys)
+    }
+
+    fn check_deferred(&mut self) -> Result<(), Error> {
+        self.inner.check_deferred()
+    }
+
+    fn set_actor(&mut self, user: &str, remote_id: &[u8; 16]) -> Result<(), Error> {
+        self.inner.set_actor(user, remote_id)
+    }
+
+    fn own_mark(&mut self) -> Result<Vec<u8>, Error> {
+        self.inner.own_mark()
+    }
+
+    fn watermark(&mut self) -> Result<Vec<u8>, Error> {
+        self.inner.watermark()
+    }
+
+    fn accepts_watermark(&mut self, watermark: &[u8]) -> Result<bool, Error> {
+        self.inner.accepts_watermark(watermark)
+    }
+
+    fn read_whole(&mut self, table: &TablePlan, partitions: &[Row], out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {
+        self.faults.around("read", || self.inner.read_whole(table, partitions, out))
+    }
+
+    fn read_changes(&mut self, changes: &Changes<'_>, out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {
+        self.inner.read_changes(changes, out)
+    }
+
+    fn catalogue(&mut self) -> Result<Catalogue, Error> {
+        self.inner.catalogue()
+    }
+}

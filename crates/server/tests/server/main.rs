@@ -1,0 +1,11 @@
+//! The server from outside: real databases, plain sockets, and clients that do everything wrong.
+
+mod access;
+mod admission;
+mod basics;
+mod clients;
+mod faults;
+mod faulty;
+mod lifecycle;
+mod refusals;
+mod support;

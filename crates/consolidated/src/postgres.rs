@@ -30,6 +30,8 @@ mod target;
 mod tls;
 mod watermark;
 
+pub(crate) use catalogue::installed_hash;
+
 use std::time::Duration;
 
 use tokio_postgres_rustls::MakeRustlsConnect;

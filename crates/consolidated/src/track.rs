@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::catalogue::{Catalogue, CatalogueTable, Tracking};
 use crate::system::{self, bytes, dialect_sql};
-use crate::{Connection, Dialect, Error, Mode, Plan, sqlite};
+use crate::{Connection, Dialect, Error, Mode, Plan, postgres, sqlite};
 
 /// The SQL that [`track`] would run now, in order.
 pub fn plan_tracking(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<String>, Error> {
@@ -199,8 +199,11 @@ pub(crate) fn recorded_hash(connection: &mut dyn Connection, table: &Table) -> R
 
 fn remember(connection: &mut dyn Connection, step: &Step) -> Result<(), Error> {
     let installed = match connection.dialect() {
-        Dialect::Sqlite => Value::Bytes(sqlite::installed_hash(connection, &step.table.name)?),
-        Dialect::Postgres => Value::Null,
+        Dialect::Sqlite => sqlite::installed_hash(connection, &step.table.name)?,
+        Dialect::Postgres => {
+            let schema = step.table.schema.as_deref().unwrap_or("public");
+            postgres::installed_hash(connection, schema, &step.table.name)?
+        }
     };
     let sql = "INSERT INTO {hw}tracked (table_name, side_table, definition_hash, installed_hash) VALUES (?1, ?2, ?3, ?4) \
                ON CONFLICT (table_name) DO UPDATE SET side_table = excluded.side_table, \
@@ -209,7 +212,7 @@ fn remember(connection: &mut dyn Connection, step: &Step) -> Result<(), Error> {
         Value::text(step.table_name.as_str()),
         Value::text(step.side_table.as_str()),
         Value::Bytes(step.hash.clone()),
-        installed,
+        Value::Bytes(installed),
     ];
     connection.execute(&dialect_sql(connection.dialect(), sql), &values).map(|_| ())
 }

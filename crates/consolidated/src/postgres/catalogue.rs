@@ -1,9 +1,305 @@
-//! What the database has: for `init` and `check`.
+//! What a PostgreSQL database has: its catalogue, read for all tables by one query each for columns, unique indexes and foreign keys.
+//!
+//! The state of a table's tracking is a hash over the triggers, their function and the side table as `track` left them, in the words
+//! of the catalogue's own columns: they stay the same from one version of PostgreSQL to the next, where a definition printed as SQL
+//! may not.
 
-use super::connection::PostgresConnection;
-use crate::Error;
-use crate::catalogue::Catalogue;
+use std::collections::HashMap;
 
-pub(super) fn read(_connection: &mut PostgresConnection) -> Result<Catalogue, Error> {
-    Ok(Catalogue::default())
+use headwater_model::ColumnType;
+use headwater_model::tracking::postgres::{side_name, trigger_names};
+use headwater_protocol::{Row, Type, Value};
+use sha2::{Digest, Sha256};
+
+use super::codec::Codec;
+use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueReference, CatalogueTable, Tracking};
+use crate::{Connection, Error};
+
+/// Ordinary and partitioned tables of the application; a partition is part of its table.
+const TABLES_SQL: &str = "
+    SELECT c.oid, n.nspname::text, c.relname::text
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
+      AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'headwater') AND n.nspname NOT LIKE 'pg\\_%'
+    ORDER BY n.nspname, c.relname";
+
+/// Table, column, declared type, base type behind domains, its schema, name and kind, NULL, generated, default, collation that is
+/// not that of bytes, precision and scale of a number.
+const COLUMNS_SQL: &str = "
+    WITH RECURSIVE base(oid, root, modifier, nullable, has_default) AS (
+        SELECT t.oid, t.oid, -1, NOT t.typnotnull, t.typdefault IS NOT NULL FROM pg_catalog.pg_type t
+        UNION ALL
+        SELECT base.oid, d.typbasetype, d.typtypmod, base.nullable AND NOT b.typnotnull, base.has_default OR b.typdefault IS NOT NULL
+        FROM base JOIN pg_catalog.pg_type d ON d.oid = base.root AND d.typtype = 'd'
+        JOIN pg_catalog.pg_type b ON b.oid = d.typbasetype)
+    SELECT a.attrelid, a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod), t.oid, tn.nspname::text, t.typname::text,
+           t.typtype::text, base.nullable AND NOT a.attnotnull, a.attgenerated <> '',
+           a.atthasdef OR a.attidentity <> '' OR base.has_default,
+           CASE WHEN NOT l.collisdeterministic THEN l.collname::text END,
+           CASE WHEN base.modifier <> -1 THEN base.modifier ELSE a.atttypmod END
+    FROM pg_catalog.pg_attribute a
+    JOIN base ON base.oid = a.atttypid
+    JOIN pg_catalog.pg_type t ON t.oid = base.root AND t.typtype <> 'd'
+    JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
+    JOIN pg_catalog.pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p')
+    LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
+    WHERE a.attnum > 0 AND NOT a.attisdropped
+    ORDER BY a.attrelid, a.attnum";
+
+/// Table, index, whether it is the primary key, column: unique indexes over whole columns that hold for every row, at any time.
+const UNIQUE_SQL: &str = "
+    SELECT i.indrelid, i.indexrelid, i.indisprimary, a.attname::text
+    FROM pg_catalog.pg_index i
+    CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+    WHERE i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND k.place <= i.indnkeyatts
+    ORDER BY i.indrelid, i.indexrelid, k.place";
+
+/// Table, constraint, column, schema and table referred to, its column, what a deletion does.
+const REFERENCES_SQL: &str = "
+    SELECT r.conrelid, r.oid, a.attname::text, n.nspname::text, p.relname::text, b.attname::text, r.confdeltype::text
+    FROM pg_catalog.pg_constraint r
+    CROSS JOIN LATERAL unnest(r.conkey, r.confkey) WITH ORDINALITY AS k(mine, there, place)
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = r.conrelid AND a.attnum = k.mine
+    JOIN pg_catalog.pg_class p ON p.oid = r.confrelid
+    JOIN pg_catalog.pg_namespace n ON n.oid = p.relnamespace
+    JOIN pg_catalog.pg_attribute b ON b.attrelid = r.confrelid AND b.attnum = k.there
+    WHERE r.contype = 'f'
+    ORDER BY r.conrelid, r.oid, k.place";
+
+/// Of a table `?1` and its side table `?2`: a trigger's name and state, or NULL twice, and what it consists of.
+const OBJECTS_SQL: &str = "
+    SELECT t.tgname::text, t.tgenabled::text,
+           concat_ws(' ', t.tgname, t.tgtype, t.tgenabled, t.tgoldtable, t.tgnewtable, n.nspname, p.proname, p.prosecdef,
+                     p.proconfig, p.prosrc)
+    FROM pg_catalog.pg_trigger t
+    JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+    JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+    WHERE t.tgrelid = to_regclass(?1) AND n.nspname = 'headwater' AND NOT t.tgisinternal
+    UNION ALL
+    SELECT NULL, NULL, concat_ws(' ', a.attnum, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull)
+    FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = to_regclass(?2) AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL
+    SELECT NULL, NULL, concat_ws(' ', i.indisunique, i.indisvalid, i.indkey)
+    FROM pg_catalog.pg_index i WHERE i.indrelid = to_regclass(?2)";
+
+/// Reads the catalogue.
+pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> {
+    let mut columns = by_table(connection.query(COLUMNS_SQL, &[])?);
+    let mut unique = by_table(connection.query(UNIQUE_SQL, &[])?);
+    let mut references = by_table(connection.query(REFERENCES_SQL, &[])?);
+    let recorded = recorded_hashes(connection)?;
+    let mut tables = Vec::new();
+    for found in connection.query(TABLES_SQL, &[])? {
+        let (oid, schema, name) = (integer(&found, 0), text(&found, 1), text(&found, 2));
+        let (primary_key, unique) = keys(&unique.remove(&oid).unwrap_or_default());
+        let tracking = tracking(connection, &schema, &name, &recorded)?;
+        tables.push(CatalogueTable {
+            schema: beside_public(schema),
+            name,
+            columns: columns.remove(&oid).unwrap_or_default().iter().map(|row| column(row)).collect(),
+            primary_key,
+            unique,
+            references: foreign_keys(&references.remove(&oid).unwrap_or_default()),
+            tracking,
+        });
+    }
+    Ok(Catalogue { tables })
+}
+
+/// The hash of a table's tracking as it is installed.
+pub(crate) fn installed_hash(connection: &mut dyn Connection, schema: &str, name: &str) -> Result<Vec<u8>, Error> {
+    Ok(hash_of(&objects(connection, schema, name)?))
+}
+
+fn by_table(rows: Vec<Row>) -> HashMap<i64, Vec<Row>> {
+    let mut tables: HashMap<i64, Vec<Row>> = HashMap::new();
+    for row in rows {
+        tables.entry(integer(&row, 0)).or_default().push(row);
+    }
+    tables
+}
+
+fn beside_public(schema: String) -> Option<String> {
+    (schema != "public").then_some(schema)
+}
+
+fn column(row: &Row) -> CatalogueColumn {
+    let oid = integer(row, 3) as u32;
+    let of_the_system = text(row, 4) == "pg_catalog";
+    let base = Base { oid, name: text(row, 5), of_the_system, is_enum: text(row, 6) == "e" };
+    let kind = base.kind(integer(row, 11));
+    let equality = match row.get(10) {
+        Some(Value::Text(_)) => Some(format!("collation {}", text(row, 10))),
+        _ => base.equality(kind),
+    };
+    CatalogueColumn {
+        name: text(row, 1),
+        declared: text(row, 2),
+        kind,
+        nullable: is_true(row, 7),
+        generated: is_true(row, 8),
+        has_default: is_true(row, 9),
+        equality,
+    }
+}
+
+/// The type of a column, behind its domains.
+struct Base {
+    oid: u32,
+    name: String,
+    of_the_system: bool,
+    is_enum: bool,
+}
+
+impl Base {
+    /// The model's type. One without a codec travels as its text, if that means the same everywhere.
+    fn kind(&self, modifier: i64) -> Option<ColumnType> {
+        match Codec::of(self.oid).map(Codec::kind) {
+            Some(Type::Decimal) => Some(ColumnType { base: Type::Decimal, precision: precision(modifier) }),
+            Some(base) => Some(ColumnType::plain(base)),
+            None if self.is_of_this_database() => None,
+            None => Some(ColumnType::plain(Type::Text)),
+        }
+    }
+
+    /// Numbers of objects and transactions, and what only the server may write.
+    fn is_of_this_database(&self) -> bool {
+        let name = self.name.as_str();
+        self.of_the_system
+            && (name.starts_with("reg")
+                || name.starts_with("pg_")
+                || matches!(name, "xid" | "xid8" | "cid" | "tid" | "refcursor" | "money"))
+    }
+
+    /// What makes values equal whose bytes differ.
+    fn equality(&self, kind: Option<ColumnType>) -> Option<String> {
+        const BPCHAR: u32 = 1042;
+        let why = match (Codec::of(self.oid), kind) {
+            (_, None) => return None,
+            (Some(_), Some(kind)) if kind.base == Type::Real => "floating-point numbers",
+            (Some(_), Some(kind)) if kind.base == Type::Json => "JSON",
+            (Some(_), Some(kind))
+                if kind.base == Type::Decimal && kind.precision.is_none_or(|(_, scale)| scale > 0) =>
+            {
+                "1.5 and 1.50 are one number"
+            }
+            _ if self.oid == BPCHAR => "blanks at the end don't count",
+            (Some(_), _) => return None,
+            (None, _) if self.is_enum => return None,
+            (None, _) => return Some(format!("values of type `{}` have several spellings", self.name)),
+        };
+        Some(why.to_owned())
+    }
+}
+
+/// A `numeric(precision, scale)`'s modifier; a negative scale has no place in the model.
+fn precision(modifier: i64) -> Option<(u16, u16)> {
+    let packed = u32::try_from(modifier.checked_sub(4)?).ok()?;
+    let (precision, scale) = ((packed >> 16) as u16, (packed & 0x7FF) as u16);
+    (precision > 0 && scale <= precision).then_some((precision, scale))
+}
+
+/// The primary key, and the other unique indexes.
+fn keys(rows: &[Row]) -> (Vec<String>, Vec<Vec<String>>) {
+    let (mut primary_key, mut unique) = (Vec::new(), Vec::new());
+    for index in rows.chunk_by(|a, b| integer(a, 1) == integer(b, 1)) {
+        let columns = index.iter().map(|row| text(row, 3)).collect();
+        if index.first().is_some_and(|row| is_true(row, 2)) {
+            primary_key = columns;
+        } else {
+            unique.push(columns);
+        }
+    }
+    (primary_key, unique)
+}
+
+fn foreign_keys(rows: &[Row]) -> Vec<CatalogueReference> {
+    let constraints = rows.chunk_by(|a, b| integer(a, 1) == integer(b, 1));
+    let reference = |rows: &[Row]| {
+        let first = rows.first()?;
+        Some(CatalogueReference {
+            columns: rows.iter().map(|row| text(row, 2)).collect(),
+            schema: beside_public(text(first, 3)),
+            table: text(first, 4),
+            target: rows.iter().map(|row| text(row, 5)).collect(),
+            on_delete: match text(first, 6).as_str() {
+                "r" => "restrict",
+                "c" => "cascade",
+                "n" => "set null",
+                "d" => "set default",
+                _ => "no action",
+            }
+            .to_owned(),
+        })
+    };
+    constraints.filter_map(reference).collect()
+}
+
+/// What `track` left, by table as `tracked` names it.
+fn recorded_hashes(connection: &mut dyn Connection) -> Result<HashMap<String, Value>, Error> {
+    if !crate::system::is_installed(connection)? {
+        return Ok(HashMap::new());
+    }
+    let rows = connection.query("SELECT table_name, installed_hash FROM headwater.tracked", &[])?;
+    Ok(rows.into_iter().map(|row| (text(&row, 0), row.into_iter().nth(1).unwrap_or(Value::Null))).collect())
+}
+
+fn tracking(
+    connection: &mut dyn Connection,
+    schema: &str,
+    name: &str,
+    recorded: &HashMap<String, Value>,
+) -> Result<Tracking, Error> {
+    let tracked_name = if schema == "public" { name.to_owned() } else { format!("{schema}.{name}") };
+    let objects = objects(connection, schema, name)?;
+    let expected = trigger_names().count();
+    let triggers = objects.iter().filter(|row| matches!(row.first(), Some(Value::Text(_)))).count();
+    let disabled = objects.iter().find(|row| matches!(row.get(1), Some(Value::Text(state)) if state != b"A"));
+    Ok(match (recorded.get(&tracked_name), disabled) {
+        (None, _) if triggers == 0 => Tracking::Absent,
+        (None, _) => Tracking::Broken("its triggers are there, but not on record".to_owned()),
+        (Some(Value::Bytes(hash)), _) if *hash == hash_of(&objects) => Tracking::Complete,
+        (_, Some(trigger)) => Tracking::Broken(format!("trigger {} is not enabled always", text(trigger, 0))),
+        _ if triggers < expected => Tracking::Broken(format!("{triggers} of {expected} triggers are there")),
+        _ => Tracking::Broken("a trigger, its function or the side table has been changed".to_owned()),
+    })
+}
+
+fn objects(connection: &mut dyn Connection, schema: &str, name: &str) -> Result<Vec<Row>, Error> {
+    let qualified = |schema: &str, name: &str| {
+        Value::text(format!("{}.{}", headwater_model::sql::quote(schema), headwater_model::sql::quote(name)))
+    };
+    let side = qualified("headwater", &side_name(schema, name));
+    connection.query(OBJECTS_SQL, &[qualified(schema, name), side])
+}
+
+fn hash_of(objects: &[Row]) -> Vec<u8> {
+    let mut parts: Vec<String> = objects.iter().map(|row| text(row, 2)).collect();
+    parts.sort_unstable();
+    let mut hash = Sha256::new();
+    for part in &parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().to_vec()
+}
+
+fn text(row: &Row, place: usize) -> String {
+    match row.get(place) {
+        Some(Value::Text(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        _ => String::new(),
+    }
+}
+
+fn integer(row: &Row, place: usize) -> i64 {
+    match row.get(place) {
+        Some(Value::Int(number)) => *number,
+        _ => 0,
+    }
+}
+
+fn is_true(row: &Row, place: usize) -> bool {
+    matches!(row.get(place), Some(Value::Bool(true)))
 }

@@ -143,7 +143,7 @@ pub(crate) fn table_statements(dialect: Dialect) -> Vec<String> {
 pub(crate) fn is_installed(connection: &mut dyn Connection) -> Result<bool, Error> {
     let sql = match connection.dialect() {
         Dialect::Sqlite => "SELECT count(*) FROM sqlite_schema WHERE name = 'headwater_tracked'",
-        Dialect::Postgres => "SELECT (to_regclass('headwater.tracked') IS NOT NULL)::int8",
+        Dialect::Postgres => "SELECT to_regclass('headwater.tracked') IS NOT NULL",
     };
     let rows = connection.query(sql, &[])?;
     Ok(integer(rows.first().and_then(|row| row.first()), "count")? != 0)

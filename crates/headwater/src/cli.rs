@@ -14,7 +14,7 @@ Getting started:
   headwater user add anna
   headwater serve
 
-  headwater remote create anna.db --server http://127.0.0.1:7070 --user anna
+  headwater remote create anna.db --server http://127.0.0.1:7340 --user anna
   headwater remote sync anna.db
 
 Exit codes: 0 done, 1 differences or faults found, 2 usage or configuration, 3 something could not be reached, 4 internal.";

@@ -7,7 +7,7 @@
 //! url = "sqlite:central.db"             # or postgres://user@host/database; HEADWATER_DATABASE and --database go before it
 //!
 //! [server]                              # each option has a default; HEADWATER_SERVER_WORKERS=16 goes before the file
-//! listen = "127.0.0.1:7070"
+//! listen = "127.0.0.1:7340"
 //! ```
 //!
 //! What goes before what: an argument, then the environment, then the file, then the default.

@@ -19,7 +19,7 @@ use crate::output::Output;
 const EXAMPLES: &str = "\
 Examples:
   headwater serve
-  headwater serve --listen 0.0.0.0:7070 --workers 16 --set tls_certificate=server.pem --set tls_key=server.key
+  headwater serve --listen 0.0.0.0:7340 --workers 16 --set tls_certificate=server.pem --set tls_key=server.key
   HEADWATER_SERVER_WORKERS=16 HEADWATER_LOG=debug headwater serve --log-json
 
 Ctrl-C or SIGTERM: no new sync is let in, those that run may end ([server] shutdown_ms_max); again: stops at once.

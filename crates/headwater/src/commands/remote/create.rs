@@ -16,7 +16,7 @@ use crate::output::Output;
 const EXAMPLES: &str = "\
 Examples:
   headwater remote create anna.db --server https://sync.example.com --user anna
-  headwater remote create anna.db --server http://127.0.0.1:7070 --user anna --model models/shop-1.toml
+  headwater remote create anna.db --server http://127.0.0.1:7340 --user anna --model models/shop-1.toml
 
 The model comes from the server, unless a file is given. The file may exist and have other tables.";
 

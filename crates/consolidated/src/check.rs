@@ -41,7 +41,7 @@ pub fn check(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Finding
     let mut findings = against_catalogue(&plan.model, &catalogue, connection.dialect());
     for partition in &plan.model.partitions {
         connection.begin(Mode::Download)?;
-        let rows = crate::memberships::query(connection, partition, "", &[0; 16]);
+        let rows = crate::memberships::probe(connection, partition);
         connection.rollback()?;
         if let Err(error) = rows {
             findings.push(Finding {

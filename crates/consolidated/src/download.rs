@@ -134,15 +134,6 @@ impl<'a, 's> Download<'a, 's> {
         let Download { connection, request, sink, summary, .. } = self;
         let mut counted = |frame: Frame| count(summary, &mut **sink, frame);
         let mut rows = RowsWriter::new(table, request.echo, &mut counted);
-        if !sorted.whole.is_empty() {
-            connection.read_whole(table, partitions_of(table, &sorted.whole), &mut rows)?;
-        }
-        for (mark, partitions) in &sorted.since {
-            let since = request.watermarks.marks.get(*mark as usize).map(Vec::as_slice).unwrap_or_default();
-            let own = Some(request.own).filter(|own| !own.is_empty());
-            let (partitions, wanted) = (partitions_of(table, partitions), partitions_of(table, &wanted));
-            connection.read_changes(&Changes { table, partitions, wanted, since, own }, &mut rows)?;
-        }
         let keys: Vec<Row> = request
             .conflicted
             .iter()
@@ -151,6 +142,15 @@ impl<'a, 's> Download<'a, 's> {
             .collect();
         if !keys.is_empty() {
             write_conflicted(&mut **connection, table, &keys, &wanted, &mut rows)?;
+        }
+        if !sorted.whole.is_empty() {
+            connection.read_whole(table, partitions_of(table, &sorted.whole), &mut rows)?;
+        }
+        for (mark, partitions) in &sorted.since {
+            let since = request.watermarks.marks.get(*mark as usize).map(Vec::as_slice).unwrap_or_default();
+            let own = Some(request.own).filter(|own| !own.is_empty());
+            let (partitions, wanted) = (partitions_of(table, partitions), partitions_of(table, &wanted));
+            connection.read_changes(&Changes { table, partitions, wanted, since, own }, &mut rows)?;
         }
         let rows = rows.finish()?;
         self.summary.rows += rows;
@@ -240,7 +240,7 @@ fn write_conflicted(
                 Some(row) => write_row(rows.upsert(), row),
                 None => write_row(rows.delete(), key),
             }
-            rows.end_row(false)?;
+            rows.end_row_early()?;
         }
     }
     Ok(())

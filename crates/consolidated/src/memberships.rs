@@ -26,6 +26,15 @@ pub fn query(
     rows.into_iter().filter(|row| !row.iter().any(Value::is_null)).map(|row| typed(partition, &row)).collect()
 }
 
+/// Whether a partition's membership query can be run and gives a value for each of its columns, whoever asks.
+pub fn probe(connection: &mut dyn Connection, partition: &Partition) -> Result<(), Error> {
+    let nulls = vec!["NULL"; partition.columns.len()].join(", ");
+    // A union refuses parts of different width. The query may end in a comment.
+    let members = format!("SELECT {nulls} WHERE 1 = 0 UNION ALL SELECT * FROM (\n{}\n) AS members", partition.members);
+    let probed = Partition { members, ..partition.clone() };
+    query(connection, &probed, "", &[0; 16]).map(|_| ())
+}
+
 fn typed(partition: &Partition, row: &Row) -> Result<Row, Error> {
     let wrong = |detail: String| Error::Database {
         context: format!("membership query of partition `{}`", partition.name),

@@ -41,9 +41,13 @@ impl Echo {
         if self.seen.len() < Echo::ROWS_MAX {
             let mut bytes = vec![op as u8];
             headwater_protocol::row::put_row(&mut bytes, types, row);
-            let hash = self.hash(&bytes);
-            self.seen.insert((table, hash));
+            self.insert(table, &bytes);
         }
+    }
+
+    fn insert(&mut self, table: u32, bytes: &[u8]) {
+        let hash = self.hash(bytes);
+        self.seen.insert((table, hash));
     }
 
     fn contains(&self, table: u32, bytes: &[u8]) -> bool {
@@ -70,6 +74,8 @@ pub struct RowsWriter<'a, 's> {
     payload: Vec<u8>,
     row_start: usize,
     header_sent: bool,
+    /// What [`RowsWriter::end_row_early`] handed on.
+    early: Echo,
     /// Rows handed on, deletions among them.
     pub rows: u64,
 }
@@ -77,7 +83,16 @@ pub struct RowsWriter<'a, 's> {
 impl<'a, 's> RowsWriter<'a, 's> {
     /// Begins the rows of a table. Its TABLE frame goes out before the first of them.
     pub fn new(table: &'a TablePlan, echo: &'a Echo, sink: &'a mut FrameSink<'s>) -> Self {
-        RowsWriter { table, echo, sink, payload: Vec::new(), row_start: 0, header_sent: false, rows: 0 }
+        RowsWriter {
+            table,
+            echo,
+            sink,
+            payload: Vec::new(),
+            row_start: 0,
+            header_sent: false,
+            early: Echo::default(),
+            rows: 0,
+        }
     }
 
     /// Begins a row to store: push every column, finish it, then call [`RowsWriter::end_row`].
@@ -94,10 +109,22 @@ impl<'a, 's> RowsWriter<'a, 's> {
 
     /// Ends the row. `own`: the remote's own upload was the last to change it, so it is left out if it is just as uploaded.
     pub fn end_row(&mut self, own: bool) -> Result<(), Error> {
-        if own && self.echo.contains(self.table.number, &self.payload[self.row_start..]) {
+        let bytes = &self.payload[self.row_start..];
+        let table = self.table.number;
+        if own && self.echo.contains(table, bytes) || self.early.contains(table, bytes) {
             self.payload.truncate(self.row_start);
             return Ok(());
         }
+        self.end()
+    }
+
+    /// Ends a row that may come up once more later on: then it will be left out.
+    pub fn end_row_early(&mut self) -> Result<(), Error> {
+        self.early.insert(self.table.number, &self.payload[self.row_start..]);
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
         self.rows += 1;
         if self.payload.len() >= ROWS_BYTES_TARGET { self.flush() } else { Ok(()) }
     }

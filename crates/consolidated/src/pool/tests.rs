@@ -26,7 +26,7 @@ fn whoever_waits_gets_the_next_one() {
     let (_folder, pool) = pool(1);
     let held = pool.checkout(NO_PATIENCE).expect("the first");
     let other = pool.clone();
-    let waiter = std::thread::spawn(move || other.checkout(Duration::from_secs(60)).map(|_| ()));
+    let waiter = std::thread::spawn(move || other.checkout(Duration::from_mins(1)).map(|_| ()));
     while pool.stats().waits == 0 {
         std::thread::yield_now();
     }

@@ -98,7 +98,7 @@ pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> 
         tables.push(CatalogueTable {
             schema: beside_public(schema),
             name,
-            columns: columns.remove(&oid).unwrap_or_default().iter().map(|row| column(row)).collect(),
+            columns: columns.remove(&oid).unwrap_or_default().iter().map(column).collect(),
             primary_key,
             unique,
             references: foreign_keys(&references.remove(&oid).unwrap_or_default()),

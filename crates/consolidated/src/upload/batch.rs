@@ -58,11 +58,13 @@ pub(super) struct Batch<'a> {
     pub(super) connection: &'a mut dyn Connection,
     pub(super) plan: &'a Plan,
     pub(super) policy: &'a Policy,
-    /// Writes rows in two steps, so that unique values can change places and rows refer to one another.
-    pub(super) parked: bool,
     pub(super) effects: Effects,
-    /// Rows written in their first step only.
-    second_step: Vec<(usize, Row)>,
+    /// In two steps: the ordinal of the change at which it stands.
+    pub(super) at: u64,
+    /// Writes rows in two steps, so that unique values can change places and rows refer to one another.
+    parked: bool,
+    /// Ordinals, tables and rows written in their first step only.
+    second_step: Vec<(u64, usize, Row)>,
 }
 
 /// A judged change on its way to being written.
@@ -74,13 +76,8 @@ struct Judged<'i> {
 }
 
 impl<'a> Batch<'a> {
-    pub(super) fn new(
-        connection: &'a mut dyn Connection,
-        plan: &'a Plan,
-        policy: &'a Policy,
-        parked: bool,
-    ) -> Batch<'a> {
-        Batch { connection, plan, policy, parked, effects: Effects::default(), second_step: Vec::new() }
+    pub(super) fn new(connection: &'a mut dyn Connection, plan: &'a Plan, policy: &'a Policy) -> Batch<'a> {
+        Batch { connection, plan, policy, effects: Effects::default(), at: 0, parked: false, second_step: Vec::new() }
     }
 
     /// Applies changes in their order. [`Error::Refused`]: one of them was; the caller goes back to the savepoint.
@@ -92,10 +89,29 @@ impl<'a> Batch<'a> {
             let table = &self.plan.tables[first.table];
             if first.is_delete() { self.deletes(table, run)? } else { self.upserts(table, run)? }
         }
-        for (table, row) in std::mem::take(&mut self.second_step) {
-            self.update(&self.plan.tables[table], &[&row])?;
-        }
         Ok(self.effects)
+    }
+
+    /// Applies changes that stand in one another's way, one by one: every row in its first step, the deletions, every row as it is to
+    /// be. [`Error::Refused`]: the change `at` was; the caller goes back to the savepoint.
+    pub(super) fn run_in_two_steps(&mut self, items: &[Item], checks_each: bool) -> Result<(), Error> {
+        self.parked = true;
+        for item in items.iter().filter(|item| !item.is_delete()) {
+            self.at = item.ordinal;
+            self.upserts(&self.plan.tables[item.table], std::slice::from_ref(item))?;
+        }
+        for item in items.iter().rev().filter(|item| item.is_delete()) {
+            self.at = item.ordinal;
+            self.deletes(&self.plan.tables[item.table], std::slice::from_ref(item))?;
+        }
+        for (ordinal, table, row) in std::mem::take(&mut self.second_step) {
+            self.at = ordinal;
+            self.update(&self.plan.tables[table], &[&row])?;
+            if checks_each {
+                self.connection.check_deferred()?;
+            }
+        }
+        Ok(())
     }
 
     fn upserts(&mut self, table: &TablePlan, items: &[Item]) -> Result<(), Error> {
@@ -308,7 +324,7 @@ impl<'a> Batch<'a> {
 
     fn later(&mut self, table: &TablePlan, rows: &[&Row]) {
         let place = table.number as usize;
-        self.second_step.extend(rows.iter().map(|row| (place, (*row).clone())));
+        self.second_step.extend(rows.iter().map(|row| (self.at, place, (*row).clone())));
     }
 }
 

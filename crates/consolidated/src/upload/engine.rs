@@ -4,7 +4,7 @@
 //! - Backwards: deletions, from the last frame to the first.
 //! - What broke a unique constraint or a foreign key is tried again, to and fro, for as long as that helps: net changes have no
 //!   order, and what stood in a row's way may be gone now.
-//! - What still fails is tried in two steps (`park`).
+//! - What still fails is tried together in two steps (`park`); a change that fails even so is taken out, and the others once more.
 //!
 //! A batch that the database refuses goes back to the savepoint and is halved, until one change is left: fewer than 2n attempts for
 //! n changes, whatever is wrong with them.
@@ -28,6 +28,8 @@ const BATCH_BYTES_MAX: usize = 4 << 20;
 const PASSES_MAX: usize = 4;
 /// The most changes that are tried in two steps.
 const PARKED_MAX: usize = 4_000;
+/// The most that are written in two steps, taken over all attempts.
+const PARKED_STEPS_MAX: usize = 40_000;
 
 /// An upload being applied.
 pub(super) struct Engine<'a> {
@@ -35,7 +37,6 @@ pub(super) struct Engine<'a> {
     request: &'a UploadRequest<'a>,
     policy: Policy,
     checking: Checking,
-    parked: bool,
     results: Results,
     /// Refused for a reason that may pass, by ordinal.
     deferred: BTreeMap<u64, (usize, Refusal)>,
@@ -58,7 +59,7 @@ impl<'a> Engine<'a> {
         checking: Checking,
     ) -> Engine<'a> {
         let results = Results::default();
-        Engine { connection, request, policy, checking, parked: false, results, deferred: BTreeMap::new() }
+        Engine { connection, request, policy, checking, results, deferred: BTreeMap::new() }
     }
 
     /// Applies everything. [`Error::Refused`]: a deferred constraint is broken at the end.
@@ -125,8 +126,7 @@ impl<'a> Engine<'a> {
             }
         }
         if (1..=PARKED_MAX).contains(&self.deferred.len()) {
-            self.parked = true;
-            self.retry(source, false)?;
+            self.together(source)?;
         }
         for (ordinal, (table, refusal)) in std::mem::take(&mut self.deferred) {
             self.refuse(ordinal, table, refusal);
@@ -147,6 +147,37 @@ impl<'a> Engine<'a> {
                 items.reverse();
             }
             self.apply(&items)?;
+        }
+        Ok(())
+    }
+
+    /// Tries what is deferred in two steps, all of it at once. What remains deferred is refused for good.
+    fn together(&mut self, source: &mut SourceReader<'_>) -> Result<(), Error> {
+        let ordinals: Vec<u64> = self.deferred.keys().copied().collect();
+        let mut items = source.pick(&ordinals)?;
+        let mut steps = 0;
+        while !items.is_empty() && steps < PARKED_STEPS_MAX {
+            steps += items.len();
+            self.connection.savepoint()?;
+            let mut batch = Batch::new(self.connection, self.request.plan, &self.policy);
+            match batch.run_in_two_steps(&items, self.checking == Checking::EachBatch) {
+                Ok(()) => {
+                    let effects = std::mem::take(&mut batch.effects);
+                    self.connection.release_savepoint()?;
+                    self.deferred
+                        .retain(|ordinal, _| items.binary_search_by_key(ordinal, |item| item.ordinal).is_err());
+                    return self.keep(effects);
+                }
+                Err(Error::Refused { refusal, .. }) => {
+                    let culprit = batch.at;
+                    self.connection.rollback_to_savepoint()?;
+                    items.retain(|item| item.ordinal != culprit);
+                    if let Some(deferred) = self.deferred.get_mut(&culprit) {
+                        deferred.1 = refusal;
+                    }
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -185,7 +216,7 @@ impl<'a> Engine<'a> {
     }
 
     fn attempt(&mut self, items: &[Item]) -> Result<Effects, Error> {
-        let effects = Batch::new(self.connection, self.request.plan, &self.policy, self.parked).run(items)?;
+        let effects = Batch::new(self.connection, self.request.plan, &self.policy).run(items)?;
         if self.checking == Checking::EachBatch {
             self.connection.check_deferred()?;
         }

@@ -38,7 +38,7 @@ fn ended(database: &Database, plan: &Plan, remote: &mut Replica, synced: &Synced
     (end, remote.table(plan, "customer"))
 }
 
-pub fn each_rule_ends_an_update_against_an_update(database: &Database) {
+pub(crate) fn each_rule_ends_an_update_against_an_update(database: &Database) {
     // The remote changes name and changed; here code and changed.
     let (mine, theirs) = (customer(1, "a", "Remote", 5), customer(1, "b", "Ada", 9));
     let expected = [
@@ -68,7 +68,7 @@ pub fn each_rule_ends_an_update_against_an_update(database: &Database) {
     assert_eq!(ended(database, &plan, &mut remote, &synced), (REMOTE, vec![mine]), "NULL is least");
 }
 
-pub fn each_rule_ends_an_insert_of_an_existing_key(database: &Database) {
+pub(crate) fn each_rule_ends_an_insert_of_an_existing_key(database: &Database) {
     let (mine, theirs) = (customer(1, "r", "Remote", 5), customer(1, "c", "Central", 3));
     let expected = [
         (None, &mine),
@@ -88,7 +88,7 @@ pub fn each_rule_ends_an_insert_of_an_existing_key(database: &Database) {
     }
 }
 
-pub fn each_rule_ends_updates_against_deletions(database: &Database) {
+pub(crate) fn each_rule_ends_updates_against_deletions(database: &Database) {
     let mine = customer(1, "a", "Remote", 5);
     let expected =
         [(None, true), (CONSOLIDATED, false), (REMOTE, true), (REMOTE, true), (REMOTE, true), (REMOTE, true)];
@@ -123,7 +123,7 @@ pub fn each_rule_ends_updates_against_deletions(database: &Database) {
     }
 }
 
-pub fn a_change_whose_result_is_there_is_no_conflict(database: &Database) {
+pub(crate) fn a_change_whose_result_is_there_is_no_conflict(database: &Database) {
     let plan = with_rule(database, "remote_wins");
     database.application("INSERT INTO customer VALUES (1, 'a', 'Ada', 1), (2, 'b', 'Bob', 1)");
     let mut remote = Replica::synced(database, &plan, "anna");
@@ -139,7 +139,7 @@ pub fn a_change_whose_result_is_there_is_no_conflict(database: &Database) {
     remote.assert_equals_fresh(database, &plan);
 }
 
-pub fn conflicts_are_on_record(database: &Database) {
+pub(crate) fn conflicts_are_on_record(database: &Database) {
     let plan = with_rule(database, "merge(remote)");
     database.application("INSERT INTO customer VALUES (1, 'a', 'Ada', 1), (2, 'b', NULL, 1)");
     let mut remote = Replica::synced(database, &plan, "anna");
@@ -179,7 +179,7 @@ pub fn conflicts_are_on_record(database: &Database) {
     assert!(conflicts(&mut *connection, &none).expect("listed").is_empty());
 }
 
-pub fn newer_wins_in_every_order_of_arrival(database: &Database) {
+pub(crate) fn newer_wins_in_every_order_of_arrival(database: &Database) {
     let plan = with_rule(database, "newer_wins(changed)");
     // Two at the same time: the greater image wins.
     let images = [customer(1, "a", "one", 7), customer(1, "a", "two", 7), customer(1, "a", "old", 3)];

@@ -9,37 +9,37 @@ use headwater_consolidated::{Backend, Connection, Dialect, Plan, track};
 use headwater_protocol::{Row, Value};
 
 /// A fresh, empty database.
-pub struct Database {
+pub(crate) struct Database {
     backend: Arc<dyn Backend>,
     /// What keeps it there.
     _keep: Box<dyn Any + Send + Sync>,
 }
 
 impl Database {
-    pub fn sqlite() -> Database {
+    pub(crate) fn sqlite() -> Database {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("central.db");
         std::fs::write(&path, "").expect("an empty file");
         Database { backend: Arc::new(Sqlite::new(path).durable(false)), _keep: Box::new(folder) }
     }
 
-    pub fn postgres() -> Database {
+    pub(crate) fn postgres() -> Database {
         let cluster = headwater_testkit::Postgres::shared().expect("a cluster");
         let url = cluster.create_database().expect("a database");
         let backend = Postgres::new(&url, Settings::default()).expect("an address");
         Database { backend: Arc::new(backend), _keep: Box::new(()) }
     }
 
-    pub fn connect(&self) -> Box<dyn Connection> {
+    pub(crate) fn connect(&self) -> Box<dyn Connection> {
         self.backend.connect().expect("a connection")
     }
 
-    pub fn dialect(&self) -> Dialect {
+    pub(crate) fn dialect(&self) -> Dialect {
         self.backend.dialect()
     }
 
     /// `text` with the dialect's words for `{int}`, `{decimal}` and others.
-    pub fn sql(&self, text: &str) -> String {
+    pub(crate) fn sql(&self, text: &str) -> String {
         let words = match self.dialect() {
             Dialect::Sqlite => {
                 [("{int}", "INTEGER"), ("{decimal}", "DECIMAL_TEXT"), ("{bytes}", "BLOB"), ("{real}", "REAL")]
@@ -52,18 +52,18 @@ impl Database {
     }
 
     /// Runs SQL as the application does: over a connection of its own, which knows nothing of Headwater.
-    pub fn application(&self, sql: &str) {
+    pub(crate) fn application(&self, sql: &str) {
         let mut connection = self.connect();
         connection.batch(&self.sql(sql)).unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
 
     /// What a query gives.
-    pub fn rows(&self, sql: &str) -> Vec<Row> {
+    pub(crate) fn rows(&self, sql: &str) -> Vec<Row> {
         self.connect().query(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
     /// The one number that a query gives.
-    pub fn number(&self, sql: &str) -> i64 {
+    pub(crate) fn number(&self, sql: &str) -> i64 {
         match self.rows(sql).first().and_then(|row| row.first()) {
             Some(Value::Int(number)) => *number,
             other => panic!("{sql} gives {other:?}"),
@@ -71,12 +71,12 @@ impl Database {
     }
 
     /// The standard tables, tracked, with members: anna of north and south, ben of north.
-    pub fn standard(&self) -> Plan {
-        self.standard_with(|model| model.to_owned())
+    pub(crate) fn standard(&self) -> Plan {
+        self.standard_with(str::to_owned)
     }
 
     /// The standard tables with another model, made from the standard one.
-    pub fn standard_with(&self, model: impl FnOnce(&str) -> String) -> Plan {
+    pub(crate) fn standard_with(&self, model: impl FnOnce(&str) -> String) -> Plan {
         self.application(TABLES);
         let plan = plan(&model(MODEL));
         track::track(&mut *self.connect(), &plan).expect("tracked");
@@ -85,14 +85,14 @@ impl Database {
 }
 
 /// Reads a model.
-pub fn plan(model: &str) -> Plan {
+pub(crate) fn plan(model: &str) -> Plan {
     match headwater_model::parse::parse("contract.toml", model) {
         Ok(model) => Plan::new(model),
         Err(errors) => panic!("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
     }
 }
 
-pub const TABLES: &str = "
+pub(crate) const TABLES: &str = "
     CREATE TABLE member (user_name text NOT NULL, region text NOT NULL, PRIMARY KEY (user_name, region));
     INSERT INTO member VALUES ('anna', 'north'), ('anna', 'south'), ('ben', 'north');
     CREATE TABLE customer (
@@ -111,7 +111,7 @@ pub const TABLES: &str = "
     CREATE TABLE measure (id {int} NOT NULL PRIMARY KEY, reading {real} NOT NULL);
 ";
 
-pub const MODEL: &str = r#"
+pub(crate) const MODEL: &str = r#"
     name = "contract"
     version = 1
 

@@ -15,7 +15,7 @@ fn upload(remote: &Replica, database: &Database, plan: &Plan) -> Uploaded {
     remote.upload_only(&mut *database.connect(), plan).expect("no error")
 }
 
-pub fn a_repeated_upload_gets_the_same_receipt(database: &Database) {
+pub(crate) fn a_repeated_upload_gets_the_same_receipt(database: &Database) {
     let plan = database.standard();
     database.application("INSERT INTO customer VALUES (1, 'a', 'Ada', 1), (2, 'b', 'Bob', 1)");
     let mut remote = Replica::synced(database, &plan, "anna");
@@ -45,7 +45,7 @@ pub fn a_repeated_upload_gets_the_same_receipt(database: &Database) {
     assert!(synced.deletes.is_empty(), "its own deletion is not sent back");
 }
 
-pub fn a_copy_and_a_lost_upload_are_told_apart(database: &Database) {
+pub(crate) fn a_copy_and_a_lost_upload_are_told_apart(database: &Database) {
     let plan = database.standard();
     let mut original = Replica::synced(database, &plan, "anna");
     let mut copy = original.clone();
@@ -67,7 +67,7 @@ pub fn a_copy_and_a_lost_upload_are_told_apart(database: &Database) {
     assert_eq!(database.number("SELECT count(*) FROM customer"), 2);
 }
 
-pub fn a_second_sync_of_a_remote_is_told_to_come_back(database: &Database) {
+pub(crate) fn a_second_sync_of_a_remote_is_told_to_come_back(database: &Database) {
     let plan = database.standard();
     let mut remote = Replica::synced(database, &plan, "anna");
     remote.insert(&plan, "customer", customer(1, "a", "x", 1));
@@ -87,7 +87,7 @@ pub fn a_second_sync_of_a_remote_is_told_to_come_back(database: &Database) {
 }
 
 /// Another writer inserts the same key in a transaction that is open when the upload tries, and then commits.
-pub fn an_insert_that_loses_a_race_is_judged(database: &Database) {
+pub(crate) fn an_insert_that_loses_a_race_is_judged(database: &Database) {
     if database.dialect() == Dialect::Sqlite {
         return; // one writer: there is no race
     }
@@ -123,7 +123,7 @@ fn database_connection(database: &Database) -> Box<dyn Connection> {
     database.connect()
 }
 
-pub fn a_malformed_upload_changes_nothing(database: &Database) {
+pub(crate) fn a_malformed_upload_changes_nothing(database: &Database) {
     let plan = database.standard();
     let mut remote = Replica::synced(database, &plan, "anna");
     remote.insert(&plan, "customer", customer(1, "a", "x", 1));

@@ -6,7 +6,7 @@ use super::database::Database;
 use super::replica::Replica;
 use super::values::order;
 
-pub fn a_row_that_moves_between_held_partitions_is_never_deleted(database: &Database) {
+pub(crate) fn a_row_that_moves_between_held_partitions_is_never_deleted(database: &Database) {
     let plan = database.standard();
     database.application("INSERT INTO orders VALUES (1, 'north', 'x')");
     let mut anna = Replica::synced(database, &plan, "anna");
@@ -29,7 +29,7 @@ pub fn a_row_that_moves_between_held_partitions_is_never_deleted(database: &Data
     assert_eq!(ben.table(&plan, "orders"), [order(1, "north", "back")]);
 }
 
-pub fn a_row_that_leaves_is_deleted_at_the_remote(database: &Database) {
+pub(crate) fn a_row_that_leaves_is_deleted_at_the_remote(database: &Database) {
     let plan = database.standard();
     database.application("INSERT INTO orders VALUES (1, 'north', 'x'), (2, 'north', 'y'), (3, 'east', 'z')");
     let mut ben = Replica::synced(database, &plan, "ben");
@@ -44,7 +44,7 @@ pub fn a_row_that_leaves_is_deleted_at_the_remote(database: &Database) {
     assert_eq!(ben.table(&plan, "orders"), [order(3, "north", "z")]);
 }
 
-pub fn a_row_without_a_partition_is_sent_to_nobody(database: &Database) {
+pub(crate) fn a_row_without_a_partition_is_sent_to_nobody(database: &Database) {
     let plan = database.standard();
     database.application("INSERT INTO orders VALUES (1, NULL, 'x'), (2, 'north', 'y')");
     let mut ben = Replica::synced(database, &plan, "ben");
@@ -56,7 +56,7 @@ pub fn a_row_without_a_partition_is_sent_to_nobody(database: &Database) {
     assert_eq!(ben.table(&plan, "orders"), [order(1, "north", "x")]);
 }
 
-pub fn joining_and_leaving_partitions(database: &Database) {
+pub(crate) fn joining_and_leaving_partitions(database: &Database) {
     let plan = database.standard();
     database.application(
         "INSERT INTO orders VALUES (1, 'north', 'x'), (2, 'south', 'y'), (3, 'west', 'z'); \
@@ -88,7 +88,7 @@ pub fn joining_and_leaving_partitions(database: &Database) {
 }
 
 /// A membership that is not committed yet is none.
-pub fn memberships_are_read_in_the_downloads_snapshot(database: &Database) {
+pub(crate) fn memberships_are_read_in_the_downloads_snapshot(database: &Database) {
     let plan = database.standard();
     database.application("INSERT INTO orders VALUES (1, 'south', 'x')");
     let mut ben = Replica::synced(database, &plan, "ben");

@@ -15,7 +15,7 @@ fn refusal(synced: &Synced, ordinal: u64) -> &Refusal {
     }
 }
 
-pub fn one_refused_row_does_not_hold_up_the_rest(database: &Database) {
+pub(crate) fn one_refused_row_does_not_hold_up_the_rest(database: &Database) {
     let plan = database.standard();
     database.application("INSERT INTO customer VALUES (1000, 'taken', 'x', 1)");
     let mut remote = Replica::synced(database, &plan, "anna");
@@ -32,7 +32,7 @@ pub fn one_refused_row_does_not_hold_up_the_rest(database: &Database) {
     assert_eq!(synced.upserts.len(), 0, "none of it is sent back");
 }
 
-pub fn each_kind_of_refusal_has_its_code(database: &Database) {
+pub(crate) fn each_kind_of_refusal_has_its_code(database: &Database) {
     let plan = database.standard();
     database.application(match database.dialect() {
         Dialect::Sqlite => {
@@ -77,7 +77,7 @@ pub fn each_kind_of_refusal_has_its_code(database: &Database) {
     assert_eq!(database.number("SELECT count(*) FROM price"), 1);
 }
 
-pub fn rows_outside_the_partitions_are_refused_and_nothing_is_told(database: &Database) {
+pub(crate) fn rows_outside_the_partitions_are_refused_and_nothing_is_told(database: &Database) {
     let plan = database.standard();
     database
         .application("INSERT INTO orders VALUES (1, 'north', 'mine'), (2, 'south', 'hidden'), (3, 'north', 'moves')");
@@ -108,7 +108,7 @@ pub fn rows_outside_the_partitions_are_refused_and_nothing_is_told(database: &Da
     assert_eq!(database.number(&format!("SELECT count(*) FROM {recorded}")), 0, "no conflict was judged");
 }
 
-pub fn rows_swallowed_by_a_trigger_are_refused(database: &Database) {
+pub(crate) fn rows_swallowed_by_a_trigger_are_refused(database: &Database) {
     let plan = database.standard();
     database.application("INSERT INTO customer VALUES (1, 'a', 'fixed', 1), (2, 'b', 'free', 1)");
     let mut remote = Replica::synced(database, &plan, "anna");
@@ -143,7 +143,7 @@ fn customers(database: &Database, plan: &Plan) -> Replica {
     Replica::synced(database, plan, "anna")
 }
 
-pub fn unique_values_can_change_places(database: &Database) {
+pub(crate) fn unique_values_can_change_places(database: &Database) {
     let plan = database.standard();
     let mut remote = customers(database, &plan);
     // A swap, a chain, and a value that is freed by a deletion.
@@ -165,7 +165,7 @@ pub fn unique_values_can_change_places(database: &Database) {
     assert_eq!(database.number("SELECT count(*) FROM customer WHERE name = 'back'"), 2);
 }
 
-pub fn rows_may_refer_to_one_another_in_any_order(database: &Database) {
+pub(crate) fn rows_may_refer_to_one_another_in_any_order(database: &Database) {
     let plan = database.standard();
     let mut remote = Replica::synced(database, &plan, "anna");
     let node = |id: i64, parent: Option<i64>| vec![int(id), parent.map_or(NULL, int)];
@@ -191,7 +191,7 @@ pub fn rows_may_refer_to_one_another_in_any_order(database: &Database) {
 }
 
 /// A constraint that the application declared to be checked at the end of the transaction.
-pub fn a_constraint_checked_at_the_end_finds_its_culprit(database: &Database) {
+pub(crate) fn a_constraint_checked_at_the_end_finds_its_culprit(database: &Database) {
     let plan = database.standard();
     database.application(
         "CREATE TABLE category (id {int} NOT NULL PRIMARY KEY); \
@@ -219,7 +219,7 @@ pub fn a_constraint_checked_at_the_end_finds_its_culprit(database: &Database) {
     assert_eq!(database.number("SELECT count(*) FROM late"), 48);
 }
 
-pub fn deletions_go_from_children_to_parents(database: &Database) {
+pub(crate) fn deletions_go_from_children_to_parents(database: &Database) {
     let plan = database.standard();
     database.application(
         "INSERT INTO node VALUES (1, NULL), (2, 1), (3, 2); INSERT INTO orders VALUES (1, 'north', 'x'); \

@@ -21,43 +21,43 @@ const LIMIT: usize = 64 << 20;
 
 /// A remote in memory.
 #[derive(Clone)]
-pub struct Replica {
-    pub id: [u8; 16],
-    pub secret: [u8; 32],
-    pub user: String,
-    pub incarnation: [u8; 16],
-    pub note: [u8; 16],
-    pub acknowledged: u64,
-    pub watermarks: Watermarks,
+pub(crate) struct Replica {
+    pub(crate) id: [u8; 16],
+    pub(crate) secret: [u8; 32],
+    pub(crate) user: String,
+    pub(crate) incarnation: [u8; 16],
+    pub(crate) note: [u8; 16],
+    pub(crate) acknowledged: u64,
+    pub(crate) watermarks: Watermarks,
     /// By table number and the bytes of the key.
-    pub rows: BTreeMap<(u32, Vec<u8>), Row>,
-    pub pending: Vec<(u32, Change)>,
-    pub batch_rows: usize,
+    pub(crate) rows: BTreeMap<(u32, Vec<u8>), Row>,
+    pub(crate) pending: Vec<(u32, Change)>,
+    pub(crate) batch_rows: usize,
 }
 
 /// What one sync brought.
 #[derive(Debug, Default)]
-pub struct Synced {
-    pub upserts: Vec<(u32, Row)>,
-    pub deletes: Vec<(u32, Row)>,
-    pub marks: Vec<PartitionMark>,
-    pub summary: DownloadSummary,
-    pub uploaded: Option<Uploaded>,
+pub(crate) struct Synced {
+    pub(crate) upserts: Vec<(u32, Row)>,
+    pub(crate) deletes: Vec<(u32, Row)>,
+    pub(crate) marks: Vec<PartitionMark>,
+    pub(crate) summary: DownloadSummary,
+    pub(crate) uploaded: Option<Uploaded>,
 }
 
 impl Synced {
     /// How many rows and deletions came.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.upserts.len() + self.deletes.len()
     }
 
     /// The outcomes of the upload.
-    pub fn outcomes(&self) -> &[(u64, Outcome)] {
+    pub(crate) fn outcomes(&self) -> &[(u64, Outcome)] {
         self.uploaded.as_ref().map_or(&[], |uploaded| &uploaded.receipt.outcomes)
     }
 
     /// The names of the refusals, by ordinal.
-    pub fn refusals(&self) -> Vec<(u64, &'static str)> {
+    pub(crate) fn refusals(&self) -> Vec<(u64, &'static str)> {
         let name = |(ordinal, outcome): &(u64, Outcome)| match outcome {
             Outcome::Refused(refusal) => Some((*ordinal, refusal.code.name())),
             Outcome::Conflict(_) => None,
@@ -67,7 +67,7 @@ impl Synced {
 }
 
 impl Replica {
-    pub fn new(user: &str) -> Replica {
+    pub(crate) fn new(user: &str) -> Replica {
         let id = *uuid::Uuid::new_v4().as_bytes();
         let mut secret = [7; 32];
         secret[..16].copy_from_slice(&id);
@@ -86,33 +86,33 @@ impl Replica {
     }
 
     /// A replica that has synced once.
-    pub fn synced(database: &Database, plan: &Plan, user: &str) -> Replica {
+    pub(crate) fn synced(database: &Database, plan: &Plan, user: &str) -> Replica {
         let mut replica = Replica::new(user);
         replica.sync(database, plan);
         replica
     }
 
-    pub fn insert(&mut self, plan: &Plan, table: &str, row: Row) {
+    pub(crate) fn insert(&mut self, plan: &Plan, table: &str, row: Row) {
         let table = find(plan, table);
         self.rows.insert((table.number, key(table, &row)), row.clone());
         self.pending.push((table.number, Change { old: None, new: Some(row) }));
     }
 
     /// Makes the row of this row's key like it; what was held is the old image.
-    pub fn update(&mut self, plan: &Plan, table: &str, row: Row) {
+    pub(crate) fn update(&mut self, plan: &Plan, table: &str, row: Row) {
         let table = find(plan, table);
         let old = self.rows.insert((table.number, key(table, &row)), row.clone()).expect("the row is held");
         self.pending.push((table.number, Change { old: Some(old), new: Some(row) }));
     }
 
-    pub fn delete(&mut self, plan: &Plan, table: &str, row: &Row) {
+    pub(crate) fn delete(&mut self, plan: &Plan, table: &str, row: &Row) {
         let table = find(plan, table);
         let old = self.rows.remove(&(table.number, key(table, row))).expect("the row is held");
         self.pending.push((table.number, Change { old: Some(old), new: None }));
     }
 
     /// The rows held of a table, in key order.
-    pub fn table(&self, plan: &Plan, table: &str) -> Vec<Row> {
+    pub(crate) fn table(&self, plan: &Plan, table: &str) -> Vec<Row> {
         let number = find(plan, table).number;
         let mut rows: Vec<Row> =
             self.rows.iter().filter(|((n, _), _)| *n == number).map(|(_, row)| row.clone()).collect();
@@ -120,7 +120,7 @@ impl Replica {
         rows
     }
 
-    pub fn hello(&self, plan: &Plan) -> Hello {
+    pub(crate) fn hello(&self, plan: &Plan) -> Hello {
         Hello {
             remote_id: self.id,
             secret: self.secret,
@@ -138,7 +138,7 @@ impl Replica {
     }
 
     /// The upload's frames and end, of what is pending: tables in the model's order, as the remote cuts them.
-    pub fn cut(&self, plan: &Plan) -> (Vec<Frame>, UploadEnd) {
+    pub(crate) fn cut(&self, plan: &Plan) -> (Vec<Frame>, UploadEnd) {
         let mut frames = Vec::new();
         for table in &plan.tables {
             let changes: Vec<&Change> =
@@ -150,7 +150,9 @@ impl Replica {
             // Small frames, so that the engine has to gather them.
             for some in changes.chunks(7) {
                 let mut payload = Vec::new();
-                some.iter().for_each(|change| change.write(&mut payload, &table.types));
+                for change in some {
+                    change.write(&mut payload, &table.types);
+                }
                 frames.push(Frame::packed(Kind::Changes, payload));
             }
         }
@@ -163,11 +165,11 @@ impl Replica {
     }
 
     /// One sync that goes well.
-    pub fn sync(&mut self, database: &Database, plan: &Plan) -> Synced {
+    pub(crate) fn sync(&mut self, database: &Database, plan: &Plan) -> Synced {
         self.try_sync(&mut *database.connect(), plan).expect("the sync goes well")
     }
 
-    pub fn try_sync(&mut self, connection: &mut dyn Connection, plan: &Plan) -> Result<Synced, Error> {
+    pub(crate) fn try_sync(&mut self, connection: &mut dyn Connection, plan: &Plan) -> Result<Synced, Error> {
         let welcome = self.greet(connection, plan)?;
         let uploaded = if self.pending.is_empty() { None } else { Some(self.upload(connection, plan)?) };
         let mut synced = self.download(connection, plan, &welcome, uploaded.as_ref())?;
@@ -176,7 +178,7 @@ impl Replica {
         Ok(synced)
     }
 
-    pub fn greet(&self, connection: &mut dyn Connection, plan: &Plan) -> Result<Welcome, Error> {
+    pub(crate) fn greet(&self, connection: &mut dyn Connection, plan: &Plan) -> Result<Welcome, Error> {
         match greet(connection, plan, &self.user, &self.hello(plan))? {
             Greeting::Welcome(welcome) => Ok(welcome),
             Greeting::WrongSecret => panic!("the secret is right"),
@@ -184,7 +186,7 @@ impl Replica {
     }
 
     /// Uploads what is pending; it is pending no more if it was applied.
-    pub fn upload(&mut self, connection: &mut dyn Connection, plan: &Plan) -> Result<Uploaded, Error> {
+    pub(crate) fn upload(&mut self, connection: &mut dyn Connection, plan: &Plan) -> Result<Uploaded, Error> {
         let uploaded = self.upload_only(connection, plan)?;
         assert!(matches!(uploaded.verdict, Verdict::Applied | Verdict::Replayed), "{:?}", uploaded.verdict);
         self.acknowledged = uploaded.receipt.sequence;
@@ -193,7 +195,7 @@ impl Replica {
     }
 
     /// Uploads what is pending, and forgets that it did.
-    pub fn upload_only(&self, connection: &mut dyn Connection, plan: &Plan) -> Result<Uploaded, Error> {
+    pub(crate) fn upload_only(&self, connection: &mut dyn Connection, plan: &Plan) -> Result<Uploaded, Error> {
         let (mut frames, end) = self.cut(plan);
         let limits = UploadLimits { batch_rows: self.batch_rows, ..UploadLimits::default() };
         let (remote_id, user, acknowledged) = (self.id, self.user.as_str(), self.acknowledged);
@@ -201,7 +203,7 @@ impl Replica {
         upload::apply(connection, &request, &mut frames)
     }
 
-    pub fn download(
+    pub(crate) fn download(
         &mut self,
         connection: &mut dyn Connection,
         plan: &Plan,
@@ -283,7 +285,7 @@ impl Replica {
 
     /// Compares with a replica of the same user that syncs for the first time: it reads tables, not side tables.
     #[track_caller]
-    pub fn assert_equals_fresh(&self, database: &Database, plan: &Plan) {
+    pub(crate) fn assert_equals_fresh(&self, database: &Database, plan: &Plan) {
         let fresh = Replica::synced(database, plan, &self.user);
         for table in plan.tables.iter().map(|table| table.table.name.as_str()).filter(|table| *table != "measure") {
             assert_eq!(self.table(plan, table), fresh.table(plan, table), "table {table} of {}", self.user);
@@ -291,7 +293,7 @@ impl Replica {
     }
 }
 
-pub fn find<'p>(plan: &'p Plan, table: &str) -> &'p TablePlan {
+pub(crate) fn find<'p>(plan: &'p Plan, table: &str) -> &'p TablePlan {
     plan.tables.iter().find(|found| found.table.name == table).unwrap_or_else(|| panic!("no table {table}"))
 }
 

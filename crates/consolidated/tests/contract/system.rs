@@ -8,7 +8,7 @@ use headwater_consolidated::{Dialect, Plan};
 use super::database::{Database, MODEL, plan};
 use super::replica::Replica;
 
-pub fn a_remote_is_bound_to_its_secret(database: &Database) {
+pub(crate) fn a_remote_is_bound_to_its_secret(database: &Database) {
     let plan = database.standard();
     let remote = Replica::synced(database, &plan, "anna");
     let mut thief = remote.hello(&plan);
@@ -26,7 +26,7 @@ pub fn a_remote_is_bound_to_its_secret(database: &Database) {
     assert_eq!((remotes[0].model.as_str(), remotes[0].model_version), ("contract", 1));
 }
 
-pub fn accounts_and_notes(database: &Database) {
+pub(crate) fn accounts_and_notes(database: &Database) {
     let mut connection = database.connect();
     let missing = system::identity(&mut *connection);
     assert!(missing.is_err(), "nothing is installed yet");
@@ -56,7 +56,7 @@ fn codes(database: &Database, plan: &Plan) -> Vec<(Severity, &'static str, Optio
     findings.into_iter().map(|finding| (finding.severity, finding.code, finding.table)).collect()
 }
 
-pub fn check_and_init_see_what_is_there(database: &Database) {
+pub(crate) fn check_and_init_see_what_is_there(database: &Database) {
     let good = database.standard();
     let errors = |plan: &Plan| -> Vec<&'static str> {
         codes(database, plan).into_iter().filter(|found| found.0 == Severity::Error).map(|found| found.1).collect()

@@ -7,7 +7,7 @@ use super::database::{Database, MODEL, TABLES, plan};
 use super::replica::Replica;
 use super::values::{customer, order};
 
-pub fn what_an_application_writes_reaches_a_remote(database: &Database) {
+pub(crate) fn what_an_application_writes_reaches_a_remote(database: &Database) {
     let plan = database.standard();
     database.application("INSERT INTO customer VALUES (1, 'a', 'Ada', 1), (2, 'b', 'Bob', 1), (3, 'c', NULL, NULL)");
     let mut remote = Replica::synced(database, &plan, "anna");
@@ -23,7 +23,7 @@ pub fn what_an_application_writes_reaches_a_remote(database: &Database) {
     assert_eq!(remote.sync(database, &plan).count(), 0, "nothing is sent twice");
 }
 
-pub fn upserts_cascades_and_key_changes_are_tracked(database: &Database) {
+pub(crate) fn upserts_cascades_and_key_changes_are_tracked(database: &Database) {
     let plan = database.standard();
     database.application(
         "INSERT INTO orders VALUES (1, 'north', 'x'), (2, 'north', 'y'); \
@@ -48,7 +48,7 @@ pub fn upserts_cascades_and_key_changes_are_tracked(database: &Database) {
 }
 
 /// What only one dialect has.
-pub fn statements_of_the_dialect_are_tracked(database: &Database) {
+pub(crate) fn statements_of_the_dialect_are_tracked(database: &Database) {
     let plan = database.standard();
     database.application(
         "INSERT INTO customer VALUES (1, 'a', 'Ada', 1), (2, 'b', 'Bob', 1), (3, 'c', 'Cid', 1), (4, 'd', 'Dan', 1); \
@@ -101,7 +101,7 @@ pub fn statements_of_the_dialect_are_tracked(database: &Database) {
 }
 
 /// A BEFORE trigger can't know that nothing will happen.
-pub fn an_upsert_that_does_nothing_deletes_nothing(database: &Database) {
+pub(crate) fn an_upsert_that_does_nothing_deletes_nothing(database: &Database) {
     let plan = database.standard();
     database.application("INSERT INTO orders VALUES (1, 'north', 'x')");
     let mut remote = Replica::synced(database, &plan, "ben");
@@ -112,7 +112,7 @@ pub fn an_upsert_that_does_nothing_deletes_nothing(database: &Database) {
     remote.assert_equals_fresh(database, &plan);
 }
 
-pub fn broken_tracking_is_noticed_and_mended(database: &Database) {
+pub(crate) fn broken_tracking_is_noticed_and_mended(database: &Database) {
     let plan = database.standard();
     let state = || {
         let catalogue = database.connect().catalogue().expect("a catalogue");
@@ -137,7 +137,7 @@ pub fn broken_tracking_is_noticed_and_mended(database: &Database) {
     assert_eq!(remote.table(&plan, "customer"), [customer(1, "a", "unseen", 1)]);
 }
 
-pub fn tracking_again_changes_nothing(database: &Database) {
+pub(crate) fn tracking_again_changes_nothing(database: &Database) {
     let plan = database.standard();
     let mut remote = Replica::synced(database, &plan, "anna");
     let incarnation = remote.incarnation;
@@ -147,7 +147,7 @@ pub fn tracking_again_changes_nothing(database: &Database) {
     assert_eq!(remote.incarnation, incarnation);
 }
 
-pub fn untracked_tables_are_left_as_they_were(database: &Database) {
+pub(crate) fn untracked_tables_are_left_as_they_were(database: &Database) {
     database.application(TABLES);
     let plan = plan(MODEL);
     let shown = track::plan_tracking(&mut *database.connect(), &plan).expect("planned");

@@ -55,7 +55,7 @@ fn assert_same(sent: &Row, came: &Row) {
     for (sent, came) in sent.iter().zip(came) {
         match (sent, came) {
             (Value::Real(a), Value::Real(b)) => {
-                assert!(a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(), "{a} {b}")
+                assert!(a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(), "{a} {b}");
             }
             _ => assert_eq!(sent, came),
         }
@@ -95,7 +95,7 @@ fn round_trip(database: &Database, plan: &Plan, rows: &[Row]) {
     assert_eq!(synced.uploaded.map(|uploaded| uploaded.counts.updated), Some(rows.len() as u64));
 }
 
-pub fn values_come_back_exactly(database: &Database) {
+pub(crate) fn values_come_back_exactly(database: &Database) {
     let plan = every(database);
     let row = |id: i64, values: [Value; 12]| -> Row { std::iter::once(int(id)).chain(values).collect() };
     let sixty = "-123456789012345678901234567890.123456789012345678901234567890";
@@ -177,13 +177,13 @@ fn value(kind: Type) -> BoxedStrategy<Value> {
             (-210_866_803_200_000_000..9_223_371_331_200_000_000i64).prop_map(Value::Timestamptz).boxed()
         }
         Type::Uuid => any::<[u8; 16]>().prop_map(Value::Uuid).boxed(),
-        Type::Json => {
-            "[0-9]{1,5}|\"[a-z ]{0,9}\"|\\[\\]|\\{ \"a\" : true \\}".prop_map(|t| Value::Json(t.into_bytes())).boxed()
-        }
+        Type::Json => "[1-9][0-9]{0,4}|\"[a-z ]{0,9}\"|\\[\\]|\\{ \"a\" : true \\}"
+            .prop_map(|t| Value::Json(t.into_bytes()))
+            .boxed(),
     }
 }
 
-pub fn random_rows_come_back_exactly(database: &Database) {
+pub(crate) fn random_rows_come_back_exactly(database: &Database) {
     let plan = every(database);
     let columns: Vec<BoxedStrategy<Value>> =
         Type::ALL.iter().map(|kind| prop_oneof![1 => Just(Value::Null), 9 => value(*kind)].boxed()).collect();

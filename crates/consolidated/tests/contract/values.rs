@@ -2,31 +2,31 @@
 
 use headwater_protocol::{Decimal, Row, Value};
 
-pub fn int(number: i64) -> Value {
+pub(crate) fn int(number: i64) -> Value {
     Value::Int(number)
 }
 
-pub fn text(text: &str) -> Value {
+pub(crate) fn text(text: &str) -> Value {
     Value::text(text)
 }
 
-pub fn decimal(text: &str) -> Value {
+pub(crate) fn decimal(text: &str) -> Value {
     Value::Decimal(Decimal::parse(text).expect(text))
 }
 
-pub const NULL: Value = Value::Null;
+pub(crate) const NULL: Value = Value::Null;
 
 /// `customer`: id, code (unique), name, changed.
-pub fn customer(id: i64, code: &str, name: &str, changed: i64) -> Row {
+pub(crate) fn customer(id: i64, code: &str, name: &str, changed: i64) -> Row {
     vec![int(id), text(code), text(name), int(changed)]
 }
 
 /// `orders`: id, region, note.
-pub fn order(id: i64, region: &str, note: &str) -> Row {
+pub(crate) fn order(id: i64, region: &str, note: &str) -> Row {
     vec![int(id), text(region), text(note)]
 }
 
 /// `line`: order_id, no, region, amount (not negative).
-pub fn line(order: i64, no: i64, region: &str, amount: &str) -> Row {
+pub(crate) fn line(order: i64, no: i64, region: &str, amount: &str) -> Row {
     vec![int(order), int(no), text(region), decimal(amount)]
 }

@@ -7,7 +7,7 @@ use super::database::Database;
 use super::replica::Replica;
 use super::values::{customer, decimal, int};
 
-pub fn what_was_seen_is_not_sent_again(database: &Database) {
+pub(crate) fn what_was_seen_is_not_sent_again(database: &Database) {
     let plan = database.standard();
     let mut remote = Replica::synced(database, &plan, "anna");
     for round in 0..5 {
@@ -20,7 +20,7 @@ pub fn what_was_seen_is_not_sent_again(database: &Database) {
 
 /// Of two transactions the one that began first commits last; a remote syncs in between. SQLite has one writer, so there the
 /// download merely must not see what is not committed.
-pub fn a_transaction_that_commits_late_is_not_missed(database: &Database) {
+pub(crate) fn a_transaction_that_commits_late_is_not_missed(database: &Database) {
     let plan = database.standard();
     let mut remote = Replica::synced(database, &plan, "anna");
     let mut late = database.connect();
@@ -49,7 +49,7 @@ pub fn a_transaction_that_commits_late_is_not_missed(database: &Database) {
     fresh.assert_equals_fresh(database, &plan);
 }
 
-pub fn watermarks_of_another_database_are_refused(database: &Database) {
+pub(crate) fn watermarks_of_another_database_are_refused(database: &Database) {
     let plan = database.standard();
     database.application("INSERT INTO customer VALUES (1, 'a', 'x', 1)");
     let synced = Replica::synced(database, &plan, "anna");
@@ -73,7 +73,7 @@ pub fn watermarks_of_another_database_are_refused(database: &Database) {
     assert!(whole(&mut lost), "a note that this database does not have");
 }
 
-pub fn own_changes_are_not_sent_back_unless_the_database_changed_them(database: &Database) {
+pub(crate) fn own_changes_are_not_sent_back_unless_the_database_changed_them(database: &Database) {
     let plan = database.standard();
     database.application(match database.dialect() {
         Dialect::Sqlite => {

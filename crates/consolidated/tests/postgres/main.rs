@@ -1,6 +1,5 @@
 //! PostgreSQL as the consolidated database, against a real server: what the contract suite, which every backend runs, can't ask.
 
-mod measure;
 mod session;
 mod sets;
 mod support;

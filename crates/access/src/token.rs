@@ -37,7 +37,7 @@ struct Claims {
 }
 
 impl Tokens {
-    /// Tokens under this key of at least [`KEY_BYTES_MIN`] bytes.
+    /// Tokens under this key of at least 32 bytes.
     pub fn new(key: &[u8]) -> Result<Tokens, Error> {
         if key.len() < KEY_BYTES_MIN {
             return Err(Error::KeyLength { actual: key.len() });

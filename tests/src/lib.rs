@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
+use headwater::diff::{Options, Postgres as PostgresSource, RemoteFile, Report, Source, SqliteDatabase, compare};
 use headwater_access::Tokens;
 use headwater_consolidated::postgres::{Postgres, Settings};
 use headwater_consolidated::sqlite::Sqlite;
@@ -201,6 +202,20 @@ impl World {
         let user = remote.status()?.user;
         let mut options = SyncOptions::new(Credentials::Token(self.token(&user)?));
         Ok(remote.sync(&mut options)?)
+    }
+
+    /// Compares the remote of this name with its part of the consolidated database, through both databases' own drivers.
+    pub fn diff(&self, name: &str) -> Result<Report> {
+        let mut remote = RemoteFile::open(&self.path(name))?;
+        let (model, user, id) = (&self.plan.model, remote.user.clone(), remote.remote_id.clone());
+        let mut consolidated: Box<dyn Source> = match &self.central {
+            Central::Sqlite(path) => Box::new(SqliteDatabase::open(path, model, &user, &id)?),
+            Central::Postgres(url) => {
+                Box::new(PostgresSource::connect(&url.parse()?, tokio_postgres::NoTls, model, &user, &id)?)
+            }
+        };
+        let options = Options { details_max: 20, ..Options::default() };
+        compare(model, &mut remote, &mut *consolidated, &options, &mut |_, _| {})
     }
 
     /// Runs statements on a remote's file as the application would, through a connection of its own.

@@ -29,7 +29,6 @@ use headwater_protocol::{Frame, Kind, Limits, ValueRef};
 use rusqlite::config::DbConfig;
 use rusqlite::{CachedStatement, Connection};
 
-use crate::cut::settle_held;
 use crate::database::Database;
 use crate::error::{Error, While};
 use crate::local::Bound;
@@ -222,13 +221,17 @@ impl<'a> Apply<'a> {
         if self.is_restart {
             self.sweep()?;
         }
-        self.return_displaced()?;
-        for table in &self.plan.tables {
-            for key in settle_held(&self.rows, table)? {
-                self.touched.row(table, &key);
+        loop {
+            self.return_displaced()?;
+            for table in &self.plan.tables {
+                self.settle_held(table)?;
+            }
+            self.check_foreign_keys()?;
+            // Each further round has set a pending change aside.
+            if !self.has_displaced {
+                break;
             }
         }
-        self.check_foreign_keys()?;
         self.rows.set_applying(None)?;
         let connection = self.rows.connection;
         let (Some(welcome), Some(watermarks)) = (&self.welcome, &self.watermarks) else {

@@ -44,9 +44,7 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Option<
         wake(&rows, plan)?;
         for table in plan.tracked() {
             forget_nothing(&rows, table)?;
-            settle_held(&rows, table)?;
         }
-        rows.set_applying(None)?;
         let sequence = state.upload_sequence + 1;
         let mut writer = UploadWriter { connection, digest: Digest::new(), frames: 0, changes: 0, bytes: 0 };
         for table in plan.tracked() {
@@ -165,28 +163,6 @@ pub(crate) fn is_nothing_condition(table: &TablePlan) -> String {
         same.push_str(&format!(" AND r.{own} IS l.{old} AND typeof(r.{own}) = typeof(l.{old})"));
     }
     format!("CASE l.\"existed\" WHEN 1 THEN {same}) ELSE NOT {row}) END")
-}
-
-/// Stores held rows whose keys have no pending change any more.
-pub(crate) fn settle_held(rows: &Rows<'_>, table: &TablePlan) -> Result<Vec<Vec<u8>>, Error> {
-    let mut settled = Vec::new();
-    let mut after = Vec::new();
-    loop {
-        let keys = rows.held_keys(table, &after, 100)?;
-        let Some(last) = keys.last() else {
-            return Ok(settled);
-        };
-        after.clone_from(last);
-        for key in keys {
-            let key_row = crate::local::from_wire(&rows.key_of_bytes(table, &key)?);
-            if rows.pending(table, &key_row)?.is_none() {
-                rows.set_applying(Some(table.number))?;
-                if rows.settle(table, &key)? == Some(crate::rows::Placed::Done) {
-                    settled.push(key);
-                }
-            }
-        }
-    }
 }
 
 struct UploadWriter<'c> {

@@ -55,7 +55,6 @@ pub(crate) fn apply(database: &Database, plan: &Plan, receipt: &Receipt, now: &s
             let sql = format!("DELETE FROM {} WHERE \"upload\" = ?", table.log());
             connection.execute(&sql, [end.sequence as i64]).while_doing("cutting the log")?;
         }
-        applying.rows.set_applying(None)?;
         finish(connection, end.sequence)?;
         Ok(applying.counts)
     })
@@ -142,12 +141,8 @@ impl Applying<'_> {
         if self.rows.pending(table, &key_row)?.is_some() {
             return Ok(());
         }
-        if end == ConflictEnd::Consolidated {
-            self.rows.set_applying(Some(table.number))?;
-            self.rows.settle(table, &key_bytes).map(drop)
-        } else {
-            self.rows.release(table, &key_bytes)
-        }
+        // Where the consolidated row stayed, the held row is stored by the download, if that does not bring a newer one.
+        if end == ConflictEnd::Consolidated { Ok(()) } else { self.rows.release(table, &key_bytes) }
     }
 
     fn refused(&self, table: &TablePlan, key: &[Value], refusal: &Refusal) -> Result<(), Error> {

@@ -7,7 +7,7 @@ use headwater_protocol::{Row, Value};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, ffi, params, params_from_iter};
 
 use crate::error::{Error, While};
-use crate::local::{Local, from_wire, readable, to_wire};
+use crate::local::{Local, readable, to_wire};
 use crate::plan::{TablePlan, decoded};
 
 /// A pending change: the log's entry beside the row.
@@ -144,22 +144,6 @@ impl<'c> Rows<'c> {
         let mut select = self.prepare(sql)?;
         let keys = select.query_map(params![table.number, after, limit], |row| row.get(0));
         keys.and_then(Iterator::collect).while_doing("reading held rows")
-    }
-
-    /// Stores a held row, or makes its deletion, once no pending change is in its way. What the table does not take stays held.
-    pub(crate) fn settle(&self, table: &TablePlan, key: &[u8]) -> Result<Option<Placed>, Error> {
-        let placed = match self.held(table, key)? {
-            None => return Ok(None),
-            Some(None) => {
-                self.delete(table, &from_wire(&self.key_of_bytes(table, key)?))?;
-                Placed::Done
-            }
-            Some(Some(row)) => self.upsert(table, &from_wire(&row))?,
-        };
-        if placed == Placed::Done {
-            self.release(table, key)?;
-        }
-        Ok(Some(placed))
     }
 
     /// A key from the bytes under which it is kept.

@@ -14,12 +14,12 @@ use super::Apply;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
 use crate::plan::{Plan, TablePlan};
-use crate::rows::Rows;
+use crate::rows::{Pending, Rows};
 
 /// How many keys of rows are remembered; with more, their tables are read whole.
 const KEYS_MAX: usize = 10_000;
 /// How many rows are dealt with at a time.
-const BATCH: usize = 500;
+const BATCH: u32 = 500;
 
 /// What a download has touched, as far as foreign keys are concerned.
 #[derive(Debug)]
@@ -145,7 +145,7 @@ impl Apply<'_> {
             table.keys("").iter().zip(1..).map(|(key, place)| format!("c.{key} = ?{place}")).collect();
         let sql = format!("{select} AND {}", by_key.join(" AND "));
         for (number, key) in &self.touched.rows {
-            if *number == table.number && orphans.len() < BATCH {
+            if *number == table.number && orphans.len() < BATCH as usize {
                 orphans.extend(self.keys(&sql, table, &from_wire(&self.rows.key_of_bytes(table, key)?))?);
             }
         }
@@ -165,7 +165,8 @@ impl Apply<'_> {
     fn adopt(&mut self, table: &TablePlan, reference: &Reference, key: &[Local]) -> Result<(), Error> {
         if let Some(pending) = self.rows.pending(table, key)?.filter(|pending| !pending.is_nothing()) {
             let message = format!("the row of {} that it refers to is gone", self.parent_name(reference));
-            return self.set_aside(table, &pending, &Refusal { code: RefusalCode::ForeignKey, message }, None);
+            self.set_aside(table, &pending, &Refusal { code: RefusalCode::ForeignKey, message }, None)?;
+            return self.return_displaced();
         }
         let Some(row) = self.rows.select(table, key)? else {
             return Ok(());
@@ -184,7 +185,7 @@ impl Apply<'_> {
         self.rows.hold(table, &table.key_bytes(&table.key_of(&wire)), Some(&wire))
     }
 
-    /// Sets aside the pending change that deleted the parent of a row, or took its key or unique value; whether there is one.
+    /// Sets aside the pending change that deleted the parent of a row, or keeps it from being stored; whether there is one.
     fn restore_parent(&mut self, table: &TablePlan, reference: &Reference, row: &[Local]) -> Result<bool, Error> {
         let plan = self.plan;
         let Some(parent) = plan.tables.get(reference.table).filter(|parent| parent.is_tracked()) else {
@@ -202,13 +203,37 @@ impl Apply<'_> {
         let values: Vec<Local> = reference.columns.iter().filter_map(|&place| row.get(place).cloned()).collect();
         let found =
             self.pending_where(parent, &format!("l.\"existed\" = 1 AND {}", condition.join(" AND ")), &values)?;
-        let Some(pending) = found.into_iter().find(|pending| !pending.is_nothing()) else {
+        let pending = found.into_iter().find(|pending| !pending.is_nothing());
+        let Some(pending) =
+            pending.map_or_else(|| self.pending_over(parent, &reference.target, &values), |p| Ok(Some(p)))?
+        else {
             return Ok(false);
         };
         let message = format!("a downloaded row of {} refers to it", table.name());
         self.rows.set_applying(Some(parent.number))?;
         self.set_aside(parent, &pending, &Refusal { code: RefusalCode::ForeignKey, message }, None)?;
+        self.return_displaced()?;
         Ok(true)
+    }
+
+    /// The pending change beside which a row with these values is held.
+    fn pending_over(&self, table: &TablePlan, places: &[usize], values: &[Local]) -> Result<Option<Pending>, Error> {
+        let mut after = Vec::new();
+        loop {
+            let keys = self.rows.held_keys(table, &after, BATCH)?;
+            let Some(last) = keys.last() else {
+                return Ok(None);
+            };
+            after.clone_from(last);
+            for key in keys {
+                let held = self.rows.held(table, &key)?.flatten().map(|row| from_wire(&row));
+                if held
+                    .is_some_and(|row| places.iter().zip(values).all(|(place, value)| row.get(*place) == Some(value)))
+                {
+                    return self.rows.pending(table, &from_wire(&self.rows.key_of_bytes(table, &key)?));
+                }
+            }
+        }
     }
 
     fn parent_name(&self, reference: &Reference) -> String {

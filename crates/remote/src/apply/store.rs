@@ -148,16 +148,22 @@ impl Apply<'_> {
         for sql in &table.sql.in_the_way {
             for key in self.keys_by(sql, table, local)? {
                 any = true;
-                match self.rows.pending(table, &key)? {
-                    Some(pending) if !pending.is_nothing() => {
-                        let message = "a downloaded row has one of its unique values".to_owned();
-                        self.set_aside(table, &pending, &Refusal { code: RefusalCode::Unique, message }, None)?;
-                    }
-                    _ => self.displace(table, &key)?,
+                if !self.set_aside_in_way(table, &key)? {
+                    self.displace(table, &key)?;
                 }
             }
         }
         Ok(any)
+    }
+
+    /// Sets the pending change of a key aside whose row is in the way of a downloaded one; whether there is one.
+    fn set_aside_in_way(&mut self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
+        let Some(pending) = self.rows.pending(table, key)?.filter(|pending| !pending.is_nothing()) else {
+            return Ok(false);
+        };
+        let message = "a downloaded row has one of its unique values".to_owned();
+        self.set_aside(table, &pending, &Refusal { code: RefusalCode::Unique, message }, None)?;
+        Ok(true)
     }
 
     fn keys_by(&self, sql: &str, table: &TablePlan, row: &[Local]) -> Result<Vec<Vec<Local>>, Error> {
@@ -177,7 +183,7 @@ impl Apply<'_> {
     }
 
     /// Takes a pending change out of the tables and the log and puts it on the list of those set aside, with both images. Its row is
-    /// then as it came down last, unless that lies in the partition `left`.
+    /// then as it came down last, unless that lies in the partition `left`: it is put back with those that stepped aside.
     pub(super) fn set_aside(
         &mut self,
         table: &TablePlan,
@@ -198,12 +204,7 @@ impl Apply<'_> {
         };
         match last {
             Some(row) if left.is_none_or(|partition| !table.lies_in(&row, partition)) => {
-                if self.rows.upsert(table, &from_wire(&row))? == Placed::Done {
-                    self.touched.row(table, &key);
-                    Ok(())
-                } else {
-                    self.keep_displaced(table, &key, &table.row_bytes(&row))
-                }
+                self.keep_displaced(table, &key, &table.row_bytes(&row))
             }
             _ => Ok(()),
         }
@@ -259,20 +260,70 @@ impl Apply<'_> {
                 .optional()
                 .while_doing("moving rows back")?;
             let Some((number, key, image)) = next else {
+                self.has_displaced = false;
                 break;
             };
             let table = self.plan.table(number).ok_or_else(|| Error::damaged("a row of no table stepped aside"))?;
             self.undisplace(table, &key)?;
             self.rows.set_applying(Some(number))?;
             let row = decoded(&table.types, &image)?;
-            if self.rows.upsert(table, &from_wire(&row))? == Placed::Done {
-                self.touched.row(table, &key);
-            } else {
+            if !self.put_back(table, &key, &row)? {
                 self.applied.not_stored += 1;
                 self.rows.hold(table, &key, Some(&row))?;
             }
         }
         Ok(())
+    }
+
+    /// Stores a row that came down before; whether it found a place. Pending changes make way for it, other rows don't.
+    fn put_back(&mut self, table: &TablePlan, key: &[u8], row: &Row) -> Result<bool, Error> {
+        let local = from_wire(row);
+        while self.rows.upsert(table, &local)? != Placed::Done {
+            if !self.clear_pending(table, &local)? {
+                return Ok(false);
+            }
+        }
+        self.touched.row(table, key);
+        Ok(true)
+    }
+
+    /// Sets aside the pending changes whose rows have a unique value of this row; whether there were any.
+    fn clear_pending(&mut self, table: &TablePlan, local: &[Local]) -> Result<bool, Error> {
+        let mut any = false;
+        for sql in &table.sql.in_the_way {
+            for key in self.keys_by(sql, table, local)? {
+                any |= self.set_aside_in_way(table, &key)?;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Stores held rows and makes held deletions whose keys have no pending change any more. What the table does not take stays held.
+    pub(super) fn settle_held(&mut self, table: &TablePlan) -> Result<(), Error> {
+        self.rows.set_applying(Some(table.number))?;
+        let mut after = Vec::new();
+        loop {
+            let keys = self.rows.held_keys(table, &after, BATCH)?;
+            let Some(last) = keys.last() else {
+                return Ok(());
+            };
+            after.clone_from(last);
+            for key in keys {
+                let key_row = from_wire(&self.rows.key_of_bytes(table, &key)?);
+                if self.rows.pending(table, &key_row)?.is_none() {
+                    self.settle(table, &key, &key_row)?;
+                }
+            }
+        }
+    }
+
+    fn settle(&mut self, table: &TablePlan, key: &[u8], key_row: &[Local]) -> Result<(), Error> {
+        match self.rows.held(table, key)?.flatten() {
+            None => drop(self.remove(table, key_row)?),
+            Some(row) if self.put_back(table, key, &row)? => {}
+            Some(_) => return Ok(()),
+        }
+        self.rows.release(table, key)
     }
 
     /// Open changes that meet a condition, a batch at a time. Each must be dealt with so that it does not meet it any more.

@@ -56,6 +56,8 @@ fn both_sides_changed_the_same_column() {
         let body = if is_merge(rule) { "new" } else { "b" };
         assert_eq!(f.cut_changes(), [format!("doc: 1,t,{body} -> 1,ours,{body}")], "{rule:?}");
         f.receipt(vec![(0, Outcome::Conflict(ConflictEnd::Consolidated))]);
+        assert_eq!(f.held(), 1, "what foreign keys it breaks is looked at when a download is applied");
+        f.download(f.down());
         assert_eq!(f.rows("SELECT * FROM doc WHERE id = 1"), ["1|theirs|new"], "what was held is what stayed");
         assert_eq!(f.held(), 0);
         f.check();
@@ -71,6 +73,7 @@ fn a_change_taken_back_lets_the_held_row_in() {
         assert_eq!(f.held(), 2, "delete against delete is none");
         f.sql("UPDATE doc SET title = 't' WHERE id = 1; DELETE FROM doc WHERE id = 3");
         assert_eq!(f.cut(), None, "{rule:?}");
+        f.download(f.down());
         assert_eq!(f.rows("SELECT * FROM doc"), ["1|theirs|new", "3|x|x"]);
         assert_eq!(f.held(), 0);
         f.check();
@@ -88,6 +91,7 @@ fn update_against_delete_and_delete_against_update() {
         assert_eq!(f.cut_changes(), ["doc: 1,t,b -> 1,ours,b", "doc: 2,t,b -> -"], "{rule:?}");
         let stayed = || Outcome::Conflict(ConflictEnd::Consolidated);
         f.receipt(vec![(0, stayed()), (1, stayed())]);
+        f.download(f.down());
         assert_eq!(f.rows("SELECT * FROM doc"), ["2|theirs|b"]);
     }
 }
@@ -235,7 +239,7 @@ fn an_index_of_the_applications_own_holds_what_it_does_not_take() {
     assert_eq!(f.held(), 1, "nothing that came down is dropped");
     f.sql("DROP INDEX own");
     f.reopen();
-    f.cut();
+    f.download(f.down());
     assert_eq!(f.rows("SELECT count(*) FROM item WHERE region = 'east'"), ["2"], "it is tried again");
     assert_eq!(f.held(), 0);
 }
@@ -261,6 +265,26 @@ fn a_parent_that_went_sets_the_pending_child_aside() {
     let mut aside = f.set_aside();
     aside.sort_unstable();
     assert_eq!(aside, ["part {\"id\":1} foreign_key out", "part {\"id\":5} foreign_key out"]);
+    f.check();
+}
+
+#[test]
+fn a_held_deletion_of_a_parent_takes_the_pending_child_with_it() {
+    let f = regions();
+    f.sql("UPDATE kind SET name = 'plant' WHERE id = 2; INSERT INTO part VALUES (5, 2, 1)");
+    f.download(f.down().delete("kind", &[row("2")]));
+    assert_eq!(f.held(), 1, "the update of the parent is judged when it goes up");
+    f.cut();
+    let stayed = Outcome::Conflict(ConflictEnd::Consolidated);
+    let refusal = Refusal { code: RefusalCode::ForeignKey, message: String::new() };
+    f.receipt(vec![(0, stayed), (1, Outcome::Refused(refusal))]);
+    f.check();
+    f.download(f.down());
+    assert_eq!(
+        (f.rows("SELECT id FROM kind"), f.rows("SELECT id FROM part")),
+        (vec!["1".to_owned()], vec!["1".to_owned()])
+    );
+    assert_eq!(f.set_aside(), ["part {\"id\":5} foreign_key out"]);
     f.check();
 }
 
@@ -307,6 +331,29 @@ fn references_by_a_unique_value_and_to_itself() {
     let expected =
         ["node {\"id\":4} foreign_key out", "node {\"id\":5} foreign_key out", "tag {\"id\":1} foreign_key out"];
     assert_eq!(aside, expected);
+    f.check();
+}
+
+/// A row that came down waits beside a local one of its key; a child that refers to it by value comes, and another local row has its
+/// unique value: both changes are set aside, and all three downloaded rows are there.
+#[test]
+fn a_held_parent_is_let_in_when_its_child_comes() {
+    let mut node = table("node", &[("id", Type::Int), ("code", Type::Text), ("mark", Type::Int)]);
+    node.unique = vec![vec![1], vec![2]];
+    let mut tag = table("tag", &[("id", Type::Int), ("code", Type::Text)]);
+    tag.references = vec![Reference { columns: vec![1], table: 0, target: vec![1], on_delete: OnDelete::NoAction }];
+    let f = Fixture::new(&model(vec![node, tag]));
+    f.download(f.down().whole("node", &[]).whole("tag", &[]));
+    f.sql("INSERT INTO node VALUES (1, 'ours', 1), (2, 'other', 7)");
+    f.download(f.down().rows("node", &[row("1,theirs,7")]));
+    assert_eq!(f.held(), 1);
+    let applied = f.download(f.down().rows("tag", &[row("1,theirs")]));
+    assert_eq!((applied.set_aside, applied.not_stored, f.held()), (2, 0, 0));
+    assert_eq!(f.rows("SELECT * FROM node"), ["1|theirs|7"]);
+    assert_eq!(f.rows("SELECT * FROM tag"), ["1|theirs"]);
+    let mut aside = f.set_aside();
+    aside.sort_unstable();
+    assert_eq!(aside, ["node {\"id\":1} foreign_key out", "node {\"id\":2} unique out"]);
     f.check();
 }
 

@@ -34,7 +34,7 @@ const COLUMNS_SQL: &str = "
         JOIN pg_catalog.pg_type b ON b.oid = d.typbasetype)
     SELECT a.attrelid, a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod), t.oid, tn.nspname::text, t.typname::text,
            t.typtype::text, base.nullable AND NOT a.attnotnull, a.attgenerated <> '',
-           a.atthasdef OR a.attidentity <> '' OR base.has_default,
+           a.atthasdef AND a.attgenerated = '' OR a.attidentity <> '' OR base.has_default,
            CASE WHEN NOT l.collisdeterministic THEN l.collname::text END,
            CASE WHEN base.modifier <> -1 THEN base.modifier ELSE a.atttypmod END
     FROM pg_catalog.pg_attribute a

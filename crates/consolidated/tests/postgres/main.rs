@@ -1,5 +1,6 @@
 //! PostgreSQL as the consolidated database, against a real server: what the contract suite, which every backend runs, can't ask.
 
+mod catalogue;
 mod session;
 mod sets;
 mod support;

@@ -130,7 +130,7 @@ impl Bench {
             let name = format!("down{repetition}");
             let mut remote = self.world.remote(&name, "down")?;
             let begin = Instant::now();
-            let report = self.world.sync(&mut remote)?;
+            let report = self.world.sync_as(&mut remote, "down")?;
             drop(remote);
             checkpoint(&self.world.path(&name))?;
             times.push(begin.elapsed());
@@ -174,13 +174,13 @@ impl Bench {
             for upload in 0..each {
                 self.write_purchases(first + upload * UPLOAD_ROWS)?;
                 let begin = Instant::now();
-                let report = self.world.sync(&mut remote)?;
+                let report = self.world.sync_as(&mut remote, "up")?;
                 time += begin.elapsed();
                 ensure!(
                     report.changes_up == UPLOAD_ROWS && report.refused + report.conflicts == 0,
                     "an upload went wrong: {report:?}"
                 );
-                if upload == 0 {
+                if upload + 1 == each {
                     eprintln!("upload {repetition}: {:?}", report.times);
                 }
             }
@@ -225,14 +225,14 @@ impl Bench {
             self.world.edit("detected", update)?;
             self.without_detection.edit("undetected", update)?;
             let begin = Instant::now();
-            let report = self.world.sync(&mut with)?;
+            let report = self.world.sync_as(&mut with, "detected")?;
             let with_time = begin.elapsed();
             ensure!(
                 report.changes_up == updates && report.conflicts + report.refused == 0,
                 "an update went wrong: {report:?}"
             );
             let begin = Instant::now();
-            let report = self.without_detection.sync(&mut without)?;
+            let report = self.without_detection.sync_as(&mut without, "undetected")?;
             let without_time = begin.elapsed();
             ensure!(
                 report.changes_up == updates && report.conflicts + report.refused == 0,

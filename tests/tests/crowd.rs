@@ -24,7 +24,7 @@ version = 1
 columns = { region = "text" }
 members = "SELECT region FROM member WHERE user_name = :s.user"
 [tables.account]
-conflict = "merge(remote)"
+conflict = "RULE"
 key = ["id"]
 partition = "region"
 unique = [["code"], ["id", "region"]]
@@ -35,7 +35,7 @@ code = "int"
 name = "text"
 note = "text"
 [tables.entry]
-conflict = "newer_wins(n)"
+conflict = "RULE"
 key = ["id"]
 partition = "region"
 references = [{ columns = ["account", "region"], table = "account", target = ["id", "region"] }]
@@ -45,13 +45,27 @@ region = "text not null"
 account = "text"
 n = "int"
 [tables.memo]
-conflict = "consolidated_wins"
+conflict = "RULE"
 key = ["id", "part"]
 [tables.memo.columns]
 id = "text not null"
 part = "int not null"
 text = "text"
 "#;
+
+/// The rules that the tables draw from, by the column that `newer_wins` looks at.
+fn rules(column: &str) -> [String; 6] {
+    let fixed = ["off", "consolidated_wins", "remote_wins", "merge(consolidated)", "merge(remote)"].map(str::to_owned);
+    let [off, consolidated, remote, merged, merged_remote] = fixed;
+    [off, consolidated, remote, merged, merged_remote, format!("newer_wins({column})")]
+}
+
+fn model(random: &mut Random) -> String {
+    ["code", "n", "part"].iter().fold(MODEL.to_owned(), |model, column| {
+        let rules = rules(column);
+        model.replacen("RULE", &rules[random.below(rules.len() as u64) as usize], 1)
+    })
+}
 
 fn schema() -> String {
     let members: Vec<String> = (0..REMOTES)
@@ -133,7 +147,7 @@ fn application(world: &World, mut random: Random, done: &AtomicBool) {
 fn crowd(kind: Kind, seed: u64) -> Result<()> {
     let users: Vec<String> = (0..REMOTES).map(name).collect();
     let users: Vec<&str> = users.iter().map(String::as_str).collect();
-    let world = World::new(kind, &schema(), MODEL, &users)?;
+    let world = World::new(kind, &schema(), &model(&mut Random::seeded(seed ^ 0xaaaa)), &users)?;
     let mut remotes = users.iter().map(|user| world.remote(user, user)).collect::<Result<Vec<_>>>()?;
     let done = AtomicBool::new(false);
     let lives: Vec<Result<()>> = std::thread::scope(|scope| {

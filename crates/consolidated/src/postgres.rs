@@ -143,6 +143,7 @@ fn session_sql(settings: &Settings) -> String {
     format!(
         "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 1; \
          SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET standard_conforming_strings = on; SET jit = off; \
+         SET max_parallel_workers_per_gather = 0; \
          SET lock_timeout = {}; SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}",
         settings.lock_time_out.as_millis(),
         settings.statement_time_out.as_millis(),

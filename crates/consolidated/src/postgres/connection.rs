@@ -45,6 +45,8 @@ struct State {
     savepoint: bool,
     /// The snapshot of a download.
     watermark: Option<Watermark>,
+    /// Rows are looked up by index, whatever the planner believes.
+    by_index: bool,
 }
 
 impl PostgresConnection {
@@ -67,6 +69,19 @@ impl PostgresConnection {
             }
             (other, _) => other,
         }
+    }
+
+    /// Has rows looked up by index for the rest of a download, or lets the planner choose again. It can't know how few rows are newer
+    /// than a watermark before the side table's statistics have seen them, and reads whole tables until then.
+    pub(super) fn look_up_by_index(&mut self, by_index: bool) -> Result<(), Error> {
+        if self.state.by_index == by_index {
+            return Ok(());
+        }
+        self.state.by_index = by_index;
+        let value = if by_index { "off" } else { "on" };
+        self.control(&format!(
+            "SET LOCAL enable_seqscan = {value}; SET LOCAL enable_hashjoin = {value}; SET LOCAL enable_mergejoin = {value}"
+        ))
     }
 
     /// A table's shape and one of its statements.

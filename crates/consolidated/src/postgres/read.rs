@@ -33,6 +33,7 @@ impl PostgresConnection {
         if !shape.partition.is_empty() && partitions.is_empty() {
             return Ok(());
         }
+        self.look_up_by_index(false)?;
         let streamed = partition_arrays(&shape, partitions).and_then(|bound| {
             self.stream("reading a table", &statement, &bound, |row, scratch| {
                 let mut writer = out.upsert();
@@ -56,6 +57,7 @@ impl PostgresConnection {
         if !shape.partition.is_empty() && changes.partitions.is_empty() {
             return Ok(());
         }
+        self.look_up_by_index(true)?;
         let streamed = change_parameters(&shape, changes).and_then(|bound| {
             self.stream("reading changes", &statement, &bound, |row, scratch| {
                 let is_true = |field| raw::bytes(row, field).map(|bytes| bytes == Some(&[1]));

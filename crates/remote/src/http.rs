@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use headwater_model::{JSON_BYTES_MAX, Model};
-use headwater_protocol::client::status_error;
-use headwater_protocol::message::ServerError;
+use headwater_protocol::client::{Failure, status_error};
+use headwater_protocol::message::{ErrorCode, ServerError};
 use serde::Deserialize;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, SendBody};
@@ -23,8 +23,10 @@ const FRAMES: &str = "application/vnd.headwater.sync";
 const CONNECT_MAX: Duration = Duration::from_secs(15);
 /// The most bytes in an answer that is a token.
 const TOKEN_BYTES_MAX: u64 = 64 * 1024;
+/// How much of a refusal is read.
+const REFUSAL_BYTES_MAX: u64 = 4096;
 /// How much of an unexpected answer is shown.
-const TEXT_BYTES_MAX: u64 = 200;
+const TEXT_BYTES_MAX: usize = 200;
 
 /// What a user shows to be let in.
 #[derive(Clone)]
@@ -148,8 +150,7 @@ impl<'s> Client<'s> {
         let answer = request.send(SendBody::from_reader(body)).map_err(|error| Refused::Network(error.to_string()))?;
         let is_frames = answer.headers().get("content-type").is_some_and(|kind| kind.as_bytes() == FRAMES.as_bytes());
         if !is_frames {
-            let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
-            return Err(Refused::Status(status_error(answer.status().as_u16(), retry_after)));
+            return Err(Refused::Status(status_error(answer.status().as_u16(), retry_after_s(&answer))));
         }
         Ok(Answer(Box::new(answer.into_body().into_reader())))
     }
@@ -164,10 +165,11 @@ impl<'s> Client<'s> {
         let mut answer = answer.map_err(network)?;
         let status = answer.status().as_u16();
         if status != 200 {
+            let retry_after_s = retry_after_s(&answer);
             let mut text = Vec::new();
             // Whatever can be read of it is only for people.
-            let _ = answer.body_mut().as_reader().take(TEXT_BYTES_MAX).read_to_end(&mut text);
-            return Err(Error::Http { url: url.to_owned(), status, text: String::from_utf8_lossy(&text).into_owned() });
+            let _ = answer.body_mut().as_reader().take(REFUSAL_BYTES_MAX).read_to_end(&mut text);
+            return Err(refused(url, status, retry_after_s, &text));
         }
         answer.body_mut().with_config().limit(bytes_max).read_to_string().map_err(network)
     }
@@ -195,6 +197,31 @@ pub(crate) enum Refused {
     Network(String),
     /// An HTTP status says so.
     Status(ServerError),
+}
+
+/// What the server says instead of a token or a model.
+#[derive(Deserialize)]
+struct Refusal {
+    error: String,
+    message: String,
+}
+
+fn retry_after_s(answer: &ureq::http::Response<Body>) -> Option<u32> {
+    answer.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok())
+}
+
+/// A refusal in the server's own words, or whatever else answered in its place.
+fn refused(url: &str, status: u16, retry_after_s: Option<u32>, text: &[u8]) -> Error {
+    let known = serde_json::from_slice::<Refusal>(text).ok().and_then(|refusal| {
+        let code = ErrorCode::ALL.iter().copied().find(|code| code.name() == refusal.error)?;
+        let retry_after_ms = retry_after_s.unwrap_or(0).saturating_mul(1000);
+        Some(ServerError { code, retry_after_ms, message: refusal.message })
+    });
+    if let Some(error) = known {
+        return Error::Failed(Failure::Refused(error));
+    }
+    let shown = &text[..text.len().min(TEXT_BYTES_MAX)];
+    Error::Http { url: url.to_owned(), status, text: String::from_utf8_lossy(shown).into_owned() }
 }
 
 /// The certificates to trust: those of the file, or the system's.
@@ -263,6 +290,19 @@ mod tests {
     fn secrets_are_not_printed() {
         let password = Credentials::Password { user: "ann".to_owned(), password: "hunter2".to_owned() };
         assert_eq!(format!("{password:?} {:?}", Credentials::Token("t0ken".to_owned())), "Password(ann, ..) Token(..)");
+    }
+
+    #[test]
+    fn a_refusal_is_the_servers_where_it_is_one() {
+        let ours = br#"{"error":"overloaded","message":"later"}"#;
+        let error = refused("u", 503, Some(2), ours);
+        assert!(matches!(&error, Error::Failed(Failure::Refused(error)) if error.retry_after_ms == 2000), "{error:?}");
+        assert_eq!(error.code(), "overloaded");
+        let others = [&b"<html>"[..], br#"{"error":"teapot","message":""}"#, &[b'x'; 4096]];
+        for text in others {
+            let error = refused("u", 502, None, text);
+            assert!(error.to_string().len() < 300 && error.code() == "http" && error.is_retryable(), "{error}");
+        }
     }
 
     #[test]

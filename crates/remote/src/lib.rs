@@ -45,6 +45,7 @@ mod plan;
 mod receipt;
 mod remote;
 mod report;
+mod request;
 mod rows;
 mod schema;
 mod stage;

@@ -1,24 +1,24 @@
 //! One sync: carries out what the protocol's [`Session`] asks for, on the file and on the socket. The decisions are the session's.
 
-use std::io::{self, Read};
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use headwater_protocol::Kind;
 use headwater_protocol::client::{Config, Failure, Instruction, Reply, Session, Staged, Start, Summary};
-use headwater_protocol::message::{Download, ErrorCode, Hello};
-use headwater_protocol::{Frame, Kind};
-use rusqlite::Connection;
+use headwater_protocol::message::{Download, ErrorCode};
 
 use crate::apply::{self, Applied};
-use crate::cut::{self, frozen_frame};
+use crate::cut;
 use crate::error::Error;
 use crate::http::{Answer, Client, Credentials, Refused, Server};
 use crate::receipt;
 use crate::remote::{Remote, now, random};
+use crate::request::{Counting, RequestBody};
 use crate::schema;
 use crate::stage::Stage;
-use crate::state::{State, read_watermarks};
+use crate::state::State;
 
 /// How much is read from the socket at a time.
 const READ_BYTES: usize = 64 * 1024;
@@ -346,7 +346,7 @@ impl Sync<'_, '_, '_> {
             wants_download,
         )?;
         let sent = {
-            let mut counting = Counting { body: &mut body, progress: &mut self.options.progress, bytes: 0 };
+            let mut counting = Counting::new(&mut body, &mut self.options.progress);
             let is_long = has_upload && state.frozen.is_some_and(|end| end.changes > 100);
             let sent = self.client.sync(&token, &mut counting, is_long);
             self.report.bytes_up += counting.bytes;
@@ -384,6 +384,7 @@ impl Sync<'_, '_, '_> {
     fn token_failed(&mut self, session: &mut Session, error: Error) -> Result<(), Error> {
         match error {
             Error::Network { source, .. } => session.io_error(self.start.elapsed(), source.to_string()),
+            Error::Failed(Failure::Refused(error)) => session.refused(self.start.elapsed(), error),
             Error::Http { status, .. } if error.is_retryable() => {
                 let error = headwater_protocol::client::status_error(status, None);
                 session.refused(self.start.elapsed(), error);
@@ -461,103 +462,4 @@ impl Sync<'_, '_, '_> {
 
 fn is_set(cancel: Option<&AtomicBool>) -> bool {
     cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
-}
-
-/// A request's body, made as it is sent: HELLO, the frozen frames, UPLOAD_END, END.
-struct RequestBody<'c> {
-    connection: &'c Connection,
-    buffer: Vec<u8>,
-    read: usize,
-    /// The next of the frozen frames; `None`: none are left to send.
-    next: Option<i64>,
-    /// What comes after them.
-    tail: Vec<u8>,
-    /// What went wrong with the file while the body was read.
-    failure: Option<Error>,
-}
-
-impl<'c> RequestBody<'c> {
-    fn new(
-        connection: &'c Connection,
-        model: &headwater_model::Model,
-        state: &State,
-        has_upload: bool,
-        wants_download: bool,
-    ) -> Result<RequestBody<'c>, Error> {
-        let upload = state.frozen.filter(|_| has_upload);
-        let hello = Hello {
-            remote_id: state.remote_id,
-            secret: state.secret,
-            model: model.name.clone(),
-            model_version: model.version,
-            fingerprint: state.fingerprint,
-            incarnation: state.incarnation,
-            note: state.note,
-            upload_sequence: state.upload_sequence,
-            download_applied: state.download_applied,
-            has_upload: upload.is_some(),
-            wants_download,
-            watermarks: read_watermarks(connection)?,
-        };
-        let mut tail = upload.map(|end| end.to_frame().to_bytes()).unwrap_or_default();
-        Frame::new(Kind::End, Vec::new()).write(&mut tail);
-        Ok(RequestBody {
-            connection,
-            buffer: hello.to_frame().to_bytes(),
-            read: 0,
-            next: upload.map(|_| 1),
-            tail,
-            failure: None,
-        })
-    }
-
-    fn fill(&mut self) -> Result<(), Error> {
-        self.read = 0;
-        self.buffer.clear();
-        if let Some(number) = self.next {
-            self.next = None;
-            if let Some((kind, payload)) = frozen_frame(self.connection, number)? {
-                self.next = Some(number + 1);
-                Frame::packed(kind, payload).write(&mut self.buffer);
-                return Ok(());
-            }
-        }
-        self.buffer = std::mem::take(&mut self.tail);
-        Ok(())
-    }
-}
-
-impl Read for RequestBody<'_> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        if self.read == self.buffer.len()
-            && let Err(error) = self.fill()
-        {
-            let text = error.to_string();
-            self.failure = Some(error);
-            return Err(io::Error::other(text));
-        }
-        let rest = &self.buffer[self.read..];
-        let count = rest.len().min(out.len());
-        out[..count].copy_from_slice(&rest[..count]);
-        self.read += count;
-        Ok(count)
-    }
-}
-
-/// Counts what is sent, and tells it.
-struct Counting<'b, 'c, 'p, 'o> {
-    body: &'b mut RequestBody<'c>,
-    progress: &'p mut Option<&'o mut dyn FnMut(Progress)>,
-    bytes: u64,
-}
-
-impl Read for Counting<'_, '_, '_, '_> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let count = self.body.read(out)?;
-        self.bytes += count as u64;
-        if let Some(progress) = self.progress {
-            progress(Progress { phase: Phase::Send, done: self.bytes, total: None });
-        }
-        Ok(count)
-    }
 }

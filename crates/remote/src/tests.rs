@@ -5,6 +5,6 @@ mod history;
 mod pending;
 mod server;
 mod story;
-mod support;
+pub(crate) mod support;
 mod tracking;
 mod types;

@@ -3,7 +3,7 @@
 //! Every rule is `consolidated_wins`; an insert or update whose image has the text `bad` is refused. Tables are not partitioned.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
@@ -265,7 +265,7 @@ fn serve(stream: TcpStream, database: &Mutex<Database>) -> Option<()> {
             let (status, text) = if is_ann {
                 ("200 OK", format!("{{\"token\":\"{token}\",\"expires_in_s\":900}}"))
             } else {
-                ("401 No", String::new())
+                ("401 No", r#"{"error":"unauthenticated","message":"no"}"#.to_owned())
             };
             respond(&mut stream, status, "application/json", text.as_bytes(), None)?;
             continue;

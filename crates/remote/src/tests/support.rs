@@ -15,14 +15,14 @@ use crate::cut::frozen_frame;
 use crate::stage::Stage;
 use crate::{CreateOptions, Error, Remote};
 
-pub(super) const NOW: &str = "2026-01-02 03:04:05Z";
+pub(crate) const NOW: &str = "2026-01-02 03:04:05Z";
 
-pub(super) fn column(name: &str, kind: Type) -> Column {
+pub(crate) fn column(name: &str, kind: Type) -> Column {
     Column { name: name.to_owned(), kind: ColumnType::plain(kind), nullable: true }
 }
 
 /// A table whose first column is the key, with the rule `consolidated_wins`.
-pub(super) fn table(name: &str, columns: &[(&str, Type)]) -> Table {
+pub(crate) fn table(name: &str, columns: &[(&str, Type)]) -> Table {
     let mut columns: Vec<Column> = columns.iter().map(|(name, kind)| column(name, *kind)).collect();
     columns[0].nullable = false;
     Table {
@@ -38,12 +38,12 @@ pub(super) fn table(name: &str, columns: &[(&str, Type)]) -> Table {
     }
 }
 
-pub(super) fn model(tables: Vec<Table>) -> Model {
+pub(crate) fn model(tables: Vec<Table>) -> Model {
     Model { name: "test".to_owned(), version: 1, partitions: Vec::new(), tables }
 }
 
 /// Items with a unique name in a way of partitioning by region, and parts that refer to items.
-pub(super) fn shop() -> Model {
+pub(crate) fn shop() -> Model {
     let mut item =
         table("item", &[("id", Type::Int), ("region", Type::Text), ("name", Type::Text), ("price", Type::Decimal)]);
     item.unique = vec![vec![2]];
@@ -62,14 +62,14 @@ pub(super) fn shop() -> Model {
 }
 
 /// A remote, and the application beside it.
-pub(super) struct Fixture {
-    pub(super) folder: tempfile::TempDir,
-    pub(super) remote: Remote,
-    pub(super) application: Connection,
+pub(crate) struct Fixture {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) remote: Remote,
+    pub(crate) application: Connection,
 }
 
 impl Fixture {
-    pub(super) fn new(model: &Model) -> Fixture {
+    pub(crate) fn new(model: &Model) -> Fixture {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("remote.db");
         let remote = Remote::create(&path, model, &CreateOptions::new("http://127.0.0.1:1", "ann")).expect("a remote");
@@ -81,7 +81,7 @@ impl Fixture {
     }
 
     /// Closes the remote and opens it again, as after a crash.
-    pub(super) fn reopen(&mut self) {
+    pub(crate) fn reopen(&mut self) {
         let path = self.remote.path().to_owned();
         self.remote = Remote::open(path).expect("the remote opens");
         self.hurry();
@@ -95,49 +95,49 @@ impl Fixture {
     }
 
     /// Runs SQL as the application.
-    pub(super) fn sql(&self, sql: &str) {
+    pub(crate) fn sql(&self, sql: &str) {
         self.application.execute_batch(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
 
     /// Rows of a query, each as text with `|` between its columns.
-    pub(super) fn rows(&self, sql: &str) -> Vec<String> {
+    pub(crate) fn rows(&self, sql: &str) -> Vec<String> {
         query(&self.application, sql)
     }
 
-    pub(super) fn cut(&self) -> Option<UploadEnd> {
+    pub(crate) fn cut(&self) -> Option<UploadEnd> {
         crate::cut::cut(&self.remote.database, &self.remote.plan, NOW).expect("the upload is cut").map(|cut| cut.end)
     }
 
     /// The frozen upload, as `op old -> new` lines.
-    pub(super) fn upload(&self) -> Vec<String> {
+    pub(crate) fn upload(&self) -> Vec<String> {
         changes(&self.remote).into_iter().map(|(table, change)| show(&table, &change)).collect()
     }
 
     /// Cuts and shows the upload.
-    pub(super) fn cut_changes(&self) -> Vec<String> {
+    pub(crate) fn cut_changes(&self) -> Vec<String> {
         self.cut();
         self.upload()
     }
 
     /// Applies a receipt with these outcomes.
-    pub(super) fn receipt(&self, outcomes: Vec<(u64, Outcome)>) {
+    pub(crate) fn receipt(&self, outcomes: Vec<(u64, Outcome)>) {
         let end = self.remote.state().expect("a state").frozen.expect("a frozen upload");
         let receipt = Receipt { sequence: end.sequence, changes: end.changes, outcomes };
         crate::receipt::apply(&self.remote.database, &self.remote.plan, &receipt, NOW).expect("the receipt is applied");
     }
 
     /// Cuts, and has everything applied.
-    pub(super) fn upload_all(&self) {
+    pub(crate) fn upload_all(&self) {
         if self.cut().is_some() {
             self.receipt(Vec::new());
         }
     }
 
-    pub(super) fn download(&self, down: Down) -> Applied {
+    pub(crate) fn download(&self, down: Down) -> Applied {
         self.try_download(down).expect("the download is applied")
     }
 
-    pub(super) fn try_download(&self, down: Down) -> Result<Applied, Error> {
+    pub(crate) fn try_download(&self, down: Down) -> Result<Applied, Error> {
         let mut stage = Stage::default();
         for frame in down.finish() {
             stage.push(&self.remote.database, frame)?;
@@ -147,29 +147,29 @@ impl Fixture {
         crate::apply::apply(&self.remote.database, &self.remote.plan, NOW, &mut frames, &mut |_| Ok(()))
     }
 
-    pub(super) fn header(&self, table: &str) -> TableHeader {
+    pub(crate) fn header(&self, table: &str) -> TableHeader {
         let plan = self.remote.plan.tables.iter().find(|plan| plan.table.name == table);
         plan.unwrap_or_else(|| panic!("no table {table}")).header.clone()
     }
 
-    pub(super) fn down(&self) -> Down {
+    pub(crate) fn down(&self) -> Down {
         let headers = self.remote.plan.tables.iter().map(|plan| plan.header.clone()).collect();
         Down::new(headers)
     }
 
     /// Set aside: table, key, code, whether in place.
-    pub(super) fn set_aside(&self) -> Vec<String> {
+    pub(crate) fn set_aside(&self) -> Vec<String> {
         let list = self.remote.set_aside(100).expect("a list");
         list.iter()
             .map(|s| format!("{} {} {} {}", s.table, s.key, s.reason, if s.is_in_place { "in place" } else { "out" }))
             .collect()
     }
 
-    pub(super) fn held(&self) -> u64 {
+    pub(crate) fn held(&self) -> u64 {
         self.remote.status().expect("a status").held
     }
 
-    pub(super) fn pending(&self) -> Vec<String> {
+    pub(crate) fn pending(&self) -> Vec<String> {
         let list = self.remote.pending(1000).expect("a list");
         let aside = |is: bool| if is { " aside" } else { "" };
         list.iter()
@@ -187,7 +187,7 @@ impl Fixture {
     }
 
     /// Nothing that only a transaction may see is left behind, the file is sound, and foreign keys hold.
-    pub(super) fn check(&self) {
+    pub(crate) fn check(&self) {
         assert_eq!(self.rows("SELECT count(*) FROM hw_applying"), ["0"], "change tracking is on");
         assert_eq!(self.rows("PRAGMA integrity_check"), ["ok"]);
         assert_eq!(self.rows("PRAGMA foreign_key_check"), Vec::<String>::new());
@@ -198,7 +198,7 @@ fn text(row: Option<&String>) -> &str {
     row.map_or("-", String::as_str)
 }
 
-pub(super) fn query(connection: &Connection, sql: &str) -> Vec<String> {
+pub(crate) fn query(connection: &Connection, sql: &str) -> Vec<String> {
     let mut select = connection.prepare(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
     let count = select.column_count();
     let rows = select.query_map([], |row| {
@@ -215,7 +215,7 @@ pub(super) fn query(connection: &Connection, sql: &str) -> Vec<String> {
 }
 
 /// The frozen upload's changes, each with its table's name.
-pub(super) fn changes(remote: &Remote) -> Vec<(String, Change)> {
+pub(crate) fn changes(remote: &Remote) -> Vec<(String, Change)> {
     let mut changes = Vec::new();
     let mut header = None;
     for number in 1.. {
@@ -254,7 +254,7 @@ fn cell(value: &Value) -> String {
 }
 
 /// A download made by hand.
-pub(super) struct Down {
+pub(crate) struct Down {
     headers: Vec<TableHeader>,
     welcome: Welcome,
     frames: Vec<Frame>,
@@ -262,7 +262,7 @@ pub(super) struct Down {
 }
 
 impl Down {
-    pub(super) fn new(headers: Vec<TableHeader>) -> Down {
+    pub(crate) fn new(headers: Vec<TableHeader>) -> Down {
         let welcome = Welcome { incarnation: [1; 16], note: [2; 16], restart: false, upload_sequence: 0 };
         Down { headers, welcome, frames: Vec::new(), entries: Vec::new() }
     }
@@ -272,11 +272,11 @@ impl Down {
     }
 
     /// A partition that comes whole (`partition` empty: a table that is not partitioned).
-    pub(super) fn whole(self, table: &str, partition: &[Value]) -> Down {
+    pub(crate) fn whole(self, table: &str, partition: &[Value]) -> Down {
         self.mark(table, partition, PartitionAction::Whole)
     }
 
-    pub(super) fn left(self, table: &str, partition: &[Value]) -> Down {
+    pub(crate) fn left(self, table: &str, partition: &[Value]) -> Down {
         self.mark(table, partition, PartitionAction::Left)
     }
 
@@ -292,7 +292,7 @@ impl Down {
         self
     }
 
-    pub(super) fn rows(mut self, table: &str, rows: &[Row]) -> Down {
+    pub(crate) fn rows(mut self, table: &str, rows: &[Row]) -> Down {
         let header = self.header(table);
         let mut payload = Vec::new();
         for row in rows {
@@ -303,7 +303,7 @@ impl Down {
         self
     }
 
-    pub(super) fn delete(mut self, table: &str, keys: &[Row]) -> Down {
+    pub(crate) fn delete(mut self, table: &str, keys: &[Row]) -> Down {
         let header = self.header(table);
         let mut payload = Vec::new();
         for key in keys {
@@ -314,7 +314,7 @@ impl Down {
         self
     }
 
-    pub(super) fn finish(self) -> Vec<Frame> {
+    pub(crate) fn finish(self) -> Vec<Frame> {
         let download = Download { id: [7; 16], resumable_s: 0, rows: 0, bytes: 0 };
         let watermarks = Watermarks { marks: vec![b"mark".to_vec()], entries: self.entries };
         let mut frames = vec![self.welcome.to_frame(), download.to_frame()];
@@ -325,7 +325,7 @@ impl Down {
 }
 
 /// A row of integers and texts: `int` where it parses, `-` is NULL.
-pub(super) fn row(text: &str) -> Row {
+pub(crate) fn row(text: &str) -> Row {
     text.split(',')
         .map(|cell| match cell.parse() {
             Ok(number) => Value::Int(number),

@@ -1,0 +1,150 @@
+//! A request's body, made while it is sent: of a frozen upload one frame at a time is in memory.
+
+use std::io::{self, Read};
+
+use headwater_protocol::message::Hello;
+use headwater_protocol::{Frame, Kind};
+use rusqlite::Connection;
+
+use crate::cut::frozen_frame;
+use crate::error::Error;
+use crate::state::{State, read_watermarks};
+use crate::sync::{Phase, Progress};
+
+/// A request's body, made as it is sent: HELLO, the frozen frames, UPLOAD_END, END.
+pub(crate) struct RequestBody<'c> {
+    connection: &'c Connection,
+    buffer: Vec<u8>,
+    read: usize,
+    /// The next of the frozen frames; `None`: none are left to send.
+    next: Option<i64>,
+    /// What comes after them.
+    tail: Vec<u8>,
+    /// What went wrong with the file while the body was read.
+    pub(crate) failure: Option<Error>,
+}
+
+impl<'c> RequestBody<'c> {
+    pub(crate) fn new(
+        connection: &'c Connection,
+        model: &headwater_model::Model,
+        state: &State,
+        has_upload: bool,
+        wants_download: bool,
+    ) -> Result<RequestBody<'c>, Error> {
+        let upload = state.frozen.filter(|_| has_upload);
+        let hello = Hello {
+            remote_id: state.remote_id,
+            secret: state.secret,
+            model: model.name.clone(),
+            model_version: model.version,
+            fingerprint: state.fingerprint,
+            incarnation: state.incarnation,
+            note: state.note,
+            upload_sequence: state.upload_sequence,
+            download_applied: state.download_applied,
+            has_upload: upload.is_some(),
+            wants_download,
+            watermarks: read_watermarks(connection)?,
+        };
+        let mut tail = upload.map(|end| end.to_frame().to_bytes()).unwrap_or_default();
+        Frame::new(Kind::End, Vec::new()).write(&mut tail);
+        Ok(RequestBody {
+            connection,
+            buffer: hello.to_frame().to_bytes(),
+            read: 0,
+            next: upload.map(|_| 1),
+            tail,
+            failure: None,
+        })
+    }
+
+    fn fill(&mut self) -> Result<(), Error> {
+        self.read = 0;
+        self.buffer.clear();
+        if let Some(number) = self.next {
+            self.next = None;
+            if let Some((kind, payload)) = frozen_frame(self.connection, number)? {
+                self.next = Some(number + 1);
+                Frame::packed(kind, payload).write(&mut self.buffer);
+                return Ok(());
+            }
+        }
+        self.buffer = std::mem::take(&mut self.tail);
+        Ok(())
+    }
+}
+
+impl Read for RequestBody<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.read == self.buffer.len()
+            && let Err(error) = self.fill()
+        {
+            let text = error.to_string();
+            self.failure = Some(error);
+            return Err(io::Error::other(text));
+        }
+        let rest = &self.buffer[self.read..];
+        let count = rest.len().min(out.len());
+        out[..count].copy_from_slice(&rest[..count]);
+        self.read += count;
+        Ok(count)
+    }
+}
+
+/// Counts what is sent, and tells it.
+pub(crate) struct Counting<'b, 'c, 'p, 'o> {
+    body: &'b mut RequestBody<'c>,
+    progress: &'p mut Option<&'o mut dyn FnMut(Progress)>,
+    pub(crate) bytes: u64,
+}
+
+impl<'b, 'c, 'p, 'o> Counting<'b, 'c, 'p, 'o> {
+    pub(crate) fn new(body: &'b mut RequestBody<'c>, progress: &'p mut Option<&'o mut dyn FnMut(Progress)>) -> Self {
+        Counting { body, progress, bytes: 0 }
+    }
+}
+
+impl Read for Counting<'_, '_, '_, '_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let count = self.body.read(out)?;
+        self.bytes += count as u64;
+        if let Some(progress) = self.progress {
+            progress(Progress { phase: Phase::Send, done: self.bytes, total: None });
+        }
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headwater_protocol::Type;
+
+    use super::*;
+    use crate::tests::support::{Fixture, model, table};
+
+    /// What waits in memory never is more than a frame, however large the upload; and what is read is all of it.
+    #[test]
+    fn an_upload_is_never_whole_in_memory() {
+        let f = Fixture::new(&model(vec![table("doc", &[("id", Type::Int), ("body", Type::Bytes)])]));
+        f.sql(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4000) \
+             INSERT INTO doc SELECT i, randomblob(1000) FROM n",
+        );
+        f.cut().expect("an upload");
+        let state = f.remote.state().expect("a state");
+        let connection = &f.remote.database.connection;
+        let mut body = RequestBody::new(connection, &f.remote.plan.model, &state, true, true).expect("a body");
+        let (mut buffer, mut bytes, mut widest) = ([0; 1000], 0, 0);
+        loop {
+            let count = body.read(&mut buffer).expect("the file is sound");
+            widest = widest.max(body.buffer.capacity());
+            bytes += count;
+            if count == 0 {
+                break;
+            }
+        }
+        assert!(bytes > 4_000_000, "random bytes do not pack: {bytes}");
+        assert!(widest < 200_000, "{widest} bytes were in memory at a time");
+    }
+}

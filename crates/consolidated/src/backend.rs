@@ -23,6 +23,15 @@ pub enum Mode {
     Download,
 }
 
+/// Which rows of a set were inserted.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Inserted {
+    /// All of them.
+    All,
+    /// Those of these keys, in any order.
+    Keys(Vec<Row>),
+}
+
 /// A consolidated database.
 pub trait Backend: Send + Sync + 'static {
     /// Opens a connection, with its time-outs and settings in place.
@@ -73,9 +82,9 @@ pub trait Connection: Send {
     /// so that uploads don't deadlock one another).
     fn fetch(&mut self, table: &TablePlan, keys: &[Row], lock: bool) -> Result<Vec<Row>, Error>;
 
-    /// Inserts rows whose keys are absent; one whose key exists is left out, without an error. Gives the keys that were inserted, in
-    /// any order. Any other violation is [`Error::Refused`] for the whole call.
-    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Vec<Row>, Error>;
+    /// Inserts rows whose keys are absent; one whose key exists is left out, without an error. Any other violation is
+    /// [`Error::Refused`] for the whole call.
+    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error>;
 
     /// Makes the rows of these keys like these rows (the key's columns aside). All in one statement where the database can, so that
     /// unique values may be swapped.

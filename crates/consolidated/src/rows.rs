@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use headwater_protocol::frame::ROWS_BYTES_TARGET;
 use headwater_protocol::message::RowOp;
 use headwater_protocol::row::RowWriter;
-use headwater_protocol::{Frame, Kind, Row, Type};
+use headwater_protocol::{Frame, Kind, Type, Value};
 
 use crate::{Error, TablePlan};
 
@@ -19,43 +19,65 @@ pub type FrameSink<'s> = dyn FnMut(Frame) -> Result<(), Error> + 's;
 /// that, rows come back needlessly, which is waste but no defect.
 #[derive(Debug, Default)]
 pub struct Echo {
-    seen: HashSet<(u32, u128)>,
+    seen: HashSet<EchoMark>,
+    marker: EchoMarker,
+}
+
+/// One row stored, or one key deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EchoMark(u32, u128);
+
+/// Makes the marks of one [`Echo`].
+#[derive(Clone, Debug, Default)]
+pub struct EchoMarker {
     hashers: (RandomState, RandomState),
+}
+
+impl EchoMarker {
+    /// The mark of a row stored just so.
+    pub fn stored(&self, table: &TablePlan, row: &[Value]) -> EchoMark {
+        self.mark(table.number, RowOp::Upsert, &table.types, row)
+    }
+
+    /// The mark of the row of this key deleted.
+    pub fn deleted(&self, table: &TablePlan, key: &[Value]) -> EchoMark {
+        self.mark(table.number, RowOp::Delete, &table.key_types, key)
+    }
+
+    fn mark(&self, table: u32, op: RowOp, types: &[Type], row: &[Value]) -> EchoMark {
+        let mut bytes = vec![op as u8];
+        headwater_protocol::row::put_row(&mut bytes, types, row);
+        self.of(table, &bytes)
+    }
+
+    fn of(&self, table: u32, bytes: &[u8]) -> EchoMark {
+        let hash = u128::from(self.hashers.0.hash_one(bytes)) << 64 | u128::from(self.hashers.1.hash_one(bytes));
+        EchoMark(table, hash)
+    }
 }
 
 impl Echo {
     /// The most rows that are remembered.
     pub const ROWS_MAX: usize = 500_000;
 
-    /// Remembers that the upload left this row just so.
-    pub fn stored(&mut self, table: &TablePlan, row: &Row) {
-        self.remember(table.number, RowOp::Upsert, &table.types, row);
+    /// What makes marks for it.
+    pub fn marker(&self) -> &EchoMarker {
+        &self.marker
     }
 
-    /// Remembers that the upload deleted the row of this key.
-    pub fn deleted(&mut self, table: &TablePlan, key: &Row) {
-        self.remember(table.number, RowOp::Delete, &table.key_types, key);
-    }
-
-    fn remember(&mut self, table: u32, op: RowOp, types: &[Type], row: &Row) {
-        if self.seen.len() < Echo::ROWS_MAX {
-            let mut bytes = vec![op as u8];
-            headwater_protocol::row::put_row(&mut bytes, types, row);
-            self.insert(table, &bytes);
-        }
+    /// Remembers marks of its own marker.
+    pub fn extend(&mut self, marks: impl IntoIterator<Item = EchoMark>) {
+        let room = Echo::ROWS_MAX.saturating_sub(self.seen.len());
+        self.seen.extend(marks.into_iter().take(room));
     }
 
     fn insert(&mut self, table: u32, bytes: &[u8]) {
-        let hash = self.hash(bytes);
-        self.seen.insert((table, hash));
+        let mark = self.marker.of(table, bytes);
+        self.seen.insert(mark);
     }
 
     fn contains(&self, table: u32, bytes: &[u8]) -> bool {
-        !self.seen.is_empty() && self.seen.contains(&(table, self.hash(bytes)))
-    }
-
-    fn hash(&self, bytes: &[u8]) -> u128 {
-        u128::from(self.hashers.0.hash_one(bytes)) << 64 | u128::from(self.hashers.1.hash_one(bytes))
+        !self.seen.is_empty() && self.seen.contains(&self.marker.of(table, bytes))
     }
 }
 

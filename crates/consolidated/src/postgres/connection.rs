@@ -15,7 +15,7 @@ use super::link::Link;
 use super::shape::{COLUMNS_SQL, Shape, Verb};
 use super::watermark::Watermark;
 use super::{catalogue, error, raw};
-use crate::backend::Changes;
+use crate::backend::{Changes, Inserted};
 use crate::catalogue::Catalogue;
 use crate::{Connection, Dialect, Error, Mode, RowsWriter, TablePlan};
 
@@ -276,7 +276,7 @@ impl Connection for PostgresConnection {
         self.fetch_rows(table, keys, lock)
     }
 
-    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Vec<Row>, Error> {
+    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error> {
         self.insert_rows(table, rows)
     }
 

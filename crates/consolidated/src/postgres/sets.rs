@@ -8,6 +8,7 @@ use super::bound::Bound;
 use super::connection::PostgresConnection;
 use super::raw;
 use super::shape::{Shape, Verb};
+use crate::backend::Inserted;
 use crate::{Error, TablePlan};
 
 impl PostgresConnection {
@@ -20,18 +21,24 @@ impl PostgresConnection {
         let keys: Vec<&Row> = keys.iter().collect();
         let fetched = keys_of(&shape, &keys).and_then(|bound| {
             let columns: Vec<usize> = (0..shape.columns.len()).collect();
-            self.collect("fetching rows", &shape, &statement, &bound, &columns)
+            let rows = self.query_rows("fetching rows", &statement, &bound)?;
+            self.decode(&shape, &rows, &columns)
         });
         self.settle(plan, fetched)
     }
 
-    pub(super) fn insert_rows(&mut self, plan: &TablePlan, rows: &[&Row]) -> Result<Vec<Row>, Error> {
+    pub(super) fn insert_rows(&mut self, plan: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error> {
         if rows.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Inserted::All);
         }
         let (shape, statement) = self.table(plan, Verb::Insert)?;
-        let inserted = columns_of(&shape, &shape.inserted(), rows)
-            .and_then(|bound| self.collect("inserting rows", &shape, &statement, &bound, &shape.key));
+        let inserted = columns_of(&shape, &shape.inserted(), rows).and_then(|bound| {
+            let keys = self.query_rows("inserting rows", &statement, &bound)?;
+            let keys = self.decode(&shape, &keys, &shape.key)?;
+            let is_all =
+                keys.len() == rows.len() && keys.iter().zip(rows).all(|(key, row)| is_key_of(&shape, key, row));
+            Ok(if is_all { Inserted::All } else { Inserted::Keys(keys) })
+        });
         self.settle(plan, inserted)
     }
 
@@ -65,18 +72,19 @@ impl PostgresConnection {
         done.map_err(|failure| self.failure(context, &failure))
     }
 
-    /// The rows of a result whose columns are these of the table.
-    fn collect(
+    fn query_rows(
         &mut self,
         context: &str,
-        shape: &Shape,
         statement: &Statement,
         bound: &[Bound],
-        columns: &[usize],
-    ) -> Result<Vec<Row>, Error> {
+    ) -> Result<Vec<tokio_postgres::Row>, Error> {
         let run = async |client: &Client| client.query_raw(statement, bound).await?.try_collect::<Vec<_>>().await;
         let rows = self.link.run(run);
-        let rows = rows.map_err(|failure| self.failure(context, &failure))?;
+        rows.map_err(|failure| self.failure(context, &failure))
+    }
+
+    /// The rows of a result whose columns are these of the table.
+    fn decode(&mut self, shape: &Shape, rows: &[tokio_postgres::Row], columns: &[usize]) -> Result<Vec<Row>, Error> {
         let mut decode = |row: &tokio_postgres::Row| {
             let mut values = Row::with_capacity(columns.len());
             for (field, place) in columns.iter().enumerate() {
@@ -91,6 +99,10 @@ impl PostgresConnection {
         };
         rows.iter().map(&mut decode).collect()
     }
+}
+
+fn is_key_of(shape: &Shape, key: &Row, row: &Row) -> bool {
+    shape.key.iter().map(|place| row.get(*place)).eq(key.iter().map(Some))
 }
 
 /// Keys as parameters.

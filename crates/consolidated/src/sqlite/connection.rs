@@ -14,7 +14,7 @@ use super::error::{refusal, sort};
 use super::statements::TableSql;
 use super::values::{bind, bind_all, check_storable, plain, typed_row};
 use super::{catalogue, reads};
-use crate::backend::Changes;
+use crate::backend::{Changes, Inserted};
 use crate::catalogue::Catalogue;
 use crate::{Connection, Dialect, Error, Mode, RowsWriter, TablePlan};
 
@@ -204,7 +204,7 @@ impl Connection for SqliteConnection {
         Ok(found)
     }
 
-    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Vec<Row>, Error> {
+    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error> {
         let sql = self.table_sql(table);
         let mut statement = self.prepare(&sql.insert)?;
         let mut scratch = Scratch::default();
@@ -216,7 +216,7 @@ impl Connection for SqliteConnection {
                 inserted.push(table.key_of(row));
             }
         }
-        Ok(inserted)
+        Ok(if inserted.len() == rows.len() { Inserted::All } else { Inserted::Keys(inserted) })
     }
 
     fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error> {

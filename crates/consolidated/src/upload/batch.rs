@@ -18,8 +18,10 @@ use headwater_protocol::message::{ConflictEnd, Refusal, RefusalCode};
 use super::park::park;
 use super::policy::{Policy, outside, refusal};
 use super::source::Item;
+use crate::backend::Inserted;
 use crate::judge::{Action, judge};
 use crate::keys::{key_bytes, key_bytes_of};
+use crate::rows::{EchoMark, EchoMarker};
 use crate::{Connection, Error, Plan, TablePlan};
 
 /// How often keys found absent that lose the race of being inserted are fetched and judged again.
@@ -31,10 +33,8 @@ pub(super) struct Effects {
     /// Ordinals and refusals of changes that need not be halved for: policy, and rows that nothing took.
     pub(super) refused: Vec<(u64, usize, Refusal)>,
     pub(super) conflicts: Vec<Conflict>,
-    /// Tables and rows stored just as uploaded.
-    pub(super) stored: Vec<(usize, Row)>,
-    /// Tables and keys deleted as uploaded.
-    pub(super) deleted: Vec<(usize, Row)>,
+    /// Rows stored and keys deleted just as uploaded.
+    pub(super) echo: Vec<EchoMark>,
     pub(super) inserts: u64,
     pub(super) updates: u64,
     pub(super) deletes: u64,
@@ -58,6 +58,7 @@ pub(super) struct Batch<'a> {
     pub(super) connection: &'a mut dyn Connection,
     pub(super) plan: &'a Plan,
     pub(super) policy: &'a Policy,
+    pub(super) marker: &'a EchoMarker,
     pub(super) effects: Effects,
     /// In two steps: the ordinal of the change at which it stands.
     pub(super) at: u64,
@@ -65,6 +66,22 @@ pub(super) struct Batch<'a> {
     parked: bool,
     /// Ordinals, tables and rows written in their first step only.
     second_step: Vec<(u64, usize, Row)>,
+}
+
+/// Which rows of a set an insert took.
+enum Taken {
+    All,
+    /// Those of these keys.
+    Keys(HashSet<Vec<u8>>),
+}
+
+impl Taken {
+    fn has_key(&self, key: &[u8]) -> bool {
+        match self {
+            Taken::All => true,
+            Taken::Keys(keys) => keys.contains(key),
+        }
+    }
 }
 
 /// A judged change on its way to being written.
@@ -76,15 +93,29 @@ struct Judged<'i> {
 }
 
 impl<'a> Batch<'a> {
-    pub(super) fn new(connection: &'a mut dyn Connection, plan: &'a Plan, policy: &'a Policy) -> Batch<'a> {
-        Batch { connection, plan, policy, effects: Effects::default(), at: 0, parked: false, second_step: Vec::new() }
+    pub(super) fn new(
+        connection: &'a mut dyn Connection,
+        plan: &'a Plan,
+        policy: &'a Policy,
+        marker: &'a EchoMarker,
+    ) -> Batch<'a> {
+        Batch {
+            connection,
+            plan,
+            policy,
+            marker,
+            effects: Effects::default(),
+            at: 0,
+            parked: false,
+            second_step: Vec::new(),
+        }
     }
 
     /// Applies changes in their order. [`Error::Refused`]: one of them was; the caller goes back to the savepoint.
     pub(super) fn run(mut self, items: &[Item]) -> Result<Effects, Error> {
         let mut rest = items;
         while let Some(first) = rest.first() {
-            let (run, later) = rest.split_at(run_length(self.plan, first, rest));
+            let (run, later) = rest.split_at(run_length(first, rest));
             rest = later;
             let table = &self.plan.tables[first.table];
             if first.is_delete() { self.deletes(table, run)? } else { self.upserts(table, run)? }
@@ -117,11 +148,11 @@ impl<'a> Batch<'a> {
     fn upserts(&mut self, table: &TablePlan, items: &[Item]) -> Result<(), Error> {
         let mut open: Vec<&Item> = Vec::new();
         let inserts: Vec<&Item> = items.iter().filter(|item| item.change.old.is_none()).collect();
-        let taken = if self.parked { HashSet::new() } else { self.insert(table, &images(&inserts))? };
+        let taken = if self.parked { Taken::Keys(HashSet::new()) } else { self.insert(table, &images(&inserts))? };
         for item in inserts {
-            if taken.contains(&key_bytes_of(table, item.change.image())) {
+            if taken.has_key(&item.key) {
                 self.effects.inserts += 1;
-                self.effects.stored.push((item.table, item.change.image().to_vec()));
+                self.effects.echo.push(self.marker.stored(table, item.change.image()));
             } else {
                 open.push(item);
             }
@@ -150,7 +181,7 @@ impl<'a> Batch<'a> {
             return Ok(false);
         }
         self.effects.updates += rows.len() as u64;
-        self.effects.stored.extend(open.iter().map(|item| (item.table, item.change.image().to_vec())));
+        self.effects.echo.extend(open.iter().map(|item| self.marker.stored(table, item.change.image())));
         Ok(true)
     }
 
@@ -159,7 +190,7 @@ impl<'a> Batch<'a> {
         let (mut inserts, mut updates) = (Vec::new(), Vec::new());
         let mut stored = self.fetch(table, open)?;
         for item in open {
-            let stored = stored.remove(&key_bytes_of(table, item.change.image()));
+            let stored = stored.remove(&item.key);
             if stored.as_ref().is_some_and(|row| !self.policy.holds(table, row)) {
                 self.effects.refused.push((item.ordinal, item.table, outside(table)));
                 continue;
@@ -186,7 +217,7 @@ impl<'a> Batch<'a> {
         let taken = self.insert_in_steps(table, &rows)?;
         let mut again = Vec::new();
         for judged in inserts {
-            if taken.contains(&key_bytes_of(table, &judged.row)) {
+            if taken.has_key(&judged.item.key) {
                 self.effects.inserts += 1;
                 self.written(table, judged);
             } else {
@@ -235,7 +266,7 @@ impl<'a> Batch<'a> {
             self.effects.deletes += 1;
             match end {
                 Some(end) => self.conflict(table, item, stored, end, None),
-                None => self.effects.deleted.push((item.table, key)),
+                None => self.effects.echo.push(self.marker.deleted(table, &key)),
             }
         }
         Ok(())
@@ -252,7 +283,7 @@ impl<'a> Batch<'a> {
         let Judged { item, stored, end, row } = judged;
         match end {
             Some(end) => self.conflict(table, item, stored, end, Some(row)),
-            None => self.effects.stored.push((item.table, row)),
+            None => self.effects.echo.push(self.marker.stored(table, &row)),
         }
     }
 
@@ -276,12 +307,17 @@ impl<'a> Batch<'a> {
         Ok(rows.into_iter().map(|row| (key_bytes_of(table, &row), row)).collect())
     }
 
-    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<HashSet<Vec<u8>>, Error> {
+    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Taken, Error> {
         if rows.is_empty() {
-            return Ok(HashSet::new());
+            return Ok(Taken::All);
         }
-        let keys = self.connection.insert(table, rows)?;
-        Ok(keys.iter().map(|key| key_bytes(table, key)).collect())
+        let keys: HashSet<Vec<u8>> = match self.connection.insert(table, rows)? {
+            Inserted::All => return Ok(Taken::All),
+            Inserted::Keys(keys) => keys.iter().map(|key| key_bytes(table, key)).collect(),
+        };
+        // A trigger that gives a row another key makes it another row.
+        let asked: HashSet<Vec<u8>> = rows.iter().map(|row| key_bytes_of(table, row)).collect();
+        if keys.is_subset(&asked) { Ok(Taken::Keys(keys)) } else { Err(swallowed(table, "insert")) }
     }
 
     fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error> {
@@ -311,13 +347,13 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn insert_in_steps(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<HashSet<Vec<u8>>, Error> {
+    fn insert_in_steps(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Taken, Error> {
         if !self.parked {
             return self.insert(table, rows);
         }
         let first: Vec<Row> = rows.iter().map(|row| park(table, row)).collect();
         let taken = self.insert(table, &first.iter().collect::<Vec<_>>())?;
-        let rows: Vec<&Row> = rows.iter().copied().filter(|row| taken.contains(&key_bytes_of(table, row))).collect();
+        let rows: Vec<&Row> = rows.iter().copied().filter(|row| taken.has_key(&key_bytes_of(table, row))).collect();
         self.later(table, &rows);
         Ok(taken)
     }
@@ -333,15 +369,10 @@ fn images<'i>(items: &[&'i Item]) -> Vec<&'i Row> {
 }
 
 /// How many changes from the first on are of its table and kind and have keys of their own: what one statement may do.
-fn run_length(plan: &Plan, first: &Item, items: &[Item]) -> usize {
-    let table = &plan.tables[first.table];
-    let mut keys = HashSet::new();
-    let belongs = |item: &&Item| {
-        item.table == first.table
-            && item.is_delete() == first.is_delete()
-            && keys.insert(key_bytes_of(table, item.change.image()))
-    };
-    items.iter().take_while(belongs).count()
+fn run_length(first: &Item, items: &[Item]) -> usize {
+    let mut keys: HashSet<&[u8]> = HashSet::new();
+    let belongs = |item: &&Item| item.table == first.table && item.is_delete() == first.is_delete();
+    items.iter().take_while(|item| belongs(item) && keys.insert(&item.key)).count()
 }
 
 fn swallowed(table: &TablePlan, what: &str) -> Error {

@@ -159,7 +159,7 @@ impl<'a> Engine<'a> {
         while !items.is_empty() && steps < PARKED_STEPS_MAX {
             steps += items.len();
             self.connection.savepoint()?;
-            let mut batch = Batch::new(self.connection, self.request.plan, &self.policy);
+            let mut batch = Batch::new(self.connection, self.request.plan, &self.policy, self.results.echo.marker());
             match batch.run_in_two_steps(&items, self.checking == Checking::EachBatch) {
                 Ok(()) => {
                     let effects = std::mem::take(&mut batch.effects);
@@ -216,7 +216,8 @@ impl<'a> Engine<'a> {
     }
 
     fn attempt(&mut self, items: &[Item]) -> Result<Effects, Error> {
-        let effects = Batch::new(self.connection, self.request.plan, &self.policy).run(items)?;
+        let effects =
+            Batch::new(self.connection, self.request.plan, &self.policy, self.results.echo.marker()).run(items)?;
         if self.checking == Checking::EachBatch {
             self.connection.check_deferred()?;
         }
@@ -245,12 +246,7 @@ impl<'a> Engine<'a> {
         for (ordinal, table, refusal) in effects.refused {
             self.refuse(ordinal, table, refusal);
         }
-        for (table, row) in effects.stored {
-            self.results.echo.stored(&plan.tables[table], &row);
-        }
-        for (table, key) in effects.deleted {
-            self.results.echo.deleted(&plan.tables[table], &key);
-        }
+        self.results.echo.extend(effects.echo);
         for Conflict { ordinal, table, key, end, .. } in effects.conflicts {
             self.results.outcomes.insert(ordinal, Outcome::Conflict(end));
             self.results.conflicted.push((plan.tables[table].number, key));

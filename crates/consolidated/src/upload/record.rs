@@ -75,8 +75,8 @@ pub(super) fn replay(
             let table = &request.plan.tables[item.table];
             let outcome = outcomes.next_if(|(ordinal, _)| *ordinal == item.ordinal).map(|(_, outcome)| outcome);
             match (outcome, &item.change.new) {
-                (None, Some(row)) => echo.stored(table, row),
-                (None, None) => echo.deleted(table, &table.key_of(item.change.image())),
+                (None, Some(row)) => echo.extend([echo.marker().stored(table, row)]),
+                (None, None) => echo.extend([echo.marker().deleted(table, &table.key_of(item.change.image()))]),
                 (Some(Outcome::Conflict(_)), _) => {
                     conflicted.push((table.number, table.key_of(item.change.image())));
                 }

@@ -5,6 +5,7 @@ use headwater_protocol::wire::Reader;
 use headwater_protocol::{DecodeError, Frame, Kind, Row, text};
 
 use super::{UploadRequest, UploadSource};
+use crate::keys::key_bytes_of;
 use crate::{Dialect, Error, Plan, TablePlan};
 
 /// One change of an upload.
@@ -16,6 +17,8 @@ pub(super) struct Item {
     pub(super) table: usize,
     /// The change.
     pub(super) change: Change,
+    /// The bytes of its key.
+    pub(super) key: Vec<u8>,
 }
 
 impl Item {
@@ -137,7 +140,8 @@ impl<'a> SourceReader<'a> {
             for image in [&mut change.old, &mut change.new].into_iter().flatten().filter(|_| self.coerces) {
                 coerce(image, table_plan);
             }
-            items.push(Item { ordinal: first + items.len() as u64, table, change });
+            let key = key_bytes_of(table_plan, change.image());
+            items.push(Item { ordinal: first + items.len() as u64, table, change, key });
         }
         Ok(items)
     }

@@ -63,6 +63,7 @@ contract! {
     refusals::each_kind_of_refusal_has_its_code,
     refusals::rows_outside_the_partitions_are_refused_and_nothing_is_told,
     refusals::rows_swallowed_by_a_trigger_are_refused,
+    refusals::rows_given_another_key_by_a_trigger_are_not_two_rows,
     refusals::unique_values_can_change_places,
     refusals::rows_may_refer_to_one_another_in_any_order,
     refusals::a_constraint_checked_at_the_end_finds_its_culprit,

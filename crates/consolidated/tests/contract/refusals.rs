@@ -136,6 +136,36 @@ pub(crate) fn rows_swallowed_by_a_trigger_are_refused(database: &Database) {
     assert_eq!(database.number("SELECT count(*) FROM customer WHERE name IN ('fixed', 'changed')"), 2);
 }
 
+/// An application that numbers its rows itself: before the row is stored the change is refused, since it would be another row;
+/// afterwards it is tracked like any other.
+pub(crate) fn rows_given_another_key_by_a_trigger_are_not_two_rows(database: &Database) {
+    let plan = database.standard();
+    let mut remote = Replica::synced(database, &plan, "anna");
+    database.application(match database.dialect() {
+        Dialect::Sqlite => {
+            "CREATE TRIGGER n AFTER INSERT ON customer WHEN NEW.name = 'numbered' \
+             BEGIN UPDATE customer SET id = NEW.id + 1000 WHERE id = NEW.id; END"
+        }
+        Dialect::Postgres => {
+            "CREATE FUNCTION number() RETURNS trigger LANGUAGE plpgsql AS \
+             $$BEGIN IF NEW.name = 'numbered' THEN NEW.id := NEW.id + 1000; END IF; RETURN NEW; END$$; \
+             CREATE TRIGGER n BEFORE INSERT ON customer FOR EACH ROW EXECUTE FUNCTION number()"
+        }
+    });
+    for (id, code, name) in [(1, "a", "plain"), (2, "b", "numbered"), (3, "c", "plain")] {
+        remote.insert(&plan, "customer", customer(id, code, name, 1));
+    }
+    let synced = remote.sync(database, &plan);
+    let stored = database.number("SELECT count(*) FROM customer");
+    match database.dialect() {
+        Dialect::Sqlite => {
+            assert_eq!((synced.refusals(), stored), (vec![], 3));
+            remote.assert_equals_fresh(database, &plan);
+        }
+        Dialect::Postgres => assert_eq!((synced.refusals(), stored), (vec![(1, "trigger")], 2)),
+    }
+}
+
 fn customers(database: &Database, plan: &Plan) -> Replica {
     database.application(
         "INSERT INTO customer VALUES (1, 'a', 'x', 1), (2, 'b', 'x', 1), (3, 'c', 'x', 1), (4, 'd', 'x', 1)",

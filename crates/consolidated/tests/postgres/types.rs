@@ -151,7 +151,7 @@ fn rows() -> (Vec<Row>, Vec<Vec<&'static str>>) {
 fn insert(connection: &mut dyn Connection, table: &TablePlan, rows: &[Row]) {
     connection.begin(Mode::Upload).expect("begin");
     let inserted = connection.insert(table, &rows.iter().collect::<Vec<_>>()).expect("inserted");
-    assert_eq!(inserted.len(), rows.len());
+    assert_eq!(inserted, headwater_consolidated::backend::Inserted::All);
     connection.commit().expect("committed");
 }
 

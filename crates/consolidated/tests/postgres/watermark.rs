@@ -118,7 +118,7 @@ fn our_own_upload_is_told_from_others() {
     database.sql("UPDATE t SET x = 21 WHERE id = 2");
     let mut echo = headwater_consolidated::rows::Echo::default();
     for (id, x) in [(1, 10), (2, 20)] {
-        echo.stored(table, &vec![Value::Int(id), Value::Int(x)]);
+        echo.extend([echo.marker().stored(table, &[Value::Int(id), Value::Int(x)])]);
     }
     connection.begin(Mode::Download).expect("begin");
     let changes = Changes { table, partitions: &[], wanted: &[], since: &since, own: Some(&own) };

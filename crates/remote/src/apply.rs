@@ -70,7 +70,7 @@ pub(crate) fn apply(
     let connection = &database.connection;
     let triggers_fire = schema::has_own_triggers(connection, plan)?;
     set_triggers(connection, triggers_fire)?;
-    let applied = database.write("applying a download", |connection| {
+    let applied = database.write_lazily("applying a download", |connection| {
         let state = State::read(connection)?;
         if state.frozen.is_some() {
             return Err(Error::Unexpected { what: "a download came before the receipt of the upload".to_owned() });

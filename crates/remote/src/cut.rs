@@ -20,6 +20,8 @@ use crate::state::State;
 
 /// How full a frame of changes gets before it is closed.
 const FRAME_BYTES_TARGET: usize = 64 * 1024;
+/// How many entries whose row is as it was are taken out one by one; with more, the log is read once more for all of them.
+const NOTHING_MAX: usize = 1_000;
 /// How large an upload gets before it is closed: half of what a server takes.
 const UPLOAD_BYTES_MAX: u64 = Limits::REQUEST.total_bytes_max / 2;
 /// How large a change may be: what a server takes in a frame, less its own few bytes.
@@ -42,9 +44,6 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Option<
         }
         let rows = Rows { connection };
         wake(&rows, plan)?;
-        for table in plan.tracked() {
-            forget_nothing(&rows, table)?;
-        }
         let sequence = state.upload_sequence + 1;
         let mut writer = UploadWriter { connection, digest: Digest::new(), frames: 0, changes: 0, bytes: 0 };
         for table in plan.tracked() {
@@ -181,11 +180,18 @@ impl UploadWriter<'_> {
         }
         let mut select = rows.prepare(&table.sql.open)?;
         let mut open = select.query([]).while_doing("reading the log")?;
-        let mut too_large = Vec::new();
+        let (mut nothing, mut nothing_count, mut too_large) = (Vec::new(), 0, Vec::new());
         let mut payload = Vec::new();
         let mut last = None;
         while let Some(row) = open.next().while_doing("reading the log")? {
             let pending = Pending::read(table, row).while_doing("reading the log")?;
+            if pending.is_nothing() {
+                nothing_count += 1;
+                if nothing_count <= NOTHING_MAX {
+                    nothing.push(pending.key);
+                }
+                continue;
+            }
             let change = encoded(table, &pending);
             if change.len() > CHANGE_BYTES_MAX {
                 too_large.push((pending, change.len()));
@@ -210,6 +216,11 @@ impl UploadWriter<'_> {
             self.frame(Kind::Changes, &payload)?;
         }
         drop(open);
+        if nothing_count > NOTHING_MAX {
+            forget_nothing(rows, table)?;
+        } else {
+            nothing.iter().try_for_each(|key| rows.forget(table, key))?;
+        }
         for (pending, bytes) in too_large {
             let message = format!("the change takes {bytes} bytes, expected at most {CHANGE_BYTES_MAX}");
             let refusal = Refusal { code: RefusalCode::RowTooLarge, message };

@@ -66,6 +66,20 @@ impl Database {
         Ok(result)
     }
 
+    /// The same for what a sync can do again: a power failure may undo it (all of it, with whatever was written after it), and does
+    /// not wait for the disk. An upload that is cut later makes it durable, because the write-ahead log has one order.
+    pub(crate) fn write_lazily<T>(
+        &self,
+        doing: &'static str,
+        work: impl FnOnce(&Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let set = |level: &str| self.connection.pragma_update(None, "synchronous", level).while_doing(doing);
+        set("normal")?;
+        let written = self.write(doing, work);
+        set("full")?;
+        written
+    }
+
     /// SQLite's own busy handler waits where it can; where it can't (a lock that would deadlock, a snapshot that is too old), we do.
     fn patiently(&self, doing: &'static str, sql: &str) -> Result<(), Error> {
         let start = Instant::now();

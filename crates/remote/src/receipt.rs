@@ -35,7 +35,7 @@ pub(crate) struct Outcomes {
 
 /// Applies the receipt of the frozen upload.
 pub(crate) fn apply(database: &Database, plan: &Plan, receipt: &Receipt, now: &str) -> Result<Outcomes, Error> {
-    database.write("applying a receipt", |connection| {
+    database.write_lazily("applying a receipt", |connection| {
         let Some(end) = State::read(connection)?.frozen else {
             return Err(Error::Unexpected { what: "a receipt came, but no upload is on its way".to_owned() });
         };

@@ -58,7 +58,7 @@ impl Stage {
     }
 
     fn write(&mut self, database: &Database, is_whole: bool) -> Result<(), Error> {
-        database.write("staging a download", |connection| {
+        database.write_lazily("staging a download", |connection| {
             let sql = "INSERT INTO \"hw_staged\" (\"frame\", \"bytes\") VALUES (?, ?)";
             let mut insert = connection.prepare_cached(sql).while_doing("staging a download")?;
             for (frame, number) in self.memory.iter().zip(self.written + 1..) {

@@ -3,7 +3,8 @@
 //!
 //! A part that the database could not do now is tried again, by itself: WELCOME and RECEIPT may be on their way to the client already
 //! and must stay true. A repeated upload finds out whether the first attempt was committed. A download is only repeated while nothing
-//! of it has been sent; after that the client comes again, and its watermark is where it was.
+//! of it has gone to the spool, and its first [`HELD_BYTES_MAX`] are held back for that; after that the client comes again, and its
+//! watermark is where it was.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,6 +22,9 @@ use crate::failure::Failure;
 use crate::spool::UploadSpool;
 use crate::spool::download::{PushError, Writer};
 use crate::state::{Claim, Shared};
+
+/// Bytes of a download's beginning that wait until more follow, or its end: so long it can be read again.
+const HELD_BYTES_MAX: usize = 64 * 1024;
 
 /// A sync that has its worker.
 #[derive(Debug)]
@@ -177,19 +181,17 @@ impl Work {
             conflicted: &before.conflicted,
             refresh: &[],
         };
-        let mut sent = false;
+        let mut beginning = Beginning { writer: &self.writer, held: Some((Vec::new(), 0)) };
         let result = self.retrying(connection, &mut done.retries, |connection| {
-            let mut sink = |frame: Frame| {
-                sent = true;
-                self.writer.push(&frame).map_err(|error| match error {
-                    PushError::Left => Error::Spool(std::io::ErrorKind::BrokenPipe.into()),
-                    PushError::Io(error) => Error::Spool(error),
-                })
-            };
-            let written = download::write(connection, &request, &mut sink);
+            beginning.restart();
+            let written = download::write(connection, &request, &mut |frame| beginning.push(frame));
             match written {
-                Err(Error::Retry { detail, broken }) if sent => Ok(Err((detail, broken))),
-                other => other.map(Ok),
+                Err(Error::Retry { detail, broken }) if beginning.held.is_none() => Ok(Err((detail, broken))),
+                other => {
+                    let summary = other?;
+                    beginning.release()?;
+                    Ok(Ok(summary))
+                }
             }
         });
         match result {
@@ -265,6 +267,43 @@ impl Work {
         };
         let result = part(&mut **connection);
         connection.note(result)
+    }
+}
+
+/// A download on its way to the spool, its first frames held back.
+struct Beginning<'w> {
+    writer: &'w Writer,
+    /// The frames and their bytes; `None` once they have gone.
+    held: Option<(Vec<Frame>, usize)>,
+}
+
+impl Beginning<'_> {
+    /// Forgets what is held: it is read again.
+    fn restart(&mut self) {
+        if let Some(held) = &mut self.held {
+            *held = (Vec::new(), 0);
+        }
+    }
+
+    fn push(&mut self, frame: Frame) -> Result<(), Error> {
+        let Some((frames, bytes)) = &mut self.held else {
+            return self.send(&frame);
+        };
+        *bytes += frame.wire_bytes();
+        frames.push(frame);
+        if *bytes > HELD_BYTES_MAX { self.release() } else { Ok(()) }
+    }
+
+    fn release(&mut self) -> Result<(), Error> {
+        let (frames, _) = self.held.take().unwrap_or_default();
+        frames.iter().try_for_each(|frame| self.send(frame))
+    }
+
+    fn send(&self, frame: &Frame) -> Result<(), Error> {
+        self.writer.push(frame).map_err(|error| match error {
+            PushError::Left => Error::Spool(std::io::ErrorKind::BrokenPipe.into()),
+            PushError::Io(error) => Error::Spool(error),
+        })
     }
 }
 

@@ -12,6 +12,17 @@ use serde::Serialize;
 
 use crate::exit::Exit;
 
+/// What a progress bar counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Rows.
+    Rows,
+    /// Bytes.
+    Bytes,
+    /// Nothing: it only shows that there is work.
+    None,
+}
+
 /// Says things in the way that was asked for.
 #[derive(Debug)]
 pub struct Output {
@@ -76,12 +87,30 @@ impl Output {
         if self.is_json || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
-        let bar = ProgressBar::new_spinner().with_message(doing.into());
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}  {human_pos} rows  {per_sec}  {elapsed}") {
-            bar.set_style(style);
-        }
+        let bar = ProgressBar::new_spinner();
+        self.restart(&bar, doing.into(), Unit::Rows, None);
         bar.enable_steady_tick(Duration::from_millis(100));
         bar
+    }
+
+    /// Begins another part of the work on the same progress bar, counted in another unit. `total`: how much there is, if it is known.
+    pub fn restart(&self, bar: &ProgressBar, doing: impl Into<String>, unit: Unit, total: Option<u64>) {
+        let counts = match (unit, total.is_some()) {
+            (Unit::None, _) => "",
+            (Unit::Rows, false) => "{human_pos} rows  {per_sec}  ",
+            (Unit::Rows, true) => "{wide_bar} {human_pos} of {human_len} rows  {eta}  ",
+            (Unit::Bytes, false) => "{bytes}  {bytes_per_sec}  ",
+            (Unit::Bytes, true) => "{wide_bar} {bytes} of {total_bytes}  {eta}  ",
+        };
+        if let Ok(style) = ProgressStyle::with_template(&format!("{{spinner}} {{msg}}  {counts}{{elapsed}}")) {
+            bar.set_style(style);
+        }
+        bar.reset_eta();
+        bar.set_position(0);
+        if let Some(total) = total {
+            bar.set_length(total);
+        }
+        bar.set_message(doing.into());
     }
 
     /// Tells an error: its texts from the outside in.

@@ -226,7 +226,7 @@ fn other_files_are_no_remotes() {
     let scene = Scene::new();
     let error = |path: &Path| format!("{:#}", RemoteFile::open(path).err().expect("refused"));
     assert!(error(&scene.central_path()).contains("is no remote"));
-    assert!(error(&scene.folder.path().join("absent.db")).contains("could not be opened"));
+    assert!(error(&scene.folder.path().join("absent.db")).contains("there is no file"));
     assert!(!scene.folder.path().join("absent.db").exists());
 }
 

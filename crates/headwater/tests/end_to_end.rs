@@ -26,10 +26,12 @@ struct Stage {
     server: Option<(Child, BufReader<ChildStdout>)>,
 }
 
+/// What a command answered; all of it shows where an assertion fails.
 #[derive(Debug)]
 struct Said {
     code: Option<i32>,
     out: String,
+    #[expect(dead_code, reason = "for whoever reads a failure")]
     err: String,
 }
 

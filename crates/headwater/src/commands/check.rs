@@ -52,7 +52,8 @@ fn word(finding: &Finding) -> &'static str {
     }
 }
 
-fn place(finding: &Finding) -> String {
+/// Where it was found, before what.
+pub(super) fn place(finding: &Finding) -> String {
     match (&finding.table, &finding.column) {
         (Some(table), Some(column)) => format!("{table}.{column}: "),
         (Some(table), None) => format!("{table}: "),

@@ -10,6 +10,7 @@ use headwater_server::{Handle, Server, StartError};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::check::place;
 use crate::Done;
 use crate::cli::Global;
 use crate::config::Config;
@@ -104,9 +105,10 @@ fn check_first(config: &Config, plan: &Plan, output: &Output) -> Result<()> {
     let (errors, warnings): (Vec<_>, Vec<_>) =
         findings.into_iter().partition(|finding| finding.severity == Severity::Error);
     for warning in &warnings {
-        output.note(format!("warning: {}", warning.message));
+        output.note(format!("warning: {}{}", place(warning), warning.message));
     }
-    let lines: Vec<_> = errors.iter().map(|error| format!("  {}: {}", error.message, error.mend)).collect();
+    let lines: Vec<_> =
+        errors.iter().map(|error| format!("  {}{}: {}", place(error), error.message, error.mend)).collect();
     if lines.is_empty() {
         return Ok(());
     }

@@ -25,6 +25,9 @@ pub struct RemoteFile {
 impl RemoteFile {
     /// Opens a file that `headwater remote create` made.
     pub fn open(path: &Path) -> Result<RemoteFile> {
+        if !path.exists() {
+            anyhow::bail!("there is no file {}; `headwater remote create` makes a remote", path.display());
+        }
         let file = open_snapshot(path)?;
         let no_remote = || format!("{} is no remote; `headwater remote create` makes one from a model", path.display());
         let exists: Option<i64> =

@@ -13,7 +13,7 @@ use crate::Done;
 use crate::commands::token::duration;
 use crate::diff::RemoteFile;
 use crate::exit::{Exit, OrUsage as _};
-use crate::output::{Output, thousands};
+use crate::output::{Output, Unit, thousands};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,17 +54,27 @@ pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
     options.config.attempts_max = args.attempts.unwrap_or(options.config.attempts_max);
     options.config.elapsed_max = args.give_up_after.unwrap_or(options.config.elapsed_max);
     let bar = output.progress("");
+    let mut phase = None;
     let mut progress = |progress: Progress| {
-        bar.set_message(words(progress.phase));
-        if let Some(total) = progress.total {
-            bar.set_length(total);
+        if phase.replace(progress.phase) != Some(progress.phase) {
+            output.restart(&bar, words(progress.phase), unit(progress.phase), progress.total);
         }
         bar.set_position(progress.done);
     };
     options.progress = Some(&mut progress);
-    let done = Remote::open(&args.file)?.sync(&mut options);
+    let mut remote = Remote::open(&args.file)?;
+    let done = remote.sync(&mut options);
     bar.finish_and_clear();
-    let report = done?;
+    let report = match done {
+        // The session's own words don't know where it went.
+        Err(error) if error.code() == "network" => {
+            let server = remote.status().map_or_else(|_| "the server".to_owned(), |status| status.server);
+            let hint =
+                format!("no sync with {server}: does it run, and is its address right? Nothing is lost: sync again");
+            return Err(anyhow::Error::new(error).context(hint));
+        }
+        done => done?,
+    };
     output.answer(&as_json(&report), |output| show(&report, output))?;
     let is_found = report.conflicts + report.refused + report.set_aside > 0;
     Ok(if args.exit_code && is_found { Exit::Found } else { Exit::Done })
@@ -77,6 +87,14 @@ fn words(phase: Phase) -> &'static str {
         Phase::Receive => "receiving",
         Phase::Apply => "applying",
         Phase::Wait => "waiting to try again",
+    }
+}
+
+fn unit(phase: Phase) -> Unit {
+    match phase {
+        Phase::Apply => Unit::Rows,
+        Phase::Send | Phase::Receive => Unit::Bytes,
+        Phase::Cut | Phase::Wait => Unit::None,
     }
 }
 

@@ -214,8 +214,8 @@ fn retry_after_s(answer: &ureq::http::Response<Body>) -> Option<u32> {
 fn refused(url: &str, status: u16, retry_after_s: Option<u32>, text: &[u8]) -> Error {
     let known = serde_json::from_slice::<Refusal>(text).ok().and_then(|refusal| {
         let code = ErrorCode::ALL.iter().copied().find(|code| code.name() == refusal.error)?;
-        let retry_after_ms = retry_after_s.unwrap_or(0).saturating_mul(1000);
-        Some(ServerError { code, retry_after_ms, message: refusal.message })
+        let milliseconds = retry_after_s.unwrap_or(0).saturating_mul(1000);
+        Some(ServerError { code, retry_after_ms: milliseconds, message: refusal.message })
     });
     if let Some(error) = known {
         return Error::Failed(Failure::Refused(error));

@@ -54,7 +54,7 @@ pub(crate) enum Placed {
 }
 
 /// Rows of a file inside a transaction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Rows<'c> {
     pub(crate) connection: &'c Connection,
 }
@@ -121,6 +121,7 @@ impl<'c> Rows<'c> {
     }
 
     /// The held row of a key: `Some(None)` is a held deletion.
+    #[expect(clippy::option_option, reason = "no held row, a held deletion, a held row")]
     pub(crate) fn held(&self, table: &TablePlan, key: &[u8]) -> Result<Option<Option<Row>>, Error> {
         let sql = "SELECT \"image\" FROM \"hw_held\" WHERE \"table\" = ? AND \"key\" = ?";
         let image: Option<Option<Vec<u8>>> = self
@@ -147,6 +148,7 @@ impl<'c> Rows<'c> {
     }
 
     /// A key from the bytes under which it is kept.
+    #[expect(clippy::unused_self, reason = "what a key is, is asked where its rows are")]
     pub(crate) fn key_of_bytes(&self, table: &TablePlan, key: &[u8]) -> Result<Vec<Value>, Error> {
         decoded(&table.key_types, key).map_err(|error| held_damage(table, &error))
     }

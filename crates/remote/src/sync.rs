@@ -157,13 +157,13 @@ impl Remote {
         let mut may_renew = true;
         loop {
             let was_cached = self.has_token(&server.credentials);
-            let stage = Stage::left(&self.database.connection)?;
+            let left = Stage::left(&self.database.connection)?;
             let mut sync = Sync {
                 remote: self,
                 client: &client,
                 options,
                 start: Instant::now(),
-                stage,
+                stage: left,
                 answer: None,
                 expected_rows: None,
                 is_partial: false,

@@ -244,12 +244,12 @@ impl Apply<'_> {
 fn orphan_condition(table: &TablePlan, parent: &TablePlan, reference: &Reference) -> String {
     let own = names(table, &reference.columns);
     let some: Vec<String> = own.iter().map(|name| format!("c.{name} IS NOT NULL")).collect();
-    let same: Vec<String> = names(parent, &reference.target)
+    let equal: Vec<String> = names(parent, &reference.target)
         .iter()
         .zip(&own)
         .map(|(target, own)| format!("p.{target} = c.{own}"))
         .collect();
-    format!("{} AND NOT EXISTS (SELECT 1 FROM {} AS p WHERE {})", some.join(" AND "), parent.name(), same.join(" AND "))
+    format!("{} AND NOT EXISTS (SELECT 1 FROM {} AS p WHERE {})", some.join(" AND "), parent.name(), equal.join(" AND "))
 }
 
 fn names(table: &TablePlan, places: &[usize]) -> Vec<String> {

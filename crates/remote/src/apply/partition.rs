@@ -47,11 +47,8 @@ impl Apply<'_> {
                 .zip(table.keys("k_"))
                 .map(|(own_key, key)| format!("l.{key} = +{own}.{own_key}"))
                 .collect();
-            condition.push_str(&format!(
-                " AND NOT EXISTS (SELECT 1 FROM {} AS l WHERE l.\"upload\" = 0 AND {})",
-                table.log(),
-                keys.join(" AND ")
-            ));
+            let (log, keys) = (table.log(), keys.join(" AND "));
+            condition += &format!(" AND NOT EXISTS (SELECT 1 FROM {log} AS l WHERE l.\"upload\" = 0 AND {keys})");
         }
         let sql = format!("DELETE FROM {own} WHERE {condition}");
         let mut delete = self.rows.prepare(&sql)?;

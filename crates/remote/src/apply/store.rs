@@ -22,7 +22,7 @@ impl Apply<'_> {
         self.close_conflict(table, &key_bytes, Some(&local))?;
         match self.rows.pending(table, &key_row)? {
             None => self.place(table, &key_bytes, row, &local),
-            Some(pending) if pending.is_nothing() || self.is_row(table, pending.new.as_ref(), row) => {
+            Some(pending) if pending.is_nothing() || Self::is_row(table, pending.new.as_ref(), row) => {
                 self.forget(table, &key_row, &key_bytes)?;
                 self.place(table, &key_bytes, row, &local)
             }
@@ -63,7 +63,7 @@ impl Apply<'_> {
         row: &Row,
         local: &[Local],
     ) -> Result<(), Error> {
-        if self.is_row(table, pending.old.as_ref(), row) {
+        if Self::is_row(table, pending.old.as_ref(), row) {
             return self.rows.release(table, key);
         }
         if let (ConflictRule::Merge(_), Some(old), Some(new)) = (table.table.conflict, &pending.old, &pending.new)
@@ -106,7 +106,7 @@ impl Apply<'_> {
     }
 
     /// Whether an image is this downloaded row, as it would travel.
-    fn is_row(&self, table: &TablePlan, image: Option<&Vec<Local>>, row: &Row) -> bool {
+    fn is_row(table: &TablePlan, image: Option<&Vec<Local>>, row: &Row) -> bool {
         image.is_some_and(|image| table.row_bytes(&to_wire(image, &table.types)) == table.row_bytes(row))
     }
 

@@ -36,7 +36,7 @@ fn sync(f: &mut Fixture) -> Result<SyncReport, Error> {
 fn assert_converged(f: &Fixture, server: &Server, context: &str) {
     let database = server.database();
     for (number, sql) in [(0, "SELECT * FROM doc"), (1, "SELECT * FROM tag")] {
-        let mut theirs: Vec<String> = database.table(number).into_iter().map(|row| show(row)).collect();
+        let mut theirs: Vec<String> = database.table(number).into_iter().map(show).collect();
         let mut ours = f.rows(sql);
         ours.retain(|row| !row.contains("|bad|"));
         theirs.sort_unstable();
@@ -126,7 +126,7 @@ fn stopped_at_each_step_it_goes_on() {
         f.sql("UPDATE doc SET body = 'later' WHERE id = 10");
         sync(&mut f).unwrap_or_else(|error| panic!("{context}: {error}"));
         assert_eq!(
-            server.database().row(0, &row("10")).map(|row| show(row)).as_deref(),
+            server.database().row(0, &row("10")).map(show).as_deref(),
             Some("10|mine|later"),
             "{context}"
         );
@@ -239,7 +239,7 @@ fn a_new_incarnation_sends_everything_again_and_keeps_what_is_pending() {
     server.database().incarnation = [2; 16];
     let report = sync(&mut f).expect("a sync with another incarnation");
     assert!(report.restarted && report.rows_down >= 4, "{report:?}");
-    assert_eq!(server.database().row(0, &row("20")).map(|row| show(row)).as_deref(), Some("20|new|pending"));
+    assert_eq!(server.database().row(0, &row("20")).map(show).as_deref(), Some("20|new|pending"));
     check_end(&f, &server, "after a restart");
 }
 

@@ -118,7 +118,7 @@ fn history(seed: u64) {
     for _ in 0..3 {
         let before = state(&f);
         let mut statements = Vec::new();
-        for _ in 0..1 + random.below(12) {
+        for _ in 0..=random.below(12) {
             let sql = statement(&mut random);
             // Many fail, as they would in an application.
             let result = f.application.execute_batch(&sql);

@@ -87,7 +87,9 @@ fn rows() -> impl Strategy<Value = Vec<Row>> {
 
 fn bytes(rows: &[Row]) -> Vec<u8> {
     let mut out = Vec::new();
-    rows.iter().for_each(|row| put_row(&mut out, &types(), row));
+    for row in rows {
+        put_row(&mut out, &types(), row);
+    }
     out
 }
 

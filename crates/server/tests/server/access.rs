@@ -62,6 +62,23 @@ fn a_disabled_user_is_refused_with_password_and_token() {
 }
 
 #[test]
+fn a_token_that_has_expired_is_refused_and_says_so() {
+    let stand = Stand::start(config());
+    let mut connection = Sqlite::new(stand.file()).connect().expect("a connection");
+    let key = system::identity(&mut *connection).expect("an identity").token_key;
+    let hour = Duration::from_hours(1);
+    let made = |before: Duration| {
+        let token = Tokens::new(&key).expect("a key").issue("anna", hour, std::time::SystemTime::now() - before);
+        Credentials::Token(token.expect("a token"))
+    };
+    assert_eq!(stand.get("/v1/model", Some(&made(Duration::ZERO))).status, 200);
+    let mut client = Client::connect(stand.address);
+    client.send(&head("POST", "/v1/sync", Some(&made(hour * 2)), Some(1000)));
+    let error = client.answer().expect_error(401, ErrorCode::Unauthenticated);
+    assert_eq!(error.message, "the token has expired; ask for a new one");
+}
+
+#[test]
 fn logins_beyond_the_queue_are_told_to_come_back() {
     let stand = Stand::start(Config { password_checks: 1, password_checks_waiting: 0, ..config() });
     let ask = || {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use headwater_consolidated::backend::{Changes, Mode};
+use headwater_consolidated::backend::{Changes, Inserted, Mode};
 use headwater_consolidated::catalogue::Catalogue;
 use headwater_consolidated::{Backend, Connection, Dialect, Error, RowsWriter, TablePlan};
 use headwater_protocol::{Row, Value};
@@ -128,7 +128,7 @@ impl Connection for FaultyConnection {
         self.inner.fetch(table, keys, lock)
     }
 
-    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Vec<Row>, Error> {
+    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error> {
         self.faults.around("insert", || self.inner.insert(table, rows))
     }
 

@@ -8,4 +8,5 @@ mod faults;
 mod faulty;
 mod lifecycle;
 mod refusals;
+mod secure;
 mod support;

@@ -15,7 +15,7 @@ use headwater_protocol::{Frame, Kind, Row, Type, Value, frame};
 use headwater_server::{Config, Handle, Server};
 
 /// Nothing here takes as long; a client that waits longer fails instead of hanging.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 const MODEL: &str = r#"
 name = "shop"
@@ -191,7 +191,9 @@ impl Stand {
 
     pub(crate) fn upload_frames(&self, remote: u8, changes: u64, upload: &[Frame]) -> Vec<u8> {
         let mut digest = Digest::new();
-        upload.iter().for_each(|f| digest.add(f.kind, &f.payload(1 << 30).expect("a payload")));
+        for frame in upload {
+            digest.add(frame.kind, &frame.payload(1 << 30).expect("a payload"));
+        }
         let last = UploadEnd { sequence: 1, changes, digest: digest.finish() }.to_frame();
         let hello = Hello { has_upload: true, ..self.hello(remote) };
         bytes(&[vec![hello.to_frame()], upload.to_vec(), vec![last, end()]].concat())

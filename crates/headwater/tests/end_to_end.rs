@@ -102,7 +102,7 @@ impl Stage {
     /// Starts the server; its address.
     fn serve(&mut self) -> String {
         let mut child = self
-            .command(&["serve", "--listen", "127.0.0.1:0", "--set", "password_checks=1"])
+            .command(&["serve", "--listen", "127.0.0.1:0", "--set", "password_checks=1", "--log-json"])
             .stderr(std::fs::File::create(self.path("server.log")).expect("a log"))
             .spawn()
             .expect("the server starts");
@@ -222,10 +222,27 @@ fn story(mut stage: Stage) {
     assert_eq!(stage.run(&["diff", "bo.db"]).code, Some(1));
 
     assert_eq!(stage.stop(), Some(0), "{}", stage.server_log());
+    check_log(&stage.server_log());
     let gone = stage.run(&["remote", "sync", "bo.db", "--attempts", "1"]);
     assert_eq!(gone.code, Some(3), "{gone:?}");
     stage.ok(&["untrack"]);
     assert_eq!(stage.run(&["serve"]).code, Some(2), "a database that is not tracked is not served");
+}
+
+/// One line a sync, that a program can read: who, what came of it, how long each phase took. No secret in it.
+fn check_log(log: &str) {
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let syncs: Vec<_> = lines.iter().filter(|line| line["target"] == "headwater::sync").collect();
+    // Two first syncs, three after the edits, one that was refused in part, one by token.
+    assert_eq!(syncs.len(), 7, "{log}");
+    for sync in &syncs {
+        assert!(sync["outcome"] == "ok" && ["anna", "bo"].contains(&sync["user"].as_str().unwrap_or("")), "{sync}");
+        for phase in ["receive_ms", "wait_ms", "greet_ms", "upload_ms", "download_ms", "send_ms"] {
+            assert!(sync[phase].is_u64(), "{phase}: {sync}");
+        }
+    }
+    assert_eq!(syncs.iter().filter_map(|sync| sync["conflicts"].as_u64()).sum::<u64>(), 1, "{log}");
+    assert!(!log.contains("hunter42") && !log.contains("guess"));
 }
 
 #[test]

@@ -156,12 +156,12 @@ pub(crate) fn is_nothing_condition(table: &TablePlan) -> String {
     let same_key: Vec<String> =
         table.keys("").iter().zip(table.keys("k_")).map(|(own, logged)| format!("r.{own} = l.{logged}")).collect();
     let row = format!("EXISTS (SELECT 1 FROM {} AS r WHERE {}", table.name(), same_key.join(" AND "));
-    let mut same = row.clone();
-    for name in table.others() {
+    let same = table.others().map(|name| {
         let (own, old) = (quote(name), quote(&format!("o_{name}")));
-        same.push_str(&format!(" AND r.{own} IS l.{old} AND typeof(r.{own}) = typeof(l.{old})"));
-    }
-    format!("CASE l.\"existed\" WHEN 1 THEN {same}) ELSE NOT {row}) END")
+        format!(" AND r.{own} IS l.{old} AND typeof(r.{own}) = typeof(l.{old})")
+    });
+    let same: String = same.collect();
+    format!("CASE l.\"existed\" WHEN 1 THEN {row}{same}) ELSE NOT {row}) END")
 }
 
 struct UploadWriter<'c> {

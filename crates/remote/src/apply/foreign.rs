@@ -249,7 +249,12 @@ fn orphan_condition(table: &TablePlan, parent: &TablePlan, reference: &Reference
         .zip(&own)
         .map(|(target, own)| format!("p.{target} = c.{own}"))
         .collect();
-    format!("{} AND NOT EXISTS (SELECT 1 FROM {} AS p WHERE {})", some.join(" AND "), parent.name(), equal.join(" AND "))
+    format!(
+        "{} AND NOT EXISTS (SELECT 1 FROM {} AS p WHERE {})",
+        some.join(" AND "),
+        parent.name(),
+        equal.join(" AND ")
+    )
 }
 
 fn names(table: &TablePlan, places: &[usize]) -> Vec<String> {

@@ -48,7 +48,13 @@ impl Apply<'_> {
                 .map(|(own_key, key)| format!("l.{key} = +{own}.{own_key}"))
                 .collect();
             let (log, keys) = (table.log(), keys.join(" AND "));
-            condition += &format!(" AND NOT EXISTS (SELECT 1 FROM {log} AS l WHERE l.\"upload\" = 0 AND {keys})");
+            condition.extend([
+                " AND NOT EXISTS (SELECT 1 FROM ",
+                &log,
+                " AS l WHERE l.\"upload\" = 0 AND ",
+                &keys,
+                ")",
+            ]);
         }
         let sql = format!("DELETE FROM {own} WHERE {condition}");
         let mut delete = self.rows.prepare(&sql)?;

@@ -125,11 +125,7 @@ fn stopped_at_each_step_it_goes_on() {
         assert!(matches!(crashed, Err(Error::Crash(_))), "{context}");
         f.sql("UPDATE doc SET body = 'later' WHERE id = 10");
         sync(&mut f).unwrap_or_else(|error| panic!("{context}: {error}"));
-        assert_eq!(
-            server.database().row(0, &row("10")).map(show).as_deref(),
-            Some("10|mine|later"),
-            "{context}"
-        );
+        assert_eq!(server.database().row(0, &row("10")).map(show).as_deref(), Some("10|mine|later"), "{context}");
         check_end(&f, &server, &context);
     }
 }

@@ -12,8 +12,8 @@
 use std::collections::{HashMap, HashSet};
 
 use headwater_model::ConflictRule;
-use headwater_protocol::Row;
 use headwater_protocol::message::{ConflictEnd, Refusal, RefusalCode};
+use headwater_protocol::{Row, Value};
 
 use super::park::park;
 use super::policy::{Policy, outside, refusal};
@@ -152,7 +152,7 @@ impl<'a> Batch<'a> {
         for item in inserts {
             if taken.has_key(&item.key) {
                 self.effects.inserts += 1;
-                self.effects.echo.push(self.marker.stored(table, item.change.image()));
+                self.stored_as_uploaded(table, item, item.change.image());
             } else {
                 open.push(item);
             }
@@ -181,7 +181,9 @@ impl<'a> Batch<'a> {
             return Ok(false);
         }
         self.effects.updates += rows.len() as u64;
-        self.effects.echo.extend(open.iter().map(|item| self.marker.stored(table, item.change.image())));
+        for item in open {
+            self.stored_as_uploaded(table, item, item.change.image());
+        }
         Ok(true)
     }
 
@@ -283,7 +285,14 @@ impl<'a> Batch<'a> {
         let Judged { item, stored, end, row } = judged;
         match end {
             Some(end) => self.conflict(table, item, stored, end, Some(row)),
-            None => self.effects.echo.push(self.marker.stored(table, &row)),
+            None => self.stored_as_uploaded(table, item, &row),
+        }
+    }
+
+    /// The remote has the row already, unless it spells it otherwise: then the stored one goes down.
+    fn stored_as_uploaded(&mut self, table: &TablePlan, item: &Item, row: &[Value]) {
+        if !item.is_respelled {
+            self.effects.echo.push(self.marker.stored(table, row));
         }
     }
 

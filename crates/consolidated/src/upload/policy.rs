@@ -50,6 +50,10 @@ impl Policy {
         if let Some((column, _)) = table.table.key_columns().zip(&key).find(|(_, value)| value.is_null()) {
             return Some(refusal(RefusalCode::NotNull, format!("key column {} is NULL", column.name)));
         }
+        if item.is_key_respelled {
+            let message = "the key is spelled otherwise than the database spells it; docs/types.md has the forms";
+            return Some(refusal(RefusalCode::Data, message.to_owned()));
+        }
         if let (Some(old), Some(new)) = (&item.change.old, &item.change.new)
             && crate::keys::key_bytes_of(table, old) != crate::keys::key_bytes_of(table, new)
         {

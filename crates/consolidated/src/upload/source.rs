@@ -19,6 +19,10 @@ pub(super) struct Item {
     pub(super) change: Change,
     /// The bytes of its key.
     pub(super) key: Vec<u8>,
+    /// Values that the application spelled in its own way were made the column's: the remote has the row otherwise than it is stored.
+    pub(super) is_respelled: bool,
+    /// A value of the key among them: the remote would take the stored row for another.
+    pub(super) is_key_respelled: bool,
 }
 
 impl Item {
@@ -137,25 +141,33 @@ impl<'a> SourceReader<'a> {
         let mut items = Vec::new();
         while !reader.is_empty() {
             let mut change = Change::read(&mut reader, &table_plan.types, self.frame_bytes_max)?;
+            let (mut is_respelled, mut is_key_respelled) = (false, false);
             for image in [&mut change.old, &mut change.new].into_iter().flatten().filter(|_| self.coerces) {
-                coerce(image, table_plan);
+                for place in coerce(image, table_plan) {
+                    is_respelled = true;
+                    is_key_respelled |= table_plan.table.key.contains(&place);
+                }
             }
             let key = key_bytes_of(table_plan, change.image());
-            items.push(Item { ordinal: first + items.len() as u64, table, change, key });
+            let ordinal = first + items.len() as u64;
+            items.push(Item { ordinal, table, change, key, is_respelled, is_key_respelled });
         }
         Ok(items)
     }
 }
 
-/// Makes values the column's type where that is exact; others stay, and the database will refuse them.
-fn coerce(row: &mut Row, table: &TablePlan) {
-    for (value, kind) in row.iter_mut().zip(&table.types) {
+/// Makes values the column's type where that is exact; others stay, and the database will refuse them. Gives the places of those made.
+fn coerce(row: &mut Row, table: &TablePlan) -> Vec<usize> {
+    let mut made = Vec::new();
+    for (place, (value, kind)) in row.iter_mut().zip(&table.types).enumerate() {
         if value.as_ref().kind().is_some_and(|own| own != *kind)
             && let Some(typed) = text::coerce(value, *kind)
         {
             *value = typed;
+            made.push(place);
         }
     }
+    made
 }
 
 pub(super) fn undefined(field: &'static str, actual: u64) -> Error {

@@ -70,6 +70,7 @@ contract! {
     refusals::deletions_go_from_children_to_parents,
     types::values_come_back_exactly,
     types::random_rows_come_back_exactly,
+    types::own_spellings_end_the_same_on_both_sides,
     system::a_remote_is_bound_to_its_secret,
     system::accounts_and_notes,
     system::check_and_init_see_what_is_there,

@@ -197,3 +197,32 @@ pub(crate) fn random_rows_come_back_exactly(database: &Database) {
     });
     checked.unwrap_or_else(|error| panic!("{error}"));
 }
+
+/// What an application spelled in its own way: SQLite keeps it; PostgreSQL has types, and what it makes of the value comes back. In a
+/// key, where the remote would then have two rows, it is refused.
+pub(crate) fn own_spellings_end_the_same_on_both_sides(database: &Database) {
+    database.application(match database.dialect() {
+        Dialect::Sqlite => "CREATE TABLE spelled (id UUID_TEXT NOT NULL PRIMARY KEY, at TIMESTAMPTZ_TEXT)",
+        Dialect::Postgres => "CREATE TABLE spelled (id uuid NOT NULL PRIMARY KEY, at timestamptz)",
+    });
+    let model = "name = \"spelled\"\nversion = 1\n[tables.spelled]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n\
+                 [tables.spelled.columns]\nid = \"uuid not null\"\nat = \"timestamptz\"";
+    let plan = super::database::plan(model);
+    track::track(&mut *database.connect(), &plan).expect("tracked");
+    let mut remote = Replica::synced(database, &plan, "anna");
+    let key = Value::Uuid([0xab; 16]);
+    remote.insert(&plan, "spelled", vec![key.clone(), Value::text("2013-01-01 05:00:00.5Z")]);
+    remote.insert(&plan, "spelled", vec![Value::text("CDCDCDCD-CDCD-CDCD-CDCD-CDCDCDCDCDCD"), Value::Null]);
+    let synced = remote.sync(database, &plan);
+    let has_types = database.dialect() == Dialect::Postgres;
+    assert_eq!(synced.refusals(), if has_types { vec![(1, "data")] } else { vec![] });
+    if has_types {
+        remote.rows.retain(|_, row| row[0] == key); // the one that is set aside
+    }
+    remote.assert_equals_fresh(database, &plan);
+    let mut changed = remote.table(&plan, "spelled").into_iter().find(|row| row[0] == key).expect("the row");
+    changed[1] = Value::text("2014-01-01 05:00:00.25Z");
+    remote.update(&plan, "spelled", changed);
+    assert!(remote.sync(database, &plan).outcomes().is_empty());
+    remote.assert_equals_fresh(database, &plan);
+}

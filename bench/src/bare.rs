@@ -1,5 +1,6 @@
 //! The bare limits: the same work by the databases' own bulk paths, without anything of Headwater's.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -7,11 +8,11 @@ use anyhow::{Context, Result, bail};
 use bytes::{Buf, Bytes};
 use futures_util::{StreamExt, pin_mut};
 use rusqlite::Connection;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Statement};
 
 /// COPYs one employee's rows out of PostgreSQL (binary) and inserts them into a fresh SQLite file, whose table is made by `table`, with
 /// one prepared statement, in one transaction, checkpointed at the end.
-pub async fn download(client: &Client, employee: u32, table: &str, file: &Path) -> Result<(Duration, u64)> {
+pub(crate) async fn download(client: &Client, employee: u32, table: &str, file: &Path) -> Result<(Duration, u64)> {
     let begin = Instant::now();
     let sqlite = open(file)?;
     sqlite.execute_batch(table)?;
@@ -62,10 +63,10 @@ pub async fn download(client: &Client, employee: u32, table: &str, file: &Path) 
     Ok((begin.elapsed(), rows))
 }
 
-/// A SQLite file opened with the pragmas of a remote.
-pub fn open(file: &Path) -> Result<Connection> {
+/// A SQLite file opened with the pragmas under which a remote applies a download.
+pub(crate) fn open(file: &Path) -> Result<Connection> {
     let sqlite = Connection::open(file)?;
-    sqlite.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;")?;
+    sqlite.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = OFF; PRAGMA cache_size = -16384;")?;
     Ok(sqlite)
 }
 
@@ -100,55 +101,57 @@ fn int(field: &[u8]) -> Result<i64> {
     Ok(i64::from(i32::from_be_bytes(field.try_into().context("an int4 of another length")?)))
 }
 
-/// Inserts `uploads` times `rows` purchases into `table`, each batch by `INSERT ... SELECT FROM unnest` in a transaction of its own.
-pub async fn upload(
-    client: &Client,
-    table: &str,
-    employee: u32,
-    first: u64,
-    uploads: u64,
-    rows: u64,
-) -> Result<Duration> {
-    let insert = client
-        .prepare(&format!(
-            "INSERT INTO {table} SELECT * FROM unnest($1::int4[], $2::int4[], $3::int4[], $4::text[]::numeric[], $5::timestamp[], $6::text[])"
-        ))
-        .await?;
-    let dates = client
-        .query_one(
-            "SELECT array_agg(timestamp '2005-01-01' + n * interval '1 second') FROM generate_series(1, $1::int8) AS n",
-            &[&(rows as i64)],
-        )
-        .await?;
-    let dates: Vec<Raw> = dates.get(0);
-    let begin = Instant::now();
-    for upload in 0..uploads {
-        let numbers: Vec<i32> = (0..rows).map(|row| (first + upload * rows + row) as i32).collect();
+/// Inserts of purchases by `INSERT ... SELECT FROM unnest`, a batch in a transaction of its own.
+pub(crate) struct Upload {
+    insert: Statement,
+    dates: Vec<Raw>,
+}
+
+impl Upload {
+    /// Prepares inserts of `rows` at a time into `table`.
+    pub(crate) async fn prepare(client: &Client, table: &str, rows: u64) -> Result<Upload> {
+        let insert = client
+            .prepare(&format!(
+                "INSERT INTO {table} SELECT * FROM unnest($1::int4[], $2::int4[], $3::int4[], $4::text[]::numeric[], $5::timestamp[], $6::text[])"
+            ))
+            .await?;
+        let dates = client
+            .query_one(
+                "SELECT array_agg(timestamp '2005-01-01' + n * interval '1 second') FROM generate_series(1, $1::int8) AS n",
+                &[&(rows as i64)],
+            )
+            .await?;
+        Ok(Upload { insert, dates: dates.get(0) })
+    }
+
+    /// Inserts one batch of an employee's purchases, from number `first` on. Only the statement is timed, not the making of values.
+    pub(crate) async fn insert(&self, client: &Client, employee: u32, first: u64) -> Result<Duration> {
+        let numbers: Vec<i32> = (first..first + self.dates.len() as u64).map(|number| number as i32).collect();
         let employees = vec![employee as i32; numbers.len()];
         let customers: Vec<i32> = numbers.iter().map(|n| n % 1000).collect();
         let costs: Vec<String> = numbers.iter().map(|n| format!("{}.120000", 123_456_789 + i64::from(*n))).collect();
         let notes: Vec<String> = numbers.iter().map(|n| note(*n)).collect();
-        client.execute(&insert, &[&employees, &numbers, &customers, &costs, &dates, &notes]).await?;
+        let begin = Instant::now();
+        client.execute(&self.insert, &[&employees, &numbers, &customers, &costs, &self.dates, &notes]).await?;
+        Ok(begin.elapsed())
     }
-    Ok(begin.elapsed())
 }
 
 /// A note of exactly 64 characters, another for each number.
-pub fn note(number: i32) -> String {
+pub(crate) fn note(number: i32) -> String {
     let mut state = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..8)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            format!("{:08x}", state as u32)
-        })
-        .collect()
+    (0..8).fold(String::with_capacity(64), |mut text, _| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let _ = write!(text, "{:08x}", state as u32);
+        text
+    })
 }
 
 /// A value in the server's binary form, handed back as it came.
 #[derive(Debug, Clone)]
-pub struct Raw(Vec<u8>);
+pub(crate) struct Raw(Vec<u8>);
 
 impl tokio_postgres::types::FromSql<'_> for Raw {
     fn from_sql(

@@ -28,9 +28,8 @@ const DETECTED: u32 = 4;
 const UNDETECTED: u32 = 5;
 
 /// The database, the server and the clients of a run.
-pub struct Bench {
+pub(crate) struct Bench {
     _postgres: Postgres,
-    url: String,
     world: World,
     /// The same tables by a model that detects no conflicts.
     without_detection: World,
@@ -41,7 +40,7 @@ pub struct Bench {
 
 impl Bench {
     /// Starts all of it.
-    pub fn start(repetitions: usize) -> Result<Bench> {
+    pub(crate) fn start(repetitions: usize) -> Result<Bench> {
         let postgres =
             Postgres::builder().fsync(true).set("shared_buffers", "1GB").set("max_wal_size", "8GB").start()?;
         let url = postgres.create_database()?;
@@ -59,11 +58,11 @@ impl Bench {
             .replace("consolidated_wins", "off")
             .replace("\"purchase\"\nversion", "\"purchase_off\"\nversion");
         let without_detection = serve(&url, &without)?;
-        Ok(Bench { _postgres: postgres, url, world, without_detection, runtime, client, repetitions })
+        Ok(Bench { _postgres: postgres, world, without_detection, runtime, client, repetitions })
     }
 
     /// Fills the tracked table with the rows that are downloaded, in transactions of ten thousand.
-    pub fn fill(&self, rows: u64) -> Result<()> {
+    pub(crate) fn fill(&self, rows: u64) -> Result<()> {
         self.insert(DOWNLOADED, rows)?;
         self.runtime.block_on(self.client.batch_execute("VACUUM ANALYZE purchase"))?;
         Ok(())
@@ -79,7 +78,7 @@ impl Bench {
     }
 
     /// The side table with its indexes against the table with its index.
-    pub fn tracking_space(&self) -> Result<()> {
+    pub(crate) fn tracking_space(&self) -> Result<()> {
         let sql = "SELECT pg_total_relation_size('purchase'), (SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c \
                    JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'headwater' AND c.relkind = 'r' AND c.relname LIKE 'side%')";
         let row = self.runtime.block_on(self.client.query_one(sql, &[]))?;
@@ -92,7 +91,7 @@ impl Bench {
     }
 
     /// Bytes of frames a row before compression, headers and all.
-    pub fn wire_bytes(&self) -> Result<()> {
+    pub(crate) fn wire_bytes(&self) -> Result<()> {
         let backend = self.world.central.backend()?;
         let mut connection = backend.connect()?;
         let (mut bytes, mut rows_frames) = (0, 0);
@@ -119,7 +118,7 @@ impl Bench {
     }
 
     /// A first download into a remote against the bare loop; the remote's file against plain ones of the same rows.
-    pub fn download(&self) -> Result<()> {
+    pub(crate) fn download(&self) -> Result<()> {
         let layout = remote_sql::create_table(&self.world.plan.model, &self.world.plan.tables[0].table);
         let (mut bare_times, mut times, mut rows) = (Vec::new(), Vec::new(), 0);
         for repetition in 0..self.repetitions {
@@ -144,7 +143,7 @@ impl Bench {
         }
         println!("rate sync.bare_download_rows_per_s {:.0}", rate(rows, &bare_times));
         println!("rate sync.download_rows_per_s {:.0}", rate(rows, &times));
-        figure("sync.download_vs_bare", seconds(&bare_times) / seconds(&times));
+        figure("sync.download_vs_bare", ratio(&bare_times, &times));
         Ok(())
     }
 
@@ -159,39 +158,44 @@ impl Bench {
     }
 
     /// Uploads of a thousand inserts against a bare loop of the same transactions into the same tracked table.
-    pub fn upload(&self, uploads: u64) -> Result<()> {
+    pub(crate) fn upload(&self, uploads: u64) -> Result<()> {
         self.runtime.block_on(self.client.batch_execute("CREATE TABLE untracked (LIKE purchase INCLUDING ALL)"))?;
         let each = (uploads / self.repetitions as u64).max(1);
+        let tracked = self.runtime.block_on(bare::Upload::prepare(&self.client, "purchase", UPLOAD_ROWS))?;
+        let untracked = self.runtime.block_on(bare::Upload::prepare(&self.client, "untracked", UPLOAD_ROWS))?;
         let mut remote = self.world.remote("up", "up")?;
         self.world.sync(&mut remote)?;
         let (mut bare_times, mut untracked_times, mut times) = (Vec::new(), Vec::new(), Vec::new());
         for repetition in 0..self.repetitions as u64 {
-            let first = repetition * each * UPLOAD_ROWS + 1;
-            let inserted = |table, employee| bare::upload(&self.client, table, employee, first, each, UPLOAD_ROWS);
-            bare_times.push(self.runtime.block_on(inserted("purchase", INSERTED))?);
-            untracked_times.push(self.runtime.block_on(inserted("untracked", INSERTED))?);
-            let mut time = Duration::ZERO;
+            let (mut bare, mut free, mut ours) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
             for upload in 0..each {
-                self.write_purchases(first + upload * UPLOAD_ROWS)?;
+                let first = (repetition * each + upload) * UPLOAD_ROWS + 1;
+                bare += self.runtime.block_on(tracked.insert(&self.client, INSERTED, first))?;
+                free += self.runtime.block_on(untracked.insert(&self.client, INSERTED, first))?;
+                self.write_purchases(first)?;
                 let begin = Instant::now();
                 let report = self.world.sync_as(&mut remote, "up")?;
-                time += begin.elapsed();
+                ours += begin.elapsed();
                 ensure!(
                     report.changes_up == UPLOAD_ROWS && report.refused + report.conflicts == 0,
                     "an upload went wrong: {report:?}"
                 );
                 if upload + 1 == each {
-                    eprintln!("upload {repetition}: {:?}", report.times);
+                    eprintln!(
+                        "upload {repetition}: bare {bare:?}, headwater {ours:?}, the last one {:?}",
+                        report.times
+                    );
                 }
             }
-            times.push(time);
-            eprintln!("upload {repetition}: bare {:?}, headwater {time:?}", bare_times[repetition as usize]);
+            bare_times.push(bare);
+            untracked_times.push(free);
+            times.push(ours);
         }
         let rows = each * UPLOAD_ROWS;
         println!("rate sync.bare_upload_rows_per_s {:.0}", rate(rows, &bare_times));
         println!("rate sync.bare_untracked_rows_per_s {:.0}", rate(rows, &untracked_times));
         println!("rate sync.upload_rows_per_s {:.0}", rate(rows, &times));
-        figure("sync.upload_vs_bare", seconds(&bare_times) / seconds(&times));
+        figure("sync.upload_vs_bare", ratio(&bare_times, &times));
         Ok(())
     }
 
@@ -212,7 +216,7 @@ impl Bench {
     }
 
     /// The same updates with conflict detection (none occurs) and with the rule `off`.
-    pub fn conflict_cost(&self, updates: u64) -> Result<()> {
+    pub(crate) fn conflict_cost(&self, updates: u64) -> Result<()> {
         self.insert(DETECTED, updates)?;
         self.insert(UNDETECTED, updates)?;
         let mut with = self.world.remote("detected", "detected")?;
@@ -246,14 +250,8 @@ impl Bench {
         }
         println!("rate sync.updates_rows_per_s {:.0}", rate(updates, &with_times));
         println!("rate sync.updates_off_rows_per_s {:.0}", rate(updates, &without_times));
-        figure("sync.conflict_cost", seconds(&with_times) / seconds(&without_times));
+        figure("sync.conflict_cost", ratio(&with_times, &without_times));
         Ok(())
-    }
-
-    /// Where the database is, for profiling.
-    #[allow(dead_code)]
-    pub fn url(&self) -> &str {
-        &self.url
     }
 }
 
@@ -272,6 +270,13 @@ fn seconds(times: &[Duration]) -> f64 {
     let mut times: Vec<Duration> = times.to_vec();
     times.sort_unstable();
     times.get(times.len() / 2).map_or(f64::NAN, Duration::as_secs_f64)
+}
+
+/// The median of what each repetition gives: its two sides ran one after the other, on a machine as busy for one as for the other.
+fn ratio(these: &[Duration], to_those: &[Duration]) -> f64 {
+    let mut ratios: Vec<f64> = these.iter().zip(to_those).map(|(a, b)| a.as_secs_f64() / b.as_secs_f64()).collect();
+    ratios.sort_unstable_by(f64::total_cmp);
+    ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn rate(rows: u64, times: &[Duration]) -> f64 {

@@ -1,10 +1,7 @@
 //! The table of MLBench: Purchase, with the values of its published description (`reference` in docs/figures.md).
 
-use anyhow::Result;
-use tokio_postgres::Client;
-
 /// The model of the table, partitioned by employee.
-pub const MODEL: &str = r#"
+pub(crate) const MODEL: &str = r#"
 name = "purchase"
 version = 1
 [partitions.employee]
@@ -25,7 +22,7 @@ notes = "text not null"
 "#;
 
 /// The table, as PostgreSQL creates it.
-pub const TABLES: &str = "
+pub(crate) const TABLES: &str = "
 CREATE TABLE purchase (
     emp_id integer NOT NULL, purch_id integer NOT NULL, cust_id integer NOT NULL, cost numeric(30,6) NOT NULL,
     order_date timestamp NOT NULL, notes varchar(64) NOT NULL, PRIMARY KEY (emp_id, purch_id));
@@ -33,7 +30,7 @@ CREATE TABLE member (user_name text NOT NULL, emp_id integer NOT NULL, PRIMARY K
 ";
 
 /// The table as one would write it for a plain SQLite file.
-pub const SQLITE_TABLE: &str = "
+pub(crate) const SQLITE_TABLE: &str = "
 CREATE TABLE purchase (
     emp_id INTEGER NOT NULL, purch_id INTEGER NOT NULL, cust_id INTEGER NOT NULL, cost TEXT NOT NULL,
     order_date TEXT NOT NULL, notes TEXT NOT NULL, PRIMARY KEY (emp_id, purch_id));
@@ -41,20 +38,11 @@ CREATE TABLE purchase (
 
 /// SQL whose rows are `count` purchases of one employee, from number `first` on. Notes are 64 different characters a row, which
 /// don't compress to nothing.
-pub fn rows_sql(employee: u32, first: u64, count: u64) -> String {
+pub(crate) fn rows_sql(employee: u32, first: u64, count: u64) -> String {
     format!(
         "SELECT {employee}, n::int, (n % 1000)::int, 123456789.12 + n, \
          timestamp '2005-01-01' + n * interval '1.000001 second', md5(n::text) || md5((n + 1)::text) \
          FROM generate_series({first}, {last}) AS n",
         last = first + count - 1
     )
-}
-
-/// Makes the tables, with `user` a member of `employees` 1 to n.
-pub async fn create(client: &Client, user: &str, employees: u32) -> Result<()> {
-    client.batch_execute(TABLES).await?;
-    for employee in 1..=employees {
-        client.execute("INSERT INTO member VALUES ($1, $2)", &[&user, &(employee as i32)]).await?;
-    }
-    Ok(())
 }

@@ -183,7 +183,7 @@ impl World {
 
     /// A token of this user.
     pub fn token(&self, user: &str) -> Result<String> {
-        Ok(self.tokens.issue(user, Duration::from_secs(3600), SystemTime::now())?.expose().to_owned())
+        Ok(self.tokens.issue(user, Duration::from_hours(1), SystemTime::now())?.expose().to_owned())
     }
 
     /// The file of the remote of this name.

@@ -48,7 +48,8 @@ fn twenty_slow_readers_of_a_million_rows_each() -> Result<()> {
 
     let spooled = wait_until_spooled(address, &mut server)?;
     let bytes_each = spooled / u64::from(READERS);
-    assert!(bytes_each >= rows * 16, "each download waits whole: {bytes_each} bytes of {rows} rows");
+    // Some of it lies in the system's buffers of the connection.
+    assert!(bytes_each + (1 << 20) >= rows * 16, "each download waits whole: {bytes_each} bytes of {rows} rows");
     if rows >= 1_000_000 {
         assert!(spooled > 2 * MEMORY_BYTES_MAX, "{spooled} bytes would show in memory");
     }

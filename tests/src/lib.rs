@@ -158,8 +158,13 @@ impl World {
 
     /// Starts a server with the options in `config`; one that runs is stopped first.
     pub fn start_server(&mut self) -> Result<()> {
+        self.start_server_over(self.central.backend()?)
+    }
+
+    /// Starts a server over a backend of the test's own.
+    pub fn start_server_over(&mut self, backend: Arc<dyn Backend>) -> Result<()> {
         self.stop_server();
-        let starting = Server::start(self.config.clone(), self.central.backend()?, vec![self.plan.clone()]);
+        let starting = Server::start(self.config.clone(), backend, vec![self.plan.clone()]);
         self.server = Some(self.runtime.block_on(starting)?);
         Ok(())
     }

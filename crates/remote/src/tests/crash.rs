@@ -166,6 +166,32 @@ fn a_large_download_is_staged_in_the_file_and_survives_a_crash() {
     }
 }
 
+/// A disk that is full is told as that, changes nothing, and the sync after it does all.
+#[test]
+fn a_full_disk_changes_nothing() {
+    let (mut f, server) = pair();
+    prepare(&mut f, &server);
+    let before = (f.rows("SELECT * FROM doc"), f.pending());
+    for id in 100..300 {
+        let text = format!("{id}").repeat(1000);
+        server.database().set(0, &[Value::Int(id)], Some(vec![Value::Int(id), Value::text(text), Value::Null]));
+    }
+    // SQLite says that a file is full in the same words, whether it is the disk or this.
+    let pages: u32 = f.rows("PRAGMA page_count")[0].parse().expect("a number");
+    let limit = |f: &Fixture, pages: u32| {
+        let sql = format!("PRAGMA max_page_count = {pages}");
+        f.remote.database.connection.query_row(&sql, [], |_| Ok(())).expect("a pragma");
+    };
+    limit(&f, pages + 20);
+    let error = sync(&mut f).expect_err("full");
+    assert_eq!((error.code(), error.is_retryable()), ("disk_full", false), "{error}");
+    assert_eq!(f.rows("SELECT * FROM doc"), before.0, "after its upload, before its download");
+    limit(&f, pages + 10_000);
+    sync(&mut f).expect("room again");
+    assert_converged(&f, &server, "after a full disk");
+    assert_ne!(f.pending(), before.1);
+}
+
 #[test]
 fn statuses_and_errors_that_may_pass_are_tried_again() {
     let (mut f, server) = pair();

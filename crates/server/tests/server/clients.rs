@@ -85,6 +85,21 @@ fn a_body_that_stops_coming_is_given_up() {
 }
 
 #[test]
+fn an_upload_that_is_still_coming_holds_no_worker() {
+    let stand = Stand::start(Config { workers: 1, uploaders: 1, backlog: 0, ..config() });
+    let body = stand.upload(1, &[(1, "one")]);
+    let mut slow = Client::connect(stand.address);
+    slow.send(&head("POST", "/v1/sync", Some(&anna()), Some(body.len() as u64)));
+    slow.send(&body[..body.len() - 1]);
+    let ready = stand.wait_until("it being received", |ready| ready["load"]["receiving"] == 1);
+    assert_eq!(ready["load"]["workers_busy"], 0, "{ready}");
+    assert!(stand.sync(&stand.upload(2, &[(2, "two")])).is_complete(), "the one worker is free");
+    slow.send(&body[body.len() - 1..]);
+    assert!(slow.answer().is_complete());
+    assert_eq!(stand.items(), 2);
+}
+
+#[test]
 fn a_body_that_breaks_off_applies_nothing() {
     let stand = Stand::start(config());
     let proxy = FaultProxy::start(stand.address).expect("a proxy");

@@ -189,6 +189,27 @@ fn pem_files_that_are_none_are_named() {
     }
 }
 
+/// A stream whose answer nobody reads is cut; the connection, and who shares it, goes on.
+#[test]
+fn an_http_2_reader_that_takes_nothing_is_cut() {
+    let stand = Stand::start(Config { idle_ms_max: 200, ..config() });
+    stand.fill(100_000);
+    let (address, authorization, body) = (stand.address, anna().to_header(), stand.download(1));
+    let (mut sender, answer) = stand.runtime.block_on(async {
+        let socket = tokio::net::TcpStream::connect(address).await.expect("a connection");
+        let mut sender = speak_http2(socket).await;
+        let answer = sender.send_request(sync_request("http", authorization.expose(), body)).await.expect("a head");
+        (sender, answer)
+    });
+    stand.wait_until_idle();
+    let (broken, second) = stand.runtime.block_on(async {
+        let broken = answer.into_body().collect().await.is_err();
+        (broken, ask(&mut sender, sync_request("http", authorization.expose(), stand.download(2))).await)
+    });
+    assert!(broken, "the answer has no end");
+    assert_eq!((second.0, second.1.last()), (StatusCode::OK, Some(&Kind::End)));
+}
+
 /// The codes that an HTTP/1 answer has are those of HTTP/2: a limit of the body among them.
 #[test]
 fn a_body_above_the_limit_is_refused_by_http_2() {

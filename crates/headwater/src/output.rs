@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde::Serialize;
 
 use crate::exit::Exit;
@@ -97,13 +97,17 @@ impl Output {
     pub fn restart(&self, bar: &ProgressBar, doing: impl Into<String>, unit: Unit, total: Option<u64>) {
         let counts = match (unit, total.is_some()) {
             (Unit::None, _) => "",
-            (Unit::Rows, false) => "{human_pos} rows  {per_sec}  ",
+            (Unit::Rows, false) => "{human_pos} rows  {rate}  ",
             (Unit::Rows, true) => "{wide_bar} {human_pos} of {human_len} rows  {eta}  ",
             (Unit::Bytes, false) => "{bytes}  {bytes_per_sec}  ",
             (Unit::Bytes, true) => "{wide_bar} {bytes} of {total_bytes}  {eta}  ",
         };
         if let Ok(style) = ProgressStyle::with_template(&format!("{{spinner}} {{msg}}  {counts}{{elapsed}}")) {
-            bar.set_style(style);
+            let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+                // A rate that can't be written is not worth an error.
+                let _ = write!(out, "{}/s", thousands(state.per_sec() as u64));
+            };
+            bar.set_style(style.with_key("rate", rate));
         }
         bar.reset_eta();
         bar.set_position(0);

@@ -31,7 +31,6 @@ struct Stage {
 struct Said {
     code: Option<i32>,
     out: String,
-    #[expect(dead_code, reason = "for whoever reads a failure")]
     err: String,
 }
 
@@ -100,9 +99,10 @@ impl Stage {
     }
 
     /// Starts the server; its address.
-    fn serve(&mut self) -> String {
+    fn serve(&mut self, options: &[&str]) -> String {
+        let usual = ["serve", "--listen", "127.0.0.1:0", "--set", "password_checks=1", "--log-json"];
         let mut child = self
-            .command(&["serve", "--listen", "127.0.0.1:0", "--set", "password_checks=1", "--log-json"])
+            .command(&[&usual, options].concat())
             .stderr(std::fs::File::create(self.path("server.log")).expect("a log"))
             .spawn()
             .expect("the server starts");
@@ -170,7 +170,7 @@ impl Drop for Stage {
 /// The whole story.
 fn story(mut stage: Stage) {
     stage.prepare();
-    let url = stage.serve();
+    let url = stage.serve(&[]);
     for user in ["anna", "bo"] {
         stage.ok(&["remote", "create", &format!("{user}.db"), "--server", &url, "--user", user]);
         stage.sync(&format!("{user}.db"));
@@ -255,4 +255,24 @@ fn sqlite_from_init_to_diff() {
 #[test]
 fn postgres_from_init_to_diff() {
     story(Stage::postgres());
+}
+
+/// TLS from PEM files, and remotes that trust exactly this certificate.
+#[test]
+fn over_tls_to_whom_the_certificate_is_known() {
+    let mut stage = Stage::sqlite();
+    stage.prepare();
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
+    std::fs::write(stage.path("chain.pem"), made.cert.pem()).expect("written");
+    std::fs::write(stage.path("key.pem"), made.signing_key.serialize_pem()).expect("written");
+    let url = stage.serve(&["--set", "tls_certificate=chain.pem", "--set", "tls_key=key.pem"]);
+    assert!(url.starts_with("https://"), "{url}");
+    let create = ["remote", "create", "anna.db", "--server", &url, "--user", "anna"];
+    let stranger = stage.run(&create);
+    assert_eq!(stranger.code, Some(3), "{stranger:?}");
+    assert!(stranger.err.to_lowercase().contains("certificate"), "{stranger:?}");
+    stage.ok(&[&create[..], &["--ca", "chain.pem"]].concat());
+    stage.ok(&["remote", "sync", "anna.db", "--ca", "chain.pem"]);
+    stage.assert_equal("anna.db");
+    assert_eq!(stage.stop(), Some(0), "{}", stage.server_log());
 }

@@ -10,6 +10,8 @@
 //! # }
 //! ```
 
+pub mod ledger;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -155,7 +155,9 @@ mod tests {
 
     fn audit(ids: &[&str]) -> Audit {
         let mut audit = Audit::default();
-        ids.iter().for_each(|id| audit.add(insert(id)));
+        for id in ids {
+            audit.add(insert(id));
+        }
         audit
     }
 

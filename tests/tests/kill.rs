@@ -13,7 +13,7 @@ use headwater_tests::ledger::{Audit, Ledger, MODEL, Operation, schema};
 use headwater_tests::{Central, Kind, World, read_model};
 
 const REMOTES: [&str; 2] = ["one", "two"];
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
 /// A server and two remotes as processes, over a database that may be killed too.
 struct Stage {
@@ -93,7 +93,9 @@ impl Stage {
                 Some(name) => self.world.edit(name, &sql)?,
                 None => self.world.central.execute(&sql)?,
             }
-            operations.into_iter().for_each(|operation| self.ledgers[place].note(operation));
+            for operation in operations {
+                self.ledgers[place].note(operation);
+            }
         }
         Ok(())
     }

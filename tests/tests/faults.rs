@@ -1,0 +1,229 @@
+//! The network between remote and server broken at every frame boundary and at random bytes, both ways: every operation is applied
+//! exactly once, and the next sync over a clean network puts everything right.
+//!
+//! Where the frames of a sync begin and end is read from the bytes of the clean sync before it, which had as much to carry.
+//! `HEADWATER_FAULTS_SEED` repeats the random part.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use headwater_protocol::{Decoder, Kind as FrameKind};
+use headwater_remote::http::Credentials;
+use headwater_remote::{Remote, SyncOptions};
+use headwater_testkit::proxy::{Cut, Direction};
+use headwater_testkit::{FaultProxy, Plan, Random};
+use headwater_tests::ledger::{Audit, Ledger, MODEL, Operation, schema};
+use headwater_tests::{KINDS, Kind, World};
+
+const NAME: &str = "one";
+const RANDOM_ROUNDS: u64 = 60;
+/// Rows that the remote inserts in a round: enough for two frames of changes.
+const INSERTS: u64 = 600;
+
+struct Stage {
+    world: World,
+    proxy: FaultProxy,
+    remote: Remote,
+    /// What the remote did, and what the application at the consolidated database did.
+    ours: Ledger,
+    theirs: Ledger,
+    next: u64,
+}
+
+impl Stage {
+    fn new(kind: Kind) -> Result<Stage> {
+        let world = World::new(kind, &schema(kind), MODEL, &[NAME])?;
+        let proxy = FaultProxy::start(world.address()?)?;
+        let mut remote = world.remote(NAME, NAME)?;
+        remote.set_server(&format!("http://{}", proxy.address()), NAME)?;
+        Ok(Stage { world, proxy, remote, ours: Ledger::default(), theirs: Ledger::default(), next: 0 })
+    }
+
+    fn sync(&mut self, attempts_max: u32) -> Result<(), headwater_remote::Error> {
+        let token = self.world.token(NAME).expect("a token");
+        let mut options = SyncOptions::new(Credentials::Token(token));
+        options.config.attempts_max = attempts_max;
+        options.config.backoff_min = Duration::from_millis(5);
+        options.config.idle_max = Duration::from_millis(500);
+        self.remote.sync(&mut options).map(drop)
+    }
+
+    /// As much to do as in every other round, at both ends.
+    fn edit(&mut self) -> Result<()> {
+        let ours: Vec<Operation> = (0..INSERTS).map(|_| self.insert("ours")).collect();
+        self.world.edit(NAME, &joined(&ours))?;
+        let theirs: Vec<Operation> = (0..20).map(|_| self.insert("them")).collect();
+        self.world.central.execute(&joined(&theirs))?;
+        for operation in ours {
+            self.ours.note(operation);
+        }
+        for operation in theirs {
+            self.theirs.note(operation);
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, whose: &str) -> Operation {
+        self.next += 1;
+        let id = format!("{whose}-{:09}", self.next);
+        Operation {
+            op: "insert",
+            mark: Some(format!("made as {id}, and a hundred bytes more: {}", "x".repeat(100))),
+            id,
+        }
+    }
+
+    /// The application takes away every row that came from the remote: one that is applied again would come back.
+    fn consume(&mut self) -> Result<()> {
+        let ids = self.world.central.rows("SELECT id FROM entry WHERE id LIKE 'ours-%'")?;
+        let ids: Vec<String> = ids.into_iter().flatten().flatten().collect();
+        // A sync that broke may still be applied: only what was seen is taken.
+        let list: Vec<String> = ids.iter().map(|id| format!("'{id}'")).collect();
+        if !list.is_empty() {
+            self.world.central.execute(&format!("DELETE FROM entry WHERE id IN ({})", list.join(", ")))?;
+        }
+        for id in ids {
+            self.theirs.note(Operation { op: "delete", id, mark: None });
+        }
+        Ok(())
+    }
+
+    /// A sync that the plan breaks, then one over a clean network; gives the bytes of both.
+    fn round(&mut self, plan: Plan) -> Result<(Bytes, Bytes)> {
+        self.edit()?;
+        self.proxy.record(true);
+        let before = self.proxy.connections().len();
+        self.proxy.next([plan]);
+        let broken = self.sync(1);
+        self.consume()?;
+        self.proxy.go_clean();
+        let middle = self.proxy.connections().len();
+        // The broken one may still be running at the server: then it is told to come back.
+        self.sync(100).with_context(|| format!("a sync over a clean network, after {broken:?}"))?;
+        self.ours.acknowledge();
+        self.theirs.acknowledge();
+        Ok((self.bytes(before)?, self.bytes(middle)?))
+    }
+
+    fn bytes(&self, connection: usize) -> Result<Bytes> {
+        let traffic = self.proxy.connections().into_iter().nth(connection).context("no connection was made")?;
+        let (up, down) = traffic.recorded.context("the connection was not recorded")?;
+        Ok(Bytes { up, down })
+    }
+
+    fn check(&self) -> Result<()> {
+        let audit = Audit::read(&self.world.central)?;
+        self.ours.check(&audit)?;
+        self.theirs.check(&audit)?;
+        audit.has_nothing_beside(&[&self.ours, &self.theirs])?;
+        let diff = self.world.diff(NAME)?;
+        ensure!(diff.is_equal(false), "{diff:#?}");
+        ensure!(self.remote.set_aside(10)?.is_empty() && self.remote.conflicts(10)?.is_empty(), "a conflict was made");
+        let check = self.world.rows(NAME, "PRAGMA integrity_check")?;
+        ensure!(check == [[Some("ok".to_owned())]], "the remote is damaged: {check:?}");
+        Ok(())
+    }
+}
+
+fn joined(operations: &[Operation]) -> String {
+    let sql: Vec<String> = operations.iter().map(Operation::sql).collect();
+    format!("BEGIN; {}; COMMIT", sql.join("; "))
+}
+
+/// What passed over one connection.
+struct Bytes {
+    up: Vec<u8>,
+    down: Vec<u8>,
+}
+
+impl Bytes {
+    fn of(&self, direction: Direction) -> &[u8] {
+        if direction == Direction::Up { &self.up } else { &self.down }
+    }
+}
+
+/// Frames in a stream of HTTP: where each begins and ends, and its kind. A frame is what has a frame's header and checksum; those
+/// that HTTP's chunks divide are found in the stream without the chunks' lines.
+fn frames(bytes: &[u8]) -> Vec<(u64, u64, FrameKind)> {
+    let mut found = Vec::new();
+    let mut place = 0;
+    while place + 12 <= bytes.len() {
+        let mut decoder = Decoder::new(1 << 20);
+        decoder.push(&bytes[place..]);
+        match decoder.next_frame() {
+            Ok(Some(frame)) => {
+                let end = place + frame.wire_bytes();
+                found.push((place as u64, end as u64, frame.kind));
+                place = end;
+            }
+            _ => place += 1,
+        }
+    }
+    found
+}
+
+fn at_every_boundary(kind: Kind) -> Result<()> {
+    let mut stage = Stage::new(kind)?;
+    // A first sync has other frames; from the second on they are alike.
+    stage.round(Plan::clean())?;
+    let (mut clean, _) = stage.round(Plan::clean())?;
+    let (mut exact, mut cuts) = (0, 0);
+    for direction in [Direction::Up, Direction::Down] {
+        let count = frames(clean.of(direction)).len();
+        ensure!(count >= 5, "only {count} frames were found {direction:?}");
+        for number in 0..=count {
+            let places = frames(clean.of(direction));
+            let at = places.get(number).map_or_else(|| clean.of(direction).len() as u64, |frame| frame.0);
+            let cut = if number % 2 == 0 { Cut::Reset } else { Cut::Fin };
+            let (broken, _) = stage.round(Plan::clean().cut(direction, at, cut))?;
+            cuts += 1;
+            exact += usize::from(frames(broken.of(direction)).len() == number);
+            // What a whole sync looks like now.
+            (clean, _) = stage.round(Plan::clean())?;
+        }
+        stage.check()?;
+    }
+    ensure!(exact * 10 >= cuts * 8, "only {exact} of {cuts} cuts fell between two frames");
+    Ok(())
+}
+
+#[test]
+fn cut_at_every_frame_boundary() -> Result<()> {
+    for kind in KINDS {
+        at_every_boundary(kind).with_context(|| format!("{kind:?}"))?;
+    }
+    Ok(())
+}
+
+fn at_random(kind: Kind, seed: u64) -> Result<()> {
+    let mut stage = Stage::new(kind)?;
+    let mut random = Random::seeded(seed);
+    let (mut whole, _) = stage.round(Plan::clean())?;
+    for _ in 0..RANDOM_ROUNDS / 2 {
+        let direction = if random.chance(50) { Direction::Up } else { Direction::Down };
+        let at = random.below(whole.of(direction).len() as u64 + 1);
+        let plan = match random.below(10) {
+            0 => Plan::clean().black_hole(direction, at),
+            1..4 => Plan::clean().flip(direction, at),
+            4..7 => Plan::clean().cut(direction, at, Cut::Fin),
+            _ => Plan::clean().cut(direction, at, Cut::Reset),
+        };
+        let (_, after) = stage.round(plan)?;
+        if after.down.len() > whole.down.len() / 2 {
+            whole = after;
+        }
+    }
+    stage.check()
+}
+
+#[test]
+fn broken_at_random_bytes() -> Result<()> {
+    let seed = match std::env::var("HEADWATER_FAULTS_SEED") {
+        Ok(seed) => seed.parse()?,
+        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs(),
+    };
+    for kind in KINDS {
+        at_random(kind, seed).with_context(|| format!("{kind:?} with HEADWATER_FAULTS_SEED={seed}"))?;
+    }
+    Ok(())
+}

@@ -86,6 +86,12 @@ pub trait Connection: Send {
     /// [`Error::Refused`] for the whole call.
     fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error>;
 
+    /// Inserts rows that are most likely new, which may be cheaper: one whose key exists may refuse the whole call, with
+    /// [`RefusalCode::Unique`](headwater_protocol::message::RefusalCode::Unique). Otherwise like [`Connection::insert`].
+    fn insert_new(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error> {
+        self.insert(table, rows)
+    }
+
     /// Makes the rows of these keys like these rows (the key's columns aside). All in one statement where the database can, so that
     /// unique values may be swapped.
     fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error>;

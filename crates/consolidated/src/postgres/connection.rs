@@ -35,6 +35,8 @@ pub(super) struct PostgresConnection {
 struct Table {
     shape: std::sync::Arc<Shape>,
     statements: [Option<Statement>; Verb::COUNT],
+    /// An insert ON CONFLICT has found a unique index, not deferrable, of the key: one without it will be refused a second row.
+    is_key_unique: bool,
 }
 
 #[derive(Debug, Default)]
@@ -91,7 +93,7 @@ impl PostgresConnection {
             let qualified = Value::text(headwater_model::tracking::postgres::base_table(&plan.table));
             let shape = Shape::new(plan, &self.query(COLUMNS_SQL, &[qualified])?)?;
             let statements = std::array::from_fn(|_| None);
-            self.tables.insert(name, Table { shape: std::sync::Arc::new(shape), statements });
+            self.tables.insert(name, Table { shape: std::sync::Arc::new(shape), statements, is_key_unique: false });
         }
         let table = &self.tables[&name];
         if let Some(statement) = &table.statements[verb as usize] {
@@ -103,6 +105,17 @@ impl PostgresConnection {
             table.statements[verb as usize] = Some(statement.clone());
         }
         Ok((shape, statement))
+    }
+
+    /// Whether a plain insert may be trusted with the table's key.
+    fn is_key_unique(&self, plan: &TablePlan) -> bool {
+        self.tables.get(&(plan.fingerprint, plan.number)).is_some_and(|table| table.is_key_unique)
+    }
+
+    pub(super) fn note_key_is_unique(&mut self, plan: &TablePlan) {
+        if let Some(table) = self.tables.get_mut(&(plan.fingerprint, plan.number)) {
+            table.is_key_unique = true;
+        }
     }
 
     /// Looks at the result of a statement on a table.
@@ -277,7 +290,12 @@ impl Connection for PostgresConnection {
     }
 
     fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error> {
-        self.insert_rows(table, rows)
+        self.insert_rows(table, rows, Verb::Insert)
+    }
+
+    fn insert_new(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error> {
+        let verb = if self.is_key_unique(table) { Verb::InsertNew } else { Verb::Insert };
+        self.insert_rows(table, rows, verb)
     }
 
     fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error> {

@@ -27,11 +27,12 @@ impl PostgresConnection {
         self.settle(plan, fetched)
     }
 
-    pub(super) fn insert_rows(&mut self, plan: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error> {
+    /// `verb`: one of the inserts.
+    pub(super) fn insert_rows(&mut self, plan: &TablePlan, rows: &[&Row], verb: Verb) -> Result<Inserted, Error> {
         if rows.is_empty() {
             return Ok(Inserted::All);
         }
-        let (shape, statement) = self.table(plan, Verb::Insert)?;
+        let (shape, statement) = self.table(plan, verb)?;
         let inserted = columns_of(&shape, &shape.inserted(), rows).and_then(|bound| {
             let keys = self.query_rows("inserting rows", &statement, &bound)?;
             let keys = self.decode(&shape, &keys, &shape.key)?;
@@ -39,6 +40,9 @@ impl PostgresConnection {
                 keys.len() == rows.len() && keys.iter().zip(rows).all(|(key, row)| is_key_of(&shape, key, row));
             Ok(if is_all { Inserted::All } else { Inserted::Keys(keys) })
         });
+        if verb == Verb::Insert && inserted.is_ok() {
+            self.note_key_is_unique(plan);
+        }
         self.settle(plan, inserted)
     }
 

@@ -62,6 +62,8 @@ pub(super) struct Batch<'a> {
     pub(super) effects: Effects,
     /// In two steps: the ordinal of the change at which it stands.
     pub(super) at: u64,
+    /// Inserts are taken for new, until one was not: [`Error::Refused`] may mean no more than that.
+    pub(super) expects_new: bool,
     /// Writes rows in two steps, so that unique values can change places and rows refer to one another.
     parked: bool,
     /// Ordinals, tables and rows written in their first step only.
@@ -106,6 +108,7 @@ impl<'a> Batch<'a> {
             marker,
             effects: Effects::default(),
             at: 0,
+            expects_new: false,
             parked: false,
             second_step: Vec::new(),
         }
@@ -148,7 +151,11 @@ impl<'a> Batch<'a> {
     fn upserts(&mut self, table: &TablePlan, items: &[Item]) -> Result<(), Error> {
         let mut open: Vec<&Item> = Vec::new();
         let inserts: Vec<&Item> = items.iter().filter(|item| item.change.old.is_none()).collect();
-        let taken = if self.parked { Taken::Keys(HashSet::new()) } else { self.insert(table, &images(&inserts))? };
+        let taken = match (self.parked, self.expects_new) {
+            (true, _) => Taken::Keys(HashSet::new()),
+            (false, true) => self.insert_new(table, &images(&inserts))?,
+            (false, false) => self.insert(table, &images(&inserts))?,
+        };
         for item in inserts {
             if taken.has_key(&item.key) {
                 self.effects.inserts += 1;
@@ -320,13 +327,16 @@ impl<'a> Batch<'a> {
         if rows.is_empty() {
             return Ok(Taken::All);
         }
-        let keys: HashSet<Vec<u8>> = match self.connection.insert(table, rows)? {
-            Inserted::All => return Ok(Taken::All),
-            Inserted::Keys(keys) => keys.iter().map(|key| key_bytes(table, key)).collect(),
-        };
-        // A trigger that gives a row another key makes it another row.
-        let asked: HashSet<Vec<u8>> = rows.iter().map(|row| key_bytes_of(table, row)).collect();
-        if keys.is_subset(&asked) { Ok(Taken::Keys(keys)) } else { Err(swallowed(table, "insert")) }
+        let inserted = self.connection.insert(table, rows)?;
+        taken(table, rows, inserted)
+    }
+
+    fn insert_new(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Taken, Error> {
+        if rows.is_empty() {
+            return Ok(Taken::All);
+        }
+        let inserted = self.connection.insert_new(table, rows)?;
+        taken(table, rows, inserted)
     }
 
     fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error> {
@@ -371,6 +381,16 @@ impl<'a> Batch<'a> {
         let place = table.number as usize;
         self.second_step.extend(rows.iter().map(|row| (self.at, place, (*row).clone())));
     }
+}
+
+fn taken(table: &TablePlan, rows: &[&Row], inserted: Inserted) -> Result<Taken, Error> {
+    let keys: HashSet<Vec<u8>> = match inserted {
+        Inserted::All => return Ok(Taken::All),
+        Inserted::Keys(keys) => keys.iter().map(|key| key_bytes(table, key)).collect(),
+    };
+    // A trigger that gives a row another key makes it another row.
+    let asked: HashSet<Vec<u8>> = rows.iter().map(|row| key_bytes_of(table, row)).collect();
+    if keys.is_subset(&asked) { Ok(Taken::Keys(keys)) } else { Err(swallowed(table, "insert")) }
 }
 
 fn images<'i>(items: &[&'i Item]) -> Vec<&'i Row> {

@@ -6,6 +6,8 @@
 //!   order, and what stood in a row's way may be gone now.
 //! - What still fails is tried together in two steps (`park`); a change that fails even so is taken out, and the others once more.
 //!
+//! Inserts are taken for new until the database finds a key that exists; then the batch is applied once more, looking first.
+//!
 //! A batch that the database refuses goes back to the savepoint and is halved, until one change is left: fewer than 2n attempts for
 //! n changes, whatever is wrong with them.
 
@@ -38,6 +40,8 @@ pub(super) struct Engine<'a> {
     policy: Policy,
     checking: Checking,
     results: Results,
+    /// Inserts have been new so far.
+    expects_new: bool,
     /// Refused for a reason that may pass, by ordinal.
     deferred: BTreeMap<u64, (usize, Refusal)>,
 }
@@ -59,7 +63,7 @@ impl<'a> Engine<'a> {
         checking: Checking,
     ) -> Engine<'a> {
         let results = Results::default();
-        Engine { connection, request, policy, checking, results, deferred: BTreeMap::new() }
+        Engine { connection, request, policy, checking, results, expects_new: true, deferred: BTreeMap::new() }
     }
 
     /// Applies everything. [`Error::Refused`]: a deferred constraint is broken at the end.
@@ -203,6 +207,10 @@ impl<'a> Engine<'a> {
             }
             Err(Error::Refused { refusal, detail }) => {
                 self.connection.rollback_to_savepoint()?;
+                if self.expects_new && refusal.code == RefusalCode::Unique {
+                    self.expects_new = false;
+                    return self.apply(items);
+                }
                 if items.len() == 1 {
                     self.refused(first, refusal, &detail);
                     return Ok(());
@@ -216,8 +224,9 @@ impl<'a> Engine<'a> {
     }
 
     fn attempt(&mut self, items: &[Item]) -> Result<Effects, Error> {
-        let effects =
-            Batch::new(self.connection, self.request.plan, &self.policy, self.results.echo.marker()).run(items)?;
+        let mut batch = Batch::new(self.connection, self.request.plan, &self.policy, self.results.echo.marker());
+        batch.expects_new = self.expects_new;
+        let effects = batch.run(items)?;
         if self.checking == Checking::EachBatch {
             self.connection.check_deferred()?;
         }

@@ -88,6 +88,20 @@ pub(crate) fn each_rule_ends_an_insert_of_an_existing_key(database: &Database) {
     }
 }
 
+pub(crate) fn an_existing_key_among_new_ones_is_found_batch_by_batch(database: &Database) {
+    let plan = with_rule(database, "consolidated_wins");
+    let mut remote = Replica::synced(database, &plan, "anna");
+    remote.batch_rows = 2;
+    database.application("INSERT INTO customer VALUES (5, 'c', 'Central', 3)");
+    for id in 1..=8 {
+        remote.insert(&plan, "customer", customer(id, &format!("r{id}"), "Remote", 1));
+    }
+    let synced = remote.sync(database, &plan);
+    assert_eq!(synced.outcomes().len(), 1, "{:?}", synced.outcomes());
+    remote.assert_equals_fresh(database, &plan);
+    assert_eq!(database.number("SELECT count(*) FROM customer WHERE name = 'Remote'"), 7);
+}
+
 pub(crate) fn each_rule_ends_updates_against_deletions(database: &Database) {
     let mine = customer(1, "a", "Remote", 5);
     let expected =

@@ -50,6 +50,7 @@ contract! {
     watermarks::own_changes_are_not_sent_back_unless_the_database_changed_them,
     conflicts::each_rule_ends_an_update_against_an_update,
     conflicts::each_rule_ends_an_insert_of_an_existing_key,
+    conflicts::an_existing_key_among_new_ones_is_found_batch_by_batch,
     conflicts::each_rule_ends_updates_against_deletions,
     conflicts::a_change_whose_result_is_there_is_no_conflict,
     conflicts::conflicts_are_on_record,

@@ -40,6 +40,30 @@ fn keys_go_in_key_order_and_existing_ones_are_left_alone() {
 }
 
 #[test]
+fn rows_taken_for_new_are_refused_where_one_is_not_and_only_where_the_key_is_unique() {
+    let database = Database::with("CREATE TABLE t (a int, b int, x int, PRIMARY KEY (b, a))");
+    let table = plan(TWO_KEYS).tables.remove(0);
+    let mut connection = database.connect();
+    connection.begin(Mode::Upload).expect("begin");
+    for n in 1..=3 {
+        assert_eq!(connection.insert_new(&table, &[&row(&[0, n, n])]).expect("new"), Inserted::All);
+    }
+    connection.savepoint().expect("a savepoint");
+    let refused = connection.insert_new(&table, &[&row(&[1, 4, 4]), &row(&[1, 2, 2])]).expect_err("one exists");
+    assert_eq!(refused.refusal().map(|r| r.code), Some(RefusalCode::Unique));
+    connection.rollback_to_savepoint().expect("undone");
+    let again = connection.insert(&table, &[&row(&[1, 4, 4]), &row(&[1, 2, 2])]).expect("looked first");
+    assert_eq!(again, Inserted::Keys(vec![row(&[4, 4])]));
+    connection.commit().expect("committed");
+
+    let database = Database::with("CREATE TABLE t (a int, b int, x int)");
+    let mut connection = database.connect();
+    connection.begin(Mode::Upload).expect("begin");
+    let keyless = connection.insert_new(&table, &[&row(&[0, 1, 1])]).expect_err("no key");
+    assert!(matches!(keyless, Error::Setup { .. }), "{keyless}");
+}
+
+#[test]
 fn columns_that_the_database_makes_are_left_to_it() {
     let database = Database::with(
         "CREATE TABLE t (a int PRIMARY KEY, s int GENERATED ALWAYS AS IDENTITY, x int, double int GENERATED ALWAYS AS (x * 2) STORED)",

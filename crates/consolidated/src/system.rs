@@ -14,7 +14,7 @@ mod sql;
 pub use accounts::{Account, accounts, add_account, find_account, set_account_disabled};
 pub use conflicts::{ConflictQuery, ConflictRecord, conflicts};
 pub(crate) use greet::lock_remote;
-pub use greet::{Greeting, greet};
+pub use greet::{Greeting, greet, greet_before_upload};
 pub(crate) use identity::renew_incarnation;
 pub use identity::{Identity, identity, take_note};
 pub use remotes::{RemoteRecord, remotes};

@@ -67,6 +67,8 @@ pub struct UploadRequest<'a> {
     pub remote_id: [u8; 16],
     /// Who syncs.
     pub user: &'a str,
+    /// The last download that the remote has applied.
+    pub download_applied: [u8; 16],
     /// Number of the last upload whose receipt the remote has applied.
     pub acknowledged: u64,
     /// The upload's number and digest. The digest must have been held against the frames.

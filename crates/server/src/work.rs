@@ -110,8 +110,9 @@ impl Work {
     }
 
     fn greet(&self, connection: &mut Option<Pooled>, retries: &mut u32) -> Result<Welcome, Stop> {
+        let greet = if self.upload.is_some() { system::greet_before_upload } else { system::greet };
         let greeting = self.retrying(connection, retries, |connection| {
-            system::greet(connection, &self.plan, &self.user, &self.hello)
+            greet(connection, &self.plan, &self.user, &self.hello)
         })?;
         match greeting {
             Greeting::Welcome(welcome) => self.push(&welcome.to_frame()).map(|()| welcome),
@@ -133,6 +134,7 @@ impl Work {
             plan: &self.plan,
             remote_id: self.hello.remote_id,
             user: &self.user,
+            download_applied: self.hello.download_applied,
             acknowledged: self.hello.upload_sequence,
             end,
             limits: UploadLimits { batch_rows: config.batch_rows, frame_bytes_max: config.frame_bytes_max },

@@ -29,20 +29,56 @@ struct Known {
 /// Greets a remote: registers an unknown remote ID under its secret's hash, refuses one whose secret is another, and says whether
 /// the remote's watermarks belong to this incarnation.
 ///
-/// [`Error::RemoteBusy`]: a sync of this remote is applying its upload.
+/// What it says of itself is noted. [`Error::RemoteBusy`]: a sync of this remote is applying its upload.
 pub fn greet(connection: &mut dyn Connection, plan: &Plan, user: &str, hello: &Hello) -> Result<Greeting, Error> {
+    greet_and(connection, plan, user, hello, Note::Now)
+}
+
+/// [`greet`] for a remote whose upload is applied next: [`crate::upload::apply`] notes what it says of itself, and finds out whether
+/// another sync is at it, so that a known remote costs no transaction that waits for the disk.
+pub fn greet_before_upload(
+    connection: &mut dyn Connection,
+    plan: &Plan,
+    user: &str,
+    hello: &Hello,
+) -> Result<Greeting, Error> {
+    greet_and(connection, plan, user, hello, Note::WithUpload)
+}
+
+/// When what a known remote says of itself is written down.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Note {
+    Now,
+    WithUpload,
+}
+
+fn greet_and(
+    connection: &mut dyn Connection,
+    plan: &Plan,
+    user: &str,
+    hello: &Hello,
+    note: Note,
+) -> Result<Greeting, Error> {
     connection.begin(Mode::Upload)?;
-    let greeted = greet_inside(connection, plan, user, hello);
+    let greeted = greet_inside(connection, plan, user, hello, note);
     crate::finish(connection, greeted)
 }
 
-fn greet_inside(connection: &mut dyn Connection, plan: &Plan, user: &str, hello: &Hello) -> Result<Greeting, Error> {
+fn greet_inside(
+    connection: &mut dyn Connection,
+    plan: &Plan,
+    user: &str,
+    hello: &Hello,
+    note: Note,
+) -> Result<Greeting, Error> {
     let identity = identity(connection)?;
     let secret_hash = Sha256::digest(hello.secret).to_vec();
-    let upload_sequence = match lock(connection, &hello.remote_id)? {
+    let upload_sequence = match known(connection, &hello.remote_id, note)? {
         Some(known) if known.secret_hash != secret_hash => return Ok(Greeting::WrongSecret),
         Some(known) => {
-            note_sync(connection, plan, user, hello)?;
+            if note == Note::Now {
+                note_sync(connection, plan, user, hello)?;
+            }
             if known.user != user
                 || known.model != plan.model.name
                 || known.model_version != i64::from(plan.model.version)
@@ -74,8 +110,13 @@ fn knows(connection: &mut dyn Connection, identity: &Identity, hello: &Hello) ->
     Ok(integer(rows.first().and_then(|row| row.first()), "count")? > 0)
 }
 
-fn lock(connection: &mut dyn Connection, remote_id: &[u8; 16]) -> Result<Option<Known>, Error> {
-    let rows = lock_remote(connection, "secret_hash, user_name, model, model_version, upload_sequence", remote_id)?;
+/// Locked where it is noted now.
+fn known(connection: &mut dyn Connection, remote_id: &[u8; 16], note: Note) -> Result<Option<Known>, Error> {
+    let columns = "secret_hash, user_name, model, model_version, upload_sequence";
+    let rows = match note {
+        Note::Now => lock_remote(connection, columns, remote_id)?,
+        Note::WithUpload => read_remote(connection, columns, remote_id, "")?,
+    };
     let Some(row) = rows.first() else { return Ok(None) };
     Ok(Some(Known {
         secret_hash: bytes(row.first(), "secret_hash")?,
@@ -92,12 +133,21 @@ pub(crate) fn lock_remote(
     columns: &str,
     remote_id: &[u8; 16],
 ) -> Result<Vec<Row>, Error> {
-    let dialect = connection.dialect();
-    let lock = match dialect {
+    let lock = match connection.dialect() {
         Dialect::Sqlite => "",
         Dialect::Postgres => " FOR UPDATE NOWAIT",
     };
-    let sql = dialect_sql(dialect, &format!("SELECT {columns} FROM {{hw}}remote WHERE remote_id = ?1{lock}"));
+    read_remote(connection, columns, remote_id, lock)
+}
+
+fn read_remote(
+    connection: &mut dyn Connection,
+    columns: &str,
+    remote_id: &[u8; 16],
+    lock: &str,
+) -> Result<Vec<Row>, Error> {
+    let sql =
+        dialect_sql(connection.dialect(), &format!("SELECT {columns} FROM {{hw}}remote WHERE remote_id = ?1{lock}"));
     connection.query(&sql, &[Value::Bytes(remote_id.to_vec())])
 }
 

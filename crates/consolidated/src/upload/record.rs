@@ -42,20 +42,24 @@ pub(super) fn lock(connection: &mut dyn Connection, remote_id: &[u8; 16]) -> Res
     Ok(Some(Stored { sequence, digest, receipt: bytes(row.get(2), "receipt")?, own: bytes(row.get(3), "own_mark")? }))
 }
 
-/// Writes the upload's number, digest and receipt beside its changes.
+/// Writes the upload's number, digest and receipt beside its changes, and what the remote says of itself.
 pub(super) fn keep(
     connection: &mut dyn Connection,
     request: &UploadRequest<'_>,
     uploaded: &Uploaded,
 ) -> Result<(), Error> {
-    let sql = "UPDATE {hw}remote SET upload_sequence = ?2, upload_digest = ?3, receipt = ?4, own_mark = ?5, last_sync_at = {now} \
-               WHERE remote_id = ?1";
+    let sql = "UPDATE {hw}remote SET upload_sequence = ?2, upload_digest = ?3, receipt = ?4, own_mark = ?5, user_name = ?6, model = ?7, \
+               model_version = ?8, download_applied = ?9, last_sync_at = {now} WHERE remote_id = ?1";
     let values = [
         Value::Bytes(request.remote_id.to_vec()),
         Value::Int(request.end.sequence as i64),
         Value::Bytes(request.end.digest.to_vec()),
         Value::Bytes(uploaded.receipt.to_payload()),
         Value::Bytes(uploaded.own.clone()),
+        Value::text(request.user),
+        Value::text(&request.plan.model.name),
+        Value::Int(i64::from(request.plan.model.version)),
+        Value::Bytes(request.download_applied.to_vec()),
     ];
     connection.execute(&dialect_sql(connection.dialect(), sql), &values)?;
     Ok(())

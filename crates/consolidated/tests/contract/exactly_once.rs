@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use headwater_consolidated::system::greet;
 use headwater_consolidated::upload::{Uploaded, Verdict};
 use headwater_consolidated::{Connection, Dialect, Error, Mode, Plan};
 use headwater_protocol::message::Change;
@@ -80,8 +81,9 @@ pub(crate) fn a_second_sync_of_a_remote_is_told_to_come_back(database: &Database
     first.query("SELECT 1::int8 FROM headwater.remote FOR UPDATE", &[]).expect("locked");
     let second = remote.upload_only(&mut *database.connect(), &plan);
     assert!(matches!(second, Err(Error::RemoteBusy)), "{second:?}");
-    let greeted = remote.greet(&mut *database.connect(), &plan);
+    let greeted = greet(&mut *database.connect(), &plan, "anna", &remote.hello(&plan));
     assert!(matches!(greeted, Err(Error::RemoteBusy)), "{greeted:?}");
+    remote.greet(&mut *database.connect(), &plan).expect("the upload after it finds out");
     first.rollback().expect("rolled back");
     assert_eq!(upload(&remote, database, &plan).verdict, Verdict::Applied);
 }
@@ -133,6 +135,7 @@ pub(crate) fn a_malformed_upload_changes_nothing(database: &Database) {
             plan: &plan,
             remote_id: remote.id,
             user: "anna",
+            download_applied: [0; 16],
             acknowledged: 0,
             end: headwater_protocol::message::UploadEnd { changes, ..end },
             limits: headwater_consolidated::upload::UploadLimits::default(),

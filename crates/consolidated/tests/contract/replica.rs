@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use headwater_consolidated::download::{self, DownloadRequest, DownloadSummary};
 use headwater_consolidated::rows::Echo;
-use headwater_consolidated::system::{Greeting, greet};
+use headwater_consolidated::system::{Greeting, greet, greet_before_upload};
 use headwater_consolidated::upload::{self, UploadLimits, UploadRequest, Uploaded, Verdict};
 use headwater_consolidated::{Connection, Error, Plan, TablePlan};
 use headwater_protocol::message::{
@@ -179,6 +179,7 @@ impl Replica {
     }
 
     pub(crate) fn greet(&self, connection: &mut dyn Connection, plan: &Plan) -> Result<Welcome, Error> {
+        let greet = if self.pending.is_empty() { greet } else { greet_before_upload };
         match greet(connection, plan, &self.user, &self.hello(plan))? {
             Greeting::Welcome(welcome) => Ok(welcome),
             Greeting::WrongSecret => panic!("the secret is right"),
@@ -199,7 +200,7 @@ impl Replica {
         let (mut frames, end) = self.cut(plan);
         let limits = UploadLimits { batch_rows: self.batch_rows, ..UploadLimits::default() };
         let (remote_id, user, acknowledged) = (self.id, self.user.as_str(), self.acknowledged);
-        let request = UploadRequest { plan, remote_id, user, acknowledged, end, limits };
+        let request = UploadRequest { plan, remote_id, user, download_applied: [0; 16], acknowledged, end, limits };
         upload::apply(connection, &request, &mut frames)
     }
 

@@ -2,7 +2,7 @@
 
 use headwater_consolidated::check::{Severity, check};
 use headwater_consolidated::init::first_model;
-use headwater_consolidated::system::{self, Greeting, greet};
+use headwater_consolidated::system::{self, Greeting, greet, greet_before_upload};
 use headwater_consolidated::{Dialect, Plan};
 
 use super::database::{Database, MODEL, plan};
@@ -14,7 +14,9 @@ pub(crate) fn a_remote_is_bound_to_its_secret(database: &Database) {
     let mut thief = remote.hello(&plan);
     thief.secret = [0; 32];
     let mut connection = database.connect();
-    assert_eq!(greet(&mut *connection, &plan, "anna", &thief).expect("greeted"), Greeting::WrongSecret);
+    for greet in [greet, greet_before_upload] {
+        assert_eq!(greet(&mut *connection, &plan, "anna", &thief).expect("greeted"), Greeting::WrongSecret);
+    }
     let hello = remote.hello(&plan);
     let Greeting::Welcome(welcome) = greet(&mut *connection, &plan, "ben", &hello).expect("greeted") else {
         panic!("the secret is right, whoever the user is")

@@ -16,7 +16,7 @@ use headwater_tests::{Central, World, read_model};
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
 
-use crate::{bare, purchase};
+use crate::{bare, memory, purchase};
 
 /// Rows of one upload.
 const UPLOAD_ROWS: u64 = 1_000;
@@ -63,6 +63,7 @@ impl Bench {
 
     /// Fills the tracked table with the rows that are downloaded, in transactions of ten thousand.
     pub(crate) fn fill(&self, rows: u64) -> Result<()> {
+        eprintln!("filling the table with {rows} rows");
         self.insert(DOWNLOADED, rows)?;
         self.runtime.block_on(self.client.batch_execute("VACUUM ANALYZE purchase"))?;
         Ok(())
@@ -115,6 +116,16 @@ impl Bench {
         println!("rate sync.wire_bytes_compressed {:.1}", summary.wire_bytes as f64 / summary.rows as f64);
         figure("sync.wire_bytes", bytes as f64 / summary.rows as f64);
         Ok(())
+    }
+
+    /// The peak of the server's process (this one) and of a remote's during a first download.
+    pub(crate) fn memory(&self) -> Result<()> {
+        drop(self.world.remote("apart", "down")?);
+        memory::reset_peak()?;
+        let remote = memory::sync_apart(&self.world.path("apart"), &self.world.token("down")?)?;
+        println!("rate sync.download_server_peak_bytes {}", memory::peak_bytes()?);
+        println!("rate sync.download_remote_peak_bytes {remote}");
+        remove(&self.world.path("apart"))
     }
 
     /// A first download into a remote against the bare loop; the remote's file against plain ones of the same rows.
@@ -242,6 +253,7 @@ impl Bench {
                 report.changes_up == updates && report.conflicts + report.refused == 0,
                 "an update went wrong: {report:?}"
             );
+            eprintln!("conflict {repetition}: with detection {with_time:?}, without {without_time:?}");
             // The first turn warms caches and prepares statements.
             if repetition > 0 {
                 with_times.push(with_time);

@@ -1,15 +1,17 @@
 //! The first figures of sync, each against the bare limit in the same run: `make bench`.
 //!
 //! Everything runs on a throw-away PostgreSQL (fsync on) on this machine, over the table Purchase of MLBench. What is compared takes
-//! turns, at least five times each, and the ratio is that of the medians: machines are shared and noisy. A result is a line
-//! `figure NAME VALUE`; the bare rates stand beside it as `rate NAME VALUE`.
+//! turns, at least five times each; a figure is the median of the turns' ratios, because machines are shared and noisy. A result is a
+//! line `figure NAME VALUE`; the bare rates (medians too) stand beside it as `rate NAME VALUE`. What goes on is told on stderr.
+#![allow(clippy::print_stdout)]
 
 mod bare;
 mod figures;
+mod memory;
 mod purchase;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 /// Measure the figures of sync on this machine.
 #[derive(Parser, Debug)]
@@ -27,19 +29,35 @@ struct Arguments {
     /// How often each side of a comparison takes its turn.
     #[arg(long, default_value_t = 5)]
     repetitions: usize,
-    /// Only these figures: space, download, upload, conflict.
-    #[arg(long)]
+    /// Only these figures: space, memory, download, upload, conflict.
+    #[arg(long, value_parser = ["space", "memory", "download", "upload", "conflict"])]
     only: Vec<String>,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Part {
+    /// Be the remote whose memory is measured.
+    #[command(hide = true)]
+    Remote(memory::RemoteArguments),
 }
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    if let Some(Part::Remote(remote)) = &arguments.part {
+        println!("{}", memory::be_remote(remote)?);
+        return Ok(());
+    }
     let wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
     let bench = figures::Bench::start(arguments.repetitions)?;
-    if wanted("space") || wanted("download") {
+    if ["space", "memory", "download"].into_iter().any(wanted) {
         bench.fill(arguments.rows)?;
         bench.tracking_space()?;
         bench.wire_bytes()?;
+    }
+    if wanted("memory") {
+        bench.memory()?;
     }
     if wanted("download") {
         bench.download()?;

@@ -12,7 +12,7 @@ BUDGET_DOC ?= 600
 # At a terminal in the foreground, so that Ctrl-C reaches the tests; else with all they have started.
 WITHIN = timeout -k 10 $(shell [ -t 0 ] && echo --foreground)
 
-.PHONY: help setup build demo test check bench
+.PHONY: help setup build demo test check bench torture
 .DEFAULT_GOAL := help
 
 help: ## List these targets
@@ -49,3 +49,12 @@ check: ## Check format, lints, documentation, licences and house rules
 
 bench: ## Measure the figures of this machine
 	$(CARGO) run --release --locked -p headwater-bench
+
+# Kills by the thousand, a watermark test of two minutes, a hundred crowds: for hours, outside of CI.
+torture: setup ## Run the tests of faults for long (ROUNDS=5000 kills, CROWDS=100)
+	$(CARGO) build --release --locked -p headwater
+	HEADWATER_KILL_ROUNDS=$(or $(ROUNDS),5000) $(CARGO) test --release --locked -p headwater-tests --test kill
+	HEADWATER_WATERMARK_SECONDS=120 $(CARGO) test --release --locked -p headwater-tests --test watermark
+	for crowd in $$(seq $(or $(CROWDS),100)); do \
+	    HEADWATER_CROWD_SEED=$$crowd $(CARGO) test --release --locked --quiet -p headwater-tests --test crowd || exit 1; \
+	done

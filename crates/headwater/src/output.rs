@@ -6,11 +6,14 @@ use std::io::{IsTerminal, Write as _};
 use std::time::Duration;
 
 use anyhow::Result;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde::Serialize;
 
 use crate::exit::Exit;
+
+/// A line under the head, and none elsewhere: as many rows on a screen as there can be.
+const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction(' '));
 
 /// What a progress bar counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +78,11 @@ impl Output {
         let is_numeric = |place: usize| rows.iter().all(|row| row.get(place).is_some_and(is_number));
         let right: Vec<bool> = (0..head.len()).map(is_numeric).collect();
         let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(head.to_vec()).add_rows(rows);
+        table.load_style(STYLE).set_header(head.to_vec()).add_rows(rows);
         for (column, _) in table.column_iter_mut().zip(right).filter(|(_, is_right)| *is_right) {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        self.line(table)
+        table.lines().try_for_each(|line| self.line(line.trim_end()))
     }
 
     /// A progress bar on a terminal, otherwise something that shows nothing.
@@ -142,6 +145,11 @@ pub fn is_colourful(stream: &impl IsTerminal) -> bool {
 /// Text from a database as a terminal may get it: without control characters, which could move its cursor or worse.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+/// A number of things: `1 table`, `2 tables`.
+pub fn counted(number: usize, thing: &str) -> String {
+    format!("{} {thing}{}", thousands(number as u64), if number == 1 { "" } else { "s" })
 }
 
 /// A number with its thousands apart.

@@ -9,7 +9,7 @@ use crate::Done;
 use crate::cli::Global;
 use crate::config::Config;
 use crate::exit::Exit;
-use crate::output::Output;
+use crate::output::{Output, counted};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,8 +38,8 @@ pub fn run(_: &CheckArgs, global: &Global, output: &Output) -> Done {
         }
         let warnings = findings.len() - errors;
         output.line(match (errors, warnings) {
-            (0, 0) => format!("{} tables are as the model says, and tracked", plan.tables.len()),
-            _ => format!("{errors} errors, {warnings} warnings"),
+            (0, 0) => format!("as the model says, and tracked: {}", counted(plan.tables.len(), "table")),
+            _ => format!("{}, {}", counted(errors, "error"), counted(warnings, "warning")),
         })
     })?;
     Ok(if errors == 0 { Exit::Done } else { Exit::Found })

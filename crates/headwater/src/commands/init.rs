@@ -15,7 +15,7 @@ use crate::Done;
 use crate::cli::Global;
 use crate::database::Address;
 use crate::exit::{Exit, usage};
-use crate::output::Output;
+use crate::output::{Output, counted};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -89,10 +89,10 @@ pub fn run(args: &InitArgs, global: &Global, output: &Output) -> Done {
 
 fn tell(first: &FirstModel, config: &Path, model: &Path, output: &Output) -> Result<()> {
     output.line(format!(
-        "{} and {} with {} tables are written",
+        "{} and {} with {} are written",
         config.display(),
         model.display(),
-        first.model.tables.len()
+        counted(first.model.tables.len(), "table")
     ))?;
     for (table, why) in &first.left_out {
         output.line(format!("  left out of {table}: {why}"))?;

@@ -7,7 +7,7 @@ use crate::Done;
 use crate::cli::Global;
 use crate::config::Config;
 use crate::exit::Exit;
-use crate::output::Output;
+use crate::output::{Output, counted};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,7 +34,7 @@ pub fn track(args: &TrackArgs, global: &Global, output: &Output) -> Done {
     } else {
         tracking::track(&mut *connection, &plan)?
     };
-    let done = format!("{} tables are tracked", plan.tables.len());
+    let done = format!("tracked: {}", counted(plan.tables.len(), "table"));
     tell(args, output, &statements, "every table is tracked already", &done)
 }
 
@@ -48,7 +48,8 @@ pub fn untrack(args: &TrackArgs, global: &Global, output: &Output) -> Done {
     } else {
         tracking::untrack(&mut *connection, &plan)?
     };
-    let done = format!("{} tables are no longer tracked; remotes start afresh when they are again", plan.tables.len());
+    let done =
+        format!("no longer tracked: {}; remotes start afresh when they are again", counted(plan.tables.len(), "table"));
     tell(args, output, &statements, "no table was tracked", &done)
 }
 
@@ -59,7 +60,7 @@ fn tell(args: &TrackArgs, output: &Output, statements: &[String], nothing: &str,
             return output.line(format!("{}{nothing}", if args.dry_run { "-- " } else { "" }));
         }
         if !args.dry_run {
-            return output.line(format!("{done} ({} statements)", statements.len()));
+            return output.line(format!("{done} ({})", counted(statements.len(), "statement")));
         }
         for statement in statements {
             let statement = statement.trim_end();

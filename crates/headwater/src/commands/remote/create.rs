@@ -11,7 +11,7 @@ use super::Login;
 use crate::Done;
 use crate::config::read_model;
 use crate::exit::Exit;
-use crate::output::Output;
+use crate::output::{Output, counted};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,7 +54,8 @@ pub(super) fn run(args: &CreateArgs, output: &Output) -> Done {
     let answer = json!({ "file": args.file, "model": model.name, "version": model.version, "tables": tables });
     output.answer(&answer, |output| {
         let (file, name, version) = (args.file.display(), &model.name, model.version);
-        output.line(format!("{file} is a remote of {name} version {version}, with {} tables", tables.len()))?;
+        output
+            .line(format!("{file} is a remote of {name} version {version}, with {}", counted(tables.len(), "table")))?;
         output.line(format!("Next: headwater remote sync {file}"))
     })?;
     Ok(Exit::Done)

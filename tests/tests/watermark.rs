@@ -1,11 +1,12 @@
 //! The watermark test: nothing that commits late is missed, and nothing is sent again and again.
 //!
 //! Writers hold transactions open for 0 to 5 seconds and commit in random order (some roll back), one transaction is open for the
-//! whole test, one in another database of the cluster, and one is prepared; remotes sync all the while. In the end every remote
-//! equals the database, and the rows that were sent are at most twice the rows that were changed.
+//! whole test, one in another database of the cluster, and one is prepared; remotes sync all the while, both ways. In the end every
+//! remote equals the database, and the rows that were sent are at most twice the rows that were changed.
 //!
-//! The same test fails with the watermark that most people would write, "version greater than the last one seen": that is the proof
-//! that it can. `HEADWATER_WATERMARK_SECONDS` makes it longer.
+//! The same test fails with the two watermarks that most people would write: "version greater than the last one seen" misses rows,
+//! and "everything since the oldest open transaction" sends them again and again. That is the proof that it can.
+//! `HEADWATER_WATERMARK_SECONDS` makes it longer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +20,7 @@ use headwater_protocol::wire::Write as _;
 use headwater_protocol::{Row, Value};
 use headwater_remote::Remote;
 use headwater_testkit::{Postgres, Random};
-use headwater_tests::{Central, World, read_model};
+use headwater_tests::{Central, Kind, World, read_model};
 use tokio_postgres::{Client, NoTls};
 
 const MODEL: &str = r#"
@@ -74,39 +75,19 @@ impl Late {
     /// Writers and remotes side by side; gives the rows that each remote was sent, its first sync aside.
     fn run(&mut self, backend: Arc<dyn Backend>, pace: &Pace) -> Result<Vec<u64>> {
         self.world.start_server_over(backend)?;
-        let mut remotes: Vec<Remote> =
-            REMOTES.iter().map(|(name, user)| self.world.remote(name, user)).collect::<Result<_>>()?;
-        for (remote, (_, user)) in remotes.iter_mut().zip(REMOTES) {
-            self.world.sync_as(remote, user)?;
-        }
         let end = Instant::now() + pace.total;
-        let this = &*self;
-        let sent: Vec<Result<u64>> = std::thread::scope(|scope| {
-            let writers = scope.spawn(|| this.write_all(pace, end));
-            let syncing: Vec<_> = remotes
-                .iter_mut()
-                .zip(REMOTES)
-                .map(|(remote, (_, user))| scope.spawn(move || this.sync_on(remote, user, end)))
-                .collect();
-            let sent = syncing.into_iter().map(|thread| thread.join().expect("a remote's thread panicked")).collect();
-            writers.join().expect("the writers' thread panicked").map(|()| sent)
-        })?;
-        let sent = sent.into_iter().collect::<Result<Vec<u64>>>()?;
-        let last = remotes.iter_mut().zip(REMOTES).map(|(remote, (_, user))| this.sync_on(remote, user, end));
-        let last = last.collect::<Result<Vec<u64>>>()?;
-        Ok(sent.iter().zip(last).map(|(sent, last)| sent + last).collect())
+        let edit = |name: &str, number, sync| self.edit(name, number, sync);
+        sync_beside(&self.world, end, &edit, || self.write_all(pace, end))
     }
 
-    /// Syncs at least once, and again until the end.
-    fn sync_on(&self, remote: &mut Remote, user: &str, end: Instant) -> Result<u64> {
-        let mut rows = 0;
-        loop {
-            let report = self.world.sync_as(remote, user)?;
-            rows += report.rows_down + report.deletions_down;
-            if Instant::now() >= end {
-                return Ok(rows);
-            }
+    /// Every fifth sync uploads a row.
+    fn edit(&self, name: &str, number: u64, sync: u64) -> Result<()> {
+        if sync % 5 == 4 {
+            let id = 1_000_000 * (number + 1) + sync;
+            self.world.edit(name, &format!("INSERT INTO event VALUES ({id}, 1, 'uploaded by {name}')"))?;
+            self.changed.fetch_add(1, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     fn write_all(&self, pace: &Pace, end: Instant) -> Result<()> {
@@ -161,6 +142,60 @@ impl Late {
     }
 }
 
+/// Remotes that sync until the end, each with an edit before each sync, and once more when the writers have ended too; gives the rows
+/// that each was sent, its first sync aside.
+fn sync_beside(
+    world: &World,
+    end: Instant,
+    edit: &(impl Fn(&str, u64, u64) -> Result<()> + Sync),
+    write: impl FnOnce() -> Result<()> + Send,
+) -> Result<Vec<u64>> {
+    let sync = |remote: &mut Remote, user: &str| -> Result<u64> {
+        let report = world.sync_as(remote, user)?;
+        Ok(report.rows_down + report.deletions_down)
+    };
+    let mut remotes: Vec<Remote> =
+        REMOTES.iter().map(|(name, user)| world.remote(name, user)).collect::<Result<_>>()?;
+    for (remote, (_, user)) in remotes.iter_mut().zip(REMOTES) {
+        sync(remote, user)?;
+    }
+    let mut sent = std::thread::scope(|scope| -> Result<Vec<u64>> {
+        let writing = scope.spawn(write);
+        let syncing: Vec<_> = (0..)
+            .zip(remotes.iter_mut().zip(REMOTES))
+            .map(|(number, (remote, (name, user)))| {
+                scope.spawn(move || -> Result<u64> {
+                    let (mut rows, mut syncs) = (0, 0);
+                    while Instant::now() < end {
+                        edit(name, number, syncs)?;
+                        rows += sync(remote, user)?;
+                        syncs += 1;
+                    }
+                    Ok(rows)
+                })
+            })
+            .collect();
+        let sent = syncing.into_iter().map(|thread| thread.join().expect("a remote's thread panicked")).collect();
+        writing.join().expect("the writers' thread panicked")?;
+        sent
+    })?;
+    for ((remote, (_, user)), sent) in remotes.iter_mut().zip(REMOTES).zip(&mut sent) {
+        *sent += sync(remote, user)?;
+    }
+    Ok(sent)
+}
+
+/// Whether every remote equals its part of the database, and none was sent more than twice what was changed.
+fn hold_to_account(world: &World, sent: &[u64], changed: u64, seed: u64) -> Result<()> {
+    for ((name, _), sent) in REMOTES.iter().zip(sent) {
+        let diff = world.diff(name)?;
+        ensure!(diff.is_equal(false), "seed {seed}: {name} differs: {diff:#?}");
+        ensure!(*sent <= 2 * changed, "seed {seed}: {sent} rows were sent to {name}, {changed} changed");
+    }
+    ensure!(changed > 20, "only {changed} rows were changed");
+    Ok(())
+}
+
 /// A change of rows that are this writer's alone, so that no writer waits for another.
 fn statement(writer: u64, transaction: u64, random: &mut Random) -> String {
     let mine = |number: u64| number * WRITERS + writer;
@@ -199,36 +234,102 @@ fn what_commits_late_is_not_missed_and_nothing_is_sent_again_and_again() -> Resu
     let pace = Pace { total: Duration::from_secs(seconds), hold_max: Duration::from_secs(5) };
     let backend = late.world.central.backend()?;
     let sent = late.run(backend, &pace)?;
-    let changed = late.changed.load(Ordering::Relaxed);
-    for (name, _) in REMOTES {
-        let diff = late.world.diff(name)?;
-        ensure!(diff.is_equal(false), "seed {}: {name} differs: {diff:#?}", late.seed);
-    }
-    ensure!(changed > 50, "only {changed} rows were changed");
-    for (rows, (name, _)) in sent.iter().zip(REMOTES) {
-        ensure!(*rows <= 2 * changed, "seed {}: {rows} rows were sent to {name}, {changed} changed", late.seed);
-    }
-    Ok(())
+    hold_to_account(&late.world, &sent, late.changed.load(Ordering::Relaxed), late.seed)
 }
+
+const SHORT: Pace = Pace { total: Duration::from_secs(3), hold_max: Duration::from_secs(1) };
 
 #[test]
 fn the_watermark_that_most_would_write_misses_rows() -> Result<()> {
     let mut late = Late::new(seed()?)?;
-    let pace = Pace { total: Duration::from_secs(3), hold_max: Duration::from_secs(1) };
-    let backend = Arc::new(Naive(late.world.central.backend()?));
-    late.run(backend, &pace).context("a run with the naive watermark")?;
+    let backend = Arc::new(Naive(late.world.central.backend()?, Watermark::Greatest));
+    late.run(backend, &SHORT).context("a run with the greatest version as the watermark")?;
     ensure!(!late.are_equal()?, "seed {}: this test can't tell a watermark that misses rows", late.seed);
     Ok(())
 }
 
-/// A database whose watermark is the greatest version that a download saw.
-struct Naive(Arc<dyn Backend>);
+#[test]
+fn the_watermark_that_waits_for_all_sends_again_and_again() -> Result<()> {
+    let mut late = Late::new(seed()?)?;
+    let backend = Arc::new(Naive(late.world.central.backend()?, Watermark::Oldest));
+    let sent = late.run(backend, &SHORT).context("a run with the oldest open transaction as the watermark")?;
+    let changed = late.changed.load(Ordering::Relaxed);
+    ensure!(late.are_equal()?, "seed {}: it should waste, not miss", late.seed);
+    ensure!(
+        sent.iter().all(|rows| *rows > 2 * changed),
+        "seed {}: {sent:?} rows were sent, {changed} changed: this test can't tell waste",
+        late.seed
+    );
+    Ok(())
+}
 
-struct NaiveConnection(Box<dyn Connection>);
+/// SQLite has one writer at a time; what is open or rolled back beside a download must do no harm all the same.
+#[test]
+fn nothing_is_missed_beside_the_writers_of_a_file() -> Result<()> {
+    let seed = seed()?;
+    let schema = SCHEMA.split("INSERT").next().context("no tables")?;
+    let mut world = World::unserved(Kind::Sqlite, schema, MODEL, &["ann", "bob"])?;
+    world.central.execute("INSERT INTO member VALUES ('ann', 0), ('ann', 1), ('ann', 2), ('bob', 1)")?;
+    world.start_server()?;
+    let (changed, end) = (AtomicU64::new(0), Instant::now() + Duration::from_secs(4));
+    let sent = sync_beside(&world, end, &|_, _, _| Ok(()), || {
+        std::thread::scope(|scope| {
+            let write = |writer| write_file(&world, writer, seed, end);
+            let writers: Vec<_> = (0..4).map(|writer| scope.spawn(move || write(writer))).collect();
+            writers.into_iter().try_for_each(|thread| {
+                changed.fetch_add(thread.join().expect("a writer panicked")?, Ordering::Relaxed);
+                Ok(())
+            })
+        })
+    })?;
+    hold_to_account(&world, &sent, changed.load(Ordering::Relaxed), seed)
+}
+
+/// One writer of the file: transactions held for up to 50 ms, some rolled back.
+fn write_file(world: &World, writer: u64, seed: u64, end: Instant) -> Result<u64> {
+    let Central::Sqlite(path) = &world.central else { anyhow::bail!("no file") };
+    let connection = rusqlite::Connection::open(path)?;
+    connection.busy_timeout(Duration::from_secs(30))?;
+    let (mut random, mut changed) = (Random::seeded(seed ^ writer), 0);
+    for transaction in 0.. {
+        if Instant::now() >= end {
+            break;
+        }
+        connection.execute_batch("BEGIN IMMEDIATE")?;
+        let mut here = 0;
+        for _ in 0..=random.below(4) {
+            here += connection.execute(&statement(writer, transaction, &mut random), [])? as u64;
+        }
+        std::thread::sleep(Duration::from_millis(random.below(50)));
+        if random.chance(10) {
+            connection.execute_batch("ROLLBACK")?;
+        } else {
+            connection.execute_batch("COMMIT")?;
+            changed += here;
+        }
+        // Outside a transaction too, so that the others have their turn.
+        std::thread::sleep(Duration::from_millis(random.below(100)));
+    }
+    Ok(changed)
+}
+
+/// A watermark that is none.
+#[derive(Clone, Copy)]
+enum Watermark {
+    /// The greatest version that the download saw.
+    Greatest,
+    /// The oldest transaction that was open.
+    Oldest,
+}
+
+/// A database that hands out such watermarks.
+struct Naive(Arc<dyn Backend>, Watermark);
+
+struct NaiveConnection(Box<dyn Connection>, Watermark);
 
 impl Backend for Naive {
     fn connect(&self) -> Result<Box<dyn Connection>, Error> {
-        Ok(Box::new(NaiveConnection(self.0.connect()?)))
+        Ok(Box::new(NaiveConnection(self.0.connect()?, self.1)))
     }
     fn dialect(&self) -> Dialect {
         self.0.dialect()
@@ -239,16 +340,21 @@ impl Backend for Naive {
 }
 
 impl Connection for NaiveConnection {
-    /// In the form of a real one: everything up to the greatest version was seen, and nothing was open.
+    /// In the form of a real one: everything below a version was seen, and nothing was open.
     fn watermark(&mut self) -> Result<Vec<u8>, Error> {
-        let sql = "SELECT coalesce(max(version::text::bigint), 0) FROM (SELECT version FROM headwater.side_event \
-                   UNION ALL SELECT version FROM headwater.side_setting) AS s";
+        let sql = match self.1 {
+            Watermark::Greatest => {
+                "SELECT coalesce(max(version::text::bigint), 0) + 1 FROM (SELECT version FROM headwater.side_event \
+                 UNION ALL SELECT version FROM headwater.side_setting) AS s"
+            }
+            Watermark::Oldest => "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
+        };
         let rows = self.0.query(sql, &[])?;
-        let Some(Value::Int(greatest)) = rows.first().and_then(|row| row.first()) else {
-            return Err(Error::Database { context: "the greatest version".into(), detail: format!("{rows:?}") });
+        let Some(Value::Int(end)) = rows.first().and_then(|row| row.first()) else {
+            return Err(Error::Database { context: "a naive watermark".into(), detail: format!("{rows:?}") });
         };
         let mut bytes = vec![1];
-        bytes.put_varint(*greatest as u64 + 1);
+        bytes.put_varint(*end as u64);
         bytes.put_varint(0);
         Ok(bytes)
     }

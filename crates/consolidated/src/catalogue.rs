@@ -1,6 +1,7 @@
 //! What a database has, as its own catalogue tells: the same for every backend.
 
 use headwater_model::ColumnType;
+use headwater_protocol::{Row, Value};
 
 /// The tables of a database.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -71,4 +72,20 @@ pub enum Tracking {
     Complete,
     /// Something is missing, disabled or changed: what.
     Broken(String),
+}
+
+/// A text of a catalogue's own query; empty where there is none.
+pub(crate) fn text(row: &Row, place: usize) -> String {
+    match row.get(place) {
+        Some(Value::Text(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        _ => String::new(),
+    }
+}
+
+/// A number of a catalogue's own query; 0 where there is none.
+pub(crate) fn integer(row: &Row, place: usize) -> i64 {
+    match row.get(place) {
+        Some(Value::Int(number)) => *number,
+        _ => 0,
+    }
 }

@@ -12,7 +12,7 @@ use headwater_protocol::{Row, Type, Value};
 use sha2::{Digest, Sha256};
 
 use super::codec::Codec;
-use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueReference, CatalogueTable, Tracking};
+use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueReference, CatalogueTable, Tracking, integer, text};
 use crate::{Connection, Error};
 
 /// Ordinary and partitioned tables of the application; a partition is part of its table.
@@ -284,20 +284,6 @@ fn hash_of(objects: &[Row]) -> Vec<u8> {
         hash.update(part);
     }
     hash.finalize().to_vec()
-}
-
-fn text(row: &Row, place: usize) -> String {
-    match row.get(place) {
-        Some(Value::Text(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
-        _ => String::new(),
-    }
-}
-
-fn integer(row: &Row, place: usize) -> i64 {
-    match row.get(place) {
-        Some(Value::Int(number)) => *number,
-        _ => 0,
-    }
 }
 
 fn is_true(row: &Row, place: usize) -> bool {

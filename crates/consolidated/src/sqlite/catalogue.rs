@@ -5,7 +5,7 @@ use headwater_model::tracking::UniqueIndex;
 use headwater_protocol::{Row, Type, Value};
 use sha2::{Digest, Sha256};
 
-use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueReference, CatalogueTable, Tracking};
+use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueReference, CatalogueTable, Tracking, integer, text};
 use crate::{Connection, Error};
 
 /// Reads the catalogue.
@@ -223,20 +223,6 @@ fn hash_of(objects: &[Row]) -> Vec<u8> {
         }
     }
     hash.finalize().to_vec()
-}
-
-fn text(row: &Row, place: usize) -> String {
-    match row.get(place) {
-        Some(Value::Text(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
-        _ => String::new(),
-    }
-}
-
-fn integer(row: &Row, place: usize) -> i64 {
-    match row.get(place) {
-        Some(Value::Int(number)) => *number,
-        _ => 0,
-    }
 }
 
 #[cfg(test)]

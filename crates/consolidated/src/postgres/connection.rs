@@ -7,11 +7,11 @@ use std::collections::HashMap;
 
 use headwater_model::sql::with_parameters;
 use headwater_protocol::{Row, Value};
-use tokio_postgres::{SimpleQueryMessage, Statement};
+use tokio_postgres::{Client, SimpleQueryMessage, Statement};
 
 use super::bound::Bound;
 use super::codec::Scratch;
-use super::link::Link;
+use super::link::{Link, behind};
 use super::shape::{COLUMNS_SQL, Shape, Verb};
 use super::watermark::Watermark;
 use super::{catalogue, error, raw};
@@ -28,6 +28,8 @@ pub(super) struct PostgresConnection {
     tables: HashMap<(u64, u32), Table>,
     queries: HashMap<String, Statement>,
     state: State,
+    /// Control statements that go out with the next statement, each ended by a semicolon: a savepoint costs no round trip of its own.
+    pub(super) queued: String,
     pub(super) scratch: Scratch,
 }
 
@@ -54,7 +56,8 @@ struct State {
 impl PostgresConnection {
     pub(super) fn new(link: Link) -> PostgresConnection {
         let scratch = Scratch::default();
-        PostgresConnection { link, tables: HashMap::new(), queries: HashMap::new(), state: State::default(), scratch }
+        let (tables, queries, queued) = (HashMap::new(), HashMap::new(), String::new());
+        PostgresConnection { link, tables, queries, state: State::default(), queued, scratch }
     }
 
     /// What an error means, and what it leaves behind.
@@ -75,15 +78,24 @@ impl PostgresConnection {
 
     /// Has rows looked up by index for the rest of a download, or lets the planner choose again. It can't know how few rows are newer
     /// than a watermark before the side table's statistics have seen them, and reads whole tables until then.
-    pub(super) fn look_up_by_index(&mut self, by_index: bool) -> Result<(), Error> {
+    pub(super) fn look_up_by_index(&mut self, by_index: bool) {
         if self.state.by_index == by_index {
-            return Ok(());
+            return;
         }
         self.state.by_index = by_index;
         let value = if by_index { "off" } else { "on" };
-        self.control(&format!(
-            "SET LOCAL enable_seqscan = {value}; SET LOCAL enable_hashjoin = {value}; SET LOCAL enable_mergejoin = {value}"
-        ))
+        for plan in ["seqscan", "hashjoin", "mergejoin"] {
+            self.queued.extend(["SET LOCAL enable_", plan, " = ", value, ";"]);
+        }
+    }
+
+    /// Runs a request behind what is queued.
+    pub(super) fn run<T>(
+        &mut self,
+        work: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>,
+    ) -> Result<T, tokio_postgres::Error> {
+        let queued = std::mem::take(&mut self.queued);
+        self.link.run(async |client| behind(client, &queued, work(client)).await)
     }
 
     /// A table's shape and one of its statements.
@@ -130,7 +142,7 @@ impl PostgresConnection {
     }
 
     fn prepare(&mut self, sql: &str) -> Result<Statement, Error> {
-        let prepared = self.link.run(async |client| client.prepare(sql).await);
+        let prepared = self.run(async |client| client.prepare(sql).await);
         prepared.map_err(|failure| match self.failure("preparing a statement", &failure) {
             // The statement itself does not fit, so no row is to blame.
             Error::Refused { detail, .. } => Error::Database { context: format!("preparing {sql:?}"), detail },
@@ -174,7 +186,8 @@ impl PostgresConnection {
 
     /// Statements without parameters and results.
     fn control(&mut self, sql: &str) -> Result<(), Error> {
-        let done = self.link.run(async |client| client.batch_execute(sql).await);
+        let sql = std::mem::take(&mut self.queued) + sql;
+        let done = self.link.run(async |client| client.batch_execute(&sql).await);
         done.map_err(|failure| self.failure(&format!("running {sql:?}"), &failure))
     }
 
@@ -228,7 +241,7 @@ impl Connection for PostgresConnection {
             self.rollback()?;
             return Err(Error::Database { context: "committing".into(), detail });
         }
-        let done = self.link.run(async |client| client.batch_execute("COMMIT").await);
+        let done = self.run(async |client| client.batch_execute("COMMIT").await);
         let result = done.map_err(|failure| self.failure("committing", &failure));
         self.state = State::default();
         result
@@ -239,12 +252,14 @@ impl Connection for PostgresConnection {
             return Ok(());
         }
         self.state = State::default();
+        self.queued.clear();
         self.control("ROLLBACK")
     }
 
     fn savepoint(&mut self) -> Result<(), Error> {
-        let moved = if self.state.savepoint { "RELEASE SAVEPOINT headwater; " } else { "" };
-        self.control(&format!("{moved}SAVEPOINT headwater"))?;
+        let moved = if self.state.savepoint { "RELEASE SAVEPOINT headwater;" } else { "" };
+        self.queued.push_str(moved);
+        self.queued.push_str("SAVEPOINT headwater;");
         self.state.savepoint = true;
         Ok(())
     }
@@ -256,25 +271,25 @@ impl Connection for PostgresConnection {
     }
 
     fn release_savepoint(&mut self) -> Result<(), Error> {
-        self.control("RELEASE SAVEPOINT headwater")?;
+        self.queued.push_str("RELEASE SAVEPOINT headwater;");
         self.state.savepoint = false;
         Ok(())
     }
 
     fn query(&mut self, sql: &str, parameters: &[Value]) -> Result<Vec<Row>, Error> {
         let (statement, bound) = self.bind(sql, parameters)?;
-        let run = async |client: &tokio_postgres::Client| {
+        let run = async |client: &Client| {
             let rows = client.query_raw(&statement, &bound).await?;
             futures_util::TryStreamExt::try_collect::<Vec<_>>(rows).await
         };
-        let rows = self.link.run(run);
+        let rows = self.run(run);
         let rows = rows.map_err(|failure| self.query_failure(sql, &failure))?;
         rows.iter().map(raw::row).collect()
     }
 
     fn execute(&mut self, sql: &str, parameters: &[Value]) -> Result<u64, Error> {
         let (statement, bound) = self.bind(sql, parameters)?;
-        let done = self.link.run(async |client| client.execute_raw(&statement, &bound).await);
+        let done = self.run(async |client| client.execute_raw(&statement, &bound).await);
         done.map_err(|failure| self.query_failure(sql, &failure))
     }
 

@@ -77,6 +77,20 @@ impl Link {
     }
 }
 
+/// Runs statements without parameters and results (none, if it is empty) and a request behind them, without waiting in between.
+pub(super) async fn behind<T>(
+    client: &Client,
+    before: &str,
+    work: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, tokio_postgres::Error> {
+    if before.is_empty() {
+        return work.await;
+    }
+    // Requests go out in the order of their first poll, and `join` polls them in theirs.
+    let (done, result) = futures_util::future::join(client.batch_execute(before), work).await;
+    done.and(result)
+}
+
 impl Drop for Link {
     fn drop(&mut self) {
         self.driver = None; // its socket belongs to the runtime

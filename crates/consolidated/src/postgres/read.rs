@@ -10,6 +10,7 @@ use tokio_postgres::{Client, Statement};
 use super::bound::Bound;
 use super::codec::Scratch;
 use super::connection::PostgresConnection;
+use super::link::behind;
 use super::raw;
 use super::shape::{Shape, Verb};
 use super::watermark::Watermark;
@@ -33,7 +34,7 @@ impl PostgresConnection {
         if !shape.partition.is_empty() && partitions.is_empty() {
             return Ok(());
         }
-        self.look_up_by_index(false)?;
+        self.look_up_by_index(false);
         let streamed = partition_arrays(&shape, partitions).and_then(|bound| {
             self.stream("reading a table", &statement, &bound, |row, scratch| {
                 let mut writer = out.upsert();
@@ -57,7 +58,7 @@ impl PostgresConnection {
         if !shape.partition.is_empty() && changes.partitions.is_empty() {
             return Ok(());
         }
-        self.look_up_by_index(true)?;
+        self.look_up_by_index(true);
         let streamed = change_parameters(&shape, changes).and_then(|bound| {
             self.stream("reading changes", &statement, &bound, |row, scratch| {
                 let is_true = |field| raw::bytes(row, field).map(|bytes| bytes == Some(&[1]));
@@ -89,9 +90,10 @@ impl PostgresConnection {
         bound: &[Bound],
         mut each: impl FnMut(&tokio_postgres::Row, &mut Scratch) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let scratch = &mut self.scratch;
+        let (scratch, queued) = (&mut self.scratch, std::mem::take(&mut self.queued));
         let run = async |client: &Client| {
-            let mut rows = pin!(client.query_raw(statement, bound).await.map_err(Stop::Server)?);
+            let rows = behind(client, &queued, client.query_raw(statement, bound)).await;
+            let mut rows = pin!(rows.map_err(Stop::Server)?);
             while let Some(row) = rows.try_next().await.map_err(Stop::Server)? {
                 each(&row, scratch).map_err(Stop::Own)?;
             }

@@ -72,7 +72,7 @@ impl PostgresConnection {
     }
 
     fn count(&mut self, context: &str, statement: &Statement, bound: &[Bound]) -> Result<u64, Error> {
-        let done = self.link.run(async |client| client.execute_raw(statement, bound).await);
+        let done = self.run(async |client| client.execute_raw(statement, bound).await);
         done.map_err(|failure| self.failure(context, &failure))
     }
 
@@ -83,7 +83,7 @@ impl PostgresConnection {
         bound: &[Bound],
     ) -> Result<Vec<tokio_postgres::Row>, Error> {
         let run = async |client: &Client| client.query_raw(statement, bound).await?.try_collect::<Vec<_>>().await;
-        let rows = self.link.run(run);
+        let rows = self.run(run);
         rows.map_err(|failure| self.failure(context, &failure))
     }
 

@@ -6,14 +6,16 @@
 //! *Caveats.* An upload is cut at [`UPLOAD_BYTES_MAX`]; what is left goes under the next number, by another sync.
 
 use headwater_model::sql::quote;
-use headwater_protocol::message::{Change, Refusal, RefusalCode, UploadEnd};
+use headwater_protocol::message::{Change, ChangeOp, Refusal, RefusalCode, UploadEnd};
+use headwater_protocol::row::RowWriter;
+use headwater_protocol::stored::{Scratch, decode};
 use headwater_protocol::upload::Digest;
 use headwater_protocol::{Kind, Limits};
 use rusqlite::{Connection, params, params_from_iter};
 
 use crate::database::Database;
 use crate::error::{Error, While};
-use crate::local::{Local, to_wire};
+use crate::local::{Local, stored, to_wire};
 use crate::plan::{Plan, TablePlan};
 use crate::rows::{Pending, Rows};
 use crate::state::State;
@@ -181,20 +183,26 @@ impl UploadWriter<'_> {
         let mut select = rows.prepare(&table.sql.open)?;
         let mut open = select.query([]).while_doing("reading the log")?;
         let (mut nothing, mut nothing_count, mut too_large) = (Vec::new(), 0, Vec::new());
-        let mut payload = Vec::new();
+        let (mut payload, mut change) = (Vec::new(), Vec::new());
         let mut last = None;
         while let Some(row) = open.next().while_doing("reading the log")? {
-            let pending = Pending::read(table, row).while_doing("reading the log")?;
-            if pending.is_nothing() {
-                nothing_count += 1;
-                if nothing_count <= NOTHING_MAX {
-                    nothing.push(pending.key);
+            change.clear();
+            let key = if write_insert(table, row, &mut change).while_doing("reading the log")? {
+                Pending::read_key(table, row).while_doing("reading the log")?
+            } else {
+                let pending = Pending::read(table, row).while_doing("reading the log")?;
+                if pending.is_nothing() {
+                    nothing_count += 1;
+                    if nothing_count <= NOTHING_MAX {
+                        nothing.push(pending.key);
+                    }
+                    continue;
                 }
-                continue;
-            }
-            let change = encoded(table, &pending);
+                write_change(table, &pending, &mut change);
+                pending.key
+            };
             if change.len() > CHANGE_BYTES_MAX {
-                too_large.push((pending, change.len()));
+                too_large.push((Pending::read(table, row).while_doing("reading the log")?, change.len()));
                 continue;
             }
             if last.is_none() {
@@ -207,7 +215,7 @@ impl UploadWriter<'_> {
             }
             payload.extend_from_slice(&change);
             self.changes += 1;
-            last = Some(pending.key);
+            last = Some(key);
             if self.bytes + payload.len() as u64 >= UPLOAD_BYTES_MAX {
                 break;
             }
@@ -251,11 +259,25 @@ impl UploadWriter<'_> {
     }
 }
 
-fn encoded(table: &TablePlan, pending: &Pending) -> Vec<u8> {
+fn write_change(table: &TablePlan, pending: &Pending, out: &mut Vec<u8>) {
     let image = |row: &Option<Vec<Local>>| row.as_ref().map(|row| to_wire(row, &table.types));
-    let mut out = Vec::new();
-    Change { old: image(&pending.old), new: image(&pending.new) }.write(&mut out, &table.types);
-    out
+    Change { old: image(&pending.old), new: image(&pending.new) }.write(out, &table.types);
+}
+
+/// Writes a row of the log's query straight as it stands, if it is an insert: there is no old image to compare it with.
+fn write_insert(table: &TablePlan, row: &rusqlite::Row<'_>, out: &mut Vec<u8>) -> rusqlite::Result<bool> {
+    let count = table.types.len();
+    if row.get::<_, i64>(0)? == 1 || !row.get::<_, bool>(2 + count)? {
+        return Ok(false);
+    }
+    out.push(ChangeOp::Insert as u8);
+    let mut scratch = Scratch::default();
+    let mut writer = RowWriter::new(out, &table.types);
+    for (place, kind) in table.types.iter().enumerate() {
+        writer.push(decode(stored(row.get_ref(3 + count + place)?), *kind, &mut scratch));
+    }
+    writer.finish();
+    Ok(true)
 }
 
 /// Reads the frozen upload's frames one after the other; `None` at the end.

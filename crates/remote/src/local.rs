@@ -44,6 +44,17 @@ impl ToSql for Local {
     }
 }
 
+/// A value of a result row, as the protocol knows it.
+pub(crate) fn stored(value: SqliteRef<'_>) -> Stored<'_> {
+    match value {
+        SqliteRef::Null => Stored::Null,
+        SqliteRef::Integer(number) => Stored::Integer(number),
+        SqliteRef::Real(real) => Stored::Real(real),
+        SqliteRef::Text(text) => Stored::Text(text),
+        SqliteRef::Blob(bytes) => Stored::Blob(bytes),
+    }
+}
+
 /// A stored value as rusqlite binds it.
 pub(crate) fn sqlite(stored: Stored<'_>) -> SqliteRef<'_> {
     match stored {

@@ -36,6 +36,11 @@ impl Pending {
         Ok(Pending { aside: row.get(1)?, old, new, key })
     }
 
+    /// Reads the key alone.
+    pub(crate) fn read_key(table: &TablePlan, row: &rusqlite::Row<'_>) -> rusqlite::Result<Vec<Local>> {
+        table.table.key.iter().map(|place| Local::read(row, 2 + place)).collect()
+    }
+
     /// Whether nothing has changed after all.
     pub(crate) fn is_nothing(&self) -> bool {
         self.old == self.new

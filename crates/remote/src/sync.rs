@@ -24,6 +24,8 @@ use crate::state::State;
 const READ_BYTES: usize = 64 * 1024;
 /// How often a waiting sync looks whether it is cancelled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
+/// Uploads of more changes than this ask first whether they are wanted, which costs a round trip: fewer are some tens of kilobytes.
+const ASKED_CHANGES_MIN: u64 = 2_000;
 /// Downloads of this many rows are moved out of the write-ahead log at once.
 const CHECKPOINT_ROWS: u64 = 10_000;
 
@@ -347,7 +349,7 @@ impl Sync<'_, '_, '_> {
         )?;
         let sent = {
             let mut counting = Counting::new(&mut body, &mut self.options.progress);
-            let is_long = has_upload && state.frozen.is_some_and(|end| end.changes > 100);
+            let is_long = has_upload && state.frozen.is_some_and(|end| end.changes > ASKED_CHANGES_MIN);
             let sent = self.client.sync(&token, &mut counting, is_long);
             self.report.bytes_up += counting.bytes;
             sent

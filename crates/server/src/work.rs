@@ -111,9 +111,8 @@ impl Work {
 
     fn greet(&self, connection: &mut Option<Pooled>, retries: &mut u32) -> Result<Welcome, Stop> {
         let greet = if self.upload.is_some() { system::greet_before_upload } else { system::greet };
-        let greeting = self.retrying(connection, retries, |connection| {
-            greet(connection, &self.plan, &self.user, &self.hello)
-        })?;
+        let greeting =
+            self.retrying(connection, retries, |connection| greet(connection, &self.plan, &self.user, &self.hello))?;
         match greeting {
             Greeting::Welcome(welcome) => self.push(&welcome.to_frame()).map(|()| welcome),
             Greeting::WrongSecret => {

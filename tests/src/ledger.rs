@@ -7,11 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 
-use crate::{Central, Kind};
+use crate::{Central, Kind, World, sqlite_rows};
 
-/// The audited table, `entry (id, mark)`, and its audit.
+/// The audited table, `entry (id, mark, owner)`, with what it refers to, and its audit.
 pub fn schema(kind: Kind) -> String {
-    let tables = "CREATE TABLE entry (id text NOT NULL PRIMARY KEY, mark text);
+    let tables = "CREATE TABLE owner (id text NOT NULL PRIMARY KEY);
+        INSERT INTO owner VALUES ('anna');
+        CREATE TABLE entry (id text NOT NULL PRIMARY KEY, mark text, owner text NOT NULL REFERENCES owner (id));
         CREATE TABLE audit (op text NOT NULL, id text NOT NULL, mark text);";
     let triggers = match kind {
         Kind::Sqlite => {
@@ -29,14 +31,19 @@ pub fn schema(kind: Kind) -> String {
     format!("{tables}\n{triggers}")
 }
 
-/// The model of the audited table.
+/// The model of the audited table and of what it refers to.
 pub const MODEL: &str = "
 name = \"ledger\"
 version = 1
+[tables.owner]
+direction = \"download\"
+key = [\"id\"]
+columns = { id = \"text not null\" }
 [tables.entry]
 key = [\"id\"]
 conflict = \"consolidated_wins\"
-columns = { id = \"text not null\", mark = \"text\" }
+references = [{ columns = [\"owner\"], table = \"owner\", target = [\"id\"] }]
+columns = { id = \"text not null\", mark = \"text\", owner = \"text not null\" }
 ";
 
 /// One operation: what was done to which row, and the mark that it left. No row is updated or deleted twice.
@@ -55,7 +62,7 @@ impl Operation {
     pub fn sql(&self) -> String {
         let (id, mark) = (&self.id, self.mark.as_deref().unwrap_or_default());
         match self.op {
-            "insert" => format!("INSERT INTO entry VALUES ('{id}', '{mark}')"),
+            "insert" => format!("INSERT INTO entry VALUES ('{id}', '{mark}', 'anna')"),
             "update" => format!("UPDATE entry SET mark = '{mark}' WHERE id = '{id}'"),
             _ => format!("DELETE FROM entry WHERE id = '{id}'"),
         }
@@ -141,6 +148,28 @@ impl Audit {
     }
 }
 
+/// Checks that everything has come together at this remote: it equals its part of the consolidated database, nothing is pending, in
+/// conflict or set aside, and no SQLite file is damaged.
+pub fn converged(world: &World, name: &str) -> Result<()> {
+    let diff = world.diff(name)?;
+    ensure!(diff.is_equal(false), "{name} differs: {diff:#?}");
+    let remote = headwater_remote::Remote::open(world.path(name))?;
+    let (set_aside, conflicts) = (remote.set_aside(10)?, remote.conflicts(10)?);
+    ensure!(set_aside.is_empty(), "{name} set aside: {set_aside:?}");
+    ensure!(conflicts.is_empty(), "{name} met conflicts: {conflicts:?}");
+    let mut files = vec![world.path(name)];
+    if let Central::Sqlite(path) = &world.central {
+        files.push(path.clone());
+    }
+    for file in files {
+        let damage = sqlite_rows(&file, "PRAGMA integrity_check")?;
+        ensure!(damage == [[Some("ok".to_owned())]], "{} is damaged: {damage:?}", file.display());
+        let orphans = sqlite_rows(&file, "PRAGMA foreign_key_check")?;
+        ensure!(orphans.is_empty(), "{} breaks foreign keys: {orphans:?}", file.display());
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,5 +204,41 @@ mod tests {
         let twice = ledger(&["a", "b"], 1).check(&audit(&["a", "b", "b"])).expect_err("b stands there twice");
         assert!(twice.to_string().contains("applied 2 times"), "{twice}");
         assert!(audit(&["a", "x"]).has_nothing_beside(&[&ledger(&["a"], 1)]).is_err(), "x was never done");
+    }
+
+    #[test]
+    fn a_row_that_did_not_sync_is_caught() -> Result<()> {
+        let world = World::new(Kind::Sqlite, &schema(Kind::Sqlite), MODEL, &["one"])?;
+        let mut remote = world.remote("one", "one")?;
+        world.sync(&mut remote)?;
+        converged(&world, "one")?;
+
+        let differs = |what: &str| {
+            let found = converged(&world, "one").expect_err(what).to_string();
+            assert!(found.contains("differs"), "{what}: {found}");
+        };
+        world.edit("one", &insert("up").sql())?;
+        differs("a row that did not go up");
+        world.sync(&mut remote)?;
+        converged(&world, "one")?;
+        world.central.execute(&insert("down").sql())?;
+        differs("a row that did not come down");
+        world.sync(&mut remote)?;
+        converged(&world, "one")
+    }
+
+    #[test]
+    fn a_row_that_refers_to_nothing_is_caught() -> Result<()> {
+        let world = World::new(Kind::Sqlite, &schema(Kind::Sqlite), MODEL, &["one"])?;
+        world.central.execute(&insert("a").sql())?;
+        let mut remote = world.remote("one", "one")?;
+        world.sync(&mut remote)?;
+        // At both ends alike, so that they don't differ.
+        let orphan = "PRAGMA foreign_keys = OFF; UPDATE entry SET owner = 'nobody'";
+        world.central.execute(orphan)?;
+        world.edit("one", orphan)?;
+        let found = converged(&world, "one").expect_err("an orphan").to_string();
+        assert!(found.contains("breaks foreign keys"), "{found}");
+        Ok(())
     }
 }

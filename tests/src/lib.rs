@@ -72,9 +72,9 @@ impl Central {
             Central::Sqlite(path) => {
                 let connection = rusqlite::Connection::open(path)?;
                 connection.busy_timeout(Duration::from_secs(30))?;
-                connection.execute_batch(&format!("PRAGMA foreign_keys = ON; {sql}")).with_context(|| sql.to_owned())
+                connection.execute_batch(&format!("PRAGMA foreign_keys = ON; {sql}")).with_context(|| beginning(sql))
             }
-            Central::Postgres(url) => headwater_testkit::sql(url, sql).map(|_| ()).with_context(|| sql.to_owned()),
+            Central::Postgres(url) => headwater_testkit::sql(url, sql).map(|_| ()).with_context(|| beginning(sql)),
         }
     }
 
@@ -91,7 +91,7 @@ impl Central {
 pub fn sqlite_rows(path: &Path, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
     let connection = rusqlite::Connection::open(path)?;
     connection.busy_timeout(Duration::from_secs(30))?;
-    let mut statement = connection.prepare(sql).with_context(|| sql.to_owned())?;
+    let mut statement = connection.prepare(sql).with_context(|| beginning(sql))?;
     let columns = statement.column_count();
     let rows = statement.query_map([], |row| {
         (0..columns)
@@ -234,13 +234,18 @@ impl World {
     pub fn edit(&self, name: &str, sql: &str) -> Result<()> {
         let connection = rusqlite::Connection::open(self.path(name))?;
         connection.busy_timeout(Duration::from_secs(30))?;
-        connection.execute_batch(&format!("PRAGMA foreign_keys = ON; {sql}")).with_context(|| sql.to_owned())
+        connection.execute_batch(&format!("PRAGMA foreign_keys = ON; {sql}")).with_context(|| beginning(sql))
     }
 
     /// The rows of one query over a remote's file, as text.
     pub fn rows(&self, name: &str, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
         sqlite_rows(&self.path(name), sql)
     }
+}
+
+/// As much of a statement as an error's text can bear.
+fn beginning(sql: &str) -> String {
+    sql.chars().take(300).collect()
 }
 
 /// Reads a model, with all its errors in one.

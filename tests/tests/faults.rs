@@ -10,15 +10,19 @@ use anyhow::{Context, Result, ensure};
 use headwater_protocol::{Decoder, Kind as FrameKind};
 use headwater_remote::http::Credentials;
 use headwater_remote::{Remote, SyncOptions};
-use headwater_testkit::proxy::{Cut, Direction};
+use headwater_testkit::proxy::{Cut, Direction, Fault};
 use headwater_testkit::{FaultProxy, Plan, Random};
-use headwater_tests::ledger::{Audit, Ledger, MODEL, Operation, schema};
+use headwater_tests::ledger::{Audit, Ledger, MODEL, Operation, converged, schema};
 use headwater_tests::{KINDS, Kind, World};
 
 const NAME: &str = "one";
 const RANDOM_ROUNDS: u64 = 60;
 /// Rows that the remote inserts in a round: enough for two frames of changes.
 const INSERTS: u64 = 600;
+
+/// After so long without a byte the remote gives up, where it shall, and where it shall not.
+const SOON: Duration = Duration::from_millis(500);
+const LATE: Duration = Duration::from_mins(1);
 
 struct Stage {
     world: World,
@@ -35,16 +39,18 @@ impl Stage {
         let world = World::new(kind, &schema(kind), MODEL, &[NAME])?;
         let proxy = FaultProxy::start(world.address()?)?;
         let mut remote = world.remote(NAME, NAME)?;
+        // What the operations refer to.
+        world.sync(&mut remote)?;
         remote.set_server(&format!("http://{}", proxy.address()), NAME)?;
         Ok(Stage { world, proxy, remote, ours: Ledger::default(), theirs: Ledger::default(), next: 0 })
     }
 
-    fn sync(&mut self, attempts_max: u32) -> Result<(), headwater_remote::Error> {
+    fn sync(&mut self, attempts_max: u32, idle_max: Duration) -> Result<(), headwater_remote::Error> {
         let token = self.world.token(NAME).expect("a token");
         let mut options = SyncOptions::new(Credentials::Token(token));
         options.config.attempts_max = attempts_max;
         options.config.backoff_min = Duration::from_millis(5);
-        options.config.idle_max = Duration::from_millis(500);
+        options.config.idle_max = idle_max;
         self.remote.sync(&mut options).map(drop)
     }
 
@@ -94,12 +100,17 @@ impl Stage {
         self.proxy.record(true);
         let before = self.proxy.connections().len();
         self.proxy.next([plan]);
-        let broken = self.sync(1);
+        let broken = self.sync(1, SOON);
         self.consume()?;
+        self.settle(before, &broken)
+    }
+
+    /// The sync over a clean network after one that broke; gives the bytes of both.
+    fn settle(&mut self, before: usize, broken: &Result<(), headwater_remote::Error>) -> Result<(Bytes, Bytes)> {
         self.proxy.go_clean();
         let middle = self.proxy.connections().len();
         // The broken one may still be running at the server: then it is told to come back.
-        self.sync(100).with_context(|| format!("a sync over a clean network, after {broken:?}"))?;
+        self.sync(100, SOON).with_context(|| format!("a sync over a clean network, after {broken:?}"))?;
         self.ours.acknowledge();
         self.theirs.acknowledge();
         Ok((self.bytes(before)?, self.bytes(middle)?))
@@ -116,12 +127,7 @@ impl Stage {
         self.ours.check(&audit)?;
         self.theirs.check(&audit)?;
         audit.has_nothing_beside(&[&self.ours, &self.theirs])?;
-        let diff = self.world.diff(NAME)?;
-        ensure!(diff.is_equal(false), "{diff:#?}");
-        ensure!(self.remote.set_aside(10)?.is_empty() && self.remote.conflicts(10)?.is_empty(), "a conflict was made");
-        let check = self.world.rows(NAME, "PRAGMA integrity_check")?;
-        ensure!(check == [[Some("ok".to_owned())]], "the remote is damaged: {check:?}");
-        Ok(())
+        converged(&self.world, NAME)
     }
 }
 
@@ -160,6 +166,98 @@ fn frames(bytes: &[u8]) -> Vec<(u64, u64, FrameKind)> {
         }
     }
     found
+}
+
+/// How long HTTP's head is.
+fn head(bytes: &[u8]) -> Result<u64> {
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").context("HTTP's head has no end")?;
+    Ok(end as u64 + 4)
+}
+
+fn in_the_heads(kind: Kind) -> Result<()> {
+    let mut stage = Stage::new(kind)?;
+    let (clean, _) = stage.round(Plan::clean())?;
+    for direction in [Direction::Up, Direction::Down] {
+        let end = head(clean.of(direction))?;
+        for at in [0, 1, end / 2, end - 1, end] {
+            for cut in [Cut::Reset, Cut::Fin] {
+                let (broken, _) = stage.round(Plan::clean().cut(direction, at, cut))?;
+                ensure!(broken.of(direction).len() as u64 == at, "cut elsewhere than at {at} {direction:?}");
+            }
+        }
+    }
+    stage.check()
+}
+
+#[test]
+fn cut_in_the_heads_of_http() -> Result<()> {
+    for kind in KINDS {
+        in_the_heads(kind).with_context(|| format!("{kind:?}"))?;
+    }
+    Ok(())
+}
+
+/// Cuts the answer within the receipt: the server has applied the upload, and the remote can't know.
+fn receipt_lost(kind: Kind, cut: Cut) -> Result<()> {
+    let mut stage = Stage::new(kind)?;
+    stage.round(Plan::clean())?;
+    let (clean, _) = stage.round(Plan::clean())?;
+    let receipts = frames(&clean.down).into_iter().filter(|(_, _, kind)| *kind == FrameKind::Receipt);
+    let (start, end, _) = receipts.last().context("the answer has no receipt")?;
+    // Past the lines of HTTP's chunks, should they divide the answer otherwise this time, and before the frame's end.
+    let at = (start + 10).min(end - 1);
+
+    stage.edit()?;
+    let before = stage.proxy.connections().len();
+    stage.proxy.next([Plan::clean().cut(Direction::Down, at, cut)]);
+    let broken = stage.sync(1, LATE);
+    ensure!(broken.is_err(), "the receipt was lost, and the remote says all is well");
+    ensure!(stage.remote.status()?.pending > 0, "without a receipt the remote holds its changes for sent");
+    let mut all = stage.ours.clone();
+    all.acknowledge();
+    all.check(&Audit::read(&stage.world.central)?).context("when the receipt was lost")?;
+    stage.consume()?;
+    stage.settle(before, &broken)?;
+    stage.check()
+}
+
+#[test]
+fn a_lost_receipt_is_given_again() -> Result<()> {
+    for kind in KINDS {
+        for cut in [Cut::Reset, Cut::Fin] {
+            receipt_lost(kind, cut).with_context(|| format!("{kind:?}, {cut:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A network that stalls again and again, but never for as long as the remote waits: no sync fails.
+fn stalling(kind: Kind) -> Result<()> {
+    let mut stage = Stage::new(kind)?;
+    stage.proxy.record(true);
+    for direction in [Direction::Up, Direction::Down] {
+        let late = Plan::clean().delay(direction, Duration::from_millis(100));
+        let slow = Plan::clean().throttle(direction, 200_000);
+        for (plan, fault) in [(late, Fault::Delay), (slow, Fault::Throttle)] {
+            stage.edit()?;
+            stage.proxy.next([plan]);
+            stage.sync(1, LATE).with_context(|| format!("{fault:?} {direction:?}"))?;
+            let faults = stage.proxy.connections().pop().context("no connection was made")?.faults;
+            ensure!(faults == [fault], "{fault:?} was asked for, and this happened: {faults:?}");
+            stage.ours.acknowledge();
+            stage.theirs.acknowledge();
+            stage.check()?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn stalls_within_the_time_limit_break_nothing() -> Result<()> {
+    for kind in KINDS {
+        stalling(kind).with_context(|| format!("{kind:?}"))?;
+    }
+    Ok(())
 }
 
 fn at_every_boundary(kind: Kind) -> Result<()> {

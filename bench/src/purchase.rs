@@ -1,4 +1,4 @@
-//! The table of MLBench: Purchase, with the values of its published description (`reference` in docs/figures.md).
+//! The table of MLBench: Purchase, with the values of its published description.
 
 /// The model of the table, partitioned by employee.
 pub(crate) const MODEL: &str = r#"

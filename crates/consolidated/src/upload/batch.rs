@@ -133,19 +133,23 @@ impl<'a> Batch<'a> {
         for item in items.iter().filter(|item| !item.is_delete()) {
             self.at = item.ordinal;
             self.upserts(&self.plan.tables[item.table], std::slice::from_ref(item))?;
+            self.check_if(checks_each)?;
         }
         for item in items.iter().rev().filter(|item| item.is_delete()) {
             self.at = item.ordinal;
             self.deletes(&self.plan.tables[item.table], std::slice::from_ref(item))?;
+            self.check_if(checks_each)?;
         }
         for (ordinal, table, row) in std::mem::take(&mut self.second_step) {
             self.at = ordinal;
             self.update(&self.plan.tables[table], &[&row])?;
-            if checks_each {
-                self.connection.check_deferred()?;
-            }
+            self.check_if(checks_each)?;
         }
         Ok(())
+    }
+
+    fn check_if(&mut self, checks: bool) -> Result<(), Error> {
+        if checks { self.connection.check_deferred() } else { Ok(()) }
     }
 
     fn upserts(&mut self, table: &TablePlan, items: &[Item]) -> Result<(), Error> {

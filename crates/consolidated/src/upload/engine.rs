@@ -162,28 +162,39 @@ impl<'a> Engine<'a> {
         let mut steps = 0;
         while !items.is_empty() && steps < PARKED_STEPS_MAX {
             steps += items.len();
-            self.connection.savepoint()?;
-            let mut batch = Batch::new(self.connection, self.request.plan, &self.policy, self.results.echo.marker());
-            match batch.run_in_two_steps(&items, self.checking == Checking::EachBatch) {
-                Ok(()) => {
-                    let effects = std::mem::take(&mut batch.effects);
-                    self.connection.release_savepoint()?;
-                    self.deferred
-                        .retain(|ordinal, _| items.binary_search_by_key(ordinal, |item| item.ordinal).is_err());
-                    return self.keep(effects);
-                }
-                Err(Error::Refused { refusal, .. }) => {
-                    let culprit = batch.at;
-                    self.connection.rollback_to_savepoint()?;
-                    items.retain(|item| item.ordinal != culprit);
-                    if let Some(deferred) = self.deferred.get_mut(&culprit) {
-                        deferred.1 = refusal;
-                    }
-                }
-                Err(error) => return Err(error),
+            let Some((culprit, refusal)) = self.try_together(&items, false)? else { return Ok(()) };
+            items.retain(|item| item.ordinal != culprit);
+            if let Some(deferred) = self.deferred.get_mut(&culprit) {
+                deferred.1 = refusal;
             }
         }
         Ok(())
+    }
+
+    /// One attempt: the change at fault and why, or none, and then all of them are applied. Constraints that the database defers are
+    /// checked at the end, and only where one is broken once more after `each` step, to find the change at fault.
+    fn try_together(&mut self, items: &[Item], each: bool) -> Result<Option<(u64, Refusal)>, Error> {
+        self.connection.savepoint()?;
+        let mut batch = Batch::new(self.connection, self.request.plan, &self.policy, self.results.echo.marker());
+        if let Err(error) = batch.run_in_two_steps(items, each) {
+            let Error::Refused { refusal, .. } = error else { return Err(error) };
+            let culprit = batch.at;
+            self.connection.rollback_to_savepoint()?;
+            return Ok(Some((culprit, refusal)));
+        }
+        let effects = std::mem::take(&mut batch.effects);
+        if self.checking == Checking::EachBatch && !each {
+            match self.connection.check_deferred() {
+                Err(Error::Refused { .. }) => {
+                    self.connection.rollback_to_savepoint()?;
+                    return self.try_together(items, true);
+                }
+                checked => checked?,
+            }
+        }
+        self.connection.release_savepoint()?;
+        self.deferred.retain(|ordinal, _| items.binary_search_by_key(ordinal, |item| item.ordinal).is_err());
+        self.keep(effects).map(|()| None)
     }
 
     /// Whether a change may be made at all; one that may not is refused.

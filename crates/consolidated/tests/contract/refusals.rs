@@ -249,6 +249,27 @@ pub(crate) fn a_constraint_checked_at_the_end_finds_its_culprit(database: &Datab
     assert_eq!(database.number("SELECT count(*) FROM late"), 48);
 }
 
+/// A deletion of a row that others refer to: alone, with the rest of the upload, and where the database looks only at the end.
+pub(crate) fn a_deletion_of_a_row_that_is_referred_to_is_refused_alone(database: &Database) {
+    let plan = database.standard();
+    database.application("INSERT INTO node VALUES (1, NULL), (3, NULL), (4, NULL)");
+    let mut remote = Replica::synced(database, &plan, "anna");
+    database.application("INSERT INTO node VALUES (2, 1)");
+    for batch_rows in [2_000, 1] {
+        let held = remote.rows.clone();
+        remote.batch_rows = batch_rows;
+        remote.delete(&plan, "node", &vec![int(1), NULL]);
+        remote.insert(&plan, "node", vec![int(10 + batch_rows as i64), NULL]);
+        remote.insert(&plan, "node", vec![int(5_000 + batch_rows as i64), int(99)]);
+        let synced = remote.sync(database, &plan);
+        assert_eq!(synced.refusals(), [(0, "foreign_key"), (2, "foreign_key")], "batches of {batch_rows}");
+        assert_eq!(database.number(&format!("SELECT count(*) FROM node WHERE id = {}", 10 + batch_rows)), 1);
+        // What was refused is as it was.
+        remote.rows.extend(held);
+    }
+    assert_eq!(database.number("SELECT count(*) FROM node WHERE id = 1"), 1);
+}
+
 pub(crate) fn deletions_go_from_children_to_parents(database: &Database) {
     let plan = database.standard();
     database.application(

@@ -71,9 +71,11 @@ fn untrack_inside(connection: &mut dyn Connection, plan: &Plan, statements: &[St
     for statement in statements {
         connection.batch(statement)?;
     }
-    let sql = dialect_sql(connection.dialect(), "DELETE FROM {hw}tracked WHERE table_name = ?1");
+    // The record stays, without a hash: what happens until the table is tracked again is missed, so that will begin a new incarnation.
+    let sql = "UPDATE {hw}tracked SET definition_hash = ?2, installed_hash = NULL WHERE table_name = ?1";
+    let sql = dialect_sql(connection.dialect(), sql);
     for table in &plan.tables {
-        connection.execute(&sql, &[Value::text(tracked_name(&table.table))])?;
+        connection.execute(&sql, &[Value::text(tracked_name(&table.table)), Value::Bytes(Vec::new())])?;
     }
     system::renew_incarnation(connection)
 }

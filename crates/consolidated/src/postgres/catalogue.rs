@@ -242,7 +242,8 @@ fn recorded_hashes(connection: &mut dyn Connection) -> Result<HashMap<String, Va
     if !crate::system::is_installed(connection)? {
         return Ok(HashMap::new());
     }
-    let rows = connection.query("SELECT table_name, installed_hash FROM headwater.tracked", &[])?;
+    let rows = connection
+        .query("SELECT table_name, installed_hash FROM headwater.tracked WHERE installed_hash IS NOT NULL", &[])?;
     Ok(rows.into_iter().map(|row| (text(&row, 0), row.into_iter().nth(1).unwrap_or(Value::Null))).collect())
 }
 

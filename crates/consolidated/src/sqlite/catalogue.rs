@@ -183,7 +183,7 @@ fn references(connection: &mut dyn Connection, table: &str) -> Result<Vec<Catalo
 /// The state of a table's tracking.
 fn tracking(connection: &mut dyn Connection, table: &str) -> Result<Tracking, Error> {
     let recorded = if crate::system::is_installed(connection)? {
-        let sql = "SELECT installed_hash FROM headwater_tracked WHERE table_name = ?1";
+        let sql = "SELECT installed_hash FROM headwater_tracked WHERE table_name = ?1 AND installed_hash IS NOT NULL";
         connection.query(sql, &[Value::text(table)])?.first().and_then(|row| row.first().cloned())
     } else {
         None

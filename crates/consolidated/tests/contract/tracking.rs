@@ -5,7 +5,7 @@ use headwater_consolidated::{Dialect, track};
 
 use super::database::{Database, MODEL, TABLES, plan};
 use super::replica::Replica;
-use super::values::{customer, order};
+use super::values::{customer, order, text};
 
 pub(crate) fn what_an_application_writes_reaches_a_remote(database: &Database) {
     let plan = database.standard();
@@ -160,6 +160,13 @@ pub(crate) fn untracked_tables_are_left_as_they_were(database: &Database) {
     database.application(
         "INSERT INTO customer VALUES (1, 'a', 'Ada', 1); UPDATE customer SET name = 'x'; DELETE FROM customer",
     );
+    // A remote that syncs meanwhile is given a watermark that says nothing of what comes next.
+    database.application("INSERT INTO customer VALUES (2, 'b', 'Ben', 1), (3, 'c', 'Cy', 1)");
+    let mut between = Replica::synced(database, &plan, "anna");
+    database.application("UPDATE customer SET name = 'missed' WHERE id = 2; DELETE FROM customer WHERE id = 3");
     track::track(&mut *database.connect(), &plan).expect("tracked again");
+    assert_ne!(between.greet(&mut *database.connect(), &plan).expect("greeted").incarnation, between.incarnation);
+    between.sync(database, &plan);
+    assert_eq!(between.table(&plan, "customer").iter().filter(|row| row[2] == text("missed")).count(), 1);
     Replica::synced(database, &plan, "anna").assert_equals_fresh(database, &plan);
 }

@@ -16,8 +16,14 @@ pub struct FirstModel {
 /// Makes a first model of this name. Tables keep the catalogue's order, parents first.
 pub fn first_model(name: &str, catalogue: &Catalogue) -> FirstModel {
     let mut left_out = Vec::new();
-    let usable: Vec<&CatalogueTable> =
-        catalogue.tables.iter().filter(|table| is_usable(table, &mut left_out)).collect();
+    let mut usable: Vec<&CatalogueTable> = Vec::new();
+    for table in &catalogue.tables {
+        if let Some(reason) = unusable(table, &usable) {
+            left_out.push((table.name.clone(), reason));
+        } else {
+            usable.push(table);
+        }
+    }
     let ordered = parents_first(&usable);
     let mut tables: Vec<Table> = ordered.iter().map(|table| first_table(table, &mut left_out)).collect();
     for (place, found) in ordered.iter().enumerate() {
@@ -26,21 +32,25 @@ pub fn first_model(name: &str, catalogue: &Catalogue) -> FirstModel {
     FirstModel { model: Model { name: name.to_owned(), version: 1, partitions: Vec::new(), tables }, left_out }
 }
 
-fn is_usable(table: &CatalogueTable, left_out: &mut Vec<(String, String)>) -> bool {
+/// Why a table can't be in the model beside those that are.
+fn unusable(table: &CatalogueTable, others: &[&CatalogueTable]) -> Option<String> {
     let key = || table.columns.iter().filter(|column| table.primary_key.contains(&column.name));
-    let reason = if table.primary_key.is_empty() {
-        "it has no primary key".to_owned()
+    let is_ours = |name: &str| name.starts_with("hw_");
+    if table.primary_key.is_empty() {
+        Some("it has no primary key".to_owned())
     } else if let Some(column) = key().find(|column| column.kind.is_none()) {
-        format!("its key column `{}` is of type `{}`, which can't travel", column.name, column.declared)
+        Some(format!("its key column `{}` is of type `{}`, which can't travel", column.name, column.declared))
+    } else if let Some(column) = key().find(|column| column.nullable) {
+        Some(format!("its key column `{}` may be NULL: declare it NOT NULL", column.name))
     } else if let Some((column, equality)) = key().find_map(|column| Some((column, column.equality.as_ref()?))) {
-        format!("its key column `{}` is compared in another way at a remote: {equality}", column.name)
-    } else if table.name.starts_with("hw_") {
-        "names that begin with `hw_` are Headwater's own at a remote".to_owned()
+        Some(format!("its key column `{}` is compared in another way at a remote: {equality}", column.name))
+    } else if is_ours(&table.name) || table.columns.iter().any(|column| is_ours(&column.name)) {
+        Some("names that begin with `hw_` are Headwater's own at a remote".to_owned())
     } else {
-        return true;
-    };
-    left_out.push((table.name.clone(), reason));
-    false
+        let twin = others.iter().find(|other| other.name.eq_ignore_ascii_case(&table.name))?;
+        let schema = twin.schema.as_deref().unwrap_or("public");
+        Some(format!("a remote has no schemas, and table `{}` of schema `{schema}` is in the model already", twin.name))
+    }
 }
 
 fn first_table(found: &CatalogueTable, left_out: &mut Vec<(String, String)>) -> Table {

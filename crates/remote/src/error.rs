@@ -21,13 +21,19 @@ pub enum Error {
     },
     /// Other programs kept the file locked for too long.
     #[error(
-        "the file stayed locked by another program for {waited:?} while {doing}; end its transaction, or allow a longer busy_wait"
+        "the file stayed locked by another program for {waited:?} while {doing}; end its transaction and sync again"
     )]
     Busy {
         /// What was being done.
         doing: &'static str,
         /// How long it was tried.
         waited: Duration,
+    },
+    /// Another sync of the same file is running.
+    #[error("another sync of {} is running: let it end first", path.display())]
+    Running {
+        /// The file.
+        path: PathBuf,
     },
     /// The disk is full.
     #[error("the disk is full (while {doing}); nothing is lost: make room and sync again")]
@@ -125,6 +131,7 @@ impl Error {
         match self {
             Error::Sqlite { .. } => "sqlite",
             Error::Busy { .. } => "busy",
+            Error::Running { .. } => "running",
             Error::DiskFull { .. } => "disk_full",
             Error::NotARemote { .. } => "not_a_remote",
             Error::AlreadyARemote { .. } => "already_a_remote",
@@ -150,9 +157,11 @@ impl Error {
             Error::Malformed(_) | Error::Unexpected { .. } => Fault::Server,
             Error::Http { status, .. } if *status >= 500 => Fault::Server,
             Error::Failed(failure) => failure.fault(),
-            Error::Network { .. } | Error::Busy { .. } | Error::DiskFull { .. } | Error::Cancelled => {
-                Fault::Circumstance
-            }
+            Error::Network { .. }
+            | Error::Busy { .. }
+            | Error::Running { .. }
+            | Error::DiskFull { .. }
+            | Error::Cancelled => Fault::Circumstance,
             _ => Fault::Remote,
         }
     }
@@ -162,7 +171,7 @@ impl Error {
         match self {
             Error::Failed(failure) => failure.is_retryable(),
             Error::Http { status, .. } => matches!(status, 408 | 429 | 502..=504),
-            Error::Network { .. } | Error::Busy { .. } | Error::Malformed(_) => true,
+            Error::Network { .. } | Error::Busy { .. } | Error::Running { .. } | Error::Malformed(_) => true,
             _ => false,
         }
     }

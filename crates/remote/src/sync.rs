@@ -1,5 +1,6 @@
 //! One sync: carries out what the protocol's [`Session`] asks for, on the file and on the socket. The decisions are the session's.
 
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -150,6 +151,7 @@ impl Remote {
     /// After an error the file is as it was before the sync, after its upload, or after both; pending changes stay pending.
     pub fn sync(&mut self, options: &mut SyncOptions<'_>) -> Result<SyncReport, Error> {
         let start = Instant::now();
+        let _alone = self.lock()?;
         schema::refresh(&self.database, &mut self.plan)?;
         let state = self.state()?;
         let server =
@@ -184,6 +186,22 @@ impl Remote {
         }
         report.times.total = start.elapsed();
         Ok(report)
+    }
+
+    /// Held for a whole sync: two of one file would answer each other's questions. The system gives it back when a process dies. A
+    /// lock on the SQLite file itself would be lost with the first of its handles that is closed.
+    fn lock(&self) -> Result<File, Error> {
+        let mut path = self.path().as_os_str().to_owned();
+        path.push("-sync");
+        let opened = File::options().create(true).append(true).open(&path);
+        let file = opened.map_err(|error| Error::Configuration {
+            what: format!("{} can't be opened ({error}), which keeps syncs of one file apart", path.display()),
+        })?;
+        match file.try_lock() {
+            // A file system without locks is no reason not to sync.
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
+            Err(TryLockError::WouldBlock) => Err(Error::Running { path: self.path().to_owned() }),
+        }
     }
 
     fn has_token(&self, credentials: &Credentials) -> bool {

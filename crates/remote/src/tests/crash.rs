@@ -227,6 +227,20 @@ fn a_token_that_is_no_longer_good_is_renewed_once() {
 }
 
 #[test]
+fn a_second_sync_of_the_same_file_does_not_mix_with_the_first() {
+    let (mut f, _server) = pair();
+    let mut beside = f.remote.path().as_os_str().to_owned();
+    beside.push("-sync");
+    let first = std::fs::File::options().create(true).append(true).open(beside).expect("the lock's file");
+    first.lock().expect("the lock");
+    f.sql("INSERT INTO doc VALUES (70, 'pending', '')");
+    let error = sync(&mut f).expect_err("another sync holds the file");
+    assert_eq!((error.code(), error.is_retryable()), ("running", true));
+    drop(first);
+    sync(&mut f).expect("the other has ended");
+}
+
+#[test]
 fn a_copied_file_goes_on_under_a_new_remote_id() {
     let (mut f, server) = pair();
     prepare(&mut f, &server);

@@ -102,8 +102,8 @@ impl Admission {
         Admission {
             workers: Arc::new(Semaphore::new(config.workers)),
             workers_max: config.workers,
-            uploaders: Arc::new(Semaphore::new(config.uploaders)),
-            uploaders_max: config.uploaders,
+            uploaders: Arc::new(Semaphore::new(config.uploaders.min(config.workers))),
+            uploaders_max: config.uploaders.min(config.workers),
             receiving: Gauge::default(),
             receiving_max: config.receiving_max,
             waiting: Gauge::default(),

@@ -39,7 +39,7 @@ pub struct Config {
 
     /// Syncs that use the consolidated database at a time. Depends on the database alone: clients are never waited for.
     pub workers: usize,
-    /// Of them, those that may apply an upload.
+    /// Of them, those that may apply an upload; as many as there are workers where this is more.
     pub uploaders: usize,
     /// Syncs received whole that may wait for a worker before new ones are refused; 0: a sync is refused at once when no worker is
     /// free. Those that were being received by then still wait, so at most `backlog + receiving_max` ever do.
@@ -184,7 +184,7 @@ impl Config {
         const MANY: u64 = 1_000_000;
         const DAY_MS: u64 = 24 * 3600 * 1000;
         range("workers", self.workers as u64, 1, 1_000)?;
-        range("uploaders", self.uploaders as u64, 1, self.workers as u64)?;
+        range("uploaders", self.uploaders as u64, 1, 1_000)?;
         range("backlog", self.backlog as u64, 0, MANY)?;
         range("receiving_max", self.receiving_max as u64, 1, MANY)?;
         range("connections_max", self.connections_max as u64, 1, MANY)?;
@@ -265,11 +265,25 @@ mod tests {
     }
 
     #[test]
+    fn every_option_is_in_the_documentation() {
+        let page = include_str!("../../../docs/server.md");
+        // serde tells all that there are.
+        let told = serde_json::from_str::<Config>(r#"{"none": 1}"#).expect_err("no option").to_string();
+        let (_, expected) = told.split_once("expected").expect("a list of options");
+        let options: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+        assert!(options.len() > 25, "{told}");
+        for option in &options {
+            assert!(page.contains(&format!("| `{option}` |")), "docs/server.md lacks {option}");
+        }
+        assert_eq!(page.lines().filter(|line| line.starts_with("| `")).count(), options.len());
+    }
+
+    #[test]
     fn an_error_names_option_value_and_range() {
         let text = |config: Config| config.validate().expect_err("invalid").to_string();
         let default = Config::default();
         assert_eq!(text(Config { workers: 0, ..default.clone() }), "[server] workers is 0, expected 1 to 1000");
-        assert_eq!(text(Config { uploaders: 9, ..default.clone() }), "[server] uploaders is 9, expected 1 to 8");
+        assert_eq!(text(Config { uploaders: 0, ..default.clone() }), "[server] uploaders is 0, expected 1 to 1000");
         let few = Config { database_connections: 8, ..default.clone() };
         assert_eq!(text(few), "[server] database_connections is 8, expected 9 to 10000");
         let half = Config { tls_key: Some("key.pem".into()), ..default.clone() };

@@ -101,7 +101,13 @@ pub(crate) fn check_and_init_see_what_is_there(database: &Database) {
     assert!(errors(&odd("b")).contains(&"key_not_unique"));
     assert!(errors(&odd("a")).contains(&"not_tracked"));
 
-    database.application("CREATE TABLE keyless (a {int})");
+    database
+        .application("CREATE TABLE keyless (a {int}); CREATE TABLE ours (id {int} NOT NULL PRIMARY KEY, hw_x text)");
+    let awkward = match database.dialect() {
+        Dialect::Sqlite => ("loose", "CREATE TABLE loose (name text PRIMARY KEY)"),
+        Dialect::Postgres => ("node", "CREATE SCHEMA second; CREATE TABLE second.node (id bigint PRIMARY KEY)"),
+    };
+    database.application(awkward.1);
     let catalogue = database.connect().catalogue().expect("a catalogue");
     assert!(catalogue.tables.iter().all(|table| !table.name.contains("headwater")), "none of our own");
     let first = first_model("first", &catalogue);
@@ -114,7 +120,10 @@ pub(crate) fn check_and_init_see_what_is_there(database: &Database) {
     );
     let place = |name: &str| names.iter().position(|found| *found == name);
     assert!(place("orders") < place("line"), "parents first: {names:?}");
-    assert!(first.left_out.iter().any(|(table, _)| table == "keyless"));
+    for table in ["keyless", "ours", awkward.0] {
+        assert!(first.left_out.iter().any(|(left_out, _)| left_out == table), "{table}: {:?}", first.left_out);
+    }
+    assert_eq!(names.iter().filter(|name| **name == "node").count(), 1);
     let customer = first.model.table("customer").expect("customer");
     assert_eq!((customer.key.as_slice(), customer.unique.as_slice()), (&[0][..], &[vec![1]][..]));
     let line = first.model.table("line").expect("line");

@@ -150,7 +150,7 @@ fn config_text(url: &str, model: &Path) -> String {
          # HEADWATER_DATABASE may hold the whole address.\n\
          url = {url}\n\n\
          [server]\n\
-         # These are the defaults; docs/protocol.md and `headwater serve --help` say what each does and which there are.\n\
+         # These are the defaults; docs/server.md says what each does and which others there are.\n\
          # HEADWATER_SERVER_WORKERS=16 or --set workers=16 go before this file.\n\
          # listen = \"{listen}\"\n\
          # tls_certificate = \"certificate.pem\"\n\

@@ -18,4 +18,4 @@ pub use credentials::{Credentials, USER_BYTES_MAX};
 pub use error::Error;
 pub use password::{PASSWORD_BYTES_MAX, PasswordChecks, hash_password, verify_password};
 pub use secret::Secret;
-pub use token::Tokens;
+pub use token::{Tokens, claimed_user};

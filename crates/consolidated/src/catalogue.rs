@@ -25,6 +25,8 @@ pub struct CatalogueTable {
     pub unique: Vec<Vec<String>>,
     /// Foreign keys.
     pub references: Vec<CatalogueReference>,
+    /// Whether it has partitions of its own or tables that inherit from it, which can be written to directly.
+    pub has_parts: bool,
     /// Whether Headwater's change tracking is installed, enabled and as this version makes it; otherwise what is wrong.
     pub tracking: Tracking,
 }

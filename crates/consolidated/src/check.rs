@@ -121,6 +121,7 @@ impl TableCheck<'_> {
         self.columns_left_out();
         self.key();
         self.references();
+        self.parts();
         self.tracking();
     }
 
@@ -280,6 +281,21 @@ impl TableCheck<'_> {
                     format!("add it to `references` under [tables.{}], if `{}` is in the model", table.name, reference.table),
                 );
             }
+        }
+    }
+
+    /// Triggers for whole statements fire on the table that a statement names.
+    fn parts(&mut self) {
+        if self.found.has_parts && self.table.direction != Direction::Upload {
+            self.add(
+                Severity::Warning,
+                "parts_not_tracked",
+                None,
+                "the table has partitions or tables that inherit from it: rows written to those directly, attached or detached are not \
+                 tracked, and would never reach a remote"
+                    .to_owned(),
+                "write to the table itself only, or take it out of the model".to_owned(),
+            );
         }
     }
 

@@ -54,7 +54,7 @@ impl Shared {
         if plan.fingerprint != hello.fingerprint {
             let message = format!(
                 "the remote's schema was made from another model {name:?} version {version}: its fingerprint is {:#018x}, \
-                 expected {:#018x}",
+                 expected {:#018x}; put the model back as it was, or serve the change as a new version",
                 hello.fingerprint, plan.fingerprint
             );
             return Err(Failure::new(ErrorCode::ModelChanged, message));

@@ -17,7 +17,8 @@ use crate::{Connection, Error};
 
 /// Ordinary and partitioned tables of the application; a partition is part of its table.
 const TABLES_SQL: &str = "
-    SELECT c.oid, n.nspname::text, c.relname::text
+    SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'p' OR EXISTS (
+           SELECT 1 FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
       AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'headwater') AND n.nspname NOT LIKE 'pg\\_%'
@@ -102,6 +103,7 @@ pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> 
             primary_key,
             unique,
             references: foreign_keys(&references.remove(&oid).unwrap_or_default()),
+            has_parts: is_true(&found, 3),
             tracking,
         });
     }

@@ -1,6 +1,8 @@
 //! The catalogue: what `init` and `check` know of a database.
 
+use headwater_consolidated::Dialect;
 use headwater_consolidated::catalogue::{Catalogue, CatalogueColumn, CatalogueTable, Tracking};
+use headwater_consolidated::check::against_catalogue;
 use headwater_consolidated::track::track;
 
 use crate::support::{Database, plan};
@@ -63,6 +65,10 @@ fn tables_keys_and_references() {
     assert!(references.contains(&("pb pa".to_owned(), None, "parent", "b a".to_owned(), "cascade")));
     assert!(references.contains(&("pc".to_owned(), None, "parent", "c".to_owned(), "set null")));
     assert!(catalogue.tables.iter().all(|table| table.tracking == Tracking::Absent));
+    assert!(table(&catalogue, "events").has_parts && !child.has_parts);
+    let model = "[tables.events]\nkey = [\"id\", \"at\"]\ncolumns = { id = \"int not null\", at = \"date not null\" }";
+    let findings = against_catalogue(&plan(model).model, &catalogue, Dialect::Postgres);
+    assert!(findings.iter().any(|finding| finding.code == "parts_not_tracked"), "{findings:?}");
 }
 
 #[test]

@@ -64,7 +64,14 @@ impl Login {
     /// What to show to the server as this user.
     fn credentials(&self, user: &str) -> Result<Credentials> {
         if let Some(token) = &self.token {
-            return Ok(Credentials::Token(token.trim().to_owned()));
+            let token = token.trim();
+            if let Some(other) = headwater_access::claimed_user(token).filter(|other| other != user) {
+                return Err(usage(format!(
+                    "the token is user {other:?}'s, and the remote {user:?}'s: its rows would go and {other:?}'s come; \
+                     take a token of {user:?} (`headwater token {user}`)"
+                )));
+            }
+            return Ok(Credentials::Token(token.to_owned()));
         }
         let password = if self.password_stdin {
             read_line()?.expose().to_owned()

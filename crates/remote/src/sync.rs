@@ -190,7 +190,7 @@ impl Remote {
 
     /// Held for a whole sync: two of one file would answer each other's questions. The system gives it back when a process dies. A
     /// lock on the SQLite file itself would be lost with the first of its handles that is closed.
-    fn lock(&self) -> Result<File, Error> {
+    fn lock(&self) -> Result<Alone, Error> {
         let mut path = self.path().as_os_str().to_owned();
         path.push("-sync");
         let opened = File::options().create(true).append(true).open(&path);
@@ -199,13 +199,24 @@ impl Remote {
         })?;
         match file.try_lock() {
             // A file system without locks is no reason not to sync.
-            Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(Alone(file)),
             Err(TryLockError::WouldBlock) => Err(Error::Running { path: self.path().to_owned() }),
         }
     }
 
     fn has_token(&self, credentials: &Credentials) -> bool {
         matches!(credentials, Credentials::Password { .. }) && self.token.is_some()
+    }
+}
+
+/// The lock of a sync. It is given back by name: a process that was forked meanwhile may still have a copy of the handle.
+struct Alone(File);
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.unlock() {
+            tracing::debug!(%error, "the lock of a sync goes with its file");
+        }
     }
 }
 

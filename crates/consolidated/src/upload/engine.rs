@@ -11,7 +11,7 @@
 //! A batch that the database refuses goes back to the savepoint and is halved, until one change is left: fewer than 2n attempts for
 //! n changes, whatever is wrong with them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use headwater_protocol::Row;
 use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
@@ -42,6 +42,8 @@ pub(super) struct Engine<'a> {
     results: Results,
     /// Inserts have been new so far.
     expects_new: bool,
+    /// Deletions that were made together with rows that stood in the way.
+    deleted_together: BTreeSet<u64>,
     /// Refused for a reason that may pass, by ordinal.
     deferred: BTreeMap<u64, (usize, Refusal)>,
 }
@@ -63,12 +65,22 @@ impl<'a> Engine<'a> {
         checking: Checking,
     ) -> Engine<'a> {
         let results = Results::default();
-        Engine { connection, request, policy, checking, results, expects_new: true, deferred: BTreeMap::new() }
+        Engine {
+            connection,
+            request,
+            policy,
+            checking,
+            results,
+            expects_new: true,
+            deleted_together: BTreeSet::new(),
+            deferred: BTreeMap::new(),
+        }
     }
 
     /// Applies everything. [`Error::Refused`]: a deferred constraint is broken at the end.
     pub(super) fn run(mut self, source: &mut SourceReader<'_>) -> Result<Results, Error> {
         self.forwards(source)?;
+        self.before_deletions(source)?;
         self.backwards(source)?;
         self.again(source)?;
         self.connection.savepoint()?;
@@ -104,10 +116,43 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// What was put off may be rows that leave a parent which is deleted next: with the deletion done first, a cascade would take them.
+    /// So all of it is tried together with the deletions; what can't go so is left to the passes that follow.
+    fn before_deletions(&mut self, source: &mut SourceReader<'_>) -> Result<(), Error> {
+        let ordinals: Vec<u64> = self.deferred.keys().copied().collect();
+        let mut items = if ordinals.len() <= PARKED_MAX { source.pick(&ordinals)? } else { Vec::new() };
+        if items.is_empty() {
+            return Ok(());
+        }
+        for section in source.sections.clone().into_iter().filter(|section| section.has_deletes) {
+            let deletions = source.section(section)?.into_iter().filter(Item::is_delete);
+            let plan = self.request.plan;
+            items.extend(deletions.filter(|item| self.policy.refusal(&plan.tables[item.table], item).is_none()));
+            if items.len() > PARKED_MAX {
+                return Ok(());
+            }
+        }
+        items.sort_unstable_by_key(|item| item.ordinal);
+        let mut steps = 0;
+        while items.iter().any(Item::is_delete)
+            && items.iter().any(|item| !item.is_delete())
+            && steps < PARKED_STEPS_MAX
+        {
+            steps += items.len();
+            let Some((culprit, _)) = self.try_together(&items, false)? else {
+                self.deleted_together.extend(items.iter().filter(|item| item.is_delete()).map(|item| item.ordinal));
+                return Ok(());
+            };
+            items.retain(|item| item.ordinal != culprit);
+        }
+        Ok(())
+    }
+
     fn backwards(&mut self, source: &mut SourceReader<'_>) -> Result<(), Error> {
         let mut batch: Vec<Item> = Vec::new();
         for section in source.sections.clone().into_iter().rev().filter(|section| section.has_deletes) {
-            for item in source.section(section)?.into_iter().rev().filter(Item::is_delete) {
+            let deletions = source.section(section)?.into_iter().rev().filter(Item::is_delete);
+            for item in deletions.filter(|item| !self.deleted_together.contains(&item.ordinal)).collect::<Vec<_>>() {
                 if batch.len() >= self.request.limits.batch_rows
                     || batch.last().is_some_and(|last| last.table != item.table)
                 {

@@ -69,6 +69,7 @@ contract! {
     refusals::rows_may_refer_to_one_another_in_any_order,
     refusals::a_constraint_checked_at_the_end_finds_its_culprit,
     refusals::deletions_go_from_children_to_parents,
+    refusals::a_child_that_leaves_a_deleted_parent_survives,
     refusals::a_deletion_of_a_row_that_is_referred_to_is_refused_alone,
     types::values_come_back_exactly,
     types::random_rows_come_back_exactly,

@@ -270,6 +270,37 @@ pub(crate) fn a_deletion_of_a_row_that_is_referred_to_is_refused_alone(database:
     assert_eq!(database.number("SELECT count(*) FROM node WHERE id = 1"), 1);
 }
 
+/// A parent with a unique value whose key changes, and its child that goes with it: no cascade may take the child in between.
+pub(crate) fn a_child_that_leaves_a_deleted_parent_survives(database: &Database) {
+    database.application(
+        "CREATE TABLE p (id {int} NOT NULL PRIMARY KEY, name text UNIQUE); \
+         CREATE TABLE c (id {int} NOT NULL PRIMARY KEY, p {int} REFERENCES p (id) ON DELETE CASCADE); \
+         INSERT INTO p VALUES (1, 'A'), (2, 'B'), (3, 'C'); INSERT INTO c VALUES (5, 2), (6, 3)",
+    );
+    let plan = super::database::plan(
+        "name = \"moved\"\nversion = 1\n[tables.p]\nkey = [\"id\"]\nunique = [[\"name\"]]\n\
+         columns = { id = \"int not null\", name = \"text\" }\n[tables.c]\nkey = [\"id\"]\n\
+         references = [{ columns = [\"p\"], table = \"p\", target = [\"id\"] }]\n\
+         columns = { id = \"int not null\", p = \"int\" }",
+    );
+    headwater_consolidated::track::track(&mut *database.connect(), &plan).expect("tracked");
+    for (batch_rows, from, to, child) in [(2_000, 2, 20, 5), (1, 3, 30, 6)] {
+        let mut remote = Replica::synced(database, &plan, "anna");
+        remote.batch_rows = batch_rows;
+        let parent = remote.table(&plan, "p").into_iter().find(|row| row[0] == int(from)).expect("the parent");
+        remote.insert(&plan, "p", vec![int(to), parent[1].clone()]);
+        remote.update(&plan, "c", vec![int(child), int(to)]);
+        remote.delete(&plan, "p", &parent);
+        // One that can't go keeps nobody else from it.
+        remote.insert(&plan, "c", vec![int(70 + from), int(99)]);
+        let synced = remote.sync(database, &plan);
+        assert_eq!(synced.refusals(), [(3, "foreign_key")], "batches of {batch_rows}: {:?}", synced.outcomes());
+        assert_eq!(synced.outcomes().len(), 1);
+        assert_eq!(database.number(&format!("SELECT p FROM c WHERE id = {child}")), to);
+        assert_eq!(database.number(&format!("SELECT count(*) FROM p WHERE id = {from}")), 0);
+    }
+}
+
 pub(crate) fn deletions_go_from_children_to_parents(database: &Database) {
     let plan = database.standard();
     database.application(

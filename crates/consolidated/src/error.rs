@@ -36,6 +36,12 @@ pub enum Error {
         /// The command that mends it.
         mend: String,
     },
+    /// Changes of the upload are refused, and the model wants all or nothing. Nothing of it was applied; its number is not used.
+    #[error("the upload is refused whole: {message}")]
+    UploadRefused {
+        /// What the remote may know.
+        message: String,
+    },
     /// The upload's bytes are not what the protocol says.
     #[error("the upload can't be read")]
     Decode(#[from] DecodeError),

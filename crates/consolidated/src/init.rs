@@ -29,7 +29,16 @@ pub fn first_model(name: &str, catalogue: &Catalogue) -> FirstModel {
     for (place, found) in ordered.iter().enumerate() {
         tables[place].references = references(&tables, place, found, &ordered);
     }
-    FirstModel { model: Model { name: name.to_owned(), version: 1, partitions: Vec::new(), tables }, left_out }
+    FirstModel {
+        model: Model {
+            name: name.to_owned(),
+            version: 1,
+            on_error: headwater_model::OnError::default(),
+            partitions: Vec::new(),
+            tables,
+        },
+        left_out,
+    }
 }
 
 /// Why a table can't be in the model beside those that are.

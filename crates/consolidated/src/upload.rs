@@ -12,8 +12,12 @@ mod policy;
 mod record;
 mod source;
 
-use headwater_protocol::message::{Receipt, UploadEnd};
-use headwater_protocol::{Frame, Row, upload as protocol};
+use std::fmt::Write as _;
+
+use headwater_model::OnError;
+use headwater_protocol::message::{Outcome, Receipt, UploadEnd};
+use headwater_protocol::stored::{Scratch, Stored, encode};
+use headwater_protocol::{Frame, Row, Value, upload as protocol};
 
 use self::engine::{Engine, Results};
 use self::policy::Policy;
@@ -124,7 +128,7 @@ pub struct Uploaded {
 
 /// Applies an upload, or finds that it need not or must not be. One transaction: the remote's row is locked without waiting, the
 /// changes are made, and number, digest and receipt are written with them. A change that the database or the policy refuses is in the
-/// receipt, and the rest is applied.
+/// receipt, and the rest is applied; unless the model says `on_error = "reject"`: then nothing is ([`Error::UploadRefused`]).
 ///
 /// After [`Error::Retry`] nothing has happened, or (where the commit's answer was lost) everything: the same call again finds out.
 /// [`Error::RemoteBusy`]: another sync of this remote is at it.
@@ -184,6 +188,9 @@ fn inside(
     match (verdict, stored) {
         (protocol::Verdict::Apply, _) => {
             let uploaded = apply_changes(connection, request, &mut reader, checking)?;
+            if request.plan.model.on_error == OnError::Reject && uploaded.counts.refused > 0 {
+                return Err(refused_whole(request, &mut reader, &uploaded)?);
+            }
             record::keep(connection, request, &uploaded)?;
             Ok(uploaded)
         }
@@ -191,6 +198,51 @@ fn inside(
         (protocol::Verdict::Copy, _) => Ok(Uploaded::nothing(Verdict::Copy)),
         (protocol::Verdict::Behind | protocol::Verdict::Replay, _) => Ok(Uploaded::nothing(Verdict::Behind)),
     }
+}
+
+/// The error that takes the whole upload back: the model wants all of it or nothing. Names the first change at fault.
+fn refused_whole(
+    request: &UploadRequest<'_>,
+    reader: &mut SourceReader<'_>,
+    uploaded: &Uploaded,
+) -> Result<Error, Error> {
+    let mut message = format!("{} of {} changes are refused", uploaded.counts.refused, request.end.changes);
+    let first = uploaded.receipt.outcomes.iter().find_map(|(ordinal, outcome)| match outcome {
+        Outcome::Refused(refusal) => Some((*ordinal, refusal)),
+        Outcome::Conflict(_) => None,
+    });
+    if let Some((ordinal, refusal)) = first
+        && let Some(item) = reader.pick(&[ordinal])?.pop()
+    {
+        let table = &request.plan.tables[item.table].table;
+        let image = item.change.image();
+        let key: Vec<String> = table
+            .key
+            .iter()
+            .map(|place| format!("{} = {}", table.columns[*place].name, readable(&image[*place])))
+            .collect();
+        let _ = write!(
+            message,
+            ", the first in table {:?}, {}: {} ({})",
+            table.name,
+            key.join(", "),
+            refusal.message,
+            refusal.code.name()
+        );
+    }
+    Ok(Error::UploadRefused { message })
+}
+
+/// The beginning of a value, for people.
+fn readable(value: &Value) -> String {
+    let text = match encode(value.as_ref(), &mut Scratch::default()) {
+        Stored::Null => "NULL".to_owned(),
+        Stored::Integer(number) => number.to_string(),
+        Stored::Real(real) => real.to_string(),
+        Stored::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Stored::Blob(bytes) => format!("{} bytes", bytes.len()),
+    };
+    text.chars().take(100).collect()
 }
 
 fn apply_changes(

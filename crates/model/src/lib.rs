@@ -41,11 +41,32 @@ pub struct Model {
     pub name: String,
     /// The version; versions of one name live side by side.
     pub version: u32,
+    /// What happens to an upload of which a row is refused. Remotes need not know.
+    #[serde(default, skip_serializing_if = "OnError::is_default")]
+    pub on_error: OnError,
     /// The ways in which tables are partitioned.
     pub partitions: Vec<Partition>,
     /// The tables, parents before the tables that refer to them (ties in the file's order). Their places here are the table
     /// numbers on the wire.
     pub tables: Vec<Table>,
+}
+
+/// What happens to an upload of which the consolidated database refuses a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnError {
+    /// The row's change is set aside at the remote, the rest is applied.
+    #[default]
+    SetAside,
+    /// Nothing of the upload is applied; its changes stay pending, and the download goes on.
+    Reject,
+}
+
+impl OnError {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+    fn is_default(&self) -> bool {
+        *self == OnError::SetAside
+    }
 }
 
 /// One way of partitioning: the values that name a partition, and who is a member of which.

@@ -45,7 +45,7 @@ mod table;
 use toml::de::{DeTable, DeValue};
 
 use crate::validate::name_fault;
-use crate::{COLUMNS_MAX, Model, PARTITIONS_MAX, Partition, TABLES_MAX, order, sql};
+use crate::{COLUMNS_MAX, Model, OnError, PARTITIONS_MAX, Partition, TABLES_MAX, order, sql};
 
 pub use error::ModelError;
 pub use hint::closest;
@@ -70,16 +70,17 @@ pub fn parse(file_name: &str, text: &str) -> Result<Model, Vec<ModelError>> {
 }
 
 fn read_model(reader: &mut Reader<'_>, tree: &DeTable<'_>) -> Option<Model> {
-    let section = reader.section(tree, 0..0, "the model", &["name", "version", "partitions", "tables"]);
+    let section = reader.section(tree, 0..0, "the model", &["name", "version", "on_error", "partitions", "tables"]);
     let name = reader.required(&section, "name", "name = \"...\"").and_then(|entry| {
         let name = reader.string(&entry)?;
         reader.name("model", &name, &entry.span);
         Some(name)
     });
     let version = reader.required(&section, "version", "version = 1").and_then(|entry| read_version(reader, &entry));
+    let on_error = section.entry("on_error").map(|entry| read_on_error(reader, &entry)).unwrap_or_default();
     let partitions = read_partitions(reader, &section);
     let tables = read_tables(reader, &section, &partitions);
-    Some(Model { name: name?, version: version?, partitions, tables })
+    Some(Model { name: name?, version: version?, on_error, partitions, tables })
 }
 
 fn read_version(reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<u32> {
@@ -92,6 +93,17 @@ fn read_version(reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<u32> {
         reader.error(entry.span.clone(), found, "a whole number from 1 to 4294967295");
     }
     number
+}
+
+fn read_on_error(reader: &mut Reader<'_>, entry: &Entry<'_>) -> OnError {
+    match reader.string(entry).as_deref() {
+        Some("set_aside") | None => OnError::SetAside,
+        Some("reject") => OnError::Reject,
+        Some(other) => {
+            reader.error(entry.span.clone(), format!("on_error is {other:?}"), "\"set_aside\" or \"reject\"");
+            OnError::SetAside
+        }
+    }
 }
 
 fn read_partitions(reader: &mut Reader<'_>, model: &Section<'_>) -> Vec<Partition> {

@@ -5,8 +5,8 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::Model;
 use crate::validate::{self, Violation};
+use crate::{Model, OnError};
 
 /// The most bytes in a model's JSON.
 pub const JSON_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -34,10 +34,11 @@ pub enum FromJsonError {
 }
 
 impl Model {
-    /// A copy without the SQL that finds memberships: what remotes may see.
+    /// A copy without the SQL that finds memberships and without what only the server decides: what remotes may see.
     #[must_use]
     pub fn public(&self) -> Model {
         let mut public = self.clone();
+        public.on_error = OnError::default();
         for partition in &mut public.partitions {
             partition.members.clear();
         }

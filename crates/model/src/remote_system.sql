@@ -15,6 +15,7 @@ CREATE TABLE "hw_state" (
   "frozen" INTEGER NOT NULL DEFAULT 0,
   "frozen_changes" INTEGER NOT NULL DEFAULT 0,
   "frozen_digest" BLOB,
+  "cut_bytes_max" INTEGER NOT NULL DEFAULT 268435456,
   "staged" INTEGER NOT NULL DEFAULT 0,
   "last_sync" TEXT
 );

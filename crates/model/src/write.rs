@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::{Column, ConflictRule, Direction, Model, OnDelete, Partition, Reference, Side, Table};
+use crate::{Column, ConflictRule, Direction, Model, OnDelete, OnError, Partition, Reference, Side, Table};
 
 /// What to say in the file beside the model; each may have several lines.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +38,9 @@ pub fn to_toml(model: &Model, comments: &Comments) -> String {
     file.comment(&comments.head);
     file.line(format_args!("name = {}", string(&model.name)));
     file.line(format_args!("version = {}", model.version));
+    if model.on_error == OnError::Reject {
+        file.line(format_args!("on_error = \"reject\""));
+    }
     for partition in &model.partitions {
         file.line(format_args!(""));
         file.comment(comments.partitions.get(&partition.name).map_or("", String::as_str));

@@ -3,8 +3,8 @@
 use headwater_model::parse::parse;
 use headwater_model::write::{Comments, to_toml};
 use headwater_model::{
-    Column, ColumnType, ConflictRule, Direction, FromJsonError, Model, OnDelete, Partition, Reference, Side, Table,
-    TablePartition,
+    Column, ColumnType, ConflictRule, Direction, FromJsonError, Model, OnDelete, OnError, Partition, Reference, Side,
+    Table, TablePartition,
 };
 use headwater_protocol::Type;
 use proptest::prelude::*;
@@ -282,7 +282,9 @@ prop_compose! {
             // Quotes would open text, and marks be parameters.
             members: format!("SELECT {}", members.replace(['\'', '"', ':', '$', '?', ';'], "\\\\")),
         };
-        Model { name, version, partitions: vec![partition], tables: vec![tables.0, tables.1, tables.2, tables.3] }
+        let on_error = if own_name { OnError::Reject } else { OnError::SetAside };
+        let tables = vec![tables.0, tables.1, tables.2, tables.3];
+        Model { name, version, on_error, partitions: vec![partition], tables }
     }
 }
 

@@ -54,6 +54,8 @@ struct Story {
     answer: VecDeque<String>,
     crash_after: Option<String>,
     unreadable: bool,
+    /// How often the upload is cut smaller until its change is alone.
+    alone: u32,
     trace: String,
 }
 
@@ -80,6 +82,7 @@ impl Story {
             answer: VecDeque::new(),
             crash_after: None,
             unreadable: false,
+            alone: 2,
             trace: String::new(),
         };
         for line in script.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
@@ -160,6 +163,14 @@ impl Story {
                 self.thaw();
             }
             Instruction::Thaw => self.thaw(),
+            Instruction::CutSmaller(_) => {
+                self.thaw();
+                self.alone -= 1;
+                if self.alone == 0 {
+                    self.pending -= 1;
+                    return Reply::SetAside;
+                }
+            }
             Instruction::NewRemoteId => self.start.upload_sequence = 0,
             _ => {}
         }
@@ -282,6 +293,7 @@ fn describe(instruction: &Instruction) -> (&'static str, String) {
         Instruction::Restart => plain("restart"),
         Instruction::Rewind { to } => ("rewind", format!("rewind to {to}")),
         Instruction::Thaw => plain("thaw"),
+        Instruction::CutSmaller(error) => ("cut-smaller", format!("cut smaller ({})", error.code.name())),
         Instruction::NewRemoteId => plain("new-remote-id"),
         Instruction::Stage(frame) => ("stage", format!("stage {:?}", frame.kind)),
         Instruction::StageComplete => plain("stage-complete"),
@@ -293,6 +305,9 @@ fn describe(instruction: &Instruction) -> (&'static str, String) {
             );
             for (on, word) in [(s.new_remote_id, ", new remote ID"), (s.restarted, ", restarted")] {
                 text.push_str(if on { word } else { "" });
+            }
+            if let Some(error) = &s.upload_refused {
+                write!(text, ", the upload refused: {}", error.message).expect("a string takes all");
             }
             if let Some(lost) = &s.lost {
                 write!(text, ", lost uploads {} to {}", lost.start(), lost.end()).expect("a string takes all");

@@ -3,7 +3,8 @@
 //! A frozen upload is bytes: whatever happens to the tables afterwards, a retry sends the same frames under the same number. Its
 //! entries stay in the log, marked with that number, until a receipt says what became of them.
 //!
-//! *Caveats.* An upload is cut at [`UPLOAD_BYTES_MAX`]; what is left goes under the next number, by another sync.
+//! *Caveats.* An upload is cut at [`UPLOAD_BYTES_MAX`], or at less where somebody on the way has not taken a larger one; what is left
+//! goes under the next number.
 
 use headwater_model::sql::quote;
 use headwater_protocol::message::{Change, ChangeOp, Refusal, RefusalCode, UploadEnd};
@@ -25,7 +26,7 @@ const FRAME_BYTES_TARGET: usize = 64 * 1024;
 /// How many entries whose row is as it was are taken out one by one; with more, the log is read once more for all of them.
 const NOTHING_MAX: usize = 1_000;
 /// How large an upload gets before it is closed: half of what a server takes.
-const UPLOAD_BYTES_MAX: u64 = Limits::REQUEST.total_bytes_max / 2;
+pub(crate) const UPLOAD_BYTES_MAX: u64 = Limits::REQUEST.total_bytes_max / 2;
 /// How large a change may be: what a server takes in a frame, less its own few bytes.
 const CHANGE_BYTES_MAX: usize = Limits::REQUEST.frame_bytes_max - 1024;
 
@@ -47,7 +48,14 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Option<
         let rows = Rows { connection };
         wake(&rows, plan)?;
         let sequence = state.upload_sequence + 1;
-        let mut writer = UploadWriter { connection, digest: Digest::new(), frames: 0, changes: 0, bytes: 0 };
+        let mut writer = UploadWriter {
+            connection,
+            digest: Digest::new(),
+            frames: 0,
+            changes: 0,
+            bytes: 0,
+            bytes_max: state.cut_bytes_max,
+        };
         for table in plan.tracked() {
             writer.table(&rows, table, sequence, now)?;
         }
@@ -56,7 +64,7 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Option<
         }
         let end = UploadEnd { sequence, changes: writer.changes, digest: writer.digest.finish() };
         State::set_frozen(connection, Some(&end))?;
-        Ok(Some(Cut { end, is_partial: writer.bytes >= UPLOAD_BYTES_MAX }))
+        Ok(Some(Cut { end, is_partial: writer.bytes >= writer.bytes_max }))
     })
 }
 
@@ -172,12 +180,13 @@ struct UploadWriter<'c> {
     frames: i64,
     changes: u64,
     bytes: u64,
+    bytes_max: u64,
 }
 
 impl UploadWriter<'_> {
     /// Writes the open changes of a table, in key order, and marks them as frozen.
     fn table(&mut self, rows: &Rows<'_>, table: &TablePlan, sequence: u64, now: &str) -> Result<(), Error> {
-        if self.bytes >= UPLOAD_BYTES_MAX {
+        if self.bytes >= self.bytes_max {
             return Ok(());
         }
         let mut select = rows.prepare(&table.sql.open)?;
@@ -216,7 +225,7 @@ impl UploadWriter<'_> {
             payload.extend_from_slice(&change);
             self.changes += 1;
             last = Some(key);
-            if self.bytes + payload.len() as u64 >= UPLOAD_BYTES_MAX {
+            if self.bytes + payload.len() as u64 >= self.bytes_max {
                 break;
             }
         }

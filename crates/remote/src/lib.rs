@@ -53,6 +53,7 @@ mod state;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod too_large;
 
 pub use error::Error;
 pub use headwater_protocol::client::Config;

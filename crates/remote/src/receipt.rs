@@ -9,12 +9,12 @@
 //! A key that was changed again since the cut keeps its newer open entry. Its old image is the uploaded row, which is what the
 //! consolidated database has; unless the upload's change was refused: then the old image of that stays the first.
 
-use headwater_protocol::message::{Change, ConflictEnd, Outcome, Receipt, Refusal, TableHeader};
+use headwater_protocol::message::{Change, ConflictEnd, Outcome, Receipt, Refusal, TableHeader, UploadEnd};
 use headwater_protocol::wire::Reader;
 use headwater_protocol::{Kind, Value};
 use rusqlite::{Connection, params, params_from_iter};
 
-use crate::cut::{frozen_frame, reopen, set_aside_mark};
+use crate::cut::{UPLOAD_BYTES_MAX, frozen_frame, reopen, set_aside_mark};
 use crate::database::Database;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, readable};
@@ -60,11 +60,31 @@ pub(crate) fn apply(database: &Database, plan: &Plan, receipt: &Receipt, now: &s
     })
 }
 
+/// Sets aside the only change of the frozen upload, which no server takes. No number is used.
+pub(crate) fn refuse_alone(
+    connection: &Connection,
+    plan: &Plan,
+    end: &UploadEnd,
+    refusal: Refusal,
+    now: &str,
+) -> Result<(), Error> {
+    let rows = Rows { connection };
+    let mut applying = Applying { rows, plan, sequence: end.sequence, now, counts: Outcomes::default() };
+    applying.outcomes(&[(0, Outcome::Refused(refusal))])?;
+    connection.execute("DELETE FROM \"hw_upload\"", []).while_doing("forgetting the upload")?;
+    State::set_frozen(connection, None)
+}
+
 fn finish(connection: &Connection, sequence: u64) -> Result<(), Error> {
     connection.execute("DELETE FROM \"hw_upload\"", []).while_doing("forgetting the upload")?;
     let sql = "DELETE FROM \"hw_conflict\" WHERE \"id\" <= (SELECT max(\"id\") FROM \"hw_conflict\") - ?";
     connection.execute(sql, [CONFLICTS_MAX]).while_doing("forgetting old conflicts")?;
     State::set_frozen(connection, None)?;
+    // What was cut smaller than usual has passed: the next may be larger again.
+    let cut_bytes_max = State::read(connection)?.cut_bytes_max;
+    if cut_bytes_max < UPLOAD_BYTES_MAX {
+        State::set_cut_bytes_max(connection, (2 * cut_bytes_max).min(UPLOAD_BYTES_MAX))?;
+    }
     State::set_upload_sequence(connection, sequence)
 }
 

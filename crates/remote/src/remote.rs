@@ -67,6 +67,7 @@ impl Remote {
             frozen: None,
             is_staged: false,
             last_sync: None,
+            cut_bytes_max: crate::cut::UPLOAD_BYTES_MAX,
         };
         database.write("creating the remote", |connection| {
             if schema::exists(connection, "hw_state")? {

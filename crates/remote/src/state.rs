@@ -26,13 +26,15 @@ pub(crate) struct State {
     /// Whether a download is staged whole and not applied yet.
     pub(crate) is_staged: bool,
     pub(crate) last_sync: Option<String>,
+    /// How large an upload is cut; less than usual where somebody on the way has not taken a larger one.
+    pub(crate) cut_bytes_max: u64,
 }
 
 impl State {
     pub(crate) fn read(connection: &Connection) -> Result<State, Error> {
         let sql = "SELECT \"format\", \"remote_id\", \"secret\", \"server\", \"user\", \"model\", \"fingerprint\", \"incarnation\", \
                    \"note\", \"upload_sequence\", \"download_applied\", \"frozen\", \"frozen_changes\", \"frozen_digest\", \"staged\", \
-                   \"last_sync\" FROM \"hw_state\"";
+                   \"last_sync\", \"cut_bytes_max\" FROM \"hw_state\"";
         let read = |row: &rusqlite::Row<'_>| {
             let (frozen, changes): (i64, i64) = (row.get(11)?, row.get(12)?);
             let digest: Option<[u8; 32]> = row.get(13)?;
@@ -52,6 +54,7 @@ impl State {
                 frozen: digest.filter(|_| frozen > 0).map(end),
                 is_staged: row.get(14)?,
                 last_sync: row.get(15)?,
+                cut_bytes_max: row.get::<_, i64>(16)?.max(1) as u64,
             })
         };
         let state = connection.query_row(sql, [], read).optional().while_doing("reading hw_state")?;
@@ -86,6 +89,12 @@ impl State {
             end.map(|end| end.digest)
         ];
         connection.execute(sql, row).while_doing("writing hw_state").map(drop)
+    }
+
+    /// Notes how large an upload is cut.
+    pub(crate) fn set_cut_bytes_max(connection: &Connection, bytes: u64) -> Result<(), Error> {
+        let sql = "UPDATE \"hw_state\" SET \"cut_bytes_max\" = ?";
+        connection.execute(sql, [bytes as i64]).while_doing("writing hw_state").map(drop)
     }
 
     pub(crate) fn set_upload_sequence(connection: &Connection, sequence: u64) -> Result<(), Error> {

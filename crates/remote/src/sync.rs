@@ -20,13 +20,15 @@ use crate::request::{Counting, RequestBody};
 use crate::schema;
 use crate::stage::Stage;
 use crate::state::State;
+use crate::too_large;
 
 /// How much is read from the socket at a time.
 const READ_BYTES: usize = 64 * 1024;
 /// How often a waiting sync looks whether it is cancelled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
-/// Uploads of more changes than this ask first whether they are wanted, which costs a round trip: fewer are some tens of kilobytes.
+/// Uploads of more changes or bytes than this ask first whether they are wanted, which costs a round trip: fewer are some tens of kilobytes.
 const ASKED_CHANGES_MIN: u64 = 2_000;
+const ASKED_BYTES_MIN: u64 = 256 * 1024;
 /// Downloads of this many rows are moved out of the write-ahead log at once.
 const CHECKPOINT_ROWS: u64 = 10_000;
 
@@ -119,6 +121,8 @@ pub struct SyncReport {
     pub restarted: bool,
     /// Numbers of uploads that the consolidated database had acknowledged and has no more: first and last.
     pub lost: Option<(u64, u64)>,
+    /// Why the consolidated database refused an upload whole, its changes pending again; the download went on.
+    pub upload_refused: Option<String>,
     /// How long each phase took.
     pub times: Times,
 }
@@ -258,6 +262,7 @@ impl Sync<'_, '_, '_> {
                     | Instruction::ApplyReceipt(_)
                     | Instruction::Restart
                     | Instruction::Rewind { .. }
+                    | Instruction::CutSmaller(_)
                     | Instruction::Stage(_)
                     | Instruction::StageComplete
             ) {
@@ -271,7 +276,7 @@ impl Sync<'_, '_, '_> {
                 Instruction::WaitUntil(until) => self.wait(until)?,
                 Instruction::Done(summary) => {
                     self.count(&summary);
-                    return Ok(self.is_partial);
+                    return Ok(self.is_partial && summary.upload_refused.is_none());
                 }
                 Instruction::Failed(failure) => return Err(Error::Failed(failure)),
                 other => {
@@ -309,6 +314,10 @@ impl Sync<'_, '_, '_> {
             })?,
             Instruction::Thaw => {
                 database.write("thawing an upload", |connection| cut::thaw(connection, &self.remote.plan))?;
+            }
+            Instruction::CutSmaller(error) => {
+                let is_alone = too_large::cut_smaller(database, &self.remote.plan, &error, &now())?;
+                return Ok(if is_alone { Reply::SetAside } else { Reply::Done });
             }
             Instruction::NewRemoteId => {
                 let (remote_id, secret) = (random()?, random()?);
@@ -378,7 +387,9 @@ impl Sync<'_, '_, '_> {
         )?;
         let sent = {
             let mut counting = Counting::new(&mut body, &mut self.options.progress);
-            let is_long = has_upload && state.frozen.is_some_and(|end| end.changes > ASKED_CHANGES_MIN);
+            let is_long = has_upload
+                && (state.frozen.is_some_and(|end| end.changes > ASKED_CHANGES_MIN)
+                    || too_large::frozen_bytes(&self.remote.database.connection)? > ASKED_BYTES_MIN);
             let sent = self.client.sync(&token, &mut counting, is_long);
             self.report.bytes_up += counting.bytes;
             sent
@@ -487,6 +498,7 @@ impl Sync<'_, '_, '_> {
         report.failures += summary.failures;
         report.new_remote_id |= summary.new_remote_id;
         report.restarted |= summary.restarted;
+        report.upload_refused = summary.upload_refused.as_ref().map(|error| error.message.clone());
         report.lost = summary.lost.as_ref().map(|lost| (*lost.start(), *lost.end())).or(report.lost);
     }
 }

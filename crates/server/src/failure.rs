@@ -123,6 +123,7 @@ impl From<DatabaseError> for Failure {
                     .with_detail(error.to_string())
             }
             DatabaseError::RemoteBusy => Failure::remote_busy(),
+            DatabaseError::UploadRefused { message } => Failure::new(ErrorCode::UploadRefused, message.as_str()),
             DatabaseError::Decode(decode) => decode_failure(decode),
             DatabaseError::Spool(error) => Failure::spool(error),
             DatabaseError::Refused { .. } | DatabaseError::Setup { .. } | DatabaseError::Database { .. } => {

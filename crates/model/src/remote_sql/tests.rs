@@ -27,7 +27,13 @@ fn orders_and_lines() -> Model {
     let mut lines = table("lines", &[("order", Type::Int), ("no", Type::Int), ("region", Type::Text)], &[0, 1]);
     lines.partition = Some(TablePartition { partition: 0, columns: vec![2] });
     lines.references = vec![Reference { columns: vec![0], table: 0, target: vec![0], on_delete: OnDelete::Cascade }];
-    Model { name: "m".to_owned(), version: 1, partitions: Vec::new(), tables: vec![orders, lines] }
+    Model {
+        name: "m".to_owned(),
+        version: 1,
+        on_error: crate::OnError::default(),
+        partitions: Vec::new(),
+        tables: vec![orders, lines],
+    }
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub struct Summary {
     pub conflicts: u64,
     /// Changes that were refused and are now set aside.
     pub refused: u64,
+    /// Why an upload was refused whole, its changes pending again, where that is so.
+    pub upload_refused: Option<ServerError>,
     /// Downloads applied.
     pub downloads: u32,
     /// Bytes of answers received.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::failure::{Failure, Summary};
 use crate::frame::Frame;
 use crate::limits::Limits;
-use crate::message::Receipt;
+use crate::message::{Receipt, ServerError};
 
 /// The durable state of the remote when a sync begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Default for Config {
 /// What the shell is to do next. All but `Read`, `WaitUntil`, `Done` and `Failed` are acknowledged by [`super::Session::done`] when they are
 /// durable, before the next is asked for. A shell that can't carry one out drops the session: the next sync begins where it stopped.
 ///
-/// Whatever is neither `Read` nor what an answer calls for (`ApplyReceipt`, `Restart`, `Rewind`, `Stage`, `StageComplete`) also means
+/// Whatever is neither `Read` nor what an answer calls for (`ApplyReceipt`, `Restart`, `Rewind`, `CutSmaller`, `Stage`, `StageComplete`) also means
 /// that the answer, if one is open, is not read on: close it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Instruction {
@@ -108,6 +108,9 @@ pub enum Instruction {
     },
     /// Return the frozen upload's changes to the log, with their first old images.
     Thaw,
+    /// The upload is not taken as it is, for this reason. In one transaction: thaw it, and cut at most half as much from now on; if
+    /// it has one change alone, set that aside and answer [`Reply::SetAside`].
+    CutSmaller(ServerError),
     /// Make a new remote ID and secret; nothing is acknowledged under it. Watermarks stay, they belong to the rows.
     NewRemoteId,
     /// Append a frame to the staging. The first is WELCOME, which has what is stored with the watermarks. It need not last a crash
@@ -130,6 +133,8 @@ pub enum Reply {
     Done,
     /// To [`Instruction::Cut`]: the number of the upload that is now frozen, if anything was pending.
     Cut(Option<u64>),
+    /// To [`Instruction::CutSmaller`]: the upload's only change is set aside.
+    SetAside,
     /// To [`Instruction::ApplyStaged`]: the frames can't be decoded; nothing was changed.
     Unreadable,
 }

@@ -6,6 +6,8 @@
 //!    |                                                          |       download frames: Stage
 //!    |                                                          |       END: StageComplete, ApplyStaged --> Done
 //!    |                                                          |       ERROR copy: Thaw, NewRemoteId --+
+//!    |                                                          |       ERROR upload_refused: Thaw, then the download alone
+//!    |                                                          |       ERROR too_large: a greeting, then CutSmaller
 //!    +---- WaitUntil <-- anything that may pass <---------------+                                       |
 //!    +--------------------------------------------------------------------------------------------------+
 //! ```
@@ -17,6 +19,8 @@
 //! - A frozen upload is offered again, the same frames under the same number, until its receipt is applied.
 //! - A staged download is applied before the next upload is cut, or dropped; one that is staged beside a frozen upload is dropped.
 //! - A new remote ID comes after the thaw: the other way round, a crash between them would offer number n under an ID that has none.
+//! - An upload that nobody takes, being too large for a server or a proxy or not to be read there, is cut smaller, until what is at
+//!   fault is alone and is set aside; but only once the server has said that no earlier attempt of it was applied.
 //! - A sync that began with an upload of before cuts and sends another afterwards, so that everything pending at its start goes up.
 //!
 //! The shell's loop (`crates/remote`) has no decisions in it:
@@ -66,10 +70,27 @@ pub struct Session {
     resent: bool,
     /// That round has begun; it needs no request if nothing is pending.
     extra: bool,
-    /// The server says that it lacks uploads: the next request only asks which.
-    asks_what_is_lost: bool,
+    next: Next,
+    /// Changes set aside by themselves because no server takes them.
+    alone: u32,
     summary: Summary,
 }
+
+/// What the next request is for.
+#[derive(Debug)]
+enum Next {
+    /// The sync itself.
+    Sync,
+    /// The server says that it lacks uploads: which?
+    WhatIsLost,
+    /// Somebody on the way does not take the upload: has an earlier attempt been applied? If not, it is cut smaller.
+    WhetherApplied(ServerError),
+    /// The upload was refused whole; the download goes on.
+    Download,
+}
+
+/// How many changes a sync sets aside one by one because no server takes them; then something else is wrong.
+const ALONE_MAX: u32 = 100;
 
 #[derive(Debug)]
 enum Phase {
@@ -109,7 +130,8 @@ impl Session {
             out: None,
             resent: start.frozen.is_some(),
             extra: false,
-            asks_what_is_lost: false,
+            next: Next::Sync,
+            alone: 0,
             summary: Summary::default(),
         }
     }
@@ -174,6 +196,11 @@ impl Session {
                 self.thawed();
             }
             (Instruction::Thaw, _) => self.thawed(),
+            (Instruction::CutSmaller(_), reply) => {
+                self.alone += u32::from(reply == Reply::SetAside);
+                self.summary.refused += u64::from(reply == Reply::SetAside);
+                self.thawed();
+            }
             (Instruction::NewRemoteId, _) => self.remote.upload_sequence = 0,
             (Instruction::Stage(_), _) => self.remote.staged = Staged::Part,
             (Instruction::StageComplete, _) => self.remote.staged = Staged::Whole,
@@ -213,7 +240,7 @@ impl Session {
         let instruction = match staged {
             Staged::Whole if frozen.is_none() => Instruction::ApplyStaged,
             Staged::Whole | Staged::Part => Instruction::DropStaged,
-            Staged::Nothing if frozen.is_none() && !cut => Instruction::Cut,
+            Staged::Nothing if frozen.is_none() && !cut && !matches!(self.next, Next::Download) => Instruction::Cut,
             Staged::Nothing => {
                 if self.extra && frozen.is_none() {
                     self.phase = Phase::Over(Ok(()));
@@ -222,8 +249,8 @@ impl Session {
                 self.extra = false;
                 self.summary.requests += 1;
                 Instruction::Request {
-                    has_upload: frozen.is_some() && !self.asks_what_is_lost,
-                    wants_download: self.config.wants_download && !self.asks_what_is_lost,
+                    has_upload: frozen.is_some() && matches!(self.next, Next::Sync),
+                    wants_download: self.config.wants_download && matches!(self.next, Next::Sync | Next::Download),
                 }
             }
         };
@@ -298,6 +325,15 @@ impl Session {
         } else if welcome.restart {
             self.due.push_back(Instruction::Restart);
         }
+        if let Next::WhetherApplied(error) = &self.next
+            && has >= upload_sequence
+        {
+            if frozen == Some(has) || self.alone == ALONE_MAX {
+                self.phase = Phase::Over(Err(Failure::Refused(error.clone())));
+                return;
+            }
+            self.due.push_back(Instruction::CutSmaller(error.clone()));
+        }
         if wants_download {
             self.due.push_back(Instruction::Stage(welcome.to_frame()));
         }
@@ -306,15 +342,24 @@ impl Session {
     fn on_server_error(&mut self, now: Duration, error: ServerError) {
         match error.code {
             ErrorCode::Copy => self.on_copy(error),
-            ErrorCode::UploadRefused => {
-                if self.remote.frozen.is_some() {
-                    self.due.push_back(Instruction::Thaw);
-                }
-                self.phase = Phase::Over(Err(Failure::Refused(error)));
+            ErrorCode::UploadRefused if self.remote.frozen.is_some() => {
+                self.due.push_back(Instruction::Thaw);
+                self.summary.upload_refused = Some(error);
+                self.next = Next::Download;
+                self.phase =
+                    if self.config.wants_download { Phase::Prepare { cut: false } } else { Phase::Over(Ok(())) };
+            }
+            ErrorCode::TooLarge | ErrorCode::Malformed
+                if self.remote.frozen.is_some() && matches!(self.next, Next::Sync) =>
+            {
+                self.next = Next::WhetherApplied(error);
+                self.phase = Phase::Prepare { cut: false };
             }
             ErrorCode::Behind => {
                 let told = matches!(&self.phase, Phase::Answer(answer) if answer.restart);
-                self.asks_what_is_lost = !told;
+                if !told {
+                    self.next = Next::WhatIsLost;
+                }
                 self.retry(now, Cause::Server(error));
             }
             code if code.is_retryable() => self.retry(now, Cause::Server(error)),
@@ -344,7 +389,7 @@ impl Session {
 
     fn end_round(&mut self) {
         self.phase = Phase::Prepare { cut: false };
-        if !std::mem::take(&mut self.asks_what_is_lost) {
+        if matches!(std::mem::replace(&mut self.next, Next::Sync), Next::Sync | Next::Download) {
             self.extra = std::mem::take(&mut self.resent);
             if !self.extra {
                 self.phase = Phase::Over(Ok(()));

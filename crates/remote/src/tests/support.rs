@@ -39,7 +39,13 @@ pub(crate) fn table(name: &str, columns: &[(&str, Type)]) -> Table {
 }
 
 pub(crate) fn model(tables: Vec<Table>) -> Model {
-    Model { name: "test".to_owned(), version: 1, partitions: Vec::new(), tables }
+    Model {
+        name: "test".to_owned(),
+        version: 1,
+        on_error: headwater_model::OnError::default(),
+        partitions: Vec::new(),
+        tables,
+    }
 }
 
 /// Items with a unique name in a way of partitioning by region, and parts that refer to items.

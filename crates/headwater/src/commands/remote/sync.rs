@@ -77,7 +77,7 @@ pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
     };
     output.answer(&as_json(&report), |output| show(&report, output))?;
     let is_found = report.conflicts + report.refused + report.set_aside > 0;
-    Ok(if args.exit_code && is_found { Exit::Found } else { Exit::Done })
+    Ok(if (args.exit_code && is_found) || report.upload_refused.is_some() { Exit::Found } else { Exit::Done })
 }
 
 fn words(phase: Phase) -> &'static str {
@@ -115,12 +115,18 @@ fn show(report: &SyncReport, output: &Output) -> Result<()> {
         (report.new_remote_id, "this file was a copy or an old backup: it goes on under a new remote ID".to_owned()),
         (report.restarted, "the consolidated database is another than before: everything came down afresh".to_owned()),
         (report.lost.is_some(), lost(report)),
+        (report.upload_refused.is_some(), refused_whole(report)),
         (report.failures > 0, format!("{} attempts failed and were repeated", report.failures)),
     ];
     for (_, note) in notes.iter().filter(|(is_so, _)| *is_so) {
         output.line(format!("      {note}"))?;
     }
     output.line(format!("took  {:.3} s", report.times.total.as_secs_f64()))
+}
+
+fn refused_whole(report: &SyncReport) -> String {
+    let why = report.upload_refused.as_deref().unwrap_or_default();
+    format!("the upload was refused whole, and nothing of it applied: {why}. Mend the row and sync again")
 }
 
 fn lost(report: &SyncReport) -> String {
@@ -135,6 +141,7 @@ fn as_json(report: &SyncReport) -> Value {
         "set_aside": report.set_aside, "not_stored": report.not_stored, "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down, "requests": report.requests, "failures": report.failures,
         "new_remote_id": report.new_remote_id, "restarted": report.restarted, "lost": report.lost,
+        "upload_refused": report.upload_refused,
         "times_ms": times(&report.times),
     })
 }

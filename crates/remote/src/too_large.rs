@@ -1,0 +1,43 @@
+//! An upload that somebody on the way does not take: a server with lower limits, a proxy, a server that can't read a row of it.
+//!
+//! What is cut is halved until it passes; what then still is refused is a single change, and is set aside. The limit found is kept and
+//! doubles with each upload that passes.
+
+use headwater_protocol::message::{ErrorCode, Refusal, RefusalCode, ServerError};
+use rusqlite::Connection;
+
+use crate::cut;
+use crate::database::Database;
+use crate::error::{Error, While};
+use crate::plan::Plan;
+use crate::receipt;
+use crate::state::State;
+
+/// Thaws the frozen upload and halves what the next may hold, or sets its only change aside; whether it did that.
+pub(crate) fn cut_smaller(database: &Database, plan: &Plan, error: &ServerError, now: &str) -> Result<bool, Error> {
+    database.write("cutting an upload smaller", |connection| {
+        let state = State::read(connection)?;
+        let Some(end) = state.frozen else {
+            return Err(Error::damaged("an upload is to be cut smaller, but none is on its way"));
+        };
+        if end.changes == 1 {
+            let code = if error.code == ErrorCode::TooLarge { RefusalCode::RowTooLarge } else { RefusalCode::Data };
+            let refusal = Refusal { code, message: error.message.clone() };
+            receipt::refuse_alone(connection, plan, &end, refusal, now)?;
+            return Ok(true);
+        }
+        let bytes = frozen_bytes(connection)?;
+        cut::thaw(connection, plan)?;
+        // A single large change may have taken it far beyond what it was to hold.
+        State::set_cut_bytes_max(connection, (bytes.min(state.cut_bytes_max) / 2).max(1))?;
+        tracing::info!(bytes, code = error.code.name(), "an upload is not taken; it is cut smaller");
+        Ok(false)
+    })
+}
+
+/// How many bytes the frozen upload has, before they are packed.
+pub(crate) fn frozen_bytes(connection: &Connection) -> Result<u64, Error> {
+    let sql = "SELECT coalesce(sum(length(\"payload\")), 0) FROM \"hw_upload\"";
+    let bytes = connection.query_row(sql, [], |row| row.get::<_, i64>(0)).while_doing("measuring the upload")?;
+    Ok(bytes as u64)
+}

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use headwater_consolidated::backend::{Changes, Inserted};
+use headwater_consolidated::backend::{Changes, Gaps, Inserted};
 use headwater_consolidated::catalogue::Catalogue;
-use headwater_consolidated::{Backend, Connection, Dialect, Error, Mode, RowsWriter, TablePlan};
+use headwater_consolidated::{Backend, Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 use headwater_protocol::wire::Write as _;
 use headwater_protocol::{Row, Value};
 use headwater_remote::Remote;
@@ -412,6 +412,15 @@ impl Connection for NaiveConnection {
     }
     fn accepts_watermark(&mut self, watermark: &[u8]) -> Result<bool, Error> {
         self.0.accepts_watermark(watermark)
+    }
+    fn gaps(&mut self, watermark: &[u8]) -> Result<Gaps, Error> {
+        self.0.gaps(watermark)
+    }
+    fn parts_have_changed(&mut self, plan: &Plan) -> Result<bool, Error> {
+        self.0.parts_have_changed(plan)
+    }
+    fn adopt_parts(&mut self, plan: &Plan) -> Result<(), Error> {
+        self.0.adopt_parts(plan)
     }
     fn read_whole(&mut self, table: &TablePlan, partitions: &[Row], out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {
         self.0.read_whole(table, partitions, out)

@@ -2,7 +2,7 @@
 
 use headwater_protocol::{Row, Value};
 
-use crate::{Error, RowsWriter, TablePlan};
+use crate::{Error, Plan, RowsWriter, TablePlan};
 
 /// Which SQL a database speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -115,6 +115,16 @@ pub trait Connection: Send {
     /// Whether a watermark is one that this database can have handed out (form, not in the future).
     fn accepts_watermark(&mut self, watermark: &[u8]) -> Result<bool, Error>;
 
+    /// What this database can't tell any more of the changes since a watermark that it accepts; in a download.
+    fn gaps(&mut self, watermark: &[u8]) -> Result<Gaps, Error>;
+
+    /// Whether tables that hold rows of tracked ones (partitions, tables that inherit) have come or gone, so that
+    /// [`Connection::adopt_parts`] is to be called before anything is read; in a download.
+    fn parts_have_changed(&mut self, plan: &Plan) -> Result<bool, Error>;
+
+    /// Has such tables tracked, in transactions of its own. Harmless where nothing is to be done.
+    fn adopt_parts(&mut self, plan: &Plan) -> Result<(), Error>;
+
     /// Writes every row of these partitions (all rows, if the table is not partitioned), in key order where that costs nothing.
     /// `partitions` holds the values of each; a row in none of them is never written.
     fn read_whole(&mut self, table: &TablePlan, partitions: &[Row], out: &mut RowsWriter<'_, '_>) -> Result<(), Error>;
@@ -125,6 +135,13 @@ pub trait Connection: Send {
 
     /// What the database has: for `init` and `check`.
     fn catalogue(&mut self) -> Result<crate::catalogue::Catalogue, Error>;
+}
+
+/// What can't be told of the changes since a watermark: it comes whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gaps {
+    /// The names, as change tracking has them, of tables of which changes went by unnoted.
+    pub tables: Vec<String>,
 }
 
 /// What [`Connection::read_changes`] is asked for.

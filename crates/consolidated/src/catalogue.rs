@@ -25,8 +25,12 @@ pub struct CatalogueTable {
     pub unique: Vec<Vec<String>>,
     /// Foreign keys.
     pub references: Vec<CatalogueReference>,
-    /// Whether it has partitions of its own or tables that inherit from it, which can be written to directly.
-    pub has_parts: bool,
+    /// Whether tables inherit from it (partitions aside).
+    pub has_heirs: bool,
+    /// Whether it inherits from another table.
+    pub is_heir: bool,
+    /// Whether a part of it is on a foreign server.
+    pub has_foreign_parts: bool,
     /// Whether Headwater's change tracking is installed, enabled and as this version makes it; otherwise what is wrong.
     pub tracking: Tracking,
 }

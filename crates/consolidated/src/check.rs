@@ -284,15 +284,35 @@ impl TableCheck<'_> {
         }
     }
 
-    /// Triggers for whole statements fire on the table that a statement names.
+    /// Partitions and tables that inherit are followed, but not everywhere.
     fn parts(&mut self) {
-        if self.found.has_parts && self.table.direction != Direction::Upload {
+        if self.found.has_heirs {
             self.add(
                 Severity::Warning,
-                "parts_not_tracked",
+                "key_across_heirs",
                 None,
-                "the table has partitions or tables that inherit from it: rows written to those directly, attached or detached are not \
-                 tracked, and would never reach a remote"
+                "tables inherit from it, and no constraint keeps one key from being in several of them: a remote would hold one of such rows"
+                    .to_owned(),
+                "keep the keys apart, or make it a partitioned table".to_owned(),
+            );
+        }
+        if self.found.is_heir && self.table.direction != Direction::Upload {
+            self.add(
+                Severity::Warning,
+                "heir_not_tracked",
+                None,
+                "it inherits from another table: rows of it that are changed by statements on that one are not tracked, and would never \
+                 reach a remote"
+                    .to_owned(),
+                "change them by statements on the table itself, or put the other table into the model instead".to_owned(),
+            );
+        }
+        if self.found.has_foreign_parts && self.table.direction != Direction::Upload {
+            self.add(
+                Severity::Warning,
+                "foreign_parts_not_tracked",
+                None,
+                "a part of the table is on a foreign server: rows written to that part directly, or there, would never reach a remote"
                     .to_owned(),
                 "write to the table itself only, or take it out of the model".to_owned(),
             );

@@ -6,9 +6,10 @@ use headwater_model::Direction;
 use headwater_protocol::message::{PartitionAction, PartitionMark, WatermarkEntry, Watermarks};
 use headwater_protocol::{Frame, Row};
 
-use crate::backend::Changes;
+use crate::backend::{Changes, Gaps};
 use crate::keys::{key_bytes, key_bytes_of};
 use crate::rows::{Echo, FrameSink};
+use crate::track::tracked_name;
 use crate::{Connection, Error, Mode, Plan, RowsWriter, TablePlan, memberships};
 
 /// A download to be written.
@@ -59,12 +60,31 @@ pub fn write(
     request: &DownloadRequest<'_>,
     sink: &mut FrameSink<'_>,
 ) -> Result<DownloadSummary, Error> {
-    connection.begin(Mode::Download)?;
+    begin(connection, request.plan)?;
     let written = Download::new(connection, request, sink).and_then(Download::run);
     let ended = connection.rollback();
     let summary = written?;
     ended?;
     Ok(summary)
+}
+
+/// How often parts may come or go while a download looks.
+const LOOKS_MAX: usize = 5;
+
+/// Takes a snapshot in which all parts of tracked tables are tracked. What comes later is found by the next download.
+fn begin(connection: &mut dyn Connection, plan: &Plan) -> Result<(), Error> {
+    for _ in 0..LOOKS_MAX {
+        connection.begin(Mode::Download)?;
+        match connection.parts_have_changed(plan) {
+            Ok(false) => return Ok(()),
+            changed => {
+                connection.rollback()?;
+                changed?;
+            }
+        }
+        connection.adopt_parts(plan)?;
+    }
+    Err(Error::Retry { detail: "partitions of tracked tables come and go".to_owned(), broken: false })
 }
 
 /// A download being written.
@@ -114,13 +134,17 @@ impl<'a, 's> Download<'a, 's> {
         Ok(self.summary)
     }
 
-    /// Which of the remote's watermarks this database can have handed out.
-    fn accepted_marks(&mut self) -> Result<Vec<bool>, Error> {
-        let marks = &self.request.watermarks.marks;
-        marks.iter().map(|mark| Ok(!self.request.restart && self.connection.accepts_watermark(mark)?)).collect()
+    /// Of each of the remote's watermarks, what changes since can't be told; `None`: this database can't have handed it out.
+    fn accepted_marks(&mut self) -> Result<Vec<Option<Gaps>>, Error> {
+        let mut accepted = Vec::new();
+        for mark in &self.request.watermarks.marks {
+            let is_ours = !self.request.restart && self.connection.accepts_watermark(mark)?;
+            accepted.push(if is_ours { Some(self.connection.gaps(mark)?) } else { None });
+        }
+        Ok(accepted)
     }
 
-    fn table(&mut self, table: &TablePlan, accepted: &[bool]) -> Result<(), Error> {
+    fn table(&mut self, table: &TablePlan, accepted: &[Option<Gaps>]) -> Result<(), Error> {
         let wanted = self.wanted(table);
         let sorted = self.sort(table, &wanted, accepted);
         for partition in &sorted.left {
@@ -165,15 +189,15 @@ impl<'a, 's> Download<'a, 's> {
         }
     }
 
-    fn sort(&self, table: &TablePlan, wanted: &[Row], accepted: &[bool]) -> Sorted {
+    fn sort(&self, table: &TablePlan, wanted: &[Row], accepted: &[Option<Gaps>]) -> Sorted {
         let refresh = self.request.refresh.contains(&table.number);
+        let tells = changes_told(table, accepted);
         let entries = self.request.watermarks.entries.iter().filter(|entry| entry.table == table.number);
         let mut held: HashMap<&[u8], u32> = entries.map(|entry| (entry.partition.as_slice(), entry.mark)).collect();
         let mut sorted = Sorted::default();
         for row in wanted {
             let key = table.partition_key(row).unwrap_or_default();
-            let mark =
-                held.remove(key.as_slice()).filter(|mark| accepted.get(*mark as usize).copied().unwrap_or(false));
+            let mark = held.remove(key.as_slice()).filter(|mark| tells.get(*mark as usize) == Some(&true));
             match mark.filter(|_| !refresh) {
                 None => sorted.whole.push(row.clone()),
                 Some(mark) => match sorted.since.iter_mut().find(|(known, _)| *known == mark) {
@@ -202,6 +226,12 @@ impl<'a, 's> Download<'a, 's> {
     fn send(&mut self, frame: Frame) -> Result<(), Error> {
         count(&mut self.summary, &mut *self.sink, frame)
     }
+}
+
+/// By watermark, whether the changes of a table since then can be told.
+fn changes_told(table: &TablePlan, accepted: &[Option<Gaps>]) -> Vec<bool> {
+    let name = tracked_name(&table.table);
+    accepted.iter().map(|gaps| gaps.as_ref().is_some_and(|gaps| !gaps.tables.contains(&name))).collect()
 }
 
 fn count(summary: &mut DownloadSummary, sink: &mut FrameSink<'_>, frame: Frame) -> Result<(), Error> {

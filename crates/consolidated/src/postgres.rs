@@ -5,6 +5,7 @@
 //!   sets       rows by key, a set a statement      target    connection strings, tls
 //!   read       downloads, streamed                 codec     values in binary, numeric, literal
 //!   catalogue  what the database has               error     what SQLSTATEs mean
+//!   parts      partitions and heirs that come and go
 //! shape        a table and its statements          watermark snapshots
 //! ```
 //!
@@ -22,6 +23,7 @@ mod error;
 mod link;
 mod literal;
 mod numeric;
+pub(crate) mod parts;
 mod raw;
 mod read;
 mod sets;

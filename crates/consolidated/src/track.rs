@@ -29,7 +29,9 @@ pub fn track(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<String>
     system::install(connection)?;
     connection.begin(Mode::Upload)?;
     let tracked = track_inside(connection, plan);
-    crate::finish(connection, tracked)
+    let statements = crate::finish(connection, tracked)?;
+    connection.adopt_parts(plan)?;
+    Ok(statements)
 }
 
 fn track_inside(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<String>, Error> {
@@ -75,7 +77,11 @@ fn untrack_inside(connection: &mut dyn Connection, plan: &Plan, statements: &[St
     let sql = "UPDATE {hw}tracked SET definition_hash = ?2, installed_hash = NULL WHERE table_name = ?1";
     let sql = dialect_sql(connection.dialect(), sql);
     for table in &plan.tables {
-        connection.execute(&sql, &[Value::text(tracked_name(&table.table)), Value::Bytes(Vec::new())])?;
+        let name = tracked_name(&table.table);
+        if connection.dialect() == Dialect::Postgres {
+            connection.batch(&postgres::parts::forget_all(&name))?;
+        }
+        connection.execute(&sql, &[Value::text(name), Value::Bytes(Vec::new())])?;
     }
     system::renew_incarnation(connection)
 }
@@ -109,6 +115,9 @@ fn missing(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Step>, Er
         let replaces = recorded.is_some() || found.tracking != Tracking::Absent;
         let mut statements = if replaces { uninstall(connection.dialect(), table) } else { Vec::new() };
         statements.extend(definition.statements);
+        if connection.dialect() == Dialect::Postgres {
+            statements.extend(postgres::parts::install(connection, table)?);
+        }
         steps.push(Step {
             table_name: tracked_name(table),
             side_table: definition.side_table,

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use headwater_model::ColumnType;
-use headwater_model::tracking::postgres::{side_name, trigger_names};
+use headwater_model::tracking::postgres::{function_name, side_name, triggers};
 use headwater_protocol::{Row, Type, Value};
 use sha2::{Digest, Sha256};
 
@@ -17,8 +17,13 @@ use crate::{Connection, Error};
 
 /// Ordinary and partitioned tables of the application; a partition is part of its table.
 const TABLES_SQL: &str = "
-    SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'p' OR EXISTS (
-           SELECT 1 FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)
+    SELECT c.oid, n.nspname::text, c.relname::text,
+           c.relkind = 'r' AND EXISTS (SELECT 1 FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid),
+           EXISTS (WITH RECURSIVE below(id) AS (
+                       SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid
+                       UNION SELECT i.inhrelid FROM below b JOIN pg_catalog.pg_inherits i ON i.inhparent = b.id)
+                   SELECT 1 FROM below b JOIN pg_catalog.pg_class f ON f.oid = b.id WHERE f.relkind = 'f'),
+           EXISTS (SELECT 1 FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid)
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
       AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'headwater') AND n.nspname NOT LIKE 'pg\\_%'
@@ -68,7 +73,7 @@ const REFERENCES_SQL: &str = "
     WHERE r.contype = 'f'
     ORDER BY r.conrelid, r.oid, k.place";
 
-/// Of a table `?1` and its side table `?2`: a trigger's name and state, or NULL twice, and what it consists of.
+/// Of a table `?1`, its side table `?2` and its function `?3`: a trigger's name and state, or NULL twice, and what it consists of.
 const OBJECTS_SQL: &str = "
     SELECT t.tgname::text, t.tgenabled::text,
            concat_ws(' ', t.tgname, t.tgtype, t.tgenabled, t.tgoldtable, t.tgnewtable, n.nspname, p.proname, p.prosecdef,
@@ -76,7 +81,7 @@ const OBJECTS_SQL: &str = "
     FROM pg_catalog.pg_trigger t
     JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
     JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
-    WHERE t.tgrelid = to_regclass(?1) AND n.nspname = 'headwater' AND NOT t.tgisinternal
+    WHERE t.tgrelid = to_regclass(?1) AND n.nspname = 'headwater' AND p.proname = ?3 AND NOT t.tgisinternal
     UNION ALL
     SELECT NULL, NULL, concat_ws(' ', a.attnum, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull)
     FROM pg_catalog.pg_attribute a
@@ -84,6 +89,15 @@ const OBJECTS_SQL: &str = "
     UNION ALL
     SELECT NULL, NULL, concat_ws(' ', i.indisunique, i.indisvalid, i.indkey)
     FROM pg_catalog.pg_index i WHERE i.indrelid = to_regclass(?2)";
+
+/// Of a table tracked as `?1` by function `?2`, the parts that are said to be tracked with fewer than `?3` triggers that could fire.
+const BROKEN_PARTS_SQL: &str = "
+    SELECT p.part::regclass::text FROM headwater.part p
+    WHERE p.table_name = ?1 AND p.state = 'tracked'
+      AND EXISTS (SELECT 1 FROM pg_catalog.pg_inherits i WHERE i.inhrelid = p.part)
+      AND (SELECT count(*) FROM pg_catalog.pg_trigger t
+           JOIN pg_catalog.pg_proc f ON f.oid = t.tgfoid AND f.pronamespace = 'headwater'::regnamespace
+           WHERE t.tgrelid = p.part AND f.proname = ?2 AND t.tgenabled IN ('A', 'R')) < ?3";
 
 /// Reads the catalogue.
 pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> {
@@ -103,7 +117,9 @@ pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> 
             primary_key,
             unique,
             references: foreign_keys(&references.remove(&oid).unwrap_or_default()),
-            has_parts: is_true(&found, 3),
+            has_heirs: is_true(&found, 3),
+            has_foreign_parts: is_true(&found, 4),
+            is_heir: is_true(&found, 5),
             tracking,
         });
     }
@@ -257,17 +273,34 @@ fn tracking(
 ) -> Result<Tracking, Error> {
     let tracked_name = if schema == "public" { name.to_owned() } else { format!("{schema}.{name}") };
     let objects = objects(connection, schema, name)?;
-    let expected = trigger_names().count();
-    let triggers = objects.iter().filter(|row| matches!(row.first(), Some(Value::Text(_)))).count();
-    let disabled = objects.iter().find(|row| matches!(row.get(1), Some(Value::Text(state)) if state != b"A"));
+    let expected = triggers().count();
+    let there = objects.iter().filter(|row| matches!(row.first(), Some(Value::Text(_)))).count();
+    let is_as_made = |row: &Row| triggers().any(|(name, state)| text(row, 0) == name && text(row, 1) == state);
+    let disabled = objects.iter().find(|row| matches!(row.first(), Some(Value::Text(_))) && !is_as_made(row));
     Ok(match (recorded.get(&tracked_name), disabled) {
-        (None, _) if triggers == 0 => Tracking::Absent,
+        (None, _) if there == 0 => Tracking::Absent,
         (None, _) => Tracking::Broken("its triggers are there, but not on record".to_owned()),
-        (Some(Value::Bytes(hash)), _) if *hash == hash_of(&objects) => Tracking::Complete,
-        (_, Some(trigger)) => Tracking::Broken(format!("trigger {} is not enabled always", text(trigger, 0))),
-        _ if triggers < expected => Tracking::Broken(format!("{triggers} of {expected} triggers are there")),
+        (Some(Value::Bytes(hash)), _) if *hash == hash_of(&objects) => {
+            tracking_of_parts(connection, schema, name, &tracked_name)?
+        }
+        (_, Some(trigger)) => Tracking::Broken(format!("trigger {} is not enabled as it should be", text(trigger, 0))),
+        _ if there < expected => Tracking::Broken(format!("{there} of {expected} triggers are there")),
         _ => Tracking::Broken("a trigger, its function or the side table has been changed".to_owned()),
     })
+}
+
+fn tracking_of_parts(
+    connection: &mut dyn Connection,
+    schema: &str,
+    name: &str,
+    tracked_name: &str,
+) -> Result<Tracking, Error> {
+    let values =
+        [Value::text(tracked_name), Value::text(function_name(schema, name)), Value::Int(triggers().count() as i64)];
+    let parts = connection.query(BROKEN_PARTS_SQL, &values)?;
+    Ok(parts.first().map_or(Tracking::Complete, |part| {
+        Tracking::Broken(format!("triggers of {}, a part of it, are missing or disabled", text(part, 0)))
+    }))
 }
 
 fn objects(connection: &mut dyn Connection, schema: &str, name: &str) -> Result<Vec<Row>, Error> {
@@ -275,7 +308,7 @@ fn objects(connection: &mut dyn Connection, schema: &str, name: &str) -> Result<
         Value::text(format!("{}.{}", headwater_model::sql::quote(schema), headwater_model::sql::quote(name)))
     };
     let side = qualified("headwater", &side_name(schema, name));
-    connection.query(OBJECTS_SQL, &[qualified(schema, name), side])
+    connection.query(OBJECTS_SQL, &[qualified(schema, name), side, Value::text(function_name(schema, name))])
 }
 
 fn hash_of(objects: &[Row]) -> Vec<u8> {

@@ -14,19 +14,26 @@ use super::codec::Scratch;
 use super::link::{Link, behind};
 use super::shape::{COLUMNS_SQL, Shape, Verb};
 use super::watermark::Watermark;
-use super::{catalogue, error, raw};
-use crate::backend::{Changes, Inserted};
+use super::{catalogue, error, parts, raw};
+use crate::backend::{Changes, Gaps, Inserted};
 use crate::catalogue::Catalogue;
-use crate::{Connection, Dialect, Error, Mode, RowsWriter, TablePlan};
+use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 
 /// The most statements of the engines' own SQL that are kept; beyond them, all are forgotten and prepared again.
 const QUERIES_MAX: usize = 500;
+
+/// One value that is another whenever tables have come or gone below others: it comes with a download's beginning, so that a look at
+/// the parts costs no round trip while they stay.
+const HIERARCHY_SQL: &str = "SELECT count(*) || ':' || coalesce(bit_xor(hashint8extended( \
+    (i.inhrelid::int8 << 32) | i.inhparent::int8, i.xmin::text::int8)), 0) FROM pg_catalog.pg_inherits i";
 
 /// A connection to PostgreSQL.
 pub(super) struct PostgresConnection {
     pub(super) link: Link,
     tables: HashMap<(u64, u32), Table>,
     queries: HashMap<String, Statement>,
+    /// By model: what [`HIERARCHY_SQL`] gave when every part was known to be tracked.
+    known_parts: HashMap<u64, String>,
     state: State,
     /// Control statements that go out with the next statement, each ended by a semicolon: a savepoint costs no round trip of its own.
     pub(super) queued: String,
@@ -49,6 +56,8 @@ struct State {
     savepoint: bool,
     /// The snapshot of a download.
     watermark: Option<Watermark>,
+    /// What [`HIERARCHY_SQL`] gave in it; `None` on a standby, where nothing can be tracked anyway.
+    hierarchy: Option<String>,
     /// Rows are looked up by index, whatever the planner believes.
     by_index: bool,
 }
@@ -56,8 +65,9 @@ struct State {
 impl PostgresConnection {
     pub(super) fn new(link: Link) -> PostgresConnection {
         let scratch = Scratch::default();
-        let (tables, queries, queued) = (HashMap::new(), HashMap::new(), String::new());
-        PostgresConnection { link, tables, queries, state: State::default(), queued, scratch }
+        let (tables, queries, known_parts) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (state, queued) = (State::default(), String::new());
+        PostgresConnection { link, tables, queries, known_parts, state, queued, scratch }
     }
 
     /// What an error means, and what it leaves behind.
@@ -217,19 +227,24 @@ impl Connection for PostgresConnection {
     fn begin(&mut self, mode: Mode) -> Result<(), Error> {
         let sql = match mode {
             // What the application made deferrable is checked when an upload is whole: its order does not matter.
-            Mode::Upload => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET CONSTRAINTS ALL DEFERRED",
-            Mode::Download => {
-                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT pg_current_snapshot(), pg_is_in_recovery()"
-            }
+            Mode::Upload => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET CONSTRAINTS ALL DEFERRED".to_owned(),
+            Mode::Download => format!(
+                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
+                 SELECT pg_current_snapshot(), pg_is_in_recovery(), ({HIERARCHY_SQL})"
+            ),
         };
-        let answered = self.link.run(async |client| client.simple_query(sql).await);
+        let answered = self.link.run(async |client| client.simple_query(&sql).await);
         let answers = answered.map_err(|failure| self.failure("beginning a transaction", &failure))?;
         self.state = State { mode: Some(mode), ..State::default() };
         if mode == Mode::Download {
-            self.state.watermark = answers.iter().find_map(|answer| match answer {
-                SimpleQueryMessage::Row(row) => Watermark::from_snapshot(row.get(0)?, row.get(1)? == "t"),
+            let row = answers.iter().find_map(|answer| match answer {
+                SimpleQueryMessage::Row(row) => Some((row.get(0)?, row.get(1)? == "t", row.get(2)?)),
                 _ => None,
             });
+            if let Some((snapshot, in_recovery, hierarchy)) = row {
+                self.state.watermark = Watermark::from_snapshot(snapshot, in_recovery);
+                self.state.hierarchy = (!in_recovery).then(|| hierarchy.to_owned());
+            }
         }
         Ok(())
     }
@@ -346,6 +361,34 @@ impl Connection for PostgresConnection {
             None => self.first_value("SELECT pg_snapshot_xmax(pg_current_snapshot())")?,
         };
         Ok(watermark.end <= now)
+    }
+
+    fn gaps(&mut self, watermark: &[u8]) -> Result<Gaps, Error> {
+        let watermark = Watermark::from_bytes(watermark)?;
+        let rows = self.query("SELECT table_name, transaction FROM headwater.refresh", &[])?;
+        let unseen = |row: &Row| match (row.first(), row.get(1)) {
+            (Some(Value::Text(name)), Some(Value::Int(transaction))) if !watermark.has_seen(*transaction as u64) => {
+                Some(String::from_utf8_lossy(name).into_owned())
+            }
+            _ => None,
+        };
+        Ok(Gaps { tables: rows.iter().filter_map(unseen).collect() })
+    }
+
+    fn parts_have_changed(&mut self, plan: &Plan) -> Result<bool, Error> {
+        let Some(hierarchy) = self.state.hierarchy.clone() else { return Ok(false) };
+        if self.known_parts.get(&plan.fingerprint) == Some(&hierarchy) {
+            return Ok(false);
+        }
+        let (have_changed, are_waiting) = parts::have_changed(self, plan)?;
+        if !have_changed && !are_waiting {
+            self.known_parts.insert(plan.fingerprint, hierarchy);
+        }
+        Ok(have_changed)
+    }
+
+    fn adopt_parts(&mut self, plan: &Plan) -> Result<(), Error> {
+        parts::adopt(self, plan)
     }
 
     fn read_whole(&mut self, table: &TablePlan, partitions: &[Row], out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {

@@ -44,6 +44,11 @@ impl Watermark {
         Some(Watermark { end, open })
     }
 
+    /// Whether it saw a transaction.
+    pub(super) fn has_seen(&self, transaction: u64) -> bool {
+        transaction < self.end && self.open.binary_search(&transaction).is_err()
+    }
+
     /// The bytes that a remote keeps.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut out = vec![FORMAT];

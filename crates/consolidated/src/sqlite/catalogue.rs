@@ -36,7 +36,18 @@ fn table(connection: &mut dyn Connection, name: String) -> Result<CatalogueTable
         .collect();
     let references = references(connection, &name)?;
     let tracking = tracking(connection, &name)?;
-    Ok(CatalogueTable { schema: None, name, columns, primary_key, unique, references, has_parts: false, tracking })
+    Ok(CatalogueTable {
+        schema: None,
+        name,
+        columns,
+        primary_key,
+        unique,
+        references,
+        has_heirs: false,
+        is_heir: false,
+        has_foreign_parts: false,
+        tracking,
+    })
 }
 
 /// Whether the primary key's columns can't be NULL although they may be declared without NOT NULL.

@@ -14,9 +14,9 @@ use super::error::{refusal, sort};
 use super::statements::TableSql;
 use super::values::{bind, bind_all, check_storable, plain, typed_row};
 use super::{catalogue, reads};
-use crate::backend::{Changes, Inserted};
+use crate::backend::{Changes, Gaps, Inserted};
 use crate::catalogue::Catalogue;
-use crate::{Connection, Dialect, Error, Mode, RowsWriter, TablePlan};
+use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 
 /// Prepared statements that a connection keeps: six a table, so enough for a hundred tables.
 const STATEMENTS_MAX: usize = 600;
@@ -279,6 +279,18 @@ impl Connection for SqliteConnection {
     fn accepts_watermark(&mut self, watermark: &[u8]) -> Result<bool, Error> {
         let current = self.version().ok_or_else(untracked)?;
         Ok(read_watermark(watermark).is_some_and(|version| (0..=current).contains(&version)))
+    }
+
+    fn gaps(&mut self, _watermark: &[u8]) -> Result<Gaps, Error> {
+        Ok(Gaps::default())
+    }
+
+    fn parts_have_changed(&mut self, _plan: &Plan) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    fn adopt_parts(&mut self, _plan: &Plan) -> Result<(), Error> {
+        Ok(())
     }
 
     fn read_whole(&mut self, table: &TablePlan, partitions: &[Row], out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {

@@ -100,6 +100,19 @@ const POSTGRES_TABLES: &[&str] = &[
         transaction xid8 NOT NULL,
         PRIMARY KEY (table_id, transaction)
     )",
+    // The tables below tracked ones: partitions, and tables that inherit.
+    "CREATE TABLE IF NOT EXISTS headwater.part (
+        table_name text NOT NULL,
+        part oid NOT NULL,
+        state text NOT NULL CHECK (state IN ('armed', 'tracked', 'late', 'left')),
+        tried_at timestamptz,
+        PRIMARY KEY (table_name, part)
+    )",
+    // The last transaction by which a tracked table changed without a note: it comes whole to whoever has not seen it.
+    "CREATE TABLE IF NOT EXISTS headwater.refresh (
+        table_name text PRIMARY KEY,
+        transaction xid8 NOT NULL
+    )",
 ];
 
 /// Makes Headwater's own tables where they are missing, and the database's identity. Changes nothing where all is there.

@@ -65,10 +65,19 @@ fn tables_keys_and_references() {
     assert!(references.contains(&("pb pa".to_owned(), None, "parent", "b a".to_owned(), "cascade")));
     assert!(references.contains(&("pc".to_owned(), None, "parent", "c".to_owned(), "set null")));
     assert!(catalogue.tables.iter().all(|table| table.tracking == Tracking::Absent));
-    assert!(table(&catalogue, "events").has_parts && !child.has_parts);
-    let model = "[tables.events]\nkey = [\"id\", \"at\"]\ncolumns = { id = \"int not null\", at = \"date not null\" }";
+    let events = table(&catalogue, "events");
+    assert!(!events.has_heirs && !events.has_foreign_parts);
+    let database = Database::with(TABLES);
+    database.sql(
+        "CREATE FOREIGN DATA WRAPPER far; CREATE SERVER far FOREIGN DATA WRAPPER far;
+         CREATE TABLE heir () INHERITS (parent); CREATE FOREIGN TABLE far () INHERITS (heir) SERVER far",
+    );
+    let catalogue = read(&database);
+    assert!(table(&catalogue, "parent").has_heirs && table(&catalogue, "parent").has_foreign_parts);
+    let model = "[tables.parent]\nkey = [\"b\", \"a\"]\ncolumns = { a = \"int not null\", b = \"text not null\" }";
     let findings = against_catalogue(&plan(model).model, &catalogue, Dialect::Postgres);
-    assert!(findings.iter().any(|finding| finding.code == "parts_not_tracked"), "{findings:?}");
+    assert!(findings.iter().any(|finding| finding.code == "key_across_heirs"), "{findings:?}");
+    assert!(findings.iter().any(|finding| finding.code == "foreign_parts_not_tracked"), "{findings:?}");
 }
 
 #[test]
@@ -113,9 +122,12 @@ fn whatever_is_changed_about_tracking_is_noticed() {
     let tables = "CREATE TABLE item (id int PRIMARY KEY, note text)";
     let model = "[tables.item]\nkey = [\"id\"]\ncolumns = { id = \"int not null\", note = \"text\" }";
     for (change, told) in [
-        ("ALTER TABLE item DISABLE TRIGGER headwater_update", "trigger headwater_update is not enabled always"),
-        ("ALTER TABLE item ENABLE TRIGGER headwater_insert", "trigger headwater_insert is not enabled always"),
-        ("DROP TRIGGER headwater_truncate ON item", "3 of 4 triggers are there"),
+        (
+            "ALTER TABLE item DISABLE TRIGGER headwater_update",
+            "trigger headwater_update is not enabled as it should be",
+        ),
+        ("ALTER TABLE item ENABLE TRIGGER headwater_insert", "trigger headwater_insert is not enabled as it should be"),
+        ("DROP TRIGGER headwater_truncate ON item", "4 of 5 triggers are there"),
         ("DROP INDEX headwater.side_version_item", "has been changed"),
         ("ALTER TABLE headwater.side_item ADD extra int", "has been changed"),
         (

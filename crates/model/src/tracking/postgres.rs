@@ -8,21 +8,24 @@
 //! headwater.side_purchase (key_emp_id, key_purch_id, version, deleted)
 //!     unique index (key_emp_id, key_purch_id)       finds the row to note a change in
 //!     index        (key_emp_id, version)            finds what a watermark has not seen; versions repeat, so it is deduplicated
-//! headwater.track_purchase()                        called by four triggers of the table
+//! headwater.track_purchase()                        called by five triggers of the table
 //! ```
 //!
-//! The triggers fire once a statement, over all its rows, so COPY, MERGE, upserts and cascades cost one statement more; also under
-//! `session_replication_role = replica`. The function runs with its owner's rights and a fixed search path: the application's roles
-//! need no grant. An update notes the keys and partitions before and after it in one statement, grouped: a row that stays is live, a
-//! pair that is gone is a tombstone.
+//! Four triggers fire once a statement, over all its rows, so COPY, MERGE, upserts and cascades cost one statement more; also under
+//! `session_replication_role = replica`. The fifth fires for each row, in sessions of that role only: what applies a logical
+//! subscription writes rows without statements. A session of an application under that role notes its rows twice, which comes to the
+//! same. The function runs with its owner's rights and a fixed search path: the application's roles need no grant. An update notes
+//! the keys and partitions before and after it in one statement, grouped: a row that stays is live, a pair that is gone is a
+//! tombstone. The tables below a partitioned or inherited one have triggers of their own, see [`parts`].
 //!
 //! What a side row says of `deleted` is only a help for purging: triggers of the application that change the table again run in
 //! between, so a download looks at the table itself for what became of a key.
 //!
-//! *Caveats.* Statement triggers don't fire for rows written to a partition of a partitioned table directly, nor by a logical
-//! subscription; those want row triggers, which are not made yet. TRUNCATE inside a REPEATABLE READ transaction notes the rows of
+//! *Caveats.* TRUNCATE inside a REPEATABLE READ transaction notes the rows of
 //! its snapshot: one that was committed between the snapshot and the lock is emptied without a tombstone. An unlogged table that a
 //! crash empties leaves none either.
+
+pub mod parts;
 
 use sha2::{Digest, Sha256};
 
@@ -34,19 +37,22 @@ use crate::{Column, Table};
 const NAME_BYTES: usize = 63;
 
 /// The version of what [`install`] makes; it stands in the function's comment.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
-/// The triggers: name, when, the transition tables that their statements read.
-const TRIGGERS: [(&str, &str, &str); 4] = [
+/// The triggers of statements: name, when, the transition tables that their statements read.
+const STATEMENT_TRIGGERS: [(&str, &str, &str); 4] = [
     ("headwater_insert", "AFTER INSERT", " REFERENCING NEW TABLE AS hw_new"),
     ("headwater_update", "AFTER UPDATE", " REFERENCING OLD TABLE AS hw_old NEW TABLE AS hw_new"),
     ("headwater_delete", "AFTER DELETE", " REFERENCING OLD TABLE AS hw_old"),
     ("headwater_truncate", "BEFORE TRUNCATE", ""),
 ];
 
-/// The names of the triggers that a tracked table has.
-pub fn trigger_names() -> impl Iterator<Item = &'static str> {
-    TRIGGERS.iter().map(|(name, _, _)| *name)
+/// The trigger for each row; enabled where a session replicates, and there alone.
+const ROW_TRIGGER: &str = "headwater_row";
+
+/// The triggers that a tracked table has, or a part of one: name, and the state that the catalogue says they are in.
+pub fn triggers() -> impl Iterator<Item = (&'static str, &'static str)> {
+    STATEMENT_TRIGGERS.iter().map(|(name, _, _)| (*name, "A")).chain([(ROW_TRIGGER, "R")])
 }
 
 /// The table itself, schema and quotes included.
@@ -104,22 +110,44 @@ pub fn install(tracked: &TrackedTable<'_>) -> Vec<String> {
         format!("CREATE INDEX IF NOT EXISTS {} ON {side} ({})", index("side_version_"), partition.join(", ")),
     ]);
     statements.extend(create_function(table));
-    for (name, when, tables) in TRIGGERS {
-        let function = function(table);
-        statements.push(format!(
-            "CREATE OR REPLACE TRIGGER {name} {when} ON {base}{tables} FOR EACH STATEMENT EXECUTE FUNCTION {function}()"
-        ));
-        statements.push(format!("ALTER TABLE {base} ENABLE ALWAYS TRIGGER {name}"));
-    }
+    statements.extend(statement_triggers(table, &base, str::to_owned));
+    // A partitioned table's leaves get this one of themselves, those made later too.
+    statements.extend(row_trigger(table, &base, ROW_TRIGGER));
     statements
+}
+
+/// The triggers of statements on a table or a part of it, `on`.
+fn statement_triggers(table: &Table, on: &str, named: impl Fn(&str) -> String) -> Vec<String> {
+    let function = function(table);
+    let make = |(name, when, tables): &(&str, &str, &str)| {
+        let name = named(name);
+        [
+            format!(
+                "CREATE OR REPLACE TRIGGER {name} {when} ON {on}{tables} FOR EACH STATEMENT EXECUTE FUNCTION {function}()"
+            ),
+            format!("ALTER TABLE {on} ENABLE ALWAYS TRIGGER {name}"),
+        ]
+    };
+    STATEMENT_TRIGGERS.iter().flat_map(make).collect()
+}
+
+fn row_trigger(table: &Table, on: &str, name: &str) -> [String; 2] {
+    [
+        format!(
+            "CREATE OR REPLACE TRIGGER {name} AFTER INSERT OR UPDATE OR DELETE ON {on} FOR EACH ROW EXECUTE FUNCTION {}()",
+            function(table)
+        ),
+        format!("ALTER TABLE {on} ENABLE REPLICA TRIGGER {name}"),
+    ]
 }
 
 /// The statements that remove the tracking of a table; harmless where there is none.
 pub fn uninstall(table: &Table) -> Vec<String> {
     let base = base_table(table);
-    let triggers = trigger_names().map(|name| format!("DROP TRIGGER IF EXISTS {name} ON {base}"));
+    let triggers = triggers().map(|(name, _)| format!("DROP TRIGGER IF EXISTS {name} ON {base}"));
     let rest = [
-        format!("DROP FUNCTION IF EXISTS {}()", function(table)),
+        // With what calls it, in the parts.
+        format!("DROP FUNCTION IF EXISTS {}() CASCADE", function(table)),
         format!("DROP TABLE IF EXISTS {}", side_table(table)),
     ];
     triggers.chain(rest).collect()
@@ -204,48 +232,104 @@ fn create_function(table: &Table) -> [String; 3] {
 }
 
 fn function_body(table: &Table) -> String {
-    let (base, side) = (base_table(table), side_table(table));
+    let notes = Notes::new(table);
     let pairs = pairs(table);
-    let keys = sides(table).join(", ");
-    let of = |alias: &str| pairs.iter().map(|pair| format!("{alias}.{}", pair.base)).collect::<Vec<_>>().join(", ");
-    let lies = |alias: &str| {
-        let columns = pairs.iter().filter(|pair| pair.partition);
-        let tests: Vec<String> = columns.map(|pair| format!("{alias}.{} IS NOT NULL", pair.base)).collect();
-        if tests.is_empty() { String::new() } else { format!(" WHERE {}", tests.join(" AND ")) }
-    };
-    // A row that this transaction has noted already stays as it is.
-    let conflict = format!(
-        "ON CONFLICT ({keys}) DO UPDATE SET version = EXCLUDED.version, deleted = EXCLUDED.deleted\n      \
-         WHERE s.version <> EXCLUDED.version OR s.deleted IS DISTINCT FROM EXCLUDED.deleted;"
-    );
-    let insert = format!("INSERT INTO {side} AS s ({keys}, version, deleted)");
-    let note = |from: &str, deleted: &str| {
-        format!(
-            "    {insert}\n    SELECT {}, pg_current_xact_id(), {deleted} FROM {from} AS t{}\n    {conflict}\n",
-            of("t"),
-            lies("t")
-        )
-    };
     let bases = pairs.iter().map(|pair| pair.base.as_str()).collect::<Vec<_>>().join(", ");
     let both = format!(
-        "    {insert}\n    SELECT {}, pg_current_xact_id(), nullif(bool_and(t.hw_gone), false)\n    \
+        "{}\n    SELECT {}, pg_current_xact_id(), nullif(bool_and(t.hw_gone), false)\n    \
          FROM (SELECT {bases}, false AS hw_gone FROM hw_new UNION ALL SELECT {bases}, true FROM hw_old) AS t{}\n    \
-         GROUP BY {}\n    {conflict}\n",
-        of("t"),
-        lies("t"),
-        of("t")
+         GROUP BY {}\n    {}",
+        notes.insert(),
+        of(&pairs, "t"),
+        notes.lies("t"),
+        of(&pairs, "t"),
+        notes.conflict()
     );
+    // The table may be a part of the one that is tracked: its rows only.
+    let emptied = notes.of_rows("\0", "true");
+    let (before, after) = emptied.split_once('\0').unwrap_or((&emptied, ""));
+    let emptied = format!("EXECUTE {} || TG_RELID::regclass || {}", literal(before), literal(after));
     format!(
-        "\nBEGIN\n  IF TG_OP = 'INSERT' THEN\n{}  ELSIF TG_OP = 'UPDATE' THEN\n{both}  ELSIF TG_OP = 'DELETE' THEN\n{}  ELSE\n{}  \
-         END IF;\n  RETURN NULL;\nEND\n",
-        note("hw_new", "NULL"),
-        note("hw_old", "true"),
-        note(&base, "true"),
+        "\nBEGIN\n  IF TG_LEVEL = 'ROW' THEN\n{}  ELSIF TG_OP = 'INSERT' THEN\n    {};\n  ELSIF TG_OP = 'UPDATE' THEN\n    \
+         {both};\n  ELSIF TG_OP = 'DELETE' THEN\n    {};\n  ELSE\n    {emptied};\n  END IF;\n  RETURN NULL;\nEND\n",
+        notes.of_one_row(),
+        notes.of_rows("hw_new", "NULL::boolean"),
+        notes.of_rows("hw_old", "true"),
     )
 }
 
+/// The statements that note rows in a side table.
+struct Notes {
+    side: String,
+    pairs: Vec<Pair>,
+    keys: String,
+}
+
+impl Notes {
+    fn new(table: &Table) -> Notes {
+        Notes { side: side_table(table), pairs: pairs(table), keys: sides(table).join(", ") }
+    }
+
+    fn insert(&self) -> String {
+        format!("INSERT INTO {} AS s ({}, version, deleted)", self.side, self.keys)
+    }
+
+    /// A row that this transaction has noted already stays as it is.
+    fn conflict(&self) -> String {
+        format!(
+            "ON CONFLICT ({}) DO UPDATE SET version = EXCLUDED.version, deleted = EXCLUDED.deleted\n      \
+             WHERE s.version <> EXCLUDED.version OR s.deleted IS DISTINCT FROM EXCLUDED.deleted",
+            self.keys
+        )
+    }
+
+    /// That a row lies in a partition at all.
+    fn lies(&self, alias: &str) -> String {
+        let columns = self.pairs.iter().filter(|pair| pair.partition);
+        let tests: Vec<String> = columns.map(|pair| format!("{alias}.{} IS NOT NULL", pair.base)).collect();
+        if tests.is_empty() { String::new() } else { format!(" WHERE {}", tests.join(" AND ")) }
+    }
+
+    /// Notes the rows of a table. Of tables that inherit from one another several may hold the same key.
+    fn of_rows(&self, from: &str, deleted: &str) -> String {
+        format!(
+            "{}\n    SELECT DISTINCT {}, pg_current_xact_id(), {deleted} FROM {from} AS t{}\n    {}",
+            self.insert(),
+            of(&self.pairs, "t"),
+            self.lies("t"),
+            self.conflict()
+        )
+    }
+
+    /// Notes the row of a trigger for each row: the old image where key or partition are others then, and the new one.
+    fn of_one_row(&self) -> String {
+        let note = |condition: &str, image: &str, deleted: &str| {
+            format!(
+                "    IF {condition} THEN\n      {}\n      SELECT {}, pg_current_xact_id(), {deleted}{}\n      {};\n    END IF;\n",
+                self.insert(),
+                of(&self.pairs, image),
+                self.lies(image),
+                self.conflict()
+            )
+        };
+        let moved = format!("ROW({}) IS DISTINCT FROM ROW({})", of(&self.pairs, "OLD"), of(&self.pairs, "NEW"));
+        note(&format!("TG_OP = 'DELETE' OR TG_OP = 'UPDATE' AND {moved}"), "OLD", "true")
+            + &note("TG_OP <> 'DELETE'", "NEW", "NULL")
+    }
+}
+
+/// The columns of the base table that the side table has too.
+fn of(pairs: &[Pair], alias: &str) -> String {
+    pairs.iter().map(|pair| format!("{alias}.{}", pair.base)).collect::<Vec<_>>().join(", ")
+}
+
 fn function(table: &Table) -> String {
-    format!("headwater.{}", quote(&own_name("track_", schema(table), &table.name)))
+    format!("headwater.{}", quote(&function_name(schema(table), &table.name)))
+}
+
+/// The name of the function, in schema `headwater`, that tracks a table.
+pub fn function_name(schema: &str, table: &str) -> String {
+    own_name("track_", schema, table)
 }
 
 fn schema(table: &Table) -> &str {

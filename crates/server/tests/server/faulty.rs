@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use headwater_consolidated::backend::{Changes, Inserted, Mode};
+use headwater_consolidated::backend::{Changes, Gaps, Inserted, Mode};
 use headwater_consolidated::catalogue::Catalogue;
-use headwater_consolidated::{Backend, Connection, Dialect, Error, RowsWriter, TablePlan};
+use headwater_consolidated::{Backend, Connection, Dialect, Error, Plan, RowsWriter, TablePlan};
 use headwater_protocol::{Row, Value};
 
 /// A fault of one call.
@@ -158,6 +158,18 @@ impl Connection for FaultyConnection {
 
     fn accepts_watermark(&mut self, watermark: &[u8]) -> Result<bool, Error> {
         self.inner.accepts_watermark(watermark)
+    }
+
+    fn gaps(&mut self, watermark: &[u8]) -> Result<Gaps, Error> {
+        self.inner.gaps(watermark)
+    }
+
+    fn parts_have_changed(&mut self, plan: &Plan) -> Result<bool, Error> {
+        self.inner.parts_have_changed(plan)
+    }
+
+    fn adopt_parts(&mut self, plan: &Plan) -> Result<(), Error> {
+        self.inner.adopt_parts(plan)
     }
 
     fn read_whole(&mut self, table: &TablePlan, partitions: &[Row], out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {

@@ -1,0 +1,255 @@
+//! Following the tables below the tracked ones: `headwater_model::tracking::postgres::parts` has the SQL, here is what is done when.
+//!
+//! [`have_changed`] is asked in each download's snapshot, and costs nothing where the catalogue's rows of who is below whom are those
+//! of the last time. [`adopt`] works in short transactions, one step each, so that it can stop anywhere and any server goes on from
+//! there; an advisory lock keeps servers from doing the same twice. What can't be had now (somebody writes to the part for hours) is
+//! put off, and downloads go on.
+//!
+//! *Caveats.* A partition attached between a download's snapshot and its reading of the table may be read; if its rows are deleted in
+//! it directly before the next download, that deletion is missed. Parts on foreign servers are not followed.
+
+use headwater_model::tracking::postgres::parts::{self, Part};
+use headwater_model::{Direction, Table};
+use headwater_protocol::{Row, Value};
+
+use crate::catalogue::{integer, text};
+use crate::track::tracked_name;
+use crate::{Connection, Error, Mode, Plan};
+
+/// Steps of one [`adopt`]; more parts than that are not made between two downloads.
+const STEPS_MAX: usize = 100_000;
+
+/// "headpart" as a number: the advisory lock of those who follow parts.
+const LOCK_SQL: &str = "SELECT pg_advisory_xact_lock(x'6865616470617274'::bigint)";
+
+/// A part with which something is to be done.
+struct Found {
+    table_name: String,
+    oid: i64,
+    /// Whether it is a part now.
+    is_there: bool,
+    state: State,
+    /// Whether the time has come for another attempt.
+    is_due: bool,
+    /// `None`: there is no such table any more.
+    part: Option<Part>,
+    /// Its triggers for statements that are there, call our function, and fire always.
+    triggers: usize,
+    is_replicated: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Unknown,
+    Armed,
+    Tracked,
+    Late,
+    Left,
+}
+
+/// What is next for a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// It gets its triggers.
+    Arm,
+    /// Its rows are noted.
+    Note,
+    /// Its rows are noted as deleted.
+    Bury,
+    /// The table is sent again: what was in it is unknown.
+    Forget,
+    /// Its triggers are dropped.
+    Disarm,
+}
+
+impl Found {
+    fn read(row: &Row) -> Found {
+        let is_true = |place: usize| row.get(place) == Some(&Value::Bool(true));
+        let name = text(row, 6);
+        let state = match text(row, 3).as_str() {
+            "armed" => State::Armed,
+            "tracked" => State::Tracked,
+            "late" => State::Late,
+            "left" => State::Left,
+            _ => State::Unknown,
+        };
+        Found {
+            table_name: text(row, 0),
+            oid: integer(row, 1),
+            is_there: is_true(2),
+            state,
+            is_due: is_true(4),
+            part: (!name.is_empty()).then(|| Part { schema: text(row, 5), name, is_partition: is_true(7) }),
+            triggers: integer(row, 8) as usize,
+            is_replicated: is_true(9),
+        }
+    }
+
+    /// What is to be done now.
+    fn step(&self) -> Option<Step> {
+        match (self.is_there, self.state) {
+            (true, State::Tracked) => None,
+            (true, State::Armed) => Some(Step::Note),
+            (true, State::Late) => self.is_due.then_some(Step::Arm),
+            (true, State::Unknown | State::Left) => Some(Step::Arm),
+            (false, State::Left) => self.is_due.then_some(Step::Disarm),
+            (false, State::Armed | State::Tracked) if self.is_legible() => Some(Step::Bury),
+            (false, _) => Some(Step::Forget),
+        }
+    }
+
+    /// Whether what is in it now, with what was noted since it is a part no more, is all that was in it.
+    fn is_legible(&self) -> bool {
+        self.part.is_some() && self.triggers == parts::statement_trigger_count() && !self.is_replicated
+    }
+}
+
+/// The tables that downloads read, each with the name under which it is tracked.
+fn tables(plan: &Plan) -> Vec<(String, &Table)> {
+    let tables = plan.tables.iter().map(|table| &table.table);
+    let tables = tables.filter(|table| table.direction != Direction::Upload);
+    tables.map(|table| (tracked_name(table), table)).collect()
+}
+
+/// What has to be followed, as the database sees it now; those that wait for another attempt among them.
+fn list(connection: &mut dyn Connection, tables: &[(String, &Table)]) -> Result<Vec<Found>, Error> {
+    if tables.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(connection.query(&parts::list(tables), &[])?.iter().map(Found::read).collect())
+}
+
+/// Whether something is to be done about parts now, and whether anything is left for later.
+pub(super) fn have_changed(connection: &mut dyn Connection, plan: &Plan) -> Result<(bool, bool), Error> {
+    let found = list(connection, &tables(plan))?;
+    Ok((found.iter().any(|found| found.step().is_some()), !found.is_empty()))
+}
+
+/// Does what there is to do; no transaction is open.
+pub(super) fn adopt(connection: &mut dyn Connection, plan: &Plan) -> Result<(), Error> {
+    let tables = tables(plan);
+    for _ in 0..STEPS_MAX {
+        connection.begin(Mode::Upload)?;
+        let next = locked(connection, &tables);
+        let next = match next {
+            Ok(Some(next)) => next,
+            other => return crate::finish(connection, other).map(|_| ()),
+        };
+        let (found, step) = &next;
+        let Some((_, table)) = tables.iter().find(|(name, _)| *name == found.table_name) else {
+            return connection.rollback();
+        };
+        let done = run(connection, table, found, *step);
+        match crate::finish(connection, done) {
+            Err(error) if is_worth_waiting(*step, &error) => put_off(connection, found, *step, &error)?,
+            other => other?,
+        }
+        tracing::info!(table = found.table_name, part = ?found.part, ?step, "a part of a tracked table came or went");
+    }
+    Ok(())
+}
+
+/// The next step, with the others kept out.
+fn locked(connection: &mut dyn Connection, tables: &[(String, &Table)]) -> Result<Option<(Found, Step)>, Error> {
+    connection.query(LOCK_SQL, &[])?;
+    let found = list(connection, tables)?;
+    Ok(found.into_iter().find_map(|found| found.step().map(|step| (found, step))))
+}
+
+fn run(connection: &mut dyn Connection, table: &Table, found: &Found, step: Step) -> Result<(), Error> {
+    match (step, &found.part) {
+        (Step::Arm, Some(part)) => {
+            connection.batch(&parts::limit_wait())?;
+            parts::arm(table, part).iter().try_for_each(|statement| connection.batch(statement))?;
+            if found.state == State::Late {
+                // It was read and written meanwhile.
+                refresh(connection, found)?;
+                return remember(connection, found, "tracked");
+            }
+            remember(connection, found, "armed")
+        }
+        (Step::Note, Some(part)) => {
+            write(connection, &parts::note(table, part))?;
+            remember(connection, found, "tracked")
+        }
+        (Step::Bury, Some(part)) => {
+            write(connection, &parts::bury(table, part))?;
+            remember(connection, found, "left")
+        }
+        (Step::Forget, part) => {
+            refresh(connection, found)?;
+            if part.is_some() { remember(connection, found, "left") } else { forget(connection, found) }
+        }
+        (Step::Disarm, part) => {
+            if let Some(part) = part {
+                connection.batch(&parts::limit_wait())?;
+                parts::disarm(table, part).iter().try_for_each(|statement| connection.batch(statement))?;
+            }
+            forget(connection, found)
+        }
+        (Step::Arm | Step::Note | Step::Bury, None) => forget(connection, found),
+    }
+}
+
+/// A part may be large.
+fn write(connection: &mut dyn Connection, sql: &str) -> Result<(), Error> {
+    connection.batch("SET LOCAL statement_timeout = 0")?;
+    connection.execute(sql, &[]).map(|_| ())
+}
+
+/// Whether downloads can go on without this step.
+fn is_worth_waiting(step: Step, error: &Error) -> bool {
+    matches!(step, Step::Arm | Step::Disarm) && !matches!(error, Error::Retry { broken: true, .. })
+}
+
+fn put_off(connection: &mut dyn Connection, found: &Found, step: Step, error: &Error) -> Result<(), Error> {
+    let what = match step {
+        Step::Disarm => "its triggers could not be dropped",
+        _ => "rows written to it directly are missed until it has triggers, and then the whole table is sent again",
+    };
+    tracing::warn!(table = found.table_name, part = ?found.part, %error, "a part of a tracked table is put off: {what}");
+    remember(connection, found, if step == Step::Disarm { "left" } else { "late" })
+}
+
+fn remember(connection: &mut dyn Connection, found: &Found, state: &str) -> Result<(), Error> {
+    let sql = "INSERT INTO headwater.part (table_name, part, state, tried_at) \
+               VALUES (?1, ?2::bigint::oid, ?3, CASE WHEN ?3 IN ('late', 'left') AND ?4 THEN clock_timestamp() END) \
+               ON CONFLICT (table_name, part) DO UPDATE SET state = EXCLUDED.state, tried_at = EXCLUDED.tried_at";
+    // What has just left is disarmed at once.
+    let is_attempt = state == "late" || found.state == State::Left;
+    let values =
+        [Value::text(found.table_name.as_str()), Value::Int(found.oid), Value::text(state), Value::Bool(is_attempt)];
+    connection.execute(sql, &values).map(|_| ())
+}
+
+fn forget(connection: &mut dyn Connection, found: &Found) -> Result<(), Error> {
+    let sql = "DELETE FROM headwater.part WHERE table_name = ?1 AND part = ?2::bigint::oid";
+    connection.execute(sql, &[Value::text(found.table_name.as_str()), Value::Int(found.oid)]).map(|_| ())
+}
+
+/// The table is sent again to whoever has not seen this transaction.
+fn refresh(connection: &mut dyn Connection, found: &Found) -> Result<(), Error> {
+    tracing::info!(table = found.table_name, "it is unknown what was in a part: the table will be sent again");
+    let sql = "INSERT INTO headwater.refresh (table_name, transaction) VALUES (?1, pg_current_xact_id()) \
+               ON CONFLICT (table_name) DO UPDATE SET transaction = EXCLUDED.transaction";
+    connection.execute(sql, &[Value::text(found.table_name.as_str())]).map(|_| ())
+}
+
+/// The statements that track the parts that a table has when it is tracked itself.
+pub(crate) fn install(connection: &mut dyn Connection, table: &Table) -> Result<Vec<String>, Error> {
+    let name = tracked_name(table);
+    let rows = connection.query(&parts::found(&[(name.clone(), table)]), &[])?;
+    let mut statements = vec![forget_all(&name)];
+    for row in &rows {
+        let is_partition = row.get(3) == Some(&Value::Bool(true));
+        let part = Part { schema: text(row, 1), name: text(row, 2), is_partition };
+        statements.extend(parts::arm(table, &part));
+        statements.push(parts::record(&name, &part));
+    }
+    Ok(statements)
+}
+
+/// The statement that forgets a table's parts.
+pub(crate) fn forget_all(tracked_name: &str) -> String {
+    format!("DELETE FROM headwater.part WHERE table_name = {}", headwater_model::sql::literal(tracked_name))
+}

@@ -1,0 +1,178 @@
+//! The tables below a tracked one: partitions, their partitions, tables that inherit.
+//!
+//! A trigger for statements fires on the table that a statement names, so each *part* has the four of its own; they call the same
+//! function. What replicates writes rows: a partition has the tracked table's trigger for rows by itself, a table that inherits gets
+//! one here. Parts come and go without a trigger that could tell, so `headwater.part` keeps those that are known, and each download
+//! compares ([`list`]):
+//!
+//! | state | |
+//! |---|---|
+//! | `armed` | it has its triggers; its rows are still to be noted |
+//! | `tracked` | all is done |
+//! | `late` | others were writing to it, so it has no triggers yet: when it gets them the whole table is sent again |
+//! | `left` | it is a part no more and its rows are noted as deleted; its triggers are still to be dropped |
+//!
+//! A part that was detached can still be read, so its rows are noted as deleted. Of one that was dropped nobody knows any more what
+//! was in it: the table is sent again to whoever has not seen that transaction (`headwater.refresh`).
+
+use super::{Notes, base_table, function, own_name, row_trigger, schema, side_table, statement_triggers, triggers};
+use crate::Table;
+use crate::sql::{literal, quote};
+
+/// How long a part is waited for before the download goes on without: whoever writes to it meanwhile waits too.
+const LOCK_TIME_OUT: &str = "200ms";
+/// How long until the next attempt.
+const PAUSE: &str = "10 s";
+
+/// A part of a tracked table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its schema.
+    pub schema: String,
+    /// Its name.
+    pub name: String,
+    /// Whether it is a partition; otherwise it inherits.
+    pub is_partition: bool,
+}
+
+impl Part {
+    /// Schema and name, in quotes.
+    pub fn qualified(&self) -> String {
+        format!("{}.{}", quote(&self.schema), quote(&self.name))
+    }
+}
+
+/// The statements that give a part its triggers. It is locked against writers, so what they wrote before can be read afterwards.
+pub fn arm(table: &Table, part: &Part) -> Vec<String> {
+    let on = part.qualified();
+    let mut statements = vec![format!("LOCK TABLE ONLY {on} IN SHARE ROW EXCLUSIVE MODE")];
+    statements.extend(statement_triggers(table, &on, |name| of_table(name, table)));
+    if !part.is_partition {
+        statements.extend(row_trigger(table, &on, &of_table(super::ROW_TRIGGER, table)));
+    }
+    statements
+}
+
+/// The statements that take a part's triggers away.
+pub fn disarm(table: &Table, part: &Part) -> Vec<String> {
+    let on = part.qualified();
+    triggers().map(|(name, _)| format!("DROP TRIGGER IF EXISTS {} ON {on}", of_table(name, table))).collect()
+}
+
+/// The statement that limits how long a part is waited for, in a transaction.
+pub fn limit_wait() -> String {
+    format!("SET LOCAL lock_timeout = '{LOCK_TIME_OUT}'")
+}
+
+/// Notes the rows of a part that is new. One that was written through the tracked table is known: a row whose last writer is the
+/// transaction on record is left out.
+pub fn note(table: &Table, part: &Part) -> String {
+    let notes = Notes::new(table);
+    let same = |pair: &super::Pair| format!("o.{} = t.{}", pair.side, pair.base);
+    let joined = notes.pairs.iter().map(same).collect::<Vec<_>>().join(" AND ");
+    let lies = notes.lies("t").replacen(" WHERE ", " AND ", 1);
+    format!(
+        "{} SELECT DISTINCT {}, pg_current_xact_id(), NULL::boolean FROM ONLY {} AS t LEFT JOIN {} AS o ON {joined} \
+         WHERE (o.version IS NULL OR o.deleted IS NOT NULL OR o.version::xid <> t.xmin){lies} {}",
+        notes.insert(),
+        super::of(&notes.pairs, "t"),
+        part.qualified(),
+        side_table(table),
+        notes.conflict(),
+    )
+}
+
+/// Notes the rows of a part that is none any more as deleted.
+pub fn bury(table: &Table, part: &Part) -> String {
+    Notes::new(table).of_rows(&format!("ONLY {}", part.qualified()), "true")
+}
+
+/// What a part of this name is in the record: as installed with its table.
+pub fn record(tracked_name: &str, part: &Part) -> String {
+    format!(
+        "INSERT INTO headwater.part (table_name, part, state) VALUES ({}, {}::regclass, 'tracked')",
+        literal(tracked_name),
+        literal(&part.qualified())
+    )
+}
+
+/// The parts that these tables have, each with the name under which it is tracked: table name, schema, name, whether a partition.
+pub fn found(tables: &[(String, &Table)]) -> String {
+    format!(
+        "{} SELECT f.table_name, n.nspname::text, c.relname::text, c.relispartition FROM found f \
+         JOIN pg_catalog.pg_class c ON c.oid = f.id JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace ORDER BY 1, 2, 3",
+        tree(tables)
+    )
+}
+
+/// The parts with which something is to be done: table name, part, whether it is one, its state (empty: unknown), whether its time
+/// has come, schema, name (NULL: there is no such table any more), whether a partition, how many of its triggers are as they should
+/// be, whether a subscription writes to it.
+pub fn list(tables: &[(String, &Table)]) -> String {
+    let names: Vec<String> = tables.iter().map(|(name, _)| literal(name)).collect();
+    let functions: Vec<String> = tables
+        .iter()
+        .map(|(name, table)| format!("({}, to_regproc({}))", literal(name), literal(&function(table))))
+        .collect();
+    format!(
+        "{}, known AS (SELECT * FROM headwater.part WHERE table_name IN ({})), caller(table_name, id) AS (VALUES {}) \
+         SELECT coalesce(f.table_name, p.table_name), coalesce(f.id, p.part)::int8, f.id IS NOT NULL, coalesce(p.state, ''), \
+         coalesce(p.tried_at < clock_timestamp() - interval '{PAUSE}', true), n.nspname::text, c.relname::text, c.relispartition, \
+         (SELECT count(*) FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND t.tgfoid = r.id AND t.tgenabled = 'A'), \
+         EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel s WHERE s.srrelid = c.oid) \
+         FROM found f FULL JOIN known p ON p.table_name = f.table_name AND p.part = f.id \
+         JOIN caller r ON r.table_name = coalesce(f.table_name, p.table_name) \
+         LEFT JOIN pg_catalog.pg_class c ON c.oid = coalesce(f.id, p.part) AND c.relkind IN ('r', 'p') \
+         LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE f.id IS NULL OR p.state IS DISTINCT FROM 'tracked' ORDER BY f.id IS NOT NULL, 1, 2",
+        tree(tables),
+        names.join(", "),
+        functions.join(", ")
+    )
+}
+
+/// How many triggers of statements a part has.
+pub fn statement_trigger_count() -> usize {
+    super::STATEMENT_TRIGGERS.len()
+}
+
+/// One being detached concurrently is a part no more.
+fn tree(tables: &[(String, &Table)]) -> String {
+    let roots: Vec<String> = tables
+        .iter()
+        .map(|(name, table)| format!("({}, to_regclass({})::oid)", literal(name), literal(&base_table(table))))
+        .collect();
+    format!(
+        "WITH RECURSIVE root(table_name, id) AS (VALUES {}), below(table_name, id) AS (\
+         SELECT r.table_name, i.inhrelid FROM root r JOIN pg_catalog.pg_inherits i ON i.inhparent = r.id AND NOT i.inhdetachpending \
+         UNION \
+         SELECT b.table_name, i.inhrelid FROM below b JOIN pg_catalog.pg_inherits i ON i.inhparent = b.id AND NOT i.inhdetachpending), \
+         found AS (SELECT b.table_name, b.id FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.id \
+         WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't')",
+        roots.join(", ")
+    )
+}
+
+/// A part may be one of several tables, or tracked itself: its triggers are named by the table.
+fn of_table(name: &str, table: &Table) -> String {
+    quote(&own_name(&format!("{name}_of_"), schema(table), &table.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parts_triggers_are_named_by_the_table() {
+        let model = "name = \"m\"\nversion = 1\n[tables.log]\nkey = [\"id\"]\ncolumns = { id = \"int not null\" }";
+        let model = crate::parse::parse("m.toml", model).expect("a model");
+        let log = model.table("log").expect("log");
+        let part = Part { schema: "old".into(), name: "log 1".into(), is_partition: true };
+        let armed = arm(log, &part).join("\n");
+        assert!(armed.contains("\"headwater_insert_of_log\" AFTER INSERT ON \"old\".\"log 1\""), "{armed}");
+        assert!(!armed.contains("FOR EACH ROW"), "{armed}");
+        let heir = Part { is_partition: false, ..part };
+        assert!(arm(log, &heir).join("\n").contains("ENABLE REPLICA TRIGGER \"headwater_row_of_log\""));
+        assert_eq!(disarm(log, &heir).len(), 5);
+    }
+}

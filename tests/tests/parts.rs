@@ -370,7 +370,7 @@ fn a_logical_subscription_writes() -> Result<()> {
 fn caught_up(source: &str, subscriber: &str) -> Result<()> {
     let written = sql(source, "SELECT pg_current_wal_lsn()")?;
     let written = written.first().and_then(|row| row.first()?.clone()).context("a position")?;
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + Duration::from_mins(2);
     loop {
         let applied = sql(
             source,

@@ -15,6 +15,7 @@ use headwater_protocol::{Kind, Limits};
 use rusqlite::{Connection, params, params_from_iter};
 
 use crate::database::Database;
+use crate::dependents;
 use crate::error::{Error, While};
 use crate::local::{Local, stored, to_wire};
 use crate::plan::{Plan, TablePlan};
@@ -46,7 +47,8 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Option<
             return Ok(Some(Cut { end, is_partial: false }));
         }
         let rows = Rows { connection };
-        wake(&rows, plan)?;
+        while wake(&rows, plan)? > 0 {}
+        dependents::mark(&rows, plan, now)?;
         let sequence = state.upload_sequence + 1;
         let mut writer = UploadWriter {
             connection,
@@ -101,43 +103,67 @@ pub(crate) fn reopen(
 }
 
 /// The columns of the log, its number and mark aside.
-fn log_columns(table: &TablePlan) -> Vec<String> {
+pub(crate) fn log_columns(table: &TablePlan) -> Vec<String> {
     let mut columns = table.keys("k_");
     columns.push("\"existed\"".to_owned());
     columns.extend(table.others().map(|name| quote(&format!("o_{name}"))));
     columns
 }
 
-/// A change set aside is sent again once its row is changed again: it is compared with the image that was refused.
-fn wake(rows: &Rows<'_>, plan: &Plan) -> Result<(), Error> {
-    let mut after = 0i64;
-    loop {
-        let sql = "SELECT \"id\", \"table\", \"key\", \"in_place\", \"new\" FROM \"hw_set_aside\" WHERE \"id\" > ? ORDER BY \"id\" LIMIT 1";
-        type Note = (i64, u32, Vec<u8>, bool, Option<Vec<u8>>);
-        let read = |row: &rusqlite::Row<'_>| -> rusqlite::Result<Note> {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
-        };
-        let found = rusqlite::OptionalExtension::optional(rows.prepare(sql)?.query_row([after], read));
-        let Some((id, number, key, in_place, refused)) = found.while_doing("reading what is set aside")? else {
-            return Ok(());
-        };
-        after = id;
-        let Some(table) = plan.table(number) else {
+/// A change set aside is sent again once its row is changed again (it is compared with the image that was refused), or once what it
+/// refers to is no longer set aside. Gives how many of the latter woke: others may refer to these.
+fn wake(rows: &Rows<'_>, plan: &Plan) -> Result<u64, Error> {
+    let (mut after, mut woken) = (0i64, 0);
+    while let Some(note) = next_note(rows, after)? {
+        after = note.id;
+        let Some(table) = plan.table(note.table) else {
             continue;
         };
-        let key_row = crate::local::from_wire(&rows.key_of_bytes(table, &key)?);
+        let key_row = crate::local::from_wire(&rows.key_of_bytes(table, &note.key)?);
         let Some(pending) = rows.pending(table, &key_row)? else {
-            if in_place {
-                rows.drop_note(table, &key)?;
+            if note.in_place {
+                rows.drop_note(table, &note.key)?;
             }
             continue;
         };
         let image = pending.new.as_ref().map(|row| table.row_bytes(&to_wire(row, &table.types)));
-        if !in_place || image != refused || pending.aside == 0 {
+        let is_dependent = note.code == RefusalCode::Dependent as u16;
+        let is_free = is_dependent && dependents::parent(rows, plan, table, &key_row)?.is_none();
+        if !note.in_place || image != note.refused || pending.aside == 0 || is_free {
             set_aside_mark(rows.connection, table, &pending.key, 0)?;
-            rows.drop_note(table, &key)?;
+            rows.drop_note(table, &note.key)?;
+            woken += u64::from(is_free);
         }
     }
+    Ok(woken)
+}
+
+/// What [`wake`] looks at.
+struct Note {
+    id: i64,
+    table: u32,
+    key: Vec<u8>,
+    in_place: bool,
+    code: u16,
+    /// The image that was refused.
+    refused: Option<Vec<u8>>,
+}
+
+fn next_note(rows: &Rows<'_>, after: i64) -> Result<Option<Note>, Error> {
+    let sql = "SELECT \"id\", \"table\", \"key\", \"in_place\", \"code\", \"new\" FROM \"hw_set_aside\" WHERE \"id\" > ? \
+               ORDER BY \"id\" LIMIT 1";
+    let read = |row: &rusqlite::Row<'_>| -> rusqlite::Result<Note> {
+        Ok(Note {
+            id: row.get(0)?,
+            table: row.get(1)?,
+            key: row.get(2)?,
+            in_place: row.get(3)?,
+            code: row.get(4)?,
+            refused: row.get(5)?,
+        })
+    };
+    let found = rusqlite::OptionalExtension::optional(rows.prepare(sql)?.query_row([after], read));
+    found.while_doing("reading what is set aside")
 }
 
 /// Marks the open change of a key as refused with this code; 0 takes the mark off.

@@ -35,8 +35,10 @@
 //! *Caveats.* Everything blocks. One sync at a time on a file; a second is answered [`Error::Busy`] or waits.
 
 mod apply;
+mod aside;
 mod cut;
 mod database;
+mod dependents;
 mod error;
 pub mod http;
 mod index_sql;
@@ -55,6 +57,7 @@ mod sync;
 mod tests;
 mod too_large;
 
+pub use aside::Choice;
 pub use error::Error;
 pub use headwater_protocol::client::Config;
 pub use remote::{CreateOptions, Remote};

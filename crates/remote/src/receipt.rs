@@ -16,6 +16,7 @@ use rusqlite::{Connection, params, params_from_iter};
 
 use crate::cut::{UPLOAD_BYTES_MAX, frozen_frame, reopen, set_aside_mark};
 use crate::database::Database;
+use crate::dependents;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, readable};
 use crate::plan::{Plan, TablePlan};
@@ -49,6 +50,7 @@ pub(crate) fn apply(database: &Database, plan: &Plan, receipt: &Receipt, now: &s
         let mut applying =
             Applying { rows: Rows { connection }, plan, sequence: end.sequence, now, counts: Outcomes::default() };
         applying.outcomes(&receipt.outcomes)?;
+        dependents::name(&applying.rows, plan)?;
         applying.counts.applied = end.changes - applying.counts.conflicts - applying.counts.refused;
         for table in plan.tracked() {
             applying.release_held(table)?;

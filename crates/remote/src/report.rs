@@ -68,6 +68,8 @@ pub struct PendingChange {
 /// A change set aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetAside {
+    /// Its number, for [`crate::Choice::Numbers`]. One that is set aside again gets another.
+    pub number: i64,
     /// When it was (UTC).
     pub time: String,
     /// The table.
@@ -172,19 +174,20 @@ impl Remote {
 
     /// Changes set aside, the newest first, at most `limit`.
     pub fn set_aside(&self, limit: usize) -> Result<Vec<SetAside>, Error> {
-        let sql = "SELECT \"time\", \"name\", \"key_text\", \"code\", \"reason\", \"message\", \"in_place\", \"old_text\", \"new_text\" \
+        let sql = "SELECT \"id\", \"time\", \"name\", \"key_text\", \"code\", \"reason\", \"message\", \"in_place\", \"old_text\", \"new_text\" \
                    FROM \"hw_set_aside\" ORDER BY \"id\" DESC LIMIT ?";
         self.list(sql, limit, |row| {
             Ok(SetAside {
-                time: row.get(0)?,
-                table: row.get(1)?,
-                key: row.get(2)?,
-                code: RefusalCode::from_wire(row.get(3)?),
-                reason: row.get(4)?,
-                message: row.get(5)?,
-                is_in_place: row.get(6)?,
-                old: row.get(7)?,
-                new: row.get(8)?,
+                number: row.get(0)?,
+                time: row.get(1)?,
+                table: row.get(2)?,
+                key: row.get(3)?,
+                code: RefusalCode::from_wire(row.get(4)?),
+                reason: row.get(5)?,
+                message: row.get(6)?,
+                is_in_place: row.get(7)?,
+                old: row.get(8)?,
+                new: row.get(9)?,
             })
         })
     }

@@ -194,7 +194,7 @@ impl Remote {
 
     /// Held for a whole sync: two of one file would answer each other's questions. The system gives it back when a process dies. A
     /// lock on the SQLite file itself would be lost with the first of its handles that is closed.
-    fn lock(&self) -> Result<Alone, Error> {
+    pub(crate) fn lock(&self) -> Result<Alone, Error> {
         let mut path = self.path().as_os_str().to_owned();
         path.push("-sync");
         let opened = File::options().create(true).append(true).open(&path);
@@ -214,7 +214,7 @@ impl Remote {
 }
 
 /// The lock of a sync. It is given back by name: a process that was forked meanwhile may still have a copy of the handle.
-struct Alone(File);
+pub(crate) struct Alone(File);
 
 impl Drop for Alone {
     fn drop(&mut self) {

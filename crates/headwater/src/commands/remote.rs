@@ -1,5 +1,6 @@
 //! `headwater remote`: SQLite files as remotes.
 
+mod aside;
 mod create;
 mod log;
 mod status;
@@ -34,6 +35,12 @@ enum RemoteCommand {
     Status(status::StatusArgs),
     /// Changes that wait, changes set aside, conflicts
     Log(log::LogArgs),
+    /// Send changes set aside again, as they are
+    Retry(aside::AsideArgs),
+    /// Give changes set aside up: the consolidated rows come back
+    Drop(aside::AsideArgs),
+    /// Have everything come down again at the next sync
+    Reset(aside::ResetArgs),
 }
 
 /// Does what is asked.
@@ -43,6 +50,9 @@ pub fn run(args: &RemoteArgs, output: &Output) -> Done {
         RemoteCommand::Sync(args) => sync::run(args, output),
         RemoteCommand::Status(args) => status::run(args, output),
         RemoteCommand::Log(args) => log::run(args, output),
+        RemoteCommand::Retry(args) => aside::retry(args, output),
+        RemoteCommand::Drop(args) => aside::give_up(args, output),
+        RemoteCommand::Reset(args) => aside::reset(args, output),
     }
 }
 

@@ -92,7 +92,7 @@ refusal_codes! {
     Policy = 10, "policy";
     /// The row is larger than the server takes.
     RowTooLarge = 11, "row_too_large";
-    /// It refers to a change that is set aside (reserved).
+    /// It refers to a change that is set aside; set by the remote.
     Dependent = 12, "dependent";
     /// A script refused it (reserved).
     Script = 13, "script";

@@ -97,8 +97,8 @@ fn show_pending(change: &PendingChange, output: &Output) -> Result<()> {
 
 fn show_set_aside(change: &SetAside, output: &Output) -> Result<()> {
     output.line(printable(&format!(
-        "  {} {} {}: {} ({})",
-        change.time, change.table, change.key, change.reason, change.message
+        "  {} {} {} {}: {} ({})",
+        change.number, change.time, change.table, change.key, change.reason, change.message
     )))?;
     let row = |image: &Option<String>| image.clone().unwrap_or_else(|| "(no row)".to_owned());
     output.line(printable(&format!("      old {}", row(&change.old))))?;
@@ -128,7 +128,7 @@ fn pending_json(change: &PendingChange) -> Value {
 
 fn set_aside_json(change: &SetAside) -> Value {
     json!({
-        "time": change.time, "table": change.table, "key": image(Some(&change.key)), "reason": change.reason,
+        "number": change.number, "time": change.time, "table": change.table, "key": image(Some(&change.key)), "reason": change.reason,
         "message": change.message, "is_in_place": change.is_in_place, "old": image(change.old.as_deref()),
         "new": image(change.new.as_deref()),
     })

@@ -1,0 +1,85 @@
+//! `headwater remote retry`, `drop` and `reset`: what to do about changes set aside, and starting afresh.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use headwater_remote::{Choice, Remote};
+use serde_json::json;
+
+use crate::Done;
+use crate::exit::{Exit, usage};
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater remote log anna.db --set-aside     # shows their numbers and the reasons
+  headwater remote retry anna.db --all         # send them again as they are
+  headwater remote drop anna.db 3 4            # give these up: the consolidated rows come back";
+
+/// The arguments of `retry` and `drop`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct AsideArgs {
+    /// The remote's SQLite file.
+    file: PathBuf,
+    /// Numbers of the changes, as `headwater remote log FILE --set-aside` shows them.
+    #[arg(value_name = "NUMBER")]
+    numbers: Vec<i64>,
+    /// All that are set aside.
+    #[arg(long, conflicts_with_all = ["numbers", "table"])]
+    all: bool,
+    /// Those of this table.
+    #[arg(long, conflicts_with = "numbers")]
+    table: Option<String>,
+}
+
+impl AsideArgs {
+    fn choice(&self) -> anyhow::Result<Choice> {
+        match &self.table {
+            Some(table) => Ok(Choice::Table(table.clone())),
+            None if self.all => Ok(Choice::All),
+            None if self.numbers.is_empty() => Err(usage("which changes? Give their numbers, --table or --all")),
+            None => Ok(Choice::Numbers(self.numbers.clone())),
+        }
+    }
+}
+
+/// The arguments of `reset`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  headwater remote reset anna.db && headwater remote sync anna.db
+
+Everything comes down again at the next sync. Changes that wait and changes set aside stay as they are.")]
+pub(super) struct ResetArgs {
+    /// The remote's SQLite file.
+    file: PathBuf,
+}
+
+/// Marks changes to be sent again.
+pub(super) fn retry(args: &AsideArgs, output: &Output) -> Done {
+    let choice = args.choice()?;
+    let count = Remote::open(&args.file)?.retry(&choice)?;
+    output.answer(&json!({ "retried": count }), |output| {
+        output
+            .line(format!("{count} to be sent again by the next sync (headwater remote sync {})", args.file.display()))
+    })?;
+    Ok(Exit::Done)
+}
+
+/// Gives changes up.
+pub(super) fn give_up(args: &AsideArgs, output: &Output) -> Done {
+    let choice = args.choice()?;
+    let count = Remote::open(&args.file)?.drop_set_aside(&choice)?;
+    output.answer(&json!({ "dropped": count }), |output| output.line(format!("{count} dropped")))?;
+    Ok(Exit::Done)
+}
+
+/// Starts afresh.
+pub(super) fn reset(args: &ResetArgs, output: &Output) -> Done {
+    Remote::open(&args.file)?.reset()?;
+    output.answer(&json!({ "reset": true }), |output| {
+        output.line(format!("everything comes down again (headwater remote sync {})", args.file.display()))
+    })?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,232 @@
+//! What people do about changes set aside: send them again as they are, or give them up. And starting afresh.
+//!
+//! | | the row still is as the change made it | only the list has the change |
+//! |---|---|---|
+//! | retry | the mark goes, the next sync sends it | the row is made so again, with its first old image |
+//! | drop | the row becomes the consolidated one: what came down since, or the old image | the list forgets it |
+
+use headwater_protocol::Row;
+use rusqlite::{Connection, OptionalExtension, params_from_iter};
+
+use crate::cut::{log_columns, set_aside_mark};
+use crate::error::{Error, While};
+use crate::local::{Local, from_wire};
+use crate::plan::{Plan, TablePlan, decoded};
+use crate::remote::Remote;
+use crate::rows::{Placed, Rows};
+use crate::stage::Stage;
+use crate::state::State;
+
+/// Which of the changes set aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// All of them.
+    All,
+    /// Those of one table.
+    Table(String),
+    /// Those with these numbers ([`crate::SetAside::number`]).
+    Numbers(Vec<i64>),
+}
+
+/// A change set aside, as it is kept.
+struct Note<'p> {
+    number: i64,
+    table: &'p TablePlan,
+    key: Vec<u8>,
+    in_place: bool,
+    old: Option<Row>,
+    new: Option<Row>,
+}
+
+impl Remote {
+    /// Marks changes set aside to be sent by the next sync, with their first old images; gives their number. One of which only the
+    /// list is left is made again in its table.
+    ///
+    /// All or nothing: [`Error::Configuration`] names a change that can't be made again, because its key has been changed since or
+    /// the table does not take the row.
+    pub fn retry(&mut self, choice: &Choice) -> Result<u64, Error> {
+        self.each(choice, "retrying changes set aside", retry)
+    }
+
+    /// Gives changes set aside up; gives their number. Where a row still is as its change made it, it becomes the consolidated one.
+    ///
+    /// All or nothing: [`Error::Configuration`] where another row would be left referring to one that goes.
+    pub fn drop_set_aside(&mut self, choice: &Choice) -> Result<u64, Error> {
+        self.each(choice, "dropping changes set aside", give_up)
+    }
+
+    /// Forgets what has been seen of the consolidated database, so that the next sync brings everything afresh. Pending changes and
+    /// changes set aside stay as they are.
+    pub fn reset(&mut self) -> Result<(), Error> {
+        let _alone = self.lock()?;
+        let mut stage = Stage::left(&self.database.connection)?;
+        stage.clear(&self.database)?;
+        self.database.write("starting afresh", State::forget_seen)
+    }
+
+    fn each(
+        &mut self,
+        choice: &Choice,
+        doing: &'static str,
+        work: fn(&Rows<'_>, &Note<'_>) -> Result<(), Error>,
+    ) -> Result<u64, Error> {
+        let _alone = self.lock()?;
+        self.database.write(doing, |connection| {
+            connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing(doing)?;
+            let notes = chosen(connection, &self.plan, choice)?;
+            let rows = Rows { connection };
+            for note in &notes {
+                work(&rows, note)?;
+            }
+            check_references(connection, &self.plan)?;
+            Ok(notes.len() as u64)
+        })
+    }
+}
+
+fn chosen<'p>(connection: &Connection, plan: &'p Plan, choice: &Choice) -> Result<Vec<Note<'p>>, Error> {
+    if let Choice::Table(name) = choice
+        && !plan.tables.iter().any(|table| table.table.name == *name)
+    {
+        return Err(refused(format!("the remote has no table {name:?}")));
+    }
+    let mut notes = Vec::new();
+    let sql = "SELECT \"id\", \"table\", \"key\", \"in_place\", \"old\", \"new\" FROM \"hw_set_aside\" ORDER BY \"id\"";
+    let mut select = connection.prepare(sql).while_doing("reading what is set aside")?;
+    let mut rows = select.query([]).while_doing("reading what is set aside")?;
+    while let Some(row) = rows.next().while_doing("reading what is set aside")? {
+        let read = || -> rusqlite::Result<_> {
+            let images: [Option<Vec<u8>>; 2] = [row.get(4)?, row.get(5)?];
+            Ok((row.get::<_, i64>(0)?, row.get::<_, u32>(1)?, row.get::<_, Vec<u8>>(2)?, row.get(3)?, images))
+        };
+        let (number, table, key, in_place, [old, new]) = read().while_doing("reading what is set aside")?;
+        let Some(table) = plan.table(table) else {
+            continue;
+        };
+        let is_chosen = match choice {
+            Choice::All => true,
+            Choice::Table(name) => table.table.name == *name,
+            Choice::Numbers(numbers) => numbers.contains(&number),
+        };
+        if is_chosen {
+            let image = |bytes: Option<Vec<u8>>| bytes.map(|bytes| decoded(&table.types, &bytes)).transpose();
+            notes.push(Note { number, table, key, in_place, old: image(old)?, new: image(new)? });
+        }
+    }
+    if let Choice::Numbers(numbers) = choice
+        && let Some(missing) = numbers.iter().find(|number| notes.iter().all(|note| note.number != **number))
+    {
+        return Err(refused(format!(
+            "no change set aside has the number {missing}; `headwater remote log FILE --set-aside` lists them"
+        )));
+    }
+    Ok(notes)
+}
+
+fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
+    let table = note.table;
+    let key = from_wire(&rows.key_of_bytes(table, &note.key)?);
+    let pending = rows.pending(table, &key)?;
+    match (note.in_place, pending) {
+        (true, _) => set_aside_mark(rows.connection, table, &key, 0)?,
+        (false, Some(_)) => {
+            return Err(refused(format!(
+                "change {} can't be made again: its row of table {:?} has been changed since; drop it, or sync first",
+                note.number, table.table.name
+            )));
+        }
+        (false, None) => make_again(rows, note, &key)?,
+    }
+    rows.drop_note(table, &note.key)
+}
+
+/// Makes the row as the change made it, and logs the change with its first old image.
+fn make_again(rows: &Rows<'_>, note: &Note<'_>, key: &[Local]) -> Result<(), Error> {
+    let table = note.table;
+    rows.set_applying(Some(table.number))?;
+    let placed = match &note.new {
+        Some(row) => rows.upsert(table, &from_wire(row))?,
+        None => rows.delete(table, key).map(|_| Placed::Done)?,
+    };
+    rows.set_applying(None)?;
+    let why = match placed {
+        Placed::Done => return log(rows, note, key),
+        Placed::InTheWay => "another row has a value of it that must be unique".to_owned(),
+        Placed::Refused(why) => why,
+    };
+    Err(refused(format!("change {} of table {:?} can't be made again: {why}", note.number, table.table.name)))
+}
+
+fn log(rows: &Rows<'_>, note: &Note<'_>, key: &[Local]) -> Result<(), Error> {
+    let table = note.table;
+    let columns = log_columns(table);
+    let places: Vec<String> = (1..=columns.len()).map(|place| format!("?{place}")).collect();
+    let sql = format!(
+        "INSERT OR REPLACE INTO {} (\"upload\", {}, \"aside\") VALUES (0, {}, 0)",
+        table.log(),
+        columns.join(", "),
+        places.join(", ")
+    );
+    let mut values = key.to_vec();
+    values.push(Local::Integer(i64::from(note.old.is_some())));
+    let old = note.old.as_ref().map(|row| from_wire(row));
+    for place in (0..table.types.len()).filter(|place| !table.table.key.contains(place)) {
+        values.push(old.as_ref().map_or(Local::Null, |row| row[place].clone()));
+    }
+    rows.prepare(&sql)?.execute(params_from_iter(&values)).while_doing("logging a change again").map(drop)
+}
+
+fn give_up(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
+    let table = note.table;
+    let key = from_wire(&rows.key_of_bytes(table, &note.key)?);
+    rows.drop_note(table, &note.key)?;
+    let Some(pending) = rows.pending(table, &key)?.filter(|pending| note.in_place && pending.aside != 0) else {
+        return Ok(());
+    };
+    let consolidated = match rows.held(table, &note.key)? {
+        Some(held) => held.map(|row| from_wire(&row)),
+        None => pending.old,
+    };
+    rows.forget(table, &key)?;
+    rows.release(table, &note.key)?;
+    rows.set_applying(Some(table.number))?;
+    let placed = match &consolidated {
+        Some(row) => rows.upsert(table, row)?,
+        None => rows.delete(table, &key).map(|_| Placed::Done)?,
+    };
+    rows.set_applying(None)?;
+    if placed == Placed::Done {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "change {} can't be dropped: the consolidated row of table {:?} does not fit beside a local one ({}); drop or sync that first",
+        note.number,
+        table.table.name,
+        match placed {
+            Placed::Refused(why) => why,
+            _ => "a value must be unique".to_owned(),
+        }
+    )))
+}
+
+/// What was done must leave no row that refers to nothing.
+fn check_references(connection: &Connection, plan: &Plan) -> Result<(), Error> {
+    for table in plan.tables.iter().filter(|table| !table.references.is_empty()) {
+        let sql = "SELECT \"parent\" FROM pragma_foreign_key_check(?) LIMIT 1";
+        let parent: Option<String> = connection
+            .query_row(sql, [&table.table.name], |row| row.get(0))
+            .optional()
+            .while_doing("checking foreign keys")?;
+        if let Some(parent) = parent {
+            return Err(refused(format!(
+                "a row of table {:?} would be left that refers to nothing in table {parent:?}: choose what refers to it too, or all",
+                table.table.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn refused(what: String) -> Error {
+    Error::Configuration { what }
+}

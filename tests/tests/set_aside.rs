@@ -1,0 +1,170 @@
+//! Changes set aside: what refers to them, sending them again, giving them up, and starting afresh.
+
+use anyhow::Result;
+use headwater_remote::{Choice, Remote};
+use headwater_tests::{KINDS, Kind, World};
+
+/// What a remote's schema does not know: kinds, and that an order has less than a hundred pieces.
+const SCHEMA: &str = "CREATE TABLE kind (id TEXT NOT NULL PRIMARY KEY); INSERT INTO kind VALUES ('tea'); \
+    CREATE TABLE orders (id TEXT NOT NULL PRIMARY KEY, n BIGINT CHECK (n < 100), label TEXT UNIQUE, kind TEXT REFERENCES kind (id)); \
+    CREATE TABLE line (id TEXT NOT NULL PRIMARY KEY, orders TEXT REFERENCES orders (id), up TEXT REFERENCES line (id));";
+
+const MODEL: &str = "name = \"shop\"\nversion = 1\n\
+    [tables.orders]\nkey = [\"id\"]\nconflict = \"remote_wins\"\nunique = [[\"label\"]]\n\
+    [tables.orders.columns]\nid = \"text not null\"\nn = \"int\"\nlabel = \"text\"\nkind = \"text\"\n\
+    [tables.line]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n\
+    references = [{ columns = [\"orders\"], table = \"orders\", target = [\"id\"] }, { columns = [\"up\"], table = \"line\", target = [\"id\"] }]\n\
+    [tables.line.columns]\nid = \"text not null\"\norders = \"text\"\nup = \"text\"\n";
+
+fn world(kind: Kind) -> Result<(World, Remote)> {
+    let world = World::new(kind, SCHEMA, MODEL, &["ann"])?;
+    let mut remote = world.remote("one", "ann")?;
+    world.sync(&mut remote)?;
+    Ok((world, remote))
+}
+
+/// Key and reason of each change set aside, in the order of keys.
+fn aside(remote: &Remote) -> Result<Vec<(String, String)>> {
+    let mut list: Vec<_> = remote.set_aside(100)?.into_iter().map(|change| (change.key, change.reason)).collect();
+    list.sort();
+    Ok(list)
+}
+
+fn pair(key: &str, reason: &str) -> (String, String) {
+    (format!("{{\"id\":\"{key}\"}}"), reason.to_owned())
+}
+
+#[test]
+fn what_refers_to_a_change_set_aside_waits_with_it() -> Result<()> {
+    for kind in KINDS {
+        let (world, mut remote) = world(kind)?;
+        world.edit(
+            "one",
+            "INSERT INTO orders VALUES ('bad', 1000, 'a', 'tea'), ('good', 1, 'b', 'tea'); \
+             INSERT INTO line VALUES ('l1', 'bad', NULL), ('l2', 'good', NULL), ('a-child', 'good', 'l1')",
+        )?;
+        let report = world.sync(&mut remote)?;
+        assert_eq!((report.changes_up, report.refused), (5, 3), "{kind:?}");
+        let expected = [pair("a-child", "dependent"), pair("bad", "check"), pair("l1", "dependent")];
+        assert_eq!(aside(&remote)?, expected, "{kind:?}");
+        // Later ones are not even sent.
+        world.edit("one", "INSERT INTO line VALUES ('l3', 'bad', NULL), ('l4', NULL, 'l3')")?;
+        assert_eq!(world.sync(&mut remote)?.changes_up, 0, "{kind:?}");
+        assert_eq!(aside(&remote)?.len(), 5);
+        // They wake with it, in one upload.
+        world.edit("one", "UPDATE orders SET n = 10 WHERE id = 'bad'")?;
+        let report = world.sync(&mut remote)?;
+        assert_eq!((report.changes_up, report.refused), (5, 0), "{kind:?}");
+        assert_eq!(aside(&remote)?, []);
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_change_set_aside_is_sent_again_when_asked() -> Result<()> {
+    for kind in KINDS {
+        let (world, mut remote) = world(kind)?;
+        world.edit("one", "INSERT INTO orders VALUES ('x', 1, 'x', 'nuts'), ('y', 1, 'y', 'nuts')")?;
+        assert_eq!(world.sync(&mut remote)?.refused, 2);
+        assert_eq!(world.sync(&mut remote)?.changes_up, 0, "not by itself");
+        world.central.execute("INSERT INTO kind VALUES ('nuts')")?;
+        let numbers: Vec<i64> = remote.set_aside(10)?.iter().map(|change| change.number).collect();
+        assert!(remote.retry(&Choice::Numbers(vec![numbers[0], 9999])).is_err(), "all or nothing");
+        assert_eq!(remote.set_aside(10)?.len(), 2);
+        assert_eq!(remote.retry(&Choice::Numbers(vec![numbers[0]]))?, 1);
+        assert_eq!(world.sync(&mut remote)?.changes_up, 1);
+        assert_eq!(remote.retry(&Choice::Table("orders".to_owned()))?, 1);
+        assert_eq!(world.sync(&mut remote)?.changes_up, 1);
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}");
+        assert!(remote.retry(&Choice::Table("nothing".to_owned())).is_err());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_dropped_change_gives_way_to_the_consolidated_row() -> Result<()> {
+    for kind in KINDS {
+        let (world, mut remote) = world(kind)?;
+        world
+            .central
+            .execute("INSERT INTO orders VALUES ('x', 1, 'x', 'tea'), ('y', 1, 'y', 'tea'), ('z', 1, 'z', 'tea')")?;
+        world.sync(&mut remote)?;
+        world.edit("one", "UPDATE orders SET n = 1000; INSERT INTO orders VALUES ('new', 1000, 'new', 'tea')")?;
+        assert_eq!(world.sync(&mut remote)?.refused, 4);
+        // Meanwhile one changes and one goes: the downloads are held beside the changes.
+        world.central.execute("UPDATE orders SET n = 7 WHERE id = 'x'; DELETE FROM orders WHERE id = 'z'")?;
+        assert_eq!(world.sync(&mut remote)?.held, 2);
+        assert_eq!(remote.drop_set_aside(&Choice::All)?, 4);
+        assert_eq!(world.rows("one", "SELECT id, n FROM orders ORDER BY id")?.len(), 2, "{kind:?}");
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}");
+        let status = remote.status()?;
+        assert_eq!((status.pending, status.set_aside, status.held), (0, 0, 0), "{kind:?}");
+        assert_eq!(world.sync(&mut remote)?.changes_up, 0);
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_row_is_not_dropped_from_under_another() -> Result<()> {
+    let (world, mut remote) = world(Kind::Sqlite)?;
+    world.edit(
+        "one",
+        "INSERT INTO orders VALUES ('bad', 1000, 'a', 'tea'); INSERT INTO line VALUES ('l1', 'bad', NULL)",
+    )?;
+    world.sync(&mut remote)?;
+    let error = remote.drop_set_aside(&Choice::Table("orders".to_owned())).expect_err("the line refers to it");
+    assert!(error.to_string().contains("\"line\""), "{error}");
+    assert_eq!(aside(&remote)?.len(), 2, "nothing was dropped");
+    assert_eq!(remote.drop_set_aside(&Choice::All)?, 2);
+    assert!(world.diff("one")?.is_equal(false));
+    Ok(())
+}
+
+/// A row that stood in the way of a downloaded one is only on the list. It is made again once there is room.
+#[test]
+fn a_change_that_only_the_list_has_is_made_again() -> Result<()> {
+    for kind in KINDS {
+        let (world, mut remote) = world(kind)?;
+        world.central.execute("INSERT INTO orders VALUES ('theirs', 1, 'same', 'tea')")?;
+        world.edit("one", "INSERT INTO orders VALUES ('ours', 1, 'same', 'tea')")?;
+        world.sync(&mut remote)?;
+        let list = remote.set_aside(10)?;
+        assert_eq!((list.len(), list[0].is_in_place), (1, false), "{kind:?}: {list:?}");
+        assert!(remote.retry(&Choice::All).is_err(), "theirs still stands there");
+        world.central.execute("DELETE FROM orders WHERE id = 'theirs'")?;
+        world.sync(&mut remote)?;
+        assert_eq!(remote.retry(&Choice::All)?, 1);
+        assert_eq!(world.sync(&mut remote)?.changes_up, 1);
+        assert_eq!(world.central.rows("SELECT id FROM orders")?, [[Some("ours".to_owned())]], "{kind:?}");
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn everything_comes_down_afresh_when_asked() -> Result<()> {
+    for kind in KINDS {
+        let (world, mut remote) = world(kind)?;
+        world.central.execute("INSERT INTO orders VALUES ('x', 1, 'x', 'tea'), ('y', 1, 'y', 'tea')")?;
+        world.sync(&mut remote)?;
+        world.edit(
+            "one",
+            "UPDATE orders SET n = 5 WHERE id = 'y'; INSERT INTO orders VALUES ('bad', 1000, 'b', 'tea')",
+        )?;
+        // A row is lost behind the back of change tracking.
+        world.edit(
+            "one",
+            "INSERT INTO hw_applying VALUES (0); DELETE FROM orders WHERE id = 'x'; DELETE FROM hw_applying",
+        )?;
+        remote.reset()?;
+        assert_eq!(remote.status()?.pending, 2, "pending changes stay");
+        let report = world.sync(&mut remote)?;
+        assert_eq!((report.changes_up, report.refused), (2, 1));
+        assert_eq!(world.rows("one", "SELECT n FROM orders WHERE id IN ('x', 'y') ORDER BY id")?.len(), 2);
+        remote.drop_set_aside(&Choice::All)?;
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}");
+    }
+    Ok(())
+}

@@ -2,7 +2,7 @@
 
 use headwater_protocol::decimal::Parts;
 use headwater_protocol::row::put_row;
-use headwater_protocol::{Decimal, DecimalRef, Value};
+use headwater_protocol::{Decimal, DecimalRef, Type, Value};
 
 use crate::TablePlan;
 
@@ -21,6 +21,17 @@ pub fn key_bytes(table: &TablePlan, key: &[Value]) -> Vec<u8> {
 /// The bytes of a row's key.
 pub fn key_bytes_of(table: &TablePlan, row: &[Value]) -> Vec<u8> {
     key_bytes(table, &table.key_of(row))
+}
+
+/// The bytes of these columns of a row, in which two rows are equal where the database calls the values equal; `None` if one is NULL.
+pub fn value_bytes(types: &[Type], row: &[Value], columns: &[usize]) -> Option<Vec<u8>> {
+    let values: Vec<Value> = columns.iter().map(|place| row.get(*place).map(plain)).collect::<Option<_>>()?;
+    if values.iter().any(Value::is_null) {
+        return None;
+    }
+    let mut out = Vec::new();
+    put_row(&mut out, types, &values);
+    Some(out)
 }
 
 fn has_spellings(value: &Value) -> bool {

@@ -1,7 +1,8 @@
 //! Applying an upload exactly once.
 //!
 //! [`apply`] is the transaction; `engine` goes through the changes (inserts and updates forwards, deletions backwards) in batches, and
-//! halves a batch that the database refuses until it has the rows at fault; `policy` says what the user may change at all; `batch`
+//! takes a batch that the database refuses apart until it has the rows at fault; `tangle` finds out what waits for what, `untangle`
+//! applies that, `together` and `park` make what goes in no order in two steps; `policy` says what the user may change at all; `batch`
 //! judges one batch and makes its changes by a few set-based statements; `record` is what the database keeps of a remote's uploads.
 
 mod batch;
@@ -11,11 +12,14 @@ mod park;
 mod policy;
 mod record;
 mod source;
+mod tangle;
+mod together;
+mod untangle;
 
 use std::fmt::Write as _;
 
 use headwater_model::OnError;
-use headwater_protocol::message::{Outcome, Receipt, UploadEnd};
+use headwater_protocol::message::{Outcome, Receipt, Refusal, UploadEnd};
 use headwater_protocol::stored::{Scratch, Stored, encode};
 use headwater_protocol::{Frame, Row, Value, upload as protocol};
 
@@ -143,25 +147,31 @@ pub fn apply(
                 detail,
                 "a deferred constraint is broken; the upload is applied again to find the change at fault"
             );
-            attempt(connection, request, source, Checking::EachBatch).map_err(|error| match error {
-                Error::Refused { detail, .. } => Error::Database {
-                    context: "applying an upload, each batch checked".to_owned(),
-                    detail: format!("a deferred constraint is broken all the same: {detail}"),
-                },
+            match attempt(connection, request, source, Checking::EachBatch) {
+                Err(Error::Refused { refusal, detail }) => {
+                    tracing::warn!(
+                        detail,
+                        "a deferred constraint is broken whatever is applied; all changes are set aside"
+                    );
+                    attempt(connection, request, source, Checking::Hopeless(refusal))
+                }
                 other => other,
-            })
+            }
         }
         other => other,
     }
 }
 
 /// When constraints that the database defers to the end of the transaction are checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Checking {
     /// Once, after the last change: an upload that is valid as a whole needs no more.
     AtTheEnd,
     /// After each batch, so that the changes that break one can be found.
     EachBatch,
+    /// Never: one is broken at the end though none is after any batch. No change is applied, so that the uploads after this one are not
+    /// held up for good.
+    Hopeless(Refusal),
 }
 
 /// [`Error::Refused`]: a deferred constraint is broken, by some change or other.

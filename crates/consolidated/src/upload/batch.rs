@@ -15,7 +15,7 @@ use headwater_model::ConflictRule;
 use headwater_protocol::message::{ConflictEnd, Refusal, RefusalCode};
 use headwater_protocol::{Row, Value};
 
-use super::park::park;
+use super::park::{Steps, Style, park};
 use super::policy::{Policy, outside, refusal};
 use super::source::Item;
 use crate::backend::Inserted;
@@ -60,14 +60,14 @@ pub(super) struct Batch<'a> {
     pub(super) policy: &'a Policy,
     pub(super) marker: &'a EchoMarker,
     pub(super) effects: Effects,
-    /// In two steps: the ordinal of the change at which it stands.
-    pub(super) at: u64,
     /// Inserts are taken for new, until one was not: [`Error::Refused`] may mean no more than that.
     pub(super) expects_new: bool,
-    /// Writes rows in two steps, so that unique values can change places and rows refer to one another.
-    parked: bool,
-    /// Ordinals, tables and rows written in their first step only.
-    second_step: Vec<(u64, usize, Row)>,
+    /// Rows are written in two steps, so that unique values can change places and rows refer to one another.
+    pub(super) parked: Option<Style>,
+    /// In how many, by ordinal.
+    pub(super) steps: HashMap<u64, Steps>,
+    /// Rows of the table at hand that have been written in their first step only.
+    pub(super) second_step: Vec<Row>,
 }
 
 /// Which rows of a set an insert took.
@@ -94,6 +94,14 @@ struct Judged<'i> {
     row: Row,
 }
 
+/// A deletion on its way to being made.
+pub(super) struct Doomed<'i> {
+    pub(super) item: &'i Item,
+    pub(super) stored: Option<Row>,
+    end: Option<ConflictEnd>,
+    key: Row,
+}
+
 impl<'a> Batch<'a> {
     pub(super) fn new(
         connection: &'a mut dyn Connection,
@@ -107,58 +115,30 @@ impl<'a> Batch<'a> {
             policy,
             marker,
             effects: Effects::default(),
-            at: 0,
             expects_new: false,
-            parked: false,
+            parked: None,
+            steps: HashMap::new(),
             second_step: Vec::new(),
         }
     }
 
     /// Applies changes in their order. [`Error::Refused`]: one of them was; the caller goes back to the savepoint.
     pub(super) fn run(mut self, items: &[Item]) -> Result<Effects, Error> {
-        let mut rest = items;
-        while let Some(first) = rest.first() {
-            let (run, later) = rest.split_at(run_length(first, rest));
-            rest = later;
-            let table = &self.plan.tables[first.table];
-            if first.is_delete() { self.deletes(table, run)? } else { self.upserts(table, run)? }
+        let items: Vec<&Item> = items.iter().collect();
+        for run in runs(&items) {
+            let table = &self.plan.tables[run[0].table];
+            if run[0].is_delete() { self.deletes(table, run)? } else { self.upserts(table, run)? }
         }
         Ok(self.effects)
     }
 
-    /// Applies changes that stand in one another's way, one by one: every row in its first step, the deletions, every row as it is to
-    /// be. [`Error::Refused`]: the change `at` was; the caller goes back to the savepoint.
-    pub(super) fn run_in_two_steps(&mut self, items: &[Item], checks_each: bool) -> Result<(), Error> {
-        self.parked = true;
-        for item in items.iter().filter(|item| !item.is_delete()) {
-            self.at = item.ordinal;
-            self.upserts(&self.plan.tables[item.table], std::slice::from_ref(item))?;
-            self.check_if(checks_each)?;
-        }
-        for item in items.iter().rev().filter(|item| item.is_delete()) {
-            self.at = item.ordinal;
-            self.deletes(&self.plan.tables[item.table], std::slice::from_ref(item))?;
-            self.check_if(checks_each)?;
-        }
-        for (ordinal, table, row) in std::mem::take(&mut self.second_step) {
-            self.at = ordinal;
-            self.update(&self.plan.tables[table], &[&row])?;
-            self.check_if(checks_each)?;
-        }
-        Ok(())
-    }
-
-    fn check_if(&mut self, checks: bool) -> Result<(), Error> {
-        if checks { self.connection.check_deferred() } else { Ok(()) }
-    }
-
-    fn upserts(&mut self, table: &TablePlan, items: &[Item]) -> Result<(), Error> {
+    pub(super) fn upserts(&mut self, table: &TablePlan, items: &[&Item]) -> Result<(), Error> {
         let mut open: Vec<&Item> = Vec::new();
-        let inserts: Vec<&Item> = items.iter().filter(|item| item.change.old.is_none()).collect();
+        let inserts: Vec<&Item> = items.iter().copied().filter(|item| item.change.old.is_none()).collect();
         let taken = match (self.parked, self.expects_new) {
-            (true, _) => Taken::Keys(HashSet::new()),
-            (false, true) => self.insert_new(table, &images(&inserts))?,
-            (false, false) => self.insert(table, &images(&inserts))?,
+            (Some(_), _) => Taken::Keys(HashSet::new()),
+            (None, true) => self.insert_new(table, &images(&inserts))?,
+            (None, false) => self.insert(table, &images(&inserts))?,
         };
         for item in inserts {
             if taken.has_key(&item.key) {
@@ -183,7 +163,8 @@ impl<'a> Batch<'a> {
 
     /// Under the rule `off`, a table without partitions needs no look at what is stored.
     fn updated_blindly(&mut self, table: &TablePlan, open: &[&Item]) -> Result<bool, Error> {
-        let is_blind = table.table.conflict == ConflictRule::Off && table.table.partition.is_none() && !self.parked;
+        let is_blind =
+            table.table.conflict == ConflictRule::Off && table.table.partition.is_none() && self.parked.is_none();
         if !is_blind || open.is_empty() {
             return Ok(false);
         }
@@ -220,14 +201,12 @@ impl<'a> Batch<'a> {
                 Action::Delete => {}
             }
         }
-        let rows: Vec<&Row> = updates.iter().map(|judged| &judged.row).collect();
-        self.update_in_steps(table, &rows)?;
+        self.update_judged(table, &updates)?;
         for judged in updates {
             self.effects.updates += 1;
             self.written(table, judged);
         }
-        let rows: Vec<&Row> = inserts.iter().map(|judged| &judged.row).collect();
-        let taken = self.insert_in_steps(table, &rows)?;
+        let taken = self.insert_judged(table, &inserts)?;
         let mut again = Vec::new();
         for judged in inserts {
             if taken.has_key(&judged.item.key) {
@@ -256,10 +235,15 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn deletes(&mut self, table: &TablePlan, items: &[Item]) -> Result<(), Error> {
-        let all: Vec<&Item> = items.iter().collect();
-        let mut stored = self.fetch(table, &all)?;
-        let mut doomed: Vec<(&Item, Option<Row>, Option<ConflictEnd>, Row)> = Vec::new();
+    fn deletes(&mut self, table: &TablePlan, items: &[&Item]) -> Result<(), Error> {
+        let doomed = self.doom(table, items)?;
+        self.delete_doomed(table, doomed)
+    }
+
+    /// Judges deletions; gives those to be made.
+    pub(super) fn doom<'i>(&mut self, table: &TablePlan, items: &[&'i Item]) -> Result<Vec<Doomed<'i>>, Error> {
+        let mut stored = self.fetch(table, items)?;
+        let mut doomed = Vec::new();
         for item in items {
             let key = table.key_of(item.change.image());
             let stored = stored.remove(&key_bytes(table, &key));
@@ -269,13 +253,17 @@ impl<'a> Batch<'a> {
             }
             let judgement = judge(table.table.conflict, &item.change, stored.as_ref());
             match judgement.action {
-                Action::Delete => doomed.push((item, stored, judgement.conflict, key)),
+                Action::Delete => doomed.push(Doomed { item, stored, end: judgement.conflict, key }),
                 _ => self.kept(table, item, stored, judgement.conflict),
             }
         }
-        let keys: Vec<&Row> = doomed.iter().map(|(_, _, _, key)| key).collect();
+        Ok(doomed)
+    }
+
+    pub(super) fn delete_doomed(&mut self, table: &TablePlan, doomed: Vec<Doomed<'_>>) -> Result<(), Error> {
+        let keys: Vec<&Row> = doomed.iter().map(|doomed| &doomed.key).collect();
         self.delete(table, &keys)?;
-        for (item, stored, end, key) in doomed {
+        for Doomed { item, stored, end, key } in doomed {
             self.effects.deletes += 1;
             match end {
                 Some(end) => self.conflict(table, item, stored, end, None),
@@ -343,7 +331,7 @@ impl<'a> Batch<'a> {
         taken(table, rows, inserted)
     }
 
-    fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error> {
+    pub(super) fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -360,30 +348,31 @@ impl<'a> Batch<'a> {
         if self.connection.fetch(table, &keys, true)?.is_empty() { Ok(()) } else { Err(swallowed(table, "delete")) }
     }
 
-    fn update_in_steps(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error> {
-        if !self.parked {
-            return self.update(table, rows);
-        }
-        let first: Vec<Row> = rows.iter().map(|row| park(table, row)).collect();
+    fn update_judged(&mut self, table: &TablePlan, judged: &[Judged<'_>]) -> Result<(), Error> {
+        let rows: Vec<&Row> = judged.iter().map(|judged| &judged.row).collect();
+        let Some(style) = self.parked else { return self.update(table, &rows) };
+        let first: Vec<Row> = judged.iter().map(|judged| self.first_step(table, judged, style)).collect();
         self.update(table, &first.iter().collect::<Vec<_>>())?;
-        self.later(table, rows);
+        self.second_step.extend(rows.into_iter().cloned());
         Ok(())
     }
 
-    fn insert_in_steps(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Taken, Error> {
-        if !self.parked {
-            return self.insert(table, rows);
-        }
-        let first: Vec<Row> = rows.iter().map(|row| park(table, row)).collect();
+    fn insert_judged(&mut self, table: &TablePlan, judged: &[Judged<'_>]) -> Result<Taken, Error> {
+        let rows: Vec<&Row> = judged.iter().map(|judged| &judged.row).collect();
+        let Some(style) = self.parked else { return self.insert(table, &rows) };
+        let first: Vec<Row> = judged.iter().map(|judged| self.first_step(table, judged, style)).collect();
         let taken = self.insert(table, &first.iter().collect::<Vec<_>>())?;
-        let rows: Vec<&Row> = rows.iter().copied().filter(|row| taken.has_key(&key_bytes_of(table, row))).collect();
-        self.later(table, &rows);
+        let made = rows.into_iter().filter(|row| taken.has_key(&key_bytes_of(table, row)));
+        self.second_step.extend(made.cloned());
         Ok(taken)
     }
 
-    fn later(&mut self, table: &TablePlan, rows: &[&Row]) {
-        let place = table.number as usize;
-        self.second_step.extend(rows.iter().map(|row| (self.at, place, (*row).clone())));
+    fn first_step(&self, table: &TablePlan, judged: &Judged<'_>, style: Style) -> Row {
+        park(table, &judged.row, judged.stored.as_ref(), (self.steps_of(judged.item), style))
+    }
+
+    pub(super) fn steps_of(&self, item: &Item) -> Steps {
+        self.steps.get(&item.ordinal).copied().unwrap_or(Steps::One)
     }
 }
 
@@ -401,11 +390,18 @@ fn images<'i>(items: &[&'i Item]) -> Vec<&'i Row> {
     items.iter().filter_map(|item| item.change.new.as_ref()).collect()
 }
 
-/// How many changes from the first on are of its table and kind and have keys of their own: what one statement may do.
-fn run_length(first: &Item, items: &[Item]) -> usize {
-    let mut keys: HashSet<&[u8]> = HashSet::new();
-    let belongs = |item: &&Item| item.table == first.table && item.is_delete() == first.is_delete();
-    items.iter().take_while(|item| belongs(item) && keys.insert(&item.key)).count()
+/// Stretches of changes of one table and kind that have keys of their own: what one statement may do.
+pub(super) fn runs<'s, 'i>(items: &'s [&'i Item]) -> impl Iterator<Item = &'s [&'i Item]> {
+    let mut rest = items;
+    std::iter::from_fn(move || {
+        let first = rest.first()?;
+        let mut keys: HashSet<&[u8]> = HashSet::new();
+        let belongs = |item: &&&Item| item.table == first.table && item.is_delete() == first.is_delete();
+        let length = rest.iter().take_while(|item| belongs(item) && keys.insert(&item.key)).count();
+        let (run, later) = rest.split_at(length);
+        rest = later;
+        Some(run)
+    })
 }
 
 fn swallowed(table: &TablePlan, what: &str) -> Error {

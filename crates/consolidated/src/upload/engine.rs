@@ -1,51 +1,57 @@
 //! An upload's changes, pass by pass, inside one transaction.
 //!
 //! - Forwards: inserts and updates, batch by batch in table order (the remote sends parents before children).
-//! - Backwards: deletions, from the last frame to the first.
-//! - What broke a unique constraint or a foreign key is tried again, to and fro, for as long as that helps: net changes have no
-//!   order, and what stood in a row's way may be gone now.
-//! - What still fails is tried together in two steps (`park`); a change that fails even so is taken out, and the others once more.
+//! - What broke a unique constraint or a foreign key is untangled together with the deletions it has to do with (`untangle`): net
+//!   changes have no order, and another change may be what it waits for.
+//! - Backwards: the other deletions, from the last frame to the first.
+//! - What still waits is untangled again, for as long as that helps.
 //!
 //! Inserts are taken for new until the database finds a key that exists; then the batch is applied once more, looking first.
 //!
-//! A batch that the database refuses goes back to the savepoint and is halved, until one change is left: fewer than 2n attempts for
-//! n changes, whatever is wrong with them.
+//! **Finding what is refused.** A batch that the database refuses goes back to the savepoint, and half of it is tried; what goes well
+//! doubles the next try, what fails halves it. So k changes at fault among n cost about 2 k log n attempts, and never more than 3 n, if
+//! all are. In the forward pass no more than [`SINGLY_MAX`] changes that may only have come too early are looked for one by one: after
+//! that, whole batches wait to be untangled.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use headwater_model::OnDelete;
 use headwater_protocol::Row;
 use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
 
 use super::batch::{Batch, Conflict, Effects};
 use super::conflicts;
-use super::policy::Policy;
+use super::policy::{Policy, refusal};
 use super::source::{Item, SourceReader, undefined};
 use super::{Checking, Counts, UploadRequest};
 use crate::rows::Echo;
-use crate::{Connection, Error};
+use crate::{Connection, Error, Plan};
 
 /// A batch is closed when the frames that it comes from hold this many bytes, whatever the number of its changes.
 const BATCH_BYTES_MAX: usize = 4 << 20;
-/// How often what was refused is tried again while each time some of it goes through.
-const PASSES_MAX: usize = 4;
-/// The most changes that are tried in two steps.
-const PARKED_MAX: usize = 4_000;
-/// The most that are written in two steps, taken over all attempts.
-const PARKED_STEPS_MAX: usize = 40_000;
-
+/// How often what was refused is untangled again while each time some of it goes through.
+const PASSES_MAX: usize = 2;
+/// How many changes that may have come too early are found one by one, before whole batches wait.
+const SINGLY_MAX: usize = 32;
+/// The most changes that are untangled at once, and that wait in batches; more are taken in parts, each by itself.
+pub(super) const TANGLED_MAX: usize = 100_000;
 /// An upload being applied.
 pub(super) struct Engine<'a> {
-    connection: &'a mut dyn Connection,
-    request: &'a UploadRequest<'a>,
-    policy: Policy,
+    pub(super) connection: &'a mut dyn Connection,
+    pub(super) request: &'a UploadRequest<'a>,
+    pub(super) policy: Policy,
     checking: Checking,
     results: Results,
     /// Inserts have been new so far.
     expects_new: bool,
-    /// Deletions that were made together with rows that stood in the way.
-    deleted_together: BTreeSet<u64>,
+    /// Deletions that the backward pass has not to look at any more.
+    pub(super) settled: BTreeSet<u64>,
     /// Refused for a reason that may pass, by ordinal.
-    deferred: BTreeMap<u64, (usize, Refusal)>,
+    pub(super) deferred: BTreeMap<u64, (usize, Refusal)>,
+    /// How many of them were found one by one.
+    deferred_singly: usize,
+    /// Something has happened since they were tried last.
+    pub(super) may_help: bool,
 }
 
 /// What the changes came to.
@@ -57,6 +63,19 @@ pub(super) struct Results {
     pub(super) counts: Counts,
 }
 
+/// Why an attempt was refused.
+pub(super) struct Refused {
+    pub(super) refusal: Refusal,
+    detail: String,
+}
+
+impl Refused {
+    /// Another change may take the reason away.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self.refusal.code, RefusalCode::Unique | RefusalCode::ForeignKey)
+    }
+}
+
 impl<'a> Engine<'a> {
     pub(super) fn new(
         connection: &'a mut dyn Connection,
@@ -64,25 +83,39 @@ impl<'a> Engine<'a> {
         policy: Policy,
         checking: Checking,
     ) -> Engine<'a> {
-        let results = Results::default();
         Engine {
             connection,
             request,
             policy,
             checking,
-            results,
+            results: Results::default(),
             expects_new: true,
-            deleted_together: BTreeSet::new(),
+            settled: BTreeSet::new(),
             deferred: BTreeMap::new(),
+            deferred_singly: 0,
+            may_help: false,
         }
     }
 
     /// Applies everything. [`Error::Refused`]: a deferred constraint is broken at the end.
     pub(super) fn run(mut self, source: &mut SourceReader<'_>) -> Result<Results, Error> {
+        if let Checking::Hopeless(refusal) = self.checking.clone() {
+            return self.refuse_all(source, &refusal);
+        }
         self.forwards(source)?;
-        self.before_deletions(source)?;
+        if !self.deferred.is_empty() {
+            self.untangle_with_deletions(source)?;
+        }
         self.backwards(source)?;
-        self.again(source)?;
+        for _ in 0..PASSES_MAX {
+            if self.deferred.is_empty() || !self.may_help {
+                break;
+            }
+            self.untangle(source)?;
+        }
+        for (ordinal, (table, refusal)) in std::mem::take(&mut self.deferred) {
+            self.refuse(ordinal, table, refusal);
+        }
         self.connection.savepoint()?;
         self.connection.check_deferred()?;
         self.connection.release_savepoint()?;
@@ -99,9 +132,7 @@ impl<'a> Engine<'a> {
             }
             bytes += source.payload_bytes;
             for item in items.into_iter().filter(|item| !item.is_delete()) {
-                if batch.len() >= self.request.limits.batch_rows
-                    || batch.last().is_some_and(|last| last.table != item.table)
-                {
+                if self.is_full(&batch, &item) {
                     self.apply(&std::mem::take(&mut batch))?;
                 }
                 if self.admit(&item) {
@@ -116,49 +147,25 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// What was put off may be rows that leave a parent which is deleted next: with the deletion done first, a cascade would take them.
-    /// So all of it is tried together with the deletions; what can't go so is left to the passes that follow.
-    fn before_deletions(&mut self, source: &mut SourceReader<'_>) -> Result<(), Error> {
-        let ordinals: Vec<u64> = self.deferred.keys().copied().collect();
-        let mut items = if ordinals.len() <= PARKED_MAX { source.pick(&ordinals)? } else { Vec::new() };
-        if items.is_empty() {
-            return Ok(());
-        }
-        for section in source.sections.clone().into_iter().filter(|section| section.has_deletes) {
-            let deletions = source.section(section)?.into_iter().filter(Item::is_delete);
-            let plan = self.request.plan;
-            items.extend(deletions.filter(|item| self.policy.refusal(&plan.tables[item.table], item).is_none()));
-            if items.len() > PARKED_MAX {
-                return Ok(());
-            }
-        }
-        items.sort_unstable_by_key(|item| item.ordinal);
-        let mut steps = 0;
-        while items.iter().any(Item::is_delete)
-            && items.iter().any(|item| !item.is_delete())
-            && steps < PARKED_STEPS_MAX
-        {
-            steps += items.len();
-            let Some((culprit, _)) = self.try_together(&items, false)? else {
-                self.deleted_together.extend(items.iter().filter(|item| item.is_delete()).map(|item| item.ordinal));
-                return Ok(());
-            };
-            items.retain(|item| item.ordinal != culprit);
-        }
-        Ok(())
-    }
-
     fn backwards(&mut self, source: &mut SourceReader<'_>) -> Result<(), Error> {
+        let nulling = nulling(self.request.plan);
         let mut batch: Vec<Item> = Vec::new();
         for section in source.sections.clone().into_iter().rev().filter(|section| section.has_deletes) {
-            let deletions = source.section(section)?.into_iter().rev().filter(Item::is_delete);
-            for item in deletions.filter(|item| !self.deleted_together.contains(&item.ordinal)).collect::<Vec<_>>() {
-                if batch.len() >= self.request.limits.batch_rows
-                    || batch.last().is_some_and(|last| last.table != item.table)
-                {
+            for item in source.section(section)?.into_iter().rev().filter(Item::is_delete) {
+                if self.settled.contains(&item.ordinal) {
+                    continue;
+                }
+                if self.is_full(&batch, &item) {
                     self.apply(&std::mem::take(&mut batch))?;
                 }
-                if self.admit(&item) {
+                if !self.admit(&item) {
+                    continue;
+                }
+                if nulling.contains(&item.table) && self.deferred.len() < TANGLED_MAX {
+                    let waits = refusal(RefusalCode::ForeignKey, "a deletion that was not tried".to_owned());
+                    self.deferred.insert(item.ordinal, (item.table, waits));
+                    self.may_help = true;
+                } else {
                     batch.push(item);
                 }
             }
@@ -166,80 +173,17 @@ impl<'a> Engine<'a> {
         self.apply(&batch)
     }
 
-    fn again(&mut self, source: &mut SourceReader<'_>) -> Result<(), Error> {
-        for pass in 0..PASSES_MAX {
-            let before = self.deferred.len();
-            self.retry(source, pass % 2 == 1)?;
-            if self.deferred.len() == before {
-                break;
+    fn refuse_all(mut self, source: &mut SourceReader<'_>, refusal: &Refusal) -> Result<Results, Error> {
+        while let Some(items) = source.next()? {
+            for item in items {
+                self.refuse(item.ordinal, item.table, refusal.clone());
             }
         }
-        if (1..=PARKED_MAX).contains(&self.deferred.len()) {
-            self.together(source)?;
-        }
-        for (ordinal, (table, refusal)) in std::mem::take(&mut self.deferred) {
-            self.refuse(ordinal, table, refusal);
-        }
-        Ok(())
+        Ok(self.results)
     }
 
-    /// Tries what is deferred once more.
-    fn retry(&mut self, source: &mut SourceReader<'_>, backwards: bool) -> Result<(), Error> {
-        let ordinals: Vec<u64> = std::mem::take(&mut self.deferred).into_keys().collect();
-        let mut chunks: Vec<&[u64]> = ordinals.chunks(self.request.limits.batch_rows.max(1)).collect();
-        if backwards {
-            chunks.reverse();
-        }
-        for chunk in chunks {
-            let mut items = source.pick(chunk)?;
-            if backwards {
-                items.reverse();
-            }
-            self.apply(&items)?;
-        }
-        Ok(())
-    }
-
-    /// Tries what is deferred in two steps, all of it at once. What remains deferred is refused for good.
-    fn together(&mut self, source: &mut SourceReader<'_>) -> Result<(), Error> {
-        let ordinals: Vec<u64> = self.deferred.keys().copied().collect();
-        let mut items = source.pick(&ordinals)?;
-        let mut steps = 0;
-        while !items.is_empty() && steps < PARKED_STEPS_MAX {
-            steps += items.len();
-            let Some((culprit, refusal)) = self.try_together(&items, false)? else { return Ok(()) };
-            items.retain(|item| item.ordinal != culprit);
-            if let Some(deferred) = self.deferred.get_mut(&culprit) {
-                deferred.1 = refusal;
-            }
-        }
-        Ok(())
-    }
-
-    /// One attempt: the change at fault and why, or none, and then all of them are applied. Constraints that the database defers are
-    /// checked at the end, and only where one is broken once more after `each` step, to find the change at fault.
-    fn try_together(&mut self, items: &[Item], each: bool) -> Result<Option<(u64, Refusal)>, Error> {
-        self.connection.savepoint()?;
-        let mut batch = Batch::new(self.connection, self.request.plan, &self.policy, self.results.echo.marker());
-        if let Err(error) = batch.run_in_two_steps(items, each) {
-            let Error::Refused { refusal, .. } = error else { return Err(error) };
-            let culprit = batch.at;
-            self.connection.rollback_to_savepoint()?;
-            return Ok(Some((culprit, refusal)));
-        }
-        let effects = std::mem::take(&mut batch.effects);
-        if self.checking == Checking::EachBatch && !each {
-            match self.connection.check_deferred() {
-                Err(Error::Refused { .. }) => {
-                    self.connection.rollback_to_savepoint()?;
-                    return self.try_together(items, true);
-                }
-                checked => checked?,
-            }
-        }
-        self.connection.release_savepoint()?;
-        self.deferred.retain(|ordinal, _| items.binary_search_by_key(ordinal, |item| item.ordinal).is_err());
-        self.keep(effects).map(|()| None)
+    fn is_full(&self, batch: &[Item], next: &Item) -> bool {
+        batch.len() >= self.request.limits.batch_rows || batch.last().is_some_and(|last| last.table != next.table)
     }
 
     /// Whether a change may be made at all; one that may not is refused.
@@ -253,49 +197,91 @@ impl<'a> Engine<'a> {
         admitted
     }
 
-    fn apply(&mut self, items: &[Item]) -> Result<(), Error> {
-        let Some(first) = items.first() else { return Ok(()) };
+    /// Applies changes of one table and kind, and finds those that are refused.
+    pub(super) fn apply(&mut self, items: &[Item]) -> Result<(), Error> {
+        let mut rest = items;
+        let mut size = items.len();
+        while !rest.is_empty() {
+            size = size.clamp(1, rest.len());
+            let (some, later) = rest.split_at(size);
+            let Some(refused) = self.attempt_in_order(some)? else {
+                (rest, size) = (later, size * 2);
+                continue;
+            };
+            if self.expects_new && refused.refusal.code == RefusalCode::Unique {
+                self.expects_new = false;
+            } else if refused.may_pass() && self.is_time_to_wait(rest) {
+                self.may_help = true;
+                // Alone, it is one of many; with others, it may be the only one.
+                let waiting = if size == 1 { rest } else { some };
+                for item in waiting {
+                    self.deferred.insert(item.ordinal, (item.table, refused.refusal.clone()));
+                }
+                rest = &rest[waiting.len()..];
+            } else if size == 1 {
+                self.deferred_singly += usize::from(refused.may_pass());
+                self.may_help |= refused.may_pass();
+                self.refused(&some[0], refused);
+                rest = later;
+            } else {
+                size /= 2;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether these are not to be taken apart now: they may only have come too early, as many others have.
+    fn is_time_to_wait(&self, items: &[Item]) -> bool {
+        self.deferred_singly >= SINGLY_MAX && self.deferred.len() + items.len() <= TANGLED_MAX
+    }
+
+    fn attempt_in_order(&mut self, items: &[Item]) -> Result<Option<Refused>, Error> {
+        let expects_new = self.expects_new;
+        self.attempt(|mut batch| {
+            batch.expects_new = expects_new;
+            batch.run(items)
+        })
+    }
+
+    /// Makes changes, or takes back what was made of them and says why. Whatever waited for one of them waits no more.
+    pub(super) fn attempt(
+        &mut self,
+        make: impl FnOnce(Batch<'_>) -> Result<Effects, Error>,
+    ) -> Result<Option<Refused>, Error> {
         self.connection.savepoint()?;
-        match self.attempt(items) {
+        let batch = Batch::new(self.connection, self.request.plan, &self.policy, self.results.echo.marker());
+        let result = make(batch).and_then(|effects| match self.checking {
+            Checking::EachBatch => self.connection.check_deferred().map(|()| effects),
+            _ => Ok(effects),
+        });
+        match result {
             Ok(effects) => {
                 self.connection.release_savepoint()?;
-                self.keep(effects)
+                self.keep(effects)?;
+                Ok(None)
             }
             Err(Error::Refused { refusal, detail }) => {
                 self.connection.rollback_to_savepoint()?;
-                if self.expects_new && refusal.code == RefusalCode::Unique {
-                    self.expects_new = false;
-                    return self.apply(items);
-                }
-                if items.len() == 1 {
-                    self.refused(first, refusal, &detail);
-                    return Ok(());
-                }
-                let (one, other) = items.split_at(items.len() / 2);
-                self.apply(one)?;
-                self.apply(other)
+                Ok(Some(Refused { refusal, detail }))
             }
             Err(error) => Err(error),
         }
     }
 
-    fn attempt(&mut self, items: &[Item]) -> Result<Effects, Error> {
-        let mut batch = Batch::new(self.connection, self.request.plan, &self.policy, self.results.echo.marker());
-        batch.expects_new = self.expects_new;
-        let effects = batch.run(items)?;
-        if self.checking == Checking::EachBatch {
-            self.connection.check_deferred()?;
+    /// A change is refused by itself: for good, or until others have been made.
+    pub(super) fn refused(&mut self, item: &Item, why: Refused) {
+        if why.may_pass() {
+            self.deferred.insert(item.ordinal, (item.table, why.refusal));
+            return;
         }
-        Ok(effects)
-    }
-
-    fn refused(&mut self, item: &Item, refusal: Refusal, detail: &str) {
-        if matches!(refusal.code, RefusalCode::Unique | RefusalCode::ForeignKey) {
-            self.deferred.insert(item.ordinal, (item.table, refusal));
-        } else {
-            tracing::info!(ordinal = item.ordinal, code = refusal.code.name(), detail, "a change was refused");
-            self.refuse(item.ordinal, item.table, refusal);
-        }
+        tracing::info!(
+            ordinal = item.ordinal,
+            code = why.refusal.code.name(),
+            detail = why.detail,
+            "a change was refused"
+        );
+        self.deferred.remove(&item.ordinal);
+        self.refuse(item.ordinal, item.table, why.refusal);
     }
 
     fn refuse(&mut self, ordinal: u64, table: usize, refusal: Refusal) {
@@ -307,6 +293,7 @@ impl<'a> Engine<'a> {
 
     fn keep(&mut self, effects: Effects) -> Result<(), Error> {
         let plan = self.request.plan;
+        self.may_help |= effects.inserts + effects.updates + effects.deletes > 0;
         conflicts::write(self.connection, self.request, &effects.conflicts)?;
         for (ordinal, table, refusal) in effects.refused {
             self.refuse(ordinal, table, refusal);
@@ -322,4 +309,17 @@ impl<'a> Engine<'a> {
         self.results.counts.deleted += effects.deletes;
         Ok(())
     }
+}
+
+/// Tables in which a deletion sets a column of a row to NULL that may be deleted after it: the row would look changed, so these deletions
+/// are put in order first.
+fn nulling(plan: &Plan) -> BTreeSet<usize> {
+    let mut found = BTreeSet::new();
+    for (child, table) in plan.tables.iter().enumerate() {
+        let sets_null = table.table.references.iter().filter(|reference| reference.on_delete == OnDelete::SetNull);
+        for parent in sets_null.map(|reference| reference.table).filter(|parent| *parent >= child) {
+            found.extend([child, parent]);
+        }
+    }
+    found
 }

@@ -40,6 +40,8 @@ pub(super) struct Section {
     pub(super) first: u64,
     /// How many changes it has.
     pub(super) changes: u64,
+    /// How many bytes they take.
+    bytes: usize,
     /// Whether one of them is a deletion.
     pub(super) has_deletes: bool,
 }
@@ -88,7 +90,8 @@ impl<'a> SourceReader<'a> {
                     let items = self.changes(&frame, table, self.next_ordinal)?;
                     let changes = items.len() as u64;
                     let has_deletes = items.iter().any(Item::is_delete);
-                    self.sections.push(Section { frame: place, table, first: self.next_ordinal, changes, has_deletes });
+                    let (first, bytes) = (self.next_ordinal, self.payload_bytes);
+                    self.sections.push(Section { frame: place, table, first, changes, bytes, has_deletes });
                     self.next_ordinal += changes;
                     return Ok(Some(items));
                 }
@@ -125,6 +128,12 @@ impl<'a> SourceReader<'a> {
             rest = later;
         }
         Ok(picked)
+    }
+
+    /// About how many bytes a change takes.
+    pub(super) fn bytes_of(&self, ordinal: u64) -> usize {
+        let place = self.sections.partition_point(|section| section.first + section.changes <= ordinal);
+        self.sections.get(place).map_or(0, |section| section.bytes / section.changes.max(1) as usize)
     }
 
     fn header(&self, frame: &Frame) -> Result<usize, Error> {

@@ -5,16 +5,20 @@
 //! reads as a story.
 
 mod conflicts;
+mod counting;
 mod database;
 mod exactly_once;
+mod orders;
 mod partitions;
 mod refusals;
 mod replica;
+mod splitting;
 mod system;
 mod tracking;
 mod types;
 mod values;
 mod watermarks;
+mod world;
 
 use database::Database;
 
@@ -29,6 +33,25 @@ macro_rules! contract {
             $(#[test] fn $test() { $module::$test(&Database::postgres()); })*
         }
     };
+}
+
+/// For tests that need many databases.
+macro_rules! contract_with_many {
+    ($($module:ident::$test:ident),* $(,)?) => {
+        mod sqlite_many {
+            use super::*;
+            $(#[test] fn $test() { $module::$test(&Database::sqlite); })*
+        }
+        mod postgres_many {
+            use super::*;
+            $(#[test] fn $test() { $module::$test(&Database::postgres); })*
+        }
+    };
+}
+
+contract_with_many! {
+    orders::a_valid_upload_is_applied_whole,
+    orders::exactly_what_is_at_fault_is_refused,
 }
 
 contract! {
@@ -60,6 +83,9 @@ contract! {
     exactly_once::a_second_sync_of_a_remote_is_told_to_come_back,
     exactly_once::an_insert_that_loses_a_race_is_judged,
     exactly_once::a_malformed_upload_changes_nothing,
+    splitting::a_few_bad_rows_cost_a_few_statements,
+    splitting::a_valid_upload_costs_a_few_statements_whatever_its_order,
+    splitting::an_upload_that_is_all_bad_costs_statements_in_proportion,
     refusals::one_refused_row_does_not_hold_up_the_rest,
     refusals::each_kind_of_refusal_has_its_code,
     refusals::rows_outside_the_partitions_are_refused_and_nothing_is_told,

@@ -1,0 +1,138 @@
+//! Applying changes that wait for one another, and finding those that nothing helps.
+//!
+//! Components of a [`Tangle`] are tried together, as many as fit into a batch; if that is refused, fewer, in the end one by one. A
+//! component that is refused by itself is taken apart into its units, and they are tried in their order. So what depends on a change at
+//! fault is refused with it, and all else is made.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use super::engine::{Engine, Refused, TANGLED_MAX};
+use super::park::{Steps, Style};
+use super::source::{Item, SourceReader};
+use super::tangle::Tangle;
+use crate::Error;
+
+/// The most bytes of changes that are untangled at once.
+const BYTES_MAX: usize = 64 << 20;
+
+impl Engine<'_> {
+    /// Tries what is deferred. Too much of it is taken in parts, each by itself.
+    pub(super) fn untangle(&mut self, source: &mut SourceReader<'_>) -> Result<(), Error> {
+        self.may_help = false;
+        let ordinals: Vec<u64> = self.deferred.keys().copied().collect();
+        let mut rest = ordinals.as_slice();
+        while !rest.is_empty() {
+            let (some, later) = rest.split_at(fitting(source, rest));
+            rest = later;
+            let items = source.pick(some)?;
+            let tangle = Tangle::new(self.request.plan, &items);
+            self.settle(&tangle, &tangle.components_with(|_| true))?;
+        }
+        Ok(())
+    }
+
+    /// Tries what is deferred, and with it the deletions it has to do with: they may free a value, and a cascade must not take a row
+    /// that leaves its parent.
+    pub(super) fn untangle_with_deletions(&mut self, source: &mut SourceReader<'_>) -> Result<(), Error> {
+        let ordinals: Vec<u64> = self.deferred.keys().copied().collect();
+        if fitting(source, &ordinals) < ordinals.len() {
+            return self.untangle(source);
+        }
+        let mut bytes: usize = ordinals.iter().map(|ordinal| source.bytes_of(*ordinal)).sum();
+        let mut items = source.pick(&ordinals)?;
+        let waiting: HashSet<u64> = ordinals.into_iter().collect();
+        let plan = self.request.plan;
+        for section in source.sections.clone().into_iter().filter(|section| section.has_deletes) {
+            let deletions = source.section(section)?.into_iter().filter(Item::is_delete);
+            items.extend(deletions.filter(|item| self.policy.refusal(&plan.tables[item.table], item).is_none()));
+            bytes += source.payload_bytes;
+            if items.len() > TANGLED_MAX || bytes > BYTES_MAX {
+                return self.untangle(source);
+            }
+        }
+        self.may_help = false;
+        items.sort_unstable_by_key(|item| item.ordinal);
+        let tangle = Tangle::new(plan, &items);
+        self.settle(&tangle, &tangle.components_with(|item| waiting.contains(&item.ordinal)))
+    }
+
+    /// Tries stretches of units: components, or the units of one.
+    fn settle(&mut self, tangle: &Tangle<'_>, stretches: &[Range<usize>]) -> Result<(), Error> {
+        let mut rest = stretches;
+        let mut size = stretches.len();
+        while let Some(first) = rest.first() {
+            size = self.batch(tangle, &rest[..size.clamp(1, rest.len())]);
+            let (some, later) = rest.split_at(size);
+            let changes = tangle.changes(some);
+            match self.make(&changes, Style::Free)? {
+                None => (rest, size) = (later, size * 2),
+                Some(_) if size > 1 => size /= 2,
+                Some(_) if first.len() > 1 => {
+                    let units: Vec<Range<usize>> = first.clone().map(|unit| unit..unit + 1).collect();
+                    self.settle(tangle, &units)?;
+                    rest = later;
+                }
+                Some(refused) => {
+                    self.settle_unit(&changes, refused)?;
+                    rest = later;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many of the first stretches fit into a batch; at least one.
+    fn batch(&self, tangle: &Tangle<'_>, stretches: &[Range<usize>]) -> usize {
+        let mut changes = 0;
+        let fits = |units: &&Range<usize>| {
+            changes += tangle.len(units);
+            changes <= self.request.limits.batch_rows
+        };
+        stretches.iter().take_while(fits).count().max(1)
+    }
+
+    /// A unit is refused. Of a circle, other made-up values may be taken; otherwise each of its changes is tried by itself, for the
+    /// reason of its own.
+    fn settle_unit(&mut self, changes: &[(&Item, Steps)], refused: Refused) -> Result<(), Error> {
+        if let [(item, _)] = changes {
+            self.settled.extend(item.is_delete().then_some(item.ordinal));
+            self.refused(item, refused);
+            return Ok(());
+        }
+        for style in Style::AFTER_FREE {
+            if self.make(changes, style)?.is_none() {
+                return Ok(());
+            }
+        }
+        for change in changes {
+            if let Some(refused) = self.make(&[(change.0, Steps::One)], Style::Free)? {
+                self.settled.extend(change.0.is_delete().then_some(change.0.ordinal));
+                self.refused(change.0, refused);
+            }
+        }
+        Ok(())
+    }
+
+    /// One attempt at all of these.
+    fn make(&mut self, changes: &[(&Item, Steps)], style: Style) -> Result<Option<Refused>, Error> {
+        let refused = self.attempt(|batch| batch.run_together(changes, style))?;
+        if refused.is_none() {
+            for (item, _) in changes {
+                self.deferred.remove(&item.ordinal);
+                self.settled.extend(item.is_delete().then_some(item.ordinal));
+            }
+        }
+        Ok(refused)
+    }
+}
+
+/// How many of these changes are few enough to be held in memory; at least one.
+fn fitting(source: &SourceReader<'_>, ordinals: &[u64]) -> usize {
+    let mut bytes = 0;
+    let fits = |ordinal: &&u64| {
+        bytes += source.bytes_of(**ordinal);
+        bytes <= BYTES_MAX
+    };
+    ordinals.iter().take(TANGLED_MAX).take_while(fits).count().max(1)
+}

@@ -1,0 +1,107 @@
+//! A connection that counts what it is asked for.
+
+use headwater_consolidated::backend::{Changes, Gaps, Inserted};
+use headwater_consolidated::catalogue::Catalogue;
+use headwater_consolidated::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
+use headwater_protocol::{Row, Value};
+
+/// Counts statements on the application's tables, and goings back to the savepoint.
+pub(crate) struct Counting {
+    inner: Box<dyn Connection>,
+    pub(crate) statements: usize,
+    pub(crate) taken_back: usize,
+}
+
+impl Counting {
+    pub(crate) fn new(inner: Box<dyn Connection>) -> Counting {
+        Counting { inner, statements: 0, taken_back: 0 }
+    }
+}
+
+impl Connection for Counting {
+    fn fetch(&mut self, table: &TablePlan, keys: &[Row], lock: bool) -> Result<Vec<Row>, Error> {
+        self.statements += 1;
+        self.inner.fetch(table, keys, lock)
+    }
+    fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error> {
+        self.statements += 1;
+        self.inner.insert(table, rows)
+    }
+    fn insert_new(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error> {
+        self.statements += 1;
+        self.inner.insert_new(table, rows)
+    }
+    fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error> {
+        self.statements += 1;
+        self.inner.update(table, rows)
+    }
+    fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {
+        self.statements += 1;
+        self.inner.delete(table, keys)
+    }
+    fn rollback_to_savepoint(&mut self) -> Result<(), Error> {
+        self.taken_back += 1;
+        self.inner.rollback_to_savepoint()
+    }
+
+    fn dialect(&self) -> Dialect {
+        self.inner.dialect()
+    }
+    fn begin(&mut self, mode: Mode) -> Result<(), Error> {
+        self.inner.begin(mode)
+    }
+    fn commit(&mut self) -> Result<(), Error> {
+        self.inner.commit()
+    }
+    fn rollback(&mut self) -> Result<(), Error> {
+        self.inner.rollback()
+    }
+    fn savepoint(&mut self) -> Result<(), Error> {
+        self.inner.savepoint()
+    }
+    fn release_savepoint(&mut self) -> Result<(), Error> {
+        self.inner.release_savepoint()
+    }
+    fn query(&mut self, sql: &str, parameters: &[Value]) -> Result<Vec<Row>, Error> {
+        self.inner.query(sql, parameters)
+    }
+    fn execute(&mut self, sql: &str, parameters: &[Value]) -> Result<u64, Error> {
+        self.inner.execute(sql, parameters)
+    }
+    fn batch(&mut self, sql: &str) -> Result<(), Error> {
+        self.inner.batch(sql)
+    }
+    fn check_deferred(&mut self) -> Result<(), Error> {
+        self.inner.check_deferred()
+    }
+    fn set_actor(&mut self, user: &str, remote_id: &[u8; 16]) -> Result<(), Error> {
+        self.inner.set_actor(user, remote_id)
+    }
+    fn own_mark(&mut self) -> Result<Vec<u8>, Error> {
+        self.inner.own_mark()
+    }
+    fn watermark(&mut self) -> Result<Vec<u8>, Error> {
+        self.inner.watermark()
+    }
+    fn accepts_watermark(&mut self, watermark: &[u8]) -> Result<bool, Error> {
+        self.inner.accepts_watermark(watermark)
+    }
+    fn gaps(&mut self, watermark: &[u8]) -> Result<Gaps, Error> {
+        self.inner.gaps(watermark)
+    }
+    fn parts_have_changed(&mut self, plan: &Plan) -> Result<bool, Error> {
+        self.inner.parts_have_changed(plan)
+    }
+    fn adopt_parts(&mut self, plan: &Plan) -> Result<(), Error> {
+        self.inner.adopt_parts(plan)
+    }
+    fn read_whole(&mut self, table: &TablePlan, partitions: &[Row], out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {
+        self.inner.read_whole(table, partitions, out)
+    }
+    fn read_changes(&mut self, changes: &Changes<'_>, out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {
+        self.inner.read_changes(changes, out)
+    }
+    fn catalogue(&mut self) -> Result<Catalogue, Error> {
+        self.inner.catalogue()
+    }
+}

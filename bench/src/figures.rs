@@ -107,7 +107,7 @@ impl Bench {
             conflicted: &[],
             refresh: &[],
         };
-        let summary = download::write(&mut *connection, &request, &mut |frame| {
+        let (summary, _seen) = download::write(&mut *connection, &request, &mut |frame| {
             rows_frames += u64::from(frame.kind == Kind::Rows);
             bytes += frame.payload(1 << 30)?.len() + HEADER_BYTES;
             Ok(())

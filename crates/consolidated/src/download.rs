@@ -21,7 +21,7 @@ pub struct DownloadRequest<'a> {
     pub user: &'a str,
     /// Whose download it is.
     pub remote_id: [u8; 16],
-    /// What the remote has seen.
+    /// What the remote has seen, out of its seals ([`crate::system::Greeted::watermarks`]).
     pub watermarks: &'a Watermarks,
     /// Whether its watermarks say nothing to this incarnation: everything comes whole.
     pub restart: bool,
@@ -50,7 +50,8 @@ pub struct DownloadSummary {
     pub wire_bytes: u64,
 }
 
-/// Writes the frames of a download, from the first PARTITION or TABLE to WATERMARKS, all out of one snapshot.
+/// Writes the frames of a download, from the first PARTITION or TABLE on, all out of one snapshot; gives what the remote will have seen
+/// of it, which [`crate::system::seal_watermarks`] makes ready for WATERMARKS.
 ///
 /// For each table: partitions that the remote holds and its user is no longer a member of are left; those that it doesn't hold (or
 /// of which it has seen nothing that this incarnation knows) come whole; of the others come the changes since their watermark.
@@ -59,13 +60,13 @@ pub fn write(
     connection: &mut dyn Connection,
     request: &DownloadRequest<'_>,
     sink: &mut FrameSink<'_>,
-) -> Result<DownloadSummary, Error> {
+) -> Result<(DownloadSummary, Watermarks), Error> {
     begin(connection, request.plan)?;
     let written = Download::new(connection, request, sink).and_then(Download::run);
     let ended = connection.rollback();
-    let summary = written?;
+    let written = written?;
     ended?;
-    Ok(summary)
+    Ok(written)
 }
 
 /// How often parts may come or go while a download looks.
@@ -124,14 +125,12 @@ impl<'a, 's> Download<'a, 's> {
         Ok(Download { connection, request, sink, members, summary: DownloadSummary::default(), seen })
     }
 
-    fn run(mut self) -> Result<DownloadSummary, Error> {
+    fn run(mut self) -> Result<(DownloadSummary, Watermarks), Error> {
         let accepted = self.accepted_marks()?;
         for table in self.request.plan.tables.iter().filter(|table| table.table.direction != Direction::Upload) {
             self.table(table, &accepted)?;
         }
-        let frame = std::mem::take(&mut self.seen).to_frame();
-        self.send(frame)?;
-        Ok(self.summary)
+        Ok((self.summary, self.seen))
     }
 
     /// Of each of the remote's watermarks, what changes since can't be told; `None`: this database can't have handed it out.

@@ -4,7 +4,8 @@
 //! which is exact because there is one writer; the watermark is that counter in the download's snapshot.
 //!
 //! *Caveats.* Foreign keys are enforced in our own transactions, and deferred to their end, whatever the application does in its
-//! connections. A statement has no time-out: only waiting for the writer's lock has.
+//! connections. A statement has no time-out: only waiting for the writer's lock has. A file that is replaced while it is open (moved
+//! into place, its `-wal` and `-shm` removed) is noticed before the next transaction; one that is written over is not.
 
 mod catalogue;
 mod connection;

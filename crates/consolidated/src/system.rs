@@ -9,15 +9,17 @@ mod greet;
 mod identity;
 mod remotes;
 mod schema;
+mod seal;
 mod sql;
 
 pub use accounts::{Account, accounts, add_account, find_account, set_account_disabled};
 pub use conflicts::{ConflictQuery, ConflictRecord, conflicts};
 pub(crate) use greet::lock_remote;
-pub use greet::{Greeting, greet, greet_before_upload};
+pub use greet::{Greeted, Greeting, greet, greet_before_upload};
 pub(crate) use identity::renew_incarnation;
 pub use identity::{Identity, identity, take_note};
 pub use remotes::{RemoteRecord, remotes};
 pub use schema::install;
 pub(crate) use schema::{is_installed, table_statements};
+pub use seal::{SealRequest, seal_watermarks};
 pub(crate) use sql::{bytes, dialect_sql, integer};

@@ -27,6 +27,20 @@ CREATE TABLE "hw_watermark" (
   PRIMARY KEY ("table", "partition")
 ) WITHOUT ROWID;
 CREATE TABLE "hw_upload" ("frame" INTEGER PRIMARY KEY, "kind" INTEGER NOT NULL, "payload" BLOB NOT NULL);
+CREATE TABLE "hw_sent" (
+  "upload" INTEGER NOT NULL,
+  "frame" INTEGER NOT NULL,
+  "kind" INTEGER NOT NULL,
+  "payload" BLOB NOT NULL,
+  PRIMARY KEY ("upload", "frame")
+);
+CREATE TABLE "hw_lost" (
+  "id" INTEGER PRIMARY KEY,
+  "time" TEXT NOT NULL,
+  "first" INTEGER NOT NULL,
+  "last" INTEGER NOT NULL,
+  "changes" INTEGER NOT NULL
+);
 CREATE TABLE "hw_staged" ("frame" INTEGER PRIMARY KEY, "bytes" BLOB NOT NULL);
 CREATE TABLE "hw_held" (
   "table" INTEGER NOT NULL,

@@ -21,6 +21,7 @@ use crate::error::{Error, While};
 use crate::local::{Local, from_wire, readable};
 use crate::plan::{Plan, TablePlan};
 use crate::rows::Rows;
+use crate::sent;
 use crate::state::State;
 
 /// How many conflicts are kept; older ones are forgotten.
@@ -57,6 +58,7 @@ pub(crate) fn apply(database: &Database, plan: &Plan, receipt: &Receipt, now: &s
             let sql = format!("DELETE FROM {} WHERE \"upload\" = ?", table.log());
             connection.execute(&sql, [end.sequence as i64]).while_doing("cutting the log")?;
         }
+        sent::keep(connection, end.sequence, receipt)?;
         finish(connection, end.sequence)?;
         Ok(applying.counts)
     })

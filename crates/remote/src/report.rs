@@ -90,6 +90,19 @@ pub struct SetAside {
     pub new: Option<String>,
 }
 
+/// Uploads that the consolidated database had acknowledged and then lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostUploads {
+    /// When it was noticed (UTC).
+    pub time: String,
+    /// The first one's number.
+    pub first: u64,
+    /// The last one's.
+    pub last: u64,
+    /// Changes of theirs that the file still had: those that were not changed again since are set aside under the code `lost`.
+    pub changes: u64,
+}
+
 /// A conflict that an upload met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
@@ -189,6 +202,15 @@ impl Remote {
                 old: row.get(8)?,
                 new: row.get(9)?,
             })
+        })
+    }
+
+    /// Uploads that the consolidated database has lost, the newest loss first, at most `limit`.
+    pub fn lost(&self, limit: usize) -> Result<Vec<LostUploads>, Error> {
+        let sql = "SELECT \"time\", \"first\", \"last\", \"changes\" FROM \"hw_lost\" ORDER BY \"id\" DESC LIMIT ?";
+        self.list(sql, limit, |row| {
+            let number = |place| row.get::<_, i64>(place).map(|number| number as u64);
+            Ok(LostUploads { time: row.get(0)?, first: number(1)?, last: number(2)?, changes: number(3)? })
         })
     }
 

@@ -18,6 +18,7 @@ use crate::receipt;
 use crate::remote::{Remote, now, random};
 use crate::request::{Counting, RequestBody};
 use crate::schema;
+use crate::sent;
 use crate::stage::Stage;
 use crate::state::State;
 use crate::too_large;
@@ -121,6 +122,8 @@ pub struct SyncReport {
     pub restarted: bool,
     /// Numbers of uploads that the consolidated database had acknowledged and has no more: first and last.
     pub lost: Option<(u64, u64)>,
+    /// Changes of those that the file still had, and that are set aside.
+    pub lost_changes: u64,
     /// Why the consolidated database refused an upload whole, its changes pending again; the download went on.
     pub upload_refused: Option<String>,
     /// How long each phase took.
@@ -307,11 +310,11 @@ impl Sync<'_, '_, '_> {
                 self.report.times.receipt += began.elapsed();
             }
             Instruction::Restart => database.write("starting afresh", State::forget_seen)?,
-            Instruction::Rewind { to } => database.write("going back to what the database has", |connection| {
-                cut::thaw(connection, &self.remote.plan)?;
-                State::set_upload_sequence(connection, to)?;
-                State::forget_seen(connection)
-            })?,
+            Instruction::Rewind { to } => {
+                let plan = &self.remote.plan;
+                let rewind = |connection: &_| sent::rewind(connection, plan, to, &now());
+                self.report.lost_changes += database.write("going back to what the database has", rewind)?;
+            }
             Instruction::Thaw => {
                 database.write("thawing an upload", |connection| cut::thaw(connection, &self.remote.plan))?;
             }

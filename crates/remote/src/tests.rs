@@ -2,6 +2,7 @@
 
 mod crash;
 mod history;
+mod lost;
 mod pending;
 mod server;
 mod story;

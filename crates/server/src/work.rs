@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use headwater_consolidated::download::{self, DownloadRequest};
 use headwater_consolidated::rows::Echo;
-use headwater_consolidated::system::{self, Greeting};
+use headwater_consolidated::system::{self, Greeted, Greeting, SealRequest};
 use headwater_consolidated::upload::{self, Counts, UploadLimits, UploadRequest, Uploaded, Verdict};
 use headwater_consolidated::{Connection, Error, Plan, Pooled};
-use headwater_protocol::message::{Download, ErrorCode, Hello, UploadEnd, Welcome};
+use headwater_protocol::message::{Download, ErrorCode, Hello, UploadEnd, Watermarks};
 use headwater_protocol::{Frame, Row};
 
 use crate::admission::Permits;
@@ -87,9 +87,15 @@ impl Work {
     }
 
     fn parts(&mut self, connection: &mut Option<Pooled>, done: &mut Done) -> Result<(), Stop> {
-        let welcome = timed(&mut done.greet, || self.greet(connection, &mut done.retries))?;
+        let greeted = timed(&mut done.greet, || self.greet(connection, &mut done.retries))?;
         let before = match self.upload.take() {
             None => Before::default(),
+            Some(_) if greeted.welcome.restart => {
+                // It was counted for a database that had what this one has not: the remote offers it again when it has started afresh.
+                let message =
+                    "the database is not the one that the remote knew: it starts afresh, then its upload is taken";
+                return Err(Failure::new(ErrorCode::Behind, message).into());
+            }
             Some(upload) => {
                 self.expected()?;
                 let started = Instant::now();
@@ -102,19 +108,19 @@ impl Work {
         if self.hello.wants_download {
             self.expected()?;
             let started = Instant::now();
-            let written = self.download(connection, &welcome, &before, done);
+            let written = self.download(connection, &greeted, &before, done);
             done.download = started.elapsed();
             written?;
         }
         Ok(())
     }
 
-    fn greet(&self, connection: &mut Option<Pooled>, retries: &mut u32) -> Result<Welcome, Stop> {
+    fn greet(&self, connection: &mut Option<Pooled>, retries: &mut u32) -> Result<Greeted, Stop> {
         let greet = if self.upload.is_some() { system::greet_before_upload } else { system::greet };
         let greeting =
             self.retrying(connection, retries, |connection| greet(connection, &self.plan, &self.user, &self.hello))?;
         match greeting {
-            Greeting::Welcome(welcome) => self.push(&welcome.to_frame()).map(|()| welcome),
+            Greeting::Welcome(greeted) => self.push(&greeted.welcome.to_frame()).map(|()| greeted),
             Greeting::WrongSecret => {
                 let message = "the remote ID belongs to another remote: its secret is not this one";
                 Err(Failure::new(ErrorCode::WrongSecret, message).into())
@@ -165,7 +171,7 @@ impl Work {
     fn download(
         &self,
         connection: &mut Option<Pooled>,
-        welcome: &Welcome,
+        greeted: &Greeted,
         before: &Before,
         done: &mut Done,
     ) -> Result<(), Stop> {
@@ -175,8 +181,8 @@ impl Work {
             plan: &self.plan,
             user: &self.user,
             remote_id: self.hello.remote_id,
-            watermarks: &self.hello.watermarks,
-            restart: welcome.restart,
+            watermarks: &greeted.watermarks,
+            restart: greeted.welcome.restart,
             own: &before.own,
             echo: &before.echo,
             conflicted: &before.conflicted,
@@ -189,17 +195,17 @@ impl Work {
             match written {
                 Err(Error::Retry { detail, broken }) if beginning.held.is_none() => Ok(Err((detail, broken))),
                 other => {
-                    let summary = other?;
+                    let written = other?;
                     beginning.release()?;
-                    Ok(Ok(summary))
+                    Ok(Ok(written))
                 }
             }
         });
         match result {
             _ if self.writer.left().is_some() => Err(Stop::Left),
-            Ok(Ok(summary)) => {
+            Ok(Ok((summary, seen))) => {
                 done.rows_down = summary.rows;
-                Ok(())
+                self.seal(connection, greeted.welcome.incarnation, &seen, &mut done.retries)
             }
             Ok(Err((detail, broken))) => {
                 if let Some(connection) = connection.as_mut().filter(|_| broken) {
@@ -209,6 +215,20 @@ impl Work {
             }
             Err(failure) => Err(failure.into()),
         }
+    }
+
+    /// The end of a download: what the remote will have seen, counted and sealed.
+    fn seal(
+        &self,
+        connection: &mut Option<Pooled>,
+        incarnation: [u8; 16],
+        seen: &Watermarks,
+        retries: &mut u32,
+    ) -> Result<(), Stop> {
+        let request = SealRequest { plan: &self.plan, user: &self.user, hello: &self.hello, incarnation };
+        let seal = |connection: &mut dyn Connection| system::seal_watermarks(connection, &request, seen.clone());
+        let sealed = self.retrying(connection, retries, seal)?;
+        self.push(&sealed.to_frame())
     }
 
     /// Goes on only if somebody waits for the answer.

@@ -7,6 +7,7 @@
 //! - `fsync` is off unless asked for: right for everything but tests of a machine that loses power.
 //! - Every user may connect as `postgres` without a password, from this machine only.
 
+mod copies;
 mod installation;
 mod supervisor;
 
@@ -21,6 +22,7 @@ use tempfile::TempDir;
 use tokio_postgres::{NoTls, SimpleQueryMessage};
 
 use crate::free_port;
+pub use copies::DataCopy;
 use installation::Installation;
 use supervisor::Supervisor;
 
@@ -145,11 +147,16 @@ impl Builder {
 
     /// Copies a cluster, starts it and waits until it accepts connections.
     pub fn start(self) -> Result<Postgres> {
+        self.start_with(Installation::copy_cluster)
+    }
+
+    /// Starts the cluster that `fill` puts into a folder that does not exist yet.
+    fn start_with(self, fill: impl FnOnce(&Installation, &Path) -> Result<()>) -> Result<Postgres> {
         let installation = Installation::find()?;
         let folder = installation.folder()?;
         let mut supervisor = Supervisor::start(&installation, folder.path())?; // first: it removes the folder whatever comes
         let data = folder.path().join("data");
-        installation.copy_cluster(&data)?;
+        fill(&installation, &data)?;
         let configuration = data.join("postgresql.conf");
         let defaults = std::fs::read_to_string(&configuration).context("reading the cluster's postgresql.conf")?;
         let mut failure = None;

@@ -1,7 +1,7 @@
 //! One connection of a SQLite file.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +30,9 @@ const MARK_FORMAT: u8 = 1;
 #[derive(Debug)]
 pub struct SqliteConnection {
     pub(super) inner: rusqlite::Connection,
+    path: PathBuf,
+    /// Device and number of the file that was opened; `None` where the system has no such thing.
+    file: Option<(u64, u64)>,
     tables: HashMap<(u64, u32), Arc<TableSql>>,
     has_savepoint: bool,
     has_actor: bool,
@@ -41,6 +44,8 @@ impl SqliteConnection {
     pub(super) fn open(path: &Path, busy_timeout: Duration, durable: bool) -> Result<SqliteConnection, Error> {
         // Not created here: a mistyped path must not become an empty database.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        // Before it is opened: a file that takes its place meanwhile is one too many rather than one too few.
+        let file = file_at(path);
         let inner = rusqlite::Connection::open_with_flags(path, flags).map_err(|error| Error::Setup {
             what: format!("the database {} can't be opened ({error})", path.display()),
             mend: "give the path of an existing SQLite file".into(),
@@ -56,6 +61,8 @@ impl SqliteConnection {
         inner.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         Ok(SqliteConnection {
             inner,
+            path: path.to_owned(),
+            file,
             tables: HashMap::new(),
             has_savepoint: false,
             has_actor: false,
@@ -75,6 +82,16 @@ impl SqliteConnection {
 
     pub(super) fn prepare(&self, sql: &str) -> Result<CachedStatement<'_>, Error> {
         self.inner.prepare_cached(sql).map_err(|error| sort(error, &format!("preparing {sql}")))
+    }
+
+    /// A file that was put in the place of the one that is open (a backup, say) is the database from then on.
+    fn check_file(&self) -> Result<(), Error> {
+        if self.file == file_at(&self.path) {
+            return Ok(());
+        }
+        let detail = format!("the file {} has been replaced; it is opened anew", self.path.display());
+        tracing::warn!("{detail}");
+        Err(Error::Retry { detail, broken: true })
     }
 
     fn run(&self, sql: &str) -> Result<(), Error> {
@@ -121,6 +138,7 @@ impl Connection for SqliteConnection {
 
     fn begin(&mut self, mode: Mode) -> Result<(), Error> {
         self.ended();
+        self.check_file()?;
         match mode {
             Mode::Upload => {
                 self.run("BEGIN IMMEDIATE")?;
@@ -304,6 +322,18 @@ impl Connection for SqliteConnection {
     fn catalogue(&mut self) -> Result<Catalogue, Error> {
         catalogue::read(self)
     }
+}
+
+/// What tells a file from another one at the same path.
+#[cfg(unix)]
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+#[cfg(not(unix))]
+fn file_at(_path: &Path) -> Option<(u64, u64)> {
+    None
 }
 
 /// The version in a watermark.

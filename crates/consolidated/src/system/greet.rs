@@ -1,55 +1,73 @@
 //! The beginning of a sync: who is there, and what the database knows of it.
 
-use headwater_protocol::message::{Hello, Welcome};
+use std::collections::HashMap;
+
+use headwater_protocol::message::{Hello, Watermarks, Welcome};
 use headwater_protocol::{Row, Value};
 use sha2::{Digest, Sha256};
 
-use super::identity::{Identity, identity};
+use super::identity::{Identity, own_identity, renew};
+use super::seal::{self, Opened};
 use super::sql::{bytes, dialect_sql, integer, text};
 use crate::{Connection, Dialect, Error, Mode, Plan};
 
 /// What a remote is answered first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Greeting {
     /// It is known now, and this is what the database knows of it.
-    Welcome(Welcome),
+    Welcome(Greeted),
     /// The remote ID belongs to another secret.
     WrongSecret,
 }
 
+/// A remote that is known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Greeted {
+    /// What the database knows of it.
+    pub welcome: Welcome,
+    /// Its watermarks, taken out of their seals: for [`crate::download::write`].
+    pub watermarks: Watermarks,
+}
+
 /// What the table of remotes says of one.
+#[derive(Default)]
 struct Known {
     secret_hash: Vec<u8>,
     user: String,
     model: String,
     model_version: i64,
     upload_sequence: u64,
+    syncs: u64,
 }
 
 /// Greets a remote: registers an unknown remote ID under its secret's hash, refuses one whose secret is another, and says whether
 /// the remote's watermarks belong to this incarnation.
 ///
-/// What it says of itself is noted. [`Error::RemoteBusy`]: a sync of this remote is applying its upload.
+/// A new incarnation begins here where this database turns out not to be the one that handed them out: its own identity is another
+/// database's, or it has counted fewer downloads than a sealed watermark names. What a remote merely says begins none: an upload
+/// number ahead of the database's makes that remote alone start afresh.
+///
+/// What the remote says of itself is noted by [`super::seal_watermarks`]. [`Error::RemoteBusy`]: a sync of this remote is applying its
+/// upload.
 pub fn greet(connection: &mut dyn Connection, plan: &Plan, user: &str, hello: &Hello) -> Result<Greeting, Error> {
-    greet_and(connection, plan, user, hello, Note::Now)
+    greet_and(connection, plan, user, hello, Busy::Ask)
 }
 
-/// [`greet`] for a remote whose upload is applied next: [`crate::upload::apply`] notes what it says of itself, and finds out whether
-/// another sync is at it, so that a known remote costs no transaction that waits for the disk.
+/// [`greet`] for a remote whose upload is applied next: [`crate::upload::apply`] finds out whether another sync is at it.
 pub fn greet_before_upload(
     connection: &mut dyn Connection,
     plan: &Plan,
     user: &str,
     hello: &Hello,
 ) -> Result<Greeting, Error> {
-    greet_and(connection, plan, user, hello, Note::WithUpload)
+    greet_and(connection, plan, user, hello, Busy::Later)
 }
 
-/// When what a known remote says of itself is written down.
+/// When it is found out whether another sync is at a remote.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Note {
-    Now,
-    WithUpload,
+enum Busy {
+    Ask,
+    Later,
 }
 
 fn greet_and(
@@ -57,10 +75,16 @@ fn greet_and(
     plan: &Plan,
     user: &str,
     hello: &Hello,
-    note: Note,
+    busy: Busy,
 ) -> Result<Greeting, Error> {
     connection.begin(Mode::Upload)?;
-    let greeted = greet_inside(connection, plan, user, hello, note);
+    let mut has_written = false;
+    let greeted = greet_inside(connection, plan, user, hello, busy, &mut has_written);
+    if greeted.is_ok() && !has_written {
+        // Even a lock would make a commit wait for the disk.
+        connection.rollback()?;
+        return greeted;
+    }
     crate::finish(connection, greeted)
 }
 
@@ -69,29 +93,63 @@ fn greet_inside(
     plan: &Plan,
     user: &str,
     hello: &Hello,
-    note: Note,
+    busy: Busy,
+    has_written: &mut bool,
 ) -> Result<Greeting, Error> {
-    let identity = identity(connection)?;
+    let (mut identity, is_new) = own_identity(connection)?;
+    *has_written = is_new;
     let secret_hash = Sha256::digest(hello.secret).to_vec();
-    let upload_sequence = match known(connection, &hello.remote_id, note)? {
+    let known = match known(connection, &hello.remote_id, busy)? {
         Some(known) if known.secret_hash != secret_hash => return Ok(Greeting::WrongSecret),
-        Some(known) => {
-            if note == Note::Now {
-                note_sync(connection, plan, user, hello)?;
-            }
-            if known.user != user
-                || known.model != plan.model.name
-                || known.model_version != i64::from(plan.model.version)
-            {
-                tracing::info!(remote = %hex::encode(hello.remote_id), was = known.user, user, "a remote has another user or model");
-            }
-            known.upload_sequence
+        Some(known) => known,
+        None => {
+            *has_written = true;
+            register(connection, plan, user, hello, secret_hash)?;
+            Known::default()
         }
-        None => register(connection, plan, user, hello, secret_hash)?,
     };
-    let restart = !knows(connection, &identity, hello)?;
+    tell_of_change(&known, plan, user, hello);
+    let Opened { watermarks, counts } = seal::open(&identity, &hello.watermarks);
+    if hello.incarnation == identity.incarnation && has_lost_syncs(connection, hello, &known, &counts)? {
+        let why = "a remote has watermarks that this database does not know to have handed out";
+        let database_id = identity.database_id.clone();
+        identity = renew(connection, &identity, &database_id, why)?;
+        *has_written = true;
+    }
+    let restart = !knows(connection, &identity, hello)? || hello.upload_sequence > known.upload_sequence;
     let Identity { incarnation, note, .. } = identity;
-    Ok(Greeting::Welcome(Welcome { incarnation, note, restart, upload_sequence }))
+    let welcome = Welcome { incarnation, note, restart, upload_sequence: known.upload_sequence };
+    Ok(Greeting::Welcome(Greeted { welcome, watermarks }))
+}
+
+fn tell_of_change(known: &Known, plan: &Plan, user: &str, hello: &Hello) {
+    let is_same =
+        known.user == user && known.model == plan.model.name && known.model_version == i64::from(plan.model.version);
+    if !is_same && !known.user.is_empty() {
+        tracing::info!(remote = %hex::encode(hello.remote_id), was = known.user, user, "a remote has another user or model");
+    }
+}
+
+/// Whether a remote presents proof of downloads that this database has not counted.
+fn has_lost_syncs(
+    connection: &mut dyn Connection,
+    hello: &Hello,
+    known: &Known,
+    counts: &HashMap<[u8; 16], u64>,
+) -> Result<bool, Error> {
+    for (issued_to, count) in counts {
+        let counted = if *issued_to == hello.remote_id {
+            known.syncs
+        } else {
+            // The file took a new remote ID and kept its watermarks.
+            let rows = read_remote(connection, "syncs", issued_to, "")?;
+            rows.first().map_or(Ok(0), |row| integer(row.first(), "syncs"))? as u64
+        };
+        if *count > counted {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether the remote's watermarks come from this incarnation, and from a state of it that this database has been in.
@@ -110,12 +168,11 @@ fn knows(connection: &mut dyn Connection, identity: &Identity, hello: &Hello) ->
     Ok(integer(rows.first().and_then(|row| row.first()), "count")? > 0)
 }
 
-/// Locked where it is noted now.
-fn known(connection: &mut dyn Connection, remote_id: &[u8; 16], note: Note) -> Result<Option<Known>, Error> {
-    let columns = "secret_hash, user_name, model, model_version, upload_sequence";
-    let rows = match note {
-        Note::Now => lock_remote(connection, columns, remote_id)?,
-        Note::WithUpload => read_remote(connection, columns, remote_id, "")?,
+fn known(connection: &mut dyn Connection, remote_id: &[u8; 16], busy: Busy) -> Result<Option<Known>, Error> {
+    let columns = "secret_hash, user_name, model, model_version, upload_sequence, syncs";
+    let rows = match busy {
+        Busy::Ask => lock_remote(connection, columns, remote_id)?,
+        Busy::Later => read_remote(connection, columns, remote_id, "")?,
     };
     let Some(row) = rows.first() else { return Ok(None) };
     Ok(Some(Known {
@@ -124,6 +181,7 @@ fn known(connection: &mut dyn Connection, remote_id: &[u8; 16], note: Note) -> R
         model: text(row.get(2), "model")?,
         model_version: integer(row.get(3), "model_version")?,
         upload_sequence: integer(row.get(4), "upload_sequence")? as u64,
+        syncs: integer(row.get(5), "syncs")? as u64,
     }))
 }
 
@@ -151,26 +209,13 @@ fn read_remote(
     connection.query(&sql, &[Value::Bytes(remote_id.to_vec())])
 }
 
-fn note_sync(connection: &mut dyn Connection, plan: &Plan, user: &str, hello: &Hello) -> Result<(), Error> {
-    let sql = "UPDATE {hw}remote SET user_name = ?2, model = ?3, model_version = ?4, download_applied = ?5, last_sync_at = {now} \
-               WHERE remote_id = ?1";
-    let values = [
-        Value::Bytes(hello.remote_id.to_vec()),
-        Value::text(user),
-        Value::text(&plan.model.name),
-        Value::Int(i64::from(plan.model.version)),
-        Value::Bytes(hello.download_applied.to_vec()),
-    ];
-    connection.execute(&dialect_sql(connection.dialect(), sql), &values).map(|_| ())
-}
-
 fn register(
     connection: &mut dyn Connection,
     plan: &Plan,
     user: &str,
     hello: &Hello,
     secret_hash: Vec<u8>,
-) -> Result<u64, Error> {
+) -> Result<(), Error> {
     let sql = "INSERT INTO {hw}remote (remote_id, secret_hash, user_name, model, model_version, download_applied) \
                VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (remote_id) DO NOTHING";
     let values = [
@@ -183,6 +228,6 @@ fn register(
     ];
     match connection.execute(&dialect_sql(connection.dialect(), sql), &values)? {
         0 => Err(Error::RemoteBusy),
-        _ => Ok(0),
+        _ => Ok(()),
     }
 }

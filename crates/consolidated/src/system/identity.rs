@@ -1,6 +1,6 @@
 //! Which database this is.
 
-use headwater_protocol::Value;
+use headwater_protocol::{Row, Value};
 
 use super::schema::FORMAT_VERSION;
 use super::sql::{array, dialect_sql, integer, text};
@@ -32,12 +32,22 @@ impl std::fmt::Debug for Identity {
     }
 }
 
+/// What [`read`] reads of the identity `i`.
+const IDENTITY_SQL: &str = "SELECT i.incarnation, i.database_id, i.token_key, i.format_version, \
+                            (SELECT n.note FROM {hw}note n ORDER BY n.number DESC LIMIT 1)";
+
+/// What this database is, where the identity `i` is read.
+const POSTGRES_ID_SQL: &str = "(SELECT system_identifier::text FROM pg_control_system()) || '/' || \
+                               (SELECT oid::text FROM pg_database WHERE datname = current_database()) || '/' || i.tableoid::text";
+
 /// Reads the identity. Works inside a transaction and without one.
 pub fn identity(connection: &mut dyn Connection) -> Result<Identity, Error> {
-    let sql = "SELECT i.incarnation, i.database_id, i.token_key, i.format_version, \
-               (SELECT n.note FROM {hw}note n ORDER BY n.number DESC LIMIT 1) FROM {hw}identity i";
-    let rows = connection.query(&dialect_sql(connection.dialect(), sql), &[])?;
-    let row = rows.first().ok_or_else(not_installed)?;
+    let sql = format!("{IDENTITY_SQL} FROM {{hw}}identity i");
+    let rows = connection.query(&dialect_sql(connection.dialect(), &sql), &[])?;
+    read(rows.first().ok_or_else(not_installed)?)
+}
+
+fn read(row: &Row) -> Result<Identity, Error> {
     Ok(Identity {
         incarnation: array(row.first(), "incarnation")?,
         database_id: text(row.get(1), "database_id")?,
@@ -66,11 +76,60 @@ fn put_note(connection: &mut dyn Connection, snapshot: Vec<u8>) -> Result<[u8; 1
 
 /// Begins a new incarnation, inside a transaction: whatever remotes have seen says nothing any more, and they start afresh.
 pub(crate) fn renew_incarnation(connection: &mut dyn Connection) -> Result<(), Error> {
-    let note = put_note(connection, Vec::new())?;
-    let sql = dialect_sql(connection.dialect(), "UPDATE {hw}identity SET incarnation = ?1, created_note = ?2");
-    let values = [Value::Bytes(random::<16>()?.to_vec()), Value::Bytes(note.to_vec())];
-    tracing::warn!("a new incarnation begins: remotes will download everything again");
-    connection.execute(&sql, &values).map(|_| ())
+    let identity = identity(connection)?;
+    renew(connection, &identity, &identity.database_id, "change tracking was replaced").map(|_| ())
+}
+
+/// Begins a new incarnation after `was`, unless another connection has begun one since; gives the identity as it is then. Inside a
+/// transaction, which holds the identity until it ends.
+pub(super) fn renew(
+    connection: &mut dyn Connection,
+    was: &Identity,
+    database_id: &str,
+    why: &str,
+) -> Result<Identity, Error> {
+    let sql = "UPDATE {hw}identity SET incarnation = ?1, database_id = ?2 WHERE incarnation = ?3";
+    let values =
+        [Value::Bytes(random::<16>()?.to_vec()), Value::text(database_id), Value::Bytes(was.incarnation.to_vec())];
+    if connection.execute(&dialect_sql(connection.dialect(), sql), &values)? == 1 {
+        tracing::warn!(why, "a new incarnation begins: remotes will download everything again");
+        let note = put_note(connection, Vec::new())?;
+        let sql = dialect_sql(connection.dialect(), "UPDATE {hw}identity SET created_note = ?1");
+        connection.execute(&sql, &[Value::Bytes(note.to_vec())])?;
+    }
+    identity(connection)
+}
+
+/// Reads the identity inside a transaction that may write. Where it is not this database's own, because a dump of another was loaded
+/// here, a new incarnation begins; whether one did.
+pub(super) fn own_identity(connection: &mut dyn Connection) -> Result<(Identity, bool), Error> {
+    if connection.dialect() == Dialect::Sqlite {
+        // A copy of a file is this very file, as far as anybody can tell; what it lost the counts of syncs tell.
+        return Ok((identity(connection)?, false));
+    }
+    let sql = format!("{IDENTITY_SQL}, {POSTGRES_ID_SQL} FROM {{hw}}identity i");
+    let rows = connection.query(&dialect_sql(Dialect::Postgres, &sql), &[])?;
+    let row = rows.first().ok_or_else(not_installed)?;
+    let (found, own_id) = (read(row)?, text(row.get(5), "database_id")?);
+    if found.database_id == own_id {
+        return Ok((found, false));
+    }
+    let renewed = renew(connection, &found, &own_id, "the identity is that of another database")?;
+    forget_future(connection)?;
+    Ok((renewed, true))
+}
+
+/// Takes changes out of the side tables that were noted by transactions which this database has not seen yet: another database's, with
+/// which a dump came. All remotes start afresh, so nobody needs them, and they would be sent again and again.
+fn forget_future(connection: &mut dyn Connection) -> Result<(), Error> {
+    let sql = "SELECT side_table FROM headwater.tracked WHERE to_regclass(side_table) IS NOT NULL";
+    for row in connection.query(sql, &[])? {
+        let side_table = text(row.first(), "side_table")?;
+        let sql = format!("DELETE FROM {side_table} WHERE version >= pg_snapshot_xmax(pg_current_snapshot())");
+        connection.execute(&sql, &[])?;
+    }
+    let sql = "DELETE FROM headwater.table_change WHERE transaction >= pg_snapshot_xmax(pg_current_snapshot())";
+    connection.execute(sql, &[]).map(|_| ())
 }
 
 /// Makes the identity if there is none; inside a transaction.

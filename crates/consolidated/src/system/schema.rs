@@ -37,7 +37,8 @@ const TABLES: &[&str] = &[
         own_mark {bytes},
         created_at {time} NOT NULL DEFAULT {now},
         last_sync_at {time} NOT NULL DEFAULT {now},
-        download_applied {bytes}
+        download_applied {bytes},
+        syncs {int} NOT NULL DEFAULT 0
     )",
     "CREATE TABLE IF NOT EXISTS {hw}conflict (
         id {serial},

@@ -8,6 +8,7 @@ mod conflicts;
 mod counting;
 mod database;
 mod exactly_once;
+mod incarnation;
 mod orders;
 mod partitions;
 mod refusals;
@@ -71,6 +72,10 @@ contract! {
     watermarks::a_transaction_that_commits_late_is_not_missed,
     watermarks::watermarks_of_another_database_are_refused,
     watermarks::own_changes_are_not_sent_back_unless_the_database_changed_them,
+    incarnation::a_count_that_is_ahead_begins_a_new_incarnation,
+    incarnation::a_download_is_counted_after_its_snapshot,
+    incarnation::what_a_remote_only_says_begins_no_incarnation,
+    incarnation::a_copy_keeps_its_watermarks,
     conflicts::each_rule_ends_an_update_against_an_update,
     conflicts::each_rule_ends_an_insert_of_an_existing_key,
     conflicts::an_existing_key_among_new_ones_is_found_batch_by_batch,

@@ -19,7 +19,7 @@ use super::database::Database;
 
 const LIMIT: usize = 64 << 20;
 
-/// A remote in memory.
+/// A remote in memory. Its watermarks are out of their seals.
 #[derive(Clone)]
 pub(crate) struct Replica {
     pub(crate) id: [u8; 16],
@@ -181,7 +181,7 @@ impl Replica {
     pub(crate) fn greet(&self, connection: &mut dyn Connection, plan: &Plan) -> Result<Welcome, Error> {
         let greet = if self.pending.is_empty() { greet } else { greet_before_upload };
         match greet(connection, plan, &self.user, &self.hello(plan))? {
-            Greeting::Welcome(welcome) => Ok(welcome),
+            Greeting::Welcome(greeted) => Ok(greeted.welcome),
             Greeting::WrongSecret => panic!("the secret is right"),
         }
     }
@@ -224,11 +224,12 @@ impl Replica {
             refresh: &[],
         };
         let mut frames = Vec::new();
-        let summary = download::write(connection, &request, &mut |frame| {
+        let (summary, seen) = download::write(connection, &request, &mut |frame| {
             frames.push(frame);
             Ok(())
         })?;
         let synced = self.apply(plan, &frames);
+        self.watermarks = seen;
         assert_eq!(summary.rows as usize, synced.count());
         Ok(Synced { summary, ..synced })
     }
@@ -246,11 +247,9 @@ impl Replica {
                 }
                 Kind::Partition => self.mark(plan, PartitionMark::from_payload(&payload).expect("a mark"), &mut synced),
                 Kind::Rows => self.put_rows(table.expect("a table comes first"), &payload, &mut synced),
-                Kind::Watermarks => self.watermarks = Watermarks::from_payload(&payload).expect("watermarks"),
                 other => panic!("{other:?} in a download"),
             }
         }
-        assert_eq!(frames.last().map(|frame| frame.kind), Some(Kind::Watermarks), "watermarks come last");
         synced
     }
 

@@ -2,7 +2,7 @@
 
 use headwater_consolidated::check::{Severity, check};
 use headwater_consolidated::init::first_model;
-use headwater_consolidated::system::{self, Greeting, greet, greet_before_upload};
+use headwater_consolidated::system::{self, Greeting, SealRequest, greet, greet_before_upload, seal_watermarks};
 use headwater_consolidated::{Dialect, Plan};
 
 use super::database::{Database, MODEL, plan};
@@ -18,10 +18,13 @@ pub(crate) fn a_remote_is_bound_to_its_secret(database: &Database) {
         assert_eq!(greet(&mut *connection, &plan, "anna", &thief).expect("greeted"), Greeting::WrongSecret);
     }
     let hello = remote.hello(&plan);
-    let Greeting::Welcome(welcome) = greet(&mut *connection, &plan, "ben", &hello).expect("greeted") else {
+    let Greeting::Welcome(greeted) = greet(&mut *connection, &plan, "ben", &hello).expect("greeted") else {
         panic!("the secret is right, whoever the user is")
     };
+    let welcome = greeted.welcome;
     assert!(!welcome.restart && welcome.upload_sequence == 0);
+    let request = SealRequest { plan: &plan, user: "ben", hello: &hello, incarnation: welcome.incarnation };
+    seal_watermarks(&mut *connection, &request, greeted.watermarks).expect("noted");
     let remotes = system::remotes(&mut *connection, 10).expect("listed");
     assert_eq!(remotes.len(), 1);
     assert_eq!((remotes[0].remote_id, remotes[0].user.as_str()), (remote.id, "ben"));

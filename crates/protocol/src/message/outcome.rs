@@ -98,6 +98,8 @@ refusal_codes! {
     Script = 13, "script";
     /// A key range or key that isn't the remote's (reserved).
     Key = 14, "key";
+    /// The consolidated database has lost the upload that carried it. Found by a remote, never in a receipt.
+    Lost = 15, "lost";
 }
 
 const CONFLICT: u8 = 1;

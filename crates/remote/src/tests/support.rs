@@ -139,6 +139,13 @@ impl Fixture {
         }
     }
 
+    /// The consolidated database turns out to have uploads up to `to` only. Gives how many lost changes were found.
+    pub(crate) fn rewind(&self, to: u64) -> u64 {
+        let Remote { database, plan, .. } = &self.remote;
+        let rewind = |connection: &_| crate::sent::rewind(connection, plan, to, NOW);
+        database.write("going back", rewind).expect("the remote goes back")
+    }
+
     pub(crate) fn download(&self, down: Down) -> Applied {
         self.try_download(down).expect("the download is applied")
     }

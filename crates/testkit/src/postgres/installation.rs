@@ -93,7 +93,7 @@ impl Installation {
     }
 
     /// We read, the owner writes: all files are its own from the beginning, also when the copy is broken off.
-    fn copy_as_owner(&self, from: &Path, to: &Path) -> Result<()> {
+    pub(super) fn copy_as_owner(&self, from: &Path, to: &Path) -> Result<()> {
         let mut reading =
             Command::new("tar").arg("-C").arg(from).args(["-cf", "-", "."]).stdout(Stdio::piped()).spawn()?;
         let mut writing = Command::new("sh");
@@ -173,7 +173,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     run(Command::new("cp").arg("-a").arg(from).arg(to))
 }
 
-fn run(command: &mut Command) -> Result<()> {
+pub(super) fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().display().to_string();
     let output = command.output().with_context(|| format!("starting {program}"))?;
     ensure!(

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use headwater_protocol::message::ChangeOp;
-use headwater_remote::{Conflict, PendingChange, Remote, SetAside};
+use headwater_remote::{Conflict, LostUploads, PendingChange, Remote, SetAside};
 use serde_json::{Value, json};
 
 use crate::Done;
@@ -29,7 +29,7 @@ pub(super) struct LogArgs {
     /// Changes that wait for the next sync.
     #[arg(long)]
     pending: bool,
-    /// Changes that were refused, with the reason.
+    /// Changes that were refused, with the reason, and uploads that the consolidated database has lost.
     #[arg(long)]
     set_aside: bool,
     /// Conflicts that uploads met, with both images and how they ended.
@@ -40,23 +40,26 @@ pub(super) struct LogArgs {
     limit: usize,
 }
 
-/// Lists what is asked for; all three if nothing is.
+/// Lists what is asked for; all of it if nothing is.
 pub(super) fn run(args: &LogArgs, output: &Output) -> Done {
     let remote = Remote::open(&args.file)?;
     let all = !(args.pending || args.set_aside || args.conflicts);
     let pending = if all || args.pending { Some(remote.pending(args.limit)?) } else { None };
     let set_aside = if all || args.set_aside { Some(remote.set_aside(args.limit)?) } else { None };
     let conflicts = if all || args.conflicts { Some(remote.conflicts(args.limit)?) } else { None };
+    let losses = if all || args.set_aside { Some(remote.lost(args.limit)?) } else { None };
     let mut answer = serde_json::Map::new();
     let mut list =
         |name: &str, items: Option<Vec<Value>>| items.map(|items| answer.insert(name.to_owned(), items.into()));
     list("pending", pending.as_ref().map(|items| items.iter().map(pending_json).collect()));
     list("set_aside", set_aside.as_ref().map(|items| items.iter().map(set_aside_json).collect()));
     list("conflicts", conflicts.as_ref().map(|items| items.iter().map(conflict_json).collect()));
+    list("lost", losses.as_ref().map(|items| items.iter().map(lost_json).collect()));
     output.answer(&answer, |output| {
         show("changes that wait for the next sync", pending.as_deref(), output, show_pending)?;
         show("changes set aside", set_aside.as_deref(), output, show_set_aside)?;
-        show("conflicts", conflicts.as_deref(), output, show_conflict)
+        show("conflicts", conflicts.as_deref(), output, show_conflict)?;
+        show("uploads that the consolidated database has lost", losses.as_deref(), output, show_lost)
     })?;
     Ok(Exit::Done)
 }
@@ -117,6 +120,15 @@ fn show_conflict(conflict: &Conflict, output: &Output) -> Result<()> {
     let [old, ours, result] = [&conflict.old, &conflict.ours, &conflict.result].map(|text| image(text.as_deref()));
     let result = if conflict.is_open { ours.clone() } else { result };
     show_images(&["old", "ours", "result"], &[old, ours, result], output)
+}
+
+fn show_lost(lost: &LostUploads, output: &Output) -> Result<()> {
+    let LostUploads { time, first, last, changes } = lost;
+    output.line(format!("  {time} uploads {first} to {last}; {changes} of their changes were still here"))
+}
+
+fn lost_json(lost: &LostUploads) -> Value {
+    json!({ "time": lost.time, "first": lost.first, "last": lost.last, "changes": lost.changes })
 }
 
 fn pending_json(change: &PendingChange) -> Value {

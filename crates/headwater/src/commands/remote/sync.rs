@@ -131,7 +131,10 @@ fn refused_whole(report: &SyncReport) -> String {
 
 fn lost(report: &SyncReport) -> String {
     let (first, last) = report.lost.unwrap_or_default();
-    format!("the consolidated database no longer has uploads {first} to {last}")
+    let kept = thousands(report.lost_changes);
+    format!(
+        "the consolidated database has lost uploads {first} to {last}: {kept} of their changes are still here (see `headwater remote log`)"
+    )
 }
 
 fn as_json(report: &SyncReport) -> Value {
@@ -141,6 +144,7 @@ fn as_json(report: &SyncReport) -> Value {
         "set_aside": report.set_aside, "not_stored": report.not_stored, "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down, "requests": report.requests, "failures": report.failures,
         "new_remote_id": report.new_remote_id, "restarted": report.restarted, "lost": report.lost,
+        "lost_changes": report.lost_changes,
         "upload_refused": report.upload_refused,
         "times_ms": times(&report.times),
     })

@@ -1,0 +1,183 @@
+//! Sealed watermarks: what a remote has seen, with the proof that this database handed it out.
+//!
+//! A database that was restored from a backup, or promoted without its last second, knows no more than it did then; it may since have
+//! advanced past the watermarks that remotes hold, and nothing in a watermark alone would tell. So the database counts the downloads
+//! of each remote, durably and *after* the download's snapshot was taken, and the watermarks that are handed out name that count. A
+//! remote that presents a greater count than the database has is proof that it lost something, and perhaps of what the remote has
+//! seen: all transactions of a snapshot were committed before the count was, so a database that has the count has them too.
+//!
+//! | field | bytes |
+//! |---|---|
+//! | format | 1 byte, 2 |
+//! | issued to | 16 bytes, the remote ID that the download was for |
+//! | count | varint, the downloads of that remote so far |
+//! | watermark | as the backend gives it |
+//! | seal | 16 bytes of HMAC-SHA-256 over the incarnation and all of the above |
+//!
+//! The key lies in the database, so nobody can make up a count that ends an incarnation, nor move a watermark to another one. The
+//! remote ID stands in it because a copy of a file takes a new one and keeps its watermarks, which belong to its rows.
+//!
+//! *Caveats.* A count says nothing of which file of two copies a sync was for. Of two copies that shared an ID when a database was
+//! restored, one can catch the count up before the other comes with its own.
+
+use std::collections::HashMap;
+
+use headwater_protocol::Value;
+use headwater_protocol::message::{Hello, Watermarks};
+use headwater_protocol::wire::{Reader, Write};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use super::identity::Identity;
+use super::sql::{bytes, dialect_sql, integer};
+use crate::{Connection, Dialect, Error, Plan};
+
+const FORMAT: u8 = 2;
+const SEAL_BYTES: usize = 16;
+/// The key signs tokens too; what is signed there begins otherwise.
+const PURPOSE: &[u8] = b"headwater watermark\0";
+
+/// Whose watermarks are sealed, and what is noted of the sync that they end.
+#[derive(Clone, Copy, Debug)]
+pub struct SealRequest<'a> {
+    /// The model.
+    pub plan: &'a Plan,
+    /// Who syncs.
+    pub user: &'a str,
+    /// The remote, as it said who it is.
+    pub hello: &'a Hello,
+    /// That WELCOME named.
+    pub incarnation: [u8; 16],
+}
+
+/// Counts a download that has been read, durably, and seals its watermarks. To be called after the download's snapshot was taken and
+/// before the watermarks are handed out. Outside of a transaction: it is one statement. [`Error::RemoteBusy`]: another sync of this
+/// remote is applying its upload.
+pub fn seal_watermarks(
+    connection: &mut dyn Connection,
+    request: &SealRequest<'_>,
+    seen: Watermarks,
+) -> Result<Watermarks, Error> {
+    let SealRequest { plan, user, hello, incarnation } = *request;
+    let this = match connection.dialect() {
+        Dialect::Sqlite => "?1",
+        Dialect::Postgres => "(SELECT remote_id FROM {hw}remote WHERE remote_id = ?1 FOR NO KEY UPDATE NOWAIT)",
+    };
+    let sql = format!(
+        "UPDATE {{hw}}remote SET syncs = syncs + 1, user_name = ?2, model = ?3, model_version = ?4, download_applied = ?5, \
+         last_sync_at = {{now}} WHERE remote_id = {this} RETURNING syncs, (SELECT token_key FROM {{hw}}identity)"
+    );
+    let values = [
+        Value::Bytes(hello.remote_id.to_vec()),
+        Value::text(user),
+        Value::text(&plan.model.name),
+        Value::Int(i64::from(plan.model.version)),
+        Value::Bytes(hello.download_applied.to_vec()),
+    ];
+    let rows = connection.query(&dialect_sql(connection.dialect(), &sql), &values)?;
+    let row = rows.first().ok_or_else(|| Error::Database {
+        context: "counting a download".to_owned(),
+        detail: format!("remote {} is not registered", hex::encode(hello.remote_id)),
+    })?;
+    let count = integer(row.first(), "syncs")? as u64;
+    let key = bytes(row.get(1), "token_key")?;
+    let seal = |mark: &Vec<u8>| seal(&key, &incarnation, &hello.remote_id, count, mark);
+    Ok(Watermarks { marks: seen.marks.iter().map(seal).collect(), ..seen })
+}
+
+fn seal(key: &[u8], incarnation: &[u8; 16], issued_to: &[u8; 16], count: u64, mark: &[u8]) -> Vec<u8> {
+    let mut out = vec![FORMAT];
+    out.extend_from_slice(issued_to);
+    out.put_varint(count);
+    out.extend_from_slice(mark);
+    let seal = mac(key, incarnation, &out).finalize().into_bytes();
+    out.extend_from_slice(&seal[..SEAL_BYTES]);
+    out
+}
+
+fn mac(key: &[u8], incarnation: &[u8; 16], sealed: &[u8]) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    mac.update(PURPOSE);
+    mac.update(incarnation);
+    mac.update(sealed);
+    mac
+}
+
+/// A remote's watermarks with their seals opened.
+pub(super) struct Opened {
+    /// As the backend gave them; what this incarnation has not sealed is empty, which no backend accepts.
+    pub(super) watermarks: Watermarks,
+    /// The greatest count in them, by the remote ID that they were issued to.
+    pub(super) counts: HashMap<[u8; 16], u64>,
+}
+
+/// Opens the seals of watermarks that a remote presents.
+pub(super) fn open(identity: &Identity, presented: &Watermarks) -> Opened {
+    let mut counts = HashMap::new();
+    let mut marks = Vec::with_capacity(presented.marks.len());
+    for sealed in &presented.marks {
+        let Some((issued_to, count, mark)) = open_one(identity, sealed) else {
+            marks.push(Vec::new());
+            continue;
+        };
+        let greatest = counts.entry(issued_to).or_insert(count);
+        *greatest = count.max(*greatest);
+        marks.push(mark);
+    }
+    Opened { watermarks: Watermarks { marks, entries: presented.entries.clone() }, counts }
+}
+
+fn open_one(identity: &Identity, sealed: &[u8]) -> Option<([u8; 16], u64, Vec<u8>)> {
+    let (content, seal) = sealed.split_at_checked(sealed.len().checked_sub(SEAL_BYTES)?)?;
+    mac(&identity.token_key, &identity.incarnation, content).verify_truncated_left(seal).ok()?;
+    let mut reader = Reader::new(content);
+    if reader.u8("watermark format").ok()? != FORMAT {
+        return None;
+    }
+    let issued_to = reader.array("remote id").ok()?;
+    let count = reader.varint("count").ok()?;
+    Some((issued_to, count, reader.rest().to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(incarnation: u8) -> Identity {
+        Identity {
+            incarnation: [incarnation; 16],
+            note: [0; 16],
+            database_id: String::new(),
+            token_key: [7; 32],
+            format_version: 1,
+        }
+    }
+
+    fn watermarks(marks: Vec<Vec<u8>>) -> Watermarks {
+        Watermarks { marks, entries: Vec::new() }
+    }
+
+    #[test]
+    fn what_was_sealed_comes_back() {
+        let marks = [(1, 5, &b"one"[..]), (1, 9, b"two"), (2, 300, b"")];
+        let sealed = marks.map(|(to, count, mark)| seal(&[7; 32], &[3; 16], &[to; 16], count, mark));
+        let opened = open(&identity(3), &watermarks(sealed.to_vec()));
+        assert_eq!(opened.watermarks.marks, [b"one".to_vec(), b"two".to_vec(), Vec::new()]);
+        assert_eq!(opened.counts, HashMap::from([([1; 16], 9), ([2; 16], 300)]));
+    }
+
+    #[test]
+    fn nothing_else_opens() {
+        let sealed = seal(&[7; 32], &[3; 16], &[1; 16], 5, b"mark");
+        let is_open = |identity: &Identity, sealed: &[u8]| open_one(identity, sealed).is_some();
+        assert!(is_open(&identity(3), &sealed));
+        assert!(!is_open(&identity(4), &sealed), "of another incarnation");
+        assert!(!is_open(&Identity { token_key: [8; 32], ..identity(3) }, &sealed), "of another key");
+        for place in 0..sealed.len() {
+            assert!(!is_open(&identity(3), &sealed[..place]), "cut at {place}");
+            let mut forged = sealed.clone();
+            forged[place] ^= 1;
+            assert!(!is_open(&identity(3), &forged), "a bit flipped at {place}");
+        }
+    }
+}

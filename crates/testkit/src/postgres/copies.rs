@@ -1,0 +1,124 @@
+//! What happens to a cluster in its life: it is put back from a backup, dumped and loaded, followed by a standby that takes over.
+//!
+//! ```no_run
+//! # fn main() -> anyhow::Result<()> {
+//! use headwater_testkit::Postgres;
+//!
+//! let cluster = Postgres::start()?;
+//! let backup = cluster.copy_data()?;
+//! // ... what is written here is lost:
+//! cluster.put_back(&backup)?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+
+use super::installation::{Installation, run};
+use super::{Builder, Postgres, sql, wait_for_start};
+use crate::process::wait_until;
+
+/// A copy of a cluster's files, made while its server was stopped.
+#[derive(Debug)]
+pub struct DataCopy(TempDir);
+
+impl DataCopy {
+    fn data(&self) -> std::path::PathBuf {
+        self.0.path().join("data")
+    }
+}
+
+impl Postgres {
+    /// Stops the server, copies its files, and starts it again.
+    pub fn copy_data(&self) -> Result<DataCopy> {
+        let installation = Installation::find()?;
+        let copy = DataCopy(installation.folder()?);
+        self.stop()?;
+        installation.copy_as_owner(&self.folder().join("data"), &copy.data())?;
+        self.restart()?;
+        Ok(copy)
+    }
+
+    /// Kills the server, puts a copy of its files in their place, and starts it again: whatever was written since the copy is lost.
+    pub fn put_back(&self, copy: &DataCopy) -> Result<()> {
+        let data = self.folder().join("data");
+        let mut supervisor = self.supervisor();
+        supervisor.kill_server()?;
+        std::fs::remove_dir_all(&data).with_context(|| format!("removing {}", data.display()))?;
+        Installation::find()?.copy_as_owner(&copy.data(), &data)?;
+        supervisor.start_server()?;
+        wait_for_start(&supervisor, self.folder(), self.port())
+    }
+
+    /// Writes a database out as SQL, with `pg_dump`.
+    pub fn dump(&self, database: &str, to: &Path) -> Result<()> {
+        let mut dump = self.program("pg_dump")?;
+        run(dump.arg("--dbname").arg(self.url(database)).arg("--file").arg(to))
+    }
+
+    /// Makes a database of what [`Postgres::dump`] wrote, here or elsewhere; its address.
+    pub fn load(&self, dump: &Path) -> Result<String> {
+        let url = self.create_database()?;
+        let mut load = self.program("psql")?;
+        load.args(["--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1", "--output", "/dev/null"]);
+        run(load.arg("--dbname").arg(&url).arg("--file").arg(dump))?;
+        Ok(url)
+    }
+
+    /// Starts a standby that follows this server.
+    pub fn standby(&self) -> Result<Postgres> {
+        let source = format!("host=127.0.0.1 port={} user=postgres", self.port());
+        Builder::default().start_with(|installation, data| {
+            let mut backup = Command::new(installation.programs().join("pg_basebackup"));
+            backup.args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--wal-method=stream"]);
+            backup.arg("--dbname").arg(&source).arg("--pgdata").arg(data).current_dir("/");
+            installation.as_owner(&mut backup);
+            run(&mut backup)
+        })
+    }
+
+    /// Waits until this standby has replayed what its primary has committed by now.
+    pub fn catch_up(&self, primary: &Postgres) -> Result<()> {
+        let position = one(&primary.url("postgres"), "SELECT pg_current_wal_flush_lsn()")?;
+        let url = self.url("postgres");
+        let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{position}'");
+        let has_replayed = wait_until(LONG, || one(&url, &replayed).is_ok_and(|answer| answer == "t"));
+        ensure!(has_replayed, "the standby has not replayed {position} within {LONG:?}");
+        Ok(())
+    }
+
+    /// Cuts this standby off from its primary: what is committed there from now on it never gets.
+    pub fn cut_off(&self) -> Result<()> {
+        let url = self.url("postgres");
+        sql(&url, "ALTER SYSTEM SET primary_conninfo = ''")?;
+        sql(&url, "SELECT pg_reload_conf()")?;
+        let receivers = "SELECT count(*) FROM pg_stat_wal_receiver";
+        let is_alone = wait_until(LONG, || one(&url, receivers).is_ok_and(|count| count == "0"));
+        ensure!(is_alone, "the standby still receives from its primary after {LONG:?}");
+        Ok(())
+    }
+
+    /// Makes this standby a primary.
+    pub fn promote(&self) -> Result<()> {
+        let promoted = one(&self.url("postgres"), "SELECT pg_promote(true, 60)")?;
+        ensure!(promoted == "t", "the standby was not promoted within a minute");
+        Ok(())
+    }
+
+    fn program(&self, name: &str) -> Result<Command> {
+        let mut command = Command::new(Installation::find()?.programs().join(name));
+        command.current_dir(self.folder());
+        Ok(command)
+    }
+}
+
+const LONG: std::time::Duration = std::time::Duration::from_mins(1);
+
+fn one(url: &str, query: &str) -> Result<String> {
+    let rows = sql(url, query)?;
+    rows.into_iter().flatten().next().flatten().with_context(|| format!("{query} gave nothing"))
+}

@@ -1,0 +1,362 @@
+//! The consolidated database turns out not to be the one that the remotes knew: put back from a backup, loaded from a dump, promoted
+//! without its last second, a file replaced. Two remotes with pending changes go on by themselves, and each in a few syncs is its part
+//! of the database again; what was pending has arrived, and what the database lost of their uploads is named.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use headwater_remote::{Remote, SyncReport};
+use headwater_testkit::Postgres;
+use headwater_tests::{Central, World, read_model};
+
+const NAMES: [&str; 2] = ["one", "two"];
+const SCHEMA: &str = "CREATE TABLE note (id TEXT NOT NULL PRIMARY KEY, text TEXT)";
+const MODEL: &str = r#"
+name = "notes"
+version = 1
+[tables.note]
+conflict = "remote_wins"
+key = ["id"]
+columns = { id = "text not null", text = "text" }
+"#;
+
+/// A database with two remotes that have synced.
+struct Stage {
+    world: World,
+    remotes: [Remote; 2],
+}
+
+impl Stage {
+    fn new(central: Central) -> Result<Stage> {
+        central.execute(SCHEMA)?;
+        central.execute("INSERT INTO note VALUES ('first', 'made at the head')")?;
+        let mut world = World::over(central, tempfile::tempdir()?, read_model(MODEL)?, &NAMES)?;
+        world.start_server()?;
+        let remotes = [world.remote(NAMES[0], NAMES[0])?, world.remote(NAMES[1], NAMES[1])?];
+        let mut stage = Stage { world, remotes };
+        stage.round("early")?;
+        Ok(stage)
+    }
+
+    /// Something is written everywhere, and everybody gets it.
+    fn round(&mut self, mark: &str) -> Result<()> {
+        self.world.central.execute(&format!("INSERT INTO note VALUES ('head {mark}', 'x')"))?;
+        for name in NAMES {
+            self.world
+                .edit(name, &format!("INSERT INTO note VALUES ('{name} {mark}', 'x'), ('{name} {mark} 2', 'x')"))?;
+        }
+        for _ in 0..2 {
+            for report in self.sync_all()? {
+                ensure!(!report.restarted && report.lost.is_none(), "nothing has happened yet: {report:?}");
+            }
+        }
+        NAMES.iter().try_for_each(|name| self.is_equal(name))
+    }
+
+    /// Changes that are pending when it happens: new rows, and a change of one that was uploaded last.
+    fn leave_pending(&self, last: &str) -> Result<()> {
+        for name in NAMES {
+            self.world.edit(
+                name,
+                &format!(
+                    "INSERT INTO note VALUES ('{name} pending', 'x'); UPDATE note SET text = 'pending' WHERE id = '{name} {last}'"
+                ),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The head goes on for itself, past any number that a remote may have seen.
+    fn advance(&self) -> Result<()> {
+        let one = |number| format!("BEGIN; INSERT INTO note VALUES ('later {number}', 'x'); COMMIT;");
+        self.world.central.execute(&(0..300).map(one).collect::<String>())
+    }
+
+    fn sync(&mut self, place: usize) -> Result<SyncReport> {
+        self.world.sync(&mut self.remotes[place])
+    }
+
+    fn sync_all(&mut self) -> Result<Vec<SyncReport>> {
+        (0..NAMES.len()).map(|place| self.sync(place)).collect()
+    }
+
+    /// The server, on what is the database from now on.
+    fn restart_server(&mut self) -> Result<()> {
+        self.world.start_server()?;
+        let url = self.world.server_url()?;
+        self.remotes.iter_mut().zip(NAMES).try_for_each(|(remote, name)| Ok(remote.set_server(&url, name)?))
+    }
+
+    fn is_equal(&self, name: &str) -> Result<()> {
+        let report = self.world.diff(name)?;
+        ensure!(report.is_equal(false), "{name} differs: {}", serde_json::to_string(&report)?);
+        Ok(())
+    }
+
+    fn head_has(&self, id: &str, text: &str) -> Result<()> {
+        let rows = self.world.central.rows(&format!("SELECT text FROM note WHERE id = '{id}'"))?;
+        ensure!(rows == [[Some(text.to_owned())]], "{id:?} is {rows:?} at the head, expected {text:?}");
+        Ok(())
+    }
+
+    /// Three syncs of each; what the first ones said.
+    fn settle(&mut self) -> Result<Vec<SyncReport>> {
+        let first = self.sync_all()?;
+        for _ in 0..2 {
+            for report in self.sync_all()? {
+                ensure!(report.lost.is_none(), "what is lost is told once: {report:?}");
+            }
+        }
+        for report in self.sync_all()? {
+            let moved = (report.changes_up, report.rows_down, report.deletions_down);
+            ensure!(moved == (0, 0, 0), "nothing is sent again and again: {report:?}");
+        }
+        Ok(first)
+    }
+
+    /// After an event that lost what round("lost") did: the pending changes have arrived, and what is lost is named and nothing else.
+    fn check_lost(&mut self) -> Result<()> {
+        let first = self.settle()?;
+        for (place, name) in NAMES.into_iter().enumerate() {
+            let report = &first[place];
+            ensure!(report.restarted, "{name} went on as if nothing had happened: {report:?}");
+            ensure!(report.lost == Some((2, 2)), "{name} lost upload 2: {report:?}");
+            self.head_has(&format!("{name} pending"), "x")?;
+            self.head_has(&format!("{name} lost"), "pending").context("a pending change of a lost row")?;
+            let lost = self.remotes[place].lost(10)?;
+            ensure!(lost.len() == 1 && (lost[0].first, lost[0].last, lost[0].changes) == (2, 2, 2), "{lost:?}");
+            let aside = self.remotes[place].set_aside(10)?;
+            ensure!(aside.len() == 1, "{name}: {aside:?}");
+            let key = format!(r#"{{"id":"{name} lost 2"}}"#);
+            ensure!(
+                (aside[0].reason.as_str(), &aside[0].key, aside[0].is_in_place) == ("lost", &key, true),
+                "{aside:?}"
+            );
+            let diff = self.world.diff(name)?;
+            ensure!(diff.is_equal(true) && diff.tables[0].extra == 1, "{}", serde_json::to_string(&diff)?);
+        }
+        // Whoever wants it back touches it: then nothing is lost, and nothing differs.
+        for name in NAMES {
+            self.world.edit(name, &format!("UPDATE note SET text = 'again' WHERE id = '{name} lost 2'"))?;
+        }
+        for _ in 0..2 {
+            self.sync_all()?;
+        }
+        NAMES.iter().try_for_each(|name| self.is_equal(name))?;
+        self.head_has("one lost 2", "again")?;
+        self.round("after")
+    }
+
+    /// After an event that lost nothing, but after which watermarks say nothing.
+    fn check_moved(&mut self) -> Result<()> {
+        let first = self.settle()?;
+        for (place, name) in NAMES.into_iter().enumerate() {
+            let report = &first[place];
+            ensure!(report.restarted && report.lost.is_none(), "{name}: {report:?}");
+            self.head_has(&format!("{name} pending"), "x")?;
+            self.head_has(&format!("{name} kept"), "pending")?;
+            ensure!(self.remotes[place].set_aside(10)?.is_empty(), "nothing is set aside");
+        }
+        NAMES.iter().try_for_each(|name| self.is_equal(name))?;
+        self.round("after")
+    }
+}
+
+fn cluster() -> Result<(Postgres, Stage)> {
+    let cluster = Postgres::start()?;
+    let url = cluster.create_database()?;
+    // Another cluster's transactions have lower numbers.
+    let many = "DO $$ BEGIN FOR i IN 1..5000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$";
+    headwater_testkit::sql(&url, many)?;
+    Ok((cluster, Stage::new(Central::Postgres(url))?))
+}
+
+#[test]
+fn a_cluster_put_back_from_a_backup() -> Result<()> {
+    let (cluster, mut stage) = cluster()?;
+    let backup = cluster.copy_data()?;
+    stage.round("lost")?;
+    stage.leave_pending("lost")?;
+    cluster.put_back(&backup)?;
+    stage.advance()?;
+    stage.check_lost()
+}
+
+/// Remotes that upload nothing have only the counts of their downloads to tell by.
+#[test]
+fn a_cluster_put_back_twice() -> Result<()> {
+    let (cluster, mut stage) = cluster()?;
+    let backup = cluster.copy_data()?;
+    for _ in 0..2 {
+        stage.world.central.execute("INSERT INTO note VALUES ('head only', 'x')")?;
+        stage.settle()?;
+        cluster.put_back(&backup)?;
+        stage.advance()?;
+        let restarted: Vec<bool> = stage.settle()?.iter().map(|report| report.restarted).collect();
+        ensure!(restarted == [true, true], "downloads alone tell it too: {restarted:?}");
+        NAMES.iter().try_for_each(|name| stage.is_equal(name))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_dump_in_a_new_cluster() -> Result<()> {
+    let (cluster, mut stage) = cluster()?;
+    stage.round("kept")?;
+    stage.leave_pending("kept")?;
+    let dump = stage.world.folder.path().join("dump.sql");
+    cluster.dump("test_0", &dump)?;
+    let elsewhere = Postgres::start()?;
+    stage.world.central = Central::Postgres(elsewhere.load(&dump)?);
+    drop(cluster);
+    stage.restart_server()?;
+    stage.check_moved()
+}
+
+#[test]
+fn an_older_dump_in_the_same_cluster() -> Result<()> {
+    let (cluster, mut stage) = cluster()?;
+    let dump = stage.world.folder.path().join("dump.sql");
+    cluster.dump("test_0", &dump)?;
+    stage.round("lost")?;
+    stage.leave_pending("lost")?;
+    stage.world.central = Central::Postgres(cluster.load(&dump)?);
+    stage.restart_server()?;
+    stage.advance()?;
+    stage.check_lost()
+}
+
+#[test]
+fn a_standby_that_lost_the_last_second() -> Result<()> {
+    let (cluster, mut stage) = cluster()?;
+    let standby = cluster.standby()?;
+    standby.catch_up(&cluster)?;
+    standby.cut_off()?;
+    stage.round("lost")?;
+    stage.leave_pending("lost")?;
+    cluster.kill()?;
+    standby.promote()?;
+    stage.world.central = Central::Postgres(standby.url("test_0"));
+    stage.restart_server()?;
+    stage.advance()?;
+    stage.check_lost()
+}
+
+#[test]
+fn a_switchover_that_lost_nothing() -> Result<()> {
+    let (cluster, mut stage) = cluster()?;
+    let standby = cluster.standby()?;
+    stage.round("kept")?;
+    stage.leave_pending("kept")?;
+    standby.catch_up(&cluster)?;
+    cluster.kill()?;
+    standby.promote()?;
+    stage.world.central = Central::Postgres(standby.url("test_0"));
+    stage.restart_server()?;
+    stage.advance()?;
+    let first = stage.settle()?;
+    let whole = stage.world.central.rows("SELECT count(*) FROM note")?[0][0].clone().context("a count")?;
+    for report in first {
+        ensure!(!report.restarted && report.lost.is_none(), "none begins: {report:?}");
+        ensure!(report.rows_down < whole.parse()?, "what was seen does not come again: {report:?}");
+    }
+    NAMES.iter().try_for_each(|name| stage.is_equal(name))?;
+    stage.round("after")
+}
+
+fn sqlite() -> Result<(tempfile::TempDir, PathBuf, Stage)> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("central.db");
+    let stage = Stage::new(Central::Sqlite(path.clone()))?;
+    Ok((folder, path, stage))
+}
+
+fn back_up(path: &Path) -> Result<PathBuf> {
+    let backup = path.with_extension("backup");
+    let sql = format!("VACUUM INTO '{}'", backup.display());
+    rusqlite::Connection::open(path)?.execute_batch(&sql)?;
+    Ok(backup)
+}
+
+/// A file is moved into the place of another, whose write-ahead log goes.
+fn replace(path: &Path, with: &Path) -> Result<()> {
+    for suffix in ["-wal", "-shm"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        match std::fs::remove_file(&name) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(std::fs::rename(with, path)?)
+}
+
+#[test]
+fn a_file_replaced_while_the_server_runs() -> Result<()> {
+    let (_folder, path, mut stage) = sqlite()?;
+    let backup = back_up(&path)?;
+    stage.round("lost")?;
+    stage.leave_pending("lost")?;
+    replace(&path, &backup)?;
+    stage.advance()?;
+    stage.check_lost()?;
+    let sound = stage.world.central.rows("PRAGMA integrity_check")?;
+    ensure!(sound == [[Some("ok".to_owned())]], "{sound:?}");
+    Ok(())
+}
+
+#[test]
+fn a_file_replaced_while_no_server_runs() -> Result<()> {
+    let (_folder, path, mut stage) = sqlite()?;
+    let backup = back_up(&path)?;
+    stage.round("lost")?;
+    stage.leave_pending("lost")?;
+    stage.world.stop_server();
+    replace(&path, &backup)?;
+    stage.restart_server()?;
+    stage.advance()?;
+    stage.check_lost()
+}
+
+/// A copy of the very state that is there is no other database.
+#[test]
+fn a_file_replaced_by_its_equal() -> Result<()> {
+    let (_folder, path, mut stage) = sqlite()?;
+    stage.round("kept")?;
+    stage.leave_pending("kept")?;
+    let backup = back_up(&path)?;
+    replace(&path, &backup)?;
+    for report in stage.settle()? {
+        ensure!(!report.restarted && report.lost.is_none(), "none begins: {report:?}");
+    }
+    NAMES.iter().try_for_each(|name| stage.is_equal(name))
+}
+
+/// A remote made after the backup is unknown to what was put back.
+fn a_remote_younger_than_the_backup(stage: &mut Stage, put_back: impl FnOnce() -> Result<()>) -> Result<()> {
+    let mut young = stage.world.remote("young", NAMES[0])?;
+    stage.world.edit("young", "INSERT INTO note VALUES ('young', 'x')")?;
+    stage.world.sync(&mut young)?;
+    stage.world.edit("young", "INSERT INTO note VALUES ('young pending', 'x')")?;
+    put_back()?;
+    stage.advance()?;
+    let report = stage.world.sync(&mut young)?;
+    ensure!(report.restarted && report.lost == Some((1, 1)), "{report:?}");
+    stage.head_has("young pending", "x")?;
+    ensure!(stage.world.diff("young")?.is_equal(true), "all but what is set aside is equal");
+    Ok(())
+}
+
+#[test]
+fn a_remote_younger_than_the_backup_of_a_cluster() -> Result<()> {
+    let (cluster, mut stage) = cluster()?;
+    let backup = cluster.copy_data()?;
+    a_remote_younger_than_the_backup(&mut stage, || cluster.put_back(&backup))
+}
+
+#[test]
+fn a_remote_younger_than_the_backup_of_a_file() -> Result<()> {
+    let (_folder, path, mut stage) = sqlite()?;
+    let backup = back_up(&path)?;
+    a_remote_younger_than_the_backup(&mut stage, || replace(&path, &backup))
+}

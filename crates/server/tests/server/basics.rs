@@ -2,10 +2,10 @@
 
 use headwater_access::{Credentials, Secret};
 use headwater_protocol::client::{AnswerReader, Expected};
-use headwater_protocol::message::{Receipt, Welcome};
-use headwater_protocol::{Kind, Limits};
+use headwater_protocol::message::{Change, ErrorCode, Hello, Receipt, ServerError, Welcome};
+use headwater_protocol::{Frame, Kind, Limits, Type, Value};
 
-use crate::support::{Answer, Stand, anna, config, request};
+use crate::support::{Answer, Stand, anna, config, request, upload_after};
 
 /// Reads an answer as a remote does: order, limits and all.
 fn read_as_a_remote(answer: &Answer, expected: Expected) {
@@ -44,6 +44,28 @@ fn the_same_upload_again_gives_the_same_receipt_and_nothing_else() {
     assert_eq!((welcome(&first).upload_sequence, welcome(&second).upload_sequence), (0, 1));
     assert_eq!(welcome(&first).incarnation, welcome(&second).incarnation);
     assert_eq!(stand.items(), 1);
+}
+
+/// It may have been counted for another database than this one: it comes again under the count that WELCOME names.
+#[test]
+fn no_upload_is_applied_before_its_remote_has_started_afresh() {
+    let stand = Stand::start(config());
+    assert!(stand.sync(&stand.download(1)).is_complete());
+    let mut row = Vec::new();
+    Change { old: None, new: Some(vec![Value::Int(1), Value::text("one")]) }.write(&mut row, &[Type::Int, Type::Text]);
+    let upload = [stand.plan.tables[0].header.to_frame(), Frame::packed(Kind::Changes, row)];
+    let known = Hello { has_upload: true, ..stand.hello(1) };
+    for hello in [Hello { incarnation: [9; 16], ..known.clone() }, Hello { upload_sequence: 5, ..known.clone() }] {
+        let answer = stand.sync(&upload_after(&hello, 1, &upload));
+        assert_eq!(answer.kinds(), [Kind::Welcome, Kind::Error]);
+        let welcome = Welcome::from_payload(&answer.payload(Kind::Welcome)).expect("a welcome");
+        assert!(welcome.restart && welcome.upload_sequence == 0);
+        let error = ServerError::from_payload(&answer.payload(Kind::Error)).expect("an error");
+        assert_eq!((error.code, stand.items()), (ErrorCode::Behind, 0));
+    }
+    assert!(stand.sync(&upload_after(&known, 1, &upload)).is_complete());
+    assert_eq!(stand.items(), 1);
+    stand.wait_until_idle();
 }
 
 #[test]

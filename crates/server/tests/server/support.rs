@@ -190,14 +190,18 @@ impl Stand {
     }
 
     pub(crate) fn upload_frames(&self, remote: u8, changes: u64, upload: &[Frame]) -> Vec<u8> {
-        let mut digest = Digest::new();
-        for frame in upload {
-            digest.add(frame.kind, &frame.payload(1 << 30).expect("a payload"));
-        }
-        let last = UploadEnd { sequence: 1, changes, digest: digest.finish() }.to_frame();
-        let hello = Hello { has_upload: true, ..self.hello(remote) };
-        bytes(&[vec![hello.to_frame()], upload.to_vec(), vec![last, end()]].concat())
+        upload_after(&Hello { has_upload: true, ..self.hello(remote) }, changes, upload)
     }
+}
+
+/// A request with the upload that follows what `hello` acknowledges.
+pub(crate) fn upload_after(hello: &Hello, changes: u64, upload: &[Frame]) -> Vec<u8> {
+    let mut digest = Digest::new();
+    for frame in upload {
+        digest.add(frame.kind, &frame.payload(1 << 30).expect("a payload"));
+    }
+    let last = UploadEnd { sequence: hello.upload_sequence + 1, changes, digest: digest.finish() }.to_frame();
+    bytes(&[vec![hello.to_frame()], upload.to_vec(), vec![last, end()]].concat())
 }
 
 /// Headwater's own tables, the tracking, and the user.

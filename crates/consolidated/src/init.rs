@@ -74,6 +74,7 @@ fn first_table(found: &CatalogueTable, left_out: &mut Vec<(String, String)>) -> 
         names.iter().map(|name| columns.iter().position(|column| column.name == *name)).collect()
     };
     Table {
+        key_range: None,
         schema: found.schema.clone(),
         name: found.name.clone(),
         key: places(&found.primary_key).unwrap_or_default(),

@@ -105,7 +105,25 @@ pub struct Table {
     pub references: Vec<Reference>,
     /// Unique constraints beside the key, enforced at the remote: places in `columns`.
     pub unique: Vec<Vec<usize>>,
+    /// How remotes get keys for rows that they make; `None`: they make them themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_range: Option<KeyRangeRule>,
 }
+
+/// Ranges of integer keys that are handed to remotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyRangeRule {
+    /// How many keys are in a range: from 2 to [`KEY_RANGE_MAX`].
+    pub size: i64,
+    /// The first key ever handed out. What lies below is the consolidated database's own.
+    pub from: i64,
+}
+
+/// The most keys in a range.
+pub const KEY_RANGE_MAX: i64 = 1_000_000_000;
+/// Where ranges begin unless the model says otherwise: far above what a sequence counts to, and within four bytes.
+pub const KEY_RANGE_FROM: i64 = 1_000_000_000;
 
 /// One column.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

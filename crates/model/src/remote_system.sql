@@ -80,4 +80,11 @@ CREATE TABLE "hw_conflict" (
   "is_open" INTEGER NOT NULL
 );
 CREATE INDEX "hw_conflict_open" ON "hw_conflict" ("table", "key") WHERE "is_open" = 1;
+CREATE TABLE "hw_key_range" (
+  "table" INTEGER NOT NULL,
+  "first" INTEGER NOT NULL,
+  "last" INTEGER NOT NULL,
+  "next" INTEGER NOT NULL,
+  PRIMARY KEY ("table", "first")
+) WITHOUT ROWID;
 CREATE TABLE "hw_applying" ("table" INTEGER PRIMARY KEY);

@@ -5,7 +5,10 @@
 
 use std::collections::HashSet;
 
-use crate::{COLUMNS_MAX, ConflictRule, Model, NAME_BYTES_MAX, PARTITIONS_MAX, Partition, TABLES_MAX, Table};
+use crate::remote_sql::has_integer_key;
+use crate::{
+    COLUMNS_MAX, ConflictRule, KEY_RANGE_MAX, Model, NAME_BYTES_MAX, PARTITIONS_MAX, Partition, TABLES_MAX, Table,
+};
 
 /// A rule that a model breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -162,6 +165,11 @@ impl Violations {
         self.places(table, "the key", &table.key, table.columns.len());
         if table.key_columns().any(|column| column.nullable) {
             self.wrong(table, "a column of the key is nullable");
+        }
+        if let Some(rule) = table.key_range
+            && !(has_integer_key(table) && (2..=KEY_RANGE_MAX).contains(&rule.size))
+        {
+            self.wrong(table, "a key range needs a key of one integer column, and a size from 2 to 1000000000");
         }
         for unique in &table.unique {
             self.places(table, "a unique constraint", unique, table.columns.len());

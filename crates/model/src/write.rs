@@ -88,6 +88,9 @@ impl File {
         self.line(format_args!("direction = \"{}\"", table.direction));
         self.line(format_args!("conflict = {}", string(&conflict(table))));
         self.line(format_args!("key = {}", names(table, &table.key)));
+        if let Some(rule) = table.key_range {
+            self.line(format_args!("key_range = {{ size = {}, from = {} }}", rule.size, rule.from));
+        }
         self.table_partition(model, table);
         self.references(model, table);
         if !table.unique.is_empty() {

@@ -255,6 +255,7 @@ prop_compose! {
         };
         let references = parent.map(|table| Reference { columns: vec![last - 1], table, target: vec![0], on_delete });
         Table {
+            key_range: None,
             schema,
             name: format!("{label}{place}"),
             columns,

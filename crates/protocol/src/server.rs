@@ -1,7 +1,7 @@
 //! The server's side of a request: takes the frames out of a body that comes in arbitrary pieces, and holds order and limits.
 //!
 //! ```text
-//! HELLO [ (TABLE CHANGES*)* UPLOAD_END ] END
+//! HELLO [ KEY_RANGES ] [ (TABLE CHANGES*)* UPLOAD_END ] END
 //! ```
 //!
 //! ```
@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use crate::frame::{Decoder, Frame, Kind};
 use crate::limits::{Limits, Meter};
-use crate::message::{ErrorCode, Hello, ServerError, TableHeader, UploadEnd, VERSION};
+use crate::message::{ErrorCode, Hello, KeyRanges, ServerError, TableHeader, UploadEnd, VERSION};
 use crate::upload::Digest;
 use crate::wire::{DecodeError, nothing};
 
@@ -34,6 +34,8 @@ pub struct RequestReader {
     state: State,
     digest: Digest,
     acknowledged: u64,
+    /// Whether KEY_RANGES may still come: straight after HELLO.
+    may_have_ranges: bool,
 }
 
 /// What came.
@@ -41,6 +43,8 @@ pub struct RequestReader {
 pub enum RequestEvent {
     /// The first frame.
     Hello(Box<Hello>),
+    /// What the remote has left of its key ranges; at most once.
+    KeyRanges(KeyRanges),
     /// A frame of the upload (TABLE or CHANGES), as it travelled: to be spooled.
     Frame(Frame),
     /// The upload is whole, its digest is that of the frames.
@@ -137,6 +141,7 @@ impl RequestReader {
             state: State::Hello,
             digest: Digest::new(),
             acknowledged: 0,
+            may_have_ranges: false,
         }
     }
 
@@ -160,8 +165,12 @@ impl RequestReader {
     }
 
     fn step(&mut self, frame: Frame) -> Result<RequestEvent, RequestError> {
+        let may_have_ranges = std::mem::take(&mut self.may_have_ranges);
         match (self.state, frame.kind) {
             (State::Hello, Kind::Hello) => self.hello(&frame),
+            (State::Upload | State::End, Kind::KeyRanges) if may_have_ranges => {
+                Ok(RequestEvent::KeyRanges(KeyRanges::from_payload(&self.meter.payload(&frame)?)?))
+            }
             (State::Upload | State::Changes, Kind::Table) => {
                 let payload = self.meter.payload(&frame)?;
                 TableHeader::from_payload(&payload)?;
@@ -191,6 +200,7 @@ impl RequestReader {
         })?;
         self.state = if hello.has_upload { State::Upload } else { State::End };
         self.acknowledged = hello.upload_sequence;
+        self.may_have_ranges = true;
         Ok(RequestEvent::Hello(Box::new(hello)))
     }
 

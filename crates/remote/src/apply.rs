@@ -21,7 +21,9 @@ mod store;
 
 use std::collections::HashSet;
 
-use headwater_protocol::message::{Download, PartitionMark, RowOp, RowsReader, TableHeader, Watermarks, Welcome};
+use headwater_protocol::message::{
+    Download, KeyRanges, PartitionMark, RowOp, RowsReader, TableHeader, Watermarks, Welcome,
+};
 use headwater_protocol::row::{Cell, RowReader, read_row};
 use headwater_protocol::stored::{Scratch, encode};
 use headwater_protocol::wire::Reader;
@@ -31,6 +33,7 @@ use rusqlite::{CachedStatement, Connection};
 
 use crate::database::Database;
 use crate::error::{Error, While};
+use crate::key_ranges;
 use crate::local::Bound;
 use crate::plan::{Plan, TablePlan};
 use crate::rows::{Placed, Rows, placed};
@@ -160,6 +163,7 @@ impl<'a> Apply<'a> {
                 self.turn_to(table)
             }
             Kind::Rows => self.rows_frame(&payload),
+            Kind::KeyRanges => key_ranges::take(self.rows.connection, &KeyRanges::from_payload(&payload)?),
             Kind::Watermarks => {
                 self.watermarks = Some(Watermarks::from_payload(&payload)?);
                 Ok(())

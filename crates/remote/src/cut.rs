@@ -56,7 +56,7 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Option<
             frames: 0,
             changes: 0,
             bytes: 0,
-            bytes_max: state.cut_bytes_max,
+            bytes_max: state.cut_bytes_max.max(1),
         };
         for table in plan.tracked() {
             writer.table(&rows, table, sequence, now)?;

@@ -42,6 +42,7 @@ mod dependents;
 mod error;
 pub mod http;
 mod index_sql;
+mod key_ranges;
 mod local;
 mod plan;
 mod receipt;

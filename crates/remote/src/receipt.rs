@@ -87,7 +87,7 @@ fn finish(connection: &Connection, sequence: u64) -> Result<(), Error> {
     // What was cut smaller than usual has passed: the next may be larger again.
     let cut_bytes_max = State::read(connection)?.cut_bytes_max;
     if cut_bytes_max < UPLOAD_BYTES_MAX {
-        State::set_cut_bytes_max(connection, (2 * cut_bytes_max).min(UPLOAD_BYTES_MAX))?;
+        State::set_cut_bytes_max(connection, (2 * cut_bytes_max).clamp(2, UPLOAD_BYTES_MAX))?;
     }
     State::set_upload_sequence(connection, sequence)
 }

@@ -8,6 +8,8 @@ use rusqlite::Connection;
 
 use crate::cut::frozen_frame;
 use crate::error::Error;
+use crate::key_ranges;
+use crate::plan::Plan;
 use crate::state::{State, read_watermarks};
 use crate::sync::{Phase, Progress};
 
@@ -27,11 +29,12 @@ pub(crate) struct RequestBody<'c> {
 impl<'c> RequestBody<'c> {
     pub(crate) fn new(
         connection: &'c Connection,
-        model: &headwater_model::Model,
+        plan: &Plan,
         state: &State,
         has_upload: bool,
         wants_download: bool,
     ) -> Result<RequestBody<'c>, Error> {
+        let model = &plan.model;
         let upload = state.frozen.filter(|_| has_upload);
         let hello = Hello {
             remote_id: state.remote_id,
@@ -47,16 +50,13 @@ impl<'c> RequestBody<'c> {
             wants_download,
             watermarks: read_watermarks(connection)?,
         };
+        let mut head = hello.to_frame().to_bytes();
+        if let Some(left) = key_ranges::left(connection, plan)?.filter(|_| wants_download) {
+            left.to_frame().write(&mut head);
+        }
         let mut tail = upload.map(|end| end.to_frame().to_bytes()).unwrap_or_default();
         Frame::new(Kind::End, Vec::new()).write(&mut tail);
-        Ok(RequestBody {
-            connection,
-            buffer: hello.to_frame().to_bytes(),
-            read: 0,
-            next: upload.map(|_| 1),
-            tail,
-            failure: None,
-        })
+        Ok(RequestBody { connection, buffer: head, read: 0, next: upload.map(|_| 1), tail, failure: None })
     }
 
     fn fill(&mut self) -> Result<(), Error> {
@@ -134,7 +134,7 @@ mod tests {
         f.cut().expect("an upload");
         let state = f.remote.state().expect("a state");
         let connection = &f.remote.database.connection;
-        let mut body = RequestBody::new(connection, &f.remote.plan.model, &state, true, true).expect("a body");
+        let mut body = RequestBody::new(connection, &f.remote.plan, &state, true, true).expect("a body");
         let (mut buffer, mut bytes, mut widest) = ([0; 1000], 0, 0);
         loop {
             let count = body.read(&mut buffer).expect("the file is sound");

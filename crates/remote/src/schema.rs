@@ -14,6 +14,9 @@ pub(crate) fn create(connection: &Connection, plan: &Plan) -> Result<(), Error> 
         .execute_batch(&remote_sql::create_tables(&plan.model))
         .while_doing("creating the tables of the model")?;
     connection.execute_batch(remote_sql::system_tables()).while_doing("creating Headwater's own tables")?;
+    connection
+        .execute_batch(&remote_sql::next_key_view(&plan.model))
+        .while_doing("creating the view of the next keys")?;
     for table in &plan.tables {
         create_triggers(connection, table)?;
     }

@@ -54,7 +54,7 @@ impl State {
                 frozen: digest.filter(|_| frozen > 0).map(end),
                 is_staged: row.get(14)?,
                 last_sync: row.get(15)?,
-                cut_bytes_max: row.get::<_, i64>(16)?.max(1) as u64,
+                cut_bytes_max: row.get::<_, i64>(16)?.max(0) as u64,
             })
         };
         let state = connection.query_row(sql, [], read).optional().while_doing("reading hw_state")?;

@@ -14,6 +14,7 @@ use crate::apply::{self, Applied};
 use crate::cut;
 use crate::error::Error;
 use crate::http::{Answer, Client, Credentials, Refused, Server};
+use crate::key_ranges;
 use crate::receipt;
 use crate::remote::{Remote, now, random};
 use crate::request::{Counting, RequestBody};
@@ -324,8 +325,10 @@ impl Sync<'_, '_, '_> {
             }
             Instruction::NewRemoteId => {
                 let (remote_id, secret) = (random()?, random()?);
-                database
-                    .write("taking a new remote ID", |connection| State::set_identity(connection, remote_id, secret))?;
+                database.write("taking a new remote ID", |connection| {
+                    key_ranges::forget(connection)?;
+                    State::set_identity(connection, remote_id, secret)
+                })?;
             }
             Instruction::Stage(frame) => {
                 if frame.kind == Kind::Download {
@@ -381,13 +384,8 @@ impl Sync<'_, '_, '_> {
             Err(error) => return self.token_failed(session, error),
         };
         let state = self.remote.state()?;
-        let mut body = RequestBody::new(
-            &self.remote.database.connection,
-            &self.remote.plan.model,
-            &state,
-            has_upload,
-            wants_download,
-        )?;
+        let mut body =
+            RequestBody::new(&self.remote.database.connection, &self.remote.plan, &state, has_upload, wants_download)?;
         let sent = {
             let mut counting = Counting::new(&mut body, &mut self.options.progress);
             let is_long = has_upload

@@ -1,6 +1,7 @@
 //! An upload that somebody on the way does not take: a server with lower limits, a proxy, a server that can't read a row of it.
 //!
-//! What is cut is halved until it passes; what then still is refused is a single change, and is set aside. The limit found is kept and
+//! What is cut is halved until it passes; what then still is refused is a single change. It is tried once more (the limit is 0 then: a
+//! length that was damaged on the way is answered as too large as well), and set aside. The limit found is kept and
 //! doubles with each upload that passes.
 
 use headwater_protocol::message::{ErrorCode, Refusal, RefusalCode, ServerError};
@@ -20,7 +21,7 @@ pub(crate) fn cut_smaller(database: &Database, plan: &Plan, error: &ServerError,
         let Some(end) = state.frozen else {
             return Err(Error::damaged("an upload is to be cut smaller, but none is on its way"));
         };
-        if end.changes == 1 {
+        if end.changes == 1 && state.cut_bytes_max == 0 {
             let code = if error.code == ErrorCode::TooLarge { RefusalCode::RowTooLarge } else { RefusalCode::Data };
             let refusal = Refusal { code, message: error.message.clone() };
             receipt::refuse_alone(connection, plan, &end, refusal, now)?;
@@ -29,7 +30,8 @@ pub(crate) fn cut_smaller(database: &Database, plan: &Plan, error: &ServerError,
         let bytes = frozen_bytes(connection)?;
         cut::thaw(connection, plan)?;
         // A single large change may have taken it far beyond what it was to hold.
-        State::set_cut_bytes_max(connection, (bytes.min(state.cut_bytes_max) / 2).max(1))?;
+        let half = (bytes.min(state.cut_bytes_max) / 2).max(1);
+        State::set_cut_bytes_max(connection, if end.changes == 1 { 0 } else { half })?;
         tracing::info!(bytes, code = error.code.name(), "an upload is not taken; it is cut smaller");
         Ok(false)
     })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use headwater_consolidated::Plan;
-use headwater_protocol::message::{ErrorCode, Hello, UploadEnd};
+use headwater_protocol::message::{ErrorCode, Hello, KeyRanges, UploadEnd};
 use headwater_protocol::server::{RequestEvent, RequestReader};
 use http_body_util::BodyExt as _;
 
@@ -25,6 +25,7 @@ pub(crate) struct Received {
     pub(crate) hello: Hello,
     pub(crate) plan: Arc<Plan>,
     pub(crate) upload: Option<(UploadEnd, UploadSpool)>,
+    pub(crate) key_ranges: Option<KeyRanges>,
     pub(crate) bytes: u64,
 }
 
@@ -36,6 +37,7 @@ pub(crate) async fn receive(shared: &Arc<Shared>, body: &mut Body) -> Result<Rec
         hello: None,
         spool: UploadSpool::new(Arc::clone(&shared.budget)),
         end: None,
+        key_ranges: None,
         bytes: 0,
     };
     let idle = shared.config.idle_limit();
@@ -52,6 +54,7 @@ struct Receiving<'a> {
     hello: Option<(Hello, Arc<Plan>)>,
     spool: UploadSpool,
     end: Option<UploadEnd>,
+    key_ranges: Option<KeyRanges>,
     bytes: u64,
 }
 
@@ -64,6 +67,7 @@ impl Receiving<'_> {
                     let plan = self.shared.plan_for(&hello)?;
                     self.hello = Some((*hello, plan));
                 }
+                RequestEvent::KeyRanges(ranges) => self.key_ranges = Some(ranges),
                 RequestEvent::Frame(frame) => {
                     self.spool.push(&frame);
                     if self.spool.wants_flush() {
@@ -92,7 +96,8 @@ impl Receiving<'_> {
     fn whole(self) -> Result<Received, Failure> {
         self.reader.finish().map_err(|error| Failure::from(&error))?;
         let (hello, plan) = self.hello.ok_or_else(|| Failure::internal("a whole request without HELLO"))?;
-        Ok(Received { hello, plan, upload: self.end.map(|end| (end, self.spool)), bytes: self.bytes })
+        let upload = self.end.map(|end| (end, self.spool));
+        Ok(Received { hello, plan, upload, key_ranges: self.key_ranges, bytes: self.bytes })
     }
 }
 

@@ -150,6 +150,7 @@ impl Sync {
             hello: received.hello,
             plan: received.plan,
             upload: received.upload,
+            key_ranges: received.key_ranges,
             writer: self.writer.clone(),
             permits,
             claim,

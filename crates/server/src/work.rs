@@ -14,7 +14,7 @@ use headwater_consolidated::rows::Echo;
 use headwater_consolidated::system::{self, Greeted, Greeting, SealRequest};
 use headwater_consolidated::upload::{self, Counts, UploadLimits, UploadRequest, Uploaded, Verdict};
 use headwater_consolidated::{Connection, Error, Plan, Pooled};
-use headwater_protocol::message::{Download, ErrorCode, Hello, UploadEnd, Watermarks};
+use headwater_protocol::message::{Download, ErrorCode, Hello, KeyRanges, UploadEnd, Watermarks};
 use headwater_protocol::{Frame, Row};
 
 use crate::admission::Permits;
@@ -34,6 +34,7 @@ pub(crate) struct Work {
     pub(crate) hello: Hello,
     pub(crate) plan: Arc<Plan>,
     pub(crate) upload: Option<(UploadEnd, UploadSpool)>,
+    pub(crate) key_ranges: Option<KeyRanges>,
     pub(crate) writer: Writer,
     pub(crate) permits: Permits,
     pub(crate) claim: Claim,
@@ -168,6 +169,17 @@ impl Work {
         Ok(Before { own: uploaded.own, echo: uploaded.echo, conflicted: uploaded.conflicted })
     }
 
+    /// Hands the remote its next ranges of keys, where it says what it has left.
+    fn hand_out_keys(&self, connection: &mut Option<Pooled>, done: &mut Done) -> Result<(), Stop> {
+        let Some(left) = &self.key_ranges else {
+            return Ok(());
+        };
+        let ranges = self.retrying(connection, &mut done.retries, |connection| {
+            system::key_ranges(connection, &self.plan, &self.hello.remote_id, &left.ranges)
+        })?;
+        if ranges.is_empty() { Ok(()) } else { self.push(&KeyRanges { ranges }.to_frame()) }
+    }
+
     fn download(
         &self,
         connection: &mut Option<Pooled>,
@@ -177,6 +189,7 @@ impl Work {
     ) -> Result<(), Stop> {
         let id = uuid::Uuid::new_v4().into_bytes();
         self.push(&Download { id, resumable_s: 0, rows: 0, bytes: 0 }.to_frame())?;
+        self.hand_out_keys(connection, done)?;
         let request = DownloadRequest {
             plan: &self.plan,
             user: &self.user,

@@ -65,7 +65,7 @@ const TABLES: &[&str] = &[
         version {bytes} NOT NULL,
         note {bytes} NOT NULL
     )",
-    // Reserved: ranges of integer keys handed to remotes.
+    // Ranges of integer keys handed to remotes.
     "CREATE TABLE IF NOT EXISTS {hw}key_range (
         table_name text NOT NULL,
         first_key {int} NOT NULL,

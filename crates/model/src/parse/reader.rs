@@ -123,6 +123,21 @@ impl<'t> Reader<'t> {
         entry
     }
 
+    /// A whole number in a range.
+    pub(super) fn integer(&mut self, entry: &Entry<'_>, range: std::ops::RangeInclusive<i64>) -> Option<i64> {
+        let number = match entry.value.get_ref() {
+            DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok(),
+            _ => None,
+        };
+        let number = number.filter(|number| range.contains(number));
+        if number.is_none() {
+            let found = format!("{} is {}", entry.name, describe(entry.value.get_ref()));
+            let expected = format!("a whole number from {} to {}", range.start(), range.end());
+            self.error(entry.span.clone(), found, expected);
+        }
+        number
+    }
+
     /// The entries of an entry that must be a table whose names are free.
     pub(super) fn entries<'a>(&mut self, entry: &Entry<'a>) -> Vec<Entry<'a>> {
         self.table(entry).into_iter().flat_map(entries_in).collect()

@@ -6,10 +6,12 @@
 use super::reader::{Entry, Reader, Section, Span};
 use crate::validate::is_unique;
 use crate::{
-    COLUMNS_MAX, Column, ConflictRule, Direction, OnDelete, Partition, Reference, Side, Table, TablePartition,
+    COLUMNS_MAX, Column, ConflictRule, Direction, KEY_RANGE_FROM, KEY_RANGE_MAX, KeyRangeRule, OnDelete, Partition,
+    Reference, Side, Table, TablePartition,
 };
 
-const KEYS: [&str; 8] = ["schema", "direction", "conflict", "key", "partition", "references", "unique", "columns"];
+const KEYS: [&str; 9] =
+    ["schema", "direction", "conflict", "key", "key_range", "partition", "references", "unique", "columns"];
 const CONFLICTS: [&str; 6] =
     ["off", "consolidated_wins", "remote_wins", "newer_wins(column)", "merge(consolidated)", "merge(remote)"];
 
@@ -64,6 +66,7 @@ impl<'a> Draft<'a> {
             conflict: ConflictRule::ConsolidatedWins,
             references: Vec::new(),
             unique: Vec::new(),
+            key_range: None,
         };
         let Some(section) = &self.section else {
             return table;
@@ -73,6 +76,9 @@ impl<'a> Draft<'a> {
         }
         if let Some(key) = reader.required(section, "key", "key = [\"column\", ...]") {
             table.key = self.key(reader, &key);
+        }
+        if let Some(rule) = section.entry("key_range") {
+            table.key_range = self.key_range(reader, &rule, &table.key);
         }
         if let Some(direction) = section.entry("direction") {
             table.direction = read_direction(reader, &direction).unwrap_or(table.direction);
@@ -113,6 +119,28 @@ impl<'a> Draft<'a> {
             }
         }
         places
+    }
+
+    /// `key_range = 1000`, or `key_range = { size = 1000, from = 5000000 }`.
+    fn key_range(&self, reader: &mut Reader<'_>, entry: &Entry<'_>, key: &[usize]) -> Option<KeyRangeRule> {
+        let is_table = matches!(entry.value.get_ref(), toml::de::DeValue::Table(_));
+        let (size, from) = if is_table {
+            let what = format!("the key range of table {:?}", self.name);
+            let section = reader.section_at(entry, &what, &["size", "from"])?;
+            let size = reader.required(&section, "size", "size = 1000")?;
+            let from = section.entry("from").map(|from| reader.integer(&from, i64::MIN..=i64::MAX));
+            (reader.integer(&size, 2..=KEY_RANGE_MAX)?, from.unwrap_or(Some(KEY_RANGE_FROM))?)
+        } else {
+            (reader.integer(entry, 2..=KEY_RANGE_MAX)?, KEY_RANGE_FROM)
+        };
+        let is_integer =
+            |place: &usize| self.columns.get(*place).is_some_and(|c| c.kind.base == headwater_protocol::Type::Int);
+        if key.len() != 1 || !key.iter().all(is_integer) {
+            let found = format!("table {:?} has a key range, but its key is not one integer", self.name);
+            reader.error(entry.span.clone(), found, "a key of one int column, or no key_range");
+            return None;
+        }
+        Some(KeyRangeRule { size, from })
     }
 
     fn conflict(&self, reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<ConflictRule> {

@@ -17,6 +17,7 @@ fn table(name: &str, columns: &[(&str, Type)], key: &[usize]) -> Table {
         conflict: ConflictRule::ConsolidatedWins,
         references: Vec::new(),
         unique: Vec::new(),
+        key_range: None,
     }
 }
 

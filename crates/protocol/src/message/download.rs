@@ -64,7 +64,8 @@ impl Ticket {
     }
 }
 
-/// Ranges of integer keys that are now this remote's (reserved).
+/// Ranges of integer keys. In an answer: those that are now this remote's. In a request: what it has left of its own, a range that is
+/// used up told as its last key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyRanges {
     /// The ranges; a table may have several.

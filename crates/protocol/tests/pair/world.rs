@@ -291,7 +291,8 @@ impl World {
     }
 
     fn check_summary(&self, summary: &Summary) {
-        let most = Config::default().attempts_max + 2;
+        // A length that was damaged on the way is answered as too large: then comes a greeting, and the upload cut smaller.
+        let most = Config::default().attempts_max + 6;
         assert!(summary.requests <= most, "requests {}, expected at most {most}", summary.requests);
         assert!(!summary.new_remote_id || self.twist == Twist::Copy, "a new remote ID without a copy");
         assert!(!summary.restarted || self.twist == Twist::Restore, "a restart without a restore");
@@ -416,7 +417,7 @@ impl World {
                 RequestEvent::Hello(first) => hello = Some(*first),
                 RequestEvent::Frame(frame) => frames.push(frame),
                 RequestEvent::UploadEnd(upload_end) => end = Some(upload_end),
-                RequestEvent::End => {}
+                RequestEvent::KeyRanges(_) | RequestEvent::End => {}
             }
         }
         let request = Request { hello: hello.expect("a whole request has a HELLO"), frames, end };

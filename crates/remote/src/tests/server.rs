@@ -314,7 +314,7 @@ fn understand(database: &mut Database, body: &[u8]) -> Vec<Frame> {
             RequestEvent::Hello(message) => hello = Some(message),
             RequestEvent::Frame(frame) => upload.push(frame),
             RequestEvent::UploadEnd(message) => end = Some(message),
-            RequestEvent::End => {}
+            RequestEvent::KeyRanges(_) | RequestEvent::End => {}
         }
     }
     reader.finish().expect("the request is whole");

@@ -35,6 +35,7 @@ pub(crate) fn table(name: &str, columns: &[(&str, Type)]) -> Table {
         conflict: ConflictRule::ConsolidatedWins,
         references: Vec::new(),
         unique: Vec::new(),
+        key_range: None,
     }
 }
 

@@ -1,0 +1,152 @@
+//! Ranges of integer keys, handed to remotes so that rows made offline never meet on one key.
+//!
+//! A range belongs to one remote for good. A remote says with each request what it has left of its ranges; it gets the next before
+//! the last one is used up. A range whose hand-over was lost on the way is handed over again, not a further one.
+
+use headwater_model::KeyRangeRule;
+use headwater_model::sql::quote;
+use headwater_protocol::Value;
+use headwater_protocol::message::KeyRange;
+
+use super::sql::{dialect_sql, integer};
+use crate::{Connection, Dialect, Error, Mode, Plan, TablePlan};
+
+/// The ranges that a remote is to have now beside those that it says it has left (`left`: next and last key of each; a range that is
+/// used up is told as its last key). Empty where nothing is needed. In a transaction of its own.
+///
+/// A range that the remote has and the database doesn't know (it was restored from before the hand-over) is the remote's again, unless
+/// another has been given keys of it meanwhile.
+pub fn key_ranges(
+    connection: &mut dyn Connection,
+    plan: &Plan,
+    remote_id: &[u8; 16],
+    left: &[KeyRange],
+) -> Result<Vec<KeyRange>, Error> {
+    if plan.tables.iter().all(|table| table.table.key_range.is_none()) {
+        return Ok(Vec::new());
+    }
+    connection.begin(Mode::Upload)?;
+    let ranges = inside(connection, plan, remote_id, left);
+    crate::finish(connection, ranges)
+}
+
+fn inside(
+    connection: &mut dyn Connection,
+    plan: &Plan,
+    remote_id: &[u8; 16],
+    left: &[KeyRange],
+) -> Result<Vec<KeyRange>, Error> {
+    if connection.dialect() == Dialect::Postgres {
+        // Two servers would find the same end of what is handed out.
+        connection.batch("SELECT pg_advisory_xact_lock(x'6865616477617475'::bigint)")?;
+    }
+    let mut ranges = Vec::new();
+    for (number, table) in (0u32..).zip(&plan.tables) {
+        if let Some(rule) = table.table.key_range {
+            let left: Vec<KeyRange> = left.iter().filter(|range| range.table == number).copied().collect();
+            let owner = Owner { connection, table, rule, remote_id };
+            ranges.extend(owner.next(number, &left)?);
+        }
+    }
+    Ok(ranges)
+}
+
+struct Owner<'a> {
+    connection: &'a mut dyn Connection,
+    table: &'a TablePlan,
+    rule: KeyRangeRule,
+    remote_id: &'a [u8; 16],
+}
+
+impl Owner<'_> {
+    fn next(mut self, number: u32, left: &[KeyRange]) -> Result<Option<KeyRange>, Error> {
+        for range in left {
+            self.take_back(range)?;
+        }
+        let newest = self.newest()?;
+        let range = match newest {
+            // It never arrived.
+            Some(newest) if left.iter().all(|range| range.last != newest.1) => newest,
+            Some((_, last)) if !self.is_short(left, last) => return Ok(None),
+            _ => self.hand_out()?,
+        };
+        Ok(Some(KeyRange { table: number, first: range.0, last: range.1 }))
+    }
+
+    fn is_short(&self, left: &[KeyRange], last: i64) -> bool {
+        let keys = left.iter().find(|range| range.last == last).map_or(0, |range| range.last - range.first);
+        keys < self.rule.size / 2
+    }
+
+    /// The remote's newest range.
+    fn newest(&mut self) -> Result<Option<(i64, i64)>, Error> {
+        let sql = "SELECT first_key, last_key FROM {hw}key_range WHERE table_name = $1 AND remote_id = $2 \
+                   ORDER BY first_key DESC LIMIT 1";
+        let parameters = [self.name(), Value::Bytes(self.remote_id.to_vec())];
+        let rows = self.query(sql, &parameters)?;
+        rows.first().map(|row| Ok((integer(row.first(), "first_key")?, integer(row.get(1), "last_key")?))).transpose()
+    }
+
+    /// Notes a range that the remote has and the database doesn't know.
+    fn take_back(&mut self, range: &KeyRange) -> Result<(), Error> {
+        let sql = "INSERT INTO {hw}key_range (table_name, first_key, last_key, remote_id) SELECT $1, $2, $3, $4 \
+                   WHERE NOT EXISTS (SELECT 1 FROM {hw}key_range WHERE table_name = $1 AND last_key >= $2 AND first_key <= $3)";
+        let (first, last) = (Value::Int(range.first), Value::Int(range.last));
+        let parameters = [self.name(), first, last, Value::Bytes(self.remote_id.to_vec())];
+        let sql = dialect_sql(self.connection.dialect(), &typed(self.connection.dialect(), sql));
+        self.connection.execute(&sql, &parameters).map(drop)
+    }
+
+    /// The range after the last that was handed out, and after every key that is in use from there on.
+    fn hand_out(&mut self) -> Result<(i64, i64), Error> {
+        let sql = "SELECT max(last_key) FROM {hw}key_range WHERE table_name = $1";
+        let parameters = [self.name()];
+        let handed_out = self.query(sql, &parameters)?;
+        let key = self.table.table.key_columns().next().map(|column| quote(&column.name)).unwrap_or_default();
+        let stored = format!("SELECT max({key}) FROM {} WHERE {key} >= {}", self.base(), self.rule.from);
+        let stored = self.query(&stored, &[])?;
+        let greatest = [handed_out, stored]
+            .iter()
+            .filter_map(|rows| rows.first()?.first().filter(|value| **value != Value::Null))
+            .map(|value| integer(Some(value), "last_key"))
+            .try_fold(i64::MIN, |greatest, key| key.map(|key| greatest.max(key)))?;
+        let full = || Error::Database {
+            context: format!("handing out keys of table {:?}", self.table.table.name),
+            detail: "there are no integers left".to_owned(),
+        };
+        let first = greatest.checked_add(1).ok_or_else(full)?.max(self.rule.from);
+        let last = first.checked_add(self.rule.size - 1).ok_or_else(full)?;
+        let sql = "INSERT INTO {hw}key_range (table_name, first_key, last_key, remote_id) VALUES ($1, $2, $3, $4)";
+        let parameters = [self.name(), Value::Int(first), Value::Int(last), Value::Bytes(self.remote_id.to_vec())];
+        let sql = dialect_sql(self.connection.dialect(), sql);
+        self.connection.execute(&sql, &parameters)?;
+        Ok((first, last))
+    }
+
+    fn base(&self) -> String {
+        let table = &self.table.table;
+        match &table.schema {
+            Some(schema) => format!("{}.{}", quote(schema), quote(&table.name)),
+            None => quote(&table.name),
+        }
+    }
+
+    fn name(&self) -> Value {
+        Value::Text(crate::track::tracked_name(&self.table.table).into_bytes())
+    }
+
+    fn query(&mut self, sql: &str, parameters: &[Value]) -> Result<Vec<headwater_protocol::Row>, Error> {
+        let sql = dialect_sql(self.connection.dialect(), sql);
+        self.connection.query(&sql, parameters)
+    }
+}
+
+/// PostgreSQL can't tell the types of parameters in a list of results.
+fn typed(dialect: Dialect, sql: &str) -> String {
+    match dialect {
+        Dialect::Sqlite => sql.to_owned(),
+        Dialect::Postgres => {
+            sql.replacen("SELECT $1, $2, $3, $4", "SELECT $1::text, $2::bigint, $3::bigint, $4::bytea", 1)
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The ranges of integer keys that are this remote's: triggers hold inserts to them, `hw_next_key` has the next key of each table.
+
+use headwater_protocol::message::{KeyRange, KeyRanges};
+use rusqlite::{Connection, params};
+
+use crate::error::{Error, While};
+use crate::plan::Plan;
+
+/// What is left of each range. The newest of a table is told even when it is used up (as its last key), so that the server knows that
+/// it came.
+pub(crate) fn left(connection: &Connection, plan: &Plan) -> Result<Option<KeyRanges>, Error> {
+    if plan.model.tables.iter().all(|table| table.key_range.is_none()) {
+        return Ok(None);
+    }
+    let sql = "SELECT \"table\", min(\"next\", \"last\"), \"last\" FROM \"hw_key_range\" AS r WHERE \"next\" <= \"last\" \
+               OR \"first\" = (SELECT max(\"first\") FROM \"hw_key_range\" WHERE \"table\" = r.\"table\") ORDER BY 1, 3";
+    let mut select = connection.prepare_cached(sql).while_doing("reading the key ranges")?;
+    let found = select
+        .query_map([], |row| Ok(KeyRange { table: row.get(0)?, first: row.get(1)?, last: row.get(2)? }))
+        .and_then(Iterator::collect);
+    Ok(Some(KeyRanges { ranges: found.while_doing("reading the key ranges")? }))
+}
+
+/// Notes the ranges that came; those that are known stay as they are.
+pub(crate) fn take(connection: &Connection, ranges: &KeyRanges) -> Result<(), Error> {
+    let sql =
+        "INSERT OR IGNORE INTO \"hw_key_range\" (\"table\", \"first\", \"last\", \"next\") VALUES (?1, ?2, ?3, ?2)";
+    for KeyRange { table, first, last } in &ranges.ranges {
+        connection.execute(sql, params![table, first, last]).while_doing("noting a key range")?;
+    }
+    Ok(())
+}
+
+/// Forgets all ranges: they are those of the file that this one is a copy of.
+pub(crate) fn forget(connection: &Connection) -> Result<(), Error> {
+    connection.execute("DELETE FROM \"hw_key_range\"", []).while_doing("forgetting the key ranges").map(drop)
+}

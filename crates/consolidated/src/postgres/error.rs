@@ -2,7 +2,7 @@
 //!
 //! | SQLSTATE | becomes |
 //! |---|---|
-//! | 23xxx, 22xxx, 54xxx, 44000, 42804, 42501 by a row's policy, P0xxx, codes that PostgreSQL doesn't know, 42xxx inside a function | the row is refused |
+//! | 23xxx, 22xxx, 54xxx, 44000, 42804, 42501 by a row's policy, P0xxx, codes that PostgreSQL doesn't know, all but XXxxx inside a function of the application's | the row is refused |
 //! | 55P03 of `NOWAIT` in a statement of ours | a sync of this remote is running |
 //! | 40xxx, 53xxx, 55P03, 55006, 57014, 58xxx, a cached plan that no longer fits | try again |
 //! | 08xxx, 57P0x, 25006 (the primary became a standby), 25P0x, a closed connection | try again on another connection |
@@ -114,7 +114,8 @@ fn refusal(error: &DbError, class: &str) -> Option<Refusal> {
         ("54", _) => (RefusalCode::Data, "a value that is too large for the database"),
         (_, "42501") => (RefusalCode::Policy, "a policy of the database"),
         ("P0" | "09" | "27" | "38", _) => (RefusalCode::Trigger, "a trigger of the database"),
-        ("42", _) if is_in_application_function(error) => (RefusalCode::Trigger, "a trigger of the database"),
+        // Whatever the application's own code stumbles over; a defect of the server is no row's fault.
+        _ if class != "XX" && is_in_application_function(error) => (RefusalCode::Trigger, "a trigger of the database"),
         _ if !OWN_CLASSES.contains(&class) => (RefusalCode::Trigger, "a trigger of the database"),
         _ => return None,
     };

@@ -177,6 +177,11 @@ impl Connection for SqliteConnection {
     }
 
     fn rollback_to_savepoint(&mut self) -> Result<(), Error> {
+        if self.inner.is_autocommit() {
+            // RAISE(ROLLBACK), or a constraint with ON CONFLICT ROLLBACK: what is made is gone, and with it what had gone well.
+            let text = "a rule of the database ended the transaction; let it RAISE(ABORT)";
+            return Err(refusal(RefusalCode::Trigger, text, "the transaction was rolled back by a trigger".to_owned()));
+        }
         self.run(&format!("ROLLBACK TO {SAVEPOINT}"))
     }
 

@@ -22,11 +22,14 @@ pub(super) fn sort(error: rusqlite::Error, context: &str) -> Error {
         | ErrorCode::DiskFull
         | ErrorCode::OutOfMemory
         | ErrorCode::OperationInterrupted
+        | ErrorCode::OperationAborted
         | ErrorCode::FileLockingProtocolFailed
         | ErrorCode::SchemaChanged => Error::Retry { detail, broken: false },
-        ErrorCode::SystemIoFailure | ErrorCode::CannotOpen | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => {
-            Error::Retry { detail: format!("{context}: {detail}"), broken: true }
-        }
+        ErrorCode::SystemIoFailure
+        | ErrorCode::CannotOpen
+        | ErrorCode::ReadOnly
+        | ErrorCode::DatabaseCorrupt
+        | ErrorCode::NotADatabase => Error::Retry { detail: format!("{context}: {detail}"), broken: true },
         _ => Error::Database { context: context.to_owned(), detail },
     }
 }
@@ -53,4 +56,71 @@ fn refused(extended: i32, message: Option<&str>, detail: String) -> Error {
 /// A refusal; `detail` stays in the server's log.
 pub(super) fn refusal(code: RefusalCode, message: &str, detail: String) -> Error {
     Error::Refused { refusal: Refusal { code, message: message.to_owned() }, detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    enum Kind {
+        Refused(RefusalCode),
+        Retry { broken: bool },
+        Defect,
+    }
+    use Kind::{Defect, Refused, Retry};
+
+    fn kind(code: i32) -> Kind {
+        let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), Some("UNIQUE constraint failed: t.a".into()));
+        match sort(error, "testing") {
+            Error::Refused { refusal, .. } => Refused(refusal.code),
+            Error::Retry { broken, .. } => Retry { broken },
+            Error::Database { .. } => Defect,
+            other => panic!("{other}"),
+        }
+    }
+
+    /// Only what the row itself is at fault for sets it aside; what passes rolls the upload back, to be tried again.
+    #[test]
+    fn each_code_is_a_rows_fault_or_passes_or_is_a_defect() {
+        let table = [
+            (ffi::SQLITE_CONSTRAINT_UNIQUE, Refused(RefusalCode::Unique)),
+            (ffi::SQLITE_CONSTRAINT_PRIMARYKEY, Refused(RefusalCode::Unique)),
+            (ffi::SQLITE_CONSTRAINT_ROWID, Refused(RefusalCode::Unique)),
+            (ffi::SQLITE_CONSTRAINT_FOREIGNKEY, Refused(RefusalCode::ForeignKey)),
+            (ffi::SQLITE_CONSTRAINT_NOTNULL, Refused(RefusalCode::NotNull)),
+            (ffi::SQLITE_CONSTRAINT_CHECK, Refused(RefusalCode::Check)),
+            (ffi::SQLITE_CONSTRAINT_TRIGGER, Refused(RefusalCode::Trigger)),
+            (ffi::SQLITE_CONSTRAINT_DATATYPE, Refused(RefusalCode::Data)),
+            (ffi::SQLITE_CONSTRAINT_VTAB, Refused(RefusalCode::Constraint)),
+            (ffi::SQLITE_CONSTRAINT_FUNCTION, Refused(RefusalCode::Constraint)),
+            (ffi::SQLITE_CONSTRAINT, Refused(RefusalCode::Constraint)),
+            (ffi::SQLITE_TOOBIG, Refused(RefusalCode::Data)),
+            (ffi::SQLITE_MISMATCH, Refused(RefusalCode::Data)),
+            (ffi::SQLITE_BUSY, Retry { broken: false }),
+            (ffi::SQLITE_BUSY_SNAPSHOT, Retry { broken: false }),
+            (ffi::SQLITE_BUSY_RECOVERY, Retry { broken: false }),
+            (ffi::SQLITE_LOCKED, Retry { broken: false }),
+            (ffi::SQLITE_FULL, Retry { broken: false }),
+            (ffi::SQLITE_NOMEM, Retry { broken: false }),
+            (ffi::SQLITE_INTERRUPT, Retry { broken: false }),
+            (ffi::SQLITE_ABORT_ROLLBACK, Retry { broken: false }),
+            (ffi::SQLITE_PROTOCOL, Retry { broken: false }),
+            (ffi::SQLITE_SCHEMA, Retry { broken: false }),
+            (ffi::SQLITE_IOERR_WRITE, Retry { broken: true }),
+            (ffi::SQLITE_IOERR_FSYNC, Retry { broken: true }),
+            (ffi::SQLITE_CANTOPEN, Retry { broken: true }),
+            (ffi::SQLITE_READONLY, Retry { broken: true }),
+            (ffi::SQLITE_READONLY_DBMOVED, Retry { broken: true }),
+            (ffi::SQLITE_CORRUPT, Retry { broken: true }),
+            (ffi::SQLITE_NOTADB, Retry { broken: true }),
+            (ffi::SQLITE_ERROR, Defect),
+            (ffi::SQLITE_MISUSE, Defect),
+            (ffi::SQLITE_RANGE, Defect),
+            (ffi::SQLITE_AUTH, Defect),
+        ];
+        for (code, expected) in table {
+            assert_eq!(kind(code), expected, "code {code}");
+        }
+    }
 }

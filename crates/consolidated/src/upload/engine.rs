@@ -40,7 +40,7 @@ pub(super) struct Engine<'a> {
     pub(super) connection: &'a mut dyn Connection,
     pub(super) request: &'a UploadRequest<'a>,
     pub(super) policy: Policy,
-    checking: Checking,
+    pub(super) checking: Checking,
     results: Results,
     /// Inserts have been new so far.
     expects_new: bool,
@@ -67,12 +67,14 @@ pub(super) struct Results {
 pub(super) struct Refused {
     pub(super) refusal: Refusal,
     detail: String,
+    /// By a constraint that was looked at after the batch.
+    is_late: bool,
 }
 
 impl Refused {
     /// Another change may take the reason away.
     pub(super) fn may_pass(&self) -> bool {
-        matches!(self.refusal.code, RefusalCode::Unique | RefusalCode::ForeignKey)
+        self.is_late || matches!(self.refusal.code, RefusalCode::Unique | RefusalCode::ForeignKey)
     }
 }
 
@@ -246,11 +248,13 @@ impl<'a> Engine<'a> {
     /// Makes changes, or takes back what was made of them and says why. Whatever waited for one of them waits no more.
     pub(super) fn attempt(
         &mut self,
-        make: impl FnOnce(Batch<'_>) -> Result<Effects, Error>,
+        apply: impl FnOnce(Batch<'_>) -> Result<Effects, Error>,
     ) -> Result<Option<Refused>, Error> {
         self.connection.savepoint()?;
         let batch = Batch::new(self.connection, self.request.plan, &self.policy, self.results.echo.marker());
-        let result = make(batch).and_then(|effects| match self.checking {
+        let made = apply(batch);
+        let is_late = made.is_ok();
+        let result = made.and_then(|effects| match self.checking {
             Checking::EachBatch => self.connection.check_deferred().map(|()| effects),
             _ => Ok(effects),
         });
@@ -262,7 +266,7 @@ impl<'a> Engine<'a> {
             }
             Err(Error::Refused { refusal, detail }) => {
                 self.connection.rollback_to_savepoint()?;
-                Ok(Some(Refused { refusal, detail }))
+                Ok(Some(Refused { refusal, detail, is_late }))
             }
             Err(error) => Err(error),
         }

@@ -7,7 +7,9 @@
 //! | that takes a unique value | the change that gives it up |
 //!
 //! Changes that need one another in a circle are one *unit*: all of them can be made, or none. Units stand behind the units they need.
-//! Units that have to do with one another, directly or not, are a *component*; components can be made in any order.
+//! Units that have to do with one another, directly or not, are a *component*; components can be made in any order. Components that
+//! refer to the same rows, or change them, are a *family*: a rule of the application's over several rows, looked at when the transaction
+//! ends, may hold for them together and not for each.
 //!
 //! ```text
 //! two values change places:       a needs b, b needs a    one component, one unit
@@ -37,8 +39,19 @@ pub(super) struct Tangle<'i> {
     units: Vec<Vec<usize>>,
     /// By place: its unit.
     unit_of: Vec<usize>,
-    /// The units of each component.
-    components: Vec<Range<usize>>,
+    /// The units of each family, of each component, and each unit: stretches of units, one in the other.
+    levels: [Vec<Range<usize>>; 3],
+}
+
+/// What is tried together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    /// Components that have to do with the same rows.
+    Family,
+    /// Units that have to do with one another.
+    Component,
+    /// Changes that need one another.
+    Unit,
 }
 
 /// Why a change needs another.
@@ -56,10 +69,12 @@ impl<'i> Tangle<'i> {
     /// Looks at changes.
     pub(super) fn new(plan: &Plan, items: &'i [Item]) -> Tangle<'i> {
         let needs = needs(plan, items);
-        let component_of = graph::components(&needs);
+        let edges = || needs.iter().enumerate().flat_map(|(place, out)| out.iter().map(move |(to, _)| (place, *to)));
+        let component_of = graph::components(items.len(), edges());
+        let family_of = graph::components(items.len(), edges().chain(relatives(plan, items)));
         let mut units = graph::circles(&needs);
         // The sort is stable: behind what they need they stay.
-        units.sort_by_key(|unit| component_of[unit[0]]);
+        units.sort_by_key(|unit| (family_of[unit[0]], component_of[unit[0]]));
         let mut unit_of = vec![0; items.len()];
         for (number, unit) in units.iter_mut().enumerate() {
             unit.sort_unstable();
@@ -67,22 +82,30 @@ impl<'i> Tangle<'i> {
                 unit_of[*place] = number;
             }
         }
-        let mut components = Vec::new();
-        let mut start = 0;
-        for end in 1..=units.len() {
-            let is_last = units.get(end).is_none_or(|next| component_of[next[0]] != component_of[units[start][0]]);
-            if is_last {
-                components.push(start..end);
-                start = end;
-            }
-        }
-        Tangle { items, needs, units, unit_of, components }
+        let levels = [
+            stretches(&units, |unit| family_of[unit[0]]),
+            stretches(&units, |unit| component_of[unit[0]]),
+            (0..units.len()).map(|unit| unit..unit + 1).collect(),
+        ];
+        Tangle { items, needs, units, unit_of, levels }
     }
 
-    /// The components that have a change of which this is so, each as the range of its units.
-    pub(super) fn components_with(&self, is_wanted: impl Fn(&Item) -> bool) -> Vec<Range<usize>> {
+    /// The stretches of a level that have a change of which this is so.
+    pub(super) fn stretches_with(&self, level: Level, is_wanted: impl Fn(&Item) -> bool) -> Vec<Range<usize>> {
         let wanted = |units: &&Range<usize>| self.places(units).any(|place| is_wanted(&self.items[place]));
-        self.components.iter().filter(wanted).cloned().collect()
+        self.levels[level as usize].iter().filter(wanted).cloned().collect()
+    }
+
+    /// What a stretch of a level consists of, and its level; `None`: it is a unit.
+    pub(super) fn parts(&self, level: Level, stretch: &Range<usize>) -> Option<(Level, Vec<Range<usize>>)> {
+        let below = match level {
+            Level::Family => Level::Component,
+            Level::Component => Level::Unit,
+            Level::Unit => return None,
+        };
+        let parts = &self.levels[below as usize];
+        let first = parts.partition_point(|part| part.start < stretch.start);
+        Some((below, parts[first..].iter().take_while(|part| part.end <= stretch.end).cloned().collect()))
     }
 
     /// How many changes these units have.
@@ -90,7 +113,7 @@ impl<'i> Tangle<'i> {
         self.units[units.clone()].iter().map(Vec::len).sum()
     }
 
-    /// The changes of these stretches of units (components, or one component's units) in their order; for each, in how many steps it
+    /// The changes of these stretches of one level (of units, those of one component) in their order; for each, in how many steps it
     /// has to be made, so that all can be made together.
     pub(super) fn changes(&self, stretches: &[Range<usize>]) -> Vec<(&'i Item, Steps)> {
         let (Some(first), Some(last)) = (stretches.first(), stretches.last()) else { return Vec::new() };
@@ -128,6 +151,17 @@ impl<'i> Tangle<'i> {
     }
 }
 
+/// Stretches of units of which this is the same.
+fn stretches(units: &[Vec<usize>], of: impl Fn(&Vec<usize>) -> usize) -> Vec<Range<usize>> {
+    let mut stretches = Vec::new();
+    let mut start = 0;
+    for chunk in units.chunk_by(|one, next| of(one) == of(next)) {
+        stretches.push(start..start + chunk.len());
+        start += chunk.len();
+    }
+    stretches
+}
+
 /// A value that rows of a table have in some columns.
 type Spot = (usize, Vec<usize>, Vec<u8>);
 
@@ -161,6 +195,28 @@ fn needs(plan: &Plan, items: &[Item]) -> Vec<Vec<(usize, Why)>> {
         }
     }
     needs
+}
+
+/// Pairs of changes that have to do with the same row: they refer to it, did, or are changes of it.
+fn relatives(plan: &Plan, items: &[Item]) -> Vec<(usize, usize)> {
+    let targets = targets(plan);
+    let mut first: Spots = Spots::new();
+    let mut pairs = Vec::new();
+    for (place, item) in items.iter().enumerate() {
+        let table = &plan.tables[item.table];
+        for row in [&item.change.old, &item.change.new].into_iter().flatten() {
+            let own = targets[item.table].iter().map(|columns| (item.table, columns, columns));
+            let others = table.table.references.iter();
+            let others = others.map(|reference| (reference.table, &reference.target, &reference.columns));
+            for (of, target, columns) in own.chain(others) {
+                let types: Vec<Type> = target.iter().map(|target| plan.tables[of].types[*target]).collect();
+                if let Some(bytes) = value_bytes(&types, row, columns) {
+                    pairs.push((*first.entry((of, target.clone(), bytes)).or_insert(place), place));
+                }
+            }
+        }
+    }
+    pairs
 }
 
 type Spots = HashMap<Spot, usize>;

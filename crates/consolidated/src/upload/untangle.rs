@@ -2,15 +2,17 @@
 //!
 //! Components of a [`Tangle`] are tried together, as many as fit into a batch; if that is refused, fewer, in the end one by one. A
 //! component that is refused by itself is taken apart into its units, and they are tried in their order. So what depends on a change at
-//! fault is refused with it, and all else is made.
+//! fault is refused with it, and all else is made. Where constraints are looked at after each batch, families are tried before their
+//! components.
 
 use std::collections::HashSet;
 use std::ops::Range;
 
+use super::Checking;
 use super::engine::{Engine, Refused, TANGLED_MAX};
 use super::park::{Steps, Style};
 use super::source::{Item, SourceReader};
-use super::tangle::Tangle;
+use super::tangle::{Level, Tangle};
 use crate::Error;
 
 /// The most bytes of changes that are untangled at once.
@@ -27,7 +29,7 @@ impl Engine<'_> {
             rest = later;
             let items = source.pick(some)?;
             let tangle = Tangle::new(self.request.plan, &items);
-            self.settle(&tangle, &tangle.components_with(|_| true))?;
+            self.settle_all(&tangle, |_| true)?;
         }
         Ok(())
     }
@@ -54,30 +56,35 @@ impl Engine<'_> {
         self.may_help = false;
         items.sort_unstable_by_key(|item| item.ordinal);
         let tangle = Tangle::new(plan, &items);
-        self.settle(&tangle, &tangle.components_with(|item| waiting.contains(&item.ordinal)))
+        self.settle_all(&tangle, |item| waiting.contains(&item.ordinal))
     }
 
-    /// Tries stretches of units: components, or the units of one.
-    fn settle(&mut self, tangle: &Tangle<'_>, stretches: &[Range<usize>]) -> Result<(), Error> {
+    /// Tries all that has to do with changes of which this is so.
+    fn settle_all(&mut self, tangle: &Tangle<'_>, is_wanted: impl Fn(&Item) -> bool) -> Result<(), Error> {
+        let level = if self.checking == Checking::EachBatch { Level::Family } else { Level::Component };
+        self.settle(tangle, level, &tangle.stretches_with(level, is_wanted))
+    }
+
+    fn settle(&mut self, tangle: &Tangle<'_>, level: Level, stretches: &[Range<usize>]) -> Result<(), Error> {
         let mut rest = stretches;
         let mut size = stretches.len();
         while let Some(first) = rest.first() {
             size = self.batch(tangle, &rest[..size.clamp(1, rest.len())]);
             let (some, later) = rest.split_at(size);
             let changes = tangle.changes(some);
-            match self.make(&changes, Style::Free)? {
-                None => (rest, size) = (later, size * 2),
-                Some(_) if size > 1 => size /= 2,
-                Some(_) if first.len() > 1 => {
-                    let units: Vec<Range<usize>> = first.clone().map(|unit| unit..unit + 1).collect();
-                    self.settle(tangle, &units)?;
-                    rest = later;
-                }
-                Some(refused) => {
-                    self.settle_unit(&changes, refused)?;
-                    rest = later;
-                }
+            let Some(refused) = self.make(&changes, Style::Free)? else {
+                (rest, size) = (later, size * 2);
+                continue;
+            };
+            if size > 1 {
+                size /= 2;
+                continue;
             }
+            match tangle.parts(level, first) {
+                Some((below, parts)) if first.len() > 1 => self.settle(tangle, below, &parts)?,
+                _ => self.settle_unit(&changes, refused)?,
+            }
+            rest = later;
         }
         Ok(())
     }

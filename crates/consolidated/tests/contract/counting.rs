@@ -1,24 +1,30 @@
-//! A connection that counts what it is asked for.
+//! A connection that counts what it is asked for, and does what a test wants on the way.
 
 use headwater_consolidated::backend::{Changes, Gaps, Inserted};
 use headwater_consolidated::catalogue::Catalogue;
 use headwater_consolidated::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
+use headwater_protocol::message::{Refusal, RefusalCode};
 use headwater_protocol::{Row, Value};
 
 /// Counts statements on the application's tables, and goings back to the savepoint.
-pub(crate) struct Counting {
+pub(crate) struct Counting<'a> {
     inner: Box<dyn Connection>,
     pub(crate) statements: usize,
     pub(crate) taken_back: usize,
+    updates: usize,
+    /// Called before each update, with its number from 1 on.
+    pub(crate) before_update: Option<Box<dyn FnMut(usize) + Send + 'a>>,
+    /// How many commits are refused from now on.
+    pub(crate) commits_refused: usize,
 }
 
-impl Counting {
-    pub(crate) fn new(inner: Box<dyn Connection>) -> Counting {
-        Counting { inner, statements: 0, taken_back: 0 }
+impl<'a> Counting<'a> {
+    pub(crate) fn new(inner: Box<dyn Connection>) -> Counting<'a> {
+        Counting { inner, statements: 0, taken_back: 0, updates: 0, before_update: None, commits_refused: 0 }
     }
 }
 
-impl Connection for Counting {
+impl Connection for Counting<'_> {
     fn fetch(&mut self, table: &TablePlan, keys: &[Row], lock: bool) -> Result<Vec<Row>, Error> {
         self.statements += 1;
         self.inner.fetch(table, keys, lock)
@@ -33,6 +39,10 @@ impl Connection for Counting {
     }
     fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error> {
         self.statements += 1;
+        self.updates += 1;
+        if let Some(before) = &mut self.before_update {
+            before(self.updates);
+        }
         self.inner.update(table, rows)
     }
     fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {
@@ -51,6 +61,11 @@ impl Connection for Counting {
         self.inner.begin(mode)
     }
     fn commit(&mut self) -> Result<(), Error> {
+        if let Some(left) = self.commits_refused.checked_sub(1) {
+            self.commits_refused = left;
+            let refusal = Refusal { code: RefusalCode::Trigger, message: "refused by the test".to_owned() };
+            return Err(Error::Refused { refusal, detail: "refused by the test".to_owned() });
+        }
         self.inner.commit()
     }
     fn rollback(&mut self) -> Result<(), Error> {

@@ -7,10 +7,12 @@
 mod conflicts;
 mod counting;
 mod database;
+mod deferred;
 mod exactly_once;
 mod incarnation;
 mod orders;
 mod partitions;
+mod passing;
 mod refusals;
 mod replica;
 mod splitting;
@@ -55,6 +57,16 @@ contract_with_many! {
     orders::exactly_what_is_at_fault_is_refused,
 }
 
+/// For what one of the databases has and the other has not.
+macro_rules! contract_of {
+    ($name:ident, $database:ident: $($module:ident::$test:ident),* $(,)?) => {
+        mod $name {
+            use super::*;
+            $(#[test] fn $test() { $module::$test(&Database::$database()); })*
+        }
+    };
+}
+
 contract! {
     tracking::what_an_application_writes_reaches_a_remote,
     tracking::upserts_cascades_and_key_changes_are_tracked,
@@ -91,6 +103,7 @@ contract! {
     splitting::a_few_bad_rows_cost_a_few_statements,
     splitting::a_valid_upload_costs_a_few_statements_whatever_its_order,
     splitting::an_upload_that_is_all_bad_costs_statements_in_proportion,
+    deferred::a_commit_that_is_refused_whatever_is_applied_blocks_nothing,
     refusals::one_refused_row_does_not_hold_up_the_rest,
     refusals::each_kind_of_refusal_has_its_code,
     refusals::rows_outside_the_partitions_are_refused_and_nothing_is_told,
@@ -108,4 +121,21 @@ contract! {
     system::a_remote_is_bound_to_its_secret,
     system::accounts_and_notes,
     system::check_and_init_see_what_is_there,
+}
+
+contract_of! {
+    sqlite_alone, sqlite:
+    passing::a_full_disk_passes,
+    deferred::a_trigger_that_rolls_back_blocks_nothing,
+}
+
+contract_of! {
+    postgres_alone, postgres:
+    passing::a_deadlock_passes,
+    passing::a_lock_that_is_not_had_in_time_passes,
+    passing::a_connection_that_is_ended_passes,
+    deferred::what_breaks_a_deferred_constraint_is_refused_alone,
+    deferred::rows_that_a_rule_holds_together_stay_together,
+    deferred::rows_that_share_a_parent_stay_together,
+    deferred::a_circle_that_only_a_deferred_constraint_allows,
 }

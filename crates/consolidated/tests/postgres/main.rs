@@ -1,6 +1,7 @@
 //! PostgreSQL as the consolidated database, against a real server: what the contract suite, which every backend runs, can't ask.
 
 mod catalogue;
+mod classification;
 mod session;
 mod sets;
 mod support;

@@ -1,0 +1,314 @@
+//! Remotes that aren't what they seem: copies of one file, a file put back from a backup, somebody else's remote ID, two syncs of one
+//! remote at once. Nothing of any of them is lost or applied twice, and what is refused says why and no more.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use headwater_protocol::message::ErrorCode;
+use headwater_remote::http::Credentials;
+use headwater_remote::{Error, Remote, SyncOptions, SyncReport};
+use headwater_testkit::wait_until;
+use headwater_tests::{Central, KINDS, Kind, World};
+
+const SCHEMA: &str = "CREATE TABLE note (id TEXT NOT NULL PRIMARY KEY, text TEXT); CREATE TABLE applied (id TEXT)";
+const MODEL: &str = r#"
+name = "notes"
+version = 1
+[tables.note]
+conflict = "remote_wins"
+key = ["id"]
+columns = { id = "text not null", text = "text" }
+"#;
+
+/// The application's own trigger counts how often a row is inserted.
+fn counting(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Sqlite => "CREATE TRIGGER counting AFTER INSERT ON note BEGIN INSERT INTO applied VALUES (NEW.id); END",
+        Kind::Postgres => {
+            "CREATE FUNCTION counting() RETURNS trigger LANGUAGE plpgsql AS \
+             $$BEGIN INSERT INTO applied VALUES (NEW.id); RETURN NEW; END$$; \
+             CREATE TRIGGER counting AFTER INSERT ON note FOR EACH ROW EXECUTE FUNCTION counting()"
+        }
+    }
+}
+
+fn on_both(test: impl Fn(&mut World) -> Result<()>) -> Result<()> {
+    for kind in KINDS {
+        let mut world = World::unserved(kind, SCHEMA, MODEL, &["anna", "ben"])?;
+        world.central.execute(counting(kind))?;
+        world.config.workers = 2;
+        world.start_server()?;
+        test(&mut world).with_context(|| format!("on {kind:?}"))?;
+        let twice = world.central.rows("SELECT id FROM applied GROUP BY id HAVING count(*) > 1")?;
+        ensure!(twice.is_empty(), "on {kind:?} applied twice: {twice:?}");
+    }
+    Ok(())
+}
+
+/// Copies a remote's file, as a person does who takes it to another machine.
+fn copy(world: &World, from: &str, to: &str) -> Result<Remote> {
+    let (from, to) = (world.path(from), world.path(to));
+    copy_file(&from, &to)?;
+    Ok(Remote::open(&to)?)
+}
+
+fn copy_file(from: &Path, to: &Path) -> Result<()> {
+    let connection = rusqlite::Connection::open(from)?;
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    std::fs::copy(from, to)?;
+    Ok(())
+}
+
+fn write(world: &World, name: &str, id: &str) -> Result<()> {
+    world.edit(name, &format!("INSERT INTO note VALUES ('{id}', 'by {name}')"))
+}
+
+/// One attempt and no more.
+fn try_sync(world: &World, remote: &mut Remote) -> Result<SyncReport, Error> {
+    let mut options = SyncOptions::new(Credentials::Token(world.token("anna").expect("a token")));
+    options.config.attempts_max = 1;
+    remote.sync(&mut options)
+}
+
+/// All that was ever written is at the head, and the remotes of these names have it.
+fn all_there(world: &World, names: &[&str], ids: &[&str]) -> Result<()> {
+    let there = world.central.rows("SELECT id FROM note ORDER BY id")?.into_iter().flatten().flatten();
+    let there: Vec<String> = there.collect();
+    let mut expected = ids.to_vec();
+    expected.sort_unstable();
+    ensure!(there == expected, "the head has {there:?}, expected {expected:?}");
+    for name in names {
+        let report = world.diff(name)?;
+        ensure!(report.is_equal(false), "{name} differs: {}", serde_json::to_string(&report)?);
+    }
+    Ok(())
+}
+
+#[test]
+fn two_copies_that_sync_in_turns() -> Result<()> {
+    on_both(|world| {
+        let mut first = world.remote("first", "anna")?;
+        write(world, "first", "before")?;
+        world.sync(&mut first)?;
+        let mut second = copy(world, "first", "second")?;
+        let mut ids = vec!["before".to_owned()];
+        let mut renamed = 0;
+        for turn in 0..4 {
+            for (name, remote) in [("first", &mut first), ("second", &mut second)] {
+                ids.push(format!("{name} {turn}"));
+                write(world, name, &format!("{name} {turn}"))?;
+                let report = world.sync(remote)?;
+                ensure!(!report.restarted && report.refused == 0, "{report:?}");
+                renamed += u32::from(report.new_remote_id);
+            }
+        }
+        ensure!(renamed == 1, "one of them takes a new remote ID, once: {renamed}");
+        ensure!(first.status()?.remote_id != second.status()?.remote_id);
+        world.sync(&mut first)?;
+        all_there(world, &["first", "second"], &ids.iter().map(String::as_str).collect::<Vec<_>>())
+    })
+}
+
+/// The copy has nothing to send: it finds out by what the database has of an upload that it never sent.
+#[test]
+fn a_copy_without_changes() -> Result<()> {
+    on_both(|world| {
+        let mut first = world.remote("first", "anna")?;
+        world.sync(&mut first)?;
+        let mut second = copy(world, "first", "second")?;
+        write(world, "first", "one")?;
+        world.sync(&mut first)?;
+        let report = world.sync(&mut second)?;
+        ensure!(report.new_remote_id && !report.restarted, "{report:?}");
+        all_there(world, &["first", "second"], &["one"])
+    })
+}
+
+/// An upload was frozen, and is in both.
+#[test]
+fn a_copy_made_in_the_middle_of_a_sync() -> Result<()> {
+    for applied in [false, true] {
+        on_both(|world| {
+            let mut first = world.remote("first", "anna")?;
+            world.sync(&mut first)?;
+            write(world, "first", "staged")?;
+            world.stop_server();
+            ensure!(try_sync(world, &mut first).is_err(), "no server runs");
+            ensure!(first.status()?.is_frozen, "the upload is cut");
+            let mut second = copy(world, "first", "second")?;
+            write(world, "first", "later at first")?;
+            write(world, "second", "later at second")?;
+            world.start_server()?;
+            let url = world.server_url()?;
+            first.set_server(&url, "anna")?;
+            second.set_server(&url, "anna")?;
+            if applied {
+                // The copy comes when the original has gone on for two more uploads.
+                world.sync(&mut first)?;
+                write(world, "first", "more")?;
+                world.sync(&mut first)?;
+            }
+            for _ in 0..2 {
+                world.sync(&mut second)?;
+                world.sync(&mut first)?;
+            }
+            ensure!(first.status()?.remote_id != second.status()?.remote_id);
+            world.sync(&mut second)?;
+            let more = if applied { &["more"][..] } else { &[] };
+            all_there(world, &["first", "second"], &[&["later at first", "later at second", "staged"], more].concat())
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_put_back_from_a_backup() -> Result<()> {
+    on_both(|world| {
+        let mut remote = world.remote("file", "anna")?;
+        write(world, "file", "old")?;
+        world.sync(&mut remote)?;
+        write(world, "file", "pending then")?;
+        let backup: PathBuf = world.folder.path().join("backup.db");
+        copy_file(&world.path("file"), &backup)?;
+        for turn in 0..3 {
+            write(world, "file", &format!("since {turn}"))?;
+            world.sync(&mut remote)?;
+        }
+        let id = remote.status()?.remote_id;
+        drop(remote);
+        for suffix in ["-wal", "-shm"] {
+            let _ = std::fs::remove_file(world.folder.path().join(format!("file.db{suffix}")));
+        }
+        std::fs::rename(&backup, world.path("file"))?;
+        write(world, "file", "pending now")?;
+        let mut remote = Remote::open(world.path("file"))?;
+        let report = world.sync(&mut remote)?;
+        ensure!(report.new_remote_id && report.lost.is_none() && report.refused == 0, "{report:?}");
+        ensure!(remote.status()?.remote_id != id);
+        all_there(world, &["file"], &["old", "pending then", "pending now", "since 0", "since 1", "since 2"])?;
+        let quiet = world.sync(&mut remote)?;
+        ensure!((quiet.changes_up, quiet.rows_down, quiet.new_remote_id) == (0, 0, false), "{quiet:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn somebody_elses_remote_id() -> Result<()> {
+    on_both(|world| {
+        let mut victim = world.remote("victim", "anna")?;
+        write(world, "victim", "hers")?;
+        world.sync(&mut victim)?;
+        let mut thief = world.remote("thief", "ben")?;
+        write(world, "thief", "his")?;
+        let id = world.rows("victim", "SELECT hex(remote_id) FROM hw_state")?[0][0].clone().context("an ID")?;
+        world.edit("thief", &format!("UPDATE hw_state SET remote_id = x'{id}', upload_sequence = 1"))?;
+        let Err(error) = try_sync(world, &mut thief) else { anyhow::bail!("another's remote ID was taken") };
+        let Error::Failed(failure) = &error else { anyhow::bail!("{error:?}") };
+        ensure!(failure.code() == Some(ErrorCode::WrongSecret) && !failure.is_retryable(), "{failure:?}");
+        let text = failure.to_string();
+        ensure!(!text.contains("anna") && !text.contains("hers"), "nothing is revealed: {text}");
+        ensure!(thief.status()?.pending == 1, "what was pending is pending");
+        all_there(world, &["victim"], &["hers"])?;
+        let report = world.sync(&mut victim)?;
+        ensure!(!report.new_remote_id && !report.restarted, "the victim notices nothing: {report:?}");
+        // A secret that was spoilt in a file is no better.
+        world.edit("victim", "UPDATE hw_state SET secret = zeroblob(32)")?;
+        let Err(error) = try_sync(world, &mut victim) else { anyhow::bail!("a wrong secret was taken") };
+        ensure!(error.to_string().contains("secret") || error.code() == "wrong_secret", "{error}");
+        Ok(())
+    })
+}
+
+/// The first sync waits in the database; the second, by a copy of the file, is told to come back, and its worker is free at once.
+#[test]
+fn two_syncs_of_one_remote_at_once() -> Result<()> {
+    on_both(|world| {
+        world.config.workers = 1;
+        world.config.uploaders = 1;
+        world.start_server()?;
+        let mut first = world.remote("first", "anna")?;
+        world.sync(&mut first)?;
+        let mut second = copy(world, "first", "second")?;
+        let mut other = world.remote("other", "anna")?;
+        write(world, "first", "one")?;
+        write(world, "second", "two")?;
+        let Central::Postgres(url) = world.central.clone() else {
+            return one_server_at_once(world, &mut first, &mut second);
+        };
+        // A server of its own, which knows nothing of the first one's syncs.
+        let elsewhere = World::over(world.central.clone(), tempfile::tempdir()?, world.plan.model.clone(), &[]);
+        let mut elsewhere = elsewhere.context("a second server")?;
+        elsewhere.config.workers = 1;
+        elsewhere.config.uploaders = 1;
+        elsewhere.start_server()?;
+        second.set_server(&elsewhere.server_url()?, "anna")?;
+        other.set_server(&elsewhere.server_url()?, "anna")?;
+        let mut blocking = world.central.backend()?.connect()?;
+        blocking.batch("BEGIN; LOCK TABLE note IN SHARE MODE")?;
+        std::thread::scope(|scope| -> Result<()> {
+            let syncing = scope.spawn(|| try_sync(world, &mut first));
+            let waits = || {
+                let sql = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'note'::regclass \
+                           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+                headwater_testkit::sql(&url, sql).is_ok_and(|rows| rows[0][0].as_deref() != Some("0"))
+            };
+            let has_begun = wait_until(Duration::from_mins(1), waits);
+            let told = try_sync(&elsewhere, &mut second);
+            let free = try_sync(&elsewhere, &mut other);
+            blocking.batch("ROLLBACK")?;
+            let done = syncing.join().map_err(|_| anyhow::anyhow!("the first sync panicked"))?;
+            ensure!(has_begun, "the first sync never waited");
+            is_busy(told)?;
+            free.context("the only worker is free")?;
+            done.context("the first goes on")?;
+            Ok(())
+        })?;
+        finish_both(world, &mut first, &mut second, &elsewhere)
+    })
+}
+
+fn one_server_at_once(world: &World, first: &mut Remote, second: &mut Remote) -> Result<()> {
+    let mut blocking = world.central.backend()?.connect()?;
+    blocking.batch("BEGIN IMMEDIATE")?;
+    let url = world.server_url()?;
+    std::thread::scope(|scope| -> Result<()> {
+        let syncing = scope.spawn(|| try_sync(world, first));
+        let has_begun = wait_until(Duration::from_mins(1), || busy_workers(&url).is_ok_and(|busy| busy == 1));
+        let told = try_sync(world, second);
+        blocking.batch("ROLLBACK")?;
+        let done = syncing.join().map_err(|_| anyhow::anyhow!("the first sync panicked"))?;
+        ensure!(has_begun, "the first sync never had a worker");
+        is_busy(told)?;
+        done.context("the first goes on")?;
+        Ok(())
+    })?;
+    finish_both(world, first, second, world)
+}
+
+fn finish_both(world: &World, first: &mut Remote, second: &mut Remote, elsewhere: &World) -> Result<()> {
+    let report = elsewhere.sync(second)?;
+    ensure!(report.new_remote_id, "it is a copy, it turns out: {report:?}");
+    world.sync(first)?;
+    all_there(world, &["first", "second"], &["one", "two"])
+}
+
+fn is_busy(told: Result<SyncReport, Error>) -> Result<()> {
+    let Err(Error::Failed(failure)) = told else { anyhow::bail!("the second sync was let in: {told:?}") };
+    ensure!(failure.code() == Some(ErrorCode::RemoteBusy) && failure.is_retryable(), "{failure:?}");
+    Ok(())
+}
+
+fn busy_workers(url: &str) -> Result<u64> {
+    use std::io::{Read as _, Write as _};
+    let address = url.strip_prefix("http://").context("an address")?;
+    let mut stream = std::net::TcpStream::connect(address)?;
+    stream.write_all(b"GET /ready HTTP/1.1\r\nHost: headwater\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let body = answer.split_once("\r\n\r\n").context("a body")?.1;
+    let start = body.find('{').context("JSON")?;
+    let end = body.rfind('}').context("JSON")?;
+    let ready: serde_json::Value = serde_json::from_str(&body[start..=end])?;
+    ready["load"]["workers_busy"].as_u64().context("a number")
+}

@@ -140,6 +140,8 @@ pub trait Connection: Send {
 /// What can't be told of the changes since a watermark: it comes whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gaps {
+    /// Whether it is older than the horizon, below which tombstones are purged: nothing can be told.
+    pub everything: bool,
     /// The names, as change tracking has them, of tables of which changes went by unnoted.
     pub tables: Vec<String>,
 }

@@ -138,7 +138,12 @@ impl<'a, 's> Download<'a, 's> {
         let mut accepted = Vec::new();
         for mark in &self.request.watermarks.marks {
             let is_ours = !self.request.restart && self.connection.accepts_watermark(mark)?;
-            accepted.push(if is_ours { Some(self.connection.gaps(mark)?) } else { None });
+            let gaps = if is_ours { Some(self.connection.gaps(mark)?) } else { None };
+            if gaps.as_ref().is_some_and(|gaps| gaps.everything) {
+                let remote = hex::encode(self.request.remote_id);
+                tracing::info!(remote, "a remote has not synced for so long that it starts afresh");
+            }
+            accepted.push(gaps);
         }
         Ok(accepted)
     }
@@ -230,7 +235,8 @@ impl<'a, 's> Download<'a, 's> {
 /// By watermark, whether the changes of a table since then can be told.
 fn changes_told(table: &TablePlan, accepted: &[Option<Gaps>]) -> Vec<bool> {
     let name = tracked_name(&table.table);
-    accepted.iter().map(|gaps| gaps.as_ref().is_some_and(|gaps| !gaps.tables.contains(&name))).collect()
+    let tells = |gaps: &Gaps| !gaps.everything && !gaps.tables.contains(&name);
+    accepted.iter().map(|gaps| gaps.as_ref().is_some_and(tells)).collect()
 }
 
 fn count(summary: &mut DownloadSummary, sink: &mut FrameSink<'_>, frame: Frame) -> Result<(), Error> {

@@ -33,6 +33,7 @@ mod tls;
 mod watermark;
 
 pub(crate) use catalogue::installed_hash;
+pub(crate) use watermark::seen_below;
 
 use std::time::Duration;
 

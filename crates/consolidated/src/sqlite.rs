@@ -19,6 +19,7 @@ use std::time::Duration;
 
 pub(crate) use catalogue::{installed_hash, unique_indexes};
 pub use connection::SqliteConnection;
+pub(crate) use connection::read_watermark;
 
 use crate::{Backend, Connection, Dialect, Error};
 

@@ -6,6 +6,7 @@
 mod accounts;
 mod conflicts;
 mod greet;
+mod horizon;
 mod identity;
 mod key_ranges;
 mod remotes;
@@ -17,6 +18,7 @@ pub use accounts::{Account, accounts, add_account, find_account, set_account_dis
 pub use conflicts::{ConflictQuery, ConflictRecord, conflicts};
 pub(crate) use greet::lock_remote;
 pub use greet::{Greeted, Greeting, greet, greet_before_upload};
+pub use horizon::{PurgeRequest, Purged, is_note_due, purge};
 pub(crate) use identity::renew_incarnation;
 pub use identity::{Identity, identity, take_note};
 pub use key_ranges::key_ranges;
@@ -24,4 +26,4 @@ pub use remotes::{RemoteRecord, remotes};
 pub use schema::install;
 pub(crate) use schema::{is_installed, table_statements};
 pub use seal::{SealRequest, seal_watermarks};
-pub(crate) use sql::{bytes, dialect_sql, integer};
+pub(crate) use sql::{bytes, dialect_sql, integer, optional_text};

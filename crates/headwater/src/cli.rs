@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{check, completions, conflicts, diff, init, remote, serve, token, track, user};
+use crate::commands::{check, completions, conflicts, diff, init, purge, remote, serve, token, track, user};
 
 const EXAMPLES: &str = "\
 Getting started:
@@ -70,6 +70,8 @@ pub enum Command {
     User(user::UserArgs),
     /// Make a token for a user or a program
     Token(token::TokenArgs),
+    /// Forget old changes, so that what tracking keeps does not grow
+    Purge(purge::PurgeArgs),
     /// Compare a remote with its part of the consolidated database
     Diff(diff::DiffArgs),
     /// Conflicts that uploads met, with both images and the outcome

@@ -5,6 +5,7 @@ pub mod completions;
 pub mod conflicts;
 pub mod diff;
 pub mod init;
+pub mod purge;
 pub mod remote;
 pub mod serve;
 pub mod token;

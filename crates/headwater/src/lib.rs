@@ -38,6 +38,7 @@ pub fn run() -> ExitCode {
         Command::Remote(args) => commands::remote::run(args, &output),
         Command::User(args) => commands::user::run(args, &cli.global, &output),
         Command::Token(args) => commands::token::run(args, &cli.global, &output),
+        Command::Purge(args) => commands::purge::run(args, &cli.global, &output),
         Command::Diff(args) => commands::diff::run(args, &cli.global, &output),
         Command::Conflicts(args) => commands::conflicts::run(args, &cli.global, &output),
         Command::Completions(args) => commands::completions::run(args, &output),

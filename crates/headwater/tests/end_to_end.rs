@@ -225,8 +225,20 @@ fn story(mut stage: Stage) {
     check_log(&stage.server_log());
     let gone = stage.run(&["remote", "sync", "bo.db", "--attempts", "1"]);
     assert_eq!(gone.code, Some(3), "{gone:?}");
+    purge(&stage);
     stage.ok(&["untrack"]);
     assert_eq!(stage.run(&["serve"]).code, Some(2), "a database that is not tracked is not served");
+}
+
+/// What is old enough goes, once; each purge takes the note by which a later one knows.
+fn purge(stage: &Stage) {
+    assert_eq!(stage.json(&["purge"])["rows"].as_u64(), Some(0), "nothing is 30 days old");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_mins(1);
+    while stage.json(&["purge", "--older-than", "1s"])["rows"].as_u64() == Some(0) {
+        assert!(std::time::Instant::now() < deadline, "nothing was purged");
+    }
+    assert!(stage.ok(&["purge", "--older-than", "366d"]).contains("nothing was old enough"));
+    assert_eq!(stage.run(&["purge", "--older-than", "often"]).code, Some(2));
 }
 
 /// One line a sync, that a program can read: who, what came of it, how long each phase took. No secret in it.

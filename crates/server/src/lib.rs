@@ -23,6 +23,7 @@ mod spool;
 mod state;
 mod sync;
 mod tls;
+mod upkeep;
 mod work;
 
 pub use limits::{Config, ConfigError};

@@ -87,6 +87,8 @@ pub struct Config {
     pub retry_ms: u64,
     /// How often time and snapshot are noted in the database.
     pub note_ms: u64,
+    /// After how many days changes are purged from the side tables: a remote that has not synced for longer starts afresh. 0: never.
+    pub purge_days: u64,
     /// How long running syncs may take to end when the server is asked to stop.
     pub shutdown_ms_max: u64,
 
@@ -129,6 +131,7 @@ impl Default for Config {
             retries: 4,
             retry_ms: 50,
             note_ms: 300_000,
+            purge_days: 30,
             shutdown_ms_max: 30_000,
             token_ms: 900_000,
             password_checks: 2,
@@ -206,6 +209,7 @@ impl Config {
         range("retries", u64::from(self.retries), 0, 20)?;
         range("retry_ms", self.retry_ms, 0, 60_000)?;
         range("note_ms", self.note_ms, 1_000, DAY_MS)?;
+        range("purge_days", self.purge_days, 0, 36_500)?;
         range("token_ms", self.token_ms, 1_000, 365 * DAY_MS)?;
         range("password_checks", self.password_checks as u64, 1, 1_000)?;
         range("password_checks_waiting", self.password_checks_waiting as u64, 0, MANY)?;

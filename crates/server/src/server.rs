@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headwater_access::{Access, Settings};
-use headwater_consolidated::{Backend, Plan, Pool, system};
+use headwater_consolidated::{Backend, Plan, Pool};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -16,6 +16,7 @@ use crate::connection::Service;
 use crate::routes::router;
 use crate::spool::Budget;
 use crate::state::{Remotes, Shared, Tasks};
+use crate::upkeep::{self, take_notes};
 use crate::{Config, ConfigError, TlsError, tls};
 
 /// How long accepting pauses when the system has no more descriptors.
@@ -90,7 +91,11 @@ impl Server {
         let (cutting, cut) = watch::channel(false);
         let connections = Tasks::default();
         let accepting = Accepting { listener, service, shared: Arc::clone(&shared), tasks: connections.clone(), cut };
-        let background = vec![tokio::spawn(accepting.run()), tokio::spawn(take_notes(Arc::clone(&shared)))];
+        let background = vec![
+            tokio::spawn(accepting.run()),
+            tokio::spawn(take_notes(Arc::clone(&shared))),
+            tokio::spawn(upkeep::purge_now_and_then(Arc::clone(&shared))),
+        ];
         tracing::info!(%local_addr, workers = shared.config.workers, "listening");
         Ok(Handle { local_addr, shared, cutting, connections, background })
     }
@@ -202,28 +207,5 @@ impl Accepting {
                 _ = cut.wait_for(|cut| *cut) => {}
             }
         });
-    }
-}
-
-/// Notes time and snapshot in the database now and then: what tells later which incarnation a watermark belongs to.
-async fn take_notes(shared: Arc<Shared>) {
-    let mut stopping = shared.stopping.subscribe();
-    loop {
-        let pause = tokio::time::sleep(Duration::from_millis(shared.config.note_ms));
-        tokio::select! {
-            () = pause => {}
-            _ = stopping.wait_for(|stopping| *stopping) => return,
-        }
-        let (pool, patience) = (shared.pool.clone(), Duration::from_millis(shared.config.connect_ms_max));
-        let noting = tokio::task::spawn_blocking(move || {
-            let mut connection = pool.checkout(patience)?;
-            let noted = system::take_note(&mut *connection);
-            connection.note(noted)
-        });
-        match noting.await {
-            Ok(Ok(_note)) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "the note could not be taken; the next one will do"),
-            Err(error) => tracing::error!(%error, "taking a note panicked"),
-        }
     }
 }

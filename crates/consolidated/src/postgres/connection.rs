@@ -27,6 +27,42 @@ const QUERIES_MAX: usize = 500;
 const HIERARCHY_SQL: &str = "SELECT count(*) || ':' || coalesce(bit_xor(hashint8extended( \
     (i.inhrelid::int8 << 32) | i.inhparent::int8, i.xmin::text::int8)), 0) FROM pg_catalog.pg_inherits i";
 
+/// Table name, the horizon, a transaction: of the horizon, and of tables that changed without a note.
+const LIMITS_SQL: &str = "SELECT NULL, encode(h.version, 'hex'), NULL FROM headwater.horizon h \
+    JOIN headwater.identity i ON i.incarnation = h.incarnation \
+    UNION ALL SELECT r.table_name, NULL, r.transaction::text FROM headwater.refresh r \
+    JOIN headwater.identity i ON i.incarnation = r.incarnation";
+
+/// From where on side tables tell everything.
+#[derive(Debug, Default)]
+struct Limits {
+    /// The first transaction whose changes are not purged.
+    horizon: u64,
+    /// By table, the last transaction that was not noted.
+    refreshed: Vec<(String, u64)>,
+}
+
+impl Limits {
+    /// Takes a row of [`LIMITS_SQL`].
+    fn add(&mut self, table: Option<&str>, horizon: Option<&str>, transaction: Option<&str>) -> Result<(), Error> {
+        let unreadable = || Error::Database {
+            context: "reading how far back changes can be told".into(),
+            detail: format!("{table:?}, {horizon:?}, {transaction:?}"),
+        };
+        match (table, horizon, transaction) {
+            (None, Some(version), None) => {
+                let version = hex::decode(version).map_err(|_| unreadable())?;
+                self.horizon = Watermark::from_bytes(&version)?.seen_below();
+            }
+            (Some(table), None, Some(number)) => {
+                self.refreshed.push((table.to_owned(), number.parse().map_err(|_| unreadable())?));
+            }
+            _ => return Err(unreadable()),
+        }
+        Ok(())
+    }
+}
+
 /// A connection to PostgreSQL.
 pub(super) struct PostgresConnection {
     pub(super) link: Link,
@@ -34,6 +70,8 @@ pub(super) struct PostgresConnection {
     queries: HashMap<String, Statement>,
     /// By model: what [`HIERARCHY_SQL`] gave when every part was known to be tracked.
     known_parts: HashMap<u64, String>,
+    /// The tables of [`LIMITS_SQL`] are there: it goes out with the next download's beginning.
+    has_limits: bool,
     state: State,
     /// Control statements that go out with the next statement, each ended by a semicolon: a savepoint costs no round trip of its own.
     pub(super) queued: String,
@@ -58,6 +96,8 @@ struct State {
     watermark: Option<Watermark>,
     /// What [`HIERARCHY_SQL`] gave in it; `None` on a standby, where nothing can be tracked anyway.
     hierarchy: Option<String>,
+    /// What side tables don't tell any more, as that snapshot has it.
+    limits: Option<Limits>,
     /// Rows are looked up by index, whatever the planner believes.
     by_index: bool,
 }
@@ -67,7 +107,7 @@ impl PostgresConnection {
         let scratch = Scratch::default();
         let (tables, queries, known_parts) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (state, queued) = (State::default(), String::new());
-        PostgresConnection { link, tables, queries, known_parts, state, queued, scratch }
+        PostgresConnection { link, tables, queries, known_parts, has_limits: false, state, queued, scratch }
     }
 
     /// What an error means, and what it leaves behind.
@@ -210,6 +250,38 @@ impl PostgresConnection {
         }
     }
 
+    /// What was asked for with the beginning of a download.
+    fn note_beginning(&mut self, answers: &[SimpleQueryMessage]) -> Result<(), Error> {
+        let mut rows = answers.iter().filter_map(|answer| match answer {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        let first = rows.next().and_then(|row| Some((row.get(0)?, row.get(1)? == "t", row.get(2)?)));
+        if let Some((snapshot, in_recovery, hierarchy)) = first {
+            self.state.watermark = Watermark::from_snapshot(snapshot, in_recovery);
+            self.state.hierarchy = (!in_recovery).then(|| hierarchy.to_owned());
+        }
+        if self.has_limits {
+            let mut limits = Limits::default();
+            rows.try_for_each(|row| limits.add(row.get(0), row.get(1), row.get(2)))?;
+            self.state.limits = Some(limits);
+        }
+        Ok(())
+    }
+
+    fn limits(&mut self) -> Result<&Limits, Error> {
+        if self.state.limits.is_none() {
+            let mut limits = Limits::default();
+            for row in self.query(LIMITS_SQL, &[])? {
+                let text = |place: usize| row.get(place).and_then(|value| crate::system::optional_text(Some(value)));
+                limits.add(text(0).as_deref(), text(1).as_deref(), text(2).as_deref())?;
+            }
+            self.has_limits = true;
+            self.state.limits = Some(limits);
+        }
+        Ok(self.state.limits.get_or_insert_default())
+    }
+
     /// The snapshot of the download that is running.
     fn snapshot(&self) -> Result<&Watermark, Error> {
         self.state.watermark.as_ref().ok_or_else(|| Error::Database {
@@ -230,21 +302,16 @@ impl Connection for PostgresConnection {
             Mode::Upload => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET CONSTRAINTS ALL DEFERRED".to_owned(),
             Mode::Download => format!(
                 "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
-                 SELECT pg_current_snapshot(), pg_is_in_recovery(), ({HIERARCHY_SQL})"
+                 SELECT pg_current_snapshot(), pg_is_in_recovery(), ({HIERARCHY_SQL}){}{}",
+                if self.has_limits { "; " } else { "" },
+                if self.has_limits { LIMITS_SQL } else { "" },
             ),
         };
         let answered = self.link.run(async |client| client.simple_query(&sql).await);
         let answers = answered.map_err(|failure| self.failure("beginning a transaction", &failure))?;
         self.state = State { mode: Some(mode), ..State::default() };
         if mode == Mode::Download {
-            let row = answers.iter().find_map(|answer| match answer {
-                SimpleQueryMessage::Row(row) => Some((row.get(0)?, row.get(1)? == "t", row.get(2)?)),
-                _ => None,
-            });
-            if let Some((snapshot, in_recovery, hierarchy)) = row {
-                self.state.watermark = Watermark::from_snapshot(snapshot, in_recovery);
-                self.state.hierarchy = (!in_recovery).then(|| hierarchy.to_owned());
-            }
+            self.note_beginning(&answers)?;
         }
         Ok(())
     }
@@ -365,14 +432,10 @@ impl Connection for PostgresConnection {
 
     fn gaps(&mut self, watermark: &[u8]) -> Result<Gaps, Error> {
         let watermark = Watermark::from_bytes(watermark)?;
-        let rows = self.query("SELECT table_name, transaction FROM headwater.refresh", &[])?;
-        let unseen = |row: &Row| match (row.first(), row.get(1)) {
-            (Some(Value::Text(name)), Some(Value::Int(transaction))) if !watermark.has_seen(*transaction as u64) => {
-                Some(String::from_utf8_lossy(name).into_owned())
-            }
-            _ => None,
-        };
-        Ok(Gaps { tables: rows.iter().filter_map(unseen).collect() })
+        let limits = self.limits()?;
+        let unseen = |(table, transaction): &(String, u64)| (!watermark.has_seen(*transaction)).then(|| table.clone());
+        let tables = limits.refreshed.iter().filter_map(unseen).collect();
+        Ok(Gaps { everything: watermark.seen_below() < limits.horizon, tables })
     }
 
     fn parts_have_changed(&mut self, plan: &Plan) -> Result<bool, Error> {

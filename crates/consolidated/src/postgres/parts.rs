@@ -230,8 +230,9 @@ fn forget(connection: &mut dyn Connection, found: &Found) -> Result<(), Error> {
 /// The table is sent again to whoever has not seen this transaction.
 fn refresh(connection: &mut dyn Connection, found: &Found) -> Result<(), Error> {
     tracing::info!(table = found.table_name, "it is unknown what was in a part: the table will be sent again");
-    let sql = "INSERT INTO headwater.refresh (table_name, transaction) VALUES (?1, pg_current_xact_id()) \
-               ON CONFLICT (table_name) DO UPDATE SET transaction = EXCLUDED.transaction";
+    let sql = "INSERT INTO headwater.refresh (table_name, transaction, incarnation) \
+               SELECT ?1, pg_current_xact_id(), incarnation FROM headwater.identity ON CONFLICT (table_name) \
+               DO UPDATE SET transaction = EXCLUDED.transaction, incarnation = EXCLUDED.incarnation";
     connection.execute(sql, &[Value::text(found.table_name.as_str())]).map(|_| ())
 }
 

@@ -49,6 +49,11 @@ impl Watermark {
         transaction < self.end && self.open.binary_search(&transaction).is_err()
     }
 
+    /// The first transaction that it has not seen: all below it it has.
+    pub(super) fn seen_below(&self) -> u64 {
+        self.open.first().copied().unwrap_or(self.end)
+    }
+
     /// The bytes that a remote keeps.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut out = vec![FORMAT];
@@ -83,6 +88,11 @@ impl Watermark {
         reader.finish("watermark")?;
         Ok(Watermark { end, open })
     }
+}
+
+/// Of a watermark, the first transaction that it has not seen.
+pub(crate) fn seen_below(watermark: &[u8]) -> Result<u64, DecodeError> {
+    Watermark::from_bytes(watermark).map(|watermark| watermark.seen_below())
 }
 
 #[cfg(test)]

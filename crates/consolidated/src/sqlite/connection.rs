@@ -304,8 +304,18 @@ impl Connection for SqliteConnection {
         Ok(read_watermark(watermark).is_some_and(|version| (0..=current).contains(&version)))
     }
 
-    fn gaps(&mut self, _watermark: &[u8]) -> Result<Gaps, Error> {
-        Ok(Gaps::default())
+    fn gaps(&mut self, watermark: &[u8]) -> Result<Gaps, Error> {
+        let sql =
+            "SELECT h.version FROM headwater_horizon h JOIN headwater_identity i ON i.incarnation = h.incarnation";
+        let rows = self.query(sql, &[])?;
+        let horizon = match rows.first().and_then(|row| row.first()) {
+            Some(Value::Bytes(version)) => read_watermark(version),
+            _ => None,
+        };
+        Ok(Gaps {
+            everything: horizon.is_some_and(|horizon| read_watermark(watermark) < Some(horizon)),
+            tables: Vec::new(),
+        })
     }
 
     fn parts_have_changed(&mut self, _plan: &Plan) -> Result<bool, Error> {
@@ -342,7 +352,7 @@ fn file_at(_path: &Path) -> Option<(u64, u64)> {
 }
 
 /// The version in a watermark.
-pub(super) fn read_watermark(watermark: &[u8]) -> Option<i64> {
+pub(crate) fn read_watermark(watermark: &[u8]) -> Option<i64> {
     let (&MARK_FORMAT, rest) = watermark.split_first()? else { return None };
     Some(i64::from_le_bytes(rest.try_into().ok()?))
 }

@@ -59,11 +59,12 @@ const TABLES: &[&str] = &[
         disabled {bool} NOT NULL,
         created_at {time} NOT NULL DEFAULT {now}
     )",
-    // Reserved: below these versions tombstones are purged; a remote that is older starts afresh.
+    // What this watermark has seen is purged from the side tables; a remote that is older starts afresh. Good for its incarnation.
     "CREATE TABLE IF NOT EXISTS {hw}horizon (
         single {int} PRIMARY KEY CHECK (single = 1),
         version {bytes} NOT NULL,
-        note {bytes} NOT NULL
+        note {bytes} NOT NULL,
+        incarnation {bytes} NOT NULL
     )",
     // Ranges of integer keys handed to remotes.
     "CREATE TABLE IF NOT EXISTS {hw}key_range (
@@ -112,7 +113,8 @@ const POSTGRES_TABLES: &[&str] = &[
     // The last transaction by which a tracked table changed without a note: it comes whole to whoever has not seen it.
     "CREATE TABLE IF NOT EXISTS headwater.refresh (
         table_name text PRIMARY KEY,
-        transaction xid8 NOT NULL
+        transaction xid8 NOT NULL,
+        incarnation bytea NOT NULL
     )",
 ];
 

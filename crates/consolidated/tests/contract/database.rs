@@ -30,6 +30,14 @@ impl Database {
         Database { backend: Arc::new(backend), _keep: Box::new(()) }
     }
 
+    /// In a cluster of its own, where nothing else is going on: transactions of other databases count as open ones too.
+    pub(crate) fn postgres_alone() -> Database {
+        let cluster = headwater_testkit::Postgres::builder().set("autovacuum", "off").start().expect("a cluster");
+        let url = cluster.create_database().expect("a database");
+        let backend = Postgres::new(&url, Settings::default()).expect("an address");
+        Database { backend: Arc::new(backend), _keep: Box::new(cluster) }
+    }
+
     pub(crate) fn connect(&self) -> Box<dyn Connection> {
         self.backend.connect().expect("a connection")
     }

@@ -13,6 +13,7 @@ mod incarnation;
 mod orders;
 mod partitions;
 mod passing;
+mod purge;
 mod refusals;
 mod replica;
 mod splitting;
@@ -26,14 +27,14 @@ mod world;
 use database::Database;
 
 macro_rules! contract {
-    ($($module:ident::$test:ident),* $(,)?) => {
-        mod sqlite {
+    ($sqlite:ident, $postgres:ident, $database:ident: $($module:ident::$test:ident),* $(,)?) => {
+        mod $sqlite {
             use super::*;
             $(#[test] fn $test() { $module::$test(&Database::sqlite()); })*
         }
-        mod postgres {
+        mod $postgres {
             use super::*;
-            $(#[test] fn $test() { $module::$test(&Database::postgres()); })*
+            $(#[test] fn $test() { $module::$test(&Database::$database()); })*
         }
     };
 }
@@ -68,6 +69,19 @@ macro_rules! contract_of {
 }
 
 contract! {
+    sqlite_purge, postgres_purge, postgres_alone:
+    purge::a_remote_that_is_new_enough_is_given_what_it_has_not_seen,
+    purge::a_remote_below_the_horizon_starts_afresh_and_keeps_what_is_pending,
+    purge::a_download_that_has_begun_is_not_disturbed,
+    purge::a_transaction_open_at_the_note_is_not_purged,
+    purge::side_tables_do_not_grow,
+    purge::a_horizon_ends_with_its_incarnation,
+    purge::a_purge_that_is_stopped_goes_on_later,
+    purge::only_what_is_old_is_purged,
+}
+
+contract! {
+    sqlite, postgres, postgres:
     tracking::what_an_application_writes_reaches_a_remote,
     tracking::upserts_cascades_and_key_changes_are_tracked,
     tracking::statements_of_the_dialect_are_tracked,

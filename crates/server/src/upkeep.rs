@@ -1,0 +1,86 @@
+//! What a server does for the database by itself: notes of time and snapshot, and purging what is old.
+//!
+//! Several servers on one database need not know of each other: a note that another has just taken is as good as an own one, and a
+//! horizon that another has just moved leaves nothing to purge.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use headwater_consolidated::system::{self, PurgeRequest, Purged};
+use headwater_consolidated::{Backend, Error};
+
+use crate::state::Shared;
+
+const DAY: Duration = Duration::from_hours(24);
+/// Of the time after which changes are purged: what the horizon moves by at least.
+const STEPS: u32 = 30;
+
+/// Waits; whether the server still runs then.
+async fn pause(shared: &Shared, time: Duration) -> bool {
+    let mut stopping = shared.stopping.subscribe();
+    tokio::select! {
+        () = tokio::time::sleep(time) => true,
+        _ = stopping.wait_for(|stopping| *stopping) => false,
+    }
+}
+
+/// Notes time and snapshot in the database now and then: purge turns ages into versions by them, and they tell which state of the
+/// database a remote has known.
+pub(crate) async fn take_notes(shared: Arc<Shared>) {
+    let every = Duration::from_millis(shared.config.note_ms);
+    while pause(&shared, every).await {
+        let (pool, patience) = (shared.pool.clone(), Duration::from_millis(shared.config.connect_ms_max));
+        let noting = tokio::task::spawn_blocking(move || {
+            let mut connection = pool.checkout(patience)?;
+            let noted = system::is_note_due(&mut *connection, every / 2)
+                .and_then(|is_due| if is_due { system::take_note(&mut *connection).map(|_note| ()) } else { Ok(()) });
+            connection.note(noted)
+        });
+        match noting.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the note could not be taken; the next one will do"),
+            Err(error) => tracing::error!(%error, "taking a note panicked"),
+        }
+    }
+}
+
+/// Purges what is older than `purge_days`, after each note that may have made something old enough.
+pub(crate) async fn purge_now_and_then(shared: Arc<Shared>) {
+    let older_than = DAY * u32::try_from(shared.config.purge_days).unwrap_or(u32::MAX);
+    if older_than.is_zero() {
+        return;
+    }
+    let request = PurgeRequest { older_than, step: older_than / STEPS };
+    while pause(&shared, Duration::from_millis(shared.config.note_ms)).await {
+        // Dropped with this task, so that what is cut at the server's end stops at its next batch.
+        let stop = StopOnDrop::default();
+        let (backend, stopped) = (Arc::clone(shared.pool.backend()), Arc::clone(&stop.0));
+        let mut stopping = shared.stopping.subscribe();
+        let purging = tokio::task::spawn_blocking(move || purge(&*backend, &request, &stopped));
+        let purged = tokio::select! {
+            purged = purging => purged,
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        };
+        match purged {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "purging stopped; the next time it goes on"),
+            Err(error) => tracing::error!(%error, "purging panicked"),
+        }
+    }
+}
+
+/// On a connection of its own: it may take long, and syncs must not wait for it.
+fn purge(backend: &dyn Backend, request: &PurgeRequest, stopped: &AtomicBool) -> Result<Purged, Error> {
+    let mut connection = backend.connect()?;
+    system::purge(&mut *connection, request, &mut || !stopped.load(Ordering::Relaxed))
+}
+
+#[derive(Default)]
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

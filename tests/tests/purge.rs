@@ -1,0 +1,92 @@
+//! Servers purge by themselves what is old; a remote that comes later than that is given everything, and loses nothing of its own.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use headwater_consolidated::Plan;
+use headwater_server::Server;
+use headwater_tests::{KINDS, Kind, World};
+
+const SCHEMA: &str = "
+    CREATE TABLE item (id integer NOT NULL PRIMARY KEY, note text);
+    INSERT INTO item VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')";
+
+const MODEL: &str = r#"
+name = "purge"
+version = 1
+[tables.item]
+conflict = "remote_wins"
+key = ["id"]
+columns = { id = "int not null", note = "text" }
+"#;
+
+#[test]
+fn two_servers_purge_and_a_late_remote_starts_afresh() -> Result<()> {
+    for kind in KINDS {
+        story(kind).with_context(|| format!("{kind:?}"))?;
+    }
+    Ok(())
+}
+
+fn story(kind: Kind) -> Result<()> {
+    let mut world = World::new(kind, SCHEMA, MODEL, &["ann"])?;
+    world.config.listen = world.address()?;
+    let mut late = world.remote("late", "ann")?;
+    world.sync(&mut late)?;
+    world.stop_server();
+    world.edit("late", "INSERT INTO item VALUES (10, 'mine'); UPDATE item SET note = 'mine' WHERE id = 4; DELETE FROM item WHERE id = 3")?;
+    world.central.execute("DELETE FROM item WHERE id = 1; UPDATE item SET note = 'theirs' WHERE id IN (2, 3)")?;
+    // From now on notes are taken, and purges tried, every second, by two servers.
+    world.config.note_ms = 1_000;
+    world.start_server()?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    let mut second = world.config.clone();
+    second.listen = ([127, 0, 0, 1], 0).into();
+    let (backend, plan): (Arc<_>, Plan) = (world.central.backend()?, world.plan.clone());
+    let second = runtime.block_on(Server::start(second, backend, vec![plan]))?;
+    let deadline = Instant::now() + Duration::from_mins(2);
+    let mut days = 2_000;
+    while side_rows(&world, kind)? > 0 {
+        ensure!(Instant::now() < deadline, "nothing was purged");
+        days -= 2;
+        age_notes(&world, kind, days)?;
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    runtime.block_on(second.shutdown());
+    let report = world.sync(&mut late)?;
+    ensure!(report.changes_up == 3 && report.rows_down + report.deletions_down >= 3, "{report:?}");
+    ensure!(late.status()?.pending == 0, "{:?}", late.status()?);
+    let held = world.rows("late", "SELECT id, note FROM item ORDER BY id")?;
+    let expected = [("2", "theirs"), ("4", "mine"), ("10", "mine")];
+    let expected: Vec<Vec<Option<String>>> =
+        expected.iter().map(|(id, note)| vec![Some((*id).to_owned()), Some((*note).to_owned())]).collect();
+    ensure!(held == expected, "{held:?}");
+    let diff = world.diff("late")?;
+    ensure!(diff.is_equal(false), "{diff:?}");
+    let quiet = world.sync(&mut late)?;
+    ensure!((quiet.rows_down, quiet.deletions_down) == (0, 0), "again: {quiet:?}");
+    Ok(())
+}
+
+fn side_rows(world: &World, kind: Kind) -> Result<u64> {
+    let rows = world.central.rows(match kind {
+        Kind::Sqlite => "SELECT count(*) FROM headwater_side_item",
+        Kind::Postgres => "SELECT count(*) FROM headwater.side_item",
+    })?;
+    rows.first().and_then(|row| row.first()?.as_ref()?.parse().ok()).context("a number")
+}
+
+/// As if the servers had run for years and took the last note so many days ago. What is the horizon already stays as old as it was.
+fn age_notes(world: &World, kind: Kind, days: u32) -> Result<()> {
+    world.central.execute(&match kind {
+        Kind::Sqlite => format!(
+            "UPDATE headwater_note SET taken_at = strftime('%Y-%m-%d %H:%M:%f', 'now', '-{days} days') || 'Z' \
+             WHERE length(snapshot) > 0 AND note NOT IN (SELECT note FROM headwater_horizon)"
+        ),
+        Kind::Postgres => format!(
+            "UPDATE headwater.note SET taken_at = clock_timestamp() - interval '{days} days' \
+             WHERE length(snapshot) > 0 AND note NOT IN (SELECT note FROM headwater.horizon)"
+        ),
+    })
+}

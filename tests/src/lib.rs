@@ -121,6 +121,7 @@ pub struct World {
     pub config: Config,
     runtime: Runtime,
     server: Option<Handle>,
+    others: Vec<Handle>,
     tokens: Tokens,
 }
 
@@ -155,7 +156,7 @@ impl World {
         let tokens = Tokens::new(&system::identity(&mut *connection)?.token_key)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let config = Config { listen: ([127, 0, 0, 1], 0).into(), ..Config::default() };
-        Ok(World { central, plan, folder, config, runtime, server: None, tokens })
+        Ok(World { central, plan, folder, config, runtime, server: None, others: Vec::new(), tokens })
     }
 
     /// Starts a server with the options in `config`; one that runs is stopped first.
@@ -169,6 +170,24 @@ impl World {
         let starting = Server::start(self.config.clone(), backend, vec![self.plan.clone()]);
         self.server = Some(self.runtime.block_on(starting)?);
         Ok(())
+    }
+
+    /// Starts one more server on the database, at a free port or at an address that one had before; gives its address.
+    pub fn start_another_server(&mut self, listen: Option<std::net::SocketAddr>) -> Result<std::net::SocketAddr> {
+        let config = Config { listen: listen.unwrap_or(self.config.listen), ..self.config.clone() };
+        let starting = Server::start(config, self.central.backend()?, vec![self.plan.clone()]);
+        let handle = self.runtime.block_on(starting)?;
+        let address = handle.local_addr();
+        self.others.push(handle);
+        Ok(address)
+    }
+
+    /// Stops one of the other servers, letting its syncs end.
+    pub fn stop_another_server(&mut self, address: std::net::SocketAddr) {
+        while let Some(place) = self.others.iter().position(|other| other.local_addr() == address) {
+            let other = self.others.remove(place);
+            self.runtime.block_on(other.shutdown());
+        }
     }
 
     /// Stops the server, letting its syncs end.
@@ -200,7 +219,12 @@ impl World {
 
     /// Creates a remote of this user.
     pub fn remote(&self, name: &str, user: &str) -> Result<Remote> {
-        let options = CreateOptions::new(self.server_url()?, user);
+        self.remote_at(name, user, &self.server_url()?)
+    }
+
+    /// Creates a remote of this user that finds the server under this address.
+    pub fn remote_at(&self, name: &str, user: &str, url: &str) -> Result<Remote> {
+        let options = CreateOptions::new(url.to_owned(), user);
         Ok(Remote::create(self.path(name), &self.plan.model.public(), &options)?)
     }
 

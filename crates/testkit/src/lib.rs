@@ -21,12 +21,14 @@
 //! - Everything here blocks, also in async tests: starting a cluster takes about half a second, a database a few hundredths.
 //! - Processes are looked up in `/proc`: Linux only.
 
+pub mod front;
 pub mod ports;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
 pub mod random;
 
+pub use front::{FRONTS, Front, Proxied};
 pub use ports::free_port;
 pub use postgres::{Postgres, sql};
 pub use process::{Child, headwater_binary, wait_until};

@@ -15,6 +15,7 @@
 //!
 //! *Caveats.* What an application's trigger changes in the very table whose rows are being applied is not tracked.
 
+mod doubt;
 mod foreign;
 mod partition;
 mod store;
@@ -39,6 +40,7 @@ use crate::plan::{Plan, TablePlan};
 use crate::rows::{Placed, Rows, placed};
 use crate::schema;
 use crate::state::{State, write_watermarks};
+use crate::untracked::{self, Doubt};
 use foreign::Touched;
 
 /// What a download did, in numbers.
@@ -54,6 +56,8 @@ pub(crate) struct Applied {
     pub(crate) set_aside: u64,
     /// Rows that the file does not take; they are held and tried again.
     pub(crate) not_stored: u64,
+    /// Rows that were changed here while change tracking was off, or perhaps were.
+    pub(crate) untracked: u64,
 }
 
 /// The frames of a download, one after the other; `None` at the end.
@@ -112,6 +116,8 @@ struct Apply<'a> {
     sweeps: Vec<bool>,
     /// Partitions that came whole since.
     came_whole: HashSet<(u32, Vec<u8>)>,
+    /// By table.
+    doubts: Vec<Doubt>,
     touched: Touched,
     applied: Applied,
 }
@@ -125,6 +131,15 @@ impl<'a> Apply<'a> {
         let has_rows = |table: &TablePlan| rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.name()));
         let sweeps =
             plan.tables.iter().map(|table| Ok(is_restart && has_rows(table)?)).collect::<Result<_, Error>>()?;
+        let mut doubts = untracked::doubts(connection, plan)?;
+        for (table, doubt) in plan.tables.iter().zip(&mut doubts) {
+            if *doubt != Doubt::None && is_restart {
+                *doubt = Doubt::Compare;
+            }
+            if *doubt == Doubt::Compare {
+                doubt::keep_before(&rows, table)?;
+            }
+        }
         Ok(Apply {
             rows,
             plan,
@@ -138,6 +153,7 @@ impl<'a> Apply<'a> {
             is_restart,
             sweeps,
             came_whole: HashSet::new(),
+            doubts,
             touched: Touched::new(connection, plan)?,
             applied: Applied::default(),
         })
@@ -190,7 +206,7 @@ impl<'a> Apply<'a> {
         let held = self.rows.any(&format!("SELECT 1 FROM \"hw_held\" WHERE \"table\" = {number}"))?;
         let conflicts =
             self.rows.any(&format!("SELECT 1 FROM \"hw_conflict\" WHERE \"table\" = {number} AND \"is_open\" = 1"))?;
-        let watched = !self.touched.is_whole(table);
+        let watched = !self.touched.is_whole(table) || self.doubts[number as usize] == Doubt::Since;
         self.is_plain = !(pending || held || conflicts || watched || self.has_displaced);
         Ok(())
     }
@@ -225,16 +241,9 @@ impl<'a> Apply<'a> {
         if self.is_restart {
             self.sweep()?;
         }
-        loop {
-            self.return_displaced()?;
-            for table in &self.plan.tables {
-                self.settle_held(table)?;
-            }
-            self.check_foreign_keys()?;
-            // Each further round has set a pending change aside.
-            if !self.has_displaced {
-                break;
-            }
+        self.settle_all()?;
+        if self.compare_doubtful()? {
+            self.settle_all()?;
         }
         self.rows.set_applying(None)?;
         let connection = self.rows.connection;
@@ -245,6 +254,22 @@ impl<'a> Apply<'a> {
         connection.execute("DELETE FROM \"hw_staged\"", []).while_doing("emptying the staging table")?;
         State::set_applied(connection, welcome, self.download, self.now)?;
         Ok(self.applied)
+    }
+}
+
+impl Apply<'_> {
+    fn settle_all(&mut self) -> Result<(), Error> {
+        loop {
+            self.return_displaced()?;
+            for table in &self.plan.tables {
+                self.settle_held(table)?;
+            }
+            self.check_foreign_keys()?;
+            // Each further round has set a pending change aside.
+            if !self.has_displaced {
+                return Ok(());
+            }
+        }
     }
 }
 

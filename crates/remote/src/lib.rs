@@ -58,6 +58,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod too_large;
+mod untracked;
 
 pub use aside::Choice;
 pub use error::Error;

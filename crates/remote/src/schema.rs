@@ -7,6 +7,7 @@ use crate::database::Database;
 use crate::error::{Error, While};
 use crate::index_sql;
 use crate::plan::{Plan, TablePlan};
+use crate::untracked;
 
 /// Makes every table of the model, its log, and what Headwater itself keeps.
 pub(crate) fn create(connection: &Connection, plan: &Plan) -> Result<(), Error> {
@@ -48,7 +49,15 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
     for table in &plan.tables {
         if !has_triggers(connection, table).while_doing("reading the catalogue")? {
             tracing::info!(table = table.table.name, "change tracking is made anew");
-            database.write("making change tracking anew", |connection| create_triggers(connection, table))?;
+            database.write("making change tracking anew", |connection| {
+                if untracked::doubt(connection, table)? {
+                    tracing::warn!(
+                        table = table.table.name,
+                        "change tracking was gone: the next sync compares the table"
+                    );
+                }
+                create_triggers(connection, table)
+            })?;
         }
     }
     Ok(())
@@ -72,7 +81,7 @@ fn create_triggers(connection: &Connection, table: &TablePlan) -> Result<(), Err
         connection.execute_batch(&drop).while_doing("creating the triggers")?;
         connection.execute_batch(&trigger.sql).while_doing("creating the triggers")?;
     }
-    Ok(())
+    untracked::record(connection, table)
 }
 
 fn has_triggers(connection: &Connection, table: &TablePlan) -> rusqlite::Result<bool> {

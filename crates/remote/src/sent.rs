@@ -186,7 +186,7 @@ fn set_one_aside(rows: &Rows<'_>, table: &TablePlan, lost: &Lost, now: &str) -> 
     let key = from_wire(&table.key_of(image));
     let old = lost.old.as_deref().map(from_wire);
     if let Some(pending) = rows.pending(table, &key)?.filter(|pending| !pending.is_nothing()) {
-        return log(rows, table, &key, old.as_deref(), pending.aside);
+        return log_change(rows, table, &key, old.as_deref(), pending.aside);
     }
     let pending = Pending { aside: 0, old, new: lost.new.as_deref().map(from_wire), key };
     if pending.is_nothing() {
@@ -195,7 +195,7 @@ fn set_one_aside(rows: &Rows<'_>, table: &TablePlan, lost: &Lost, now: &str) -> 
     let now_there = rows.select(table, &pending.key)?.map(|row| table.row_bytes(&to_wire(&row, &table.types)));
     let is_in_place = now_there == lost.new.as_ref().map(|row| table.row_bytes(row));
     if is_in_place {
-        log(rows, table, &pending.key, pending.old.as_deref(), 0)?;
+        log_change(rows, table, &pending.key, pending.old.as_deref(), 0)?;
         set_aside_mark(rows.connection, table, &pending.key, RefusalCode::Lost as u16)?;
     }
     let message = format!("the consolidated database has lost upload {}, which carried this change", lost.upload);
@@ -203,7 +203,13 @@ fn set_one_aside(rows: &Rows<'_>, table: &TablePlan, lost: &Lost, now: &str) -> 
 }
 
 /// Makes the open entry of a key in the log: the row that was there before (`None`: there was none), and the mark.
-fn log(rows: &Rows<'_>, table: &TablePlan, key: &[Local], old: Option<&[Local]>, aside: i64) -> Result<(), Error> {
+pub(crate) fn log_change(
+    rows: &Rows<'_>,
+    table: &TablePlan,
+    key: &[Local],
+    old: Option<&[Local]>,
+    aside: i64,
+) -> Result<(), Error> {
     let mut columns = vec!["\"upload\"".to_owned(), "\"aside\"".to_owned(), "\"existed\"".to_owned()];
     columns.extend(table.keys("k_"));
     columns.extend(table.others().map(|name| headwater_model::sql::quote(&format!("o_{name}"))));

@@ -23,6 +23,7 @@ use crate::sent;
 use crate::stage::Stage;
 use crate::state::State;
 use crate::too_large;
+use crate::untracked;
 
 /// How much is read from the socket at a time.
 const READ_BYTES: usize = 64 * 1024;
@@ -109,6 +110,8 @@ pub struct SyncReport {
     pub set_aside: u64,
     /// Rows that came down and that the file does not take; they are held and tried again.
     pub not_stored: u64,
+    /// Rows that were changed here while change tracking was off, or perhaps were; they are among the changes set aside.
+    pub untracked: u64,
     /// Bytes sent, without HTTP's own.
     pub bytes_up: u64,
     /// Bytes received, without HTTP's own.
@@ -189,6 +192,7 @@ impl Remote {
                 }
                 Err(error) => return Err(error),
                 Ok(true) => {}
+                Ok(false) if options.config.wants_download && untracked::ask(&self.database, &self.plan)? => {}
                 Ok(false) => break,
             }
         }
@@ -488,6 +492,7 @@ impl Sync<'_, '_, '_> {
         self.report.held += applied.held;
         self.report.set_aside += applied.set_aside;
         self.report.not_stored += applied.not_stored;
+        self.report.untracked += applied.untracked;
     }
 
     fn count(&mut self, summary: &Summary) {

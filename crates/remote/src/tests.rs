@@ -9,3 +9,4 @@ mod story;
 pub(crate) mod support;
 mod tracking;
 mod types;
+mod untracked;

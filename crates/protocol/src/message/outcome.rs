@@ -100,6 +100,8 @@ refusal_codes! {
     Key = 14, "key";
     /// The consolidated database has lost the upload that carried it. Found by a remote, never in a receipt.
     Lost = 15, "lost";
+    /// It was made at the remote while change tracking was off. Found by a remote, never in a receipt.
+    Untracked = 16, "untracked";
 }
 
 const CONFLICT: u8 = 1;

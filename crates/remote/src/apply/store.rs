@@ -21,7 +21,10 @@ impl Apply<'_> {
         let (key_row, key_bytes, local) = (from_wire(&key), table.key_bytes(&key), from_wire(row));
         self.close_conflict(table, &key_bytes, Some(&local))?;
         match self.rows.pending(table, &key_row)? {
-            None => self.place(table, &key_bytes, row, &local),
+            None => {
+                self.note_replaced(table, &key_row, Some(row))?;
+                self.place(table, &key_bytes, row, &local)
+            }
             Some(pending) if pending.is_nothing() || Self::is_row(table, pending.new.as_ref(), row) => {
                 self.forget(table, &key_row, &key_bytes)?;
                 self.place(table, &key_bytes, row, &local)
@@ -46,6 +49,8 @@ impl Apply<'_> {
             pending => {
                 if pending.is_some() {
                     self.forget(table, &key_row, &key_bytes)?;
+                } else {
+                    self.note_replaced(table, &key_row, None)?;
                 }
                 self.rows.release(table, &key_bytes)?;
                 self.undisplace(table, &key_bytes)?;

@@ -112,6 +112,10 @@ fn show(report: &SyncReport, output: &Output) -> Result<()> {
             report.not_stored > 0,
             format!("{} rows that came down are held: the file does not take them", report.not_stored),
         ),
+        (
+            report.untracked > 0,
+            format!("{} changes were made while change tracking was off, and are set aside", report.untracked),
+        ),
         (report.new_remote_id, "this file was a copy or an old backup: it goes on under a new remote ID".to_owned()),
         (report.restarted, "the consolidated database is another than before: everything came down afresh".to_owned()),
         (report.lost.is_some(), lost(report)),
@@ -141,7 +145,7 @@ fn as_json(report: &SyncReport) -> Value {
     json!({
         "changes_up": report.changes_up, "conflicts": report.conflicts, "refused": report.refused,
         "rows_down": report.rows_down, "deletions_down": report.deletions_down, "held": report.held,
-        "set_aside": report.set_aside, "not_stored": report.not_stored, "bytes_up": report.bytes_up,
+        "set_aside": report.set_aside, "not_stored": report.not_stored, "untracked": report.untracked, "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down, "requests": report.requests, "failures": report.failures,
         "new_remote_id": report.new_remote_id, "restarted": report.restarted, "lost": report.lost,
         "lost_changes": report.lost_changes,

@@ -1,0 +1,159 @@
+//! Rows of tables in doubt ([`crate::untracked`]): what was changed while nobody logged it.
+
+use headwater_model::sql::quote;
+use headwater_protocol::Row;
+use headwater_protocol::message::{Refusal, RefusalCode};
+
+use super::Apply;
+use crate::error::{Error, While};
+use crate::local::{Local, from_wire, to_wire};
+use crate::plan::TablePlan;
+use crate::rows::{Pending, Placed, Rows};
+use crate::sent::log_change;
+use crate::untracked::{self, Doubt};
+
+/// Keeps the rows of a table that is going to come whole, to compare them with what comes.
+pub(super) fn keep_before(rows: &Rows<'_>, table: &TablePlan) -> Result<(), Error> {
+    let before = before(table);
+    let names: Vec<String> = table.names().map(quote).collect();
+    let keys = table.keys("").join(", ");
+    let sql = format!(
+        "DROP TABLE IF EXISTS temp.{before}; CREATE TEMP TABLE {before} AS SELECT {} FROM {}; \
+         CREATE INDEX temp.{} ON {before} ({keys})",
+        names.join(", "),
+        table.name(),
+        quote(&format!("hw_before_key_{}", table.number)),
+    );
+    rows.connection.execute_batch(&sql).while_doing("keeping a table to compare it")
+}
+
+fn before(table: &TablePlan) -> String {
+    quote(&format!("hw_before_{}", table.number))
+}
+
+impl Apply<'_> {
+    /// A downloaded row (`None`: its deletion) is about to replace one without a pending change, of a table in doubt.
+    pub(super) fn note_replaced(&mut self, table: &TablePlan, key: &[Local], row: Option<&Row>) -> Result<(), Error> {
+        if self.doubts[table.number as usize] != Doubt::Since {
+            return Ok(());
+        }
+        let Some(there) = self.rows.select(table, key)? else {
+            return Ok(());
+        };
+        if row.is_some_and(|row| is_same(table, &there, row)) {
+            return Ok(());
+        }
+        let pending = Pending { aside: 0, old: row.map(|row| from_wire(row)), new: Some(there), key: key.to_vec() };
+        let message =
+            "it was changed at the consolidated database while change tracking was off here, and perhaps here too";
+        self.applied.untracked += 1;
+        let refusal = Refusal { code: RefusalCode::Untracked, message: message.to_owned() };
+        self.rows.note_aside(table, &pending, &refusal, false, self.now)
+    }
+
+    /// Holds the tables that came whole against what was there before. Whether anything differed.
+    pub(super) fn compare_doubtful(&mut self) -> Result<bool, Error> {
+        let mut any = false;
+        for table in &self.plan.tables {
+            if self.doubts[table.number as usize] == Doubt::Compare {
+                self.rows.set_applying(Some(table.number))?;
+                any |= self.compare(table)?;
+                untracked::end(self.rows.connection, table)?;
+            }
+        }
+        Ok(any)
+    }
+
+    fn compare(&mut self, table: &TablePlan) -> Result<bool, Error> {
+        let before = before(table);
+        let (own, differs) = (table.name(), quote(&format!("hw_differs_{}", table.number)));
+        let same_key: Vec<String> = table.keys("").iter().map(|key| format!("t.{key} = b.{key}")).collect();
+        let same_key = same_key.join(" AND ");
+        let same: Vec<String> = table
+            .names()
+            .map(quote)
+            .map(|name| format!("t.{name} IS b.{name} AND typeof(t.{name}) = typeof(b.{name})"))
+            .collect();
+        let columns =
+            |row: &str| table.names().map(|name| format!("{row}.{}", quote(name))).collect::<Vec<_>>().join(", ");
+        let sql = format!(
+            "DROP TABLE IF EXISTS temp.{differs}; CREATE TEMP TABLE {differs} AS \
+             SELECT 1 AS \"hw_was\", {} FROM temp.{before} AS b WHERE NOT EXISTS (SELECT 1 FROM {own} AS t WHERE {same_key} AND {}) \
+             UNION ALL SELECT 0, {} FROM {own} AS t WHERE NOT EXISTS (SELECT 1 FROM temp.{before} AS b WHERE {same_key}); \
+             DROP TABLE temp.{before}",
+            columns("b"),
+            same.join(" AND "),
+            columns("t"),
+        );
+        self.rows.connection.execute_batch(&sql).while_doing("comparing a table")?;
+        let next = format!("SELECT rowid, * FROM temp.{differs} WHERE rowid > ? ORDER BY rowid LIMIT 1");
+        let (mut after, mut any) = (0i64, false);
+        while let Some((number, was, row)) = self.next_difference(&next, table, after)? {
+            after = number;
+            any |= self.difference(table, was.then_some(row.clone()), &table.key_of(&row))?;
+        }
+        let sql = format!("DROP TABLE temp.{differs}");
+        self.rows.connection.execute_batch(&sql).while_doing("comparing a table")?;
+        Ok(any)
+    }
+
+    fn next_difference(
+        &self,
+        sql: &str,
+        table: &TablePlan,
+        after: i64,
+    ) -> Result<Option<(i64, bool, Vec<Local>)>, Error> {
+        let mut select = self.rows.prepare(sql)?;
+        let mut found = select.query([after]).while_doing("comparing a table")?;
+        let Some(row) = found.next().while_doing("comparing a table")? else {
+            return Ok(None);
+        };
+        let read = || -> rusqlite::Result<_> {
+            let image = (0..table.types.len()).map(|place| Local::read(row, 2 + place)).collect::<Result<_, _>>()?;
+            Ok(Some((row.get(0)?, row.get(1)?, image)))
+        };
+        read().while_doing("comparing a table")
+    }
+
+    /// A row that was otherwise before (`None`: it was not there) than it came down; whether it really was.
+    fn difference(&mut self, table: &TablePlan, was: Option<Vec<Local>>, key: &[Local]) -> Result<bool, Error> {
+        if self.rows.pending(table, key)?.is_some() {
+            return Ok(false);
+        }
+        let came = self.rows.select(table, key)?;
+        let is_same = match (&was, &came) {
+            (Some(was), Some(came)) => is_same(table, was, &to_wire(came, &table.types)),
+            (None, None) => true,
+            _ => false,
+        };
+        if is_same {
+            return Ok(false);
+        }
+        let is_in_place = table.is_tracked() && self.put(table, was.as_deref(), key)?;
+        if is_in_place {
+            log_change(&self.rows, table, key, came.as_deref(), RefusalCode::Untracked as i64)?;
+        }
+        let pending = Pending { aside: 0, old: came, new: was, key: key.to_vec() };
+        let message = "it was made while change tracking was off".to_owned();
+        self.applied.untracked += 1;
+        let refusal = Refusal { code: RefusalCode::Untracked, message };
+        self.rows.note_aside(table, &pending, &refusal, is_in_place, self.now)?;
+        Ok(true)
+    }
+
+    /// Makes a row as it was before the download; whether the table takes it.
+    fn put(&mut self, table: &TablePlan, was: Option<&[Local]>, key: &[Local]) -> Result<bool, Error> {
+        match was {
+            None => self.remove(table, key).map(|_| true),
+            Some(row) => {
+                self.touched.row(table, &table.key_bytes(&to_wire(key, &table.key_types)));
+                Ok(self.rows.upsert(table, row)? == Placed::Done)
+            }
+        }
+    }
+}
+
+/// Whether a row would travel as this one, decimals being numbers.
+fn is_same(table: &TablePlan, there: &[Local], row: &Row) -> bool {
+    to_wire(there, &table.types).iter().zip(row).all(|(there, value)| there.same(value))
+}

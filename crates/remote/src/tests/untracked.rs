@@ -1,0 +1,150 @@
+//! Writes while the application had dropped the triggers of change tracking.
+
+use headwater_model::Direction;
+use headwater_protocol::{Type, Value};
+
+use super::support::{Fixture, model, row, shop, table};
+use crate::{Choice, untracked};
+
+fn north() -> [Value; 1] {
+    [Value::text("north")]
+}
+
+/// Drops what tracks a table, writes, and opens the file again.
+fn untracked_write(f: &mut Fixture, table: &str, sql: &str) {
+    let names =
+        format!("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = '{table}' AND name LIKE 'hw%'");
+    for name in f.rows(&names) {
+        f.sql(&format!("DROP TRIGGER {name}"));
+    }
+    f.sql(sql);
+    f.reopen();
+}
+
+fn ask(f: &Fixture) -> bool {
+    untracked::ask(&f.remote.database, &f.remote.plan).expect("asked")
+}
+
+/// Set aside, in the order of their keys.
+fn aside(f: &Fixture) -> Vec<String> {
+    let mut list = f.set_aside();
+    list.sort();
+    list
+}
+
+fn items() -> Fixture {
+    let f = Fixture::new(&shop());
+    let first =
+        [row("1,north,axe,$1.00"), row("2,north,saw,$2.00"), row("3,north,hoe,$3.00"), row("4,north,awl,$4.00")];
+    f.download(f.down().whole("item", &north()).rows("item", &first).whole("kind", &[]).whole("part", &[]));
+    f
+}
+
+#[test]
+fn what_was_written_untracked_is_set_aside_where_it_stands() {
+    let mut f = items();
+    let sql = "UPDATE item SET price = '1.50' WHERE id = 1; DELETE FROM item WHERE id = 2; \
+               UPDATE item SET price = '3.50' WHERE id = 3; INSERT INTO item VALUES (9, 'north', 'adze', '9.00')";
+    untracked_write(&mut f, "item", sql);
+    assert_eq!(f.cut(), None, "nothing is in the log");
+    f.sql("UPDATE item SET price = '4.50' WHERE id = 4");
+    assert_eq!(f.cut_changes(), ["item: 4,north,awl,4.00 -> 4,north,awl,4.50"], "tracking is back");
+    f.receipt(Vec::new());
+
+    // First what changed at the consolidated database comes: of that nobody knows whether it was changed here too.
+    let applied = f.download(f.down().rows("item", &[row("3,north,hoe,$3.10"), row("5,north,bit,$5.00")]));
+    assert_eq!(applied.untracked, 1);
+    assert_eq!(aside(&f), [r#"item {"id":3} untracked out"#]);
+    assert!(ask(&f));
+    assert_eq!(f.rows("SELECT count(*) FROM hw_watermark WHERE \"table\" = 0"), ["0"], "the table comes whole");
+    assert!(!ask(&f), "once");
+
+    let now = [
+        row("1,north,axe,$1.00"),
+        row("2,north,saw,$2.00"),
+        row("3,north,hoe,$3.10"),
+        row("4,north,awl,$4.50"),
+        row("5,north,bit,$5.00"),
+    ];
+    let applied = f.download(f.down().whole("item", &north()).rows("item", &now));
+    assert_eq!(applied.untracked, 3);
+    let expected = [
+        r#"item {"id":1} untracked in place"#,
+        r#"item {"id":2} untracked in place"#,
+        r#"item {"id":3} untracked out"#,
+        r#"item {"id":9} untracked in place"#,
+    ];
+    assert_eq!(aside(&f), expected);
+    let rows = ["1|1.50", "3|3.10", "4|4.50", "5|5.00", "9|9.00"];
+    assert_eq!(f.rows("SELECT id, price FROM item"), rows, "everything stands as it was written");
+    assert_eq!(f.cut(), None, "nothing is sent by itself");
+    // A later download of the table brings nothing up again.
+    assert_eq!(f.download(f.down().whole("item", &north()).rows("item", &now)).untracked, 0);
+    assert_eq!(
+        (aside(&f).len(), f.rows("SELECT count(*) FROM temp.sqlite_schema WHERE name LIKE 'hw_before%'")[0].as_str()),
+        (4, "0")
+    );
+
+    f.remote.retry(&Choice::All).expect("they can be sent");
+    let sent = [
+        "item: 1,north,axe,1.00 -> 1,north,axe,1.50",
+        "item: 2,north,saw,2.00 -> -",
+        "item: 3,north,hoe,3.10 -> 3,north,hoe,3.50",
+        "item: - -> 9,north,adze,9.00",
+    ];
+    assert_eq!(f.cut_changes(), sent);
+    f.receipt(Vec::new());
+    assert!(aside(&f).is_empty());
+    f.check();
+}
+
+#[test]
+fn giving_it_up_makes_the_rows_what_the_consolidated_database_has() {
+    let mut f = items();
+    let sql = "UPDATE item SET name = 'x' WHERE id = 1; UPDATE item SET price = '0' WHERE id = 2; DELETE FROM item WHERE id = 3; \
+               INSERT INTO item VALUES (9, 'north', 'adze', '9.00')";
+    untracked_write(&mut f, "item", sql);
+    f.download(f.down());
+    assert!(ask(&f));
+    let now = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00"), row("3,north,hoe,$3.00"), row("4,north,awl,$4.00")];
+    f.download(f.down().whole("item", &north()).rows("item", &now));
+    assert_eq!(aside(&f).len(), 4);
+    f.remote.drop_set_aside(&Choice::All).expect("dropped");
+    assert_eq!(f.rows("SELECT id, name, price FROM item"), ["1|axe|1.00", "2|saw|2.00", "3|hoe|3.00", "4|awl|4.00"]);
+    assert_eq!(f.cut(), None);
+    f.check();
+}
+
+/// An index that the application made changes the triggers too; so does nothing at all.
+#[test]
+fn tracking_that_is_only_out_of_date_raises_no_doubt() {
+    let mut f = items();
+    f.sql("CREATE UNIQUE INDEX own ON item (price)");
+    f.reopen();
+    f.reopen();
+    assert!(!ask(&f));
+    f.sql("DROP INDEX own");
+    f.reopen();
+    assert!(!ask(&f));
+}
+
+/// Rows of a table that only comes down can't be pending: they give way, and are on the list.
+#[test]
+fn a_table_that_only_comes_down() {
+    let mut only = table("price", &[("id", Type::Int), ("amount", Type::Decimal)]);
+    only.direction = Direction::Download;
+    let mut f = Fixture::new(&model(vec![only]));
+    let rows = [row("1,$1.00"), row("2,$2.00")];
+    f.download(f.down().whole("price", &[]).rows("price", &rows));
+    untracked_write(
+        &mut f,
+        "price",
+        "UPDATE price SET amount = '0.01' WHERE id = 1; UPDATE price SET amount = '2' WHERE id = 2",
+    );
+    f.download(f.down());
+    assert!(ask(&f));
+    f.download(f.down().whole("price", &[]).rows("price", &rows));
+    assert_eq!(f.rows("SELECT * FROM price"), ["1|1.00", "2|2.00"]);
+    assert_eq!(aside(&f), [r#"price {"id":1} untracked out"#], "the same number is no difference");
+    f.check();
+}

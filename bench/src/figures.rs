@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use headwater_consolidated::download::{self, DownloadRequest};
 use headwater_consolidated::rows::Echo;
+use headwater_consolidated::system::{self, PurgeRequest};
 use headwater_model::remote_sql;
 use headwater_protocol::Kind;
 use headwater_protocol::frame::HEADER_BYTES;
@@ -80,15 +81,48 @@ impl Bench {
 
     /// The side table with its indexes against the table with its index.
     pub(crate) fn tracking_space(&self) -> Result<()> {
+        let (table, side) = self.space()?;
+        println!("rate sync.table_bytes {table}");
+        println!("rate sync.side_table_bytes {side}");
+        figure("sync.tracking_space", side as f64 / table as f64);
+        Ok(())
+    }
+
+    /// The same when each row has been updated once, before any of it is old enough to be purged, and after all is.
+    pub(crate) fn tracking_space_updated(&self, rows: u64) -> Result<()> {
+        for first in (1..=rows).step_by(10_000) {
+            let sql = format!(
+                "UPDATE purchase SET cost = cost + 1 WHERE emp_id = {DOWNLOADED} AND purch_id >= {first} AND purch_id < {}",
+                first + 10_000
+            );
+            self.runtime.block_on(self.client.batch_execute(&sql))?;
+        }
+        for (older_than, is_figure) in [(Duration::from_hours(24 * 30), true), (Duration::ZERO, false)] {
+            let mut connection = self.world.central.backend()?.connect()?;
+            system::take_note(&mut *connection)?;
+            let begin = Instant::now();
+            let purged =
+                system::purge(&mut *connection, &PurgeRequest { older_than, step: Duration::ZERO }, &mut || true)?;
+            eprintln!("purging what is older than {older_than:?}: {purged:?} in {:?}", begin.elapsed());
+            self.runtime.block_on(self.client.batch_execute("VACUUM"))?;
+            let (table, side) = self.space()?;
+            if is_figure {
+                figure("sync.tracking_space_updated", side as f64 / table as f64);
+            } else {
+                println!("rate sync.side_table_bytes_purged {side}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of the table and of the side table, with their indexes.
+    fn space(&self) -> Result<(i64, i64)> {
         let sql = "SELECT pg_total_relation_size('purchase'), (SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c \
                    JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'headwater' AND c.relkind = 'r' AND c.relname LIKE 'side%')";
         let row = self.runtime.block_on(self.client.query_one(sql, &[]))?;
         let (table, side): (i64, i64) = (row.get(0), row.get(1));
         ensure!(side > 0, "no side table was found");
-        println!("rate sync.table_bytes {table}");
-        println!("rate sync.side_table_bytes {side}");
-        figure("sync.tracking_space", side as f64 / table as f64);
-        Ok(())
+        Ok((table, side))
     }
 
     /// Bytes of frames a row before compression, headers and all.

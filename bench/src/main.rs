@@ -68,5 +68,8 @@ fn main() -> Result<()> {
     if wanted("conflict") {
         bench.conflict_cost(arguments.updates)?;
     }
+    if wanted("space") {
+        bench.tracking_space_updated(arguments.rows)?;
+    }
     Ok(())
 }

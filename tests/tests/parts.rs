@@ -366,6 +366,71 @@ fn a_logical_subscription_writes() -> Result<()> {
     Ok(())
 }
 
+/// Rows that are published under the table's own name are put into its partitions here; those that were there before are copied.
+#[test]
+fn a_subscription_that_begins_with_a_copy() -> Result<()> {
+    let publisher = Postgres::builder().wal_level("logical").start()?;
+    let source = publisher.create_database()?;
+    sql(&source, SCHEMA)?;
+    sql(&source, "CREATE PUBLICATION feed FOR TABLE log WITH (publish_via_partition_root)")?;
+    let tables = SCHEMA.split_once("INSERT INTO").map_or(SCHEMA, |(tables, _)| tables);
+    let mut followed = Followed::of(World::new(Kind::Postgres, tables, MODEL, &["all", "odd"])?)?;
+    let url = followed.world.central.url();
+    sql(&url, &format!("CREATE SUBSCRIPTION feed CONNECTION '{source}' PUBLICATION feed"))?;
+    let deadline = Instant::now() + Duration::from_mins(2);
+    while followed.world.central.rows("SELECT 1 FROM pg_subscription_rel WHERE srsubstate <> 'r'")?.len() > 0 {
+        ensure!(Instant::now() < deadline, "the table was not copied");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    followed.arrives((60, 0))?;
+    let applied = |followed: &mut Followed, statements: &str, expected: (u64, u64)| -> Result<()> {
+        sql(&source, statements)?;
+        caught_up(&source, &url)?;
+        followed.arrives(expected).with_context(|| statements.to_owned())
+    };
+    applied(&mut followed, "INSERT INTO log VALUES (100, 1, 'odd', 'fed'), (101, 2, 'odd', 'fed')", (2, 0))?;
+    applied(&mut followed, "UPDATE log SET day = 3, area = 'even' WHERE id = 100", (1, 1))?;
+    applied(&mut followed, "UPDATE log SET note = 'b' WHERE day = 2; DELETE FROM log WHERE day = 1", (21, 20))?;
+    applied(&mut followed, "TRUNCATE log", (0, 42))?;
+    sql(&url, "DROP SUBSCRIPTION feed")?;
+    Ok(())
+}
+
+/// In a database that a dump was loaded into parts have other numbers; that is no reason to miss anything.
+#[test]
+fn parts_in_a_loaded_dump() -> Result<()> {
+    let cluster = Postgres::builder().start()?;
+    let url = cluster.create_database()?;
+    sql(&url, SCHEMA)?;
+    let mut followed = {
+        let mut world = World::over(Central::Postgres(url), tempfile::tempdir()?, read_model(MODEL)?, &["all", "odd"])?;
+        world.start_server()?;
+        world.config.listen = world.address()?;
+        Followed::of(world)?
+    };
+    followed.check("UPDATE log_1 SET note = 'before'; DROP TABLE log_2", (40, 0))?;
+    let dump = followed.world.folder.path().join("dump.sql");
+    cluster.dump("test_0", &dump)?;
+    followed.world.stop_server();
+    let elsewhere = Postgres::builder().start()?;
+    sql(&elsewhere.url("postgres"), "SELECT pg_current_xact_id()")?;
+    followed.world.central = Central::Postgres(elsewhere.load(&dump)?);
+    followed.world.start_server()?;
+    followed.world.central.execute("INSERT INTO log_3 (id, day, area, note) VALUES (101, 3, 'odd', 'past')")?;
+    for remote in [&mut followed.odd, &mut followed.all] {
+        let report = followed.world.sync(remote)?;
+        ensure!(report.restarted, "{report:?}");
+    }
+    followed.is_equal()?;
+    followed.sync()?;
+    ensure!(followed.sync()? == (0, 0), "sent again");
+    followed.check("UPDATE log_3 SET note = 'after' WHERE id = 101; DELETE FROM log_1 WHERE id = 3", (1, 1))?;
+    followed.check("INSERT INTO tool VALUES (300, 'odd', 'after', 1)", (1, 0))?;
+    let states = followed.states()?;
+    ensure!(states.len() == 4 && states.iter().all(|state| state.ends_with(" tracked")), "{states:?}");
+    Ok(())
+}
+
 /// Waits until the subscriber has applied what the publisher has written.
 fn caught_up(source: &str, subscriber: &str) -> Result<()> {
     let written = sql(source, "SELECT pg_current_wal_lsn()")?;

@@ -15,7 +15,9 @@
 //! A part that was detached can still be read, so its rows are noted as deleted. Of one that was dropped nobody knows any more what
 //! was in it: the table is sent again to whoever has not seen that transaction (`headwater.refresh`).
 
-use super::{Notes, base_table, function, own_name, row_trigger, schema, side_table, statement_triggers, triggers};
+use super::{
+    KEYS_REPEAT, Notes, base_table, function, own_name, row_trigger, schema, side_table, statement_triggers, triggers,
+};
 use crate::Table;
 use crate::sql::{literal, quote};
 
@@ -46,9 +48,12 @@ impl Part {
 pub fn arm(table: &Table, part: &Part) -> Vec<String> {
     let on = part.qualified();
     let mut statements = vec![format!("LOCK TABLE ONLY {on} IN SHARE ROW EXCLUSIVE MODE")];
-    statements.extend(statement_triggers(table, &on, |name| of_table(name, table)));
+    let argument = if part.is_partition { "" } else { KEYS_REPEAT };
+    statements.extend(statement_triggers(table, &on, argument, |name| of_table(name, table)));
     if !part.is_partition {
         statements.extend(row_trigger(table, &on, &of_table(super::ROW_TRIGGER, table)));
+        // A statement on the table itself may have rows of several that inherit, with the same key.
+        statements.extend(statement_triggers(table, &base_table(table), KEYS_REPEAT, str::to_owned));
     }
     statements
 }
@@ -72,9 +77,10 @@ pub fn note(table: &Table, part: &Part) -> String {
     let joined = notes.pairs.iter().map(same).collect::<Vec<_>>().join(" AND ");
     let lies = notes.lies("t").replacen(" WHERE ", " AND ", 1);
     format!(
-        "{} SELECT DISTINCT {}, pg_current_xact_id(), NULL::boolean FROM ONLY {} AS t LEFT JOIN {} AS o ON {joined} \
+        "{} SELECT {}{}, pg_current_xact_id(), NULL::boolean FROM ONLY {} AS t LEFT JOIN {} AS o ON {joined} \
          WHERE (o.version IS NULL OR o.deleted IS NOT NULL OR o.version::xid <> t.xmin){lies} {}",
         notes.insert(),
+        distinct(part),
         super::of(&notes.pairs, "t"),
         part.qualified(),
         side_table(table),
@@ -84,7 +90,7 @@ pub fn note(table: &Table, part: &Part) -> String {
 
 /// Notes the rows of a part that is none any more as deleted.
 pub fn bury(table: &Table, part: &Part) -> String {
-    Notes::new(table).of_rows(&format!("ONLY {}", part.qualified()), "true")
+    Notes::new(table).of_rows(distinct(part), &format!("ONLY {}", part.qualified()), "true")
 }
 
 /// What a part of this name is in the record: as installed with its table.
@@ -131,6 +137,11 @@ pub fn list(tables: &[(String, &Table)]) -> String {
     )
 }
 
+/// Only a partition's keys can't repeat.
+fn distinct(part: &Part) -> &'static str {
+    if part.is_partition { "" } else { "DISTINCT " }
+}
+
 /// How many triggers of statements a part has.
 pub fn statement_trigger_count() -> usize {
     super::STATEMENT_TRIGGERS.len()
@@ -174,5 +185,6 @@ mod tests {
         let heir = Part { is_partition: false, ..part };
         assert!(arm(log, &heir).join("\n").contains("ENABLE REPLICA TRIGGER \"headwater_row_of_log\""));
         assert_eq!(disarm(log, &heir).len(), 5);
+        assert!(arm(log, &heir).join("\n").contains("ON \"public\".\"log\" REFERENCING NEW TABLE AS hw_new FOR EACH STATEMENT EXECUTE FUNCTION headwater.\"track_log\"('keys repeat')"));
     }
 }

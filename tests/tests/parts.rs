@@ -378,7 +378,7 @@ fn a_subscription_that_begins_with_a_copy() -> Result<()> {
     let url = followed.world.central.url();
     sql(&url, &format!("CREATE SUBSCRIPTION feed CONNECTION '{source}' PUBLICATION feed"))?;
     let deadline = Instant::now() + Duration::from_mins(2);
-    while followed.world.central.rows("SELECT 1 FROM pg_subscription_rel WHERE srsubstate <> 'r'")?.len() > 0 {
+    while !followed.world.central.rows("SELECT 1 FROM pg_subscription_rel WHERE srsubstate <> 'r'")?.is_empty() {
         ensure!(Instant::now() < deadline, "the table was not copied");
         std::thread::sleep(Duration::from_millis(20));
     }

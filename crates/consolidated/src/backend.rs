@@ -102,7 +102,7 @@ pub trait Connection: Send {
     /// Makes constraints that are deferred to the end of the transaction be checked now.
     fn check_deferred(&mut self) -> Result<(), Error>;
 
-    /// Tells the application's own triggers and policies who acts, until the transaction ends.
+    /// Tells the application's own triggers, policies and queries who syncs, until the transaction ends.
     fn set_actor(&mut self, user: &str, remote_id: &[u8; 16]) -> Result<(), Error>;
 
     /// What this transaction's changes are known by in the side tables, so that a download can tell them from others'. Valid in an

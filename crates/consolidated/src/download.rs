@@ -62,7 +62,10 @@ pub fn write(
     sink: &mut FrameSink<'_>,
 ) -> Result<(DownloadSummary, Watermarks), Error> {
     begin(connection, request.plan)?;
-    let written = Download::new(connection, request, sink).and_then(Download::run);
+    let written = connection
+        .set_actor(request.user, &request.remote_id)
+        .and_then(|()| Download::new(connection, request, sink))
+        .and_then(Download::run);
     let ended = connection.rollback();
     let written = written?;
     ended?;

@@ -408,9 +408,14 @@ impl Connection for PostgresConnection {
     }
 
     fn set_actor(&mut self, user: &str, remote_id: &[u8; 16]) -> Result<(), Error> {
-        let sql = "SELECT set_config('headwater.user', ?1, true), set_config('headwater.remote_id', ?2, true)";
+        // Sent with the next statement, so it costs no round trip. As hex, so that no setting of the database's can make it end early.
+        let text = |bytes: &[u8]| format!("convert_from(decode('{}', 'hex'), 'UTF8')", hex::encode(bytes));
         let remote_id = uuid::Uuid::from_bytes(*remote_id).to_string();
-        self.query(sql, &[Value::text(user), Value::text(remote_id)]).map(|_| ())
+        for (name, value) in [("user", user), ("remote_id", &remote_id)] {
+            let value = text(value.as_bytes());
+            self.queued.extend(["SELECT set_config('headwater.", name, "', ", &value, ", true);"]);
+        }
+        Ok(())
     }
 
     fn own_mark(&mut self) -> Result<Vec<u8>, Error> {

@@ -23,6 +23,11 @@ const STATEMENTS_MAX: usize = 600;
 /// Tables whose SQL is kept; more, and all are made anew.
 const TABLES_MAX: usize = 2_000;
 const SAVEPOINT: &str = "headwater";
+/// Who syncs, for SQL of the user's that this connection runs: a download must not take the writer's lock for it. It goes before the
+/// table of the same name in the file, which the application's triggers see.
+const OWN_ACTOR: &str =
+    "CREATE TEMP TABLE headwater_actor (single INTEGER PRIMARY KEY CHECK (single = 1), user_name TEXT, remote_id BLOB);
+    INSERT INTO temp.headwater_actor (single) VALUES (1)";
 /// First byte of watermarks and own marks.
 const MARK_FORMAT: u8 = 1;
 
@@ -35,7 +40,9 @@ pub struct SqliteConnection {
     file: Option<(u64, u64)>,
     tables: HashMap<(u64, u32), Arc<TableSql>>,
     has_savepoint: bool,
+    /// [`Connection::set_actor`] has written to the file.
     has_actor: bool,
+    mode: Option<Mode>,
     /// The version before this transaction's first change; known in an upload.
     version_before: Option<i64>,
 }
@@ -55,7 +62,8 @@ impl SqliteConnection {
             inner.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
             inner.pragma_update(None, "synchronous", if durable { "FULL" } else { "OFF" })?;
             inner.pragma_update(None, "foreign_keys", true)?;
-            inner.pragma_update(None, "cache_size", -16_384)
+            inner.pragma_update(None, "cache_size", -16_384)?;
+            inner.execute_batch(OWN_ACTOR)
         };
         set_up().map_err(|error| sort(error, "setting up a connection"))?;
         inner.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
@@ -66,6 +74,7 @@ impl SqliteConnection {
             tables: HashMap::new(),
             has_savepoint: false,
             has_actor: false,
+            mode: None,
             version_before: None,
         })
     }
@@ -127,6 +136,7 @@ impl SqliteConnection {
     fn ended(&mut self) {
         self.has_savepoint = false;
         self.has_actor = false;
+        self.mode = None;
         self.version_before = None;
     }
 }
@@ -139,6 +149,7 @@ impl Connection for SqliteConnection {
     fn begin(&mut self, mode: Mode) -> Result<(), Error> {
         self.ended();
         self.check_file()?;
+        self.mode = Some(mode);
         match mode {
             Mode::Upload => {
                 self.run("BEGIN IMMEDIATE")?;
@@ -156,7 +167,9 @@ impl Connection for SqliteConnection {
 
     fn commit(&mut self) -> Result<(), Error> {
         if self.has_actor {
-            self.run("UPDATE headwater_actor SET user_name = NULL, remote_id = NULL")?;
+            for actor in ["main", "temp"] {
+                self.run(&format!("UPDATE {actor}.headwater_actor SET user_name = NULL, remote_id = NULL"))?;
+            }
             self.has_actor = false;
         }
         self.run("COMMIT")?;
@@ -282,9 +295,12 @@ impl Connection for SqliteConnection {
     }
 
     fn set_actor(&mut self, user: &str, remote_id: &[u8; 16]) -> Result<(), Error> {
-        let sql = "UPDATE headwater_actor SET user_name = ?1, remote_id = ?2";
-        self.execute(sql, &[Value::text(user), Value::Bytes(remote_id.to_vec())])?;
-        self.has_actor = true;
+        let writes = self.mode == Some(Mode::Upload);
+        for actor in if writes { &["main", "temp"][..] } else { &["temp"] } {
+            let sql = format!("UPDATE {actor}.headwater_actor SET user_name = ?1, remote_id = ?2");
+            self.execute(&sql, &[Value::text(user), Value::Bytes(remote_id.to_vec())])?;
+        }
+        self.has_actor = writes;
         Ok(())
     }
 

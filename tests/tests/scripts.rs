@@ -15,7 +15,7 @@ fn texts(rows: Vec<Vec<Option<String>>>) -> Vec<Vec<String>> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }
 
 const NOTES: &str = "CREATE TABLE note (id int NOT NULL PRIMARY KEY, owner text NOT NULL, text text);

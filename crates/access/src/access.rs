@@ -3,6 +3,7 @@
 //! ```text
 //! Basic  -> account (cached a few seconds) -> argon2id in the pool of checks -> disabled? -> User
 //! Bearer -> signature, expiry              -> account (cached)               -> disabled? -> User
+//!       \-> an identity provider's (`jwt`)  -> account, if there is one        -> disabled? -> User
 //! ```
 //!
 //! The accounts lie in the consolidated database, so any server knows them; each server keeps what it read for a few seconds, which
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use headwater_consolidated::{Pool, system};
 use tokio::sync::{OnceCell, Semaphore};
 
-use crate::{Credentials, Error, PasswordChecks, Secret, Tokens, USER_BYTES_MAX};
+use crate::{Credentials, Error, Jwt, PasswordChecks, Refusal, Secret, Tokens, USER_BYTES_MAX};
 
 /// Accounts kept in memory; the names of unknown users among them, so that guessing costs the database little.
 const ACCOUNTS_CACHED_MAX: usize = 10_000;
@@ -65,6 +66,7 @@ pub struct Access {
     checks: PasswordChecks,
     reading: Arc<Semaphore>,
     tokens: OnceCell<Tokens>,
+    jwt: Option<Arc<Jwt>>,
     cache: Mutex<HashMap<String, Kept>>,
 }
 
@@ -89,8 +91,14 @@ impl Access {
             checks: PasswordChecks::new(settings.password_checks, settings.password_checks_waiting),
             reading: Arc::new(Semaphore::new(1)),
             tokens: OnceCell::new(),
+            jwt: None,
             cache: Mutex::default(),
         }
+    }
+
+    /// The same, and the tokens of an identity provider are good too. Their users need no account.
+    pub fn with_jwt(self, jwt: Jwt) -> Access {
+        Access { jwt: Some(Arc::new(jwt)), ..self }
     }
 
     /// The user that these credentials prove. An unknown user and a wrong password give the same error after the same time.
@@ -104,10 +112,24 @@ impl Access {
                 }
                 admit(account)
             }
-            Credentials::Token(token) => {
-                let user = self.tokens().await?.verify(&token, SystemTime::now())?;
-                admit(self.account(&user).await?)
-            }
+            Credentials::Token(token) => match (self.tokens().await?.verify(&token, SystemTime::now()), &self.jwt) {
+                (Err(Error::Unauthenticated), Some(jwt)) => self.provided(Arc::clone(jwt), token).await,
+                (user, _) => admit(self.account(&user?).await?),
+            },
+        }
+    }
+
+    /// The user of an identity provider's token. Who has no account is known to the provider.
+    async fn provided(&self, jwt: Arc<Jwt>, token: Secret) -> Result<User, Error> {
+        let verifying = tokio::task::spawn_blocking(move || jwt.verify(&token, SystemTime::now()));
+        let name = match verifying.await.map_err(|_| Error::Unauthenticated)? {
+            Ok(name) => name,
+            Err(Refusal::Expired) => return Err(Error::TokenExpired),
+            Err(refusal) => return Err(Error::RefusedToken(refusal)),
+        };
+        match self.account(&name).await? {
+            None => Ok(User { name }),
+            account => admit(account),
         }
     }
 

@@ -8,6 +8,9 @@ pub enum Error {
     /// No credentials, or wrong ones: which of them, and whether the user exists, is not said.
     #[error("no valid credentials; log in with user and password, or ask for a new token")]
     Unauthenticated,
+    /// A token that neither Headwater nor the identity provider made; its bearer is told no more than with [`Error::Unauthenticated`].
+    #[error("no valid credentials; log in with user and password, or ask for a new token")]
+    RefusedToken(#[source] crate::Refusal),
     /// The token was good, but has expired.
     #[error("the token has expired; ask for a new one")]
     TokenExpired,

@@ -123,7 +123,8 @@ impl Config {
                 self.file.display()
             )
         })?;
-        for path in [&mut config.tls_certificate, &mut config.tls_key, &mut config.spool_folder].into_iter().flatten() {
+        let ServerConfig { tls_certificate, tls_key, spool_folder, jwt_key_file, jwks_file, .. } = &mut config;
+        for path in [tls_certificate, tls_key, spool_folder, jwt_key_file, jwks_file].into_iter().flatten() {
             *path = self.folder.join(&path);
         }
         config.validate().or_usage(|| format!("the server's options in {} can't be used", self.file.display()))?;
@@ -187,6 +188,8 @@ mod tests {
         assert_eq!((changed.workers, changed.uploaders, changed.listen.port()), (7, 2, 0));
         assert!(options(&[("workers", "many")]).is_err() && options(&[("wrokers", "7")]).is_err());
         assert!(options(&[("workers", "0")]).is_err());
+        let provider = options(&[("jwks_file", "keys.json"), ("jwt_audience", "https://shop.example")]).expect("sound");
+        assert!(provider.jwks_file.is_some_and(|file| file == config.folder.join("keys.json")));
     }
 
     #[test]

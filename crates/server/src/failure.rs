@@ -161,6 +161,9 @@ impl From<headwater_access::Error> for Failure {
             Access::Unauthenticated | Access::TokenExpired => {
                 Failure::new(ErrorCode::Unauthenticated, error.to_string())
             }
+            Access::RefusedToken(ref refusal) => {
+                Failure::new(ErrorCode::Unauthenticated, error.to_string()).with_detail(format!("the token: {refusal}"))
+            }
             Access::Disabled { .. } => Failure::new(ErrorCode::Forbidden, error.to_string()),
             Access::Overloaded => Failure::new(ErrorCode::Overloaded, error.to_string()).after(Duration::from_secs(1)),
             Access::Database(error) => error.into(),

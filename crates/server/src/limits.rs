@@ -22,6 +22,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use headwater_access::{JwtSettings, KeySource};
 use headwater_protocol::Limits;
 use serde::Deserialize;
 use thiserror::Error;
@@ -100,6 +101,16 @@ pub struct Config {
     pub password_checks_waiting: usize,
     /// How long the server trusts what it read of an account: a disabled user may come in as long.
     pub account_cache_ms: u64,
+    /// File with the key of an identity provider's tokens: a secret for HS256, or a public key in PEM.
+    pub jwt_key_file: Option<PathBuf>,
+    /// File with the keys of an identity provider, a JWK Set; instead of `jwt_key_file`.
+    pub jwks_file: Option<PathBuf>,
+    /// What such a token's `aud` must hold; unset: tokens with an `aud` are refused.
+    pub jwt_audience: Option<String>,
+    /// What such a token's `iss` must be; unset: anything.
+    pub jwt_issuer: Option<String>,
+    /// The claim of such a token that names the user.
+    pub jwt_user_claim: String,
 }
 
 impl Default for Config {
@@ -137,6 +148,11 @@ impl Default for Config {
             password_checks: 2,
             password_checks_waiting: 100,
             account_cache_ms: 5_000,
+            jwt_key_file: None,
+            jwks_file: None,
+            jwt_audience: None,
+            jwt_issuer: None,
+            jwt_user_claim: "sub".into(),
         }
     }
 }
@@ -161,6 +177,12 @@ pub enum ConfigError {
         given: &'static str,
         /// The option that is not.
         missing: &'static str,
+    },
+    /// Options that say where the same thing is twice, or how without where.
+    #[error("[server] {fault}")]
+    Jwt {
+        /// What is wrong, and what is expected.
+        fault: String,
     },
     /// A folder that isn't one.
     #[error("[server] spool_folder {} is no folder that can be written to", folder.display())]
@@ -214,7 +236,38 @@ impl Config {
         range("password_checks", self.password_checks as u64, 1, 1_000)?;
         range("password_checks_waiting", self.password_checks_waiting as u64, 0, MANY)?;
         range("account_cache_ms", self.account_cache_ms, 0, DAY_MS)?;
+        self.validate_jwt()?;
         self.validate_files()
+    }
+
+    fn validate_jwt(&self) -> Result<(), ConfigError> {
+        let fault = |fault: String| Err(ConfigError::Jwt { fault });
+        let set = [("jwt_audience", &self.jwt_audience), ("jwt_issuer", &self.jwt_issuer)];
+        match (&self.jwt_key_file, &self.jwks_file) {
+            (Some(_), Some(_)) => return fault("jwt_key_file and jwks_file are both set, expected one of them".into()),
+            (None, None) => {
+                if let Some((option, _)) = set.iter().find(|(_, value)| value.is_some()) {
+                    return fault(format!("{option} is set, expected jwt_key_file or jwks_file beside it"));
+                }
+            }
+            _ => {}
+        }
+        let empty = set.iter().find(|(_, value)| value.as_deref() == Some("")).map(|(option, _)| *option);
+        match empty.or_else(|| self.jwt_user_claim.is_empty().then_some("jwt_user_claim")) {
+            Some(option) => fault(format!("{option} is empty, expected text")),
+            None => Ok(()),
+        }
+    }
+
+    /// How tokens of an identity provider are verified, if they are.
+    pub fn jwt(&self) -> Option<JwtSettings> {
+        let source = match (&self.jwt_key_file, &self.jwks_file) {
+            (Some(file), _) => KeySource::Key(file.clone()),
+            (None, Some(file)) => KeySource::Set(file.clone()),
+            (None, None) => return None,
+        };
+        let (audience, issuer) = (self.jwt_audience.clone(), self.jwt_issuer.clone());
+        Some(JwtSettings { source, audience, issuer, user_claim: self.jwt_user_claim.clone() })
     }
 
     fn validate_files(&self) -> Result<(), ConfigError> {
@@ -292,6 +345,12 @@ mod tests {
         assert_eq!(text(few), "[server] database_connections is 8, expected 9 to 10000");
         let half = Config { tls_key: Some("key.pem".into()), ..default.clone() };
         assert_eq!(text(half), "[server] tls_certificate is not set, expected beside tls_key: TLS needs both");
+        let both = Config { jwt_key_file: Some("k".into()), jwks_file: Some("s".into()), ..default.clone() };
+        assert_eq!(text(both), "[server] jwt_key_file and jwks_file are both set, expected one of them");
+        let alone = Config { jwt_issuer: Some("i".into()), ..default.clone() };
+        assert_eq!(text(alone), "[server] jwt_issuer is set, expected jwt_key_file or jwks_file beside it");
+        let empty = Config { jwks_file: Some("s".into()), jwt_user_claim: String::new(), ..default.clone() };
+        assert_eq!(text(empty), "[server] jwt_user_claim is empty, expected text");
         let folder = Config { spool_folder: Some("/nowhere/at/all".into()), ..default };
         assert_eq!(text(folder), "[server] spool_folder /nowhere/at/all is no folder that can be written to");
     }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headwater_access::{Access, Settings};
+use headwater_access::{Access, Jwt, JwtError, Settings};
 use headwater_consolidated::{Backend, Plan, Pool};
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -31,6 +31,9 @@ pub enum StartError {
     /// Certificate or key.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The keys of an identity provider.
+    #[error(transparent)]
+    Jwt(#[from] JwtError),
     /// The address.
     #[error("can't listen on {address}: expected a free local address in `listen`")]
     Listen {
@@ -83,10 +86,11 @@ impl Server {
             (Some(certificate), Some(key)) => Some(tls::load(certificate, key)?),
             _ => None,
         };
+        let jwt = config.jwt().map(Jwt::new).transpose()?;
         let unusable = |source| StartError::Listen { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(unusable)?;
         let local_addr = listener.local_addr().map_err(unusable)?;
-        let shared = share(config, backend, plans);
+        let shared = share(config, backend, plans, jwt);
         let service = Service::new(router(Arc::clone(&shared)), tls, &shared.config);
         let (cutting, cut) = watch::channel(false);
         let connections = Tasks::default();
@@ -139,7 +143,7 @@ impl Drop for Handle {
     }
 }
 
-fn share(config: Config, backend: Arc<dyn Backend>, plans: Vec<Plan>) -> Arc<Shared> {
+fn share(config: Config, backend: Arc<dyn Backend>, plans: Vec<Plan>, jwt: Option<Jwt>) -> Arc<Shared> {
     let pool = Pool::new(backend, config.database_connections());
     let settings = Settings {
         password_checks: config.password_checks,
@@ -147,8 +151,13 @@ fn share(config: Config, backend: Arc<dyn Backend>, plans: Vec<Plan>) -> Arc<Sha
         account_cache: Duration::from_millis(config.account_cache_ms),
         patience: Duration::from_millis(config.connect_ms_max),
     };
+    let access = Access::new(pool.clone(), settings);
+    let access = match jwt {
+        Some(jwt) => access.with_jwt(jwt),
+        None => access,
+    };
     Arc::new(Shared {
-        access: Access::new(pool.clone(), settings),
+        access,
         admission: Admission::new(&config),
         budget: Budget::new(&config),
         pool,

@@ -1,0 +1,130 @@
+//! Users of an identity provider sync with its tokens, on both databases, while its keys are rotated under the running server.
+
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use headwater_consolidated::system;
+use headwater_remote::http::Credentials;
+use headwater_remote::{Remote, SyncOptions};
+use headwater_tests::{KINDS, Kind, World};
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use rcgen::{KeyPair, PublicKeyData as _};
+use serde_json::{Value, json};
+
+const SCHEMA: &str = "CREATE TABLE note (id text NOT NULL PRIMARY KEY, owner text NOT NULL, body text);
+    INSERT INTO note VALUES ('a', 'ann', 'of ann'), ('z', 'auth0|zed', 'of zed');";
+
+const MODEL: &str = r#"
+name = "notes"
+version = 1
+[partitions.owner]
+columns = { owner = "text" }
+members = "SELECT :s.user"
+[tables.note]
+conflict = "remote_wins"
+key = ["id"]
+partition = "owner"
+[tables.note.columns]
+id = "text not null"
+owner = "text not null"
+body = "text"
+"#;
+
+struct Provider {
+    pair: KeyPair,
+    kid: &'static str,
+}
+
+impl Provider {
+    fn new(kid: &'static str) -> Result<Provider> {
+        Ok(Provider { pair: KeyPair::generate()?, kid })
+    }
+
+    fn jwk(&self) -> Value {
+        let point = self.pair.der_bytes();
+        let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        json!({
+            "kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": self.kid,
+            "x": text(&point[1..33]), "y": text(&point[33..]),
+        })
+    }
+
+    fn token(&self, user: &str, audience: &str) -> Result<String> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+        let claims = json!({
+            "iss": "https://id.example", "aud": [audience], "sub": "00u1", "email": user, "iat": now, "exp": now + 3600,
+        });
+        let header = Header { kid: Some(self.kid.into()), ..Header::new(Algorithm::ES256) };
+        Ok(encode(&header, &claims, &EncodingKey::from_ec_der(&self.pair.serialize_der()))?)
+    }
+}
+
+/// Syncs with a token; gives the code of what went wrong.
+fn sync(remote: &mut Remote, token: String) -> Result<(), String> {
+    let mut options = SyncOptions::new(Credentials::Token(token));
+    remote.sync(&mut options).map(|_| ()).map_err(|error| error.code().to_owned())
+}
+
+#[test]
+fn users_of_an_identity_provider_sync_with_its_tokens() -> Result<()> {
+    for kind in KINDS {
+        story(kind).with_context(|| format!("{kind:?}"))?;
+    }
+    Ok(())
+}
+
+fn story(kind: Kind) -> Result<()> {
+    const HERE: &str = "headwater";
+    let (old, new) = (Provider::new("old")?, Provider::new("new")?);
+    let mut world = World::unserved(kind, SCHEMA, MODEL, &["ann"])?;
+    let file = world.folder.path().join("keys.json");
+    let write = |keys: &[Value]| -> Result<()> {
+        let next = file.with_extension("next");
+        std::fs::write(&next, json!({ "keys": keys }).to_string())?;
+        Ok(std::fs::rename(&next, &file)?)
+    };
+    write(&[old.jwk()])?;
+    world.config.jwks_file = Some(file.clone());
+    world.config.jwt_audience = Some(HERE.into());
+    world.config.jwt_issuer = Some("https://id.example".into());
+    world.config.jwt_user_claim = "email".into();
+    world.config.account_cache_ms = 0;
+    world.start_server()?;
+
+    // Who has an account, and who is known to the provider alone: both ways.
+    let (mut ann, mut zed) = (world.remote("ann", "ann")?, world.remote("zed", "auth0|zed")?);
+    assert_eq!(sync(&mut ann, old.token("ann", HERE)?), Ok(()));
+    assert_eq!(sync(&mut zed, old.token("auth0|zed", HERE)?), Ok(()));
+    world
+        .edit("zed", "INSERT INTO note VALUES ('z2', 'auth0|zed', 'made offline'), ('a2', 'ann', 'not his to make')")?;
+    assert_eq!(sync(&mut zed, old.token("auth0|zed", HERE)?), Ok(()));
+    let ids = world.central.rows("SELECT id FROM note ORDER BY id")?;
+    assert_eq!(ids, [["a"], ["z"], ["z2"]].map(|row| row.map(|id| Some(id.to_owned())).to_vec()), "his own rows alone");
+    assert_eq!(sync(&mut ann, world.token("ann")?), Ok(()), "Headwater's own tokens are good beside them");
+
+    // Keys are rotated while the server runs.
+    let refused = || Err("unauthenticated".to_owned());
+    assert_eq!(sync(&mut ann, new.token("ann", HERE)?), refused());
+    write(&[old.jwk(), new.jwk()])?;
+    assert_eq!(sync(&mut ann, new.token("ann", HERE)?), Ok(()));
+    assert_eq!(sync(&mut ann, old.token("ann", HERE)?), Ok(()));
+    write(&[new.jwk()])?;
+    assert_eq!(sync(&mut ann, old.token("ann", HERE)?), refused());
+
+    // Tokens for somebody else, and a user who is disabled here.
+    assert_eq!(sync(&mut ann, new.token("ann", "payroll")?), refused());
+    system::set_account_disabled(&mut *world.central.backend()?.connect()?, "ann", true)?;
+    assert_eq!(sync(&mut ann, new.token("ann", HERE)?), Err("forbidden".into()));
+    assert_eq!(sync(&mut zed, new.token("auth0|zed", HERE)?), Ok(()));
+
+    // A server without the file takes none of them.
+    world.stop_server();
+    world.config.jwks_file = None;
+    (world.config.jwt_audience, world.config.jwt_issuer) = (None, None);
+    world.start_server()?;
+    let mut other = world.remote("other", "auth0|zed")?;
+    assert_eq!(sync(&mut other, new.token("auth0|zed", HERE)?), refused());
+    Ok(())
+}

@@ -97,6 +97,7 @@ impl Access {
     }
 
     /// The same, and the tokens of an identity provider are good too. Their users need no account.
+    #[must_use]
     pub fn with_jwt(self, jwt: Jwt) -> Access {
         Access { jwt: Some(Arc::new(jwt)), ..self }
     }

@@ -101,7 +101,9 @@ impl KeySource {
             }
             KeySource::Key(_) => keys::one(&content).map(|key| vec![key]),
             KeySource::Set(_) => keys::set(&content).map(|(keys, left_out)| {
-                left_out.iter().for_each(|why| tracing::debug!(option, why, "a key is left out"));
+                for why in left_out {
+                    tracing::debug!(option, why, "a key is left out");
+                }
                 keys
             }),
         };

@@ -226,6 +226,21 @@ fn an_older_dump_in_the_same_cluster() -> Result<()> {
     stage.check_lost()
 }
 
+/// The server runs on, and its connections with it.
+#[test]
+fn an_older_dump_in_the_same_database() -> Result<()> {
+    let (cluster, mut stage) = cluster()?;
+    let dump = stage.world.folder.path().join("dump.sql");
+    cluster.dump("test_0", &dump)?;
+    stage.round("lost")?;
+    stage.leave_pending("lost")?;
+    let nothing = "DROP SCHEMA headwater CASCADE; DROP SCHEMA public CASCADE; CREATE SCHEMA public";
+    stage.world.central.execute(nothing)?;
+    cluster.load_into(&stage.world.central.url(), &dump)?;
+    stage.advance()?;
+    stage.check_lost()
+}
+
 #[test]
 fn a_standby_that_lost_the_last_second() -> Result<()> {
     let (cluster, mut stage) = cluster()?;

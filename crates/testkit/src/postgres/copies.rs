@@ -63,10 +63,15 @@ impl Postgres {
     /// Makes a database of what [`Postgres::dump`] wrote, here or elsewhere; its address.
     pub fn load(&self, dump: &Path) -> Result<String> {
         let url = self.create_database()?;
+        self.load_into(&url, dump)?;
+        Ok(url)
+    }
+
+    /// Runs what [`Postgres::dump`] wrote in a database that has nothing of it (any more).
+    pub fn load_into(&self, url: &str, dump: &Path) -> Result<()> {
         let mut load = self.program("psql")?;
         load.args(["--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1", "--output", "/dev/null"]);
-        run(load.arg("--dbname").arg(&url).arg("--file").arg(dump))?;
-        Ok(url)
+        run(load.arg("--dbname").arg(url).arg("--file").arg(dump))
     }
 
     /// Starts a standby that follows this server.

@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headwater_model::OnDelete;
+use headwater_model::{OnDelete, Reference};
 use headwater_protocol::Row;
 use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
 
@@ -315,14 +315,26 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// Tables in which a deletion sets a column of a row to NULL that may be deleted after it: the row would look changed, so these deletions
-/// are put in order first.
+/// Tables in which a deletion may set a column of a row to NULL before that is deleted itself: the row would look changed. It may where
+/// tables refer to one another in a circle; elsewhere children go first. So these deletions are put in order first, and with them those
+/// that take their rows or change them by a cascade.
 fn nulling(plan: &Plan) -> BTreeSet<usize> {
+    let sets_null = |reference: &&Reference| reference.on_delete == OnDelete::SetNull;
+    let in_circles = (0..plan.tables.len()).filter(|child| {
+        let mut parents = plan.tables[*child].table.references.iter().filter(sets_null);
+        parents.any(|parent| reached(plan, parent.table, |_| true).contains(child))
+    });
+    in_circles.flat_map(|table| reached(plan, table, |reference| reference.on_delete != OnDelete::NoAction)).collect()
+}
+
+/// A table, those that it refers to by such references, those that they refer to, and so on.
+fn reached(plan: &Plan, table: usize, is_followed: impl Fn(&Reference) -> bool) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
-    for (child, table) in plan.tables.iter().enumerate() {
-        let sets_null = table.table.references.iter().filter(|reference| reference.on_delete == OnDelete::SetNull);
-        for parent in sets_null.map(|reference| reference.table).filter(|parent| *parent >= child) {
-            found.extend([child, parent]);
+    let mut next = vec![table];
+    while let Some(table) = next.pop() {
+        if found.insert(table) {
+            let references = plan.tables[table].table.references.iter();
+            next.extend(references.filter(|reference| is_followed(reference)).map(|reference| reference.table));
         }
     }
     found

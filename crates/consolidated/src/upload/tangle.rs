@@ -16,7 +16,9 @@
 //! a value that a deletion frees:  the insert needs it     one component, two units, the deletion first
 //! ```
 //!
-//! *Caveats.* Only the model's constraints are seen, and rows as the remote saw them last.
+//! Rows are taken as they are stored, and as they will be once conflicts are judged.
+//!
+//! *Caveats.* Only the model's constraints are seen.
 
 mod graph;
 
@@ -65,13 +67,20 @@ enum Why {
     Unique,
 }
 
+/// What a change makes of the row that is stored.
+#[derive(Clone, Debug)]
+pub(super) struct Images {
+    pub(super) before: Option<Row>,
+    pub(super) after: Option<Row>,
+}
+
 impl<'i> Tangle<'i> {
-    /// Looks at changes.
-    pub(super) fn new(plan: &Plan, items: &'i [Item]) -> Tangle<'i> {
-        let needs = needs(plan, items);
+    /// Looks at changes and what each makes of the stored row.
+    pub(super) fn new(plan: &Plan, items: &'i [Item], images: &[Images]) -> Tangle<'i> {
+        let needs = needs(plan, items, images);
         let edges = || needs.iter().enumerate().flat_map(|(place, out)| out.iter().map(move |(to, _)| (place, *to)));
         let component_of = graph::components(items.len(), edges());
-        let family_of = graph::components(items.len(), edges().chain(relatives(plan, items)));
+        let family_of = graph::components(items.len(), edges().chain(relatives(plan, items, images)));
         let mut units = graph::circles(&needs);
         // The sort is stable: behind what they need they stay.
         units.sort_by_key(|unit| (family_of[unit[0]], component_of[unit[0]]));
@@ -166,12 +175,12 @@ fn stretches(units: &[Vec<usize>], of: impl Fn(&Vec<usize>) -> usize) -> Vec<Ran
 type Spot = (usize, Vec<usize>, Vec<u8>);
 
 /// By place, what each change needs.
-fn needs(plan: &Plan, items: &[Item]) -> Vec<Vec<(usize, Why)>> {
-    let (made, gone, freed) = changed_spots(plan, items);
+fn needs(plan: &Plan, items: &[Item], images: &[Images]) -> Vec<Vec<(usize, Why)>> {
+    let (made, gone, freed) = changed_spots(plan, items, images);
     let mut needs: Vec<Vec<(usize, Why)>> = vec![Vec::new(); items.len()];
-    for (place, item) in items.iter().enumerate() {
+    for (place, (item, images)) in items.iter().zip(images).enumerate() {
         let table = &plan.tables[item.table];
-        let (old, new) = (item.change.old.as_ref(), item.change.new.as_ref());
+        let (old, new) = (images.before.as_ref(), images.after.as_ref());
         for reference in &table.table.references {
             let parent_types = &plan.tables[reference.table].types;
             let types: Vec<Type> = reference.target.iter().map(|target| parent_types[*target]).collect();
@@ -198,13 +207,13 @@ fn needs(plan: &Plan, items: &[Item]) -> Vec<Vec<(usize, Why)>> {
 }
 
 /// Pairs of changes that have to do with the same row: they refer to it, did, or are changes of it.
-fn relatives(plan: &Plan, items: &[Item]) -> Vec<(usize, usize)> {
+fn relatives(plan: &Plan, items: &[Item], images: &[Images]) -> Vec<(usize, usize)> {
     let targets = targets(plan);
     let mut first: Spots = Spots::new();
     let mut pairs = Vec::new();
-    for (place, item) in items.iter().enumerate() {
+    for (place, (item, images)) in items.iter().zip(images).enumerate() {
         let table = &plan.tables[item.table];
-        for row in [&item.change.old, &item.change.new].into_iter().flatten() {
+        for row in [&images.before, &images.after].into_iter().flatten() {
             let own = targets[item.table].iter().map(|columns| (item.table, columns, columns));
             let others = table.table.references.iter();
             let others = others.map(|reference| (reference.table, &reference.target, &reference.columns));
@@ -222,12 +231,12 @@ fn relatives(plan: &Plan, items: &[Item]) -> Vec<(usize, usize)> {
 type Spots = HashMap<Spot, usize>;
 
 /// Which changes make values that rows refer to, which take them away, and which give up unique values.
-fn changed_spots(plan: &Plan, items: &[Item]) -> (Spots, Spots, Spots) {
+fn changed_spots(plan: &Plan, items: &[Item], images: &[Images]) -> (Spots, Spots, Spots) {
     let (mut made, mut gone, mut freed) = (Spots::new(), Spots::new(), Spots::new());
     let targets = targets(plan);
-    for (place, item) in items.iter().enumerate() {
+    for (place, (item, images)) in items.iter().zip(images).enumerate() {
         let table = &plan.tables[item.table];
-        let (old, new) = (item.change.old.as_ref(), item.change.new.as_ref());
+        let (old, new) = (images.before.as_ref(), images.after.as_ref());
         let spot = |columns: &Vec<usize>, one, other| {
             changed(&table.types, columns, one, other).map(|bytes| (item.table, columns.clone(), bytes))
         };

@@ -5,15 +5,20 @@
 //! fault is refused with it, and all else is made. Where constraints are looked at after each batch, families are tried before their
 //! components.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use headwater_protocol::Row;
+
 use super::Checking;
+use super::batch::runs;
 use super::engine::{Engine, Refused, TANGLED_MAX};
 use super::park::{Steps, Style};
 use super::source::{Item, SourceReader};
-use super::tangle::{Level, Tangle};
+use super::tangle::{Images, Level, Tangle};
 use crate::Error;
+use crate::judge::{Action, judge};
+use crate::keys::key_bytes_of;
 
 /// The most bytes of changes that are untangled at once.
 const BYTES_MAX: usize = 64 << 20;
@@ -28,7 +33,7 @@ impl Engine<'_> {
             let (some, later) = rest.split_at(fitting(source, rest));
             rest = later;
             let items = source.pick(some)?;
-            let tangle = Tangle::new(self.request.plan, &items);
+            let tangle = Tangle::new(self.request.plan, &items, &self.images(&items)?);
             self.settle_all(&tangle, |_| true)?;
         }
         Ok(())
@@ -55,8 +60,32 @@ impl Engine<'_> {
         }
         self.may_help = false;
         items.sort_unstable_by_key(|item| item.ordinal);
-        let tangle = Tangle::new(plan, &items);
+        let tangle = Tangle::new(plan, &items, &self.images(&items)?);
         self.settle_all(&tangle, |item| waiting.contains(&item.ordinal))
+    }
+
+    /// What each of these changes would make of the row that is stored now.
+    fn images(&mut self, items: &[Item]) -> Result<Vec<Images>, Error> {
+        let plan = self.request.plan;
+        let all: Vec<&Item> = items.iter().collect();
+        let mut images = Vec::with_capacity(items.len());
+        for run in runs(&all).flat_map(|run| run.chunks(self.request.limits.batch_rows.max(1))) {
+            let table = &plan.tables[run[0].table];
+            let keys: Vec<Row> = run.iter().map(|item| table.key_of(item.change.image())).collect();
+            let rows = self.connection.fetch(table, &keys, true)?;
+            let mut stored: HashMap<Vec<u8>, Row> =
+                rows.into_iter().map(|row| (key_bytes_of(table, &row), row)).collect();
+            for item in run {
+                let before = stored.remove(&item.key);
+                let after = match judge(table.table.conflict, &item.change, before.as_ref()).action {
+                    Action::Keep => before.clone(),
+                    Action::Insert(row) | Action::Update(row) => Some(row),
+                    Action::Delete => None,
+                };
+                images.push(Images { before, after });
+            }
+        }
+        Ok(images)
     }
 
     /// Tries all that has to do with changes of which this is so.

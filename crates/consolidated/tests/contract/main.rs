@@ -56,6 +56,7 @@ macro_rules! contract_with_many {
 contract_with_many! {
     orders::a_valid_upload_is_applied_whole,
     orders::exactly_what_is_at_fault_is_refused,
+    orders::a_valid_outcome_of_conflicts_is_applied_whole,
 }
 
 /// For what one of the databases has and the other has not.

@@ -75,8 +75,8 @@ pub(crate) fn a_valid_upload_costs_a_few_statements_whatever_its_order(database:
 pub(crate) fn an_upload_that_is_all_bad_costs_statements_in_proportion(database: &Database) {
     let plan = database.standard();
     database.application("INSERT INTO customer VALUES (1000000, 'taken', 'x', 1)");
-    let n = if database.dialect() == Dialect::Sqlite { 100_000 } else { 4_000 };
-    for (code, per_row) in [(super::values::NULL, 2), (super::values::text("taken"), 3)] {
+    let many = if database.dialect() == Dialect::Sqlite { 100_000 } else { 4_000 };
+    for (code, n, per_row) in [(super::values::NULL, 4_000, 2), (super::values::text("taken"), many, 3)] {
         let mut remote = Replica::synced(database, &plan, "anna");
         for id in 0..n {
             let mut row = customer(id, "", "x", 1);

@@ -73,12 +73,13 @@ impl Schema {
         Schema { tables: (0..count).map(|place| table(random, place, &keys, plain)).collect() }
     }
 
-    pub(crate) fn model(&self) -> String {
+    pub(crate) fn model(&self, conflict: &str) -> String {
         let mut model = "name = \"world\"\nversion = 1\n".to_owned();
         for table in &self.tables {
             let name = |place: &usize| format!("{:?}", table.columns[*place].name);
             let names = |places: &[usize]| places.iter().map(name).collect::<Vec<_>>().join(", ");
             let _ = writeln!(model, "[tables.{}]", table.name);
+            let _ = writeln!(model, "conflict = {conflict:?}");
             let _ = writeln!(model, "key = [{}]", names(&(0..table.key).collect::<Vec<_>>()));
             let unique: Vec<String> = table.unique.iter().map(|u| format!("[{}]", names(&u.columns))).collect();
             let _ = writeln!(model, "unique = [{}]", unique.join(", "));

@@ -12,7 +12,7 @@ BUDGET_DOC ?= 600
 # At a terminal in the foreground, so that Ctrl-C reaches the tests; else with all they have started.
 WITHIN = timeout -k 10 $(shell [ -t 0 ] && echo --foreground)
 
-.PHONY: help setup build demo test check bench torture
+.PHONY: help setup build demo test check mutants bench torture
 .DEFAULT_GOAL := help
 
 help: ## List these targets
@@ -41,11 +41,15 @@ check: ## Check format, lints, documentation, licences and house rules
 	scripts/check-style
 	scripts/check-licences
 	scripts/check-self
+	scripts/mutants --check
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 	    $(CARGO) deny --locked --all-features check bans licenses sources; \
 	else \
 	    echo "cargo-deny is not installed (cargo install --locked cargo-deny): bans and sources are not checked"; \
 	fi
+
+mutants: setup ## Plant the bugs of mutants/*.patch and see their tests fail (about a minute each)
+	scripts/mutants
 
 bench: ## Measure the figures of this machine
 	$(CARGO) run --release --locked -p headwater-bench

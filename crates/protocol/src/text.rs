@@ -156,7 +156,7 @@ pub fn parse_timestamptz(text: &str) -> Option<i64> {
     let digits: String = offset[1..].chars().filter(|c| *c != ':').collect();
     let minutes = match digits.len() {
         2 => number(&digits)? * 60,
-        4 => number(&digits[..2])? * 60 + number(&digits[2..])?,
+        4 => number(digits.get(..2)?)? * 60 + number(digits.get(2..)?)?,
         _ => return None,
     };
     parse_timestamp(local)?.checked_sub(sign * minutes * 60 * MICROS_A_SECOND)

@@ -138,12 +138,12 @@ fn move_horizon(connection: &mut dyn Connection, request: &PurgeRequest) -> Resu
     Ok(true)
 }
 
-/// The newest note of this incarnation that is old enough.
+/// The newest note of this incarnation that is old enough. Where the incarnation's first note is gone, so are those before it.
 fn old_note(connection: &mut dyn Connection, older_than: Duration) -> Result<Option<Noted>, Error> {
     let dialect = connection.dialect();
     let sql = format!(
         "SELECT n.note, n.snapshot, {} FROM {{hw}}note n, {{hw}}identity i \
-         WHERE n.number > (SELECT c.number FROM {{hw}}note c WHERE c.note = i.created_note) \
+         WHERE n.number > coalesce((SELECT c.number FROM {{hw}}note c WHERE c.note = i.created_note), 0) \
          AND length(n.snapshot) > 0 AND n.taken_at <= {} ORDER BY n.number DESC LIMIT 1",
         seconds(dialect, "n.taken_at"),
         ago(dialect, "?1")

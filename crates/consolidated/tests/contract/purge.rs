@@ -219,4 +219,14 @@ pub(crate) fn only_what_is_old_is_purged(database: &Database) {
     note_of(29);
     assert_eq!(run(), Purged { has_moved: true, rows: 1 });
     assert_eq!(database.number(&format!("SELECT count(*) FROM {hw}note")), 2, "older notes are gone");
+    // The incarnation's first note among them.
+    database.application("INSERT INTO customer VALUES (3, 'c', 'x', 1)");
+    note_of(30);
+    let before = match database.dialect() {
+        Dialect::Sqlite => "strftime('%Y-%m-%d %H:%M:%f', 'now', '-50 days') || 'Z'",
+        Dialect::Postgres => "clock_timestamp() - interval '50 days'",
+    };
+    database
+        .application(&format!("UPDATE {hw}note SET taken_at = {before} WHERE note IN (SELECT note FROM {hw}horizon)"));
+    assert_eq!(run(), Purged { has_moved: true, rows: 1 });
 }

@@ -41,6 +41,7 @@ check: ## Check format, lints, documentation, licences and house rules
 	scripts/check-style
 	scripts/check-licences
 	scripts/check-self
+	scripts/check-guarantees
 	scripts/mutants --check
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 	    $(CARGO) deny --locked --all-features check bans licenses sources; \

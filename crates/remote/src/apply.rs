@@ -118,6 +118,8 @@ struct Apply<'a> {
     came_whole: HashSet<(u32, Vec<u8>)>,
     /// By table.
     doubts: Vec<Doubt>,
+    /// Partitions of tables in doubt that were not held before.
+    joined: HashSet<(u32, Vec<u8>)>,
     touched: Touched,
     applied: Applied,
 }
@@ -154,6 +156,7 @@ impl<'a> Apply<'a> {
             sweeps,
             came_whole: HashSet::new(),
             doubts,
+            joined: HashSet::new(),
             touched: Touched::new(connection, plan)?,
             applied: Applied::default(),
         })

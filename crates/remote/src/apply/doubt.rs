@@ -3,6 +3,8 @@
 use headwater_model::sql::quote;
 use headwater_protocol::Row;
 use headwater_protocol::message::{Refusal, RefusalCode};
+use headwater_protocol::row::put_row;
+use rusqlite::params;
 
 use super::Apply;
 use crate::error::{Error, While};
@@ -49,6 +51,22 @@ impl Apply<'_> {
         self.applied.untracked += 1;
         let refusal = Refusal { code: RefusalCode::Untracked, message: message.to_owned() };
         self.rows.note_aside(table, &pending, &refusal, false, self.now)
+    }
+
+    /// A partition comes whole. If it was held before, and its table is in doubt, what stands there is held against what comes now:
+    /// there will be no second time.
+    pub(super) fn compare_if_held(&mut self, table: &TablePlan, partition: &[u8]) -> Result<(), Error> {
+        let doubt = &mut self.doubts[table.number as usize];
+        if *doubt != Doubt::Since {
+            return Ok(());
+        }
+        let mut held = self.rows.prepare("SELECT 1 FROM \"hw_watermark\" WHERE \"table\" = ? AND \"partition\" = ?")?;
+        if held.exists(params![table.number, partition]).while_doing("reading the watermarks")? {
+            *doubt = Doubt::Compare;
+            return keep_before(&self.rows, table);
+        }
+        self.joined.insert((table.number, partition.to_vec()));
+        Ok(())
     }
 
     /// Holds the tables that came whole against what was there before. Whether anything differed.
@@ -123,8 +141,9 @@ impl Apply<'_> {
         let came = self.rows.select(table, key)?;
         let is_same = match (&was, &came) {
             (Some(was), Some(came)) => is_same(table, was, &to_wire(came, &table.types)),
+            (None, Some(came)) => self.has_joined(table, came),
             (None, None) => true,
-            _ => false,
+            (Some(_), None) => false,
         };
         if is_same {
             return Ok(false);
@@ -139,6 +158,15 @@ impl Apply<'_> {
         let refusal = Refusal { code: RefusalCode::Untracked, message };
         self.rows.note_aside(table, &pending, &refusal, is_in_place, self.now)?;
         Ok(true)
+    }
+
+    /// Whether a row came with a partition that is new here.
+    fn has_joined(&self, table: &TablePlan, row: &[Local]) -> bool {
+        let row = to_wire(row, &table.types);
+        let values: Row = table.partition.iter().filter_map(|place| row.get(*place).cloned()).collect();
+        let mut partition = Vec::new();
+        put_row(&mut partition, &table.partition_types, &values);
+        self.joined.contains(&(table.number, partition))
     }
 
     /// Makes a row as it was before the download; whether the table takes it.

@@ -18,6 +18,9 @@ impl Apply<'_> {
     /// it is left.
     pub(super) fn partition(&mut self, table: &TablePlan, mark: &PartitionMark) -> Result<(), Error> {
         let values = decoded(&table.partition_types, &mark.partition)?;
+        if mark.action == PartitionAction::Whole {
+            self.compare_if_held(table, &mark.partition)?;
+        }
         self.touched.all_of(table);
         if self.is_restart && mark.action == PartitionAction::Whole {
             self.came_whole.insert((table.number, mark.partition.clone()));

@@ -115,6 +115,21 @@ fn giving_it_up_makes_the_rows_what_the_consolidated_database_has() {
     f.check();
 }
 
+/// The consolidated database sends the table whole at once, for a reason of its own.
+#[test]
+fn a_table_that_comes_whole_at_once_is_compared_at_once() {
+    let mut f = items();
+    untracked_write(&mut f, "item", "UPDATE item SET price = '1.50' WHERE id = 1; DELETE FROM item WHERE id = 2");
+    let now = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00"), row("3,north,hoe,$3.00"), row("4,north,awl,$4.00")];
+    let south = [Value::text("south")];
+    let down = f.down().whole("item", &south).whole("item", &north()).rows("item", &[row("8,south,key,$8.00")]);
+    assert_eq!(f.download(down.rows("item", &now)).untracked, 2);
+    let named = [1, 2].map(|id| format!(r#"item {{"id":{id}}} untracked in place"#));
+    assert_eq!(aside(&f), named, "the row of the partition that is new was not deleted here");
+    assert_eq!(f.rows("SELECT id FROM item ORDER BY id"), ["1", "3", "4", "8"]);
+    assert!(!ask(&f));
+}
+
 /// An index that the application made changes the triggers too; so does nothing at all.
 #[test]
 fn tracking_that_is_only_out_of_date_raises_no_doubt() {

@@ -236,6 +236,58 @@ fn partitions_that_leave() -> Result<()> {
     Ok(())
 }
 
+/// A part that comes back brings rows that were noted as living, here or where they are no more.
+#[test]
+fn partitions_that_come_back() -> Result<()> {
+    let mut followed = Followed::new()?;
+    followed.check("INSERT INTO log VALUES (100, 1, 'odd', 'noted')", (1, 0))?;
+    let attach = "ALTER TABLE log ATTACH PARTITION log_1 FOR VALUES FROM (1) TO (2)";
+    // Its triggers can't be dropped while somebody reads it, so they go on noting.
+    let reader = Session::new(&followed)?;
+    followed.world.central.execute("ALTER TABLE log DETACH PARTITION log_1")?;
+    reader.run("BEGIN; SELECT count(*) FROM log_1")?;
+    followed.arrives((0, 21))?;
+    ensure!(followed.states()?.contains(&"log_1 left".to_owned()), "{:?}", followed.states()?);
+    followed.check("UPDATE log_1 SET note = 'apart' WHERE id IN (3, 6)", (0, 2))?;
+    reader.run("COMMIT")?;
+    followed.check(attach, (21, 0))?;
+    // The same, with the triggers dropped in the end.
+    followed.world.central.execute("ALTER TABLE log DETACH PARTITION log_1")?;
+    reader.run("BEGIN; SELECT count(*) FROM log_1")?;
+    followed.arrives((0, 21))?;
+    followed.check("UPDATE log_1 SET note = 'apart again' WHERE id IN (3, 6)", (0, 2))?;
+    reader.run("COMMIT")?;
+    followed.world.central.execute("UPDATE headwater.part SET tried_at = tried_at - interval '1 hour'")?;
+    followed.arrives((0, 2))?;
+    ensure!(!followed.states()?.iter().any(|state| state.starts_with("log_1 ")), "{:?}", followed.states()?);
+    followed.check(attach, (21, 0))?;
+    // One whose triggers somebody has dropped: nobody knows what was in it.
+    followed.check("UPDATE log_1 SET note = 'noted'", (21, 0))?;
+    followed.check("ALTER TABLE log DETACH PARTITION log_1; DROP TRIGGER headwater_update_of_log ON log_1; DROP TRIGGER headwater_insert_of_log ON log_1;
+         DROP TRIGGER headwater_delete_of_log ON log_1; DROP TRIGGER headwater_truncate_of_log ON log_1", (40, 0))?;
+    followed.check(attach, (21, 0))
+}
+
+/// A session of somebody else's.
+struct Session {
+    runtime: tokio::runtime::Runtime,
+    client: tokio_postgres::Client,
+}
+
+impl Session {
+    fn new(followed: &Followed) -> Result<Session> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let (client, connection) =
+            runtime.block_on(tokio_postgres::connect(&followed.world.central.url(), tokio_postgres::NoTls))?;
+        runtime.spawn(connection);
+        Ok(Session { runtime, client })
+    }
+
+    fn run(&self, statements: &str) -> Result<()> {
+        Ok(self.runtime.block_on(self.client.batch_execute(statements))?)
+    }
+}
+
 /// Of a table that lost a part the other remotes' rows come once, to whoever comes when.
 #[test]
 fn a_dropped_partition_is_sent_once_to_each() -> Result<()> {

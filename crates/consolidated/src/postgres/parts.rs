@@ -161,6 +161,10 @@ fn run(connection: &mut dyn Connection, table: &Table, found: &Found, step: Step
         (Step::Arm, Some(part)) => {
             connection.batch(&parts::limit_wait())?;
             parts::arm(table, part).iter().try_for_each(|statement| connection.batch(statement))?;
+            if found.state == State::Left {
+                // Its triggers noted what was written to it while it was none.
+                write(connection, &parts::bury_rest(table, part))?;
+            }
             if found.state == State::Late {
                 // It was read and written meanwhile.
                 refresh(connection, found)?;
@@ -169,7 +173,7 @@ fn run(connection: &mut dyn Connection, table: &Table, found: &Found, step: Step
             remember(connection, found, "armed")
         }
         (Step::Note, Some(part)) => {
-            write(connection, &parts::note(table, part))?;
+            write(connection, &parts::note(table, &found.table_name, part))?;
             remember(connection, found, "tracked")
         }
         (Step::Bury, Some(part)) => {
@@ -178,12 +182,18 @@ fn run(connection: &mut dyn Connection, table: &Table, found: &Found, step: Step
         }
         (Step::Forget, part) => {
             refresh(connection, found)?;
-            if part.is_some() { remember(connection, found, "left") } else { forget(connection, found) }
+            // Without triggers of ours it may be any table: a loaded dump has its own numbers.
+            if part.is_some() && found.triggers > 0 {
+                remember(connection, found, "left")
+            } else {
+                forget(connection, found)
+            }
         }
         (Step::Disarm, part) => {
-            if let Some(part) = part {
+            if let Some(part) = part.as_ref().filter(|_| found.triggers > 0) {
                 connection.batch(&parts::limit_wait())?;
                 parts::disarm(table, part).iter().try_for_each(|statement| connection.batch(statement))?;
+                write(connection, &parts::bury_rest(table, part))?;
             }
             forget(connection, found)
         }

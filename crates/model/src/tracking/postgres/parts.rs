@@ -70,20 +70,22 @@ pub fn limit_wait() -> String {
 }
 
 /// Notes the rows of a part that is new. One that was written through the tracked table is known: a row whose last writer is the
-/// transaction on record is left out.
-pub fn note(table: &Table, part: &Part) -> String {
+/// transaction on record is left out, unless it was a part before of which nobody knew what was in it.
+pub fn note(table: &Table, tracked_name: &str, part: &Part) -> String {
     let notes = Notes::new(table);
     let same = |pair: &super::Pair| format!("o.{} = t.{}", pair.side, pair.base);
     let joined = notes.pairs.iter().map(same).collect::<Vec<_>>().join(" AND ");
     let lies = notes.lies("t").replacen(" WHERE ", " AND ", 1);
     format!(
         "{} SELECT {}{}, pg_current_xact_id(), NULL::boolean FROM ONLY {} AS t LEFT JOIN {} AS o ON {joined} \
-         WHERE (o.version IS NULL OR o.deleted IS NOT NULL OR o.version::xid <> t.xmin){lies} {}",
+         WHERE (o.version IS NULL OR o.deleted IS NOT NULL OR o.version::xid <> t.xmin \
+         OR o.version < (SELECT r.transaction FROM headwater.refresh r WHERE r.table_name = {})){lies} {}",
         notes.insert(),
         distinct(part),
         super::of(&notes.pairs, "t"),
         part.qualified(),
         side_table(table),
+        literal(tracked_name),
         notes.conflict(),
     )
 }
@@ -91,6 +93,22 @@ pub fn note(table: &Table, part: &Part) -> String {
 /// Notes the rows of a part that is none any more as deleted.
 pub fn bury(table: &Table, part: &Part) -> String {
     Notes::new(table).of_rows(distinct(part), &format!("ONLY {}", part.qualified()), "true")
+}
+
+/// The same for rows that are on record as living, written since they were noted as deleted, say: taken for known, they would be left
+/// out when the part comes back.
+pub fn bury_rest(table: &Table, part: &Part) -> String {
+    let notes = Notes::new(table);
+    format!(
+        "{} SELECT {}{}, pg_current_xact_id(), true FROM ONLY {} AS t{} ON CONFLICT ({}) DO UPDATE \
+         SET version = EXCLUDED.version, deleted = EXCLUDED.deleted WHERE s.deleted IS NOT TRUE",
+        notes.insert(),
+        distinct(part),
+        super::of(&notes.pairs, "t"),
+        part.qualified(),
+        notes.lies("t"),
+        notes.keys
+    )
 }
 
 /// What a part of this name is in the record: as installed with its table.

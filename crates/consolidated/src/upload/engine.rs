@@ -46,6 +46,8 @@ pub(super) struct Engine<'a> {
     expects_new: bool,
     /// Deletions that the backward pass has not to look at any more.
     pub(super) settled: BTreeSet<u64>,
+    /// Tables whose deletions wait, because they may set a column of a row to NULL that is to be deleted itself.
+    nulling: BTreeSet<usize>,
     /// Refused for a reason that may pass, by ordinal.
     pub(super) deferred: BTreeMap<u64, (usize, Refusal)>,
     /// How many of them were found one by one.
@@ -93,6 +95,7 @@ impl<'a> Engine<'a> {
             results: Results::default(),
             expects_new: true,
             settled: BTreeSet::new(),
+            nulling: BTreeSet::new(),
             deferred: BTreeMap::new(),
             deferred_singly: 0,
             may_help: false,
@@ -150,7 +153,7 @@ impl<'a> Engine<'a> {
     }
 
     fn backwards(&mut self, source: &mut SourceReader<'_>) -> Result<(), Error> {
-        let nulling = nulling(self.request.plan);
+        self.nulling = nulling(self.request.plan);
         let mut batch: Vec<Item> = Vec::new();
         for section in source.sections.clone().into_iter().rev().filter(|section| section.has_deletes) {
             for item in source.section(section)?.into_iter().rev().filter(Item::is_delete) {
@@ -163,7 +166,7 @@ impl<'a> Engine<'a> {
                 if !self.admit(&item) {
                     continue;
                 }
-                if nulling.contains(&item.table) && self.deferred.len() < TANGLED_MAX {
+                if self.nulling.contains(&item.table) && self.deferred.len() < TANGLED_MAX {
                     let waits = refusal(RefusalCode::ForeignKey, "a deletion that was not tried".to_owned());
                     self.deferred.insert(item.ordinal, (item.table, waits));
                     self.may_help = true;
@@ -216,6 +219,7 @@ impl<'a> Engine<'a> {
                 self.may_help = true;
                 // Alone, it is one of many; with others, it may be the only one.
                 let waiting = if size == 1 { rest } else { some };
+                self.deletion_waits(&some[0]);
                 for item in waiting {
                     self.deferred.insert(item.ordinal, (item.table, refused.refusal.clone()));
                 }
@@ -223,6 +227,7 @@ impl<'a> Engine<'a> {
             } else if size == 1 {
                 self.deferred_singly += usize::from(refused.may_pass());
                 self.may_help |= refused.may_pass();
+                self.deletion_waits(&some[0]);
                 self.refused(&some[0], refused);
                 rest = later;
             } else {
@@ -230,6 +235,14 @@ impl<'a> Engine<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Where the change is a deletion: it is not made yet, so those wait too that would set a column of its row to NULL.
+    fn deletion_waits(&mut self, item: &Item) {
+        if item.is_delete() && !self.nulling.contains(&item.table) {
+            let parents = reached(self.request.plan, item.table, has_action);
+            self.nulling.extend(parents.into_iter().filter(|parent| *parent != item.table));
+        }
     }
 
     /// Whether these are not to be taken apart now: they may only have come too early, as many others have.
@@ -324,7 +337,11 @@ fn nulling(plan: &Plan) -> BTreeSet<usize> {
         let mut parents = plan.tables[*child].table.references.iter().filter(sets_null);
         parents.any(|parent| reached(plan, parent.table, |_| true).contains(child))
     });
-    in_circles.flat_map(|table| reached(plan, table, |reference| reference.on_delete != OnDelete::NoAction)).collect()
+    in_circles.flat_map(|table| reached(plan, table, has_action)).collect()
+}
+
+fn has_action(reference: &Reference) -> bool {
+    reference.on_delete != OnDelete::NoAction
 }
 
 /// A table, those that it refers to by such references, those that they refer to, and so on.

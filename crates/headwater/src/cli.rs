@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{check, completions, conflicts, diff, init, purge, remote, serve, token, track, user};
+use crate::commands::{check, completions, conflicts, diff, doctor, init, purge, remote, serve, token, track, user};
 
 const EXAMPLES: &str = "\
 Getting started:
@@ -62,6 +62,8 @@ pub enum Command {
     Untrack(track::TrackArgs),
     /// Hold the model against the consolidated database
     Check(check::CheckArgs),
+    /// Say what is wrong with a deployment, and how to mend it
+    Doctor(doctor::DoctorArgs),
     /// Serve remotes, until a signal comes
     Serve(serve::ServeArgs),
     /// SQLite files as remotes: create, sync, status, log

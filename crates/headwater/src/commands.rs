@@ -4,6 +4,7 @@ pub mod check;
 pub mod completions;
 pub mod conflicts;
 pub mod diff;
+pub mod doctor;
 pub mod init;
 pub mod purge;
 pub mod remote;

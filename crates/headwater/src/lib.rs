@@ -34,6 +34,7 @@ pub fn run() -> ExitCode {
         Command::Track(args) => commands::track::track(args, &cli.global, &output),
         Command::Untrack(args) => commands::track::untrack(args, &cli.global, &output),
         Command::Check(args) => commands::check::run(args, &cli.global, &output),
+        Command::Doctor(args) => commands::doctor::run(args, &cli.global, &output),
         Command::Serve(args) => commands::serve::run(args, &cli.global, &output),
         Command::Remote(args) => commands::remote::run(args, &output),
         Command::User(args) => commands::user::run(args, &cli.global, &output),

@@ -37,6 +37,14 @@ impl Database {
         Ok(database)
     }
 
+    /// Opens a file to look at it alone: nothing of it can change.
+    pub(crate) fn open_to_read(path: &Path, busy_wait: Duration) -> Result<Database, Error> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags).while_doing("opening the file")?;
+        connection.busy_timeout(busy_wait).while_doing("opening the file")?;
+        Ok(Database { connection, busy_wait })
+    }
+
     fn configure(&self) -> rusqlite::Result<()> {
         let connection = &self.connection;
         connection.busy_timeout(self.busy_wait)?;

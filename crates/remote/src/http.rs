@@ -115,6 +115,10 @@ impl<'s> Client<'s> {
         Ok(Client { server, agent: config.new_agent() })
     }
 
+    pub(crate) fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
     pub(crate) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.server.url.trim_end_matches('/'))
     }

@@ -94,17 +94,21 @@ impl Remote {
             return Err(Error::NotARemote { path });
         }
         let database = Database::open(&path, false, busy_wait)?;
-        if !schema::exists(&database.connection, "hw_state")? {
-            return Err(Error::NotARemote { path });
-        }
-        let state = State::read(&database.connection)?;
-        if state.format != remote_sql::FORMAT {
-            return Err(Error::Layout { actual: state.format, expected: remote_sql::FORMAT });
-        }
-        let model = Model::from_json(&state.model).map_err(|error| Error::Model(error.to_string()))?;
-        let mut plan = Plan::new(model);
+        let mut plan = plan_of(&database, &path)?;
         schema::refresh(&database, &mut plan)?;
         Ok(Remote { path, database, plan, token: None })
+    }
+
+    /// Opens a remote to look at it alone, with the tables whose change tracking is not as it must be. Nothing is put in order.
+    pub(crate) fn open_to_read(path: &Path) -> Result<(Remote, Vec<String>), Error> {
+        let path = path.to_owned();
+        if !path.is_file() {
+            return Err(Error::NotARemote { path });
+        }
+        let database = Database::open_to_read(&path, BUSY_WAIT)?;
+        let mut plan = plan_of(&database, &path)?;
+        let untracked = schema::untracked(&database.connection, &mut plan)?;
+        Ok((Remote { path, database, plan, token: None }, untracked))
     }
 
     /// The file.
@@ -128,6 +132,19 @@ impl Remote {
             connection.execute(sql, [server, user]).while_doing("changing the server").map(drop)
         })
     }
+}
+
+/// What the file says of itself, once it is sure that it is a remote of this format.
+fn plan_of(database: &Database, path: &Path) -> Result<Plan, Error> {
+    if !schema::exists(&database.connection, "hw_state")? {
+        return Err(Error::NotARemote { path: path.to_owned() });
+    }
+    let state = State::read(&database.connection)?;
+    if state.format != remote_sql::FORMAT {
+        return Err(Error::Layout { actual: state.format, expected: remote_sql::FORMAT });
+    }
+    let model = Model::from_json(&state.model).map_err(|error| Error::Model(error.to_string()))?;
+    Ok(Plan::new(model))
 }
 
 /// Random bytes, from the system.

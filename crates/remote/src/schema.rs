@@ -63,6 +63,18 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
     Ok(())
 }
 
+/// The tables whose change tracking is not as it must be.
+pub(crate) fn untracked(connection: &Connection, plan: &mut Plan) -> Result<Vec<String>, Error> {
+    let mut names = Vec::new();
+    for table in &mut plan.tables {
+        table.set_own_uniques(own_uniques(connection, table).while_doing("reading the catalogue")?);
+        if !has_triggers(connection, table).while_doing("reading the catalogue")? {
+            names.push(table.table.name.clone());
+        }
+    }
+    Ok(names)
+}
+
 /// Whether a program other than ours has triggers on tables of the model.
 pub(crate) fn has_own_triggers(connection: &Connection, plan: &Plan) -> Result<bool, Error> {
     let sql = "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE AND name NOT LIKE 'hw\\_%' ESCAPE '\\'";

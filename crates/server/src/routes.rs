@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -16,10 +17,13 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::state::Shared;
-use crate::sync::post_sync;
+use crate::sync::{post_sync, stream_headers};
 
 /// How long readiness waits for the database before it says that it can't be reached.
 const DATABASE_PATIENCE: Duration = Duration::from_secs(3);
+/// The pieces of `/health/stream`, and the pause between two of them.
+const STREAM_PIECES: u32 = 4;
+const STREAM_PAUSE: Duration = Duration::from_millis(250);
 
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
@@ -27,6 +31,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/token", post(post_token))
         .route("/v1/model", get(get_model))
         .route("/health", get(async || "alive\n"))
+        .route("/health/stream", get(get_stream))
         .route("/ready", get(get_ready))
         .with_state(shared)
 }
@@ -92,6 +97,21 @@ fn find_model<'a>(plans: &'a [Arc<Plan>], query: &ModelQuery) -> Result<&'a Plan
         let version = query.version.map_or_else(String::new, |version| format!(" version {version}"));
         Failure::new(ErrorCode::ModelUnknown, format!("this server has no model {name:?}{version}"))
     })
+}
+
+/// An answer like a sync's, in pieces with pauses between them: `headwater doctor` sees whether somebody on the way keeps them back.
+async fn get_stream() -> Response {
+    let next = async |sent: u32| {
+        if sent == STREAM_PIECES {
+            return Ok(None);
+        }
+        if sent > 0 {
+            tokio::time::sleep(STREAM_PAUSE).await;
+        }
+        Ok::<_, std::io::Error>(Some((Bytes::from(format!("piece {sent}\n")), sent + 1)))
+    };
+    let body = Body::from_stream(futures_util::stream::try_unfold(0, next));
+    (stream_headers(), body).into_response()
 }
 
 /// Whether a balancer should send syncs here, with the load: 503 while the database can't be reached or the server goes down.

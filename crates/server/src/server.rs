@@ -68,6 +68,17 @@ pub struct Stopped {
 }
 
 impl Server {
+    /// Whether a server could start with these options, as far as can be told without listening: their values, and the files that
+    /// they name.
+    pub fn check(config: &Config) -> Result<(), StartError> {
+        config.validate()?;
+        if let (Some(certificate), Some(key)) = (&config.tls_certificate, &config.tls_key) {
+            tls::load(certificate, key)?;
+        }
+        config.jwt().map(Jwt::new).transpose()?;
+        Ok(())
+    }
+
     /// Starts a server of these models on this database, on the runtime that calls. It listens when this returns; whether the database
     /// can be reached is not asked (`/ready` tells).
     ///

@@ -75,12 +75,16 @@ fn answer(shared: &Arc<Shared>, user: User, received: Received, line: Line) -> R
     let (writer, reader) = spool(Arc::clone(&shared.budget), shared.config.heartbeat());
     let sync = Sync { shared: Arc::clone(shared), user, line, writer, _task: shared.syncs.enter() };
     tokio::spawn(sync.run(received));
-    let headers = [
+    (stream_headers(), body_of(reader)).into_response()
+}
+
+/// The headers of an answer that comes little by little.
+pub(crate) fn stream_headers() -> [(HeaderName, HeaderValue); 3] {
+    [
         (header::CONTENT_TYPE, CONTENT_TYPE),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
         (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
-    ];
-    (headers, body_of(reader)).into_response()
+    ]
 }
 
 fn body_of(reader: Reader) -> Body {

@@ -1,0 +1,205 @@
+//! The consolidated database: can it be reached, is it tracked, and would it keep what it acknowledged?
+
+use std::path::Path;
+
+use anyhow::Result;
+use headwater_consolidated::check::{Severity, check};
+use headwater_consolidated::{Connection, Dialect, Plan};
+use headwater_model::Direction;
+use headwater_protocol::Value;
+use headwater_server::Config as ServerConfig;
+
+use super::{DoctorArgs, Findings, files};
+use crate::commands::check::place;
+use crate::config::Config;
+use crate::database::Address;
+
+/// Settings without which PostgreSQL forgets what it acknowledged, when the machine stops.
+const DURABLE: [&str; 3] = ["fsync", "full_page_writes", "synchronous_commit"];
+
+pub(super) fn look(
+    config: &Config,
+    plan: Option<&Plan>,
+    options: Option<&ServerConfig>,
+    args: &DoctorArgs,
+    findings: &mut Findings,
+) {
+    if let Address::Sqlite(path) = &config.database
+        && !file(path, args, findings)
+    {
+        return;
+    }
+    let mut connection = match config.database.connect() {
+        Ok(connection) => connection,
+        Err(error) => {
+            let mend = "start the database, or mend `url` under [database], --database or HEADWATER_DATABASE";
+            return findings.error("database_unreachable", format!("{error:#}"), mend);
+        }
+    };
+    let connection = &mut *connection;
+    let mut looked = vec![tracking(connection, plan, findings)];
+    if connection.dialect() == Dialect::Postgres {
+        looked.push(durable(connection, findings));
+        looked.push(connections(connection, options, findings));
+        looked.push(open_transactions(connection, args, findings));
+        looked.push(slots(connection, findings));
+        looked.extend(plan.map(|plan| privileges(connection, plan, findings)));
+    }
+    for error in looked.into_iter().filter_map(Result::err) {
+        let what = format!("the database could not be asked: {error:#}");
+        findings.error("database_failed", what, "see the database's own log");
+    }
+}
+
+/// A SQLite file before it is opened as a server would; `false`: it can't be.
+fn file(path: &Path, args: &DoctorArgs, findings: &mut Findings) -> bool {
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mode = rusqlite::Connection::open_with_flags(path, flags)
+        .and_then(|connection| connection.query_row("PRAGMA journal_mode", [], |row| row.get::<_, String>(0)));
+    files::space(path.parent().unwrap_or(path), "the database", args.free_mib, findings);
+    files::network(path, findings);
+    match mode {
+        Ok(mode) if mode == "wal" => true,
+        Ok(mode) => {
+            let what = format!(
+                "the journal mode of {} is {mode}, expected wal: readers and writers wait for each other",
+                path.display()
+            );
+            let mend =
+                "`PRAGMA journal_mode = wal` (`headwater check` and `serve` set it); then run this again for the rest";
+            findings.error("journal_mode", what, mend);
+            false
+        }
+        Err(error) => {
+            let what = format!("the database {} can't be opened: {error}", path.display());
+            findings.error(
+                "database_unreachable",
+                what,
+                "mend `url` under [database], --database or HEADWATER_DATABASE",
+            );
+            false
+        }
+    }
+}
+
+/// Headwater's own tables, and all that `headwater check` says.
+fn tracking(connection: &mut dyn Connection, plan: Option<&Plan>, findings: &mut Findings) -> Result<()> {
+    let Some(plan) = plan else { return Ok(()) };
+    for finding in check(connection, plan)? {
+        let what = format!("{}{}", place(&finding), finding.message);
+        match finding.severity {
+            Severity::Error => findings.error(finding.code, what, finding.mend),
+            Severity::Warning => findings.warning(finding.code, what, finding.mend),
+        }
+    }
+    Ok(())
+}
+
+fn durable(connection: &mut dyn Connection, findings: &mut Findings) -> Result<()> {
+    for name in DURABLE {
+        if texts(connection, &format!("SELECT current_setting('{name}')"))?.concat() == ["off"] {
+            let what =
+                format!("{name} is off: uploads that were acknowledged can be lost when the database's machine stops");
+            let mend = format!(
+                "`ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()`; see also ALTER ROLE and ALTER DATABASE"
+            );
+            findings.error("not_durable", what, mend);
+        }
+    }
+    Ok(())
+}
+
+fn connections(connection: &mut dyn Connection, options: Option<&ServerConfig>, findings: &mut Findings) -> Result<()> {
+    let Some(options) = options else { return Ok(()) };
+    let sql = "SELECT (current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int)::text";
+    let most: usize = texts(connection, sql)?.concat().first().and_then(|text| text.parse().ok()).unwrap_or(usize::MAX);
+    let needed = options.database_connections();
+    if needed > most {
+        findings.error(
+            "max_connections",
+            format!("the server would open {needed} connections, and the database allows {most}"),
+            "raise max_connections at the database, or lower [server] workers or database_connections",
+        );
+    }
+    Ok(())
+}
+
+fn open_transactions(connection: &mut dyn Connection, args: &DoctorArgs, findings: &mut Findings) -> Result<()> {
+    let seconds = args.open_seconds;
+    let open = format!(
+        "SELECT pid::text, usename::text, state, floor(extract(epoch FROM now() - xact_start))::text FROM pg_stat_activity \
+         WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND xact_start < now() - interval '{seconds} s' \
+         ORDER BY xact_start LIMIT 5"
+    );
+    for row in texts(connection, &open)? {
+        let [pid, user, state, age] = &row[..] else { continue };
+        let what = format!(
+            "process {pid} of {user} has had a transaction open for {age} s ({state}): it holds back purge and vacuum"
+        );
+        let mend = format!(
+            "end it (`SELECT pg_terminate_backend({pid})`); idle_in_transaction_session_timeout ends such by itself"
+        );
+        findings.warning("open_transaction", what, mend);
+    }
+    let prepared = format!(
+        "SELECT gid, floor(extract(epoch FROM now() - prepared))::text FROM pg_prepared_xacts \
+         WHERE database = current_database() AND prepared < now() - interval '{seconds} s' ORDER BY prepared LIMIT 5"
+    );
+    for row in texts(connection, &prepared)? {
+        let [name, age] = &row[..] else { continue };
+        let what =
+            format!("the prepared transaction {name:?} has been open for {age} s: it holds back purge and vacuum");
+        findings.warning("open_transaction", what, format!("COMMIT PREPARED or ROLLBACK PREPARED '{name}'"));
+    }
+    Ok(())
+}
+
+fn slots(connection: &mut dyn Connection, findings: &mut Findings) -> Result<()> {
+    let sql = "SELECT slot_name::text, coalesce(pg_size_pretty(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() \
+               THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END, restart_lsn)), '0 bytes') \
+               FROM pg_replication_slots WHERE NOT active AND restart_lsn IS NOT NULL ORDER BY 1";
+    for row in texts(connection, sql)? {
+        let [name, held] = &row[..] else { continue };
+        findings.warning(
+            "slot_unused",
+            format!("nobody reads the replication slot {name:?}: it keeps {held} of the write-ahead log, and will fill the disk"),
+            format!("start its reader, or `SELECT pg_drop_replication_slot('{name}')`; max_slot_wal_keep_size bounds what slots keep"),
+        );
+    }
+    Ok(())
+}
+
+/// What the server's role may do with the model's tables.
+fn privileges(connection: &mut dyn Connection, plan: &Plan, findings: &mut Findings) -> Result<()> {
+    for table in &plan.model.tables {
+        let mut needed = vec!["SELECT"];
+        if table.direction != Direction::Download {
+            needed.extend(["INSERT", "UPDATE", "DELETE"]);
+        }
+        for privilege in needed {
+            let sql =
+                "SELECT (NOT has_table_privilege(to_regclass(quote_ident(?1) || '.' || quote_ident(?2)), ?3))::text";
+            let schema = table.schema.as_deref().unwrap_or("public");
+            let parameters = [Value::text(schema), Value::text(&table.name), Value::text(privilege)];
+            if connection.query(sql, &parameters)?.concat() == [Value::text("true")] {
+                let what = format!("{}: the server's role may not {privilege}", table.name);
+                let mend = format!(
+                    "`GRANT {privilege} ON {schema}.{} TO ROLE`, the one of `url` under [database]",
+                    table.name
+                );
+                findings.error("privilege", what, mend);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The rows of a query whose columns are text; NULL is empty.
+fn texts(connection: &mut dyn Connection, sql: &str) -> Result<Vec<Vec<String>>> {
+    let text = |value: Value| match value {
+        Value::Text(text) => String::from_utf8_lossy(&text).into_owned(),
+        _ => String::new(),
+    };
+    let rows = connection.query(sql, &[])?;
+    Ok(rows.into_iter().map(|row| row.into_iter().map(text).collect()).collect())
+}

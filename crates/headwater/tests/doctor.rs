@@ -1,0 +1,408 @@
+//! `headwater doctor`: nothing is found where all is well, and each planted fault is found under its name.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use headwater_testkit::Postgres;
+use headwater_testkit::postgres::{Builder, sql};
+use rusqlite::Connection;
+use serde_json::Value;
+
+const TABLES: &str =
+    "CREATE TABLE note (id text NOT NULL PRIMARY KEY, body text); INSERT INTO note VALUES ('a', 'one');";
+
+const MODEL: &str = r#"
+name = "notes"
+version = 1
+[tables.note]
+conflict = "remote_wins"
+key = ["id"]
+[tables.note.columns]
+id = "text not null"
+body = "text"
+"#;
+
+/// A deployment in a folder: database, model, configuration, and a server that runs.
+struct Stage {
+    folder: tempfile::TempDir,
+    database: String,
+    server: Option<(Child, BufReader<ChildStdout>)>,
+    address: String,
+}
+
+impl Stage {
+    fn new(database: Option<String>) -> Stage {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = database.unwrap_or_else(|| {
+            let file = folder.path().join("central.db");
+            Connection::open(&file).and_then(|connection| connection.execute_batch(TABLES)).expect("a database");
+            "sqlite:central.db".to_owned()
+        });
+        let mut stage = Stage { folder, database, server: None, address: "127.0.0.1:0".into() };
+        std::fs::write(stage.path("notes-1.toml"), MODEL).expect("written");
+        stage.configure("");
+        assert!(stage.headwater(&["track"]).0.success());
+        let mut add = stage.command(&["user", "add", "anna", "--password-stdin"]);
+        let mut child = add.stdin(Stdio::piped()).spawn().expect("the program starts");
+        child.stdin.take().expect("piped").write_all(b"hunter42\n").expect("read");
+        assert!(child.wait().expect("it ends").success());
+        stage.serve();
+        stage
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes the configuration, with more options of the server.
+    fn configure(&self, options: &str) {
+        let text = format!(
+            "models = [\"notes-1.toml\"]\n[database]\nurl = \"{}\"\n[server]\nlisten = \"{}\"\n{options}\n",
+            self.database, self.address
+        );
+        std::fs::write(self.path("headwater.toml"), text).expect("written");
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HEADWATER_")) {
+            command.env_remove(name);
+        }
+        command.current_dir(self.folder.path()).args(arguments).env("HEADWATER_PASSWORD", "hunter42");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn headwater(&self, arguments: &[&str]) -> (std::process::ExitStatus, String, String) {
+        let done = self.command(arguments).output().expect("the program runs");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (done.status, text(done.stdout), text(done.stderr))
+    }
+
+    fn serve(&mut self) {
+        let mut child = self.command(&["serve"]).stderr(Stdio::null()).spawn().expect("the server starts");
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("it speaks");
+        self.server = Some((child, out));
+        line.trim().strip_prefix("listening on http://").expect("an address").clone_into(&mut self.address);
+        self.configure("");
+    }
+
+    fn stop(&mut self) {
+        if let Some((mut child, _)) = self.server.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// The codes of what is found, errors and warnings apart. The exit code says whether there is an error.
+    fn doctor(&self, arguments: &[&str]) -> (Vec<String>, Vec<String>) {
+        // The machine of the test may have a small disk.
+        let (status, out, err) = self.headwater(&[&["doctor", "--json", "--free-mib", "1"], arguments].concat());
+        let said: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out} {err}"));
+        let findings = said["findings"].as_array().expect("a list");
+        let codes = |severity: &str| {
+            let those = findings.iter().filter(|finding| finding["severity"] == severity);
+            let codes: BTreeSet<_> =
+                those.map(|finding| finding["code"].as_str().expect("a code").to_owned()).collect();
+            codes.into_iter().collect::<Vec<_>>()
+        };
+        for finding in findings {
+            assert!(finding["what"].as_str().is_some_and(|text| !text.is_empty()), "{finding}");
+            assert!(finding["mend"].as_str().is_some_and(|text| !text.is_empty()), "{finding}");
+        }
+        let (errors, warnings) = (codes("error"), codes("warning"));
+        assert_eq!(status.code(), Some(i32::from(!errors.is_empty())), "{out}");
+        (errors, warnings)
+    }
+
+    fn assert_sound(&self, arguments: &[&str]) {
+        assert_eq!(self.doctor(arguments), (vec![], vec![]), "{:?}", self.headwater(&["doctor"]).1);
+    }
+
+    fn assert_error(&self, arguments: &[&str], code: &str) {
+        assert_eq!(self.doctor(arguments), (vec![code.to_owned()], vec![]), "{:?}", self.headwater(&["doctor"]).1);
+    }
+
+    fn assert_warning(&self, arguments: &[&str], code: &str) {
+        assert_eq!(self.doctor(arguments), (vec![], vec![code.to_owned()]), "{:?}", self.headwater(&["doctor"]).1);
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[test]
+fn the_server_side() {
+    let mut stage = Stage::new(None);
+    stage.assert_sound(&[]);
+    let url = format!("http://{}", stage.address);
+    stage.assert_sound(&["--url", &url]);
+
+    stage.configure("workres = 3");
+    assert_eq!(stage.doctor(&[]).0, ["configuration"]);
+    stage.configure("workers = 0");
+    assert_eq!(stage.doctor(&[]).0, ["configuration"]);
+    stage.configure("jwks_file = \"none.json\"");
+    stage.assert_error(&[], "configuration");
+    stage.configure("");
+    stage.assert_error(&["--config", "nowhere.toml"], "configuration");
+
+    std::fs::write(stage.path("notes-1.toml"), "name = 3").expect("written");
+    stage.assert_error(&[], "model");
+    std::fs::write(stage.path("notes-1.toml"), MODEL).expect("written");
+
+    // A disk that has less space than anybody could have.
+    let (_, out, _) = stage.headwater(&["doctor", "--json", "--free-mib", "1000000000000"]);
+    assert!(out.contains("disk_space") && out.contains("spool"), "{out}");
+
+    let secret = stage.path("secret");
+    std::fs::write(&secret, "0123456789abcdef0123456789abcdef").expect("written");
+    let mode =
+        |mode| std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("set");
+    stage.configure("jwt_key_file = \"secret\"");
+    mode(0o644);
+    stage.assert_warning(&[], "secret_readable");
+    mode(0o600);
+    stage.assert_sound(&[]);
+    stage.configure("");
+
+    // The database: not there, not tracked, in another journal mode.
+    stage.assert_error(&["--database", "sqlite:elsewhere.db"], "database_unreachable");
+    assert!(!stage.path("elsewhere.db").exists(), "nothing is made");
+    stage.stop();
+    stage.assert_error(&[], "not_running");
+    stage.assert_sound(&["--not-running"]);
+    let file = Connection::open(stage.path("central.db")).expect("a file");
+    file.pragma_update_and_check(None, "journal_mode", "delete", |_| Ok(())).expect("set");
+    stage.assert_error(&["--not-running"], "journal_mode");
+    let mode: String = file.query_row("PRAGMA journal_mode", [], |row| row.get(0)).expect("a mode");
+    assert_eq!(mode, "delete", "nothing is changed");
+    assert!(stage.headwater(&["check"]).0.success());
+    stage.assert_sound(&["--not-running"]);
+    assert!(stage.headwater(&["untrack"]).0.success());
+    assert!(!stage.doctor(&["--not-running"]).0.is_empty(), "a table that is not tracked");
+
+    // Somebody else at the address.
+    let stranger = proxy(stage.address.parse().expect("an address"), Fault::Stranger);
+    stage.address = stranger.to_string();
+    stage.configure("");
+    assert!(stage.doctor(&[]).0.contains(&"not_headwater".to_owned()));
+}
+
+#[test]
+fn certificates() {
+    let stage = Stage::new(None);
+    let write = |name: &str, made: &[String]| std::fs::write(stage.path(name), made.concat()).expect("written");
+    let make = |name: &str, ends: i64| {
+        let mut parameters = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("parameters");
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("now").as_secs() as i64;
+        parameters.not_before = rcgen::date_time_ymd(2020, 1, 1);
+        parameters.not_after = rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs((now + ends * 86_400) as u64);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let certificate = parameters.self_signed(&key).expect("signed");
+        (certificate.pem(), key.serialize_pem())
+    };
+    // What runs has no TLS: only the files are looked at.
+    stage.configure("tls_certificate = \"chain.pem\"\ntls_key = \"key.pem\"");
+    let set = |chain: &[String], key: &str| {
+        write("chain.pem", chain);
+        write("key.pem", &[key.to_owned()]);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(stage.path("key.pem"), mode).expect("set");
+    };
+    let (good, key) = make("good.example", 90);
+    set(std::slice::from_ref(&good), &key);
+    stage.assert_sound(&[]);
+    let (old, old_key) = make("old.example", -2);
+    set(std::slice::from_ref(&old), &old_key);
+    stage.assert_error(&[], "certificate_expired");
+    let (soon, soon_key) = make("soon.example", 5);
+    set(std::slice::from_ref(&soon), &soon_key);
+    stage.assert_warning(&[], "certificate_ends");
+    set(&[good.clone(), make("other.example", 90).0], &key);
+    stage.assert_error(&[], "certificate_chain");
+    set(&[good], &soon_key);
+    stage.assert_error(&[], "configuration");
+}
+
+/// What stands between remotes and the server.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    Stranger,
+    SmallBodies,
+    Buffers,
+    Compresses,
+}
+
+/// A proxy that passes one request a connection on, with a fault.
+fn proxy(to: SocketAddr, fault: Fault) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            std::thread::spawn(move || pass(client, to, fault).ok());
+        }
+    });
+    address
+}
+
+fn pass(mut client: TcpStream, to: SocketAddr, fault: Fault) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") && client.read(&mut byte)? == 1 {
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8_lossy(&head).replacen("\r\n", "\r\nconnection: close\r\n", 1);
+    if fault == Fault::Stranger {
+        return client.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello");
+    }
+    if fault == Fault::SmallBodies && head.starts_with("POST") {
+        return client.write_all(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    }
+    let mut server = TcpStream::connect(to)?;
+    server.write_all(head.as_bytes())?;
+    let mut answer = Vec::new();
+    if fault == Fault::Buffers || fault == Fault::Compresses {
+        server.read_to_end(&mut answer)?;
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let coded = text.replacen("\r\n", "\r\ncontent-encoding: br\r\n", 1);
+        return client.write_all(if fault == Fault::Buffers { &answer } else { coded.as_bytes() });
+    }
+    std::io::copy(&mut server, &mut client).map(drop)
+}
+
+#[test]
+fn the_way_to_the_server() {
+    let stage = Stage::new(None);
+    let server: SocketAddr = stage.address.parse().expect("an address");
+    let url = |fault| format!("http://{}", proxy(server, fault));
+    stage.assert_sound(&["--url", &url(Fault::None)]);
+    stage.assert_error(&["--url", &url(Fault::Stranger)], "url_not_headwater");
+    stage.assert_warning(&["--url", &url(Fault::SmallBodies)], "url_bodies");
+    stage.assert_warning(&["--url", &url(Fault::Buffers)], "url_buffered");
+    let compressed = stage.doctor(&["--url", &url(Fault::Compresses)]).1;
+    assert!(compressed.contains(&"url_compressed".to_owned()), "{compressed:?}");
+    let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("an address");
+    stage.assert_error(&["--url", &format!("http://{closed}")], "url_unreachable");
+}
+
+#[test]
+fn a_remote() {
+    let stage = Stage::new(None);
+    let url = format!("http://{}", stage.address);
+    let create = ["remote", "create", "anna.db", "--server", &url, "--user", "anna"];
+    assert!(stage.headwater(&create).0.success(), "{:?}", stage.headwater(&create));
+    let look = ["--remote", "anna.db"];
+    let edit = |sql: &str| {
+        Connection::open(stage.path("anna.db")).and_then(|connection| connection.execute_batch(sql)).expect(sql);
+    };
+    edit("UPDATE hw_state SET last_sync = NULL");
+    stage.assert_warning(&look, "never_synced");
+    assert!(stage.headwater(&["remote", "sync", "anna.db"]).0.success());
+    stage.assert_sound(&look);
+    edit("UPDATE hw_state SET last_sync = '2020-01-01 00:00:00+00'");
+    stage.assert_warning(&look, "synced_long_ago");
+    assert!(stage.headwater(&["remote", "sync", "anna.db"]).0.success());
+
+    // A change that the database refuses.
+    let central = Connection::open(stage.path("central.db")).expect("a file");
+    let refuse = "CREATE TRIGGER no BEFORE INSERT ON note WHEN new.id = 'x' BEGIN SELECT raise(ABORT, 'no'); END";
+    central.execute_batch(refuse).expect("a trigger");
+    edit("INSERT INTO note VALUES ('x', 'refused')");
+    stage.headwater(&["remote", "sync", "anna.db"]);
+    stage.assert_warning(&look, "set_aside");
+    assert!(
+        stage.headwater(&["remote", "drop", "anna.db", "--all"]).0.success(),
+        "{:?}",
+        stage.headwater(&["remote", "drop", "--help"])
+    );
+    stage.assert_sound(&look);
+
+    let trigger: String = Connection::open(stage.path("anna.db"))
+        .and_then(|file| {
+            let sql = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name LIKE 'hw%' LIMIT 1";
+            file.query_row(sql, [], |row| row.get(0))
+        })
+        .expect("a trigger");
+    edit(&format!("DROP TRIGGER \"{trigger}\""));
+    stage.assert_error(&look, "remote_untracked");
+    stage.assert_error(&look, "remote_untracked");
+    assert!(stage.headwater(&["remote", "status", "anna.db"]).0.success());
+    stage.assert_sound(&look);
+
+    // An index that has lost an entry, as after a write that did not reach the disk.
+    edit("CREATE INDEX body ON note (body)");
+    edit(
+        "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = 'CREATE INDEX body ON note (id)' WHERE name = 'body'",
+    );
+    stage.assert_error(&look, "remote_damaged");
+    stage.assert_error(&["--remote", "headwater.toml"], "remote_unreadable");
+    stage.assert_error(&["--remote", "central.db"], "remote_unreadable");
+    stage.assert_error(&["--remote", "nowhere.db"], "remote_unreadable");
+    assert!(!stage.path("nowhere.db").exists());
+}
+
+#[test]
+fn postgres() {
+    let cluster: Postgres = Builder::default().fsync(true).start().expect("PostgreSQL");
+    let database = cluster.create_database().expect("a database");
+    sql(&database, TABLES).expect("tables");
+    let stage = Stage::new(Some(database.clone()));
+    stage.assert_sound(&[]);
+
+    let set = |change: &str, name: &str, value: &str| {
+        sql(&database, change).expect(change);
+        sql(&database, "SELECT pg_reload_conf()").expect("reloaded");
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while sql(&database, &format!("SHOW {name}")).expect("shown")[0][0].as_deref() != Some(value) {
+            assert!(Instant::now() < deadline, "{change}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    for name in ["fsync", "full_page_writes", "synchronous_commit"] {
+        set(&format!("ALTER SYSTEM SET {name} = off"), name, "off");
+        stage.assert_error(&[], "not_durable");
+        set(&format!("ALTER SYSTEM SET {name} = on"), name, "on");
+    }
+    stage.assert_sound(&[]);
+
+    stage.configure("workers = 300");
+    stage.assert_error(&[], "max_connections");
+    stage.configure("");
+
+    let prepare = "BEGIN; UPDATE note SET body = 'two'; PREPARE TRANSACTION 'forgotten'";
+    for statement in prepare.split("; ").collect::<Vec<_>>().chunks(3) {
+        sql(&database, &statement.join("; ")).expect("prepared");
+    }
+    stage.assert_warning(&["--open-seconds", "0"], "open_transaction");
+    stage.assert_sound(&["--open-seconds", "3600"]);
+    sql(&database, "ROLLBACK PREPARED 'forgotten'").expect("rolled back");
+
+    sql(&database, "SELECT pg_create_physical_replication_slot('gone', true)").expect("a slot");
+    stage.assert_warning(&[], "slot_unused");
+    sql(&database, "SELECT pg_drop_replication_slot('gone')").expect("dropped");
+
+    sql(&database, "CREATE ROLE reader LOGIN; GRANT USAGE ON SCHEMA headwater TO reader; GRANT SELECT ON ALL TABLES IN SCHEMA headwater TO reader; GRANT SELECT ON note TO reader").expect("a role");
+    let (before, after) = database.split_once('@').expect("a user");
+    let reader = format!("{}://reader@{after}", before.split_once("://").expect("a scheme").0);
+    let found = stage.doctor(&["--database", &reader]).0;
+    assert!(found.contains(&"privilege".to_owned()), "{found:?}");
+
+    sql(&database, "ALTER TABLE note DISABLE TRIGGER ALL").expect("disabled");
+    assert!(!stage.doctor(&[]).0.is_empty(), "triggers that are disabled");
+    sql(&database, "ALTER TABLE note ENABLE TRIGGER ALL").expect("enabled");
+
+    cluster.stop().expect("stopped");
+    assert!(stage.doctor(&[]).0.contains(&"database_unreachable".to_owned()));
+}

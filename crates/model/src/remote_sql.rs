@@ -160,16 +160,15 @@ pub fn next_key_view(model: &Model) -> String {
     )
 }
 
+/// The statements that create a table, and its log if it tracks changes.
+pub fn create_table_and_log(model: &Model, table: &Table) -> String {
+    let log = if table.direction == Direction::Download { String::new() } else { create_log(table) };
+    create_table(model, table) + &log
+}
+
 /// Every table of the model and the logs of those that track changes.
 pub fn create_tables(model: &Model) -> String {
-    let mut sql = String::new();
-    for table in &model.tables {
-        sql.push_str(&create_table(model, table));
-        if table.direction != Direction::Download {
-            sql.push_str(&create_log(table));
-        }
-    }
-    sql
+    model.tables.iter().map(|table| create_table_and_log(model, table)).collect()
 }
 
 /// What Headwater itself keeps in a remote. docs/protocol.md explains each column.

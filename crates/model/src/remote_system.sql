@@ -16,6 +16,7 @@ CREATE TABLE "hw_state" (
   "frozen_changes" INTEGER NOT NULL DEFAULT 0,
   "frozen_digest" BLOB,
   "cut_bytes_max" INTEGER NOT NULL DEFAULT 268435456,
+  "adopted" INTEGER NOT NULL DEFAULT 0,
   "staged" INTEGER NOT NULL DEFAULT 0,
   "last_sync" TEXT
 );

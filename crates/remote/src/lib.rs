@@ -34,6 +34,7 @@
 //!
 //! *Caveats.* Everything blocks. One sync at a time on a file; a second is answered [`Error::Busy`] or waits.
 
+mod adopt;
 mod apply;
 mod aside;
 mod cut;

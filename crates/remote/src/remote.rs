@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use headwater_model::{Model, remote_sql};
 
+use crate::adopt;
 use crate::database::{BUSY_WAIT, Database};
 use crate::error::{Error, While};
 use crate::plan::Plan;
@@ -35,18 +36,24 @@ pub struct CreateOptions {
     pub user: String,
     /// How long to wait for other programs that write to the file.
     pub busy_wait: Duration,
+    /// Take tables of the model that are in the file already, with their rows.
+    pub adopt: bool,
 }
 
 impl CreateOptions {
     /// A remote of this user at this server.
     pub fn new(server: impl Into<String>, user: impl Into<String>) -> CreateOptions {
-        CreateOptions { server: server.into(), user: user.into(), busy_wait: BUSY_WAIT }
+        CreateOptions { server: server.into(), user: user.into(), busy_wait: BUSY_WAIT, adopt: false }
     }
 }
 
 impl Remote {
     /// Makes the tables of a model in a file, which is created if there is none, and a new remote ID. After an error the file is as
     /// it was before.
+    ///
+    /// With [`CreateOptions::adopt`] tables that are there keep their rows: the first sync brings down what the consolidated database
+    /// has, rows that are equal count as synchronized, others go up as inserts. [`Error::Configuration`] names what keeps a table from
+    /// being adopted.
     pub fn create(path: impl AsRef<Path>, model: &Model, options: &CreateOptions) -> Result<Remote, Error> {
         let path = path.as_ref().to_owned();
         let model = Model::from_json(&model.to_json()).map_err(|error| Error::Model(error.to_string()))?;
@@ -68,13 +75,21 @@ impl Remote {
             is_staged: false,
             last_sync: None,
             cut_bytes_max: crate::cut::UPLOAD_BYTES_MAX,
+            is_adopted: options.adopt,
         };
         database.write("creating the remote", |connection| {
             if schema::exists(connection, "hw_state")? {
                 return Err(Error::AlreadyARemote { path: path.clone() });
             }
-            if let Some(table) = schema::existing_table(connection, &plan)? {
-                return Err(Error::TableExists { path: path.clone(), table });
+            let present = adopt::present(connection, &plan)?;
+            if let Some(table) = present.first().filter(|_| !options.adopt) {
+                return Err(Error::TableExists { path: path.clone(), table: table.table.name.clone() });
+            }
+            for table in &present {
+                if let Some(what) = adopt::obstacle(connection, table)? {
+                    let name = &table.table.name;
+                    return Err(Error::Configuration { what: format!("table {name:?} can't be adopted: {what}") });
+                }
             }
             schema::create(connection, &plan)?;
             state.insert(connection)

@@ -3,17 +3,23 @@
 use headwater_model::remote_sql::{self, Term, Unique};
 use rusqlite::{Connection, params};
 
+use crate::adopt;
 use crate::database::Database;
 use crate::error::{Error, While};
 use crate::index_sql;
 use crate::plan::{Plan, TablePlan};
 use crate::untracked;
 
-/// Makes every table of the model, its log, and what Headwater itself keeps.
+/// Makes every table of the model that is not there, its log, and what Headwater itself keeps.
 pub(crate) fn create(connection: &Connection, plan: &Plan) -> Result<(), Error> {
-    connection
-        .execute_batch(&remote_sql::create_tables(&plan.model))
-        .while_doing("creating the tables of the model")?;
+    for table in &plan.tables {
+        if exists(connection, &table.table.name)? {
+            adopt::adopt(connection, table)?;
+            continue;
+        }
+        let sql = remote_sql::create_table_and_log(&plan.model, &table.table);
+        connection.execute_batch(&sql).while_doing("creating the tables of the model")?;
+    }
     connection.execute_batch(remote_sql::system_tables()).while_doing("creating Headwater's own tables")?;
     connection
         .execute_batch(&remote_sql::next_key_view(&plan.model))
@@ -22,16 +28,6 @@ pub(crate) fn create(connection: &Connection, plan: &Plan) -> Result<(), Error> 
         create_triggers(connection, table)?;
     }
     Ok(())
-}
-
-/// Which of the model's tables, if any, is in the file already.
-pub(crate) fn existing_table(connection: &Connection, plan: &Plan) -> Result<Option<String>, Error> {
-    for table in &plan.tables {
-        if exists(connection, &table.table.name)? {
-            return Ok(Some(table.table.name.clone()));
-        }
-    }
-    Ok(None)
 }
 
 /// Whether the file has a table of this name.

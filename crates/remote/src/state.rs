@@ -28,13 +28,15 @@ pub(crate) struct State {
     pub(crate) last_sync: Option<String>,
     /// How large an upload is cut; less than usual where somebody on the way has not taken a larger one.
     pub(crate) cut_bytes_max: u64,
+    /// Whether tables that were there before became the remote's: what comes down first may be what they have.
+    pub(crate) is_adopted: bool,
 }
 
 impl State {
     pub(crate) fn read(connection: &Connection) -> Result<State, Error> {
         let sql = "SELECT \"format\", \"remote_id\", \"secret\", \"server\", \"user\", \"model\", \"fingerprint\", \"incarnation\", \
                    \"note\", \"upload_sequence\", \"download_applied\", \"frozen\", \"frozen_changes\", \"frozen_digest\", \"staged\", \
-                   \"last_sync\", \"cut_bytes_max\" FROM \"hw_state\"";
+                   \"last_sync\", \"cut_bytes_max\", \"adopted\" FROM \"hw_state\"";
         let read = |row: &rusqlite::Row<'_>| {
             let (frozen, changes): (i64, i64) = (row.get(11)?, row.get(12)?);
             let digest: Option<[u8; 32]> = row.get(13)?;
@@ -55,6 +57,7 @@ impl State {
                 is_staged: row.get(14)?,
                 last_sync: row.get(15)?,
                 cut_bytes_max: row.get::<_, i64>(16)?.max(0) as u64,
+                is_adopted: row.get(17)?,
             })
         };
         let state = connection.query_row(sql, [], read).optional().while_doing("reading hw_state")?;
@@ -64,7 +67,8 @@ impl State {
     /// Writes the row of a new remote.
     pub(crate) fn insert(&self, connection: &Connection) -> Result<(), Error> {
         let sql = "INSERT INTO \"hw_state\" (\"one\", \"format\", \"remote_id\", \"secret\", \"server\", \"user\", \"model\", \
-                   \"fingerprint\", \"incarnation\", \"note\", \"download_applied\") VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+                   \"fingerprint\", \"incarnation\", \"note\", \"download_applied\", \"adopted\") \
+                   VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
         let row = params![
             self.format,
             self.remote_id,
@@ -75,7 +79,8 @@ impl State {
             self.fingerprint as i64,
             self.incarnation,
             self.note,
-            self.download_applied
+            self.download_applied,
+            self.is_adopted
         ];
         connection.execute(sql, row).while_doing("writing hw_state").map(drop)
     }

@@ -261,6 +261,9 @@ impl Sync<'_, '_, '_> {
         let start =
             Start { upload_sequence: state.upload_sequence, frozen: state.frozen.map(|end| end.sequence), staged };
         let mut session = Session::new(start, self.options.config, u64::from_le_bytes(random()?));
+        if state.is_adopted && state.incarnation == [0; 16] && state.frozen.is_none() {
+            session = session.downloading_first();
+        }
         loop {
             self.check_cancelled()?;
             let instruction = session.poll(self.elapsed());

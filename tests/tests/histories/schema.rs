@@ -57,6 +57,11 @@ impl Schema {
         Schema { judged, judged_columns, judged_key, rule, parent, child, column, other_rules }
     }
 
+    /// Parents and children, for telling what is in them.
+    pub(crate) fn family(&self) -> [String; 2] {
+        [quote(&self.parent), quote(&self.child)]
+    }
+
     /// The tables of the consolidated database.
     pub(crate) fn sql(&self, users: usize) -> String {
         let columns: Vec<String> = self

@@ -87,6 +87,14 @@ enum Next {
     WhetherApplied(ServerError),
     /// The upload was refused whole; the download goes on.
     Download,
+    /// A download, before the sync itself.
+    DownloadFirst,
+}
+
+impl Next {
+    fn is_download_alone(&self) -> bool {
+        matches!(self, Next::Download | Next::DownloadFirst)
+    }
 }
 
 /// How many changes a sync sets aside one by one because no server takes them; then something else is wrong.
@@ -134,6 +142,12 @@ impl Session {
             alone: 0,
             summary: Summary::default(),
         }
+    }
+
+    /// The same with a download before anything is cut: what it brings may be what is pending.
+    #[must_use]
+    pub fn downloading_first(self) -> Session {
+        Session { next: Next::DownloadFirst, ..self }
     }
 
     /// What is to be done next; `now` is the time since the start, here as everywhere.
@@ -240,7 +254,7 @@ impl Session {
         let instruction = match staged {
             Staged::Whole if frozen.is_none() => Instruction::ApplyStaged,
             Staged::Whole | Staged::Part => Instruction::DropStaged,
-            Staged::Nothing if frozen.is_none() && !cut && !matches!(self.next, Next::Download) => Instruction::Cut,
+            Staged::Nothing if frozen.is_none() && !cut && !self.next.is_download_alone() => Instruction::Cut,
             Staged::Nothing => {
                 if self.extra && frozen.is_none() {
                     self.phase = Phase::Over(Ok(()));
@@ -250,7 +264,8 @@ impl Session {
                 self.summary.requests += 1;
                 Instruction::Request {
                     has_upload: frozen.is_some() && matches!(self.next, Next::Sync),
-                    wants_download: self.config.wants_download && matches!(self.next, Next::Sync | Next::Download),
+                    wants_download: self.next.is_download_alone()
+                        || (self.config.wants_download && matches!(self.next, Next::Sync)),
                 }
             }
         };

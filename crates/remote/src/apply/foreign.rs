@@ -107,6 +107,10 @@ impl Apply<'_> {
                 for reference in &table.references {
                     for key in self.orphans(table, reference)? {
                         found = true;
+                        // What was done for one may have brought the parent of the next.
+                        if !self.is_orphan(table, reference, &key)? {
+                            continue;
+                        }
                         self.rows.set_applying(Some(table.number))?;
                         self.adopt(table, reference, &key)?;
                     }
@@ -151,6 +155,17 @@ impl Apply<'_> {
         }
         orphans.dedup();
         Ok(orphans)
+    }
+
+    fn is_orphan(&self, table: &TablePlan, reference: &Reference, key: &[Local]) -> Result<bool, Error> {
+        let Some(parent) = self.plan.tables.get(reference.table) else {
+            return Ok(false);
+        };
+        let by_key: Vec<String> =
+            table.keys("").iter().zip(1..).map(|(key, place)| format!("c.{key} = ?{place}")).collect();
+        let orphan = orphan_condition(table, parent, reference);
+        let sql = format!("SELECT 1 FROM {} AS c WHERE {orphan} AND {}", table.name(), by_key.join(" AND "));
+        self.rows.prepare(&sql)?.exists(params_from_iter(key)).while_doing("checking foreign keys")
     }
 
     fn keys(&self, sql: &str, table: &TablePlan, values: &[Local]) -> Result<Vec<Vec<Local>>, Error> {

@@ -347,10 +347,11 @@ fn a_held_parent_is_let_in_when_its_child_comes() {
     f.sql("INSERT INTO node VALUES (1, 'ours', 1), (2, 'other', 7)");
     f.download(f.down().rows("node", &[row("1,theirs,7")]));
     assert_eq!(f.held(), 1);
-    let applied = f.download(f.down().rows("tag", &[row("1,theirs")]));
+    // Of several children the first brings the parent for all.
+    let applied = f.download(f.down().rows("tag", &[row("1,theirs"), row("2,theirs"), row("3,theirs")]));
     assert_eq!((applied.set_aside, applied.not_stored, f.held()), (2, 0, 0));
     assert_eq!(f.rows("SELECT * FROM node"), ["1|theirs|7"]);
-    assert_eq!(f.rows("SELECT * FROM tag"), ["1|theirs"]);
+    assert_eq!(f.rows("SELECT * FROM tag"), ["1|theirs", "2|theirs", "3|theirs"]);
     let mut aside = f.set_aside();
     aside.sort_unstable();
     assert_eq!(aside, ["node {\"id\":1} foreign_key out", "node {\"id\":2} unique out"]);

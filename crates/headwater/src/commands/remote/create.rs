@@ -18,6 +18,8 @@ Examples:
   headwater remote create anna.db --server https://sync.example.com --user anna
   headwater remote create anna.db --server http://127.0.0.1:7340 --user anna --model models/shop-1.toml
 
+  headwater remote create till.db --server https://sync.example.com --user till-3 --adopt
+
 The model comes from the server, unless a file is given. The file may exist and have other tables.";
 
 /// The arguments.
@@ -35,6 +37,10 @@ pub(super) struct CreateArgs {
     /// Take the model from this file; the server is not asked.
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
+    /// Take tables of the model that the file has already, with their rows: what the consolidated database has too counts as
+    /// synchronized, the rest goes up.
+    #[arg(long)]
+    adopt: bool,
     #[command(flatten)]
     login: Login,
 }
@@ -49,7 +55,8 @@ pub(super) fn run(args: &CreateArgs, output: &Output) -> Done {
             fetch_model(&server, None)?
         }
     };
-    let remote = Remote::create(&args.file, &model, &CreateOptions::new(&args.server, &args.user))?;
+    let options = CreateOptions { adopt: args.adopt, ..CreateOptions::new(&args.server, &args.user) };
+    let remote = Remote::create(&args.file, &model, &options)?;
     let tables: Vec<_> = remote.model().tables.iter().map(|table| &table.name).collect();
     let answer = json!({ "file": args.file, "model": model.name, "version": model.version, "tables": tables });
     output.answer(&answer, |output| {

@@ -1,6 +1,11 @@
-//! Who syncs is known to the application's own triggers, queries and policies.
+//! The user's own SQL in the place of generated steps; and who syncs, known to the application's own triggers, queries and policies.
 
-use anyhow::{Result, ensure};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use headwater_consolidated::check::check;
+use headwater_consolidated::{Mode, Plan};
+use headwater_model::Model;
 use headwater_tests::{Central, KINDS, Kind, World, read_model};
 
 /// The rows of a query, as text.
@@ -89,21 +94,22 @@ const POLICIES: &str = "ALTER TABLE note ENABLE ROW LEVEL SECURITY; ALTER TABLE 
 const WHOLE: &str = "name = \"notes\"\nversion = 1\n[tables.note]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n\
     columns = { id = \"int not null\", owner = \"text not null\", text = \"text\" }\n";
 
-#[test]
-fn row_security_holds_in_uploads_and_in_downloads() -> Result<()> {
-    let postgres = headwater_testkit::Postgres::shared()?;
-    let admin = postgres.create_database()?;
-    let name = admin.rsplit('/').next().unwrap_or_default().to_owned();
+/// Gives a database to a role that is no superuser; the role, and the database as it sees it.
+fn owned_by_a_role(admin: &str) -> Result<(String, Central)> {
+    let name = admin.rsplit('/').next().unwrap_or_default();
     let role = format!("server_{name}");
-    headwater_testkit::sql(
-        &admin,
-        &format!(
-            "CREATE ROLE {role} LOGIN; ALTER DATABASE {name} OWNER TO {role}; ALTER SCHEMA public OWNER TO {role}"
-        ),
-    )?;
+    let sql =
+        format!("CREATE ROLE {role} LOGIN; ALTER DATABASE {name} OWNER TO {role}; ALTER SCHEMA public OWNER TO {role}");
+    headwater_testkit::sql(admin, &sql)?;
     let (scheme, rest) = admin.split_once("://").unwrap_or_default();
     let (_, address) = rest.split_once('@').unwrap_or_default();
-    let central = Central::Postgres(format!("{scheme}://{role}@{address}"));
+    Ok((role.clone(), Central::Postgres(format!("{scheme}://{role}@{address}"))))
+}
+
+#[test]
+fn row_security_holds_in_uploads_and_in_downloads() -> Result<()> {
+    let admin = headwater_testkit::Postgres::shared()?.create_database()?;
+    let (_, central) = owned_by_a_role(&admin)?;
     central.execute(&format!("{NOTES}{POLICIES}"))?;
     let mut world = World::over(central, tempfile::tempdir()?, read_model(WHOLE)?, &["ann", "bob"])?;
     world.start_server()?;
@@ -130,5 +136,345 @@ fn row_security_holds_in_uploads_and_in_downloads() -> Result<()> {
     );
     let stored = headwater_testkit::sql(&admin, "SELECT id FROM note ORDER BY id")?;
     ensure!(texts(stored).concat() == ["1", "2", "3", "4", "5"]);
+    Ok(())
+}
+
+/// A world whose model has scripts: by the file's name, their text.
+fn scripted(kind: Kind, schema: &str, model: &str, users: &[&str], scripts: &[(&str, &str)]) -> Result<World> {
+    let folder = tempfile::tempdir()?;
+    let central = match kind {
+        Kind::Sqlite => Central::Sqlite(folder.path().join("central.db")),
+        Kind::Postgres => Central::Postgres(headwater_testkit::Postgres::shared()?.create_database()?),
+    };
+    central.execute(schema)?;
+    let mut world = World::over(central, folder, with_scripts(model, scripts)?, users)?;
+    world.start_server()?;
+    Ok(world)
+}
+
+fn with_scripts(model: &str, scripts: &[(&str, &str)]) -> Result<Model> {
+    let mut model = read_model(model)?;
+    model.load_scripts(|file| {
+        let script = scripts.iter().find(|(name, _)| *name == file);
+        script.map(|(_, text)| (*text).to_owned()).with_context(|| format!("no script {file}"))
+    })?;
+    Ok(model)
+}
+
+/// A table that keeps the time of each change and a flag of deletion, of which a remote knows nothing.
+fn stamped(kind: Kind) -> (&'static str, Vec<(&'static str, &'static str)>) {
+    match kind {
+        Kind::Sqlite => (
+            "CREATE TABLE item (id int NOT NULL PRIMARY KEY, name text, updated_at text NOT NULL DEFAULT CURRENT_TIMESTAMP,
+                deleted int NOT NULL DEFAULT 0); INSERT INTO item (id, name) VALUES (1, 'one'), (2, 'two')",
+            vec![
+                ("cursor", "SELECT id, name FROM item WHERE updated_at >= :s.last_download AND NOT deleted;"),
+                ("deletes", "SELECT id FROM item WHERE updated_at >= :s.last_download AND deleted -- :not.this;"),
+                ("fetch", "SELECT id, name FROM item WHERE id = :r.id AND NOT deleted"),
+                (
+                    "insert",
+                    "INSERT INTO item (id, name) VALUES (:r.id, :r.name)
+                     ON CONFLICT (id) DO UPDATE SET name = :r.name, deleted = 0, updated_at = CURRENT_TIMESTAMP",
+                ),
+                ("update", "UPDATE item SET name = :r.name, updated_at = CURRENT_TIMESTAMP WHERE id = :r.id"),
+                ("delete", "UPDATE item SET deleted = 1, updated_at = CURRENT_TIMESTAMP WHERE id = :o.id"),
+            ],
+        ),
+        Kind::Postgres => (
+            "CREATE TABLE item (id int NOT NULL PRIMARY KEY, name text, updated_at timestamptz NOT NULL DEFAULT now(),
+                deleted bool NOT NULL DEFAULT false); INSERT INTO item (id, name) VALUES (1, 'one'), (2, 'two')",
+            vec![
+                ("cursor", "SELECT id, name FROM item WHERE updated_at >= :s.last_download AND NOT deleted;"),
+                ("deletes", "SELECT id FROM item WHERE updated_at >= :s.last_download AND deleted"),
+                ("fetch", "SELECT id, name FROM item WHERE id = :r.id AND NOT deleted"),
+                (
+                    "insert",
+                    "INSERT INTO item (id, name) VALUES (:r.id, :r.name)
+                     ON CONFLICT (id) DO UPDATE SET name = :r.name, deleted = false, updated_at = now()",
+                ),
+                ("update", "UPDATE item SET name = :r.name, updated_at = now() WHERE id = :r.id"),
+                ("delete", "UPDATE item SET deleted = true, updated_at = now() WHERE id = :o.id"),
+            ],
+        ),
+    }
+}
+
+const STAMPED: &str = "name = \"items\"\nversion = 1\n[tables.item]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n\
+    columns = { id = \"int not null\", name = \"text\" }\n\
+    scripts = { download_cursor = \"cursor\", download_delete_cursor = \"deletes\", upload_fetch = \"fetch\", \
+    upload_insert = \"insert\", upload_update = \"update\", upload_delete = \"delete\" }\n";
+
+const LIVE: &str = "SELECT id, name FROM item WHERE NOT deleted ORDER BY id";
+
+#[test]
+fn a_table_with_its_own_time_and_flag_goes_both_ways_without_triggers() -> Result<()> {
+    for kind in KINDS {
+        let (schema, scripts) = stamped(kind);
+        let world = scripted(kind, schema, STAMPED, &["ann"], &scripts)?;
+        let triggers = match kind {
+            Kind::Sqlite => "SELECT count(*) FROM sqlite_schema WHERE type = 'trigger'",
+            Kind::Postgres => "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'item'::regclass",
+        };
+        ensure!(rows(&world, triggers)? == [["0"]], "{kind:?}: it has triggers");
+        let (mut one, mut two) = (world.remote("one", "ann")?, world.remote("two", "ann")?);
+        let mut in_step = |step: &str| -> Result<()> {
+            for _ in 0..2 {
+                let reports = [world.sync(&mut one)?, world.sync(&mut two)?];
+                ensure!(reports.iter().all(|report| report.refused == 0), "{kind:?} {step}: {reports:?}");
+            }
+            let live = rows(&world, LIVE)?;
+            for name in ["one", "two"] {
+                let held = texts(world.rows(name, "SELECT id, name FROM item ORDER BY id")?);
+                ensure!(held == live, "{kind:?} {step}: {name} holds {held:?}, expected {live:?}");
+            }
+            Ok(())
+        };
+        in_step("the beginning")?;
+        world.edit("one", "INSERT INTO item VALUES (3, 'three'); UPDATE item SET name = 'eins' WHERE id = 1")?;
+        in_step("a remote's rows")?;
+        world.edit("two", "DELETE FROM item WHERE id = 2")?;
+        in_step("a remote's deletion")?;
+        ensure!(rows(&world, "SELECT count(*) FROM item WHERE deleted")? == [["1"]], "the row itself stays");
+        let stamp = if kind == Kind::Sqlite { "CURRENT_TIMESTAMP" } else { "now()" };
+        world.central.execute(&format!(
+            "UPDATE item SET name = 'drei', updated_at = {stamp} WHERE id = 3;
+             UPDATE item SET deleted = (1 = 1), updated_at = {stamp} WHERE id = 1; INSERT INTO item (id, name) VALUES (4, 'four')"
+        ))?;
+        in_step("the application's changes")?;
+        world.edit("two", "INSERT INTO item VALUES (2, 'again')")?;
+        world.edit("one", "UPDATE item SET name = 'vier' WHERE id = 4")?;
+        in_step("a row made again")?;
+        ensure!(rows(&world, LIVE)?.len() == 3, "{:?}", rows(&world, LIVE)?);
+    }
+    Ok(())
+}
+
+/// Waits, so that what bears an earlier second is not found by chance.
+fn seconds_pass(world: &World, seconds: u32) -> Result<()> {
+    world.central.execute(&format!("SELECT pg_sleep({seconds})"))
+}
+
+#[test]
+fn a_transaction_that_commits_late_is_not_missed_by_a_time() -> Result<()> {
+    let (schema, scripts) = stamped(Kind::Postgres);
+    let world = scripted(Kind::Postgres, schema, STAMPED, &["ann"], &scripts)?;
+    let mut remote = world.remote("one", "ann")?;
+    world.sync(&mut remote)?;
+    let mut writer = world.central.backend()?.connect()?;
+    writer.begin(Mode::Upload)?;
+    writer.batch("INSERT INTO item (id, name) VALUES (10, 'late')")?;
+    for id in 20..23 {
+        seconds_pass(&world, 1)?;
+        world.central.execute(&format!("INSERT INTO item (id, name) VALUES ({id}, 'early')"))?;
+        world.sync(&mut remote)?;
+    }
+    seconds_pass(&world, 2)?;
+    world.sync(&mut remote)?;
+    writer.commit()?;
+    world.sync(&mut remote)?;
+    let held = texts(world.rows("one", "SELECT id, name FROM item ORDER BY id")?);
+    ensure!(held == rows(&world, LIVE)?, "{held:?}");
+    // Once nothing is open, nothing old comes again and again.
+    seconds_pass(&world, 3)?;
+    world.sync(&mut remote)?;
+    seconds_pass(&world, 1)?;
+    let report = world.sync(&mut remote)?;
+    ensure!(report.rows_down == 0, "{report:?}");
+    Ok(())
+}
+
+const STOCK: &str = "CREATE TABLE stock (id int NOT NULL PRIMARY KEY, count int, note text);
+    CREATE TABLE booking (id int, change int CHECK (change <> 13), who text);
+    INSERT INTO stock VALUES (1, 100, 'tea'), (2, 9, 'milk');";
+
+/// A remote's change is added to what is stored, and put into a book.
+const BOOKED: &str = "name = \"stock\"\nversion = 1\n[tables.stock]\nkey = [\"id\"]\n\
+    columns = { id = \"int not null\", count = \"int\", note = \"text\" }\n\
+    scripts = { upload_insert = \"insert\", upload_update = \"book\", resolve_conflict = \"resolve\" }\n";
+
+fn booked(kind: Kind) -> Vec<(&'static str, &'static str)> {
+    let greatest = match kind {
+        Kind::Sqlite => "SELECT :c.id, max(:r.count, :c.count), :r.note || '+' || :c.note WHERE :c.note <> 'fixed'",
+        Kind::Postgres => {
+            "SELECT :c.id, greatest(:r.count, :c.count), :r.note || '+' || :c.note WHERE :c.note <> 'fixed'"
+        }
+    };
+    let (book, insert) = match kind {
+        Kind::Sqlite => (
+            "INSERT INTO booking VALUES (:r.id, :r.count - :o.count, :s.user)",
+            "INSERT INTO booking VALUES (:r.id, :r.count, 'new; ' || :s.user)",
+        ),
+        // A function of the database's own.
+        Kind::Postgres => (
+            "SELECT book(:r.id::int, (:r.count - :o.count)::int, :s.user)",
+            "SELECT book(:r.id::int, :r.count::int, 'new; ' || :s.user);",
+        ),
+    };
+    vec![("insert", insert), ("book", book), ("resolve", greatest)]
+}
+
+fn book(kind: Kind) -> Result<World> {
+    let function = "CREATE FUNCTION book(int, int, text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        IF $2 = 12 THEN RAISE EXCEPTION 'no dozens'; END IF;
+        INSERT INTO booking VALUES ($1, $2, $3); UPDATE stock SET count = count + $2 WHERE id = $1; END $$;";
+    let trigger = "CREATE TRIGGER counted AFTER INSERT ON booking BEGIN
+        SELECT RAISE(ABORT, 'no dozens') WHERE new.change = 12;
+        UPDATE stock SET count = count + new.change WHERE id = new.id; END;";
+    let schema = format!("{STOCK}{}", if kind == Kind::Sqlite { trigger } else { function });
+    scripted(kind, &schema, BOOKED, &["ann"], &booked(kind))
+}
+
+#[test]
+fn upload_scripts_write_where_they_like_and_are_refused_row_by_row() -> Result<()> {
+    for kind in KINDS {
+        let world = book(kind)?;
+        world
+            .central
+            .execute("INSERT INTO stock VALUES (3, 0, 'a'), (4, 0, 'b'), (5, 0, 'c'), (6, 0, 'd'), (7, 0, 'e')")?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        world.edit(
+            "one",
+            "UPDATE stock SET count = count - 5 WHERE id = 1; UPDATE stock SET count = count + 12 WHERE id = 3;
+             UPDATE stock SET count = count + 1 WHERE id IN (4, 5, 6); UPDATE stock SET count = count + 13 WHERE id = 7;
+             INSERT INTO stock VALUES (9, 7, 'sugar')",
+        )?;
+        let report = world.sync(&mut remote)?;
+        ensure!(report.refused == 2 && report.conflicts == 0, "{kind:?}: {report:?}");
+        let mut aside: Vec<_> = remote.set_aside(10)?.into_iter().map(|aside| (aside.key, aside.reason)).collect();
+        aside.sort();
+        let expected = [("{\"id\":3}", "trigger"), ("{\"id\":7}", "check")].map(|(k, r)| (k.to_owned(), r.to_owned()));
+        ensure!(aside == expected, "{kind:?}: {aside:?}");
+        let booked = rows(&world, "SELECT id, change, who FROM booking ORDER BY id")?;
+        let once =
+            [["1", "-5", "ann"], ["4", "1", "ann"], ["5", "1", "ann"], ["6", "1", "ann"], ["9", "7", "new; ann"]];
+        ensure!(booked == once, "{kind:?}: {booked:?}");
+        ensure!(rows(&world, "SELECT count FROM stock WHERE id = 1")? == [["95"]], "{kind:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_script_says_what_becomes_of_a_conflict() -> Result<()> {
+    for kind in KINDS {
+        let scripts: Vec<_> = booked(kind).into_iter().filter(|(name, _)| *name == "resolve").collect();
+        let model = BOOKED.replace("upload_insert = \"insert\", upload_update = \"book\", ", "");
+        let world = scripted(kind, STOCK, &model, &["ann"], &scripts)?;
+        world.central.execute("INSERT INTO stock VALUES (3, 5, 'x')")?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        // 9 and 10: by number, and not by text.
+        world.edit(
+            "one",
+            "UPDATE stock SET count = 10, note = 'r' WHERE id = 2; UPDATE stock SET count = 6 WHERE id = 3;
+            INSERT INTO stock VALUES (4, 1, 'r')",
+        )?;
+        world.central.execute(
+            "UPDATE stock SET note = 'c' WHERE id = 2; UPDATE stock SET count = 1, note = 'fixed' WHERE id = 3;
+            INSERT INTO stock VALUES (4, 2, 'c')",
+        )?;
+        let report = world.sync(&mut remote)?;
+        ensure!(report.conflicts == 3 && report.refused == 0, "{kind:?}: {report:?}");
+        let expected = [["2", "10", "r+c"], ["3", "1", "fixed"], ["4", "2", "r+c"]];
+        let stored = rows(&world, "SELECT id, count, note FROM stock WHERE id > 1 ORDER BY id")?;
+        ensure!(stored == expected, "{kind:?}: {stored:?}");
+        let held = texts(world.rows("one", "SELECT id, count, note FROM stock WHERE id > 1 ORDER BY id")?);
+        ensure!(held == expected, "{kind:?}: {held:?}");
+        let table = if kind == Kind::Sqlite { "headwater_conflict" } else { "headwater.conflict" };
+        let ends = rows(&world, &format!("SELECT outcome FROM {table} ORDER BY row_key"))?;
+        ensure!(ends.concat() == ["merged", "consolidated", "merged"], "{kind:?}: {ends:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn check_names_what_is_wrong_with_scripts() -> Result<()> {
+    for kind in KINDS {
+        let (schema, sound) = stamped(kind);
+        let world = scripted(kind, schema, STAMPED, &["ann"], &sound)?;
+        let mut connection = world.central.backend()?.connect()?;
+        let mut found = |changed: &[(&str, &str)]| -> Result<Vec<(&'static str, String)>> {
+            let replaced = |(name, text): &(&'static str, &'static str)| {
+                (*name, changed.iter().find(|(other, _)| other == name).map_or(*text, |(_, text)| *text))
+            };
+            let scripts: Vec<_> = sound.iter().map(replaced).collect();
+            let findings = check(&mut *connection, &Plan::new(with_scripts(STAMPED, &scripts)?))?;
+            let errors = findings.into_iter().filter(|finding| finding.code.starts_with("script"));
+            Ok(errors.map(|finding| (finding.code, finding.message)).collect())
+        };
+        ensure!(found(&[])?.is_empty(), "{kind:?}: {:?}", found(&[])?);
+        for (script, text, code, words) in [
+            ("cursor", "SELECT id, name FROM item WHERE name = :r.name", "script_parameters", ":r.name"),
+            ("update", "UPDATE item SET name = :r.nmae WHERE id = :r.id", "script_parameters", "\"nmae\""),
+            ("fetch", "SELECT id, name FROM item WHERE name = :r.name", "script_parameters", "of the key"),
+            ("delete", "DELETE FROM item WHERE id = $1", "script_parameters", "$1"),
+            ("delete", "DELETE FROM item WHERE id = :o.id; SELECT 1", "script_parameters", "several statements"),
+            ("insert", " -- nothing", "script_parameters", "is empty"),
+            ("cursor", "SELECT id, name FROM itme", "script_unprepared", "itme"),
+            ("cursor", "SELECT id FROM item", "script_columns", "expected id, name"),
+            ("cursor", "SELECT name, id FROM item", "script_columns", "expected id, name"),
+            ("deletes", "SELECT id, name FROM item", "script_columns", "expected id"),
+        ] {
+            let findings = found(&[(script, text)])?;
+            let is_told = matches!(findings.as_slice(), [(one, message)] if *one == code && message.contains(words));
+            ensure!(is_told, "{kind:?} {text}: {findings:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn times_are_not_relied_on_where_transactions_are_hidden() -> Result<()> {
+    let (schema, scripts) = stamped(Kind::Postgres);
+    let admin = headwater_testkit::Postgres::shared()?.create_database()?;
+    let (role, central) = owned_by_a_role(&admin)?;
+    central.execute(schema)?;
+    let mut world = World::over(central, tempfile::tempdir()?, with_scripts(STAMPED, &scripts)?, &["ann"])?;
+    world.start_server()?;
+    let codes = |world: &World| -> Result<Vec<(&'static str, String)>> {
+        let findings = check(&mut *world.central.backend()?.connect()?, &world.plan)?;
+        let hidden = findings.into_iter().filter(|finding| finding.code == "transactions_hidden");
+        Ok(hidden.map(|finding| (finding.code, finding.mend)).collect())
+    };
+    let expected = ("transactions_hidden", format!("GRANT pg_read_all_stats TO \"{role}\""));
+    ensure!(codes(&world)? == [expected], "{:?}", codes(&world)?);
+    let mut remote = world.remote("one", "ann")?;
+    // Somebody else is there, and what he does can't be seen.
+    let mut other = Central::Postgres(admin.clone()).backend()?.connect()?;
+    other.query("SELECT 1", &[])?;
+    ensure!(world.sync(&mut remote).is_err(), "a time was relied on that can't be known");
+    headwater_testkit::sql(&admin, &format!("GRANT pg_read_all_stats TO \"{role}\""))?;
+    ensure!(codes(&world)?.is_empty());
+    world.sync(&mut remote)?;
+    Ok(())
+}
+
+#[test]
+fn a_writer_that_is_open_during_a_download_is_not_missed_by_a_time() -> Result<()> {
+    let (schema, scripts) = stamped(Kind::Sqlite);
+    let world = scripted(Kind::Sqlite, schema, STAMPED, &["ann"], &scripts)?;
+    let Central::Sqlite(path) = &world.central else { return Ok(()) };
+    let mut remote = world.remote("one", "ann")?;
+    world.sync(&mut remote)?;
+    let (says, hears) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(move || -> Result<()> {
+            let connection = rusqlite::Connection::open(path)?;
+            connection.busy_timeout(Duration::from_mins(1))?;
+            connection.execute_batch("BEGIN IMMEDIATE; INSERT INTO item (id, name) VALUES (10, 'late')")?;
+            says.send(())?;
+            // Longer than what a time is early by, twice: the sync begins in between.
+            std::thread::sleep(Duration::from_secs(6));
+            connection.execute_batch("COMMIT")?;
+            Ok(())
+        });
+        hears.recv()?;
+        std::thread::sleep(Duration::from_secs(3));
+        world.sync(&mut remote)?;
+        writer.join().map_err(|_| anyhow::anyhow!("the writer died"))?
+    })?;
+    world.sync(&mut remote)?;
+    let held = texts(world.rows("one", "SELECT id, name FROM item ORDER BY id")?);
+    ensure!(held == rows(&world, LIVE)?, "{held:?}");
     Ok(())
 }

@@ -72,6 +72,27 @@ pub trait Connection: Send {
     /// come in the database's own types (no model is involved).
     fn query(&mut self, sql: &str, parameters: &[Value]) -> Result<Vec<Row>, Error>;
 
+    /// Runs one statement like [`Connection::query`] and hands on its rows one by one.
+    fn each_row(
+        &mut self,
+        sql: &str,
+        parameters: &[Value],
+        each: &mut dyn FnMut(Row) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.query(sql, parameters)?.into_iter().try_for_each(each)
+    }
+
+    /// The names of the columns that a statement gives, without running it.
+    fn describe(&mut self, sql: &str) -> Result<Vec<String>, Error> {
+        Err(Error::Database { context: format!("describing {sql:?}"), detail: "it can't be told here".to_owned() })
+    }
+
+    /// A time (microseconds since 1970, by the clock of the database's machine) before which nothing has begun that is not committed yet;
+    /// outside of a transaction, before a download's begins. `None`: it can't be told now.
+    fn earliest_start(&mut self) -> Result<Option<i64>, Error> {
+        Ok(None)
+    }
+
     /// Runs one statement like [`Connection::query`]; gives the number of rows it changed.
     fn execute(&mut self, sql: &str, parameters: &[Value]) -> Result<u64, Error>;
 

@@ -3,6 +3,8 @@
 //! Every violation is a [`Finding`] of its own with the command or edit that mends it. An *error* is something by which rows would be
 //! lost, refused or never sent; a *warning* something that works but is likely not what is wanted.
 
+mod scripts;
+
 use headwater_model::{Direction, Model, Table};
 use headwater_protocol::Type;
 
@@ -54,6 +56,7 @@ pub fn check(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Finding
             });
         }
     }
+    findings.extend(scripts::check(connection, plan)?);
     findings.sort_by(|a, b| (a.severity, &a.table, &a.column).cmp(&(b.severity, &b.table, &b.column)));
     Ok(findings)
 }
@@ -296,7 +299,7 @@ impl TableCheck<'_> {
                 "keep the keys apart, or make it a partitioned table".to_owned(),
             );
         }
-        if self.found.is_heir && self.table.direction != Direction::Upload {
+        if self.found.is_heir && self.table.is_tracked() {
             self.add(
                 Severity::Warning,
                 "heir_not_tracked",
@@ -307,7 +310,7 @@ impl TableCheck<'_> {
                 "change them by statements on the table itself, or put the other table into the model instead".to_owned(),
             );
         }
-        if self.found.has_foreign_parts && self.table.direction != Direction::Upload {
+        if self.found.has_foreign_parts && self.table.is_tracked() {
             self.add(
                 Severity::Warning,
                 "foreign_parts_not_tracked",
@@ -320,7 +323,7 @@ impl TableCheck<'_> {
     }
 
     fn tracking(&mut self) {
-        if self.table.direction == Direction::Upload {
+        if !self.table.is_tracked() {
             return;
         }
         let message = match &self.found.tracking {

@@ -1,14 +1,18 @@
 //! Finding what a remote has not seen.
 
+mod cursor;
+
 use std::collections::{HashMap, HashSet};
 
 use headwater_model::Direction;
+use headwater_model::script::Step;
 use headwater_protocol::message::{PartitionAction, PartitionMark, WatermarkEntry, Watermarks};
 use headwater_protocol::{Frame, Row};
 
 use crate::backend::{Changes, Gaps};
 use crate::keys::{key_bytes, key_bytes_of};
 use crate::rows::{Echo, FrameSink};
+use crate::scripts::{Actor, LONG_AGO};
 use crate::track::tracked_name;
 use crate::{Connection, Error, Mode, Plan, RowsWriter, TablePlan, memberships};
 
@@ -61,10 +65,11 @@ pub fn write(
     request: &DownloadRequest<'_>,
     sink: &mut FrameSink<'_>,
 ) -> Result<(DownloadSummary, Watermarks), Error> {
+    let time = cursor::read_time(connection, request.plan)?;
     begin(connection, request.plan)?;
     let written = connection
         .set_actor(request.user, &request.remote_id)
-        .and_then(|()| Download::new(connection, request, sink))
+        .and_then(|()| Download::new(connection, request, sink, time))
         .and_then(Download::run);
     let ended = connection.rollback();
     let written = written?;
@@ -101,6 +106,8 @@ struct Download<'a, 's> {
     summary: DownloadSummary,
     /// What has been seen when this download is applied.
     seen: Watermarks,
+    /// [`cursor::read_time`].
+    time: Option<i64>,
 }
 
 /// One table's partitions, sorted by what is to come of each.
@@ -117,6 +124,7 @@ impl<'a, 's> Download<'a, 's> {
         connection: &'a mut dyn Connection,
         request: &'a DownloadRequest<'a>,
         sink: &'a mut FrameSink<'s>,
+        time: Option<i64>,
     ) -> Result<Self, Error> {
         // The first statement after the begin: from here on there is one snapshot.
         let mark = connection.watermark()?;
@@ -125,7 +133,7 @@ impl<'a, 's> Download<'a, 's> {
             members.push(memberships::query(connection, partition, request.user, &request.remote_id)?);
         }
         let seen = Watermarks { marks: vec![mark], entries: Vec::new() };
-        Ok(Download { connection, request, sink, members, summary: DownloadSummary::default(), seen })
+        Ok(Download { connection, request, sink, members, summary: DownloadSummary::default(), seen, time })
     }
 
     fn run(mut self) -> Result<(DownloadSummary, Watermarks), Error> {
@@ -140,7 +148,8 @@ impl<'a, 's> Download<'a, 's> {
     fn accepted_marks(&mut self) -> Result<Vec<Option<Gaps>>, Error> {
         let mut accepted = Vec::new();
         for mark in &self.request.watermarks.marks {
-            let is_ours = !self.request.restart && self.connection.accepts_watermark(mark)?;
+            let is_ours =
+                !self.request.restart && cursor::time_of(mark).is_none() && self.connection.accepts_watermark(mark)?;
             let gaps = if is_ours { Some(self.connection.gaps(mark)?) } else { None };
             if gaps.as_ref().is_some_and(|gaps| gaps.everything) {
                 let remote = hex::encode(self.request.remote_id);
@@ -153,7 +162,9 @@ impl<'a, 's> Download<'a, 's> {
 
     fn table(&mut self, table: &TablePlan, accepted: &[Option<Gaps>]) -> Result<(), Error> {
         let wanted = self.wanted(table);
-        let sorted = self.sort(table, &wanted, accepted);
+        let cursor = table.table.script(Step::DownloadCursor);
+        let tells = if cursor.is_some() { self.times_told() } else { changes_told(table, accepted) };
+        let sorted = self.sort(table, &wanted, &tells);
         for partition in &sorted.left {
             self.mark(table, PartitionAction::Left, partition.clone())?;
             self.summary.partitions_left += 1;
@@ -172,7 +183,23 @@ impl<'a, 's> Download<'a, 's> {
             .map(|(_, key)| key.clone())
             .collect();
         if !keys.is_empty() {
-            write_conflicted(&mut **connection, table, &keys, &wanted, &mut rows)?;
+            let actor = actor_of(request);
+            for some in keys.chunks(CONFLICTED_AT_ONCE) {
+                let stored = cursor::fetch(&mut **connection, &actor, table, some)?;
+                write_conflicted(table, (some, &stored), &wanted, &mut rows)?;
+            }
+        }
+        if let Some(cursor) = cursor {
+            let marks = &request.watermarks.marks;
+            let time = |mark: u32| marks.get(mark as usize).and_then(|mark| cursor::time_of(mark)).unwrap_or(LONG_AGO);
+            let since = |(mark, partitions): &'_ (u32, Vec<Row>)| (time(*mark), partitions.clone());
+            let by_time: Vec<(i64, Vec<Row>)> =
+                std::iter::once((LONG_AGO, sorted.whole)).chain(sorted.since.iter().map(since)).collect();
+            let some = by_time.iter().filter(|(_, partitions)| !partitions.is_empty());
+            let wanted: Vec<_> = some.map(|(since, partitions)| cursor::Wanted { since: *since, partitions }).collect();
+            Download::read_by_cursor(&mut **connection, &actor_of(request), table, cursor, &wanted, &mut rows)?;
+            self.summary.rows += rows.finish()?;
+            return self.remember_time(table, &wanted);
         }
         if !sorted.whole.is_empty() {
             connection.read_whole(table, partitions_of(table, &sorted.whole), &mut rows)?;
@@ -196,9 +223,9 @@ impl<'a, 's> Download<'a, 's> {
         }
     }
 
-    fn sort(&self, table: &TablePlan, wanted: &[Row], accepted: &[Option<Gaps>]) -> Sorted {
+    /// `tells`: by watermark, whether the changes since then can be told.
+    fn sort(&self, table: &TablePlan, wanted: &[Row], tells: &[bool]) -> Sorted {
         let refresh = self.request.refresh.contains(&table.number);
-        let tells = changes_told(table, accepted);
         let entries = self.request.watermarks.entries.iter().filter(|entry| entry.table == table.number);
         let mut held: HashMap<&[u8], u32> = entries.map(|entry| (entry.partition.as_slice(), entry.mark)).collect();
         let mut sorted = Sorted::default();
@@ -216,6 +243,12 @@ impl<'a, 's> Download<'a, 's> {
         sorted.left = held.into_keys().map(<[u8]>::to_vec).collect();
         sorted.left.sort_unstable();
         sorted
+    }
+
+    /// By watermark, whether it is a time of this incarnation's.
+    fn times_told(&self) -> Vec<bool> {
+        let is_time = |mark: &Vec<u8>| !self.request.restart && cursor::time_of(mark).is_some();
+        self.request.watermarks.marks.iter().map(is_time).collect()
     }
 
     fn remember(&mut self, table: &TablePlan, wanted: &[Row]) -> Result<(), Error> {
@@ -262,26 +295,26 @@ fn partition_key(table: &TablePlan, row: &[headwater_protocol::Value]) -> Result
 
 /// The rows of conflicts as they are now: where one lives in a partition that the remote holds it is sent, otherwise its deletion.
 fn write_conflicted(
-    connection: &mut dyn Connection,
     table: &TablePlan,
-    keys: &[Row],
+    (keys, stored): (&[Row], &[Row]),
     wanted: &[Row],
     rows: &mut RowsWriter<'_, '_>,
 ) -> Result<(), Error> {
     let wanted: HashSet<Vec<u8>> = wanted.iter().filter_map(|row| table.partition_key(row)).collect();
-    for some in keys.chunks(CONFLICTED_AT_ONCE) {
-        let stored = connection.fetch(table, some, false)?;
-        let by_key: HashMap<Vec<u8>, &Row> = stored.iter().map(|row| (key_bytes_of(table, row), row)).collect();
-        for key in some {
-            let found = by_key.get(&key_bytes(table, key));
-            match found.filter(|row| table.partition_of(row).is_some_and(|partition| wanted.contains(&partition))) {
-                Some(row) => write_row(rows.upsert(), row),
-                None => write_row(rows.delete(), key),
-            }
-            rows.end_row_early()?;
+    let by_key: HashMap<Vec<u8>, &Row> = stored.iter().map(|row| (key_bytes_of(table, row), row)).collect();
+    for key in keys {
+        let found = by_key.get(&key_bytes(table, key));
+        match found.filter(|row| table.partition_of(row).is_some_and(|partition| wanted.contains(&partition))) {
+            Some(row) => write_row(rows.upsert(), row),
+            None => write_row(rows.delete(), key),
         }
+        rows.end_row_early()?;
     }
     Ok(())
+}
+
+fn actor_of(request: &DownloadRequest<'_>) -> Actor {
+    Actor { user: request.user.to_owned(), remote_id: request.remote_id }
 }
 
 const CONFLICTED_AT_ONCE: usize = 1_000;

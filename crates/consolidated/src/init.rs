@@ -75,6 +75,7 @@ fn first_table(found: &CatalogueTable, left_out: &mut Vec<(String, String)>) -> 
     };
     Table {
         key_range: None,
+        scripts: Vec::new(),
         schema: found.schema.clone(),
         name: found.name.clone(),
         key: places(&found.primary_key).unwrap_or_default(),

@@ -26,6 +26,7 @@ pub mod plan;
 pub mod pool;
 pub mod postgres;
 pub mod rows;
+mod scripts;
 pub mod sqlite;
 pub mod system;
 pub mod track;

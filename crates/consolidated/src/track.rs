@@ -4,8 +4,8 @@
 //! tracking is replaced may have missed changes, so that begins a new incarnation: remotes start afresh, with their pending changes
 //! kept. Tracking a table for the first time does not: no remote has seen anything of it.
 
+use headwater_model::Table;
 use headwater_model::tracking::{self, TrackedTable, UniqueIndex};
-use headwater_model::{Direction, Table};
 use headwater_protocol::Value;
 use sha2::{Digest, Sha256};
 
@@ -101,7 +101,7 @@ struct Step {
 fn missing(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Step>, Error> {
     let catalogue = connection.catalogue()?;
     let mut steps = Vec::new();
-    for table in plan.tables.iter().map(|table| &table.table).filter(|table| table.direction != Direction::Upload) {
+    for table in plan.tables.iter().map(|table| &table.table).filter(|table| table.is_tracked()) {
         let found = catalogue_table(&catalogue, table).ok_or_else(|| Error::Setup {
             what: format!("the database has no table {}", table.name),
             mend: "run `headwater check` to see what else differs from the model".into(),

@@ -11,6 +11,7 @@ mod engine;
 mod park;
 mod policy;
 mod record;
+mod scripted;
 mod source;
 mod tangle;
 mod together;

@@ -138,14 +138,21 @@ fn value(text: &str) -> toml::Value {
     read.unwrap_or_else(|| toml::Value::String(text.to_owned()))
 }
 
-/// Reads a model file; all that is wrong with it is told.
+/// Reads a model file with its scripts, whose files are found from its folder; all that is wrong with it is told.
 pub fn read_model(file: &Path) -> Result<Model> {
     let text = std::fs::read_to_string(file).or_usage(|| format!("the model {} could not be read", file.display()))?;
-    parse(&file.display().to_string(), &text).map_err(|errors| {
+    let mut model = parse(&file.display().to_string(), &text).map_err(|errors| {
         let lines: Vec<_> = errors.iter().map(|error| format!("  {error}")).collect();
         let count = if errors.len() == 1 { "one fault".to_owned() } else { format!("{} faults", errors.len()) };
         usage(format!("the model {} has {count}:\n{}", file.display(), lines.join("\n")))
-    })
+    })?;
+    let folder = file.parent().unwrap_or(Path::new(""));
+    model.load_scripts(|script| {
+        let path = folder.join(script);
+        std::fs::read_to_string(&path)
+            .or_usage(|| format!("the script {} of the model {} could not be read", path.display(), file.display()))
+    })?;
+    Ok(model)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod order;
 pub mod parse;
 mod public;
 pub mod remote_sql;
+pub mod script;
 pub mod sql;
 pub mod tracking;
 pub mod validate;
@@ -108,6 +109,9 @@ pub struct Table {
     /// How remotes get keys for rows that they make; `None`: they make them themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_range: Option<KeyRangeRule>,
+    /// SQL of the user's own for some steps. Empty in the public form that remotes get.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scripts: Vec<script::Script>,
 }
 
 /// Ranges of integer keys that are handed to remotes.
@@ -232,6 +236,11 @@ impl Table {
     /// The column with this name (letter case of ASCII apart, as in SQLite).
     pub fn column(&self, name: &str) -> Option<&Column> {
         self.columns.iter().find(|column| column.name.eq_ignore_ascii_case(name))
+    }
+
+    /// Whether its changes at the consolidated database are noted there, for downloads to find them.
+    pub fn is_tracked(&self) -> bool {
+        self.direction != Direction::Upload && self.script(script::Step::DownloadCursor).is_none()
     }
 
     /// The types of the columns, as rows travel.

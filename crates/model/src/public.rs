@@ -34,13 +34,16 @@ pub enum FromJsonError {
 }
 
 impl Model {
-    /// A copy without the SQL that finds memberships and without what only the server decides: what remotes may see.
+    /// A copy without the SQL that finds memberships, without scripts and without what only the server decides: what remotes may see.
     #[must_use]
     pub fn public(&self) -> Model {
         let mut public = self.clone();
         public.on_error = OnError::default();
         for partition in &mut public.partitions {
             partition.members.clear();
+        }
+        for table in &mut public.tables {
+            table.scripts.clear();
         }
         public
     }

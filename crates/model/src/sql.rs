@@ -47,7 +47,7 @@ pub struct Parameter<'a> {
 }
 
 /// The parameters of a query, in their order: `:name` (dots belong to the name), `$1` and `?`, none of them inside text, quoted
-/// names or comments. `::type` is a cast.
+/// names, dollar quotes or comments. `::type` is a cast.
 ///
 /// ```
 /// let query = "SELECT ':x', a::text FROM t WHERE u = :s.user -- :not.this";
@@ -83,6 +83,31 @@ pub fn with_parameters(query: &str, mut name: impl FnMut(&str) -> String) -> Str
     out
 }
 
+/// Whether there is nothing but comments.
+pub(crate) fn is_nothing(query: &str) -> bool {
+    let mut pieces = Pieces { query, at: 0 };
+    std::iter::from_fn(|| pieces.next_piece()).all(|(_, place)| is_blank(&query[place]))
+}
+
+fn is_blank(piece: &str) -> bool {
+    piece.trim().is_empty() || piece.starts_with("--") || piece.starts_with("/*")
+}
+
+/// A statement without the semicolon that ends it, and what follows.
+pub(crate) fn without_last_semicolon(query: &str) -> &str {
+    let mut pieces = Pieces { query, at: 0 };
+    let mut end = None;
+    while let Some((piece, place)) = pieces.next_piece() {
+        match piece {
+            Piece::Semicolon => end = end.or(Some(place.start)),
+            _ if is_blank(&query[place.clone()]) => {}
+            _ if end.is_some() => return query.trim(), // another statement
+            _ => {}
+        }
+    }
+    query[..end.unwrap_or(query.len())].trim()
+}
+
 /// Whether there is a semicolon outside text, quoted names and comments.
 pub(crate) fn is_several_statements(query: &str) -> bool {
     let mut pieces = Pieces { query, at: 0 };
@@ -108,6 +133,12 @@ impl Pieces<'_> {
         let first = rest.chars().next()?;
         let (piece, length) = match first {
             '\'' | '"' => (Piece::Other, until(rest, 1, if first == '"' { "\"" } else { "'" })),
+            // PostgreSQL's text with escapes.
+            'e' | 'E' if rest[1..].starts_with('\'') => (Piece::Other, escaped(rest)),
+            '$' if dollar_tag(rest).is_some() => {
+                let tag = dollar_tag(rest).unwrap_or("$$");
+                (Piece::Other, until(rest, tag.len(), tag))
+            }
             '-' if rest.starts_with("--") => (Piece::Other, until(rest, 2, "\n")),
             '/' if rest.starts_with("/*") => (Piece::Other, until(rest, 2, "*/")),
             ':' if rest.starts_with("::") => (Piece::Other, 2),
@@ -129,14 +160,47 @@ fn until(rest: &str, start: usize, end: &str) -> usize {
     rest.get(start..).and_then(|inside| inside.find(end)).map_or(rest.len(), |found| start + found + end.len())
 }
 
-/// The length of a mark and the letters, digits, `_` and inner dots after it; 1 if no letter follows.
+/// The length of a mark and the letters, digits, `_` and inner dots after it; 1 if no letter follows. The last part may be a quoted name
+/// (`:r."odd name"`).
 fn word(rest: &str) -> usize {
     let inside = rest.get(1..).unwrap_or("");
     if !inside.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
         return 1;
     }
     let end = inside.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '.').unwrap_or(inside.len());
-    1 + inside[..end].trim_end_matches('.').len()
+    let length = 1 + inside[..end].trim_end_matches('.').len();
+    if !rest[length..].starts_with(".\"") {
+        return length;
+    }
+    let mut end = length + 1;
+    while rest[end..].starts_with('"') {
+        end += until(&rest[end..], 1, "\""); // a doubled quote goes on
+    }
+    end
+}
+
+/// The tag that begins dollar-quoted text: `$$`, `$name$`.
+fn dollar_tag(rest: &str) -> Option<&str> {
+    let end = rest.get(1..)?.find('$')? + 2;
+    let tag = rest.get(..end)?;
+    let inside = &tag[1..end - 1];
+    let is_name =
+        !inside.starts_with(|c: char| c.is_ascii_digit()) && inside.chars().all(|c| c.is_alphanumeric() || c == '_');
+    is_name.then_some(tag)
+}
+
+/// The length of `E'...'`, in which a backslash takes the next character along.
+fn escaped(rest: &str) -> usize {
+    let mut is_taken = false;
+    for (at, c) in rest.char_indices().skip(2) {
+        match c {
+            _ if is_taken => is_taken = false,
+            '\\' => is_taken = true,
+            '\'' => return at + 1,
+            _ => {}
+        }
+    }
+    rest.len()
 }
 
 /// The length of a mark and the digits after it.

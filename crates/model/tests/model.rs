@@ -256,6 +256,7 @@ prop_compose! {
         let references = parent.map(|table| Reference { columns: vec![last - 1], table, target: vec![0], on_delete });
         Table {
             key_range: None,
+            scripts: Vec::new(),
             schema,
             name: format!("{label}{place}"),
             columns,

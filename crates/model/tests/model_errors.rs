@@ -44,7 +44,7 @@ m.toml:5:22: unknown type "varchar", expected bool, int, real, decimal, text, by
 m.toml:6:11: members has the parameter :user, expected :s.user or :s.remote_id
 m.toml:6:11: members has the parameter $1, expected :s.user or :s.remote_id
 m.toml:6:11: members has a semicolon, expected one SELECT without a semicolon
-m.toml:8:1: unknown key "conflic" in table "flights", expected schema, direction, conflict, key, key_range, partition, references, unique or columns; did you mean "conflict"?
+m.toml:8:1: unknown key "conflic" in table "flights", expected schema, direction, conflict, key, key_range, partition, references, unique, scripts or columns; did you mean "conflict"?
 m.toml:9:21: unknown column "carier" in table "flights", expected time_hour or carrier; did you mean "carrier"?
 m.toml:10:13: unknown partition "orign", expected origin; did you mean "origin"?
 m.toml:13:11: unknown type "string", expected bool, int, real, decimal, text, bytes, date, time, timestamp, timestamptz, uuid, json; did you mean "text"?

@@ -63,6 +63,24 @@ impl Limits {
     }
 }
 
+/// When the first of the transactions that are open began, or now; NULL where that can't be told (a prepared transaction shows no
+/// beginning, a standby not what runs at its primary). And whether some may be hidden from this role.
+const EARLIEST_START_SQL: &str = "SELECT CASE
+        WHEN pg_is_in_recovery() OR EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts WHERE database = current_database()) THEN NULL
+        ELSE least(statement_timestamp(), min(a.xact_start)) END,
+    coalesce(bool_or(a.usesysid <> (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)), false)
+        AND NOT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')
+    FROM pg_catalog.pg_stat_activity a
+    WHERE a.datname = current_database() AND a.backend_type IS DISTINCT FROM 'autovacuum worker'";
+
+/// A statement with the parameters `$1`, `$2`, ...
+fn numbered(sql: &str) -> String {
+    with_parameters(sql, |name| match name.strip_prefix('?') {
+        Some(number) if !number.is_empty() => format!("${number}"),
+        _ => name.to_owned(),
+    })
+}
+
 /// A connection to PostgreSQL.
 pub(super) struct PostgresConnection {
     pub(super) link: Link,
@@ -205,11 +223,7 @@ impl PostgresConnection {
         let statement = match self.queries.get(sql) {
             Some(statement) => statement.clone(),
             None => {
-                let numbered = with_parameters(sql, |name| match name.strip_prefix('?') {
-                    Some(number) if !number.is_empty() => format!("${number}"),
-                    _ => name.to_owned(),
-                });
-                let statement = self.prepare(&numbered)?;
+                let statement = self.prepare(&numbered(sql))?;
                 if self.queries.len() >= QUERIES_MAX {
                     self.queries.clear();
                 }
@@ -367,6 +381,38 @@ impl Connection for PostgresConnection {
         let rows = self.run(run);
         let rows = rows.map_err(|failure| self.query_failure(sql, &failure))?;
         rows.iter().map(raw::row).collect()
+    }
+
+    fn each_row(
+        &mut self,
+        sql: &str,
+        parameters: &[Value],
+        each: &mut dyn FnMut(Row) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.look_up_by_index(false);
+        let (statement, bound) = self.bind(sql, parameters)?;
+        self.stream("running a query", &statement, &bound, |row, _| each(raw::row(row)?))
+    }
+
+    fn describe(&mut self, sql: &str) -> Result<Vec<String>, Error> {
+        let numbered = numbered(sql);
+        let statement = self.prepare(&numbered)?;
+        Ok(statement.columns().iter().map(|column| column.name().to_owned()).collect())
+    }
+
+    fn earliest_start(&mut self) -> Result<Option<i64>, Error> {
+        let rows = self.query(EARLIEST_START_SQL, &[])?;
+        let Some([start, Value::Bool(hides)]) = rows.first().map(Vec::as_slice) else { return Ok(None) };
+        if *hides {
+            return Err(Error::Setup {
+                what: "the transactions of other roles can't be seen, which :s.last_download depends on".to_owned(),
+                mend: "GRANT pg_read_all_stats to the user of the database's URL".to_owned(),
+            });
+        }
+        Ok(match start {
+            Value::Timestamptz(micros) => Some(*micros),
+            _ => None,
+        })
     }
 
     fn execute(&mut self, sql: &str, parameters: &[Value]) -> Result<u64, Error> {

@@ -8,8 +8,8 @@
 //! *Caveats.* A partition attached between a download's snapshot and its reading of the table may be read; if its rows are deleted in
 //! it directly before the next download, that deletion is missed. Parts on foreign servers are not followed.
 
+use headwater_model::Table;
 use headwater_model::tracking::postgres::parts::{self, Part};
-use headwater_model::{Direction, Table};
 use headwater_protocol::{Row, Value};
 
 use crate::catalogue::{integer, text};
@@ -107,7 +107,7 @@ impl Found {
 /// The tables that downloads read, each with the name under which it is tracked.
 fn tables(plan: &Plan) -> Vec<(String, &Table)> {
     let tables = plan.tables.iter().map(|table| &table.table);
-    let tables = tables.filter(|table| table.direction != Direction::Upload);
+    let tables = tables.filter(|table| table.is_tracked());
     tables.map(|table| (tracked_name(table), table)).collect()
 }
 

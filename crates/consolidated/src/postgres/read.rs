@@ -83,7 +83,7 @@ impl PostgresConnection {
     }
 
     /// Runs a statement and gives its rows to `each` as they come; no more of them are in memory than the driver has read.
-    fn stream(
+    pub(super) fn stream(
         &mut self,
         context: &str,
         statement: &Statement,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use headwater_protocol::message::RefusalCode;
 use headwater_protocol::stored::Scratch;
@@ -212,6 +212,34 @@ impl Connection for SqliteConnection {
             found.push((0..columns).map(|place| plain(row, place)).collect::<Result<Row, Error>>()?);
         }
         Ok(found)
+    }
+
+    fn each_row(
+        &mut self,
+        sql: &str,
+        parameters: &[Value],
+        each: &mut dyn FnMut(Row) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut statement = self.prepare(sql)?;
+        bind_all(&mut statement, parameters, &mut Scratch::default())?;
+        let columns = statement.column_count();
+        let mut rows = statement.raw_query();
+        while let Some(row) = rows.next().map_err(|error| sort(error, sql))? {
+            each((0..columns).map(|place| plain(row, place)).collect::<Result<Row, Error>>()?)?;
+        }
+        Ok(())
+    }
+
+    fn describe(&mut self, sql: &str) -> Result<Vec<String>, Error> {
+        Ok(self.prepare(sql)?.column_names().map(str::to_owned).collect())
+    }
+
+    /// While the writer's lock is held, nobody has written what is not committed; so whoever writes later begins later.
+    fn earliest_start(&mut self) -> Result<Option<i64>, Error> {
+        self.run("BEGIN IMMEDIATE")?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        self.run("ROLLBACK")?;
+        Ok(now.ok().and_then(|now| i64::try_from(now.as_micros()).ok()))
     }
 
     fn execute(&mut self, sql: &str, parameters: &[Value]) -> Result<u64, Error> {

@@ -12,6 +12,7 @@
 use std::collections::{HashMap, HashSet};
 
 use headwater_model::ConflictRule;
+use headwater_model::script::Step;
 use headwater_protocol::message::{ConflictEnd, Refusal, RefusalCode};
 use headwater_protocol::{Row, Value};
 
@@ -19,9 +20,10 @@ use super::park::{Steps, Style, park};
 use super::policy::{Policy, outside, refusal};
 use super::source::Item;
 use crate::backend::Inserted;
-use crate::judge::{Action, judge};
+use crate::judge::Action;
 use crate::keys::{key_bytes, key_bytes_of};
 use crate::rows::{EchoMark, EchoMarker};
+use crate::scripts::Given;
 use crate::{Connection, Error, Plan, TablePlan};
 
 /// How often keys found absent that lose the race of being inserted are fetched and judged again.
@@ -94,6 +96,13 @@ struct Judged<'i> {
     row: Row,
 }
 
+impl Judged<'_> {
+    /// What a script is given: the row as it is to be, and as the remote had it.
+    fn given(&self) -> Given<'_> {
+        Given { new: Some(&self.row), old: self.item.change.old.as_deref(), ..Given::default() }
+    }
+}
+
 /// A deletion on its way to being made.
 pub(super) struct Doomed<'i> {
     pub(super) item: &'i Item,
@@ -136,6 +145,8 @@ impl<'a> Batch<'a> {
         let mut open: Vec<&Item> = Vec::new();
         let inserts: Vec<&Item> = items.iter().copied().filter(|item| item.change.old.is_none()).collect();
         let taken = match (self.parked, self.expects_new) {
+            // Scripts look first: what they do with a row whose key exists is theirs alone.
+            _ if table.table.is_uploaded_by_scripts() => Taken::Keys(HashSet::new()),
             (Some(_), _) => Taken::Keys(HashSet::new()),
             (None, true) => self.insert_new(table, &images(&inserts))?,
             (None, false) => self.insert(table, &images(&inserts))?,
@@ -163,8 +174,10 @@ impl<'a> Batch<'a> {
 
     /// Under the rule `off`, a table without partitions needs no look at what is stored.
     fn updated_blindly(&mut self, table: &TablePlan, open: &[&Item]) -> Result<bool, Error> {
-        let is_blind =
-            table.table.conflict == ConflictRule::Off && table.table.partition.is_none() && self.parked.is_none();
+        let is_blind = !table.table.is_uploaded_by_scripts()
+            && table.table.conflict == ConflictRule::Off
+            && table.table.partition.is_none()
+            && self.parked.is_none();
         if !is_blind || open.is_empty() {
             return Ok(false);
         }
@@ -189,7 +202,7 @@ impl<'a> Batch<'a> {
                 self.effects.refused.push((item.ordinal, item.table, outside(table)));
                 continue;
             }
-            let judgement = judge(table.table.conflict, &item.change, stored.as_ref());
+            let judgement = self.judged(table, item, stored.as_ref())?;
             let end = judgement.conflict;
             match judgement.action {
                 Action::Update(row) if !self.policy.holds(table, &row) => {
@@ -251,7 +264,7 @@ impl<'a> Batch<'a> {
                 self.effects.refused.push((item.ordinal, item.table, outside(table)));
                 continue;
             }
-            let judgement = judge(table.table.conflict, &item.change, stored.as_ref());
+            let judgement = self.judged(table, item, stored.as_ref())?;
             match judgement.action {
                 Action::Delete => doomed.push(Doomed { item, stored, end: judgement.conflict, key }),
                 _ => self.kept(table, item, stored, judgement.conflict),
@@ -261,8 +274,14 @@ impl<'a> Batch<'a> {
     }
 
     pub(super) fn delete_doomed(&mut self, table: &TablePlan, doomed: Vec<Doomed<'_>>) -> Result<(), Error> {
-        let keys: Vec<&Row> = doomed.iter().map(|doomed| &doomed.key).collect();
-        self.delete(table, &keys)?;
+        match table.table.script(Step::UploadDelete) {
+            Some(script) => {
+                let items = doomed.iter().map(|doomed| doomed.item);
+                let given = items.map(|item| Given { old: Some(item.change.image()), ..Given::default() });
+                self.run_script(table, script, given)?;
+            }
+            None => self.delete(table, &doomed.iter().map(|doomed| &doomed.key).collect::<Vec<_>>())?,
+        }
         for Doomed { item, stored, end, key } in doomed {
             self.effects.deletes += 1;
             match end {
@@ -310,6 +329,9 @@ impl<'a> Batch<'a> {
 
     /// The stored rows of these changes' keys, locked, by the bytes of their keys.
     fn fetch(&mut self, table: &TablePlan, items: &[&Item]) -> Result<HashMap<Vec<u8>, Row>, Error> {
+        if let Some(script) = table.table.script(Step::UploadFetch) {
+            return self.fetch_by_script(table, script, items);
+        }
         let keys: Vec<Row> = items.iter().map(|item| table.key_of(item.change.image())).collect();
         let rows = self.connection.fetch(table, &keys, true)?;
         Ok(rows.into_iter().map(|row| (key_bytes_of(table, &row), row)).collect())
@@ -349,8 +371,11 @@ impl<'a> Batch<'a> {
     }
 
     fn update_judged(&mut self, table: &TablePlan, judged: &[Judged<'_>]) -> Result<(), Error> {
+        if let Some(script) = table.table.script(Step::UploadUpdate) {
+            return self.run_script(table, script, judged.iter().map(Judged::given));
+        }
         let rows: Vec<&Row> = judged.iter().map(|judged| &judged.row).collect();
-        let Some(style) = self.parked else { return self.update(table, &rows) };
+        let Some(style) = self.parked_of(table) else { return self.update(table, &rows) };
         let first: Vec<Row> = judged.iter().map(|judged| self.first_step(table, judged, style)).collect();
         self.update(table, &first.iter().collect::<Vec<_>>())?;
         self.second_step.extend(rows.into_iter().cloned());
@@ -358,8 +383,12 @@ impl<'a> Batch<'a> {
     }
 
     fn insert_judged(&mut self, table: &TablePlan, judged: &[Judged<'_>]) -> Result<Taken, Error> {
+        if let Some(script) = table.table.script(Step::UploadInsert) {
+            self.run_script(table, script, judged.iter().map(Judged::given))?;
+            return Ok(Taken::All);
+        }
         let rows: Vec<&Row> = judged.iter().map(|judged| &judged.row).collect();
-        let Some(style) = self.parked else { return self.insert(table, &rows) };
+        let Some(style) = self.parked_of(table) else { return self.insert(table, &rows) };
         let first: Vec<Row> = judged.iter().map(|judged| self.first_step(table, judged, style)).collect();
         let taken = self.insert(table, &first.iter().collect::<Vec<_>>())?;
         let made = rows.into_iter().filter(|row| taken.has_key(&key_bytes_of(table, row)));

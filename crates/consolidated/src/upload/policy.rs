@@ -7,6 +7,7 @@ use headwater_protocol::Row;
 use headwater_protocol::message::{Refusal, RefusalCode};
 
 use super::source::Item;
+use crate::scripts::Actor;
 use crate::{Connection, Error, Plan, TablePlan, memberships};
 
 /// The partitions that a user's remote may write to.
@@ -14,6 +15,8 @@ use crate::{Connection, Error, Plan, TablePlan, memberships};
 pub(super) struct Policy {
     /// By place in the model's partitions: the keys of the user's.
     members: Vec<HashSet<Vec<u8>>>,
+    /// Whose upload it is.
+    pub(super) actor: Actor,
 }
 
 impl Policy {
@@ -30,7 +33,7 @@ impl Policy {
             let rows = memberships::query(connection, partition, user, remote_id)?;
             members.push(rows.iter().map(|row| encoded(&types, row)).collect());
         }
-        Ok(Policy { members })
+        Ok(Policy { members, actor: Actor { user: user.to_owned(), remote_id: *remote_id } })
     }
 
     /// Whether a row lies in one of the user's partitions.

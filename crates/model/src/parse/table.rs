@@ -4,14 +4,15 @@
 //! [`Draft::references`] needs all tables resolved, since a reference's target must be unique there.
 
 use super::reader::{Entry, Reader, Section, Span};
+use crate::script::{Script, Step};
 use crate::validate::is_unique;
 use crate::{
     COLUMNS_MAX, Column, ConflictRule, Direction, KEY_RANGE_FROM, KEY_RANGE_MAX, KeyRangeRule, OnDelete, Partition,
     Reference, Side, Table, TablePartition,
 };
 
-const KEYS: [&str; 9] =
-    ["schema", "direction", "conflict", "key", "key_range", "partition", "references", "unique", "columns"];
+const KEYS: [&str; 10] =
+    ["schema", "direction", "conflict", "key", "key_range", "partition", "references", "unique", "scripts", "columns"];
 const CONFLICTS: [&str; 6] =
     ["off", "consolidated_wins", "remote_wins", "newer_wins(column)", "merge(consolidated)", "merge(remote)"];
 
@@ -67,6 +68,7 @@ impl<'a> Draft<'a> {
             references: Vec::new(),
             unique: Vec::new(),
             key_range: None,
+            scripts: Vec::new(),
         };
         let Some(section) = &self.section else {
             return table;
@@ -93,6 +95,9 @@ impl<'a> Draft<'a> {
             let constraints = reader.array(&unique);
             reader.limit(&section.what, "unique constraints", constraints.iter().map(|c| &c.span), COLUMNS_MAX);
             table.unique = constraints.iter().filter_map(|columns| self.places(reader, columns)).collect();
+        }
+        if let Some(scripts) = section.entry("scripts") {
+            table.scripts = self.scripts(reader, &scripts, table.direction);
         }
         table
     }
@@ -141,6 +146,38 @@ impl<'a> Draft<'a> {
             return None;
         }
         Some(KeyRangeRule { size, from })
+    }
+
+    /// `scripts = { upload_insert = "file.sql", ... }`: the files; their text is read by whoever may.
+    fn scripts(&self, reader: &mut Reader<'_>, entry: &Entry<'_>, direction: Direction) -> Vec<Script> {
+        let what = format!("the scripts of table {:?}", self.name);
+        let Some(section) = reader.section_at(entry, &what, &Step::ALL.map(Step::name)) else { return Vec::new() };
+        let mut scripts = Vec::new();
+        for step in Step::ALL {
+            let Some(file) = section.entry(step.name()) else { continue };
+            let is_useless = match direction {
+                Direction::Both => false,
+                Direction::Download => !step.is_download(),
+                Direction::Upload => step.is_download(),
+            };
+            if is_useless {
+                let found = format!("table {:?} has {}, but nothing travels that way", self.name, step.name());
+                reader.error(file.key_span.clone(), found, "another direction, or no such script");
+            }
+            let script = reader.string(&file).map(|file| Script { step, file, sql: String::new() });
+            scripts.extend(script);
+        }
+        let has = |step: Step| section.entry(step.name());
+        if let (Some(deletes), None) = (has(Step::DownloadDeleteCursor), has(Step::DownloadCursor)) {
+            let found = format!("table {:?} has download_delete_cursor alone", self.name);
+            reader.error(deletes.key_span, found, "download_cursor beside it");
+        }
+        let rule = self.section.as_ref().and_then(|section| section.entry("conflict"));
+        if let (Some(resolve), Some(_)) = (has(Step::ResolveConflict), rule) {
+            let found = format!("table {:?} has a conflict rule and resolve_conflict", self.name);
+            reader.error(resolve.key_span, found, "one of them");
+        }
+        scripts
     }
 
     fn conflict(&self, reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<ConflictRule> {

@@ -1,0 +1,51 @@
+//! Parameters are found in SQL, and in nothing that only looks like it.
+
+use headwater_model::sql::{parameters, with_parameters};
+use proptest::prelude::*;
+
+/// A piece of SQL, and the parameters in it.
+fn piece() -> impl Strategy<Value = (String, Vec<String>)> {
+    let inside = "[a-z :$?;.\\-/*]{0,12}";
+    let quiet = move |before: &'static str, after: &'static str, forbidden: &'static [&'static str]| {
+        inside
+            .prop_filter("ends it early", move |text| forbidden.iter().all(|end| !text.contains(end)))
+            .prop_map(move |text| (format!("{before}{text}{after}"), Vec::new()))
+    };
+    prop_oneof![
+        quiet("'it''s ", "'", &[]),
+        quiet("\"odd \"\"", "\"", &[]),
+        quiet("E'\\' ", "'", &[]),
+        quiet("$$", "$$", &["$"]),
+        quiet("$tag$ $$ ", "$tag$", &["$"]),
+        quiet("-- ", "\n", &[]),
+        // The last character must not begin the end.
+        quiet("/* ", " */", &["*/"]),
+        Just(("a::text".to_owned(), Vec::new())),
+        Just(("f(x)$1".replace("$1", ""), Vec::new())),
+        "[ros]\\.[a-z_]{1,8}".prop_map(|name| (format!(":{name}"), vec![format!(":{name}")])),
+        "[a-z \"]{1,8}".prop_map(|name| {
+            let name = format!(":r.\"{}\"", name.replace('"', "\"\""));
+            (name.clone(), vec![name])
+        }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn parameters_stand_outside_of_quotes_and_comments(pieces in prop::collection::vec(piece(), 0..12)) {
+        let query = pieces.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>().join(" , ");
+        let expected: Vec<&String> = pieces.iter().flat_map(|(_, names)| names).collect();
+        let found: Vec<String> = parameters(&query).into_iter().map(|p| p.name.to_owned()).collect();
+        prop_assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{}", query);
+        prop_assert_eq!(with_parameters(&query, str::to_owned), query);
+    }
+
+    #[test]
+    fn any_text_can_be_looked_through(query in "[a-zE:$?;.'\"\\\\\\-/* \\n\u{e9}]{0,40}") {
+        let mut end = 0;
+        for parameter in parameters(&query) {
+            prop_assert!(parameter.place.start >= end && parameter.place.end > parameter.place.start);
+            end = parameter.place.end;
+        }
+    }
+}

@@ -102,6 +102,9 @@ pub struct RowsWriter<'a, 's> {
     pub rows: u64,
 }
 
+/// How large a row of a download may be: what a remote takes in a frame, less what may stand before it there.
+const ROW_BYTES_MAX: usize = headwater_protocol::Limits::ANSWER.frame_bytes_max - 2 * ROWS_BYTES_TARGET;
+
 impl<'a, 's> RowsWriter<'a, 's> {
     /// Begins the rows of a table. Its TABLE frame goes out before the first of them.
     pub fn new(table: &'a TablePlan, echo: &'a Echo, sink: &'a mut FrameSink<'s>) -> Self {
@@ -147,6 +150,18 @@ impl<'a, 's> RowsWriter<'a, 's> {
     }
 
     fn end(&mut self) -> Result<(), Error> {
+        let bytes = self.payload.len() - self.row_start;
+        if bytes > ROW_BYTES_MAX {
+            // In a frame that every remote refuses it would keep all other rows from them too.
+            tracing::error!(
+                table = self.table.table.name,
+                bytes,
+                limit = ROW_BYTES_MAX,
+                "a row is larger than a remote takes: it is left out of downloads until it is smaller"
+            );
+            self.payload.truncate(self.row_start);
+            return Ok(());
+        }
         self.rows += 1;
         if self.payload.len() >= ROWS_BYTES_TARGET { self.flush() } else { Ok(()) }
     }

@@ -82,9 +82,14 @@ impl Stand {
     }
 
     pub(crate) fn fill(&self, rows: u64) {
+        self.fill_with(rows, 20);
+    }
+
+    /// Rows with so many random bytes each, which do not pack.
+    pub(crate) fn fill_with(&self, rows: u64, bytes: u64) {
         let sql = "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n WHERE id < ?1)
-                   INSERT INTO item SELECT id, 'name ' || id || ' ' || hex(randomblob(20)) FROM n";
-        self.database().execute(sql, [rows as i64]).expect("rows");
+                   INSERT INTO item SELECT id, 'name ' || id || ' ' || hex(randomblob(?2)) FROM n";
+        self.database().execute(sql, [rows as i64, bytes as i64]).expect("rows");
     }
 
     pub(crate) fn items(&self) -> i64 {

@@ -106,6 +106,31 @@ fn a_dropped_change_gives_way_to_the_consolidated_row() -> Result<()> {
     Ok(())
 }
 
+/// Values that must be unique were swapped by changes that are both set aside: dropped, they are swapped back.
+#[test]
+fn swapped_values_are_dropped_together() -> Result<()> {
+    let (schema, model) = (
+        "CREATE TABLE seat (id TEXT NOT NULL PRIMARY KEY, who TEXT UNIQUE, n BIGINT CHECK (n < 100))",
+        "name = \"hall\"\nversion = 1\n[tables.seat]\nkey = [\"id\"]\nunique = [[\"who\"]]\n[tables.seat.columns]\nid = \"text not null\"\n\
+         who = \"text\"\nn = \"int\"\n",
+    );
+    for kind in KINDS {
+        let world = World::new(kind, schema, model, &["ann"])?;
+        world.central.execute("INSERT INTO seat VALUES ('1', 'anna', 1), ('2', 'bert', 2), ('3', NULL, 3)")?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        world.edit(
+            "one",
+            "UPDATE seat SET who = NULL, n = 1000; UPDATE seat SET who = 'bert' WHERE id = '1'; UPDATE seat SET who = 'anna' WHERE id = '2'",
+        )?;
+        assert_eq!(world.sync(&mut remote)?.refused, 3, "{kind:?}");
+        assert_eq!(remote.drop_set_aside(&Choice::All)?, 3, "{kind:?}");
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}");
+        assert_eq!(remote.status()?.pending, 0);
+    }
+    Ok(())
+}
+
 #[test]
 fn a_row_is_not_dropped_from_under_another() -> Result<()> {
     let (world, mut remote) = world(Kind::Sqlite)?;

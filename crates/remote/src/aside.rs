@@ -45,7 +45,9 @@ impl Remote {
     /// All or nothing: [`Error::Configuration`] names a change that can't be made again, because its key has been changed since or
     /// the table does not take the row.
     pub fn retry(&mut self, choice: &Choice) -> Result<u64, Error> {
-        self.each(choice, "retrying changes set aside", retry)
+        self.each(choice, "retrying changes set aside", |rows, notes| {
+            notes.iter().try_for_each(|note| retry(rows, note))
+        })
     }
 
     /// Gives changes set aside up; gives their number. Where a row still is as its change made it, it becomes the consolidated one.
@@ -68,16 +70,14 @@ impl Remote {
         &mut self,
         choice: &Choice,
         doing: &'static str,
-        work: fn(&Rows<'_>, &Note<'_>) -> Result<(), Error>,
+        work: fn(&Rows<'_>, &[Note<'_>]) -> Result<(), Error>,
     ) -> Result<u64, Error> {
         let _alone = self.lock()?;
         self.database.write(doing, |connection| {
             connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing(doing)?;
             let notes = chosen(connection, &self.plan, choice)?;
             let rows = Rows { connection };
-            for note in &notes {
-                work(&rows, note)?;
-            }
+            work(&rows, &notes)?;
             check_references(connection, &self.plan)?;
             Ok(notes.len() as u64)
         })
@@ -176,37 +176,78 @@ fn log(rows: &Rows<'_>, note: &Note<'_>, key: &[Local]) -> Result<(), Error> {
     rows.prepare(&sql)?.execute(params_from_iter(&values)).while_doing("logging a change again").map(drop)
 }
 
-fn give_up(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
-    let table = note.table;
-    let key = from_wire(&rows.key_of_bytes(table, &note.key)?);
-    rows.drop_note(table, &note.key)?;
-    let Some(pending) = rows.pending(table, &key)?.filter(|pending| note.in_place && pending.aside != 0) else {
-        return Ok(());
-    };
-    let consolidated = match rows.held(table, &note.key)? {
-        Some(held) => held.map(|row| from_wire(&row)),
-        None => pending.old,
-    };
-    rows.forget(table, &key)?;
-    rows.release(table, &note.key)?;
-    rows.set_applying(Some(table.number))?;
-    let placed = match &consolidated {
-        Some(row) => rows.upsert(table, row)?,
-        None => rows.delete(table, &key).map(|_| Placed::Done)?,
-    };
-    rows.set_applying(None)?;
-    if placed == Placed::Done {
-        return Ok(());
-    }
-    Err(refused(format!(
-        "change {} can't be dropped: the consolidated row of table {:?} does not fit beside a local one ({}); drop or sync that first",
-        note.number,
-        table.table.name,
-        match placed {
-            Placed::Refused(why) => why,
-            _ => "a value must be unique".to_owned(),
+/// A consolidated row that is to come back.
+struct Back<'n> {
+    note: &'n Note<'n>,
+    key: Vec<Local>,
+    row: Vec<Local>,
+}
+
+fn give_up(rows: &Rows<'_>, notes: &[Note<'_>]) -> Result<(), Error> {
+    let mut back = Vec::new();
+    for note in notes {
+        let table = note.table;
+        let key = from_wire(&rows.key_of_bytes(table, &note.key)?);
+        rows.drop_note(table, &note.key)?;
+        let Some(pending) = rows.pending(table, &key)?.filter(|pending| note.in_place && pending.aside != 0) else {
+            continue;
+        };
+        let consolidated = match rows.held(table, &note.key)? {
+            Some(held) => held.map(|row| from_wire(&row)),
+            None => pending.old,
+        };
+        rows.forget(table, &key)?;
+        rows.release(table, &note.key)?;
+        match consolidated {
+            Some(row) => back.push(Back { note, key, row }),
+            None => delete(rows, table, &key)?,
         }
-    )))
+    }
+    put_back(rows, back)
+}
+
+/// Rows may stand in one another's way (values that must be unique were passed on, or swapped): what does not fit yet is tried again,
+/// and where a circle is left one of its rows goes before it comes back.
+fn put_back(rows: &Rows<'_>, mut back: Vec<Back<'_>>) -> Result<(), Error> {
+    let mut has_gone = vec![];
+    while !back.is_empty() {
+        let mut stuck = Vec::new();
+        let count = back.len();
+        for one in back {
+            let table = one.note.table;
+            rows.set_applying(Some(table.number))?;
+            let placed = rows.upsert(table, &one.row)?;
+            rows.set_applying(None)?;
+            match placed {
+                Placed::Done => {}
+                Placed::InTheWay => stuck.push(one),
+                Placed::Refused(why) => return Err(does_not_fit(one.note, &why)),
+            }
+        }
+        if stuck.len() == count {
+            let next = stuck.iter().find(|one| !one.note.table.is_parent && !has_gone.contains(&one.note.number));
+            let Some(one) = next else {
+                return Err(does_not_fit(stuck[0].note, "a value must be unique"));
+            };
+            delete(rows, one.note.table, &one.key)?;
+            has_gone.push(one.note.number);
+        }
+        back = stuck;
+    }
+    Ok(())
+}
+
+fn delete(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
+    rows.set_applying(Some(table.number))?;
+    rows.delete(table, key)?;
+    rows.set_applying(None)
+}
+
+fn does_not_fit(note: &Note<'_>, why: &str) -> Error {
+    refused(format!(
+        "change {} can't be dropped: the consolidated row of table {:?} does not fit beside a local one ({why}); drop or sync that first",
+        note.number, note.table.table.name
+    ))
 }
 
 /// What was done must leave no row that refers to nothing.

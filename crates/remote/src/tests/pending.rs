@@ -46,6 +46,20 @@ fn an_update_beside_a_downloaded_row() {
     }
 }
 
+/// The change was applied without a conflict (rule `off`): what was held beside it came before it, and does not come back over it.
+#[test]
+fn a_row_held_beside_an_applied_change_is_out_of_date() {
+    let f = docs(ConflictRule::Off);
+    f.sql("UPDATE doc SET title = 'ours' WHERE id = 1; DELETE FROM doc WHERE id = 2");
+    f.download(f.down().rows("doc", &[row("1,theirs,new"), row("2,theirs,new")]));
+    assert_eq!(f.held(), 2);
+    f.upload_all();
+    f.download(f.down());
+    assert_eq!(f.rows("SELECT * FROM doc"), ["1|ours|b"]);
+    assert_eq!(f.held(), 0);
+    f.check();
+}
+
 #[test]
 fn both_sides_changed_the_same_column() {
     for rule in RULES {

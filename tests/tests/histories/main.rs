@@ -62,7 +62,7 @@ struct History {
     sites: Vec<Site>,
     random: Random,
     counts: Counts,
-    /// Uploads that the database has, by remote; a bug to be planted.
+    /// A bug to be planted: the model takes every change for one without a conflict.
     forgets_conflicts: bool,
 }
 

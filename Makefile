@@ -8,17 +8,18 @@ BUDGET_BUILD ?= 2400
 BUDGET_UNIT ?= 300
 BUDGET_INTEGRATION ?= 1800
 BUDGET_DOC ?= 600
+BUDGET_FUZZ ?= 900
 
 # At a terminal in the foreground, so that Ctrl-C reaches the tests; else with all they have started.
 WITHIN = timeout -k 10 $(shell [ -t 0 ] && echo --foreground)
 
-.PHONY: help setup build demo test check mutants bench torture
+.PHONY: help setup build demo test check mutants fuzz bench torture
 .DEFAULT_GOAL := help
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Install what is missing on this machine (PostgreSQL, sqlite3, nginx, HAProxy; for the tests)
+setup: ## Install what is missing on this machine (PostgreSQL, sqlite3, nginx, HAProxy, g++; for the tests)
 	@scripts/setup
 
 build: ## Build the program: target/release/headwater
@@ -33,6 +34,7 @@ test: setup ## Run all tests, against real databases
 	$(WITHIN) $(BUDGET_UNIT) $(CARGO) test --locked --workspace --lib --bins --no-fail-fast
 	$(WITHIN) $(BUDGET_INTEGRATION) $(CARGO) test --locked --workspace --test '*' --no-fail-fast
 	$(WITHIN) $(BUDGET_DOC) $(CARGO) test --locked --workspace --doc --no-fail-fast
+	$(WITHIN) $(BUDGET_FUZZ) scripts/fuzz 2
 
 check: ## Check format, lints, documentation, licences and house rules
 	$(CARGO) fmt --all --check
@@ -51,6 +53,9 @@ check: ## Check format, lints, documentation, licences and house rules
 
 mutants: setup ## Plant the bugs of mutants/*.patch and see their tests fail (about a minute each)
 	scripts/mutants
+
+fuzz: setup ## Search for inputs that break a decoder or a parser (MINUTES=1 for each of them)
+	FUZZ_PROFILE=fuzz scripts/fuzz $$((60 * $(or $(MINUTES),1)))
 
 bench: ## Measure the figures of this machine
 	$(CARGO) run --release --locked -p headwater-bench

@@ -97,6 +97,10 @@ impl File {
             let unique: Vec<_> = table.unique.iter().map(|columns| names(table, columns)).collect();
             self.line(format_args!("unique = [{}]", unique.join(", ")));
         }
+        if !table.scripts.is_empty() {
+            let files = table.scripts.iter().map(|script| format!("{} = {}", script.step.name(), string(&script.file)));
+            self.line(format_args!("scripts = {{ {} }}", files.collect::<Vec<_>>().join(", ")));
+        }
         self.line(format_args!(""));
         self.line(format_args!("[tables.{}.columns]", key(&table.name)));
         for column in &table.columns {

@@ -1,6 +1,7 @@
 //! A model as file, value and JSON: the same in each.
 
 use headwater_model::parse::parse;
+use headwater_model::script::{Script, Step};
 use headwater_model::write::{Comments, to_toml};
 use headwater_model::{
     Column, ColumnType, ConflictRule, Direction, FromJsonError, Model, OnDelete, OnError, Partition, Reference, Side,
@@ -237,6 +238,7 @@ prop_compose! {
         parent in proptest::option::of(0..=place),
         on_delete in proptest::sample::select(vec![OnDelete::NoAction, OnDelete::Cascade]),
         label in name(),
+        script in proptest::option::of((proptest::sample::select(vec![Step::UploadInsert, Step::UploadFetch, Step::DownloadCursor]), name())),
     ) -> Table {
         // The place at the end keeps names apart, in a remote too.
         let mut columns: Vec<_> =
@@ -256,7 +258,7 @@ prop_compose! {
         let references = parent.map(|table| Reference { columns: vec![last - 1], table, target: vec![0], on_delete });
         Table {
             key_range: None,
-            scripts: Vec::new(),
+            scripts: script.filter(|_| direction == Direction::Both).map(|(step, file)| Script { step, file, sql: String::new() }).into_iter().collect(),
             schema,
             name: format!("{label}{place}"),
             columns,

@@ -97,6 +97,9 @@ pub(crate) fn seen_below(watermark: &[u8]) -> Result<u64, DecodeError> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn read(snapshot: &str) -> Watermark {
@@ -126,5 +129,18 @@ mod tests {
         assert!(Watermark::from_bytes(&[1, 5, 1, 6]).is_err(), "an open transaction below 0");
         assert!(Watermark::from_bytes(&[1, 5, 1, 0]).is_err(), "an open transaction at the end");
         assert!(Watermark::from_bytes(&[1, 5, 0xff, 0xff, 0xff, 0xff, 0x0f]).is_err(), "more than there are bytes");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+
+        #[test]
+        fn any_bytes_are_read_or_refused(rest in vec(prop_oneof![0..9_u8, any::<u8>()], 0..12)) {
+            let bytes = [&[FORMAT], &rest[..]].concat();
+            if let Ok(watermark) = Watermark::from_bytes(&bytes) {
+                prop_assert_eq!(watermark.to_bytes(), bytes, "every watermark has one form");
+                prop_assert!(watermark.open.is_sorted_by(|a, b| a < b) && watermark.open.last() < Some(&watermark.end));
+            }
+        }
     }
 }

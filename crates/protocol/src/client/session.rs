@@ -251,6 +251,9 @@ impl Session {
     /// What is due before the next request, or the request.
     fn prepare(&mut self, cut: bool) {
         let Start { frozen, staged, .. } = self.remote;
+        if frozen.is_none() && matches!(self.next, Next::WhetherApplied(_)) {
+            self.next = Next::Sync; // it was cut smaller, or thawed, and then the answer broke: nothing is left to ask
+        }
         let instruction = match staged {
             Staged::Whole if frozen.is_none() => Instruction::ApplyStaged,
             Staged::Whole | Staged::Part => Instruction::DropStaged,

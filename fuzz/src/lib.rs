@@ -1,0 +1,42 @@
+//! What reads bytes of others, as targets for a fuzzer: each takes any bytes at all, and panics if a promise is broken.
+//!
+//! `scripts/fuzz` searches with libFuzzer for inputs that reach new code; those worth keeping, and those that once broke something, lie
+//! in [`corpus`] and are replayed by `make test`. A target promises more than not to panic: what is read is written the same again, and
+//! how bytes are cut into pieces changes nothing.
+
+pub mod access;
+pub mod corpus;
+pub mod model;
+pub mod stream;
+pub mod values;
+pub mod wire;
+
+/// A target: its name, and what takes the bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    ("frame", stream::frame),
+    ("request", stream::request),
+    ("answer", stream::answer),
+    ("session", stream::session),
+    ("message", wire::message),
+    ("row", wire::row),
+    ("change", wire::change),
+    ("rows", wire::rows),
+    ("text", values::text),
+    ("decimal", values::decimal),
+    ("stored", values::stored),
+    ("model", model::file),
+    ("model_json", model::json),
+    ("sql", model::sql),
+    ("script", model::script),
+    ("credentials", access::credentials),
+    ("token", access::token),
+    ("database_url", access::database_url),
+];
+
+/// The target of this name.
+pub fn target(name: &str) -> Option<fn(&[u8])> {
+    TARGETS.iter().find(|(known, _)| *known == name).map(|(_, target)| *target)
+}

@@ -388,6 +388,55 @@ fn a_script_says_what_becomes_of_a_conflict() -> Result<()> {
     Ok(())
 }
 
+const PRICED: &str = r#"
+name = "prices"
+version = 1
+[values]
+shop = "SELECT shop FROM clerk WHERE login = :s.user -- the clerk's"
+"the factor" = "SELECT factor FROM currency"
+[tables.offer]
+key = ["id"]
+columns = { id = "int not null", price = "int" }
+scripts = { upload_insert = "insert", upload_fetch = "fetch" }
+"#;
+
+#[test]
+fn values_of_the_users_own_are_read_where_a_script_asks_for_them() -> Result<()> {
+    let scripts = [
+        ("insert", "INSERT INTO offer (id, price, shop) VALUES (:r.id, :r.price * :u.\"the factor\", :u.shop);"),
+        ("fetch", "SELECT id, price FROM offer WHERE id = :r.id AND shop = :u.shop"),
+    ];
+    let schema = "CREATE TABLE offer (id int NOT NULL PRIMARY KEY, price int, shop int NOT NULL);
+        CREATE TABLE clerk (login text, shop int); CREATE TABLE currency (factor int);
+        INSERT INTO clerk VALUES ('ann', 7), ('bob', 8); INSERT INTO currency VALUES (3)";
+    for kind in KINDS {
+        let world = scripted(kind, schema, PRICED, &["ann", "bob", "eve"], &scripts)?;
+        for (place, (user, refused)) in [("ann", 0), ("bob", 0), ("eve", 1)].into_iter().enumerate() {
+            let mut remote = world.remote(user, user)?;
+            world.sync(&mut remote)?;
+            world.edit(user, &format!("INSERT INTO offer VALUES ({place}, 100)"))?;
+            let report = world.sync(&mut remote)?;
+            // Nobody has said which shop is eve's: her value is NULL, and the column takes none.
+            ensure!(report.refused == refused, "{kind:?} {user}: {report:?}");
+        }
+        let offers = rows(&world, "SELECT id, price, shop FROM offer ORDER BY id")?;
+        ensure!(offers == [["0", "300", "7"], ["1", "300", "8"]], "{kind:?}: {offers:?}");
+        let mut connection = world.central.backend()?.connect()?;
+        let mut found = |model: &str, fetch: &str| -> Result<Vec<String>> {
+            let scripts = [scripts[0], ("fetch", fetch)];
+            let findings = check(&mut *connection, &Plan::new(with_scripts(model, &scripts)?))?;
+            let errors = findings.into_iter().filter(|finding| finding.code.starts_with("script"));
+            Ok(errors.map(|finding| finding.message).collect())
+        };
+        ensure!(found(PRICED, scripts[1].1)?.is_empty(), "{kind:?}");
+        let unknown = found(PRICED, "SELECT id, price FROM offer WHERE id = :r.id AND shop = :u.shpo")?;
+        ensure!(matches!(&unknown[..], [fault] if fault.contains(":u.shpo")), "{kind:?}: {unknown:?}");
+        let broken = found(&PRICED.replace("FROM clerk", "FROM clark"), scripts[1].1)?;
+        ensure!(broken.iter().any(|fault| fault.contains("clark")), "{kind:?}: {broken:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn check_names_what_is_wrong_with_scripts() -> Result<()> {
     for kind in KINDS {

@@ -34,6 +34,7 @@ pub fn first_model(name: &str, catalogue: &Catalogue) -> FirstModel {
             name: name.to_owned(),
             version: 1,
             on_error: headwater_model::OnError::default(),
+            values: Vec::new(),
             partitions: Vec::new(),
             tables,
         },

@@ -29,6 +29,8 @@ pub const TABLES_MAX: usize = 1_000;
 pub const COLUMNS_MAX: usize = 1_000;
 /// The most ways of partitioning in a model.
 pub const PARTITIONS_MAX: usize = 1_000;
+/// The most values of the user's own in a model.
+pub const VALUES_MAX: usize = 1_000;
 /// The most bytes in the name of a model, table, column or partition.
 pub const NAME_BYTES_MAX: usize = 128;
 /// The most digits that a decimal type may be limited to (PostgreSQL's own limit).
@@ -45,6 +47,9 @@ pub struct Model {
     /// What happens to an upload of which a row is refused. Remotes need not know.
     #[serde(default, skip_serializing_if = "OnError::is_default")]
     pub on_error: OnError,
+    /// The values of the user's own that scripts may ask for, each with the query that gives it. They never leave the server.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<(String, String)>,
     /// The ways in which tables are partitioned.
     pub partitions: Vec<Partition>,
     /// The tables, parents before the tables that refer to them (ties in the file's order). Their places here are the table

@@ -45,7 +45,7 @@ mod table;
 use toml::de::{DeTable, DeValue};
 
 use crate::validate::name_fault;
-use crate::{COLUMNS_MAX, Model, OnError, PARTITIONS_MAX, Partition, TABLES_MAX, order, sql};
+use crate::{COLUMNS_MAX, Model, OnError, PARTITIONS_MAX, Partition, TABLES_MAX, VALUES_MAX, order, sql};
 
 pub use error::ModelError;
 pub use hint::closest;
@@ -53,7 +53,7 @@ pub use hint::closest;
 use reader::{Entry, Reader, Section, Span};
 use table::Draft;
 
-/// What a membership query may ask for.
+/// What a membership query, or that of a value, may ask for.
 const PARAMETERS: [&str; 2] = ["s.user", "s.remote_id"];
 
 /// Reads a model file; `file_name` is only for the errors, which come in the file's order.
@@ -70,7 +70,8 @@ pub fn parse(file_name: &str, text: &str) -> Result<Model, Vec<ModelError>> {
 }
 
 fn read_model(reader: &mut Reader<'_>, tree: &DeTable<'_>) -> Option<Model> {
-    let section = reader.section(tree, 0..0, "the model", &["name", "version", "on_error", "partitions", "tables"]);
+    let section =
+        reader.section(tree, 0..0, "the model", &["name", "version", "on_error", "values", "partitions", "tables"]);
     let name = reader.required(&section, "name", "name = \"...\"").and_then(|entry| {
         let name = reader.string(&entry)?;
         reader.name("model", &name, &entry.span);
@@ -78,9 +79,10 @@ fn read_model(reader: &mut Reader<'_>, tree: &DeTable<'_>) -> Option<Model> {
     });
     let version = reader.required(&section, "version", "version = 1").and_then(|entry| read_version(reader, &entry));
     let on_error = section.entry("on_error").map(|entry| read_on_error(reader, &entry)).unwrap_or_default();
+    let values = read_values(reader, &section);
     let partitions = read_partitions(reader, &section);
     let tables = read_tables(reader, &section, &partitions);
-    Some(Model { name: name?, version: version?, on_error, partitions, tables })
+    Some(Model { name: name?, version: version?, on_error, values, partitions, tables })
 }
 
 fn read_version(reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<u32> {
@@ -104,6 +106,18 @@ fn read_on_error(reader: &mut Reader<'_>, entry: &Entry<'_>) -> OnError {
             OnError::SetAside
         }
     }
+}
+
+fn read_values(reader: &mut Reader<'_>, model: &Section<'_>) -> Vec<(String, String)> {
+    let entries = reader.entries_of(model, "values");
+    reader.names("value", &entries);
+    reader.limit("the model", "values", entries.iter().map(|entry| &entry.span), VALUES_MAX);
+    let read = |entry: &Entry<'_>| {
+        let query = reader.string(entry)?;
+        check_query(reader, entry.name, &query, &entry.span, "a SELECT of one value");
+        Some((entry.name.to_owned(), query))
+    };
+    entries.iter().filter_map(read).collect()
 }
 
 fn read_partitions(reader: &mut Reader<'_>, model: &Section<'_>) -> Vec<Partition> {
@@ -136,24 +150,30 @@ fn read_partition(reader: &mut Reader<'_>, entry: &Entry<'_>) -> Partition {
     if let Some(members) = reader.required(&section, "members", expected)
         && let Some(query) = reader.string(&members)
     {
-        check_members(reader, &query, &members.span);
+        check_query(
+            reader,
+            "members",
+            &query,
+            &members.span,
+            "a SELECT that gives a row for each membership of :s.user",
+        );
         partition.members = query;
     }
     partition
 }
 
-fn check_members(reader: &mut Reader<'_>, query: &str, span: &Span) {
+fn check_query(reader: &mut Reader<'_>, name: &str, query: &str, span: &Span, expected: &str) {
     if query.trim().is_empty() {
-        reader.error(span.clone(), "members is empty", "a SELECT that gives a row for each membership of :s.user");
+        reader.error(span.clone(), format!("{name} is empty"), expected);
     }
     for parameter in sql::parameters(query) {
         if !parameter.name.strip_prefix(':').is_some_and(|name| PARAMETERS.contains(&name)) {
-            let found = format!("members has the parameter {}", parameter.name);
+            let found = format!("{name} has the parameter {}", parameter.name);
             reader.error(span.clone(), found, ":s.user or :s.remote_id");
         }
     }
     if sql::is_several_statements(query) {
-        reader.error(span.clone(), "members has a semicolon", "one SELECT without a semicolon");
+        reader.error(span.clone(), format!("{name} has a semicolon"), "one SELECT without a semicolon");
     }
 }
 

@@ -39,6 +39,7 @@ impl Model {
     pub fn public(&self) -> Model {
         let mut public = self.clone();
         public.on_error = OnError::default();
+        public.values.clear();
         for partition in &mut public.partitions {
             partition.members.clear();
         }

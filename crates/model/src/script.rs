@@ -123,10 +123,17 @@ pub enum Parameter {
 }
 
 impl Model {
-    /// Has the text of every script read; `read` is given the file's name as the model has it.
+    /// Has the text of every script read; `read` is given the file's name as the model has it. Values of the user's own stand in the
+    /// text afterwards, as the queries that give them.
     pub fn load_scripts<E>(&mut self, mut read: impl FnMut(&str) -> Result<String, E>) -> Result<(), E> {
-        for script in self.tables.iter_mut().flat_map(|table| &mut table.scripts) {
-            sql::without_last_semicolon(&read(&script.file)?).clone_into(&mut script.sql);
+        let Model { values, tables, .. } = self;
+        for script in tables.iter_mut().flat_map(|table| &mut table.scripts) {
+            let text = read(&script.file)?;
+            script.sql = sql::with_parameters(sql::without_last_semicolon(&text), |name| {
+                let own = column_name(name, ":u.").and_then(|own| values.iter().find(|(known, _)| *known == own));
+                // The query may end in a comment.
+                own.map_or_else(|| name.to_owned(), |(_, query)| format!("(\n{query}\n)"))
+            });
         }
         Ok(())
     }
@@ -159,10 +166,7 @@ impl Table {
         if !step.images().contains(&image) {
             return Err(unknown());
         }
-        let column = match column.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
-            Some(quoted) => quoted.replace("\"\"", "\""),
-            None => column.to_owned(),
-        };
+        let column = unquoted(column);
         let place = self
             .columns
             .iter()
@@ -194,13 +198,27 @@ impl Table {
     }
 }
 
+/// What stands behind the mark of a parameter that has it, without its quotes.
+fn column_name(parameter: &str, mark: &str) -> Option<String> {
+    parameter.strip_prefix(mark).map(unquoted)
+}
+
+fn unquoted(name: &str) -> String {
+    match name.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
+        Some(quoted) => quoted.replace("\"\"", "\""),
+        None => name.to_owned(),
+    }
+}
+
 fn expected(step: Step) -> &'static str {
     match step {
-        Step::UploadInsert => ":r.COLUMN, :s.user or :s.remote_id",
-        Step::UploadFetch => ":r.COLUMN of the key, :s.user or :s.remote_id",
-        Step::UploadUpdate => ":r.COLUMN, :o.COLUMN, :s.user or :s.remote_id",
-        Step::UploadDelete => ":o.COLUMN, :s.user or :s.remote_id",
-        Step::DownloadCursor | Step::DownloadDeleteCursor => ":s.last_download, :s.user or :s.remote_id",
-        Step::ResolveConflict => ":r.COLUMN, :o.COLUMN, :c.COLUMN, :s.user or :s.remote_id",
+        Step::UploadInsert => ":r.COLUMN, :s.user, :s.remote_id or a :u.NAME of [values]",
+        Step::UploadFetch => ":r.COLUMN of the key, :s.user, :s.remote_id or a :u.NAME of [values]",
+        Step::UploadUpdate => ":r.COLUMN, :o.COLUMN, :s.user, :s.remote_id or a :u.NAME of [values]",
+        Step::UploadDelete => ":o.COLUMN, :s.user, :s.remote_id or a :u.NAME of [values]",
+        Step::DownloadCursor | Step::DownloadDeleteCursor => {
+            ":s.last_download, :s.user, :s.remote_id or a :u.NAME of [values]"
+        }
+        Step::ResolveConflict => ":r.COLUMN, :o.COLUMN, :c.COLUMN, :s.user, :s.remote_id or a :u.NAME of [values]",
     }
 }

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use crate::remote_sql::has_integer_key;
 use crate::{
     COLUMNS_MAX, ConflictRule, KEY_RANGE_MAX, Model, NAME_BYTES_MAX, PARTITIONS_MAX, Partition, TABLES_MAX, Table,
+    VALUES_MAX,
 };
 
 /// A rule that a model breaks.
@@ -111,6 +112,8 @@ pub fn violations(model: &Model) -> Vec<Violation> {
     }
     found.count("partitions", "the model", model.partitions.len(), 0, PARTITIONS_MAX);
     found.count("tables", "the model", model.tables.len(), 1, TABLES_MAX);
+    found.count("values", "the model", model.values.len(), 0, VALUES_MAX);
+    found.distinct("value", model.values.iter().map(|(name, _)| name.as_str()));
     found.distinct("partition", model.partitions.iter().map(|p| p.name.as_str()));
     found.distinct("table", model.tables.iter().map(|t| t.name.as_str()));
     for partition in &model.partitions {

@@ -41,6 +41,13 @@ pub fn to_toml(model: &Model, comments: &Comments) -> String {
     if model.on_error == OnError::Reject {
         file.line(format_args!("on_error = \"reject\""));
     }
+    if !model.values.is_empty() {
+        file.line(format_args!(""));
+        file.line(format_args!("[values]"));
+        for (name, query) in &model.values {
+            file.line(format_args!("{} = {}", key(name), text(query)));
+        }
+    }
     for partition in &model.partitions {
         file.line(format_args!(""));
         file.comment(comments.partitions.get(&partition.name).map_or("", String::as_str));

@@ -14,6 +14,9 @@ const SHOP: &str = r#"
 name = "shop"
 version = 3
 
+[values]
+branch = "SELECT branch FROM clerk WHERE login = :s.user"
+
 [partitions.region]
 columns = { region = "text" }
 members = """
@@ -217,7 +220,8 @@ fn column(name: &str, kind: ColumnType, nullable: bool) -> Column {
 
 fn name() -> impl Strategy<Value = String> {
     // No control characters; quotes, dots, backslashes, brackets, spaces and other scripts included.
-    "[a-zA-Z0-9_\"'.\\\\ #()\u{e9}\u{4e2d}\u{1f98a}-]{1,20}"
+    let any = "[a-zA-Z0-9_\"'.\\\\ #()\u{e9}\u{4e2d}\u{1f98a}-]{1,20}";
+    any.prop_filter("reserved", |name| headwater_model::validate::name_fault(&format!("{name}_")).is_none())
 }
 
 fn kind() -> impl Strategy<Value = ColumnType> {
@@ -258,7 +262,11 @@ prop_compose! {
         let references = parent.map(|table| Reference { columns: vec![last - 1], table, target: vec![0], on_delete });
         Table {
             key_range: None,
-            scripts: script.filter(|_| direction == Direction::Both).map(|(step, file)| Script { step, file, sql: String::new() }).into_iter().collect(),
+            scripts: script
+                .filter(|_| direction == Direction::Both)
+                .map(|(step, file)| Script { step, file, sql: String::new() })
+                .into_iter()
+                .collect(),
             schema,
             name: format!("{label}{place}"),
             columns,
@@ -286,9 +294,10 @@ prop_compose! {
             // Quotes would open text, and marks be parameters.
             members: format!("SELECT {}", members.replace(['\'', '"', ':', '$', '?', ';'], "\\\\")),
         };
+        let values = if own_name { vec![("shop".to_owned(), partition.members.clone())] } else { Vec::new() };
         let on_error = if own_name { OnError::Reject } else { OnError::SetAside };
         let tables = vec![tables.0, tables.1, tables.2, tables.3];
-        Model { name, version, on_error, partitions: vec![partition], tables }
+        Model { name, version, on_error, values, partitions: vec![partition], tables }
     }
 }
 

@@ -38,7 +38,7 @@ origin = 7
 "#
     ), @r#"
 m.toml:1:1: the model has no name, expected name = "..."
-m.toml:2:1: unknown key "nmae" in the model, expected name, version, on_error, partitions or tables; did you mean "name"?
+m.toml:2:1: unknown key "nmae" in the model, expected name, version, on_error, values, partitions or tables; did you mean "name"?
 m.toml:3:11: version is the number 0, expected a whole number from 1 to 4294967295
 m.toml:5:22: unknown type "varchar", expected bool, int, real, decimal, text, bytes, date, time, timestamp, timestamptz, uuid, json; did you mean "text"?
 m.toml:6:11: members has the parameter :user, expected :s.user or :s.remote_id

@@ -33,6 +33,7 @@ fn orders_and_lines() -> Model {
         name: "m".to_owned(),
         version: 1,
         on_error: crate::OnError::default(),
+        values: Vec::new(),
         partitions: Vec::new(),
         tables: vec![orders, lines],
     }

@@ -45,6 +45,7 @@ pub(crate) fn model(tables: Vec<Table>) -> Model {
         name: "test".to_owned(),
         version: 1,
         on_error: headwater_model::OnError::default(),
+        values: Vec::new(),
         partitions: Vec::new(),
         tables,
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use headwater_protocol::client::{
     AnswerEvent, AnswerReader, Config, Expected, Instruction, Reply, Session, Staged, Start, status_error,
 };
+use headwater_protocol::message::Download;
 use headwater_protocol::server::{RequestEvent, RequestReader};
 use headwater_protocol::{Decoder, Frame, Kind, Limits};
 
@@ -112,6 +113,11 @@ pub fn answer(data: &[u8]) {
     assert!(!found.whole || ended, "it ends with END, or with an error");
 }
 
+fn is_kept(frame: &Frame) -> bool {
+    let payload = frame.payload(LIMITS.frame_bytes_max).expect("it was read before");
+    Download::from_payload(&payload).expect("it was read before").resumable_s > 0
+}
+
 /// What a remote has on its disk, and what may never be done to it.
 struct Disk {
     start: Start,
@@ -119,6 +125,20 @@ struct Disk {
 }
 
 impl Disk {
+    fn may_send(&self, request: &Instruction) {
+        let Start { frozen, staged, .. } = self.start;
+        match request {
+            Instruction::Resume => {
+                assert!(staged == Staged::Resumable && frozen.is_none(), "what is resumed is staged, beside no upload");
+            }
+            Instruction::Request { has_upload, .. } => {
+                assert!(!has_upload || frozen.is_some(), "what is sent is frozen");
+                assert_eq!(staged, Staged::Nothing, "what is staged is applied or dropped first");
+            }
+            _ => {}
+        }
+    }
+
     /// Carries out what is no request and no answer's; `choice` decides what is left open.
     fn carry_out(&mut self, instruction: Instruction, choice: u8) -> Reply {
         let Start { upload_sequence, frozen, staged } = &mut self.start;
@@ -158,7 +178,11 @@ impl Disk {
                 assert!(frozen.is_none(), "an upload is thawed under the ID it was cut under");
                 *upload_sequence = 0;
             }
-            Instruction::Stage(_) => *staged = Staged::Part,
+            Instruction::Stage(frame) => match frame.kind {
+                Kind::Welcome => *staged = Staged::Part,
+                Kind::Download if is_kept(&frame) => *staged = Staged::Resumable,
+                _ => assert!(matches!(staged, Staged::Part | Staged::Resumable), "WELCOME is staged first"),
+            },
             Instruction::StageComplete => *staged = Staged::Whole,
             Instruction::Restart => {}
             other => panic!("{other:?} is for the caller"),
@@ -175,7 +199,7 @@ const INSTRUCTIONS_MAX: usize = 1 << 20;
 /// description of the answer.
 pub fn session(data: &[u8]) {
     let Some((state, mut data)) = data.split_first() else { return };
-    let staged = [Staged::Nothing, Staged::Part, Staged::Whole, Staged::Nothing][usize::from(state % 4)];
+    let staged = [Staged::Nothing, Staged::Part, Staged::Whole, Staged::Resumable][usize::from(state % 4)];
     let frozen = (state & 4 > 0).then_some(8);
     let mut disk = Disk { start: Start { upload_sequence: 7, frozen, staged }, pending: state & 8 > 0 };
     let mut session = Session::new(disk.start, Config { limits: LIMITS, ..Config::default() }, 1);
@@ -183,8 +207,8 @@ pub fn session(data: &[u8]) {
     let mut answer = Vec::new();
     for step in 0..INSTRUCTIONS_MAX {
         match session.poll(now) {
-            Instruction::Request { has_upload, .. } => {
-                assert!(!has_upload || disk.start.frozen.is_some(), "what is sent is frozen");
+            request @ (Instruction::Request { .. } | Instruction::Resume) => {
+                disk.may_send(&request);
                 let [how, low, high, rest @ ..] = data else {
                     session.io_error(now, "the input is over");
                     continue;

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! and ends, after a line `---`, with the trace. `HEADWATER_UPDATE=1 cargo test -p headwater-protocol --test scripts` writes traces anew.
-//! Words of an answer: frames by their names (`welcome`, `welcome:restart`, `welcome:has=3`, `receipt`, `receipt:7`, `error:CODE`,
+//! Words of an answer: frames by their names (`welcome`, `welcome:restart`, `welcome:has=3`, `download:kept`, `receipt`, `receipt:7`, `error:CODE`,
 //! `error:CODE:MS`, ...), `wait:SECONDS`, `heartbeats` (for ever), `closed`, `silence`, `garbage`; or alone `unreachable`, `status:503:7`.
 
 use std::collections::VecDeque;
@@ -99,6 +99,7 @@ impl Story {
                     ["sequence", number] => story.start.upload_sequence = number.parse().expect("sequence"),
                     ["frozen", number] => story.start.frozen = Some(number.parse().expect("frozen")),
                     ["staged", "part"] => story.start.staged = Staged::Part,
+                    ["staged", "resumable"] => story.start.staged = Staged::Resumable,
                     ["staged", "whole"] => story.start.staged = Staged::Whole,
                     ["staged", "unreadable"] => {
                         story.start.staged = Staged::Whole;
@@ -128,7 +129,7 @@ impl Story {
                 return Step::Next;
             }
             Instruction::Done(_) | Instruction::Failed(_) => return Step::Over,
-            Instruction::Request { .. } => return self.request(session),
+            Instruction::Request { .. } | Instruction::Resume => return self.request(session),
             Instruction::ApplyStaged if std::mem::take(&mut self.unreadable) => Reply::Unreadable,
             instruction => self.carry_out(&instruction),
         };
@@ -152,7 +153,13 @@ impl Story {
                 return Reply::Cut(self.start.frozen);
             }
             Instruction::ApplyStaged | Instruction::DropStaged => self.start.staged = Staged::Nothing,
-            Instruction::Stage(_) => self.start.staged = Staged::Part,
+            Instruction::Stage(frame) if frame.kind == Kind::Welcome => self.start.staged = Staged::Part,
+            Instruction::Stage(frame) if frame.kind == Kind::Download => {
+                let payload = frame.payload(100).expect("a payload");
+                if Download::from_payload(&payload).expect("a download").resumable_s > 0 {
+                    self.start.staged = Staged::Resumable;
+                }
+            }
             Instruction::StageComplete => self.start.staged = Staged::Whole,
             Instruction::ApplyReceipt(receipt) => {
                 self.start.upload_sequence = receipt.sequence;
@@ -244,6 +251,7 @@ impl Story {
             ["receipt"] => receipt(self.start.frozen.expect("an upload is frozen")).to_frame(),
             ["receipt", sequence] => receipt(sequence.parse().expect("sequence")).to_frame(),
             ["download"] => Download { id: [3; 16], resumable_s: 0, rows: 0, bytes: 0 }.to_frame(),
+            ["download", "kept"] => Download { id: [3; 16], resumable_s: 120, rows: 0, bytes: 0 }.to_frame(),
             ["table"] => table.to_frame(),
             ["partition"] => mark.to_frame(),
             ["rows"] => Frame::new(Kind::Rows, vec![1, 1, 2]),
@@ -288,6 +296,7 @@ fn describe(instruction: &Instruction) -> (&'static str, String) {
             let words: String = words.into_iter().filter(|(on, _)| **on).map(|(_, word)| word).collect();
             ("request", format!("request:{}", if words.is_empty() { " greeting" } else { &words }))
         }
+        Instruction::Resume => plain("resume"),
         Instruction::Read { .. } => plain("read"),
         Instruction::ApplyReceipt(receipt) => ("apply-receipt", format!("apply receipt {}", receipt.sequence)),
         Instruction::Restart => plain("restart"),

@@ -16,9 +16,12 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, SendBody};
 
 use crate::error::Error;
+use crate::stage::Rest;
 
 /// The media type of frames.
 const FRAMES: &str = "application/vnd.headwater.sync";
+/// The header that says which remote asks, where no HELLO does.
+const REMOTE_ID: &str = "Headwater-Remote-Id";
 /// How long a connection may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
 /// The most bytes in an answer that is a token.
@@ -151,12 +154,16 @@ impl<'s> Client<'s> {
             // Lets the server refuse by the head, before the upload is on its way.
             request = request.header("Expect", "100-continue");
         }
-        let answer = request.send(SendBody::from_reader(body)).map_err(|error| Refused::Network(error.to_string()))?;
-        let is_frames = answer.headers().get("content-type").is_some_and(|kind| kind.as_bytes() == FRAMES.as_bytes());
-        if !is_frames {
-            return Err(Refused::Status(status_error(answer.status().as_u16(), retry_after_s(&answer))));
-        }
-        Ok(Answer(Box::new(answer.into_body().into_reader())))
+        frames_of(request.send(SendBody::from_reader(body)))
+    }
+
+    /// Asks for the rest of a download and gives the answer's body as it comes.
+    pub(crate) fn rest(&self, token: &str, remote_id: &[u8; 16], rest: &Rest) -> Result<Answer, Refused> {
+        let url = self.url(&format!("/v1/download/{}", hex::encode(rest.id)));
+        let request = self.agent.get(&url).query("offset", rest.offset.to_string());
+        frames_of(
+            request.header("Authorization", format!("Bearer {token}")).header(REMOTE_ID, hex::encode(remote_id)).call(),
+        )
     }
 
     fn text(
@@ -177,6 +184,16 @@ impl<'s> Client<'s> {
         }
         answer.body_mut().with_config().limit(bytes_max).read_to_string().map_err(network)
     }
+}
+
+/// The answer's body, if it has frames.
+fn frames_of(answer: Result<ureq::http::Response<Body>, ureq::Error>) -> Result<Answer, Refused> {
+    let answer = answer.map_err(|error| Refused::Network(error.to_string()))?;
+    let is_frames = answer.headers().get("content-type").is_some_and(|kind| kind.as_bytes() == FRAMES.as_bytes());
+    if !is_frames {
+        return Err(Refused::Status(status_error(answer.status().as_u16(), retry_after_s(&answer))));
+    }
+    Ok(Answer(Box::new(answer.into_body().into_reader())))
 }
 
 /// The body of an answer.

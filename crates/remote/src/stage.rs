@@ -1,6 +1,8 @@
-//! Staging a download: its frames wait until the last has come, in memory while they are few, else in the file.
+//! Staging a download: its frames wait until the last has come, in memory while they are few, else in the file. One that broke stays,
+//! where its server keeps it: the rest is asked for by its ID and the bytes that are here.
 
-use headwater_protocol::{Decoder, Frame, Limits};
+use headwater_protocol::message::Download;
+use headwater_protocol::{Decoder, Frame, Kind, Limits};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::database::Database;
@@ -18,6 +20,25 @@ pub(crate) struct Stage {
     bytes: usize,
     /// Frames in the file.
     written: i64,
+    /// The download, if it can be resumed.
+    rest: Option<Rest>,
+}
+
+/// Where the rest of a download is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rest {
+    /// The download's ID.
+    pub(crate) id: [u8; 16],
+    /// Bytes that are staged, from DOWNLOAD's first on.
+    pub(crate) offset: u64,
+}
+
+impl Rest {
+    fn of(frame: &Frame) -> Option<Rest> {
+        let payload = frame.payload(Limits::ANSWER.frame_bytes_max).ok()?;
+        let download = Download::from_payload(&payload).ok()?;
+        (frame.kind == Kind::Download && download.resumable_s > 0).then_some(Rest { id: download.id, offset: 0 })
+    }
 }
 
 impl Stage {
@@ -25,7 +46,15 @@ impl Stage {
     pub(crate) fn left(connection: &Connection) -> Result<Stage, Error> {
         let count = "SELECT coalesce(max(\"frame\"), 0) FROM \"hw_staged\"";
         let written = connection.query_row(count, [], |row| row.get(0)).while_doing("looking for a staged download")?;
-        Ok(Stage { written, ..Stage::default() })
+        // WELCOME is the first.
+        let rest = if written > 1 { read(connection, 2)?.as_ref().and_then(Rest::of) } else { None };
+        let rest = rest.map(|rest| Ok::<_, Error>(Rest { offset: bytes(connection)?, ..rest })).transpose()?;
+        Ok(Stage { written, rest, ..Stage::default() })
+    }
+
+    /// The download that is staged, if the rest of it is to be had.
+    pub(crate) fn rest(&self) -> Option<Rest> {
+        self.rest
     }
 
     /// Whether there is nothing.
@@ -36,6 +65,10 @@ impl Stage {
     /// Adds a frame.
     pub(crate) fn push(&mut self, database: &Database, frame: Frame) -> Result<(), Error> {
         self.bytes += frame.wire_bytes();
+        self.rest = self.rest.or_else(|| Rest::of(&frame));
+        if let Some(rest) = &mut self.rest {
+            rest.offset += frame.wire_bytes() as u64;
+        }
         self.memory.push(frame);
         if self.bytes >= MEMORY_BYTES_MAX { self.write(database, false) } else { Ok(()) }
     }
@@ -43,6 +76,11 @@ impl Stage {
     /// Says that all frames have come. Few frames stay in memory: they come again after a crash.
     pub(crate) fn complete(&mut self, database: &Database) -> Result<(), Error> {
         if self.written == 0 { Ok(()) } else { self.write(database, true) }
+    }
+
+    /// The sync ends before all frames have come: what can be resumed is kept for the next.
+    pub(crate) fn keep(&mut self, database: &Database) -> Result<(), Error> {
+        if self.rest.is_none() || self.memory.is_empty() { Ok(()) } else { self.write(database, false) }
     }
 
     /// Forgets everything.
@@ -87,19 +125,33 @@ impl Stage {
     }
 }
 
+/// Bytes of the frames in the file, WELCOME aside.
+fn bytes(connection: &Connection) -> Result<u64, Error> {
+    let sql = "SELECT coalesce(sum(length(\"bytes\")), 0) FROM \"hw_staged\" WHERE \"frame\" > 1";
+    let bytes = connection.query_row(sql, [], |row| row.get::<_, i64>(0)).while_doing("measuring a staged download")?;
+    Ok(bytes as u64)
+}
+
 fn take(connection: &Connection, number: i64) -> Result<Frame, Error> {
+    let frame = read(connection, number)?.ok_or_else(|| Error::damaged(format!("staged frame {number} is missing")))?;
+    let mut delete = connection
+        .prepare_cached("DELETE FROM \"hw_staged\" WHERE \"frame\" = ?")
+        .while_doing("reading a staged frame")?;
+    delete.execute([number]).while_doing("reading a staged frame")?;
+    Ok(frame)
+}
+
+fn read(connection: &Connection, number: i64) -> Result<Option<Frame>, Error> {
     let mut select = connection
         .prepare_cached("SELECT \"bytes\" FROM \"hw_staged\" WHERE \"frame\" = ?")
         .while_doing("reading a staged frame")?;
     let bytes: Option<Vec<u8>> =
         select.query_row([number], |row| row.get(0)).optional().while_doing("reading a staged frame")?;
-    let bytes = bytes.ok_or_else(|| Error::damaged(format!("staged frame {number} is missing")))?;
-    let mut delete = connection
-        .prepare_cached("DELETE FROM \"hw_staged\" WHERE \"frame\" = ?")
-        .while_doing("reading a staged frame")?;
-    delete.execute([number]).while_doing("reading a staged frame")?;
+    let Some(bytes) = bytes else {
+        return Ok(None);
+    };
     let mut decoder = Decoder::new(Limits::ANSWER.frame_bytes_max);
     decoder.push(&bytes);
     let frame = decoder.next_frame()?;
-    frame.ok_or_else(|| Error::damaged(format!("staged frame {number} is cut off")))
+    frame.map(Some).ok_or_else(|| Error::damaged(format!("staged frame {number} is cut off")))
 }

@@ -184,7 +184,11 @@ impl Remote {
                 is_partial: false,
                 report: &mut report,
             };
-            match sync.run() {
+            let outcome = sync.run();
+            if outcome.is_err() {
+                sync.keep_staged();
+            }
+            match outcome {
                 // The token that was kept from a sync before has been revoked, or the server's key is another.
                 Err(Error::Failed(failure)) if may_renew && was_cached && is_unauthenticated(&failure) => {
                     may_renew = false;
@@ -255,6 +259,7 @@ impl Sync<'_, '_, '_> {
         let state = self.remote.state()?;
         let staged = match (state.is_staged, self.stage.is_empty()) {
             (true, false) => Staged::Whole,
+            (false, false) if self.stage.rest().is_some() => Staged::Resumable,
             (false, false) => Staged::Part,
             (_, true) => Staged::Nothing,
         };
@@ -283,6 +288,7 @@ impl Sync<'_, '_, '_> {
                 Instruction::Request { has_upload, wants_download } => {
                     self.request(&mut session, has_upload, wants_download)?;
                 }
+                Instruction::Resume => self.resume(&mut session)?,
                 Instruction::Read { .. } => self.read(&mut session),
                 Instruction::WaitUntil(until) => self.wait(until)?,
                 Instruction::Done(summary) => {
@@ -406,7 +412,26 @@ impl Sync<'_, '_, '_> {
             return Err(error);
         }
         self.report.times.send += began.elapsed();
-        match sent {
+        self.answered(session, sent);
+        Ok(())
+    }
+
+    /// Asks for the rest of the staged download.
+    fn resume(&mut self, session: &mut Session) -> Result<(), Error> {
+        let token = match self.token() {
+            Ok(token) => token,
+            Err(error) => return self.token_failed(session, error),
+        };
+        let rest =
+            self.stage.rest().ok_or_else(|| Error::damaged("a download is to be resumed, but none is staged"))?;
+        tracing::info!(offset = rest.offset, "a download that broke is resumed");
+        let answer = self.client.rest(&token, &self.remote.state()?.remote_id, &rest);
+        self.answered(session, answer);
+        Ok(())
+    }
+
+    fn answered(&mut self, session: &mut Session, answer: Result<Answer, Refused>) {
+        match answer {
             Ok(answer) => {
                 self.answer = Some(answer);
                 session.done(self.start.elapsed(), Reply::Done);
@@ -414,7 +439,13 @@ impl Sync<'_, '_, '_> {
             Err(Refused::Network(text)) => session.io_error(self.start.elapsed(), text),
             Err(Refused::Status(error)) => session.refused(self.start.elapsed(), error),
         }
-        Ok(())
+    }
+
+    /// The sync has failed: what is staged of a download that can be resumed goes to the file.
+    fn keep_staged(&mut self) {
+        if let Err(error) = self.stage.keep(&self.remote.database) {
+            tracing::debug!(%error, "the staged download is not kept; it comes again");
+        }
     }
 
     fn token(&mut self) -> Result<String, Error> {

@@ -70,6 +70,7 @@ impl Failure {
             ErrorCode::Forbidden => StatusCode::FORBIDDEN,
             ErrorCode::ModelUnknown => StatusCode::NOT_FOUND,
             ErrorCode::ModelChanged => StatusCode::CONFLICT,
+            ErrorCode::Gone => StatusCode::GONE,
             ErrorCode::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             ErrorCode::Timeout => StatusCode::REQUEST_TIMEOUT,
             ErrorCode::Overloaded | ErrorCode::ShuttingDown | ErrorCode::DatabaseUnavailable => {

@@ -13,10 +13,12 @@
 
 mod admission;
 mod connection;
+mod downloads;
 mod failure;
 pub mod limits;
 mod log;
 mod receive;
+mod resume;
 mod routes;
 mod server;
 mod spool;

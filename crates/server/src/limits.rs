@@ -7,6 +7,7 @@
 //! | `upload_bytes_max`, `upload_frames_max`, `frame_bytes_max` | 413 and `too_large`, before anything is reserved |
 //! | `spool_memory_bytes`, `spool_memory_bytes_total` | the spool goes on in a temporary file |
 //! | `spool_file_bytes_total`, or the disk | that sync alone ends with `overloaded` |
+//! | `kept_downloads_max`, `kept_bytes_max` | the download that was left first can't be resumed any more |
 //! | `password_checks_waiting` | that login is told `overloaded` |
 //! | a time | see each; everything that the request held is freed |
 //!
@@ -69,6 +70,13 @@ pub struct Config {
     pub spool_file_bytes_total: u64,
     /// Where the temporary files go; unset: the system's own place (`TMPDIR`). A place on disk keeps memory free.
     pub spool_folder: Option<PathBuf>,
+
+    /// How long a download whose client has gone can be resumed; 0: not at all. Those of less than 64 KiB always come again.
+    pub kept_ms: u64,
+    /// Downloads that are kept for clients that have gone.
+    pub kept_downloads_max: usize,
+    /// Bytes of them; a larger download can't be resumed. They count as spools' bytes.
+    pub kept_bytes_max: u64,
 
     /// How often a waiting client is told that the server still works.
     pub heartbeat_ms: u64,
@@ -133,6 +141,9 @@ impl Default for Config {
             spool_memory_bytes_total: 48 << 20,
             spool_file_bytes_total: 64 << 30,
             spool_folder: None,
+            kept_ms: 120_000,
+            kept_downloads_max: 1_000,
+            kept_bytes_max: 4 << 30,
             heartbeat_ms: 5_000,
             head_ms_max: 20_000,
             idle_ms_max: 60_000,
@@ -222,6 +233,9 @@ impl Config {
         range("batch_rows", self.batch_rows as u64, 1, 100_000)?;
         range("spool_memory_bytes", self.spool_memory_bytes, 0, 1 << 40)?;
         range("spool_memory_bytes_total", self.spool_memory_bytes_total, 0, 1 << 40)?;
+        range("kept_ms", self.kept_ms, 0, DAY_MS)?;
+        range("kept_downloads_max", self.kept_downloads_max as u64, 0, MANY)?;
+        range("kept_bytes_max", self.kept_bytes_max, 0, 1 << 40)?;
         range("heartbeat_ms", self.heartbeat_ms, 1, DAY_MS)?;
         range("head_ms_max", self.head_ms_max, 1, DAY_MS)?;
         range("idle_ms_max", self.idle_ms_max, 1, DAY_MS)?;

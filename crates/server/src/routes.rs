@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::resume::get_download;
 use crate::state::Shared;
 use crate::sync::{post_sync, stream_headers};
 
@@ -28,6 +29,7 @@ const STREAM_PAUSE: Duration = Duration::from_millis(250);
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/v1/sync", post(post_sync))
+        .route("/v1/download/{id}", get(get_download))
         .route("/v1/token", post(post_token))
         .route("/v1/model", get(get_model))
         .route("/health", get(async || "alive\n"))
@@ -128,6 +130,7 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
         "shutting_down": stopping,
         "load": shared.admission.load(),
         "syncs": shared.syncs.count(),
+        "downloads_kept": shared.downloads.count(),
         "connections": shared.connections.count(),
         "connections_max": shared.config.connections_max,
         "spool_memory_bytes": memory,

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::admission::{Admission, Gauge};
 use crate::connection::Service;
+use crate::downloads::Downloads;
 use crate::routes::router;
 use crate::spool::Budget;
 use crate::state::{Remotes, Shared, Tasks};
@@ -110,6 +111,7 @@ impl Server {
             tokio::spawn(accepting.run()),
             tokio::spawn(take_notes(Arc::clone(&shared))),
             tokio::spawn(upkeep::purge_now_and_then(Arc::clone(&shared))),
+            tokio::spawn(upkeep::expire(Arc::clone(&shared))),
         ];
         tracing::info!(%local_addr, workers = shared.config.workers, "listening");
         Ok(Handle { local_addr, shared, cutting, connections, background })
@@ -177,6 +179,7 @@ fn share(config: Config, backend: Arc<dyn Backend>, plans: Vec<Plan>, jwt: Optio
         stopping: watch::Sender::new(false),
         syncs: Tasks::default(),
         remotes: Remotes::default(),
+        downloads: Downloads::new(&config),
         config,
     })
 }

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::Config;
 use crate::admission::{Admission, Gauge};
+use crate::downloads::Downloads;
 use crate::failure::Failure;
 use crate::spool::Budget;
 
@@ -30,6 +31,7 @@ pub(crate) struct Shared {
     /// Syncs whose answers are not at their end yet.
     pub(crate) syncs: Tasks,
     pub(crate) remotes: Remotes,
+    pub(crate) downloads: Downloads,
 }
 
 impl Shared {

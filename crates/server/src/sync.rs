@@ -87,7 +87,8 @@ pub(crate) fn stream_headers() -> [(HeaderName, HeaderValue); 3] {
     ]
 }
 
-fn body_of(reader: Reader) -> Body {
+/// A body that is what a spool has.
+pub(crate) fn body_of(reader: Reader) -> Body {
     let next =
         |mut reader: Reader| async move { Ok::<_, std::io::Error>(reader.next().await?.map(|bytes| (bytes, reader))) };
     Body::from_stream(futures_util::stream::try_unfold(reader, next))
@@ -104,6 +105,7 @@ struct Sync {
 
 impl Sync {
     async fn run(mut self, received: Received) {
+        let remote_id = received.hello.remote_id;
         let outcome = self.database_part(received).await;
         let end = match &outcome {
             Ok(()) => Frame::new(Kind::End, Vec::new()),
@@ -111,11 +113,16 @@ impl Sync {
             Err(Stop::Left) => return self.gone(),
         };
         self.writer.end_with(&end);
+        if outcome.is_err() {
+            // What is resumed would end with the same error.
+            self.shared.downloads.forget(&remote_id);
+        }
         let sending = Instant::now();
         let left = {
             let _sending = self.shared.admission.sending.enter();
             self.writer.watch(self.shared.config.idle_limit()).await
         };
+        self.shared.downloads.left(&remote_id);
         self.line.send = sending.elapsed();
         self.line.bytes_out = self.writer.taken();
         match (outcome, left) {

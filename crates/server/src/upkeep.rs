@@ -1,4 +1,4 @@
-//! What a server does for the database by itself: notes of time and snapshot, and purging what is old.
+//! What a server does by itself: notes of time and snapshot, purging what is old, giving up what it kept for clients.
 //!
 //! Several servers on one database need not know of each other: a note that another has just taken is as good as an own one, and a
 //! horizon that another has just moved leaves nothing to purge.
@@ -13,6 +13,8 @@ use headwater_consolidated::{Backend, Error};
 use crate::state::Shared;
 
 const DAY: Duration = Duration::from_hours(24);
+/// How often what is kept is looked over.
+const EXPIRE_EVERY: Duration = Duration::from_millis(500);
 /// Of the time after which changes are purged: what the horizon moves by at least.
 const STEPS: u32 = 30;
 
@@ -42,6 +44,13 @@ pub(crate) async fn take_notes(shared: Arc<Shared>) {
             Ok(Err(error)) => tracing::warn!(%error, "the note could not be taken; the next one will do"),
             Err(error) => tracing::error!(%error, "taking a note panicked"),
         }
+    }
+}
+
+/// Gives up downloads that nobody has resumed in time.
+pub(crate) async fn expire(shared: Arc<Shared>) {
+    while pause(&shared, EXPIRE_EVERY).await {
+        shared.downloads.expire();
     }
 }
 

@@ -89,6 +89,7 @@ impl Work {
 
     fn parts(&mut self, connection: &mut Option<Pooled>, done: &mut Done) -> Result<(), Stop> {
         let greeted = timed(&mut done.greet, || self.greet(connection, &mut done.retries))?;
+        self.shared.downloads.forget(&self.hello.remote_id);
         let before = match self.upload.take() {
             None => Before::default(),
             Some(_) if greeted.welcome.restart => {
@@ -169,15 +170,15 @@ impl Work {
         Ok(Before { own: uploaded.own, echo: uploaded.echo, conflicted: uploaded.conflicted })
     }
 
-    /// Hands the remote its next ranges of keys, where it says what it has left.
-    fn hand_out_keys(&self, connection: &mut Option<Pooled>, done: &mut Done) -> Result<(), Stop> {
+    /// The remote's next ranges of keys, where it says what it has left.
+    fn hand_out_keys(&self, connection: &mut Option<Pooled>, done: &mut Done) -> Result<Vec<Frame>, Stop> {
         let Some(left) = &self.key_ranges else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let ranges = self.retrying(connection, &mut done.retries, |connection| {
             system::key_ranges(connection, &self.plan, &self.hello.remote_id, &left.ranges)
         })?;
-        if ranges.is_empty() { Ok(()) } else { self.push(&KeyRanges { ranges }.to_frame()) }
+        Ok(if ranges.is_empty() { Vec::new() } else { vec![KeyRanges { ranges }.to_frame()] })
     }
 
     fn download(
@@ -187,9 +188,7 @@ impl Work {
         before: &Before,
         done: &mut Done,
     ) -> Result<(), Stop> {
-        let id = uuid::Uuid::new_v4().into_bytes();
-        self.push(&Download { id, resumable_s: 0, rows: 0, bytes: 0 }.to_frame())?;
-        self.hand_out_keys(connection, done)?;
+        let key_ranges = self.hand_out_keys(connection, done)?;
         let request = DownloadRequest {
             plan: &self.plan,
             user: &self.user,
@@ -201,7 +200,7 @@ impl Work {
             conflicted: &before.conflicted,
             refresh: &[],
         };
-        let mut beginning = Beginning { writer: &self.writer, held: Some((Vec::new(), 0)) };
+        let mut beginning = Beginning { work: self, key_ranges, held: Some((Vec::new(), 0)) };
         let result = self.retrying(connection, &mut done.retries, |connection| {
             beginning.restart();
             let written = download::write(connection, &request, &mut |frame| beginning.push(frame));
@@ -209,13 +208,13 @@ impl Work {
                 Err(Error::Retry { detail, broken }) if beginning.held.is_none() => Ok(Err((detail, broken))),
                 other => {
                     let written = other?;
-                    beginning.release()?;
+                    beginning.release(false)?;
                     Ok(Ok(written))
                 }
             }
         });
         match result {
-            _ if self.writer.left().is_some() => Err(Stop::Left),
+            _ if self.writer.is_abandoned() => Err(Stop::Left),
             Ok(Ok((summary, seen))) => {
                 done.rows_down = summary.rows;
                 self.seal(connection, greeted.welcome.incarnation, &seen, &mut done.retries)
@@ -246,7 +245,7 @@ impl Work {
 
     /// Goes on only if somebody waits for the answer.
     fn expected(&self) -> Result<(), Stop> {
-        self.writer.left().map_or(Ok(()), |_| Err(Stop::Left))
+        if self.writer.is_abandoned() { Err(Stop::Left) } else { Ok(()) }
     }
 
     fn push(&self, frame: &Frame) -> Result<(), Stop> {
@@ -304,9 +303,12 @@ impl Work {
     }
 }
 
-/// A download on its way to the spool, its first frames held back.
+/// A download on its way to the spool, its first frames held back: until then it can be read again, and whether it is worth keeping
+/// is not known.
 struct Beginning<'w> {
-    writer: &'w Writer,
+    work: &'w Work,
+    /// What comes after DOWNLOAD.
+    key_ranges: Vec<Frame>,
     /// The frames and their bytes; `None` once they have gone.
     held: Option<(Vec<Frame>, usize)>,
 }
@@ -325,16 +327,23 @@ impl Beginning<'_> {
         };
         *bytes += frame.wire_bytes();
         frames.push(frame);
-        if *bytes > HELD_BYTES_MAX { self.release() } else { Ok(()) }
+        if *bytes > HELD_BYTES_MAX { self.release(true) } else { Ok(()) }
     }
 
-    fn release(&mut self) -> Result<(), Error> {
-        let (frames, _) = self.held.take().unwrap_or_default();
-        frames.iter().try_for_each(|frame| self.send(frame))
+    /// Sends DOWNLOAD and what is held, unless that has gone.
+    fn release(&mut self, is_long: bool) -> Result<(), Error> {
+        let Some((frames, _)) = self.held.take() else {
+            return Ok(());
+        };
+        let Work { shared, user, hello, writer, .. } = self.work;
+        let id = uuid::Uuid::new_v4().into_bytes();
+        let resumable_s = if is_long { shared.downloads.keep(id, user, hello.remote_id, writer) } else { 0 };
+        self.send(&Download { id, resumable_s, rows: 0, bytes: 0 }.to_frame())?;
+        self.key_ranges.iter().chain(&frames).try_for_each(|frame| self.send(frame))
     }
 
     fn send(&self, frame: &Frame) -> Result<(), Error> {
-        self.writer.push(frame).map_err(|error| match error {
+        self.work.writer.push(frame).map_err(|error| match error {
             PushError::Left => Error::Spool(std::io::ErrorKind::BrokenPipe.into()),
             PushError::Io(error) => Error::Spool(error),
         })

@@ -7,6 +7,8 @@
 //! RECEIPT comes exactly when an upload was sent, the download exactly when one was asked for. A HEARTBEAT may stand between any two
 //! frames; an ERROR may too, and ends the answer. ROWS come after the TABLE that they belong to.
 //!
+//! The rest of a download that is resumed may begin with any frame of one after DOWNLOAD; what came before it is staged.
+//!
 //! Caveats: rows are not decoded here, they are staged as they travelled.
 
 use thiserror::Error;
@@ -87,6 +89,8 @@ enum State {
     Tables,
     /// The download, after a TABLE.
     Rows,
+    /// The rest of a download, before its first frame.
+    Rest,
     End,
     Over,
 }
@@ -99,6 +103,7 @@ impl State {
             State::Download => "DOWNLOAD",
             State::Tables => "TABLE, PARTITION or WATERMARKS",
             State::Rows => "ROWS, TABLE, PARTITION or WATERMARKS",
+            State::Rest => "ROWS, TABLE, PARTITION, WATERMARKS or END",
             State::End => "END",
             State::Over => "nothing more",
         }
@@ -110,6 +115,12 @@ impl AnswerReader {
     pub fn new(limits: Limits, expected: Expected) -> AnswerReader {
         let decoder = Decoder::new(limits.frame_bytes_max);
         AnswerReader { decoder, meter: Meter::new(limits), expected, state: State::Welcome }
+    }
+
+    /// A reader of the rest of a download.
+    pub fn of_rest(limits: Limits) -> AnswerReader {
+        let expected = Expected { receipt: false, download: true };
+        AnswerReader { state: State::Rest, ..AnswerReader::new(limits, expected) }
     }
 
     /// Adds bytes that came. Call [`AnswerReader::poll`] until it gives `None` before the next piece.
@@ -148,7 +159,7 @@ impl AnswerReader {
             (State::Receipt, Kind::Receipt) => {
                 (AnswerEvent::Receipt(Receipt::from_payload(&payload)?), self.after_receipt())
             }
-            (State::End, Kind::End) => {
+            (State::End | State::Rest, Kind::End) => {
                 nothing(&payload, "end")?;
                 (AnswerEvent::End, State::Over)
             }
@@ -169,13 +180,16 @@ impl AnswerReader {
 
 /// Checks a frame of the download, and says where the answer stands after it.
 fn staged(state: State, kind: Kind, payload: &[u8]) -> Result<State, AnswerError> {
+    use State::{Rest, Rows, Tables};
+    // Whether a TABLE came before what is resumed is known when it is applied.
+    let begun = if state == Rest { Rows } else { state };
     Ok(match (state, kind) {
-        (State::Download, Kind::Download) => Download::from_payload(payload).map(|_| State::Tables)?,
-        (State::Tables | State::Rows, Kind::Table) => TableHeader::from_payload(payload).map(|_| State::Rows)?,
-        (State::Tables | State::Rows, Kind::Partition) => PartitionMark::from_payload(payload).map(|_| state)?,
-        (State::Tables | State::Rows, Kind::KeyRanges) => KeyRanges::from_payload(payload).map(|_| state)?,
-        (State::Tables | State::Rows, Kind::Watermarks) => Watermarks::from_payload(payload).map(|_| State::End)?,
-        (State::Rows, Kind::Rows) => state,
+        (State::Download, Kind::Download) => Download::from_payload(payload).map(|_| Tables)?,
+        (Tables | Rows | Rest, Kind::Table) => TableHeader::from_payload(payload).map(|_| Rows)?,
+        (Tables | Rows | Rest, Kind::Partition) => PartitionMark::from_payload(payload).map(|_| begun)?,
+        (Tables | Rows | Rest, Kind::KeyRanges) => KeyRanges::from_payload(payload).map(|_| begun)?,
+        (Tables | Rows | Rest, Kind::Watermarks) => Watermarks::from_payload(payload).map(|_| State::End)?,
+        (Rows | Rest, Kind::Rows) => Rows,
         (state, actual) => return Err(AnswerError::Order { actual, expected: state.expected() }),
     })
 }

@@ -119,6 +119,7 @@ pub fn status_error(status: u16, retry_after_s: Option<u32>) -> ServerError {
         403 => ErrorCode::Forbidden,
         413 => ErrorCode::TooLarge,
         408 | 504 => ErrorCode::Timeout,
+        410 => ErrorCode::Gone,
         425 | 429 | 502 | 503 => ErrorCode::Overloaded,
         500..=599 => ErrorCode::Internal,
         _ => ErrorCode::Malformed,

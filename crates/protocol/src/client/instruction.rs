@@ -23,8 +23,10 @@ pub struct Start {
 pub enum Staged {
     /// Nothing.
     Nothing,
-    /// Frames, but not all.
+    /// Frames, but not all, and their rest can't be had.
     Part,
+    /// Frames, but not all, of a download that its server keeps for a while: [`Instruction::Resume`] asks for the rest.
+    Resumable,
     /// All of it: [`Instruction::StageComplete`] was carried out.
     Whole,
 }
@@ -88,6 +90,9 @@ pub enum Instruction {
         /// Whether a download is asked for.
         wants_download: bool,
     },
+    /// Ask for the rest of the staged download, by the ID in its DOWNLOAD frame and the offset that the staging has reached. Acknowledge
+    /// as for `Request`.
+    Resume,
     /// Read what comes of the answer: [`super::Session::bytes`], [`super::Session::closed`] or [`super::Session::io_error`]; if nothing has come by then,
     /// poll again.
     Read {

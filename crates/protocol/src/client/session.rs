@@ -1,7 +1,7 @@
 //! A whole sync of a remote as a state machine: it says what is to be done next, and is told what came of it.
 //!
 //! ```text
-//!    +--> [ApplyStaged | DropStaged] --> [Cut] --> Request --> Read --> WELCOME: [Restart | Rewind], Stage
+//!    +--> [ApplyStaged | Resume | DropStaged] --> [Cut] --> Request --> Read --> WELCOME: [Restart | Rewind], Stage
 //!    |                                                          |       RECEIPT: ApplyReceipt
 //!    |                                                          |       download frames: Stage
 //!    |                                                          |       END: StageComplete, ApplyStaged --> Done
@@ -18,6 +18,8 @@
 //!
 //! - A frozen upload is offered again, the same frames under the same number, until its receipt is applied.
 //! - A staged download is applied before the next upload is cut, or dropped; one that is staged beside a frozen upload is dropped.
+//!   Of one that broke, the rest is asked for first, where its server keeps it; where nobody has it any more it is dropped.
+//! - What brings a download further is no failed attempt: the attempts are counted from there.
 //! - A new remote ID comes after the thaw: the other way round, a crash between them would offer number n under an ID that has none.
 //! - An upload that nobody takes, being too large for a server or a proxy or not to be read there, is cut smaller, until what is at
 //!   fault is alone and is set aside; but only once the server has said that no earlier attempt of it was applied.
@@ -44,8 +46,6 @@
 //!     }
 //! }
 //! ```
-//!
-//! Caveats: a broken download begins again at its watermark; resuming it by its ID is reserved.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -53,7 +53,8 @@ use std::time::Duration;
 use super::answer::{AnswerError, AnswerEvent, AnswerReader, Expected};
 use super::failure::{Cause, Failure, Summary};
 use super::instruction::{Config, Instruction, Reply, Staged, Start};
-use crate::message::{ErrorCode, ServerError, Welcome};
+use crate::frame::{Frame, Kind};
+use crate::message::{Download, ErrorCode, ServerError, Welcome};
 
 /// One sync.
 #[derive(Debug)]
@@ -73,6 +74,13 @@ pub struct Session {
     next: Next,
     /// Changes set aside by themselves because no server takes them.
     alone: u32,
+    /// Whether what is staged came in this session: the round ends with it.
+    is_own: bool,
+    /// Bytes staged of the present download in this session, and the most of any until an attempt failed.
+    staged_bytes: u64,
+    staged_bytes_best: u64,
+    /// Attempts that failed since the last that brought something further.
+    futile: u32,
     summary: Summary,
 }
 
@@ -124,6 +132,10 @@ struct Answer {
     heard: Duration,
     /// When the last frame but heartbeats came.
     moved: Duration,
+    /// It is the rest of a download.
+    is_rest: bool,
+    /// What was staged when it began.
+    staged_before: u64,
 }
 
 impl Session {
@@ -140,6 +152,10 @@ impl Session {
             extra: false,
             next: Next::Sync,
             alone: 0,
+            is_own: false,
+            staged_bytes: 0,
+            staged_bytes_best: 0,
+            futile: 0,
             summary: Summary::default(),
         }
     }
@@ -186,17 +202,19 @@ impl Session {
                 self.remote.staged = Staged::Nothing;
                 self.summary.downloads += 1;
             }
-            (Instruction::DropStaged, _) => self.remote.staged = Staged::Nothing,
+            (Instruction::DropStaged, _) => {
+                self.remote.staged = Staged::Nothing;
+                self.staged_bytes = 0;
+            }
             (Instruction::Cut, Reply::Cut(frozen)) => {
                 self.remote.frozen = frozen;
                 self.phase = Phase::Prepare { cut: true };
             }
             (Instruction::Request { has_upload, wants_download }, _) => {
                 let expected = Expected { receipt: has_upload, download: wants_download };
-                let reader = AnswerReader::new(self.config.limits, expected);
-                let answer = Answer { reader, wants_download, restart: false, heard: now, moved: now };
-                self.phase = Phase::Answer(Box::new(answer));
+                self.open(now, AnswerReader::new(self.config.limits, expected), wants_download, false);
             }
+            (Instruction::Resume, _) => self.open(now, AnswerReader::of_rest(self.config.limits), true, true),
             (Instruction::ApplyReceipt(receipt), _) => {
                 self.remote.upload_sequence = receipt.sequence;
                 self.remote.frozen = None;
@@ -216,10 +234,33 @@ impl Session {
                 self.thawed();
             }
             (Instruction::NewRemoteId, _) => self.remote.upload_sequence = 0,
-            (Instruction::Stage(_), _) => self.remote.staged = Staged::Part,
+            (Instruction::Stage(frame), _) => self.on_staged(&frame),
             (Instruction::StageComplete, _) => self.remote.staged = Staged::Whole,
             (instruction, reply) => panic!("{reply:?} is no reply to {instruction:?}"),
         }
+    }
+
+    fn open(&mut self, now: Duration, reader: AnswerReader, wants_download: bool, is_rest: bool) {
+        let staged_before = self.staged_bytes;
+        let answer = Answer { reader, wants_download, restart: false, heard: now, moved: now, is_rest, staged_before };
+        self.phase = Phase::Answer(Box::new(answer));
+    }
+
+    fn on_staged(&mut self, frame: &Frame) {
+        match frame.kind {
+            Kind::Welcome => {
+                self.remote.staged = Staged::Part;
+                self.is_own = true;
+            }
+            Kind::Download => {
+                let download = frame.payload(self.config.limits.frame_bytes_max).map(|p| Download::from_payload(&p));
+                if matches!(download, Ok(Ok(Download { resumable_s: 1.., .. }))) {
+                    self.remote.staged = Staged::Resumable;
+                }
+            }
+            _ => {}
+        }
+        self.staged_bytes += frame.wire_bytes() as u64;
     }
 
     /// Bytes of the answer came.
@@ -244,8 +285,23 @@ impl Session {
 
     /// The server answered the request's head: see [`super::status_error`].
     pub fn refused(&mut self, now: Duration, error: ServerError) {
-        self.out = None;
-        self.on_server_error(now, error);
+        if self.out.take() == Some(Instruction::Resume) {
+            self.on_no_rest(now, error);
+        } else {
+            self.on_server_error(now, error);
+        }
+    }
+
+    /// The rest of a download is not to be had, or not now.
+    fn on_no_rest(&mut self, now: Duration, error: ServerError) {
+        match error.code {
+            ErrorCode::Unauthenticated | ErrorCode::Forbidden => self.on_server_error(now, error),
+            code if code.is_retryable() && code != ErrorCode::Gone => self.retry(now, Cause::Server(error)),
+            _ => {
+                self.remote.staged = Staged::Part;
+                self.phase = Phase::Prepare { cut: false };
+            }
+        }
     }
 
     /// What is due before the next request, or the request.
@@ -256,7 +312,11 @@ impl Session {
         }
         let instruction = match staged {
             Staged::Whole if frozen.is_none() => Instruction::ApplyStaged,
-            Staged::Whole | Staged::Part => Instruction::DropStaged,
+            Staged::Resumable if frozen.is_none() && self.config.wants_download => {
+                self.summary.requests += 1;
+                Instruction::Resume
+            }
+            Staged::Whole | Staged::Resumable | Staged::Part => Instruction::DropStaged,
             Staged::Nothing if frozen.is_none() && !cut && !self.next.is_download_alone() => Instruction::Cut,
             Staged::Nothing => {
                 if self.extra && frozen.is_none() {
@@ -286,8 +346,7 @@ impl Session {
                     answer.moved = now;
                 }
                 answer.restart |= matches!(&event, AnswerEvent::Welcome(welcome) if welcome.restart);
-                let wants_download = answer.wants_download;
-                self.on_event(now, event, wants_download);
+                self.on_event(now, event);
             }
             Ok(None) => {
                 let until = (answer.heard + self.config.idle_max).min(answer.moved + self.config.patience_max);
@@ -296,12 +355,21 @@ impl Session {
                 }
                 self.retry(now, Cause::Silent);
             }
-            Err(error) => self.retry(now, Cause::Answer(error)),
+            Err(error) => {
+                if answer.is_rest && answer.staged_before == self.staged_bytes {
+                    // What comes there can't be read, and would not be the next time.
+                    self.remote.staged = Staged::Part;
+                }
+                self.retry(now, Cause::Answer(error));
+            }
         }
         None
     }
 
-    fn on_event(&mut self, now: Duration, event: AnswerEvent, wants_download: bool) {
+    fn on_event(&mut self, now: Duration, event: AnswerEvent) {
+        let Phase::Answer(answer) = &self.phase else { return };
+        let Answer { wants_download, is_rest, staged_before, .. } = **answer;
+        let has_frames = self.staged_bytes > staged_before;
         match event {
             AnswerEvent::Heartbeat => {}
             AnswerEvent::Welcome(welcome) => self.on_welcome(now, &welcome, wants_download),
@@ -315,12 +383,20 @@ impl Session {
                 }
             }
             AnswerEvent::Frame(frame) => self.due.push_back(Instruction::Stage(frame)),
-            AnswerEvent::ServerError(error) => self.on_server_error(now, error),
+            AnswerEvent::ServerError(error) if is_rest && !has_frames => self.on_no_rest(now, error),
+            AnswerEvent::ServerError(error) => {
+                if has_frames {
+                    // That is where the download ends, whoever asks for it.
+                    self.remote.staged = Staged::Part;
+                }
+                self.on_server_error(now, error);
+            }
             AnswerEvent::End => {
                 if wants_download {
                     self.due.extend([Instruction::StageComplete, Instruction::ApplyStaged]);
                 }
-                self.phase = Phase::Round;
+                let is_round = !is_rest || self.is_own;
+                self.phase = if is_round { Phase::Round } else { Phase::Prepare { cut: false } };
             }
         }
     }
@@ -417,14 +493,18 @@ impl Session {
 
     fn retry(&mut self, now: Duration, cause: Cause) {
         self.summary.failures += 1;
-        let failures = self.summary.failures;
+        if self.remote.staged == Staged::Resumable && self.staged_bytes > self.staged_bytes_best {
+            self.staged_bytes_best = self.staged_bytes;
+            self.futile = 0;
+        }
+        self.futile += 1;
         let asked = match &cause {
             Cause::Server(error) => Duration::from_millis(u64::from(error.retry_after_ms)),
             _ => Duration::ZERO,
         };
-        let until = now + self.jitter.wait(&self.config, failures, asked);
-        self.phase = if failures >= self.config.attempts_max || until > self.config.elapsed_max {
-            Phase::Over(Err(Failure::GaveUp { failures, cause }))
+        let until = now + self.jitter.wait(&self.config, self.futile, asked);
+        self.phase = if self.futile >= self.config.attempts_max || until > self.config.elapsed_max {
+            Phase::Over(Err(Failure::GaveUp { failures: self.summary.failures, cause }))
         } else {
             Phase::Wait(until)
         };

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use headwater_protocol::client::{Instruction, Reply, Staged, Start};
 use headwater_protocol::message::{
-    Change, ConflictEnd, Hello, Outcome, Receipt, RowOp, RowsReader, UploadEnd, WatermarkEntry, Watermarks, Welcome,
+    Change, ConflictEnd, Download, Hello, Outcome, Receipt, RowOp, RowsReader, UploadEnd, WatermarkEntry, Watermarks,
+    Welcome,
 };
 use headwater_protocol::row::read_row;
 use headwater_protocol::upload::Digest;
@@ -65,11 +66,20 @@ impl File {
     pub(crate) fn start(&self) -> Start {
         let staged = match (self.staged.is_empty(), self.staged_whole) {
             (true, _) => Staged::Nothing,
+            (_, false) if self.rest().is_some() => Staged::Resumable,
             (_, false) => Staged::Part,
             (_, true) => Staged::Whole,
         };
         let frozen = self.frozen.as_ref().map(|frozen| frozen.end.sequence);
         Start { upload_sequence: self.acknowledged, frozen, staged }
+    }
+
+    /// ID of the staged download, if its server keeps it, and how many bytes of it are staged.
+    pub(crate) fn rest(&self) -> Option<([u8; 16], usize)> {
+        let payload = self.staged.get(1)?.payload(100).expect("a checked frame");
+        let download = Download::from_payload(&payload).expect("DOWNLOAD comes after WELCOME");
+        let bytes = self.staged[1..].iter().map(Frame::wire_bytes).sum();
+        (download.resumable_s > 0).then_some((download.id, bytes))
     }
 
     /// Whether nothing is pending or on its way.

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use headwater_protocol::client::{Config, Instruction, Session, Summary};
-use headwater_protocol::message::{ErrorCode, ServerError};
+use headwater_protocol::client::{Config, Instruction, Reply, Session, Summary};
+use headwater_protocol::message::{Download, ErrorCode, ServerError};
 use headwater_protocol::server::{RequestEvent, RequestReader};
 use headwater_protocol::{Frame, Kind, Limits};
 
@@ -29,6 +29,8 @@ pub(crate) enum Bug {
     IgnoredIncarnation,
     /// The remote keeps the watermark of a download before it has applied it.
     EarlyWatermark,
+    /// The server skips a frame of a download that is resumed.
+    RestTooLate,
 }
 
 /// What may go wrong beside the network.
@@ -55,6 +57,8 @@ enum Event {
     ToServerEnd(u64),
     /// The server works on a request that it has received whole.
     Work(u64),
+    /// The server is asked for the rest of a download, from an offset.
+    Rest(u64, [u8; 16], usize),
     ToRemote(u64, Vec<u8>),
     ToRemoteEnd(u64),
     CrashServer,
@@ -94,12 +98,17 @@ pub(crate) struct World {
     remotes: Vec<Remote>,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
+    /// Downloads by ID, and when they were read.
+    kept: BTreeMap<[u8; 16], (Vec<Frame>, Duration)>,
+    /// Downloads whose rest was taken.
+    pub(crate) resumed: usize,
     next_op: i64,
     pub(crate) summaries: Vec<Summary>,
 }
 
 const REMOTES: usize = 2;
 const KEYS: u64 = 8;
+const RESUMABLE_S: u32 = 20;
 
 fn ms(number: u64) -> Duration {
     Duration::from_millis(number)
@@ -124,6 +133,8 @@ impl World {
             remotes: (0..REMOTES).map(remote).collect(),
             connections: BTreeMap::new(),
             next_connection: 1,
+            kept: BTreeMap::new(),
+            resumed: 0,
             next_op: 1,
             summaries: Vec::new(),
         }
@@ -204,6 +215,7 @@ impl World {
             Event::ToServer(id, bytes) => self.receive(id, &bytes),
             Event::ToServerEnd(id) => self.received(id),
             Event::Work(id) => self.work(id),
+            Event::Rest(id, download, offset) => self.rest(id, download, offset),
             Event::ToRemote(id, bytes) => self.answer(id, |session, now| session.bytes(now, &bytes)),
             Event::ToRemoteEnd(id) => self.answer(id, Session::closed),
             Event::CrashServer => self.crash_server(),
@@ -269,6 +281,12 @@ impl World {
                     }
                     self.request(number, has_upload, wants_download);
                 }
+                Instruction::Resume => {
+                    if self.crashes(number) {
+                        return;
+                    }
+                    self.ask_rest(number);
+                }
                 instruction => {
                     if self.crashes(number) {
                         return;
@@ -331,6 +349,18 @@ impl World {
         self.remotes[number].connection = id;
     }
 
+    fn ask_rest(&mut self, number: usize) {
+        let now = self.elapsed(number);
+        let (download, offset) = self.remotes[number].file.rest().expect("a download that is kept");
+        if let Some(session) = &mut self.remotes[number].session {
+            session.done(now, Reply::Done);
+        }
+        let id = self.send(Some(number), &[], Duration::ZERO);
+        self.remotes[number].connection = id;
+        let delay = self.random.below(200);
+        self.after(ms(delay), Event::Rest(id, download, offset));
+    }
+
     fn send(&mut self, remote: Option<usize>, bytes: &[u8], delay: Duration) -> u64 {
         let id = self.next_connection;
         self.next_connection += 1;
@@ -342,7 +372,9 @@ impl World {
             at += ms(self.random.below(200));
             self.after(at, Event::ToServer(id, piece));
         }
-        self.after(at, Event::ToServerEnd(id));
+        if !bytes.is_empty() {
+            self.after(at, Event::ToServerEnd(id));
+        }
         id
     }
 
@@ -424,11 +456,42 @@ impl World {
         if self.faults && self.random.once_in(30) {
             return self.crash_server(); // before its commit
         }
-        let answer = self.database.work(&request, self.bug);
+        let mut answer = self.database.work(&request, self.bug);
+        self.keep(&mut answer);
         if self.faults && self.random.once_in(30) {
             return self.crash_server(); // after it
         }
         self.reply(id, &answer);
+    }
+
+    /// Keeps a download for as long as it says.
+    fn keep(&mut self, answer: &mut [Frame]) {
+        let Some(place) = answer.iter().position(|frame| frame.kind == Kind::Download) else { return };
+        if self.random.once_in(4) {
+            return;
+        }
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&self.random.next().to_le_bytes());
+        answer[place] = Download { id, resumable_s: RESUMABLE_S, rows: 0, bytes: 0 }.to_frame();
+        self.kept.insert(id, (answer[place..].to_vec(), self.now));
+    }
+
+    fn rest(&mut self, id: u64, download: [u8; 16], offset: usize) {
+        let limit = Duration::from_secs(u64::from(RESUMABLE_S));
+        let kept = self.kept.get(&download).filter(|(_, since)| self.now < *since + limit);
+        let Some((frames, _)) = kept else {
+            let error = ServerError { code: ErrorCode::Gone, retry_after_ms: 0, message: String::new() };
+            return self.reply(id, &[error.to_frame()]);
+        };
+        let mut place = 0;
+        let rest = frames.iter().filter(|frame| {
+            place += frame.wire_bytes();
+            place > offset
+        });
+        let skipped = usize::from(self.bug == Bug::RestTooLate);
+        let rest: Vec<Frame> = rest.skip(skipped).cloned().collect();
+        self.resumed += 1;
+        self.reply(id, &rest);
     }
 
     fn reply(&mut self, id: u64, frames: &[Frame]) {
@@ -452,6 +515,11 @@ impl World {
     }
 
     fn crash_server(&mut self) {
+        self.kept.clear();
+        self.close_all();
+    }
+
+    fn close_all(&mut self) {
         for id in std::mem::take(&mut self.connections).into_keys() {
             self.after(ms(1), Event::ToRemoteEnd(id));
         }
@@ -462,6 +530,7 @@ impl World {
         let lost = std::mem::replace(&mut self.database, backup);
         self.database.incarnation = lost.incarnation + 1;
         self.undone = lost.ledger.into_keys().filter(|upload| !self.database.ledger.contains_key(upload)).collect();
-        self.crash_server();
+        // The servers run on, with the downloads that they keep.
+        self.close_all();
     }
 }

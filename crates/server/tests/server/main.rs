@@ -8,5 +8,6 @@ mod faults;
 mod faulty;
 mod lifecycle;
 mod refusals;
+mod resume;
 mod secure;
 mod support;

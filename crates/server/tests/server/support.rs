@@ -30,9 +30,9 @@ id = "int not null"
 name = "text"
 "#;
 
-/// A small configuration on any free port.
+/// A small configuration on any free port. Nothing is kept for clients that have gone, so that all is freed at once.
 pub(crate) fn config() -> Config {
-    Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)), ..Config::default() }
+    Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)), kept_ms: 0, ..Config::default() }
 }
 
 pub(crate) fn plan() -> Plan {

@@ -130,3 +130,87 @@ async fn a_full_disk_fails_the_push_and_leaves_what_was_there() {
     assert!(drain(&mut reader).await == stream(pushed));
     assert_eq!(budget.used(), (0, 0));
 }
+
+/// Everything from an offset on, as often as it is asked for; nothing is freed before it is given up.
+#[tokio::test]
+async fn what_is_kept_can_be_read_again_from_any_offset() {
+    for config in [Config::default(), small()] {
+        let budget = Budget::new(&config);
+        let (writer, mut reader) = spool(Arc::clone(&budget), LONG);
+        writer.push(&frame(0)).expect("room");
+        writer.keep(1 << 20);
+        (1..200).for_each(|number| writer.push(&frame(number)).expect("room"));
+        let welcome = frame(0).wire_bytes();
+        let mut got = reader.next().await.expect("readable").expect("more").to_vec();
+        drop(reader);
+        assert_eq!(writer.left(), Some(Left::Gone));
+        writer.push(&frame(200)).expect("the writer goes on");
+        writer.end_with(&end());
+        let all = stream(201);
+        for offset in [0, 1, 700, 5_000, all.len() - welcome - end().wire_bytes()] {
+            let (watched, mut reader) = writer.resume(offset as u64).expect("kept");
+            assert!(drain(&mut reader).await == all[welcome + offset..], "from {offset}");
+            assert_eq!((watched.left(), watched.taken()), (Some(Left::Whole), all.len() as u64));
+        }
+        assert!(writer.resume(all.len() as u64).is_none(), "more than there is");
+        got.truncate(welcome);
+        assert!(got == all[..welcome]);
+        let (memory, file) = budget.used();
+        let in_memory = memory + file;
+        assert_eq!(in_memory, (all.len() - welcome - end().wire_bytes()) as u64, "WELCOME and END aside");
+        writer.give_up();
+        assert_eq!((budget.used(), writer.resume(0).is_none()), ((0, 0), true));
+    }
+}
+
+#[tokio::test]
+async fn the_last_reader_to_come_takes_the_place_of_the_one_before() {
+    let (writer, mut before) = spool(Budget::new(&small()), Duration::from_millis(1));
+    writer.keep(1 << 20);
+    (0..10).for_each(|number| writer.push(&frame(number)).expect("room"));
+    before.next().await.expect("readable").expect("more");
+    let (_watched, mut reader) = writer.resume(0).expect("kept");
+    assert_eq!(
+        (writer.left(), before.next().await.expect_err("another came").kind()),
+        (Some(Left::Cut), io::ErrorKind::TimedOut)
+    );
+    drop(before);
+    let first = reader.next().await.expect("readable").expect("more");
+    assert_eq!(first, frame(0).to_bytes());
+    // Given up in the midst: who reads it reads on, and what he has taken is freed.
+    writer.give_up();
+    writer.end_with(&end());
+    let rest = drain(&mut reader).await;
+    assert!(rest == stream(10)[first.len()..]);
+}
+
+/// What gets larger than may be kept is sent all the same.
+#[tokio::test]
+async fn a_download_too_large_to_keep_can_not_be_resumed() {
+    let budget = Budget::new(&small());
+    let (writer, mut reader) = spool(Arc::clone(&budget), LONG);
+    writer.keep(3_000);
+    (0..100).for_each(|number| writer.push(&frame(number)).expect("room"));
+    assert!(writer.resume(0).is_none());
+    writer.end_with(&end());
+    assert!(drain(&mut reader).await == stream(100));
+    assert_eq!(budget.used(), (0, 0));
+    assert!(matches!(writer.push(&frame(0)), Err(PushError::Left)));
+}
+
+#[tokio::test]
+async fn what_is_kept_gives_way_where_the_disk_is_full() {
+    let budget = Budget::new(&Config { spool_memory_bytes: 1_000, spool_file_bytes_total: 5_000, ..Config::default() });
+    let (writer, mut reader) = spool(Arc::clone(&budget), LONG);
+    writer.keep(1 << 20);
+    let mut got = Vec::new();
+    for number in 0..200 {
+        writer.push(&frame(number)).expect("room, whatever was kept");
+        got.extend_from_slice(&reader.next().await.expect("readable").expect("more"));
+    }
+    assert!(writer.resume(0).is_none());
+    writer.end_with(&end());
+    got.extend(drain(&mut reader).await);
+    assert!(got == stream(200));
+    assert_eq!(budget.used(), (0, 0));
+}

@@ -1,0 +1,124 @@
+//! Downloads that can be resumed: kept by their unguessable ID for the user and the remote that asked, until the remote syncs again, or
+//! for a while after the client has gone.
+//!
+//! While a client takes a download it is kept beside (its bytes count as a spool's, and one that gets larger than all that may be kept
+//! is not kept any more). Those whose clients have gone are bounded in number and bytes, and in memory to half of what spools may use:
+//! where a bound is passed, the one that was left first is given up. Whoever asks for it is told `gone`, and begins again.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::Config;
+use crate::spool::download::{Reader, Writer};
+
+/// All of a server's.
+#[derive(Debug)]
+pub(crate) struct Downloads {
+    kept: Mutex<HashMap<[u8; 16], Kept>>,
+    pub(crate) kept_for: Duration,
+    number_max: usize,
+    bytes_max: u64,
+    memory_bytes_max: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    user: String,
+    remote_id: [u8; 16],
+    spool: Writer,
+    /// When the last client left.
+    left_at: Option<Instant>,
+}
+
+impl Downloads {
+    pub(crate) fn new(config: &Config) -> Downloads {
+        Downloads {
+            kept: Mutex::default(),
+            kept_for: Duration::from_millis(config.kept_ms),
+            number_max: config.kept_downloads_max,
+            bytes_max: config.kept_bytes_max,
+            memory_bytes_max: config.spool_memory_bytes_total / 2,
+        }
+    }
+
+    /// Keeps what is pushed from here on. Gives for how many seconds after the client has gone; 0: not at all.
+    pub(crate) fn keep(&self, id: [u8; 16], user: &str, remote_id: [u8; 16], spool: &Writer) -> u32 {
+        let seconds = u32::try_from(self.kept_for.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
+        if seconds > 0 {
+            spool.keep(self.bytes_max);
+            let kept = Kept { user: user.to_owned(), remote_id, spool: spool.clone(), left_at: None };
+            self.lock().insert(id, kept);
+        }
+        seconds
+    }
+
+    /// The rest of a download, for whom it was read.
+    pub(crate) fn resume(
+        &self,
+        id: &[u8; 16],
+        user: &str,
+        remote_id: &[u8; 16],
+        offset: u64,
+    ) -> Option<(Writer, Reader)> {
+        let mut all = self.lock();
+        let kept = all.get_mut(id).filter(|kept| kept.user == user && kept.remote_id == *remote_id)?;
+        let ends = kept.spool.resume(offset)?;
+        kept.left_at = None;
+        Some(ends)
+    }
+
+    /// A client has gone, or has taken everything: it may not have got the last of it.
+    pub(crate) fn left(&self, remote_id: &[u8; 16]) {
+        let mut all = self.lock();
+        for kept in all.values_mut().filter(|kept| kept.remote_id == *remote_id && kept.spool.has_no_reader()) {
+            kept.left_at.get_or_insert_with(Instant::now);
+        }
+        while let Some(id) = self.first_too_many(&all) {
+            give_up(all.remove(&id));
+        }
+    }
+
+    /// The remote has begun another sync, or its download failed: what it was sent before is of no more use.
+    pub(crate) fn forget(&self, remote_id: &[u8; 16]) {
+        let mut all = self.lock();
+        for (_, kept) in all.extract_if(|_, kept| kept.remote_id == *remote_id) {
+            kept.spool.give_up();
+        }
+    }
+
+    /// Gives up what nobody has asked for in time.
+    pub(crate) fn expire(&self) {
+        let is_old = |kept: &Kept| kept.left_at.is_some_and(|left_at| left_at.elapsed() >= self.kept_for);
+        for (_, kept) in self.lock().extract_if(|_, kept| is_old(kept)) {
+            kept.spool.give_up();
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// The first that was left, where those that were left are too many.
+    fn first_too_many(&self, all: &HashMap<[u8; 16], Kept>) -> Option<[u8; 16]> {
+        let left = || all.iter().filter_map(|(id, kept)| Some((*id, kept, kept.left_at?)));
+        let (number, memory, files) = left().fold((0, 0, 0), |(number, memory, files), (_, kept, _)| {
+            let held = kept.spool.held();
+            (number + 1, memory + held.0, files + held.1)
+        });
+        let is_too_many = number > self.number_max || memory > self.memory_bytes_max || memory + files > self.bytes_max;
+        is_too_many.then(|| left().min_by_key(|(_, _, left_at)| *left_at).map(|(id, _, _)| id))?
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 16], Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn give_up(kept: Option<Kept>) {
+    if let Some(kept) = kept {
+        kept.spool.give_up();
+    }
+}

@@ -19,7 +19,7 @@ WITHIN = timeout -k 10 $(shell [ -t 0 ] && echo --foreground)
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Install what is missing on this machine (PostgreSQL, sqlite3, nginx, HAProxy, g++; for the tests)
+setup: ## Install what is missing on this machine (PostgreSQL and tools of the tests)
 	@scripts/setup
 
 build: ## Build the program: target/release/headwater

@@ -1,0 +1,270 @@
+//! Stopped at every point: the remote and the server killed before each of their system calls that write, one after the other, and the
+//! server's connection to PostgreSQL cut after every so many bytes. Each time everything heals with one more sync, and every operation
+//! is applied exactly once.
+//!
+//! A point is the n-th call of a kind, and strace kills there (SIGKILL, as the call is entered): there are no hooks in the program. n
+//! grows until a sync runs clean.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use headwater_consolidated::postgres::{Postgres, Settings};
+use headwater_remote::{Remote, SyncOptions, http::Credentials};
+use headwater_testkit::proxy::{Cut, Direction};
+use headwater_testkit::{Child, FaultProxy, Plan, free_port, headwater_binary};
+use headwater_tests::ledger::{Audit, Ledger, MODEL, Operation, converged, schema};
+use headwater_tests::{Central, KINDS, Kind, World};
+
+const NAME: &str = "one";
+const LONG: Duration = Duration::from_mins(1);
+const SIGKILL: i32 = 9;
+/// The calls by which a process changes what others see.
+const CALLS: [&str; 7] = ["pwrite64", "fdatasync", "ftruncate", "unlink", "sendto", "write", "writev"];
+/// How many bytes lie between two cuts of a connection.
+const CUT_EVERY: usize = 293;
+
+struct Stage {
+    world: World,
+    /// What the remote did, and what the application at the consolidated database did.
+    ours: Ledger,
+    theirs: Ledger,
+    next: u64,
+}
+
+impl Stage {
+    fn new(kind: Kind) -> Result<Stage> {
+        let world = World::new(kind, &schema(kind), MODEL, &[NAME])?;
+        std::fs::write(world.folder.path().join("model.toml"), MODEL)?;
+        let configuration = format!("models = [\"model.toml\"]\n[database]\nurl = \"{}\"\n", world.central.url());
+        std::fs::write(world.folder.path().join("headwater.toml"), configuration)?;
+        let mut remote = world.remote(NAME, NAME)?;
+        world.sync(&mut remote)?;
+        Ok(Stage { world, ours: Ledger::default(), theirs: Ledger::default(), next: 0 })
+    }
+
+    fn insert(&mut self, whose: &str) -> Operation {
+        self.next += 1;
+        let id = format!("{whose}-{}", self.next);
+        Operation { op: "insert", mark: Some(format!("made as {id}")), id }
+    }
+
+    /// New rows at both ends.
+    fn edit(&mut self) -> Result<()> {
+        let ours: Vec<Operation> = (0..3).map(|_| self.insert("ours")).collect();
+        let theirs: Vec<Operation> = (0..2).map(|_| self.insert("theirs")).collect();
+        self.world.edit(NAME, &joined(&ours))?;
+        for operation in ours {
+            self.ours.note(operation);
+        }
+        self.at_the_database(theirs)
+    }
+
+    /// The application takes away the rows that came from the remote: one that is applied again would come back.
+    fn consume(&mut self) -> Result<()> {
+        let came = self.world.central.rows("SELECT id FROM entry WHERE id LIKE 'ours-%'")?;
+        let came = came.into_iter().flatten().flatten();
+        self.at_the_database(came.map(|id| Operation { op: "delete", id, mark: None }).collect())
+    }
+
+    fn at_the_database(&mut self, operations: Vec<Operation>) -> Result<()> {
+        self.world.central.execute(&joined(&operations))?;
+        for operation in operations {
+            self.theirs.note(operation);
+        }
+        self.theirs.acknowledge();
+        Ok(())
+    }
+
+    fn sync(&self, attempts_max: u32) -> Result<(), headwater_remote::Error> {
+        let token = self.world.token(NAME).expect("a token");
+        let mut options = SyncOptions::new(Credentials::Token(token));
+        options.config.attempts_max = attempts_max;
+        options.config.backoff_min = Duration::from_millis(5);
+        Remote::open(self.world.path(NAME))?.sync(&mut options).map(drop)
+    }
+
+    fn point_at(&self, url: &str) -> Result<()> {
+        Ok(Remote::open(self.world.path(NAME))?.set_server(url, NAME)?)
+    }
+
+    /// One sync that nothing disturbs puts everything right.
+    fn heal(&mut self) -> Result<()> {
+        self.consume()?;
+        self.check().context("before it heals")?;
+        // What was broken may still be at work at the server, and a cluster just risen refuses: then it is told to come back.
+        self.sync(100).context("a sync that nothing disturbs")?;
+        self.ours.acknowledge();
+        self.check()
+    }
+
+    fn check(&self) -> Result<()> {
+        let audit = Audit::read(&self.world.central)?;
+        self.ours.check(&audit)?;
+        self.theirs.check(&audit)?;
+        audit.has_nothing_beside(&[&self.ours, &self.theirs])
+    }
+}
+
+fn joined(operations: &[Operation]) -> String {
+    let sql: Vec<String> = operations.iter().map(Operation::sql).collect();
+    format!("BEGIN; {}; COMMIT", sql.join("; "))
+}
+
+/// strace's arguments to kill at the n-th call of this kind (in the thread that comes to it first).
+fn kill_at(call: &str, number: usize) -> [String; 7] {
+    let inject = format!("inject={call}:signal=SIGKILL:when={number}");
+    ["-f", "-o", "/dev/null", "-e", &format!("trace={call}"), "-e", &inject].map(str::to_owned)
+}
+
+/// Runs `attempt` for each point of each call, until it says twice in a row that it ran clean. (Once may be chance: threads share
+/// their work differently each time.)
+fn sweep(mut attempt: impl FnMut(&str, usize) -> Result<bool>) -> Result<usize> {
+    let mut points = 0;
+    for call in CALLS {
+        let mut clean = 0;
+        for number in 1.. {
+            ensure!(number < 10_000, "{call}: no end of it");
+            let ran_clean = attempt(call, number).with_context(|| format!("killed at {call} number {number}"))?;
+            clean = if ran_clean { clean + 1 } else { 0 };
+            if clean == 2 {
+                break;
+            }
+            points += usize::from(!ran_clean);
+        }
+    }
+    Ok(points)
+}
+
+#[test]
+fn the_remote_is_killed_at_every_call() -> Result<()> {
+    let mut stage = Stage::new(Kind::Sqlite)?;
+    let points = sweep(|call, number| {
+        stage.edit()?;
+        let mut command = Command::new("strace");
+        // -D: the process that is started is the program itself, and strace watches from beside it.
+        command.args(["-D", "-qqq"]).args(kill_at(call, number)).arg(headwater_binary()?);
+        command.args(["remote", "sync"]).arg(stage.world.path(NAME));
+        command.env("HEADWATER_TOKEN", stage.world.token(NAME)?);
+        let mut sync = Child::spawn("the remote", &mut command).context("strace: `make setup` installs it")?;
+        let status = sync.wait(LONG)?;
+        ensure!(status.success() || status.signal() == Some(SIGKILL), "{status}: {}", sync.stderr());
+        if status.success() {
+            stage.ours.acknowledge();
+        }
+        stage.heal()?;
+        Ok(status.success())
+    })?;
+    ensure!(points >= 20, "only {points} points");
+    converged(&stage.world, NAME)
+}
+
+/// A server that listens, with strace attached since then: what it does to start is over.
+struct Doomed {
+    strace: Child,
+    server: u32,
+    address: String,
+}
+
+impl Doomed {
+    fn start(world: &World, call: &str, number: usize) -> Result<Doomed> {
+        // Whoever attaches must be an ancestor, unless it is root: the shell that started the server becomes strace.
+        let script = r#"note=$1; shift; "$HEADWATER" --config headwater.toml serve --no-check --listen "$LISTEN" &
+            echo $! >"$note"; until [ -e "$note.go" ]; do sleep 0.01; done; exec strace "$@" -p $!"#;
+        let address = format!("127.0.0.1:{}", free_port()?);
+        let notes = tempfile::tempdir_in(world.folder.path())?;
+        let note = notes.path().join("server");
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(&note).args(kill_at(call, number)).current_dir(world.folder.path());
+        command.env("HEADWATER", headwater_binary()?).env("LISTEN", &address);
+        let mut strace = Child::spawn("the server", &mut command)?;
+        strace.wait_for_line("listening", LONG)?;
+        let server = std::fs::read_to_string(&note)?.trim().parse()?;
+        std::fs::write(note.with_extension("go"), "")?;
+        strace.wait_for_line("attached", LONG).context("strace: `make setup` installs it")?;
+        Ok(Doomed { strace, server, address })
+    }
+
+    fn is_alive(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.server)).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, state)| !state.trim_start().starts_with(['Z', 'X']))
+    }
+}
+
+impl Drop for Doomed {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-9", &self.server.to_string()]).output();
+        let _ = self.strace.wait(LONG);
+    }
+}
+
+fn server_killed(kind: Kind) -> Result<usize> {
+    let mut stage = Stage::new(kind)?;
+    let clean = stage.world.server_url()?;
+    let points = sweep(|call, number| {
+        stage.edit()?;
+        let server = Doomed::start(&stage.world, call, number)?;
+        stage.point_at(&format!("http://{}", server.address))?;
+        let synced = stage.sync(1).is_ok();
+        if synced {
+            stage.ours.acknowledge();
+        }
+        let ran_clean = synced && server.is_alive();
+        drop(server);
+        stage.point_at(&clean)?;
+        stage.heal()?;
+        Ok(ran_clean)
+    })?;
+    converged(&stage.world, NAME)?;
+    Ok(points)
+}
+
+#[test]
+fn the_server_is_killed_at_every_call() -> Result<()> {
+    for kind in KINDS {
+        let points = server_killed(kind).with_context(|| format!("{kind:?}"))?;
+        ensure!(points >= 10, "{kind:?}: only {points} points");
+    }
+    Ok(())
+}
+
+/// Where a connection is cut after the commit was sent and before its answer came, nobody knows whether it was done.
+#[test]
+fn the_connection_to_postgresql_is_cut_everywhere() -> Result<()> {
+    let mut stage = Stage::new(Kind::Postgres)?;
+    let Central::Postgres(url) = &stage.world.central else { unreachable!("a PostgreSQL world") };
+    let address: tokio_postgres::Config = url.parse()?;
+    let port = *address.get_ports().first().context("a port")?;
+    let proxy = FaultProxy::start(("127.0.0.1", port))?;
+    let through = url.replace(&format!(":{port}/"), &format!(":{}/", proxy.address().port()));
+    ensure!(through != *url, "the proxy is not in {url}");
+    stage.world.start_server_over(Arc::new(Postgres::new(&through, Settings::default())?))?;
+    stage.point_at(&stage.world.server_url()?)?;
+    stage.edit()?;
+    let before = proxy.counters();
+    stage.sync(1)?;
+    stage.ours.acknowledge();
+    let whole = proxy.counters();
+    let mut points = 0;
+    for (direction, bytes) in [(Direction::Up, whole.up - before.up), (Direction::Down, whole.down - before.down)] {
+        // A connection that is opened anew carries more than one that was there.
+        for at in (0..bytes + 4_000).step_by(CUT_EVERY) {
+            stage.edit()?;
+            proxy.cut_all();
+            let cut = if points % 2 == 0 { Cut::Reset } else { Cut::Fin };
+            // Those too by which the server tries again.
+            proxy.script(move |_| Plan::clean().cut(direction, at, cut));
+            let broken = stage.sync(1);
+            if broken.is_ok() {
+                stage.ours.acknowledge();
+            }
+            proxy.go_clean();
+            stage.heal().with_context(|| format!("cut {direction:?} after {at} bytes: {broken:?}"))?;
+            points += 1;
+        }
+    }
+    ensure!(proxy.counters().faults >= points / 2, "hardly any connection was cut: {:?} of {points}", proxy.counters());
+    converged(&stage.world, NAME)
+}

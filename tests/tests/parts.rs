@@ -263,8 +263,8 @@ fn partitions_that_come_back() -> Result<()> {
     followed.check(attach, (21, 0))?;
     // One whose triggers somebody has dropped: nobody knows what was in it.
     followed.check("UPDATE log_1 SET note = 'noted'", (21, 0))?;
-    followed.check("ALTER TABLE log DETACH PARTITION log_1; DROP TRIGGER headwater_update_of_log ON log_1; DROP TRIGGER headwater_insert_of_log ON log_1;
-         DROP TRIGGER headwater_delete_of_log ON log_1; DROP TRIGGER headwater_truncate_of_log ON log_1", (40, 0))?;
+    followed.check("ALTER TABLE log DETACH PARTITION log_1; DROP TRIGGER \"headwater_update_of_log@area\" ON log_1; DROP TRIGGER \"headwater_insert_of_log@area\" ON log_1;
+         DROP TRIGGER \"headwater_delete_of_log@area\" ON log_1; DROP TRIGGER \"headwater_truncate_of_log@area\" ON log_1", (40, 0))?;
     followed.check(attach, (21, 0))
 }
 

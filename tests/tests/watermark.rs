@@ -344,7 +344,7 @@ impl Connection for NaiveConnection {
     fn watermark(&mut self) -> Result<Vec<u8>, Error> {
         let sql = match self.1 {
             Watermark::Greatest => {
-                "SELECT coalesce(max(version::text::bigint), 0) + 1 FROM (SELECT version FROM headwater.side_event \
+                "SELECT coalesce(max(version::text::bigint), 0) + 1 FROM (SELECT version FROM headwater.\"side_event@area\" \
                  UNION ALL SELECT version FROM headwater.side_setting) AS s"
             }
             Watermark::Oldest => "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint",

@@ -31,8 +31,6 @@ pub struct CatalogueTable {
     pub is_heir: bool,
     /// Whether a part of it is on a foreign server.
     pub has_foreign_parts: bool,
-    /// Whether Headwater's change tracking is installed, enabled and as this version makes it; otherwise what is wrong.
-    pub tracking: Tracking,
 }
 
 /// One column.
@@ -69,7 +67,7 @@ pub struct CatalogueReference {
     pub on_delete: String,
 }
 
-/// The state of a table's change tracking.
+/// The state of a table's change tracking: whether it is installed, enabled and as this version makes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tracking {
     /// Not installed.

@@ -9,7 +9,7 @@ use headwater_model::{Direction, Model, Table};
 use headwater_protocol::Type;
 
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueTable, Tracking};
-use crate::{Connection, Dialect, Error, Mode, Plan};
+use crate::{Connection, Dialect, Error, Mode, Plan, track};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +54,11 @@ pub fn check(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Finding
                 message: format!("the membership query of partition `{}` fails: {error}", partition.name),
                 mend: format!("mend `members` under [partitions.{}] in the model", partition.name),
             });
+        }
+    }
+    for table in plan.tables.iter().map(|table| &table.table).filter(|table| table.is_tracked()) {
+        if findings.iter().all(|finding| finding.code != "table_missing" || finding.table.as_ref() != Some(&table.name)) {
+            findings.extend(tracking(connection, table)?);
         }
     }
     findings.extend(scripts::check(connection, plan)?);
@@ -125,7 +130,6 @@ impl TableCheck<'_> {
         self.key();
         self.references();
         self.parts();
-        self.tracking();
     }
 
     fn add(&mut self, severity: Severity, code: &'static str, column: Option<&str>, message: String, mend: String) {
@@ -321,18 +325,22 @@ impl TableCheck<'_> {
             );
         }
     }
+}
 
-    fn tracking(&mut self) {
-        if !self.table.is_tracked() {
-            return;
-        }
-        let message = match &self.found.tracking {
-            Tracking::Complete => return,
-            Tracking::Absent => "changes of the table are not tracked".to_owned(),
-            Tracking::Broken(what) => format!("change tracking is not as it should be: {what}"),
-        };
-        self.add(Severity::Error, "not_tracked", None, message, "run `headwater track`".to_owned());
-    }
+fn tracking(connection: &mut dyn Connection, table: &Table) -> Result<Option<Finding>, Error> {
+    let message = match track::state(connection, table)? {
+        Tracking::Complete => return Ok(None),
+        Tracking::Absent => "changes of the table are not tracked".to_owned(),
+        Tracking::Broken(what) => format!("change tracking is not as it should be: {what}"),
+    };
+    Ok(Some(Finding {
+        severity: Severity::Error,
+        code: "not_tracked",
+        table: Some(table.name.clone()),
+        column: None,
+        message,
+        mend: "run `headwater track`".to_owned(),
+    }))
 }
 
 /// SQLite's rule, <https://www.sqlite.org/datatype3.html#determination_of_column_affinity>: INT first, then CHAR, CLOB, TEXT.

@@ -32,7 +32,7 @@ mod target;
 mod tls;
 mod watermark;
 
-pub(crate) use catalogue::installed_hash;
+pub(crate) use catalogue::{installed_hash, tracking};
 pub(crate) use watermark::seen_below;
 
 use std::time::Duration;

@@ -108,11 +108,12 @@ fn missing(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Step>, Er
         })?;
         let definition = definition(connection, table, found)?;
         let recorded = recorded_hash(connection, table)?;
-        let is_current = found.tracking == Tracking::Complete && recorded.as_ref() == Some(&definition.hash);
+        let state = state(connection, table)?;
+        let is_current = state == Tracking::Complete && recorded.as_ref() == Some(&definition.hash);
         if is_current {
             continue;
         }
-        let replaces = recorded.is_some() || found.tracking != Tracking::Absent;
+        let replaces = recorded.is_some() || state != Tracking::Absent;
         let mut statements = if replaces { uninstall(connection.dialect(), table) } else { Vec::new() };
         statements.extend(definition.statements);
         if connection.dialect() == Dialect::Postgres {
@@ -177,6 +178,14 @@ fn plain_index(columns: &[String]) -> UniqueIndex {
     UniqueIndex { columns: columns.iter().map(|column| (column.clone(), None)).collect() }
 }
 
+/// The state of a table's tracking.
+pub fn state(connection: &mut dyn Connection, table: &Table) -> Result<Tracking, Error> {
+    match connection.dialect() {
+        Dialect::Sqlite => sqlite::tracking(connection, table),
+        Dialect::Postgres => postgres::tracking(connection, table),
+    }
+}
+
 fn uninstall(dialect: Dialect, table: &Table) -> Vec<String> {
     match dialect {
         Dialect::Sqlite => tracking::sqlite::uninstall(table),
@@ -190,8 +199,13 @@ pub(crate) fn catalogue_table<'c>(catalogue: &'c Catalogue, table: &Table) -> Op
     catalogue.tables.iter().find(|found| found.name == table.name && default(&found.schema) == default(&table.schema))
 }
 
-/// How a table is named in `tracked`.
+/// How a table is named in `tracked`: each layout by itself.
 pub(crate) fn tracked_name(table: &Table) -> String {
+    base_name(table) + &tracking::layout(table)
+}
+
+/// How a table is named whatever its layout.
+pub(crate) fn base_name(table: &Table) -> String {
     match table.schema.as_deref().filter(|schema| *schema != "public") {
         Some(schema) => format!("{schema}.{}", table.name),
         None => table.name.clone(),
@@ -210,11 +224,8 @@ pub(crate) fn recorded_hash(connection: &mut dyn Connection, table: &Table) -> R
 
 fn remember(connection: &mut dyn Connection, step: &Step) -> Result<(), Error> {
     let installed = match connection.dialect() {
-        Dialect::Sqlite => sqlite::installed_hash(connection, &step.table.name)?,
-        Dialect::Postgres => {
-            let schema = step.table.schema.as_deref().unwrap_or("public");
-            postgres::installed_hash(connection, schema, &step.table.name)?
-        }
+        Dialect::Sqlite => sqlite::installed_hash(connection, &step.table)?,
+        Dialect::Postgres => postgres::installed_hash(connection, &step.table)?,
     };
     let sql = "INSERT INTO {hw}tracked (table_name, side_table, definition_hash, installed_hash) VALUES (?1, ?2, ?3, ?4) \
                ON CONFLICT (table_name) DO UPDATE SET side_table = excluded.side_table, \

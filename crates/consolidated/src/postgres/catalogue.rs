@@ -6,13 +6,14 @@
 
 use std::collections::HashMap;
 
-use headwater_model::ColumnType;
-use headwater_model::tracking::postgres::{function_name, side_name, triggers};
+use headwater_model::tracking::postgres::{base_table, function_name, side_table, triggers};
+use headwater_model::{ColumnType, Table};
 use headwater_protocol::{Row, Type, Value};
 use sha2::{Digest, Sha256};
 
 use super::codec::Codec;
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueReference, CatalogueTable, Tracking, integer, text};
+use crate::track::tracked_name;
 use crate::{Connection, Error};
 
 /// Ordinary and partitioned tables of the application; a partition is part of its table.
@@ -104,12 +105,10 @@ pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> 
     let mut columns = by_table(connection.query(COLUMNS_SQL, &[])?);
     let mut unique = by_table(connection.query(UNIQUE_SQL, &[])?);
     let mut references = by_table(connection.query(REFERENCES_SQL, &[])?);
-    let recorded = recorded_hashes(connection)?;
     let mut tables = Vec::new();
     for found in connection.query(TABLES_SQL, &[])? {
         let (oid, schema, name) = (integer(&found, 0), text(&found, 1), text(&found, 2));
         let (primary_key, unique) = keys(&unique.remove(&oid).unwrap_or_default());
-        let tracking = tracking(connection, &schema, &name, &recorded)?;
         tables.push(CatalogueTable {
             schema: beside_public(schema),
             name,
@@ -120,15 +119,14 @@ pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> 
             has_heirs: is_true(&found, 3),
             has_foreign_parts: is_true(&found, 4),
             is_heir: is_true(&found, 5),
-            tracking,
         });
     }
     Ok(Catalogue { tables })
 }
 
 /// The hash of a table's tracking as it is installed.
-pub(crate) fn installed_hash(connection: &mut dyn Connection, schema: &str, name: &str) -> Result<Vec<u8>, Error> {
-    Ok(hash_of(&objects(connection, schema, name)?))
+pub(crate) fn installed_hash(connection: &mut dyn Connection, table: &Table) -> Result<Vec<u8>, Error> {
+    Ok(hash_of(&objects(connection, table)?))
 }
 
 fn by_table(rows: Vec<Row>) -> HashMap<i64, Vec<Row>> {
@@ -255,60 +253,41 @@ fn foreign_keys(rows: &[Row]) -> Vec<CatalogueReference> {
     constraints.filter_map(reference).collect()
 }
 
-/// What `track` left, by table as `tracked` names it.
-fn recorded_hashes(connection: &mut dyn Connection) -> Result<HashMap<String, Value>, Error> {
-    if !crate::system::is_installed(connection)? {
-        return Ok(HashMap::new());
-    }
-    let rows = connection
-        .query("SELECT table_name, installed_hash FROM headwater.tracked WHERE installed_hash IS NOT NULL", &[])?;
-    Ok(rows.into_iter().map(|row| (text(&row, 0), row.into_iter().nth(1).unwrap_or(Value::Null))).collect())
-}
-
-fn tracking(
-    connection: &mut dyn Connection,
-    schema: &str,
-    name: &str,
-    recorded: &HashMap<String, Value>,
-) -> Result<Tracking, Error> {
-    let tracked_name = if schema == "public" { name.to_owned() } else { format!("{schema}.{name}") };
-    let objects = objects(connection, schema, name)?;
-    let expected = triggers().count();
+/// The state of a table's tracking.
+pub(crate) fn tracking(connection: &mut dyn Connection, table: &Table) -> Result<Tracking, Error> {
+    let recorded = if crate::system::is_installed(connection)? {
+        let sql = "SELECT installed_hash FROM headwater.tracked WHERE table_name = ?1 AND installed_hash IS NOT NULL";
+        connection.query(sql, &[Value::text(tracked_name(table))])?.first().and_then(|row| row.first().cloned())
+    } else {
+        None
+    };
+    let objects = objects(connection, table)?;
+    let expected: Vec<(String, &str)> = triggers(table).collect();
     let there = objects.iter().filter(|row| matches!(row.first(), Some(Value::Text(_)))).count();
-    let is_as_made = |row: &Row| triggers().any(|(name, state)| text(row, 0) == name && text(row, 1) == state);
+    let is_as_made = |row: &Row| expected.iter().any(|(name, state)| text(row, 0) == *name && text(row, 1) == *state);
     let disabled = objects.iter().find(|row| matches!(row.first(), Some(Value::Text(_))) && !is_as_made(row));
-    Ok(match (recorded.get(&tracked_name), disabled) {
+    Ok(match (recorded, disabled) {
         (None, _) if there == 0 => Tracking::Absent,
         (None, _) => Tracking::Broken("its triggers are there, but not on record".to_owned()),
-        (Some(Value::Bytes(hash)), _) if *hash == hash_of(&objects) => {
-            tracking_of_parts(connection, schema, name, &tracked_name)?
-        }
+        (Some(Value::Bytes(hash)), _) if hash == hash_of(&objects) => tracking_of_parts(connection, table)?,
         (_, Some(trigger)) => Tracking::Broken(format!("trigger {} is not enabled as it should be", text(trigger, 0))),
-        _ if there < expected => Tracking::Broken(format!("{there} of {expected} triggers are there")),
+        _ if there < expected.len() => Tracking::Broken(format!("{there} of {} triggers are there", expected.len())),
         _ => Tracking::Broken("a trigger, its function or the side table has been changed".to_owned()),
     })
 }
 
-fn tracking_of_parts(
-    connection: &mut dyn Connection,
-    schema: &str,
-    name: &str,
-    tracked_name: &str,
-) -> Result<Tracking, Error> {
-    let values =
-        [Value::text(tracked_name), Value::text(function_name(schema, name)), Value::Int(triggers().count() as i64)];
+fn tracking_of_parts(connection: &mut dyn Connection, table: &Table) -> Result<Tracking, Error> {
+    let count = triggers(table).count() as i64;
+    let values = [Value::text(tracked_name(table)), Value::text(function_name(table)), Value::Int(count)];
     let parts = connection.query(BROKEN_PARTS_SQL, &values)?;
     Ok(parts.first().map_or(Tracking::Complete, |part| {
         Tracking::Broken(format!("triggers of {}, a part of it, are missing or disabled", text(part, 0)))
     }))
 }
 
-fn objects(connection: &mut dyn Connection, schema: &str, name: &str) -> Result<Vec<Row>, Error> {
-    let qualified = |schema: &str, name: &str| {
-        Value::text(format!("{}.{}", headwater_model::sql::quote(schema), headwater_model::sql::quote(name)))
-    };
-    let side = qualified("headwater", &side_name(schema, name));
-    connection.query(OBJECTS_SQL, &[qualified(schema, name), side, Value::text(function_name(schema, name))])
+fn objects(connection: &mut dyn Connection, table: &Table) -> Result<Vec<Row>, Error> {
+    let names = [base_table(table), side_table(table), function_name(table)];
+    connection.query(OBJECTS_SQL, &names.map(Value::text))
 }
 
 fn hash_of(objects: &[Row]) -> Vec<u8> {

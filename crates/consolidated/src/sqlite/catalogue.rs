@@ -1,11 +1,13 @@
 //! What a SQLite file has: read by its pragmas, so that any spelling of a schema is understood.
 
-use headwater_model::ColumnType;
 use headwater_model::tracking::UniqueIndex;
+use headwater_model::tracking::sqlite::{side_name, trigger_names};
+use headwater_model::{ColumnType, Table};
 use headwater_protocol::{Row, Type, Value};
 use sha2::{Digest, Sha256};
 
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueReference, CatalogueTable, Tracking, integer, text};
+use crate::track::tracked_name;
 use crate::{Connection, Error};
 
 /// Reads the catalogue.
@@ -35,7 +37,6 @@ fn table(connection: &mut dyn Connection, name: String) -> Result<CatalogueTable
         .map(|index| index.columns.iter().map(|(name, _)| name.clone()).collect())
         .collect();
     let references = references(connection, &name)?;
-    let tracking = tracking(connection, &name)?;
     Ok(CatalogueTable {
         schema: None,
         name,
@@ -46,7 +47,6 @@ fn table(connection: &mut dyn Connection, name: String) -> Result<CatalogueTable
         has_heirs: false,
         is_heir: false,
         has_foreign_parts: false,
-        tracking,
     })
 }
 
@@ -192,10 +192,10 @@ fn references(connection: &mut dyn Connection, table: &str) -> Result<Vec<Catalo
 }
 
 /// The state of a table's tracking.
-fn tracking(connection: &mut dyn Connection, table: &str) -> Result<Tracking, Error> {
+pub(crate) fn tracking(connection: &mut dyn Connection, table: &Table) -> Result<Tracking, Error> {
     let recorded = if crate::system::is_installed(connection)? {
         let sql = "SELECT installed_hash FROM headwater_tracked WHERE table_name = ?1 AND installed_hash IS NOT NULL";
-        connection.query(sql, &[Value::text(table)])?.first().and_then(|row| row.first().cloned())
+        connection.query(sql, &[Value::text(tracked_name(table))])?.first().and_then(|row| row.first().cloned())
     } else {
         None
     };
@@ -213,16 +213,16 @@ fn tracking(connection: &mut dyn Connection, table: &str) -> Result<Tracking, Er
 const TRIGGERS: usize = 5;
 
 /// The hash of a table's tracking as it is installed.
-pub(crate) fn installed_hash(connection: &mut dyn Connection, table: &str) -> Result<Vec<u8>, Error> {
+pub(crate) fn installed_hash(connection: &mut dyn Connection, table: &Table) -> Result<Vec<u8>, Error> {
     Ok(hash_of(&objects(connection, table)?))
 }
 
-/// Triggers of a table that are ours, its side table and that one's index: type, name, SQL.
-fn objects(connection: &mut dyn Connection, table: &str) -> Result<Vec<Row>, Error> {
+/// Triggers of a table that are ours and of this layout, its side table and that one's index: type, name, SQL.
+fn objects(connection: &mut dyn Connection, table: &Table) -> Result<Vec<Row>, Error> {
     let sql = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND \
-               (type = 'trigger' AND tbl_name = ?1 AND name LIKE 'headwater\\_%' ESCAPE '\\' OR tbl_name = 'headwater_side_' || ?1) \
-               ORDER BY type, name";
-    connection.query(sql, &[Value::text(table)])
+               (type = 'trigger' AND tbl_name = ?1 AND name IN (?3, ?4, ?5, ?6, ?7) OR tbl_name = ?2) ORDER BY type, name";
+    let names = [table.name.clone(), side_name(table)].into_iter().chain(trigger_names(table));
+    connection.query(sql, &names.map(Value::text).collect::<Vec<_>>())
 }
 
 fn hash_of(objects: &[Row]) -> Vec<u8> {

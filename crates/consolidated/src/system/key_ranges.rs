@@ -132,7 +132,7 @@ impl Owner<'_> {
     }
 
     fn name(&self) -> Value {
-        Value::Text(crate::track::tracked_name(&self.table.table).into_bytes())
+        Value::Text(crate::track::base_name(&self.table.table).into_bytes())
     }
 
     fn query(&mut self, sql: &str, parameters: &[Value]) -> Result<Vec<headwater_protocol::Row>, Error> {

@@ -114,10 +114,8 @@ pub(crate) fn an_upsert_that_does_nothing_deletes_nothing(database: &Database) {
 
 pub(crate) fn broken_tracking_is_noticed_and_mended(database: &Database) {
     let plan = database.standard();
-    let state = || {
-        let catalogue = database.connect().catalogue().expect("a catalogue");
-        catalogue.tables.into_iter().find(|table| table.name == "customer").expect("customer").tracking
-    };
+    let customers = plan.model.table("customer").expect("customer");
+    let state = || track::state(&mut *database.connect(), customers).expect("a state");
     assert_eq!(state(), Tracking::Complete);
     database.application("INSERT INTO customer VALUES (1, 'a', 'Ada', 1)");
     let mut remote = Replica::synced(database, &plan, "anna");
@@ -155,8 +153,9 @@ pub(crate) fn untracked_tables_are_left_as_they_were(database: &Database) {
     track::track(&mut *database.connect(), &plan).expect("tracked");
     let removed = track::untrack(&mut *database.connect(), &plan).expect("removed");
     assert!(!removed.is_empty());
-    let catalogue = database.connect().catalogue().expect("a catalogue");
-    assert!(catalogue.tables.iter().all(|table| table.tracking == Tracking::Absent));
+    for table in plan.model.tables.iter().filter(|table| table.is_tracked()) {
+        assert_eq!(track::state(&mut *database.connect(), table).expect("a state"), Tracking::Absent);
+    }
     database.application(
         "INSERT INTO customer VALUES (1, 'a', 'Ada', 1); UPDATE customer SET name = 'x'; DELETE FROM customer",
     );

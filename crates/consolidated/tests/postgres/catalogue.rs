@@ -3,7 +3,7 @@
 use headwater_consolidated::Dialect;
 use headwater_consolidated::catalogue::{Catalogue, CatalogueColumn, CatalogueTable, Tracking};
 use headwater_consolidated::check::against_catalogue;
-use headwater_consolidated::track::track;
+use headwater_consolidated::track::{state, track};
 
 use crate::support::{Database, plan};
 
@@ -64,7 +64,6 @@ fn tables_keys_and_references() {
     assert_eq!(references.len(), 2);
     assert!(references.contains(&("pb pa".to_owned(), None, "parent", "b a".to_owned(), "cascade")));
     assert!(references.contains(&("pc".to_owned(), None, "parent", "c".to_owned(), "set null")));
-    assert!(catalogue.tables.iter().all(|table| table.tracking == Tracking::Absent));
     let events = table(&catalogue, "events");
     assert!(!events.has_heirs && !events.has_foreign_parts);
     let database = Database::with(TABLES);
@@ -137,10 +136,13 @@ fn whatever_is_changed_about_tracking_is_noticed() {
         ("DELETE FROM headwater.tracked", "not on record"),
     ] {
         let database = Database::with(tables);
-        track(&mut *database.connect(), &plan(model)).expect("tracked");
-        assert_eq!(table(&read(&database), "item").tracking, Tracking::Complete);
+        let plan = plan(model);
+        let state = || state(&mut *database.connect(), &plan.tables[0].table).expect("a state");
+        assert_eq!(state(), Tracking::Absent);
+        track(&mut *database.connect(), &plan).expect("tracked");
+        assert_eq!(state(), Tracking::Complete);
         database.sql(change);
-        let found = table(&read(&database), "item").tracking.clone();
+        let found = state();
         assert!(matches!(&found, Tracking::Broken(what) if what.contains(told)), "{change}: {found:?}");
     }
 }

@@ -184,9 +184,9 @@ fn a_role_without_grants_of_ours() {
     tracked.check(&as_clerk("UPDATE public.item SET id = 8 WHERE id = 7"), &["+8 odd new", "-7"]);
     tracked.check(&as_clerk("DELETE FROM public.item WHERE id = 8"), &["-8"]);
     tracked.check(&as_clerk("TRUNCATE public.part"), &["-1 1", "-2 1", "-3 1", "-4 1", "-5 1", "-6 1"]);
-    let denied = headwater_testkit::sql(&tracked.database.url, &as_clerk("SELECT * FROM headwater.side_item"));
+    let denied = headwater_testkit::sql(&tracked.database.url, &as_clerk("SELECT * FROM headwater.\"side_item@area\""));
     assert!(denied.is_err(), "it sees nothing of ours");
-    let denied = headwater_testkit::sql(&tracked.database.url, &as_clerk("SELECT headwater.track_item()"));
+    let denied = headwater_testkit::sql(&tracked.database.url, &as_clerk("SELECT headwater.\"track_item@area\"()"));
     assert!(denied.is_err(), "nor does it call it");
     tracked.database.sql("DROP OWNED BY clerk; DROP ROLE clerk");
 }
@@ -284,20 +284,20 @@ fn keys_of_every_kind() {
 }
 
 #[test]
-fn installing_again_changes_nothing_and_another_layout_is_refused() {
+fn installing_again_changes_nothing_and_another_key_is_refused() {
     let tracked = Tracked::new();
     tracked.database.sql("INSERT INTO item VALUES (7, 'odd', 'new')");
     tracked.database.track(&tracked.plan);
-    assert_eq!(tracked.database.sql("SELECT count(*) FROM headwater.side_item"), [["1"]]);
-    let other = plan(&MODEL.replace("partition = \"area\"\n", ""));
-    let table = &other.tables[0].table;
+    assert_eq!(tracked.database.sql("SELECT count(*) FROM headwater.\"side_item@area\""), [["1"]]);
+    let other = plan(&MODEL.replace("key = [\"item\", \"n\"]", "key = [\"n\", \"item\"]"));
+    let table = other.model.table("part").expect("part");
     let statements = headwater_model::tracking::postgres::install(&headwater_model::tracking::TrackedTable {
         table,
         declared: &[],
         unique: &[],
     });
     let refused = headwater_testkit::sql(&tracked.database.url, &format!("BEGIN; {}; COMMIT", statements.join(";")));
-    assert!(format!("{:?}", refused.expect_err("another layout")).contains("headwater untrack"));
+    assert!(format!("{:?}", refused.expect_err("another key")).contains("headwater untrack"));
     for table in &tracked.plan.tables {
         for _ in 0..2 {
             tracked.database.sql(&headwater_model::tracking::postgres::uninstall(&table.table).join(";"));

@@ -29,7 +29,7 @@ pub mod parts;
 
 use sha2::{Digest, Sha256};
 
-use super::TrackedTable;
+use super::{TrackedTable, layout};
 use crate::sql::{literal, quote};
 use crate::{Column, Table};
 
@@ -50,9 +50,18 @@ const STATEMENT_TRIGGERS: [(&str, &str, &str); 4] = [
 /// The trigger for each row; enabled where a session replicates, and there alone.
 const ROW_TRIGGER: &str = "headwater_row";
 
-/// The triggers that a tracked table has, or a part of one: name, and the state that the catalogue says they are in.
-pub fn triggers() -> impl Iterator<Item = (&'static str, &'static str)> {
+/// The triggers that a tracked table has: name, and the state that the catalogue says they are in.
+pub fn triggers(table: &Table) -> impl Iterator<Item = (String, &'static str)> {
+    events().map(|(name, state)| (trigger_name(name, table), state))
+}
+
+/// The same before the layout is in the name.
+fn events() -> impl Iterator<Item = (&'static str, &'static str)> {
     STATEMENT_TRIGGERS.iter().map(|(name, _, _)| (*name, "A")).chain([(ROW_TRIGGER, "R")])
+}
+
+fn trigger_name(name: &str, table: &Table) -> String {
+    limited(&format!("{name}{}", layout(table)))
 }
 
 /// The table itself, schema and quotes included.
@@ -62,12 +71,12 @@ pub fn base_table(table: &Table) -> String {
 
 /// The side table, schema and quotes included.
 pub fn side_table(table: &Table) -> String {
-    format!("headwater.{}", quote(&side_name(schema(table), &table.name)))
+    format!("headwater.{}", quote(&side_name(table)))
 }
 
 /// The name of the side table, in schema `headwater`, of a table.
-pub fn side_name(schema: &str, table: &str) -> String {
-    own_name("side_", schema, table)
+pub fn side_name(table: &Table) -> String {
+    own_name("side_", table)
 }
 
 /// The side table's columns that hold the key, in quotes and key order.
@@ -95,7 +104,7 @@ pub fn function_comment(body: &str) -> String {
 pub fn install(tracked: &TrackedTable<'_>) -> Vec<String> {
     let table = tracked.table;
     let (base, side) = (base_table(table), side_table(table));
-    let index = |prefix: &str| quote(&own_name(prefix, schema(table), &table.name));
+    let index = |prefix: &str| quote(&own_name(prefix, table));
     let key_index = index("side_key_");
     let keys = sides(table);
     let mut partition = partition_columns(table);
@@ -110,9 +119,9 @@ pub fn install(tracked: &TrackedTable<'_>) -> Vec<String> {
         format!("CREATE INDEX IF NOT EXISTS {} ON {side} ({})", index("side_version_"), partition.join(", ")),
     ]);
     statements.extend(create_function(table));
-    statements.extend(statement_triggers(table, &base, "", str::to_owned));
+    statements.extend(statement_triggers(table, &base, "", |name| quote(&trigger_name(name, table))));
     // A partitioned table's leaves get this one of themselves, those made later too.
-    statements.extend(row_trigger(table, &base, ROW_TRIGGER));
+    statements.extend(row_trigger(table, &base, &quote(&trigger_name(ROW_TRIGGER, table))));
     statements
 }
 
@@ -148,7 +157,7 @@ fn row_trigger(table: &Table, on: &str, name: &str) -> [String; 2] {
 /// The statements that remove the tracking of a table; harmless where there is none.
 pub fn uninstall(table: &Table) -> Vec<String> {
     let base = base_table(table);
-    let triggers = triggers().map(|(name, _)| format!("DROP TRIGGER IF EXISTS {name} ON {base}"));
+    let triggers = triggers(table).map(|(name, _)| format!("DROP TRIGGER IF EXISTS {} ON {base}", quote(&name)));
     let rest = [
         // With what calls it, in the parts.
         format!("DROP FUNCTION IF EXISTS {}() CASCADE", function(table)),
@@ -338,27 +347,28 @@ fn of(pairs: &[Pair], alias: &str) -> String {
 }
 
 fn function(table: &Table) -> String {
-    format!("headwater.{}", quote(&function_name(schema(table), &table.name)))
+    format!("headwater.{}", quote(&function_name(table)))
 }
 
 /// The name of the function, in schema `headwater`, that tracks a table.
-pub fn function_name(schema: &str, table: &str) -> String {
-    own_name("track_", schema, table)
+pub fn function_name(table: &Table) -> String {
+    own_name("track_", table)
 }
 
 fn schema(table: &Table) -> &str {
     table.schema.as_deref().unwrap_or("public")
 }
 
-/// A name of ours for a table; that of a table outside `public` has its schema in it.
-fn own_name(prefix: &str, schema: &str, table: &str) -> String {
+/// A name of ours for a table in this layout; that of a table outside `public` has its schema in it.
+fn own_name(prefix: &str, table: &Table) -> String {
+    let (schema, layout, table) = (schema(table), layout(table), &table.name);
     if schema == "public" && !table.contains('.') {
-        return limited(&format!("{prefix}{table}"));
+        return limited(&format!("{prefix}{table}{layout}"));
     }
-    let name = format!("{prefix}{schema}.{table}");
+    let name = format!("{prefix}{schema}.{table}{layout}");
     // A dot in either part could be the one between them.
     if schema.contains('.') || table.contains('.') {
-        hashed(&name, &format!("{prefix}{schema}\0{table}"))
+        hashed(&name, &format!("{prefix}{schema}\0{table}{layout}"))
     } else {
         limited(&name)
     }
@@ -400,14 +410,33 @@ fn unquoted(quoted: &str) -> String {
 mod tests {
     use super::*;
 
+    fn named(schema: &str, name: &str, by: &str) -> String {
+        let partitioned = if by.is_empty() {
+            String::new()
+        } else {
+            format!("partition = {{ name = \"p\", columns = [{by:?}] }}\n")
+        };
+        let text = format!(
+            "name = \"m\"\nversion = 1\n[partitions.p]\ncolumns = {{ v = \"text\" }}\nmembers = \"SELECT 1\"\n\
+             [tables.{name:?}]\nschema = {schema:?}\nkey = [\"id\"]\n{partitioned}[tables.{name:?}.columns]\n\
+             id = \"int not null\"\nr = \"text not null\"\n\"r@\" = \"text not null\"\n"
+        );
+        side_name(&crate::parse::parse("m.toml", &text).expect("a model").tables[0])
+    }
+
     #[test]
     fn own_names_fit_and_differ() {
-        assert_eq!(side_name("public", "purchase"), "side_purchase");
-        assert_eq!(side_name("shop", "purchase"), "side_shop.purchase");
-        assert_ne!(side_name("a.b", "c"), side_name("a", "b.c"));
-        assert_ne!(side_name("a", "b"), side_name("public", "a.b"));
-        let long = |last: &str| side_name("public", &("ü".repeat(31) + last));
+        assert_eq!(named("public", "purchase", ""), "side_purchase");
+        assert_eq!(named("shop", "purchase", ""), "side_shop.purchase");
+        assert_eq!(named("public", "purchase", "r"), "side_purchase@r");
+        assert_ne!(named("a.b", "c", ""), named("a", "b.c", ""));
+        assert_ne!(named("a", "b", ""), named("public", "a.b", ""));
+        assert_ne!(named("public", "purchase@r", ""), named("public", "purchase", "r"));
+        assert_ne!(named("public", "purchase@", "r"), named("public", "purchase", "r@"));
+        let long = |last: &str| named("public", &("ü".repeat(31) + last), "");
         assert!(long("a").len() <= NAME_BYTES && long("a") != long("b"));
+        let long = |by: &str| named("public", &"u".repeat(60), by);
+        assert!(long("r").len() <= NAME_BYTES && long("r") != long("") && long("r") != long("r@"));
     }
 
     #[test]

@@ -22,13 +22,18 @@
 //! `recursive_triggers` is off. The statements of a trigger obey the conflict clause of the statement that fired it (`INSERT OR
 //! REPLACE` makes its inserts replace), so they are written to come to the same under each.
 
-use super::TrackedTable;
+use super::{TrackedTable, layout};
 use crate::Table;
 use crate::sql::{literal, quote};
 
 /// The side table, in quotes.
 pub fn side_table(table: &Table) -> String {
-    quote(&format!("headwater_side_{}", table.name))
+    quote(&side_name(table))
+}
+
+/// The side table's name.
+pub fn side_name(table: &Table) -> String {
+    format!("headwater_side_{}{}", table.name, layout(table))
 }
 
 /// The side table's columns that hold the key, in quotes and key order.
@@ -49,7 +54,7 @@ pub fn partition_columns(table: &Table) -> Vec<String> {
 /// The names of the triggers of a table.
 pub fn trigger_names(table: &Table) -> [String; 5] {
     ["before_insert", "after_insert", "before_update", "after_update", "after_delete"]
-        .map(|event| format!("headwater_{event}_{}", table.name))
+        .map(|event| format!("headwater_{event}_{}{}", table.name, layout(table)))
 }
 
 /// The statements that install the tracking of a table. The side table stays where there is one.
@@ -137,7 +142,7 @@ fn create_side_table(table: &Table, names: &Names) -> String {
 fn create_index(table: &Table, names: &Names) -> String {
     let mut columns = partition_columns(table);
     columns.push("version".to_owned());
-    let index = quote(&format!("headwater_side_{}_version", table.name));
+    let index = quote(&format!("headwater_side_{}_version{}", table.name, layout(table)));
     format!("CREATE INDEX IF NOT EXISTS {index} ON {} ({})", names.side, columns.join(", "))
 }
 

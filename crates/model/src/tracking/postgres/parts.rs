@@ -16,7 +16,7 @@
 //! was in it: the table is sent again to whoever has not seen that transaction (`headwater.refresh`).
 
 use super::{
-    KEYS_REPEAT, Notes, base_table, function, own_name, row_trigger, schema, side_table, statement_triggers, triggers,
+    KEYS_REPEAT, Notes, base_table, events, function, own_name, row_trigger, side_table, statement_triggers, trigger_name,
 };
 use crate::Table;
 use crate::sql::{literal, quote};
@@ -53,7 +53,8 @@ pub fn arm(table: &Table, part: &Part) -> Vec<String> {
     if !part.is_partition {
         statements.extend(row_trigger(table, &on, &of_table(super::ROW_TRIGGER, table)));
         // A statement on the table itself may have rows of several that inherit, with the same key.
-        statements.extend(statement_triggers(table, &base_table(table), KEYS_REPEAT, str::to_owned));
+        let named = |name: &str| quote(&trigger_name(name, table));
+        statements.extend(statement_triggers(table, &base_table(table), KEYS_REPEAT, named));
     }
     statements
 }
@@ -61,7 +62,7 @@ pub fn arm(table: &Table, part: &Part) -> Vec<String> {
 /// The statements that take a part's triggers away.
 pub fn disarm(table: &Table, part: &Part) -> Vec<String> {
     let on = part.qualified();
-    triggers().map(|(name, _)| format!("DROP TRIGGER IF EXISTS {} ON {on}", of_table(name, table))).collect()
+    events().map(|(name, _)| format!("DROP TRIGGER IF EXISTS {} ON {on}", of_table(name, table))).collect()
 }
 
 /// The statement that limits how long a part is waited for, in a transaction.
@@ -184,7 +185,7 @@ fn tree(tables: &[(String, &Table)]) -> String {
 
 /// A part may be one of several tables, or tracked itself: its triggers are named by the table.
 fn of_table(name: &str, table: &Table) -> String {
-    quote(&own_name(&format!("{name}_of_"), schema(table), &table.name))
+    quote(&own_name(&format!("{name}_of_"), table))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! `headwater.toml`: where the database is, which model is served, and the server's options.
+//! `headwater.toml`: where the database is, which models are served, and the server's options.
 //!
 //! ```toml
-//! models = ["models/flights-1.toml"]    # paths are relative to this file
+//! models = ["models/flights-1.toml"]    # paths are relative to this file; several versions live side by side
 //!
 //! [database]
 //! url = "sqlite:central.db"             # or postgres://user@host/database; HEADWATER_DATABASE and --database go before it
@@ -15,8 +15,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use headwater_consolidated::{Connection, Dialect};
-use headwater_model::{Model, parse::parse};
+use headwater_consolidated::{Connection, Dialect, Plan};
+use headwater_model::{Model, Table, parse::parse};
 use headwater_server::Config as ServerConfig;
 use serde::Deserialize;
 
@@ -92,16 +92,22 @@ impl Config {
         Ok(connection)
     }
 
-    /// The one model. (A server of this version serves one.)
-    pub fn model(&self) -> Result<Model> {
-        match self.models.as_slice() {
-            [file] => read_model(file),
-            files => Err(usage(format!(
-                "{} names {} models, expected one: models = [\"models/NAME-1.toml\"]",
-                self.file.display(),
-                files.len()
-            ))),
+    /// The models, ready: names and versions of each name. No two are the same, and none has a table with another's name and another
+    /// key.
+    pub fn plans(&self) -> Result<Vec<Plan>> {
+        if self.models.is_empty() {
+            let file = self.file.display();
+            return Err(usage(format!(
+                "{file} names no model, expected one or several: models = [\"models/NAME-1.toml\"]"
+            )));
         }
+        let models: Vec<Model> = self.models.iter().map(|file| read_model(file)).collect::<Result<_>>()?;
+        for (place, model) in models.iter().enumerate() {
+            for other in &models[..place] {
+                beside(other, model)?;
+            }
+        }
+        Ok(models.into_iter().map(Plan::new).collect())
     }
 
     /// The server's options: the file's, then the environment's, then these arguments (`option=value`).
@@ -130,6 +136,30 @@ impl Config {
         config.validate().or_usage(|| format!("the server's options in {} can't be used", self.file.display()))?;
         Ok(config)
     }
+}
+
+/// Whether two models can be served beside each other. A table's rows are known by their key, wherever they go.
+fn beside(one: &Model, other: &Model) -> Result<()> {
+    let title = |model: &Model| format!("{:?} version {}", model.name, model.version);
+    if (&one.name, one.version) == (&other.name, other.version) {
+        return Err(usage(format!("two of the models are {}: give one another name or version", title(one))));
+    }
+    for table in &one.tables {
+        let same = |there: &&Table| there.name == table.name && there.schema == table.schema;
+        let Some(there) = other.tables.iter().find(same) else { continue };
+        let key = |table: &Table| table.key_columns().map(|column| column.name.as_str()).collect::<Vec<_>>().join(", ");
+        if key(table) != key(there) {
+            return Err(usage(format!(
+                "the key of table {:?} is ({}) in {} and ({}) in {}: models side by side have one key for a table",
+                table.name,
+                key(table),
+                title(one),
+                key(there),
+                title(other)
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// A value as TOML reads it; what is none is text.

@@ -26,19 +26,25 @@ pub struct CheckArgs {}
 /// Checks, and tells what was found.
 pub fn run(_: &CheckArgs, global: &Global, output: &Output) -> Done {
     let config = Config::read(global)?;
-    let plan = Plan::new(config.model()?);
+    let plans = config.plans()?;
     let mut connection = config.database.connect()?;
-    let findings = check(&mut *connection, &plan)?;
-    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count();
+    let mut findings = Vec::new();
+    for plan in &plans {
+        findings.extend(check(&mut *connection, plan)?.into_iter().map(|finding| (plan, finding)));
+    }
+    let errors = findings.iter().filter(|(_, finding)| finding.severity == Severity::Error).count();
     let answer = json!({ "errors": errors, "findings": findings.iter().map(as_json).collect::<Vec<_>>() });
     output.answer(&answer, |output| {
-        for finding in &findings {
-            output.line(format!("{}: {}{}", word(finding), place(finding), finding.message))?;
+        for (plan, finding) in &findings {
+            output.line(format!("{}: {}{}{}", word(finding), title(plan, &plans), place(finding), finding.message))?;
             output.line(format!("    {}", finding.mend))?;
         }
         let warnings = findings.len() - errors;
         output.line(match (errors, warnings) {
-            (0, 0) => format!("as the model says, and tracked: {}", counted(plan.tables.len(), "table")),
+            (0, 0) => {
+                let tables = plans.iter().map(|plan| plan.tables.len()).sum();
+                format!("as the model says, and tracked: {}", counted(tables, "table"))
+            }
             _ => format!("{}, {}", counted(errors, "error"), counted(warnings, "warning")),
         })
     })?;
@@ -61,8 +67,14 @@ pub(super) fn place(finding: &Finding) -> String {
     }
 }
 
-fn as_json(finding: &Finding) -> serde_json::Value {
+/// Which model, where there are several.
+pub(super) fn title(plan: &Plan, plans: &[Plan]) -> String {
+    if plans.len() == 1 { String::new() } else { format!("{} version {}: ", plan.model.name, plan.model.version) }
+}
+
+fn as_json((plan, finding): &(&Plan, Finding)) -> serde_json::Value {
     json!({
+        "model": plan.model.name, "version": plan.model.version,
         "severity": word(finding), "code": finding.code, "table": finding.table, "column": finding.column,
         "message": finding.message, "mend": finding.mend,
     })

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use headwater_consolidated::Plan;
 use headwater_model::Model;
 
 use crate::Done;
@@ -48,9 +49,9 @@ pub struct DiffArgs {
 /// Compares, and tells what was found.
 pub fn run(args: &DiffArgs, global: &Global, output: &Output) -> Done {
     let config = Config::read(global)?;
-    let model = config.model()?;
+    let plans = config.plans()?;
     let mut remote = RemoteFile::open(&args.remote).or_usage(|| "the remote can't be compared".into())?;
-    check_model(&model, &remote.model)?;
+    let model = model_of(plans, &remote.model)?;
     if let Some(unknown) = args.tables.iter().find(|name| model.table(name).is_none()) {
         return Err(usage(format!("the model has no table {unknown:?}")));
     }
@@ -69,14 +70,18 @@ pub fn run(args: &DiffArgs, global: &Global, output: &Output) -> Done {
     Ok(if is_equal { Exit::Done } else { Exit::Found })
 }
 
-fn check_model(ours: &Model, remotes: &Model) -> Result<()> {
-    if ours.fingerprint() == remotes.fingerprint() {
-        return Ok(());
-    }
-    Err(usage(format!(
-        "the remote was made from model {:?} version {}, which is not the configuration's {:?} version {}; use the --config with its model",
-        remotes.name, remotes.version, ours.name, ours.version
-    )))
+/// The configuration's model that the remote was made from.
+fn model_of(plans: Vec<Plan>, remotes: &Model) -> Result<Model> {
+    let title = |model: &Model| format!("{:?} version {}", model.name, model.version);
+    let ours: Vec<String> = plans.iter().map(|plan| title(&plan.model)).collect();
+    let found = plans.into_iter().find(|plan| plan.fingerprint == remotes.fingerprint());
+    found.map(|plan| plan.model).ok_or_else(|| {
+        usage(format!(
+            "the remote was made from model {}, and the configuration has {}, or has changed it; use the --config with its model",
+            title(remotes),
+            ours.join(", ")
+        ))
+    })
 }
 
 fn open(address: &Address, model: &Model, user: &str, remote_id: &str) -> Result<Box<dyn Source>> {

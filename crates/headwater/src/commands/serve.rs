@@ -10,7 +10,7 @@ use headwater_server::{Handle, Server, StartError};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::check::place;
+use super::check::{place, title};
 use crate::Done;
 use crate::cli::Global;
 use crate::config::Config;
@@ -72,16 +72,16 @@ impl ServeArgs {
 pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     let config = Config::read(global)?;
     let options = config.server(&args.all_options())?;
-    let plan = Plan::new(config.model()?);
+    let plans = config.plans()?;
     if !args.no_check {
-        check_first(&config, &plan, output)?;
+        check_first(&config, &plans, output)?;
     }
     let is_tls = options.tls_certificate.is_some();
     let backend = config.database.backend()?;
     let runtime = tokio::runtime::Runtime::new().context("the threads of the server could not be started")?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let handle = Server::start(options, backend, vec![plan]).await;
+        let handle = Server::start(options, backend, plans).await;
         let handle = handle.map_err(|error| match error {
             StartError::Listen { .. } => anyhow::Error::new(error).context("choose another address by --listen"),
             error => anyhow::Error::new(error),
@@ -99,16 +99,20 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
 }
 
 /// A server on a database that is not as its model says would lose rows: it does not start.
-fn check_first(config: &Config, plan: &Plan, output: &Output) -> Result<()> {
+fn check_first(config: &Config, plans: &[Plan], output: &Output) -> Result<()> {
     let mut connection = config.connect_installed()?;
-    let findings = check(&mut *connection, plan)?;
-    let (errors, warnings): (Vec<_>, Vec<_>) =
-        findings.into_iter().partition(|finding| finding.severity == Severity::Error);
-    for warning in &warnings {
-        output.note(format!("warning: {}{}", place(warning), warning.message));
+    let mut lines = Vec::new();
+    for plan in plans {
+        let title = title(plan, plans);
+        for finding in check(&mut *connection, plan)? {
+            match finding.severity {
+                Severity::Warning => output.note(format!("warning: {title}{}{}", place(&finding), finding.message)),
+                Severity::Error => {
+                    lines.push(format!("  {title}{}{}: {}", place(&finding), finding.message, finding.mend));
+                }
+            }
+        }
     }
-    let lines: Vec<_> =
-        errors.iter().map(|error| format!("  {}{}: {}", place(error), error.message, error.mend)).collect();
     if lines.is_empty() {
         return Ok(());
     }

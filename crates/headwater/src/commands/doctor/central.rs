@@ -10,7 +10,7 @@ use headwater_protocol::Value;
 use headwater_server::Config as ServerConfig;
 
 use super::{DoctorArgs, Findings, files};
-use crate::commands::check::place;
+use crate::commands::check::{place, title};
 use crate::config::Config;
 use crate::database::Address;
 
@@ -19,7 +19,7 @@ const DURABLE: [&str; 3] = ["fsync", "full_page_writes", "synchronous_commit"];
 
 pub(super) fn look(
     config: &Config,
-    plan: Option<&Plan>,
+    plans: &[Plan],
     options: Option<&ServerConfig>,
     args: &DoctorArgs,
     findings: &mut Findings,
@@ -37,13 +37,13 @@ pub(super) fn look(
         }
     };
     let connection = &mut *connection;
-    let mut looked = vec![tracking(connection, plan, findings)];
+    let mut looked: Vec<_> = plans.iter().map(|plan| tracking(connection, plan, plans, findings)).collect();
     if connection.dialect() == Dialect::Postgres {
         looked.push(durable(connection, findings));
         looked.push(connections(connection, options, findings));
         looked.push(open_transactions(connection, args, findings));
         looked.push(slots(connection, findings));
-        looked.extend(plan.map(|plan| privileges(connection, plan, findings)));
+        looked.extend(plans.iter().map(|plan| privileges(connection, plan, findings)));
     }
     for error in looked.into_iter().filter_map(Result::err) {
         let what = format!("the database could not be asked: {error:#}");
@@ -83,10 +83,9 @@ fn file(path: &Path, args: &DoctorArgs, findings: &mut Findings) -> bool {
 }
 
 /// Headwater's own tables, and all that `headwater check` says.
-fn tracking(connection: &mut dyn Connection, plan: Option<&Plan>, findings: &mut Findings) -> Result<()> {
-    let Some(plan) = plan else { return Ok(()) };
+fn tracking(connection: &mut dyn Connection, plan: &Plan, plans: &[Plan], findings: &mut Findings) -> Result<()> {
     for finding in check(connection, plan)? {
-        let what = format!("{}{}", place(&finding), finding.message);
+        let what = format!("{}{}{}", title(plan, plans), place(&finding), finding.message);
         match finding.severity {
             Severity::Error => findings.error(finding.code, what, finding.mend),
             Severity::Warning => findings.warning(finding.code, what, finding.mend),

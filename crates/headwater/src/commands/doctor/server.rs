@@ -5,7 +5,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use headwater_consolidated::Plan;
 use headwater_remote::{Probe, probe};
 use headwater_server::{Config as ServerConfig, Server};
 use rustls_pki_types::CertificateDer;
@@ -39,15 +38,15 @@ pub(super) fn look(args: &DoctorArgs, global: &Global, findings: &mut Findings) 
             None
         }
     };
-    let plan = match config.model() {
-        Ok(model) => Some(Plan::new(model)),
+    let plans = match config.plans() {
+        Ok(plans) => plans,
         Err(error) => {
             findings.error(
                 "model",
                 format!("{error:#}"),
                 "mend the model's file; docs/model.md has all that it may say",
             );
-            None
+            Vec::new()
         }
     };
     if let Some(options) = &options {
@@ -56,7 +55,7 @@ pub(super) fn look(args: &DoctorArgs, global: &Global, findings: &mut Findings) 
             running(options, findings);
         }
     }
-    central::look(&config, plan.as_ref(), options.as_ref(), args, findings);
+    central::look(&config, &plans, options.as_ref(), args, findings);
 }
 
 /// The files that the options name.

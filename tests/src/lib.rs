@@ -115,6 +115,8 @@ pub struct World {
     pub central: Central,
     /// The model, ready.
     pub plan: Plan,
+    /// What is served beside it: other versions.
+    pub beside: Vec<Plan>,
     /// Where files go.
     pub folder: TempDir,
     /// The server's options, for [`World::start_server`].
@@ -156,7 +158,17 @@ impl World {
         let tokens = Tokens::new(&system::identity(&mut *connection)?.token_key)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let config = Config { listen: ([127, 0, 0, 1], 0).into(), ..Config::default() };
-        Ok(World { central, plan, folder, config, runtime, server: None, others: Vec::new(), tokens })
+        Ok(World {
+            central,
+            plan,
+            beside: Vec::new(),
+            folder,
+            config,
+            runtime,
+            server: None,
+            others: Vec::new(),
+            tokens,
+        })
     }
 
     /// Starts a server with the options in `config`; one that runs is stopped first.
@@ -167,15 +179,28 @@ impl World {
     /// Starts a server over a backend of the test's own.
     pub fn start_server_over(&mut self, backend: Arc<dyn Backend>) -> Result<()> {
         self.stop_server();
-        let starting = Server::start(self.config.clone(), backend, vec![self.plan.clone()]);
+        let starting = Server::start(self.config.clone(), backend, self.plans());
         self.server = Some(self.runtime.block_on(starting)?);
         Ok(())
+    }
+
+    /// The models that are served.
+    fn plans(&self) -> Vec<Plan> {
+        std::iter::once(&self.plan).chain(&self.beside).cloned().collect()
+    }
+
+    /// Tracks one more model, and serves it beside the others.
+    pub fn serve_also(&mut self, model: &str) -> Result<()> {
+        let plan = Plan::new(read_model(model)?);
+        track::track(&mut *self.central.backend()?.connect()?, &plan)?;
+        self.beside.push(plan);
+        self.start_server()
     }
 
     /// Starts one more server on the database, at a free port or at an address that one had before; gives its address.
     pub fn start_another_server(&mut self, listen: Option<std::net::SocketAddr>) -> Result<std::net::SocketAddr> {
         let config = Config { listen: listen.unwrap_or(self.config.listen), ..self.config.clone() };
-        let starting = Server::start(config, self.central.backend()?, vec![self.plan.clone()]);
+        let starting = Server::start(config, self.central.backend()?, self.plans());
         let handle = self.runtime.block_on(starting)?;
         let address = handle.local_addr();
         self.others.push(handle);
@@ -228,6 +253,12 @@ impl World {
         Ok(Remote::create(self.path(name), &self.plan.model.public(), &options)?)
     }
 
+    /// Creates a remote of this user and this model.
+    pub fn remote_of(&self, name: &str, user: &str, model: &Model) -> Result<Remote> {
+        let options = CreateOptions::new(self.server_url()?, user);
+        Ok(Remote::create(self.path(name), &model.public(), &options)?)
+    }
+
     /// Syncs a remote as its user.
     pub fn sync(&self, remote: &mut Remote) -> Result<SyncReport> {
         let user = remote.status()?.user;
@@ -243,7 +274,10 @@ impl World {
     /// Compares the remote of this name with its part of the consolidated database, through both databases' own drivers.
     pub fn diff(&self, name: &str) -> Result<Report> {
         let mut remote = RemoteFile::open(&self.path(name))?;
-        let (model, user, id) = (&self.plan.model, remote.user.clone(), remote.remote_id.clone());
+        let is_its = |plan: &&Plan| plan.fingerprint == remote.model.fingerprint();
+        let plan = std::iter::once(&self.plan).chain(&self.beside).find(is_its);
+        let model = &plan.context("the remote's model is not served here")?.model;
+        let (user, id) = (remote.user.clone(), remote.remote_id.clone());
         let mut consolidated: Box<dyn Source> = match &self.central {
             Central::Sqlite(path) => Box::new(SqliteDatabase::open(path, model, &user, &id)?),
             Central::Postgres(url) => {

@@ -57,7 +57,8 @@ pub fn check(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Finding
         }
     }
     for table in plan.tables.iter().map(|table| &table.table).filter(|table| table.is_tracked()) {
-        if findings.iter().all(|finding| finding.code != "table_missing" || finding.table.as_ref() != Some(&table.name)) {
+        if findings.iter().all(|finding| finding.code != "table_missing" || finding.table.as_ref() != Some(&table.name))
+        {
             findings.extend(tracking(connection, table)?);
         }
     }

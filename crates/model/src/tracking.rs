@@ -40,5 +40,5 @@ pub fn layout(table: &Table) -> String {
         let digest = Sha256::digest(format!("{}\0{}", table.name, columns.join("\0")).as_bytes());
         return digest.iter().take(4).fold("@".to_owned(), |text, byte| format!("{text}{byte:02x}"));
     }
-    columns.iter().map(|name| format!("@{name}")).collect()
+    columns.iter().flat_map(|name| ["@", *name]).collect()
 }

@@ -17,6 +17,7 @@
 
 mod doubt;
 mod foreign;
+mod fresh;
 mod partition;
 mod store;
 
@@ -41,6 +42,7 @@ use crate::rows::{Placed, Rows, placed};
 use crate::schema;
 use crate::state::{State, write_watermarks};
 use crate::untracked::{self, Doubt};
+use crate::upgrade::{self, Change, Fresh};
 use foreign::Touched;
 
 /// What a download did, in numbers.
@@ -77,20 +79,51 @@ pub(crate) fn apply(
     let connection = &database.connection;
     let triggers_fire = schema::has_own_triggers(connection, plan)?;
     set_triggers(connection, triggers_fire)?;
-    let applied = database.write_lazily("applying a download", |connection| {
-        let state = State::read(connection)?;
-        if state.frozen.is_some() {
-            return Err(Error::Unexpected { what: "a download came before the receipt of the upload".to_owned() });
-        }
-        let mut apply = Apply::begin(connection, plan, state.incarnation == [0; 16], now)?;
-        while let Some(frame) = frames(connection)? {
-            apply.frame(&frame)?;
-            watch(apply.applied.rows + apply.applied.deletions)?;
-        }
-        apply.finish()
+    let applied = database
+        .write_lazily("applying a download", |connection| frame_by_frame(connection, plan, &[], now, frames, watch));
+    set_triggers(connection, true)?;
+    applied
+}
+
+/// Changes the model's version and applies its first download, in one transaction. The change's plan is that of the file afterwards.
+pub(crate) fn apply_change(
+    database: &Database,
+    old: &Plan,
+    change: &mut Change,
+    now: &str,
+    frames: &mut Frames<'_>,
+    watch: &mut Watch<'_>,
+) -> Result<Applied, Error> {
+    let connection = &database.connection;
+    let triggers_fire = schema::has_own_triggers(connection, old)?;
+    let applied = database.write("changing the model's version", |connection| {
+        // Triggers are compiled, to see whether they still fit.
+        let fresh = upgrade::change::run(connection, old, change, now)?;
+        set_triggers(connection, triggers_fire)?;
+        frame_by_frame(connection, &change.plan, &fresh, now, frames, watch)
     });
     set_triggers(connection, true)?;
     applied
+}
+
+fn frame_by_frame(
+    connection: &Connection,
+    plan: &Plan,
+    fresh: &[Option<Fresh>],
+    now: &str,
+    frames: &mut Frames<'_>,
+    watch: &mut Watch<'_>,
+) -> Result<Applied, Error> {
+    let state = State::read(connection)?;
+    if state.frozen.is_some() {
+        return Err(Error::Unexpected { what: "a download came before the receipt of the upload".to_owned() });
+    }
+    let mut apply = Apply::begin(connection, plan, fresh, state.incarnation == [0; 16], now)?;
+    while let Some(frame) = frames(connection)? {
+        apply.frame(&frame)?;
+        watch(apply.applied.rows + apply.applied.deletions)?;
+    }
+    apply.finish()
 }
 
 fn set_triggers(connection: &Connection, on: bool) -> Result<(), Error> {
@@ -116,6 +149,8 @@ struct Apply<'a> {
     sweeps: Vec<bool>,
     /// Partitions that came whole since.
     came_whole: HashSet<(u32, Vec<u8>)>,
+    /// By table, where it has just been made anew: what pending changes know nothing of.
+    fresh: &'a [Option<Fresh>],
     /// By table.
     doubts: Vec<Doubt>,
     /// Partitions of tables in doubt that were not held before.
@@ -125,7 +160,13 @@ struct Apply<'a> {
 }
 
 impl<'a> Apply<'a> {
-    fn begin(connection: &'a Connection, plan: &'a Plan, is_restart: bool, now: &'a str) -> Result<Apply<'a>, Error> {
+    fn begin(
+        connection: &'a Connection,
+        plan: &'a Plan,
+        fresh: &'a [Option<Fresh>],
+        is_restart: bool,
+        now: &'a str,
+    ) -> Result<Apply<'a>, Error> {
         let sql = "CREATE TEMP TABLE IF NOT EXISTS \"hw_displaced\" (\"table\" INTEGER, \"key\" BLOB, \"image\" BLOB, \
                    PRIMARY KEY (\"table\", \"key\")) WITHOUT ROWID; DELETE FROM temp.\"hw_displaced\"";
         connection.execute_batch(sql).while_doing("beginning to apply a download")?;
@@ -142,6 +183,10 @@ impl<'a> Apply<'a> {
                 doubt::keep_before(&rows, table)?;
             }
         }
+        let mut touched = Touched::new(connection, plan)?;
+        for (table, _) in plan.tables.iter().zip(fresh).filter(|(_, fresh)| fresh.is_some()) {
+            touched.all_of(table);
+        }
         Ok(Apply {
             rows,
             plan,
@@ -155,9 +200,10 @@ impl<'a> Apply<'a> {
             is_restart,
             sweeps,
             came_whole: HashSet::new(),
+            fresh,
             doubts,
             joined: HashSet::new(),
-            touched: Touched::new(connection, plan)?,
+            touched,
             applied: Applied::default(),
         })
     }
@@ -209,7 +255,9 @@ impl<'a> Apply<'a> {
         let held = self.rows.any(&format!("SELECT 1 FROM \"hw_held\" WHERE \"table\" = {number}"))?;
         let conflicts =
             self.rows.any(&format!("SELECT 1 FROM \"hw_conflict\" WHERE \"table\" = {number} AND \"is_open\" = 1"))?;
-        let watched = !self.touched.is_whole(table) || self.doubts[number as usize] == Doubt::Since;
+        let noted = matches!(self.fresh.get(number as usize), Some(Some(_)))
+            && self.rows.any(&format!("SELECT 1 FROM \"hw_set_aside\" WHERE \"table\" = {number}"))?;
+        let watched = !self.touched.is_whole(table) || self.doubts[number as usize] == Doubt::Since || noted;
         self.is_plain = !(pending || held || conflicts || watched || self.has_displaced);
         Ok(())
     }
@@ -244,6 +292,7 @@ impl<'a> Apply<'a> {
         if self.is_restart {
             self.sweep()?;
         }
+        self.settle_absent()?;
         self.settle_all()?;
         if self.compare_doubtful()? {
             self.settle_all()?;

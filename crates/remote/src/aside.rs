@@ -61,7 +61,7 @@ impl Remote {
     /// changes set aside stay as they are.
     pub fn reset(&mut self) -> Result<(), Error> {
         let _alone = self.lock()?;
-        let mut stage = Stage::left(&self.database.connection)?;
+        let mut stage = Stage::left(&self.database.connection, self.plan.fingerprint)?;
         stage.clear(&self.database)?;
         self.database.write("starting afresh", State::forget_seen)
     }
@@ -73,6 +73,7 @@ impl Remote {
         work: fn(&Rows<'_>, &[Note<'_>]) -> Result<(), Error>,
     ) -> Result<u64, Error> {
         let _alone = self.lock()?;
+        self.reread()?;
         self.database.write(doing, |connection| {
             connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing(doing)?;
             let notes = chosen(connection, &self.plan, choice)?;

@@ -65,14 +65,17 @@ pub struct Server {
     pub ca_file: Option<PathBuf>,
 }
 
-/// Gets the public form of the server's model; `version`: its name and version, where a server has several.
-pub fn fetch_model(server: &Server, version: Option<(&str, u32)>) -> Result<Model, Error> {
+/// Gets the public form of the server's model; `which`: its name, where a server has several, and its version, unless it is the newest.
+pub fn fetch_model(server: &Server, which: Option<(&str, Option<u32>)>) -> Result<Model, Error> {
     let client = Client::new(server, Duration::from_secs(30))?;
     let token = client.token()?.token;
     let url = client.url("/v1/model");
     let mut request = client.agent.get(&url).header("Authorization", format!("Bearer {token}"));
-    if let Some((name, version)) = version {
-        request = request.query("name", name).query("version", version.to_string());
+    if let Some((name, version)) = which {
+        request = request.query("name", name);
+        if let Some(version) = version {
+            request = request.query("version", version.to_string());
+        }
     }
     let text = client.text(&url, request.call(), JSON_BYTES_MAX as u64)?;
     Model::from_json(&text).map_err(|error| Error::Model(error.to_string()))

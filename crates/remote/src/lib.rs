@@ -62,6 +62,7 @@ mod sync;
 mod tests;
 mod too_large;
 mod untracked;
+mod upgrade;
 
 pub use aside::Choice;
 pub use error::Error;
@@ -71,3 +72,4 @@ pub use probe::{Probe, probe};
 pub use remote::{CreateOptions, Remote};
 pub use report::{Conflict, LostUploads, PendingChange, SetAside, Status, TableStatus};
 pub use sync::{Phase, Progress, SyncOptions, SyncReport, Times};
+pub use upgrade::Upgraded;

@@ -10,6 +10,8 @@ use headwater_protocol::{Row, Type, Value};
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) model: Model,
+    /// As it was when the file's tables were made: a later Headwater may write the same model in other words.
+    pub(crate) fingerprint: u64,
     pub(crate) tables: Vec<TablePlan>,
 }
 
@@ -62,7 +64,7 @@ impl Plan {
     pub(crate) fn new(model: Model) -> Plan {
         let numbers = 0..model.tables.len();
         let tables = numbers.map(|number| TablePlan::new(&model, number)).collect();
-        Plan { model, tables }
+        Plan { fingerprint: model.fingerprint(), model, tables }
     }
 
     pub(crate) fn table(&self, number: u32) -> Option<&TablePlan> {

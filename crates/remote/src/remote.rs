@@ -66,7 +66,7 @@ impl Remote {
             server: options.server.clone(),
             user: options.user.clone(),
             model: plan.model.to_json(),
-            fingerprint: plan.model.fingerprint(),
+            fingerprint: plan.fingerprint,
             incarnation: [0; 16],
             note: [0; 16],
             upload_sequence: 0,
@@ -140,6 +140,15 @@ impl Remote {
         State::read(&self.database.connection)
     }
 
+    /// Takes note of the file's model, where somebody else has changed its version.
+    pub(crate) fn reread(&mut self) -> Result<(), Error> {
+        if self.state()?.fingerprint != self.plan.fingerprint {
+            self.plan = plan_of(&self.database, &self.path)?;
+            schema::learn_uniques(&self.database.connection, &mut self.plan)?;
+        }
+        Ok(())
+    }
+
     /// Sets the server and the user to sync with from now on.
     pub fn set_server(&mut self, server: &str, user: &str) -> Result<(), Error> {
         self.database.write("changing the server", |connection| {
@@ -159,7 +168,7 @@ fn plan_of(database: &Database, path: &Path) -> Result<Plan, Error> {
         return Err(Error::Layout { actual: state.format, expected: remote_sql::FORMAT });
     }
     let model = Model::from_json(&state.model).map_err(|error| Error::Model(error.to_string()))?;
-    Ok(Plan::new(model))
+    Ok(Plan { fingerprint: state.fingerprint, ..Plan::new(model) })
 }
 
 /// Random bytes, from the system.

@@ -12,6 +12,7 @@ use crate::key_ranges;
 use crate::plan::Plan;
 use crate::state::{State, read_watermarks};
 use crate::sync::{Phase, Progress};
+use crate::upgrade::Change;
 
 /// A request's body, made as it is sent: HELLO, the frozen frames, UPLOAD_END, END.
 pub(crate) struct RequestBody<'c> {
@@ -27,31 +28,42 @@ pub(crate) struct RequestBody<'c> {
 }
 
 impl<'c> RequestBody<'c> {
+    /// `change`: the request is one under the version that it leads to.
     pub(crate) fn new(
         connection: &'c Connection,
         plan: &Plan,
+        change: Option<&Change>,
         state: &State,
         has_upload: bool,
         wants_download: bool,
     ) -> Result<RequestBody<'c>, Error> {
+        let plan = change.map_or(plan, |change| &change.plan);
         let model = &plan.model;
+        let seen = read_watermarks(connection)?;
         let upload = state.frozen.filter(|_| has_upload);
         let hello = Hello {
             remote_id: state.remote_id,
             secret: state.secret,
             model: model.name.clone(),
             model_version: model.version,
-            fingerprint: state.fingerprint,
+            fingerprint: plan.fingerprint,
             incarnation: state.incarnation,
             note: state.note,
             upload_sequence: state.upload_sequence,
             download_applied: state.download_applied,
             has_upload: upload.is_some(),
             wants_download,
-            watermarks: read_watermarks(connection)?,
+            watermarks: match change {
+                Some(change) => change.watermarks(seen),
+                None => seen,
+            },
         };
         let mut head = hello.to_frame().to_bytes();
         if let Some(left) = key_ranges::left(connection, plan)?.filter(|_| wants_download) {
+            let left = match change {
+                Some(change) => change.key_ranges(left),
+                None => left,
+            };
             left.to_frame().write(&mut head);
         }
         let mut tail = upload.map(|end| end.to_frame().to_bytes()).unwrap_or_default();
@@ -134,7 +146,7 @@ mod tests {
         f.cut().expect("an upload");
         let state = f.remote.state().expect("a state");
         let connection = &f.remote.database.connection;
-        let mut body = RequestBody::new(connection, &f.remote.plan, &state, true, true).expect("a body");
+        let mut body = RequestBody::new(connection, &f.remote.plan, None, &state, true, true).expect("a body");
         let (mut buffer, mut bytes, mut widest) = ([0; 1000], 0, 0);
         loop {
             let count = body.read(&mut buffer).expect("the file is sound");

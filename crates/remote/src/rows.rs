@@ -26,14 +26,19 @@ pub(crate) struct Pending {
 impl Pending {
     /// Reads a row of one of [`crate::plan::Statements`]' change queries.
     pub(crate) fn read(table: &TablePlan, row: &rusqlite::Row<'_>) -> rusqlite::Result<Pending> {
+        Pending::read_from(table, row, 0)
+    }
+
+    /// The same where its columns are not the first.
+    pub(crate) fn read_from(table: &TablePlan, row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Pending> {
         let count = table.types.len();
         let image =
             |start: usize| (start..start + count).map(|index| Local::read(row, index)).collect::<Result<Vec<_>, _>>();
-        let logged = image(2)?;
+        let logged = image(first + 2)?;
         let key = table.key_of(&logged);
-        let old = if row.get::<_, i64>(0)? == 1 { Some(logged) } else { None };
-        let new = if row.get(2 + count)? { Some(image(3 + count)?) } else { None };
-        Ok(Pending { aside: row.get(1)?, old, new, key })
+        let old = if row.get::<_, i64>(first)? == 1 { Some(logged) } else { None };
+        let new = if row.get(first + 2 + count)? { Some(image(first + 3 + count)?) } else { None };
+        Ok(Pending { aside: row.get(first + 1)?, old, new, key })
     }
 
     /// Reads the key alone.

@@ -8,6 +8,7 @@ use crate::database::Database;
 use crate::error::{Error, While};
 use crate::index_sql;
 use crate::plan::{Plan, TablePlan};
+use crate::state::State;
 use crate::untracked;
 
 /// Makes every table of the model that is not there, its log, and what Headwater itself keeps.
@@ -21,13 +22,15 @@ pub(crate) fn create(connection: &Connection, plan: &Plan) -> Result<(), Error> 
         connection.execute_batch(&sql).while_doing("creating the tables of the model")?;
     }
     connection.execute_batch(remote_sql::system_tables()).while_doing("creating Headwater's own tables")?;
+    complete(connection, plan)
+}
+
+/// Makes what goes with the tables of the model: the view of the next keys, and the triggers.
+pub(crate) fn complete(connection: &Connection, plan: &Plan) -> Result<(), Error> {
     connection
         .execute_batch(&remote_sql::next_key_view(&plan.model))
         .while_doing("creating the view of the next keys")?;
-    for table in &plan.tables {
-        create_triggers(connection, table)?;
-    }
-    Ok(())
+    plan.tables.iter().try_for_each(|table| create_triggers(connection, table))
 }
 
 /// Whether the file has a table of this name.
@@ -39,13 +42,16 @@ pub(crate) fn exists(connection: &Connection, name: &str) -> Result<bool, Error>
 /// Looks for unique indexes that the application made, and makes the triggers anew where they are not as they must be.
 pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error> {
     let connection = &database.connection;
-    for table in &mut plan.tables {
-        table.set_own_uniques(own_uniques(connection, table).while_doing("reading the catalogue")?);
-    }
+    learn_uniques(connection, plan)?;
+    let fingerprint = plan.fingerprint;
     for table in &plan.tables {
         if !has_triggers(connection, table).while_doing("reading the catalogue")? {
             tracing::info!(table = table.table.name, "change tracking is made anew");
             database.write("making change tracking anew", |connection| {
+                if State::read(connection)?.fingerprint != fingerprint {
+                    let what = "the file's model has been changed meanwhile: open it again".to_owned();
+                    return Err(Error::Configuration { what });
+                }
                 if untracked::doubt(connection, table)? {
                     tracing::warn!(
                         table = table.table.name,
@@ -59,11 +65,19 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
     Ok(())
 }
 
-/// The tables whose change tracking is not as it must be.
-pub(crate) fn untracked(connection: &Connection, plan: &mut Plan) -> Result<Vec<String>, Error> {
-    let mut names = Vec::new();
+/// Takes note of the unique indexes that the application has made.
+pub(crate) fn learn_uniques(connection: &Connection, plan: &mut Plan) -> Result<(), Error> {
     for table in &mut plan.tables {
         table.set_own_uniques(own_uniques(connection, table).while_doing("reading the catalogue")?);
+    }
+    Ok(())
+}
+
+/// The tables whose change tracking is not as it must be.
+pub(crate) fn untracked(connection: &Connection, plan: &mut Plan) -> Result<Vec<String>, Error> {
+    learn_uniques(connection, plan)?;
+    let mut names = Vec::new();
+    for table in &plan.tables {
         if !has_triggers(connection, table).while_doing("reading the catalogue")? {
             names.push(table.table.name.clone());
         }

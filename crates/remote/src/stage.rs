@@ -1,5 +1,6 @@
 //! Staging a download: its frames wait until the last has come, in memory while they are few, else in the file. One that broke stays,
-//! where its server keeps it: the rest is asked for by its ID and the bytes that are here.
+//! where its server keeps it: the rest is asked for by its ID and the bytes that are here. The fingerprint of the model under which it
+//! was asked for stands before it: under another version of the model it means something else.
 
 use headwater_protocol::message::Download;
 use headwater_protocol::{Decoder, Frame, Kind, Limits};
@@ -22,6 +23,10 @@ pub(crate) struct Stage {
     written: i64,
     /// The download, if it can be resumed.
     rest: Option<Rest>,
+    /// Of the model.
+    fingerprint: u64,
+    /// Whether what is in the file came under another version of the model.
+    is_other: bool,
 }
 
 /// Where the rest of a download is.
@@ -42,14 +47,38 @@ impl Rest {
 }
 
 impl Stage {
+    /// For a download under the model with this fingerprint.
+    pub(crate) fn new(fingerprint: u64) -> Stage {
+        Stage { fingerprint, ..Stage::default() }
+    }
+
     /// What a sync before left in the file.
-    pub(crate) fn left(connection: &Connection) -> Result<Stage, Error> {
+    pub(crate) fn left(connection: &Connection, fingerprint: u64) -> Result<Stage, Error> {
         let count = "SELECT coalesce(max(\"frame\"), 0) FROM \"hw_staged\"";
         let written = connection.query_row(count, [], |row| row.get(0)).while_doing("looking for a staged download")?;
+        let model = "SELECT \"bytes\" FROM \"hw_staged\" WHERE \"frame\" = 0";
+        let model: Option<Vec<u8>> = connection
+            .query_row(model, [], |row| row.get(0))
+            .optional()
+            .while_doing("looking for a staged download")?;
+        if written > 0 && model.as_deref() != Some(&fingerprint.to_be_bytes()[..]) {
+            return Ok(Stage { written, is_other: true, ..Stage::new(fingerprint) });
+        }
         // WELCOME is the first.
         let rest = if written > 1 { read(connection, 2)?.as_ref().and_then(Rest::of) } else { None };
         let rest = rest.map(|rest| Ok::<_, Error>(Rest { offset: bytes(connection)?, ..rest })).transpose()?;
-        Ok(Stage { written, rest, ..Stage::default() })
+        Ok(Stage { written, rest, ..Stage::new(fingerprint) })
+    }
+
+    /// Takes what is staged out.
+    pub(crate) fn take(&mut self) -> Stage {
+        let next = Stage::new(self.fingerprint);
+        std::mem::replace(self, next)
+    }
+
+    /// Whether what is in the file came under another version of the model.
+    pub(crate) fn is_other(&self) -> bool {
+        self.is_other
     }
 
     /// The download that is staged, if the rest of it is to be had.
@@ -85,7 +114,7 @@ impl Stage {
 
     /// Forgets everything.
     pub(crate) fn clear(&mut self, database: &Database) -> Result<(), Error> {
-        let written = std::mem::take(self).written;
+        let written = self.take().written;
         if written == 0 {
             return Ok(());
         }
@@ -99,6 +128,9 @@ impl Stage {
         database.write_lazily("staging a download", |connection| {
             let sql = "INSERT INTO \"hw_staged\" (\"frame\", \"bytes\") VALUES (?, ?)";
             let mut insert = connection.prepare_cached(sql).while_doing("staging a download")?;
+            if self.written == 0 {
+                insert.execute(params![0, self.fingerprint.to_be_bytes()]).while_doing("staging a download")?;
+            }
             for (frame, number) in self.memory.iter().zip(self.written + 1..) {
                 insert.execute(params![number, frame.to_bytes()]).while_doing("staging a download")?;
             }

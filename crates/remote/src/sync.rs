@@ -24,6 +24,7 @@ use crate::stage::Stage;
 use crate::state::State;
 use crate::too_large;
 use crate::untracked;
+use crate::upgrade::Change;
 
 /// How much is read from the socket at a time.
 const READ_BYTES: usize = 64 * 1024;
@@ -161,8 +162,18 @@ impl Remote {
     /// Blocks until it is done or has failed for good; attempts that may succeed later are repeated as [`SyncOptions::config`] says.
     /// After an error the file is as it was before the sync, after its upload, or after both; pending changes stay pending.
     pub fn sync(&mut self, options: &mut SyncOptions<'_>) -> Result<SyncReport, Error> {
+        self.sync_with(options, None)
+    }
+
+    /// The same; with a `change` the first download is one under its version, which the file is changed to with it.
+    pub(crate) fn sync_with(
+        &mut self,
+        options: &mut SyncOptions<'_>,
+        mut change: Option<Change>,
+    ) -> Result<SyncReport, Error> {
         let start = Instant::now();
         let _alone = self.lock()?;
+        self.reread()?;
         schema::refresh(&self.database, &mut self.plan)?;
         let state = self.state()?;
         let server =
@@ -172,11 +183,13 @@ impl Remote {
         let mut may_renew = true;
         loop {
             let was_cached = self.has_token(&server.credentials);
-            let left = Stage::left(&self.database.connection)?;
+            let fingerprint = change.as_ref().map_or(self.plan.fingerprint, |change| change.plan.fingerprint);
+            let left = Stage::left(&self.database.connection, fingerprint)?;
             let mut sync = Sync {
                 remote: self,
                 client: &client,
                 options,
+                change: &mut change,
                 start: Instant::now(),
                 stage: left,
                 answer: None,
@@ -244,6 +257,8 @@ struct Sync<'s, 'o, 'p> {
     remote: &'s mut Remote,
     client: &'s Client<'s>,
     options: &'s mut SyncOptions<'o>,
+    /// Of the model's version, as long as it has not taken place.
+    change: &'s mut Option<Change>,
     start: Instant,
     stage: Stage,
     answer: Option<Answer>,
@@ -257,7 +272,7 @@ impl Sync<'_, '_, '_> {
     /// Runs one session; whether another is to follow.
     fn run(&mut self) -> Result<bool, Error> {
         let state = self.remote.state()?;
-        let staged = match (state.is_staged, self.stage.is_empty()) {
+        let staged = match (state.is_staged && !self.stage.is_other(), self.stage.is_empty()) {
             (true, false) => Staged::Whole,
             (false, false) if self.stage.rest().is_some() => Staged::Resumable,
             (false, false) => Staged::Part,
@@ -266,7 +281,7 @@ impl Sync<'_, '_, '_> {
         let start =
             Start { upload_sequence: state.upload_sequence, frozen: state.frozen.map(|end| end.sequence), staged };
         let mut session = Session::new(start, self.options.config, u64::from_le_bytes(random()?));
-        if state.is_adopted && state.incarnation == [0; 16] && state.frozen.is_none() {
+        if self.change.is_some() || (state.is_adopted && state.incarnation == [0; 16] && state.frozen.is_none()) {
             session = session.downloading_first();
         }
         loop {
@@ -360,7 +375,7 @@ impl Sync<'_, '_, '_> {
     fn apply(&mut self) -> Result<Reply, Error> {
         let began = Instant::now();
         let total = self.expected_rows;
-        let stage = std::mem::take(&mut self.stage);
+        let stage = self.stage.take();
         let result = {
             let mut frames = stage.frames();
             let SyncOptions { progress, cancel, .. } = &mut *self.options;
@@ -370,11 +385,18 @@ impl Sync<'_, '_, '_> {
                 }
                 if is_set(*cancel) { Err(Error::Cancelled) } else { Ok(()) }
             };
-            apply::apply(&self.remote.database, &self.remote.plan, &now(), &mut frames, &mut watch)
+            let Remote { database, plan, .. } = &*self.remote;
+            match self.change.as_mut() {
+                Some(change) => apply::apply_change(database, plan, change, &now(), &mut frames, &mut watch),
+                None => apply::apply(database, plan, &now(), &mut frames, &mut watch),
+            }
         };
         self.report.times.apply += began.elapsed();
         match result {
             Ok(applied) => {
+                if let Some(change) = self.change.take() {
+                    self.remote.plan = change.plan;
+                }
                 self.add(&applied);
                 if applied.rows + applied.deletions >= CHECKPOINT_ROWS {
                     self.remote.database.checkpoint();
@@ -397,8 +419,9 @@ impl Sync<'_, '_, '_> {
             Err(error) => return self.token_failed(session, error),
         };
         let state = self.remote.state()?;
+        let Remote { database, plan, .. } = &*self.remote;
         let mut body =
-            RequestBody::new(&self.remote.database.connection, &self.remote.plan, &state, has_upload, wants_download)?;
+            RequestBody::new(&database.connection, plan, self.change.as_ref(), &state, has_upload, wants_download)?;
         let sent = {
             let mut counting = Counting::new(&mut body, &mut self.options.progress);
             let is_long = has_upload

@@ -51,7 +51,11 @@ impl Shared {
         let (name, version) = (&hello.model, hello.model_version);
         let plan = self.plans.iter().find(|plan| plan.model.name == *name && plan.model.version == version);
         let plan = plan.ok_or_else(|| {
-            Failure::new(ErrorCode::ModelUnknown, format!("this server has no model {name:?} version {version}"))
+            let newest = self.plans.iter().filter(|plan| plan.model.name == *name).map(|plan| plan.model.version).max();
+            let mend = newest.filter(|newest| *newest > version).map_or_else(String::new, |newest| {
+                format!("; it has version {newest}, to which `headwater remote upgrade` changes the remote")
+            });
+            Failure::new(ErrorCode::ModelUnknown, format!("this server has no model {name:?} version {version}{mend}"))
         })?;
         if plan.fingerprint != hello.fingerprint {
             let message = format!(

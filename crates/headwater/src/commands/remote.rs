@@ -5,6 +5,7 @@ mod create;
 mod log;
 mod status;
 mod sync;
+mod upgrade;
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -31,6 +32,8 @@ enum RemoteCommand {
     Create(create::CreateArgs),
     /// Synchronize: changes go up, what others changed comes down
     Sync(sync::SyncArgs),
+    /// Go on under a newer version of the model, with what is pending kept
+    Upgrade(upgrade::UpgradeArgs),
     /// How a remote stands
     Status(status::StatusArgs),
     /// Changes that wait, changes set aside, conflicts
@@ -48,6 +51,7 @@ pub fn run(args: &RemoteArgs, output: &Output) -> Done {
     match &args.command {
         RemoteCommand::Create(args) => create::run(args, output),
         RemoteCommand::Sync(args) => sync::run(args, output),
+        RemoteCommand::Upgrade(args) => upgrade::run(args, output),
         RemoteCommand::Status(args) => status::run(args, output),
         RemoteCommand::Log(args) => log::run(args, output),
         RemoteCommand::Retry(args) => aside::retry(args, output),

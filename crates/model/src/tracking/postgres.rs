@@ -411,11 +411,8 @@ mod tests {
     use super::*;
 
     fn named(schema: &str, name: &str, by: &str) -> String {
-        let partitioned = if by.is_empty() {
-            String::new()
-        } else {
-            format!("partition = {{ name = \"p\", columns = [{by:?}] }}\n")
-        };
+        let partitioned =
+            if by.is_empty() { String::new() } else { format!("partition = {{ name = \"p\", columns = [{by:?}] }}\n") };
         let text = format!(
             "name = \"m\"\nversion = 1\n[partitions.p]\ncolumns = {{ v = \"text\" }}\nmembers = \"SELECT 1\"\n\
              [tables.{name:?}]\nschema = {schema:?}\nkey = [\"id\"]\n{partitioned}[tables.{name:?}.columns]\n\

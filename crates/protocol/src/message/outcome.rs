@@ -102,6 +102,8 @@ refusal_codes! {
     Lost = 15, "lost";
     /// It was made at the remote while change tracking was off. Found by a remote, never in a receipt.
     Untracked = 16, "untracked";
+    /// Its upload was applied, but its receipt can't be had any more. Found by a remote, never in a receipt.
+    Unanswered = 17, "unanswered";
 }
 
 const CONFLICT: u8 = 1;

@@ -20,7 +20,8 @@ impl Apply<'_> {
         let key = table.key_of(row);
         let (key_row, key_bytes, local) = (from_wire(&key), table.key_bytes(&key), from_wire(row));
         self.close_conflict(table, &key_bytes, Some(&local))?;
-        match self.rows.pending(table, &key_row)? {
+        let pending = self.rows.pending(table, &key_row)?;
+        match self.learn(table, &key_bytes, pending, &local)? {
             None => {
                 self.note_replaced(table, &key_row, Some(row))?;
                 self.place(table, &key_bytes, row, &local)

@@ -98,7 +98,7 @@ fn unit(phase: Phase) -> Unit {
     }
 }
 
-fn show(report: &SyncReport, output: &Output) -> Result<()> {
+pub(super) fn show(report: &SyncReport, output: &Output) -> Result<()> {
     let up = [report.changes_up, report.conflicts, report.refused, report.bytes_up].map(thousands);
     output.line(format!(
         "up    {} changes, {} conflicts, {} refused and set aside, {} bytes",
@@ -141,7 +141,7 @@ fn lost(report: &SyncReport) -> String {
     )
 }
 
-fn as_json(report: &SyncReport) -> Value {
+pub(super) fn as_json(report: &SyncReport) -> Value {
     json!({
         "changes_up": report.changes_up, "conflicts": report.conflicts, "refused": report.refused,
         "rows_down": report.rows_down, "deletions_down": report.deletions_down, "held": report.held,

@@ -16,7 +16,8 @@
 //! was in it: the table is sent again to whoever has not seen that transaction (`headwater.refresh`).
 
 use super::{
-    KEYS_REPEAT, Notes, base_table, events, function, own_name, row_trigger, side_table, statement_triggers, trigger_name,
+    KEYS_REPEAT, Notes, base_table, events, function, own_name, row_trigger, side_table, statement_triggers,
+    trigger_name,
 };
 use crate::Table;
 use crate::sql::{literal, quote};

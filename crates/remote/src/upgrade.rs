@@ -1,0 +1,173 @@
+//! A remote that goes on under another version of its model.
+//!
+//! | step | |
+//! |---|---|
+//! | sync under the old version | what is pending goes up as it was made, a frozen upload gets its receipt. Where no server has the old version any more, one that has the new one says whether the frozen upload was applied ([`unanswered`]) |
+//! | download under the new version | tables that differ come whole, others from their watermarks; it is staged, and the file is as it was |
+//! | one transaction | [`change`] makes the tables anew and rewrites what is kept of them, then the download is applied |
+//! | sync under the new version | what has become pending since |
+//!
+//! So a crash leaves a remote of the old version or one of the new, never one between, and the application never sees a column whose
+//! values have not come yet.
+//!
+//! *Caveats.* What was sent before the change and is lost by the consolidated database afterwards is named by its numbers alone: the
+//! frames that were kept have the old columns.
+
+pub(crate) mod change;
+mod convert;
+mod own;
+mod unanswered;
+
+pub(crate) use convert::Fresh;
+use headwater_model::{Model, remote_sql};
+use headwater_protocol::message::{ErrorCode, KeyRanges, Watermarks};
+
+use crate::error::Error;
+use crate::plan::{Plan, TablePlan};
+use crate::remote::Remote;
+use crate::sync::{SyncOptions, SyncReport};
+
+/// What a change of version did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upgraded {
+    /// The version before.
+    pub from: u32,
+    /// The version now.
+    pub to: u32,
+    /// Tables that came whole, by name.
+    pub whole: Vec<String>,
+    /// Tables that the new version does not have, and that are gone.
+    pub gone: Vec<String>,
+    /// The sync under the old version; `None`: no server has it any more.
+    pub before: Option<SyncReport>,
+    /// The sync that brought the new version.
+    pub sync: SyncReport,
+}
+
+/// What becomes of a table of the old version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It stays as it is, under this number.
+    Same(u32),
+    /// It is made anew under this number, and comes whole.
+    Remade(u32),
+    /// The new version does not have it.
+    Gone,
+}
+
+/// A change from one version to another.
+#[derive(Debug)]
+pub(crate) struct Change {
+    /// The new version.
+    pub(crate) plan: Plan,
+    /// By the old version's table number.
+    pub(crate) fates: Vec<Fate>,
+}
+
+impl Remote {
+    /// Goes on under a newer version of the remote's model, with what is pending kept: syncs under the old version, has what differs
+    /// come down under the new one, and changes the file's tables and applies the download in one transaction.
+    ///
+    /// After an error the file is of the old version, in full. [`Error::Configuration`] names what keeps it from the new one.
+    pub fn upgrade(&mut self, model: &Model, options: &mut SyncOptions<'_>) -> Result<Upgraded, Error> {
+        self.reread()?;
+        let change = Change::new(&self.plan, model)?;
+        let before = match self.sync(options) {
+            Ok(report) => Some(report),
+            Err(Error::Failed(failure)) if failure.code() == Some(ErrorCode::ModelUnknown) => {
+                self.settle(&change, options)?;
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        change::check(&self.database.connection, &self.plan, &change)?;
+        let names = |fate: fn(&Fate) -> bool| {
+            let tables = self.plan.tables.iter().zip(&change.fates).filter(|(_, is)| fate(is));
+            tables.map(|(table, _)| table.table.name.clone()).collect::<Vec<_>>()
+        };
+        let (from, to) = (self.plan.model.version, model.version);
+        let (whole, gone) = (names(|fate| matches!(fate, Fate::Remade(_))), names(|fate| *fate == Fate::Gone));
+        let sync = self.sync_with(options, Some(change))?;
+        Ok(Upgraded { from, to, whole, gone, before, sync })
+    }
+}
+
+impl Change {
+    fn new(old: &Plan, model: &Model) -> Result<Change, Error> {
+        let new = Model::from_json(&model.to_json()).map_err(|error| Error::Model(error.to_string()))?;
+        let now = &old.model;
+        if new.name != now.name {
+            return Err(refused(format!(
+                "the remote is one of model {:?}, expected a version of that, not of {:?}",
+                now.name, new.name
+            )));
+        }
+        if new.version <= now.version {
+            return Err(refused(format!(
+                "the remote is at version {} of {:?}, expected a newer one than that, not {}",
+                now.version, now.name, new.version
+            )));
+        }
+        let plan = Plan::new(new);
+        let fates = old.tables.iter().map(|table| fate(old, table, &plan)).collect::<Result<_, _>>()?;
+        Ok(Change { plan, fates })
+    }
+
+    /// The number that a table of the old version has in the new one.
+    pub(crate) fn number(&self, old: u32) -> Option<u32> {
+        match self.fates.get(old as usize)? {
+            Fate::Same(number) | Fate::Remade(number) => Some(*number),
+            Fate::Gone => None,
+        }
+    }
+
+    /// What has been seen of the tables that stay as they are.
+    pub(crate) fn watermarks(&self, mut seen: Watermarks) -> Watermarks {
+        seen.entries.retain_mut(|entry| match self.fates.get(entry.table as usize) {
+            Some(Fate::Same(number)) => {
+                entry.table = *number;
+                true
+            }
+            _ => false,
+        });
+        seen
+    }
+
+    /// What is left of the key ranges.
+    pub(crate) fn key_ranges(&self, mut left: KeyRanges) -> KeyRanges {
+        left.ranges.retain_mut(|range| self.number(range.table).map(|number| range.table = number).is_some());
+        left
+    }
+}
+
+fn fate(old: &Plan, table: &TablePlan, new: &Plan) -> Result<Fate, Error> {
+    let named = |other: &&TablePlan| other.table.name.eq_ignore_ascii_case(&table.table.name);
+    let Some(other) = new.tables.iter().find(named) else {
+        return Ok(Fate::Gone);
+    };
+    let key = |table: &TablePlan| {
+        let column = |column: &headwater_model::Column| format!("{} {}", column.name, column.kind);
+        table.table.key_columns().map(column).collect::<Vec<_>>().join(", ")
+    };
+    if key(table) != key(other) {
+        return Err(refused(format!(
+            "the key of table {:?} is ({}), and in version {} ({}): a table keeps its key; give the other one another name",
+            table.table.name,
+            key(table),
+            new.model.version,
+            key(other)
+        )));
+    }
+    let made = |plan: &Plan, table: &TablePlan| remote_sql::create_table_and_log(&plan.model, &table.table);
+    let partition =
+        |table: &TablePlan| table.table.partition_columns().map(|column| column.name.clone()).collect::<Vec<_>>();
+    let is_same = table.table.columns == other.table.columns
+        && table.table.direction == other.table.direction
+        && made(old, table) == made(new, other)
+        && partition(table) == partition(other);
+    Ok(if is_same { Fate::Same(other.number) } else { Fate::Remade(other.number) })
+}
+
+pub(crate) fn refused(what: String) -> Error {
+    Error::Configuration { what }
+}

@@ -1,0 +1,322 @@
+//! The change of a file from one version to another, inside the transaction that applies the new version's first download.
+//!
+//! A table that differs is made anew. It comes whole, so only rows with pending changes are carried over (of a table that only goes up,
+//! all): the row, its first old image and what is noted of it get the new columns. What nobody here knows yet, the values of columns
+//! that are new, comes down with the row ([`crate::apply`]); where the row does not come, and a column may not be NULL, the change is set
+//! aside in its place until the application gives a value.
+
+use headwater_model::Direction;
+use headwater_model::remote_sql;
+use headwater_model::sql::quote;
+use headwater_protocol::message::{Refusal, RefusalCode};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::convert::{Converter, Fresh};
+use super::own::{self, Own};
+use super::{Change, Fate, refused};
+use crate::error::{Error, While};
+use crate::local::{Local, from_wire, to_wire};
+use crate::plan::{Plan, TablePlan, decoded};
+use crate::rows::{Pending, Placed, Rows};
+use crate::schema;
+use crate::sent::log_change;
+use crate::state::State;
+use crate::untracked::{self, Doubt};
+
+/// The tables in which a row of `hw_...` belongs to one of the model.
+const NUMBERED: [&str; 6] = ["hw_watermark", "hw_held", "hw_set_aside", "hw_conflict", "hw_key_range", "hw_tracking"];
+
+/// What keeps a file from the new version.
+pub(crate) fn check(connection: &Connection, old: &Plan, change: &Change) -> Result<(), Error> {
+    let state = State::read(connection)?;
+    if state.fingerprint != old.fingerprint {
+        return Err(refused("the file's model has been changed meanwhile: try again".to_owned()));
+    }
+    if state.frozen.is_some() {
+        return Err(refused("an upload is on its way under the old version: sync first".to_owned()));
+    }
+    let doubts = untracked::doubts(connection, old)?;
+    for (table, fate) in old.tables.iter().zip(&change.fates) {
+        let name = &table.table.name;
+        let goes_down = |number: u32| change.plan.table(number).is_some_and(|table| !table.is_tracked());
+        match fate {
+            Fate::Same(_) => continue,
+            Fate::Remade(number) if goes_down(*number) => no_pending(connection, table, "is only downloaded in")?,
+            Fate::Remade(_) => {}
+            Fate::Gone => no_pending(connection, table, "is not in")?,
+        }
+        if doubts.get(table.number as usize).is_some_and(|doubt| *doubt != Doubt::None) {
+            return Err(refused(format!(
+                "change tracking of table {name:?} was off, and what was changed meanwhile is known after a sync under version {}: \
+                 serve that once more",
+                old.model.version
+            )));
+        }
+        if let Some(column) = own::column(connection, table)? {
+            return Err(refused(format!(
+                "table {name:?} has a column {column:?} of the application's own, whose values would be lost: keep them in another table"
+            )));
+        }
+    }
+    for table in &change.plan.tables {
+        let is_new =
+            change.fates.iter().all(|fate| !matches!(fate, Fate::Same(n) | Fate::Remade(n) if *n == table.number));
+        if is_new && schema::exists(connection, &table.table.name)? {
+            return Err(refused(format!(
+                "the file has a table {:?} of the application's own, and the new version has one of that name: rename it first",
+                table.table.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Changes of a table that the new version does not take must have gone up.
+fn no_pending(connection: &Connection, table: &TablePlan, what: &str) -> Result<(), Error> {
+    if !table.is_tracked() {
+        return Ok(());
+    }
+    let nothing = crate::cut::is_nothing_condition(table);
+    let sql = format!("SELECT count(*) FROM {} AS l WHERE NOT {nothing}", table.log());
+    let in_log: i64 = connection.query_row(&sql, [], |row| row.get(0)).while_doing("counting changes")?;
+    let sql = "SELECT count(*) FROM \"hw_set_aside\" WHERE \"table\" = ? AND NOT \"in_place\"";
+    let aside: i64 = connection.query_row(sql, [table.number], |row| row.get(0)).while_doing("counting changes")?;
+    if in_log + aside == 0 {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "table {:?} {what} the new version, and {} of its changes wait here: sync, and retry or drop those set aside",
+        table.table.name,
+        in_log + aside
+    )))
+}
+
+/// Makes the file one of the new version, whose uniques the plan learns. Gives by new table number what the rows of tables made anew
+/// have no values for.
+pub(crate) fn run(
+    connection: &Connection,
+    old: &Plan,
+    change: &mut Change,
+    now: &str,
+) -> Result<Vec<Option<Fresh>>, Error> {
+    check(connection, old, change)?;
+    let broken = own::broken(connection)?;
+    let rows = Rows { connection };
+    drop_triggers(connection)?;
+    let kept = take_apart(&rows, old, change)?;
+    for table in &change.plan.tables {
+        if !schema::exists(connection, &table.table.name)? {
+            let sql = remote_sql::create_table_and_log(&change.plan.model, &table.table);
+            connection.execute_batch(&sql).while_doing("creating the tables of the model")?;
+        }
+    }
+    renumber(connection, change)?;
+    let sql = "CREATE TEMP TABLE IF NOT EXISTS \"hw_absent\" (\"table\" INTEGER, \"key\" BLOB, PRIMARY KEY (\"table\", \"key\")) \
+               WITHOUT ROWID; DELETE FROM temp.\"hw_absent\"";
+    connection.execute_batch(sql).while_doing("changing the version")?;
+    let mut fresh = vec![None; change.plan.tables.len()];
+    for kept in &kept {
+        let table = &change.plan.tables[kept.number as usize];
+        let remaking =
+            Remaking { rows: &rows, old: kept.old, table, converter: Converter::new(&rows, kept.old, table)?, now };
+        fresh[kept.number as usize] = Some(remaking.run()?);
+        own::again(connection, table, &kept.indexes)?;
+        own::again(connection, table, &kept.triggers)?;
+    }
+    finish(connection, change)?;
+    if let Some((name, why)) =
+        own::broken(connection)?.into_iter().find(|(name, _)| !broken.iter().any(|(n, _)| n == name))
+    {
+        return Err(refused(format!(
+            "{name:?}, or a trigger of the application's on it, does not fit the new version ({why}): drop it first"
+        )));
+    }
+    Ok(fresh)
+}
+
+/// A table that is made anew, and what the application has made on it.
+struct Kept<'p> {
+    old: &'p TablePlan,
+    number: u32,
+    indexes: Vec<Own>,
+    triggers: Vec<Own>,
+}
+
+/// Headwater's own: they name tables by number.
+fn drop_triggers(connection: &Connection) -> Result<(), Error> {
+    let drop = || -> rusqlite::Result<()> {
+        let sql = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name LIKE 'hw\\_%' ESCAPE '\\'";
+        let names: Vec<String> =
+            connection.prepare(sql)?.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+        names.iter().try_for_each(|name| connection.execute_batch(&format!("DROP TRIGGER {}", quote(name))))?;
+        connection.execute_batch("DROP VIEW IF EXISTS \"hw_next_key\"")
+    };
+    drop().while_doing("changing the version")
+}
+
+/// Keeps what is pending in tables that are made anew, and drops them and those that go.
+fn take_apart<'p>(rows: &Rows<'_>, old: &'p Plan, change: &Change) -> Result<Vec<Kept<'p>>, Error> {
+    let mut kept = Vec::new();
+    for (table, fate) in old.tables.iter().zip(&change.fates) {
+        if let Fate::Same(_) = fate {
+            continue;
+        }
+        if let Fate::Remade(number) = *fate {
+            let pending = if table.is_tracked() { table.sql.changes_where("1 = 1") } else { String::new() };
+            let only_up = change.plan.table(number).is_some_and(|new| new.table.direction == Direction::Upload);
+            for (name, sql) in
+                [("hw_kept", pending), ("hw_all", if only_up { every_row(table) } else { String::new() })]
+            {
+                if !sql.is_empty() {
+                    let sql = format!("CREATE TEMP TABLE {} AS {sql}", kept_name(name, table));
+                    rows.connection.execute_batch(&sql).while_doing("keeping pending changes")?;
+                }
+            }
+            let (indexes, triggers) =
+                (own::on(rows.connection, table, "index")?, own::on(rows.connection, table, "trigger")?);
+            kept.push(Kept { old: table, number, indexes, triggers });
+        }
+        let log = if table.is_tracked() { format!("DROP TABLE {};", table.log()) } else { String::new() };
+        rows.connection
+            .execute_batch(&format!("{log} DROP TABLE {}", table.name()))
+            .while_doing("changing the version")?;
+    }
+    Ok(kept)
+}
+
+fn every_row(table: &TablePlan) -> String {
+    let names: Vec<String> = table.names().map(quote).collect();
+    format!("SELECT {} FROM {}", names.join(", "), table.name())
+}
+
+fn kept_name(name: &str, table: &TablePlan) -> String {
+    quote(&format!("{name}_{}", table.number))
+}
+
+/// Gives what is kept by table number the new numbers. Held rows of what is made anew come again.
+fn renumber(connection: &Connection, change: &Change) -> Result<(), Error> {
+    let mut statements = Vec::new();
+    for name in NUMBERED {
+        statements.push(format!("UPDATE \"{name}\" SET \"table\" = -1 - \"table\""));
+        for (number, fate) in change.fates.iter().enumerate() {
+            let (is_kept, to) = match fate {
+                Fate::Same(to) => (true, *to),
+                Fate::Remade(to) => (!matches!(name, "hw_watermark" | "hw_held" | "hw_tracking"), *to),
+                Fate::Gone => (false, 0),
+            };
+            let here = format!("WHERE \"table\" = -1 - {number}");
+            statements.push(match (is_kept, name) {
+                (true, _) => format!("UPDATE \"{name}\" SET \"table\" = {to} {here}"),
+                // For people, by name.
+                (false, "hw_conflict") => format!("UPDATE \"{name}\" SET \"is_open\" = 0 {here}"),
+                (false, _) => format!("DELETE FROM \"{name}\" {here}"),
+            });
+        }
+    }
+    connection.execute_batch(&statements.join(";\n")).while_doing("changing the version")
+}
+
+/// Triggers, the view of the next keys, and the file's own word for what it is.
+fn finish(connection: &Connection, change: &mut Change) -> Result<(), Error> {
+    schema::learn_uniques(connection, &mut change.plan)?;
+    schema::complete(connection, &change.plan)?;
+    let Plan { model, fingerprint, .. } = &change.plan;
+    let sql = "UPDATE \"hw_state\" SET \"model\" = ?, \"fingerprint\" = ?";
+    let values = params![model.to_json(), *fingerprint as i64];
+    connection.execute(sql, values).while_doing("changing the version").map(drop)
+}
+
+/// Brings what is kept of one table into its new form.
+struct Remaking<'a> {
+    rows: &'a Rows<'a>,
+    old: &'a TablePlan,
+    table: &'a TablePlan,
+    converter: Converter<'a>,
+    now: &'a str,
+}
+
+impl Remaking<'_> {
+    fn run(self) -> Result<Fresh, Error> {
+        self.notes()?;
+        if self.table.table.direction == Direction::Upload {
+            self.each(&kept_name("hw_all", self.old), &|row| {
+                let row = (0..self.old.types.len())
+                    .map(|index| Local::read(row, 1 + index))
+                    .collect::<Result<Vec<_>, _>>()?;
+                Ok(Pending { aside: 0, old: Some(row.clone()), key: self.old.key_of(&row), new: Some(row) })
+            })?;
+        }
+        if self.old.is_tracked() {
+            self.each(&kept_name("hw_kept", self.old), &|row| Pending::read_from(self.old, row, 1))?;
+        }
+        self.converter.finish()
+    }
+
+    /// Goes through a temporary table, and drops it.
+    fn each(&self, name: &str, read: &dyn Fn(&rusqlite::Row<'_>) -> rusqlite::Result<Pending>) -> Result<(), Error> {
+        let next = format!("SELECT rowid, * FROM temp.{name} WHERE rowid > ? ORDER BY rowid LIMIT 1");
+        let mut after = 0i64;
+        loop {
+            let found = self.rows.prepare(&next)?.query_row([after], |row| Ok((row.get(0)?, read(row)?))).optional();
+            let Some((rowid, pending)) = found.while_doing("reading pending changes")? else { break };
+            after = rowid;
+            self.change(&pending)?;
+        }
+        self.rows.execute(&format!("DROP TABLE temp.{name}"), &[]).map(drop)
+    }
+
+    /// Makes a row and its pending change again.
+    fn change(&self, pending: &Pending) -> Result<(), Error> {
+        let image = |row: &Option<Vec<Local>>| row.as_ref().map(|row| self.converter.image(row)).transpose();
+        let change = Pending {
+            aside: pending.aside,
+            old: image(&pending.old)?,
+            new: image(&pending.new)?,
+            key: pending.key.clone(),
+        };
+        let placed = match &change.new {
+            Some(row) => self.rows.upsert(self.table, row)?,
+            None => Placed::Done,
+        };
+        let why = match placed {
+            Placed::Done if change.is_nothing() => return Ok(()),
+            Placed::Done => {
+                log_change(self.rows, self.table, &change.key, change.old.as_deref(), change.aside)?;
+                let key = self.table.key_bytes(&to_wire(&change.key, &self.table.key_types));
+                let sql = "INSERT OR REPLACE INTO temp.\"hw_absent\" (\"table\", \"key\") VALUES (?, ?)";
+                let mut insert = self.rows.prepare(sql)?;
+                return insert.execute(params![self.table.number, key]).while_doing("changing the version").map(drop);
+            }
+            Placed::InTheWay => "another row has a value of it that must be unique".to_owned(),
+            Placed::Refused(why) => why,
+        };
+        let message = format!("the table of the new version does not take it: {why}");
+        self.rows.note_aside(self.table, &change, &Refusal { code: RefusalCode::Data, message }, false, self.now)
+    }
+
+    /// Rewrites the images of changes set aside.
+    fn notes(&self) -> Result<(), Error> {
+        let mut after = 0i64;
+        loop {
+            let sql = "SELECT \"id\", \"old\", \"new\" FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"id\" > ? ORDER BY \"id\" LIMIT 1";
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, [row.get(1)?, row.get(2)?]));
+            let found: Option<(i64, [Option<Vec<u8>>; 2])> = self
+                .rows
+                .prepare(sql)?
+                .query_row(params![self.table.number, after], read)
+                .optional()
+                .while_doing("reading what is set aside")?;
+            let Some((id, images)) = found else { return Ok(()) };
+            after = id;
+            let [old, new] = images.map(|bytes| bytes.map(|bytes| self.rewritten(&bytes)).transpose());
+            let sql = "UPDATE \"hw_set_aside\" SET \"old\" = ?, \"new\" = ? WHERE \"id\" = ?";
+            let values = params![old?, new?, id];
+            self.rows.prepare(sql)?.execute(values).while_doing("rewriting what is set aside")?;
+        }
+    }
+
+    fn rewritten(&self, bytes: &[u8]) -> Result<Vec<u8>, Error> {
+        let row = self.converter.image(&from_wire(&decoded(&self.old.types, bytes)?))?;
+        Ok(self.table.row_bytes(&to_wire(&row, &self.table.types)))
+    }
+}

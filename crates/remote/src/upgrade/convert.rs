@@ -1,0 +1,105 @@
+//! Images of a table's rows, from one version's columns to another's.
+
+use headwater_model::remote_sql::declared_type;
+use headwater_model::sql::quote;
+use headwater_protocol::Type;
+
+use crate::error::Error;
+use crate::local::Local;
+use crate::plan::TablePlan;
+use crate::rows::Rows;
+
+/// The columns of a table that a remote has no values for of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fresh {
+    /// Places of columns that are new.
+    pub(crate) added: Vec<usize>,
+    /// Places of columns of another type than before.
+    pub(crate) retyped: Vec<usize>,
+}
+
+/// Rewrites images of one table.
+pub(super) struct Converter<'a> {
+    rows: &'a Rows<'a>,
+    table: &'a TablePlan,
+    /// By new place: the old one.
+    from: Vec<Option<usize>>,
+    pub(super) fresh: Fresh,
+}
+
+impl<'a> Converter<'a> {
+    pub(super) fn new(rows: &'a Rows<'a>, old: &TablePlan, table: &'a TablePlan) -> Result<Converter<'a>, Error> {
+        let named = |name: &str| old.table.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name));
+        let from: Vec<Option<usize>> = table.names().map(named).collect();
+        let mut fresh = Fresh::default();
+        for (place, (column, before)) in table.table.columns.iter().zip(&from).enumerate() {
+            match before {
+                None => fresh.added.push(place),
+                Some(before) if old.table.columns[*before].kind != column.kind => fresh.retyped.push(place),
+                Some(_) => {}
+            }
+        }
+        let converter = Converter { rows, table, from, fresh };
+        converter.create()?;
+        Ok(converter)
+    }
+
+    /// A table of the new columns' types and nothing else: what it makes of a value is what the column will hold.
+    fn create(&self) -> Result<(), Error> {
+        let columns = self.table.table.columns.iter();
+        let columns: Vec<String> =
+            columns.map(|column| format!("{} {}", quote(&column.name), declared_type(column.kind))).collect();
+        let sql = format!("CREATE TEMP TABLE {} ({})", self.name(), columns.join(", "));
+        self.rows.execute(&sql, &[]).map(drop)
+    }
+
+    pub(super) fn finish(self) -> Result<Fresh, Error> {
+        self.rows.execute(&format!("DROP TABLE temp.{}", self.name()), &[])?;
+        Ok(self.fresh)
+    }
+
+    fn name(&self) -> String {
+        quote(&format!("hw_typed_{}", self.table.number))
+    }
+
+    /// An image with the new columns. Of a value that the column's type can't hold as it is, the type makes what it can; what it can't
+    /// stays, and the consolidated database refuses it by name. A new column is NULL, or where it may not be, a value that says as little.
+    pub(super) fn image(&self, old: &[Local]) -> Result<Vec<Local>, Error> {
+        let value = |(place, before): (usize, &Option<usize>)| match before.and_then(|before| old.get(before)) {
+            Some(value) => value.clone(),
+            None => self.unknown(place),
+        };
+        let image: Vec<Local> = self.from.iter().enumerate().map(value).collect();
+        if self.fresh.retyped.is_empty() { Ok(image) } else { self.typed(&image) }
+    }
+
+    fn typed(&self, image: &[Local]) -> Result<Vec<Local>, Error> {
+        let places = vec!["?"; image.len()].join(", ");
+        self.rows.execute(&format!("INSERT INTO temp.{} VALUES ({places})", self.name()), image)?;
+        let read = |row: &rusqlite::Row<'_>| (0..image.len()).map(|index| Local::read(row, index)).collect();
+        let typed = self.rows.prepare(&format!("SELECT * FROM temp.{}", self.name()))?.query_row([], read);
+        self.rows.execute(&format!("DELETE FROM temp.{}", self.name()), &[])?;
+        crate::error::While::while_doing(typed, "converting a row")
+    }
+
+    fn unknown(&self, place: usize) -> Local {
+        let column = &self.table.table.columns[place];
+        if column.nullable {
+            return Local::Null;
+        }
+        let text = |text: &str| Local::Text(text.as_bytes().to_vec());
+        match column.kind.base {
+            Type::Bool | Type::Int => Local::Integer(0),
+            Type::Real => Local::Real(0.0),
+            Type::Decimal => text("0"),
+            Type::Text => text(""),
+            Type::Bytes => Local::Blob(Vec::new()),
+            Type::Date => text("1970-01-01"),
+            Type::Time => text("00:00:00"),
+            Type::Timestamp => text("1970-01-01 00:00:00"),
+            Type::Timestamptz => text("1970-01-01 00:00:00Z"),
+            Type::Uuid => text("00000000-0000-0000-0000-000000000000"),
+            Type::Json => text("null"),
+        }
+    }
+}

@@ -1,0 +1,650 @@
+//! Versions of a model side by side, and remotes that go from one to the next with changes pending.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use headwater_model::Model;
+use headwater_remote::http::Credentials;
+use headwater_remote::{Choice, Error, Remote, SyncOptions, Upgraded};
+use headwater_testkit::proxy::{Cut, Direction};
+use headwater_testkit::{Child, FaultProxy, Plan, Random, free_port, headwater_binary};
+use headwater_tests::{KINDS, Kind, World, read_model};
+
+const SCHEMA: &str = "
+CREATE TABLE member (login TEXT NOT NULL, area TEXT NOT NULL, PRIMARY KEY (login, area));
+INSERT INTO member VALUES ('ann', 'north'), ('bo', 'north'), ('bo', 'south');
+CREATE TABLE item (id TEXT NOT NULL PRIMARY KEY, name TEXT CHECK (name <> 'bad'), n BIGINT);
+CREATE TABLE note (id TEXT NOT NULL PRIMARY KEY, area TEXT NOT NULL, text TEXT);
+CREATE TABLE old (id TEXT NOT NULL PRIMARY KEY, text TEXT);
+INSERT INTO item VALUES ('a', 'apple', 1), ('b', 'bean', 2), ('c', 'corn', 3), ('d', 'dill', 4), ('e', 'egg', 5);
+INSERT INTO note VALUES ('x', 'north', 'x'), ('y', 'south', 'y');
+INSERT INTO old VALUES ('o', 'o');";
+
+const ONE: &str = r#"
+name = "shop"
+version = 1
+[partitions.area]
+columns = { area = "text" }
+members = "SELECT area FROM member WHERE login = :s.user"
+[tables.note]
+key = ["id"]
+partition = "area"
+columns = { id = "text not null", area = "text not null", text = "text" }
+[tables.item]
+key = ["id"]
+conflict = "RULE"
+columns = { id = "text not null", name = "text", n = "int" }
+[tables.old]
+key = ["id"]
+columns = { id = "text not null", text = "text" }
+"#;
+
+/// What the second version needs: columns of items, one of which partitions them, and a further table.
+const CHANGES: &str = "
+ALTER TABLE item ADD COLUMN area TEXT NOT NULL DEFAULT 'north';
+ALTER TABLE item ADD COLUMN price BIGINT;
+ALTER TABLE item ADD COLUMN grade BIGINT NOT NULL DEFAULT 7;
+UPDATE item SET price = n * 10, area = CASE id WHEN 'e' THEN 'south' ELSE 'north' END;
+CREATE TABLE tag (id TEXT NOT NULL PRIMARY KEY, text TEXT);
+INSERT INTO tag VALUES ('t', 't');";
+
+const TWO: &str = r#"
+name = "shop"
+version = 2
+[partitions.area]
+columns = { area = "text" }
+members = "SELECT area FROM member WHERE login = :s.user"
+[tables.item]
+key = ["id"]
+partition = "area"
+conflict = "RULE"
+columns = { id = "text not null", grade = "int not null", name = "text", n = "int", area = "text not null", price = "int" }
+[tables.note]
+key = ["id"]
+partition = "area"
+columns = { id = "text not null", area = "text not null", text = "text" }
+[tables.tag]
+key = ["id"]
+columns = { id = "text not null", text = "text" }
+"#;
+
+const RULES: [&str; 3] = ["consolidated_wins", "remote_wins", "merge(remote)"];
+
+fn one(rule: &str) -> String {
+    ONE.replace("RULE", rule)
+}
+
+fn two(rule: &str) -> String {
+    TWO.replace("RULE", rule)
+}
+
+fn world(kind: Kind, rule: &str) -> Result<World> {
+    World::new(kind, SCHEMA, &one(rule), &["ann", "bo"])
+}
+
+fn upgrade(world: &World, remote: &mut Remote, model: &Model) -> Result<Upgraded, Error> {
+    let user = remote.status()?.user;
+    let token = world.token(&user).expect("a token");
+    remote.upgrade(&model.public(), &mut SyncOptions::new(Credentials::Token(token)))
+}
+
+fn texts(rows: &[&[&str]]) -> Vec<Vec<Option<String>>> {
+    rows.iter().map(|row| row.iter().map(|value| (*value != "-").then(|| (*value).to_owned())).collect()).collect()
+}
+
+#[test]
+fn remotes_of_two_versions_edit_the_same_rows() -> Result<()> {
+    for (kind, rule) in KINDS.into_iter().flat_map(|kind| RULES.map(|rule| (kind, rule))) {
+        let mut world = world(kind, rule)?;
+        let mut first = world.remote("first", "bo")?;
+        world.sync(&mut first)?;
+        let before = first.status()?;
+        world.central.execute(CHANGES)?;
+        world.serve_also(&two(rule))?;
+        first.set_server(&world.server_url()?, "bo")?;
+        // What changed between the tracking of the two, and after.
+        world.central.execute("UPDATE item SET n = 20 WHERE id = 'b'; DELETE FROM item WHERE id = 'd'")?;
+        let report = world.sync(&mut first)?;
+        assert!(!report.restarted, "tracking a further version begins no incarnation: {kind:?}");
+        assert_eq!((report.rows_down, report.deletions_down), (4, 1), "{kind:?}");
+        assert_eq!(first.status()?.remote_id, before.remote_id);
+
+        let mut second = world.remote_of("second", "bo", &world.beside[0].model)?;
+        let mut north = world.remote_of("north", "ann", &world.beside[0].model)?;
+        for round in 0..4 {
+            for remote in [&mut second, &mut north, &mut first] {
+                remote.set_server(&world.server_url()?, &remote.status()?.user)?;
+                world.sync(remote)?;
+            }
+            world.edit(
+                "first",
+                &format!(
+                    "UPDATE item SET n = n + 100, name = 'first {round}' WHERE id IN ('a', 'b');
+                     INSERT INTO item VALUES ('f{round}', 'of one', {round}); DELETE FROM item WHERE id = 's{round}'"
+                ),
+            )?;
+            world.edit(
+                "second",
+                &format!(
+                    "UPDATE item SET price = price + 1, name = 'second {round}' WHERE id IN ('a', 'c');
+                     UPDATE item SET area = CASE area WHEN 'north' THEN 'south' ELSE 'north' END WHERE id = 'c';
+                     INSERT INTO item VALUES ('s{}', 3, 'of two', 1, 'south', 1)",
+                    round + 1
+                ),
+            )?;
+            world.edit("north", "UPDATE item SET grade = grade + 1 WHERE id = 'b'")?;
+            world.central.execute(&format!("UPDATE item SET name = 'centre {round}' WHERE id = 'b'"))?;
+        }
+        // Twice: the first sync may bring what the last made of conflicts.
+        for _ in 0..2 {
+            for remote in [&mut first, &mut second, &mut north] {
+                world.sync(remote)?;
+            }
+        }
+        for name in ["first", "second", "north"] {
+            let report = world.diff(name)?;
+            ensure!(report.is_equal(false), "{kind:?}, {rule}, {name}: {report:?}");
+        }
+        let mine = world.central.rows("SELECT id, area, price, grade FROM item WHERE id LIKE 'f%' ORDER BY id")?;
+        let expected: Vec<Vec<&str>> = ["f0", "f1", "f2", "f3"].map(|id| vec![id, "north", "-", "7"]).to_vec();
+        let expected: Vec<&[&str]> = expected.iter().map(Vec::as_slice).collect();
+        assert_eq!(mine, texts(&expected), "what an old version does not know, the database's defaults fill");
+        let untouched = world.central.rows("SELECT price IS NULL FROM item WHERE id IN ('a', 'b', 'c')")?;
+        assert!(untouched.iter().all(|row| row[0].as_deref().is_some_and(|v| v == "0" || v == "f")), "{untouched:?}");
+    }
+    Ok(())
+}
+
+/// Changes of every kind, at a remote of the first version.
+fn pend(world: &World) -> Result<()> {
+    world.edit(
+        "one",
+        "INSERT INTO item VALUES ('i', 'mine', 9); UPDATE item SET name = 'mine' WHERE id IN ('a', 'b');
+         DELETE FROM item WHERE id = 'c'; UPDATE note SET text = 'mine' WHERE id = 'x'",
+    )?;
+    world
+        .central
+        .execute("UPDATE item SET n = 11 WHERE id = 'a'; UPDATE item SET name = 'theirs', n = 12 WHERE id = 'b'")
+}
+
+#[test]
+fn pending_changes_go_along() -> Result<()> {
+    for (kind, rule) in KINDS.into_iter().flat_map(|kind| RULES.map(|rule| (kind, rule))) {
+        for both in [true, false] {
+            let context = format!("{kind:?}, {rule}, both versions are served: {both}");
+            let mut world = world(kind, rule)?;
+            let mut remote = world.remote("one", "ann")?;
+            world.sync(&mut remote)?;
+            world.edit("one", "UPDATE item SET name = 'bad' WHERE id = 'd'")?;
+            assert_eq!(world.sync(&mut remote)?.refused, 1);
+            let own = "CREATE INDEX by_name ON item (name); CREATE TABLE heard (n); CREATE VIEW names AS SELECT name FROM item; \
+                       CREATE TRIGGER hear AFTER UPDATE ON item BEGIN INSERT INTO heard VALUES (NEW.n); END";
+            world.edit("one", own)?;
+            world.central.execute(CHANGES)?;
+            world.serve_also(&two(rule))?;
+            pend(&world)?;
+            let new = world.beside[0].model.clone();
+            if !both {
+                world.plan = world.beside.remove(0);
+                world.start_server()?;
+            }
+            remote.set_server(&world.server_url()?, "ann")?;
+            let done = upgrade(&world, &mut remote, &new).context(context.clone())?;
+            assert_eq!((done.from, done.to, done.before.is_some()), (1, 2, both), "{context}");
+            assert_eq!((done.whole, done.gone), (vec!["item".to_owned()], vec!["old".to_owned()]), "{context}");
+            assert_eq!(remote.status()?.model, ("shop".to_owned(), 2));
+            let came = 4 + 1 + done.sync.conflicts;
+            assert_eq!(
+                done.sync.rows_down, came,
+                "items and tags; what does not differ does not come again: {context}"
+            );
+
+            let found = world.rows("one", "SELECT id, name, n, area, price, grade FROM item ORDER BY id")?;
+            let b = if rule == "consolidated_wins" { ["b", "theirs", "12"] } else { ["b", "mine", "12"] };
+            let b = if rule == "remote_wins" { ["b", "mine", "2"] } else { b };
+            let a = if rule == "merge(remote)" { ["a", "mine", "11"] } else { ["a", "mine", "1"] };
+            let a = if rule == "consolidated_wins" { ["a", "apple", "11"] } else { a };
+            let mut expected = vec![
+                [&a[..], &["north", "10", "7"]].concat(),
+                [&b[..], &["north", "20", "7"]].concat(),
+                vec!["d", "bad", "4", "north", "40", "7"],
+            ];
+            // Made under the old version: where that is served it got the database's values, else it waits for one.
+            expected.push(if both {
+                vec!["i", "mine", "9", "north", "-", "7"]
+            } else {
+                vec!["i", "mine", "9", "", "-", "0"]
+            });
+            let expected: Vec<&[&str]> = expected.iter().map(Vec::as_slice).collect();
+            assert_eq!(found, texts(&expected), "{context}");
+            let aside: Vec<String> = remote
+                .set_aside(9)?
+                .iter()
+                .map(|one| format!("{} {} {}", one.key, one.reason, one.is_in_place))
+                .collect();
+            let waits = r#"{"id":"i"} not_null true"#;
+            let bad = r#"{"id":"d"} check true"#;
+            assert_eq!(aside, if both { vec![bad] } else { vec![waits, bad] }, "{context}");
+
+            // The application gives what is missing, and what was refused is mended.
+            world.edit("one", "UPDATE item SET area = 'north', grade = 5 WHERE id = 'i'; UPDATE item SET name = 'good' WHERE id = 'd'")?;
+            let report = world.sync(&mut remote)?;
+            assert_eq!((report.conflicts, report.refused), (0, 0), "{context}");
+            assert!(world.diff("one")?.is_equal(false), "{context}: {:?}", world.diff("one")?);
+            assert_eq!(remote.status()?.set_aside, 0);
+            let there = world.central.rows("SELECT id, name, price FROM item WHERE id IN ('c', 'd') ORDER BY id")?;
+            assert_eq!(
+                there,
+                texts(&[&["d", "good", "40"]]),
+                "a column that was not known is not written to: {context}"
+            );
+            let own = "SELECT count(*) FROM sqlite_schema WHERE name IN ('by_name', 'hear', 'names')";
+            assert_eq!(world.rows("one", own)?, texts(&[&["3"]]), "what the application made goes on");
+            assert!(world.rows("one", "SELECT * FROM heard WHERE n = 9")?.len() == 1, "and works");
+            assert_eq!(
+                world.rows("one", "SELECT count(*) FROM sqlite_schema WHERE name LIKE '%old'")?,
+                texts(&[&["0"]])
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Only the second version is served from now on.
+fn retire_one(world: &mut World, remote: &mut Remote) -> Result<Model> {
+    world.central.execute(CHANGES)?;
+    world.serve_also(&two("remote_wins"))?;
+    world.plan = world.beside.remove(0);
+    world.start_server()?;
+    remote.set_server(&world.server_url()?, "ann")?;
+    Ok(world.plan.model.clone())
+}
+
+#[test]
+fn an_upload_whose_answer_was_lost_is_settled_without_its_version() -> Result<()> {
+    for (kind, is_applied) in KINDS.into_iter().flat_map(|kind| [(kind, true), (kind, false)]) {
+        let context = format!("{kind:?}, applied: {is_applied}");
+        let mut world = world(kind, "remote_wins")?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        world.edit(
+            "one",
+            "INSERT INTO item VALUES ('i', 'mine', 9), ('j', 'mine', 9); UPDATE item SET n = n + 100; DELETE FROM item WHERE id = 'c';
+             UPDATE item SET name = 'bad' WHERE id = 'd'; UPDATE note SET text = 'mine' WHERE id = 'x'; DELETE FROM old",
+        )?;
+        let proxy = FaultProxy::start(world.address()?)?;
+        let plan = if is_applied {
+            Plan::clean().black_hole(Direction::Down, 1)
+        } else {
+            Plan::clean().cut(Direction::Up, 300, Cut::Reset)
+        };
+        proxy.next([plan]);
+        remote.set_server(&format!("http://{}", proxy.address()), "ann")?;
+        let mut options = SyncOptions::new(Credentials::Token(world.token("ann")?));
+        (options.config.attempts_max, options.config.idle_max) = (1, Duration::from_secs(2));
+        ensure!(remote.sync(&mut options).is_err(), "the answer is lost");
+        assert!(remote.status()?.is_frozen);
+        let has_it = || world.central.rows("SELECT 1 FROM item WHERE id = 'i'").map(|rows| !rows.is_empty());
+        let until = Instant::now() + Duration::from_secs(20);
+        while is_applied && !has_it()? {
+            ensure!(Instant::now() < until, "the upload is not applied");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(has_it()?, is_applied);
+        // Changed again since, and one of those that were inserted deleted by others.
+        world.edit("one", "UPDATE item SET n = n + 1000 WHERE id = 'a'")?;
+        world.central.execute("DELETE FROM item WHERE id = 'j'")?;
+        let new = retire_one(&mut world, &mut remote)?;
+        let error = upgrade(&world, &mut remote, &new).expect_err("a change of a table that goes");
+        assert!(error.to_string().contains("\"old\" is not in the new version, and 1 of its changes wait"), "{error}");
+        if is_applied {
+            assert_eq!(remote.drop_set_aside(&Choice::Table("old".to_owned()))?, 1);
+        } else {
+            world.edit("one", "INSERT INTO old VALUES ('o', 'o')")?;
+        }
+        let done = upgrade(&world, &mut remote, &new).context(context.clone())?;
+        assert!(done.before.is_none() && done.sync.conflicts == 0, "{context}: {:?}", done.sync);
+        let there = world.central.rows("SELECT id, n, price FROM item WHERE area = 'north' ORDER BY id")?;
+        let mut expected: Vec<&[&str]> = vec![&["a", "1101", "10"], &["b", "102", "20"], &["d", "4", "40"]];
+        if is_applied {
+            // The update of all rows took those of the first download, one of which was moved south since.
+            expected.push(&["i", "109", "90"]);
+        }
+        let there: Vec<Vec<Option<String>>> = there;
+        let expected = texts(&expected);
+        let ids = |rows: &[Vec<Option<String>>]| rows.iter().map(|row| row[..2].to_vec()).collect::<Vec<_>>();
+        assert_eq!(ids(&there), ids(&expected), "{context}");
+        let aside: Vec<String> = remote.set_aside(9)?.iter().map(|one| format!("{} {}", one.key, one.reason)).collect();
+        let id = |id: &str, why: &str| format!("{{\"id\":\"{id}\"}} {why}");
+        if is_applied {
+            assert_eq!(aside, [id("j", "unanswered"), id("e", "unanswered"), id("d", "unanswered")], "{context}");
+            remote.drop_set_aside(&Choice::All)?;
+        } else {
+            assert_eq!(
+                aside,
+                [id("d", "check"), id("j", "not_null"), id("i", "not_null"), id("e", "not_null")],
+                "{context}"
+            );
+            remote.drop_set_aside(&Choice::All)?;
+        }
+        world.sync(&mut remote)?;
+        assert!(world.diff("one")?.is_equal(false), "{context}: {:?}", world.diff("one")?);
+    }
+    Ok(())
+}
+
+#[test]
+fn what_keeps_a_file_from_a_version_is_named_and_changes_nothing() -> Result<()> {
+    let tables = "SELECT sql FROM sqlite_schema ORDER BY name";
+    for (edit, why) in [
+        ("INSERT INTO old VALUES ('p', 'mine')", "table \"old\" is not in the new version, and 1 of its changes wait"),
+        ("ALTER TABLE item ADD COLUMN colour TEXT", "a column \"colour\" of the application's own"),
+        ("CREATE TABLE tag (x)", "the file has a table \"tag\" of the application's own"),
+        ("CREATE VIEW v AS SELECT text FROM old", "\"v\", or a trigger of the application's on it, does not fit"),
+        (
+            "CREATE TABLE log (x); CREATE TRIGGER t AFTER INSERT ON log BEGIN INSERT INTO old VALUES (NEW.x, ''); END",
+            "\"log\", or a trigger of the application's on it, does not fit",
+        ),
+    ] {
+        let mut world = world(Kind::Sqlite, "remote_wins")?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        world.edit("one", edit)?;
+        world.edit("one", "UPDATE item SET name = 'mine' WHERE id = 'a'")?;
+        let new = retire_one(&mut world, &mut remote)?;
+        let before = world.rows("one", tables)?;
+        let error = upgrade(&world, &mut remote, &new).expect_err(edit);
+        assert_eq!(error.code(), "configuration", "{edit}: {error}");
+        assert!(error.to_string().contains(why), "{edit}: {error}");
+        assert_eq!(world.rows("one", tables)?, before, "{edit}");
+        let status = Remote::open(world.path("one"))?.status()?;
+        assert_eq!((status.model.1, status.pending >= 1), (1, true), "{edit}");
+        // Mended, it goes.
+        world.edit(
+            "one",
+            match edit.split(' ').next_back() {
+                Some("TEXT") => "ALTER TABLE item DROP COLUMN colour",
+                Some("(x)") => "DROP TABLE tag",
+                Some("old") => "DROP VIEW v",
+                Some("END") => "DROP TABLE log",
+                _ => "DELETE FROM old WHERE id = 'p'",
+            },
+        )?;
+        upgrade(&world, &mut remote, &new).context(edit)?;
+        assert!(world.diff("one")?.is_equal(false), "{edit}");
+    }
+    Ok(())
+}
+
+#[test]
+fn only_a_newer_version_of_the_same_model_will_do() -> Result<()> {
+    let world = world(Kind::Sqlite, "off")?;
+    let mut remote = world.remote("one", "ann")?;
+    let newer = one("off").replace("version = 1", "version = 2");
+    let other_key = newer.replace(
+        "key = [\"id\"]\ncolumns = { id = \"text not null\", text = \"text\" }",
+        "key = [\"text\"]\ncolumns = { id = \"text not null\", text = \"text not null\" }",
+    );
+    for (model, why) in [
+        (newer.replace("name = \"shop\"", "name = \"store\""), "expected a version of that, not of \"store\""),
+        (one("off"), "expected a newer one than that, not 1"),
+        (other_key, "the key of table \"old\" is (id text), and in version 2 (text text): a table keeps its key"),
+    ] {
+        let error = upgrade(&world, &mut remote, &read_model(&model)?).expect_err(why);
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    assert_eq!(remote.status()?.model.1, 1);
+    Ok(())
+}
+
+#[test]
+fn a_column_of_another_type() -> Result<()> {
+    for kind in KINDS {
+        let schema = "CREATE TABLE item (id TEXT NOT NULL PRIMARY KEY, n BIGINT, t TEXT); \
+                      INSERT INTO item VALUES ('a', 1, '1'), ('b', 2, '2'), ('c', 3, '3'), ('d', 4, '4')";
+        let model = |version: u32, n: &str, t: &str| {
+            format!(
+                "name = \"types\"\nversion = {version}\n[tables.item]\nkey = [\"id\"]\nconflict = \"consolidated_wins\"\n\
+                 columns = {{ id = \"text not null\", n = \"{n}\", t = \"{t}\" }}\n"
+            )
+        };
+        let mut world = World::new(kind, schema, &model(1, "int", "text"), &["ann"])?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        world.edit(
+            "one",
+            "UPDATE item SET n = 10 WHERE id = 'a'; UPDATE item SET t = '20' WHERE id = 'b'; UPDATE item SET t = 'many' WHERE id = 'c';
+             INSERT INTO item VALUES ('e', 5, '5')",
+        )?;
+        world.stop_server();
+        world.central.execute(match kind {
+            Kind::Postgres => "ALTER TABLE item ALTER n TYPE text, ALTER t TYPE bigint USING t::bigint; UPDATE item SET n = '04', t = 44 WHERE id = 'd'",
+            Kind::Sqlite => {
+                "CREATE TABLE next (id TEXT NOT NULL PRIMARY KEY, n TEXT, t BIGINT); INSERT INTO next SELECT * FROM item; \
+                 DROP TABLE item; ALTER TABLE next RENAME TO item; UPDATE item SET n = '04', t = 44 WHERE id = 'd'"
+            }
+        })?;
+        world.serve_also(&model(2, "text", "int"))?;
+        world.plan = world.beside.remove(0);
+        world.start_server()?;
+        remote.set_server(&world.server_url()?, "ann")?;
+        let new = world.plan.model.clone();
+        let done = upgrade(&world, &mut remote, &new).with_context(|| format!("{kind:?}"))?;
+        assert_eq!(
+            (done.sync.changes_up, done.sync.conflicts, done.sync.refused),
+            (4, 0, u64::from(kind == Kind::Postgres)),
+            "{kind:?}"
+        );
+        let there = world.central.rows("SELECT id, n, t FROM item ORDER BY id")?;
+        let c: &[&str] = if kind == Kind::Postgres { &["c", "3", "3"] } else { &["c", "3", "many"] };
+        assert_eq!(
+            there,
+            texts(&[&["a", "10", "1"], &["b", "2", "20"], c, &["d", "04", "44"], &["e", "5", "5"]]),
+            "{kind:?}"
+        );
+        let aside = remote.set_aside(9)?;
+        assert!(aside.iter().all(|one| one.reason == "data" && one.is_in_place), "{aside:?}");
+        remote.drop_set_aside(&Choice::All)?;
+        world.sync(&mut remote)?;
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}: {:?}", world.diff("one")?);
+    }
+    Ok(())
+}
+
+/// The program, its configuration, and a server of it.
+struct Program {
+    world: World,
+    port: u16,
+    server: Option<Child>,
+}
+
+impl Program {
+    fn new(kind: Kind) -> Result<Program> {
+        let world = World::unserved(kind, SCHEMA, &one("remote_wins"), &["ann", "bo"])?;
+        let mut program = Program { world, port: free_port()?, server: None };
+        program.configure(&[("shop-1.toml", one("remote_wins"))])?;
+        program.serve()?;
+        Ok(program)
+    }
+
+    fn configure(&self, models: &[(&str, String)]) -> Result<()> {
+        let folder = self.world.folder.path();
+        models.iter().try_for_each(|(name, text)| std::fs::write(folder.join(name), text))?;
+        let names: Vec<&str> = models.iter().map(|(name, _)| *name).collect();
+        let text = format!("models = {names:?}\n[database]\nurl = {:?}\n", self.world.central.url());
+        Ok(std::fs::write(folder.join("headwater.toml"), text)?)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Result<Command> {
+        let mut command = Command::new(headwater_binary()?);
+        command.current_dir(self.world.folder.path()).args(arguments);
+        command.env("HEADWATER_TOKEN", self.world.token("bo")?);
+        Ok(command)
+    }
+
+    /// Runs a command; its exit code and all that it says.
+    fn run(&self, arguments: &[&str]) -> Result<(Option<i32>, String)> {
+        let done = self.command(arguments)?.output()?;
+        Ok((done.status.code(), String::from_utf8([done.stdout, done.stderr].concat())?))
+    }
+
+    fn ok(&self, arguments: &[&str]) -> Result<String> {
+        let (code, said) = self.run(arguments)?;
+        ensure!(code == Some(0), "{arguments:?}: {code:?}: {said}");
+        Ok(said)
+    }
+
+    fn serve(&mut self) -> Result<()> {
+        if let Some(mut server) = self.server.take() {
+            server.terminate()?;
+            server.wait(Duration::from_mins(1))?;
+        }
+        let listen = format!("127.0.0.1:{}", self.port);
+        let mut server = Child::spawn("serve", &mut self.command(&["serve", "--listen", &listen])?)?;
+        server.wait_for_line("listening", Duration::from_mins(1))?;
+        self.server = Some(server);
+        Ok(())
+    }
+
+    fn create(&self, name: &str, options: &[&str]) -> Result<String> {
+        let url = format!("http://127.0.0.1:{}", self.port);
+        self.ok(&[&["remote", "create", name, "--server", &url, "--user", "bo"], options].concat())
+    }
+}
+
+#[test]
+fn the_program_from_one_version_to_the_next() -> Result<()> {
+    for kind in KINDS {
+        let mut program = Program::new(kind)?;
+        program.create("one.db", &[])?;
+        program.ok(&["remote", "sync", "one.db"])?;
+        program.world.central.execute(CHANGES)?;
+        let models = [("shop-1.toml", one("remote_wins")), ("shop-2.toml", two("remote_wins"))];
+        program.configure(&models)?;
+        let (code, said) = program.run(&["check"])?;
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("shop version 2: item: changes of the table are not tracked"), "{said}");
+        assert!(!said.contains("shop version 1: item: changes"), "{said}");
+        let shown = program.ok(&["track", "--dry-run"])?;
+        assert!(shown.contains("side_item@area") && !shown.contains("side_note"), "only what is not there: {shown}");
+        program.ok(&["track"])?;
+        assert!(program.ok(&["track"])?.contains("tracked already"));
+        program.ok(&["check"])?;
+        program.serve()?;
+
+        for (arguments, why) in [
+            (&["remote", "upgrade", "one.db", "--to", "9"][..], "no model \"shop\" version 9"),
+            (&["remote", "upgrade", "none.db"], "none.db is no remote"),
+        ] {
+            let (code, said) = program.run(arguments)?;
+            assert!(code != Some(0) && said.contains(why), "{arguments:?}: {code:?}: {said}");
+        }
+        program.world.edit("one", "UPDATE item SET n = n + 1 WHERE id = 'a'")?;
+        let said = program.ok(&["remote", "upgrade", "one.db"])?;
+        assert!(said.contains("one.db goes on under version 2 of shop; it was 1"), "{said}");
+        assert!(program.ok(&["remote", "upgrade", "one.db"])?.contains("is at version 2 of shop already"));
+        let (_, said) = program.run(&["remote", "upgrade", "one.db", "--to", "1"])?;
+        assert!(said.contains("expected a newer one than that, not 1"), "{said}");
+        program.ok(&["diff", "one.db"])?;
+
+        // The old version retires, and a remote that still has it is told what to do.
+        assert!(program.create("two.db", &["--model", "shop-1.toml"])?.contains("version 1"));
+        program.ok(&["remote", "sync", "two.db"])?;
+        program.ok(&["diff", "two.db"])?;
+        program.configure(&models[1..])?;
+        program.serve()?;
+        let (_, said) = program.run(&["remote", "sync", "two.db"])?;
+        assert!(said.contains("it has version 2, to which `headwater remote upgrade` changes the remote"), "{said}");
+        assert!(program.ok(&["remote", "upgrade", "two.db"])?.contains("no server has version 1 any more"));
+        program.ok(&["diff", "two.db"])?;
+        let other = one("remote_wins").replace("key = [\"id\"]\nconflict", "key = [\"name\"]\nconflict");
+        let other = other.replace("name = \"text\", n", "name = \"text not null\", n");
+        program.configure(&[("shop-1.toml", other), models[1].clone()])?;
+        let (code, said) = program.run(&["track"])?;
+        assert!(code == Some(2) && said.contains("models side by side have one key for a table"), "{code:?}: {said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn killed_at_any_moment_a_file_is_of_one_version_or_the_other() -> Result<()> {
+    for kind in KINDS {
+        let mut program = Program::new(kind)?;
+        program.world.central.execute(CHANGES)?;
+        program.configure(&[("shop-1.toml", one("remote_wins")), ("shop-2.toml", two("remote_wins"))])?;
+        program.ok(&["track"])?;
+        program.serve()?;
+        let (mut random, mut window, mut versions) = (Random::seeded(7), Duration::from_millis(1), [0, 0]);
+        for round in 0..12u32 {
+            let name = format!("r{round}");
+            let file = format!("{name}.db");
+            program.create(&file, &["--model", "shop-1.toml"])?;
+            program.ok(&["remote", "sync", &file])?;
+            let sql =
+                format!("UPDATE item SET n = n + 1 WHERE id = 'a'; INSERT INTO item VALUES ('k{round}', 'kept', 1)");
+            program.world.edit(&name, &sql)?;
+            let started = Instant::now();
+            let mut child = Child::spawn(&name, &mut program.command(&["remote", "upgrade", &file])?)?;
+            if round > 0 {
+                std::thread::sleep(window.mul_f64(random.below(1000) as f64 / 1000.0));
+                child.kill()?;
+            } else {
+                ensure!(child.wait(Duration::from_mins(1))?.success(), "{}", child.stderr());
+                window = started.elapsed();
+            }
+            let version = Remote::open(program.world.path(&name))?.status()?.model.1;
+            versions[version as usize - 1] += 1;
+            program.ok(&["remote", "upgrade", &file])?;
+            program.ok(&["remote", "sync", &file])?;
+            program
+                .ok(&["diff", &file])
+                .with_context(|| format!("{kind:?}, round {round}, killed at version {version}"))?;
+        }
+        let a = program.world.central.rows("SELECT n FROM item WHERE id = 'a'")?;
+        assert_eq!(a, texts(&[&["13"]]), "each change is applied once: {kind:?}, {versions:?}");
+        let kept = program.world.central.rows("SELECT count(*) FROM item WHERE id LIKE 'k%'")?;
+        assert_eq!(kept, texts(&[&["12"]]), "{kind:?}, {versions:?}");
+    }
+    Ok(())
+}
+
+/// What is staged of a download under the next version is of no use under the one before.
+#[test]
+fn a_change_of_version_that_breaks_leaves_the_old_version_whole() -> Result<()> {
+    for kind in KINDS {
+        let mut world = world(kind, "remote_wins")?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        world.edit("one", "UPDATE item SET name = 'mine' WHERE id = 'a'")?;
+        let mut random = Random::seeded(3);
+        let text = (0..100_000).map(|_| char::from(b'a' + random.below(26) as u8)).collect::<String>();
+        world.central.execute(CHANGES)?;
+        for number in 0..30 {
+            let rotated = format!("{}{}", &text[number * 3_000..], &text[..number * 3_000]);
+            world.central.execute(&format!("INSERT INTO tag VALUES ('t{number}', '{rotated}')"))?;
+        }
+        world.serve_also(&two("remote_wins"))?;
+        let new = world.beside[0].model.clone();
+        let proxy = FaultProxy::start(world.address()?)?;
+        remote.set_server(&format!("http://{}", proxy.address()), "ann")?;
+        let mut options = SyncOptions::new(Credentials::Token(world.token("ann")?));
+        options.config.attempts_max = 1;
+        // The sync under the old version passes.
+        remote.sync(&mut options)?;
+        proxy.script(|_| Plan::clean().cut(Direction::Down, 1_400_000, Cut::Reset));
+        let error = remote.upgrade(&new.public(), &mut options).expect_err("a broken download");
+        assert_eq!(error.code(), "network", "{kind:?}: {error}");
+        let staged = world.rows("one", "SELECT count(*) FROM hw_staged")?;
+        assert_ne!(staged, texts(&[&["0"]]), "{kind:?}: some of it is staged");
+        proxy.go_clean();
+        let mut remote = Remote::open(world.path("one"))?;
+        world.central.execute("UPDATE item SET n = 77 WHERE id = 'b'")?;
+        world.sync(&mut remote)?;
+        assert_eq!(remote.status()?.model.1, 1);
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}: {:?}", world.diff("one")?);
+        upgrade(&world, &mut remote, &new)?;
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}: {:?}", world.diff("one")?);
+    }
+    Ok(())
+}

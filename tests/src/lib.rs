@@ -11,6 +11,7 @@
 //! ```
 
 pub mod ledger;
+pub mod stage;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -12,106 +12,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use headwater_consolidated::postgres::{Postgres, Settings};
-use headwater_remote::{Remote, SyncOptions, http::Credentials};
 use headwater_testkit::proxy::{Cut, Direction};
 use headwater_testkit::{Child, FaultProxy, Plan, free_port, headwater_binary};
-use headwater_tests::ledger::{Audit, Ledger, MODEL, Operation, converged, schema};
+use headwater_tests::ledger::converged;
+use headwater_tests::stage::{NAME, Stage};
 use headwater_tests::{Central, KINDS, Kind, World};
 
-const NAME: &str = "one";
 const LONG: Duration = Duration::from_mins(1);
 const SIGKILL: i32 = 9;
 /// The calls by which a process changes what others see.
 const CALLS: [&str; 7] = ["pwrite64", "fdatasync", "ftruncate", "unlink", "sendto", "write", "writev"];
 /// How many bytes lie between two cuts of a connection.
 const CUT_EVERY: usize = 293;
-
-struct Stage {
-    world: World,
-    /// What the remote did, and what the application at the consolidated database did.
-    ours: Ledger,
-    theirs: Ledger,
-    next: u64,
-}
-
-impl Stage {
-    fn new(kind: Kind) -> Result<Stage> {
-        let world = World::new(kind, &schema(kind), MODEL, &[NAME])?;
-        std::fs::write(world.folder.path().join("model.toml"), MODEL)?;
-        let configuration = format!("models = [\"model.toml\"]\n[database]\nurl = \"{}\"\n", world.central.url());
-        std::fs::write(world.folder.path().join("headwater.toml"), configuration)?;
-        let mut remote = world.remote(NAME, NAME)?;
-        world.sync(&mut remote)?;
-        Ok(Stage { world, ours: Ledger::default(), theirs: Ledger::default(), next: 0 })
-    }
-
-    fn insert(&mut self, whose: &str) -> Operation {
-        self.next += 1;
-        let id = format!("{whose}-{}", self.next);
-        Operation { op: "insert", mark: Some(format!("made as {id}")), id }
-    }
-
-    /// New rows at both ends.
-    fn edit(&mut self) -> Result<()> {
-        let ours: Vec<Operation> = (0..3).map(|_| self.insert("ours")).collect();
-        let theirs: Vec<Operation> = (0..2).map(|_| self.insert("theirs")).collect();
-        self.world.edit(NAME, &joined(&ours))?;
-        for operation in ours {
-            self.ours.note(operation);
-        }
-        self.at_the_database(theirs)
-    }
-
-    /// The application takes away the rows that came from the remote: one that is applied again would come back.
-    fn consume(&mut self) -> Result<()> {
-        let came = self.world.central.rows("SELECT id FROM entry WHERE id LIKE 'ours-%'")?;
-        let came = came.into_iter().flatten().flatten();
-        self.at_the_database(came.map(|id| Operation { op: "delete", id, mark: None }).collect())
-    }
-
-    fn at_the_database(&mut self, operations: Vec<Operation>) -> Result<()> {
-        self.world.central.execute(&joined(&operations))?;
-        for operation in operations {
-            self.theirs.note(operation);
-        }
-        self.theirs.acknowledge();
-        Ok(())
-    }
-
-    fn sync(&self, attempts_max: u32) -> Result<(), headwater_remote::Error> {
-        let token = self.world.token(NAME).expect("a token");
-        let mut options = SyncOptions::new(Credentials::Token(token));
-        options.config.attempts_max = attempts_max;
-        options.config.backoff_min = Duration::from_millis(5);
-        Remote::open(self.world.path(NAME))?.sync(&mut options).map(drop)
-    }
-
-    fn point_at(&self, url: &str) -> Result<()> {
-        Ok(Remote::open(self.world.path(NAME))?.set_server(url, NAME)?)
-    }
-
-    /// One sync that nothing disturbs puts everything right.
-    fn heal(&mut self) -> Result<()> {
-        self.consume()?;
-        self.check().context("before it heals")?;
-        // What was broken may still be at work at the server, and a cluster just risen refuses: then it is told to come back.
-        self.sync(100).context("a sync that nothing disturbs")?;
-        self.ours.acknowledge();
-        self.check()
-    }
-
-    fn check(&self) -> Result<()> {
-        let audit = Audit::read(&self.world.central)?;
-        self.ours.check(&audit)?;
-        self.theirs.check(&audit)?;
-        audit.has_nothing_beside(&[&self.ours, &self.theirs])
-    }
-}
-
-fn joined(operations: &[Operation]) -> String {
-    let sql: Vec<String> = operations.iter().map(Operation::sql).collect();
-    format!("BEGIN; {}; COMMIT", sql.join("; "))
-}
 
 /// strace's arguments to kill at the n-th call of this kind (in the thread that comes to it first).
 fn kill_at(call: &str, number: usize) -> [String; 7] {

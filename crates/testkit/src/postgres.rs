@@ -92,6 +92,16 @@ impl Postgres {
         self.supervisor().kill_server()
     }
 
+    /// Has all processes of the server stand still (SIGSTOP): connections are taken, and nothing comes of them.
+    pub fn stand_still(&self) -> Result<()> {
+        self.supervisor().signal_server("STOP")
+    }
+
+    /// Has them go on (SIGCONT).
+    pub fn go_on(&self) -> Result<()> {
+        self.supervisor().signal_server("CONT")
+    }
+
     /// Starts the server again on its port, after a stop, a kill or as it runs. Back when it accepts connections.
     pub fn restart(&self) -> Result<()> {
         let mut supervisor = self.supervisor();

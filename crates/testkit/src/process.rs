@@ -122,6 +122,16 @@ impl Child {
         signal("TERM", &[self.id()])
     }
 
+    /// Has it stand still (SIGSTOP): its connections stay, and nothing comes of them.
+    pub fn stand_still(&self) -> Result<()> {
+        signal("STOP", &[self.id()])
+    }
+
+    /// Has it go on (SIGCONT).
+    pub fn go_on(&self) -> Result<()> {
+        signal("CONT", &[self.id()])
+    }
+
     /// Kills it (SIGKILL) and waits until it is gone.
     pub fn kill(&mut self) -> Result<ExitStatus> {
         self.process.kill().with_context(|| format!("killing {}", self.name))?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::installation::Installation;
-use crate::process::{children_of, is_alive, wait_until};
+use crate::process::{children_of, is_alive, signal, wait_until};
 
 /// How long the server may take to stop.
 const STOP: Duration = Duration::from_mins(1);
@@ -76,6 +76,13 @@ impl Supervisor {
         let gone = wait_until(STOP, || children.iter().all(|child| !is_alive(*child)));
         anyhow::ensure!(gone, "processes of PostgreSQL survived SIGKILL: {list:?}");
         Ok(())
+    }
+
+    /// Sends a signal to the server and all its processes.
+    pub(super) fn signal_server(&self, name: &str) -> Result<()> {
+        let server = self.server.context("no server runs")?;
+        signal(name, &[server])?; // the first to stop, so that it starts no further one
+        signal(name, &children_of(server)?)
     }
 
     /// True while the server's main process runs.

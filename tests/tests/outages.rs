@@ -1,0 +1,194 @@
+//! Outages: the network between all of them taken away and given back, processes that stand still with their connections open, clocks
+//! that jump. While it lasts, syncs fail or wait; after it, one sync puts everything right.
+//!
+//! The network is a namespace of its own (namespaces(7)), in which this test runs a second time: packets are lost and no peer says
+//! so, unlike where a proxy closes connections.
+
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use headwater_access::{Secret, hash_password};
+use headwater_testkit::{Child, Postgres, Random, free_port, headwater_binary};
+use headwater_tests::ledger::converged;
+use headwater_tests::stage::{NAME, Stage};
+use headwater_tests::{Central, KINDS, Kind};
+
+const LONG: Duration = Duration::from_mins(2);
+/// How often the network goes, on each kind of database.
+const OUTAGES: u64 = 12;
+/// Shorter than some of what happens here, and longer than the rest.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Whether this process has a network of its own. If not, the test of this name is run by one that has, to its end.
+fn has_own_network(test: &str) -> Result<bool> {
+    const MARK: &str = "HEADWATER_OWN_NETWORK";
+    if std::env::var_os(MARK).is_some() {
+        loopback("up")?;
+        return Ok(true);
+    }
+    let mut unshare = Command::new("unshare");
+    if !is_root()? {
+        unshare.args(["--user", "--map-current-user", "--keep-caps"]);
+    }
+    unshare.arg("--net").arg(std::env::current_exe()?).args(["--exact", test, "--nocapture"]).env(MARK, "1");
+    let output = unshare.output().context("unshare: it belongs to util-linux")?;
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && said.contains("1 passed"), "in a network of its own: {said}");
+    Ok(false)
+}
+
+fn is_root() -> Result<bool> {
+    use std::os::unix::fs::MetadataExt as _;
+    Ok(std::fs::metadata("/proc/self")?.uid() == 0)
+}
+
+/// Everything here is on this one link.
+fn loopback(state: &str) -> Result<()> {
+    let done =
+        Command::new("ip").args(["link", "set", "lo", state]).output().context("ip: `make setup` installs it")?;
+    ensure!(done.status.success(), "ip link set lo {state}: {}", String::from_utf8_lossy(&done.stderr));
+    Ok(())
+}
+
+fn seeded() -> Result<Random> {
+    Ok(Random::seeded(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs()))
+}
+
+/// Does something while the remote syncs; gives whether the sync ended well.
+fn while_syncing(stage: &Stage, random: &mut Random, outage: impl FnOnce(&mut Random) -> Result<()>) -> Result<bool> {
+    std::thread::scope(|scope| {
+        let sync = scope.spawn(|| stage.sync_patiently(1, PATIENCE).is_ok());
+        std::thread::sleep(Duration::from_micros(random.below(20_000)));
+        outage(random)?;
+        Ok(sync.join().expect("a sync does not panic"))
+    })
+}
+
+#[test]
+fn the_network_goes_and_comes_back() -> Result<()> {
+    if !has_own_network("the_network_goes_and_comes_back")? {
+        return Ok(());
+    }
+    let mut random = seeded()?;
+    for kind in KINDS {
+        let mut stage = Stage::new(kind)?;
+        let mut hit = 0;
+        for outage in 0..OUTAGES {
+            stage.edit()?;
+            let went_well = while_syncing(&stage, &mut random, |random| {
+                loopback("down")?;
+                std::thread::sleep(Duration::from_millis(random.below(700)));
+                loopback("up")
+            })?;
+            if went_well {
+                stage.ours.acknowledge();
+            }
+            hit += u64::from(!went_well);
+            stage.heal().with_context(|| format!("{kind:?}, outage {outage}"))?;
+        }
+        converged(&stage.world, NAME)?;
+        ensure!(hit > 0, "{kind:?}: no sync noticed");
+    }
+    Ok(())
+}
+
+/// A server as a process, over the stage's database.
+fn serve(stage: &Stage, by: &mut Command) -> Result<Child> {
+    let address = format!("127.0.0.1:{}", free_port()?);
+    by.arg(headwater_binary()?).arg("--config").arg(stage.world.folder.path().join("headwater.toml"));
+    by.args(["serve", "--no-check", "--listen", &address]);
+    let mut server = Child::spawn("the server", by)?;
+    server.wait_for_line("listening", LONG)?;
+    stage.point_at(&format!("http://{address}"))?;
+    Ok(server)
+}
+
+#[test]
+fn processes_that_stand_still_go_on() -> Result<()> {
+    let mut random = seeded()?;
+    for kind in KINDS {
+        let mut stage = Stage::new(kind)?;
+        let server = serve(&stage, &mut Command::new("env"))?;
+        for _ in 0..4 {
+            stage.edit()?;
+            let mut command = Command::new(headwater_binary()?);
+            command
+                .args(["remote", "sync"])
+                .arg(stage.world.path(NAME))
+                .env("HEADWATER_TOKEN", stage.world.token(NAME)?);
+            let mut remote = Child::spawn("the remote", &mut command)?;
+            for process in [&server, &remote] {
+                std::thread::sleep(Duration::from_micros(random.below(15_000)));
+                process.stand_still()?;
+                std::thread::sleep(Duration::from_millis(random.below(300)));
+                process.go_on()?;
+            }
+            let status = remote.wait(LONG)?;
+            ensure!(status.success(), "{kind:?}: nobody was gone, and yet: {}", remote.stderr());
+            stage.ours.acknowledge();
+            stage.heal()?;
+        }
+        converged(&stage.world, NAME)?;
+    }
+    Ok(())
+}
+
+/// A database that answers nobody holds up nobody for good: who waits is told to come back, and the same sync goes through after it.
+#[test]
+fn a_cluster_that_stands_still_goes_on() -> Result<()> {
+    let mut random = seeded()?;
+    let cluster = Postgres::start()?;
+    let mut stage = Stage::on(Central::Postgres(cluster.create_database()?))?;
+    for _ in 0..6 {
+        stage.edit()?;
+        let went_well = while_syncing(&stage, &mut random, |random| {
+            cluster.stand_still()?;
+            std::thread::sleep(Duration::from_millis(random.below(400)));
+            cluster.go_on()
+        })?;
+        if went_well {
+            stage.ours.acknowledge();
+        }
+        stage.heal()?;
+    }
+    converged(&stage.world, NAME)
+}
+
+/// Servers whose clocks are years apart, and a remote's that is yet another: no clock says what anybody has seen.
+#[test]
+fn clocks_jump() -> Result<()> {
+    for kind in KINDS {
+        let mut stage = Stage::new(kind)?;
+        // A token would be over, or not yet good.
+        let hash = hash_password(&Secret::new("a password"))?;
+        let accounts = if kind == Kind::Sqlite { "headwater_account" } else { "headwater.account" };
+        stage.world.central.execute(&format!("UPDATE {accounts} SET password_hash = '{hash}'"))?;
+        for (server_clock, remote_clock) in
+            [("+0", "-9y"), ("+3y", "+1d"), ("-3y", "+9y"), ("+40d", "-1d"), ("-1h", "+0")]
+        {
+            let faked = |clock: &str| {
+                let mut command = Command::new("faketime");
+                // Waits stay what they are: only the time of day is another.
+                command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").args(["-f", clock]);
+                command
+            };
+            stage.edit()?;
+            let mut server = serve(&stage, &mut faked(server_clock)).context("faketime: `make setup` installs it")?;
+            let mut command = faked(remote_clock);
+            command.arg(headwater_binary()?).args(["remote", "sync"]).arg(stage.world.path(NAME));
+            let mut remote = Child::spawn("the remote", command.env("HEADWATER_PASSWORD", "a password"))?;
+            let status = remote.wait(LONG)?;
+            ensure!(status.success(), "{kind:?} {server_clock} {remote_clock}: {}", remote.stderr());
+            stage.ours.acknowledge();
+            stage.check().with_context(|| format!("{kind:?} {server_clock} {remote_clock}"))?;
+            stage.consume()?;
+            server.kill()?;
+        }
+        let mut server = serve(&stage, &mut Command::new("env"))?;
+        stage.heal()?;
+        server.kill()?;
+        converged(&stage.world, NAME)?;
+    }
+    Ok(())
+}

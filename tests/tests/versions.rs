@@ -648,3 +648,102 @@ fn a_change_of_version_that_breaks_leaves_the_old_version_whole() -> Result<()> 
     }
     Ok(())
 }
+
+/// A table of each kind: numbers of tables change, and what is kept by them with it.
+#[test]
+fn what_is_held_counted_and_only_goes_one_way_goes_along() -> Result<()> {
+    let schema = "
+        CREATE TABLE zone (id BIGINT NOT NULL PRIMARY KEY, name TEXT CHECK (name <> 'bad'));
+        CREATE TABLE spot (id BIGINT NOT NULL PRIMARY KEY, zone BIGINT NOT NULL REFERENCES zone (id), name TEXT CHECK (name <> 'bad'),
+                           code TEXT UNIQUE, size BIGINT, CHECK (size <> -1));
+        CREATE TABLE log (id TEXT NOT NULL PRIMARY KEY, text TEXT, level BIGINT DEFAULT 3);
+        CREATE TABLE rate (id TEXT NOT NULL PRIMARY KEY, value BIGINT, unit TEXT DEFAULT 'eur');
+        INSERT INTO zone VALUES (1, 'one'), (2, 'two');
+        INSERT INTO spot VALUES (1, 1, 'a', 'A', 10), (2, 2, 'b', 'B', 20), (3, 2, 'c', 'C', 30);
+        INSERT INTO rate VALUES ('r', 5, 'eur')";
+    let zone = "[tables.zone]\nkey = [\"id\"]\nkey_range = 10\ncolumns = { id = \"int not null\", name = \"text\" }\n";
+    let spot = |columns: &str| {
+        format!(
+            "[tables.spot]\nkey = [\"id\"]\nunique = [[\"code\"]]\nreferences = [{{ columns = [\"zone\"], table = \"zone\" }}]\n\
+             columns = {{ id = \"int not null\", zone = \"int not null\", name = \"text\", code = \"text\"{columns} }}\n"
+        )
+    };
+    let one_way = |log: &str, rate: &str| {
+        format!(
+            "[tables.log]\nkey = [\"id\"]\ndirection = \"upload\"\nconflict = \"off\"\ncolumns = {{ id = \"text not null\", text = \"text\"{log} }}\n\
+             [tables.rate]\nkey = [\"id\"]\ndirection = \"download\"\ncolumns = {{ id = \"text not null\", value = \"int\"{rate} }}\n"
+        )
+    };
+    let one = format!("name = \"m\"\nversion = 1\n{zone}{}{}", spot(""), one_way("", ""));
+    let further = "[tables.aaa]\nkey = [\"id\"]\ncolumns = { id = \"text not null\" }\n";
+    let two = format!(
+        "name = \"m\"\nversion = 2\n{further}{zone}{}{}",
+        one_way(", level = \"int\"", ", unit = \"text\""),
+        spot(", size = \"int\""),
+    );
+    for kind in KINDS {
+        let mut world = World::new(kind, schema, &one, &["ann"])?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        world.edit(
+            "one",
+            "UPDATE zone SET name = 'bad' WHERE id = 2; UPDATE spot SET name = 'bad' WHERE id = 2; INSERT INTO log VALUES ('l', 'mine');
+             INSERT INTO zone (id, name) SELECT key, 'mine' FROM hw_next_key WHERE \"table\" = 'zone'",
+        )?;
+        world.sync(&mut remote)?;
+        // Rows that others changed are held beside the changes set aside.
+        world.central.execute(
+            "CREATE TABLE aaa (id TEXT NOT NULL PRIMARY KEY); INSERT INTO aaa VALUES ('x'); UPDATE zone SET name = 'theirs' WHERE id = 2;
+             UPDATE spot SET name = 'theirs', size = 21 WHERE id = 2; UPDATE rate SET unit = 'usd'",
+        )?;
+        world.sync(&mut remote)?;
+        assert_eq!((remote.status()?.held, remote.status()?.set_aside), (2, 2), "{kind:?}");
+        let next = world.rows("one", "SELECT key, \"left\" FROM hw_next_key")?;
+        world.serve_also(&two)?;
+        remote.set_server(&world.server_url()?, "ann")?;
+        world.edit("one", "UPDATE spot SET name = 'pending' WHERE id = 3; INSERT INTO log VALUES ('k', 'pending')")?;
+        let new = world.beside[0].model.clone();
+        let done = upgrade(&world, &mut remote, &new).with_context(|| format!("{kind:?}"))?;
+        assert_eq!(done.whole, ["spot", "log", "rate"], "{kind:?}");
+        assert_eq!((remote.status()?.held, remote.status()?.set_aside), (2, 2), "{kind:?}");
+        assert_eq!(world.rows("one", "SELECT key, \"left\" FROM hw_next_key")?, next, "ranges stay: {kind:?}");
+        assert_eq!(
+            world.rows("one", "SELECT id, name, size FROM spot ORDER BY id")?,
+            texts(&[&["1", "a", "10"], &["2", "bad", "21"], &["3", "pending", "30"]]),
+            "{kind:?}"
+        );
+        let log = texts(&[&["k", "pending", "-"], &["l", "mine", "-"]]);
+        assert_eq!(
+            world.rows("one", "SELECT id, text, level FROM log ORDER BY id")?,
+            log,
+            "what only goes up stays here"
+        );
+        assert_eq!(world.rows("one", "SELECT value, unit FROM rate")?, texts(&[&["5", "usd"]]));
+        assert!(world.edit("one", "UPDATE rate SET value = 6").is_err(), "it only comes down");
+        // The key's range, the log and what is set aside work on.
+        world.edit(
+            "one",
+            "INSERT INTO zone (id, name) SELECT key, 'new' FROM hw_next_key WHERE \"table\" = 'zone';
+             INSERT INTO spot SELECT id, id, 'new', 'N', 1 FROM zone WHERE name = 'new'; UPDATE log SET level = 9 WHERE id = 'k'",
+        )?;
+        let report = world.sync(&mut remote)?;
+        assert_eq!((report.changes_up, report.refused, report.conflicts), (3, 0, 0), "{kind:?}");
+        remote.drop_set_aside(&Choice::All)?;
+        assert_eq!(
+            world.rows(
+                "one",
+                "SELECT name, size FROM spot WHERE id = 2 UNION ALL SELECT name, 0 FROM zone WHERE id = 2"
+            )?,
+            texts(&[&["theirs", "21"], &["theirs", "0"]]),
+            "the rows that were held come back: {kind:?}"
+        );
+        let report = world.diff("one")?;
+        assert!(
+            report.tables.iter().all(|table| table.table == "log" || table.differences() == 0),
+            "{kind:?}: {report:?}"
+        );
+        let there = world.central.rows("SELECT id, level FROM log ORDER BY id")?;
+        assert_eq!(there, texts(&[&["k", "9"], &["l", "3"]]), "{kind:?}");
+    }
+    Ok(())
+}

@@ -341,6 +341,10 @@ fn what_keeps_a_file_from_a_version_is_named_and_changes_nothing() -> Result<()>
         ("INSERT INTO old VALUES ('p', 'mine')", "table \"old\" is not in the new version, and 1 of its changes wait"),
         ("ALTER TABLE item ADD COLUMN colour TEXT", "a column \"colour\" of the application's own"),
         ("CREATE TABLE tag (x)", "the file has a table \"tag\" of the application's own"),
+        (
+            "CREATE TABLE child (old TEXT REFERENCES old (id)); -- child",
+            "\"child\", a table of the application's own, refers to it",
+        ),
         ("CREATE VIEW v AS SELECT text FROM old", "\"v\", or a trigger of the application's on it, does not fit"),
         (
             "CREATE TABLE log (x); CREATE TRIGGER t AFTER INSERT ON log BEGIN INSERT INTO old VALUES (NEW.x, ''); END",
@@ -366,6 +370,7 @@ fn what_keeps_a_file_from_a_version_is_named_and_changes_nothing() -> Result<()>
             match edit.split(' ').next_back() {
                 Some("TEXT") => "ALTER TABLE item DROP COLUMN colour",
                 Some("(x)") => "DROP TABLE tag",
+                Some("child") => "DROP TABLE child",
                 Some("old") => "DROP VIEW v",
                 Some("END") => "DROP TABLE log",
                 _ => "DELETE FROM old WHERE id = 'p'",
@@ -532,6 +537,13 @@ fn the_program_from_one_version_to_the_next() -> Result<()> {
         assert!(program.ok(&["track"])?.contains("tracked already"));
         program.ok(&["check"])?;
         program.serve()?;
+        if kind == Kind::Postgres {
+            program.world.central.execute("ALTER TABLE item ALTER grade DROP DEFAULT")?;
+            let said = program.ok(&["check"])?;
+            let why = "shop version 1: item.grade: the column may not be NULL, has no default and is not in the model";
+            assert!(said.contains(why) && !said.contains("version 2: item.grade"), "{said}");
+            program.world.central.execute("ALTER TABLE item ALTER grade SET DEFAULT 7")?;
+        }
 
         for (arguments, why) in [
             (&["remote", "upgrade", "one.db", "--to", "9"][..], "no model \"shop\" version 9"),
@@ -558,6 +570,17 @@ fn the_program_from_one_version_to_the_next() -> Result<()> {
         assert!(said.contains("it has version 2, to which `headwater remote upgrade` changes the remote"), "{said}");
         assert!(program.ok(&["remote", "upgrade", "two.db"])?.contains("no server has version 1 any more"));
         program.ok(&["diff", "two.db"])?;
+        let gone = program.ok(&["untrack", "--unused", "--dry-run"])?;
+        assert!(gone.contains("side_item\"") && gone.contains("side_old\"") && !gone.contains("side_note"), "{gone}");
+        program.ok(&["untrack", "--unused"])?;
+        assert!(program.ok(&["untrack", "--unused"])?.contains("nothing is tracked that is not used"));
+        program.ok(&["check"])?;
+        program.world.central.execute("UPDATE item SET n = 1000 WHERE id = 'b'; DELETE FROM old")?;
+        for file in ["one.db", "two.db"] {
+            let said = program.ok(&["remote", "sync", file])?;
+            assert!(said.contains("down  1 rows, 0 deletions"), "nobody starts afresh: {said}");
+            program.ok(&["diff", file])?;
+        }
         let other = one("remote_wins").replace("key = [\"id\"]\nconflict", "key = [\"name\"]\nconflict");
         let other = other.replace("name = \"text\", n", "name = \"text not null\", n");
         program.configure(&[("shop-1.toml", other), models[1].clone()])?;

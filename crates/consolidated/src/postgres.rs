@@ -32,7 +32,7 @@ mod target;
 mod tls;
 mod watermark;
 
-pub(crate) use catalogue::{installed_hash, tracking};
+pub(crate) use catalogue::{functions_into, installed_hash, tracking};
 pub(crate) use watermark::seen_below;
 
 use std::time::Duration;

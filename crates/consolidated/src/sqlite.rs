@@ -17,7 +17,7 @@ mod values;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub(crate) use catalogue::{installed_hash, tracking, unique_indexes};
+pub(crate) use catalogue::{installed_hash, tracking, triggers_into, unique_indexes};
 pub use connection::SqliteConnection;
 pub(crate) use connection::read_watermark;
 

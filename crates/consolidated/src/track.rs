@@ -73,17 +73,69 @@ fn untrack_inside(connection: &mut dyn Connection, plan: &Plan, statements: &[St
     for statement in statements {
         connection.batch(statement)?;
     }
-    // The record stays, without a hash: what happens until the table is tracked again is missed, so that will begin a new incarnation.
-    let sql = "UPDATE {hw}tracked SET definition_hash = ?2, installed_hash = NULL WHERE table_name = ?1";
-    let sql = dialect_sql(connection.dialect(), sql);
     for table in &plan.tables {
         let name = tracked_name(&table.table);
         if connection.dialect() == Dialect::Postgres {
             connection.batch(&postgres::parts::forget_all(&name))?;
         }
-        connection.execute(&sql, &[Value::text(name), Value::Bytes(Vec::new())])?;
+        forget_tracked(connection, &name)?;
     }
     system::renew_incarnation(connection)
+}
+
+/// The SQL that [`untrack_unused`] would run.
+pub fn plan_untracking_unused(connection: &mut dyn Connection, plans: &[Plan]) -> Result<Vec<String>, Error> {
+    let mut statements = Vec::new();
+    for (name, side_table) in unused(connection, plans)? {
+        statements.extend(match connection.dialect() {
+            Dialect::Sqlite => sqlite::triggers_into(connection, &side_table)?,
+            Dialect::Postgres => {
+                let mut functions = postgres::functions_into(connection, &side_table)?;
+                functions.push(postgres::parts::forget_all(&name));
+                functions
+            }
+        });
+        statements.push(format!("DROP TABLE IF EXISTS {side_table}"));
+    }
+    Ok(statements)
+}
+
+/// Removes the tracking that no table of these models uses: that of a version which has retired. Remotes of the others go on; one of
+/// a version that comes back starts afresh.
+pub fn untrack_unused(connection: &mut dyn Connection, plans: &[Plan]) -> Result<Vec<String>, Error> {
+    let statements = plan_untracking_unused(connection, plans)?;
+    if statements.is_empty() {
+        return Ok(statements);
+    }
+    connection.begin(Mode::Upload)?;
+    let removed = (|| {
+        for (name, _) in unused(connection, plans)? {
+            forget_tracked(connection, &name)?;
+        }
+        statements.iter().try_for_each(|statement| connection.batch(statement))
+    })();
+    crate::finish(connection, removed)?;
+    Ok(statements)
+}
+
+/// What is tracked, by name and side table, and used by none of these models.
+fn unused(connection: &mut dyn Connection, plans: &[Plan]) -> Result<Vec<(String, String)>, Error> {
+    if !system::is_installed(connection)? {
+        return Ok(Vec::new());
+    }
+    let tables = plans.iter().flat_map(|plan| &plan.tables).map(|table| &table.table);
+    let used: Vec<String> = tables.filter(|table| table.is_tracked()).map(tracked_name).collect();
+    let sql = "SELECT table_name, side_table FROM {hw}tracked WHERE installed_hash IS NOT NULL ORDER BY table_name";
+    let rows = connection.query(&dialect_sql(connection.dialect(), sql), &[])?;
+    let found = rows.iter().map(|row| (crate::catalogue::text(row, 0), crate::catalogue::text(row, 1)));
+    Ok(found.filter(|(name, _)| !used.contains(name)).collect())
+}
+
+/// The record stays, without a hash: what happens until the table is tracked again is missed, so that will begin a new incarnation.
+fn forget_tracked(connection: &mut dyn Connection, name: &str) -> Result<(), Error> {
+    let sql = "UPDATE {hw}tracked SET definition_hash = ?2, installed_hash = NULL WHERE table_name = ?1";
+    let sql = dialect_sql(connection.dialect(), sql);
+    connection.execute(&sql, &[Value::text(name), Value::Bytes(Vec::new())]).map(drop)
 }
 
 /// What is to be done for one table.

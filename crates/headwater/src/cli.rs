@@ -59,7 +59,7 @@ pub enum Command {
     /// Install change tracking in the consolidated database
     Track(track::TrackArgs),
     /// Remove change tracking from the consolidated database
-    Untrack(track::TrackArgs),
+    Untrack(track::UntrackArgs),
     /// Hold the model against the consolidated database
     Check(check::CheckArgs),
     /// Say what is wrong with a deployment, and how to mend it

@@ -290,6 +290,18 @@ fn objects(connection: &mut dyn Connection, table: &Table) -> Result<Vec<Row>, E
     connection.query(OBJECTS_SQL, &names.map(Value::text))
 }
 
+/// The statements that drop the functions which write to a side table, with the triggers that call them.
+pub(crate) fn functions_into(connection: &mut dyn Connection, side_table: &str) -> Result<Vec<String>, Error> {
+    let sql = "SELECT p.proname::text FROM pg_catalog.pg_proc p WHERE p.pronamespace = 'headwater'::regnamespace \
+               AND position(?1 IN p.prosrc) > 0 ORDER BY 1";
+    let found = connection.query(sql, &[Value::text(side_table)])?;
+    let drop = |row: &Row| {
+        let name = headwater_model::sql::quote(&text(row, 0));
+        format!("DROP FUNCTION IF EXISTS headwater.{name}() CASCADE")
+    };
+    Ok(found.iter().map(drop).collect())
+}
+
 fn hash_of(objects: &[Row]) -> Vec<u8> {
     let mut parts: Vec<String> = objects.iter().map(|row| text(row, 2)).collect();
     parts.sort_unstable();

@@ -1,5 +1,6 @@
 //! What a SQLite file has: read by its pragmas, so that any spelling of a schema is understood.
 
+use headwater_model::sql::quote;
 use headwater_model::tracking::UniqueIndex;
 use headwater_model::tracking::sqlite::{side_name, trigger_names};
 use headwater_model::{ColumnType, Table};
@@ -223,6 +224,14 @@ fn objects(connection: &mut dyn Connection, table: &Table) -> Result<Vec<Row>, E
                (type = 'trigger' AND tbl_name = ?1 AND name IN (?3, ?4, ?5, ?6, ?7) OR tbl_name = ?2) ORDER BY type, name";
     let names = [table.name.clone(), side_name(table)].into_iter().chain(trigger_names(table));
     connection.query(sql, &names.map(Value::text).collect::<Vec<_>>())
+}
+
+/// The statements that drop the triggers which write to a side table.
+pub(crate) fn triggers_into(connection: &mut dyn Connection, side_table: &str) -> Result<Vec<String>, Error> {
+    let sql = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name LIKE 'headwater\\_%' ESCAPE '\\' AND instr(sql, ?1) > 0 \
+               ORDER BY name";
+    let found = connection.query(sql, &[Value::text(side_table)])?;
+    Ok(found.iter().map(|row| format!("DROP TRIGGER IF EXISTS {}", quote(&text(row, 0)))).collect())
 }
 
 fn hash_of(objects: &[Row]) -> Vec<u8> {

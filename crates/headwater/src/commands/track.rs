@@ -15,9 +15,10 @@ const EXAMPLES: &str = "\
 Examples:
   headwater track --dry-run > track.sql    see the SQL first
   headwater track
-  headwater untrack";
+  headwater untrack
+  headwater untrack --unused               a version has retired: what was tracked for it alone goes";
 
-/// The arguments of both.
+/// The arguments of `track`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TrackArgs {
@@ -26,24 +27,48 @@ pub struct TrackArgs {
     dry_run: bool,
 }
 
+/// The arguments of `untrack`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct UntrackArgs {
+    /// Show the SQL and run nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Only what no model of the configuration uses: what was tracked for a version that has retired.
+    #[arg(long)]
+    unused: bool,
+}
+
 /// Installs change tracking.
 pub fn track(args: &TrackArgs, global: &Global, output: &Output) -> Done {
     let config = Config::read(global)?;
     let plans = config.plans()?;
     let statements = for_each(&config, &plans, if args.dry_run { tracking::plan_tracking } else { tracking::track })?;
     let done = format!("tracked: {}", counted(tables(&plans), "table"));
-    tell(args, output, &statements, "every table is tracked already", &done)
+    tell(args.dry_run, output, &statements, "every table is tracked already", &done)
 }
 
 /// Removes it.
-pub fn untrack(args: &TrackArgs, global: &Global, output: &Output) -> Done {
+pub fn untrack(args: &UntrackArgs, global: &Global, output: &Output) -> Done {
     let config = Config::read(global)?;
     let plans = config.plans()?;
+    if args.unused {
+        let mut connection = config.database.connect()?;
+        let work = if args.dry_run { tracking::plan_untracking_unused } else { tracking::untrack_unused };
+        let statements = work(&mut *connection, &plans)?;
+        return tell(
+            args.dry_run,
+            output,
+            &statements,
+            "nothing is tracked that is not used",
+            "what nobody uses is gone",
+        );
+    }
     let statements =
         for_each(&config, &plans, if args.dry_run { tracking::plan_untracking } else { tracking::untrack })?;
     let done =
         format!("no longer tracked: {}; remotes start afresh when they are again", counted(tables(&plans), "table"));
-    tell(args, output, &statements, "no table was tracked", &done)
+    tell(args.dry_run, output, &statements, "no table was tracked", &done)
 }
 
 /// What is run, or would be, for all models; what several have in common once.
@@ -70,13 +95,13 @@ fn tables(plans: &[Plan]) -> usize {
     names.collect::<BTreeSet<_>>().len()
 }
 
-fn tell(args: &TrackArgs, output: &Output, statements: &[String], nothing: &str, done: &str) -> Done {
-    let answer = serde_json::json!({ "dry_run": args.dry_run, "statements": statements });
+fn tell(dry_run: bool, output: &Output, statements: &[String], nothing: &str, done: &str) -> Done {
+    let answer = serde_json::json!({ "dry_run": dry_run, "statements": statements });
     output.answer(&answer, |output| {
         if statements.is_empty() {
-            return output.line(format!("{}{nothing}", if args.dry_run { "-- " } else { "" }));
+            return output.line(format!("{}{nothing}", if dry_run { "-- " } else { "" }));
         }
-        if !args.dry_run {
+        if !dry_run {
             return output.line(format!("{done} ({})", counted(statements.len(), "statement")));
         }
         for statement in statements {

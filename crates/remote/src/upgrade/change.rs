@@ -43,7 +43,14 @@ pub(crate) fn check(connection: &Connection, old: &Plan, change: &Change) -> Res
             Fate::Same(_) => continue,
             Fate::Remade(number) if goes_down(*number) => no_pending(connection, table, "is only downloaded in")?,
             Fate::Remade(_) => {}
-            Fate::Gone => no_pending(connection, table, "is not in")?,
+            Fate::Gone => {
+                no_pending(connection, table, "is not in")?;
+                if let Some(child) = own::referrer(connection, old, table)? {
+                    return Err(refused(format!(
+                        "table {name:?} is not in the new version, and {child:?}, a table of the application's own, refers to it: drop that first"
+                    )));
+                }
+            }
         }
         if doubts.get(table.number as usize).is_some_and(|doubt| *doubt != Doubt::None) {
             return Err(refused(format!(

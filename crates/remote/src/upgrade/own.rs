@@ -5,7 +5,7 @@ use rusqlite::{Connection, params};
 
 use super::refused;
 use crate::error::{Error, While};
-use crate::plan::TablePlan;
+use crate::plan::{Plan, TablePlan};
 
 /// An index or a trigger of the application's.
 pub(super) struct Own {
@@ -47,6 +47,18 @@ pub(super) fn column(connection: &Connection, table: &TablePlan) -> Result<Optio
     };
     let found = read().while_doing("reading the catalogue")?;
     Ok(found.into_iter().find(|name| table.table.column(name).is_none()))
+}
+
+/// A table of the application's that refers to one by a foreign key: without it, nothing could be written there.
+pub(super) fn referrer(connection: &Connection, plan: &Plan, table: &TablePlan) -> Result<Option<String>, Error> {
+    let sql = "SELECT DISTINCT m.name FROM sqlite_schema m, pragma_foreign_key_list(m.name) f WHERE m.type = 'table' \
+               AND f.\"table\" = ? COLLATE NOCASE ORDER BY m.name";
+    let read = || -> rusqlite::Result<Vec<String>> {
+        let mut select = connection.prepare(sql)?;
+        select.query_map([&table.table.name], |row| row.get(0))?.collect()
+    };
+    let found = read().while_doing("reading the catalogue")?;
+    Ok(found.into_iter().find(|name| plan.model.table(name).is_none()))
 }
 
 /// The views that can't be read, and the tables that can't be written to for what a trigger says.

@@ -60,12 +60,6 @@ fuzz: setup ## Search for inputs that break a decoder or a parser (MINUTES=1 for
 bench: ## Measure the figures of this machine
 	$(CARGO) run --release --locked -p headwater-bench
 
-# Kills by the thousand, a watermark test of two minutes, a hundred crowds: for hours, outside of CI.
-torture: setup ## Run the tests of faults for long (ROUNDS=5000 kills, HISTORIES=1000 on each database, CROWDS=100)
-	$(CARGO) build --release --locked -p headwater
-	HEADWATER_KILL_ROUNDS=$(or $(ROUNDS),5000) $(CARGO) test --release --locked -p headwater-tests --test kill
-	HEADWATER_WATERMARK_SECONDS=120 $(CARGO) test --release --locked -p headwater-tests --test watermark
-	HEADWATER_HISTORIES=$(or $(HISTORIES),1000) $(CARGO) test --release --locked -p headwater-tests --test histories -- --nocapture
-	for crowd in $$(seq $(or $(CROWDS),100)); do \
-	    HEADWATER_CROWD_SEED=$$crowd $(CARGO) test --release --locked --quiet -p headwater-tests --test crowd || exit 1; \
-	done
+# Every test of faults, over and over: outside of CI.
+torture: setup ## Break everything for HOURS=1, and count what happened
+	scripts/torture $(or $(HOURS),1)

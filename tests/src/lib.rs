@@ -12,6 +12,7 @@
 
 pub mod ledger;
 pub mod stage;
+pub mod tally;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

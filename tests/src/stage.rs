@@ -1,11 +1,13 @@
 //! One remote whose every operation is counted, for tests that break something and look whether the next sync puts it right.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use headwater_remote::{Remote, SyncOptions, http::Credentials};
 
 use crate::ledger::{Audit, Ledger, MODEL, Operation, schema};
+use crate::tally::tally;
 use crate::{Central, Kind, World, read_model};
 
 /// The remote, and its user.
@@ -20,6 +22,9 @@ pub struct Stage {
     /// What the application at the consolidated database did.
     theirs: Ledger,
     next: u64,
+    /// How many syncs there were, and how long the slowest took that put something right.
+    syncs: AtomicU64,
+    heal_ms_max: u64,
 }
 
 impl Stage {
@@ -42,7 +47,14 @@ impl Stage {
         std::fs::write(world.folder.path().join("headwater.toml"), configuration)?;
         let mut remote = world.remote(NAME, NAME)?;
         world.sync(&mut remote)?;
-        Ok(Stage { world, ours: Ledger::default(), theirs: Ledger::default(), next: 0 })
+        Ok(Stage {
+            world,
+            ours: Ledger::default(),
+            theirs: Ledger::default(),
+            next: 0,
+            syncs: AtomicU64::new(1),
+            heal_ms_max: 0,
+        })
     }
 
     fn insert(&mut self, whose: &str) -> Operation {
@@ -85,6 +97,7 @@ impl Stage {
 
     /// The same, with so much patience for a server that says nothing.
     pub fn sync_patiently(&self, attempts_max: u32, idle_max: Duration) -> Result<(), headwater_remote::Error> {
+        self.syncs.fetch_add(1, Relaxed);
         let token = self.world.token(NAME).expect("a token");
         let mut options = SyncOptions::new(Credentials::Token(token));
         options.config.attempts_max = attempts_max;
@@ -103,9 +116,16 @@ impl Stage {
         self.consume()?;
         self.check().context("before it heals")?;
         // What was broken may still be at work at the server, and a cluster just risen refuses: then it is told to come back.
+        let began = Instant::now();
         self.sync(100).context("a sync that nothing disturbs")?;
+        self.heal_ms_max = self.heal_ms_max.max(began.elapsed().as_millis() as u64);
         self.ours.acknowledge();
         self.check()
+    }
+
+    /// Says what was done, beside so many of these faults.
+    pub fn tally(&self, faults: &str, count: u64) {
+        tally(&[(faults, count), ("syncs", self.syncs.load(Relaxed)), ("heal_ms_max", self.heal_ms_max)]);
     }
 
     /// Holds the ledgers against what was applied.

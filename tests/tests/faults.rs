@@ -13,6 +13,7 @@ use headwater_remote::{Remote, SyncOptions};
 use headwater_testkit::proxy::{Cut, Direction, Fault};
 use headwater_testkit::{FaultProxy, Plan, Random};
 use headwater_tests::ledger::{Audit, Ledger, MODEL, Operation, converged, schema};
+use headwater_tests::tally::tally;
 use headwater_tests::{KINDS, Kind, World};
 
 const NAME: &str = "one";
@@ -301,6 +302,8 @@ fn at_every_boundary(kind: Kind) -> Result<()> {
         }
         stage.check()?;
     }
+    let passed = stage.proxy.counters();
+    tally(&[("cuts", passed.faults), ("syncs", passed.connections)]);
     ensure!(exact * 10 >= cuts * 8, "only {exact} of {cuts} cuts fell between two frames");
     Ok(())
 }
@@ -332,6 +335,8 @@ fn at_random(kind: Kind, seed: u64) -> Result<()> {
             whole = after;
         }
     }
+    let passed = stage.proxy.counters();
+    tally(&[("cuts", passed.faults), ("syncs", passed.connections)]);
     stage.check()
 }
 

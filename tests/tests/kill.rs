@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, ensure};
 use headwater_testkit::{Child, Postgres, Random, free_port, headwater_binary};
 use headwater_tests::ledger::{Audit, Ledger, MODEL, Operation, converged, schema};
+use headwater_tests::tally::tally;
 use headwater_tests::{Central, Kind, World, read_model};
 
 const REMOTES: [&str; 2] = ["one", "two"];
@@ -221,6 +222,7 @@ fn run(kind: Kind, rounds: u64) -> Result<()> {
             }
         }
         ensure!(stage.hit >= rounds / 20, "only {} syncs of {rounds} rounds were hit", stage.hit);
+        tally(&[("kills", rounds), ("syncs", 2 * rounds), ("failed", stage.hit)]);
         stage.check_end().context("at the end")
     };
     rounds_done().with_context(|| format!("{kind:?} with HEADWATER_KILL_SEED={seed}"))

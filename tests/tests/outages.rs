@@ -87,6 +87,7 @@ fn the_network_goes_and_comes_back() -> Result<()> {
             hit += u64::from(!went_well);
             stage.heal().with_context(|| format!("{kind:?}, outage {outage}"))?;
         }
+        stage.tally("partitions", OUTAGES);
         converged(&stage.world, NAME)?;
         ensure!(hit > 0, "{kind:?}: no sync noticed");
     }
@@ -129,6 +130,7 @@ fn processes_that_stand_still_go_on() -> Result<()> {
             stage.ours.acknowledge();
             stage.heal()?;
         }
+        stage.tally("stops", 8);
         converged(&stage.world, NAME)?;
     }
     Ok(())

@@ -33,7 +33,7 @@ fn kill_at(call: &str, number: usize) -> [String; 7] {
 
 /// Runs `attempt` for each point of each call, until it says twice in a row that it ran clean. (Once may be chance: threads share
 /// their work differently each time.)
-fn sweep(mut attempt: impl FnMut(&str, usize) -> Result<bool>) -> Result<usize> {
+fn sweep(mut attempt: impl FnMut(&str, usize) -> Result<bool>) -> Result<u64> {
     let mut points = 0;
     for call in CALLS {
         let mut clean = 0;
@@ -44,7 +44,7 @@ fn sweep(mut attempt: impl FnMut(&str, usize) -> Result<bool>) -> Result<usize> 
             if clean == 2 {
                 break;
             }
-            points += usize::from(!ran_clean);
+            points += u64::from(!ran_clean);
         }
     }
     Ok(points)
@@ -69,6 +69,7 @@ fn the_remote_is_killed_at_every_call() -> Result<()> {
         stage.heal()?;
         Ok(status.success())
     })?;
+    stage.tally("kills", points);
     ensure!(points >= 20, "only {points} points");
     converged(&stage.world, NAME)
 }
@@ -112,7 +113,7 @@ impl Drop for Doomed {
     }
 }
 
-fn server_killed(kind: Kind) -> Result<usize> {
+fn server_killed(kind: Kind) -> Result<u64> {
     let mut stage = Stage::new(kind)?;
     let clean = stage.world.server_url()?;
     let points = sweep(|call, number| {
@@ -129,6 +130,7 @@ fn server_killed(kind: Kind) -> Result<usize> {
         stage.heal()?;
         Ok(ran_clean)
     })?;
+    stage.tally("kills", points);
     converged(&stage.world, NAME)?;
     Ok(points)
 }
@@ -177,6 +179,7 @@ fn the_connection_to_postgresql_is_cut_everywhere() -> Result<()> {
             points += 1;
         }
     }
+    stage.tally("cuts", proxy.counters().faults);
     ensure!(proxy.counters().faults >= points / 2, "hardly any connection was cut: {:?} of {points}", proxy.counters());
     converged(&stage.world, NAME)
 }

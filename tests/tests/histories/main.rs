@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use headwater_remote::{Remote, SyncOptions, http::Credentials};
 use headwater_testkit::proxy::{Cut, Direction};
 use headwater_testkit::{FaultProxy, Plan, Random, wait_until};
+use headwater_tests::tally::tally;
 use headwater_tests::{Central, Kind, World};
 
 use rules::{Cell, Image, judge};
@@ -383,7 +384,17 @@ fn run(kind: Kind, default: u64) -> Result<()> {
         sum.conflicts += counts.conflicts;
         sum.refused += counts.refused;
     }
-    writeln!(std::io::stdout(), "{kind:?}: {sum:?}")?;
+    tally(&[
+        ("histories", sum.histories),
+        ("writes", sum.writes),
+        ("syncs", sum.syncs),
+        ("failed", sum.failures),
+        ("cuts", sum.cuts),
+        ("restarts", sum.restarts),
+        ("predicted", sum.predicted),
+        ("conflicts", sum.conflicts),
+        ("refused", sum.refused),
+    ]);
     ensure!(sum.predicted > 0, "nothing was judged: {sum:?}");
     Ok(())
 }

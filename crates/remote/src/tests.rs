@@ -10,4 +10,3 @@ pub(crate) mod support;
 mod tracking;
 mod types;
 mod untracked;
-mod versions;

@@ -556,12 +556,22 @@ fn the_program_from_one_version_to_the_next() -> Result<()> {
         let said = program.ok(&["remote", "upgrade", "one.db"])?;
         assert!(said.contains("one.db goes on under version 2 of shop; it was 1"), "{said}");
         assert!(program.ok(&["remote", "upgrade", "one.db"])?.contains("is at version 2 of shop already"));
+        let store = one("off").replace("name = \"shop\"", "name = \"store\"");
+        program.configure(&[&models[..], &[("store.toml", store)]].concat())?;
+        program.ok(&["track"])?;
+        program.serve()?;
+        let error = program.create("three.db", &[]).expect_err("several models");
+        assert!(
+            error.to_string().contains("this server has the models shop, store: expected a name (--name"),
+            "{error}"
+        );
+        assert!(program.create("three.db", &["--name", "store"])?.contains("store version 1"));
         let (_, said) = program.run(&["remote", "upgrade", "one.db", "--to", "1"])?;
         assert!(said.contains("expected a newer one than that, not 1"), "{said}");
         program.ok(&["diff", "one.db"])?;
 
         // The old version retires, and a remote that still has it is told what to do.
-        assert!(program.create("two.db", &["--model", "shop-1.toml"])?.contains("version 1"));
+        assert!(program.create("two.db", &["--name", "shop", "--at", "1"])?.contains("shop version 1"));
         program.ok(&["remote", "sync", "two.db"])?;
         program.ok(&["diff", "two.db"])?;
         program.configure(&models[1..])?;

@@ -10,3 +10,4 @@ pub(crate) mod support;
 mod tracking;
 mod types;
 mod untracked;
+mod versions;

@@ -93,7 +93,7 @@ impl Remote {
 }
 
 impl Change {
-    fn new(old: &Plan, model: &Model) -> Result<Change, Error> {
+    pub(crate) fn new(old: &Plan, model: &Model) -> Result<Change, Error> {
         let new = Model::from_json(&model.to_json()).map_err(|error| Error::Model(error.to_string()))?;
         let now = &old.model;
         if new.name != now.name {

@@ -89,7 +89,8 @@ fn find_model<'a>(plans: &'a [Arc<Plan>], query: &ModelQuery) -> Result<&'a Plan
         (Some(name), _) => name.as_str(),
         (None, Some(only)) if names.len() == 1 => only,
         _ => {
-            let message = format!("this server has {} models, expected a name: ?name=NAME", names.len());
+            let names: Vec<&str> = names.into_iter().collect();
+            let message = format!("this server has the models {}: expected a name (--name, ?name=)", names.join(", "));
             return Err(Failure::new(ErrorCode::ModelUnknown, message));
         }
     };

@@ -18,6 +18,7 @@ Examples:
   headwater remote create anna.db --server https://sync.example.com --user anna
   headwater remote create anna.db --server http://127.0.0.1:7340 --user anna --model models/shop-1.toml
 
+  headwater remote create anna.db --server https://sync.example.com --user anna --name shop --at 1
   headwater remote create till.db --server https://sync.example.com --user till-3 --adopt
 
 The model comes from the server, unless a file is given. The file may exist and have other tables.";
@@ -35,8 +36,14 @@ pub(super) struct CreateArgs {
     #[arg(long, env = "HEADWATER_USER")]
     user: String,
     /// Take the model from this file; the server is not asked.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "at"])]
     model: Option<PathBuf>,
+    /// The model's name, where the server has several.
+    #[arg(long)]
+    name: Option<String>,
+    /// The model's version, if it is not to be the newest.
+    #[arg(long, value_name = "VERSION", requires = "name")]
+    at: Option<u32>,
     /// Take tables of the model that the file has already, with their rows: what the consolidated database has too counts as
     /// synchronized, the rest goes up.
     #[arg(long)]
@@ -52,7 +59,7 @@ pub(super) fn run(args: &CreateArgs, output: &Output) -> Done {
         None => {
             let credentials = args.login.credentials(&args.user)?;
             let server = Server { url: args.server.clone(), credentials, ca_file: args.login.ca.clone() };
-            fetch_model(&server, None)?
+            fetch_model(&server, args.name.as_deref().map(|name| (name, args.at)))?
         }
     };
     let options = CreateOptions { adopt: args.adopt, ..CreateOptions::new(&args.server, &args.user) };

@@ -1,0 +1,195 @@
+//! A file from one version of its model to the next, with downloads made by hand: what is pending in it, and where it may be stopped.
+
+use headwater_model::Model;
+use headwater_protocol::Type;
+use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
+
+use super::support::{Down, Fixture, NOW, model, query, row, table};
+use crate::Error;
+use crate::database::crash;
+use crate::upgrade::Change;
+
+fn one() -> Model {
+    let mut item = table("item", &[("id", Type::Int), ("name", Type::Text), ("n", Type::Int)]);
+    item.unique = vec![vec![1]];
+    model(vec![item, table("kind", &[("id", Type::Int), ("name", Type::Text)])])
+}
+
+/// Items have further columns, one of which may not be NULL; every table has another number.
+fn two() -> Model {
+    let columns =
+        [("id", Type::Int), ("grade", Type::Int), ("name", Type::Text), ("n", Type::Int), ("price", Type::Int)];
+    let mut item = table("item", &columns);
+    item.unique = vec![vec![2]];
+    item.columns[1].nullable = false;
+    let kind = table("kind", &[("id", Type::Int), ("name", Type::Text)]);
+    Model { version: 2, ..model(vec![table("tag", &[("id", Type::Text)]), kind, item]) }
+}
+
+/// A remote of the first version with rows, and pending changes of every kind, set aside and held.
+fn prepared() -> Fixture {
+    let f = Fixture::new(&one());
+    f.download(
+        f.down()
+            .whole("item", &[])
+            .rows("item", &["1,a,1", "2,b,2", "3,c,3", "4,d,4", "5,e,5"].map(row))
+            .whole("kind", &[])
+            .rows("kind", &["1,x", "2,y"].map(row)),
+    );
+    f.sql("UPDATE item SET name = 'refused' WHERE id = 4; UPDATE kind SET name = 'refused' WHERE id = 2");
+    f.cut();
+    let refused = || Outcome::Refused(Refusal { code: RefusalCode::Check, message: "no".to_owned() });
+    f.receipt(vec![(0, refused()), (1, refused())]);
+    // Another row takes the name of a pending insert, which only the list has then.
+    f.sql("INSERT INTO item VALUES (20, 'taken', 0)");
+    f.download(
+        f.down()
+            .whole("item", &[])
+            .rows("item", &["1,a,1", "2,b,2", "3,c,3", "4,theirs,40", "5,e,5", "6,taken,6"].map(row))
+            .whole("kind", &[])
+            .rows("kind", &["1,x", "2,theirs"].map(row)),
+    );
+    f.sql(
+        "UPDATE item SET n = 10 WHERE id = 1; DELETE FROM item WHERE id = 2; UPDATE item SET n = 30 WHERE id = 3;
+         INSERT INTO item VALUES (10, 'mine', 1), (11, 'known', 2); UPDATE kind SET name = 'mine' WHERE id = 1",
+    );
+    assert_eq!((f.held(), f.set_aside().len()), (2, 3), "{:?}", f.set_aside());
+    f
+}
+
+/// What comes down under the second version: 3 is deleted, 11 is what was inserted here too.
+fn down(change: &Change) -> Down {
+    let headers = change.plan.tables.iter().map(|table| table.header.clone()).collect();
+    Down::new(headers)
+        .whole("item", &[])
+        .rows(
+            "item",
+            &["1,7,a,1,100", "2,7,b,2,200", "4,7,theirs,40,400", "5,7,e,5,500", "6,7,taken,6,600", "11,8,known,2,900"]
+                .map(row),
+        )
+        .whole("tag", &[])
+        .rows("tag", &[row("t")])
+}
+
+/// Changes the version; stopped after `frames` of the download's.
+fn upgrade(f: &mut Fixture, frames: usize) -> Result<(), Error> {
+    let mut change = Change::new(&f.remote.plan, &two())?;
+    let mut stage = down(&change).finish().into_iter();
+    let mut left = frames;
+    let mut watch = |_| {
+        left = left.checked_sub(1).ok_or(Error::Cancelled)?;
+        Ok(())
+    };
+    let crate::Remote { database, plan, .. } = &f.remote;
+    crate::apply::apply_change(database, plan, &mut change, NOW, &mut |_| Ok(stage.next()), &mut watch)?;
+    f.remote.plan = change.plan;
+    Ok(())
+}
+
+/// All that is in a file.
+fn everything(f: &Fixture) -> Vec<String> {
+    let connection = &f.remote.database.connection;
+    let mut all = query(connection, "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name");
+    for name in query(connection, "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name") {
+        let mut rows = query(connection, &format!("SELECT * FROM \"{name}\""));
+        rows.sort();
+        all.extend(rows.into_iter().map(|row| format!("{name}: {row}")));
+    }
+    // The secret and the ID are random.
+    all.retain(|line| !line.starts_with("hw_state"));
+    all
+}
+
+#[test]
+fn pending_changes_take_what_they_did_not_know() {
+    let mut f = prepared();
+    upgrade(&mut f, usize::MAX).expect("the version changes");
+    f.check();
+    assert_eq!(
+        f.rows("SELECT id, grade, name, n, price FROM item ORDER BY id"),
+        [
+            "1|7|a|10|100",
+            "3|0|c|30|NULL",
+            "4|7|refused|4|400",
+            "5|7|e|5|500",
+            "6|7|taken|6|600",
+            "10|0|mine|1|NULL",
+            "11|8|known|2|900",
+        ]
+    );
+    assert_eq!(
+        f.set_aside(),
+        [
+            "item {\"id\":10} not_null in place",
+            "item {\"id\":3} not_null in place",
+            "item {\"id\":20} unique out",
+            "kind {\"id\":2} check in place",
+            "item {\"id\":4} check in place",
+        ]
+    );
+    // The value that was missing is given, and what was set aside goes as it is: with images of the new columns.
+    f.sql("UPDATE item SET grade = 5, price = 50 WHERE id = 10");
+    f.remote.retry(&crate::Choice::Table("kind".to_owned())).expect("retried");
+    assert_eq!(
+        f.cut_changes(),
+        [
+            "kind: 1,x -> 1,mine",
+            "kind: 2,y -> 2,refused",
+            "item: 1,7,a,1,100 -> 1,7,a,10,100",
+            "item: 2,7,b,2,200 -> -",
+            "item: - -> 10,5,mine,1,50",
+        ]
+    );
+    f.upload_all();
+    f.remote.drop_set_aside(&crate::Choice::Table("item".to_owned())).expect("dropped");
+    assert_eq!(
+        f.rows("SELECT id, grade, name, n, price FROM item WHERE id IN (3, 4, 20)"),
+        ["4|7|theirs|40|400"],
+        "the rows that came down meanwhile, or that they are deleted"
+    );
+}
+
+#[test]
+fn stopped_anywhere_it_is_one_version_or_the_other() {
+    let mut whole = prepared();
+    let before = everything(&whole);
+    upgrade(&mut whole, usize::MAX).expect("the version changes");
+    let after = everything(&whole);
+    for steps in 0.. {
+        let mut f = prepared();
+        crash::after(Some(steps));
+        let done = upgrade(&mut f, usize::MAX);
+        crash::after(None);
+        f.reopen();
+        f.check();
+        let (found, version) = (everything(&f), f.remote.model().version);
+        assert!(version == 1 && found == before || version == 2 && found == after, "after {steps} steps: {done:?}");
+        if done.is_ok() {
+            assert!(steps >= 3, "before, in and after the transaction");
+            break;
+        }
+    }
+    for frames in 0..8 {
+        let mut f = prepared();
+        let error = upgrade(&mut f, frames).expect_err("cancelled");
+        assert!(matches!(error, Error::Cancelled), "{error}");
+        assert_eq!(everything(&f), before, "after {frames} frames");
+        upgrade(&mut f, usize::MAX).expect("the version changes");
+        assert_eq!(everything(&f), after, "after {frames} frames, again");
+    }
+}
+
+/// An application that opened the file before goes on with what the file is now.
+#[test]
+fn a_file_that_was_open_meanwhile_is_read_again() {
+    let mut f = prepared();
+    let mut other = crate::Remote::open(f.remote.path()).expect("opened beside");
+    upgrade(&mut f, usize::MAX).expect("the version changes");
+    other.reread().expect("read again");
+    assert_eq!((other.model().version, other.plan.tables.len()), (2, 3));
+    let mut stale = Fixture::new(&one());
+    std::mem::swap(&mut stale.remote.plan, &mut other.plan);
+    let refused = crate::schema::refresh(&f.remote.database, &mut other.plan).expect_err("another model's triggers");
+    assert!(refused.to_string().contains("open it again"), "{refused}");
+    assert_eq!(f.rows("SELECT count(*) FROM hw_tracking"), ["3"]);
+}

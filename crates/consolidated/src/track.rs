@@ -100,8 +100,8 @@ pub fn plan_untracking_unused(connection: &mut dyn Connection, plans: &[Plan]) -
     Ok(statements)
 }
 
-/// Removes the tracking that no table of these models uses: that of a version which has retired. Remotes of the others go on; one of
-/// a version that comes back starts afresh.
+/// Removes the tracking that no table of these models uses: that of a version which has retired. Remotes of the others go on. To
+/// track it again begins a new incarnation.
 pub fn untrack_unused(connection: &mut dyn Connection, plans: &[Plan]) -> Result<Vec<String>, Error> {
     let statements = plan_untracking_unused(connection, plans)?;
     if statements.is_empty() {

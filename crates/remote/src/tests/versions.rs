@@ -9,8 +9,9 @@ use crate::Error;
 use crate::database::crash;
 use crate::upgrade::Change;
 
+/// A column has a name of SQLite's own.
 fn one() -> Model {
-    let mut item = table("item", &[("id", Type::Int), ("name", Type::Text), ("n", Type::Int)]);
+    let mut item = table("item", &[("id", Type::Int), ("name", Type::Text), ("rowid", Type::Int)]);
     item.unique = vec![vec![1]];
     model(vec![item, table("kind", &[("id", Type::Int), ("name", Type::Text)])])
 }
@@ -18,7 +19,7 @@ fn one() -> Model {
 /// Items have further columns, one of which may not be NULL; every table has another number.
 fn two() -> Model {
     let columns =
-        [("id", Type::Int), ("grade", Type::Int), ("name", Type::Text), ("n", Type::Int), ("price", Type::Int)];
+        [("id", Type::Int), ("grade", Type::Int), ("name", Type::Text), ("rowid", Type::Int), ("price", Type::Int)];
     let mut item = table("item", &columns);
     item.unique = vec![vec![2]];
     item.columns[1].nullable = false;
@@ -50,7 +51,7 @@ fn prepared() -> Fixture {
             .rows("kind", &["1,x", "2,theirs"].map(row)),
     );
     f.sql(
-        "UPDATE item SET n = 10 WHERE id = 1; DELETE FROM item WHERE id = 2; UPDATE item SET n = 30 WHERE id = 3;
+        "UPDATE item SET rowid = 10 WHERE id = 1; DELETE FROM item WHERE id = 2; UPDATE item SET rowid = 30 WHERE id = 3;
          INSERT INTO item VALUES (10, 'mine', 1), (11, 'known', 2); UPDATE kind SET name = 'mine' WHERE id = 1",
     );
     assert_eq!((f.held(), f.set_aside().len()), (2, 3), "{:?}", f.set_aside());
@@ -106,7 +107,7 @@ fn pending_changes_take_what_they_did_not_know() {
     upgrade(&mut f, usize::MAX).expect("the version changes");
     f.check();
     assert_eq!(
-        f.rows("SELECT id, grade, name, n, price FROM item ORDER BY id"),
+        f.rows("SELECT id, grade, name, rowid, price FROM item ORDER BY id"),
         [
             "1|7|a|10|100",
             "3|0|c|30|NULL",
@@ -143,7 +144,7 @@ fn pending_changes_take_what_they_did_not_know() {
     f.upload_all();
     f.remote.drop_set_aside(&crate::Choice::Table("item".to_owned())).expect("dropped");
     assert_eq!(
-        f.rows("SELECT id, grade, name, n, price FROM item WHERE id IN (3, 4, 20)"),
+        f.rows("SELECT id, grade, name, rowid, price FROM item WHERE id IN (3, 4, 20)"),
         ["4|7|theirs|40|400"],
         "the rows that came down meanwhile, or that they are deleted"
     );

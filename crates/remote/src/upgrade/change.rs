@@ -92,7 +92,8 @@ fn no_pending(connection: &Connection, table: &TablePlan, what: &str) -> Result<
         return Ok(());
     }
     Err(refused(format!(
-        "table {:?} {what} the new version, and {} of its changes wait here: sync, and retry or drop those set aside",
+        "table {:?} {what} the new version, and {} of its changes wait here: sync under the old one, or make its rows as they were; \
+         retry or drop those set aside",
         table.table.name,
         in_log + aside
     )))
@@ -169,15 +170,12 @@ fn take_apart<'p>(rows: &Rows<'_>, old: &'p Plan, change: &Change) -> Result<Vec
             continue;
         }
         if let Fate::Remade(number) = *fate {
-            let pending = if table.is_tracked() { table.sql.changes_where("1 = 1") } else { String::new() };
-            let only_up = change.plan.table(number).is_some_and(|new| new.table.direction == Direction::Upload);
-            for (name, sql) in
-                [("hw_kept", pending), ("hw_all", if only_up { every_row(table) } else { String::new() })]
-            {
-                if !sql.is_empty() {
-                    let sql = format!("CREATE TEMP TABLE {} AS {sql}", kept_name(name, table));
-                    rows.connection.execute_batch(&sql).while_doing("keeping pending changes")?;
-                }
+            let count = table.types.len();
+            if table.is_tracked() {
+                keep(rows, &kept_name("hw_kept", table), 3 + 2 * count, &table.sql.changes_where("1 = 1"))?;
+            }
+            if change.plan.table(number).is_some_and(|new| new.table.direction == Direction::Upload) {
+                keep(rows, &kept_name("hw_all", table), count, &every_row(table))?;
             }
             let (indexes, triggers) =
                 (own::on(rows.connection, table, "index")?, own::on(rows.connection, table, "trigger")?);
@@ -189,6 +187,13 @@ fn take_apart<'p>(rows: &Rows<'_>, old: &'p Plan, change: &Change) -> Result<Vec
             .while_doing("changing the version")?;
     }
     Ok(kept)
+}
+
+/// Keeps what a query gives, as it is. The columns have names of their own: one of the model's may be called `rowid`.
+fn keep(rows: &Rows<'_>, name: &str, columns: usize, query: &str) -> Result<(), Error> {
+    let columns: Vec<String> = (1..=columns).map(|number| format!("c{number}")).collect();
+    let sql = format!("CREATE TEMP TABLE {name} ({}); INSERT INTO temp.{name} {query}", columns.join(", "));
+    rows.connection.execute_batch(&sql).while_doing("keeping pending changes")
 }
 
 fn every_row(table: &TablePlan) -> String {

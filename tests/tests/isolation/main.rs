@@ -4,6 +4,7 @@
 //! tables of attacks. What the server sends is searched as it travels and frame by frame uncompressed; the search is shown to find
 //! the marker where it is.
 
+mod liar;
 mod marker;
 mod requests;
 mod stage;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use headwater_protocol::client::{
     AnswerEvent, AnswerReader, Config, Expected, Instruction, Reply, Session, Staged, Start, status_error,
 };
-use headwater_protocol::message::Download;
+use headwater_protocol::message::{Download, ErrorCode, ServerError};
 use headwater_protocol::server::{RequestEvent, RequestReader};
 use headwater_protocol::{Decoder, Frame, Kind, Limits};
 
@@ -131,8 +131,10 @@ impl Disk {
             Instruction::Resume => {
                 assert!(staged == Staged::Resumable && frozen.is_none(), "what is resumed is staged, beside no upload");
             }
-            Instruction::Request { has_upload, .. } => {
+            Instruction::Ticket | Instruction::Piece { .. } => assert!(frozen.is_some(), "what is sent is frozen"),
+            Instruction::Request { has_upload, ticket, .. } => {
                 assert!(!has_upload || frozen.is_some(), "what is sent is frozen");
+                assert!(*has_upload || ticket.is_none(), "a ticket stands for an upload");
                 assert_eq!(staged, Staged::Nothing, "what is staged is applied or dropped first");
             }
             _ => {}
@@ -141,7 +143,7 @@ impl Disk {
 
     /// Carries out what is no request and no answer's; `choice` decides what is left open.
     fn carry_out(&mut self, instruction: Instruction, choice: u8) -> Reply {
-        let Start { upload_sequence, frozen, staged } = &mut self.start;
+        let Start { upload_sequence, frozen, staged, .. } = &mut self.start;
         match instruction {
             Instruction::ApplyStaged => {
                 assert!(*staged == Staged::Whole && frozen.is_none(), "a download is applied whole, beside no upload");
@@ -191,6 +193,25 @@ impl Disk {
     }
 }
 
+/// What a server says to a request for a ticket, or to a piece.
+fn answer_piece(session: &mut Session, now: Duration, request: &Instruction, how: u8) {
+    let refusals = [413, 429, 503, 404, 401, 409, 200];
+    match (request, how) {
+        (_, 0) => session.io_error(now, "no route"),
+        (_, 1..8) => session.refused(now, status_error(refusals[usize::from(how - 1)], None)),
+        (_, 8..12) => {
+            let message = "not known here".to_owned();
+            session.refused(now, ServerError { code: ErrorCode::TicketUnknown, retry_after_ms: 0, message });
+        }
+        (Instruction::Piece { offset, bytes_max, .. }, _) => {
+            assert!(*bytes_max > 0, "a piece has room for something");
+            let offset = if how.is_multiple_of(4) { *offset } else { offset.saturating_add(*bytes_max) };
+            session.done(now, Reply::Piece { offset, is_all: how.is_multiple_of(3) });
+        }
+        _ => session.done(now, Reply::Ticket { ticket: [how; 16], offset: 0, piece_bytes: u64::from(how - 12) }),
+    }
+}
+
 /// More instructions than any sync of as many answers as an input describes has.
 const INSTRUCTIONS_MAX: usize = 1 << 20;
 
@@ -201,12 +222,22 @@ pub fn session(data: &[u8]) {
     let Some((state, mut data)) = data.split_first() else { return };
     let staged = [Staged::Nothing, Staged::Part, Staged::Whole, Staged::Resumable][usize::from(state % 4)];
     let frozen = (state & 4 > 0).then_some(8);
-    let mut disk = Disk { start: Start { upload_sequence: 7, frozen, staged }, pending: state & 8 > 0 };
+    let mut disk =
+        Disk { start: Start { upload_sequence: 7, frozen, is_large: state & 16 > 0, staged }, pending: state & 8 > 0 };
     let mut session = Session::new(disk.start, Config { limits: LIMITS, ..Config::default() }, 1);
     let mut now = Duration::ZERO;
     let mut answer = Vec::new();
     for step in 0..INSTRUCTIONS_MAX {
         match session.poll(now) {
+            request @ (Instruction::Ticket | Instruction::Piece { .. }) => {
+                disk.may_send(&request);
+                let [how, rest @ ..] = data else {
+                    session.io_error(now, "the input is over");
+                    continue;
+                };
+                data = rest;
+                answer_piece(&mut session, now, &request, *how);
+            }
             request @ (Instruction::Request { .. } | Instruction::Resume) => {
                 disk.may_send(&request);
                 let [how, low, high, rest @ ..] = data else {

@@ -267,7 +267,7 @@ fn pass(mut client: TcpStream, to: SocketAddr, fault: Fault) -> std::io::Result<
     if fault == Fault::Stranger {
         return client.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello");
     }
-    if fault == Fault::SmallBodies && head.starts_with("POST") {
+    if fault == Fault::SmallBodies && head.starts_with("PUT") {
         return client.write_all(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
     }
     let mut server = TcpStream::connect(to)?;

@@ -3,6 +3,7 @@
 mod answer;
 mod failure;
 mod instruction;
+mod pieces;
 mod session;
 
 pub use answer::{AnswerError, AnswerEvent, AnswerReader, Expected};

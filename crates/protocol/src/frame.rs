@@ -34,7 +34,7 @@ pub enum Kind {
     Changes = 0x03,
     /// Remote to server: the upload is whole.
     UploadEnd = 0x04,
-    /// Remote to server: an upload that came before by ticket (reserved).
+    /// Remote to server: an upload that came before, in pieces, by ticket.
     Ticket = 0x05,
     /// Both ways, last: nothing is missing.
     End = 0x0f,

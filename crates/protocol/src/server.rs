@@ -1,8 +1,10 @@
 //! The server's side of a request: takes the frames out of a body that comes in arbitrary pieces, and holds order and limits.
 //!
 //! ```text
-//! HELLO [ KEY_RANGES ] [ (TABLE CHANGES*)* UPLOAD_END ] END
+//! HELLO [ KEY_RANGES ] [ ( (TABLE CHANGES*)* | TICKET ) UPLOAD_END ] END
 //! ```
+//!
+//! Of an upload that came in pieces before, the request has the TICKET alone; a [`PiecesReader`] reads what came under it.
 //!
 //! ```
 //! use headwater_protocol::server::{RequestEvent, RequestReader};
@@ -22,7 +24,7 @@ use thiserror::Error;
 
 use crate::frame::{Decoder, Frame, Kind};
 use crate::limits::{Limits, Meter};
-use crate::message::{ErrorCode, Hello, KeyRanges, ServerError, TableHeader, UploadEnd, VERSION};
+use crate::message::{ErrorCode, Hello, KeyRanges, ServerError, TableHeader, Ticket, UploadEnd, VERSION};
 use crate::upload::Digest;
 use crate::wire::{DecodeError, nothing};
 
@@ -47,7 +49,9 @@ pub enum RequestEvent {
     KeyRanges(KeyRanges),
     /// A frame of the upload (TABLE or CHANGES), as it travelled: to be spooled.
     Frame(Frame),
-    /// The upload is whole, its digest is that of the frames.
+    /// The upload's frames came in pieces, under this ticket.
+    Ticket(Ticket),
+    /// The upload is whole, its digest is that of the frames; of one that came in pieces it is still to be compared.
     UploadEnd(UploadEnd),
     /// The request is whole.
     End,
@@ -116,6 +120,8 @@ enum State {
     Upload,
     /// The upload, after a TABLE.
     Changes,
+    /// The upload, after a TICKET.
+    Pieces,
     End,
     Over,
 }
@@ -124,7 +130,8 @@ impl State {
     fn expected(self) -> &'static str {
         match self {
             State::Hello => "HELLO",
-            State::Upload => "TABLE or UPLOAD_END",
+            State::Upload => "TABLE, TICKET or UPLOAD_END",
+            State::Pieces => "UPLOAD_END",
             State::Changes => "CHANGES, TABLE or UPLOAD_END",
             State::End => "END",
             State::Over => "nothing more",
@@ -171,19 +178,17 @@ impl RequestReader {
             (State::Upload | State::End, Kind::KeyRanges) if may_have_ranges => {
                 Ok(RequestEvent::KeyRanges(KeyRanges::from_payload(&self.meter.payload(&frame)?)?))
             }
-            (State::Upload | State::Changes, Kind::Table) => {
-                let payload = self.meter.payload(&frame)?;
-                TableHeader::from_payload(&payload)?;
-                self.digest.add(frame.kind, &payload);
-                drop(payload);
+            (State::Upload | State::Changes, Kind::Table) | (State::Changes, Kind::Changes) => {
+                take(&frame, &mut self.meter, &mut self.digest)?;
                 self.state = State::Changes;
                 Ok(RequestEvent::Frame(frame))
             }
-            (State::Changes, Kind::Changes) => {
-                self.digest.add(frame.kind, &self.meter.payload(&frame)?);
-                Ok(RequestEvent::Frame(frame))
+            (State::Upload, Kind::Ticket) => {
+                let ticket = Ticket::from_payload(&self.meter.payload(&frame)?)?;
+                self.state = State::Pieces;
+                Ok(RequestEvent::Ticket(ticket))
             }
-            (State::Upload | State::Changes, Kind::UploadEnd) => self.upload_end(&frame),
+            (State::Upload | State::Changes | State::Pieces, Kind::UploadEnd) => self.upload_end(&frame),
             (State::End, Kind::End) => {
                 nothing(&self.meter.payload(&frame)?, "end")?;
                 self.state = State::Over;
@@ -210,12 +215,66 @@ impl RequestReader {
         if end.sequence != expected {
             return Err(RequestError::Sequence { actual: end.sequence, expected });
         }
-        if std::mem::take(&mut self.digest).finish() != end.digest {
+        if self.state != State::Pieces && std::mem::take(&mut self.digest).finish() != end.digest {
             return Err(RequestError::Digest);
         }
         self.state = State::End;
         Ok(RequestEvent::UploadEnd(end))
     }
+}
+
+/// Reads what came under a ticket: the frames of one upload, TABLE and CHANGES, and nothing else.
+#[derive(Debug)]
+pub struct PiecesReader {
+    decoder: Decoder,
+    meter: Meter,
+    digest: Digest,
+    has_table: bool,
+}
+
+impl PiecesReader {
+    /// A reader of one upload under these limits.
+    pub fn new(limits: Limits) -> PiecesReader {
+        let decoder = Decoder::new(limits.frame_bytes_max);
+        PiecesReader { decoder, meter: Meter::new(limits), digest: Digest::new(), has_table: false }
+    }
+
+    /// Adds bytes, as [`RequestReader::push`] does.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.decoder.push(bytes);
+    }
+
+    /// The next frame; `None`: more bytes are needed.
+    pub fn poll(&mut self) -> Result<Option<Frame>, RequestError> {
+        let Some(frame) = self.decoder.next_frame()? else {
+            return Ok(None);
+        };
+        match frame.kind {
+            Kind::Table => self.has_table = true,
+            Kind::Changes if self.has_table => {}
+            actual => {
+                let expected = if self.has_table { "CHANGES or TABLE" } else { "TABLE" };
+                return Err(RequestError::Order { actual, expected });
+            }
+        }
+        take(&frame, &mut self.meter, &mut self.digest)?;
+        Ok(Some(frame))
+    }
+
+    /// To be called when the bytes are at their end: the digest, if they end with a frame.
+    pub fn finish(self) -> Result<[u8; 32], RequestError> {
+        if self.decoder.is_at_boundary() { Ok(self.digest.finish()) } else { Err(RequestError::Truncated) }
+    }
+}
+
+/// Checks a frame of an upload and adds it to the digest.
+fn take(frame: &Frame, meter: &mut Meter, digest: &mut Digest) -> Result<(), RequestError> {
+    let payload = meter.payload(frame)?;
+    if frame.kind == Kind::Table {
+        TableHeader::from_payload(&payload)?;
+    }
+    digest.add(frame.kind, &payload);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! sequence 4 | frozen 5 | staged part | pending 2   what is durable at the remote; pending: how many cuts find something
+//! large                                            uploads are too large to go within a request
 //! answer WORD...       one request's answer, in order; the n-th request gets the n-th answer
 //! crash after WORD     once, after this instruction has been carried out: a new session begins from what is durable
 //! ```
@@ -76,7 +77,7 @@ impl Story {
     fn read(script: &str) -> Story {
         let mut story = Story {
             now: Duration::ZERO,
-            start: Start { upload_sequence: 0, frozen: None, staged: Staged::Nothing },
+            start: Start { upload_sequence: 0, frozen: None, is_large: false, staged: Staged::Nothing },
             pending: 0,
             answers: VecDeque::new(),
             answer: VecDeque::new(),
@@ -105,6 +106,7 @@ impl Story {
                         story.start.staged = Staged::Whole;
                         story.unreadable = true;
                     }
+                    ["large"] => story.start.is_large = true,
                     ["pending", count] => story.pending = count.parse().expect("pending"),
                     _ => panic!("unknown setting {setting}"),
                 }
@@ -130,6 +132,7 @@ impl Story {
             }
             Instruction::Done(_) | Instruction::Failed(_) => return Step::Over,
             Instruction::Request { .. } | Instruction::Resume => return self.request(session),
+            Instruction::Ticket | Instruction::Piece { .. } => return self.upload(session),
             Instruction::ApplyStaged if std::mem::take(&mut self.unreadable) => Reply::Unreadable,
             instruction => self.carry_out(&instruction),
         };
@@ -150,7 +153,10 @@ impl Story {
                     self.pending -= 1;
                     self.start.frozen = Some(self.start.upload_sequence + 1);
                 }
-                return Reply::Cut(self.start.frozen);
+                return match self.start.frozen {
+                    Some(frozen) if self.start.is_large => Reply::CutLarge(frozen),
+                    frozen => Reply::Cut(frozen),
+                };
             }
             Instruction::ApplyStaged | Instruction::DropStaged => self.start.staged = Staged::Nothing,
             Instruction::Stage(frame) if frame.kind == Kind::Welcome => self.start.staged = Staged::Part,
@@ -188,6 +194,29 @@ impl Story {
         if self.start.frozen.take().is_some() {
             self.pending += 1;
         }
+    }
+
+    /// The answer to a request for a ticket or to a piece: `ticket:OFFSET`, `has:OFFSET`, `all:OFFSET`, `refused:CODE`, or as for a sync.
+    fn upload(&mut self, session: &mut Session) -> Step {
+        let first = self.answers.front().and_then(|answer| answer.front()).cloned().unwrap_or_default();
+        let words: Vec<&str> = first.split(':').collect();
+        let number = |word: &str| word.parse().expect("bytes");
+        let reply = match words[..] {
+            ["ticket", offset] => Reply::Ticket { ticket: [4; 16], offset: number(offset), piece_bytes: 1_000_000 },
+            ["has", offset] => Reply::Piece { offset: number(offset), is_all: false },
+            ["all", offset] => Reply::Piece { offset: number(offset), is_all: true },
+            ["refused", name] => {
+                self.answers.pop_front();
+                let code = *ErrorCode::ALL.iter().find(|code| code.name() == name).expect("an error code");
+                session.refused(self.now, ServerError { code, retry_after_ms: 0, message: "so it is".into() });
+                return Step::Next;
+            }
+            _ => return self.request(session),
+        };
+        self.say(&format!("    <- {}", words.join(" ")));
+        self.answers.pop_front();
+        session.done(self.now, reply);
+        Step::Next
     }
 
     fn request(&mut self, session: &mut Session) -> Step {
@@ -291,8 +320,11 @@ fn describe(instruction: &Instruction) -> (&'static str, String) {
         Instruction::ApplyStaged => plain("apply-staged"),
         Instruction::DropStaged => plain("drop-staged"),
         Instruction::Cut => plain("cut"),
-        Instruction::Request { has_upload, wants_download } => {
-            let words = [(has_upload, " upload"), (wants_download, " download")];
+        Instruction::Ticket => plain("ticket"),
+        Instruction::Piece { offset, bytes_max, .. } => ("piece", format!("piece from {offset}, up to {bytes_max}")),
+        Instruction::Request { has_upload, ticket, wants_download } => {
+            let upload = if ticket.is_some() { " ticket" } else { " upload" };
+            let words = [(has_upload, upload), (wants_download, " download")];
             let words: String = words.into_iter().filter(|(on, _)| **on).map(|(_, word)| word).collect();
             ("request", format!("request:{}", if words.is_empty() { " greeting" } else { &words }))
         }

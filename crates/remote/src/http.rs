@@ -20,8 +20,6 @@ use crate::stage::Rest;
 
 /// The media type of frames.
 const FRAMES: &str = "application/vnd.headwater.sync";
-/// The header that says which remote asks, where no HELLO does.
-const REMOTE_ID: &str = "Headwater-Remote-Id";
 /// How long a connection may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
 /// The most bytes in an answer that is a token.
@@ -149,10 +147,8 @@ impl<'s> Client<'s> {
     }
 
     /// Sends a request of frames and gives the answer's body as it comes.
-    pub(crate) fn sync(&self, token: &str, body: &mut dyn Read, is_long: bool) -> Result<Answer, Refused> {
-        let url = self.url("/v1/sync");
-        let mut request =
-            self.agent.post(&url).header("Authorization", format!("Bearer {token}")).header("Content-Type", FRAMES);
+    pub(crate) fn sync(&self, who: &Who, body: &mut dyn Read, is_long: bool) -> Result<Answer, Refused> {
+        let mut request = who.shown(self.agent.post(self.url("/v1/sync"))).header("Content-Type", FRAMES);
         if is_long {
             // Lets the server refuse by the head, before the upload is on its way.
             request = request.header("Expect", "100-continue");
@@ -161,12 +157,43 @@ impl<'s> Client<'s> {
     }
 
     /// Asks for the rest of a download and gives the answer's body as it comes.
-    pub(crate) fn rest(&self, token: &str, remote_id: &[u8; 16], rest: &Rest) -> Result<Answer, Refused> {
+    pub(crate) fn rest(&self, who: &Who, rest: &Rest) -> Result<Answer, Refused> {
         let url = self.url(&format!("/v1/download/{}", hex::encode(rest.id)));
-        let request = self.agent.get(&url).query("offset", rest.offset.to_string());
-        frames_of(
-            request.header("Authorization", format!("Bearer {token}")).header(REMOTE_ID, hex::encode(remote_id)).call(),
-        )
+        frames_of(who.shown(self.agent.get(url)).query("offset", rest.offset.to_string()).call())
+    }
+
+    /// Asks for a ticket for an upload: the ticket, how much the server has, and how much it takes at a time.
+    pub(crate) fn ticket(&self, who: &Who, bytes: u64, digest: &[u8; 32]) -> Result<GivenTicket, Refused> {
+        let request = who.shown(self.agent.post(self.url("/v1/upload"))).header("Headwater-Bytes", bytes.to_string());
+        let answer = request.header("Headwater-Digest", hex::encode(digest)).send_empty();
+        let mut answer = answer.map_err(|error| Refused::Network(error.to_string()))?;
+        let text = read_text(&mut answer)?;
+        if answer.status().as_u16() != 200 {
+            return Err(Refused::Status(server_error(&answer, &text)));
+        }
+        // Whatever else answers there knows no tickets.
+        serde_json::from_slice(&text).map_err(|_| Refused::Status(status_error(404, None)))
+    }
+
+    /// Sends a piece of an upload; how many bytes the server has then.
+    pub(crate) fn piece(&self, who: &Who, ticket: &str, offset: u64, bytes: &[u8]) -> Result<u64, Refused> {
+        let request = who.shown(self.agent.put(self.url(&format!("/v1/upload/{ticket}"))));
+        let mut request =
+            request.query("offset", offset.to_string()).header("Content-Type", "application/octet-stream");
+        if offset == 0 {
+            // Lets a proxy refuse by the head.
+            request = request.header("Expect", "100-continue");
+        }
+        let mut answer = request.send(bytes).map_err(|error| Refused::Network(error.to_string()))?;
+        let stands = answer.headers().get("headwater-offset").and_then(|value| value.to_str().ok()?.parse().ok());
+        match (answer.status().as_u16(), stands) {
+            (204, _) => Ok(offset + bytes.len() as u64),
+            (409, Some(stands)) => Ok(stands),
+            _ => {
+                let text = read_text(&mut answer)?;
+                Err(Refused::Status(server_error(&answer, &text)))
+            }
+        }
     }
 
     fn text(
@@ -187,6 +214,40 @@ impl<'s> Client<'s> {
         }
         answer.body_mut().with_config().limit(bytes_max).read_to_string().map_err(network)
     }
+}
+
+/// Who asks. The remote's ID is in the head of each request, so that a balancer can lead them all to one server.
+pub(crate) struct Who {
+    pub(crate) token: String,
+    pub(crate) remote_id: [u8; 16],
+}
+
+impl Who {
+    fn shown<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
+        let authorization = format!("Bearer {}", self.token);
+        request.header("Authorization", authorization).header("Headwater-Remote-Id", hex::encode(self.remote_id))
+    }
+}
+
+/// A ticket that was given.
+#[derive(Debug, Deserialize)]
+pub(crate) struct GivenTicket {
+    /// 32 hex digits.
+    pub(crate) ticket: String,
+    pub(crate) offset: u64,
+    pub(crate) piece_bytes: u64,
+}
+
+fn read_text(answer: &mut ureq::http::Response<Body>) -> Result<Vec<u8>, Refused> {
+    let mut text = Vec::new();
+    let read = answer.body_mut().as_reader().take(REFUSAL_BYTES_MAX).read_to_end(&mut text);
+    read.map(|_| text).map_err(|error| Refused::Network(error.to_string()))
+}
+
+/// A refusal in the server's own words, or by the status.
+fn server_error(answer: &ureq::http::Response<Body>, text: &[u8]) -> ServerError {
+    let retry_after_s = retry_after_s(answer);
+    known_refusal(retry_after_s, text).unwrap_or_else(|| status_error(answer.status().as_u16(), retry_after_s))
 }
 
 /// The answer's body, if it has frames.
@@ -234,14 +295,19 @@ fn retry_after_s(answer: &ureq::http::Response<Body>) -> Option<u32> {
     answer.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok())
 }
 
+fn known_refusal(retry_after_s: Option<u32>, text: &[u8]) -> Option<ServerError> {
+    let refusal = serde_json::from_slice::<Refusal>(text).ok()?;
+    let code = ErrorCode::ALL.iter().copied().find(|code| code.name() == refusal.error)?;
+    Some(ServerError {
+        code,
+        retry_after_ms: retry_after_s.unwrap_or(0).saturating_mul(1000),
+        message: refusal.message,
+    })
+}
+
 /// A refusal in the server's own words, or whatever else answered in its place.
 fn refused(url: &str, status: u16, retry_after_s: Option<u32>, text: &[u8]) -> Error {
-    let known = serde_json::from_slice::<Refusal>(text).ok().and_then(|refusal| {
-        let code = ErrorCode::ALL.iter().copied().find(|code| code.name() == refusal.error)?;
-        let milliseconds = retry_after_s.unwrap_or(0).saturating_mul(1000);
-        Some(ServerError { code, retry_after_ms: milliseconds, message: refusal.message })
-    });
-    if let Some(error) = known {
+    if let Some(error) = known_refusal(retry_after_s, text) {
         return Error::Failed(Failure::Refused(error));
     }
     let shown = &text[..text.len().min(TEXT_BYTES_MAX)];

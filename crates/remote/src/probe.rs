@@ -1,7 +1,7 @@
 //! A server asked what is on the way to it: for `headwater doctor`.
 //!
-//! Nothing is logged in and nothing is synced. A request larger than a megabyte is answered by its head alone (401, as it names no
-//! user); whoever answers something else stands in between.
+//! Nothing is logged in and nothing is synced. A piece of an upload is answered by its head alone (401, as it names no user); whoever
+//! answers something else stands in between.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -12,8 +12,8 @@ use crate::http::{Client, Credentials, Server};
 
 /// How long a silence may last.
 const IDLE_MAX: Duration = Duration::from_secs(20);
-/// The size of the large request.
-const LARGE_BYTES: usize = 2 << 20;
+/// The size of a piece, unless the server is configured otherwise.
+const PIECE_BYTES: usize = 1_000_000;
 /// The server pauses for 250 ms between two pieces of its four; a pause counts if this much of it is left.
 const PAUSE: Duration = Duration::from_millis(100);
 /// So many pauses make a streamed answer: one may be this machine's own.
@@ -26,8 +26,8 @@ const TRIES: usize = 3;
 pub struct Probe {
     /// What answered instead of Headwater; nothing: Headwater did.
     pub stranger: Option<String>,
-    /// What a request of 2 MB got instead of the server's own answer.
-    pub large: Option<String>,
+    /// What a piece of an upload, of 1 MB, got instead of the server's own answer.
+    pub piece: Option<String>,
     /// Whether a streamed answer came all at once.
     pub is_buffered: bool,
     /// The coding that was put on an answer which had none.
@@ -44,7 +44,7 @@ pub fn probe(url: &str, ca_file: Option<&Path>) -> Result<Probe, Error> {
     if probe.stranger.is_some() {
         return Ok(probe);
     }
-    probe.large = client.large();
+    probe.piece = client.piece_refused();
     probe.is_buffered = true;
     for _ in 0..TRIES {
         let (pauses, coding) = client.stream()?;
@@ -70,9 +70,9 @@ impl Client<'_> {
         Ok((!is_ours).then(|| format!("status {status}, {:?}", text.chars().take(60).collect::<String>())))
     }
 
-    fn large(&self) -> Option<String> {
-        let request = self.agent().post(self.url("/v1/sync")).header("Expect", "100-continue");
-        match request.send(&vec![0; LARGE_BYTES][..]) {
+    fn piece_refused(&self) -> Option<String> {
+        let url = self.url("/v1/upload/00000000000000000000000000000000?offset=0");
+        match self.agent().put(url).header("Expect", "100-continue").send(&vec![0; PIECE_BYTES][..]) {
             Ok(answer) if answer.status().as_u16() == 401 => None,
             Ok(answer) => Some(format!("status {}", answer.status().as_u16())),
             Err(error) => Some(error.to_string()),

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use headwater_protocol::message::Hello;
+use headwater_protocol::message::{Hello, Ticket};
 use headwater_protocol::{Frame, Kind};
 use rusqlite::Connection;
 
@@ -14,7 +14,7 @@ use crate::state::{State, read_watermarks};
 use crate::sync::{Phase, Progress};
 use crate::upgrade::Change;
 
-/// A request's body, made as it is sent: HELLO, the frozen frames, UPLOAD_END, END.
+/// A request's body, made as it is sent: HELLO, the frozen frames or their ticket, UPLOAD_END, END.
 pub(crate) struct RequestBody<'c> {
     connection: &'c Connection,
     buffer: Vec<u8>,
@@ -35,6 +35,7 @@ impl<'c> RequestBody<'c> {
         change: Option<&Change>,
         state: &State,
         has_upload: bool,
+        ticket: Option<Ticket>,
         wants_download: bool,
     ) -> Result<RequestBody<'c>, Error> {
         let plan = change.map_or(plan, |change| &change.plan);
@@ -66,9 +67,19 @@ impl<'c> RequestBody<'c> {
             };
             left.to_frame().write(&mut head);
         }
+        if let Some(ticket) = ticket {
+            ticket.to_frame().write(&mut head);
+        }
         let mut tail = upload.map(|end| end.to_frame().to_bytes()).unwrap_or_default();
         Frame::new(Kind::End, Vec::new()).write(&mut tail);
-        Ok(RequestBody { connection, buffer: head, read: 0, next: upload.map(|_| 1), tail, failure: None })
+        Ok(RequestBody {
+            connection,
+            buffer: head,
+            read: 0,
+            next: upload.filter(|_| ticket.is_none()).map(|_| 1),
+            tail,
+            failure: None,
+        })
     }
 
     fn fill(&mut self) -> Result<(), Error> {
@@ -146,7 +157,7 @@ mod tests {
         f.cut().expect("an upload");
         let state = f.remote.state().expect("a state");
         let connection = &f.remote.database.connection;
-        let mut body = RequestBody::new(connection, &f.remote.plan, None, &state, true, true).expect("a body");
+        let mut body = RequestBody::new(connection, &f.remote.plan, None, &state, true, None, true).expect("a body");
         let (mut buffer, mut bytes, mut widest) = ([0; 1000], 0, 0);
         loop {
             let count = body.read(&mut buffer).expect("the file is sound");

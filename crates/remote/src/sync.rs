@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use headwater_protocol::Kind;
-use headwater_protocol::client::{Config, Failure, Instruction, Reply, Session, Staged, Start, Summary};
-use headwater_protocol::message::{Download, ErrorCode};
+use headwater_protocol::client::{Config, Failure, Instruction, Reply, Session, Staged, Start, Summary, status_error};
+use headwater_protocol::message::{Download, ErrorCode, Ticket};
 
 use crate::apply::{self, Applied};
 use crate::cut;
 use crate::error::Error;
-use crate::http::{Answer, Client, Credentials, Refused, Server};
+use crate::http::{Answer, Client, Credentials, Refused, Server, Who};
 use crate::key_ranges;
+use crate::pieces::{LARGE_BYTES, Pieces, announced_bytes, frozen_bytes};
 use crate::receipt;
 use crate::remote::{Remote, now, random};
 use crate::request::{Counting, RequestBody};
@@ -192,6 +193,7 @@ impl Remote {
                 change: &mut change,
                 start: Instant::now(),
                 stage: left,
+                pieces: Pieces::default(),
                 answer: None,
                 expected_rows: None,
                 is_partial: false,
@@ -261,6 +263,7 @@ struct Sync<'s, 'o, 'p> {
     change: &'s mut Option<Change>,
     start: Instant,
     stage: Stage,
+    pieces: Pieces,
     answer: Option<Answer>,
     expected_rows: Option<u64>,
     /// Whether the upload was cut short, so that another must follow.
@@ -278,8 +281,9 @@ impl Sync<'_, '_, '_> {
             (false, false) => Staged::Part,
             (_, true) => Staged::Nothing,
         };
-        let start =
-            Start { upload_sequence: state.upload_sequence, frozen: state.frozen.map(|end| end.sequence), staged };
+        let is_large = frozen_bytes(&self.remote.database.connection)? > LARGE_BYTES;
+        let frozen = state.frozen.map(|end| end.sequence);
+        let start = Start { upload_sequence: state.upload_sequence, frozen, is_large, staged };
         let mut session = Session::new(start, self.options.config, u64::from_le_bytes(random()?));
         if self.change.is_some() || (state.is_adopted && state.incarnation == [0; 16] && state.frozen.is_none()) {
             session = session.downloading_first();
@@ -300,8 +304,12 @@ impl Sync<'_, '_, '_> {
                 self.answer = None;
             }
             match instruction {
-                Instruction::Request { has_upload, wants_download } => {
-                    self.request(&mut session, has_upload, wants_download)?;
+                Instruction::Ticket => self.ticket(&mut session)?,
+                Instruction::Piece { ticket, offset, bytes_max } => {
+                    self.piece(&mut session, ticket, offset, bytes_max)?;
+                }
+                Instruction::Request { has_upload, ticket, wants_download } => {
+                    self.request(&mut session, has_upload, ticket, wants_download)?;
                 }
                 Instruction::Resume => self.resume(&mut session)?,
                 Instruction::Read { .. } => self.read(&mut session),
@@ -330,7 +338,12 @@ impl Sync<'_, '_, '_> {
                 let cut = cut::cut(&remote.database, plan, &now())?;
                 self.is_partial = cut.as_ref().is_some_and(|cut| cut.is_partial);
                 self.report.times.cut += began.elapsed();
-                return Ok(Reply::Cut(cut.map(|cut| cut.end.sequence)));
+                self.pieces = Pieces::default();
+                let is_large = frozen_bytes(&remote.database.connection)? > LARGE_BYTES;
+                return Ok(match cut.map(|cut| cut.end.sequence) {
+                    Some(number) if is_large => Reply::CutLarge(number),
+                    number => Reply::Cut(number),
+                });
             }
             Instruction::ApplyStaged => return self.apply(),
             Instruction::DropStaged => self.stage.clear(database)?,
@@ -412,22 +425,28 @@ impl Sync<'_, '_, '_> {
         }
     }
 
-    fn request(&mut self, session: &mut Session, has_upload: bool, wants_download: bool) -> Result<(), Error> {
+    fn request(
+        &mut self,
+        session: &mut Session,
+        has_upload: bool,
+        ticket: Option<Ticket>,
+        wants_download: bool,
+    ) -> Result<(), Error> {
         let began = Instant::now();
-        let token = match self.token() {
-            Ok(token) => token,
-            Err(error) => return self.token_failed(session, error),
+        let Some(who) = self.who(session)? else {
+            return Ok(());
         };
         let state = self.remote.state()?;
         let Remote { database, plan, .. } = &*self.remote;
-        let mut body =
-            RequestBody::new(&database.connection, plan, self.change.as_ref(), &state, has_upload, wants_download)?;
+        let (connection, change) = (&database.connection, self.change.as_ref());
+        let mut body = RequestBody::new(connection, plan, change, &state, has_upload, ticket, wants_download)?;
         let sent = {
             let mut counting = Counting::new(&mut body, &mut self.options.progress);
             let is_long = has_upload
+                && ticket.is_none()
                 && (state.frozen.is_some_and(|end| end.changes > ASKED_CHANGES_MIN)
-                    || too_large::frozen_bytes(&self.remote.database.connection)? > ASKED_BYTES_MIN);
-            let sent = self.client.sync(&token, &mut counting, is_long);
+                    || frozen_bytes(&self.remote.database.connection)? > ASKED_BYTES_MIN);
+            let sent = self.client.sync(&who, &mut counting, is_long);
             self.report.bytes_up += counting.bytes;
             sent
         };
@@ -439,35 +458,90 @@ impl Sync<'_, '_, '_> {
         Ok(())
     }
 
+    /// Asks for a ticket for the frozen upload.
+    fn ticket(&mut self, session: &mut Session) -> Result<(), Error> {
+        let Some(who) = self.who(session)? else {
+            return Ok(());
+        };
+        let end = self
+            .remote
+            .state()?
+            .frozen
+            .ok_or_else(|| Error::damaged("a ticket is asked for, but nothing is frozen"))?;
+        let bytes = announced_bytes(&self.remote.database.connection)?;
+        let given = self.client.ticket(&who, bytes, &end.digest).and_then(|given| {
+            let ticket =
+                u128::from_str_radix(&given.ticket, 16).map_err(|_| Refused::Status(status_error(404, None)))?;
+            let (offset, piece_bytes) = (given.offset, given.piece_bytes);
+            Ok(Reply::Ticket { ticket: ticket.to_be_bytes(), offset, piece_bytes })
+        });
+        self.replied(session, given);
+        Ok(())
+    }
+
+    /// Sends a piece of the frozen upload.
+    fn piece(&mut self, session: &mut Session, ticket: [u8; 16], offset: u64, bytes_max: u64) -> Result<(), Error> {
+        let began = Instant::now();
+        let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+        let (piece, is_last) = self.pieces.piece(&self.remote.database.connection, offset, bytes_max)?;
+        let end = offset + piece.len() as u64;
+        if piece.is_empty() {
+            session.done(self.elapsed(), Reply::Piece { offset, is_all: true });
+            return Ok(());
+        }
+        let Some(who) = self.who(session)? else {
+            return Ok(());
+        };
+        let sent = self.client.piece(&who, &hex::encode(ticket), offset, &piece);
+        self.report.bytes_up += piece.len() as u64;
+        self.report.times.send += began.elapsed();
+        self.tell(Phase::Send, end, None);
+        self.replied(session, sent.map(|offset| Reply::Piece { offset, is_all: is_last && offset == end }));
+        Ok(())
+    }
+
+    fn replied(&self, session: &mut Session, reply: Result<Reply, Refused>) {
+        match reply {
+            Ok(reply) => session.done(self.elapsed(), reply),
+            Err(Refused::Network(text)) => session.io_error(self.elapsed(), text),
+            Err(Refused::Status(error)) => session.refused(self.elapsed(), error),
+        }
+    }
+
     /// Asks for the rest of the staged download.
     fn resume(&mut self, session: &mut Session) -> Result<(), Error> {
-        let token = match self.token() {
-            Ok(token) => token,
-            Err(error) => return self.token_failed(session, error),
+        let Some(who) = self.who(session)? else {
+            return Ok(());
         };
         let rest =
             self.stage.rest().ok_or_else(|| Error::damaged("a download is to be resumed, but none is staged"))?;
         tracing::info!(offset = rest.offset, "a download that broke is resumed");
-        let answer = self.client.rest(&token, &self.remote.state()?.remote_id, &rest);
+        let answer = self.client.rest(&who, &rest);
         self.answered(session, answer);
         Ok(())
     }
 
     fn answered(&mut self, session: &mut Session, answer: Result<Answer, Refused>) {
-        match answer {
-            Ok(answer) => {
-                self.answer = Some(answer);
-                session.done(self.start.elapsed(), Reply::Done);
-            }
-            Err(Refused::Network(text)) => session.io_error(self.start.elapsed(), text),
-            Err(Refused::Status(error)) => session.refused(self.start.elapsed(), error),
-        }
+        let reply = answer.map(|answer| {
+            self.answer = Some(answer);
+            Reply::Done
+        });
+        self.replied(session, reply);
     }
 
     /// The sync has failed: what is staged of a download that can be resumed goes to the file.
     fn keep_staged(&mut self) {
         if let Err(error) = self.stage.keep(&self.remote.database) {
             tracing::debug!(%error, "the staged download is not kept; it comes again");
+        }
+    }
+
+    /// Who asks; `None`: there was no token, and the session knows.
+    fn who(&mut self, session: &mut Session) -> Result<Option<Who>, Error> {
+        let remote_id = self.remote.state()?.remote_id;
+        match self.token() {
+            Ok(token) => Ok(Some(Who { token, remote_id })),
+            Err(error) => self.token_failed(session, error).map(|()| None),
         }
     }
 

@@ -1,15 +1,16 @@
-//! An upload that somebody on the way does not take: a server with lower limits, a proxy, a server that can't read a row of it.
+//! An upload that is not taken, in pieces or not: by a server with lower limits, by a proxy that takes no pieces, by a server that can't
+//! read a row of it.
 //!
 //! What is cut is halved until it passes; what then still is refused is a single change. It is tried once more (the limit is 0 then: a
 //! length that was damaged on the way is answered as too large as well), and set aside. The limit found is kept and
 //! doubles with each upload that passes.
 
 use headwater_protocol::message::{ErrorCode, Refusal, RefusalCode, ServerError};
-use rusqlite::Connection;
 
 use crate::cut;
 use crate::database::Database;
-use crate::error::{Error, While};
+use crate::error::Error;
+use crate::pieces::frozen_bytes;
 use crate::plan::Plan;
 use crate::receipt;
 use crate::state::State;
@@ -35,11 +36,4 @@ pub(crate) fn cut_smaller(database: &Database, plan: &Plan, error: &ServerError,
         tracing::info!(bytes, code = error.code.name(), "an upload is not taken; it is cut smaller");
         Ok(false)
     })
-}
-
-/// How many bytes the frozen upload has, before they are packed.
-pub(crate) fn frozen_bytes(connection: &Connection) -> Result<u64, Error> {
-    let sql = "SELECT coalesce(sum(length(\"payload\")), 0) FROM \"hw_upload\"";
-    let bytes = connection.query_row(sql, [], |row| row.get::<_, i64>(0)).while_doing("measuring the upload")?;
-    Ok(bytes as u64)
 }

@@ -119,6 +119,11 @@ impl Admission {
         if waiting >= self.backlog && self.workers.available_permits() == 0 {
             return Err(self.overloaded(format!("{waiting} syncs wait for a worker already")));
         }
+        self.receive()
+    }
+
+    /// A place to receive in, for what needs no worker.
+    pub(crate) fn receive(&self) -> Result<Counted, Failure> {
         self.receiving
             .try_enter(self.receiving_max)
             .ok_or_else(|| self.overloaded(format!("{} syncs are being received already", self.receiving_max)))

@@ -68,14 +68,15 @@ impl Failure {
             ErrorCode::Malformed | ErrorCode::Damaged | ErrorCode::UnsupportedVersion => StatusCode::BAD_REQUEST,
             ErrorCode::Unauthenticated => StatusCode::UNAUTHORIZED,
             ErrorCode::Forbidden => StatusCode::FORBIDDEN,
-            ErrorCode::ModelUnknown => StatusCode::NOT_FOUND,
+            ErrorCode::ModelUnknown | ErrorCode::TicketUnknown => StatusCode::NOT_FOUND,
             ErrorCode::ModelChanged => StatusCode::CONFLICT,
             ErrorCode::Gone => StatusCode::GONE,
             ErrorCode::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             ErrorCode::Timeout => StatusCode::REQUEST_TIMEOUT,
-            ErrorCode::Overloaded | ErrorCode::ShuttingDown | ErrorCode::DatabaseUnavailable => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            ErrorCode::Overloaded
+            | ErrorCode::ShuttingDown
+            | ErrorCode::DatabaseUnavailable
+            | ErrorCode::RemoteBusy => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }

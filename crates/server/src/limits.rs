@@ -7,6 +7,8 @@
 //! | `upload_bytes_max`, `upload_frames_max`, `frame_bytes_max` | 413 and `too_large`, before anything is reserved |
 //! | `spool_memory_bytes`, `spool_memory_bytes_total` | the spool goes on in a temporary file |
 //! | `spool_file_bytes_total`, or the disk | that sync alone ends with `overloaded` |
+//! | `piece_bytes` | that piece is refused: 413 and `too_large` |
+//! | `tickets_max`, `tickets_per_user_max`, `tickets_bytes_max` | that upload in pieces is told `overloaded`; what has come of it stays |
 //! | `kept_downloads_max`, `kept_bytes_max` | the download that was left first can't be resumed any more |
 //! | `password_checks_waiting` | that login is told `overloaded` |
 //! | a time | see each; everything that the request held is freed |
@@ -71,6 +73,16 @@ pub struct Config {
     /// Where the temporary files go; unset: the system's own place (`TMPDIR`). A place on disk keeps memory free.
     pub spool_folder: Option<PathBuf>,
 
+    /// Bytes of one piece of an upload that comes in pieces: as many as proxies let through.
+    pub piece_bytes: u64,
+    /// Uploads in pieces that may be on their way.
+    pub tickets_max: usize,
+    /// Of them, those of one user.
+    pub tickets_per_user_max: usize,
+    /// Bytes of all of them. They count as spools' bytes.
+    pub tickets_bytes_max: u64,
+    /// How long an upload in pieces waits for its next piece, or for its sync.
+    pub ticket_ms: u64,
     /// How long a download whose client has gone can be resumed; 0: not at all. Those of less than 64 KiB always come again.
     pub kept_ms: u64,
     /// Downloads that are kept for clients that have gone.
@@ -141,6 +153,11 @@ impl Default for Config {
             spool_memory_bytes_total: 48 << 20,
             spool_file_bytes_total: 64 << 30,
             spool_folder: None,
+            piece_bytes: 1_000_000,
+            tickets_max: 1_000,
+            tickets_per_user_max: 100,
+            tickets_bytes_max: 16 << 30,
+            ticket_ms: 600_000,
             kept_ms: 120_000,
             kept_downloads_max: 1_000,
             kept_bytes_max: 4 << 30,
@@ -233,6 +250,11 @@ impl Config {
         range("batch_rows", self.batch_rows as u64, 1, 100_000)?;
         range("spool_memory_bytes", self.spool_memory_bytes, 0, 1 << 40)?;
         range("spool_memory_bytes_total", self.spool_memory_bytes_total, 0, 1 << 40)?;
+        range("piece_bytes", self.piece_bytes, 1024, 1 << 30)?;
+        range("tickets_max", self.tickets_max as u64, 1, MANY)?;
+        range("tickets_per_user_max", self.tickets_per_user_max as u64, 1, MANY)?;
+        range("tickets_bytes_max", self.tickets_bytes_max, 1024, 1 << 40)?;
+        range("ticket_ms", self.ticket_ms, 1, DAY_MS)?;
         range("kept_ms", self.kept_ms, 0, DAY_MS)?;
         range("kept_downloads_max", self.kept_downloads_max as u64, 0, MANY)?;
         range("kept_bytes_max", self.kept_bytes_max, 0, 1 << 40)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use headwater_consolidated::Plan;
-use headwater_protocol::message::{ErrorCode, Hello, KeyRanges, UploadEnd};
+use headwater_protocol::message::{ErrorCode, Hello, KeyRanges, Ticket, UploadEnd};
 use headwater_protocol::server::{RequestEvent, RequestReader};
 use http_body_util::BodyExt as _;
 
@@ -24,9 +24,18 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 pub(crate) struct Received {
     pub(crate) hello: Hello,
     pub(crate) plan: Arc<Plan>,
-    pub(crate) upload: Option<(UploadEnd, UploadSpool)>,
+    pub(crate) upload: Option<(UploadEnd, Upload)>,
     pub(crate) key_ranges: Option<KeyRanges>,
     pub(crate) bytes: u64,
+}
+
+/// Where an upload's frames are.
+#[derive(Debug)]
+pub(crate) enum Upload {
+    /// They came with the request.
+    Here(UploadSpool),
+    /// They came before, in pieces.
+    Pieces(Ticket),
 }
 
 /// Reads a request's body to its end. After an error the rest of the body is still there to be drained.
@@ -36,6 +45,7 @@ pub(crate) async fn receive(shared: &Arc<Shared>, body: &mut Body) -> Result<Rec
         reader: RequestReader::new(shared.config.request_limits()),
         hello: None,
         spool: UploadSpool::new(Arc::clone(&shared.budget)),
+        ticket: None,
         end: None,
         key_ranges: None,
         bytes: 0,
@@ -53,6 +63,7 @@ struct Receiving<'a> {
     reader: RequestReader,
     hello: Option<(Hello, Arc<Plan>)>,
     spool: UploadSpool,
+    ticket: Option<Ticket>,
     end: Option<UploadEnd>,
     key_ranges: Option<KeyRanges>,
     bytes: u64,
@@ -74,6 +85,7 @@ impl Receiving<'_> {
                         self.flush().await?;
                     }
                 }
+                RequestEvent::Ticket(ticket) => self.ticket = Some(ticket),
                 RequestEvent::UploadEnd(end) => self.end = Some(end),
                 RequestEvent::End => {}
             }
@@ -96,13 +108,14 @@ impl Receiving<'_> {
     fn whole(self) -> Result<Received, Failure> {
         self.reader.finish().map_err(|error| Failure::from(&error))?;
         let (hello, plan) = self.hello.ok_or_else(|| Failure::internal("a whole request without HELLO"))?;
-        let upload = self.end.map(|end| (end, self.spool));
+        let upload = self.ticket.map_or(Upload::Here(self.spool), Upload::Pieces);
+        let upload = self.end.map(|end| (end, upload));
         Ok(Received { hello, plan, upload, key_ranges: self.key_ranges, bytes: self.bytes })
     }
 }
 
 /// The next bytes of a body; `None` at its end.
-async fn next_piece(body: &mut Body, idle: Duration) -> Result<Option<Bytes>, Failure> {
+pub(crate) async fn next_piece(body: &mut Body, idle: Duration) -> Result<Option<Bytes>, Failure> {
     loop {
         let frame = tokio::time::timeout(idle, body.frame()).await.map_err(|_| {
             Failure::new(ErrorCode::Timeout, format!("nothing of the request came for {} ms", idle.as_millis()))

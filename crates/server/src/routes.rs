@@ -8,7 +8,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use headwater_access::Credentials;
 use headwater_consolidated::Plan;
 use headwater_protocol::message::ErrorCode;
@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::pieces::{post_upload, put_upload};
 use crate::resume::get_download;
 use crate::state::Shared;
 use crate::sync::{post_sync, stream_headers};
@@ -29,6 +30,8 @@ const STREAM_PAUSE: Duration = Duration::from_millis(250);
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/v1/sync", post(post_sync))
+        .route("/v1/upload", post(post_upload))
+        .route("/v1/upload/{ticket}", put(put_upload))
         .route("/v1/download/{id}", get(get_download))
         .route("/v1/token", post(post_token))
         .route("/v1/model", get(get_model))
@@ -131,6 +134,7 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
         "shutting_down": stopping,
         "load": shared.admission.load(),
         "syncs": shared.syncs.count(),
+        "uploads_in_pieces": shared.tickets.count(),
         "downloads_kept": shared.downloads.count(),
         "connections": shared.connections.count(),
         "connections_max": shared.config.connections_max,

@@ -17,6 +17,7 @@ use crate::downloads::Downloads;
 use crate::routes::router;
 use crate::spool::Budget;
 use crate::state::{Remotes, Shared, Tasks};
+use crate::tickets::Tickets;
 use crate::upkeep::{self, take_notes};
 use crate::{Config, ConfigError, TlsError, tls};
 
@@ -169,10 +170,12 @@ fn share(config: Config, backend: Arc<dyn Backend>, plans: Vec<Plan>, jwt: Optio
         Some(jwt) => access.with_jwt(jwt),
         None => access,
     };
+    let budget = Budget::new(&config);
     Arc::new(Shared {
         access,
         admission: Admission::new(&config),
-        budget: Budget::new(&config),
+        tickets: Tickets::new(&config, Arc::clone(&budget)),
+        budget,
         pool,
         plans: plans.into_iter().map(Arc::new).collect(),
         connections: Gauge::default(),

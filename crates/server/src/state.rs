@@ -15,6 +15,7 @@ use crate::admission::{Admission, Gauge};
 use crate::downloads::Downloads;
 use crate::failure::Failure;
 use crate::spool::Budget;
+use crate::tickets::Tickets;
 
 /// What all requests share.
 #[derive(Debug)]
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) syncs: Tasks,
     pub(crate) remotes: Remotes,
     pub(crate) downloads: Downloads,
+    pub(crate) tickets: Tickets,
 }
 
 impl Shared {

@@ -16,15 +16,16 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use headwater_access::User;
-use headwater_protocol::message::ErrorCode;
+use headwater_protocol::message::{ErrorCode, UploadEnd};
+use headwater_protocol::server::RequestError;
 use headwater_protocol::{Frame, Kind};
 
 use crate::failure::{CONTENT_TYPE, Failure};
 use crate::log::{Line, Outcome};
-use crate::receive::{self, Received};
+use crate::receive::{self, Received, Upload};
 use crate::spool::download::{Left, Reader, Writer, spool};
 use crate::state::{Shared, Task};
-use crate::work::{Done, Stop, Work};
+use crate::work::{Done, Source, Stop, Work};
 
 /// Answers one sync.
 pub(crate) async fn post_sync(State(shared): State<Arc<Shared>>, request: Request) -> Response {
@@ -142,12 +143,16 @@ impl Sync {
     async fn database_part(&mut self, received: Received) -> Result<(), Stop> {
         let shared = Arc::clone(&self.shared);
         let claim = shared.remotes.claim(received.hello.remote_id).ok_or_else(Failure::remote_busy)?;
+        let upload = match received.upload {
+            None => None,
+            Some((end, upload)) => Some((end, self.whole(received.hello.remote_id, &end, upload).await?)),
+        };
         let waiting = Instant::now();
         let permits = {
             let _place = shared.admission.wait();
             let limit = Duration::from_millis(shared.config.wait_ms_max);
             tokio::select! {
-                permits = shared.admission.permits(received.upload.is_some()) => permits,
+                permits = shared.admission.permits(upload.is_some()) => permits,
                 _ = self.writer.watch(shared.config.idle_limit()) => return Err(Stop::Left),
                 () = tokio::time::sleep(limit) => {
                     return Err(shared.admission.overloaded(format!("no worker was free for {} ms", limit.as_millis())).into());
@@ -160,7 +165,7 @@ impl Sync {
             user: self.user.name().to_owned(),
             hello: received.hello,
             plan: received.plan,
-            upload: received.upload,
+            upload,
             key_ranges: received.key_ranges,
             writer: self.writer.clone(),
             permits,
@@ -171,6 +176,32 @@ impl Sync {
         shared.admission.note_pace(working.elapsed());
         self.line.done(&done);
         result
+    }
+
+    /// The upload's frames: as they came, or those that came before, in pieces.
+    async fn whole(&self, remote_id: [u8; 16], end: &UploadEnd, upload: Upload) -> Result<Source, Stop> {
+        let ticket = match upload {
+            Upload::Here(spool) => return Ok(Source::Here(spool)),
+            Upload::Pieces(ticket) => ticket,
+        };
+        let tickets = &self.shared.tickets;
+        let mut spool = tickets.open(&ticket, self.user.name(), remote_id, end)?;
+        let limits = self.shared.config.request_limits();
+        let indexing = tokio::task::spawn_blocking(move || spool.index(limits).map(|found| (found, spool)));
+        let indexed = indexing.await.map_err(|error| Failure::internal(error.to_string()))?;
+        let (found, spool) = indexed.map_err(|error| Failure::spool(&error))?;
+        let found = found.and_then(|digest| if digest == end.digest { Ok(()) } else { Err(RequestError::Digest) });
+        match found {
+            Ok(()) => Ok(Source::Pieces(spool)),
+            Err(error) => {
+                if error.code() == ErrorCode::Damaged {
+                    tickets.added(&ticket.ticket, spool.bytes());
+                } else {
+                    tickets.forget(&ticket.ticket);
+                }
+                Err(Failure::from(&error).into())
+            }
+        }
     }
 
     /// Runs the work on a thread of its own; a panic there ends this sync alone.

@@ -47,10 +47,11 @@ pub(crate) async fn take_notes(shared: Arc<Shared>) {
     }
 }
 
-/// Gives up downloads that nobody has resumed in time.
+/// Gives up downloads that nobody has resumed in time, and uploads whose pieces don't come.
 pub(crate) async fn expire(shared: Arc<Shared>) {
     while pause(&shared, EXPIRE_EVERY).await {
         shared.downloads.expire();
+        shared.tickets.expire();
     }
 }
 

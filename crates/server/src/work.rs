@@ -22,6 +22,7 @@ use crate::failure::Failure;
 use crate::spool::UploadSpool;
 use crate::spool::download::{PushError, Writer};
 use crate::state::{Claim, Shared};
+use crate::tickets;
 
 /// Bytes of a download's beginning that wait until more follow, or its end: so long it can be read again.
 const HELD_BYTES_MAX: usize = 64 * 1024;
@@ -33,11 +34,29 @@ pub(crate) struct Work {
     pub(crate) user: String,
     pub(crate) hello: Hello,
     pub(crate) plan: Arc<Plan>,
-    pub(crate) upload: Option<(UploadEnd, UploadSpool)>,
+    pub(crate) upload: Option<(UploadEnd, Source)>,
     pub(crate) key_ranges: Option<KeyRanges>,
     pub(crate) writer: Writer,
     pub(crate) permits: Permits,
     pub(crate) claim: Claim,
+}
+
+/// An upload's frames.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// They came with the request, and go with it.
+    Here(UploadSpool),
+    /// They came in pieces, and stay under their ticket.
+    Pieces(tickets::Spool),
+}
+
+impl Source {
+    fn spool(&mut self) -> &mut UploadSpool {
+        match self {
+            Source::Here(spool) => spool,
+            Source::Pieces(spool) => spool,
+        }
+    }
 }
 
 /// What the worker did, for the log.
@@ -90,6 +109,7 @@ impl Work {
     fn parts(&mut self, connection: &mut Option<Pooled>, done: &mut Done) -> Result<(), Stop> {
         let greeted = timed(&mut done.greet, || self.greet(connection, &mut done.retries))?;
         self.shared.downloads.forget(&self.hello.remote_id);
+        self.shared.tickets.keep_only(&self.hello.remote_id, self.upload.as_ref().map(|(end, _)| end.digest));
         let before = match self.upload.take() {
             None => Before::default(),
             Some(_) if greeted.welcome.restart => {
@@ -133,7 +153,7 @@ impl Work {
     fn apply(
         &self,
         connection: &mut Option<Pooled>,
-        (end, mut spool): (UploadEnd, UploadSpool),
+        (end, mut source): (UploadEnd, Source),
         retries: &mut u32,
     ) -> Result<Uploaded, Failure> {
         let config = &self.shared.config;
@@ -146,7 +166,7 @@ impl Work {
             end,
             limits: UploadLimits { batch_rows: config.batch_rows, frame_bytes_max: config.frame_bytes_max },
         };
-        self.retrying(connection, retries, |connection| upload::apply(connection, &request, &mut spool))
+        self.retrying(connection, retries, |connection| upload::apply(connection, &request, source.spool()))
     }
 
     fn uploaded(&self, uploaded: Uploaded, done: &mut Done) -> Result<Before, Stop> {

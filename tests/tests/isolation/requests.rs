@@ -17,7 +17,7 @@ const ANNS: u8 = 200;
 /// What is asked, and how it ends: `answered`, with the code of an ERROR frame, or with a status.
 type Attack = (&'static str, fn(&Stage) -> Result<Vec<u8>>, &'static str);
 
-const ATTACKS: [Attack; 38] = [
+const ATTACKS: [Attack; 39] = [
     ("syncs as usual", |s| s.sync(&s.eve, &request(&s.hello(100))), "answered"),
     // Remote IDs
     (
@@ -146,7 +146,15 @@ const ATTACKS: [Attack; 38] = [
     ),
     (
         "asks for a download that is not his",
-        |s| s.send(&format!("GET /v1/download/{} HTTP/1.1\r\n{}", "0".repeat(32), bearer(&s.eve)), &[]),
+        |s| {
+            let remote = format!("Headwater-Remote-Id: {}", "00".repeat(16));
+            s.send(&format!("GET /v1/download/{} HTTP/1.1\r\n{remote}\r\n{}", "0".repeat(32), bearer(&s.eve)), &[])
+        },
+        "gone",
+    ),
+    (
+        "sends a piece under a ticket that is not his",
+        |s| s.send(&format!("PUT /v1/upload/{}?offset=0 HTTP/1.1\r\n{}", "0".repeat(32), bearer(&s.eve)), b"x"),
         "404",
     ),
     ("looks around", |s| s.send("GET /../../central.db HTTP/1.1", &[]), "404"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::failure::{Failure, Summary};
 use crate::frame::Frame;
 use crate::limits::Limits;
-use crate::message::{Receipt, ServerError};
+use crate::message::{Receipt, ServerError, Ticket};
 
 /// The durable state of the remote when a sync begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct Start {
     pub upload_sequence: u64,
     /// Number of the frozen upload, if there is one: one more than `upload_sequence`.
     pub frozen: Option<u64>,
+    /// Whether that is too large to go within a request: it is sent in pieces first.
+    pub is_large: bool,
     /// What is staged of a download.
     pub staged: Staged,
 }
@@ -82,11 +84,26 @@ pub enum Instruction {
     /// Freeze the pending changes as the next upload, in one transaction: encode them, cut the log. Answer [`Reply::Cut`] with its
     /// number (one more than the last acknowledged), or with `None` if nothing is pending.
     Cut,
+    /// Ask for a ticket for the frozen upload, by its digest; the same one as before, where the server has that. Answer
+    /// [`Reply::Ticket`], or as for `Request`.
+    Ticket,
+    /// Send the frozen upload's bytes from `offset` on, under the ticket. Answer [`Reply::Piece`] with what the server has then (without
+    /// asking it, if there are none from there on), or as for `Request`.
+    Piece {
+        /// The ticket.
+        ticket: [u8; 16],
+        /// Where to go on.
+        offset: u64,
+        /// The most bytes to send.
+        bytes_max: u64,
+    },
     /// Send HELLO, the frozen upload's frames and UPLOAD_END if `has_upload`, and END. Acknowledge when the answer begins; if it
     /// doesn't, [`super::Session::io_error`] or [`super::Session::refused`].
     Request {
         /// Whether the frozen upload goes with it.
         has_upload: bool,
+        /// What stands in the place of its frames, if they were sent in pieces.
+        ticket: Option<Ticket>,
         /// Whether a download is asked for.
         wants_download: bool,
     },
@@ -138,6 +155,24 @@ pub enum Reply {
     Done,
     /// To [`Instruction::Cut`]: the number of the upload that is now frozen, if anything was pending.
     Cut(Option<u64>),
+    /// The same, where the upload is too large to go within a request.
+    CutLarge(u64),
+    /// To [`Instruction::Ticket`].
+    Ticket {
+        /// The ticket.
+        ticket: [u8; 16],
+        /// How many bytes the server has under it.
+        offset: u64,
+        /// The most bytes it takes at a time.
+        piece_bytes: u64,
+    },
+    /// To [`Instruction::Piece`].
+    Piece {
+        /// How many bytes the server has.
+        offset: u64,
+        /// Whether those are all.
+        is_all: bool,
+    },
     /// To [`Instruction::CutSmaller`]: the upload's only change is set aside.
     SetAside,
     /// To [`Instruction::ApplyStaged`]: the frames can't be decoded; nothing was changed.

@@ -1,15 +1,15 @@
 //! A whole sync of a remote as a state machine: it says what is to be done next, and is told what came of it.
 //!
 //! ```text
-//!    +--> [ApplyStaged | Resume | DropStaged] --> [Cut] --> Request --> Read --> WELCOME: [Restart | Rewind], Stage
-//!    |                                                          |       RECEIPT: ApplyReceipt
-//!    |                                                          |       download frames: Stage
-//!    |                                                          |       END: StageComplete, ApplyStaged --> Done
-//!    |                                                          |       ERROR copy: Thaw, NewRemoteId --+
-//!    |                                                          |       ERROR upload_refused: Thaw, then the download alone
-//!    |                                                          |       ERROR too_large: a greeting, then CutSmaller
-//!    +---- WaitUntil <-- anything that may pass <---------------+                                       |
-//!    +--------------------------------------------------------------------------------------------------+
+//!    +--> [ApplyStaged | Resume | DropStaged] --> [Cut] --> [Ticket, Piece*] --> Request --> Read --> WELCOME: [Restart | Rewind], Stage
+//!    |                                                                                        |       RECEIPT: ApplyReceipt
+//!    |                                                                                        |       download frames: Stage
+//!    |                                                                                        |       END: StageComplete, ApplyStaged --> Done
+//!    |                                                                                        |       ERROR copy: Thaw, NewRemoteId ----------------+
+//!    |                                                                                        |       ERROR upload_refused: Thaw, the download alone|
+//!    |                                                                                        |       ERROR too_large: a greeting, then CutSmaller  |
+//!    +---- WaitUntil <-- anything that may pass <---------------------------------------------+                                                     |
+//!    +----------------------------------------------------------------------------------------------------------------------------------------------+
 //! ```
 //!
 //! Every instruction is carried out durably and then acknowledged ([`Session::done`]); a crash between any two leaves a file from which
@@ -19,8 +19,9 @@
 //! - A frozen upload is offered again, the same frames under the same number, until its receipt is applied.
 //! - A staged download is applied before the next upload is cut, or dropped; one that is staged beside a frozen upload is dropped.
 //!   Of one that broke, the rest is asked for first, where its server keeps it; where nobody has it any more it is dropped.
-//! - What brings a download further is no failed attempt: the attempts are counted from there.
+//! - What brings a download or an upload further is no failed attempt: the attempts are counted from there.
 //! - A new remote ID comes after the thaw: the other way round, a crash between them would offer number n under an ID that has none.
+//! - A large upload is sent in pieces before the request ([`super::pieces`]), and so is one that somebody on the way finds too large.
 //! - An upload that nobody takes, being too large for a server or a proxy or not to be read there, is cut smaller, until what is at
 //!   fault is alone and is set aside; but only once the server has said that no earlier attempt of it was applied.
 //! - A sync that began with an upload of before cuts and sends another afterwards, so that everything pending at its start goes up.
@@ -30,7 +31,7 @@
 //! ```
 //! # use std::time::Duration;
 //! # use headwater_protocol::client::*;
-//! # let start = Start { upload_sequence: 0, frozen: None, staged: Staged::Nothing };
+//! # let start = Start { upload_sequence: 0, frozen: None, is_large: false, staged: Staged::Nothing };
 //! let mut session = Session::new(start, Config { attempts_max: 1, ..Config::default() }, 42);
 //! let mut now = Duration::ZERO;
 //! loop {
@@ -53,6 +54,7 @@ use std::time::Duration;
 use super::answer::{AnswerError, AnswerEvent, AnswerReader, Expected};
 use super::failure::{Cause, Failure, Summary};
 use super::instruction::{Config, Instruction, Reply, Staged, Start};
+use super::pieces::Way;
 use crate::frame::{Frame, Kind};
 use crate::message::{Download, ErrorCode, ServerError, Welcome};
 
@@ -79,6 +81,11 @@ pub struct Session {
     /// Bytes staged of the present download in this session, and the most of any until an attempt failed.
     staged_bytes: u64,
     staged_bytes_best: u64,
+    /// How the frozen upload travels.
+    way: Way,
+    /// Bytes of it that the server has, and the most of any until an attempt failed.
+    sent_bytes: u64,
+    sent_bytes_best: u64,
     /// Attempts that failed since the last that brought something further.
     futile: u32,
     summary: Summary,
@@ -155,6 +162,9 @@ impl Session {
             is_own: false,
             staged_bytes: 0,
             staged_bytes_best: 0,
+            way: Way::of(start.is_large),
+            sent_bytes: 0,
+            sent_bytes_best: 0,
             futile: 0,
             summary: Summary::default(),
         }
@@ -206,11 +216,24 @@ impl Session {
                 self.remote.staged = Staged::Nothing;
                 self.staged_bytes = 0;
             }
-            (Instruction::Cut, Reply::Cut(frozen)) => {
-                self.remote.frozen = frozen;
-                self.phase = Phase::Prepare { cut: true };
+            (Instruction::Cut, Reply::Cut(frozen)) => self.on_cut(frozen, false),
+            (Instruction::Cut, Reply::CutLarge(frozen)) => self.on_cut(Some(frozen), true),
+            (Instruction::Ticket, Reply::Ticket { ticket, offset, piece_bytes }) => {
+                self.sent_bytes = offset;
+                self.way.on_ticket(ticket, offset, piece_bytes);
             }
-            (Instruction::Request { has_upload, wants_download }, _) => {
+            (Instruction::Piece { ticket, offset: before, .. }, Reply::Piece { offset, is_all }) => {
+                self.sent_bytes = offset;
+                self.way.on_piece(ticket, offset, is_all);
+                if offset <= before && !is_all {
+                    let message = format!("the server has {offset} bytes of the upload, expected more than {before}");
+                    self.retry(
+                        now,
+                        Cause::Server(ServerError { code: ErrorCode::TicketUnknown, retry_after_ms: 0, message }),
+                    );
+                }
+            }
+            (Instruction::Request { has_upload, wants_download, .. }, _) => {
                 let expected = Expected { receipt: has_upload, download: wants_download };
                 self.open(now, AnswerReader::new(self.config.limits, expected), wants_download, false);
             }
@@ -238,6 +261,12 @@ impl Session {
             (Instruction::StageComplete, _) => self.remote.staged = Staged::Whole,
             (instruction, reply) => panic!("{reply:?} is no reply to {instruction:?}"),
         }
+    }
+
+    fn on_cut(&mut self, frozen: Option<u64>, is_large: bool) {
+        self.remote.frozen = frozen;
+        self.way.begin(is_large);
+        self.phase = Phase::Prepare { cut: true };
     }
 
     fn open(&mut self, now: Duration, reader: AnswerReader, wants_download: bool, is_rest: bool) {
@@ -285,10 +314,24 @@ impl Session {
 
     /// The server answered the request's head: see [`super::status_error`].
     pub fn refused(&mut self, now: Duration, error: ServerError) {
-        if self.out.take() == Some(Instruction::Resume) {
-            self.on_no_rest(now, error);
-        } else {
-            self.on_server_error(now, error);
+        match self.out.take() {
+            Some(Instruction::Resume) => self.on_no_rest(now, error),
+            Some(Instruction::Ticket | Instruction::Piece { .. }) => self.on_no_piece(now, error),
+            _ => self.on_server_error(now, error),
+        }
+    }
+
+    /// A ticket was not given, or a piece not taken.
+    fn on_no_piece(&mut self, now: Duration, error: ServerError) {
+        match error.code {
+            ErrorCode::Unauthenticated | ErrorCode::Forbidden | ErrorCode::TicketUnknown => {
+                self.on_server_error(now, error);
+            }
+            ErrorCode::TooLarge if self.way.on_too_large() => {}
+            ErrorCode::TooLarge => self.on_server_error(now, error),
+            code if code.is_retryable() => self.retry(now, Cause::Server(error)),
+            // Nobody here knows what is asked.
+            _ => self.way = Way::WithinOnly,
         }
     }
 
@@ -325,10 +368,12 @@ impl Session {
                 }
                 self.extra = false;
                 self.summary.requests += 1;
-                Instruction::Request {
-                    has_upload: frozen.is_some() && matches!(self.next, Next::Sync),
-                    wants_download: self.next.is_download_alone()
-                        || (self.config.wants_download && matches!(self.next, Next::Sync)),
+                let is_sync = matches!(self.next, Next::Sync);
+                let wants_download = self.next.is_download_alone() || (self.config.wants_download && is_sync);
+                if frozen.is_some() && is_sync {
+                    self.way.next(wants_download)
+                } else {
+                    Instruction::Request { has_upload: false, ticket: None, wants_download }
                 }
             }
         };
@@ -443,10 +488,18 @@ impl Session {
                 self.phase =
                     if self.config.wants_download { Phase::Prepare { cut: false } } else { Phase::Over(Ok(())) };
             }
+            ErrorCode::TicketUnknown if matches!(self.way, Way::Pieces(_)) => {
+                self.way.on_unknown();
+                self.phase = Phase::Prepare { cut: false };
+            }
             ErrorCode::TooLarge | ErrorCode::Malformed
                 if self.remote.frozen.is_some() && matches!(self.next, Next::Sync) =>
             {
-                self.next = Next::WhetherApplied(error);
+                if error.code == ErrorCode::TooLarge && matches!(self.way, Way::Within) {
+                    self.way = Way::pieces();
+                } else {
+                    self.next = Next::WhetherApplied(error);
+                }
                 self.phase = Phase::Prepare { cut: false };
             }
             ErrorCode::Behind => {
@@ -479,6 +532,7 @@ impl Session {
     fn thawed(&mut self) {
         self.remote.frozen = None;
         self.resent = false;
+        self.sent_bytes = 0;
     }
 
     fn end_round(&mut self) {
@@ -497,6 +551,11 @@ impl Session {
             self.staged_bytes_best = self.staged_bytes;
             self.futile = 0;
         }
+        if self.sent_bytes > self.sent_bytes_best {
+            self.sent_bytes_best = self.sent_bytes;
+            self.futile = 0;
+        }
+        self.way.ask();
         self.futile += 1;
         let asked = match &cause {
             Cause::Server(error) => Duration::from_millis(u64::from(error.retry_after_ms)),

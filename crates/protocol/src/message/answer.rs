@@ -226,9 +226,9 @@ error_codes! {
     ShuttingDown = 15, "shutting_down", Circumstance, true;
     /// A limit of time passed.
     Timeout = 16, "timeout", Circumstance, true;
-    /// The download to resume is gone (reserved).
+    /// The download to resume is not kept here.
     Gone = 17, "gone", Circumstance, true;
-    /// The upload's ticket is unknown (reserved).
+    /// The upload's ticket is unknown here, or lacks bytes: ask for one, and send what it lacks.
     TicketUnknown = 18, "ticket_unknown", Circumstance, true;
     /// The upload was refused whole, and used no number (reserved).
     UploadRefused = 19, "upload_refused", Remote, false;

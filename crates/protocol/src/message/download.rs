@@ -1,4 +1,4 @@
-//! DOWNLOAD, and what is reserved: KEY_RANGES, TICKET.
+//! DOWNLOAD, KEY_RANGES, TICKET.
 
 use super::{KEY_RANGES_MAX, whole};
 use crate::frame::{Frame, Kind};
@@ -41,7 +41,7 @@ impl Download {
     }
 }
 
-/// An upload that came before, in pieces (reserved). Stands in a request in the place of TABLE and CHANGES.
+/// An upload that came before, in pieces. Stands in a request in the place of TABLE and CHANGES.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// The ticket.

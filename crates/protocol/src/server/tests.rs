@@ -107,8 +107,8 @@ fn frames_out_of_order_are_refused() {
     let (hi, table, change, end) = (hello(true).to_frame(), table(), changes(1), end());
     let order = |frames: &[&Frame]| refused(&frames.iter().map(|f| (*f).clone()).collect::<Vec<_>>());
     assert_eq!(order(&[&table]), "frame Table where HELLO was expected");
-    assert_eq!(order(&[&hi, &change]), "frame Changes where TABLE or UPLOAD_END was expected");
-    assert_eq!(order(&[&hi, &hi]), "frame Hello where TABLE or UPLOAD_END was expected");
+    assert_eq!(order(&[&hi, &change]), "frame Changes where TABLE, TICKET or UPLOAD_END was expected");
+    assert_eq!(order(&[&hi, &hi]), "frame Hello where TABLE, TICKET or UPLOAD_END was expected");
     assert_eq!(order(&[&hi, &table, &end]), "frame End where CHANGES, TABLE or UPLOAD_END was expected");
     assert_eq!(order(&[&hello(false).to_frame(), &table]), "frame Table where END was expected");
     let after_end = [whole(), vec![end.clone()]].concat();
@@ -164,4 +164,55 @@ fn another_version_has_a_code_of_its_own() {
     payload[0] = 2;
     let error = read(&bytes(&[Frame::new(Kind::Hello, payload)]), 64, Limits::REQUEST).expect_err("version");
     assert_eq!(error.code(), ErrorCode::UnsupportedVersion);
+}
+
+#[test]
+fn a_ticket_stands_for_the_frames_of_an_upload() {
+    let ticket = crate::message::Ticket { ticket: [4; 16], bytes: 99 };
+    let last = upload_end(5, &[table()]);
+    let request = [hello(true).to_frame(), ticket.to_frame(), last.clone(), end()];
+    let events = read(&bytes(&request), 10, Limits::REQUEST).expect("a request");
+    assert_eq!(events[1], RequestEvent::Ticket(ticket));
+    assert!(matches!(events[2..], [RequestEvent::UploadEnd(UploadEnd { sequence: 5, .. }), RequestEvent::End]));
+    let wrong = [
+        vec![hello(true).to_frame(), table(), ticket.to_frame()],
+        vec![hello(true).to_frame(), ticket.to_frame(), ticket.to_frame()],
+        vec![hello(true).to_frame(), ticket.to_frame(), table()],
+        vec![hello(true).to_frame(), ticket.to_frame(), end()],
+        vec![hello(false).to_frame(), ticket.to_frame()],
+        vec![hello(true).to_frame(), ticket.to_frame(), upload_end(7, &[])],
+    ];
+    for frames in wrong {
+        read(&bytes(&frames), 10, Limits::REQUEST).expect_err("out of order, or of another number");
+    }
+}
+
+#[test]
+fn pieces_are_frames_of_one_upload_and_nothing_else() {
+    let upload = [table(), changes(1), changes(2), table(), changes(3)];
+    let read = |bytes: &[u8], piece: usize| {
+        let mut reader = PiecesReader::new(Limits::REQUEST);
+        let mut frames = Vec::new();
+        for piece in bytes.chunks(piece) {
+            reader.push(piece);
+            while let Some(frame) = reader.poll()? {
+                frames.push(frame);
+            }
+        }
+        reader.finish().map(|digest| (frames, digest))
+    };
+    let whole = bytes(&upload);
+    for piece in [1, 7, 10_000] {
+        let (frames, digest) = read(&whole, piece).expect("an upload");
+        assert_eq!(frames, upload);
+        let UploadEnd { digest: expected, .. } =
+            UploadEnd::from_payload(&upload_end(5, &upload).payload(100).expect("a payload")).expect("an end");
+        assert_eq!(digest, expected);
+    }
+    assert_eq!(read(&whole[..whole.len() - 1], 7).expect_err("cut off").code(), ErrorCode::Damaged);
+    assert_eq!(read(&bytes(&[changes(1)]), 7).expect_err("no TABLE").code(), ErrorCode::Malformed);
+    assert_eq!(read(&bytes(&[table(), end()]), 7).expect_err("END").code(), ErrorCode::Malformed);
+    let mut damaged = whole;
+    *damaged.last_mut().expect("bytes") ^= 1;
+    assert_eq!(read(&damaged, 7).expect_err("damaged").code(), ErrorCode::Damaged);
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use headwater_protocol::client::{Instruction, Reply, Staged, Start};
 use headwater_protocol::message::{
-    Change, ConflictEnd, Download, Hello, Outcome, Receipt, RowOp, RowsReader, UploadEnd, WatermarkEntry, Watermarks,
-    Welcome,
+    Change, ConflictEnd, Download, Hello, Outcome, Receipt, RowOp, RowsReader, Ticket, UploadEnd, WatermarkEntry,
+    Watermarks, Welcome,
 };
 use headwater_protocol::row::read_row;
 use headwater_protocol::upload::Digest;
@@ -71,7 +71,18 @@ impl File {
             (_, true) => Staged::Whole,
         };
         let frozen = self.frozen.as_ref().map(|frozen| frozen.end.sequence);
-        Start { upload_sequence: self.acknowledged, frozen, staged }
+        Start { upload_sequence: self.acknowledged, frozen, is_large: self.frozen_is_large(), staged }
+    }
+
+    /// Whether the frozen upload is to go in pieces: where its number is even.
+    fn frozen_is_large(&self) -> bool {
+        self.frozen.as_ref().is_some_and(|frozen| frozen.end.sequence % 2 == 0)
+    }
+
+    /// Digest and bytes of the frozen upload.
+    pub(crate) fn pieces(&self) -> ([u8; 32], Vec<u8>) {
+        let frozen = self.frozen.as_ref().expect("an upload is frozen");
+        (frozen.end.digest, frozen.frames.iter().flat_map(Frame::to_bytes).collect())
     }
 
     /// ID of the staged download, if its server keeps it, and how many bytes of it are staged.
@@ -95,7 +106,13 @@ impl File {
     }
 
     /// The request's bytes.
-    pub(crate) fn request(&mut self, has_upload: bool, wants_download: bool, bug: Bug) -> Vec<u8> {
+    pub(crate) fn request(
+        &mut self,
+        has_upload: bool,
+        ticket: Option<Ticket>,
+        wants_download: bool,
+        bug: Bug,
+    ) -> Vec<u8> {
         if bug == Bug::Recut && has_upload {
             self.thaw();
             self.cut();
@@ -118,7 +135,10 @@ impl File {
         };
         let mut out = hello.to_frame().to_bytes();
         if let (true, Some(frozen)) = (has_upload, &self.frozen) {
-            frozen.frames.iter().for_each(|frame| frame.write(&mut out));
+            match ticket {
+                Some(ticket) => ticket.to_frame().write(&mut out),
+                None => frozen.frames.iter().for_each(|frame| frame.write(&mut out)),
+            }
             frozen.end.to_frame().write(&mut out);
         }
         Frame::new(Kind::End, Vec::new()).write(&mut out);
@@ -129,7 +149,10 @@ impl File {
     pub(crate) fn carry_out(&mut self, instruction: &Instruction, random: &mut Random, bug: Bug) -> Reply {
         match instruction {
             Instruction::Cut => {
-                let reply = Reply::Cut(self.cut());
+                let reply = match self.cut() {
+                    Some(number) if self.frozen_is_large() => Reply::CutLarge(number),
+                    number => Reply::Cut(number),
+                };
                 for frame in std::mem::take(&mut self.late) {
                     self.staged.push(frame);
                 }

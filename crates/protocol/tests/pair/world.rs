@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use headwater_protocol::client::{Config, Instruction, Reply, Session, Summary};
-use headwater_protocol::message::{Download, ErrorCode, ServerError};
-use headwater_protocol::server::{RequestEvent, RequestReader};
+use headwater_protocol::message::{Download, ErrorCode, ServerError, Ticket};
+use headwater_protocol::server::{PiecesReader, RequestEvent, RequestReader};
 use headwater_protocol::{Frame, Kind, Limits};
 
 use super::database::{Database, Request};
@@ -83,6 +83,13 @@ struct Connection {
     broken: bool,
 }
 
+/// An upload that comes in pieces.
+struct Held {
+    remote_id: [u8; 16],
+    digest: [u8; 32],
+    bytes: Vec<u8>,
+}
+
 pub(crate) struct World {
     random: Random,
     bug: Bug,
@@ -100,6 +107,8 @@ pub(crate) struct World {
     next_connection: u64,
     /// Downloads by ID, and when they were read.
     kept: BTreeMap<[u8; 16], (Vec<Frame>, Duration)>,
+    /// Uploads that come in pieces.
+    tickets: BTreeMap<[u8; 16], Held>,
     /// Downloads whose rest was taken.
     pub(crate) resumed: usize,
     next_op: i64,
@@ -134,6 +143,7 @@ impl World {
             connections: BTreeMap::new(),
             next_connection: 1,
             kept: BTreeMap::new(),
+            tickets: BTreeMap::new(),
             resumed: 0,
             next_op: 1,
             summaries: Vec::new(),
@@ -275,11 +285,17 @@ impl World {
                     assert!(self.faults, "failed without faults: {failure:?}");
                     return;
                 }
-                Instruction::Request { has_upload, wants_download } => {
+                Instruction::Request { has_upload, ticket, wants_download } => {
                     if self.crashes(number) {
                         return;
                     }
-                    self.request(number, has_upload, wants_download);
+                    self.request(number, has_upload, ticket, wants_download);
+                }
+                Instruction::Ticket | Instruction::Piece { .. } => {
+                    if self.crashes(number) {
+                        return;
+                    }
+                    self.send_piece(number, &instruction);
                 }
                 Instruction::Resume => {
                     if self.crashes(number) {
@@ -310,7 +326,8 @@ impl World {
 
     fn check_summary(&self, summary: &Summary) {
         // A length that was damaged on the way is answered as too large: then comes a greeting, and the upload cut smaller.
-        let most = Config::default().attempts_max + 6;
+        // Each attempt may ask for a ticket and send some pieces first, and what brings one further does not count.
+        let most = 10 * (Config::default().attempts_max + 6);
         assert!(summary.requests <= most, "requests {}, expected at most {most}", summary.requests);
         assert!(!summary.new_remote_id || self.twist == Twist::Copy, "a new remote ID without a copy");
         assert!(!summary.restarted || self.twist == Twist::Restore, "a restart without a restore");
@@ -330,9 +347,62 @@ impl World {
 
     // The network.
 
-    fn request(&mut self, number: usize, has_upload: bool, wants_download: bool) {
+    /// A ticket, or a piece, at once: what is sent may be lost, and so may what is answered.
+    fn send_piece(&mut self, number: usize, instruction: &Instruction) {
         let now = self.elapsed(number);
-        let mut bytes = self.remotes[number].file.request(has_upload, wants_download, self.bug);
+        let (remote_id, (digest, bytes)) = (self.remotes[number].file.remote_id, self.remotes[number].file.pieces());
+        let is_lost = self.faults && self.random.once_in(6);
+        let is_answer_lost = self.faults && self.random.once_in(6);
+        let cut = self.random.below(200) as usize;
+        let reply = match *instruction {
+            _ if is_lost => None,
+            Instruction::Piece { offset, .. } if offset == bytes.len() as u64 => {
+                Some(Reply::Piece { offset, is_all: true })
+            }
+            Instruction::Piece { ticket, offset, bytes_max } => match self.tickets.get_mut(&ticket) {
+                None => return self.refuse_piece(number),
+                Some(held) => {
+                    let end = bytes.len().min(offset as usize + bytes_max as usize);
+                    if held.bytes.len() == offset as usize {
+                        let came = if is_answer_lost { cut.min(end - offset as usize) } else { end - offset as usize };
+                        held.bytes.extend_from_slice(&bytes[offset as usize..offset as usize + came]);
+                    }
+                    let has = held.bytes.len();
+                    Some(Reply::Piece { offset: has as u64, is_all: has == bytes.len() })
+                }
+            },
+            _ => {
+                let known = self.tickets.iter().find(|(_, held)| (held.remote_id, held.digest) == (remote_id, digest));
+                let (ticket, offset) = known.map_or(([0; 16], 0), |(ticket, held)| (*ticket, held.bytes.len() as u64));
+                let ticket = if known.is_some() { ticket } else { self.new_ticket(remote_id, digest) };
+                Some(Reply::Ticket { ticket, offset, piece_bytes: 100 })
+            }
+        };
+        let Some(session) = &mut self.remotes[number].session else { return };
+        match reply.filter(|_| !is_answer_lost) {
+            Some(reply) => session.done(now, reply),
+            None => session.io_error(now, "no answer"),
+        }
+    }
+
+    fn new_ticket(&mut self, remote_id: [u8; 16], digest: [u8; 32]) -> [u8; 16] {
+        let mut ticket = [0; 16];
+        ticket[..8].copy_from_slice(&self.random.next().to_le_bytes());
+        self.tickets.insert(ticket, Held { remote_id, digest, bytes: Vec::new() });
+        ticket
+    }
+
+    fn refuse_piece(&mut self, number: usize) {
+        let now = self.elapsed(number);
+        if let Some(session) = &mut self.remotes[number].session {
+            let message = String::new();
+            session.refused(now, ServerError { code: ErrorCode::TicketUnknown, retry_after_ms: 0, message });
+        }
+    }
+
+    fn request(&mut self, number: usize, has_upload: bool, ticket: Option<Ticket>, wants_download: bool) {
+        let now = self.elapsed(number);
+        let mut bytes = self.remotes[number].file.request(has_upload, ticket, wants_download, self.bug);
         let Some(session) = &mut self.remotes[number].session else { return };
         if self.faults && self.random.once_in(10) {
             return session.io_error(now, "no route to host");
@@ -440,6 +510,16 @@ impl World {
         self.after(ms(delay), Event::Work(id));
     }
 
+    /// What came under a ticket, if it is known and all of it came.
+    fn frames_of(&self, ticket: &Ticket) -> Option<Vec<Frame>> {
+        let held = self.tickets.get(&ticket.ticket).filter(|held| held.bytes.len() as u64 == ticket.bytes)?;
+        let mut reader = PiecesReader::new(Limits::REQUEST);
+        reader.push(&held.bytes);
+        let frames = std::iter::from_fn(|| reader.poll().expect("frames")).collect();
+        assert_eq!(reader.finish().expect("whole"), held.digest, "what came is what was announced");
+        Some(frames)
+    }
+
     fn work(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let mut hello = None;
@@ -449,6 +529,13 @@ impl World {
                 RequestEvent::Hello(first) => hello = Some(*first),
                 RequestEvent::Frame(frame) => frames.push(frame),
                 RequestEvent::UploadEnd(upload_end) => end = Some(upload_end),
+                RequestEvent::Ticket(ticket) => match self.frames_of(&ticket) {
+                    Some(sent) => frames = sent,
+                    None => {
+                        let (code, message) = (ErrorCode::TicketUnknown, String::new());
+                        return self.reply(id, &[ServerError { code, retry_after_ms: 0, message }.to_frame()]);
+                    }
+                },
                 RequestEvent::KeyRanges(_) | RequestEvent::End => {}
             }
         }
@@ -516,6 +603,7 @@ impl World {
 
     fn crash_server(&mut self) {
         self.kept.clear();
+        self.tickets.clear();
         self.close_all();
     }
 

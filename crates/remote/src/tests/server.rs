@@ -270,6 +270,11 @@ fn serve(stream: TcpStream, database: &Mutex<Database>) -> Option<()> {
             respond(&mut stream, status, "application/json", text.as_bytes(), None)?;
             continue;
         }
+        if first.contains(" /v1/upload") {
+            // It takes no pieces.
+            respond(&mut stream, "404 No", "text/html", b"<html>", None)?;
+            continue;
+        }
         let mut database = database.lock().ok()?;
         database.requests += 1;
         let fault = database.faults.pop();
@@ -314,7 +319,7 @@ fn understand(database: &mut Database, body: &[u8]) -> Vec<Frame> {
             RequestEvent::Hello(message) => hello = Some(message),
             RequestEvent::Frame(frame) => upload.push(frame),
             RequestEvent::UploadEnd(message) => end = Some(message),
-            RequestEvent::KeyRanges(_) | RequestEvent::End => {}
+            RequestEvent::KeyRanges(_) | RequestEvent::Ticket(_) | RequestEvent::End => {}
         }
     }
     reader.finish().expect("the request is whole");

@@ -18,7 +18,7 @@ use rusqlite::Connection;
 use super::Change;
 use crate::cut::{reopen, set_aside_mark, thaw};
 use crate::error::{Error, While};
-use crate::http::{Client, Refused, Server};
+use crate::http::{Client, Refused, Server, Who};
 use crate::local::Local;
 use crate::plan::{Plan, TablePlan};
 use crate::remote::{Remote, now};
@@ -54,8 +54,10 @@ impl Remote {
         };
         let client = Client::new(&server, options.config.idle_max)?;
         let broken = |text: String| Error::Network { server: server.url.clone(), source: text.into() };
-        let mut body = RequestBody::new(&self.database.connection, &self.plan, Some(change), &state, false, false)?;
-        let mut answer = client.sync(&client.token()?.token, &mut body, false).map_err(|refused| match refused {
+        let who = Who { token: client.token()?.token, remote_id: state.remote_id };
+        let connection = &self.database.connection;
+        let mut body = RequestBody::new(connection, &self.plan, Some(change), &state, false, None, false)?;
+        let mut answer = client.sync(&who, &mut body, false).map_err(|refused| match refused {
             Refused::Network(text) => broken(text),
             Refused::Status(error) => Error::Failed(Failure::Refused(error)),
         })?;

@@ -1,4 +1,5 @@
-//! The spool of an upload: filled frame by frame, then read by place.
+//! The spool of an upload: filled frame by frame, then read by place. Of an upload that comes in pieces it is filled byte by byte, and
+//! where its frames lie is found out when they have all come ([`UploadSpool::index`]).
 
 use std::fs::File;
 use std::io;
@@ -7,7 +8,8 @@ use std::sync::Arc;
 
 use headwater_consolidated::Error;
 use headwater_consolidated::upload::UploadSource;
-use headwater_protocol::{DecodeError, Frame, frame};
+use headwater_protocol::server::{PiecesReader, RequestError};
+use headwater_protocol::{DecodeError, Frame, Limits, frame};
 
 use super::Budget;
 
@@ -37,9 +39,24 @@ impl UploadSpool {
         let length = frame.wire_bytes();
         self.places.push((self.bytes(), length as u32));
         frame.write(&mut self.buffer);
-        if self.budget.memory.take(length as u64) {
-            self.memory_taken += length as u64;
+        self.take_memory(length as u64);
+    }
+
+    /// Adds bytes of frames, as [`UploadSpool::push`] does.
+    pub(crate) fn append(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+        self.take_memory(bytes.len() as u64);
+    }
+
+    fn take_memory(&mut self, bytes: u64) {
+        if self.budget.memory.take(bytes) {
+            self.memory_taken += bytes;
         }
+    }
+
+    /// Whether there is enough in memory to be written, where little is to stay there.
+    pub(crate) fn is_full(&self) -> bool {
+        self.wants_flush() || self.buffer.len() >= WRITE_BYTES
     }
 
     /// Whether what lies in memory must go to the file.
@@ -52,6 +69,9 @@ impl UploadSpool {
     /// Writes what lies in memory to the file. Blocks.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let bytes = self.buffer.len() as u64;
+        if bytes == 0 {
+            return Ok(());
+        }
         let file = match self.file.take() {
             Some(file) => file,
             None => self.budget.create_file()?,
@@ -70,6 +90,61 @@ impl UploadSpool {
     /// Bytes of all frames.
     pub(crate) fn bytes(&self) -> u64 {
         self.file_bytes + self.buffer.len() as u64
+    }
+
+    /// Finds the frames in the bytes that came, and gives the upload's digest. Blocks. After an error only whole and sound frames are
+    /// left; what comes goes on from there.
+    pub(crate) fn index(&mut self, limits: Limits) -> io::Result<Result<[u8; 32], RequestError>> {
+        self.places.clear();
+        let mut reader = PiecesReader::new(limits);
+        let (mut read, mut sound) = (0, 0);
+        let found = loop {
+            match reader.poll() {
+                Ok(Some(frame)) => {
+                    self.places.push((sound, frame.wire_bytes() as u32));
+                    sound += frame.wire_bytes() as u64;
+                }
+                Ok(None) if read < self.bytes() => {
+                    let bytes = self.read(read)?;
+                    read += bytes.len() as u64;
+                    reader.push(&bytes);
+                }
+                Ok(None) => break reader.finish(),
+                Err(error) => break Err(error),
+            }
+        };
+        if found.is_err() {
+            self.truncate(sound)?;
+        }
+        Ok(found)
+    }
+
+    /// Some bytes from this position on.
+    fn read(&self, position: u64) -> io::Result<Vec<u8>> {
+        match (&self.file, position.checked_sub(self.file_bytes)) {
+            (Some(file), None) => {
+                let mut bytes = vec![0; (self.file_bytes - position).min(WRITE_BYTES as u64) as usize];
+                file.read_exact_at(&mut bytes, position)?;
+                Ok(bytes)
+            }
+            (_, start) => Ok(self.buffer.get(start.unwrap_or(0) as usize..).unwrap_or_default().to_vec()),
+        }
+    }
+
+    fn truncate(&mut self, bytes: u64) -> io::Result<()> {
+        let in_memory = bytes.saturating_sub(self.file_bytes);
+        self.buffer.truncate(in_memory as usize);
+        let freed = self.memory_taken.saturating_sub(in_memory);
+        self.memory_taken -= freed;
+        self.budget.memory.give_back(freed);
+        if bytes < self.file_bytes {
+            if let Some(file) = &self.file {
+                file.set_len(bytes)?;
+            }
+            self.budget.files.give_back(self.file_bytes - bytes);
+            self.file_bytes = bytes;
+        }
+        Ok(())
     }
 }
 

@@ -278,6 +278,15 @@ impl Client {
         Answer { status, headers, body, whole }
     }
 
+    /// The same where there may be no body (204 and 409).
+    pub(crate) fn answer_or_empty(&mut self) -> Answer {
+        let (status, headers) = self.head();
+        let length =
+            headers.iter().find(|(name, _)| name == "content-length").and_then(|(_, value)| value.parse().ok());
+        let body = self.take(length.unwrap_or(0)).unwrap_or_default();
+        Answer { status, headers, body, whole: true }
+    }
+
     pub(crate) fn head(&mut self) -> (u16, Vec<(String, String)>) {
         let end = loop {
             if let Some(end) = self.buffer.windows(4).position(|window| window == b"\r\n\r\n") {

@@ -167,13 +167,13 @@ fn public(url: &str, ca: Option<&Path>, findings: &mut Findings) {
         let mend = "have the proxy pass /v1, /health and /ready to the server, as they are";
         return findings.error("url_not_headwater", format!("at {url} something else answers: {what}"), mend);
     }
-    if let Some(what) = seen.large {
+    if let Some(what) = seen.piece {
         findings.warning(
             "url_bodies",
             format!(
-                "at {url} a request of 2 MB is not let through ({what}): large uploads go in small parts, one sync each"
+                "at {url} a piece of an upload, 1 MB by PUT, is not let through ({what}): large uploads go in smaller ones, or one sync each"
             ),
-            "nginx: `client_max_body_size 0; proxy_request_buffering off;`. Other proxies have such a limit too",
+            "let PUT /v1/upload pass, and bodies of 1 MB (nginx: `client_max_body_size 1m;`, its default, or more)",
         );
     }
     if seen.is_buffered {

@@ -428,6 +428,9 @@ impl Connection for NaiveConnection {
     fn read_changes(&mut self, changes: &Changes<'_>, out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {
         self.0.read_changes(changes, out)
     }
+    fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], lock: bool) -> Result<Vec<(Row, Row)>, Error> {
+        self.0.partitions_below(table, parents, lock)
+    }
     fn catalogue(&mut self) -> Result<Catalogue, Error> {
         self.0.catalogue()
     }

@@ -154,6 +154,11 @@ pub trait Connection: Send {
     /// one and live in none of `wanted` now. Rows last changed by the transaction with `own` as its mark are ended as own.
     fn read_changes(&mut self, changes: &Changes<'_>, out: &mut RowsWriter<'_, '_>) -> Result<(), Error>;
 
+    /// Of a table that takes its partition from another: the partition in which rows lie that refer to the rows with these keys
+    /// ([`TablePlan::parent_key`]), for each of them that is there; its values may be NULL. `lock`: they don't move before the
+    /// transaction ends.
+    fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], lock: bool) -> Result<Vec<(Row, Row)>, Error>;
+
     /// What the database has: for `init` and `check`.
     fn catalogue(&mut self) -> Result<crate::catalogue::Catalogue, Error>;
 }

@@ -23,6 +23,8 @@ pub struct CatalogueTable {
     pub primary_key: Vec<String>,
     /// Unique constraints and indexes (whole, not partial) beside the primary key.
     pub unique: Vec<Vec<String>>,
+    /// Indexes by which rows are found by their first columns: the columns of each, unique and primary ones among them.
+    pub indexes: Vec<Vec<String>>,
     /// Foreign keys.
     pub references: Vec<CatalogueReference>,
     /// Whether tables inherit from it (partitions aside).

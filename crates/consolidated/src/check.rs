@@ -3,10 +3,14 @@
 //! Every violation is a [`Finding`] of its own with the command or edit that mends it. An *error* is something by which rows would be
 //! lost, refused or never sent; a *warning* something that works but is likely not what is wanted.
 
+mod kin;
 mod scripts;
 
+use headwater_model::tracking::Kin;
 use headwater_model::{Direction, Model, Table};
 use headwater_protocol::Type;
+
+pub(crate) use kin::obstacle;
 
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueTable, Tracking};
 use crate::{Connection, Dialect, Error, Mode, Plan, track};
@@ -56,10 +60,10 @@ pub fn check(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Finding
             });
         }
     }
-    for table in plan.tables.iter().map(|table| &table.table).filter(|table| table.is_tracked()) {
+    for table in plan.model.tables.iter().filter(|table| table.is_tracked()) {
         if findings.iter().all(|finding| finding.code != "table_missing" || finding.table.as_ref() != Some(&table.name))
         {
-            findings.extend(tracking(connection, table)?);
+            findings.extend(tracking(connection, &Kin::new(&plan.model, table))?);
         }
     }
     findings.extend(scripts::check(connection, plan)?);
@@ -131,6 +135,7 @@ impl TableCheck<'_> {
         self.key();
         self.references();
         self.parts();
+        self.kin();
     }
 
     fn add(&mut self, severity: Severity, code: &'static str, column: Option<&str>, message: String, mend: String) {
@@ -328,8 +333,8 @@ impl TableCheck<'_> {
     }
 }
 
-fn tracking(connection: &mut dyn Connection, table: &Table) -> Result<Option<Finding>, Error> {
-    let message = match track::state(connection, table)? {
+fn tracking(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Option<Finding>, Error> {
+    let message = match track::state(connection, kin)? {
         Tracking::Complete => return Ok(None),
         Tracking::Absent => "changes of the table are not tracked".to_owned(),
         Tracking::Broken(what) => format!("change tracking is not as it should be: {what}"),
@@ -337,7 +342,7 @@ fn tracking(connection: &mut dyn Connection, table: &Table) -> Result<Option<Fin
     Ok(Some(Finding {
         severity: Severity::Error,
         code: "not_tracked",
-        table: Some(table.name.clone()),
+        table: Some(kin.table().name.clone()),
         column: None,
         message,
         mend: "run `headwater track`".to_owned(),

@@ -13,6 +13,7 @@ use crate::backend::{Changes, Gaps};
 use crate::keys::{key_bytes, key_bytes_of};
 use crate::rows::{Echo, FrameSink};
 use crate::scripts::{Actor, LONG_AGO};
+use crate::standing::{self, Standing};
 use crate::track::tracked_name;
 use crate::{Connection, Error, Mode, Plan, RowsWriter, TablePlan, memberships};
 
@@ -186,7 +187,8 @@ impl<'a, 's> Download<'a, 's> {
             let actor = actor_of(request);
             for some in keys.chunks(CONFLICTED_AT_ONCE) {
                 let stored = cursor::fetch(&mut **connection, &actor, table, some)?;
-                write_conflicted(table, (some, &stored), &wanted, &mut rows)?;
+                let standings = standing::of_rows(&mut **connection, table, &stored.iter().collect::<Vec<_>>(), false)?;
+                write_conflicted(table, some, &stored, &standings, &wanted, &mut rows)?;
             }
         }
         if let Some(cursor) = cursor {
@@ -270,7 +272,7 @@ impl<'a, 's> Download<'a, 's> {
 
 /// By watermark, whether the changes of a table since then can be told.
 fn changes_told(table: &TablePlan, accepted: &[Option<Gaps>]) -> Vec<bool> {
-    let name = tracked_name(&table.table);
+    let name = tracked_name(&table.lineage());
     let tells = |gaps: &Gaps| !gaps.everything && !gaps.tables.contains(&name);
     accepted.iter().map(|gaps| gaps.as_ref().is_some_and(tells)).collect()
 }
@@ -296,15 +298,18 @@ fn partition_key(table: &TablePlan, row: &[headwater_protocol::Value]) -> Result
 /// The rows of conflicts as they are now: where one lives in a partition that the remote holds it is sent, otherwise its deletion.
 fn write_conflicted(
     table: &TablePlan,
-    (keys, stored): (&[Row], &[Row]),
+    keys: &[Row],
+    stored: &[Row],
+    standings: &[Standing],
     wanted: &[Row],
     rows: &mut RowsWriter<'_, '_>,
 ) -> Result<(), Error> {
     let wanted: HashSet<Vec<u8>> = wanted.iter().filter_map(|row| table.partition_key(row)).collect();
-    let by_key: HashMap<Vec<u8>, &Row> = stored.iter().map(|row| (key_bytes_of(table, row), row)).collect();
+    let is_wanted = |standing: &Standing| matches!(standing, Standing::In(partition) if wanted.contains(partition));
+    let here = stored.iter().zip(standings).filter(|(_, standing)| is_wanted(standing));
+    let by_key: HashMap<Vec<u8>, &Row> = here.map(|(row, _)| (key_bytes_of(table, row), row)).collect();
     for key in keys {
-        let found = by_key.get(&key_bytes(table, key));
-        match found.filter(|row| table.partition_of(row).is_some_and(|partition| wanted.contains(&partition))) {
+        match by_key.get(&key_bytes(table, key)) {
             Some(row) => write_row(rows.upsert(), row),
             None => write_row(rows.delete(), key),
         }

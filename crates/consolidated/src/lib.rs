@@ -28,6 +28,7 @@ pub mod postgres;
 pub mod rows;
 mod scripts;
 pub mod sqlite;
+pub mod standing;
 pub mod system;
 pub mod track;
 pub mod upload;

@@ -4,8 +4,9 @@
 //! tracking is replaced may have missed changes, so that begins a new incarnation: remotes start afresh, with their pending changes
 //! kept. Tracking a table for the first time does not: no remote has seen anything of it.
 
-use headwater_model::Table;
-use headwater_model::tracking::{self, TrackedTable, UniqueIndex};
+use headwater_model::tracking::{self, Kin, TrackedTable, UniqueIndex};
+pub(crate) use headwater_model::tracking::{base_name, tracked_name};
+use headwater_model::{Lineage, Table};
 use headwater_protocol::Value;
 use sha2::{Digest, Sha256};
 
@@ -54,7 +55,7 @@ pub fn plan_untracking(connection: &mut dyn Connection, plan: &Plan) -> Result<V
         return Ok(Vec::new());
     }
     let dialect = connection.dialect();
-    Ok(plan.tables.iter().flat_map(|table| uninstall(dialect, &table.table)).collect())
+    Ok(plan.model.tables.iter().flat_map(|table| uninstall(dialect, &Kin::new(&plan.model, table))).collect())
 }
 
 /// Removes the tracking of the model's tables. Headwater's own tables stay: they know the remotes.
@@ -74,7 +75,7 @@ fn untrack_inside(connection: &mut dyn Connection, plan: &Plan, statements: &[St
         connection.batch(statement)?;
     }
     for table in &plan.tables {
-        let name = tracked_name(&table.table);
+        let name = tracked_name(&table.lineage());
         if connection.dialect() == Dialect::Postgres {
             connection.batch(&postgres::parts::forget_all(&name))?;
         }
@@ -123,8 +124,8 @@ fn unused(connection: &mut dyn Connection, plans: &[Plan]) -> Result<Vec<(String
     if !system::is_installed(connection)? {
         return Ok(Vec::new());
     }
-    let tables = plans.iter().flat_map(|plan| &plan.tables).map(|table| &table.table);
-    let used: Vec<String> = tables.filter(|table| table.is_tracked()).map(tracked_name).collect();
+    let tables = plans.iter().flat_map(|plan| &plan.tables).filter(|table| table.table.is_tracked());
+    let used: Vec<String> = tables.map(|table| tracked_name(&table.lineage())).collect();
     let sql = "SELECT table_name, side_table FROM {hw}tracked WHERE installed_hash IS NOT NULL ORDER BY table_name";
     let rows = connection.query(&dialect_sql(connection.dialect(), sql), &[])?;
     let found = rows.iter().map(|row| (crate::catalogue::text(row, 0), crate::catalogue::text(row, 1)));
@@ -139,45 +140,50 @@ fn forget_tracked(connection: &mut dyn Connection, name: &str) -> Result<(), Err
 }
 
 /// What is to be done for one table.
-struct Step {
+struct Step<'p> {
     table_name: String,
     side_table: String,
     statements: Vec<String>,
     hash: Vec<u8>,
     /// Whether there was tracking before that may have missed something.
     replaces: bool,
-    table: Table,
+    kin: Kin<'p>,
 }
 
 /// The tables whose tracking is not as it should be.
-fn missing(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Step>, Error> {
+fn missing<'p>(connection: &mut dyn Connection, plan: &'p Plan) -> Result<Vec<Step<'p>>, Error> {
     let catalogue = connection.catalogue()?;
     let mut steps = Vec::new();
-    for table in plan.tables.iter().map(|table| &table.table).filter(|table| table.is_tracked()) {
+    for table in plan.model.tables.iter().filter(|table| table.is_tracked()) {
         let found = catalogue_table(&catalogue, table).ok_or_else(|| Error::Setup {
             what: format!("the database has no table {}", table.name),
             mend: "run `headwater check` to see what else differs from the model".into(),
         })?;
-        let definition = definition(connection, table, found)?;
-        let recorded = recorded_hash(connection, table)?;
-        let state = state(connection, table)?;
+        let kin = Kin::new(&plan.model, table);
+        if let Some(what) = crate::check::obstacle(&kin, found) {
+            let what = format!("changes of table {} can't be followed: {what}", table.name);
+            return Err(Error::Setup { what, mend: "run `headwater check` for what mends it".into() });
+        }
+        let definition = definition(connection, &kin, found)?;
+        let recorded = recorded_hash(connection, &kin.lineage)?;
+        let state = state(connection, &kin)?;
         let is_current = state == Tracking::Complete && recorded.as_ref() == Some(&definition.hash);
         if is_current {
             continue;
         }
         let replaces = recorded.is_some() || state != Tracking::Absent;
-        let mut statements = if replaces { uninstall(connection.dialect(), table) } else { Vec::new() };
+        let mut statements = if replaces { uninstall(connection.dialect(), &kin) } else { Vec::new() };
         statements.extend(definition.statements);
         if connection.dialect() == Dialect::Postgres {
-            statements.extend(postgres::parts::install(connection, table)?);
+            statements.extend(postgres::parts::install(connection, &kin.lineage)?);
         }
         steps.push(Step {
-            table_name: tracked_name(table),
+            table_name: tracked_name(&kin.lineage),
             side_table: definition.side_table,
             statements,
             hash: definition.hash,
             replaces,
-            table: table.clone(),
+            kin,
         });
     }
     Ok(steps)
@@ -193,19 +199,20 @@ pub(crate) struct Definition {
 /// What the tracking of a table is to be.
 pub(crate) fn definition(
     connection: &mut dyn Connection,
-    table: &Table,
+    kin: &Kin<'_>,
     found: &CatalogueTable,
 ) -> Result<Definition, Error> {
+    let table = kin.table();
     let declared = declared(table, found)?;
     let dialect = connection.dialect();
     let unique = match dialect {
         Dialect::Sqlite => sqlite::unique_indexes(connection, &table.name)?,
         Dialect::Postgres => found.unique.iter().map(|columns| plain_index(columns)).collect(),
     };
-    let tracked = TrackedTable { table, declared: &declared, unique: &unique };
+    let tracked = TrackedTable { kin, declared: &declared, unique: &unique };
     let (side_table, statements) = match dialect {
-        Dialect::Sqlite => (tracking::sqlite::side_table(table), tracking::sqlite::install(&tracked)),
-        Dialect::Postgres => (tracking::postgres::side_table(table), tracking::postgres::install(&tracked)),
+        Dialect::Sqlite => (tracking::sqlite::side_table(&kin.lineage), tracking::sqlite::install(&tracked)),
+        Dialect::Postgres => (tracking::postgres::side_table(&kin.lineage), tracking::postgres::install(&tracked)),
     };
     let mut hash = Sha256::new();
     for statement in &statements {
@@ -231,17 +238,17 @@ fn plain_index(columns: &[String]) -> UniqueIndex {
 }
 
 /// The state of a table's tracking.
-pub fn state(connection: &mut dyn Connection, table: &Table) -> Result<Tracking, Error> {
+pub fn state(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Tracking, Error> {
     match connection.dialect() {
-        Dialect::Sqlite => sqlite::tracking(connection, table),
-        Dialect::Postgres => postgres::tracking(connection, table),
+        Dialect::Sqlite => sqlite::tracking(connection, kin),
+        Dialect::Postgres => postgres::tracking(connection, kin),
     }
 }
 
-fn uninstall(dialect: Dialect, table: &Table) -> Vec<String> {
+fn uninstall(dialect: Dialect, kin: &Kin<'_>) -> Vec<String> {
     match dialect {
-        Dialect::Sqlite => tracking::sqlite::uninstall(table),
-        Dialect::Postgres => tracking::postgres::uninstall(table),
+        Dialect::Sqlite => tracking::sqlite::uninstall(kin),
+        Dialect::Postgres => tracking::postgres::uninstall(kin),
     }
 }
 
@@ -251,33 +258,20 @@ pub(crate) fn catalogue_table<'c>(catalogue: &'c Catalogue, table: &Table) -> Op
     catalogue.tables.iter().find(|found| found.name == table.name && default(&found.schema) == default(&table.schema))
 }
 
-/// How a table is named in `tracked`: each layout by itself.
-pub(crate) fn tracked_name(table: &Table) -> String {
-    base_name(table) + &tracking::layout(table)
-}
-
-/// How a table is named whatever its layout.
-pub(crate) fn base_name(table: &Table) -> String {
-    match table.schema.as_deref().filter(|schema| *schema != "public") {
-        Some(schema) => format!("{schema}.{}", table.name),
-        None => table.name.clone(),
-    }
-}
-
 /// The hash of the tracking that was installed for a table; `None`: none was, or Headwater's own tables are missing.
-pub(crate) fn recorded_hash(connection: &mut dyn Connection, table: &Table) -> Result<Option<Vec<u8>>, Error> {
+pub(crate) fn recorded_hash(connection: &mut dyn Connection, lineage: &Lineage<'_>) -> Result<Option<Vec<u8>>, Error> {
     if !system::is_installed(connection)? {
         return Ok(None);
     }
     let sql = dialect_sql(connection.dialect(), "SELECT definition_hash FROM {hw}tracked WHERE table_name = ?1");
-    let rows = connection.query(&sql, &[Value::text(tracked_name(table))])?;
+    let rows = connection.query(&sql, &[Value::text(tracked_name(lineage))])?;
     rows.first().map(|row| bytes(row.first(), "definition_hash")).transpose()
 }
 
-fn remember(connection: &mut dyn Connection, step: &Step) -> Result<(), Error> {
+fn remember(connection: &mut dyn Connection, step: &Step<'_>) -> Result<(), Error> {
     let installed = match connection.dialect() {
-        Dialect::Sqlite => sqlite::installed_hash(connection, &step.table)?,
-        Dialect::Postgres => postgres::installed_hash(connection, &step.table)?,
+        Dialect::Sqlite => sqlite::installed_hash(connection, &step.kin)?,
+        Dialect::Postgres => postgres::installed_hash(connection, &step.kin)?,
     };
     let sql = "INSERT INTO {hw}tracked (table_name, side_table, definition_hash, installed_hash) VALUES (?1, ?2, ?3, ?4) \
                ON CONFLICT (table_name) DO UPDATE SET side_table = excluded.side_table, \

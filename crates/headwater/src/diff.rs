@@ -23,6 +23,7 @@ mod sqlite;
 mod value;
 
 use anyhow::{Context as _, Result};
+use headwater_model::sql::quote;
 use headwater_model::{Direction, Model, Table};
 use serde::Serialize;
 
@@ -37,6 +38,25 @@ use merge::Merge;
 pub trait Source {
     /// Calls `each` with every row of a table that belongs to the comparison; the values are in the table's order.
     fn rows(&mut self, table: &Table, each: &mut dyn FnMut(Vec<Value>) -> Result<()>) -> Result<()>;
+}
+
+/// The table that has the partition's columns of another's rows, which are called `t`: joins up to it, and what it is called there.
+fn holder<'m>(model: &'m Model, table: &'m Table, named: &dyn Fn(&Table) -> String) -> (String, &'m Table, String) {
+    let (mut joins, mut holder, mut alias) = (String::new(), table, "t".to_owned());
+    while let Some(reference) =
+        holder.partition.as_ref().and_then(|partition| holder.references.get(partition.through?))
+        && let Some(parent) = model.tables.get(reference.table)
+    {
+        let above = format!("{alias}t");
+        let equal = reference.columns.iter().zip(&reference.target).map(|(own, key)| {
+            let (own, key) = (quote(&holder.columns[*own].name), quote(&parent.columns[*key].name));
+            format!("{above}.{key} = {alias}.{own}")
+        });
+        let on = equal.collect::<Vec<_>>().join(" AND ");
+        joins.extend([" JOIN ", &named(parent), " AS ", &above, " ON ", &on]);
+        (holder, alias) = (parent, above);
+    }
+    (joins, holder, alias)
 }
 
 /// What is compared, and how much of it is told.

@@ -7,6 +7,7 @@
 //! *Caveats.* The model knows nothing of the catalogue: whether its tables exist as described is `headwater check`'s question.
 
 mod column_type;
+mod lineage;
 mod order;
 pub mod parse;
 mod public;
@@ -21,6 +22,7 @@ use headwater_protocol::Type;
 use serde::{Deserialize, Serialize};
 
 pub use column_type::ColumnTypeError;
+pub use lineage::Lineage;
 pub use public::{FromJsonError, JSON_BYTES_MAX};
 
 /// The most tables in a model.
@@ -162,8 +164,12 @@ pub struct ColumnType {
 pub struct TablePartition {
     /// Place in [`Model::partitions`].
     pub partition: usize,
-    /// Places in [`Table::columns`] of the columns that hold the partition's values, in the partition's order.
+    /// Places in [`Table::columns`] of the columns that hold the partition's values, in the partition's order; none where they are
+    /// those of the row that `through` refers to.
     pub columns: Vec<usize>,
+    /// Place in [`Table::references`] of the foreign key by which a row takes the partition of another; `None`: it has its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<usize>,
 }
 
 /// Which way a table's changes travel.
@@ -258,7 +264,13 @@ impl Table {
         self.key.iter().filter_map(|&place| self.columns.get(place))
     }
 
-    /// The columns that hold the partition's values, in the partition's order; none for a table that is not partitioned.
+    /// The foreign key by which a row takes the partition of another, if it does.
+    pub fn through(&self) -> Option<&Reference> {
+        self.partition.as_ref()?.through.and_then(|place| self.references.get(place))
+    }
+
+    /// The columns that hold the partition's values, in the partition's order; none for a table that is not partitioned, or takes its
+    /// partition from another ([`Lineage`]).
     pub fn partition_columns(&self) -> impl Iterator<Item = &Column> {
         self.partition.iter().flat_map(|p| &p.columns).filter_map(|&place| self.columns.get(place))
     }

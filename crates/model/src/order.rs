@@ -1,7 +1,8 @@
 //! The order of tables: parents before the tables that refer to them.
 //!
-//! Ties keep the order that is there, and so do tables that refer to each other in a circle, which stay together. A table's
-//! references to itself count for nothing. Sorting what is sorted changes nothing.
+//! Ties keep the order that is there, and so do tables that refer to each other in a circle, which stay together; but a table always
+//! comes after the one from which it takes its partition. A table's references to itself count for nothing. Sorting what is sorted
+//! changes nothing.
 
 use crate::Table;
 
@@ -19,7 +20,8 @@ pub(crate) fn sort(tables: &mut Vec<Table>) {
                 .collect()
         })
         .collect();
-    let order = parents_first(&parents);
+    let through: Vec<Option<usize>> = tables.iter().map(|table| table.through().map(|r| r.table)).collect();
+    let order = parents_first(&parents, &through);
     let mut new_places = vec![0; tables.len()];
     for (new, &old) in order.iter().enumerate() {
         new_places[old] = new;
@@ -31,8 +33,8 @@ pub(crate) fn sort(tables: &mut Vec<Table>) {
     }
 }
 
-/// The places in their new order.
-fn parents_first(parents: &[Vec<usize>]) -> Vec<usize> {
+/// The places in their new order. `through`: whose partition a table takes.
+fn parents_first(parents: &[Vec<usize>], through: &[Option<usize>]) -> Vec<usize> {
     let circles = circles(parents);
     let mut order = Vec::with_capacity(parents.len());
     let mut placed = vec![false; parents.len()];
@@ -43,12 +45,20 @@ fn parents_first(parents: &[Vec<usize>]) -> Vec<usize> {
     let is_ready = |circle: usize, placed: &[bool]| needs[circle].iter().all(|&parent| placed[parent]);
     // A circle stands at its first member's place; the others go with it.
     while let Some(next) = (0..parents.len()).find(|&p| !placed[p] && circles[p] == p && is_ready(p, &placed)) {
-        for member in (next..parents.len()).filter(|&member| circles[member] == next) {
+        let mut members: Vec<usize> = (next..parents.len()).filter(|&member| circles[member] == next).collect();
+        members.sort_by_key(|&member| levels(through, member));
+        for member in members {
             placed[member] = true;
             order.push(member);
         }
     }
     order
+}
+
+/// How many tables stand above one from which it takes its partition.
+fn levels(through: &[Option<usize>], place: usize) -> usize {
+    let above = std::iter::successors(through[place], |&parent| through.get(parent).copied().flatten());
+    above.take(through.len()).count()
 }
 
 /// For each table the first of those that it refers to, directly or not, and that refer to it; itself where there are none.
@@ -76,7 +86,15 @@ mod tests {
     use super::parents_first;
 
     fn order(parents: &[&[usize]]) -> Vec<usize> {
-        parents_first(&parents.iter().map(|parents| parents.to_vec()).collect::<Vec<_>>())
+        let parents: Vec<_> = parents.iter().map(|parents| parents.to_vec()).collect();
+        parents_first(&parents, &vec![None; parents.len()])
+    }
+
+    #[test]
+    fn whoever_takes_a_partition_comes_after_its_giver_in_a_circle_too() {
+        let parents = [vec![1], vec![2], vec![0]];
+        assert_eq!(parents_first(&parents, &[Some(1), Some(2), None]), [2, 1, 0]);
+        assert_eq!(parents_first(&parents, &[Some(1), Some(0), None]), [2, 0, 1], "a circle, refused elsewhere, ends");
     }
 
     #[test]
@@ -97,6 +115,6 @@ mod tests {
     fn a_thousand_tables_in_the_worst_order_are_sorted() {
         let chain: Vec<Vec<usize>> =
             (0..1000).map(|place| if place < 999 { vec![place + 1] } else { vec![] }).collect();
-        assert_eq!(parents_first(&chain), (0..1000).rev().collect::<Vec<_>>());
+        assert_eq!(parents_first(&chain, &vec![None; 1000]), (0..1000).rev().collect::<Vec<_>>());
     }
 }

@@ -32,7 +32,7 @@
 //! ```
 //!
 //! Reading goes in three rounds over the file's tree, each of which needs what the one before it found: names and columns; keys,
-//! partitions, rules; references. Then tables are put in order, parents first.
+//! partitions, rules; references, and what takes its partition through one. Then tables are put in order, parents first.
 //!
 //! *Caveats.* A file that is no TOML is told so and looked at no further. Names are compared as they are written; only two that
 //! differ by letter case alone are refused, because SQLite takes them for one.
@@ -44,14 +44,16 @@ mod table;
 
 use toml::de::{DeTable, DeValue};
 
-use crate::validate::name_fault;
-use crate::{COLUMNS_MAX, Model, OnError, PARTITIONS_MAX, Partition, TABLES_MAX, VALUES_MAX, order, sql};
+use crate::validate::{name_fault, through_fault};
+use crate::{
+    COLUMNS_MAX, Model, OnError, PARTITIONS_MAX, Partition, TABLES_MAX, TablePartition, VALUES_MAX, order, sql,
+};
 
 pub use error::ModelError;
 pub use hint::closest;
 
 use reader::{Entry, Reader, Section, Span};
-use table::Draft;
+use table::{Draft, Through};
 
 /// What a membership query, or that of a value, may ask for.
 const PARAMETERS: [&str; 2] = ["s.user", "s.remote_id"];
@@ -190,8 +192,47 @@ fn read_tables(reader: &mut Reader<'_>, model: &Section<'_>, partitions: &[Parti
     for (table, references) in tables.iter_mut().zip(references) {
         table.references = references;
     }
+    let throughs: Vec<_> =
+        drafts.iter().zip(&tables).map(|(draft, table)| draft.through(reader, &table.references, &tables)).collect();
+    resolve_throughs(reader, &mut tables, &throughs);
     order::sort(&mut tables);
     tables
+}
+
+/// Gives tables that take their partition from another the way of partitioning that it has.
+fn resolve_throughs(reader: &mut Reader<'_>, tables: &mut [crate::Table], throughs: &[Option<Through>]) {
+    let parent = |table: usize, tables: &[crate::Table]| {
+        throughs[table].as_ref().map(|through| tables[table].references[through.reference].table)
+    };
+    for (place, through) in throughs.iter().enumerate() {
+        let Some(through) = through else { continue };
+        let mut root = place;
+        for _ in 0..tables.len() {
+            root = parent(root, tables).unwrap_or(root);
+        }
+        let name = &tables[place].name;
+        if parent(root, tables).is_some() {
+            let found = format!("table {name:?} takes its partition from itself, by way of others or not");
+            reader.error(through.span.clone(), found, "a table that has a partition of its own at the end");
+        } else if let Some(partition) = tables[root].partition.as_ref().map(|partition| partition.partition) {
+            let through = Some(through.reference);
+            tables[place].partition = Some(TablePartition { partition, columns: Vec::new(), through });
+        } else {
+            let found = format!("table {name:?} takes its partition from {:?}, which has none", tables[root].name);
+            reader.error(through.span.clone(), found, format!("partition = ... under [tables.{}]", tables[root].name));
+        }
+    }
+    for (place, through) in throughs.iter().enumerate() {
+        if let Some(through) = through
+            && let Some(fault) = through_fault(tables, &tables[place])
+        {
+            reader.error(
+                through.span.clone(),
+                format!("table {:?}: {}", tables[place].name, fault.found),
+                fault.expected,
+            );
+        }
+    }
 }
 
 impl Reader<'_> {

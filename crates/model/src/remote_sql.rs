@@ -66,7 +66,8 @@ pub fn has_integer_key(table: &Table) -> bool {
 }
 
 /// The foreign keys that the remote enforces: those whose parent columns are a key or unique, and whose parent is sure to be at the
-/// remote where the child is (the parent is not partitioned, or the reference itself carries the partition).
+/// remote where the child is (the parent is not partitioned, or the reference itself carries the partition, or the child takes its
+/// partition by it).
 pub fn enforced_references<'m>(model: &'m Model, table: &'m Table) -> Vec<&'m Reference> {
     table.references.iter().filter(|reference| is_enforced(model, table, reference)).collect()
 }
@@ -82,6 +83,8 @@ fn is_enforced(model: &Model, table: &Table, reference: &Reference) -> bool {
     let comes_down = parent.direction != Direction::Upload || table.direction == Direction::Upload;
     let same_partition = match (&parent.partition, &table.partition) {
         (None, _) => true,
+        _ if table.through().is_some() => table.through() == Some(reference),
+        (Some(theirs), Some(_)) if theirs.through.is_some() => false,
         (Some(theirs), Some(ours)) => {
             theirs.partition == ours.partition
                 && theirs.columns.iter().zip(&ours.columns).all(|(theirs, ours)| {

@@ -6,9 +6,10 @@
 use std::collections::HashSet;
 
 use crate::remote_sql::has_integer_key;
+use crate::script::Step;
 use crate::{
-    COLUMNS_MAX, ConflictRule, KEY_RANGE_MAX, Model, NAME_BYTES_MAX, PARTITIONS_MAX, Partition, TABLES_MAX, Table,
-    VALUES_MAX,
+    COLUMNS_MAX, ConflictRule, Direction, KEY_RANGE_MAX, Lineage, Model, NAME_BYTES_MAX, OnDelete, PARTITIONS_MAX,
+    Partition, TABLES_MAX, Table, TablePartition, VALUES_MAX,
 };
 
 /// A rule that a model breaks.
@@ -188,6 +189,10 @@ impl Violations {
         let Some(place) = &table.partition else {
             return;
         };
+        if place.through.is_some() {
+            self.through(model, table, place);
+            return;
+        }
         self.places(table, "the partition", &place.columns, table.columns.len());
         let Some(partition) = model.partitions.get(place.partition) else {
             let (actual, len) = (place.partition, model.partitions.len());
@@ -197,6 +202,25 @@ impl Violations {
         let ours = table.partition_columns().map(|column| column.kind.base);
         if !ours.eq(partition.columns.iter().map(|(_, kind)| kind.base)) {
             self.wrong(table, "the columns of the partition differ in number or type from the partition's");
+        }
+    }
+
+    /// A table that takes its partition from another.
+    fn through(&mut self, model: &Model, table: &Table, place: &TablePartition) {
+        let Some(parent) = table.through().and_then(|reference| model.tables.get(reference.table)) else {
+            let (actual, len) = (place.through.unwrap_or_default(), table.references.len());
+            self.0.push(Violation::Place { table: table.name.clone(), what: "the partition's reference", actual, len });
+            return;
+        };
+        let lineage = Lineage::new(model, table);
+        if lineage.root().through().is_some() {
+            self.wrong(table, "it takes its partition from itself, by way of others or not");
+        } else if !place.columns.is_empty()
+            || parent.partition.as_ref().is_none_or(|theirs| theirs.partition != place.partition)
+        {
+            self.wrong(table, "it takes its partition from a table that is not partitioned in that way");
+        } else if let Some(fault) = through_fault(&model.tables, table) {
+            self.wrong(table, &fault.found);
         }
     }
 
@@ -234,6 +258,45 @@ impl Violations {
     fn wrong(&mut self, table: &Table, what: &str) {
         self.0.push(Violation::Table { table: table.name.clone(), what: what.to_owned() });
     }
+}
+
+/// Why a table can't take its partition by the reference that it names.
+pub(crate) struct ThroughFault {
+    pub(crate) found: String,
+    pub(crate) expected: String,
+}
+
+/// What is wrong with the reference by which a table takes its partition.
+pub(crate) fn through_fault(tables: &[Table], table: &Table) -> Option<ThroughFault> {
+    let reference = table.through()?;
+    let parent = tables.get(reference.table)?;
+    let fault = |found: String, expected: &str| Some(ThroughFault { found, expected: expected.to_owned() });
+    let key: HashSet<_> = parent.key.iter().collect();
+    if reference.target.iter().collect::<HashSet<_>>() != key || reference.columns.len() != reference.target.len() {
+        let found = format!("it takes its partition by a reference that is not to the key of {:?}", parent.name);
+        return fault(found, "a reference to the key");
+    }
+    let kind = |table: &Table, place: usize| table.columns.get(place).map(|column| column.kind.base);
+    if reference.columns.iter().zip(&reference.target).any(|(own, key)| kind(table, *own) != kind(parent, *key)) {
+        let found = format!("it takes its partition from {:?} by columns of other types than its key", parent.name);
+        return fault(found, "columns of the same types");
+    }
+    if reference.on_delete == OnDelete::SetNull {
+        let found = format!("its rows would be in no partition once their row of {:?} is deleted", parent.name);
+        return fault(found, "on_delete = \"cascade\", or none");
+    }
+    if parent.direction == Direction::Upload && table.direction != Direction::Upload {
+        return fault(
+            format!("it takes its partition from {:?}, which only goes up", parent.name),
+            "another direction",
+        );
+    }
+    if let Some(timed) = [table, parent].into_iter().find(|table| table.script(Step::DownloadCursor).is_some()) {
+        let found =
+            format!("its rows move as those of {:?} do, but {:?} has a download_cursor", parent.name, timed.name);
+        return fault(found, "change tracking for both tables");
+    }
+    None
 }
 
 /// Whether these columns, in any order, are the table's key or one of its unique constraints: what SQLite asks of a parent.

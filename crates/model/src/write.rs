@@ -124,6 +124,10 @@ impl File {
         let Some(partition) = model.partitions.get(place.partition) else {
             return;
         };
+        if let Some(reference) = table.through() {
+            self.through(model, table, reference);
+            return;
+        }
         let same = partition.columns.iter().map(|(name, _)| name).eq(table.partition_columns().map(|c| &c.name));
         let name = string(&partition.name);
         if same {
@@ -131,6 +135,15 @@ impl File {
         } else {
             self.line(format_args!("partition = {{ name = {name}, columns = {} }}", names(table, &place.columns)));
         }
+    }
+
+    fn through(&mut self, model: &Model, table: &Table, reference: &Reference) {
+        let Some(parent) = model.tables.get(reference.table) else {
+            return;
+        };
+        let is_only = table.references.iter().filter(|other| other.table == reference.table).count() == 1;
+        let by = if is_only { String::new() } else { format!(", by = {}", names(table, &reference.columns)) };
+        self.line(format_args!("partition = {{ through = {}{by} }}", string(&parent.name)));
     }
 
     fn references(&mut self, model: &Model, table: &Table) {

@@ -67,7 +67,7 @@ fn a_file_becomes_this_model() {
     let line = model.table("line").expect("line");
     assert_eq!(line.schema.as_deref(), Some("sales"));
     assert_eq!(line.key, [0, 1]);
-    assert_eq!(line.partition, Some(TablePartition { partition: 0, columns: vec![3] }));
+    assert_eq!(line.partition, Some(TablePartition { partition: 0, columns: vec![3], through: None }));
     assert_eq!(line.conflict, ConflictRule::NewerWins(5));
     assert_eq!(line.direction, Direction::Both);
     assert_eq!(
@@ -146,8 +146,8 @@ fn json_that_breaks_a_rule_is_refused() {
     insta::assert_snapshot!(refused(&|m| m.tables[2].references[0].target = vec![0, 1]), @r#"table "line": a reference has more or fewer columns than its target"#);
     insta::assert_snapshot!(refused(&|m| m.tables[2].references[1].target = vec![7]), @r#"table "line": a reference's target refers to place 7, expected a place below 2"#);
     insta::assert_snapshot!(refused(&|m| m.tables[2].references[0].target = vec![1]), @r#"table "line": a reference's target is neither the key nor a unique constraint"#);
-    insta::assert_snapshot!(refused(&|m| m.tables[2].partition = Some(TablePartition { partition: 1, columns: vec![3] })), @r#"table "line": the partition refers to place 1, expected a place below 1"#);
-    insta::assert_snapshot!(refused(&|m| m.tables[2].partition = Some(TablePartition { partition: 0, columns: vec![1] })), @r#"table "line": the columns of the partition differ in number or type from the partition's"#);
+    insta::assert_snapshot!(refused(&|m| m.tables[2].partition = Some(TablePartition { partition: 1, columns: vec![3], through: None })), @r#"table "line": the partition refers to place 1, expected a place below 1"#);
+    insta::assert_snapshot!(refused(&|m| m.tables[2].partition = Some(TablePartition { partition: 0, columns: vec![1], through: None })), @r#"table "line": the columns of the partition differ in number or type from the partition's"#);
     insta::assert_snapshot!(refused(&|m| m.tables[2].conflict = ConflictRule::NewerWins(usize::MAX)), @r#"table "line": newer_wins refers to place 18446744073709551615, expected a place below 6"#);
     insta::assert_snapshot!(refused(&|m| m.tables[1].unique.push(vec![2])), @r#"table "part": a unique constraint refers to place 2, expected a place below 2"#);
     insta::assert_snapshot!(refused(&|m| m.tables[1].name = "ORDERS".into()), @r#"there are two tables named "ORDERS" (upper and lower case are one name in a remote)"#);
@@ -271,7 +271,7 @@ prop_compose! {
             name: format!("{label}{place}"),
             columns,
             key: vec![0],
-            partition: partition.then(|| TablePartition { partition: 0, columns: vec![last] }),
+            partition: partition.then(|| TablePartition { partition: 0, columns: vec![last], through: None }),
             direction,
             conflict,
             references: references.into_iter().collect(),

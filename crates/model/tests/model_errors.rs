@@ -128,7 +128,7 @@ m.toml:11:13: unknown column "region" in table "t", expected a or Region; did yo
 m.toml:16:17: column "a" of table "u" is int, expected text, as column "region" of partition "region"
 m.toml:19:42: table "v" gives partition "region" 2 columns, expected 1, as the partition has
 m.toml:23:1: the partition of table "w" has no name, expected name = "..."
-m.toml:23:15: unknown key "nam" in the partition of table "w", expected name or columns; did you mean "name"?
+m.toml:23:15: unknown key "nam" in the partition of table "w", expected name, columns, through or by; did you mean "name"?
 "#);
     assert_snapshot!(errors(
         "name = \"m\"\nversion = 1\n[partitions.a]\n[partitions.b]\ncolumns = {}\nmembers = \" \"\n[partitions.c]\n\
@@ -208,4 +208,39 @@ fn limits() {
     assert_snapshot!(errors_after(&format!("[tables.t]\nkey = [\"c0\"]\ncolumns = {{ {} }}", columns.join(","))), @r#"m.toml:11:21911: table "t" has 1001 columns, expected at most 1000"#);
     let table = |n: usize| format!("[tables.t{n}]\nkey = [\"a\"]\ncolumns = {{ a = \"int not null\" }}\n");
     assert_snapshot!(errors_after(&(0..1000).map(table).collect::<String>()), @"m.toml:3006:1: the model has 1001 tables, expected at most 1000");
+}
+
+#[test]
+fn partitions_by_a_parent() {
+    let orders = "[tables.orders]\nkey = [\"id\"]\npartition = \"region\"\ncolumns = { id = \"int not null\", region = \"text\", up = \"int\" }\n";
+    let line = |partition: &str, references: &str| {
+        format!(
+            "{orders}[tables.line]\nkey = [\"id\"]\npartition = {partition}\nreferences = [{references}]\n\
+             columns = {{ id = \"int not null\", orders = \"int\", other = \"int\", word = \"text\" }}"
+        )
+    };
+    let by_orders = "{ columns = [\"orders\"], table = \"orders\" }";
+    let of = |partition: &str, references: &str| errors_after(&line(partition, references));
+    assert_snapshot!(of("{ through = \"order\" }", by_orders), @r#"m.toml:15:25: the partition of table "line" comes through the unknown table "order", expected p, orders or line; did you mean "orders"?"#);
+    assert_snapshot!(of("{ through = \"orders\" }", ""), @r#"m.toml:15:25: table "line" takes its partition through "orders", but has no such reference, expected one of its references, or another in `references`"#);
+    assert_snapshot!(of("{ through = \"orders\", name = \"region\" }", by_orders), @r#"m.toml:15:35: unknown key "name" in the partition of table "line", expected through or by"#);
+    let both = format!("{by_orders}, {{ columns = [\"other\"], table = \"orders\" }}");
+    assert_snapshot!(of("{ through = \"orders\" }", &both), @r#"m.toml:15:25: table "line" has several references to "orders", expected by = ["column", ...] beside through"#);
+    assert_snapshot!(of("{ through = \"orders\", by = [\"word\"] }", &both), @r#"m.toml:15:25: table "line" takes its partition through "orders", but has no such reference, expected one of its references, or another in `references`"#);
+    let nulled = "{ columns = [\"orders\"], table = \"orders\", on_delete = \"set null\" }";
+    assert_snapshot!(of("{ through = \"orders\" }", nulled), @r#"m.toml:15:25: table "line": its rows would be in no partition once their row of "orders" is deleted, expected on_delete = "cascade", or none"#);
+    assert_snapshot!(of("{ through = \"orders\" }", "{ columns = [\"word\"], table = \"orders\" }"), @r#"m.toml:15:25: table "line": it takes its partition from "orders" by columns of other types than its key, expected columns of the same types"#);
+    assert_snapshot!(of("{ through = \"line\" }", "{ columns = [\"other\"], table = \"line\" }"), @r#"m.toml:15:25: table "line" takes its partition from itself, by way of others or not, expected a table that has a partition of its own at the end"#);
+    assert_snapshot!(of("{ through = \"p\" }", "{ columns = [\"other\"], table = \"p\" }"), @r#"m.toml:15:25: table "line" takes its partition from "p", which has none, expected partition = ... under [tables.p]"#);
+    assert_snapshot!(errors_after(&line("{ through = \"orders\" }", by_orders).replace("partition = \"region\"", "direction = \"upload\"\npartition = \"region\"")), @r#"m.toml:16:25: table "line": it takes its partition from "orders", which only goes up, expected another direction"#);
+    assert_snapshot!(errors_after(&line("{ through = \"orders\" }", by_orders).replace("partition = \"region\"", "unique = [[\"up\"]]\npartition = \"region\"").replace("table = \"orders\" }", "table = \"orders\", target = [\"up\"] }")), @r#"m.toml:16:25: table "line": it takes its partition by a reference that is not to the key of "orders", expected a reference to the key"#);
+    assert_snapshot!(errors_after(&line("{ through = \"orders\" }", by_orders).replace("partition = \"region\"", "scripts = { download_cursor = \"x.sql\" }\npartition = \"region\"")), @r#"m.toml:16:25: table "line": its rows move as those of "orders" do, but "orders" has a download_cursor, expected change tracking for both tables"#);
+    let circle = line("{ through = \"orders\" }", by_orders).replace(
+        "partition = \"region\"",
+        "references = [{ columns = [\"up\"], table = \"line\" }]\npartition = { through = \"line\" }",
+    );
+    assert_snapshot!(errors_after(&circle), @r#"
+m.toml:12:25: table "orders" takes its partition from itself, by way of others or not, expected a table that has a partition of its own at the end
+m.toml:16:25: table "line" takes its partition from itself, by way of others or not, expected a table that has a partition of its own at the end
+"#);
 }

@@ -20,6 +20,7 @@ mod foreign;
 mod fresh;
 mod partition;
 mod store;
+mod whereabouts;
 
 use std::collections::HashSet;
 
@@ -151,6 +152,8 @@ struct Apply<'a> {
     came_whole: HashSet<(u32, Vec<u8>)>,
     /// By table, where it has just been made anew: what pending changes know nothing of.
     fresh: &'a [Option<Fresh>],
+    /// Partitions that are left.
+    left: HashSet<(u32, Vec<u8>)>,
     /// By table.
     doubts: Vec<Doubt>,
     /// Partitions of tables in doubt that were not held before.
@@ -171,6 +174,7 @@ impl<'a> Apply<'a> {
                    PRIMARY KEY (\"table\", \"key\")) WITHOUT ROWID; DELETE FROM temp.\"hw_displaced\"";
         connection.execute_batch(sql).while_doing("beginning to apply a download")?;
         let rows = Rows { connection };
+        whereabouts::remember_pending(&rows, plan)?;
         let has_rows = |table: &TablePlan| rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.name()));
         let sweeps =
             plan.tables.iter().map(|table| Ok(is_restart && has_rows(table)?)).collect::<Result<_, Error>>()?;
@@ -187,7 +191,7 @@ impl<'a> Apply<'a> {
         for (table, _) in plan.tables.iter().zip(fresh).filter(|(_, fresh)| fresh.is_some()) {
             touched.all_of(table);
         }
-        Ok(Apply {
+        let mut apply = Apply {
             rows,
             plan,
             now,
@@ -201,11 +205,16 @@ impl<'a> Apply<'a> {
             sweeps,
             came_whole: HashSet::new(),
             fresh,
+            left: HashSet::new(),
             doubts,
             joined: HashSet::new(),
             touched,
             applied: Applied::default(),
-        })
+        };
+        if is_restart {
+            apply.clear_below()?;
+        }
+        Ok(apply)
     }
 
     fn frame(&mut self, frame: &Frame) -> Result<(), Error> {
@@ -258,7 +267,8 @@ impl<'a> Apply<'a> {
         let noted = matches!(self.fresh.get(number as usize), Some(Some(_)))
             && self.rows.any(&format!("SELECT 1 FROM \"hw_set_aside\" WHERE \"table\" = {number}"))?;
         let watched = !self.touched.is_whole(table) || self.doubts[number as usize] == Doubt::Since || noted;
-        self.is_plain = !(pending || held || conflicts || watched || self.has_displaced);
+        let is_looked_up = self.has_below(table)?;
+        self.is_plain = !(pending || held || conflicts || watched || is_looked_up || self.has_displaced);
         Ok(())
     }
 

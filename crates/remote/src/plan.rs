@@ -2,7 +2,7 @@
 
 use headwater_model::remote_sql::{Unique, enforced_references, log_name};
 use headwater_model::sql::quote;
-use headwater_model::{Direction, Model, Reference, Table};
+use headwater_model::{Direction, Lineage, Model, Reference, Table};
 use headwater_protocol::message::TableHeader;
 use headwater_protocol::{Row, Type, Value};
 
@@ -24,8 +24,13 @@ pub(crate) struct TablePlan {
     pub(crate) types: Vec<Type>,
     pub(crate) key_types: Vec<Type>,
     pub(crate) partition_types: Vec<Type>,
-    /// Places of the partition's columns.
+    /// Places of the partition's columns; none where it is taken from another table.
     pub(crate) partition: Vec<usize>,
+    /// The table from which it takes its partition, if it does: its number, and the places of the columns that refer to it, in the order
+    /// of its key.
+    pub(crate) parent: Option<(u32, Vec<usize>)>,
+    /// Numbers of the tables that take their partition from this one, directly or not.
+    pub(crate) below: Vec<u32>,
     /// The foreign keys that the remote enforces.
     pub(crate) references: Vec<Reference>,
     /// Whether another table refers to this one.
@@ -88,11 +93,14 @@ impl TablePlan {
             .tables
             .iter()
             .any(|child| enforced_references(model, child).iter().any(|reference| reference.table == number));
+        let lineage = Lineage::new(model, &table);
         TablePlan {
             number: number as u32,
             types: table.columns.iter().map(|c| c.kind.base).collect(),
             key_types: header.key_types(),
-            partition_types: table.partition_columns().map(|c| c.kind.base).collect(),
+            partition_types: lineage.root().partition_columns().map(|c| c.kind.base).collect(),
+            parent: parent_of(&lineage, model),
+            below: Lineage::tables_below(model, &table).filter_map(|below| number_of(model, below)).collect(),
             partition: table.partition.iter().flat_map(|p| &p.columns).copied().collect(),
             references: enforced_references(model, &table).into_iter().cloned().collect(),
             is_parent,
@@ -139,11 +147,6 @@ impl TablePlan {
         encoded(&self.types, row)
     }
 
-    /// Whether a row lies in the partition with these values.
-    pub(crate) fn lies_in(&self, row: &[Value], partition: &[Value]) -> bool {
-        self.partition.iter().zip(partition).all(|(&place, value)| row.get(place).is_some_and(|own| own == value))
-    }
-
     /// The names of the columns.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.table.columns.iter().map(|column| column.name.as_str())
@@ -163,6 +166,16 @@ impl TablePlan {
     pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
         keys(&self.table, prefix)
     }
+}
+
+fn number_of(model: &Model, table: &Table) -> Option<u32> {
+    model.tables.iter().position(|other| other.name == table.name).map(|place| place as u32)
+}
+
+fn parent_of(lineage: &Lineage<'_>, model: &Model) -> Option<(u32, Vec<usize>)> {
+    let parent = number_of(model, lineage.parents().first()?)?;
+    let place = |column: &headwater_model::Column| lineage.table().columns.iter().position(|own| own == column);
+    Some((parent, lineage.link(0).into_iter().filter_map(|(column, _)| place(column)).collect()))
 }
 
 fn encoded(types: &[Type], row: &[Value]) -> Vec<u8> {

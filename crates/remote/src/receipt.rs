@@ -165,6 +165,13 @@ impl Applying<'_> {
         if self.rows.pending(table, &key_row)?.is_some() {
             return Ok(());
         }
+        if !table.below.is_empty() {
+            // It tells the download, which brings the row, where rows lay that take their partition from it.
+            return match self.rows.held(table, &key_bytes)? {
+                Some(_) => Ok(()),
+                None => self.rows.hold(table, &key_bytes, change.old.as_ref()),
+            };
+        }
         // Where the consolidated row stayed, the held row is stored by the download, if that does not bring a newer one.
         if end == ConflictEnd::Consolidated { Ok(()) } else { self.rows.release(table, &key_bytes) }
     }

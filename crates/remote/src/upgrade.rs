@@ -19,6 +19,7 @@ mod own;
 mod unanswered;
 
 pub(crate) use convert::Fresh;
+use headwater_model::tracking::layout;
 use headwater_model::{Model, remote_sql};
 use headwater_protocol::message::{ErrorCode, KeyRanges, Watermarks};
 
@@ -159,12 +160,12 @@ fn fate(old: &Plan, table: &TablePlan, new: &Plan) -> Result<Fate, Error> {
         )));
     }
     let made = |plan: &Plan, table: &TablePlan| remote_sql::create_table_and_log(&plan.model, &table.table);
-    let partition =
-        |table: &TablePlan| table.table.partition_columns().map(|column| column.name.clone()).collect::<Vec<_>>();
+    // What has been seen of a table says nothing of what is noted of it in another way.
+    let noted = |plan: &Plan, table: &TablePlan| layout(&plan.model, &table.table);
     let is_same = table.table.columns == other.table.columns
         && table.table.direction == other.table.direction
         && made(old, table) == made(new, other)
-        && partition(table) == partition(other);
+        && noted(old, table) == noted(new, other);
     Ok(if is_same { Fate::Same(other.number) } else { Fate::Remade(other.number) })
 }
 

@@ -1,4 +1,4 @@
-//! What a PostgreSQL database has: its catalogue, read for all tables by one query each for columns, unique indexes and foreign keys.
+//! What a PostgreSQL database has: its catalogue, read for all tables by one query each for columns, indexes and foreign keys.
 //!
 //! The state of a table's tracking is a hash over the triggers, their function and the side table as `track` left them, in the words
 //! of the catalogue's own columns: they stay the same from one version of PostgreSQL to the next, where a definition printed as SQL
@@ -7,13 +7,13 @@
 use std::collections::HashMap;
 
 use headwater_model::tracking::postgres::{base_table, function_name, side_table, triggers};
-use headwater_model::{ColumnType, Table};
+use headwater_model::tracking::{Kin, tracked_name};
+use headwater_model::{ColumnType, Lineage};
 use headwater_protocol::{Row, Type, Value};
 use sha2::{Digest, Sha256};
 
 use super::codec::Codec;
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueReference, CatalogueTable, Tracking, integer, text};
-use crate::track::tracked_name;
 use crate::{Connection, Error};
 
 /// Ordinary and partitioned tables of the application; a partition is part of its table.
@@ -53,13 +53,13 @@ const COLUMNS_SQL: &str = "
     WHERE a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attrelid, a.attnum";
 
-/// Table, index, whether it is the primary key, column: unique indexes over whole columns that hold for every row, at any time.
-const UNIQUE_SQL: &str = "
-    SELECT i.indrelid, i.indexrelid, i.indisprimary, a.attname::text
+/// Table, index, whether it is the primary key, column, whether it is unique: indexes over whole columns of every row.
+const INDEXES_SQL: &str = "
+    SELECT i.indrelid, i.indexrelid, i.indisprimary, a.attname::text, i.indisunique
     FROM pg_catalog.pg_index i
     CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
     JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-    WHERE i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND k.place <= i.indnkeyatts
+    WHERE i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND k.place <= i.indnkeyatts
     ORDER BY i.indrelid, i.indexrelid, k.place";
 
 /// Table, constraint, column, schema and table referred to, its column, what a deletion does.
@@ -98,23 +98,25 @@ const BROKEN_PARTS_SQL: &str = "
       AND EXISTS (SELECT 1 FROM pg_catalog.pg_inherits i WHERE i.inhrelid = p.part)
       AND (SELECT count(*) FROM pg_catalog.pg_trigger t
            JOIN pg_catalog.pg_proc f ON f.oid = t.tgfoid AND f.pronamespace = 'headwater'::regnamespace
-           WHERE t.tgrelid = p.part AND f.proname = ?2 AND t.tgenabled IN ('A', 'R')) < ?3";
+           WHERE t.tgrelid = p.part AND f.proname = ?2 AND t.tgenabled IN ('A', 'R') AND t.tgname NOT LIKE '~%') < ?3";
 
 /// Reads the catalogue.
 pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> {
     let mut columns = by_table(connection.query(COLUMNS_SQL, &[])?);
-    let mut unique = by_table(connection.query(UNIQUE_SQL, &[])?);
+    let mut indexes = by_table(connection.query(INDEXES_SQL, &[])?);
     let mut references = by_table(connection.query(REFERENCES_SQL, &[])?);
     let mut tables = Vec::new();
     for found in connection.query(TABLES_SQL, &[])? {
         let (oid, schema, name) = (integer(&found, 0), text(&found, 1), text(&found, 2));
-        let (primary_key, unique) = keys(&unique.remove(&oid).unwrap_or_default());
+        let indexes = indexes.remove(&oid).unwrap_or_default();
+        let (primary_key, unique) = keys(&indexes);
         tables.push(CatalogueTable {
             schema: beside_public(schema),
             name,
             columns: columns.remove(&oid).unwrap_or_default().iter().map(column).collect(),
             primary_key,
             unique,
+            indexes: by_index(&indexes).map(|(_, columns)| columns).collect(),
             references: foreign_keys(&references.remove(&oid).unwrap_or_default()),
             has_heirs: is_true(&found, 3),
             has_foreign_parts: is_true(&found, 4),
@@ -125,8 +127,8 @@ pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> 
 }
 
 /// The hash of a table's tracking as it is installed.
-pub(crate) fn installed_hash(connection: &mut dyn Connection, table: &Table) -> Result<Vec<u8>, Error> {
-    Ok(hash_of(&objects(connection, table)?))
+pub(crate) fn installed_hash(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Vec<u8>, Error> {
+    Ok(hash_of(&objects(connection, &kin.lineage)?))
 }
 
 fn by_table(rows: Vec<Row>) -> HashMap<i64, Vec<Row>> {
@@ -220,15 +222,20 @@ fn precision(modifier: i64) -> Option<(u16, u16)> {
 /// The primary key, and the other unique indexes.
 fn keys(rows: &[Row]) -> (Vec<String>, Vec<Vec<String>>) {
     let (mut primary_key, mut unique) = (Vec::new(), Vec::new());
-    for index in rows.chunk_by(|a, b| integer(a, 1) == integer(b, 1)) {
-        let columns = index.iter().map(|row| text(row, 3)).collect();
-        if index.first().is_some_and(|row| is_true(row, 2)) {
+    for (first, columns) in by_index(rows).filter(|(first, _)| is_true(first, 4)) {
+        if is_true(first, 2) {
             primary_key = columns;
         } else {
             unique.push(columns);
         }
     }
     (primary_key, unique)
+}
+
+/// The first row of each index, and its columns.
+fn by_index(rows: &[Row]) -> impl Iterator<Item = (&Row, Vec<String>)> {
+    let indexes = rows.chunk_by(|a, b| integer(a, 1) == integer(b, 1));
+    indexes.filter_map(|index| Some((index.first()?, index.iter().map(|row| text(row, 3)).collect())))
 }
 
 fn foreign_keys(rows: &[Row]) -> Vec<CatalogueReference> {
@@ -254,39 +261,39 @@ fn foreign_keys(rows: &[Row]) -> Vec<CatalogueReference> {
 }
 
 /// The state of a table's tracking.
-pub(crate) fn tracking(connection: &mut dyn Connection, table: &Table) -> Result<Tracking, Error> {
+pub(crate) fn tracking(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Tracking, Error> {
     let recorded = if crate::system::is_installed(connection)? {
         let sql = "SELECT installed_hash FROM headwater.tracked WHERE table_name = ?1 AND installed_hash IS NOT NULL";
-        connection.query(sql, &[Value::text(tracked_name(table))])?.first().and_then(|row| row.first().cloned())
+        connection.query(sql, &[Value::text(tracked_name(&kin.lineage))])?.first().and_then(|row| row.first().cloned())
     } else {
         None
     };
-    let objects = objects(connection, table)?;
-    let expected: Vec<(String, &str)> = triggers(table).collect();
+    let objects = objects(connection, &kin.lineage)?;
+    let expected: Vec<(String, &str)> = triggers(kin).collect();
     let there = objects.iter().filter(|row| matches!(row.first(), Some(Value::Text(_)))).count();
     let is_as_made = |row: &Row| expected.iter().any(|(name, state)| text(row, 0) == *name && text(row, 1) == *state);
     let disabled = objects.iter().find(|row| matches!(row.first(), Some(Value::Text(_))) && !is_as_made(row));
     Ok(match (recorded, disabled) {
         (None, _) if there == 0 => Tracking::Absent,
         (None, _) => Tracking::Broken("its triggers are there, but not on record".to_owned()),
-        (Some(Value::Bytes(hash)), _) if hash == hash_of(&objects) => tracking_of_parts(connection, table)?,
+        (Some(Value::Bytes(hash)), _) if hash == hash_of(&objects) => tracking_of_parts(connection, kin)?,
         (_, Some(trigger)) => Tracking::Broken(format!("trigger {} is not enabled as it should be", text(trigger, 0))),
         _ if there < expected.len() => Tracking::Broken(format!("{there} of {} triggers are there", expected.len())),
         _ => Tracking::Broken("a trigger, its function or the side table has been changed".to_owned()),
     })
 }
 
-fn tracking_of_parts(connection: &mut dyn Connection, table: &Table) -> Result<Tracking, Error> {
-    let count = triggers(table).count() as i64;
-    let values = [Value::text(tracked_name(table)), Value::text(function_name(table)), Value::Int(count)];
+fn tracking_of_parts(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Tracking, Error> {
+    let count = triggers(kin).filter(|(name, _)| !name.starts_with('~')).count() as i64;
+    let values = [Value::text(tracked_name(&kin.lineage)), Value::text(function_name(&kin.lineage)), Value::Int(count)];
     let parts = connection.query(BROKEN_PARTS_SQL, &values)?;
     Ok(parts.first().map_or(Tracking::Complete, |part| {
         Tracking::Broken(format!("triggers of {}, a part of it, are missing or disabled", text(part, 0)))
     }))
 }
 
-fn objects(connection: &mut dyn Connection, table: &Table) -> Result<Vec<Row>, Error> {
-    let names = [base_table(table), side_table(table), function_name(table)];
+fn objects(connection: &mut dyn Connection, lineage: &Lineage<'_>) -> Result<Vec<Row>, Error> {
+    let names = [base_table(lineage.table()), side_table(lineage), function_name(lineage)];
     connection.query(OBJECTS_SQL, &names.map(Value::text))
 }
 

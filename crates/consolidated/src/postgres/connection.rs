@@ -170,8 +170,11 @@ impl PostgresConnection {
     pub(super) fn table(&mut self, plan: &TablePlan, verb: Verb) -> Result<(std::sync::Arc<Shape>, Statement), Error> {
         let name = (plan.fingerprint, plan.number);
         if !self.tables.contains_key(&name) {
-            let qualified = Value::text(headwater_model::tracking::postgres::base_table(&plan.table));
-            let shape = Shape::new(plan, &self.query(COLUMNS_SQL, &[qualified])?)?;
+            let mut columns =
+                |table| self.query(COLUMNS_SQL, &[Value::text(headwater_model::tracking::postgres::base_table(table))]);
+            let found = columns(&plan.table)?;
+            let root = plan.parents.last().map(columns).transpose()?;
+            let shape = Shape::new(plan, &found, root.as_ref().unwrap_or(&found))?;
             let statements = std::array::from_fn(|_| None);
             self.tables.insert(name, Table { shape: std::sync::Arc::new(shape), statements, is_key_unique: false });
         }
@@ -511,6 +514,10 @@ impl Connection for PostgresConnection {
 
     fn read_changes(&mut self, changes: &Changes<'_>, out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {
         self.read_changed_rows(changes, out)
+    }
+
+    fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], lock: bool) -> Result<Vec<(Row, Row)>, Error> {
+        self.partitions_below_rows(table, parents, lock)
     }
 
     fn catalogue(&mut self) -> Result<Catalogue, Error> {

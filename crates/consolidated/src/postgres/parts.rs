@@ -8,7 +8,8 @@
 //! *Caveats.* A partition attached between a download's snapshot and its reading of the table may be read; if its rows are deleted in
 //! it directly before the next download, that deletion is missed. Parts on foreign servers are not followed.
 
-use headwater_model::Table;
+use headwater_model::Lineage;
+use headwater_model::tracking::Kin;
 use headwater_model::tracking::postgres::parts::{self, Part};
 use headwater_protocol::{Row, Value};
 
@@ -105,14 +106,14 @@ impl Found {
 }
 
 /// The tables that downloads read, each with the name under which it is tracked.
-fn tables(plan: &Plan) -> Vec<(String, &Table)> {
-    let tables = plan.tables.iter().map(|table| &table.table);
-    let tables = tables.filter(|table| table.is_tracked());
-    tables.map(|table| (tracked_name(table), table)).collect()
+fn tables(plan: &Plan) -> Vec<(String, Lineage<'_>)> {
+    let tables = plan.model.tables.iter().filter(|table| table.is_tracked());
+    let lineages = tables.map(|table| Lineage::new(&plan.model, table));
+    lineages.map(|lineage| (tracked_name(&lineage), lineage)).collect()
 }
 
 /// What has to be followed, as the database sees it now; those that wait for another attempt among them.
-fn list(connection: &mut dyn Connection, tables: &[(String, &Table)]) -> Result<Vec<Found>, Error> {
+fn list(connection: &mut dyn Connection, tables: &[(String, Lineage<'_>)]) -> Result<Vec<Found>, Error> {
     if tables.is_empty() {
         return Ok(Vec::new());
     }
@@ -136,10 +137,10 @@ pub(super) fn adopt(connection: &mut dyn Connection, plan: &Plan) -> Result<(), 
             other => return crate::finish(connection, other).map(|_| ()),
         };
         let (found, step) = &next;
-        let Some((_, table)) = tables.iter().find(|(name, _)| *name == found.table_name) else {
+        let Some((_, lineage)) = tables.iter().find(|(name, _)| *name == found.table_name) else {
             return connection.rollback();
         };
-        let done = run(connection, table, found, *step);
+        let done = run(connection, &Kin::new(&plan.model, lineage.table()), found, *step);
         match crate::finish(connection, done) {
             Err(error) if is_worth_waiting(*step, &error) => put_off(connection, found, *step, &error)?,
             other => other?,
@@ -150,38 +151,38 @@ pub(super) fn adopt(connection: &mut dyn Connection, plan: &Plan) -> Result<(), 
 }
 
 /// The next step, with the others kept out.
-fn locked(connection: &mut dyn Connection, tables: &[(String, &Table)]) -> Result<Option<(Found, Step)>, Error> {
+fn locked(connection: &mut dyn Connection, tables: &[(String, Lineage<'_>)]) -> Result<Option<(Found, Step)>, Error> {
     connection.query(LOCK_SQL, &[])?;
     let found = list(connection, tables)?;
     Ok(found.into_iter().find_map(|found| found.step().map(|step| (found, step))))
 }
 
-fn run(connection: &mut dyn Connection, table: &Table, found: &Found, step: Step) -> Result<(), Error> {
+fn run(connection: &mut dyn Connection, kin: &Kin<'_>, found: &Found, step: Step) -> Result<(), Error> {
     match (step, &found.part) {
         (Step::Arm, Some(part)) => {
             connection.batch(&parts::limit_wait())?;
-            parts::arm(table, part).iter().try_for_each(|statement| connection.batch(statement))?;
+            parts::arm(&kin.lineage, part).iter().try_for_each(|statement| connection.batch(statement))?;
             if found.state == State::Left {
                 // Its triggers noted what was written to it while it was none.
-                write(connection, &parts::bury_rest(table, part))?;
+                write(connection, &parts::bury_rest(kin, part))?;
             }
             if found.state == State::Late {
                 // It was read and written meanwhile.
-                refresh(connection, found)?;
+                refresh(connection, kin)?;
                 return remember(connection, found, "tracked");
             }
             remember(connection, found, "armed")
         }
         (Step::Note, Some(part)) => {
-            write(connection, &parts::note(table, &found.table_name, part))?;
+            parts::note(kin, part).iter().try_for_each(|sql| write(connection, sql))?;
             remember(connection, found, "tracked")
         }
         (Step::Bury, Some(part)) => {
-            write(connection, &parts::bury(table, part))?;
+            parts::bury(kin, part).iter().try_for_each(|sql| write(connection, sql))?;
             remember(connection, found, "left")
         }
         (Step::Forget, part) => {
-            refresh(connection, found)?;
+            refresh(connection, kin)?;
             // Without triggers of ours it may be any table: a loaded dump has its own numbers.
             if part.is_some() && found.triggers > 0 {
                 remember(connection, found, "left")
@@ -192,8 +193,8 @@ fn run(connection: &mut dyn Connection, table: &Table, found: &Found, step: Step
         (Step::Disarm, part) => {
             if let Some(part) = part.as_ref().filter(|_| found.triggers > 0) {
                 connection.batch(&parts::limit_wait())?;
-                parts::disarm(table, part).iter().try_for_each(|statement| connection.batch(statement))?;
-                write(connection, &parts::bury_rest(table, part))?;
+                parts::disarm(&kin.lineage, part).iter().try_for_each(|statement| connection.batch(statement))?;
+                write(connection, &parts::bury_rest(kin, part))?;
             }
             forget(connection, found)
         }
@@ -237,24 +238,28 @@ fn forget(connection: &mut dyn Connection, found: &Found) -> Result<(), Error> {
     connection.execute(sql, &[Value::text(found.table_name.as_str()), Value::Int(found.oid)]).map(|_| ())
 }
 
-/// The table is sent again to whoever has not seen this transaction.
-fn refresh(connection: &mut dyn Connection, found: &Found) -> Result<(), Error> {
-    tracing::info!(table = found.table_name, "it is unknown what was in a part: the table will be sent again");
+/// The table, and those that take their partition from it, are sent again to whoever has not seen this transaction.
+fn refresh(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<(), Error> {
     let sql = "INSERT INTO headwater.refresh (table_name, transaction, incarnation) \
                SELECT ?1, pg_current_xact_id(), incarnation FROM headwater.identity ON CONFLICT (table_name) \
                DO UPDATE SET transaction = EXCLUDED.transaction, incarnation = EXCLUDED.incarnation";
-    connection.execute(sql, &[Value::text(found.table_name.as_str())]).map(|_| ())
+    for lineage in std::iter::once(&kin.lineage).chain(&kin.below) {
+        let name = tracked_name(lineage);
+        tracing::info!(table = name, "it is unknown what was in a part: the table will be sent again");
+        connection.execute(sql, &[Value::text(name)])?;
+    }
+    Ok(())
 }
 
 /// The statements that track the parts that a table has when it is tracked itself.
-pub(crate) fn install(connection: &mut dyn Connection, table: &Table) -> Result<Vec<String>, Error> {
-    let name = tracked_name(table);
-    let rows = connection.query(&parts::found(&[(name.clone(), table)]), &[])?;
+pub(crate) fn install(connection: &mut dyn Connection, lineage: &Lineage<'_>) -> Result<Vec<String>, Error> {
+    let name = tracked_name(lineage);
+    let rows = connection.query(&parts::found(&[(name.clone(), lineage.clone())]), &[])?;
     let mut statements = vec![forget_all(&name)];
     for row in &rows {
         let is_partition = row.get(3) == Some(&Value::Bool(true));
         let part = Part { schema: text(row, 1), name: text(row, 2), is_partition };
-        statements.extend(parts::arm(table, &part));
+        statements.extend(parts::arm(lineage, &part));
         statements.push(parts::record(&name, &part));
     }
     Ok(statements)

@@ -4,7 +4,7 @@ use std::pin::pin;
 
 use futures_util::TryStreamExt;
 use headwater_protocol::row::RowWriter;
-use headwater_protocol::{Row, ValueRef};
+use headwater_protocol::{Row, Value, ValueRef};
 use tokio_postgres::{Client, Statement};
 
 use super::bound::Bound;
@@ -12,7 +12,7 @@ use super::codec::Scratch;
 use super::connection::PostgresConnection;
 use super::link::behind;
 use super::raw;
-use super::shape::{Shape, Verb};
+use super::shape::{PartitionColumn, Shape, Verb};
 use super::watermark::Watermark;
 use crate::backend::Changes;
 use crate::{Error, RowsWriter, TablePlan};
@@ -82,6 +82,41 @@ impl PostgresConnection {
         self.settle(plan, streamed)
     }
 
+    pub(super) fn partitions_below_rows(
+        &mut self,
+        plan: &TablePlan,
+        parents: &[Row],
+        lock: bool,
+    ) -> Result<Vec<(Row, Row)>, Error> {
+        if parents.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (shape, statement) =
+            self.table(plan, if lock { Verb::PartitionsBelowLock } else { Verb::PartitionsBelow })?;
+        let keys = shape.link().enumerate().map(|(field, place)| {
+            let column = &shape.columns[place];
+            Bound::column(&column.name, column.codec, parents.iter().map(|key| key.get(field)))
+        });
+        let mut found = Vec::new();
+        let streamed = keys.collect::<Result<Vec<_>, _>>().and_then(|bound| {
+            self.stream("finding partitions", &statement, &bound, |row, scratch| {
+                let number = raw::bytes(row, 0)?.and_then(|bytes| bytes.try_into().ok()).map(i64::from_be_bytes);
+                let key = number.and_then(|number| parents.get(usize::try_from(number).ok()?.checked_sub(1)?));
+                let mut partition = Row::with_capacity(shape.partition.len());
+                for (place, of) in shape.partition.iter().enumerate() {
+                    let value = match raw::bytes(row, place + 1)? {
+                        Some(bytes) => of.column.codec.decode(bytes, scratch).map(|value| value.to_value()),
+                        None => Some(Value::Null),
+                    };
+                    partition.push(value.ok_or_else(|| raw::unreadable(&of.column.name, "not of the column's type"))?);
+                }
+                found.extend(key.map(|key| (key.clone(), partition)));
+                Ok(())
+            })
+        });
+        self.settle(plan, streamed).map(|()| found)
+    }
+
     /// Runs a statement and gives its rows to `each` as they come; no more of them are in memory than the driver has read.
     pub(super) fn stream(
         &mut self,
@@ -122,8 +157,8 @@ fn push(
 }
 
 fn partition_arrays(shape: &Shape, partitions: &[Row]) -> Result<Vec<Bound>, Error> {
-    let column = |(field, place): (usize, &usize)| {
-        let column = &shape.columns[*place];
+    let column = |(field, of): (usize, &PartitionColumn)| {
+        let column = &of.column;
         Bound::column(&column.name, column.codec, partitions.iter().map(|partition| partition.get(field)))
     };
     shape.partition.iter().enumerate().map(column).collect()

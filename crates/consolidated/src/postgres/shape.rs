@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use headwater_model::Table;
 use headwater_model::sql::quote;
-use headwater_model::tracking::postgres::{base_table, side_columns, side_table};
+use headwater_model::tracking::postgres::{base_table, key_columns, partition_columns, side_table};
 use headwater_protocol::{Row, Type, Value};
 
 use super::codec::Codec;
@@ -34,14 +34,42 @@ const BPCHAR: u32 = 1042;
 pub(super) struct Shape {
     base: String,
     side: String,
-    /// The columns of the side table that stand for columns of this one: place here, name there.
-    side_columns: Vec<(usize, String)>,
+    /// The side table's columns of the key, in its order.
+    side_key: Vec<String>,
     /// In the model's order.
     pub(super) columns: Vec<Column>,
     /// Places of the key's columns.
     pub(super) key: Vec<usize>,
-    /// Places of the partition's columns.
-    pub(super) partition: Vec<usize>,
+    /// The partition's columns.
+    pub(super) partition: Vec<PartitionColumn>,
+    /// Joins a row `b` with the tables from which it takes its partition; those that must be there, and otherwise.
+    up: String,
+    up_left: String,
+    /// The parent, and joins from it on.
+    parent: Option<Parent>,
+}
+
+/// A column of the partition.
+#[derive(Debug)]
+pub(super) struct PartitionColumn {
+    /// What it is, of the row `b`.
+    value: String,
+    /// Its name in the side table, in quotes.
+    side: String,
+    pub(super) column: Column,
+}
+
+/// The table whose rows give theirs their partition.
+#[derive(Debug)]
+struct Parent {
+    /// Places of the columns that refer to it, and its key's columns `p`.
+    link: Vec<(usize, String)>,
+    /// It as `p`, with the tables above.
+    from: String,
+    /// The partition's columns there.
+    values: Vec<String>,
+    /// The names of all of them.
+    tables: Vec<String>,
 }
 
 /// A column as the database has it.
@@ -74,34 +102,51 @@ pub(super) enum Verb {
     Delete,
     Whole,
     Changes,
+    PartitionsBelow,
+    PartitionsBelowLock,
 }
 
 impl Verb {
     /// How many there are.
-    pub(super) const COUNT: usize = 8;
+    pub(super) const COUNT: usize = 10;
 }
 
 impl Shape {
-    /// Joins the model's table with the rows of [`COLUMNS_SQL`].
-    pub(super) fn new(plan: &TablePlan, found: &[Row]) -> Result<Shape, Error> {
-        let table = &plan.table;
-        if found.is_empty() {
-            return Err(missing(format!("table {} is not in the database", base_table(table))));
-        }
-        let column = |column: &headwater_model::Column| {
-            let row = found.iter().find(|row| row.first() == Some(&Value::text(column.name.as_str())));
-            let row =
-                row.ok_or_else(|| missing(format!("table {} has no column {:?}", base_table(table), column.name)))?;
-            read_column(table, &column.name, column.kind.base, row)
-        };
+    /// Joins the model's table with the rows of [`COLUMNS_SQL`]; `root`: those of the table that has the partition's columns.
+    pub(super) fn new(plan: &TablePlan, found: &[Row], root: &[Row]) -> Result<Shape, Error> {
+        let (table, lineage) = (&plan.table, plan.lineage());
+        let columns: Vec<Column> =
+            table.columns.iter().map(|column| find_column(table, column, found)).collect::<Result<_, _>>()?;
+        let values = lineage.partition(0, "b").into_iter().zip(partition_columns(&lineage));
+        let partition = lineage.root().partition_columns().zip(values).map(|(column, (value, side))| {
+            Ok(PartitionColumn { value, side, column: find_column(lineage.root(), column, root)? })
+        });
+        let parent = plan.parents.first().map(|parent| {
+            let above = lineage.of_parent();
+            let key = parent.key_columns().map(|column| format!("p.{}", quote(&column.name)));
+            Parent {
+                link: plan.through.iter().copied().zip(key).collect(),
+                from: format!("{} AS p{}", base_table(parent), above.up(0, "p", "JOIN", &base_table)),
+                values: above.partition(0, "p"),
+                tables: std::iter::once("p".to_owned()).chain(above.joined_up(0)).collect(),
+            }
+        });
         Ok(Shape {
             base: base_table(table),
-            side: side_table(table),
-            side_columns: side_columns(table),
-            columns: table.columns.iter().map(column).collect::<Result<_, _>>()?,
+            side: side_table(&lineage),
+            side_key: key_columns(table),
             key: table.key.clone(),
-            partition: table.partition.iter().flat_map(|p| p.columns.clone()).collect(),
+            partition: partition.collect::<Result<_, Error>>()?,
+            up: lineage.up(0, "b", "JOIN", &base_table),
+            up_left: lineage.up(0, "b", "LEFT JOIN", &base_table),
+            parent,
+            columns,
         })
+    }
+
+    /// Places of the columns that refer to the parent, in the order of its key.
+    pub(super) fn link(&self) -> impl Iterator<Item = usize> {
+        self.parent.iter().flat_map(|parent| &parent.link).map(|(place, _)| *place)
     }
 
     /// The columns that an insert writes.
@@ -142,6 +187,8 @@ impl Shape {
             }
             Verb::Whole => self.whole(),
             Verb::Changes => self.changes(),
+            Verb::PartitionsBelow => self.partitions_below(false),
+            Verb::PartitionsBelowLock => self.partitions_below(true),
         }
     }
 
@@ -187,15 +234,14 @@ impl Shape {
 
     /// Parameters: the partitions.
     fn whole(&self) -> String {
-        let sql = format!("SELECT {} FROM {} AS b", self.read_all(), self.base);
+        let sql = format!("SELECT {} FROM {} AS b{}", self.read_all(), self.base, self.up);
         match self.partition.as_slice() {
             [] => sql,
-            [place] => {
-                let column = &self.columns[*place];
+            [PartitionColumn { value, column, .. }] => {
                 let cast = column.cast.as_ref().map(|cast| format!("::{cast}[]")).unwrap_or_default();
-                format!("{sql} WHERE b.{} = ANY($1::{}[]{cast})", column.quoted(), column.codec.parameter().0)
+                format!("{sql} WHERE {value} = ANY($1::{}[]{cast})", column.codec.parameter().0)
             }
-            places => format!("{sql} WHERE {}", self.is_among(places, 1)),
+            _ => format!("{sql} WHERE {}", self.is_among(1)),
         }
     }
 
@@ -204,58 +250,74 @@ impl Shape {
     /// What a watermark has not seen is what came after its end, and what was open then: two looks into the index. What becomes of
     /// a row that was touched is read from the table itself, so it does not matter in what order a transaction's triggers noted it.
     fn changes(&self) -> String {
-        let places = &self.partition;
-        let (end, open, own) = (places.len() + 1, places.len() + 2, places.len() + 3);
+        let partition = &self.partition;
+        let (end, open, own) = (partition.len() + 1, partition.len() + 2, partition.len() + 3);
         let side = |version: &str| {
             let side = &self.side;
-            if places.is_empty() {
+            if partition.is_empty() {
                 return format!("SELECT t.* FROM {side} AS t WHERE t.version {version}");
             }
-            let is_in = list_with(places, " AND ", |place| {
-                format!("t.{} = {}", self.side_column(place), self.columns[place].written(place, "u"))
-            });
+            let is_in = partition.iter().enumerate();
+            let is_in = is_in.map(|(place, of)| format!("t.{} = {}", of.side, of.column.written(place, "u")));
             format!(
-                "SELECT t.* FROM {} JOIN {side} AS t ON {is_in} AND t.version {version}",
-                self.unnest(places, 1, "u")
+                "SELECT t.* FROM {} JOIN {side} AS t ON {} AND t.version {version}",
+                self.partitions(1, "u"),
+                is_in.collect::<Vec<_>>().join(" AND ")
             )
         };
-        let key = self.columns[self.key[0]].quoted();
-        let lives = match places.as_slice() {
-            [] => format!("b.{key} IS NOT NULL"),
-            _ => format!("({}) IS TRUE", list_with(places, " AND ", |place| self.same_side(place))),
+        let same_key = self.key.iter().zip(&self.side_key);
+        let same_key = same_key.map(|(place, side)| format!("b.{} = s.{side}", self.columns[*place].quoted()));
+        let lives = match partition.as_slice() {
+            [] => format!("b.{} IS NOT NULL", self.columns[self.key[0]].quoted()),
+            _ => {
+                // The key is joined: what is left to compare is where the row is now.
+                let here = partition.iter().map(|of| format!("{} = s.{}", of.value, of.side));
+                format!("({}) IS TRUE", here.collect::<Vec<_>>().join(" AND "))
+            }
         };
-        let elsewhere = match places.as_slice() {
+        let elsewhere = match partition.as_slice() {
             [] => String::new(),
-            _ => format!(" WHERE {lives} OR ({}) IS NOT TRUE", self.is_among(places, own + 1)),
+            _ => format!(" WHERE {lives} OR ({}) IS NOT TRUE", self.is_among(own + 1)),
         };
         let columns = list(&(0..self.columns.len()).collect::<Vec<_>>(), |place| {
             let column = &self.columns[place];
             let name = column.quoted();
-            let value = if self.key.contains(&place) {
-                format!("coalesce(b.{name}, s.{})", self.side_column(place))
-            } else {
-                format!("b.{name}")
+            let value = match self.key.iter().position(|key| *key == place) {
+                Some(index) => format!("coalesce(b.{name}, s.{})", self.side_key[index]),
+                None => format!("b.{name}"),
             };
             column.read(&value)
         });
         format!(
-            "SELECT s.version = ${own}::xid8, {lives}, {columns} FROM ({} UNION ALL {}) AS s LEFT JOIN {} AS b ON {}{elsewhere}",
+            "SELECT s.version = ${own}::xid8, {lives}, {columns} FROM ({} UNION ALL {}) AS s LEFT JOIN {} AS b ON {}{}{elsewhere}",
             side(&format!(">= ${end}::xid8")),
             side(&format!("= ANY(${open}::xid8[])")),
             self.base,
-            list_with(&self.key, " AND ", |place| self.same_side(place)),
+            same_key.collect::<Vec<_>>().join(" AND "),
+            self.up_left,
         )
     }
 
-    fn same_side(&self, place: usize) -> String {
-        format!("b.{} = s.{}", self.columns[place].quoted(), self.side_column(place))
-    }
-
-    /// The name in the side table, in quotes, of a column of the key or the partition.
-    fn side_column(&self, place: usize) -> &str {
-        let found = self.side_columns.iter().find(|(of, _)| *of == place);
-        found
-            .map_or_else(|| unreachable!("column {place} is neither of the key nor of the partition"), |(_, name)| name)
+    /// Parameters: keys of the parent. Gives the number of each that is there, from 1, and the partition of what refers to it.
+    fn partitions_below(&self, lock: bool) -> String {
+        let Some(parent) = &self.parent else { return String::new() };
+        let places: Vec<usize> = self.link().collect();
+        let arrays = (1..).zip(&places).map(|(parameter, place): (usize, _)| {
+            format!("${parameter}::{}[]", self.columns[*place].codec.parameter().0)
+        });
+        let on =
+            parent.link.iter().map(|(place, key)| format!("{key} = {}", self.columns[*place].written(*place, "u")));
+        let values = parent.values.iter().zip(&self.partition).map(|(value, of)| of.column.read(value));
+        format!(
+            "SELECT u.n, {} FROM unnest({}) WITH ORDINALITY AS u({}, n) JOIN {} ON {}{}",
+            values.collect::<Vec<_>>().join(", "),
+            arrays.collect::<Vec<_>>().join(", "),
+            list(&places, |place| format!("c{place}")),
+            // The parent is tied to the key, and what is above it to the parent.
+            if parent.tables.len() == 1 { parent.from.clone() } else { format!("({})", parent.from) },
+            on.collect::<Vec<_>>().join(" AND "),
+            if lock { format!(" FOR KEY SHARE OF {}", parent.tables.join(", ")) } else { String::new() },
+        )
     }
 
     fn read_all(&self) -> String {
@@ -274,13 +336,23 @@ impl Shape {
         })
     }
 
-    fn is_among(&self, places: &[usize], first: usize) -> String {
+    fn is_among(&self, first: usize) -> String {
+        let values: Vec<&str> = self.partition.iter().map(|of| of.value.as_str()).collect();
+        let wanted = self.partition.iter().enumerate().map(|(place, of)| of.column.written(place, "w"));
         format!(
             "({}) IN (SELECT {} FROM {})",
-            list(places, |place| format!("b.{}", self.columns[place].quoted())),
-            list(places, |place| self.columns[place].written(place, "w")),
-            self.unnest(places, first, "w")
+            values.join(", "),
+            wanted.collect::<Vec<_>>().join(", "),
+            self.partitions(first, "w")
         )
+    }
+
+    /// Partitions as parameters from `$first` on, as the table `alias` with columns `c0`, `c1`, ...
+    fn partitions(&self, first: usize, alias: &str) -> String {
+        let arrays = (first..).zip(&self.partition);
+        let arrays = arrays.map(|(number, of)| format!("${number}::{}[]", of.column.codec.parameter().0));
+        let names: Vec<String> = (0..self.partition.len()).map(|place| format!("c{place}")).collect();
+        format!("unnest({}) AS {alias}({})", arrays.collect::<Vec<_>>().join(", "), names.join(", "))
     }
 
     /// Parameters from `$first` on, an array for each column, as the table `alias` with columns `c<place>`.
@@ -309,6 +381,15 @@ impl Column {
             None => format!("{alias}.c{place}"),
         }
     }
+}
+
+fn find_column(table: &Table, column: &headwater_model::Column, found: &[Row]) -> Result<Column, Error> {
+    if found.is_empty() {
+        return Err(missing(format!("table {} is not in the database", base_table(table))));
+    }
+    let row = found.iter().find(|row| row.first() == Some(&Value::text(column.name.as_str())));
+    let row = row.ok_or_else(|| missing(format!("table {} has no column {:?}", base_table(table), column.name)))?;
+    read_column(table, &column.name, column.kind.base, row)
 }
 
 fn read_column(table: &Table, name: &str, kind: Type, row: &[Value]) -> Result<Column, Error> {

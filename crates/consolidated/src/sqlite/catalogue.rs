@@ -1,14 +1,13 @@
 //! What a SQLite file has: read by its pragmas, so that any spelling of a schema is understood.
 
+use headwater_model::ColumnType;
 use headwater_model::sql::quote;
-use headwater_model::tracking::UniqueIndex;
-use headwater_model::tracking::sqlite::{side_name, trigger_names};
-use headwater_model::{ColumnType, Table};
+use headwater_model::tracking::sqlite::{side_name, triggers};
+use headwater_model::tracking::{Kin, UniqueIndex, tracked_name};
 use headwater_protocol::{Row, Type, Value};
 use sha2::{Digest, Sha256};
 
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueReference, CatalogueTable, Tracking, integer, text};
-use crate::track::tracked_name;
 use crate::{Connection, Error};
 
 /// Reads the catalogue.
@@ -32,11 +31,11 @@ fn table(connection: &mut dyn Connection, name: String) -> Result<CatalogueTable
     let whole_key = whole_key(connection, &name, &key, &rows)?;
     let columns = rows.iter().filter(|row| integer(row, 5) != 1).map(|row| column(row, &indexes, whole_key)).collect();
     let primary_key: Vec<String> = key.into_iter().map(|(_, name)| name).collect();
-    let unique = indexes
-        .iter()
-        .filter(|index| !index.partial && !index.primary && !index.expression)
-        .map(|index| index.columns.iter().map(|(name, _)| name.clone()).collect())
-        .collect();
+    let names = |index: &Index| index.columns.iter().map(|(name, _)| name.clone()).collect();
+    let whole = || indexes.iter().filter(|index| !index.partial && !index.expression);
+    let unique = whole().filter(|index| index.kind == IndexKind::Unique).map(names).collect();
+    // An integer key has no index of its own: the table is one.
+    let indexes = whole().map(names).chain([primary_key.clone()]).collect();
     let references = references(connection, &name)?;
     Ok(CatalogueTable {
         schema: None,
@@ -44,6 +43,7 @@ fn table(connection: &mut dyn Connection, name: String) -> Result<CatalogueTable
         columns,
         primary_key,
         unique,
+        indexes,
         references,
         has_heirs: false,
         is_heir: false,
@@ -73,7 +73,7 @@ fn column(row: &Row, indexes: &[Index], whole_key: bool) -> CatalogueColumn {
     let kind = column_type(&declared);
     let collation = indexes
         .iter()
-        .filter(|index| index.primary || !index.partial)
+        .filter(|index| index.kind == IndexKind::Primary || index.kind == IndexKind::Unique && !index.partial)
         .flat_map(|index| &index.columns)
         .find(|(column, collation)| *column == name && !collation.eq_ignore_ascii_case("binary"));
     let equality = match (kind.map(|kind| kind.base), collation) {
@@ -126,9 +126,16 @@ fn decimal(arguments: Option<&str>) -> ColumnType {
     ColumnType { base: Type::Decimal, precision: limits }
 }
 
-/// A unique index.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum IndexKind {
+    Primary,
+    Unique,
+    Plain,
+}
+
+/// An index.
 struct Index {
-    primary: bool,
+    kind: IndexKind,
     partial: bool,
     /// Whether one of its columns is an expression.
     expression: bool,
@@ -137,14 +144,18 @@ struct Index {
 }
 
 fn indexes(connection: &mut dyn Connection, table: &str) -> Result<Vec<Index>, Error> {
-    let sql = "SELECT name, origin = 'pk', partial FROM pragma_index_list(?1) WHERE \"unique\" ORDER BY name";
+    let sql = "SELECT name, origin = 'pk', partial, \"unique\" FROM pragma_index_list(?1) ORDER BY name";
     let found = connection.query(sql, &[Value::text(table)])?;
     let mut indexes = Vec::new();
     for row in &found {
         let sql = "SELECT name, coll FROM pragma_index_xinfo(?1) WHERE key ORDER BY seqno";
         let columns = connection.query(sql, &[row.first().cloned().unwrap_or(Value::Null)])?;
         indexes.push(Index {
-            primary: integer(row, 1) != 0,
+            kind: match (integer(row, 1) != 0, integer(row, 3) != 0) {
+                (true, _) => IndexKind::Primary,
+                (false, true) => IndexKind::Unique,
+                (false, false) => IndexKind::Plain,
+            },
             partial: integer(row, 2) != 0,
             expression: columns.iter().any(|column| column.first().is_none_or(Value::is_null)),
             columns: columns.iter().map(|column| (text(column, 0), text(column, 1))).collect(),
@@ -155,7 +166,8 @@ fn indexes(connection: &mut dyn Connection, table: &str) -> Result<Vec<Index>, E
 
 /// The unique indexes through which `REPLACE` deletes rows; one on an expression is left out.
 pub(crate) fn unique_indexes(connection: &mut dyn Connection, table: &str) -> Result<Vec<UniqueIndex>, Error> {
-    let indexes = indexes(connection, table)?.into_iter().filter(|index| !index.expression);
+    let indexes =
+        indexes(connection, table)?.into_iter().filter(|index| index.kind != IndexKind::Plain && !index.expression);
     let collation = |name: String| (!name.eq_ignore_ascii_case("binary")).then_some(name);
     let unique = |index: Index| UniqueIndex {
         columns: index.columns.into_iter().map(|(column, name)| (column, collation(name))).collect(),
@@ -193,37 +205,40 @@ fn references(connection: &mut dyn Connection, table: &str) -> Result<Vec<Catalo
 }
 
 /// The state of a table's tracking.
-pub(crate) fn tracking(connection: &mut dyn Connection, table: &Table) -> Result<Tracking, Error> {
+pub(crate) fn tracking(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Tracking, Error> {
     let recorded = if crate::system::is_installed(connection)? {
         let sql = "SELECT installed_hash FROM headwater_tracked WHERE table_name = ?1 AND installed_hash IS NOT NULL";
-        connection.query(sql, &[Value::text(tracked_name(table))])?.first().and_then(|row| row.first().cloned())
+        connection.query(sql, &[Value::text(tracked_name(&kin.lineage))])?.first().and_then(|row| row.first().cloned())
     } else {
         None
     };
-    let objects = objects(connection, table)?;
-    let triggers = objects.iter().filter(|row| text(row, 0) == "trigger").count();
+    let objects = objects(connection, kin)?;
+    let (there, expected) = (objects.iter().filter(|row| text(row, 0) == "trigger").count(), triggers(kin).len());
     Ok(match recorded {
-        None if triggers == 0 => Tracking::Absent,
+        None if there == 0 => Tracking::Absent,
         None => Tracking::Broken("its triggers are there, but not on record".to_owned()),
         Some(Value::Bytes(hash)) if hash == hash_of(&objects) => Tracking::Complete,
-        Some(_) if triggers < TRIGGERS => Tracking::Broken(format!("{triggers} of {TRIGGERS} triggers are there")),
+        Some(_) if there < expected => Tracking::Broken(format!("{there} of {expected} triggers are there")),
         Some(_) => Tracking::Broken("a trigger or the side table has been changed".to_owned()),
     })
 }
 
-const TRIGGERS: usize = 5;
-
 /// The hash of a table's tracking as it is installed.
-pub(crate) fn installed_hash(connection: &mut dyn Connection, table: &Table) -> Result<Vec<u8>, Error> {
-    Ok(hash_of(&objects(connection, table)?))
+pub(crate) fn installed_hash(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Vec<u8>, Error> {
+    Ok(hash_of(&objects(connection, kin)?))
 }
 
 /// Triggers of a table that are ours and of this layout, its side table and that one's index: type, name, SQL.
-fn objects(connection: &mut dyn Connection, table: &Table) -> Result<Vec<Row>, Error> {
-    let sql = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND \
-               (type = 'trigger' AND tbl_name = ?1 AND name IN (?3, ?4, ?5, ?6, ?7) OR tbl_name = ?2) ORDER BY type, name";
-    let names = [table.name.clone(), side_name(table)].into_iter().chain(trigger_names(table));
-    connection.query(sql, &names.map(Value::text).collect::<Vec<_>>())
+fn objects(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Vec<Row>, Error> {
+    let triggers = triggers(kin);
+    let places: Vec<String> = (3..triggers.len() + 3).map(|place| format!("?{place}")).collect();
+    let sql = format!(
+        "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND \
+         (type = 'trigger' AND tbl_name = ?1 AND name IN ({}) OR tbl_name = ?2) ORDER BY type, name",
+        places.join(", ")
+    );
+    let names = [kin.table().name.clone(), side_name(&kin.lineage)].into_iter().chain(triggers);
+    connection.query(&sql, &names.map(Value::text).collect::<Vec<_>>())
 }
 
 /// The statements that drop the triggers which write to a side table.

@@ -378,6 +378,10 @@ impl Connection for SqliteConnection {
         reads::changes(self, changes, out)
     }
 
+    fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], _lock: bool) -> Result<Vec<(Row, Row)>, Error> {
+        reads::partitions_below(self, table, parents)
+    }
+
     fn catalogue(&mut self) -> Result<Catalogue, Error> {
         catalogue::read(self)
     }

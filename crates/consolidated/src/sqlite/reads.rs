@@ -81,9 +81,9 @@ fn put_change(
         return out.end_row(is_own);
     }
     if integer(row, 1)? != 0 {
-        let values = typed_row(row, columns, &table.types, scratch)?;
+        let values = typed_row(row, columns + table.types.len(), &table.partition_types, scratch)?;
         // It lives on in another partition that the remote holds, whose own side row sends it.
-        if table.partition_of(&values).is_some_and(|partition| wanted.contains(&partition)) {
+        if table.partition_key(&values).is_some_and(|partition| wanted.contains(&partition)) {
             return Ok(());
         }
     }
@@ -93,6 +93,26 @@ fn put_change(
     }
     writer.finish();
     out.end_row(is_own)
+}
+
+/// The partitions of what refers to rows with these keys; of those that are there and have one.
+pub(super) fn partitions_below(
+    connection: &mut SqliteConnection,
+    table: &TablePlan,
+    parents: &[Row],
+) -> Result<Vec<(Row, Row)>, Error> {
+    let sql = connection.table_sql(table);
+    let mut statement = connection.prepare(&sql.partition)?;
+    let mut scratch = Scratch::default();
+    let mut found = Vec::with_capacity(parents.len());
+    for key in parents {
+        bind_all(&mut statement, key, &mut scratch)?;
+        let mut rows = statement.raw_query();
+        while let Some(row) = rows.next().map_err(|error| sort(error, &sql.partition))? {
+            found.push((key.clone(), typed_row(row, 0, &table.partition_types, &mut scratch)?));
+        }
+    }
+    Ok(found)
 }
 
 fn put_row(

@@ -1,5 +1,6 @@
 //! The SQL of one table, made once.
 
+use headwater_model::Table;
 use headwater_model::sql::quote;
 use headwater_model::tracking::sqlite as tracking;
 
@@ -18,8 +19,10 @@ pub(super) struct TableSql {
     pub(super) delete: String,
     /// Partition -> the columns, in key order.
     pub(super) whole: String,
-    /// Partition, version -> whether the row lives there, whether it lives at all, version, key, the columns.
+    /// Partition, version -> whether the row lives there, whether it lives at all, version, key, the columns, the partition where it lives.
     pub(super) changes: String,
+    /// Key of the parent -> the partition of what refers to it; empty where rows have their own.
+    pub(super) partition: String,
 }
 
 impl TableSql {
@@ -28,7 +31,8 @@ impl TableSql {
         let name = quote(&table.name);
         let columns: Vec<String> = table.columns.iter().map(|column| quote(&column.name)).collect();
         let key: Vec<String> = table.key_columns().map(|column| quote(&column.name)).collect();
-        let partition: Vec<String> = table.partition_columns().map(|column| quote(&column.name)).collect();
+        let lineage = plan.lineage();
+        let of = |columns: &[String]| columns.iter().map(|column| format!("b.{column}")).collect::<Vec<_>>();
         let set: Vec<String> = (0..columns.len())
             .filter(|place| !table.key.contains(place))
             .zip(1..)
@@ -49,19 +53,27 @@ impl TableSql {
                 format!("UPDATE {name} SET {} WHERE {}", set.join(", "), equal(&key, set.len() + 1))
             },
             delete: format!("DELETE FROM {name} WHERE {}", equal(&key, 1)),
-            whole: format!("SELECT {list} FROM {name}{} ORDER BY {}", filter(&partition), key.join(", ")),
+            whole: format!(
+                "SELECT {} FROM {name} b{}{} ORDER BY {}",
+                of(&columns).join(", "),
+                lineage.up(0, "b", "JOIN", &named),
+                filter(&lineage.partition(0, "b")),
+                of(&key).join(", ")
+            ),
             changes: changes(plan, &name, &columns),
+            partition: plan.parents.first().map(|parent| partition_below(plan, parent)).unwrap_or_default(),
         }
     }
 }
 
 fn changes(plan: &TablePlan, name: &str, columns: &[String]) -> String {
     let table = &plan.table;
+    let lineage = plan.lineage();
     let side_key: Vec<String> = tracking::key_columns(table);
-    let side_partition: Vec<String> = tracking::partition_columns(table);
+    let side_partition: Vec<String> = tracking::partition_columns(&lineage);
     let base = |column: &str| format!("b.{column}");
     let key: Vec<String> = table.key_columns().map(|column| base(&quote(&column.name))).collect();
-    let partition: Vec<String> = table.partition_columns().map(|column| base(&quote(&column.name))).collect();
+    let partition: Vec<String> = lineage.partition(0, "b");
     let joined: Vec<String> = key.iter().zip(&side_key).map(|(base, side)| format!("{base} = s.{side}")).collect();
     let lives = key.first().map_or_else(|| "0".to_owned(), |key| format!("{key} IS NOT NULL"));
     let here: Vec<String> =
@@ -69,14 +81,33 @@ fn changes(plan: &TablePlan, name: &str, columns: &[String]) -> String {
     let here = std::iter::once(lives.clone()).chain(here).collect::<Vec<_>>().join(" AND ");
     let mut filters: Vec<String> = (1..).zip(&side_partition).map(|(p, side)| format!("s.{side} = ?{p}")).collect();
     filters.push(format!("s.version > ?{}", side_partition.len() + 1));
+    let read = columns.iter().map(|column| base(column)).chain(partition).collect::<Vec<_>>();
     format!(
-        "SELECT {here}, {lives}, s.version, {}, {} FROM {} s LEFT JOIN {name} b ON {} WHERE {}",
+        "SELECT {here}, {lives}, s.version, {}, {} FROM {} s LEFT JOIN {name} b ON {}{} WHERE {}",
         side_key.iter().map(|side| format!("s.{side}")).collect::<Vec<_>>().join(", "),
-        columns.iter().map(|column| base(column)).collect::<Vec<_>>().join(", "),
-        tracking::side_table(table),
+        read.join(", "),
+        tracking::side_table(&lineage),
         joined.join(" AND "),
+        lineage.up(0, "b", "LEFT JOIN", &named),
         filters.join(" AND "),
     )
+}
+
+/// The partition of the row of a parent.
+fn partition_below(plan: &TablePlan, parent: &Table) -> String {
+    let lineage = plan.lineage().of_parent();
+    let key: Vec<String> = parent.key_columns().map(|column| format!("b.{}", quote(&column.name))).collect();
+    format!(
+        "SELECT {} FROM {} b{} WHERE {}",
+        lineage.partition(0, "b").join(", "),
+        quote(&parent.name),
+        lineage.up(0, "b", "JOIN", &named),
+        equal(&key, 1)
+    )
+}
+
+fn named(table: &Table) -> String {
+    quote(&table.name)
 }
 
 fn equal(columns: &[String], first: usize) -> String {

@@ -17,13 +17,14 @@ use headwater_protocol::message::{ConflictEnd, Refusal, RefusalCode};
 use headwater_protocol::{Row, Value};
 
 use super::park::{Steps, Style, park};
-use super::policy::{Policy, outside, refusal};
+use super::policy::{Policy, outside, outside_parent, refusal};
 use super::source::Item;
 use crate::backend::Inserted;
 use crate::judge::Action;
 use crate::keys::{key_bytes, key_bytes_of};
 use crate::rows::{EchoMark, EchoMarker};
 use crate::scripts::Given;
+use crate::standing::{self, Standing};
 use crate::{Connection, Error, Plan, TablePlan};
 
 /// How often keys found absent that lose the race of being inserted are fetched and judged again.
@@ -34,6 +35,8 @@ const ROUNDS_MAX: usize = 5;
 pub(super) struct Effects {
     /// Ordinals and refusals of changes that need not be halved for: policy, and rows that nothing took.
     pub(super) refused: Vec<(u64, usize, Refusal)>,
+    /// The same of changes whose rows refer to a row that is not there, but may come yet.
+    pub(super) waiting: Vec<(u64, usize, Refusal)>,
     pub(super) conflicts: Vec<Conflict>,
     /// Rows stored and keys deleted just as uploaded.
     pub(super) echo: Vec<EchoMark>,
@@ -142,6 +145,7 @@ impl<'a> Batch<'a> {
     }
 
     pub(super) fn upserts(&mut self, table: &TablePlan, items: &[&Item]) -> Result<(), Error> {
+        let items = self.with_parents(table, items)?;
         let mut open: Vec<&Item> = Vec::new();
         let inserts: Vec<&Item> = items.iter().copied().filter(|item| item.change.old.is_none()).collect();
         let taken = match (self.parked, self.expects_new) {
@@ -172,6 +176,53 @@ impl<'a> Batch<'a> {
         self.never_taken(table, &open)
     }
 
+    /// Of rows that take their partition from others: those whose parent, as the upload has left it so far, is the user's.
+    fn with_parents<'i>(&mut self, table: &TablePlan, items: &[&'i Item]) -> Result<Vec<&'i Item>, Error> {
+        if table.parents.is_empty() {
+            return Ok(items.to_vec());
+        }
+        let standings = self.standings(table, &images(items))?;
+        let mut admitted = Vec::with_capacity(items.len());
+        for (item, standing) in items.iter().zip(standings) {
+            let refused = (item.ordinal, item.table, outside_parent(table));
+            match standing {
+                Standing::Orphan => self.effects.waiting.push(refused),
+                standing if !self.policy.holds(table, &standing) => self.effects.refused.push(refused),
+                _ => admitted.push(*item),
+            }
+        }
+        Ok(admitted)
+    }
+
+    /// Where rows stand, and will until this transaction ends.
+    fn standings(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Vec<Standing>, Error> {
+        standing::of_rows(self.connection, table, rows, true)
+    }
+
+    /// Takes out, and refuses, those whose row is in none of the user's partitions.
+    fn keep_inside<T>(
+        &mut self,
+        table: &TablePlan,
+        of: Vec<T>,
+        row: impl Fn(&T) -> (&Item, Option<&Row>),
+    ) -> Result<Vec<T>, Error> {
+        if table.table.partition.is_none() {
+            return Ok(of);
+        }
+        let rows: Vec<&Row> = of.iter().filter_map(|one| row(one).1).collect();
+        let mut standings = self.standings(table, &rows)?.into_iter();
+        let mut inside = Vec::with_capacity(of.len());
+        for one in of {
+            let (item, row) = row(&one);
+            if row.is_some() && !standings.next().is_some_and(|standing| self.policy.holds(table, &standing)) {
+                self.effects.refused.push((item.ordinal, item.table, outside(table)));
+            } else {
+                inside.push(one);
+            }
+        }
+        Ok(inside)
+    }
+
     /// Under the rule `off`, a table without partitions needs no look at what is stored.
     fn updated_blindly(&mut self, table: &TablePlan, open: &[&Item]) -> Result<bool, Error> {
         let is_blind = !table.table.is_uploaded_by_scripts()
@@ -195,25 +246,18 @@ impl<'a> Batch<'a> {
     /// Fetches, judges and writes; gives those whose key was absent and then was not.
     fn round<'i>(&mut self, table: &TablePlan, open: &[&'i Item]) -> Result<Vec<&'i Item>, Error> {
         let (mut inserts, mut updates) = (Vec::new(), Vec::new());
-        let mut stored = self.fetch(table, open)?;
-        for item in open {
-            let stored = stored.remove(&item.key);
-            if stored.as_ref().is_some_and(|row| !self.policy.holds(table, row)) {
-                self.effects.refused.push((item.ordinal, item.table, outside(table)));
-                continue;
-            }
+        for (item, stored) in self.fetch_inside(table, open)? {
             let judgement = self.judged(table, item, stored.as_ref())?;
             let end = judgement.conflict;
             match judgement.action {
-                Action::Update(row) if !self.policy.holds(table, &row) => {
-                    self.effects.refused.push((item.ordinal, item.table, outside(table)));
-                }
                 Action::Update(row) => updates.push(Judged { item, stored, end, row }),
                 Action::Insert(row) => inserts.push(Judged { item, stored, end, row }),
                 Action::Keep => self.kept(table, item, stored, end),
                 Action::Delete => {}
             }
         }
+        // What is made of both images may lie where neither does.
+        let updates = self.keep_inside(table, updates, |judged: &Judged<'_>| (judged.item, Some(&judged.row)))?;
         self.update_judged(table, &updates)?;
         for judged in updates {
             self.effects.updates += 1;
@@ -255,15 +299,9 @@ impl<'a> Batch<'a> {
 
     /// Judges deletions; gives those to be made.
     pub(super) fn doom<'i>(&mut self, table: &TablePlan, items: &[&'i Item]) -> Result<Vec<Doomed<'i>>, Error> {
-        let mut stored = self.fetch(table, items)?;
         let mut doomed = Vec::new();
-        for item in items {
+        for (item, stored) in self.fetch_inside(table, items)? {
             let key = table.key_of(item.change.image());
-            let stored = stored.remove(&key_bytes(table, &key));
-            if stored.as_ref().is_some_and(|row| !self.policy.holds(table, row)) {
-                self.effects.refused.push((item.ordinal, item.table, outside(table)));
-                continue;
-            }
             let judgement = self.judged(table, item, stored.as_ref())?;
             match judgement.action {
                 Action::Delete => doomed.push(Doomed { item, stored, end: judgement.conflict, key }),
@@ -325,6 +363,17 @@ impl<'a> Batch<'a> {
             end,
             result,
         });
+    }
+
+    /// These changes with the stored rows of their keys, locked; without those whose stored row is not the user's, which are refused.
+    fn fetch_inside<'i>(
+        &mut self,
+        table: &TablePlan,
+        items: &[&'i Item],
+    ) -> Result<Vec<(&'i Item, Option<Row>)>, Error> {
+        let mut stored = self.fetch(table, items)?;
+        let found = items.iter().map(|item| (*item, stored.remove(&item.key))).collect();
+        self.keep_inside(table, found, |(item, stored): &(&Item, Option<Row>)| (*item, stored.as_ref()))
     }
 
     /// The stored rows of these changes' keys, locked, by the bytes of their keys.

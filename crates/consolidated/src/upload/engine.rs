@@ -50,6 +50,8 @@ pub(super) struct Engine<'a> {
     nulling: BTreeSet<usize>,
     /// Refused for a reason that may pass, by ordinal.
     pub(super) deferred: BTreeMap<u64, (usize, Refusal)>,
+    /// Those of the last attempt that wait for the row that they refer to.
+    pub(super) waiting: BTreeSet<u64>,
     /// How many of them were found one by one.
     deferred_singly: usize,
     /// Something has happened since they were tried last.
@@ -97,6 +99,7 @@ impl<'a> Engine<'a> {
             settled: BTreeSet::new(),
             nulling: BTreeSet::new(),
             deferred: BTreeMap::new(),
+            waiting: BTreeSet::new(),
             deferred_singly: 0,
             may_help: false,
         }
@@ -313,8 +316,11 @@ impl<'a> Engine<'a> {
         self.may_help |= effects.inserts + effects.updates + effects.deletes > 0;
         conflicts::write(self.connection, self.request, &effects.conflicts)?;
         for (ordinal, table, refusal) in effects.refused {
+            self.deferred.remove(&ordinal);
             self.refuse(ordinal, table, refusal);
         }
+        self.waiting = effects.waiting.iter().map(|(ordinal, _, _)| *ordinal).collect();
+        self.deferred.extend(effects.waiting.into_iter().map(|(ordinal, table, refusal)| (ordinal, (table, refusal))));
         self.results.echo.extend(effects.echo);
         for Conflict { ordinal, table, key, end, .. } in effects.conflicts {
             self.results.outcomes.insert(ordinal, Outcome::Conflict(end));

@@ -43,7 +43,9 @@ impl Style {
 pub(super) fn park(table: &TablePlan, row: &Row, stored: Option<&Row>, (steps, style): (Steps, Style)) -> Row {
     let mut parked = row.clone();
     let partition: Vec<usize> = table.table.partition.iter().flat_map(|partition| partition.columns.clone()).collect();
-    let is_fixed = |place: usize| table.table.key.contains(&place) || partition.contains(&place);
+    // What decides where the row belongs stays, or it would leave its partition for a moment.
+    let is_fixed =
+        |place: usize| table.table.key.contains(&place) || partition.contains(&place) || table.through.contains(&place);
     let refers = |place: usize| table.table.references.iter().any(|reference| reference.columns.contains(&place));
     for (place, column) in table.table.columns.iter().enumerate().filter(|(place, _)| !is_fixed(*place)) {
         let is_unique = steps == Steps::TwoFree && table.table.unique.iter().any(|unique| unique.contains(&place));

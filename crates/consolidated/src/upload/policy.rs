@@ -8,6 +8,7 @@ use headwater_protocol::message::{Refusal, RefusalCode};
 
 use super::source::Item;
 use crate::scripts::Actor;
+use crate::standing::Standing;
 use crate::{Connection, Error, Plan, TablePlan, memberships};
 
 /// The partitions that a user's remote may write to.
@@ -36,11 +37,14 @@ impl Policy {
         Ok(Policy { members, actor: Actor { user: user.to_owned(), remote_id: *remote_id } })
     }
 
-    /// Whether a row lies in one of the user's partitions.
-    pub(super) fn holds(&self, table: &TablePlan, row: &Row) -> bool {
+    /// Whether rows that stand there lie in one of the user's partitions.
+    pub(super) fn holds(&self, table: &TablePlan, standing: &Standing) -> bool {
         let Some(partition) = &table.table.partition else { return true };
         let members = self.members.get(partition.partition);
-        table.partition_of(row).is_some_and(|key| members.is_some_and(|members| members.contains(&key)))
+        match standing {
+            Standing::In(key) => members.is_some_and(|members| members.contains(key)),
+            Standing::Nowhere | Standing::Orphan => false,
+        }
     }
 
     /// Why a change may not be made, whatever is stored; `None` if it may.
@@ -62,7 +66,16 @@ impl Policy {
         {
             return Some(refusal(RefusalCode::Data, "an update can't change the key".to_owned()));
         }
-        item.change.new.as_ref().filter(|new| !self.holds(table, new)).map(|_| outside(table))
+        item.change.new.as_ref().filter(|new| self.is_surely_outside(table, new)).map(|_| outside(table))
+    }
+
+    /// Whether a row is in none of the user's partitions whatever it refers to.
+    fn is_surely_outside(&self, table: &TablePlan, row: &Row) -> bool {
+        if table.parents.is_empty() {
+            let standing = table.partition_of(row).map_or(Standing::Nowhere, Standing::In);
+            return !self.holds(table, &standing);
+        }
+        table.parent_key(row).is_none()
     }
 }
 
@@ -70,6 +83,15 @@ impl Policy {
 /// is a stored row at all.
 pub(super) fn outside(table: &TablePlan) -> Refusal {
     refusal(RefusalCode::Partition, format!("the row of table {} is not in a partition of yours", table.table.name))
+}
+
+/// The refusal of a row that refers to one outside the user's partitions: the same whether that is there or not.
+pub(super) fn outside_parent(table: &TablePlan) -> Refusal {
+    let (own, parent) = (&table.table.name, table.parents.first().map_or("", |parent| parent.name.as_str()));
+    let message = format!(
+        "the row of table {own} refers to a row of table {parent} that is not there or in no partition of yours"
+    );
+    refusal(RefusalCode::ForeignKey, message)
 }
 
 pub(super) fn refusal(code: RefusalCode, message: String) -> Refusal {

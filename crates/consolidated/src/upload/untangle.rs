@@ -154,7 +154,7 @@ impl Engine<'_> {
     fn make(&mut self, changes: &[(&Item, Steps)], style: Style) -> Result<Option<Refused>, Error> {
         let refused = self.attempt(|batch| batch.run_together(changes, style))?;
         if refused.is_none() {
-            for (item, _) in changes {
+            for (item, _) in changes.iter().filter(|(item, _)| !self.waiting.contains(&item.ordinal)) {
                 self.deferred.remove(&item.ordinal);
                 self.settled.extend(item.is_delete().then_some(item.ordinal));
             }

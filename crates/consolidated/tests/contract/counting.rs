@@ -116,6 +116,9 @@ impl Connection for Counting<'_> {
     fn read_changes(&mut self, changes: &Changes<'_>, out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {
         self.inner.read_changes(changes, out)
     }
+    fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], lock: bool) -> Result<Vec<(Row, Row)>, Error> {
+        self.inner.partitions_below(table, parents, lock)
+    }
     fn catalogue(&mut self) -> Result<Catalogue, Error> {
         self.inner.catalogue()
     }

@@ -10,6 +10,7 @@ mod database;
 mod deferred;
 mod exactly_once;
 mod incarnation;
+mod kin;
 mod orders;
 mod partitions;
 mod passing;
@@ -57,6 +58,7 @@ contract_with_many! {
     orders::a_valid_upload_is_applied_whole,
     orders::exactly_what_is_at_fault_is_refused,
     orders::a_valid_outcome_of_conflicts_is_applied_whole,
+    kin::whatever_is_written_arrives,
 }
 
 /// For what one of the databases has and the other has not.
@@ -136,6 +138,11 @@ contract! {
     system::a_remote_is_bound_to_its_secret,
     system::accounts_and_notes,
     system::check_and_init_see_what_is_there,
+    kin::what_moves_takes_along_what_is_below_it,
+    kin::what_stays_where_it_is_is_not_sent,
+    kin::uploads_go_by_the_parent_as_it_is_stored,
+    kin::uploads_go_by_the_parent_as_they_leave_it,
+    kin::leaving_and_joining,
 }
 
 contract_of! {
@@ -153,4 +160,6 @@ contract_of! {
     deferred::rows_that_a_rule_holds_together_stay_together,
     deferred::rows_that_share_a_parent_stay_together,
     deferred::a_circle_that_only_a_deferred_constraint_allows,
+    kin::a_child_written_while_its_parent_moves_is_not_missed,
+    kin::a_move_that_sees_an_old_snapshot_sends_everything_below,
 }

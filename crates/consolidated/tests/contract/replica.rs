@@ -234,8 +234,23 @@ impl Replica {
         Ok(Synced { summary, ..synced })
     }
 
+    /// In which partition the row of a table lies, by what is held.
+    fn partition_of(&self, plan: &Plan, table: &TablePlan, row: &Row) -> Option<Vec<u8>> {
+        let Some(parent) = table.parents.first().map(|parent| find(plan, &parent.name)) else {
+            return table.partition_of(row);
+        };
+        let mut bytes = Vec::new();
+        put_row(&mut bytes, &parent.key_types, &table.parent_key(row)?);
+        self.partition_of(plan, parent, self.rows.get(&(parent.number, bytes))?)
+    }
+
     fn apply(&mut self, plan: &Plan, frames: &[Frame]) -> Synced {
         let mut synced = Synced::default();
+        let before: BTreeMap<(u32, Vec<u8>), Vec<u8>> = self
+            .rows
+            .iter()
+            .filter_map(|(key, row)| Some((key.clone(), self.partition_of(plan, &plan.tables[key.0 as usize], row)?)))
+            .collect();
         let mut table: Option<&TablePlan> = None;
         for frame in frames {
             let payload = frame.payload(LIMIT).expect("our own frame");
@@ -245,7 +260,9 @@ impl Replica {
                     table = Some(&plan.tables[header.table as usize]);
                     assert_eq!(table.map(|table| &table.header), Some(&header));
                 }
-                Kind::Partition => self.mark(plan, PartitionMark::from_payload(&payload).expect("a mark"), &mut synced),
+                Kind::Partition => {
+                    self.mark(&before, PartitionMark::from_payload(&payload).expect("a mark"), &mut synced);
+                }
                 Kind::Rows => self.put_rows(table.expect("a table comes first"), &payload, &mut synced),
                 other => panic!("{other:?} in a download"),
             }
@@ -253,10 +270,9 @@ impl Replica {
         synced
     }
 
-    fn mark(&mut self, plan: &Plan, mark: PartitionMark, synced: &mut Synced) {
-        let table = &plan.tables[mark.table as usize];
-        let is_in_it = |row: &Row| table.partition_of(row).as_ref() == Some(&mark.partition);
-        self.rows.retain(|(number, _), row| *number != mark.table || !is_in_it(row));
+    /// `before`: where rows lay before this download.
+    fn mark(&mut self, before: &BTreeMap<(u32, Vec<u8>), Vec<u8>>, mark: PartitionMark, synced: &mut Synced) {
+        self.rows.retain(|key, _| key.0 != mark.table || before.get(key) != Some(&mark.partition));
         if mark.action == PartitionAction::Left {
             assert!(self.watermarks.entries.iter().any(|e| e.table == mark.table && e.partition == mark.partition));
         }

@@ -2,6 +2,7 @@
 
 use headwater_consolidated::catalogue::Tracking;
 use headwater_consolidated::{Dialect, track};
+use headwater_model::tracking::Kin;
 
 use super::database::{Database, MODEL, TABLES, plan};
 use super::replica::Replica;
@@ -115,7 +116,8 @@ pub(crate) fn an_upsert_that_does_nothing_deletes_nothing(database: &Database) {
 pub(crate) fn broken_tracking_is_noticed_and_mended(database: &Database) {
     let plan = database.standard();
     let customers = plan.model.table("customer").expect("customer");
-    let state = || track::state(&mut *database.connect(), customers).expect("a state");
+    let kin = Kin::new(&plan.model, customers);
+    let state = || track::state(&mut *database.connect(), &kin).expect("a state");
     assert_eq!(state(), Tracking::Complete);
     database.application("INSERT INTO customer VALUES (1, 'a', 'Ada', 1)");
     let mut remote = Replica::synced(database, &plan, "anna");
@@ -154,7 +156,8 @@ pub(crate) fn untracked_tables_are_left_as_they_were(database: &Database) {
     let removed = track::untrack(&mut *database.connect(), &plan).expect("removed");
     assert!(!removed.is_empty());
     for table in plan.model.tables.iter().filter(|table| table.is_tracked()) {
-        assert_eq!(track::state(&mut *database.connect(), table).expect("a state"), Tracking::Absent);
+        let kin = Kin::new(&plan.model, table);
+        assert_eq!(track::state(&mut *database.connect(), &kin).expect("a state"), Tracking::Absent);
     }
     database.application(
         "INSERT INTO customer VALUES (1, 'a', 'Ada', 1); UPDATE customer SET name = 'x'; DELETE FROM customer",

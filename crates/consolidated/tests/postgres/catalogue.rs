@@ -137,7 +137,10 @@ fn whatever_is_changed_about_tracking_is_noticed() {
     ] {
         let database = Database::with(tables);
         let plan = plan(model);
-        let state = || state(&mut *database.connect(), &plan.tables[0].table).expect("a state");
+        let state = || {
+            state(&mut *database.connect(), &headwater_model::tracking::Kin::new(&plan.model, &plan.model.tables[0]))
+                .expect("a state")
+        };
         assert_eq!(state(), Tracking::Absent);
         track(&mut *database.connect(), &plan).expect("tracked");
         assert_eq!(state(), Tracking::Complete);

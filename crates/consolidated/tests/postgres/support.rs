@@ -4,7 +4,7 @@ use headwater_consolidated::backend::Changes;
 use headwater_consolidated::postgres::{Postgres, Settings};
 use headwater_consolidated::rows::Echo;
 use headwater_consolidated::{Backend, Connection, Error, Mode, Plan, RowsWriter, TablePlan};
-use headwater_model::tracking::{self, TrackedTable};
+use headwater_model::tracking::{self, Kin, TrackedTable};
 use headwater_protocol::message::{RowOp, RowsReader};
 use headwater_protocol::row::read_row;
 use headwater_protocol::{Kind, Row, Value};
@@ -47,7 +47,8 @@ impl Database {
     pub(crate) fn track(&self, plan: &Plan) {
         self.sql("CREATE SCHEMA IF NOT EXISTS headwater");
         for table in &plan.tables {
-            let tracked = TrackedTable { table: &table.table, declared: &[], unique: &[] };
+            let kin = Kin::new(&plan.model, &table.table);
+            let tracked = TrackedTable { kin: &kin, declared: &[], unique: &[] };
             let statements = tracking::postgres::install(&tracked);
             self.sql(&format!("BEGIN; {}; COMMIT", statements.join(";\n")));
         }

@@ -1,6 +1,7 @@
 //! Change tracking: whatever way a row changes, a download brings it.
 
 use headwater_consolidated::{Connection, Plan};
+use headwater_model::tracking::Kin;
 use headwater_protocol::{Row, Value};
 
 use crate::support::{Database, changes, plan};
@@ -290,9 +291,9 @@ fn installing_again_changes_nothing_and_another_key_is_refused() {
     tracked.database.track(&tracked.plan);
     assert_eq!(tracked.database.sql("SELECT count(*) FROM headwater.\"side_item@area\""), [["1"]]);
     let other = plan(&MODEL.replace("key = [\"item\", \"n\"]", "key = [\"n\", \"item\"]"));
-    let table = other.model.table("part").expect("part");
+    let kin = Kin::new(&other.model, other.model.table("part").expect("part"));
     let statements = headwater_model::tracking::postgres::install(&headwater_model::tracking::TrackedTable {
-        table,
+        kin: &kin,
         declared: &[],
         unique: &[],
     });
@@ -300,7 +301,9 @@ fn installing_again_changes_nothing_and_another_key_is_refused() {
     assert!(format!("{:?}", refused.expect_err("another key")).contains("headwater untrack"));
     for table in &tracked.plan.tables {
         for _ in 0..2 {
-            tracked.database.sql(&headwater_model::tracking::postgres::uninstall(&table.table).join(";"));
+            tracked.database.sql(
+                &headwater_model::tracking::postgres::uninstall(&Kin::new(&tracked.plan.model, &table.table)).join(";"),
+            );
         }
     }
     let left =

@@ -12,14 +12,14 @@ use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{Format, IsNull, ToSql, to_sql_checked};
 use tokio_postgres::{Client, Config};
 
-use super::Source;
 use super::value::Value;
+use super::{Source, holder};
 
 /// A consolidated database in PostgreSQL, in one snapshot.
 pub struct Postgres {
     runtime: Runtime,
     client: Client,
-    partitions: Vec<Partition>,
+    model: Model,
     user: String,
     remote_id: String,
 }
@@ -48,7 +48,7 @@ impl Postgres {
             Ok::<_, tokio_postgres::Error>(client)
         })?;
         let (user, remote_id) = (user.to_owned(), remote_id.to_owned());
-        Ok(Postgres { runtime, client, partitions: model.partitions.clone(), user, remote_id })
+        Ok(Postgres { runtime, client, model: model.clone(), user, remote_id })
     }
 
     /// The columns of a table and their types, as PostgreSQL names them.
@@ -63,9 +63,9 @@ impl Postgres {
 
 impl Source for Postgres {
     fn rows(&mut self, table: &Table, each: &mut dyn FnMut(Vec<Value>) -> Result<()>) -> Result<()> {
-        let name = format!("{}.{}", quote(table.schema.as_deref().unwrap_or("public")), quote(&table.name));
+        let name = named(table);
         let declared = self.declared(&name)?;
-        let partition = table.partition.as_ref().and_then(|place| self.partitions.get(place.partition));
+        let partition = table.partition.as_ref().and_then(|place| self.model.partitions.get(place.partition));
         let (sql, parameters) = match partition {
             None => (format!("SELECT {} FROM {name} AS t", texts(table, &declared)?), Vec::new()),
             Some(partition) => {
@@ -78,7 +78,15 @@ impl Source for Postgres {
                     });
                     format!("${}", place + 1)
                 });
-                (part_of(table, &name, partition, &members, &declared)?, parameters)
+                let (joins, holder, alias) = holder(&self.model, table, &named);
+                let matches = matches(partition, holder, &alias, &self.declared(&named(holder))?)?;
+                let names: Vec<String> = (0..partition.columns.len()).map(|place| format!("p{place}")).collect();
+                let sql = format!(
+                    "WITH m({}) AS ({members}\n) SELECT {} FROM {name} AS t{joins} WHERE EXISTS (SELECT 1 FROM m WHERE {matches})",
+                    names.join(", "),
+                    texts(table, &declared)?,
+                );
+                (sql, parameters)
             }
         };
         let client = &self.client;
@@ -98,26 +106,17 @@ impl Source for Postgres {
     }
 }
 
-/// The query of the rows in the partitions that the membership query gives, compared in the table's own types.
-fn part_of(
-    table: &Table,
-    name: &str,
-    partition: &Partition,
-    members: &str,
-    declared: &[(String, String)],
-) -> Result<String> {
-    let names: Vec<String> = (0..partition.columns.len()).map(|place| format!("p{place}")).collect();
-    let matches: Vec<String> = names
-        .iter()
-        .zip(table.partition_columns())
-        .map(|(p, column)| Ok(format!("m.{p}::{} = t.{}", type_of(&column.name, declared)?, quote(&column.name))))
-        .collect::<Result<_>>()?;
-    Ok(format!(
-        "WITH m({}) AS ({members}\n) SELECT {} FROM {name} AS t WHERE EXISTS (SELECT 1 FROM m WHERE {})",
-        names.join(", "),
-        texts(table, declared)?,
-        matches.join(" AND ")
-    ))
+fn named(table: &Table) -> String {
+    format!("{}.{}", quote(table.schema.as_deref().unwrap_or("public")), quote(&table.name))
+}
+
+/// That a row lies in the partition `m`, compared in the types of the table that has the partition's columns.
+fn matches(partition: &Partition, holder: &Table, alias: &str, declared: &[(String, String)]) -> Result<String> {
+    let one = |(place, column): (usize, &headwater_model::Column)| {
+        Ok(format!("m.p{place}::{} = {alias}.{}", type_of(&column.name, declared)?, quote(&column.name)))
+    };
+    let columns = holder.partition_columns().take(partition.columns.len()).enumerate();
+    Ok(columns.map(one).collect::<Result<Vec<_>>>()?.join(" AND "))
 }
 
 /// The table's columns as texts.

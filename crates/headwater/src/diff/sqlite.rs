@@ -4,16 +4,16 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use headwater_model::sql::{quote, with_parameters};
-use headwater_model::{Model, Partition, Table};
+use headwater_model::{Model, Table};
 use rusqlite::{Connection, OpenFlags, Params};
 
-use super::Source;
 use super::value::Value;
+use super::{Source, holder};
 
 /// A consolidated database in SQLite, in one snapshot.
 pub struct SqliteDatabase {
     database: Connection,
-    partitions: Vec<Partition>,
+    model: Model,
     user: String,
     remote_id: String,
 }
@@ -23,7 +23,7 @@ impl SqliteDatabase {
     pub fn open(path: &Path, model: &Model, user: &str, remote_id: &str) -> Result<SqliteDatabase> {
         let database = open_snapshot(path)?;
         let (user, remote_id) = (user.to_owned(), remote_id.to_owned());
-        Ok(SqliteDatabase { database, partitions: model.partitions.clone(), user, remote_id })
+        Ok(SqliteDatabase { database, model: model.clone(), user, remote_id })
     }
 }
 
@@ -31,7 +31,7 @@ impl Source for SqliteDatabase {
     fn rows(&mut self, table: &Table, each: &mut dyn FnMut(Vec<Value>) -> Result<()>) -> Result<()> {
         let select = format!("SELECT {} FROM {} AS t", columns(table), quote(&table.name));
         let place = table.partition.as_ref();
-        let Some(partition) = place.and_then(|place| self.partitions.get(place.partition)) else {
+        let Some(partition) = place.and_then(|place| self.model.partitions.get(place.partition)) else {
             return read(&self.database, table, &select, [], each);
         };
         let mut parameters: Vec<&str> = Vec::new();
@@ -40,10 +40,11 @@ impl Source for SqliteDatabase {
             format!("?{}", parameters.len())
         });
         let names: Vec<String> = (0..partition.columns.len()).map(|place| format!("p{place}")).collect();
-        let matches: Vec<String> =
-            names.iter().zip(table.partition_columns()).map(|(p, c)| format!("m.{p} = t.{}", quote(&c.name))).collect();
+        let (joins, holder, alias) = holder(&self.model, table, &|table| quote(&table.name));
+        let of_row = holder.partition_columns().map(|column| format!("{alias}.{}", quote(&column.name)));
+        let matches: Vec<String> = names.iter().zip(of_row).map(|(p, own)| format!("m.{p} = {own}")).collect();
         let sql = format!(
-            "WITH m({}) AS ({members}\n) {select} WHERE EXISTS (SELECT 1 FROM m WHERE {})",
+            "WITH m({}) AS ({members}\n) {select}{joins} WHERE EXISTS (SELECT 1 FROM m WHERE {})",
             names.join(", "),
             matches.join(" AND ")
         );

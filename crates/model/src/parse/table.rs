@@ -1,7 +1,7 @@
 //! One `[tables.NAME]` of the file.
 //!
 //! [`Draft::read`] takes names and columns, [`Draft::resolve`] turns the names in keys, partitions and rules into places, and
-//! [`Draft::references`] needs all tables resolved, since a reference's target must be unique there.
+//! [`Draft::references`] needs all tables resolved, since a reference's target must be unique there, and [`Draft::through`] needs those.
 
 use super::reader::{Entry, Reader, Section, Span};
 use crate::script::{Script, Step};
@@ -15,6 +15,12 @@ const KEYS: [&str; 10] =
     ["schema", "direction", "conflict", "key", "key_range", "partition", "references", "unique", "scripts", "columns"];
 const CONFLICTS: [&str; 6] =
     ["off", "consolidated_wins", "remote_wins", "newer_wins(column)", "merge(consolidated)", "merge(remote)"];
+
+/// The reference by which a table takes its partition from another, and where that is said.
+pub(super) struct Through {
+    pub(super) reference: usize,
+    pub(super) span: Span,
+}
 
 /// A table whose columns are known, and nothing else yet.
 pub(super) struct Draft<'a> {
@@ -213,7 +219,10 @@ impl<'a> Draft<'a> {
         let is_table = matches!(entry.value.get_ref(), toml::de::DeValue::Table(_));
         let (name, columns) = if is_table {
             let what = format!("the partition of table {:?}", self.name);
-            let section = reader.section_at(entry, &what, &["name", "columns"])?;
+            let section = reader.section_at(entry, &what, &["name", "columns", "through", "by"])?;
+            if section.entry("through").is_some() {
+                return None; // a matter of the references: `through`
+            }
             (reader.required(&section, "name", "name = \"...\"")?, section.entry("columns"))
         } else {
             (entry.clone(), None)
@@ -231,7 +240,51 @@ impl<'a> Draft<'a> {
         };
         let span = columns.map_or(name.span, |columns| columns.span);
         self.check_partition(reader, partition, &places, &span);
-        Some(TablePartition { partition: place, columns: places })
+        Some(TablePartition { partition: place, columns: places, through: None })
+    }
+
+    /// `partition = { through = "table" }`, with `by = ["column"]` where several references go there: the place of the reference meant.
+    pub(super) fn through(
+        &self,
+        reader: &mut Reader<'_>,
+        references: &[Reference],
+        tables: &[Table],
+    ) -> Option<Through> {
+        let entry = self.section.as_ref()?.entry("partition")?;
+        let toml::de::DeValue::Table(inside) = entry.value.get_ref() else { return None };
+        inside.get("through")?;
+        let what = format!("the partition of table {:?}", self.name);
+        let section = reader.section_at(&entry, &what, &["through", "by"])?;
+        let (name, by) = (section.entry("through")?, section.entry("by"));
+        let word = reader.string(&name)?;
+        let Some(parent) = tables.iter().position(|table| table.name == word) else {
+            let found = format!("{what} comes through the unknown table {word:?}");
+            reader.unknown(name.span, found, &word, tables.iter().map(|table| table.name.as_str()));
+            return None;
+        };
+        let by = by.map(|by| self.places(reader, &by).map(|places| (places, by.span)));
+        if by == Some(None) {
+            return None;
+        }
+        let is_meant = |reference: &&(usize, &Reference)| {
+            let by = by.as_ref().and_then(Option::as_ref);
+            reference.1.table == parent && by.is_none_or(|(places, _)| *places == reference.1.columns)
+        };
+        let all: Vec<_> = references.iter().enumerate().collect();
+        match all.iter().filter(is_meant).collect::<Vec<_>>()[..] {
+            [(reference, _)] => Some(Through { reference: *reference, span: name.span }),
+            [] => {
+                let found =
+                    format!("table {:?} takes its partition through {word:?}, but has no such reference", self.name);
+                reader.error(name.span, found, "one of its references, or another in `references`");
+                None
+            }
+            _ => {
+                let found = format!("table {:?} has several references to {word:?}", self.name);
+                reader.error(name.span, found, "by = [\"column\", ...] beside through");
+                None
+            }
+        }
     }
 
     fn same_names(&self, reader: &mut Reader<'_>, partition: &Partition, span: &Span) -> Option<Vec<usize>> {

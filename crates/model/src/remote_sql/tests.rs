@@ -24,10 +24,10 @@ fn table(name: &str, columns: &[(&str, Type)], key: &[usize]) -> Table {
 
 fn orders_and_lines() -> Model {
     let mut orders = table("orders", &[("id", Type::Int), ("region", Type::Text), ("note", Type::Text)], &[0]);
-    orders.partition = Some(TablePartition { partition: 0, columns: vec![1] });
+    orders.partition = Some(TablePartition { partition: 0, columns: vec![1], through: None });
     orders.unique = vec![vec![0, 1]];
     let mut lines = table("lines", &[("order", Type::Int), ("no", Type::Int), ("region", Type::Text)], &[0, 1]);
-    lines.partition = Some(TablePartition { partition: 0, columns: vec![2] });
+    lines.partition = Some(TablePartition { partition: 0, columns: vec![2], through: None });
     lines.references = vec![Reference { columns: vec![0], table: 0, target: vec![0], on_delete: OnDelete::Cascade }];
     Model {
         name: "m".to_owned(),

@@ -16,7 +16,8 @@
 //! subscription writes rows without statements. A session of an application under that role notes its rows twice, which comes to the
 //! same. The function runs with its owner's rights and a fixed search path: the application's roles need no grant. An update notes
 //! the keys and partitions before and after it in one statement, grouped: a row that stays is live, a pair that is gone is a
-//! tombstone. The tables below a partitioned or inherited one have triggers of their own, see [`parts`].
+//! tombstone. The tables below a partitioned or inherited one have triggers of their own, see [`parts`]; what is done for tables that
+//! take their partition from others is in [`kin`].
 //!
 //! What a side row says of `deleted` is only a help for purging: triggers of the application that change the table again run in
 //! between, so a download looks at the table itself for what became of a key.
@@ -25,13 +26,14 @@
 //! its snapshot: one that was committed between the snapshot and the lock is emptied without a tombstone. An unlogged table that a
 //! crash empties leaves none either.
 
+mod kin;
 pub mod parts;
 
 use sha2::{Digest, Sha256};
 
-use super::{TrackedTable, layout};
+use super::{Kin, TrackedTable};
 use crate::sql::{literal, quote};
-use crate::{Column, Table};
+use crate::{Column, Lineage, Table};
 
 /// PostgreSQL cuts longer names.
 const NAME_BYTES: usize = 63;
@@ -51,8 +53,9 @@ const STATEMENT_TRIGGERS: [(&str, &str, &str); 4] = [
 const ROW_TRIGGER: &str = "headwater_row";
 
 /// The triggers that a tracked table has: name, and the state that the catalogue says they are in.
-pub fn triggers(table: &Table) -> impl Iterator<Item = (String, &'static str)> {
-    events().map(|(name, state)| (trigger_name(name, table), state))
+pub fn triggers(kin: &Kin<'_>) -> impl Iterator<Item = (String, &'static str)> {
+    let before = ROW_TRIGGERS_BEFORE.into_iter().filter(|_| !kin.below.is_empty()).map(|name| (name, "A"));
+    events().chain(before).map(|(name, state)| (trigger_name(name, &kin.lineage), state))
 }
 
 /// The same before the layout is in the name.
@@ -60,9 +63,12 @@ fn events() -> impl Iterator<Item = (&'static str, &'static str)> {
     STATEMENT_TRIGGERS.iter().map(|(name, _, _)| (*name, "A")).chain([(ROW_TRIGGER, "R")])
 }
 
-fn trigger_name(name: &str, table: &Table) -> String {
-    limited(&format!("{name}{}", layout(table)))
+fn trigger_name(name: &str, lineage: &Lineage<'_>) -> String {
+    limited(&format!("{name}{}", lineage.layout()))
 }
+/// The further triggers of a table from which others take their partition, which see each row before it moves or goes. They come last
+/// by name: what the application's own triggers make of a row is known to them.
+const ROW_TRIGGERS_BEFORE: [&str; 2] = ["~headwater_move", "~headwater_delete"];
 
 /// The table itself, schema and quotes included.
 pub fn base_table(table: &Table) -> String {
@@ -70,13 +76,13 @@ pub fn base_table(table: &Table) -> String {
 }
 
 /// The side table, schema and quotes included.
-pub fn side_table(table: &Table) -> String {
-    format!("headwater.{}", quote(&side_name(table)))
+pub fn side_table(lineage: &Lineage<'_>) -> String {
+    format!("headwater.{}", quote(&side_name(lineage)))
 }
 
 /// The name of the side table, in schema `headwater`, of a table.
-pub fn side_name(table: &Table) -> String {
-    own_name("side_", table)
+pub fn side_name(lineage: &Lineage<'_>) -> String {
+    own_name("side_", lineage)
 }
 
 /// The side table's columns that hold the key, in quotes and key order.
@@ -85,13 +91,11 @@ pub fn key_columns(table: &Table) -> Vec<String> {
 }
 
 /// The side table's columns that hold the partition, in quotes and the partition's order. A column of the key stands there once.
-pub fn partition_columns(table: &Table) -> Vec<String> {
-    pairs(table).into_iter().filter(|pair| pair.partition).map(|pair| pair.side).collect()
-}
-
-/// The side table's columns that stand for columns of the table: their place there, and the name here in quotes. The key's come first.
-pub fn side_columns(table: &Table) -> Vec<(usize, String)> {
-    pairs(table).into_iter().map(|pair| (pair.place, pair.side)).collect()
+pub fn partition_columns(lineage: &Lineage<'_>) -> Vec<String> {
+    let table = lineage.table();
+    let is_of_key = |column: &Column| lineage.parents().is_empty() && table.key_columns().any(|key| key == column);
+    let name = |column: &Column| side_column(if is_of_key(column) { "key_" } else { "partition_" }, column);
+    lineage.root().partition_columns().map(name).collect()
 }
 
 /// The comment that the function of this body has if nobody changed it.
@@ -102,14 +106,15 @@ pub fn function_comment(body: &str) -> String {
 /// The statements that install the tracking of a table; harmless where it is installed. Schema `headwater` must be there. They
 /// belong in one transaction, and wait for the transactions that are writing to the table.
 pub fn install(tracked: &TrackedTable<'_>) -> Vec<String> {
-    let table = tracked.table;
-    let (base, side) = (base_table(table), side_table(table));
-    let index = |prefix: &str| quote(&own_name(prefix, table));
+    let kin = tracked.kin;
+    let table = kin.table();
+    let (base, side) = (base_table(table), side_table(&kin.lineage));
+    let index = |prefix: &str| quote(&own_name(prefix, &kin.lineage));
     let key_index = index("side_key_");
-    let keys = sides(table);
-    let mut partition = partition_columns(table);
+    let keys = sides(&kin.lineage);
+    let mut partition = partition_columns(&kin.lineage);
     partition.push("version".into());
-    let mut statements = vec![layout_check(table), create_side_table(table)];
+    let mut statements = vec![layout_check(&kin.lineage), create_side_table(&kin.lineage)];
     statements.extend(keys.iter().map(|key| format!("ALTER TABLE {side} ALTER COLUMN {key} SET NOT NULL")));
     statements.extend([
         format!("ALTER TABLE {side} ALTER COLUMN version SET NOT NULL"),
@@ -118,10 +123,14 @@ pub fn install(tracked: &TrackedTable<'_>) -> Vec<String> {
         format!("ALTER TABLE {side} REPLICA IDENTITY USING INDEX {key_index}"),
         format!("CREATE INDEX IF NOT EXISTS {} ON {side} ({})", index("side_version_"), partition.join(", ")),
     ]);
-    statements.extend(create_function(table));
-    statements.extend(statement_triggers(table, &base, "", |name| quote(&trigger_name(name, table))));
+    statements.extend(create_function(kin));
+    let named = |name: &str| quote(&trigger_name(name, &kin.lineage));
+    statements.extend(statement_triggers(&kin.lineage, &base, "", named));
     // A partitioned table's leaves get this one of themselves, those made later too.
-    statements.extend(row_trigger(table, &base, &quote(&trigger_name(ROW_TRIGGER, table))));
+    statements.extend(row_trigger(&kin.lineage, &base, &named(ROW_TRIGGER)));
+    if !kin.below.is_empty() {
+        statements.extend(kin::before_triggers(kin));
+    }
     statements
 }
 
@@ -130,8 +139,8 @@ pub fn install(tracked: &TrackedTable<'_>) -> Vec<String> {
 const KEYS_REPEAT: &str = "'keys repeat'";
 
 /// The triggers of statements on a table or a part of it, `on`.
-fn statement_triggers(table: &Table, on: &str, argument: &str, named: impl Fn(&str) -> String) -> Vec<String> {
-    let function = function(table);
+fn statement_triggers(lineage: &Lineage<'_>, on: &str, argument: &str, named: impl Fn(&str) -> String) -> Vec<String> {
+    let function = function(lineage);
     let make = |(name, when, tables): &(&str, &str, &str)| {
         let name = named(name);
         [
@@ -144,56 +153,51 @@ fn statement_triggers(table: &Table, on: &str, argument: &str, named: impl Fn(&s
     STATEMENT_TRIGGERS.iter().flat_map(make).collect()
 }
 
-fn row_trigger(table: &Table, on: &str, name: &str) -> [String; 2] {
+fn row_trigger(lineage: &Lineage<'_>, on: &str, name: &str) -> [String; 2] {
     [
         format!(
             "CREATE OR REPLACE TRIGGER {name} AFTER INSERT OR UPDATE OR DELETE ON {on} FOR EACH ROW EXECUTE FUNCTION {}()",
-            function(table)
+            function(lineage)
         ),
         format!("ALTER TABLE {on} ENABLE REPLICA TRIGGER {name}"),
     ]
 }
 
 /// The statements that remove the tracking of a table; harmless where there is none.
-pub fn uninstall(table: &Table) -> Vec<String> {
-    let base = base_table(table);
-    let triggers = triggers(table).map(|(name, _)| format!("DROP TRIGGER IF EXISTS {} ON {base}", quote(&name)));
+pub fn uninstall(kin: &Kin<'_>) -> Vec<String> {
+    let base = base_table(kin.table());
+    let triggers = triggers(kin).map(|(name, _)| format!("DROP TRIGGER IF EXISTS {} ON {base}", quote(&name)));
     let rest = [
         // With what calls it, in the parts.
-        format!("DROP FUNCTION IF EXISTS {}() CASCADE", function(table)),
-        format!("DROP TABLE IF EXISTS {}", side_table(table)),
+        format!("DROP FUNCTION IF EXISTS {}() CASCADE", function(&kin.lineage)),
+        format!("DROP TABLE IF EXISTS {}", side_table(&kin.lineage)),
     ];
     triggers.chain(rest).collect()
 }
 
-/// A column of the base table that the side table has too.
+/// A column of the side table, and the column that it stands for.
 struct Pair {
-    place: usize,
+    /// Of the table itself; of the partition where it is taken from another, of that one.
     base: String,
     side: String,
     partition: bool,
 }
 
 /// The key's columns, then the partition's others.
-fn pairs(table: &Table) -> Vec<Pair> {
-    let partition: Vec<usize> = table.partition.iter().flat_map(|p| p.columns.clone()).collect();
-    let others = partition.iter().filter(|place| !table.key.contains(place));
-    let pair = |place: &usize| {
-        let column = table.columns.get(*place)?;
-        let prefix = if table.key.contains(place) { "key_" } else { "partition_" };
-        let is_partition = partition.contains(place);
-        Some(Pair {
-            place: *place,
-            base: quote(&column.name),
-            side: side_column(prefix, column),
-            partition: is_partition,
-        })
+fn pairs(lineage: &Lineage<'_>) -> Vec<Pair> {
+    let table = lineage.table();
+    let partition = partition_columns(lineage);
+    let pair = |(column, side): (&Column, String)| {
+        let is_partition = partition.contains(&side);
+        Pair { base: quote(&column.name), side, partition: is_partition }
     };
-    table.key.iter().chain(others).filter_map(pair).collect()
+    let keys = key_columns(table);
+    let others = lineage.root().partition_columns().zip(partition.clone()).filter(|(_, side)| !keys.contains(side));
+    table.key_columns().zip(keys.clone()).chain(others).map(pair).collect()
 }
 
-fn sides(table: &Table) -> Vec<String> {
-    pairs(table).into_iter().map(|pair| pair.side).collect()
+fn sides(lineage: &Lineage<'_>) -> Vec<String> {
+    pairs(lineage).into_iter().map(|pair| pair.side).collect()
 }
 
 fn side_column(prefix: &str, column: &Column) -> String {
@@ -202,9 +206,9 @@ fn side_column(prefix: &str, column: &Column) -> String {
 
 /// Fails where a side table was made for another key or other partition columns: to replace the function would break the
 /// application's writes.
-fn layout_check(table: &Table) -> String {
-    let (side, name) = (side_table(table), base_table(table));
-    let names: Vec<String> = pairs(table).iter().map(|pair| literal(&unquoted(&pair.side))).collect();
+fn layout_check(lineage: &Lineage<'_>) -> String {
+    let (side, name) = (side_table(lineage), base_table(lineage.table()));
+    let names: Vec<String> = sides(lineage).iter().map(|side| literal(&unquoted(side))).collect();
     let what = literal(&format!(
         "the tracking of {name} was installed for another key or partition: run `headwater untrack`, then `headwater track`"
     ));
@@ -221,18 +225,26 @@ fn layout_check(table: &Table) -> String {
 }
 
 /// By a query, so that each column has the type and collation of the one that it stands for.
-fn create_side_table(table: &Table) -> String {
-    let columns: Vec<String> = pairs(table).iter().map(|pair| format!("{} AS {}", pair.base, pair.side)).collect();
+fn create_side_table(lineage: &Lineage<'_>) -> String {
+    let table = lineage.table();
+    let (columns, from): (Vec<String>, String) = if lineage.parents().is_empty() {
+        let columns = pairs(lineage).iter().map(|pair| format!("{} AS {}", pair.base, pair.side)).collect();
+        (columns, base_table(table))
+    } else {
+        let keys = table.key_columns().map(|column| format!("t.{}", quote(&column.name)));
+        let of = keys.chain(lineage.partition(0, "t"));
+        let columns = of.zip(sides(lineage)).map(|(base, side)| format!("{base} AS {side}")).collect();
+        (columns, format!("{} AS t{}", base_table(table), lineage.up(0, "t", "JOIN", &base_table)))
+    };
     format!(
-        "CREATE TABLE IF NOT EXISTS {} AS\n  SELECT {}, NULL::xid8 AS version, NULL::boolean AS deleted\n  FROM {} WITH NO DATA",
-        side_table(table),
+        "CREATE TABLE IF NOT EXISTS {} AS\n  SELECT {}, NULL::xid8 AS version, NULL::boolean AS deleted\n  FROM {from} WITH NO DATA",
+        side_table(lineage),
         columns.join(", "),
-        base_table(table)
     )
 }
 
-fn create_function(table: &Table) -> [String; 3] {
-    let (function, body) = (function(table), function_body(table));
+fn create_function(kin: &Kin<'_>) -> [String; 3] {
+    let (function, body) = (function(&kin.lineage), function_body(kin));
     [
         format!(
             "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER\n  \
@@ -244,43 +256,62 @@ fn create_function(table: &Table) -> [String; 3] {
     ]
 }
 
-fn function_body(table: &Table) -> String {
-    let notes = Notes::new(table);
-    let pairs = pairs(table);
-    let bases = pairs.iter().map(|pair| pair.base.as_str()).collect::<Vec<_>>().join(", ");
+fn function_body(kin: &Kin<'_>) -> String {
+    let notes = Notes::new(&kin.lineage);
+    let bases = notes.read.join(", ");
     let both = format!(
-        "{}\n    SELECT {}, pg_current_xact_id(), nullif(bool_and(t.hw_gone), false)\n    \
-         FROM (SELECT {bases}, false AS hw_gone FROM hw_new UNION ALL SELECT {bases}, true FROM hw_old) AS t{}\n    \
+        "{}{}\n    SELECT {}, pg_current_xact_id(), nullif(bool_and(t.hw_gone), false)\n    \
+         FROM (SELECT {bases}, false AS hw_gone FROM hw_new UNION ALL SELECT {bases}, true FROM hw_old) AS t{}{}\n    \
          GROUP BY {}\n    {}",
+        kin::lock(&kin.lineage, "hw_new"),
         notes.insert(),
-        of(&pairs, "t"),
+        notes.values("t"),
+        notes.join("t"),
         notes.lies("t"),
-        of(&pairs, "t"),
+        notes.values("t"),
         notes.conflict()
     );
     // The table may be a part of the one that is tracked: its rows only.
-    let emptied = notes.of_rows("DISTINCT ", "\0", "true");
-    let (before, after) = emptied.split_once('\0').unwrap_or((&emptied, ""));
-    let emptied = format!("EXECUTE {} || TG_RELID::regclass || {}", literal(before), literal(after));
+    let emptied = in_part(&notes.of_rows("DISTINCT ", "\0", "true"));
+    let inserted = kin::lock(&kin.lineage, "hw_new") + &notes.of_statement("hw_new", "NULL::boolean");
     format!(
-        "\nBEGIN\n  IF TG_LEVEL = 'ROW' THEN\n{}  ELSIF TG_OP = 'INSERT' THEN\n{}  ELSIF TG_OP = 'UPDATE' THEN\n    \
-         {both};\n  ELSIF TG_OP = 'DELETE' THEN\n{}  ELSE\n    {emptied};\n  END IF;\n  RETURN NULL;\nEND\n",
-        notes.of_one_row(),
-        notes.of_statement("hw_new", "NULL::boolean"),
+        "\nBEGIN\n{}  IF TG_LEVEL = 'ROW' THEN\n{}  ELSIF TG_OP = 'INSERT' THEN\n{inserted}{}  ELSIF TG_OP = 'UPDATE' THEN\n    \
+         {both};\n  ELSIF TG_OP = 'DELETE' THEN\n{}  ELSE\n    {emptied};\n{}  END IF;\n  RETURN NULL;\nEND\n",
+        kin::before_row(kin),
+        kin::lock(&kin.lineage, &kin::one_row(&notes.read, "NEW")) + &notes.of_one_row() + &kin::after_row(kin),
+        kin::inserted(kin),
         notes.of_statement("hw_old", "true"),
+        kin::emptied(kin),
     )
 }
 
+/// A statement about the rows of the table that the trigger fired for, in the place of the NUL.
+fn in_part(sql: &str) -> String {
+    let (before, after) = sql.split_once('\0').unwrap_or((sql, ""));
+    format!("EXECUTE {} || TG_RELID::regclass || {}", literal(before), literal(after))
+}
+
 /// The statements that note rows in a side table.
-struct Notes {
+struct Notes<'m> {
+    lineage: &'m Lineage<'m>,
     side: String,
     pairs: Vec<Pair>,
     keys: String,
+    /// The columns of the table that have to be known of a row.
+    read: Vec<String>,
 }
 
-impl Notes {
-    fn new(table: &Table) -> Notes {
-        Notes { side: side_table(table), pairs: pairs(table), keys: sides(table).join(", ") }
+impl<'m> Notes<'m> {
+    fn new(lineage: &'m Lineage<'m>) -> Notes<'m> {
+        let pairs = pairs(lineage);
+        let mut read: Vec<String> = lineage.table().key_columns().map(|column| quote(&column.name)).collect();
+        for column in lineage.deciding(0) {
+            let name = quote(&column.name);
+            if !read.contains(&name) {
+                read.push(name);
+            }
+        }
+        Notes { lineage, side: side_table(lineage), pairs, keys: sides(lineage).join(", "), read }
     }
 
     fn insert(&self) -> String {
@@ -296,10 +327,30 @@ impl Notes {
         )
     }
 
+    /// What the side table gets of a row, after [`Notes::join`].
+    fn values(&self, row: &str) -> String {
+        let is_own = self.lineage.parents().is_empty();
+        let value = |pair: &Pair| match (is_own, pair.partition) {
+            (false, true) => format!("hw_in.{}", pair.side),
+            _ => format!("{row}.{}", pair.base),
+        };
+        self.pairs.iter().map(value).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Finds the partition of a row, where it is another's.
+    fn join(&self, row: &str) -> String {
+        if self.lineage.parents().is_empty() { String::new() } else { kin::partitions(self.lineage, row) }
+    }
+
     /// That a row lies in a partition at all.
-    fn lies(&self, alias: &str) -> String {
+    fn lies(&self, row: &str) -> String {
+        let is_own = self.lineage.parents().is_empty();
         let columns = self.pairs.iter().filter(|pair| pair.partition);
-        let tests: Vec<String> = columns.map(|pair| format!("{alias}.{} IS NOT NULL", pair.base)).collect();
+        let test = |pair: &Pair| {
+            let value = if is_own { format!("{row}.{}", pair.base) } else { format!("hw_in.{}", pair.side) };
+            format!("{value} IS NOT NULL")
+        };
+        let tests: Vec<String> = columns.map(test).collect();
         if tests.is_empty() { String::new() } else { format!(" WHERE {}", tests.join(" AND ")) }
     }
 
@@ -316,9 +367,10 @@ impl Notes {
     /// Notes the rows of a table.
     fn of_rows(&self, distinct: &str, from: &str, deleted: &str) -> String {
         format!(
-            "{}\n    SELECT {distinct}{}, pg_current_xact_id(), {deleted} FROM {from} AS t{}\n    {}",
+            "{}\n    SELECT {distinct}{}, pg_current_xact_id(), {deleted} FROM {from} AS t{}{}\n    {}",
             self.insert(),
-            of(&self.pairs, "t"),
+            self.values("t"),
+            self.join("t"),
             self.lies("t"),
             self.conflict()
         )
@@ -327,32 +379,34 @@ impl Notes {
     /// Notes the row of a trigger for each row: the old image where key or partition are others then, and the new one.
     fn of_one_row(&self) -> String {
         let note = |condition: &str, image: &str, deleted: &str| {
+            let (row, from) = if self.lineage.parents().is_empty() {
+                (image, String::new())
+            } else {
+                ("t", format!(" FROM {} AS t{}", kin::one_row(&self.read, image), self.join("t")))
+            };
             format!(
-                "    IF {condition} THEN\n      {}\n      SELECT {}, pg_current_xact_id(), {deleted}{}\n      {};\n    END IF;\n",
+                "    IF {condition} THEN\n      {}\n      SELECT {}, pg_current_xact_id(), {deleted}{from}{}\n      {};\n    END IF;\n",
                 self.insert(),
-                of(&self.pairs, image),
-                self.lies(image),
+                self.values(row),
+                self.lies(row),
                 self.conflict()
             )
         };
-        let moved = format!("ROW({}) IS DISTINCT FROM ROW({})", of(&self.pairs, "OLD"), of(&self.pairs, "NEW"));
+        let of =
+            |image: &str| self.read.iter().map(|column| format!("{image}.{column}")).collect::<Vec<_>>().join(", ");
+        let moved = format!("ROW({}) IS DISTINCT FROM ROW({})", of("OLD"), of("NEW"));
         note(&format!("TG_OP = 'DELETE' OR TG_OP = 'UPDATE' AND {moved}"), "OLD", "true")
             + &note("TG_OP <> 'DELETE'", "NEW", "NULL")
     }
 }
 
-/// The columns of the base table that the side table has too.
-fn of(pairs: &[Pair], alias: &str) -> String {
-    pairs.iter().map(|pair| format!("{alias}.{}", pair.base)).collect::<Vec<_>>().join(", ")
-}
-
-fn function(table: &Table) -> String {
-    format!("headwater.{}", quote(&function_name(table)))
+fn function(lineage: &Lineage<'_>) -> String {
+    format!("headwater.{}", quote(&function_name(lineage)))
 }
 
 /// The name of the function, in schema `headwater`, that tracks a table.
-pub fn function_name(table: &Table) -> String {
-    own_name("track_", table)
+pub fn function_name(lineage: &Lineage<'_>) -> String {
+    own_name("track_", lineage)
 }
 
 fn schema(table: &Table) -> &str {
@@ -360,8 +414,8 @@ fn schema(table: &Table) -> &str {
 }
 
 /// A name of ours for a table in this layout; that of a table outside `public` has its schema in it.
-fn own_name(prefix: &str, table: &Table) -> String {
-    let (schema, layout, table) = (schema(table), layout(table), &table.name);
+fn own_name(prefix: &str, lineage: &Lineage<'_>) -> String {
+    let (schema, layout, table) = (schema(lineage.table()), lineage.layout(), &lineage.table().name);
     if schema == "public" && !table.contains('.') {
         return limited(&format!("{prefix}{table}{layout}"));
     }
@@ -418,7 +472,8 @@ mod tests {
              [tables.{name:?}]\nschema = {schema:?}\nkey = [\"id\"]\n{partitioned}[tables.{name:?}.columns]\n\
              id = \"int not null\"\nr = \"text not null\"\n\"r@\" = \"text not null\"\n"
         );
-        side_name(&crate::parse::parse("m.toml", &text).expect("a model").tables[0])
+        let model = crate::parse::parse("m.toml", &text).expect("a model");
+        side_name(&Lineage::new(&model, &model.tables[0]))
     }
 
     #[test]

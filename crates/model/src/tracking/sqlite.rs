@@ -18,22 +18,35 @@
 //! Versions come from the one row of `headwater_version`; there is one writer, so a version above a download's is one not seen. Side
 //! columns have no declared type: they hold what the table holds. A row with a NULL in its partition or key is in no partition.
 //!
+//! A table that takes its partition from the row that a foreign key refers to is noted where that row is; where that row is gone (a
+//! cascade deletes what was below it), wherever its own side table says that it was. A table from which others take theirs notes all
+//! rows below with its own:
+//!
+//! ```text
+//! BEFORE INSERT   what is below rows that the new one would replace, unless they stay where they are
+//! AFTER INSERT    what waited for the new row
+//! BEFORE UPDATE   of key, partition or parent: what is below the old image, where it is and where it is going to be
+//! BEFORE DELETE   the old row, and what is below it
+//! ```
+//!
 //! *Caveats.* Rows replaced through a unique index on an expression, or through a rowid that is not the key, are not noted where
 //! `recursive_triggers` is off. The statements of a trigger obey the conflict clause of the statement that fired it (`INSERT OR
 //! REPLACE` makes its inserts replace), so they are written to come to the same under each.
 
-use super::{TrackedTable, layout};
-use crate::Table;
+mod kin;
+
+use super::{Kin, TrackedTable};
 use crate::sql::{literal, quote};
+use crate::{Column, Lineage, Table};
 
 /// The side table, in quotes.
-pub fn side_table(table: &Table) -> String {
-    quote(&side_name(table))
+pub fn side_table(lineage: &Lineage<'_>) -> String {
+    quote(&side_name(lineage))
 }
 
 /// The side table's name.
-pub fn side_name(table: &Table) -> String {
-    format!("headwater_side_{}{}", table.name, layout(table))
+pub fn side_name(lineage: &Lineage<'_>) -> String {
+    format!("headwater_side_{}{}", lineage.table().name, lineage.layout())
 }
 
 /// The side table's columns that hold the key, in quotes and key order.
@@ -42,111 +55,168 @@ pub fn key_columns(table: &Table) -> Vec<String> {
 }
 
 /// The side table's columns that hold the partition, in quotes and the partition's order. A column of the key stands there once.
-pub fn partition_columns(table: &Table) -> Vec<String> {
-    let places = table.partition.iter().flat_map(|partition| &partition.columns);
-    let name = |place: &usize| {
-        let prefix = if table.key.contains(place) { "key" } else { "partition" };
-        table.columns.get(*place).map(|column| quote(&format!("{prefix}_{}", column.name)))
-    };
-    places.filter_map(name).collect()
+pub fn partition_columns(lineage: &Lineage<'_>) -> Vec<String> {
+    let table = lineage.table();
+    let is_of_key = |column: &Column| lineage.parents().is_empty() && table.key_columns().any(|key| key == column);
+    let prefix = |column: &Column| if is_of_key(column) { "key" } else { "partition" };
+    let name = |column: &Column| quote(&format!("{}_{}", prefix(column), column.name));
+    lineage.root().partition_columns().map(name).collect()
 }
 
-/// The names of the triggers of a table.
-pub fn trigger_names(table: &Table) -> [String; 5] {
+/// The names of all triggers of a table.
+pub fn triggers(kin: &Kin<'_>) -> Vec<String> {
+    let further = kin_trigger_names(&kin.lineage).into_iter().filter(|_| !kin.below.is_empty());
+    trigger_names(&kin.lineage).into_iter().chain(further).collect()
+}
+
+fn trigger_names(lineage: &Lineage<'_>) -> [String; 5] {
     ["before_insert", "after_insert", "before_update", "after_update", "after_delete"]
-        .map(|event| format!("headwater_{event}_{}{}", table.name, layout(table)))
+        .map(|event| trigger_name(event, lineage))
+}
+
+fn trigger_name(event: &str, lineage: &Lineage<'_>) -> String {
+    format!("headwater_{event}_{}{}", lineage.table().name, lineage.layout())
+}
+
+/// The names of the further triggers of a table from which others take their partition.
+fn kin_trigger_names(lineage: &Lineage<'_>) -> [String; 2] {
+    ["before_move", "before_delete"].map(|event| trigger_name(event, lineage))
 }
 
 /// The statements that install the tracking of a table. The side table stays where there is one.
 pub fn install(tracked: &TrackedTable<'_>) -> Vec<String> {
-    let table = tracked.table;
-    let names = Names::new(table);
-    let mut statements = vec![create_side_table(table, &names), create_index(table, &names)];
-    statements.extend(drop_triggers(table));
-    let [before_insert, after_insert, before_update, after_update, after_delete] = trigger_names(table);
+    let kin = tracked.kin;
+    let names = Names::new(&kin.lineage);
+    let mut statements = vec![create_side_table(&names), create_index(&names)];
+    statements.extend(drop_triggers(&kin.lineage));
+    let [before_insert, after_insert, before_update, after_update, after_delete] = trigger_names(&kin.lineage);
+    let old_elsewhere = Note::image("OLD", Some(names.differs("OLD", "NEW")));
+    let inserted = [names.here(&Note::image("NEW", None)), kin::below(kin, &Note::image("NEW", None), false)].concat();
+    let updated = [names.anywhere(&old_elsewhere), names.here(&Note::image("NEW", None))].concat();
     statements.extend([
-        trigger(&before_insert, "BEFORE INSERT", &names, &replaced(tracked, &names, None)),
-        trigger(&after_insert, "AFTER INSERT", &names, &[Note::image("NEW", None)]),
-        trigger(&before_update, "BEFORE UPDATE", &names, &replaced(tracked, &names, Some("OLD"))),
-        trigger(
-            &after_update,
-            "AFTER UPDATE",
-            &names,
-            &[Note::image("OLD", Some(names.differs("OLD", "NEW"))), Note::image("NEW", None)],
-        ),
-        trigger(&after_delete, "AFTER DELETE", &names, &[Note::image("OLD", None)]),
+        replacing(&before_insert, "BEFORE INSERT", tracked, &names, None),
+        trigger(&after_insert, "AFTER INSERT", &names, "", &inserted),
+        replacing(&before_update, "BEFORE UPDATE", tracked, &names, Some("OLD")),
+        trigger(&after_update, "AFTER UPDATE", &names, "", &updated),
+        trigger(&after_delete, "AFTER DELETE", &names, "", &names.anywhere(&Note::image("OLD", None))),
     ]);
+    if !kin.below.is_empty() {
+        statements.extend(kin::triggers(kin, &names));
+    }
     statements
 }
 
 /// The statements that remove the tracking of a table; harmless where there is none.
-pub fn uninstall(table: &Table) -> Vec<String> {
-    let mut statements = drop_triggers(table);
-    statements.push(format!("DROP TABLE IF EXISTS {}", side_table(table)));
-    statements.push(format!("DELETE FROM headwater_table_change WHERE table_name = {}", literal(&table.name)));
+pub fn uninstall(kin: &Kin<'_>) -> Vec<String> {
+    let mut statements = drop_triggers(&kin.lineage);
+    statements.push(format!("DROP TABLE IF EXISTS {}", side_table(&kin.lineage)));
+    statements.push(format!("DELETE FROM headwater_table_change WHERE table_name = {}", literal(&kin.table().name)));
     statements
 }
 
-fn drop_triggers(table: &Table) -> Vec<String> {
-    trigger_names(table).iter().map(|name| format!("DROP TRIGGER IF EXISTS {}", quote(name))).collect()
+fn drop_triggers(lineage: &Lineage<'_>) -> Vec<String> {
+    let names = trigger_names(lineage).into_iter().chain(kin_trigger_names(lineage));
+    names.map(|name| format!("DROP TRIGGER IF EXISTS {}", quote(&name))).collect()
 }
 
 /// The columns that a trigger notes, and where.
-struct Names {
+struct Names<'m> {
+    lineage: &'m Lineage<'m>,
     table: String,
     literal: String,
     side: String,
-    /// The side table's columns.
+    /// The side table's columns: of the key, then of the partition that are not of the key.
     into: Vec<String>,
-    /// The table's columns for them: of the key, then of the partition that are not of the key.
-    from: Vec<String>,
     key: Vec<String>,
+    /// The table's columns that say where a row belongs: those of the partition that are not of the key, or those that refer to the
+    /// table that has them.
+    deciding: Vec<String>,
 }
 
-impl Names {
-    fn new(table: &Table) -> Names {
+impl<'m> Names<'m> {
+    fn new(lineage: &'m Lineage<'m>) -> Names<'m> {
+        let table = lineage.table();
         let key: Vec<String> = table.key_columns().map(|column| quote(&column.name)).collect();
         let mut into = key_columns(table);
-        let mut from = key.clone();
-        for (side, column) in partition_columns(table).into_iter().zip(table.partition_columns()) {
-            if !into.contains(&side) {
-                into.push(side);
-                from.push(quote(&column.name));
-            }
-        }
-        let (table, literal, side) = (quote(&table.name), literal(&table.name), side_table(table));
-        Names { table, literal, side, into, from, key }
+        into.extend(partition_columns(lineage).into_iter().filter(|side| !key_columns(table).contains(side)));
+        let deciding = lineage.deciding(0).into_iter().map(|column| quote(&column.name));
+        let deciding = deciding.filter(|column| !key.contains(column)).collect();
+        let (table, literal, side) = (quote(&table.name), literal(&table.name), side_table(lineage));
+        Names { lineage, table, literal, side, into, key, deciding }
     }
 
-    fn of(columns: &[String], row: &str, between: &str) -> String {
-        columns.iter().map(|column| format!("{row}.{column}")).collect::<Vec<_>>().join(between)
+    fn is_own(&self) -> bool {
+        self.lineage.parents().is_empty()
+    }
+
+    /// The columns that are noted of a row, or say where it is to be noted.
+    fn read(&self) -> impl Iterator<Item = &String> {
+        self.key.iter().chain(&self.deciding)
+    }
+
+    fn of(columns: &[String], row: &str) -> Vec<String> {
+        columns.iter().map(|column| format!("{row}.{column}")).collect()
     }
 
     /// That what is noted of two images is not the same.
     fn differs(&self, one: &str, other: &str) -> String {
-        let pairs: Vec<String> =
-            self.from.iter().map(|column| format!("{one}.{column} IS NOT {other}.{column}")).collect();
+        let pairs: Vec<String> = self.read().map(|column| format!("{one}.{column} IS NOT {other}.{column}")).collect();
         format!("({})", pairs.join(" OR "))
+    }
+
+    /// The statement that notes a row in the partition where it is.
+    fn here(&self, note: &Note) -> Vec<String> {
+        if !self.is_own() {
+            return vec![kin::by_parent(self, note)];
+        }
+        let values: Vec<String> =
+            Names::of(&self.key, note.row).into_iter().chain(Names::of(&self.deciding, note.row)).collect();
+        let whole = values.iter().map(|value| format!("{value} IS NOT NULL"));
+        let from = if note.from.is_empty() { String::new() } else { format!("{}, ", note.from) };
+        let conditions: Vec<String> = whole.chain(note.condition.clone()).collect();
+        vec![self.insert(&values, &format!("{from}headwater_version v"), &conditions)]
+    }
+
+    /// The same for a row that is no more what it was: its parent may have gone before it.
+    fn anywhere(&self, note: &Note) -> Vec<String> {
+        let mut statements = self.here(note);
+        if !self.is_own() {
+            statements.push(kin::by_gone_parent(self, note));
+        }
+        statements
+    }
+
+    fn insert(&self, values: &[String], from: &str, conditions: &[String]) -> String {
+        format!(
+            "INSERT INTO {} ({}, version)\n    SELECT {}, v.version FROM {from} WHERE {}\n    \
+             ON CONFLICT ({}) DO UPDATE SET version = excluded.version;",
+            self.side,
+            self.into.join(", "),
+            values.join(", "),
+            conditions.join(" AND "),
+            self.into.join(", "),
+        )
     }
 }
 
-fn create_side_table(table: &Table, names: &Names) -> String {
+fn create_side_table(names: &Names<'_>) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {} (\n  {},\n  version INTEGER NOT NULL,\n  PRIMARY KEY ({})\n) WITHOUT ROWID",
-        side_table(table),
+        names.side,
         names.into.join(",\n  "),
         names.into.join(", ")
     )
 }
 
-fn create_index(table: &Table, names: &Names) -> String {
-    let mut columns = partition_columns(table);
+fn create_index(names: &Names<'_>) -> String {
+    let mut columns = partition_columns(names.lineage);
     columns.push("version".to_owned());
-    let index = quote(&format!("headwater_side_{}_version{}", table.name, layout(table)));
+    let index = quote(&format!("headwater_side_{}_version{}", names.lineage.table().name, names.lineage.layout()));
     format!("CREATE INDEX IF NOT EXISTS {index} ON {} ({})", names.side, columns.join(", "))
 }
 
 /// Something that a trigger notes: `row` of `from`, where `condition` holds.
+#[derive(Clone)]
 struct Note {
     row: &'static str,
     from: String,
@@ -161,7 +231,7 @@ impl Note {
 }
 
 /// The rows that the new image would replace: by the key or any unique index. `self_row`: that of the row itself, which it does not.
-fn replaced(tracked: &TrackedTable<'_>, names: &Names, self_row: Option<&str>) -> Vec<Note> {
+fn replaced(tracked: &TrackedTable<'_>, names: &Names<'_>, self_row: Option<&str>) -> Vec<Note> {
     let key = names.key.iter().map(|column| (column.clone(), None)).collect::<Vec<_>>();
     let indexes = tracked.unique.iter().map(|index| {
         index.columns.iter().map(|(column, collation)| (quote(column), collation.clone())).collect::<Vec<_>>()
@@ -180,7 +250,7 @@ fn replaced(tracked: &TrackedTable<'_>, names: &Names, self_row: Option<&str>) -
     seen.iter().map(|columns| replaced_by(names, columns, self_row)).collect()
 }
 
-fn replaced_by(names: &Names, columns: &[(String, Option<String>)], self_row: Option<&str>) -> Note {
+fn replaced_by(names: &Names<'_>, columns: &[(String, Option<String>)], self_row: Option<&str>) -> Note {
     let mut conditions: Vec<String> = columns
         .iter()
         .map(|(column, collation)| {
@@ -195,39 +265,33 @@ fn replaced_by(names: &Names, columns: &[(String, Option<String>)], self_row: Op
     Note { row: "b", from: format!("{} b", names.table), condition: Some(conditions.join(" AND ")) }
 }
 
-fn trigger(name: &str, event: &str, names: &Names, notes: &[Note]) -> String {
+/// A trigger before a write that may replace rows: notes those.
+fn replacing(
+    name: &str,
+    event: &str,
+    tracked: &TrackedTable<'_>,
+    names: &Names<'_>,
+    self_row: Option<&'static str>,
+) -> String {
+    let notes = replaced(tracked, names, self_row);
     // What may be replaced mostly isn't there: then not even the version is counted up.
-    let when: Vec<String> = notes
-        .iter()
-        .filter(|note| !note.from.is_empty())
-        .map(|note| {
-            format!("EXISTS (SELECT 1 FROM {} WHERE {})", note.from, note.condition.as_deref().unwrap_or("true"))
-        })
-        .collect();
-    let when = if when.is_empty() { String::new() } else { format!("\nWHEN {}", when.join("\n  OR ")) };
-    let notes: Vec<String> = notes.iter().map(|note| statement(names, note)).collect();
+    let exists = |note: &Note| {
+        format!("EXISTS (SELECT 1 FROM {} WHERE {})", note.from, note.condition.as_deref().unwrap_or("true"))
+    };
+    let when = format!("\nWHEN {}", notes.iter().map(exists).collect::<Vec<_>>().join("\n  OR "));
+    let of_rows = notes.iter().flat_map(|note| names.anywhere(note));
+    let below = notes.iter().flat_map(|note| kin::below_replaced(tracked.kin, names, note));
+    trigger(name, event, names, &when, &of_rows.chain(below).collect::<Vec<_>>())
+}
+
+fn trigger(name: &str, event: &str, names: &Names<'_>, when: &str, statements: &[String]) -> String {
     format!(
         "CREATE TRIGGER {} {event} ON {}{when}\nBEGIN\n  UPDATE headwater_version SET version = version + 1;\n  {}\n  \
          INSERT INTO headwater_table_change (table_name, version) SELECT {}, v.version FROM headwater_version v WHERE true\n    \
          ON CONFLICT (table_name) DO UPDATE SET version = excluded.version;\nEND",
         quote(name),
         names.table,
-        notes.join("\n  "),
+        statements.join("\n  "),
         names.literal
-    )
-}
-
-fn statement(names: &Names, note: &Note) -> String {
-    let from = if note.from.is_empty() { String::new() } else { format!("{}, ", note.from) };
-    let whole: Vec<String> = names.from.iter().map(|column| format!("{}.{column} IS NOT NULL", note.row)).collect();
-    let condition = note.condition.as_ref().map_or_else(String::new, |condition| format!(" AND {condition}"));
-    format!(
-        "INSERT INTO {} ({}, version)\n    SELECT {}, v.version FROM {from}headwater_version v WHERE {}{condition}\n    \
-         ON CONFLICT ({}) DO UPDATE SET version = excluded.version;",
-        names.side,
-        names.into.join(", "),
-        Names::of(&names.from, note.row, ", "),
-        whole.join(" AND "),
-        names.into.join(", "),
     )
 }

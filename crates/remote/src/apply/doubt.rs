@@ -7,6 +7,7 @@ use headwater_protocol::row::put_row;
 use rusqlite::params;
 
 use super::Apply;
+use super::whereabouts::partition_of;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
 use crate::plan::TablePlan;
@@ -141,7 +142,7 @@ impl Apply<'_> {
         let came = self.rows.select(table, key)?;
         let is_same = match (&was, &came) {
             (Some(was), Some(came)) => is_same(table, was, &to_wire(came, &table.types)),
-            (None, Some(came)) => self.has_joined(table, came),
+            (None, Some(came)) => self.has_joined(table, came)?,
             (None, None) => true,
             (Some(_), None) => false,
         };
@@ -161,12 +162,11 @@ impl Apply<'_> {
     }
 
     /// Whether a row came with a partition that is new here.
-    fn has_joined(&self, table: &TablePlan, row: &[Local]) -> bool {
-        let row = to_wire(row, &table.types);
-        let values: Row = table.partition.iter().filter_map(|place| row.get(*place).cloned()).collect();
+    fn has_joined(&self, table: &TablePlan, row: &[Local]) -> Result<bool, Error> {
+        let values = to_wire(&partition_of(&self.rows, self.plan, table, row)?, &table.partition_types);
         let mut partition = Vec::new();
         put_row(&mut partition, &table.partition_types, &values);
-        self.joined.contains(&(table.number, partition))
+        Ok(self.joined.contains(&(table.number, partition)))
     }
 
     /// Makes a row as it was before the download; whether the table takes it.

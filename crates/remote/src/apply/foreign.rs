@@ -180,7 +180,7 @@ impl Apply<'_> {
     fn adopt(&mut self, table: &TablePlan, reference: &Reference, key: &[Local]) -> Result<(), Error> {
         if let Some(pending) = self.rows.pending(table, key)?.filter(|pending| !pending.is_nothing()) {
             let message = format!("the row of {} that it refers to is gone", self.parent_name(reference));
-            self.set_aside(table, &pending, &Refusal { code: RefusalCode::ForeignKey, message }, None)?;
+            self.set_aside(table, &pending, &Refusal { code: RefusalCode::ForeignKey, message })?;
             return self.return_displaced();
         }
         let Some(row) = self.rows.select(table, key)? else {
@@ -226,7 +226,7 @@ impl Apply<'_> {
         };
         let message = format!("a downloaded row of {} refers to it", table.name());
         self.rows.set_applying(Some(parent.number))?;
-        self.set_aside(parent, &pending, &Refusal { code: RefusalCode::ForeignKey, message }, None)?;
+        self.set_aside(parent, &pending, &Refusal { code: RefusalCode::ForeignKey, message })?;
         self.return_displaced()?;
         Ok(true)
     }

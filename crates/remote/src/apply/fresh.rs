@@ -41,7 +41,7 @@ impl Apply<'_> {
         {
             // A value of these stands in another row: what was changed here is kept, beside the row that came.
             let message = "with the columns of the new version its row does not fit beside another".to_owned();
-            self.set_aside(table, &pending, &Refusal { code: RefusalCode::Unique, message }, None)?;
+            self.set_aside(table, &pending, &Refusal { code: RefusalCode::Unique, message })?;
             return Ok(None);
         }
         if let Some(old) = &pending.old {

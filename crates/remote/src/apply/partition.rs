@@ -7,10 +7,10 @@ use headwater_protocol::row::put_row;
 use headwater_protocol::{Row, Value};
 use rusqlite::params_from_iter;
 
-use super::Apply;
+use super::{Apply, whereabouts};
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
-use crate::plan::{TablePlan, decoded};
+use crate::plan::{Plan, TablePlan, decoded};
 use crate::rows::Pending;
 
 impl Apply<'_> {
@@ -32,17 +32,20 @@ impl Apply<'_> {
         if table.is_tracked() {
             match mark.action {
                 PartitionAction::Whole => self.hold_deletions(table, &local)?,
-                PartitionAction::Left => self.set_aside_left(table, &values, &local)?,
+                PartitionAction::Left => self.set_aside_left(table, mark.partition.clone(), &local)?,
             }
         }
-        self.release_unneeded(table, &values, mark.action)?;
+        self.release_unneeded(table, &values)?;
         self.delete_rows(table, &local)
     }
 
     /// The rows of the partition that have no pending change.
     fn delete_rows(&mut self, table: &TablePlan, values: &[Local]) -> Result<(), Error> {
+        self.delete_where(table, rows_in(self.plan, table, &table.name()), values)
+    }
+
+    fn delete_where(&mut self, table: &TablePlan, mut condition: String, values: &[Local]) -> Result<(), Error> {
         let own = table.name();
-        let mut condition = rows_in(table, &own);
         if table.is_tracked() {
             let keys: Vec<String> = table
                 .keys("")
@@ -59,6 +62,7 @@ impl Apply<'_> {
                 ")",
             ]);
         }
+        self.remember_rows(table, &condition, values)?;
         let sql = format!("DELETE FROM {own} WHERE {condition}");
         let mut delete = self.rows.prepare(&sql)?;
         delete.execute(params_from_iter(values)).while_doing("emptying a partition").map(drop)
@@ -66,7 +70,7 @@ impl Apply<'_> {
 
     /// Pending changes of rows that the consolidated database had in this partition: unless their row comes again, it is deleted there.
     fn hold_deletions(&mut self, table: &TablePlan, values: &[Local]) -> Result<(), Error> {
-        let sql = table.sql.changes_where(&format!("l.\"existed\" = 1 AND {}", logged_in(table)));
+        let sql = table.sql.changes_where(&format!("l.\"existed\" = 1 AND {}", logged_in(self.plan, table)));
         let mut select = self.rows.prepare(&sql)?;
         let mut found = select.query(params_from_iter(values)).while_doing("reading the log")?;
         while let Some(row) = found.next().while_doing("reading the log")? {
@@ -77,8 +81,13 @@ impl Apply<'_> {
         Ok(())
     }
 
-    fn set_aside_left(&mut self, table: &TablePlan, values: &[Value], local: &[Local]) -> Result<(), Error> {
-        let condition = format!("((l.\"existed\" = 1 AND {}) OR ({}))", logged_in(table), rows_in(table, "r"));
+    fn set_aside_left(&mut self, table: &TablePlan, partition: Vec<u8>, local: &[Local]) -> Result<(), Error> {
+        self.left.insert((table.number, partition));
+        let condition = format!(
+            "((l.\"existed\" = 1 AND {}) OR ({}))",
+            logged_in(self.plan, table),
+            rows_in(self.plan, table, "r")
+        );
         let message = "the remote left the partition of this row".to_owned();
         let refusal = Refusal { code: RefusalCode::Partition, message };
         loop {
@@ -87,14 +96,14 @@ impl Apply<'_> {
                 return Ok(());
             }
             for pending in batch {
-                self.set_aside(table, &pending, &refusal, Some(values))?;
+                self.set_aside(table, &pending, &refusal)?;
             }
         }
     }
 
     /// Held rows that lie in the partition: without a pending change they are of no use any more, beside one they are gone too, unless
     /// they come again.
-    fn release_unneeded(&mut self, table: &TablePlan, values: &[Value], action: PartitionAction) -> Result<(), Error> {
+    fn release_unneeded(&mut self, table: &TablePlan, values: &[Value]) -> Result<(), Error> {
         let mut after = Vec::new();
         loop {
             let keys = self.rows.held_keys(table, &after, 100)?;
@@ -104,62 +113,116 @@ impl Apply<'_> {
             after.clone_from(last);
             for key in keys {
                 let held: Option<Row> = self.rows.held(table, &key)?.flatten();
-                if !held.is_some_and(|row| table.lies_in(&row, values)) {
+                let Some(row) = held else { continue };
+                if !self.lay_in(table, &row, values)? {
                     continue;
                 }
                 let key_row = from_wire(&self.rows.key_of_bytes(table, &key)?);
                 let old = self.rows.pending(table, &key_row)?.and_then(|pending| pending.old);
-                match (action, old) {
-                    (PartitionAction::Whole, Some(_)) => self.rows.hold(table, &key, None)?,
-                    _ => self.rows.release(table, &key)?,
+                match old {
+                    Some(_) => self.rows.hold(table, &key, None)?,
+                    None => self.rows.release(table, &key)?,
                 }
             }
         }
     }
 
+    /// Before a restart: rows of tables that take their partition from another. Everything comes whole, and when it has come nobody can
+    /// tell any more which of them lay where.
+    pub(super) fn clear_below(&mut self) -> Result<(), Error> {
+        for table in self.plan.tables.iter().filter(|table| table.parent.is_some()) {
+            if table.table.direction == Direction::Upload {
+                continue;
+            }
+            self.rows.set_applying(Some(table.number))?;
+            self.touched.all_of(table);
+            let mut after = Vec::new();
+            loop {
+                let keys = self.rows.held_keys(table, &after, 100)?;
+                let Some(last) = keys.last() else { break };
+                after.clone_from(last);
+                for key in keys {
+                    let key_row = from_wire(&self.rows.key_of_bytes(table, &key)?);
+                    if self.rows.pending(table, &key_row)?.is_none() {
+                        self.rows.release(table, &key)?;
+                    }
+                }
+            }
+            self.delete_where(table, "1 = 1".to_owned(), &[])?;
+        }
+        Ok(())
+    }
+
     /// After a restart: partitions that the remote holds and that did not come again are none of its own any more. Nobody told it so,
-    /// because it had forgotten them itself; pending changes in them are judged when they go up.
+    /// because it had forgotten them itself. Pending changes in them are judged when they go up; those of rows that have no parent here
+    /// any more are set aside.
     pub(super) fn sweep(&mut self) -> Result<(), Error> {
         for table in &self.plan.tables {
             let number = table.number as usize;
-            if !self.sweeps[number] || table.partition.is_empty() || table.table.direction == Direction::Upload {
+            if !self.sweeps[number] || table.partition_types.is_empty() || table.table.direction == Direction::Upload {
                 continue;
             }
-            let names: Vec<String> = table.table.partition_columns().map(|column| quote(&column.name)).collect();
-            let sql = format!("SELECT DISTINCT {} FROM {}", names.join(", "), table.name());
-            let partitions: Vec<Vec<Local>> = {
-                let mut select = self.rows.prepare(&sql)?;
-                let read = |row: &rusqlite::Row<'_>| (0..names.len()).map(|index| Local::read(row, index)).collect();
-                let found = select.query_map([], read);
-                found.and_then(Iterator::collect).while_doing("looking for partitions that are left")?
-            };
             self.rows.set_applying(Some(table.number))?;
-            for values in partitions {
+            let (columns, from, condition) = match (&table.parent, table.is_tracked()) {
+                (None, _) => (columns_in(self.plan, table, &table.name()), table.name(), "1 = 1"),
+                (Some(_), true) => {
+                    (logged_columns(self.plan, table), format!("{} AS l", table.log()), "l.\"existed\" = 1")
+                }
+                (Some(_), false) => continue,
+            };
+            for local in self.partitions_by(&columns, &from, condition)? {
+                let values = to_wire(&local, &table.partition_types);
                 let mut key = Vec::new();
-                put_row(&mut key, &table.partition_types, &to_wire(&values, &table.partition_types));
-                if !self.came_whole.contains(&(table.number, key)) {
-                    self.touched.all_of(table);
-                    self.delete_rows(table, &values)?;
+                put_row(&mut key, &table.partition_types, &values);
+                if self.came_whole.contains(&(table.number, key.clone())) {
+                    continue;
+                }
+                self.touched.all_of(table);
+                if table.parent.is_none() {
+                    self.delete_rows(table, &local)?;
+                } else if !local.contains(&Local::Null) {
+                    self.set_aside_left(table, key, &local)?;
                 }
             }
         }
         Ok(())
     }
+
+    /// The partitions that these columns of a table name.
+    fn partitions_by(&self, columns: &[String], from: &str, condition: &str) -> Result<Vec<Vec<Local>>, Error> {
+        let sql = format!("SELECT DISTINCT {} FROM {from} WHERE {condition}", columns.join(", "));
+        let mut select = self.rows.prepare(&sql)?;
+        let read = |row: &rusqlite::Row<'_>| (0..columns.len()).map(|index| Local::read(row, index)).collect();
+        let found = select.query_map([], read);
+        found.and_then(Iterator::collect).while_doing("looking for partitions that are left")
+    }
 }
 
 /// A condition on rows of a partition, whose values are the parameters.
-fn rows_in(table: &TablePlan, row: &str) -> String {
-    let columns = table.table.partition_columns().zip(1..);
-    all(columns.map(|(column, number)| format!("{row}.{} IS ?{number}", quote(&column.name))))
+fn rows_in(plan: &Plan, table: &TablePlan, row: &str) -> String {
+    is_all(&columns_in(plan, table, row))
 }
 
-/// The same for the old images in the log.
-fn logged_in(table: &TablePlan) -> String {
-    all(table.partition.iter().zip(1..).map(|(place, number)| {
-        let prefix = if table.table.key.contains(place) { "k_" } else { "o_" };
-        let name = &table.table.columns[*place].name;
-        format!("l.{} IS ?{number}", quote(&format!("{prefix}{name}")))
-    }))
+/// The partition's values of a row, as SQL.
+fn columns_in(plan: &Plan, table: &TablePlan, row: &str) -> Vec<String> {
+    whereabouts::values(plan, table, &|place| format!("{row}.{}", quote(&table.table.columns[place].name)))
+}
+
+/// The same condition for the old images in the log.
+fn logged_in(plan: &Plan, table: &TablePlan) -> String {
+    is_all(&logged_columns(plan, table))
+}
+
+fn logged_columns(plan: &Plan, table: &TablePlan) -> Vec<String> {
+    let logged = |place: usize| {
+        let prefix = if table.table.key.contains(&place) { "k_" } else { "o_" };
+        format!("l.{}", quote(&format!("{prefix}{}", table.table.columns[place].name)))
+    };
+    whereabouts::values(plan, table, &logged)
+}
+
+fn is_all(values: &[String]) -> String {
+    all(values.iter().zip(1..).map(|(value, number)| format!("{value} IS ?{number}")))
 }
 
 fn all(conditions: impl Iterator<Item = String>) -> String {

@@ -20,6 +20,7 @@ impl Apply<'_> {
         let key = table.key_of(row);
         let (key_row, key_bytes, local) = (from_wire(&key), table.key_bytes(&key), from_wire(row));
         self.close_conflict(table, &key_bytes, Some(&local))?;
+        self.remember_row(table, &key_row)?;
         let pending = self.rows.pending(table, &key_row)?;
         match self.learn(table, &key_bytes, pending, &local)? {
             None => {
@@ -38,6 +39,7 @@ impl Apply<'_> {
     pub(super) fn delete(&mut self, table: &TablePlan, key: &[Value]) -> Result<(), Error> {
         let (key_row, key_bytes) = (from_wire(key), table.key_bytes(key));
         self.close_conflict(table, &key_bytes, None)?;
+        self.remember_row(table, &key_row)?;
         match self.rows.pending(table, &key_row)? {
             Some(pending) if !pending.is_nothing() && pending.new.is_some() => {
                 if pending.old.is_none() {
@@ -168,7 +170,7 @@ impl Apply<'_> {
             return Ok(false);
         };
         let message = "a downloaded row has one of its unique values".to_owned();
-        self.set_aside(table, &pending, &Refusal { code: RefusalCode::Unique, message }, None)?;
+        self.set_aside(table, &pending, &Refusal { code: RefusalCode::Unique, message })?;
         Ok(true)
     }
 
@@ -189,14 +191,8 @@ impl Apply<'_> {
     }
 
     /// Takes a pending change out of the tables and the log and puts it on the list of those set aside, with both images. Its row is
-    /// then as it came down last, unless that lies in the partition `left`: it is put back with those that stepped aside.
-    pub(super) fn set_aside(
-        &mut self,
-        table: &TablePlan,
-        pending: &Pending,
-        refusal: &Refusal,
-        left: Option<&[Value]>,
-    ) -> Result<(), Error> {
+    /// then as it came down last, unless that has no place here any more: it is put back with those that stepped aside.
+    pub(super) fn set_aside(&mut self, table: &TablePlan, pending: &Pending, refusal: &Refusal) -> Result<(), Error> {
         self.applied.set_aside += 1;
         let key = table.key_bytes(&to_wire(&pending.key, &table.key_types));
         self.rows.note_aside(table, pending, refusal, false, self.now)?;
@@ -208,12 +204,11 @@ impl Apply<'_> {
             Some(image) => image,
             None => pending.old.as_ref().map(|old| to_wire(old, &table.types)),
         };
-        match last {
-            Some(row) if left.is_none_or(|partition| !table.lies_in(&row, partition)) => {
-                self.keep_displaced(table, &key, &table.row_bytes(&row))
-            }
-            _ => Ok(()),
+        let Some(row) = last else { return Ok(()) };
+        if self.has_no_place(table, &row)? {
+            return Ok(());
         }
+        self.keep_displaced(table, &key, &table.row_bytes(&row))
     }
 
     /// Deletes a row, and notes that what refers to it must be looked at.
@@ -273,6 +268,10 @@ impl Apply<'_> {
             self.undisplace(table, &key)?;
             self.rows.set_applying(Some(number))?;
             let row = decoded(&table.types, &image)?;
+            // Its partition may have been left after it stepped aside.
+            if self.has_no_place(table, &row)? {
+                continue;
+            }
             if !self.put_back(table, &key, &row)? {
                 self.applied.not_stored += 1;
                 self.rows.hold(table, &key, Some(&row))?;

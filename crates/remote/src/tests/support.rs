@@ -56,7 +56,7 @@ pub(crate) fn shop() -> Model {
     let mut item =
         table("item", &[("id", Type::Int), ("region", Type::Text), ("name", Type::Text), ("price", Type::Decimal)]);
     item.unique = vec![vec![2]];
-    item.partition = Some(TablePartition { partition: 0, columns: vec![1] });
+    item.partition = Some(TablePartition { partition: 0, columns: vec![1], through: None });
     let mut part = table("part", &[("id", Type::Int), ("item", Type::Int), ("no", Type::Int)]);
     part.references = vec![Reference { columns: vec![1], table: 2, target: vec![0], on_delete: OnDelete::NoAction }];
     let kind = table("kind", &[("id", Type::Int), ("name", Type::Text)]);

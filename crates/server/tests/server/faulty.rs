@@ -180,6 +180,9 @@ impl Connection for FaultyConnection {
         self.inner.read_changes(changes, out)
     }
 
+    fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], lock: bool) -> Result<Vec<(Row, Row)>, Error> {
+        self.inner.partitions_below(table, parents, lock)
+    }
     fn catalogue(&mut self) -> Result<Catalogue, Error> {
         self.inner.catalogue()
     }

@@ -15,12 +15,14 @@
 //! A part that was detached can still be read, so its rows are noted as deleted. Of one that was dropped nobody knows any more what
 //! was in it: the table is sent again to whoever has not seen that transaction (`headwater.refresh`).
 
+use super::kin::all_below;
 use super::{
-    KEYS_REPEAT, Notes, base_table, events, function, own_name, row_trigger, side_table, statement_triggers,
+    KEYS_REPEAT, Kin, Notes, base_table, events, function, own_name, row_trigger, side_table, statement_triggers,
     trigger_name,
 };
-use crate::Table;
+use crate::Lineage;
 use crate::sql::{literal, quote};
+use crate::tracking::tracked_name;
 
 /// How long a part is waited for before the download goes on without: whoever writes to it meanwhile waits too.
 const LOCK_TIME_OUT: &str = "200ms";
@@ -46,24 +48,24 @@ impl Part {
 }
 
 /// The statements that give a part its triggers. It is locked against writers, so what they wrote before can be read afterwards.
-pub fn arm(table: &Table, part: &Part) -> Vec<String> {
+pub fn arm(lineage: &Lineage<'_>, part: &Part) -> Vec<String> {
     let on = part.qualified();
     let mut statements = vec![format!("LOCK TABLE ONLY {on} IN SHARE ROW EXCLUSIVE MODE")];
     let argument = if part.is_partition { "" } else { KEYS_REPEAT };
-    statements.extend(statement_triggers(table, &on, argument, |name| of_table(name, table)));
+    statements.extend(statement_triggers(lineage, &on, argument, |name| of_table(name, lineage)));
     if !part.is_partition {
-        statements.extend(row_trigger(table, &on, &of_table(super::ROW_TRIGGER, table)));
+        statements.extend(row_trigger(lineage, &on, &of_table(super::ROW_TRIGGER, lineage)));
         // A statement on the table itself may have rows of several that inherit, with the same key.
-        let named = |name: &str| quote(&trigger_name(name, table));
-        statements.extend(statement_triggers(table, &base_table(table), KEYS_REPEAT, named));
+        let named = |name: &str| quote(&trigger_name(name, lineage));
+        statements.extend(statement_triggers(lineage, &base_table(lineage.table()), KEYS_REPEAT, named));
     }
     statements
 }
 
 /// The statements that take a part's triggers away.
-pub fn disarm(table: &Table, part: &Part) -> Vec<String> {
+pub fn disarm(lineage: &Lineage<'_>, part: &Part) -> Vec<String> {
     let on = part.qualified();
-    events().map(|(name, _)| format!("DROP TRIGGER IF EXISTS {} ON {on}", of_table(name, table))).collect()
+    events().map(|(name, _)| format!("DROP TRIGGER IF EXISTS {} ON {on}", of_table(name, lineage))).collect()
 }
 
 /// The statement that limits how long a part is waited for, in a transaction.
@@ -71,43 +73,58 @@ pub fn limit_wait() -> String {
     format!("SET LOCAL lock_timeout = '{LOCK_TIME_OUT}'")
 }
 
-/// Notes the rows of a part that is new. One that was written through the tracked table is known: a row whose last writer is the
-/// transaction on record is left out, unless it was a part before of which nobody knew what was in it.
-pub fn note(table: &Table, tracked_name: &str, part: &Part) -> String {
-    let notes = Notes::new(table);
-    let same = |pair: &super::Pair| format!("o.{} = t.{}", pair.side, pair.base);
-    let joined = notes.pairs.iter().map(same).collect::<Vec<_>>().join(" AND ");
+/// Notes the rows of a part that is new, and all below them. One that was written through the tracked table is known: a row whose last
+/// writer is the transaction on record is left out, unless it was a part before of which nobody knew what was in it.
+pub fn note(kin: &Kin<'_>, part: &Part) -> Vec<String> {
+    let notes = Notes::new(&kin.lineage);
+    let place = |pair: &super::Pair| {
+        let is_own = kin.lineage.parents().is_empty() || !pair.partition;
+        format!(
+            "o.{} = {}",
+            pair.side,
+            if is_own { format!("t.{}", pair.base) } else { format!("hw_in.{}", pair.side) }
+        )
+    };
+    let joined = notes.pairs.iter().map(place).collect::<Vec<_>>().join(" AND ");
     let lies = notes.lies("t").replacen(" WHERE ", " AND ", 1);
-    format!(
-        "{} SELECT {}{}, pg_current_xact_id(), NULL::boolean FROM ONLY {} AS t LEFT JOIN {} AS o ON {joined} \
+    let own = format!(
+        "{} SELECT {}{}, pg_current_xact_id(), NULL::boolean FROM ONLY {} AS t{} LEFT JOIN {} AS o ON {joined} \
          WHERE (o.version IS NULL OR o.deleted IS NOT NULL OR o.version::xid <> t.xmin \
          OR o.version < (SELECT r.transaction FROM headwater.refresh r WHERE r.table_name = {})){lies} {}",
         notes.insert(),
         distinct(part),
-        super::of(&notes.pairs, "t"),
+        notes.values("t"),
         part.qualified(),
-        side_table(table),
-        literal(tracked_name),
+        notes.join("t"),
+        side_table(&kin.lineage),
+        literal(&tracked_name(&kin.lineage)),
         notes.conflict(),
-    )
+    );
+    std::iter::once(own).chain(all_below(kin, distinct(part), &only(part), "NULL::boolean")).collect()
 }
 
-/// Notes the rows of a part that is none any more as deleted.
-pub fn bury(table: &Table, part: &Part) -> String {
-    Notes::new(table).of_rows(distinct(part), &format!("ONLY {}", part.qualified()), "true")
+/// Notes the rows of a part that is none any more, and all below them, as deleted.
+pub fn bury(kin: &Kin<'_>, part: &Part) -> Vec<String> {
+    let own = Notes::new(&kin.lineage).of_rows(distinct(part), &only(part), "true");
+    std::iter::once(own).chain(all_below(kin, distinct(part), &only(part), "true")).collect()
+}
+
+fn only(part: &Part) -> String {
+    format!("ONLY {}", part.qualified())
 }
 
 /// The same for rows that are on record as living, written since they were noted as deleted, say: taken for known, they would be left
 /// out when the part comes back.
-pub fn bury_rest(table: &Table, part: &Part) -> String {
-    let notes = Notes::new(table);
+pub fn bury_rest(kin: &Kin<'_>, part: &Part) -> String {
+    let notes = Notes::new(&kin.lineage);
     format!(
-        "{} SELECT {}{}, pg_current_xact_id(), true FROM ONLY {} AS t{} ON CONFLICT ({}) DO UPDATE \
+        "{} SELECT {}{}, pg_current_xact_id(), true FROM ONLY {} AS t{}{} ON CONFLICT ({}) DO UPDATE \
          SET version = EXCLUDED.version, deleted = EXCLUDED.deleted WHERE s.deleted IS NOT TRUE",
         notes.insert(),
         distinct(part),
-        super::of(&notes.pairs, "t"),
+        notes.values("t"),
         part.qualified(),
+        notes.join("t"),
         notes.lies("t"),
         notes.keys
     )
@@ -123,7 +140,7 @@ pub fn record(tracked_name: &str, part: &Part) -> String {
 }
 
 /// The parts that these tables have, each with the name under which it is tracked: table name, schema, name, whether a partition.
-pub fn found(tables: &[(String, &Table)]) -> String {
+pub fn found(tables: &[(String, Lineage<'_>)]) -> String {
     format!(
         "{} SELECT f.table_name, n.nspname::text, c.relname::text, c.relispartition FROM found f \
          JOIN pg_catalog.pg_class c ON c.oid = f.id JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace ORDER BY 1, 2, 3",
@@ -134,7 +151,7 @@ pub fn found(tables: &[(String, &Table)]) -> String {
 /// The parts with which something is to be done: table name, part, whether it is one, its state (empty: unknown), whether its time
 /// has come, schema, name (NULL: there is no such table any more), whether a partition, how many of its triggers are as they should
 /// be, whether a subscription writes to it.
-pub fn list(tables: &[(String, &Table)]) -> String {
+pub fn list(tables: &[(String, Lineage<'_>)]) -> String {
     let names: Vec<String> = tables.iter().map(|(name, _)| literal(name)).collect();
     let functions: Vec<String> = tables
         .iter()
@@ -144,7 +161,8 @@ pub fn list(tables: &[(String, &Table)]) -> String {
         "{}, known AS (SELECT * FROM headwater.part WHERE table_name IN ({})), caller(table_name, id) AS (VALUES {}) \
          SELECT coalesce(f.table_name, p.table_name), coalesce(f.id, p.part)::int8, f.id IS NOT NULL, coalesce(p.state, ''), \
          coalesce(p.tried_at < clock_timestamp() - interval '{PAUSE}', true), n.nspname::text, c.relname::text, c.relispartition, \
-         (SELECT count(*) FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND t.tgfoid = r.id AND t.tgenabled = 'A'), \
+         (SELECT count(*) FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND t.tgfoid = r.id AND t.tgenabled = 'A' \
+         AND t.tgtype & 1 = 0), \
          EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel s WHERE s.srrelid = c.oid) \
          FROM found f FULL JOIN known p ON p.table_name = f.table_name AND p.part = f.id \
          JOIN caller r ON r.table_name = coalesce(f.table_name, p.table_name) \
@@ -168,10 +186,10 @@ pub fn statement_trigger_count() -> usize {
 }
 
 /// One being detached concurrently is a part no more.
-fn tree(tables: &[(String, &Table)]) -> String {
+fn tree(tables: &[(String, Lineage<'_>)]) -> String {
     let roots: Vec<String> = tables
         .iter()
-        .map(|(name, table)| format!("({}, to_regclass({})::oid)", literal(name), literal(&base_table(table))))
+        .map(|(name, table)| format!("({}, to_regclass({})::oid)", literal(name), literal(&base_table(table.table()))))
         .collect();
     format!(
         "WITH RECURSIVE root(table_name, id) AS (VALUES {}), below(table_name, id) AS (\
@@ -185,8 +203,8 @@ fn tree(tables: &[(String, &Table)]) -> String {
 }
 
 /// A part may be one of several tables, or tracked itself: its triggers are named by the table.
-fn of_table(name: &str, table: &Table) -> String {
-    quote(&own_name(&format!("{name}_of_"), table))
+fn of_table(name: &str, lineage: &Lineage<'_>) -> String {
+    quote(&own_name(&format!("{name}_of_"), lineage))
 }
 
 #[cfg(test)]
@@ -197,7 +215,7 @@ mod tests {
     fn a_parts_triggers_are_named_by_the_table() {
         let model = "name = \"m\"\nversion = 1\n[tables.log]\nkey = [\"id\"]\ncolumns = { id = \"int not null\" }";
         let model = crate::parse::parse("m.toml", model).expect("a model");
-        let log = model.table("log").expect("log");
+        let log = &Lineage::new(&model, model.table("log").expect("log"));
         let part = Part { schema: "old".into(), name: "log 1".into(), is_partition: true };
         let armed = arm(log, &part).join("\n");
         assert!(armed.contains("\"headwater_insert_of_log\" AFTER INSERT ON \"old\".\"log 1\""), "{armed}");

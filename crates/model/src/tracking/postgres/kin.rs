@@ -1,0 +1,191 @@
+//! Tables that take their partition from the row that a foreign key refers to.
+//!
+//! The side table of such a table has the partition's columns as any other has. A row of it is noted in the partition of its parent, as
+//! that stands, and in those that its parent was in when this transaction began: the parent's side table tells, since a parent is noted
+//! before it moves or goes. When a parent moves, goes or comes, all rows below it are noted with it:
+//!
+//! | a row from which others take their partition | what is noted |
+//! |---|---|
+//! | is about to be deleted (before row) | itself and all below it, where it is |
+//! | is about to get another partition, key or parent (before row) | the same, and all below it where it is going to be |
+//! | was inserted (after statement) | rows that were waiting for it |
+//! | is emptied by TRUNCATE (before statement) | all below it |
+//!
+//! Before each row, because a cascade, or another part of the same statement, may take children away before any trigger after it fires.
+//!
+//! **Two transactions.** One writes a child, the other moves its parent: neither would see the other. So whoever writes a child holds its
+//! parents by FOR KEY SHARE, as foreign keys do, and whoever moves a parent takes it FOR UPDATE, and looks for children then.
+//!
+//! *Caveats.* Whoever moves a parent in a REPEATABLE READ transaction can't see children written since its snapshot: the tables below it
+//! are sent as a whole to all remotes (`headwater.refresh`). A row written before its parent, by another transaction at the same time,
+//! is missed where no foreign key that is checked at once stands in its way. Triggers before rows whose names come after
+//! `~headwater_move` may move a row unseen.
+
+use super::{Kin, Notes, base_table, function, in_part, key_columns, partition_columns, side_table, trigger_name};
+use crate::sql::{literal, quote};
+use crate::tracking::tracked_name;
+use crate::{Lineage, Table};
+
+/// The triggers of a table from which others take their partition.
+pub(super) fn before_triggers(kin: &Kin<'_>) -> Vec<String> {
+    let (table, level) = (kin.table(), 0);
+    let (base, function) = (base_table(table), function(&kin.lineage));
+    let columns = table.key_columns().chain(kin.lineage.deciding(level));
+    let differs = columns.map(|column| format!("OLD.{0} IS DISTINCT FROM NEW.{0}", quote(&column.name)));
+    let differs = differs.collect::<Vec<_>>().join(" OR ");
+    let [moves, deletes] = super::ROW_TRIGGERS_BEFORE.map(|name| quote(&trigger_name(name, &kin.lineage)));
+    vec![
+        format!(
+            "CREATE OR REPLACE TRIGGER {moves} BEFORE UPDATE ON {base} FOR EACH ROW WHEN ({differs}) EXECUTE FUNCTION {function}()"
+        ),
+        format!(
+            "CREATE OR REPLACE TRIGGER {deletes} BEFORE DELETE ON {base} FOR EACH ROW EXECUTE FUNCTION {function}()"
+        ),
+        format!("ALTER TABLE {base} ENABLE ALWAYS TRIGGER {moves}"),
+        format!("ALTER TABLE {base} ENABLE ALWAYS TRIGGER {deletes}"),
+    ]
+}
+
+/// Joins a row with the partitions that it lies in: its parent's, and those that its parent has left in this transaction.
+pub(super) fn partitions(lineage: &Lineage<'_>, row: &str) -> String {
+    let Some(parent) = lineage.parents().first() else { return String::new() };
+    let now: Vec<String> = lineage.partition(0, row);
+    let sides = partition_columns(lineage);
+    let (mut on, mut noted) = (Vec::new(), Vec::new());
+    for ((column, key), side) in lineage.link(0).into_iter().zip(key_columns(parent)) {
+        on.push(format!("hw_above1.{} = {row}.{}", quote(&key.name), quote(&column.name)));
+        noted.push(format!("o.{side} = {row}.{}", quote(&column.name)));
+    }
+    let left: Vec<String> = partition_columns(&lineage.of_parent()).iter().map(|side| format!("o.{side}")).collect();
+    format!(
+        " JOIN LATERAL (SELECT {} FROM {} AS hw_above1{} WHERE {}\n      \
+         UNION SELECT {} FROM {} AS o WHERE {} AND o.version = pg_current_xact_id()) AS hw_in({}) ON true",
+        now.join(", "),
+        base_table(parent),
+        lineage.up(1, "hw_above1", "JOIN", &base_table),
+        on.join(" AND "),
+        left.join(", "),
+        side_table(&lineage.of_parent()),
+        noted.join(" AND "),
+        sides.join(", "),
+    )
+}
+
+/// Holds the parents of rows, so that they don't move before this transaction ends.
+pub(super) fn lock(lineage: &Lineage<'_>, from: &str) -> String {
+    if lineage.parents().is_empty() {
+        return String::new();
+    }
+    format!(
+        "PERFORM 1 FROM {from} AS t{} FOR KEY SHARE OF {};\n    ",
+        lineage.up(0, "t", "JOIN", &base_table),
+        lineage.joined_up(0).join(", ")
+    )
+}
+
+/// The image of a trigger for each row as a table of one row.
+pub(super) fn one_row(columns: &[String], image: &str) -> String {
+    let columns: Vec<String> = columns.iter().map(|column| format!("{image}.{column}")).collect();
+    format!("(SELECT {})", columns.join(", "))
+}
+
+/// What is done before a row from which others take their partition is deleted or moves.
+pub(super) fn before_row(kin: &Kin<'_>) -> String {
+    if kin.below.is_empty() {
+        return String::new();
+    }
+    let table = kin.table();
+    let own = Notes::new(&kin.lineage);
+    let (old, new) = (one_row(&own.read, "OLD"), one_row(&own.read, "NEW"));
+    let is_it: Vec<String> =
+        table.key_columns().map(|column| format!("t.{0} = OLD.{0}", quote(&column.name))).collect();
+    let of = |from: &str, deleted: &str| all_below(kin, "", from, deleted).map(statement).collect::<String>();
+    format!(
+        "  IF TG_LEVEL = 'ROW' AND TG_WHEN = 'BEFORE' THEN\n    IF TG_OP = 'UPDATE' THEN\n    \
+         PERFORM 1 FROM {} AS t WHERE {} FOR UPDATE;\n    {}END IF;\n    {};\n{}    IF TG_OP = 'DELETE' THEN\n    RETURN OLD;\n    \
+         END IF;\n{}    IF current_setting('transaction_isolation') NOT LIKE 'read %' THEN\n    {};\n    END IF;\n    \
+         RETURN NEW;\n  END IF;\n",
+        base_table(table),
+        is_it.join(" AND "),
+        lock(&kin.lineage, &new),
+        own.of_rows("", &old, "true"),
+        of(&old, "true"),
+        of(&new, "NULL::boolean"),
+        refresh(kin.below.iter()),
+    )
+}
+
+/// Has tables sent as a whole to whoever has not seen this transaction.
+fn refresh<'l, 'm: 'l>(tables: impl Iterator<Item = &'l Lineage<'m>>) -> String {
+    let names: Vec<String> = tables.map(|lineage| format!("({})", literal(&tracked_name(lineage)))).collect();
+    format!(
+        "INSERT INTO headwater.refresh AS r (table_name, transaction, incarnation)\n    \
+         SELECT n.name, pg_current_xact_id(), i.incarnation FROM headwater.identity AS i, (VALUES {}) AS n(name)\n    \
+         ON CONFLICT (table_name) DO UPDATE SET transaction = EXCLUDED.transaction, incarnation = EXCLUDED.incarnation\n      \
+         WHERE r.transaction <> EXCLUDED.transaction",
+        names.join(", ")
+    )
+}
+
+/// What is noted when rows were inserted: those below them that were there before.
+pub(super) fn inserted(kin: &Kin<'_>) -> String {
+    all_below(kin, "DISTINCT ", "hw_new", "NULL::boolean").map(statement).collect()
+}
+
+/// The same for a row that is written where a session replicates; a child that comes before its parent there may be written by another
+/// process than that, so its table is sent anew.
+pub(super) fn after_row(kin: &Kin<'_>) -> String {
+    let own = Notes::new(&kin.lineage);
+    let new = one_row(&own.read, "NEW");
+    let of_new: String = all_below(kin, "", &new, "NULL::boolean").map(statement).collect();
+    let notes = match of_new.as_str() {
+        "" => of_new,
+        _ => format!("    IF TG_OP = 'INSERT' THEN\n{of_new}    END IF;\n"),
+    };
+    if kin.lineage.parents().is_empty() {
+        return notes;
+    }
+    let refers = kin.lineage.link(0).into_iter().map(|(column, _)| format!("NEW.{} IS NOT NULL", quote(&column.name)));
+    let tables = std::iter::once(&kin.lineage).chain(&kin.below);
+    notes
+        + &format!(
+            "    IF TG_OP <> 'DELETE' AND {} AND NOT EXISTS (SELECT 1 FROM {new} AS t{}) THEN\n    {};\n    END IF;\n",
+            refers.collect::<Vec<_>>().join(" AND "),
+            kin.lineage.up(0, "t", "JOIN", &base_table),
+            refresh(tables),
+        )
+}
+
+/// What is noted before a table, or a part of it, is emptied: all below its rows.
+pub(super) fn emptied(kin: &Kin<'_>) -> String {
+    all_below(kin, "DISTINCT ", "\0", "true").map(|note| statement(in_part(&note))).collect()
+}
+
+fn statement(sql: impl std::fmt::Display) -> String {
+    format!("    {sql};\n")
+}
+
+/// For each table below, the statement that notes its rows below these.
+pub(super) fn all_below(kin: &Kin<'_>, distinct: &str, from: &str, deleted: &str) -> impl Iterator<Item = String> {
+    kin.below.iter().map(move |lineage| below(lineage, kin.table(), distinct, from, deleted))
+}
+
+/// Notes the rows of a lineage's own table that lie below rows (`from`, by keys and what decides where they belong) of one of its
+/// tables, in the partition of those.
+fn below(lineage: &Lineage<'_>, of: &Table, distinct: &str, from: &str, deleted: &str) -> String {
+    let notes = Notes::new(lineage);
+    let level = lineage.level_of(of).unwrap_or_default();
+    let keys = lineage.table().key_columns().map(|column| format!("{}.{}", Lineage::OWN, quote(&column.name)));
+    let partition = lineage.partition(level, "t");
+    let whole: Vec<String> = partition.iter().map(|column| format!("{column} IS NOT NULL")).collect();
+    let values: Vec<String> = keys.chain(partition).collect();
+    format!(
+        "{}\n    SELECT {distinct}{}, pg_current_xact_id(), {deleted} FROM {from} AS t{}{} WHERE {}\n    {}",
+        notes.insert(),
+        values.join(", "),
+        lineage.up(level, "t", "JOIN", &base_table),
+        lineage.down(level, "t", &base_table),
+        whole.join(" AND "),
+        notes.conflict()
+    )
+}

@@ -1,0 +1,340 @@
+//! Tables that take their partition from the row that a foreign key refers to: order lines from their order, orders from their shop.
+//!
+//! `HEADWATER_PARENTS_SEED` repeats a run of the random story, `HEADWATER_PARENTS_STORIES` (3) makes it longer.
+
+use anyhow::Result;
+use headwater_remote::{Choice, Remote};
+use headwater_testkit::Random;
+use headwater_tests::{KINDS, Kind, World};
+
+const SCHEMA: &str = "CREATE TABLE member (user_name TEXT NOT NULL, region TEXT NOT NULL, PRIMARY KEY (user_name, region)); \
+    INSERT INTO member VALUES ('ann', 'north'), ('ann', 'south'), ('ben', 'north'); \
+    CREATE TABLE shop (id TEXT NOT NULL PRIMARY KEY, region TEXT, note TEXT); \
+    CREATE TABLE orders (id TEXT NOT NULL PRIMARY KEY, shop TEXT REFERENCES shop (id) ON DELETE CASCADE, note TEXT); \
+    CREATE TABLE line (id TEXT NOT NULL PRIMARY KEY, orders TEXT REFERENCES orders (id) ON DELETE CASCADE, n BIGINT CHECK (n < 100)); \
+    CREATE INDEX line_orders ON line (orders); CREATE INDEX orders_shop ON orders (shop); \
+    INSERT INTO shop VALUES ('n', 'north', ''), ('m', 'north', ''), ('s', 'south', ''), ('e', 'east', ''); \
+    INSERT INTO orders VALUES ('n1', 'n', ''), ('m1', 'm', ''), ('s1', 's', ''), ('e1', 'e', ''); \
+    INSERT INTO line VALUES ('n11', 'n1', 1), ('n12', 'n1', 2), ('m11', 'm1', 3), ('s11', 's1', 4), ('e11', 'e1', 5);";
+
+const MODEL: &str = r#"
+name = "shop"
+version = 1
+[partitions.region]
+columns = { region = "text" }
+members = "SELECT region FROM member WHERE user_name = :s.user"
+[tables.shop]
+key = ["id"]
+partition = "region"
+columns = { id = "text not null", region = "text", note = "text" }
+[tables.orders]
+key = ["id"]
+partition = { through = "shop" }
+conflict = "merge(remote)"
+references = [{ columns = ["shop"], table = "shop", on_delete = "cascade" }]
+columns = { id = "text not null", shop = "text", note = "text" }
+[tables.line]
+key = ["id"]
+partition = { through = "orders" }
+conflict = "remote_wins"
+references = [{ columns = ["orders"], table = "orders", on_delete = "cascade" }]
+columns = { id = "text not null", orders = "text", n = "int" }
+"#;
+
+fn world(kind: Kind) -> Result<World> {
+    World::new(kind, SCHEMA, MODEL, &["ann", "ben"])
+}
+
+fn ids(world: &World, remote: &str, table: &str) -> Result<String> {
+    let rows = world.rows(remote, &format!("SELECT id FROM {table} ORDER BY id"))?;
+    Ok(rows.into_iter().map(|row| row[0].clone().unwrap_or_default()).collect::<Vec<_>>().join(" "))
+}
+
+/// Key and reason of each change set aside, in the order of keys.
+fn aside(remote: &Remote) -> Result<Vec<(String, String)>> {
+    let id = |key: &str| key.trim_start_matches("{\"id\":\"").trim_end_matches("\"}").to_owned();
+    let mut list: Vec<_> = remote.set_aside(100)?.into_iter().map(|change| (id(&change.key), change.reason)).collect();
+    list.sort();
+    Ok(list)
+}
+
+fn pair(key: &str, reason: &str) -> (String, String) {
+    (key.to_owned(), reason.to_owned())
+}
+
+#[test]
+fn what_is_below_a_row_goes_where_it_goes() -> Result<()> {
+    for kind in KINDS {
+        let world = world(kind)?;
+        let (mut ann, mut ben) = (world.remote("ann", "ann")?, world.remote("ben", "ben")?);
+        world.sync(&mut ann)?;
+        world.sync(&mut ben)?;
+        assert_eq!(ids(&world, "ann", "line")?, "m11 n11 n12 s11", "{kind:?}");
+        assert_eq!(ids(&world, "ben", "line")?, "m11 n11 n12", "{kind:?}");
+        world
+            .central
+            .execute("UPDATE shop SET region = 'south' WHERE id = 'n'; UPDATE orders SET shop = 'm' WHERE id = 's1'")?;
+        world.sync(&mut ann)?;
+        world.sync(&mut ben)?;
+        assert_eq!(ids(&world, "ann", "line")?, "m11 n11 n12 s11", "{kind:?}");
+        assert_eq!(ids(&world, "ben", "line")?, "m11 s11", "{kind:?}");
+        // A remote moves them as well, and what it moves to where ben is comes to him.
+        world.edit(
+            "ann",
+            "UPDATE shop SET region = 'north' WHERE id = 'n'; UPDATE line SET orders = 's1' WHERE id = 'm11'; \
+                           INSERT INTO orders VALUES ('n2', 'n', ''); INSERT INTO line VALUES ('n21', 'n2', 9)",
+        )?;
+        let report = world.sync(&mut ann)?;
+        assert_eq!((report.changes_up, report.refused), (4, 0), "{kind:?}");
+        world.sync(&mut ben)?;
+        assert_eq!(ids(&world, "ben", "line")?, "m11 n11 n12 n21 s11", "{kind:?}");
+        world.central.execute("DELETE FROM shop WHERE id = 'n'")?;
+        world.sync(&mut ann)?;
+        world.sync(&mut ben)?;
+        assert_eq!(ids(&world, "ben", "line")?, "m11 s11", "{kind:?}");
+        for name in ["ann", "ben"] {
+            assert!(world.diff(name)?.is_equal(false), "{kind:?} {name}");
+        }
+        for remote in [&mut ann, &mut ben] {
+            let report = world.sync(remote)?;
+            assert_eq!((report.rows_down, report.deletions_down), (0, 0), "{kind:?}: nothing twice");
+        }
+    }
+    Ok(())
+}
+
+/// A user reaches for rows below a parent that is not his, by name, by moving them, or by moving their parent.
+#[test]
+fn rows_below_anothers_are_out_of_reach() -> Result<()> {
+    for kind in KINDS {
+        let world = world(kind)?;
+        let mut ben = world.remote("ben", "ben")?;
+        world.sync(&mut ben)?;
+        // He knows the keys, and makes himself what is there.
+        world.edit("ben", "PRAGMA foreign_keys = OFF; INSERT INTO line VALUES ('mine', 's1', 1), ('s11', 'n1', 1), ('no', 'none', 1); \
+                           INSERT INTO orders VALUES ('e1', 'n', 'mine'), ('new', 'e', ''); UPDATE line SET orders = 'e1' WHERE id = 'n12'; \
+                           UPDATE shop SET region = 'south' WHERE id = 'm'; UPDATE orders SET shop = 's' WHERE id = 'n1'")?;
+        let report = world.sync(&mut ben)?;
+        assert_eq!((report.changes_up, report.refused), (8, 8), "{kind:?}: {:?}", aside(&ben)?);
+        let texts: Vec<String> = ben
+            .set_aside(100)?
+            .into_iter()
+            .filter(|change| ["mine", "no"].iter().any(|id| change.key.contains(&format!("\"{id}\""))))
+            .map(|change| change.message)
+            .collect();
+        assert_eq!(texts.len(), 2);
+        assert_eq!(texts[0], texts[1], "{kind:?}: whether there is such an order he is not told");
+        let stored = world.central.rows("SELECT id, orders, n FROM line ORDER BY id")?;
+        assert_eq!(stored.len(), 5, "{kind:?}: {stored:?}");
+        assert_eq!(stored[4][1].as_deref(), Some("s1"), "{kind:?}");
+        ben.drop_set_aside(&Choice::All)?;
+        world.sync(&mut ben)?;
+        assert_eq!(ids(&world, "ben", "line")?, "m11 n11 n12", "{kind:?}");
+        assert!(world.diff("ben")?.is_equal(false), "{kind:?}");
+    }
+    Ok(())
+}
+
+/// A parent that is refused leaves what is below it waiting, and they go up together.
+#[test]
+fn what_is_below_a_refused_row_waits_with_it() -> Result<()> {
+    for kind in KINDS {
+        let world = world(kind)?;
+        let mut ben = world.remote("ben", "ben")?;
+        world.sync(&mut ben)?;
+        world.edit(
+            "ben",
+            "INSERT INTO shop VALUES ('x', 'east', ''); INSERT INTO orders VALUES ('x1', 'x', ''); \
+                           INSERT INTO line VALUES ('x11', 'x1', 1), ('n13', 'n1', 1)",
+        )?;
+        let report = world.sync(&mut ben)?;
+        assert_eq!((report.changes_up, report.refused), (4, 3), "{kind:?}");
+        assert_eq!(
+            aside(&ben)?,
+            [pair("x", "partition"), pair("x1", "dependent"), pair("x11", "dependent")],
+            "{kind:?}"
+        );
+        world.edit("ben", "UPDATE shop SET region = 'north' WHERE id = 'x'")?;
+        let report = world.sync(&mut ben)?;
+        assert_eq!((report.changes_up, report.refused), (3, 0), "{kind:?}");
+        assert!(world.diff("ben")?.is_equal(false), "{kind:?}");
+    }
+    Ok(())
+}
+
+/// Leaving a partition, or having it anew, takes everything below its rows along, whatever is pending there.
+#[test]
+fn a_partition_that_is_left_leaves_nothing_behind() -> Result<()> {
+    for kind in KINDS {
+        let world = world(kind)?;
+        world.central.execute("INSERT INTO member VALUES ('ben', 'south')")?;
+        let mut ben = world.remote("ben", "ben")?;
+        world.sync(&mut ben)?;
+        // A parent deleted with what is below it, one that moves to the other side, one that is new, and a line that changes.
+        world.edit(
+            "ben",
+            "DELETE FROM orders WHERE id = 'm1'; UPDATE shop SET region = 'south' WHERE id = 'n'; \
+                           INSERT INTO shop VALUES ('x', 'north', ''); INSERT INTO orders VALUES ('x1', 'x', ''); \
+                           INSERT INTO line VALUES ('x11', 'x1', 1); UPDATE line SET n = 9 WHERE id = 'n11'",
+        )?;
+        world.central.execute("DELETE FROM member WHERE user_name = 'ben' AND region = 'north'; UPDATE shop SET note = 'new' WHERE id = 'n'")?;
+        world.sync(&mut ben)?;
+        world.sync(&mut ben)?;
+        assert_eq!(ids(&world, "ben", "shop")?, "s", "{kind:?}: {:?}", aside(&ben)?);
+        assert_eq!(
+            (ids(&world, "ben", "orders")?, ids(&world, "ben", "line")?),
+            ("s1".to_owned(), "s11".to_owned()),
+            "{kind:?}"
+        );
+        let set_aside: Vec<String> = aside(&ben)?.into_iter().map(|(id, _)| id).collect();
+        assert_eq!(set_aside, ["m1", "m11", "n", "n11", "x", "x1", "x11"], "{kind:?}");
+        let held = world.rows("ben", "SELECT count(*) FROM hw_held")?;
+        assert_eq!(held, [[Some("0".to_owned())]], "{kind:?}");
+        // Back again: everything comes, and what was set aside is on the list alone.
+        world.central.execute("INSERT INTO member VALUES ('ben', 'north')")?;
+        world.sync(&mut ben)?;
+        assert_eq!(ids(&world, "ben", "line")?, "m11 n11 n12 s11", "{kind:?}");
+        assert!(world.diff("ben")?.is_equal(false), "{kind:?}");
+    }
+    Ok(())
+}
+
+/// What a remote that starts afresh held of parents that are gone since goes too.
+#[test]
+fn starting_afresh_leaves_nothing_behind() -> Result<()> {
+    for kind in KINDS {
+        let world = world(kind)?;
+        let mut ann = world.remote("ann", "ann")?;
+        world.sync(&mut ann)?;
+        world
+            .edit("ann", "UPDATE line SET n = 50 WHERE id = 'm11'; UPDATE orders SET note = 'mine' WHERE id = 's1'")?;
+        world.central.execute("DELETE FROM shop WHERE id = 'n'; UPDATE shop SET region = 'east' WHERE id = 's'; UPDATE shop SET region = 'south' WHERE id = 'm'")?;
+        ann.reset()?;
+        world.sync(&mut ann)?;
+        world.sync(&mut ann)?;
+        assert_eq!(
+            (ids(&world, "ann", "orders")?, ids(&world, "ann", "line")?),
+            ("m1".to_owned(), "m11".to_owned()),
+            "{kind:?}"
+        );
+        assert_eq!(aside(&ann)?, [pair("s1", "foreign_key")], "{kind:?}: its shop is gone");
+        ann.drop_set_aside(&Choice::All)?;
+        world.sync(&mut ann)?;
+        assert!(world.diff("ann")?.is_equal(false), "{kind:?}: {:?}", world.diff("ann")?);
+    }
+    Ok(())
+}
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+#[test]
+fn a_random_story_on_sqlite() -> Result<()> {
+    stories(Kind::Sqlite)
+}
+
+#[test]
+fn a_random_story_on_postgresql() -> Result<()> {
+    stories(Kind::Postgres)
+}
+
+/// Users, applications and memberships change what they like; in the end, what could not be had is dropped, and each remote holds its
+/// part and nothing else.
+fn stories(kind: Kind) -> Result<()> {
+    let seeds = match setting("HEADWATER_PARENTS_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..setting("HEADWATER_PARENTS_STORIES").unwrap_or(3),
+    };
+    for seed in seeds {
+        story(kind, seed).map_err(|error| error.context(format!("again with HEADWATER_PARENTS_SEED={seed}")))?;
+    }
+    Ok(())
+}
+
+fn story(kind: Kind, seed: u64) -> Result<()> {
+    let mut random = Random::seeded(seed);
+    let world = world(kind)?;
+    let mut remotes = [("ann", world.remote("ann", "ann")?), ("ben", world.remote("ben", "ben")?)];
+    let mut history = Vec::new();
+    // A remote that starts afresh keeps what is pending in partitions that it has left meanwhile, so either the one or the other.
+    let starts_afresh = seed.is_multiple_of(3);
+    for _ in 0..60 {
+        match random.below(10) {
+            0 => {
+                let (user, region) =
+                    (["ann", "ben"][random.below(2) as usize], ["north", "south", "east"][random.below(3) as usize]);
+                let sql = if starts_afresh || random.chance(50) {
+                    format!("INSERT INTO member VALUES ('{user}', '{region}') ON CONFLICT DO NOTHING")
+                } else {
+                    format!("DELETE FROM member WHERE user_name = '{user}' AND region = '{region}'")
+                };
+                world.central.execute(&sql)?;
+                history.push(format!("central: {sql}"));
+            }
+            1..=3 => {
+                let sql = write(&mut random);
+                let done = world.central.execute(&sql).is_ok();
+                history.push(format!("central: {sql} -- {done}"));
+            }
+            4..=7 => {
+                let name = remotes[random.below(2) as usize].0;
+                let sql = write(&mut random);
+                let done = world.edit(name, &sql).is_ok();
+                history.push(format!("{name}: {sql} -- {done}"));
+            }
+            _ => {
+                let (name, remote) = &mut remotes[random.below(2) as usize];
+                if starts_afresh && random.chance(30) {
+                    remote.reset()?;
+                    history.push(format!("{name}: reset"));
+                }
+                world.sync(remote).map_err(|error| error.context(history.join("\n")))?;
+                history.push(format!("{name}: sync"));
+            }
+        }
+    }
+    for (name, remote) in &mut remotes {
+        for _ in 0..3 {
+            world.sync(remote)?;
+            remote.drop_set_aside(&Choice::All)?;
+        }
+        world.sync(remote)?;
+        let status = remote.status()?;
+        let left = world.rows(name, "SELECT \"table\", hex(key) FROM hw_held")?;
+        let report = world.diff(name)?;
+        let is_well = report.is_equal(false) && (status.pending, status.set_aside, status.held) == (0, 0, 0);
+        assert!(
+            is_well,
+            "{kind:?} {name} of seed {seed}: {report:?}\n{status:?}\nheld: {left:?}\n{}",
+            history.join("\n")
+        );
+    }
+    Ok(())
+}
+
+fn write(random: &mut Random) -> String {
+    let pick = |random: &mut Random, of: &[&'static str]| of[random.below(of.len() as u64) as usize];
+    let regions = ["'north'", "'south'", "'east'", "NULL"];
+    let (shop, order, other) = (
+        pick(random, &["n", "m", "s", "e", "x"]),
+        pick(random, &["n1", "m1", "s1", "e1", "x1", "x2"]),
+        pick(random, &["n1", "m1", "s1", "e1", "x1", "x2"]),
+    );
+    let (line, region, n) =
+        (pick(random, &["n11", "n12", "m11", "s11", "e11", "x11", "x12"]), pick(random, &regions), random.below(110));
+    match random.below(13) {
+        0 => format!("INSERT INTO shop VALUES ('{shop}', {region}, '{n}')"),
+        1 | 2 => format!("UPDATE shop SET region = {region} WHERE id = '{shop}'"),
+        3 => format!("UPDATE shop SET note = '{n}' WHERE id = '{shop}'"),
+        4 => format!("DELETE FROM shop WHERE id = '{shop}'"),
+        5 => format!("INSERT INTO orders VALUES ('{order}', '{shop}', '{n}')"),
+        6 => format!("UPDATE orders SET shop = '{shop}' WHERE id = '{order}'"),
+        7 => format!("UPDATE orders SET note = '{n}' WHERE id = '{order}'"),
+        8 => format!("DELETE FROM orders WHERE id = '{order}'"),
+        9 => format!("INSERT INTO line VALUES ('{line}', '{order}', {n})"),
+        10 => format!("UPDATE line SET orders = '{other}' WHERE orders = '{order}'"),
+        11 => format!("UPDATE line SET n = {n} WHERE id = '{line}'"),
+        _ => format!("DELETE FROM line WHERE id = '{line}'"),
+    }
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use headwater_model::Model;
 use headwater_remote::http::Credentials;
-use headwater_remote::{Choice, Error, Phase, Progress, Remote, SyncOptions, Upgraded};
+use headwater_remote::{Choice, CreateOptions, Error, Phase, Progress, Remote, SyncOptions, Upgraded};
 use headwater_testkit::proxy::{Cut, Direction};
 use headwater_testkit::{Child, FaultProxy, Plan, Random, free_port, headwater_binary};
 use headwater_tests::{KINDS, Kind, World, read_model};
@@ -786,6 +786,33 @@ fn what_is_held_counted_and_only_goes_one_way_goes_along() -> Result<()> {
         );
         let there = world.central.rows("SELECT id, level FROM log ORDER BY id")?;
         assert_eq!(there, texts(&[&["k", "9"], &["l", "3"]]), "{kind:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_that_has_never_synchronized_changes_its_version_too() -> Result<()> {
+    for (kind, adopt) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let context = format!("{kind:?}, adopted: {adopt}");
+        let mut world = world(kind, "consolidated_wins")?;
+        let rows = "INSERT INTO item VALUES ('a', 'apple', 1), ('b', 'mine', 2), ('n', 'new', 9)";
+        if adopt {
+            let table = "CREATE TABLE item (id TEXT NOT NULL PRIMARY KEY, name TEXT, n INTEGER);";
+            rusqlite::Connection::open(world.path("one"))?.execute_batch(&format!("{table} {rows}"))?;
+        }
+        let options = CreateOptions { adopt, ..CreateOptions::new(world.server_url()?, "ann") };
+        let mut remote = Remote::create(world.path("one"), &world.plan.model.public(), &options)?;
+        if !adopt {
+            world.edit("one", rows)?;
+        }
+        let new = retire_one(&mut world, &mut remote)?;
+        let done = upgrade(&world, &mut remote, &new).context(context.clone())?;
+        assert_eq!((done.sync.conflicts, done.sync.refused), (1, 0), "what is equal is no conflict: {context}");
+        let aside: Vec<String> = remote.set_aside(9)?.iter().map(|one| format!("{} {}", one.key, one.reason)).collect();
+        assert_eq!(aside, [r#"{"id":"n"} not_null"#], "{context}");
+        world.edit("one", "UPDATE item SET area = 'north', grade = 1 WHERE id = 'n'")?;
+        assert_eq!(world.sync(&mut remote)?.refused, 0, "{context}");
+        assert!(world.diff("one")?.is_equal(false), "{context}: {:?}", world.diff("one")?);
     }
     Ok(())
 }

@@ -177,6 +177,13 @@ async fn the_last_reader_to_come_takes_the_place_of_the_one_before() {
     drop(before);
     let first = reader.next().await.expect("readable").expect("more");
     assert_eq!(first, frame(0).to_bytes());
+    // Where it has everything so far, it is told that more is coming, as the first was.
+    let pushed: usize = (0..10).map(|number| frame(number).wire_bytes()).sum();
+    let (_watched, mut waiting) = writer.resume(pushed as u64).expect("kept");
+    let heartbeat = Frame::new(Kind::Heartbeat, Vec::new()).to_bytes();
+    assert_eq!(waiting.next().await.expect("readable").expect("more"), heartbeat);
+    drop(reader);
+    let (_watched, mut reader) = writer.resume(first.len() as u64).expect("kept");
     // Given up in the midst: who reads it reads on, and what he has taken is freed.
     writer.give_up();
     writer.end_with(&end());

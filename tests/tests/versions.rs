@@ -816,3 +816,70 @@ fn a_file_that_has_never_synchronized_changes_its_version_too() -> Result<()> {
     }
     Ok(())
 }
+
+/// Tables that every remote held whole take their partition from a parent's row in the next version.
+#[test]
+fn a_partition_that_comes_from_a_parent() -> Result<()> {
+    let schema = "
+        CREATE TABLE member (login TEXT NOT NULL, area TEXT NOT NULL, PRIMARY KEY (login, area));
+        INSERT INTO member VALUES ('ann', 'north'), ('bo', 'north'), ('bo', 'south');
+        CREATE TABLE shop (id TEXT NOT NULL PRIMARY KEY, area TEXT);
+        CREATE TABLE line (id TEXT NOT NULL PRIMARY KEY, shop TEXT REFERENCES shop (id), n BIGINT);
+        INSERT INTO shop VALUES ('n', 'north'), ('s', 'south');
+        INSERT INTO line VALUES ('n1', 'n', 1), ('n2', 'n', 2), ('n3', 'n', 3), ('s1', 's', 4)";
+    let model = |version: u32, through: &str| {
+        format!(
+            "name = \"m\"\nversion = {version}\n[partitions.area]\ncolumns = {{ area = \"text\" }}\n\
+             members = \"SELECT area FROM member WHERE login = :s.user\"\n[tables.shop]\nkey = [\"id\"]\npartition = \"area\"\n\
+             columns = {{ id = \"text not null\", area = \"text\" }}\n[tables.line]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n{through}\
+             references = [{{ columns = [\"shop\"], table = \"shop\" }}]\n\
+             columns = {{ id = \"text not null\", shop = \"text\", n = \"int\" }}\n"
+        )
+    };
+    let (one, two) = (model(1, ""), model(2, "partition = { through = \"shop\" }\n"));
+    for kind in KINDS {
+        let mut world = World::new(kind, schema, &one, &["ann", "bo"])?;
+        let (mut remote, mut beside) = (world.remote("one", "ann")?, world.remote("beside", "bo")?);
+        world.sync(&mut remote)?;
+        world.sync(&mut beside)?;
+        world.serve_also(&two)?;
+        let new = world.beside[0].model.clone();
+        remote.set_server(&world.server_url()?, "ann")?;
+        beside.set_server(&world.server_url()?, "bo")?;
+        let done = upgrade(&world, &mut remote, &new).with_context(|| format!("{kind:?}"))?;
+        assert!(done.whole.contains(&"line".to_owned()), "{kind:?}: {done:?}");
+        // Each sees the other's, and what moves with its parent.
+        world.edit("one", "UPDATE line SET n = 10 WHERE id = 'n1'; INSERT INTO line VALUES ('n4', 'n', 4)")?;
+        world.edit("beside", "UPDATE line SET n = 20 WHERE id = 'n2'; UPDATE line SET shop = 's' WHERE id = 'n3'")?;
+        for _ in 0..2 {
+            world.sync(&mut remote)?;
+            world.sync(&mut beside)?;
+        }
+        let ids = |name: &str| world.rows(name, "SELECT id, n FROM line ORDER BY id");
+        assert_eq!(ids("one")?, texts(&[&["n1", "10"], &["n2", "20"], &["n4", "4"]]), "{kind:?}");
+        world.central.execute("UPDATE shop SET area = 'north' WHERE id = 's'")?;
+        world.sync(&mut remote)?;
+        world.sync(&mut beside)?;
+        assert_eq!(ids("one")?.len(), 5, "{kind:?}");
+        assert!(world.diff("one")?.is_equal(false) && world.diff("beside")?.is_equal(false), "{kind:?}");
+
+        // The other follows when the old version is gone, with changes pending inside and outside of its part.
+        world.central.execute("UPDATE shop SET area = 'east' WHERE id = 's'")?;
+        world.edit("beside", "UPDATE line SET n = 30 WHERE id IN ('n1', 's1'); DELETE FROM line WHERE id = 'n2'")?;
+        world.plan = world.beside.remove(0);
+        world.start_server()?;
+        beside.set_server(&world.server_url()?, "bo")?;
+        remote.set_server(&world.server_url()?, "ann")?;
+        let done = upgrade(&world, &mut beside, &new).with_context(|| format!("{kind:?}"))?;
+        assert_eq!((done.sync.changes_up, done.sync.set_aside), (2, 1), "{kind:?}: {done:?}");
+        let aside = beside.set_aside(9)?;
+        assert_eq!((aside.len(), aside[0].reason.as_str()), (1, "foreign_key"), "{kind:?}: {aside:?}");
+        beside.drop_set_aside(&Choice::All)?;
+        world.sync(&mut beside)?;
+        world.sync(&mut remote)?;
+        assert!(world.diff("one")?.is_equal(false) && world.diff("beside")?.is_equal(false), "{kind:?}");
+        let there = world.central.rows("SELECT id, n FROM line ORDER BY id")?;
+        assert_eq!(there, texts(&[&["n1", "30"], &["n3", "3"], &["n4", "4"], &["s1", "4"]]), "{kind:?}");
+    }
+    Ok(())
+}

@@ -1,5 +1,6 @@
 //! A schema drawn from a seed: reserved and quoted names, keys of one or two columns, a reference to the table itself, unique values,
-//! children that go with their parents, partitions; and the statements that an application may have for it.
+//! children that go with their parents, partitions, columns of their own or those of a parent or of its parent; and the statements that
+//! an application may have for it.
 
 use headwater_testkit::Random;
 
@@ -18,6 +19,10 @@ pub(crate) struct Schema {
     pub(crate) rule: Rule,
     parent: String,
     child: String,
+    /// It takes its partition from a child.
+    leaf: String,
+    /// So does a child from its parent; otherwise it has a region of its own.
+    is_by_parent: bool,
     column: String,
     other_rules: [String; 2],
 }
@@ -39,6 +44,7 @@ impl Schema {
         let mut names = NAMES.to_vec();
         let mut name = |random: &mut Random| names.remove(random.below(names.len() as u64) as usize).to_owned();
         let (judged, parent, child, column) = (name(random), name(random), name(random), name(random));
+        let (leaf, is_by_parent) = (name(random), random.chance(50));
         let judged_key = 1 + random.below(2) as usize;
         let mut judged_columns = vec![("id".to_owned(), false)];
         judged_columns.extend((judged_key == 2).then(|| ("part".to_owned(), true)));
@@ -54,12 +60,12 @@ impl Schema {
         let rule = rules[random.below(6) as usize];
         let others = ["off", "consolidated_wins", "remote_wins", "merge(consolidated)", "merge(remote)"];
         let other_rules = [(); 2].map(|()| others[random.below(5) as usize].to_owned());
-        Schema { judged, judged_columns, judged_key, rule, parent, child, column, other_rules }
+        Schema { judged, judged_columns, judged_key, rule, parent, child, leaf, is_by_parent, column, other_rules }
     }
 
-    /// Parents and children, for telling what is in them.
-    pub(crate) fn family(&self) -> [String; 2] {
-        [quote(&self.parent), quote(&self.child)]
+    /// Parents, children and theirs, for telling what is in them.
+    pub(crate) fn family(&self) -> [String; 3] {
+        [quote(&self.parent), quote(&self.child), quote(&self.leaf)]
     }
 
     /// The tables of the consolidated database.
@@ -71,6 +77,12 @@ impl Schema {
             .collect();
         let key = if self.judged_key == 2 { "id, part" } else { "id" };
         let (parent, child, column) = (quote(&self.parent), quote(&self.child), quote(&self.column));
+        let leaf = quote(&self.leaf);
+        let (own_region, refers, target) = if self.is_by_parent {
+            ("", "parent", "id")
+        } else {
+            ("region text NOT NULL, ", "parent, region", "id, region")
+        };
         let members: Vec<String> = (0..users)
             .flat_map(|user| REGIONS.iter().enumerate().map(move |(place, region)| (user, place, *region)))
             .filter(|(user, place, _)| user % 3 == *place || user % 2 == 0)
@@ -81,8 +93,10 @@ impl Schema {
              CREATE TABLE {} ({}, PRIMARY KEY ({key}));
              CREATE TABLE {parent} (id text NOT NULL PRIMARY KEY, region text NOT NULL, {column} bigint UNIQUE, up text, body text,
                  UNIQUE (id, region), FOREIGN KEY (up, region) REFERENCES {parent} (id, region));
-             CREATE TABLE {child} (id text NOT NULL PRIMARY KEY, region text NOT NULL, parent text, n bigint CHECK (n < 90),
-                 FOREIGN KEY (parent, region) REFERENCES {parent} (id, region) ON DELETE CASCADE);
+             CREATE TABLE {child} (id text NOT NULL PRIMARY KEY, {own_region}parent text, n bigint CHECK (n < 90),
+                 FOREIGN KEY ({refers}) REFERENCES {parent} ({target}) ON DELETE CASCADE);
+             CREATE TABLE {leaf} (id text NOT NULL PRIMARY KEY, twig text REFERENCES {child} (id) ON DELETE CASCADE, n bigint CHECK (n < 95));
+             CREATE INDEX leaf_twig ON {leaf} (twig);
              CREATE TABLE bank (id text NOT NULL PRIMARY KEY, amount bigint NOT NULL);
              INSERT INTO bank VALUES ('a', 100), ('b', 100), ('c', 100), ('d', 100);
              INSERT INTO member VALUES {};",
@@ -114,6 +128,13 @@ impl Schema {
         let (judged, parent, child, column) =
             (toml(&self.judged), toml(&self.parent), toml(&self.child), toml(&self.column));
         let [parent_rule, child_rule] = &self.other_rules;
+        let leaf = toml(&self.leaf);
+        let (by, own_region, refers, target) = if self.is_by_parent {
+            (format!("{{ through = {parent} }}"), "", "\"parent\"", "\"id\"")
+        } else {
+            let both = ("\"parent\", \"region\"", "\"id\", \"region\"");
+            ("\"region\"".to_owned(), "region = \"text not null\"\n", both.0, both.1)
+        };
         format!(
             "name = \"history\"\nversion = 1\n[partitions.region]\ncolumns = {{ region = \"text\" }}\n\
              members = \"SELECT region FROM member WHERE user_name = :s.user\"\n\
@@ -122,9 +143,12 @@ impl Schema {
              unique = [[{column}], [\"id\", \"region\"]]\n\
              references = [{{ columns = [\"up\", \"region\"], table = {parent}, target = [\"id\", \"region\"] }}]\n\
              [tables.{parent}.columns]\nid = \"text not null\"\nregion = \"text not null\"\n{column} = \"int\"\nup = \"text\"\nbody = \"text\"\n\
-             [tables.{child}]\nkey = [\"id\"]\npartition = \"region\"\nconflict = \"{child_rule}\"\n\
-             references = [{{ columns = [\"parent\", \"region\"], table = {parent}, target = [\"id\", \"region\"], on_delete = \"cascade\" }}]\n\
-             [tables.{child}.columns]\nid = \"text not null\"\nregion = \"text not null\"\nparent = \"text\"\nn = \"int\"\n\
+             [tables.{child}]\nkey = [\"id\"]\npartition = {by}\nconflict = \"{child_rule}\"\n\
+             references = [{{ columns = [{refers}], table = {parent}, target = [{target}], on_delete = \"cascade\" }}]\n\
+             [tables.{child}.columns]\nid = \"text not null\"\n{own_region}parent = \"text\"\nn = \"int\"\n\
+             [tables.{leaf}]\nkey = [\"id\"]\npartition = {{ through = {child} }}\nconflict = \"{parent_rule}\"\n\
+             references = [{{ columns = [\"twig\"], table = {child}, on_delete = \"cascade\" }}]\n\
+             columns = {{ id = \"text not null\", twig = \"text\", n = \"int\" }}\n\
              [tables.bank]\nkey = [\"id\"]\ndirection = \"download\"\n[tables.bank.columns]\nid = \"text not null\"\namount = \"int not null\"\n",
             columns.join("\n")
         )
@@ -159,10 +183,12 @@ impl Schema {
     fn write_family(&self, random: &mut Random) -> String {
         let (parent, child, column) = (quote(&self.parent), quote(&self.child), quote(&self.column));
         let (id, other) = (format!("'p{}'", random.below(9)), format!("'p{}'", random.below(9)));
-        let entry = format!("'c{}'", random.below(12));
+        let (entry, leaf, twig) =
+            (format!("'c{}'", random.below(12)), quote(&self.leaf), format!("'l{}'", random.below(12)));
+        let own_region = if self.is_by_parent { "" } else { "region, " };
         let region = literal(REGIONS[random.below(3) as usize]);
         let n = random.below(100);
-        match random.below(14) {
+        match random.below(19) {
             0..3 => format!("INSERT INTO {parent} VALUES ({id}, {region}, {}, NULL, 'body {n}')", n % 12),
             3 => format!("UPDATE {parent} SET body = 'body {n}' WHERE id = {id}"),
             4 => format!("UPDATE {parent} SET {column} = {} WHERE id = {id}", n % 12),
@@ -173,10 +199,14 @@ impl Schema {
                 "UPDATE {parent} SET {column} = -1 WHERE id = {id} AND {column} IN (0, 1); \
                  UPDATE {parent} SET {column} = 1 - {column} WHERE {column} IN (0, 1); UPDATE {parent} SET {column} = 0 WHERE {column} = -1"
             ),
-            9..11 => format!("INSERT INTO {child} SELECT {entry}, region, id, {n} FROM {parent} WHERE id = {id}"),
+            9..11 => format!("INSERT INTO {child} SELECT {entry}, {own_region}id, {n} FROM {parent} WHERE id = {id}"),
             11 => format!("UPDATE {child} SET n = {n} WHERE id = {entry}"),
             12 => format!("UPDATE {child} SET parent = {id} WHERE id = {entry}"),
-            _ => format!("DELETE FROM {child} WHERE id = {entry}"),
+            13 => format!("DELETE FROM {child} WHERE id = {entry}"),
+            14 | 15 => format!("INSERT INTO {leaf} SELECT {twig}, id, {n} FROM {child} WHERE id = {entry}"),
+            16 => format!("UPDATE {leaf} SET twig = {entry} WHERE id = {twig}"),
+            17 => format!("UPDATE {leaf} SET n = {n} WHERE id = {twig}"),
+            _ => format!("DELETE FROM {leaf} WHERE id = {twig}"),
         }
     }
 
@@ -194,7 +224,7 @@ impl Schema {
         match random.below(10) {
             0..2 => format!("DELETE FROM member WHERE user_name = 'u{user}' AND region = {region}"),
             2..4 => format!("INSERT INTO member VALUES ('u{user}', {region})"),
-            4 if is_postgres => format!("TRUNCATE {}", quote(&self.child)),
+            4 if is_postgres => format!("TRUNCATE {} CASCADE", quote(&self.child)),
             _ => format!(
                 "UPDATE bank SET amount = amount - 7 WHERE id = '{from}'; UPDATE bank SET amount = amount + 7 WHERE id = '{to}'"
             ),

@@ -338,3 +338,61 @@ fn write(random: &mut Random) -> String {
         _ => format!("DELETE FROM line WHERE id = '{line}'"),
     }
 }
+
+/// The parent is a partitioned table of PostgreSQL's: written through it or through its partitions, which come and go.
+#[test]
+fn parents_in_a_partitioned_table() -> Result<()> {
+    let schema = "CREATE TABLE member (user_name text, region text); INSERT INTO member VALUES ('ann', 'north'); \
+        CREATE TABLE shop (id text NOT NULL PRIMARY KEY, region text, note text) PARTITION BY RANGE (id); \
+        CREATE TABLE shop_low PARTITION OF shop FOR VALUES FROM ('a') TO ('m'); \
+        CREATE TABLE shop_high PARTITION OF shop FOR VALUES FROM ('m') TO ('z'); \
+        CREATE TABLE orders (id text NOT NULL PRIMARY KEY, shop text, note text); \
+        CREATE TABLE line (id text NOT NULL PRIMARY KEY, orders text, n bigint) PARTITION BY RANGE (id); \
+        CREATE TABLE line_all PARTITION OF line DEFAULT; \
+        INSERT INTO shop VALUES ('b', 'north', ''), ('n', 'south', ''); INSERT INTO orders VALUES ('b1', 'b', ''), ('n1', 'n', ''); \
+        INSERT INTO line VALUES ('b11', 'b1', 1), ('n11', 'n1', 1)";
+    let world = World::new(Kind::Postgres, schema, MODEL, &["ann"])?;
+    let mut ann = world.remote("ann", "ann")?;
+    let mut check = |sql: &str, lines: &str| -> Result<()> {
+        world.central.execute(sql)?;
+        world.sync(&mut ann)?;
+        assert_eq!(ids(&world, "ann", "line")?, lines, "{sql}");
+        assert!(world.diff("ann")?.is_equal(false), "{sql}: {:?}", world.diff("ann")?);
+        Ok(())
+    };
+    check("SELECT 1", "b11")?;
+    check("UPDATE shop_high SET region = 'north' WHERE id = 'n'", "b11 n11")?;
+    check("UPDATE shop SET id = 'q' WHERE id = 'b'; UPDATE orders SET shop = 'q' WHERE id = 'b1'", "b11 n11")?;
+    check(
+        "UPDATE shop SET id = 'b', region = 'south' WHERE id = 'q'; UPDATE orders SET shop = 'b' WHERE id = 'b1'",
+        "n11",
+    )?;
+    check("INSERT INTO line_all VALUES ('n12', 'n1', 2); UPDATE shop_low SET region = 'north'", "b11 n11 n12")?;
+    check("DELETE FROM shop_low", "n11 n12")?;
+    check("INSERT INTO shop_low VALUES ('b', 'north', 'again')", "b11 n11 n12")?;
+    check("ALTER TABLE shop DETACH PARTITION shop_low", "n11 n12")?;
+    check("ALTER TABLE shop ATTACH PARTITION shop_low FOR VALUES FROM ('a') TO ('m')", "b11 n11 n12")?;
+    check("TRUNCATE shop_high", "b11")?;
+    check(
+        "CREATE TABLE shop_new (LIKE shop INCLUDING ALL); INSERT INTO shop_new VALUES ('zz', 'north', ''); \
+         ALTER TABLE shop ATTACH PARTITION shop_new FOR VALUES FROM ('z') TO ('zzz'); UPDATE orders SET shop = 'zz' WHERE id = 'n1'",
+        "b11 n11 n12",
+    )?;
+    check("DROP TABLE shop_low", "n11 n12")
+}
+
+/// What `check` says of a database in which a table can't follow its parent as it should.
+#[test]
+fn check_names_what_is_missing_for_a_partition_by_a_parent() -> Result<()> {
+    for kind in KINDS {
+        let schema = SCHEMA
+            .replace("CREATE INDEX line_orders ON line (orders);", "")
+            .replace(" REFERENCES shop (id) ON DELETE CASCADE", "");
+        let world = World::unserved(kind, &schema, MODEL, &[])?;
+        let found = headwater_consolidated::check::check(&mut *world.central.backend()?.connect()?, &world.plan)?;
+        let codes: Vec<_> =
+            found.iter().map(|finding| (finding.table.as_deref().unwrap_or(""), finding.code)).collect();
+        assert_eq!(codes, [("line", "partition_not_indexed"), ("orders", "partition_not_enforced")], "{kind:?}");
+    }
+    Ok(())
+}

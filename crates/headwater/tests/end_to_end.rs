@@ -10,8 +10,10 @@ use serde_json::Value;
 const TABLES: &str = "
 CREATE TABLE member (user_name TEXT NOT NULL, region TEXT NOT NULL, PRIMARY KEY (user_name, region));
 CREATE TABLE customer (id BIGINT PRIMARY KEY NOT NULL, name TEXT NOT NULL, city TEXT, region TEXT NOT NULL);
+CREATE TABLE invoice (id BIGINT PRIMARY KEY NOT NULL, customer_id BIGINT REFERENCES customer (id) ON DELETE CASCADE, amount BIGINT);
 INSERT INTO member VALUES ('anna', 'north'), ('bo', 'north'), ('bo', 'south');
-INSERT INTO customer VALUES (1, 'Ada', 'Bergen', 'north'), (2, 'Ben', NULL, 'south'), (3, 'Cleo', 'Oslo', 'north');";
+INSERT INTO customer VALUES (1, 'Ada', 'Bergen', 'north'), (2, 'Ben', NULL, 'south'), (3, 'Cleo', 'Oslo', 'north');
+INSERT INTO invoice VALUES (1, 1, 100), (2, 2, 200), (3, 3, 300);";
 
 const PARTITION: &str = r#"[partitions.region]
 columns = { region = "text" }
@@ -62,6 +64,12 @@ impl Stage {
     /// Runs SQL at a remote, as an application would.
     fn remote(&self, file: &str, sql: &str) {
         Connection::open(self.path(file)).expect("a file").execute_batch(sql).expect(sql);
+    }
+
+    /// How many rows a remote has of a table.
+    fn count(&self, file: &str, table: &str) -> i64 {
+        let sql = format!("SELECT count(*) FROM {table}");
+        Connection::open(self.path(file)).expect("a file").query_row(&sql, [], |row| row.get(0)).expect("a number")
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -145,7 +153,8 @@ impl Stage {
         let model = std::fs::read_to_string(&file).expect("written");
         let model = model
             .replace("[tables.member]\n", &format!("{PARTITION}[tables.member]\n"))
-            .replace("[tables.customer]\n", "[tables.customer]\npartition = \"region\"\n");
+            .replace("[tables.customer]\n", "[tables.customer]\npartition = \"region\"\n")
+            .replace("[tables.invoice]\n", "[tables.invoice]\npartition = { through = \"customer\" }\n");
         std::fs::write(&file, model).expect("written");
         assert_eq!(self.run(&["check"]).code, Some(1), "nothing is tracked yet");
         let sql = self.ok(&["track", "--dry-run"]);
@@ -186,7 +195,7 @@ fn story(mut stage: Stage) {
         "UPDATE customer SET city = 'Voss' WHERE id = 1; INSERT INTO customer VALUES (10, 'Dan', NULL, 'north')",
     );
     stage.remote("bo.db", "DELETE FROM customer WHERE id = 2");
-    stage.central("UPDATE customer SET city = 'Molde' WHERE id = 1");
+    stage.central("UPDATE customer SET city = 'Molde' WHERE id = 1; UPDATE customer SET region = 'south' WHERE id = 3");
     assert_eq!(stage.json(&["remote", "log", "anna.db"])["pending"].as_array().map(Vec::len), Some(2));
     let pending = stage.run(&["diff", "anna.db"]);
     assert!(pending.code == Some(1) && pending.out.contains("not uploaded yet"), "{pending:?}");
@@ -196,6 +205,11 @@ fn story(mut stage: Stage) {
     stage.sync("anna.db");
     stage.assert_equal("anna.db");
     stage.assert_equal("bo.db");
+    assert_eq!(
+        (stage.count("anna.db", "invoice"), stage.count("bo.db", "invoice")),
+        (1, 2),
+        "invoices go with customers"
+    );
     let conflicts = stage.json(&["conflicts"]);
     assert_eq!((&conflicts[0]["uploaded"]["city"], &conflicts[0]["stored"]["city"]), (&"Voss".into(), &"Molde".into()));
     assert_eq!(conflicts[0]["outcome"], "consolidated");

@@ -28,6 +28,8 @@ const REMOTES: usize = 5;
 const WRITES_MIN: u64 = 200;
 const SYNCS_MIN: u64 = 20;
 const FAULTS_MIN: u64 = 3;
+/// An answer's head has fewer.
+const ANSWER_HEAD_BYTES_MAX: u64 = 400;
 /// All that the bank has.
 const MONEY: &str = "400";
 
@@ -146,8 +148,9 @@ impl History {
         match self.random.below(4) {
             0 => Plan::clean().cut(direction, after, Cut::Reset),
             1 => Plan::clean().cut(direction, after, Cut::Fin),
-            // (A length that is damaged on the way up has the upload cut smaller: of parts the model knows nothing. See `faults`.)
-            2 => Plan::clean().flip(Direction::Down, after),
+            // (A length that is damaged on the way up, or the head of an answer, has the upload cut smaller: of parts the model knows
+            // nothing. See `faults`.)
+            2 => Plan::clean().flip(Direction::Down, ANSWER_HEAD_BYTES_MAX + after),
             _ => Plan::clean().black_hole(direction, after),
         }
     }

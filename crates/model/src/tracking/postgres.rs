@@ -17,7 +17,7 @@
 //! same. The function runs with its owner's rights and a fixed search path: the application's roles need no grant. An update notes
 //! the keys and partitions before and after it in one statement, grouped: a row that stays is live, a pair that is gone is a
 //! tombstone. The tables below a partitioned or inherited one have triggers of their own, see [`parts`]; what is done for tables that
-//! take their partition from others is in [`kin`].
+//! take their partition from others is in `kin`.
 //!
 //! What a side row says of `deleted` is only a help for purging: triggers of the application that change the table again run in
 //! between, so a download looks at the table itself for what became of a key.

@@ -24,6 +24,7 @@ pub struct Stage {
     next: u64,
     /// How many syncs there were, and how long the slowest took that put something right.
     syncs: AtomicU64,
+    sync_us: u64,
     heal_ms_max: u64,
 }
 
@@ -53,6 +54,7 @@ impl Stage {
             theirs: Ledger::default(),
             next: 0,
             syncs: AtomicU64::new(1),
+            sync_us: 0,
             heal_ms_max: 0,
         })
     }
@@ -118,9 +120,15 @@ impl Stage {
         // What was broken may still be at work at the server, and a cluster just risen refuses: then it is told to come back.
         let began = Instant::now();
         self.sync(100).context("a sync that nothing disturbs")?;
-        self.heal_ms_max = self.heal_ms_max.max(began.elapsed().as_millis() as u64);
+        self.sync_us = began.elapsed().as_micros() as u64;
+        self.heal_ms_max = self.heal_ms_max.max(self.sync_us / 1_000);
         self.ours.acknowledge();
         self.check()
+    }
+
+    /// How long the last sync took that put something right.
+    pub fn sync_us(&self) -> u64 {
+        self.sync_us
     }
 
     /// Says what was done, beside so many of these faults.

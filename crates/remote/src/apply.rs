@@ -18,6 +18,7 @@
 mod doubt;
 mod foreign;
 mod fresh;
+mod outcome;
 mod partition;
 mod store;
 mod whereabouts;
@@ -148,7 +149,7 @@ struct Apply<'a> {
     is_restart: bool,
     /// Tables that had rows before this restart.
     sweeps: Vec<bool>,
-    /// Partitions that came whole since.
+    /// Partitions that came whole.
     came_whole: HashSet<(u32, Vec<u8>)>,
     /// By table, where it has just been made anew: what pending changes know nothing of.
     fresh: &'a [Option<Fresh>],
@@ -308,8 +309,10 @@ impl<'a> Apply<'a> {
             self.settle_all()?;
         }
         self.rows.set_applying(None)?;
+        let mut seen = self.watermarks.take();
+        seen.as_mut().map_or(Ok(()), |seen| self.ask_for_outcomes(seen))?;
         let connection = self.rows.connection;
-        let (Some(welcome), Some(watermarks)) = (&self.welcome, &self.watermarks) else {
+        let (Some(welcome), Some(watermarks)) = (&self.welcome, &seen) else {
             return Err(Error::Unexpected { what: "the download lacks its WELCOME or its WATERMARKS".to_owned() });
         };
         write_watermarks(connection, watermarks)?;

@@ -22,7 +22,7 @@ impl Apply<'_> {
             self.compare_if_held(table, &mark.partition)?;
         }
         self.touched.all_of(table);
-        if self.is_restart && mark.action == PartitionAction::Whole {
+        if mark.action == PartitionAction::Whole {
             self.came_whole.insert((table.number, mark.partition.clone()));
         }
         if self.is_plain && !self.rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.name()))? {

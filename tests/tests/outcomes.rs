@@ -1,0 +1,52 @@
+//! Conflicts whose receipt comes and whose outcome does not.
+
+use anyhow::{Result, ensure};
+use headwater_remote::{SyncOptions, http::Credentials};
+use headwater_tests::{KINDS, World};
+
+const SCHEMA: &str = "CREATE TABLE member (login text, region text);
+    CREATE TABLE note (id text NOT NULL PRIMARY KEY, region text NOT NULL, body text);
+    INSERT INTO member VALUES ('ann', 'south'), ('ann', 'west');
+    INSERT INTO note VALUES ('n1', 'west', 'stays'), ('n2', 'south', 'goes')";
+
+const MODEL: &str = r#"
+name = "notes"
+version = 1
+[partitions.region]
+columns = { region = "text" }
+members = "SELECT region FROM member WHERE login = :s.user"
+[tables.note]
+key = ["id"]
+conflict = "consolidated_wins"
+partition = "region"
+columns = { id = "text not null", region = "text not null", body = "text" }
+"#;
+
+/// The row that won lay in a partition of the remote's when it won, and lies in none any more when the remote looks again.
+#[test]
+fn a_row_that_lost_goes_though_the_one_that_won_never_came() -> Result<()> {
+    for kind in KINDS {
+        let world = World::new(kind, SCHEMA, MODEL, &["ann"])?;
+        let mut remote = world.remote("a", "ann")?;
+        world.sync(&mut remote)?;
+        world.central.execute("INSERT INTO note VALUES ('n3', 'south', 'theirs'), ('n4', 'west', 'theirs')")?;
+        world.edit("a", "INSERT INTO note VALUES ('n3', 'west', 'mine'), ('n4', 'west', 'mine')")?;
+        let mut options = SyncOptions::new(Credentials::Token(world.token("ann")?));
+        options.config.wants_download = false;
+        let report = remote.sync(&mut options)?;
+        ensure!(report.conflicts == 2, "{kind:?}: {report:?}");
+        world.central.execute("DELETE FROM member WHERE region = 'south'")?;
+        for _ in 0..2 {
+            world.sync(&mut remote)?;
+        }
+        let rows = world.rows("a", "SELECT id, body FROM note ORDER BY id")?;
+        let expected = [["n1", "stays"], ["n4", "theirs"]].map(|row| row.map(|text| Some(text.to_owned())).to_vec());
+        ensure!(rows == expected, "{kind:?}: {rows:?}");
+        ensure!(world.diff("a")?.is_equal(false), "{kind:?}: {:?}", world.diff("a")?);
+        ensure!(remote.conflicts(10)?.iter().all(|conflict| !conflict.is_open), "{kind:?}: a conflict stays open");
+        // And that is all: nothing comes whole again.
+        let report = world.sync(&mut remote)?;
+        ensure!(report.rows_down + report.deletions_down == 0, "{kind:?}: {report:?}");
+    }
+    Ok(())
+}

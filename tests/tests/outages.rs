@@ -159,6 +159,17 @@ fn a_cluster_that_stands_still_goes_on() -> Result<()> {
     converged(&stage.world, NAME)
 }
 
+/// What runs another program by another time of day; waits stay what they are. (The command `faketime` would stay beside the program, and
+/// be killed in its place.)
+fn by_another_clock(clock: &str) -> Result<Command> {
+    let asked = Command::new("faketime").args(["-f", "+0", "printenv", "LD_PRELOAD"]).output();
+    let library = String::from_utf8(asked.context("faketime: `make setup` installs it")?.stdout)?;
+    ensure!(!library.trim().is_empty(), "faketime names no library");
+    let mut command = Command::new("env");
+    command.env("LD_PRELOAD", library.trim()).env("FAKETIME", clock).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    Ok(command)
+}
+
 /// Servers whose clocks are years apart, and a remote's that is yet another: no clock says what anybody has seen.
 #[test]
 fn clocks_jump() -> Result<()> {
@@ -171,15 +182,9 @@ fn clocks_jump() -> Result<()> {
         for (server_clock, remote_clock) in
             [("+0", "-9y"), ("+3y", "+1d"), ("-3y", "+9y"), ("+40d", "-1d"), ("-1h", "+0")]
         {
-            let faked = |clock: &str| {
-                let mut command = Command::new("faketime");
-                // Waits stay what they are: only the time of day is another.
-                command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").args(["-f", clock]);
-                command
-            };
             stage.edit()?;
-            let mut server = serve(&stage, &mut faked(server_clock)).context("faketime: `make setup` installs it")?;
-            let mut command = faked(remote_clock);
+            let mut server = serve(&stage, &mut by_another_clock(server_clock)?)?;
+            let mut command = by_another_clock(remote_clock)?;
             command.arg(headwater_binary()?).args(["remote", "sync"]).arg(stage.world.path(NAME));
             let mut remote = Child::spawn("the remote", command.env("HEADWATER_PASSWORD", "a password"))?;
             let status = remote.wait(LONG)?;

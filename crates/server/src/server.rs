@@ -59,6 +59,7 @@ pub struct Handle {
     /// Turns true when what still runs is to be cut.
     cutting: watch::Sender<bool>,
     connections: Tasks,
+    accepting: JoinHandle<()>,
     background: Vec<JoinHandle<()>>,
 }
 
@@ -108,14 +109,14 @@ impl Server {
         let (cutting, cut) = watch::channel(false);
         let connections = Tasks::default();
         let accepting = Accepting { listener, service, shared: Arc::clone(&shared), tasks: connections.clone(), cut };
+        let accepting = tokio::spawn(accepting.run());
         let background = vec![
-            tokio::spawn(accepting.run()),
             tokio::spawn(take_notes(Arc::clone(&shared))),
             tokio::spawn(upkeep::purge_now_and_then(Arc::clone(&shared))),
             tokio::spawn(upkeep::expire(Arc::clone(&shared))),
         ];
         tracing::info!(%local_addr, workers = shared.config.workers, "listening");
-        Ok(Handle { local_addr, shared, cutting, connections, background })
+        Ok(Handle { local_addr, shared, cutting, connections, accepting, background })
     }
 }
 
@@ -127,9 +128,11 @@ impl Handle {
 
     /// Stops: no connection is accepted any more, `/ready` says 503, no sync is let in, those that run may end. What has not ended
     /// within `shutdown_ms_max` is cut: its client gets no END, and asks again; an upload being applied just then is committed or not,
-    /// and its receipt is there if it was.
-    pub async fn shutdown(self) -> Stopped {
+    /// and its receipt is there if it was. The address is free again when this returns.
+    pub async fn shutdown(mut self) -> Stopped {
         self.shared.stopping.send_replace(true);
+        // First of all: until it ends it may let in a connection more. It can't fail but by a panic, and then it has ended too.
+        let _ = (&mut self.accepting).await;
         let ended = async {
             self.connections.ended().await;
             self.shared.syncs.ended().await;
@@ -153,6 +156,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.stopping.send_replace(true);
         self.cutting.send_replace(true);
+        self.accepting.abort();
         self.background.iter().for_each(JoinHandle::abort);
     }
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use headwater_protocol::message::ErrorCode;
 use headwater_server::{Config, Server, Stopped};
 
-use crate::support::{Client, PATIENCE, Stand, anna, config, head};
+use crate::support::{Client, PATIENCE, Stand, anna, config, head, plan};
 
 #[test]
 fn a_stopping_server_lets_running_syncs_end_and_takes_no_more() {
@@ -78,6 +78,21 @@ fn a_sync_on_an_open_connection_of_a_stopping_server_is_refused() {
     drop(held);
     assert!(running.answer().is_complete());
     stand.runtime.block_on(stopping).expect("no panic");
+}
+
+#[test]
+fn the_address_of_a_stopped_server_is_free_at_once() {
+    let mut listen = config().listen;
+    listen.set_port(headwater_testkit::free_port().expect("a port"));
+    let mut stand = Stand::start(Config { listen, ..config() });
+    for round in 0..50 {
+        let handle = stand.handle.take().expect("a server");
+        stand.runtime.block_on(handle.shutdown());
+        let config = Config { listen, ..config() };
+        let backend = std::sync::Arc::new(headwater_consolidated::sqlite::Sqlite::new(stand.file()));
+        let started = stand.runtime.block_on(Server::start(config, backend, vec![plan()]));
+        stand.handle = Some(started.unwrap_or_else(|error| panic!("round {round}: {error}")));
+    }
 }
 
 #[test]

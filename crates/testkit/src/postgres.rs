@@ -94,12 +94,12 @@ impl Postgres {
 
     /// Has all processes of the server stand still (SIGSTOP): connections are taken, and nothing comes of them.
     pub fn stand_still(&self) -> Result<()> {
-        self.supervisor().signal_server("STOP")
+        self.supervisor().stand_still()
     }
 
     /// Has them go on (SIGCONT).
     pub fn go_on(&self) -> Result<()> {
-        self.supervisor().signal_server("CONT")
+        self.supervisor().go_on()
     }
 
     /// Starts the server again on its port, after a stop, a kill or as it runs. Back when it accepts connections.

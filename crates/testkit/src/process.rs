@@ -173,7 +173,12 @@ pub(crate) fn is_alive(process: u32) -> bool {
     status_of(process).is_some_and(|(state, _)| state != 'Z' && state != 'X')
 }
 
-/// The running children of a process.
+/// True while the process is neither stopped nor gone.
+pub(crate) fn is_running(process: u32) -> bool {
+    status_of(process).is_some_and(|(state, _)| !matches!(state, 'T' | 't' | 'Z' | 'X'))
+}
+
+/// The children of a process that it has not waited for.
 pub(crate) fn children_of(process: u32) -> Result<Vec<u32>> {
     let entries = std::fs::read_dir("/proc").context("listing /proc")?;
     let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

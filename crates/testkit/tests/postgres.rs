@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -98,6 +99,28 @@ fn kill_ends_a_backend_in_the_middle_of_a_query() -> Result<()> {
     assert!(busy.join().expect("no panic").is_err());
     cluster.restart()?; // refused while a process of the old server lives
     assert_eq!(running()?, "0");
+    Ok(())
+}
+
+/// Its processes come and go all the while: none of them is missed, and none that has just gone is in the way.
+#[test]
+fn it_stands_still_and_goes_on() -> Result<()> {
+    let cluster = Postgres::start()?;
+    let url = cluster.url("postgres");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let _ = sql(&url, "SELECT 1");
+                }
+            });
+        }
+        let stops = (0..50).try_for_each(|_| cluster.stand_still().and_then(|()| cluster.go_on()));
+        over.store(true, Ordering::Relaxed);
+        stops
+    })?;
+    assert_eq!(cell(&url, "SELECT 1 + 1")?, "2");
     Ok(())
 }
 

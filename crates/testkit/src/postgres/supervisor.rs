@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::installation::Installation;
-use crate::process::{children_of, is_alive, signal, wait_until};
+use crate::process::{children_of, is_alive, is_running, signal, wait_until};
 
 /// How long the server may take to stop.
 const STOP: Duration = Duration::from_mins(1);
@@ -69,7 +69,7 @@ impl Supervisor {
     pub(super) fn kill_server(&mut self) -> Result<()> {
         let Some(server) = self.server else { return Ok(()) };
         self.ask("freeze")?; // so that it starts no further process while its children are looked up
-        let children = children_of(server)?;
+        let children = standing_family(server)?;
         let list: Vec<String> = children.iter().map(u32::to_string).collect();
         self.ask(&format!("kill {}", list.join(" ")))?;
         self.server = None;
@@ -78,11 +78,19 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Sends a signal to the server and all its processes.
-    pub(super) fn signal_server(&self, name: &str) -> Result<()> {
+    /// Has the server and all its processes stand still (SIGSTOP).
+    pub(super) fn stand_still(&self) -> Result<()> {
         let server = self.server.context("no server runs")?;
-        signal(name, &[server])?; // the first to stop, so that it starts no further one
-        signal(name, &children_of(server)?)
+        signal("STOP", &[server])?;
+        signal("STOP", &standing_family(server)?)
+    }
+
+    /// Has them go on (SIGCONT). The server is the last, as it would take up those that end: a signal finds none of them gone.
+    pub(super) fn go_on(&self) -> Result<()> {
+        let server = self.server.context("no server runs")?;
+        let mut family = children_of(server)?;
+        family.push(server);
+        signal("CONT", &family)
     }
 
     /// True while the server's main process runs.
@@ -97,6 +105,12 @@ impl Supervisor {
             .recv_timeout(STOP)
             .with_context(|| format!("PostgreSQL's shell did not answer {command:?} within {STOP:?}"))
     }
+}
+
+/// The children of a server that was told to stand still, once it does: until then it may start further ones, and take up those that end.
+fn standing_family(server: u32) -> Result<Vec<u32>> {
+    anyhow::ensure!(wait_until(STOP, || !is_running(server)), "PostgreSQL went on after SIGSTOP");
+    children_of(server)
 }
 
 impl Drop for Supervisor {

@@ -60,7 +60,11 @@ impl Front {
                     1,
                 );
                 std::fs::write(&config, text)?;
-                let own = format!("daemon off; pid {0}/pid; error_log {0}/error.log;", folder.path().display());
+                // One process: workers would outlive a master that is killed.
+                let own = format!(
+                    "daemon off; master_process off; pid {0}/pid; error_log {0}/error.log;",
+                    folder.path().display()
+                );
                 command.arg("-p").arg(folder.path()).arg("-c").arg(&config).args(["-g", &own]);
             }
             Front::Haproxy => {

@@ -84,8 +84,10 @@ struct Doomed {
 impl Doomed {
     fn start(world: &World, call: &str, number: usize) -> Result<Doomed> {
         // Whoever attaches must be an ancestor, unless it is root: the shell that started the server becomes strace.
-        let script = r#"note=$1; shift; "$HEADWATER" --config headwater.toml serve --no-check --listen "$LISTEN" &
-            echo $! >"$note"; until [ -e "$note.go" ]; do sleep 0.01; done; exec strace "$@" -p $!"#;
+        // The server's ID is noted before it is the server, so before it listens.
+        let script = r#"note=$1; shift
+            sh -c 'echo $$ >"$0"; exec "$HEADWATER" --config headwater.toml serve --no-check --listen "$LISTEN"' "$note" &
+            until [ -e "$note.go" ]; do sleep 0.01; done; exec strace "$@" -p $!"#;
         let address = format!("127.0.0.1:{}", free_port()?);
         let notes = tempfile::tempdir_in(world.folder.path())?;
         let note = notes.path().join("server");

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
@@ -174,7 +175,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A sync through either server, and a reader that looks all the while.
+    /// A sync through either server. A reader looks all the while, and at each of its steps somebody looks too.
     fn sync(&mut self, place: usize, attempts_max: u32) -> Result<bool> {
         let through = self.random.below(2) as usize;
         let url = format!("http://{}", self.proxies[through].address());
@@ -187,19 +188,35 @@ impl Stage {
         options.config.backoff_min = Duration::from_millis(5);
         options.config.idle_max = Duration::from_millis(if attempts_max == 1 { 300 } else { 30_000 });
         let Site { name, remote, wrote, checker } = site;
+        let checker = Mutex::new(checker);
+        let look = || -> Result<()> {
+            // Read in the order in which it is checked.
+            let mut checker = checker.lock().unwrap_or_else(PoisonError::into_inner);
+            checker.check(name, &Seen::read(&file)?, wrote)
+        };
         let over = AtomicBool::new(false);
+        let mut seen = Ok(());
+        let mut at_each_step = |_| {
+            if seen.is_ok() {
+                seen = look();
+            }
+        };
+        options.progress = Some(&mut at_each_step);
         let synced = std::thread::scope(|scope| {
             let reader = scope.spawn(|| -> Result<()> {
                 while !over.load(Ordering::Relaxed) {
-                    checker.check(name, &Seen::read(&file)?, wrote)?;
+                    look()?;
+                    // The lock is not fair: the sync's own looks have their turn.
+                    std::thread::sleep(Duration::from_millis(1));
                 }
-                checker.check(name, &Seen::read(&file)?, wrote)
+                look()
             });
             let synced = remote.sync(&mut options).map(drop);
             over.store(true, Ordering::Relaxed);
             reader.join().expect("the reader does not panic").context("while it synced")?;
             anyhow::Ok(synced)
         })?;
+        seen.context("at a step of a sync")?;
         self.syncs += 1;
         self.failed += u64::from(synced.is_err());
         if attempts_max > 1 {

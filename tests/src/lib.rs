@@ -14,6 +14,7 @@ pub mod ledger;
 pub mod stage;
 pub mod tally;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -26,7 +27,7 @@ use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::{Backend, Plan, system, track};
 use headwater_model::{Model, parse};
 use headwater_remote::{CreateOptions, Remote, SyncOptions, SyncReport, http::Credentials};
-use headwater_server::{Config, Handle, Server};
+use headwater_server::{Config, Handle, Server, StartError};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -121,7 +122,7 @@ pub struct World {
     pub beside: Vec<Plan>,
     /// Where files go.
     pub folder: TempDir,
-    /// The server's options, for [`World::start_server`].
+    /// The server's options, for [`World::start_server`]. It listens on any free port; one that comes back needs a reserved one.
     pub config: Config,
     runtime: Runtime,
     server: Option<Handle>,
@@ -175,15 +176,29 @@ impl World {
 
     /// Starts a server with the options in `config`; one that runs is stopped first.
     pub fn start_server(&mut self) -> Result<()> {
-        self.start_server_over(self.central.backend()?)
+        self.start_server_over(&self.central.backend()?)
     }
 
     /// Starts a server over a backend of the test's own.
-    pub fn start_server_over(&mut self, backend: Arc<dyn Backend>) -> Result<()> {
+    pub fn start_server_over(&mut self, backend: &Arc<dyn Backend>) -> Result<()> {
         self.stop_server();
-        let starting = Server::start(self.config.clone(), backend, self.plans());
-        self.server = Some(self.runtime.block_on(starting)?);
+        self.server = Some(self.serve(&self.config, backend)?);
         Ok(())
+    }
+
+    fn serve(&self, config: &Config, backend: &Arc<dyn Backend>) -> Result<Handle> {
+        let mut started = None;
+        // One that comes back may find its port taken for a moment: a process that another test starts just then has a copy of every
+        // handle, the closed listener's too.
+        headwater_testkit::wait_until(Duration::from_secs(30), || {
+            let starting = Server::start(config.clone(), Arc::clone(backend), self.plans());
+            let server = self.runtime.block_on(starting);
+            let is_taken =
+                matches!(&server, Err(StartError::Listen { source, .. }) if source.kind() == ErrorKind::AddrInUse);
+            started = Some(server);
+            !is_taken
+        });
+        Ok(started.context("a server was started")??)
     }
 
     /// The models that are served.
@@ -199,11 +214,11 @@ impl World {
         self.start_server()
     }
 
-    /// Starts one more server on the database, at a free port or at an address that one had before; gives its address.
-    pub fn start_another_server(&mut self, listen: Option<std::net::SocketAddr>) -> Result<std::net::SocketAddr> {
-        let config = Config { listen: listen.unwrap_or(self.config.listen), ..self.config.clone() };
-        let starting = Server::start(config, self.central.backend()?, self.plans());
-        let handle = self.runtime.block_on(starting)?;
+    /// Starts one more server on the database, at any free port or at this one (reserved, where it is to come back); gives its address.
+    pub fn start_another_server(&mut self, port: Option<u16>) -> Result<std::net::SocketAddr> {
+        let mut config = self.config.clone();
+        config.listen.set_port(port.unwrap_or(0));
+        let handle = self.serve(&config, &self.central.backend()?)?;
         let address = handle.local_addr();
         self.others.push(handle);
         Ok(address)

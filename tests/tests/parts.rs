@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use headwater_remote::Remote;
-use headwater_testkit::{Postgres, sql};
+use headwater_testkit::{Postgres, free_port, sql};
 use headwater_tests::{Central, Kind, World, read_model};
 
 /// `log` is partitioned by day, one of its partitions again by hour, another has its columns in another order; from `item` inherit
@@ -456,8 +456,8 @@ fn parts_in_a_loaded_dump() -> Result<()> {
     sql(&url, SCHEMA)?;
     let mut followed = {
         let mut world = World::over(Central::Postgres(url), tempfile::tempdir()?, read_model(MODEL)?, &["all", "odd"])?;
+        world.config.listen.set_port(free_port()?);
         world.start_server()?;
-        world.config.listen = world.address()?;
         Followed::of(world)?
     };
     followed.check("UPDATE log_1 SET note = 'before'; DROP TABLE log_2", (40, 0))?;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use headwater_consolidated::Backend;
 use headwater_consolidated::postgres::{Postgres, Settings};
 use headwater_testkit::proxy::{Cut, Direction};
 use headwater_testkit::{Child, FaultProxy, Plan, free_port, headwater_binary};
@@ -156,7 +157,8 @@ fn the_connection_to_postgresql_is_cut_everywhere() -> Result<()> {
     let proxy = FaultProxy::start(("127.0.0.1", port))?;
     let through = url.replace(&format!(":{port}/"), &format!(":{}/", proxy.address().port()));
     ensure!(through != *url, "the proxy is not in {url}");
-    stage.world.start_server_over(Arc::new(Postgres::new(&through, Settings::default())?))?;
+    let backend: Arc<dyn Backend> = Arc::new(Postgres::new(&through, Settings::default())?);
+    stage.world.start_server_over(&backend)?;
     stage.point_at(&stage.world.server_url()?)?;
     stage.edit()?;
     let before = proxy.counters();

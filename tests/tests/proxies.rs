@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use headwater_testkit::{FRONTS, Front, Proxied};
+use headwater_testkit::{FRONTS, Front, Proxied, free_port};
 use headwater_tests::{Central, Kind, World};
 
 const SCHEMA: &str = "CREATE TABLE note (id TEXT NOT NULL PRIMARY KEY, body TEXT);";
@@ -27,7 +27,7 @@ struct Fronted {
 fn behind(front: Front, kind: Kind, heartbeat_ms: u64, change: impl FnOnce(String) -> String) -> Result<Fronted> {
     let mut world = World::unserved(kind, SCHEMA, MODEL, &["ann"])?;
     world.config.heartbeat_ms = heartbeat_ms;
-    let servers = [world.start_another_server(None)?, world.start_another_server(None)?];
+    let servers = [world.start_another_server(Some(free_port()?))?, world.start_another_server(Some(free_port()?))?];
     let proxied = front.start(servers, change)?;
     Ok(Fronted { world, servers, proxied })
 }
@@ -125,7 +125,7 @@ fn servers_are_replaced_one_by_one() -> Result<()> {
             world.edit("one", &rows(&format!("r{round}-"), 50))?;
             let report = world.sync(&mut one).with_context(|| format!("{front:?}, round {round}"))?;
             assert_eq!((report.changes_up, report.refused), (50, 0), "{front:?}, round {round}");
-            world.start_another_server(Some(server))?;
+            world.start_another_server(Some(server.port()))?;
         }
         assert!(world.diff("one")?.is_equal(false), "{front:?}");
         assert_eq!(world.central.rows("SELECT count(*) FROM note")?, [[Some("300".to_owned())]]);

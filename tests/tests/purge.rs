@@ -1,11 +1,9 @@
 //! Servers purge by themselves what is old; a remote that comes later than that is given everything, and loses nothing of its own.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use headwater_consolidated::Plan;
-use headwater_server::Server;
+use headwater_testkit::free_port;
 use headwater_tests::{KINDS, Kind, World};
 
 const SCHEMA: &str = "
@@ -30,8 +28,9 @@ fn two_servers_purge_and_a_late_remote_starts_afresh() -> Result<()> {
 }
 
 fn story(kind: Kind) -> Result<()> {
-    let mut world = World::new(kind, SCHEMA, MODEL, &["ann"])?;
-    world.config.listen = world.address()?;
+    let mut world = World::unserved(kind, SCHEMA, MODEL, &["ann"])?;
+    world.config.listen.set_port(free_port()?);
+    world.start_server()?;
     let mut late = world.remote("late", "ann")?;
     world.sync(&mut late)?;
     world.stop_server();
@@ -40,11 +39,7 @@ fn story(kind: Kind) -> Result<()> {
     // From now on notes are taken, and purges tried, every second, by two servers.
     world.config.note_ms = 1_000;
     world.start_server()?;
-    let runtime = tokio::runtime::Runtime::new()?;
-    let mut second = world.config.clone();
-    second.listen = ([127, 0, 0, 1], 0).into();
-    let (backend, plan): (Arc<_>, Plan) = (world.central.backend()?, world.plan.clone());
-    let second = runtime.block_on(Server::start(second, backend, vec![plan]))?;
+    let second = world.start_another_server(None)?;
     let deadline = Instant::now() + Duration::from_mins(2);
     let mut days = 2_000;
     // The only note that the remote knows is older than all of them, and goes too.
@@ -58,7 +53,7 @@ fn story(kind: Kind) -> Result<()> {
         age_notes(&world, kind, days)?;
         std::thread::sleep(Duration::from_millis(200));
     }
-    runtime.block_on(second.shutdown());
+    world.stop_another_server(second);
     let report = world.sync(&mut late)?;
     ensure!(report.restarted && report.changes_up == 3 && report.rows_down + report.deletions_down >= 3, "{report:?}");
     ensure!(late.status()?.pending == 0, "{:?}", late.status()?);

@@ -73,7 +73,7 @@ impl Late {
     }
 
     /// Writers and remotes side by side; gives the rows that each remote was sent, its first sync aside.
-    fn run(&mut self, backend: Arc<dyn Backend>, pace: &Pace) -> Result<Vec<u64>> {
+    fn run(&mut self, backend: &Arc<dyn Backend>, pace: &Pace) -> Result<Vec<u64>> {
         self.world.start_server_over(backend)?;
         let end = Instant::now() + pace.total;
         let edit = |name: &str, number, sync| self.edit(name, number, sync);
@@ -233,7 +233,7 @@ fn what_commits_late_is_not_missed_and_nothing_is_sent_again_and_again() -> Resu
     let mut late = Late::new(seed()?)?;
     let pace = Pace { total: Duration::from_secs(seconds), hold_max: Duration::from_secs(5) };
     let backend = late.world.central.backend()?;
-    let sent = late.run(backend, &pace)?;
+    let sent = late.run(&backend, &pace)?;
     hold_to_account(&late.world, &sent, late.changed.load(Ordering::Relaxed), late.seed)
 }
 
@@ -242,8 +242,8 @@ const SHORT: Pace = Pace { total: Duration::from_secs(3), hold_max: Duration::fr
 #[test]
 fn the_watermark_that_most_would_write_misses_rows() -> Result<()> {
     let mut late = Late::new(seed()?)?;
-    let backend = Arc::new(Naive(late.world.central.backend()?, Watermark::Greatest));
-    late.run(backend, &SHORT).context("a run with the greatest version as the watermark")?;
+    let backend: Arc<dyn Backend> = Arc::new(Naive(late.world.central.backend()?, Watermark::Greatest));
+    late.run(&backend, &SHORT).context("a run with the greatest version as the watermark")?;
     ensure!(!late.are_equal()?, "seed {}: this test can't tell a watermark that misses rows", late.seed);
     Ok(())
 }
@@ -251,8 +251,8 @@ fn the_watermark_that_most_would_write_misses_rows() -> Result<()> {
 #[test]
 fn the_watermark_that_waits_for_all_sends_again_and_again() -> Result<()> {
     let mut late = Late::new(seed()?)?;
-    let backend = Arc::new(Naive(late.world.central.backend()?, Watermark::Oldest));
-    let sent = late.run(backend, &SHORT).context("a run with the oldest open transaction as the watermark")?;
+    let backend: Arc<dyn Backend> = Arc::new(Naive(late.world.central.backend()?, Watermark::Oldest));
+    let sent = late.run(&backend, &SHORT).context("a run with the oldest open transaction as the watermark")?;
     let changed = late.changed.load(Ordering::Relaxed);
     ensure!(late.are_equal()?, "seed {}: it should waste, not miss", late.seed);
     ensure!(

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use headwater_testkit::Postgres;
 use headwater_testkit::postgres::{Builder, sql};
+use headwater_testkit::{Postgres, free_port};
 use rusqlite::Connection;
 use serde_json::Value;
 
@@ -42,7 +42,8 @@ impl Stage {
             Connection::open(&file).and_then(|connection| connection.execute_batch(TABLES)).expect("a database");
             "sqlite:central.db".to_owned()
         });
-        let mut stage = Stage { folder, database, server: None, address: "127.0.0.1:0".into() };
+        let address = format!("127.0.0.1:{}", free_port().expect("a port"));
+        let mut stage = Stage { folder, database, server: None, address };
         std::fs::write(stage.path("notes-1.toml"), MODEL).expect("written");
         stage.configure("");
         assert!(stage.headwater(&["track"]).0.success());
@@ -293,8 +294,8 @@ fn the_way_to_the_server() {
     stage.assert_warning(&["--url", &url(Fault::Buffers)], "url_buffered");
     let compressed = stage.doctor(&["--url", &url(Fault::Compresses)]).1;
     assert!(compressed.contains(&"url_compressed".to_owned()), "{compressed:?}");
-    let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("an address");
-    stage.assert_error(&["--url", &format!("http://{closed}")], "url_unreachable");
+    let nobody = format!("http://127.0.0.1:{}", free_port().expect("a port"));
+    stage.assert_error(&["--url", &nobody], "url_unreachable");
 }
 
 #[test]

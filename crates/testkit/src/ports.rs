@@ -3,9 +3,12 @@
 //! A port that the kernel hands out (bind to 0) may be taken by any outgoing connection while the server is down. These lie
 //! below the range of outgoing ports, and each is reserved by a lock on a file for as long as the test process lives, so
 //! that test binaries that run at the same time don't meet.
+//!
+//! Whether one is free is asked by connecting to it. A listener, opened to see and closed again, could live on for a moment: a process
+//! that another thread starts just then has a copy of it.
 
 use std::fs::{File, OpenOptions};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -36,7 +39,7 @@ pub fn free_port() -> Result<u16> {
             .write(true)
             .open(&path)
             .with_context(|| format!("opening {}", path.display()))?;
-        if file.try_lock().is_ok() && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        if file.try_lock().is_ok() && TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
             RESERVED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(file);
             return Ok(port);
         }

@@ -5,6 +5,7 @@
 
 use headwater_model::KeyRangeRule;
 use headwater_model::sql::quote;
+use headwater_model::tracking::postgres::base_table;
 use headwater_protocol::Value;
 use headwater_protocol::message::KeyRange;
 
@@ -74,13 +75,14 @@ impl Owner<'_> {
     }
 
     fn is_short(&self, left: &[KeyRange], last: i64) -> bool {
-        let keys = left.iter().find(|range| range.last == last).map_or(0, |range| range.last - range.first);
+        let keys =
+            left.iter().find(|range| range.last == last).map_or(0, |range| range.last.saturating_sub(range.first));
         keys < self.rule.size / 2
     }
 
     /// The remote's newest range.
     fn newest(&mut self) -> Result<Option<(i64, i64)>, Error> {
-        let sql = "SELECT first_key, last_key FROM {hw}key_range WHERE table_name = $1 AND remote_id = $2 \
+        let sql = "SELECT first_key, last_key FROM {hw}key_range WHERE table_name = ?1 AND remote_id = ?2 \
                    ORDER BY first_key DESC LIMIT 1";
         let parameters = [self.name(), Value::Bytes(self.remote_id.to_vec())];
         let rows = self.query(sql, &parameters)?;
@@ -89,17 +91,16 @@ impl Owner<'_> {
 
     /// Notes a range that the remote has and the database doesn't know.
     fn take_back(&mut self, range: &KeyRange) -> Result<(), Error> {
-        let sql = "INSERT INTO {hw}key_range (table_name, first_key, last_key, remote_id) SELECT $1, $2, $3, $4 \
-                   WHERE NOT EXISTS (SELECT 1 FROM {hw}key_range WHERE table_name = $1 AND last_key >= $2 AND first_key <= $3)";
-        let (first, last) = (Value::Int(range.first), Value::Int(range.last));
-        let parameters = [self.name(), first, last, Value::Bytes(self.remote_id.to_vec())];
-        let sql = dialect_sql(self.connection.dialect(), &typed(self.connection.dialect(), sql));
-        self.connection.execute(&sql, &parameters).map(drop)
+        // PostgreSQL can't tell the types of parameters in a list of results.
+        let sql = "INSERT INTO {hw}key_range (table_name, first_key, last_key, remote_id) \
+                   SELECT CAST(?1 AS text), CAST(?2 AS {int}), CAST(?3 AS {int}), CAST(?4 AS {bytes}) \
+                   WHERE NOT EXISTS (SELECT 1 FROM {hw}key_range WHERE table_name = ?1 AND last_key >= ?2 AND first_key <= ?3)";
+        self.insert(sql, (range.first, range.last))
     }
 
     /// The range after the last that was handed out, and after every key that is in use from there on.
     fn hand_out(&mut self) -> Result<(i64, i64), Error> {
-        let sql = "SELECT max(last_key) FROM {hw}key_range WHERE table_name = $1";
+        let sql = "SELECT max(last_key) FROM {hw}key_range WHERE table_name = ?1";
         let parameters = [self.name()];
         let handed_out = self.query(sql, &parameters)?;
         let key = self.table.table.key_columns().next().map(|column| quote(&column.name)).unwrap_or_default();
@@ -116,18 +117,21 @@ impl Owner<'_> {
         };
         let first = greatest.checked_add(1).ok_or_else(full)?.max(self.rule.from);
         let last = first.checked_add(self.rule.size - 1).ok_or_else(full)?;
-        let sql = "INSERT INTO {hw}key_range (table_name, first_key, last_key, remote_id) VALUES ($1, $2, $3, $4)";
-        let parameters = [self.name(), Value::Int(first), Value::Int(last), Value::Bytes(self.remote_id.to_vec())];
-        let sql = dialect_sql(self.connection.dialect(), sql);
-        self.connection.execute(&sql, &parameters)?;
+        let sql = "INSERT INTO {hw}key_range (table_name, first_key, last_key, remote_id) VALUES (?1, ?2, ?3, ?4)";
+        self.insert(sql, (first, last))?;
         Ok((first, last))
     }
 
+    fn insert(&mut self, sql: &str, (first, last): (i64, i64)) -> Result<(), Error> {
+        let parameters = [self.name(), Value::Int(first), Value::Int(last), Value::Bytes(self.remote_id.to_vec())];
+        self.connection.execute(&dialect_sql(self.connection.dialect(), sql), &parameters).map(drop)
+    }
+
+    /// The table as SQL names it, whatever the role's `search_path` is.
     fn base(&self) -> String {
-        let table = &self.table.table;
-        match &table.schema {
-            Some(schema) => format!("{}.{}", quote(schema), quote(&table.name)),
-            None => quote(&table.name),
+        match self.connection.dialect() {
+            Dialect::Sqlite => quote(&self.table.table.name),
+            Dialect::Postgres => base_table(&self.table.table),
         }
     }
 
@@ -138,15 +142,5 @@ impl Owner<'_> {
     fn query(&mut self, sql: &str, parameters: &[Value]) -> Result<Vec<headwater_protocol::Row>, Error> {
         let sql = dialect_sql(self.connection.dialect(), sql);
         self.connection.query(&sql, parameters)
-    }
-}
-
-/// PostgreSQL can't tell the types of parameters in a list of results.
-fn typed(dialect: Dialect, sql: &str) -> String {
-    match dialect {
-        Dialect::Sqlite => sql.to_owned(),
-        Dialect::Postgres => {
-            sql.replacen("SELECT $1, $2, $3, $4", "SELECT $1::text, $2::bigint, $3::bigint, $4::bytea", 1)
-        }
     }
 }

@@ -138,6 +138,8 @@ contract! {
     system::a_remote_is_bound_to_its_secret,
     system::accounts_and_notes,
     system::check_and_init_see_what_is_there,
+    system::keys_go_behind_what_is_stored,
+    system::a_remote_may_say_anything_of_its_ranges,
     kin::what_moves_takes_along_what_is_below_it,
     kin::what_stays_where_it_is_is_not_sent,
     kin::uploads_go_by_the_parent_as_it_is_stored,

@@ -4,6 +4,7 @@ use headwater_consolidated::check::{Severity, check};
 use headwater_consolidated::init::first_model;
 use headwater_consolidated::system::{self, Greeting, SealRequest, greet, greet_before_upload, seal_watermarks};
 use headwater_consolidated::{Dialect, Plan};
+use headwater_protocol::message::KeyRange;
 
 use super::database::{Database, MODEL, plan};
 use super::replica::Replica;
@@ -54,6 +55,40 @@ pub(crate) fn accounts_and_notes(database: &Database) {
     assert_eq!(accounts.iter().filter(|account| account.disabled).count(), 1);
     assert_eq!(accounts.len(), 2);
     assert_eq!(system::find_account(&mut *connection, "bob").expect("read"), None);
+}
+
+const KEYED: &str = r#"
+    name = "keyed"
+    version = 1
+    [tables.item]
+    key = ["id"]
+    key_range = { size = 10, from = 1000 }
+    columns = { id = "int not null" }
+"#;
+
+pub(crate) fn keys_go_behind_what_is_stored(database: &Database) {
+    let plan = plan(KEYED);
+    database.application("CREATE TABLE item (id bigint NOT NULL PRIMARY KEY); INSERT INTO item VALUES (1500)");
+    system::install(&mut *database.connect()).expect("installed");
+    if database.dialect() == Dialect::Postgres {
+        // The model's tables are in the schema public, whatever a role looks through first.
+        database.application(
+            "CREATE SCHEMA other; CREATE TABLE other.item (id bigint); \
+             DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = other', current_database()); END $$",
+        );
+    }
+    let ranges = system::key_ranges(&mut *database.connect(), &plan, &[1; 16], &[]).expect("handed out");
+    assert_eq!(ranges, [KeyRange { table: 0, first: 1501, last: 1510 }]);
+}
+
+pub(crate) fn a_remote_may_say_anything_of_its_ranges(database: &Database) {
+    let plan = plan(KEYED);
+    database.application("CREATE TABLE item (id bigint NOT NULL PRIMARY KEY)");
+    let mut connection = database.connect();
+    system::install(&mut *connection).expect("installed");
+    let first = system::key_ranges(&mut *connection, &plan, &[1; 16], &[]).expect("handed out");
+    let told = [KeyRange { first: i64::MIN, ..first[0] }];
+    assert_eq!(system::key_ranges(&mut *connection, &plan, &[1; 16], &told).expect("told"), [], "it has plenty left");
 }
 
 fn codes(database: &Database, plan: &Plan) -> Vec<(Severity, &'static str, Option<String>)> {

@@ -133,7 +133,7 @@ pub trait Connection: Send {
     /// The watermark of a download's snapshot.
     fn watermark(&mut self) -> Result<Vec<u8>, Error>;
 
-    /// Whether a watermark is one that this database can have handed out (form, not in the future).
+    /// Whether a watermark is one that this database can have handed out (form, not in the future); in a download.
     fn accepts_watermark(&mut self, watermark: &[u8]) -> Result<bool, Error>;
 
     /// What this database can't tell any more of the changes since a watermark that it accepts; in a download.

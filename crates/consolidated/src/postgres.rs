@@ -1,12 +1,13 @@
 //! PostgreSQL 15 or newer as the consolidated database.
 //!
 //! ```text
-//! connection   transactions, statements            link      the driver, blocking
-//!   sets       rows by key, a set a statement      target    connection strings, tls
-//!   read       downloads, streamed                 codec     values in binary, numeric, literal
-//!   catalogue  what the database has               error     what SQLSTATEs mean
+//! connection   transactions                        link      the driver, blocking
+//!   statements kept prepared                       target    connection strings, tls
+//!   sets       rows by key, a set a statement      codec     values in binary, numeric, literal
+//!   snapshot   what a download begins with         error     what SQLSTATEs mean
+//!   read       downloads, streamed                 watermark which transactions a snapshot saw
+//!   catalogue  what the database has               shape     a table and the SQL on it
 //!   parts      partitions and heirs that come and go
-//! shape        a table and its statements          watermark snapshots
 //! ```
 //!
 //! Change tracking is in `headwater_model::tracking::postgres`. Sessions run in UTC, with the type settings that make every text form
@@ -28,6 +29,8 @@ mod raw;
 mod read;
 mod sets;
 mod shape;
+mod snapshot;
+mod statements;
 mod target;
 mod tls;
 mod watermark;

@@ -1,67 +1,20 @@
 //! One connection: its transaction, its statements, and the calls that are one statement each.
-//!
-//! Statements on a table are prepared once, when they are first needed, and kept by model and table; those of the engines' own SQL by
-//! their text. After an error that is not a row's refusal, a table's statements are forgotten: it may have been altered.
 
 use std::collections::HashMap;
 
-use headwater_model::sql::with_parameters;
 use headwater_protocol::{Row, Value};
-use tokio_postgres::{Client, SimpleQueryMessage, Statement};
+use tokio_postgres::Client;
 
-use super::bound::Bound;
 use super::codec::Scratch;
 use super::link::{Link, behind};
-use super::shape::{COLUMNS_SQL, Shape, Verb};
+use super::shape::Verb;
+use super::snapshot::{self, Snapshot};
+use super::statements::{Statements, numbered};
 use super::watermark::Watermark;
 use super::{catalogue, error, parts, raw};
 use crate::backend::{Changes, Gaps, Inserted};
 use crate::catalogue::Catalogue;
 use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
-
-/// The most statements of the engines' own SQL that are kept; beyond them, all are forgotten and prepared again.
-const QUERIES_MAX: usize = 500;
-
-/// One value that is another whenever tables have come or gone below others: it comes with a download's beginning, so that a look at
-/// the parts costs no round trip while they stay.
-const HIERARCHY_SQL: &str = "SELECT count(*) || ':' || coalesce(bit_xor(hashint8extended( \
-    (i.inhrelid::int8 << 32) | i.inhparent::int8, i.xmin::text::int8)), 0) FROM pg_catalog.pg_inherits i";
-
-/// Table name, the horizon, a transaction: of the horizon, and of tables that changed without a note.
-const LIMITS_SQL: &str = "SELECT NULL, encode(h.version, 'hex'), NULL FROM headwater.horizon h \
-    JOIN headwater.identity i ON i.incarnation = h.incarnation \
-    UNION ALL SELECT r.table_name, NULL, r.transaction::text FROM headwater.refresh r \
-    JOIN headwater.identity i ON i.incarnation = r.incarnation";
-
-/// From where on side tables tell everything.
-#[derive(Debug, Default)]
-struct Limits {
-    /// The first transaction whose changes are not purged.
-    horizon: u64,
-    /// By table, the last transaction that was not noted.
-    refreshed: Vec<(String, u64)>,
-}
-
-impl Limits {
-    /// Takes a row of [`LIMITS_SQL`].
-    fn add(&mut self, table: Option<&str>, horizon: Option<&str>, transaction: Option<&str>) -> Result<(), Error> {
-        let unreadable = || Error::Database {
-            context: "reading how far back changes can be told".into(),
-            detail: format!("{table:?}, {horizon:?}, {transaction:?}"),
-        };
-        match (table, horizon, transaction) {
-            (None, Some(version), None) => {
-                let version = hex::decode(version).map_err(|_| unreadable())?;
-                self.horizon = Watermark::from_bytes(&version)?.seen_below();
-            }
-            (Some(table), None, Some(number)) => {
-                self.refreshed.push((table.to_owned(), number.parse().map_err(|_| unreadable())?));
-            }
-            _ => return Err(unreadable()),
-        }
-        Ok(())
-    }
-}
 
 /// When the first of the transactions that are open began, or now; NULL where that can't be told (a prepared transaction shows no
 /// beginning, a standby not what runs at its primary). And whether some may be hidden from this role.
@@ -73,59 +26,45 @@ const EARLIEST_START_SQL: &str = "SELECT CASE
     FROM pg_catalog.pg_stat_activity a
     WHERE a.datname = current_database() AND a.backend_type IS DISTINCT FROM 'autovacuum worker'";
 
-/// A statement with the parameters `$1`, `$2`, ...
-fn numbered(sql: &str) -> String {
-    with_parameters(sql, |name| match name.strip_prefix('?') {
-        Some(number) if !number.is_empty() => format!("${number}"),
-        _ => name.to_owned(),
-    })
-}
-
 /// A connection to PostgreSQL.
 pub(super) struct PostgresConnection {
     pub(super) link: Link,
-    tables: HashMap<(u64, u32), Table>,
-    queries: HashMap<String, Statement>,
-    /// By model: what [`HIERARCHY_SQL`] gave when every part was known to be tracked.
+    pub(super) statements: Statements,
+    /// By model: [`Snapshot::hierarchy`] when every part was known to be tracked.
     known_parts: HashMap<u64, String>,
-    /// The tables of [`LIMITS_SQL`] are there: it goes out with the next download's beginning.
-    has_limits: bool,
-    state: State,
+    /// The tables that tell how far back changes can be told are there: they are read with the next download's beginning.
+    pub(super) has_limits: bool,
+    pub(super) state: State,
     /// Control statements that go out with the next statement, each ended by a semicolon: a savepoint costs no round trip of its own.
     pub(super) queued: String,
     pub(super) scratch: Scratch,
 }
 
-/// What is known of a table, and its statements as far as they have been needed.
-struct Table {
-    shape: std::sync::Arc<Shape>,
-    statements: [Option<Statement>; Verb::COUNT],
-    /// An insert ON CONFLICT has found a unique index, not deferrable, of the key: one without it will be refused a second row.
-    is_key_unique: bool,
-}
-
+/// The transaction that is open.
 #[derive(Debug, Default)]
-struct State {
-    mode: Option<Mode>,
+pub(super) struct State {
+    /// `None`: there is none.
+    pub(super) mode: Option<Mode>,
     /// The transaction is good only for a rollback.
-    failed: bool,
+    pub(super) failed: bool,
     savepoint: bool,
-    /// The snapshot of a download.
-    watermark: Option<Watermark>,
-    /// What [`HIERARCHY_SQL`] gave in it; `None` on a standby, where nothing can be tracked anyway.
-    hierarchy: Option<String>,
-    /// What side tables don't tell any more, as that snapshot has it.
-    limits: Option<Limits>,
+    /// Of a download.
+    pub(super) snapshot: Option<Snapshot>,
     /// Rows are looked up by index, whatever the planner believes.
     by_index: bool,
 }
 
 impl PostgresConnection {
     pub(super) fn new(link: Link) -> PostgresConnection {
-        let scratch = Scratch::default();
-        let (tables, queries, known_parts) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let (state, queued) = (State::default(), String::new());
-        PostgresConnection { link, tables, queries, known_parts, has_limits: false, state, queued, scratch }
+        PostgresConnection {
+            link,
+            statements: Statements::default(),
+            known_parts: HashMap::new(),
+            has_limits: false,
+            state: State::default(),
+            queued: String::new(),
+            scratch: Scratch::default(),
+        }
     }
 
     /// What an error means, and what it leaves behind.
@@ -166,145 +105,11 @@ impl PostgresConnection {
         self.link.run(async |client| behind(client, &queued, work(client)).await)
     }
 
-    /// A table's shape and one of its statements.
-    pub(super) fn table(&mut self, plan: &TablePlan, verb: Verb) -> Result<(std::sync::Arc<Shape>, Statement), Error> {
-        let name = (plan.fingerprint, plan.number);
-        if !self.tables.contains_key(&name) {
-            let mut columns =
-                |table| self.query(COLUMNS_SQL, &[Value::text(headwater_model::tracking::postgres::base_table(table))]);
-            let found = columns(&plan.table)?;
-            let root = plan.parents.last().map(columns).transpose()?;
-            let shape = Shape::new(plan, &found, root.as_ref().unwrap_or(&found))?;
-            let statements = std::array::from_fn(|_| None);
-            self.tables.insert(name, Table { shape: std::sync::Arc::new(shape), statements, is_key_unique: false });
-        }
-        let table = &self.tables[&name];
-        if let Some(statement) = &table.statements[verb as usize] {
-            return Ok((table.shape.clone(), statement.clone()));
-        }
-        let shape = table.shape.clone();
-        let statement = self.prepare(&shape.sql(verb))?;
-        if let Some(table) = self.tables.get_mut(&name) {
-            table.statements[verb as usize] = Some(statement.clone());
-        }
-        Ok((shape, statement))
-    }
-
-    /// Whether a plain insert may be trusted with the table's key.
-    fn is_key_unique(&self, plan: &TablePlan) -> bool {
-        self.tables.get(&(plan.fingerprint, plan.number)).is_some_and(|table| table.is_key_unique)
-    }
-
-    pub(super) fn note_key_is_unique(&mut self, plan: &TablePlan) {
-        if let Some(table) = self.tables.get_mut(&(plan.fingerprint, plan.number)) {
-            table.is_key_unique = true;
-        }
-    }
-
-    /// Looks at the result of a statement on a table.
-    pub(super) fn settle<T>(&mut self, plan: &TablePlan, result: Result<T, Error>) -> Result<T, Error> {
-        if let Err(error) = &result {
-            self.state.failed = self.state.mode.is_some();
-            if error.refusal().is_none() {
-                self.tables.remove(&(plan.fingerprint, plan.number));
-            }
-        }
-        result
-    }
-
-    fn prepare(&mut self, sql: &str) -> Result<Statement, Error> {
-        let prepared = self.run(async |client| client.prepare(sql).await);
-        prepared.map_err(|failure| match self.failure("preparing a statement", &failure) {
-            // The statement itself does not fit, so no row is to blame.
-            Error::Refused { detail, .. } => Error::Database { context: format!("preparing {sql:?}"), detail },
-            other => other,
-        })
-    }
-
-    /// The prepared form of the engines' own SQL, and its parameters.
-    fn bind(&mut self, sql: &str, parameters: &[Value]) -> Result<(Statement, Vec<Bound>), Error> {
-        let statement = match self.queries.get(sql) {
-            Some(statement) => statement.clone(),
-            None => {
-                let statement = self.prepare(&numbered(sql))?;
-                if self.queries.len() >= QUERIES_MAX {
-                    self.queries.clear();
-                }
-                self.queries.insert(sql.to_owned(), statement.clone());
-                statement
-            }
-        };
-        let kinds = statement.params();
-        if kinds.len() > parameters.len() {
-            let detail = format!("{} parameters for {sql:?}, expected {}", parameters.len(), kinds.len());
-            return Err(Error::Database { context: "binding parameters".into(), detail });
-        }
-        let bound = parameters.iter().zip(kinds).map(|(value, kind)| Bound::value(value, kind)).collect();
-        Ok((statement, bound))
-    }
-
-    /// What a statement of the engines' own SQL failed of.
-    fn query_failure(&mut self, sql: &str, failure: &tokio_postgres::Error) -> Error {
-        let is_remote_busy = sql.contains("NOWAIT") && error::is_not_available(failure);
-        self.queries.remove(sql);
-        let converted = self.failure(&format!("running {sql:?}"), failure);
-        if is_remote_busy { Error::RemoteBusy } else { converted }
-    }
-
     /// Statements without parameters and results.
     fn control(&mut self, sql: &str) -> Result<(), Error> {
         let sql = std::mem::take(&mut self.queued) + sql;
         let done = self.link.run(async |client| client.batch_execute(&sql).await);
         done.map_err(|failure| self.failure(&format!("running {sql:?}"), &failure))
-    }
-
-    fn first_value(&mut self, sql: &str) -> Result<u64, Error> {
-        match self.query(sql, &[])?.first().and_then(|row| row.first()) {
-            Some(Value::Int(number)) => Ok(*number as u64),
-            other => {
-                Err(Error::Database { context: sql.to_owned(), detail: format!("{other:?} is no transaction number") })
-            }
-        }
-    }
-
-    /// What was asked for with the beginning of a download.
-    fn note_beginning(&mut self, answers: &[SimpleQueryMessage]) -> Result<(), Error> {
-        let mut rows = answers.iter().filter_map(|answer| match answer {
-            SimpleQueryMessage::Row(row) => Some(row),
-            _ => None,
-        });
-        let first = rows.next().and_then(|row| Some((row.get(0)?, row.get(1)? == "t", row.get(2)?)));
-        if let Some((snapshot, in_recovery, hierarchy)) = first {
-            self.state.watermark = Watermark::from_snapshot(snapshot, in_recovery);
-            self.state.hierarchy = (!in_recovery).then(|| hierarchy.to_owned());
-        }
-        if self.has_limits {
-            let mut limits = Limits::default();
-            rows.try_for_each(|row| limits.add(row.get(0), row.get(1), row.get(2)))?;
-            self.state.limits = Some(limits);
-        }
-        Ok(())
-    }
-
-    fn limits(&mut self) -> Result<&Limits, Error> {
-        if self.state.limits.is_none() {
-            let mut limits = Limits::default();
-            for row in self.query(LIMITS_SQL, &[])? {
-                let text = |place: usize| row.get(place).and_then(|value| crate::system::optional_text(Some(value)));
-                limits.add(text(0).as_deref(), text(1).as_deref(), text(2).as_deref())?;
-            }
-            self.has_limits = true;
-            self.state.limits = Some(limits);
-        }
-        Ok(self.state.limits.get_or_insert_default())
-    }
-
-    /// The snapshot of the download that is running.
-    fn snapshot(&self) -> Result<&Watermark, Error> {
-        self.state.watermark.as_ref().ok_or_else(|| Error::Database {
-            context: "asking for a watermark".into(),
-            detail: "no download has begun".into(),
-        })
     }
 }
 
@@ -317,18 +122,13 @@ impl Connection for PostgresConnection {
         let sql = match mode {
             // What the application made deferrable is checked when an upload is whole: its order does not matter.
             Mode::Upload => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET CONSTRAINTS ALL DEFERRED".to_owned(),
-            Mode::Download => format!(
-                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
-                 SELECT pg_current_snapshot(), pg_is_in_recovery(), ({HIERARCHY_SQL}){}{}",
-                if self.has_limits { "; " } else { "" },
-                if self.has_limits { LIMITS_SQL } else { "" },
-            ),
+            Mode::Download => snapshot::begin_sql(self.has_limits),
         };
         let answered = self.link.run(async |client| client.simple_query(&sql).await);
         let answers = answered.map_err(|failure| self.failure("beginning a transaction", &failure))?;
         self.state = State { mode: Some(mode), ..State::default() };
         if mode == Mode::Download {
-            self.note_beginning(&answers)?;
+            self.state.snapshot = Some(Snapshot::read(&answers, self.has_limits)?);
         }
         Ok(())
     }
@@ -426,8 +226,7 @@ impl Connection for PostgresConnection {
 
     fn batch(&mut self, sql: &str) -> Result<(), Error> {
         // What was prepared may no longer fit.
-        self.tables.clear();
-        self.queries.clear();
+        self.statements = Statements::default();
         self.control(sql)
     }
 
@@ -468,32 +267,30 @@ impl Connection for PostgresConnection {
     }
 
     fn own_mark(&mut self) -> Result<Vec<u8>, Error> {
-        Ok(self.first_value("SELECT pg_current_xact_id()")?.to_be_bytes().to_vec())
+        match self.query("SELECT pg_current_xact_id()", &[])?.first().and_then(|row| row.first()) {
+            Some(Value::Int(number)) => Ok(number.to_be_bytes().to_vec()),
+            other => Err(Error::Database {
+                context: "asking for the transaction's number".into(),
+                detail: format!("{other:?} is none"),
+            }),
+        }
     }
 
     fn watermark(&mut self) -> Result<Vec<u8>, Error> {
-        Ok(self.snapshot()?.to_bytes())
+        Ok(self.snapshot()?.watermark.to_bytes())
     }
 
     fn accepts_watermark(&mut self, watermark: &[u8]) -> Result<bool, Error> {
         let Ok(watermark) = Watermark::from_bytes(watermark) else { return Ok(false) };
-        let now = match &self.state.watermark {
-            Some(now) => now.end,
-            None => self.first_value("SELECT pg_snapshot_xmax(pg_current_snapshot())")?,
-        };
-        Ok(watermark.end <= now)
+        Ok(watermark.end <= self.snapshot()?.watermark.end)
     }
 
     fn gaps(&mut self, watermark: &[u8]) -> Result<Gaps, Error> {
-        let watermark = Watermark::from_bytes(watermark)?;
-        let limits = self.limits()?;
-        let unseen = |(table, transaction): &(String, u64)| (!watermark.has_seen(*transaction)).then(|| table.clone());
-        let tables = limits.refreshed.iter().filter_map(unseen).collect();
-        Ok(Gaps { everything: watermark.seen_below() < limits.horizon, tables })
+        self.gaps_since(&Watermark::from_bytes(watermark)?)
     }
 
     fn parts_have_changed(&mut self, plan: &Plan) -> Result<bool, Error> {
-        let Some(hierarchy) = self.state.hierarchy.clone() else { return Ok(false) };
+        let Some(hierarchy) = self.snapshot()?.hierarchy.clone() else { return Ok(false) };
         if self.known_parts.get(&plan.fingerprint) == Some(&hierarchy) {
             return Ok(false);
         }

@@ -55,7 +55,7 @@ impl Link {
         }
     }
 
-    /// Runs requests to their end. `context` says in errors what was being done.
+    /// Runs requests to their end.
     pub(super) fn run<'a, T>(&'a mut self, work: impl AsyncFnOnce(&'a Client) -> T) -> T {
         let Link { client, driver, ending, runtime } = self;
         let runtime = runtime.as_ref().expect("the runtime lives as long as the link");

@@ -137,13 +137,13 @@ fn only_watermarks_of_the_past_are_accepted() {
     let (database, plan) = tracked();
     let mut connection = database.connect();
     let now = database.watermark();
+    connection.begin(Mode::Download).expect("begin");
     let mut accepts = |watermark: &[u8]| connection.accepts_watermark(watermark).expect("an answer");
     assert!(accepts(&now));
     let mut future = now.clone();
     future[2] += 1; // the second byte of the end: 128 transactions on
     assert!(!accepts(&future));
     assert!(!accepts(&[]) && !accepts(&now[..now.len() - 1]) && !accepts(b"700:701:"));
-    connection.begin(Mode::Download).expect("begin");
     let changes = Changes { table: &plan.tables[0], partitions: &[], wanted: &[], since: &[9], own: None };
     assert!(collect(&plan.tables[0], |out| connection.read_changes(&changes, out)).is_err());
 }

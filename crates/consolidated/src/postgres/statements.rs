@@ -1,0 +1,130 @@
+//! Statements that are kept prepared.
+//!
+//! Those on a table are prepared once, when they are first needed, and kept by model and table; those of the engines' own SQL by their
+//! text. After an error that is not a row's refusal, a table's statements are forgotten: it may have been altered.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use headwater_model::sql::with_parameters;
+use headwater_model::tracking::postgres::base_table;
+use headwater_protocol::Value;
+use tokio_postgres::Statement;
+
+use super::bound::Bound;
+use super::connection::PostgresConnection;
+use super::error;
+use super::shape::{COLUMNS_SQL, Shape, Verb};
+use crate::{Connection, Error, TablePlan};
+
+/// The most statements of the engines' own SQL that are kept; beyond them, all are forgotten and prepared again.
+const QUERIES_MAX: usize = 500;
+
+/// What a connection has prepared.
+#[derive(Default)]
+pub(super) struct Statements {
+    tables: HashMap<(u64, u32), Table>,
+    queries: HashMap<String, Statement>,
+}
+
+/// What is known of a table, and its statements as far as they have been needed.
+struct Table {
+    shape: Arc<Shape>,
+    statements: [Option<Statement>; Verb::COUNT],
+    /// An insert ON CONFLICT has found a unique index, not deferrable, of the key: one without it will be refused a second row.
+    is_key_unique: bool,
+}
+
+impl PostgresConnection {
+    /// A table's shape and one of its statements.
+    pub(super) fn table(&mut self, plan: &TablePlan, verb: Verb) -> Result<(Arc<Shape>, Statement), Error> {
+        let name = (plan.fingerprint, plan.number);
+        if !self.statements.tables.contains_key(&name) {
+            let mut columns = |table| self.query(COLUMNS_SQL, &[Value::text(base_table(table))]);
+            let found = columns(&plan.table)?;
+            let root = plan.parents.last().map(columns).transpose()?;
+            let shape = Shape::new(plan, &found, root.as_ref().unwrap_or(&found))?;
+            let statements = std::array::from_fn(|_| None);
+            self.statements.tables.insert(name, Table { shape: Arc::new(shape), statements, is_key_unique: false });
+        }
+        let table = &self.statements.tables[&name];
+        if let Some(statement) = &table.statements[verb as usize] {
+            return Ok((table.shape.clone(), statement.clone()));
+        }
+        let shape = table.shape.clone();
+        let statement = self.prepare(&shape.sql(verb))?;
+        if let Some(table) = self.statements.tables.get_mut(&name) {
+            table.statements[verb as usize] = Some(statement.clone());
+        }
+        Ok((shape, statement))
+    }
+
+    /// Whether a plain insert may be trusted with the table's key.
+    pub(super) fn is_key_unique(&self, plan: &TablePlan) -> bool {
+        self.statements.tables.get(&(plan.fingerprint, plan.number)).is_some_and(|table| table.is_key_unique)
+    }
+
+    pub(super) fn note_key_is_unique(&mut self, plan: &TablePlan) {
+        if let Some(table) = self.statements.tables.get_mut(&(plan.fingerprint, plan.number)) {
+            table.is_key_unique = true;
+        }
+    }
+
+    /// Looks at the result of a statement on a table.
+    pub(super) fn settle<T>(&mut self, plan: &TablePlan, result: Result<T, Error>) -> Result<T, Error> {
+        if let Err(error) = &result {
+            self.state.failed = self.state.mode.is_some();
+            if error.refusal().is_none() {
+                self.statements.tables.remove(&(plan.fingerprint, plan.number));
+            }
+        }
+        result
+    }
+
+    pub(super) fn prepare(&mut self, sql: &str) -> Result<Statement, Error> {
+        let prepared = self.run(async |client| client.prepare(sql).await);
+        prepared.map_err(|failure| match self.failure("preparing a statement", &failure) {
+            // The statement itself does not fit, so no row is to blame.
+            Error::Refused { detail, .. } => Error::Database { context: format!("preparing {sql:?}"), detail },
+            other => other,
+        })
+    }
+
+    /// The prepared form of the engines' own SQL, and its parameters.
+    pub(super) fn bind(&mut self, sql: &str, parameters: &[Value]) -> Result<(Statement, Vec<Bound>), Error> {
+        let statement = match self.statements.queries.get(sql) {
+            Some(statement) => statement.clone(),
+            None => {
+                let statement = self.prepare(&numbered(sql))?;
+                if self.statements.queries.len() >= QUERIES_MAX {
+                    self.statements.queries.clear();
+                }
+                self.statements.queries.insert(sql.to_owned(), statement.clone());
+                statement
+            }
+        };
+        let kinds = statement.params();
+        if kinds.len() > parameters.len() {
+            let detail = format!("{} parameters for {sql:?}, expected {}", parameters.len(), kinds.len());
+            return Err(Error::Database { context: "binding parameters".into(), detail });
+        }
+        let bound = parameters.iter().zip(kinds).map(|(value, kind)| Bound::value(value, kind)).collect();
+        Ok((statement, bound))
+    }
+
+    /// What a statement of the engines' own SQL failed of.
+    pub(super) fn query_failure(&mut self, sql: &str, failure: &tokio_postgres::Error) -> Error {
+        let is_remote_busy = sql.contains("NOWAIT") && error::is_not_available(failure);
+        self.statements.queries.remove(sql);
+        let converted = self.failure(&format!("running {sql:?}"), failure);
+        if is_remote_busy { Error::RemoteBusy } else { converted }
+    }
+}
+
+/// A statement with the parameters `$1`, `$2`, ...
+pub(super) fn numbered(sql: &str) -> String {
+    with_parameters(sql, |name| match name.strip_prefix('?') {
+        Some(number) if !number.is_empty() => format!("${number}"),
+        _ => name.to_owned(),
+    })
+}

@@ -124,9 +124,10 @@ impl Connection for PostgresConnection {
             Mode::Upload => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET CONSTRAINTS ALL DEFERRED".to_owned(),
             Mode::Download => snapshot::begin_sql(self.has_limits),
         };
+        // From here on a rollback has something to end, whichever of the statements fails.
+        self.state = State { mode: Some(mode), ..State::default() };
         let answered = self.link.run(async |client| client.simple_query(&sql).await);
         let answers = answered.map_err(|failure| self.failure("beginning a transaction", &failure))?;
-        self.state = State { mode: Some(mode), ..State::default() };
         if mode == Mode::Download {
             self.state.snapshot = Some(Snapshot::read(&answers, self.has_limits)?);
         }

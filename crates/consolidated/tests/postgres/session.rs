@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headwater_consolidated::postgres::{Postgres, Settings};
-use headwater_consolidated::{Backend, Error, Mode};
+use headwater_consolidated::{Backend, Error, Mode, system};
 use headwater_protocol::decimal::Decimal;
 use headwater_protocol::message::RefusalCode;
 use headwater_protocol::value::POSITIVE_INFINITY;
@@ -152,6 +152,23 @@ fn a_policy_refuses_a_row_and_a_missing_grant_is_the_setup() {
     assert_eq!(refused.refusal().map(|r| r.code), Some(RefusalCode::Policy));
     assert!(matches!(connection.execute("INSERT INTO closed VALUES (10)", &[]), Err(Error::Setup { .. })));
     database.sql("DROP OWNED BY app; DROP ROLE app");
+}
+
+#[test]
+fn a_download_that_cannot_begin_leaves_nothing_open() {
+    let database = Database::with("");
+    let mut connection = database.connect();
+    system::install(&mut *connection).expect("installed");
+    connection.begin(Mode::Download).expect("begin");
+    let now = connection.watermark().expect("a watermark");
+    connection.gaps(&now).expect("from here on the horizon is read with each beginning");
+    connection.rollback().expect("rolled back");
+    database.sql("ALTER TABLE headwater.horizon RENAME TO elsewhere");
+    connection.begin(Mode::Download).expect_err("there is no horizon");
+    database.sql("ALTER TABLE headwater.elsewhere RENAME TO horizon");
+    connection.rollback().expect("rolled back");
+    connection.begin(Mode::Download).expect("nothing is left of the attempt before");
+    connection.gaps(&now).expect("told");
 }
 
 #[test]

@@ -113,6 +113,7 @@ impl Limits {
         }
         Ok(())
     }
+
     /// What lies before them of the changes since a watermark.
     fn gaps_since(&self, watermark: &Watermark) -> Gaps {
         let unseen = self.refreshed.iter().filter(|(_, transaction)| !watermark.has_seen(*transaction));

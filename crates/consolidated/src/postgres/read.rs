@@ -3,8 +3,7 @@
 use std::pin::pin;
 
 use futures_util::TryStreamExt;
-use headwater_protocol::row::RowWriter;
-use headwater_protocol::{Row, Value, ValueRef};
+use headwater_protocol::Row;
 use tokio_postgres::{Client, Statement};
 
 use super::bound::Bound;
@@ -12,7 +11,7 @@ use super::codec::Scratch;
 use super::connection::PostgresConnection;
 use super::link::behind;
 use super::raw;
-use super::shape::{PartitionColumn, Shape, Verb};
+use super::shape::{Shape, Verb};
 use super::watermark::Watermark;
 use crate::backend::Changes;
 use crate::{Error, RowsWriter, TablePlan};
@@ -39,7 +38,7 @@ impl PostgresConnection {
             self.stream("reading a table", &statement, &bound, |row, scratch| {
                 let mut writer = out.upsert();
                 for (place, column) in shape.columns.iter().enumerate() {
-                    push(&mut writer, column, raw::bytes(row, place)?, scratch)?;
+                    writer.push(column.decode(raw::bytes(row, place)?, scratch)?);
                 }
                 writer.finish();
                 out.end_row(false)
@@ -66,13 +65,13 @@ impl PostgresConnection {
                 if lives {
                     let mut writer = out.upsert();
                     for (place, column) in shape.columns.iter().enumerate() {
-                        push(&mut writer, column, raw::bytes(row, place + 2)?, scratch)?;
+                        writer.push(column.decode(raw::bytes(row, place + 2)?, scratch)?);
                     }
                     writer.finish();
                 } else {
                     let mut writer = out.delete();
                     for place in &shape.key {
-                        push(&mut writer, &shape.columns[*place], raw::bytes(row, place + 2)?, scratch)?;
+                        writer.push(shape.columns[*place].decode(raw::bytes(row, place + 2)?, scratch)?);
                     }
                     writer.finish();
                 }
@@ -93,10 +92,8 @@ impl PostgresConnection {
         }
         let (shape, statement) =
             self.table(plan, if lock { Verb::PartitionsBelowLock } else { Verb::PartitionsBelow })?;
-        let keys = shape.link().enumerate().map(|(field, place)| {
-            let column = &shape.columns[place];
-            Bound::column(&column.name, column.codec, parents.iter().map(|key| key.get(field)))
-        });
+        let keys = shape.link().enumerate();
+        let keys = keys.map(|(field, place)| shape.columns[place].bound(parents.iter().map(|key| key.get(field))));
         let mut found = Vec::new();
         let streamed = keys.collect::<Result<Vec<_>, _>>().and_then(|bound| {
             self.stream("finding partitions", &statement, &bound, |row, scratch| {
@@ -104,11 +101,7 @@ impl PostgresConnection {
                 let key = number.and_then(|number| parents.get(usize::try_from(number).ok()?.checked_sub(1)?));
                 let mut partition = Row::with_capacity(shape.partition.len());
                 for (place, of) in shape.partition.iter().enumerate() {
-                    let value = match raw::bytes(row, place + 1)? {
-                        Some(bytes) => of.column.codec.decode(bytes, scratch).map(|value| value.to_value()),
-                        None => Some(Value::Null),
-                    };
-                    partition.push(value.ok_or_else(|| raw::unreadable(&of.column.name, "not of the column's type"))?);
+                    partition.push(of.column.decode(raw::bytes(row, place + 1)?, scratch)?.to_value());
                 }
                 found.extend(key.map(|key| (key.clone(), partition)));
                 Ok(())
@@ -142,26 +135,9 @@ impl PostgresConnection {
     }
 }
 
-fn push(
-    writer: &mut RowWriter<'_>,
-    column: &super::shape::Column,
-    bytes: Option<&[u8]>,
-    scratch: &mut Scratch,
-) -> Result<(), Error> {
-    let value = match bytes {
-        Some(bytes) => column.codec.decode(bytes, scratch),
-        None => Some(ValueRef::Null),
-    };
-    writer.push(value.ok_or_else(|| raw::unreadable(&column.name, "not of the column's type"))?);
-    Ok(())
-}
-
 fn partition_arrays(shape: &Shape, partitions: &[Row]) -> Result<Vec<Bound>, Error> {
-    let column = |(field, of): (usize, &PartitionColumn)| {
-        let column = &of.column;
-        Bound::column(&column.name, column.codec, partitions.iter().map(|partition| partition.get(field)))
-    };
-    shape.partition.iter().enumerate().map(column).collect()
+    let columns = shape.partition.iter().enumerate();
+    columns.map(|(field, of)| of.column.bound(partitions.iter().map(|partition| partition.get(field)))).collect()
 }
 
 fn change_parameters(shape: &Shape, changes: &Changes<'_>) -> Result<Vec<Bound>, Error> {

@@ -1,7 +1,7 @@
 //! Sets of rows by key: fetched, inserted, updated, deleted, each in one statement.
 
 use futures_util::TryStreamExt;
-use headwater_protocol::{Row, Value};
+use headwater_protocol::Row;
 use tokio_postgres::{Client, Statement};
 
 use super::bound::Bound;
@@ -92,12 +92,8 @@ impl PostgresConnection {
         let mut decode = |row: &tokio_postgres::Row| {
             let mut values = Row::with_capacity(columns.len());
             for (field, place) in columns.iter().enumerate() {
-                let column = &shape.columns[*place];
-                let value = match raw::bytes(row, field)? {
-                    Some(bytes) => column.codec.decode(bytes, &mut self.scratch).map(|value| value.to_value()),
-                    None => Some(Value::Null),
-                };
-                values.push(value.ok_or_else(|| raw::unreadable(&column.name, "not of the column's type"))?);
+                let value = shape.columns[*place].decode(raw::bytes(row, field)?, &mut self.scratch)?;
+                values.push(value.to_value());
             }
             Ok(values)
         };
@@ -111,18 +107,11 @@ fn is_key_of(shape: &Shape, key: &Row, row: &Row) -> bool {
 
 /// Keys as parameters.
 fn keys_of(shape: &Shape, keys: &[&Row]) -> Result<Vec<Bound>, Error> {
-    let column = |(field, place): (usize, &usize)| {
-        let column = &shape.columns[*place];
-        Bound::column(&column.name, column.codec, keys.iter().map(|key| key.get(field)))
-    };
-    shape.key.iter().enumerate().map(column).collect()
+    let columns = shape.key.iter().enumerate();
+    columns.map(|(field, place)| shape.columns[*place].bound(keys.iter().map(|key| key.get(field)))).collect()
 }
 
 /// These columns of whole rows as parameters.
 fn columns_of(shape: &Shape, places: &[usize], rows: &[&Row]) -> Result<Vec<Bound>, Error> {
-    let column = |place: &usize| {
-        let column = &shape.columns[*place];
-        Bound::column(&column.name, column.codec, rows.iter().map(|row| row.get(*place)))
-    };
-    places.iter().map(column).collect()
+    places.iter().map(|place| shape.columns[*place].bound(rows.iter().map(|row| row.get(*place)))).collect()
 }

@@ -8,9 +8,11 @@ use std::fmt::Write as _;
 use headwater_model::Table;
 use headwater_model::sql::quote;
 use headwater_model::tracking::postgres::{base_table, key_columns, partition_columns, side_table};
-use headwater_protocol::{Row, Type, Value};
+use headwater_protocol::{Row, Type, Value, ValueRef};
 
-use super::codec::Codec;
+use super::bound::Bound;
+use super::codec::{Codec, Scratch};
+use super::raw;
 use crate::{Error, TablePlan};
 
 /// The columns of a table (`$1`: its qualified name): name, type, the base type of a domain, generated, identity.
@@ -178,12 +180,7 @@ impl Shape {
             Verb::InsertNew => self.insert(false),
             Verb::Update => self.update(),
             Verb::Delete => {
-                format!(
-                    "DELETE FROM {} AS b USING {} WHERE {}",
-                    self.base,
-                    self.unnest(&self.key, 1, "u"),
-                    self.is_key("b", "u")
-                )
+                format!("DELETE FROM {} AS b USING {} WHERE {}", self.base, self.unnest(&self.key), self.is_key())
             }
             Verb::Whole => self.whole(),
             Verb::Changes => self.changes(),
@@ -193,8 +190,8 @@ impl Shape {
     }
 
     fn fetch(&self, lock: bool) -> String {
-        let (base, keys) = (&self.base, self.unnest(&self.key, 1, "u"));
-        let mut sql = format!("SELECT {} FROM {base} AS b JOIN {keys} ON {}", self.read_all(), self.is_key("b", "u"));
+        let (base, keys) = (&self.base, self.unnest(&self.key));
+        let mut sql = format!("SELECT {} FROM {base} AS b JOIN {keys} ON {}", self.read_all(), self.is_key());
         if lock {
             // Sorted first, then locked: in key order.
             let order = list(&self.key, |place| format!("b.{}", self.columns[place].quoted()));
@@ -213,7 +210,7 @@ impl Shape {
             self.base,
             list(&columns, |place| self.columns[place].quoted()),
             list(&columns, |place| self.columns[place].written(place, "u")),
-            self.unnest(&columns, 1, "u"),
+            self.unnest(&columns),
             list(&self.key, |place| self.columns[place].read(&format!("b.{}", self.columns[place].quoted()))),
         )
     }
@@ -227,8 +224,8 @@ impl Shape {
             "UPDATE {} AS b SET {} FROM {} WHERE {}",
             self.base,
             list(&set, assign),
-            self.unnest(&columns, 1, "u"),
-            self.is_key("b", "u")
+            self.unnest(&columns),
+            self.is_key()
         )
     }
 
@@ -324,15 +321,11 @@ impl Shape {
         self.columns.iter().map(|c| c.read(&format!("b.{}", c.quoted()))).collect::<Vec<_>>().join(", ")
     }
 
-    fn is_key(&self, left: &str, right: &str) -> String {
-        self.equal(&self.key, left, right)
-    }
-
-    /// `left` is a table, `right` an unnested parameter.
-    fn equal(&self, places: &[usize], left: &str, right: &str) -> String {
-        list_with(places, " AND ", |place| {
+    /// Whether the key of a row `b` is that of a parameter `u`.
+    fn is_key(&self) -> String {
+        list_with(&self.key, " AND ", |place| {
             let column = &self.columns[place];
-            format!("{left}.{} = {}", column.quoted(), column.written(place, right))
+            format!("b.{} = {}", column.quoted(), column.written(place, "u"))
         })
     }
 
@@ -355,18 +348,28 @@ impl Shape {
         format!("unnest({}) AS {alias}({})", arrays.collect::<Vec<_>>().join(", "), names.join(", "))
     }
 
-    /// Parameters from `$first` on, an array for each column, as the table `alias` with columns `c<place>`.
-    fn unnest(&self, places: &[usize], first: usize, alias: &str) -> String {
-        let mut parameter = first;
-        let arrays = list(places, |place| {
-            parameter += 1;
-            format!("${}::{}[]", parameter - 1, self.columns[place].codec.parameter().0)
-        });
-        format!("unnest({arrays}) AS {alias}({})", list(places, |place| format!("c{place}")))
+    /// Parameters, an array for each column, as the table `u` with columns `c<place>`.
+    fn unnest(&self, places: &[usize]) -> String {
+        let arrays = (1..).zip(places);
+        let arrays = arrays
+            .map(|(number, place): (usize, _)| format!("${number}::{}[]", self.columns[*place].codec.parameter().0));
+        format!("unnest({}) AS u({})", arrays.collect::<Vec<_>>().join(", "), list(places, |place| format!("c{place}")))
     }
 }
 
 impl Column {
+    /// A value of each of some rows, as a parameter.
+    pub(super) fn bound<'r>(&self, values: impl ExactSizeIterator<Item = Option<&'r Value>>) -> Result<Bound, Error> {
+        Bound::column(&self.name, self.codec, values)
+    }
+
+    /// A value of a result.
+    pub(super) fn decode<'a>(&self, raw: Option<&'a [u8]>, scratch: &'a mut Scratch) -> Result<ValueRef<'a>, Error> {
+        let Some(raw) = raw else { return Ok(ValueRef::Null) };
+        let value = self.codec.decode(raw, scratch);
+        value.ok_or_else(|| raw::unreadable(&self.name, "not of the column's type"))
+    }
+
     fn quoted(&self) -> String {
         quote(&self.name)
     }

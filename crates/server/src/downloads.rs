@@ -77,22 +77,29 @@ impl Downloads {
             kept.left_at.get_or_insert_with(Instant::now);
         }
         while let Some(id) = self.first_too_many(&all) {
-            give_up(all.remove(&id));
+            if let Some(kept) = all.remove(&id) {
+                kept.spool.give_up();
+            }
         }
     }
 
-    /// The remote has begun another sync, or its download failed: what it was sent before is of no more use.
+    /// The remote, which has shown its secret, has begun another sync: what it was sent before is of no more use.
     pub(crate) fn forget(&self, remote_id: &[u8; 16]) {
-        let mut all = self.lock();
-        for (_, kept) in all.extract_if(|_, kept| kept.remote_id == *remote_id) {
-            kept.spool.give_up();
-        }
+        self.give_up(|kept| kept.remote_id == *remote_id);
+    }
+
+    /// What goes into this spool has ended with an error: whoever resumed it would get the same.
+    pub(crate) fn failed(&self, spool: &Writer) {
+        self.give_up(|kept| kept.spool.is_same(spool));
     }
 
     /// Gives up what nobody has asked for in time.
     pub(crate) fn expire(&self) {
-        let is_old = |kept: &Kept| kept.left_at.is_some_and(|left_at| left_at.elapsed() >= self.kept_for);
-        for (_, kept) in self.lock().extract_if(|_, kept| is_old(kept)) {
+        self.give_up(|kept| kept.left_at.is_some_and(|left_at| left_at.elapsed() >= self.kept_for));
+    }
+
+    fn give_up(&self, is_useless: impl Fn(&Kept) -> bool) {
+        for (_, kept) in self.lock().extract_if(|_, kept| is_useless(kept)) {
             kept.spool.give_up();
         }
     }
@@ -114,11 +121,5 @@ impl Downloads {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 16], Kept>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn give_up(kept: Option<Kept>) {
-    if let Some(kept) = kept {
-        kept.spool.give_up();
     }
 }

@@ -115,8 +115,7 @@ impl Sync {
         };
         self.writer.end_with(&end);
         if outcome.is_err() {
-            // What is resumed would end with the same error.
-            self.shared.downloads.forget(&remote_id);
+            self.shared.downloads.failed(&self.writer);
         }
         let sending = Instant::now();
         let left = {

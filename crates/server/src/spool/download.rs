@@ -228,6 +228,11 @@ impl Writer {
         Some((Writer { shared, seat: Arc::clone(&seat) }, Reader { shared: again, seat }))
     }
 
+    /// Whether it is the same spool that another writer fills.
+    pub(crate) fn is_same(&self, other: &Writer) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// Whether nobody reads, nor will.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.shared.lock().is_abandoned()

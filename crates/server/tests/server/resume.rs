@@ -3,11 +3,11 @@
 use headwater_access::{Credentials, Secret, hash_password};
 use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::{Backend as _, system};
-use headwater_protocol::message::{Download, ErrorCode};
+use headwater_protocol::message::{Download, ErrorCode, Hello};
 use headwater_protocol::{Frame, Kind};
 use headwater_server::Config;
 
-use crate::support::{Answer, Client, Stand, anna, config, end, frames};
+use crate::support::{Answer, Client, Stand, anna, bytes, config, end, frames};
 
 const ROWS: u64 = 300_000;
 
@@ -147,6 +147,18 @@ fn it_is_gone_for_everybody_else() {
     }
     Ask { credentials: None, ..ask() }.answer(&stand).expect_error(401, ErrorCode::Unauthenticated);
     assert!(ask().answer(&stand).is_complete(), "it is still there for whom it is");
+}
+
+#[test]
+fn whoever_only_names_the_remote_does_not_end_it() {
+    let stand = Stand::start(keeping());
+    stand.fill(ROWS);
+    let download = download_of(&broken(&stand, 1, 1 << 20));
+    stand.wait_until("the worker given back", |ready| ready["load"]["workers_busy"] == 0);
+    let thief = Hello { secret: [9; 32], ..stand.hello(1) };
+    let answer = stand.sync(&bytes(&[Hello { wants_download: true, ..thief }.to_frame(), end()]));
+    assert_eq!(answer.error().code, ErrorCode::WrongSecret);
+    assert!(Ask::of(&download, 0, 1).answer(&stand).is_complete());
 }
 
 #[test]

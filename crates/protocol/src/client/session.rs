@@ -48,15 +48,19 @@
 //! }
 //! ```
 
+mod reading;
+mod setbacks;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::answer::{AnswerError, AnswerEvent, AnswerReader, Expected};
+use self::reading::Answer;
+use self::setbacks::Jitter;
+use super::answer::{AnswerReader, Expected};
 use super::failure::{Cause, Failure, Summary};
 use super::instruction::{Config, Instruction, Reply, Staged, Start};
 use super::pieces::Way;
-use crate::frame::{Frame, Kind};
-use crate::message::{Download, ErrorCode, ServerError, Welcome};
+use crate::message::{ErrorCode, ServerError};
 
 /// One sync.
 #[derive(Debug)]
@@ -112,9 +116,6 @@ impl Next {
     }
 }
 
-/// How many changes a sync sets aside one by one because no server takes them; then something else is wrong.
-const ALONE_MAX: u32 = 100;
-
 #[derive(Debug)]
 enum Phase {
     /// Before a request.
@@ -127,22 +128,6 @@ enum Phase {
     Round,
     /// Nothing is left to do.
     Over(Result<(), Failure>),
-}
-
-#[derive(Debug)]
-struct Answer {
-    reader: AnswerReader,
-    wants_download: bool,
-    /// WELCOME said so.
-    restart: bool,
-    /// When the last byte came.
-    heard: Duration,
-    /// When the last frame but heartbeats came.
-    moved: Duration,
-    /// It is the rest of a download.
-    is_rest: bool,
-    /// What was staged when it began.
-    staged_before: u64,
 }
 
 impl Session {
@@ -269,84 +254,6 @@ impl Session {
         self.phase = Phase::Prepare { cut: true };
     }
 
-    fn open(&mut self, now: Duration, reader: AnswerReader, wants_download: bool, is_rest: bool) {
-        let staged_before = self.staged_bytes;
-        let answer = Answer { reader, wants_download, restart: false, heard: now, moved: now, is_rest, staged_before };
-        self.phase = Phase::Answer(Box::new(answer));
-    }
-
-    fn on_staged(&mut self, frame: &Frame) {
-        match frame.kind {
-            Kind::Welcome => {
-                self.remote.staged = Staged::Part;
-                self.is_own = true;
-            }
-            Kind::Download => {
-                let download = frame.payload(self.config.limits.frame_bytes_max).map(|p| Download::from_payload(&p));
-                if matches!(download, Ok(Ok(Download { resumable_s: 1.., .. }))) {
-                    self.remote.staged = Staged::Resumable;
-                }
-            }
-            _ => {}
-        }
-        self.staged_bytes += frame.wire_bytes() as u64;
-    }
-
-    /// Bytes of the answer came.
-    pub fn bytes(&mut self, now: Duration, bytes: &[u8]) {
-        self.summary.bytes_in += bytes.len() as u64;
-        if let Phase::Answer(answer) = &mut self.phase {
-            answer.heard = now;
-            answer.reader.push(bytes);
-        }
-    }
-
-    /// The answer has ended. If it had been whole, it would not be read any more.
-    pub fn closed(&mut self, now: Duration) {
-        self.retry(now, Cause::Answer(AnswerError::Truncated));
-    }
-
-    /// Connecting, sending or reading failed.
-    pub fn io_error(&mut self, now: Duration, text: impl Into<String>) {
-        self.out = None;
-        self.retry(now, Cause::Connection(text.into()));
-    }
-
-    /// The server answered the request's head: see [`super::status_error`].
-    pub fn refused(&mut self, now: Duration, error: ServerError) {
-        match self.out.take() {
-            Some(Instruction::Resume) => self.on_no_rest(now, error),
-            Some(Instruction::Ticket | Instruction::Piece { .. }) => self.on_no_piece(now, error),
-            _ => self.on_server_error(now, error),
-        }
-    }
-
-    /// A ticket was not given, or a piece not taken.
-    fn on_no_piece(&mut self, now: Duration, error: ServerError) {
-        match error.code {
-            ErrorCode::Unauthenticated | ErrorCode::Forbidden | ErrorCode::TicketUnknown => {
-                self.on_server_error(now, error);
-            }
-            ErrorCode::TooLarge if self.way.on_too_large() => {}
-            ErrorCode::TooLarge => self.on_server_error(now, error),
-            code if code.is_retryable() => self.retry(now, Cause::Server(error)),
-            // Nobody here knows what is asked.
-            _ => self.way = Way::WithinOnly,
-        }
-    }
-
-    /// The rest of a download is not to be had, or not now.
-    fn on_no_rest(&mut self, now: Duration, error: ServerError) {
-        match error.code {
-            ErrorCode::Unauthenticated | ErrorCode::Forbidden => self.on_server_error(now, error),
-            code if code.is_retryable() && code != ErrorCode::Gone => self.retry(now, Cause::Server(error)),
-            _ => {
-                self.remote.staged = Staged::Part;
-                self.phase = Phase::Prepare { cut: false };
-            }
-        }
-    }
-
     /// What is due before the next request, or the request.
     fn prepare(&mut self, cut: bool) {
         let Start { frozen, staged, .. } = self.remote;
@@ -380,154 +287,6 @@ impl Session {
         self.due.push_back(instruction);
     }
 
-    /// Takes one event from the answer; gives until when to read on if there is none.
-    fn read_answer(&mut self, now: Duration) -> Option<Duration> {
-        let Phase::Answer(answer) = &mut self.phase else {
-            return None;
-        };
-        match answer.reader.poll() {
-            Ok(Some(event)) => {
-                if event != AnswerEvent::Heartbeat {
-                    answer.moved = now;
-                }
-                answer.restart |= matches!(&event, AnswerEvent::Welcome(welcome) if welcome.restart);
-                self.on_event(now, event);
-            }
-            Ok(None) => {
-                let until = (answer.heard + self.config.idle_max).min(answer.moved + self.config.patience_max);
-                if now < until {
-                    return Some(until);
-                }
-                self.retry(now, Cause::Silent);
-            }
-            Err(error) => {
-                if answer.is_rest && answer.staged_before == self.staged_bytes {
-                    // What comes there can't be read, and would not be the next time.
-                    self.remote.staged = Staged::Part;
-                }
-                self.retry(now, Cause::Answer(error));
-            }
-        }
-        None
-    }
-
-    fn on_event(&mut self, now: Duration, event: AnswerEvent) {
-        let Phase::Answer(answer) = &self.phase else { return };
-        let Answer { wants_download, is_rest, staged_before, .. } = **answer;
-        let has_frames = self.staged_bytes > staged_before;
-        match event {
-            AnswerEvent::Heartbeat => {}
-            AnswerEvent::Welcome(welcome) => self.on_welcome(now, &welcome, wants_download),
-            AnswerEvent::Receipt(receipt) => {
-                let expected = self.remote.frozen.unwrap_or(0);
-                if receipt.sequence == expected {
-                    self.due.push_back(Instruction::ApplyReceipt(receipt));
-                } else {
-                    let actual = receipt.sequence;
-                    self.retry(now, Cause::Answer(AnswerError::Receipt { actual, expected }));
-                }
-            }
-            AnswerEvent::Frame(frame) => self.due.push_back(Instruction::Stage(frame)),
-            AnswerEvent::ServerError(error) if is_rest && !has_frames => self.on_no_rest(now, error),
-            AnswerEvent::ServerError(error) => {
-                if has_frames {
-                    // That is where the download ends, whoever asks for it.
-                    self.remote.staged = Staged::Part;
-                }
-                self.on_server_error(now, error);
-            }
-            AnswerEvent::End => {
-                if wants_download {
-                    self.due.extend([Instruction::StageComplete, Instruction::ApplyStaged]);
-                }
-                let is_round = !is_rest || self.is_own;
-                self.phase = if is_round { Phase::Round } else { Phase::Prepare { cut: false } };
-            }
-        }
-    }
-
-    fn on_welcome(&mut self, now: Duration, welcome: &Welcome, wants_download: bool) {
-        let Start { upload_sequence, frozen, .. } = self.remote;
-        let has = welcome.upload_sequence;
-        if has > frozen.unwrap_or(upload_sequence) {
-            let message = format!("the database has upload {has} of this remote, which this file never sent");
-            return self.on_copy(ServerError { code: ErrorCode::Copy, retry_after_ms: 0, message });
-        }
-        if has < upload_sequence {
-            self.due.push_back(Instruction::Rewind { to: has });
-            if !welcome.restart {
-                // What follows continues from watermarks that this database can't have given out.
-                let message = format!("the database has uploads up to {has}, expected {upload_sequence}");
-                return self
-                    .retry(now, Cause::Server(ServerError { code: ErrorCode::Behind, retry_after_ms: 0, message }));
-            }
-        } else if welcome.restart {
-            self.due.push_back(Instruction::Restart);
-        }
-        if let Next::WhetherApplied(error) = &self.next
-            && has >= upload_sequence
-        {
-            if frozen == Some(has) || self.alone == ALONE_MAX {
-                self.phase = Phase::Over(Err(Failure::Refused(error.clone())));
-                return;
-            }
-            self.due.push_back(Instruction::CutSmaller(error.clone()));
-        }
-        if wants_download {
-            self.due.push_back(Instruction::Stage(welcome.to_frame()));
-        }
-    }
-
-    fn on_server_error(&mut self, now: Duration, error: ServerError) {
-        match error.code {
-            ErrorCode::Copy => self.on_copy(error),
-            ErrorCode::UploadRefused if self.remote.frozen.is_some() => {
-                self.due.push_back(Instruction::Thaw);
-                self.summary.upload_refused = Some(error);
-                self.next = Next::Download;
-                self.phase =
-                    if self.config.wants_download { Phase::Prepare { cut: false } } else { Phase::Over(Ok(())) };
-            }
-            ErrorCode::TicketUnknown if matches!(self.way, Way::Pieces(_)) => {
-                self.way.on_unknown();
-                self.phase = Phase::Prepare { cut: false };
-            }
-            ErrorCode::TooLarge | ErrorCode::Malformed
-                if self.remote.frozen.is_some() && matches!(self.next, Next::Sync) =>
-            {
-                if error.code == ErrorCode::TooLarge && matches!(self.way, Way::Within) {
-                    self.way = Way::pieces();
-                } else {
-                    self.next = Next::WhetherApplied(error);
-                }
-                self.phase = Phase::Prepare { cut: false };
-            }
-            ErrorCode::Behind => {
-                let told = matches!(&self.phase, Phase::Answer(answer) if answer.restart);
-                if !told {
-                    self.next = Next::WhatIsLost;
-                }
-                self.retry(now, Cause::Server(error));
-            }
-            code if code.is_retryable() => self.retry(now, Cause::Server(error)),
-            _ => self.phase = Phase::Over(Err(Failure::Refused(error))),
-        }
-    }
-
-    /// This file is a copy or an old backup: it goes on under a new remote ID. Once; a new ID can't be taken.
-    fn on_copy(&mut self, error: ServerError) {
-        if self.summary.new_remote_id {
-            self.phase = Phase::Over(Err(Failure::Refused(error)));
-            return;
-        }
-        self.summary.new_remote_id = true;
-        if self.remote.frozen.is_some() {
-            self.due.push_back(Instruction::Thaw);
-        }
-        self.due.push_back(Instruction::NewRemoteId);
-        self.phase = Phase::Prepare { cut: false };
-    }
-
     /// What was frozen is pending again and goes up with the rest: no second round is needed.
     fn thawed(&mut self) {
         self.remote.frozen = None;
@@ -543,52 +302,5 @@ impl Session {
                 self.phase = Phase::Over(Ok(()));
             }
         }
-    }
-
-    fn retry(&mut self, now: Duration, cause: Cause) {
-        self.summary.failures += 1;
-        if self.remote.staged == Staged::Resumable && self.staged_bytes > self.staged_bytes_best {
-            self.staged_bytes_best = self.staged_bytes;
-            self.futile = 0;
-        }
-        if self.sent_bytes > self.sent_bytes_best {
-            self.sent_bytes_best = self.sent_bytes;
-            self.futile = 0;
-        }
-        self.way.ask();
-        self.futile += 1;
-        let asked = match &cause {
-            Cause::Server(error) => Duration::from_millis(u64::from(error.retry_after_ms)),
-            _ => Duration::ZERO,
-        };
-        let until = now + self.jitter.wait(&self.config, self.futile, asked);
-        self.phase = if self.futile >= self.config.attempts_max || until > self.config.elapsed_max {
-            Phase::Over(Err(Failure::GaveUp { failures: self.summary.failures, cause }))
-        } else {
-            Phase::Wait(until)
-        };
-    }
-}
-
-/// Random waits from a seed (splitmix64).
-#[derive(Debug)]
-struct Jitter(u64);
-
-impl Jitter {
-    /// How long to wait after this many failures: as long as the server asked and up to an eighth more, so that those that it
-    /// sent away together don't come back together; else between half of the doubled backoff and all of it.
-    fn wait(&mut self, config: &Config, failures: u32, asked: Duration) -> Duration {
-        if !asked.is_zero() {
-            return asked + asked.mul_f64(self.fraction() / 8.0);
-        }
-        let doubled = config.backoff_min.saturating_mul(1 << (failures - 1).min(20)).min(config.backoff_max);
-        doubled.mul_f64(0.5 + self.fraction() / 2.0)
-    }
-
-    fn fraction(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ mixed >> 31) >> 11) as f64 / (1u64 << 53) as f64
     }
 }

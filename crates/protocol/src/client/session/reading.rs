@@ -1,0 +1,167 @@
+//! The phase in which an answer is read: from its first byte to END, an ERROR or a break.
+
+use std::time::Duration;
+
+use super::{Next, Phase, Session};
+use crate::client::answer::{AnswerError, AnswerEvent, AnswerReader};
+use crate::client::failure::{Cause, Failure};
+use crate::client::instruction::{Instruction, Staged, Start};
+use crate::frame::{Frame, Kind};
+use crate::message::{Download, ErrorCode, ServerError, Welcome};
+
+/// How many changes a sync sets aside one by one because no server takes them; then something else is wrong.
+const ALONE_MAX: u32 = 100;
+
+/// An answer that is being read.
+#[derive(Debug)]
+pub(super) struct Answer {
+    reader: AnswerReader,
+    wants_download: bool,
+    /// WELCOME said so.
+    pub(super) restart: bool,
+    /// When the last byte came.
+    heard: Duration,
+    /// When the last frame but heartbeats came.
+    moved: Duration,
+    /// It is the rest of a download.
+    is_rest: bool,
+    /// What was staged when it began.
+    staged_before: u64,
+}
+
+impl Session {
+    /// Bytes of the answer came.
+    pub fn bytes(&mut self, now: Duration, bytes: &[u8]) {
+        self.summary.bytes_in += bytes.len() as u64;
+        if let Phase::Answer(answer) = &mut self.phase {
+            answer.heard = now;
+            answer.reader.push(bytes);
+        }
+    }
+
+    /// The answer has ended. If it had been whole, it would not be read any more.
+    pub fn closed(&mut self, now: Duration) {
+        self.retry(now, Cause::Answer(AnswerError::Truncated));
+    }
+
+    pub(super) fn open(&mut self, now: Duration, reader: AnswerReader, wants_download: bool, is_rest: bool) {
+        let staged_before = self.staged_bytes;
+        let answer = Answer { reader, wants_download, restart: false, heard: now, moved: now, is_rest, staged_before };
+        self.phase = Phase::Answer(Box::new(answer));
+    }
+
+    pub(super) fn on_staged(&mut self, frame: &Frame) {
+        match frame.kind {
+            Kind::Welcome => {
+                self.remote.staged = Staged::Part;
+                self.is_own = true;
+            }
+            Kind::Download => {
+                let download = frame.payload(self.config.limits.frame_bytes_max).map(|p| Download::from_payload(&p));
+                if matches!(download, Ok(Ok(Download { resumable_s: 1.., .. }))) {
+                    self.remote.staged = Staged::Resumable;
+                }
+            }
+            _ => {}
+        }
+        self.staged_bytes += frame.wire_bytes() as u64;
+    }
+
+    /// Takes one event from the answer; gives until when to read on if there is none.
+    pub(super) fn read_answer(&mut self, now: Duration) -> Option<Duration> {
+        let Phase::Answer(answer) = &mut self.phase else {
+            return None;
+        };
+        match answer.reader.poll() {
+            Ok(Some(event)) => {
+                if event != AnswerEvent::Heartbeat {
+                    answer.moved = now;
+                }
+                answer.restart |= matches!(&event, AnswerEvent::Welcome(welcome) if welcome.restart);
+                self.on_event(now, event);
+            }
+            Ok(None) => {
+                let until = (answer.heard + self.config.idle_max).min(answer.moved + self.config.patience_max);
+                if now < until {
+                    return Some(until);
+                }
+                self.retry(now, Cause::Silent);
+            }
+            Err(error) => {
+                if answer.is_rest && answer.staged_before == self.staged_bytes {
+                    // What comes there can't be read, and would not be the next time.
+                    self.remote.staged = Staged::Part;
+                }
+                self.retry(now, Cause::Answer(error));
+            }
+        }
+        None
+    }
+
+    fn on_event(&mut self, now: Duration, event: AnswerEvent) {
+        let Phase::Answer(answer) = &self.phase else { return };
+        let Answer { wants_download, is_rest, staged_before, .. } = **answer;
+        let has_frames = self.staged_bytes > staged_before;
+        match event {
+            AnswerEvent::Heartbeat => {}
+            AnswerEvent::Welcome(welcome) => self.on_welcome(now, &welcome, wants_download),
+            AnswerEvent::Receipt(receipt) => {
+                let expected = self.remote.frozen.unwrap_or(0);
+                if receipt.sequence == expected {
+                    self.due.push_back(Instruction::ApplyReceipt(receipt));
+                } else {
+                    let actual = receipt.sequence;
+                    self.retry(now, Cause::Answer(AnswerError::Receipt { actual, expected }));
+                }
+            }
+            AnswerEvent::Frame(frame) => self.due.push_back(Instruction::Stage(frame)),
+            AnswerEvent::ServerError(error) if is_rest && !has_frames => self.on_no_rest(now, error),
+            AnswerEvent::ServerError(error) => {
+                if has_frames {
+                    // That is where the download ends, whoever asks for it.
+                    self.remote.staged = Staged::Part;
+                }
+                self.on_server_error(now, error);
+            }
+            AnswerEvent::End => {
+                if wants_download {
+                    self.due.extend([Instruction::StageComplete, Instruction::ApplyStaged]);
+                }
+                let is_round = !is_rest || self.is_own;
+                self.phase = if is_round { Phase::Round } else { Phase::Prepare { cut: false } };
+            }
+        }
+    }
+
+    fn on_welcome(&mut self, now: Duration, welcome: &Welcome, wants_download: bool) {
+        let Start { upload_sequence, frozen, .. } = self.remote;
+        let has = welcome.upload_sequence;
+        if has > frozen.unwrap_or(upload_sequence) {
+            let message = format!("the database has upload {has} of this remote, which this file never sent");
+            return self.on_copy(ServerError { code: ErrorCode::Copy, retry_after_ms: 0, message });
+        }
+        if has < upload_sequence {
+            self.due.push_back(Instruction::Rewind { to: has });
+            if !welcome.restart {
+                // What follows continues from watermarks that this database can't have given out.
+                let message = format!("the database has uploads up to {has}, expected {upload_sequence}");
+                return self
+                    .retry(now, Cause::Server(ServerError { code: ErrorCode::Behind, retry_after_ms: 0, message }));
+            }
+        } else if welcome.restart {
+            self.due.push_back(Instruction::Restart);
+        }
+        if let Next::WhetherApplied(error) = &self.next
+            && has >= upload_sequence
+        {
+            if frozen == Some(has) || self.alone == ALONE_MAX {
+                self.phase = Phase::Over(Err(Failure::Refused(error.clone())));
+                return;
+            }
+            self.due.push_back(Instruction::CutSmaller(error.clone()));
+        }
+        if wants_download {
+            self.due.push_back(Instruction::Stage(welcome.to_frame()));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What goes wrong, and how the sync goes on: in another way, after a while, or not at all.
+
+use std::time::Duration;
+
+use super::{Next, Phase, Session};
+use crate::client::failure::{Cause, Failure};
+use crate::client::instruction::{Config, Instruction, Staged};
+use crate::client::pieces::Way;
+use crate::message::{ErrorCode, ServerError};
+
+impl Session {
+    /// Connecting, sending or reading failed.
+    pub fn io_error(&mut self, now: Duration, text: impl Into<String>) {
+        self.out = None;
+        self.retry(now, Cause::Connection(text.into()));
+    }
+
+    /// The server answered the request's head: see [`crate::client::status_error`].
+    pub fn refused(&mut self, now: Duration, error: ServerError) {
+        match self.out.take() {
+            Some(Instruction::Resume) => self.on_no_rest(now, error),
+            Some(Instruction::Ticket | Instruction::Piece { .. }) => self.on_no_piece(now, error),
+            _ => self.on_server_error(now, error),
+        }
+    }
+
+    /// A ticket was not given, or a piece not taken.
+    fn on_no_piece(&mut self, now: Duration, error: ServerError) {
+        match error.code {
+            ErrorCode::Unauthenticated | ErrorCode::Forbidden | ErrorCode::TicketUnknown => {
+                self.on_server_error(now, error);
+            }
+            ErrorCode::TooLarge if self.way.on_too_large() => {}
+            ErrorCode::TooLarge => self.on_server_error(now, error),
+            code if code.is_retryable() => self.retry(now, Cause::Server(error)),
+            // Nobody here knows what is asked.
+            _ => self.way = Way::WithinOnly,
+        }
+    }
+
+    /// The rest of a download is not to be had, or not now.
+    pub(super) fn on_no_rest(&mut self, now: Duration, error: ServerError) {
+        match error.code {
+            ErrorCode::Unauthenticated | ErrorCode::Forbidden => self.on_server_error(now, error),
+            code if code.is_retryable() && code != ErrorCode::Gone => self.retry(now, Cause::Server(error)),
+            _ => {
+                self.remote.staged = Staged::Part;
+                self.phase = Phase::Prepare { cut: false };
+            }
+        }
+    }
+
+    pub(super) fn on_server_error(&mut self, now: Duration, error: ServerError) {
+        match error.code {
+            ErrorCode::Copy => self.on_copy(error),
+            ErrorCode::UploadRefused if self.remote.frozen.is_some() => {
+                self.due.push_back(Instruction::Thaw);
+                self.summary.upload_refused = Some(error);
+                self.next = Next::Download;
+                self.phase =
+                    if self.config.wants_download { Phase::Prepare { cut: false } } else { Phase::Over(Ok(())) };
+            }
+            ErrorCode::TicketUnknown if matches!(self.way, Way::Pieces(_)) => {
+                self.way.on_unknown();
+                self.phase = Phase::Prepare { cut: false };
+            }
+            ErrorCode::TooLarge | ErrorCode::Malformed
+                if self.remote.frozen.is_some() && matches!(self.next, Next::Sync) =>
+            {
+                if error.code == ErrorCode::TooLarge && matches!(self.way, Way::Within) {
+                    self.way = Way::pieces();
+                } else {
+                    self.next = Next::WhetherApplied(error);
+                }
+                self.phase = Phase::Prepare { cut: false };
+            }
+            ErrorCode::Behind => {
+                let told = matches!(&self.phase, Phase::Answer(answer) if answer.restart);
+                if !told {
+                    self.next = Next::WhatIsLost;
+                }
+                self.retry(now, Cause::Server(error));
+            }
+            code if code.is_retryable() => self.retry(now, Cause::Server(error)),
+            _ => self.phase = Phase::Over(Err(Failure::Refused(error))),
+        }
+    }
+
+    /// This file is a copy or an old backup: it goes on under a new remote ID. Once; a new ID can't be taken.
+    pub(super) fn on_copy(&mut self, error: ServerError) {
+        if self.summary.new_remote_id {
+            self.phase = Phase::Over(Err(Failure::Refused(error)));
+            return;
+        }
+        self.summary.new_remote_id = true;
+        if self.remote.frozen.is_some() {
+            self.due.push_back(Instruction::Thaw);
+        }
+        self.due.push_back(Instruction::NewRemoteId);
+        self.phase = Phase::Prepare { cut: false };
+    }
+
+    pub(super) fn retry(&mut self, now: Duration, cause: Cause) {
+        self.summary.failures += 1;
+        if self.remote.staged == Staged::Resumable && self.staged_bytes > self.staged_bytes_best {
+            self.staged_bytes_best = self.staged_bytes;
+            self.futile = 0;
+        }
+        if self.sent_bytes > self.sent_bytes_best {
+            self.sent_bytes_best = self.sent_bytes;
+            self.futile = 0;
+        }
+        self.way.ask();
+        self.futile += 1;
+        let asked = match &cause {
+            Cause::Server(error) => Duration::from_millis(u64::from(error.retry_after_ms)),
+            _ => Duration::ZERO,
+        };
+        let until = now + self.jitter.wait(&self.config, self.futile, asked);
+        self.phase = if self.futile >= self.config.attempts_max || until > self.config.elapsed_max {
+            Phase::Over(Err(Failure::GaveUp { failures: self.summary.failures, cause }))
+        } else {
+            Phase::Wait(until)
+        };
+    }
+}
+
+/// Random waits from a seed (splitmix64).
+#[derive(Debug)]
+pub(super) struct Jitter(pub(super) u64);
+
+impl Jitter {
+    /// How long to wait after this many failures: as long as the server asked and up to an eighth more, so that those that it
+    /// sent away together don't come back together; else between half of the doubled backoff and all of it.
+    fn wait(&mut self, config: &Config, failures: u32, asked: Duration) -> Duration {
+        if !asked.is_zero() {
+            return asked + asked.mul_f64(self.fraction() / 8.0);
+        }
+        let doubled = config.backoff_min.saturating_mul(1 << (failures - 1).min(20)).min(config.backoff_max);
+        doubled.mul_f64(0.5 + self.fraction() / 2.0)
+    }
+
+    fn fraction(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}

@@ -27,10 +27,12 @@
 //! crash empties leaves none either.
 
 mod kin;
+mod notes;
 pub mod parts;
 
 use sha2::{Digest, Sha256};
 
+use self::notes::{Notes, pairs, sides};
 use super::{Kin, TrackedTable};
 use crate::sql::{literal, quote};
 use crate::{Column, Lineage, Table};
@@ -52,6 +54,10 @@ const STATEMENT_TRIGGERS: [(&str, &str, &str); 4] = [
 /// The trigger for each row; enabled where a session replicates, and there alone.
 const ROW_TRIGGER: &str = "headwater_row";
 
+/// The further triggers of a table from which others take their partition, which see each row before it moves or goes. They come last
+/// by name: what the application's own triggers make of a row is known to them.
+const ROW_TRIGGERS_BEFORE: [&str; 2] = ["~headwater_move", "~headwater_delete"];
+
 /// The triggers that a tracked table has: name, and the state that the catalogue says they are in.
 pub fn triggers(kin: &Kin<'_>) -> impl Iterator<Item = (String, &'static str)> {
     let before = ROW_TRIGGERS_BEFORE.into_iter().filter(|_| !kin.below.is_empty()).map(|name| (name, "A"));
@@ -66,9 +72,6 @@ fn events() -> impl Iterator<Item = (&'static str, &'static str)> {
 fn trigger_name(name: &str, lineage: &Lineage<'_>) -> String {
     limited(&format!("{name}{}", lineage.layout()))
 }
-/// The further triggers of a table from which others take their partition, which see each row before it moves or goes. They come last
-/// by name: what the application's own triggers make of a row is known to them.
-const ROW_TRIGGERS_BEFORE: [&str; 2] = ["~headwater_move", "~headwater_delete"];
 
 /// The table itself, schema and quotes included.
 pub fn base_table(table: &Table) -> String {
@@ -175,31 +178,6 @@ pub fn uninstall(kin: &Kin<'_>) -> Vec<String> {
     triggers.chain(rest).collect()
 }
 
-/// A column of the side table, and the column that it stands for.
-struct Pair {
-    /// Of the table itself; of the partition where it is taken from another, of that one.
-    base: String,
-    side: String,
-    partition: bool,
-}
-
-/// The key's columns, then the partition's others.
-fn pairs(lineage: &Lineage<'_>) -> Vec<Pair> {
-    let table = lineage.table();
-    let partition = partition_columns(lineage);
-    let pair = |(column, side): (&Column, String)| {
-        let is_partition = partition.contains(&side);
-        Pair { base: quote(&column.name), side, partition: is_partition }
-    };
-    let keys = key_columns(table);
-    let others = lineage.root().partition_columns().zip(partition.clone()).filter(|(_, side)| !keys.contains(side));
-    table.key_columns().zip(keys.clone()).chain(others).map(pair).collect()
-}
-
-fn sides(lineage: &Lineage<'_>) -> Vec<String> {
-    pairs(lineage).into_iter().map(|pair| pair.side).collect()
-}
-
 fn side_column(prefix: &str, column: &Column) -> String {
     quote(&limited(&format!("{prefix}{}", column.name)))
 }
@@ -289,115 +267,6 @@ fn function_body(kin: &Kin<'_>) -> String {
 fn in_part(sql: &str) -> String {
     let (before, after) = sql.split_once('\0').unwrap_or((sql, ""));
     format!("EXECUTE {} || TG_RELID::regclass || {}", literal(before), literal(after))
-}
-
-/// The statements that note rows in a side table.
-struct Notes<'m> {
-    lineage: &'m Lineage<'m>,
-    side: String,
-    pairs: Vec<Pair>,
-    keys: String,
-    /// The columns of the table that have to be known of a row.
-    read: Vec<String>,
-}
-
-impl<'m> Notes<'m> {
-    fn new(lineage: &'m Lineage<'m>) -> Notes<'m> {
-        let pairs = pairs(lineage);
-        let mut read: Vec<String> = lineage.table().key_columns().map(|column| quote(&column.name)).collect();
-        for column in lineage.deciding(0) {
-            let name = quote(&column.name);
-            if !read.contains(&name) {
-                read.push(name);
-            }
-        }
-        Notes { lineage, side: side_table(lineage), pairs, keys: sides(lineage).join(", "), read }
-    }
-
-    fn insert(&self) -> String {
-        format!("INSERT INTO {} AS s ({}, version, deleted)", self.side, self.keys)
-    }
-
-    /// A row that this transaction has noted already stays as it is.
-    fn conflict(&self) -> String {
-        format!(
-            "ON CONFLICT ({}) DO UPDATE SET version = EXCLUDED.version, deleted = EXCLUDED.deleted\n      \
-             WHERE s.version <> EXCLUDED.version OR s.deleted IS DISTINCT FROM EXCLUDED.deleted",
-            self.keys
-        )
-    }
-
-    /// What the side table gets of a row, after [`Notes::join`].
-    fn values(&self, row: &str) -> String {
-        let is_own = self.lineage.parents().is_empty();
-        let value = |pair: &Pair| match (is_own, pair.partition) {
-            (false, true) => format!("hw_in.{}", pair.side),
-            _ => format!("{row}.{}", pair.base),
-        };
-        self.pairs.iter().map(value).collect::<Vec<_>>().join(", ")
-    }
-
-    /// Finds the partition of a row, where it is another's.
-    fn join(&self, row: &str) -> String {
-        if self.lineage.parents().is_empty() { String::new() } else { kin::partitions(self.lineage, row) }
-    }
-
-    /// That a row lies in a partition at all.
-    fn lies(&self, row: &str) -> String {
-        let is_own = self.lineage.parents().is_empty();
-        let columns = self.pairs.iter().filter(|pair| pair.partition);
-        let test = |pair: &Pair| {
-            let value = if is_own { format!("{row}.{}", pair.base) } else { format!("hw_in.{}", pair.side) };
-            format!("{value} IS NOT NULL")
-        };
-        let tests: Vec<String> = columns.map(test).collect();
-        if tests.is_empty() { String::new() } else { format!(" WHERE {}", tests.join(" AND ")) }
-    }
-
-    /// Notes the rows of a statement. To look for keys that repeat costs as much as a fifth of a large statement, so it is done where
-    /// they can.
-    fn of_statement(&self, from: &str, deleted: &str) -> String {
-        format!(
-            "    IF TG_NARGS = 0 THEN\n    {};\n    ELSE\n    {};\n    END IF;\n",
-            self.of_rows("", from, deleted),
-            self.of_rows("DISTINCT ", from, deleted)
-        )
-    }
-
-    /// Notes the rows of a table.
-    fn of_rows(&self, distinct: &str, from: &str, deleted: &str) -> String {
-        format!(
-            "{}\n    SELECT {distinct}{}, pg_current_xact_id(), {deleted} FROM {from} AS t{}{}\n    {}",
-            self.insert(),
-            self.values("t"),
-            self.join("t"),
-            self.lies("t"),
-            self.conflict()
-        )
-    }
-
-    /// Notes the row of a trigger for each row: the old image where key or partition are others then, and the new one.
-    fn of_one_row(&self) -> String {
-        let note = |condition: &str, image: &str, deleted: &str| {
-            let (row, from) = if self.lineage.parents().is_empty() {
-                (image, String::new())
-            } else {
-                ("t", format!(" FROM {} AS t{}", kin::one_row(&self.read, image), self.join("t")))
-            };
-            format!(
-                "    IF {condition} THEN\n      {}\n      SELECT {}, pg_current_xact_id(), {deleted}{from}{}\n      {};\n    END IF;\n",
-                self.insert(),
-                self.values(row),
-                self.lies(row),
-                self.conflict()
-            )
-        };
-        let of =
-            |image: &str| self.read.iter().map(|column| format!("{image}.{column}")).collect::<Vec<_>>().join(", ");
-        let moved = format!("ROW({}) IS DISTINCT FROM ROW({})", of("OLD"), of("NEW"));
-        note(&format!("TG_OP = 'DELETE' OR TG_OP = 'UPDATE' AND {moved}"), "OLD", "true")
-            + &note("TG_OP <> 'DELETE'", "NEW", "NULL")
-    }
 }
 
 fn function(lineage: &Lineage<'_>) -> String {

@@ -21,16 +21,16 @@
 //! is missed where no foreign key that is checked at once stands in its way. Triggers before rows whose names come after
 //! `~headwater_move` may move a row unseen.
 
-use super::{Kin, Notes, base_table, function, in_part, key_columns, partition_columns, side_table, trigger_name};
+use super::notes::Notes;
+use super::{Kin, base_table, function, in_part, key_columns, partition_columns, side_table, trigger_name};
 use crate::sql::{literal, quote};
 use crate::tracking::tracked_name;
 use crate::{Lineage, Table};
 
 /// The triggers of a table from which others take their partition.
 pub(super) fn before_triggers(kin: &Kin<'_>) -> Vec<String> {
-    let (table, level) = (kin.table(), 0);
-    let (base, function) = (base_table(table), function(&kin.lineage));
-    let columns = table.key_columns().chain(kin.lineage.deciding(level));
+    let (base, function) = (base_table(kin.table()), function(&kin.lineage));
+    let columns = kin.table().key_columns().chain(kin.lineage.deciding(0));
     let differs = columns.map(|column| format!("OLD.{0} IS DISTINCT FROM NEW.{0}", quote(&column.name)));
     let differs = differs.collect::<Vec<_>>().join(" OR ");
     let [moves, deletes] = super::ROW_TRIGGERS_BEFORE.map(|name| quote(&trigger_name(name, &kin.lineage)));

@@ -16,9 +16,9 @@
 //! was in it: the table is sent again to whoever has not seen that transaction (`headwater.refresh`).
 
 use super::kin::all_below;
+use super::notes::{Notes, Pair};
 use super::{
-    KEYS_REPEAT, Kin, Notes, base_table, events, function, own_name, row_trigger, side_table, statement_triggers,
-    trigger_name,
+    KEYS_REPEAT, Kin, base_table, events, function, own_name, row_trigger, side_table, statement_triggers, trigger_name,
 };
 use crate::Lineage;
 use crate::sql::{literal, quote};
@@ -77,7 +77,7 @@ pub fn limit_wait() -> String {
 /// writer is the transaction on record is left out, unless it was a part before of which nobody knew what was in it.
 pub fn note(kin: &Kin<'_>, part: &Part) -> Vec<String> {
     let notes = Notes::new(&kin.lineage);
-    let place = |pair: &super::Pair| {
+    let place = |pair: &Pair| {
         let is_own = kin.lineage.parents().is_empty() || !pair.partition;
         format!(
             "o.{} = {}",

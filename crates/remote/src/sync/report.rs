@@ -1,0 +1,120 @@
+//! How far a sync is, and what it did.
+
+use std::time::Duration;
+
+use headwater_protocol::client::Summary;
+
+use crate::apply::Applied;
+
+/// What a sync is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Finding the local changes.
+    Cut,
+    /// Sending them; counted in frames.
+    Send,
+    /// Waiting for the answer, and receiving it; counted in bytes.
+    Receive,
+    /// Applying the download; counted in rows.
+    Apply,
+    /// Waiting before the next attempt.
+    Wait,
+}
+
+/// How far a sync is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What it is doing.
+    pub phase: Phase,
+    /// How much of that is done.
+    pub done: u64,
+    /// How much there is to do, if that is known.
+    pub total: Option<u64>,
+}
+
+/// What a sync did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SyncReport {
+    /// Changes uploaded, whatever became of them.
+    pub changes_up: u64,
+    /// Changes of those that met a conflict.
+    pub conflicts: u64,
+    /// Changes of those that were refused and are set aside.
+    pub refused: u64,
+    /// Rows that came down.
+    pub rows_down: u64,
+    /// Deletions that came down.
+    pub deletions_down: u64,
+    /// Rows and deletions that came down and are held beside pending changes.
+    pub held: u64,
+    /// Pending changes set aside because a row that came down needs their place.
+    pub set_aside: u64,
+    /// Rows that came down and that the file does not take; they are held and tried again.
+    pub not_stored: u64,
+    /// Rows that were changed here while change tracking was off, or perhaps were; they are among the changes set aside.
+    pub untracked: u64,
+    /// Bytes sent, without HTTP's own.
+    pub bytes_up: u64,
+    /// Bytes received, without HTTP's own.
+    pub bytes_down: u64,
+    /// Requests sent.
+    pub requests: u32,
+    /// Attempts that failed and were repeated.
+    pub failures: u32,
+    /// Whether the file got a new remote ID, being a copy or an old backup.
+    pub new_remote_id: bool,
+    /// Whether the consolidated database began a new incarnation, and everything came down afresh.
+    pub restarted: bool,
+    /// Numbers of uploads that the consolidated database had acknowledged and has no more: first and last.
+    pub lost: Option<(u64, u64)>,
+    /// Changes of those that the file still had, and that are set aside.
+    pub lost_changes: u64,
+    /// Why the consolidated database refused an upload whole, its changes pending again; the download went on.
+    pub upload_refused: Option<String>,
+    /// How long each phase took.
+    pub times: Times,
+}
+
+/// How long each phase of a sync took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Finding and freezing the local changes.
+    pub cut: Duration,
+    /// Sending them, until the answer began.
+    pub send: Duration,
+    /// Waiting for and receiving the answer.
+    pub receive: Duration,
+    /// Applying the receipt.
+    pub receipt: Duration,
+    /// Staging the download.
+    pub stage: Duration,
+    /// Applying the download.
+    pub apply: Duration,
+    /// Waiting between attempts.
+    pub wait: Duration,
+    /// All of it.
+    pub total: Duration,
+}
+
+impl SyncReport {
+    pub(super) fn add(&mut self, applied: &Applied) {
+        self.rows_down += applied.rows;
+        self.deletions_down += applied.deletions;
+        self.held += applied.held;
+        self.set_aside += applied.set_aside;
+        self.not_stored += applied.not_stored;
+        self.untracked += applied.untracked;
+    }
+
+    pub(super) fn count(&mut self, summary: &Summary) {
+        self.changes_up += summary.changes;
+        self.conflicts += summary.conflicts;
+        self.refused += summary.refused;
+        self.requests += summary.requests;
+        self.failures += summary.failures;
+        self.new_remote_id |= summary.new_remote_id;
+        self.restarted |= summary.restarted;
+        self.upload_refused = summary.upload_refused.as_ref().map(|error| error.message.clone());
+        self.lost = summary.lost.as_ref().map(|lost| (*lost.start(), *lost.end())).or(self.lost);
+    }
+}

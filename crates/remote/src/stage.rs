@@ -40,9 +40,12 @@ pub(crate) struct Rest {
 
 impl Rest {
     fn of(frame: &Frame) -> Option<Rest> {
+        if frame.kind != Kind::Download {
+            return None; // before it is unpacked: this is asked of every frame
+        }
         let payload = frame.payload(Limits::ANSWER.frame_bytes_max).ok()?;
         let download = Download::from_payload(&payload).ok()?;
-        (frame.kind == Kind::Download && download.resumable_s > 0).then_some(Rest { id: download.id, offset: 0 })
+        (download.resumable_s > 0).then_some(Rest { id: download.id, offset: 0 })
     }
 }
 

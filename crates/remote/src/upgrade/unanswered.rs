@@ -11,7 +11,7 @@
 //! | anything else, or nothing | stays in its place, set aside under the code `unanswered`: it may be sent again or given up, but not by itself |
 
 use headwater_protocol::client::Failure;
-use headwater_protocol::message::{ErrorCode, Refusal, RefusalCode, ServerError, Welcome};
+use headwater_protocol::message::{Refusal, RefusalCode, ServerError, Welcome};
 use headwater_protocol::{Decoder, Kind, Limits};
 use rusqlite::Connection;
 
@@ -77,7 +77,7 @@ impl Remote {
                 }
             }
             match answer.read(&mut buffer).map_err(|error| broken(error.to_string()))? {
-                0 => return Err(broken(format!("it ended early ({})", ErrorCode::Timeout.name()))),
+                0 => return Err(broken("the answer ended before WELCOME".to_owned())),
                 count => decoder.push(&buffer[..count]),
             }
         }

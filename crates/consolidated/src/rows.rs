@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use headwater_protocol::frame::ROWS_BYTES_TARGET;
 use headwater_protocol::message::RowOp;
 use headwater_protocol::row::RowWriter;
-use headwater_protocol::{Frame, Kind, Type, Value};
+use headwater_protocol::{Frame, Kind, ROW_BYTES_MAX, Type, Value};
 
 use crate::{Error, TablePlan};
 
@@ -102,9 +102,6 @@ pub struct RowsWriter<'a, 's> {
     pub rows: u64,
 }
 
-/// How large a row of a download may be: what a remote takes in a frame, less what may stand before it there.
-const ROW_BYTES_MAX: usize = headwater_protocol::Limits::ANSWER.frame_bytes_max - 2 * ROWS_BYTES_TARGET;
-
 impl<'a, 's> RowsWriter<'a, 's> {
     /// Begins the rows of a table. Its TABLE frame goes out before the first of them.
     pub fn new(table: &'a TablePlan, echo: &'a Echo, sink: &'a mut FrameSink<'s>) -> Self {
@@ -150,7 +147,8 @@ impl<'a, 's> RowsWriter<'a, 's> {
     }
 
     fn end(&mut self) -> Result<(), Error> {
-        let bytes = self.payload.len() - self.row_start;
+        // Its op aside.
+        let bytes = self.payload.len() - self.row_start - 1;
         if bytes > ROW_BYTES_MAX {
             // In a frame that every remote refuses it would keep all other rows from them too.
             tracing::error!(

@@ -63,7 +63,7 @@ pub struct UploadLimits {
 
 impl Default for UploadLimits {
     fn default() -> Self {
-        UploadLimits { batch_rows: 2_000, frame_bytes_max: headwater_protocol::Limits::REQUEST.frame_bytes_max }
+        UploadLimits { batch_rows: 2_000, frame_bytes_max: headwater_protocol::Limits::PIECES.frame_bytes_max }
     }
 }
 

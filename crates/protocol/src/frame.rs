@@ -111,6 +111,19 @@ impl Frame {
         Frame::new(kind, payload)
     }
 
+    /// The frame that these bytes are, and nothing else; they are taken over rather than copied.
+    pub fn from_bytes(mut bytes: Vec<u8>) -> Result<Frame, DecodeError> {
+        let needed = |bytes: usize| DecodeError::Truncated { field: "frame", needed: bytes };
+        let (head, payload) = bytes.split_first_chunk().ok_or(needed(HEADER_BYTES.saturating_sub(bytes.len())))?;
+        let header = Header::read(head, payload.len())?;
+        if header.length > payload.len() {
+            return Err(needed(header.length - payload.len()));
+        }
+        header.check(head, payload)?;
+        bytes.drain(..HEADER_BYTES);
+        Ok(Frame { kind: header.kind, compressed: header.compressed, payload: bytes })
+    }
+
     /// Bytes that the frame takes on the wire.
     pub fn wire_bytes(&self) -> usize {
         HEADER_BYTES + self.payload.len()
@@ -161,6 +174,55 @@ impl Frame {
     }
 }
 
+/// What a frame's first bytes say.
+#[derive(Debug)]
+struct Header {
+    length: usize,
+    kind: Kind,
+    compressed: bool,
+    checksum: u32,
+}
+
+impl Header {
+    fn read(head: &[u8; HEADER_BYTES], payload_bytes_max: usize) -> Result<Header, DecodeError> {
+        let number =
+            |place: usize| u32::from_le_bytes([head[place], head[place + 1], head[place + 2], head[place + 3]]);
+        let length = number(0) as usize;
+        if length > payload_bytes_max {
+            let (actual, limit) = (length as u64, payload_bytes_max as u64);
+            return Err(DecodeError::TooLarge { field: "frame length", actual, limit });
+        }
+        let undefined = |field, actual: u8| DecodeError::Undefined { field, actual: u64::from(actual) };
+        let kind = Kind::from_wire(head[4]).ok_or(undefined("frame kind", head[4]))?;
+        if head[5] & !COMPRESSED != 0 {
+            return Err(undefined("frame flags", head[5]));
+        }
+        if head[6] != 0 || head[7] != 0 {
+            return Err(undefined("frame reserved", head[6] | head[7]));
+        }
+        Ok(Header { length, kind, compressed: head[5] == COMPRESSED, checksum: number(8) })
+    }
+
+    fn check(&self, head: &[u8; HEADER_BYTES], payload: &[u8]) -> Result<(), DecodeError> {
+        let actual = crc32c::crc32c_append(crc32c::crc32c(&head[..8]), payload);
+        let expected = self.checksum;
+        if actual == expected { Ok(()) } else { Err(DecodeError::Checksum { actual, expected }) }
+    }
+}
+
+/// How many bytes the frame that begins so takes as it travels, and how many its payload takes uncompressed. That is what it says of
+/// itself: nothing is checked, but nobody who reads it takes more. `None`: these are too few bytes to tell.
+pub fn announced_bytes(beginning: &[u8]) -> Option<(u64, u64)> {
+    let (head, body) = beginning.split_first_chunk::<HEADER_BYTES>()?;
+    let (length, _) = head.split_first_chunk::<4>()?;
+    let length = u64::from(u32::from_le_bytes(*length));
+    let plain = match (head[5] & COMPRESSED, body.first_chunk::<4>()) {
+        (COMPRESSED, Some(plain)) if length >= 4 => u64::from(u32::from_le_bytes(*plain)),
+        _ => length,
+    };
+    Some((HEADER_BYTES as u64 + length, plain))
+}
+
 /// Takes frames out of a stream that comes in arbitrary pieces.
 #[derive(Debug)]
 pub struct Decoder {
@@ -188,32 +250,16 @@ impl Decoder {
     /// The next whole frame; `None`: more bytes are needed. After an error the stream can't be read on.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, DecodeError> {
         let rest = &self.buffer[self.read..];
-        let Some((header, body)) = rest.split_first_chunk::<HEADER_BYTES>() else {
+        let Some((head, body)) = rest.split_first_chunk() else {
             return Ok(None);
         };
-        let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
-        if length > self.payload_bytes_max {
-            let limit = self.payload_bytes_max as u64;
-            return Err(DecodeError::TooLarge { field: "frame length", actual: length as u64, limit });
-        }
-        let undefined = |field, actual: u8| DecodeError::Undefined { field, actual: u64::from(actual) };
-        let kind = Kind::from_wire(header[4]).ok_or(undefined("frame kind", header[4]))?;
-        if header[5] & !COMPRESSED != 0 {
-            return Err(undefined("frame flags", header[5]));
-        }
-        if header[6] != 0 || header[7] != 0 {
-            return Err(undefined("frame reserved", header[6] | header[7]));
-        }
-        let Some(payload) = body.get(..length) else {
+        let header = Header::read(head, self.payload_bytes_max)?;
+        let Some(payload) = body.get(..header.length) else {
             return Ok(None);
         };
-        let expected = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
-        let actual = crc32c::crc32c_append(crc32c::crc32c(&header[..8]), payload);
-        if actual != expected {
-            return Err(DecodeError::Checksum { actual, expected });
-        }
-        let frame = Frame { kind, compressed: header[5] == COMPRESSED, payload: payload.to_vec() };
-        self.read += HEADER_BYTES + length;
+        header.check(head, payload)?;
+        let frame = Frame { kind: header.kind, compressed: header.compressed, payload: payload.to_vec() };
+        self.read += HEADER_BYTES + header.length;
         if self.read == self.buffer.len() {
             self.buffer.clear();
             self.read = 0;

@@ -19,6 +19,6 @@ pub mod wire;
 
 pub use decimal::{Decimal, DecimalRef};
 pub use frame::{Decoder, Frame, Kind};
-pub use limits::Limits;
+pub use limits::{Limits, ROW_BYTES_MAX};
 pub use value::{Row, Type, Value, ValueRef};
 pub use wire::DecodeError;

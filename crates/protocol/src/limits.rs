@@ -2,13 +2,17 @@
 
 use std::borrow::Cow;
 
-use crate::frame::Frame;
+use crate::frame::{Frame, ROWS_BYTES_TARGET};
 use crate::wire::DecodeError;
+
+/// The most bytes in a row, as it is encoded: larger ones don't travel, in either direction. A frame of changes has room for two (what
+/// the row was, what it is), so that whatever came down can go up again changed.
+pub const ROW_BYTES_MAX: usize = 64 << 20;
 
 /// The limits on one stream of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most bytes in a frame's payload, as it travels and uncompressed alike. A row that doesn't fit can't travel.
+    /// The most bytes in a frame's payload, as it travels and uncompressed alike.
     pub frame_bytes_max: usize,
     /// The most bytes in all frames, each counted as it travels or uncompressed, whichever is more: a stream that compresses
     /// well doesn't get round it.
@@ -18,11 +22,18 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What a server takes unless it is configured otherwise: frames of 16 MiB, 1 GiB in all.
+    /// What a server takes in one request: frames of 16 MiB, 1 GiB in all. Larger frames come in pieces.
     pub const REQUEST: Limits = Limits { frame_bytes_max: 16 << 20, total_bytes_max: 1 << 30, frames_max: 1 << 20 };
 
-    /// What a remote takes unless it is configured otherwise: frames of 64 MiB, 1 TiB in all.
-    pub const ANSWER: Limits = Limits { frame_bytes_max: 64 << 20, total_bytes_max: 1 << 40, frames_max: 1 << 40 };
+    /// What a server takes in pieces unless it is configured otherwise: frames of two rows, 1 GiB in all.
+    pub const PIECES: Limits = Limits { frame_bytes_max: 2 * ROW_BYTES_MAX + ROWS_BYTES_TARGET, ..Limits::REQUEST };
+
+    /// What a remote takes unless it is configured otherwise: frames of one row and the small ones before it, 1 TiB in all.
+    pub const ANSWER: Limits = Limits {
+        frame_bytes_max: ROW_BYTES_MAX + 2 * ROWS_BYTES_TARGET,
+        total_bytes_max: 1 << 40,
+        frames_max: 1 << 40,
+    };
 }
 
 /// Counts what has come against the limits, and decompresses within them.

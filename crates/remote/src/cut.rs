@@ -11,15 +11,15 @@ use headwater_protocol::message::{Change, ChangeOp, Refusal, RefusalCode, Upload
 use headwater_protocol::row::RowWriter;
 use headwater_protocol::stored::{Scratch, decode};
 use headwater_protocol::upload::Digest;
-use headwater_protocol::{Kind, Limits};
+use headwater_protocol::{Kind, Limits, ROW_BYTES_MAX};
 use rusqlite::{Connection, params, params_from_iter};
 
 use crate::database::Database;
 use crate::dependents;
 use crate::error::{Error, While};
-use crate::local::{Local, stored, to_wire};
+use crate::local::{Local, readable, stored, to_wire};
 use crate::plan::{Plan, TablePlan};
-use crate::rows::{Pending, Rows};
+use crate::rows::{Pending, Rows, noted_image};
 use crate::state::State;
 
 /// How full a frame of changes gets before it is closed.
@@ -28,23 +28,24 @@ const FRAME_BYTES_TARGET: usize = 64 * 1024;
 const NOTHING_MAX: usize = 1_000;
 /// How large an upload gets before it is closed: half of what a server takes.
 pub(crate) const UPLOAD_BYTES_MAX: u64 = Limits::REQUEST.total_bytes_max / 2;
-/// How large a change may be: what a server takes in a frame, less its own few bytes.
-const CHANGE_BYTES_MAX: usize = Limits::REQUEST.frame_bytes_max - 1024;
 
-/// An upload that is cut.
+/// What was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
-    pub(crate) end: UploadEnd,
+    /// The upload; `None`: nothing has changed that can be sent.
+    pub(crate) end: Option<UploadEnd>,
     /// Whether it was closed because it is large, and more is to follow.
     pub(crate) is_partial: bool,
+    /// Changes set aside here because their rows are too large.
+    pub(crate) set_aside: u64,
 }
 
-/// Cuts an upload, unless one is cut already; `None`: nothing has changed.
-pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Option<Cut>, Error> {
+/// Cuts an upload, unless one is cut already.
+pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Cut, Error> {
     database.write("cutting an upload", |connection| {
         let state = State::read(connection)?;
-        if let Some(end) = state.frozen {
-            return Ok(Some(Cut { end, is_partial: false }));
+        if state.frozen.is_some() {
+            return Ok(Cut { end: state.frozen, is_partial: false, set_aside: 0 });
         }
         let rows = Rows { connection };
         while wake(&rows, plan)? > 0 {}
@@ -57,16 +58,18 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Option<
             changes: 0,
             bytes: 0,
             bytes_max: state.cut_bytes_max.max(1),
+            set_aside: 0,
         };
         for table in plan.tracked() {
             writer.table(&rows, table, sequence, now)?;
         }
-        if writer.changes == 0 {
-            return Ok(None);
+        let UploadWriter { changes, set_aside, .. } = writer;
+        if changes == 0 {
+            return Ok(Cut { end: None, is_partial: false, set_aside });
         }
-        let end = UploadEnd { sequence, changes: writer.changes, digest: writer.digest.finish() };
-        State::set_frozen(connection, Some(&end))?;
-        Ok(Some(Cut { end, is_partial: writer.bytes >= writer.bytes_max }))
+        let end = Some(UploadEnd { sequence, changes, digest: writer.digest.finish() });
+        State::set_frozen(connection, end.as_ref())?;
+        Ok(Cut { end, is_partial: writer.bytes >= writer.bytes_max, set_aside })
     })
 }
 
@@ -126,7 +129,7 @@ fn wake(rows: &Rows<'_>, plan: &Plan) -> Result<u64, Error> {
             }
             continue;
         };
-        let image = pending.new.as_ref().map(|row| table.row_bytes(&to_wire(row, &table.types)));
+        let image = pending.new.as_ref().map(|row| noted_image(table, row, note.in_place));
         let is_dependent = note.code == RefusalCode::Dependent as u16;
         let is_free = is_dependent && dependents::parent(rows, plan, table, &key_row)?.is_none();
         if !note.in_place || image != note.refused || pending.aside == 0 || is_free {
@@ -207,6 +210,7 @@ struct UploadWriter<'c> {
     changes: u64,
     bytes: u64,
     bytes_max: u64,
+    set_aside: u64,
 }
 
 impl UploadWriter<'_> {
@@ -236,8 +240,10 @@ impl UploadWriter<'_> {
                 write_change(table, &pending, &mut change);
                 pending.key
             };
-            if change.len() > CHANGE_BYTES_MAX {
-                too_large.push((Pending::read(table, row).while_doing("reading the log")?, change.len()));
+            if change.len() > ROW_BYTES_MAX
+                && let Some(bytes) = oversize(table, row).while_doing("reading the log")?
+            {
+                too_large.push((key, bytes));
                 continue;
             }
             if last.is_none() {
@@ -248,7 +254,11 @@ impl UploadWriter<'_> {
                 self.frame(Kind::Changes, &payload)?;
                 payload.clear();
             }
-            payload.extend_from_slice(&change);
+            if change.len() > FRAME_BYTES_TARGET {
+                self.frame(Kind::Changes, &std::mem::take(&mut change))?;
+            } else {
+                payload.extend_from_slice(&change);
+            }
             self.changes += 1;
             last = Some(key);
             if self.bytes + payload.len() as u64 >= self.bytes_max {
@@ -264,13 +274,35 @@ impl UploadWriter<'_> {
         } else {
             nothing.iter().try_for_each(|key| rows.forget(table, key))?;
         }
-        for (pending, bytes) in too_large {
-            let message = format!("the change takes {bytes} bytes, expected at most {CHANGE_BYTES_MAX}");
-            let refusal = Refusal { code: RefusalCode::RowTooLarge, message };
-            set_aside_mark(self.connection, table, &pending.key, refusal.code as u16)?;
-            rows.note_aside(table, &pending, &refusal, true, now)?;
+        for (key, bytes) in too_large {
+            self.too_large(rows, table, &key, bytes, now)?;
         }
         last.map_or(Ok(()), |last| self.freeze(table, sequence, &last))
+    }
+
+    fn too_large(
+        &mut self,
+        rows: &Rows<'_>,
+        table: &TablePlan,
+        key: &[Local],
+        bytes: usize,
+        now: &str,
+    ) -> Result<(), Error> {
+        let Some(pending) = rows.pending(table, key)? else { return Ok(()) };
+        let message =
+            format!("the row takes {bytes} bytes, expected at most {ROW_BYTES_MAX}: make it smaller, and sync again");
+        let name = &table.table.name;
+        tracing::warn!(
+            table = name,
+            key = readable(table.key_names(), key),
+            bytes,
+            limit = ROW_BYTES_MAX,
+            "a row is too large to be sent"
+        );
+        let refusal = Refusal { code: RefusalCode::RowTooLarge, message };
+        set_aside_mark(self.connection, table, key, refusal.code as u16)?;
+        self.set_aside += 1;
+        rows.note_aside(table, &pending, &refusal, true, now)
     }
 
     fn freeze(&self, table: &TablePlan, sequence: u64, last: &[Local]) -> Result<(), Error> {
@@ -297,6 +329,14 @@ impl UploadWriter<'_> {
 fn write_change(table: &TablePlan, pending: &Pending, out: &mut Vec<u8>) {
     let image = |row: &Option<Vec<Local>>| row.as_ref().map(|row| to_wire(row, &table.types));
     Change { old: image(&pending.old), new: image(&pending.new) }.write(out, &table.types);
+}
+
+/// How many bytes a row of a change takes, if they are too many: as it was, or as it is.
+fn oversize(table: &TablePlan, row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<usize>> {
+    let pending = Pending::read(table, row)?;
+    let images = [&pending.old, &pending.new].into_iter().flatten();
+    let bytes = images.map(|image| table.row_bytes(&to_wire(image, &table.types)).len()).max();
+    Ok(bytes.filter(|bytes| *bytes > ROW_BYTES_MAX))
 }
 
 /// Writes a row of the log's query straight as it stands, if it is an insert: there is no old image to compare it with.

@@ -14,8 +14,10 @@ use crate::error::{Error, While};
 pub(crate) const BUSY_WAIT: Duration = Duration::from_secs(10);
 /// How many statements are kept prepared.
 const STATEMENTS_MAX: usize = 256;
-/// A write-ahead log that grew beyond this is cut back.
-const WAL_BYTES_MAX: i64 = 16 << 20;
+/// A write-ahead log that grew beyond this is cut back: SQLite itself begins it again at about 4 MB.
+const WAL_BYTES_MAX: u64 = 8 << 20;
+/// How long that waits for readers; those that stay longer keep it as it is until the next sync.
+const CHECKPOINT_WAIT: Duration = Duration::from_secs(1);
 
 /// A remote's file, open.
 #[derive(Debug)]
@@ -54,7 +56,7 @@ impl Database {
         connection.pragma_update(None, "foreign_keys", false)?;
         connection.pragma_update(None, "recursive_triggers", false)?;
         connection.pragma_update(None, "cache_size", -16_384)?;
-        connection.pragma_update_and_check(None, "journal_size_limit", WAL_BYTES_MAX, |_| Ok(()))
+        connection.pragma_update_and_check(None, "journal_size_limit", WAL_BYTES_MAX as i64, |_| Ok(()))
     }
 
     /// Runs `work` in one writing transaction: all of it takes place, or after an error nothing of it.
@@ -107,11 +109,21 @@ impl Database {
         }
     }
 
-    /// Moves what is committed from the write-ahead log into the file, as far as other readers let it. Never fails: it is tidying up.
-    pub(crate) fn checkpoint(&self) {
-        let done = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-        if let Err(error) = done {
-            tracing::debug!(%error, "the write-ahead log was not cut back");
+    /// Cuts a large write-ahead log back to nothing, its pages moved to the file, unless a reader keeps it. Never fails: it is tidying up.
+    pub(crate) fn cut_wal(&self) {
+        let wal = self.connection.path().map(|path| format!("{path}-wal"));
+        let bytes = wal.and_then(|wal| std::fs::metadata(wal).ok()).map_or(0, |file| file.len());
+        if bytes <= WAL_BYTES_MAX {
+            return;
+        }
+        let cut = || {
+            self.connection.busy_timeout(CHECKPOINT_WAIT)?;
+            let checkpoint = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+            self.connection.busy_timeout(self.busy_wait)?;
+            checkpoint
+        };
+        if let Err(error) = cut() {
+            tracing::debug!(%error, bytes, "the write-ahead log was not cut back");
         }
     }
 }

@@ -96,7 +96,12 @@ fn one_from_wire(value: ValueRef<'_>) -> Local {
     }
 }
 
-/// A row for people: JSON with one member a column.
+/// How much of a long value people are shown.
+const SHOWN_BYTES: usize = 1_000;
+/// From where on a value is long.
+const LONG_BYTES: usize = 1 << 20;
+
+/// A row for people: JSON with one member a column; of a value longer than a mebibyte its beginning and its length.
 pub(crate) fn readable<'n>(names: impl Iterator<Item = &'n str>, row: &[Local]) -> String {
     let members: Vec<String> = names
         .zip(row)
@@ -107,11 +112,18 @@ pub(crate) fn readable<'n>(names: impl Iterator<Item = &'n str>, row: &[Local]) 
                 Local::Real(real) => {
                     serde_json::Number::from_f64(*real).map_or_else(|| real.to_string().into(), Into::into)
                 }
-                Local::Text(text) => String::from_utf8_lossy(text).into(),
-                Local::Blob(bytes) => format!("x'{}'", hex::encode(bytes)).into(),
+                Local::Text(text) => shown(text, |text| String::from_utf8_lossy(text).into_owned()).into(),
+                Local::Blob(bytes) => shown(bytes, |bytes| format!("x'{}'", hex::encode(bytes))).into(),
             };
             format!("{}:{value}", serde_json::Value::from(name))
         })
         .collect();
     format!("{{{}}}", members.join(","))
+}
+
+fn shown(bytes: &[u8], show: impl Fn(&[u8]) -> String) -> String {
+    match bytes.get(..SHOWN_BYTES) {
+        Some(beginning) if bytes.len() > LONG_BYTES => format!("{}… ({} bytes)", show(beginning), bytes.len()),
+        _ => show(bytes),
+    }
 }

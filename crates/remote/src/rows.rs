@@ -3,7 +3,7 @@
 //! All of it runs inside a writing transaction of the caller.
 
 use headwater_protocol::message::Refusal;
-use headwater_protocol::{Row, Value};
+use headwater_protocol::{ROW_BYTES_MAX, Row, Value};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, ffi, params, params_from_iter};
 
 use crate::error::{Error, While};
@@ -174,7 +174,7 @@ impl<'c> Rows<'c> {
     ) -> Result<(), Error> {
         let sql = "INSERT OR REPLACE INTO \"hw_set_aside\" (\"time\", \"table\", \"name\", \"key\", \"key_text\", \"code\", \"reason\", \
                    \"message\", \"in_place\", \"old\", \"old_text\", \"new\", \"new_text\") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-        let image = |row: &Option<Vec<Local>>| row.as_ref().map(|row| table.row_bytes(&to_wire(row, &table.types)));
+        let image = |row: &Option<Vec<Local>>| row.as_ref().map(|row| noted_image(table, row, in_place));
         let text = |row: &Option<Vec<Local>>| row.as_ref().map(|row| readable(table.names(), row));
         let row = params![
             now,
@@ -209,6 +209,24 @@ impl<'c> Rows<'c> {
         }
         Ok(())
     }
+}
+
+/// An image as the list of changes set aside keeps it. One that is too large to be sent and stands in its table (`in_place`) too is
+/// kept with the length of each long value in the place of the value: a record of several such images would be more than SQLite takes.
+pub(crate) fn noted_image(table: &TablePlan, row: &[Local], in_place: bool) -> Vec<u8> {
+    let mut values = to_wire(row, &table.types);
+    let bytes = table.row_bytes(&values);
+    if !in_place || bytes.len() <= ROW_BYTES_MAX {
+        return bytes;
+    }
+    for (place, value) in values.iter_mut().enumerate() {
+        if let Value::Text(long) | Value::Bytes(long) | Value::Json(long) = value
+            && !table.table.key.contains(&place)
+        {
+            *value = Value::Int(long.len() as i64);
+        }
+    }
+    table.row_bytes(&values)
 }
 
 /// What a statement that stores a row says of it.

@@ -3,7 +3,7 @@
 //! was asked for stands before it: under another version of the model it means something else.
 
 use headwater_protocol::message::Download;
-use headwater_protocol::{Decoder, Frame, Kind, Limits};
+use headwater_protocol::{Frame, Kind, Limits};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::database::Database;
@@ -185,8 +185,5 @@ fn read(connection: &Connection, number: i64) -> Result<Option<Frame>, Error> {
     let Some(bytes) = bytes else {
         return Ok(None);
     };
-    let mut decoder = Decoder::new(Limits::ANSWER.frame_bytes_max);
-    decoder.push(&bytes);
-    let frame = decoder.next_frame()?;
-    frame.map(Some).ok_or_else(|| Error::damaged(format!("staged frame {number} is cut off")))
+    Frame::from_bytes(bytes).map(Some).map_err(|error| Error::damaged(format!("staged frame {number}: {error}")))
 }

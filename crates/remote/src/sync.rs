@@ -31,8 +31,6 @@ use crate::upgrade::Change;
 
 /// How often a waiting sync looks whether it is cancelled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
-/// Downloads of this many rows are moved out of the write-ahead log at once.
-const CHECKPOINT_ROWS: u64 = 10_000;
 
 /// How to sync.
 pub struct SyncOptions<'a> {
@@ -77,10 +75,16 @@ impl Remote {
     pub(crate) fn sync_with(
         &mut self,
         options: &mut SyncOptions<'_>,
-        mut change: Option<Change>,
+        change: Option<Change>,
     ) -> Result<SyncReport, Error> {
-        let start = Instant::now();
         let _alone = self.lock()?;
+        let done = self.sync_alone(options, change);
+        self.database.cut_wal();
+        done
+    }
+
+    fn sync_alone(&mut self, options: &mut SyncOptions<'_>, mut change: Option<Change>) -> Result<SyncReport, Error> {
+        let start = Instant::now();
         self.reread()?;
         schema::refresh(&self.database, &mut self.plan)?;
         let state = self.state()?;
@@ -234,11 +238,12 @@ impl Sync<'_, '_, '_> {
                 self.tell(Phase::Cut, 0, None);
                 let (remote, plan) = (&self.remote, &self.remote.plan);
                 let cut = cut::cut(&remote.database, plan, &now())?;
-                self.is_partial = cut.as_ref().is_some_and(|cut| cut.is_partial);
+                self.is_partial = cut.is_partial;
+                self.report.refused += cut.set_aside;
                 self.report.times.cut += began.elapsed();
                 self.pieces = Pieces::default();
                 let is_large = frozen_bytes(&remote.database.connection)? > LARGE_BYTES;
-                return Ok(match cut.map(|cut| cut.end.sequence) {
+                return Ok(match cut.end.map(|end| end.sequence) {
                     Some(number) if is_large => Reply::CutLarge(number),
                     number => Reply::Cut(number),
                 });
@@ -309,9 +314,6 @@ impl Sync<'_, '_, '_> {
                     self.remote.plan = change.plan;
                 }
                 self.report.add(&applied);
-                if applied.rows + applied.deletions >= CHECKPOINT_ROWS {
-                    self.remote.database.checkpoint();
-                }
                 Ok(Reply::Done)
             }
             Err(error @ (Error::Malformed(_) | Error::Unexpected { .. })) => {

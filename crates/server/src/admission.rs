@@ -8,6 +8,9 @@
 //! free)? Whoever is let in keeps the place; an upload that was received is not thrown away for what came between. The backlog counts
 //! complete requests only, so slow clients fill the places to receive in, never the backlog.
 //!
+//! Uploads with large frames take turns before they wait for a worker: each takes several times its frame's bytes of memory, and however
+//! many come at once, those that are read, applied and answered have no more bytes in such frames than one frame may have.
+//!
 //! Who is not let in is told when to come back: when the queue, at the pace measured, is worked off, spread by half of that either
 //! way, so that those turned away together don't come back together.
 
@@ -26,6 +29,11 @@ use crate::failure::Failure;
 const PACE_WEIGHT: f64 = 0.1;
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_mins(1);
+
+/// Frames up to this size need no turn: a usual batch of changes is as large.
+const LARGE_BYTES: u64 = 4 << 20;
+/// Turns are counted in so many bytes.
+const TURN_BYTES: u64 = 1024;
 
 /// A number of things that are there now.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +74,8 @@ pub(crate) struct Admission {
     workers_max: usize,
     uploaders: Arc<Semaphore>,
     uploaders_max: usize,
+    turns: Arc<Semaphore>,
+    turns_max: u32,
     receiving: Gauge,
     receiving_max: usize,
     waiting: Gauge,
@@ -83,6 +93,10 @@ pub(crate) struct Permits {
     _worker: OwnedSemaphorePermit,
 }
 
+/// What a sync holds while it works with large frames.
+#[derive(Debug)]
+pub(crate) struct Turn(#[expect(dead_code, reason = "it counts by being there")] OwnedSemaphorePermit);
+
 /// How full the server is.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub(crate) struct Load {
@@ -99,11 +113,14 @@ pub(crate) struct Load {
 
 impl Admission {
     pub(crate) fn new(config: &Config) -> Admission {
+        let turns_max = (config.frame_bytes_max as u64).max(LARGE_BYTES).div_ceil(TURN_BYTES) as u32;
         Admission {
             workers: Arc::new(Semaphore::new(config.workers)),
             workers_max: config.workers,
             uploaders: Arc::new(Semaphore::new(config.uploaders.min(config.workers))),
             uploaders_max: config.uploaders.min(config.workers),
+            turns: Arc::new(Semaphore::new(turns_max as usize)),
+            turns_max,
             receiving: Gauge::default(),
             receiving_max: config.receiving_max,
             waiting: Gauge::default(),
@@ -138,6 +155,18 @@ impl Admission {
     pub(crate) async fn permits(&self, uploads: bool) -> Permits {
         let uploader = if uploads { Some(acquire(&self.uploaders).await) } else { None };
         Permits { uploader, _worker: acquire(&self.workers).await }
+    }
+
+    /// The turn of an upload whose largest frame has so many bytes; `None`: it needs none. To be had before a worker: who waits for a
+    /// turn keeps no worker from others.
+    pub(crate) async fn turn(&self, frame_bytes: u64) -> Option<Turn> {
+        if frame_bytes <= LARGE_BYTES {
+            return None;
+        }
+        // A frame that announces more than is taken will be refused when it is read.
+        let turns = frame_bytes.div_ceil(TURN_BYTES).min(u64::from(self.turns_max)) as u32;
+        let turn = Arc::clone(&self.turns).acquire_many_owned(turns).await;
+        Some(Turn(turn.expect("the semaphores are never closed")))
     }
 
     /// Notes how long a worker was busy with one sync.
@@ -222,6 +251,21 @@ mod tests {
         assert_eq!((admission.load().workers_busy, admission.load().uploaders_busy), (2, 1));
         drop((uploading, downloading));
         assert_eq!((admission.load().workers_busy, admission.load().uploaders_busy), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn large_frames_take_turns_and_others_do_not_wait() {
+        let admission = Admission::new(&Config { frame_bytes_max: 10 << 20, ..Config::default() });
+        let waits = async |bytes: u64| tokio::time::timeout(Duration::ZERO, admission.turn(bytes)).await.is_err();
+        assert!(admission.turn(LARGE_BYTES).await.is_none());
+        let five = admission.turn(5 << 20).await;
+        let six = 6 << 20;
+        assert!(waits(six).await && !waits(5 << 20).await && !waits(LARGE_BYTES).await);
+        drop(five);
+        let announced = admission.turn(u64::MAX).await;
+        assert!(announced.is_some() && waits(six).await, "what announces more than is taken has it all for itself");
+        drop(announced);
+        assert!(!waits(six).await);
     }
 
     #[test]

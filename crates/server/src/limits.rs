@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `connections_max` | a new connection is closed at once |
 //! | `receiving_max`, `backlog` | 503 with `Retry-After` and an ERROR frame `overloaded`, judged from the request's head |
+//! | `frame_bytes_max`, by the large frames being worked on | the next waits for its turn, as for a worker |
 //! | `upload_bytes_max`, `upload_frames_max`, `frame_bytes_max` | 413 and `too_large`, before anything is reserved |
 //! | `spool_memory_bytes`, `spool_memory_bytes_total` | the spool goes on in a temporary file |
 //! | `spool_file_bytes_total`, or the disk | that sync alone ends with `overloaded` |
@@ -59,7 +60,9 @@ pub struct Config {
     pub upload_bytes_max: u64,
     /// Frames of one upload.
     pub upload_frames_max: u64,
-    /// Bytes of one frame that a remote sends, uncompressed or as it travels. No value can be larger.
+    /// Bytes of one frame that a remote sends, uncompressed or as it travels: a change has to fit, with the row as it was and as it is.
+    /// Within a request 16 MiB at most, whatever is set; larger ones come in pieces. Also the bytes of all large frames (above
+    /// 4 MiB) that are worked on at a time.
     pub frame_bytes_max: usize,
     /// Rows that are judged and written by one statement.
     pub batch_rows: usize,
@@ -147,7 +150,7 @@ impl Default for Config {
             database_connections: 0,
             upload_bytes_max: Limits::REQUEST.total_bytes_max,
             upload_frames_max: Limits::REQUEST.frames_max,
-            frame_bytes_max: Limits::REQUEST.frame_bytes_max,
+            frame_bytes_max: Limits::PIECES.frame_bytes_max,
             batch_rows: 2_000,
             spool_memory_bytes: 1 << 20,
             spool_memory_bytes_total: 48 << 20,
@@ -324,7 +327,14 @@ impl Config {
         if self.database_connections == 0 { self.workers + 1 } else { self.database_connections }
     }
 
+    /// Of what comes within a request, and waits in memory until its frame is whole.
     pub(crate) fn request_limits(&self) -> Limits {
+        let frame_bytes_max = self.frame_bytes_max.min(Limits::REQUEST.frame_bytes_max);
+        Limits { frame_bytes_max, ..self.pieces_limits() }
+    }
+
+    /// Of what comes in pieces, and waits on the disk.
+    pub(crate) fn pieces_limits(&self) -> Limits {
         Limits {
             frame_bytes_max: self.frame_bytes_max,
             total_bytes_max: self.upload_bytes_max,

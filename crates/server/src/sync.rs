@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! handler   authenticate, admit, receive ──200──> body: drains the spool
-//! task      claim the remote, wait for a worker ──> worker fills the spool ──> watch the client take it ──> one line in the log
+//! task      claim the remote, wait for a turn (large frames) and a worker ──> worker fills the spool ──> watch the client take it ──> one line in the log
 //! ```
 //!
 //! The answer's head goes out as soon as the request is whole; whatever goes wrong after that is an ERROR frame. The task lives until
@@ -16,7 +16,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use headwater_access::User;
-use headwater_protocol::message::{ErrorCode, UploadEnd};
+use headwater_protocol::message::{ErrorCode, Ticket, UploadEnd};
 use headwater_protocol::server::RequestError;
 use headwater_protocol::{Frame, Kind};
 
@@ -142,23 +142,16 @@ impl Sync {
     async fn database_part(&mut self, received: Received) -> Result<(), Stop> {
         let shared = Arc::clone(&self.shared);
         let claim = shared.remotes.claim(received.hello.remote_id).ok_or_else(Failure::remote_busy)?;
-        let upload = match received.upload {
-            None => None,
-            Some((end, upload)) => Some((end, self.whole(received.hello.remote_id, &end, upload).await?)),
-        };
-        let waiting = Instant::now();
-        let permits = {
-            let _place = shared.admission.wait();
-            let limit = Duration::from_millis(shared.config.wait_ms_max);
-            tokio::select! {
-                permits = shared.admission.permits(upload.is_some()) => permits,
-                _ = self.writer.watch(shared.config.idle_limit()) => return Err(Stop::Left),
-                () = tokio::time::sleep(limit) => {
-                    return Err(shared.admission.overloaded(format!("no worker was free for {} ms", limit.as_millis())).into());
-                }
-            }
-        };
-        self.line.wait = waiting.elapsed();
+        let remote_id = received.hello.remote_id;
+        let (mut upload, mut turn) = (None, None);
+        if let Some((end, came)) = received.upload {
+            let (source, frame_bytes) = self.measured(remote_id, &end, came).await?;
+            turn = self
+                .waited("its turn, after others with large frames, did not come", shared.admission.turn(frame_bytes))
+                .await?;
+            upload = Some((end, self.whole(&end, source).await?));
+        }
+        let permits = self.waited("no worker was free", shared.admission.permits(upload.is_some())).await?;
         let work = Work {
             shared: Arc::clone(&shared),
             user: self.user.name().to_owned(),
@@ -168,6 +161,7 @@ impl Sync {
             key_ranges: received.key_ranges,
             writer: self.writer.clone(),
             permits,
+            turn,
             claim,
         };
         let working = Instant::now();
@@ -177,30 +171,49 @@ impl Sync {
         result
     }
 
-    /// The upload's frames: as they came, or those that came before, in pieces.
-    async fn whole(&self, remote_id: [u8; 16], end: &UploadEnd, upload: Upload) -> Result<Source, Stop> {
-        let ticket = match upload {
-            Upload::Here(spool) => return Ok(Source::Here(spool)),
-            Upload::Pieces(ticket) => ticket,
-        };
-        let tickets = &self.shared.tickets;
-        let mut spool = tickets.open(&ticket, self.user.name(), remote_id, end)?;
-        let limits = self.shared.config.request_limits();
-        let indexing = tokio::task::spawn_blocking(move || spool.index(limits).map(|found| (found, spool)));
-        let indexed = indexing.await.map_err(|error| Failure::internal(error.to_string()))?;
-        let (found, spool) = indexed.map_err(|error| Failure::spool(&error))?;
-        let found = found.and_then(|digest| if digest == end.digest { Ok(()) } else { Err(RequestError::Digest) });
-        match found {
-            Ok(()) => Ok(Source::Pieces(spool)),
-            Err(error) => {
-                if error.code() == ErrorCode::Damaged {
-                    tickets.added(&ticket.ticket, spool.bytes());
-                } else {
-                    tickets.forget(&ticket.ticket);
-                }
-                Err(Failure::from(&error).into())
+    /// Waits for something to be free, as long as the client does and as is allowed.
+    async fn waited<T>(&mut self, otherwise: &str, free: impl Future<Output = T>) -> Result<T, Stop> {
+        let waiting = Instant::now();
+        let admission = &self.shared.admission;
+        let _place = admission.wait();
+        let limit = Duration::from_millis(self.shared.config.wait_ms_max);
+        let had = tokio::select! {
+            had = free => had,
+            _ = self.writer.watch(self.shared.config.idle_limit()) => return Err(Stop::Left),
+            () = tokio::time::sleep(limit) => {
+                return Err(admission.overloaded(format!("{otherwise} for {} ms", limit.as_millis())).into());
             }
+        };
+        self.line.wait += waiting.elapsed();
+        Ok(had)
+    }
+
+    /// The upload's frames, as they came or came before, in pieces; and how large the largest is.
+    async fn measured(&self, remote_id: [u8; 16], end: &UploadEnd, upload: Upload) -> Result<(Source, u64), Stop> {
+        let source = match upload {
+            Upload::Here(spool) => Source::Here(spool),
+            Upload::Pieces(ticket) => {
+                let spool = self.shared.tickets.open(&ticket, self.user.name(), remote_id, end)?;
+                Source::Pieces(ticket, spool)
+            }
+        };
+        let (largest, source) = blocking(source, |source| source.spool().largest_frame()).await?;
+        Ok((source, largest))
+    }
+
+    /// Finds the frames of an upload that came in pieces, and that they are all there.
+    async fn whole(&self, end: &UploadEnd, source: Source) -> Result<Source, Stop> {
+        let Source::Pieces(Ticket { ticket, .. }, _) = source else { return Ok(source) };
+        let limits = self.shared.config.pieces_limits();
+        let (found, mut source) = blocking(source, move |source| source.spool().index(limits)).await?;
+        let found = found.and_then(|digest| if digest == end.digest { Ok(()) } else { Err(RequestError::Digest) });
+        let Err(error) = found else { return Ok(source) };
+        if error.code() == ErrorCode::Damaged {
+            self.shared.tickets.added(&ticket, source.spool().bytes());
+        } else {
+            self.shared.tickets.forget(&ticket);
         }
+        Err(Failure::from(&error).into())
     }
 
     /// Runs the work on a thread of its own; a panic there ends this sync alone.
@@ -213,4 +226,13 @@ impl Sync {
         };
         ended.map_err(|error| Failure::internal(format!("the worker panicked: {error}")).into())
     }
+}
+
+/// Reads an upload on a thread that may wait for the disk.
+async fn blocking<T: Send + 'static>(
+    mut source: Source,
+    read: impl FnOnce(&mut Source) -> std::io::Result<T> + Send + 'static,
+) -> Result<(T, Source), Failure> {
+    let reading = tokio::task::spawn_blocking(move || read(&mut source).map(|found| (found, source)));
+    reading.await.map_err(|error| Failure::internal(error.to_string()))?.map_err(|error| Failure::spool(&error))
 }

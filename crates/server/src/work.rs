@@ -14,10 +14,10 @@ use headwater_consolidated::rows::Echo;
 use headwater_consolidated::system::{self, Greeted, Greeting, SealRequest};
 use headwater_consolidated::upload::{self, Counts, UploadLimits, UploadRequest, Uploaded, Verdict};
 use headwater_consolidated::{Connection, Error, Plan, Pooled};
-use headwater_protocol::message::{Download, ErrorCode, Hello, KeyRanges, UploadEnd, Watermarks};
+use headwater_protocol::message::{Download, ErrorCode, Hello, KeyRanges, Ticket, UploadEnd, Watermarks};
 use headwater_protocol::{Frame, Row};
 
-use crate::admission::Permits;
+use crate::admission::{Permits, Turn};
 use crate::failure::Failure;
 use crate::spool::UploadSpool;
 use crate::spool::download::{PushError, Writer};
@@ -38,6 +38,8 @@ pub(crate) struct Work {
     pub(crate) key_ranges: Option<KeyRanges>,
     pub(crate) writer: Writer,
     pub(crate) permits: Permits,
+    /// Held to the end: the download reads again what a large upload has changed.
+    pub(crate) turn: Option<Turn>,
     pub(crate) claim: Claim,
 }
 
@@ -47,14 +49,14 @@ pub(crate) enum Source {
     /// They came with the request, and go with it.
     Here(UploadSpool),
     /// They came in pieces, and stay under their ticket.
-    Pieces(tickets::Spool),
+    Pieces(Ticket, tickets::Spool),
 }
 
 impl Source {
-    fn spool(&mut self) -> &mut UploadSpool {
+    pub(crate) fn spool(&mut self) -> &mut UploadSpool {
         match self {
             Source::Here(spool) => spool,
-            Source::Pieces(spool) => spool,
+            Source::Pieces(_, spool) => spool,
         }
     }
 }
@@ -101,8 +103,12 @@ impl Work {
         let mut done = Done::default();
         let mut connection = None;
         let result = self.parts(&mut connection, &mut done);
+        if let Some(connection) = connection.as_mut().filter(|_| self.turn.is_some()) {
+            // Its buffers have grown to the size of the large frames, and would stay so.
+            connection.mark_broken();
+        }
         drop(connection);
-        drop((self.permits, self.claim));
+        drop((self.permits, self.turn, self.claim));
         (done, result)
     }
 

@@ -23,6 +23,8 @@ const STATEMENTS_MAX: usize = 600;
 /// Tables whose SQL is kept; more, and all are made anew.
 const TABLES_MAX: usize = 2_000;
 const SAVEPOINT: &str = "headwater";
+/// A write-ahead log that grew beyond this is cut back: SQLite itself begins it again at about 4 MB.
+const WAL_BYTES_MAX: u64 = 8 << 20;
 /// Who syncs, for SQL of the user's that this connection runs: a download must not take the writer's lock for it. It goes before the
 /// table of the same name in the file, which the application's triggers see.
 const OWN_ACTOR: &str =
@@ -36,6 +38,7 @@ const MARK_FORMAT: u8 = 1;
 pub struct SqliteConnection {
     pub(super) inner: rusqlite::Connection,
     path: PathBuf,
+    busy_timeout: Duration,
     /// Device and number of the file that was opened; `None` where the system has no such thing.
     file: Option<(u64, u64)>,
     tables: HashMap<(u64, u32), Arc<TableSql>>,
@@ -63,6 +66,7 @@ impl SqliteConnection {
             inner.pragma_update(None, "synchronous", if durable { "FULL" } else { "OFF" })?;
             inner.pragma_update(None, "foreign_keys", true)?;
             inner.pragma_update(None, "cache_size", -16_384)?;
+            inner.pragma_update_and_check(None, "journal_size_limit", WAL_BYTES_MAX as i64, |_| Ok(()))?;
             inner.execute_batch(OWN_ACTOR)
         };
         set_up().map_err(|error| sort(error, "setting up a connection"))?;
@@ -70,6 +74,7 @@ impl SqliteConnection {
         Ok(SqliteConnection {
             inner,
             path: path.to_owned(),
+            busy_timeout,
             file,
             tables: HashMap::new(),
             has_savepoint: false,
@@ -133,6 +138,26 @@ impl SqliteConnection {
         current != 0
     }
 
+    /// Cuts a large write-ahead log back to nothing, its pages moved to the file. Nobody is waited for: where a reader keeps it, a
+    /// later commit does it, or SQLite when it begins the log again.
+    fn cut_wal(&self) {
+        let mut wal = self.path.as_os_str().to_owned();
+        wal.push("-wal");
+        let bytes = std::fs::metadata(wal).map_or(0, |file| file.len());
+        if bytes <= WAL_BYTES_MAX {
+            return;
+        }
+        let cut = || {
+            self.inner.busy_timeout(Duration::ZERO)?;
+            let checkpoint = self.inner.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+            self.inner.busy_timeout(self.busy_timeout)?;
+            checkpoint
+        };
+        if let Err(error) = cut() {
+            tracing::debug!(%error, bytes, "the write-ahead log was not cut back");
+        }
+    }
+
     fn ended(&mut self) {
         self.has_savepoint = false;
         self.has_actor = false;
@@ -174,6 +199,7 @@ impl Connection for SqliteConnection {
         }
         self.run("COMMIT")?;
         self.ended();
+        self.cut_wal();
         Ok(())
     }
 

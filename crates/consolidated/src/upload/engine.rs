@@ -147,6 +147,11 @@ impl<'a> Engine<'a> {
                     batch.push(item);
                 }
             }
+            if bytes > BATCH_BYTES_MAX {
+                // A single large frame: it is not held while the next is read.
+                self.apply(&std::mem::take(&mut batch))?;
+                bytes = 0;
+            }
         }
         self.apply(&batch)?;
         match source.changes_read() {
@@ -158,7 +163,13 @@ impl<'a> Engine<'a> {
     fn backwards(&mut self, source: &mut SourceReader<'_>) -> Result<(), Error> {
         self.nulling = nulling(self.request.plan);
         let mut batch: Vec<Item> = Vec::new();
+        let mut bytes = 0;
         for section in source.sections.clone().into_iter().rev().filter(|section| section.has_deletes) {
+            if bytes + section.bytes > BATCH_BYTES_MAX {
+                self.apply(&std::mem::take(&mut batch))?;
+                bytes = 0;
+            }
+            bytes += section.bytes;
             for item in source.section(section)?.into_iter().rev().filter(Item::is_delete) {
                 if self.settled.contains(&item.ordinal) {
                     continue;

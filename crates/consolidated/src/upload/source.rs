@@ -41,7 +41,7 @@ pub(super) struct Section {
     /// How many changes it has.
     pub(super) changes: u64,
     /// How many bytes they take.
-    bytes: usize,
+    pub(super) bytes: usize,
     /// Whether one of them is a deletion.
     pub(super) has_deletes: bool,
 }

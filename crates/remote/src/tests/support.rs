@@ -114,7 +114,7 @@ impl Fixture {
     }
 
     pub(crate) fn cut(&self) -> Option<UploadEnd> {
-        crate::cut::cut(&self.remote.database, &self.remote.plan, NOW).expect("the upload is cut").map(|cut| cut.end)
+        crate::cut::cut(&self.remote.database, &self.remote.plan, NOW).expect("the upload is cut").end
     }
 
     /// The frozen upload, as `op old -> new` lines.

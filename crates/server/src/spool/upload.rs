@@ -9,12 +9,14 @@ use std::sync::Arc;
 use headwater_consolidated::Error;
 use headwater_consolidated::upload::UploadSource;
 use headwater_protocol::server::{PiecesReader, RequestError};
-use headwater_protocol::{DecodeError, Frame, Limits, frame};
+use headwater_protocol::{Frame, Limits, frame};
 
 use super::Budget;
 
 /// Bytes that are collected before they are written to the file.
 const WRITE_BYTES: usize = 256 * 1024;
+/// Bytes of a frame by which its size is known.
+const BEGINNING_BYTES: u64 = 16;
 
 /// An upload's frames.
 #[derive(Debug)]
@@ -105,7 +107,7 @@ impl UploadSpool {
                     sound += frame.wire_bytes() as u64;
                 }
                 Ok(None) if read < self.bytes() => {
-                    let bytes = self.read(read)?;
+                    let bytes = self.read(read, WRITE_BYTES as u64)?;
                     read += bytes.len() as u64;
                     reader.push(&bytes);
                 }
@@ -119,15 +121,28 @@ impl UploadSpool {
         Ok(found)
     }
 
-    /// Some bytes from this position on.
-    fn read(&self, position: u64) -> io::Result<Vec<u8>> {
+    /// The largest frame, as it travels or uncompressed, as far as there are frames: what reading them takes of memory. Blocks.
+    pub(crate) fn largest_frame(&self) -> io::Result<u64> {
+        let (mut position, mut largest) = (0, 0);
+        while let Some((wire, plain)) = frame::announced_bytes(&self.read(position, BEGINNING_BYTES)?) {
+            largest = largest.max(wire).max(plain);
+            position += wire;
+        }
+        Ok(largest)
+    }
+
+    /// Bytes from this position on: so many, or as many as lie together.
+    fn read(&self, position: u64, length: u64) -> io::Result<Vec<u8>> {
         match (&self.file, position.checked_sub(self.file_bytes)) {
             (Some(file), None) => {
-                let mut bytes = vec![0; (self.file_bytes - position).min(WRITE_BYTES as u64) as usize];
+                let mut bytes = vec![0; (self.file_bytes - position).min(length) as usize];
                 file.read_exact_at(&mut bytes, position)?;
                 Ok(bytes)
             }
-            (_, start) => Ok(self.buffer.get(start.unwrap_or(0) as usize..).unwrap_or_default().to_vec()),
+            (_, start) => {
+                let rest = self.buffer.get(start.unwrap_or(0) as usize..).unwrap_or_default();
+                Ok(rest[..rest.len().min(length as usize)].to_vec())
+            }
         }
     }
 
@@ -157,19 +172,11 @@ impl UploadSource for UploadSpool {
         let missing =
             || Error::Database { context: "reading a spooled upload".into(), detail: format!("no frame {index}") };
         let (offset, length) = *self.places.get(index).ok_or_else(missing)?;
-        let length = length as usize;
-        let mut decoder = frame::Decoder::new(length);
-        if let Some(start) = offset.checked_sub(self.file_bytes) {
-            let start = start as usize;
-            decoder.push(self.buffer.get(start..start + length).ok_or_else(missing)?);
-        } else {
-            let mut bytes = vec![0; length];
-            let file = self.file.as_ref().ok_or_else(missing)?;
-            file.read_exact_at(&mut bytes, offset)?;
-            decoder.push(&bytes);
+        let bytes = self.read(offset, u64::from(length))?;
+        if bytes.len() != length as usize {
+            return Err(missing());
         }
-        let cut = DecodeError::Truncated { field: "spooled frame", needed: 1 };
-        decoder.next_frame()?.ok_or(Error::Decode(cut))
+        Ok(Frame::from_bytes(bytes)?)
     }
 }
 

@@ -1,6 +1,8 @@
 //! Outages: the network between all of them taken away and given back, processes that stand still with their connections open, clocks
 //! that jump. While it lasts, syncs fail or wait; after it, one sync puts everything right.
 //!
+//! `HEADWATER_OUTAGES_SEED` draws the same moments again.
+//!
 //! The network is a namespace of its own (namespaces(7)), in which this test runs a second time: packets are lost and no peer says
 //! so, unlike where a proxy closes connections.
 
@@ -12,6 +14,7 @@ use headwater_access::{Secret, hash_password};
 use headwater_testkit::{Child, Postgres, Random, free_port, headwater_binary};
 use headwater_tests::ledger::converged;
 use headwater_tests::stage::{NAME, Stage};
+use headwater_tests::tally::pass_on;
 use headwater_tests::{Central, KINDS, Kind};
 
 const LONG: Duration = Duration::from_mins(2);
@@ -36,6 +39,7 @@ fn has_own_network(test: &str) -> Result<bool> {
     let output = unshare.output().context("unshare: it belongs to util-linux")?;
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success() && said.contains("1 passed"), "in a network of its own: {said}");
+    pass_on(&said);
     Ok(false)
 }
 
@@ -52,8 +56,13 @@ fn loopback(state: &str) -> Result<()> {
     Ok(())
 }
 
-fn seeded() -> Result<Random> {
-    Ok(Random::seeded(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs()))
+/// Runs a test that draws the moments of its outages, and names the seed where it fails.
+fn seeded(test: impl FnOnce(&mut Random) -> Result<()>) -> Result<()> {
+    let seed = match std::env::var("HEADWATER_OUTAGES_SEED") {
+        Ok(seed) => seed.parse()?,
+        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs(),
+    };
+    test(&mut Random::seeded(seed)).with_context(|| format!("HEADWATER_OUTAGES_SEED={seed}"))
 }
 
 /// Does something while the remote syncs; gives whether the sync ended well.
@@ -71,29 +80,30 @@ fn the_network_goes_and_comes_back() -> Result<()> {
     if !has_own_network("the_network_goes_and_comes_back")? {
         return Ok(());
     }
-    let mut random = seeded()?;
-    for kind in KINDS {
-        let mut stage = Stage::new(kind)?;
-        let (mut hit, mut outages) = (0, 0);
-        while hit < HIT_MIN {
-            outages += 1;
-            ensure!(outages <= OUTAGES_MAX, "{kind:?}: {outages} outages, and only {hit} syncs noticed");
-            stage.edit()?;
-            let went_well = while_syncing(&stage, &mut random, |random| {
-                loopback("down")?;
-                std::thread::sleep(Duration::from_millis(random.below(700)));
-                loopback("up")
-            })?;
-            if went_well {
-                stage.ours.acknowledge();
+    seeded(|random| {
+        for kind in KINDS {
+            let mut stage = Stage::new(kind)?;
+            let (mut hit, mut outages) = (0, 0);
+            while hit < HIT_MIN {
+                outages += 1;
+                ensure!(outages <= OUTAGES_MAX, "{kind:?}: {outages} outages, and only {hit} syncs noticed");
+                stage.edit()?;
+                let went_well = while_syncing(&stage, random, |random| {
+                    loopback("down")?;
+                    std::thread::sleep(Duration::from_millis(random.below(700)));
+                    loopback("up")
+                })?;
+                if went_well {
+                    stage.ours.acknowledge();
+                }
+                hit += u64::from(!went_well);
+                stage.heal().with_context(|| format!("{kind:?}, outage {outages}"))?;
             }
-            hit += u64::from(!went_well);
-            stage.heal().with_context(|| format!("{kind:?}, outage {outages}"))?;
+            stage.tally("partitions", outages);
+            converged(&stage.world, NAME)?;
         }
-        stage.tally("partitions", outages);
-        converged(&stage.world, NAME)?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn headwater() -> Result<Command> {
@@ -113,54 +123,56 @@ fn serve(stage: &Stage, headwater: &mut Command) -> Result<Child> {
 
 #[test]
 fn processes_that_stand_still_go_on() -> Result<()> {
-    let mut random = seeded()?;
-    for kind in KINDS {
-        let mut stage = Stage::new(kind)?;
-        let server = serve(&stage, &mut headwater()?)?;
-        for _ in 0..4 {
-            stage.edit()?;
-            let mut command = headwater()?;
-            command
-                .args(["remote", "sync"])
-                .arg(stage.world.path(NAME))
-                .env("HEADWATER_TOKEN", stage.world.token(NAME)?);
-            let mut remote = Child::spawn("the remote", &mut command)?;
-            for process in [&server, &remote] {
-                std::thread::sleep(Duration::from_micros(random.below(15_000)));
-                process.stand_still()?;
-                std::thread::sleep(Duration::from_millis(random.below(300)));
-                process.go_on()?;
+    seeded(|random| {
+        for kind in KINDS {
+            let mut stage = Stage::new(kind)?;
+            let server = serve(&stage, &mut headwater()?)?;
+            for _ in 0..4 {
+                stage.edit()?;
+                let mut command = headwater()?;
+                command
+                    .args(["remote", "sync"])
+                    .arg(stage.world.path(NAME))
+                    .env("HEADWATER_TOKEN", stage.world.token(NAME)?);
+                let mut remote = Child::spawn("the remote", &mut command)?;
+                for process in [&server, &remote] {
+                    std::thread::sleep(Duration::from_micros(random.below(15_000)));
+                    process.stand_still()?;
+                    std::thread::sleep(Duration::from_millis(random.below(300)));
+                    process.go_on()?;
+                }
+                let status = remote.wait(LONG)?;
+                ensure!(status.success(), "{kind:?}: nobody was gone, and yet: {}", remote.stderr());
+                stage.ours.acknowledge();
+                stage.heal()?;
             }
-            let status = remote.wait(LONG)?;
-            ensure!(status.success(), "{kind:?}: nobody was gone, and yet: {}", remote.stderr());
-            stage.ours.acknowledge();
-            stage.heal()?;
+            stage.tally("stops", 8);
+            converged(&stage.world, NAME)?;
         }
-        stage.tally("stops", 8);
-        converged(&stage.world, NAME)?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// A database that answers nobody holds up nobody for good: who waits is told to come back, and the same sync goes through after it.
 #[test]
 fn a_cluster_that_stands_still_goes_on() -> Result<()> {
-    let mut random = seeded()?;
-    let cluster = Postgres::start()?;
-    let mut stage = Stage::on(Central::Postgres(cluster.create_database()?))?;
-    for _ in 0..6 {
-        stage.edit()?;
-        let went_well = while_syncing(&stage, &mut random, |random| {
-            cluster.stand_still()?;
-            std::thread::sleep(Duration::from_millis(random.below(400)));
-            cluster.go_on()
-        })?;
-        if went_well {
-            stage.ours.acknowledge();
+    seeded(|random| {
+        let cluster = Postgres::start()?;
+        let mut stage = Stage::on(Central::Postgres(cluster.create_database()?))?;
+        for _ in 0..6 {
+            stage.edit()?;
+            let went_well = while_syncing(&stage, random, |random| {
+                cluster.stand_still()?;
+                std::thread::sleep(Duration::from_millis(random.below(400)));
+                cluster.go_on()
+            })?;
+            if went_well {
+                stage.ours.acknowledge();
+            }
+            stage.heal()?;
         }
-        stage.heal()?;
-    }
-    converged(&stage.world, NAME)
+        converged(&stage.world, NAME)
+    })
 }
 
 /// Has a program run by another time of day; waits stay what they are. The library alone does it: the command `faketime` fails where one

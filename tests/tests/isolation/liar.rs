@@ -10,7 +10,7 @@ use headwater_testkit::Random;
 use headwater_tests::{KINDS, Kind};
 
 use super::marker::{body_of, frames_in};
-use super::stage::{CUSTOMER, PURCHASE, Stage, customer, delete, insert, purchase, update};
+use super::stage::{CUSTOMER, PARCEL, PURCHASE, SCAN, Stage, below, customer, delete, insert, purchase, update};
 
 const REQUESTS: u64 = 150;
 const REMOTES: u64 = 4;
@@ -33,7 +33,10 @@ impl Liar {
         let hellos = (1..=REMOTES as u8).map(|id| stage.synced(&stage.eve, id)).collect::<Result<_>>()?;
         let secret = &stage.marker.secret;
         let telling = [format!("{secret}0"), format!("{secret}1")];
-        let keys = telling.into_iter().chain(["a0", "a1", "ap0", "ap1", "e1", "ep1"].map(str::to_owned)).collect();
+        let keys = telling
+            .into_iter()
+            .chain(["a0", "a1", "ap0", "ak0", "as1", "e1", "ep1", "ek1", "es1"].map(str::to_owned))
+            .collect();
         let regions = vec!["south".to_owned(), "south".to_owned(), stage.marker.region(), String::new()];
         Ok(Liar { random: Random::seeded(seed), hellos, keys, regions, made: 0 })
     }
@@ -65,8 +68,8 @@ impl Liar {
             let (code, name) = (self.pick(&["code0", "code1", "e-code", "x", "y"]), self.pick(&["n", "bad", "nosy"]));
             customer(key, &region, &code, &name)
         } else {
-            let to = self.pick(&["a0", "e1", "new1", "nobody"]);
-            purchase(key, &region, &to)
+            let to = self.pick(&["a0", "e1", "ak0", "ek1", "new1", "nobody"]);
+            if table == PURCHASE { purchase(key, &region, &to) } else { below(key, &to, "bought") }
         };
         if self.random.chance(10) {
             let place = self.random.below(row.len() as u64) as usize;
@@ -76,7 +79,7 @@ impl Liar {
     }
 
     fn change(&mut self) -> (usize, Change) {
-        let table = if self.random.chance(50) { CUSTOMER } else { PURCHASE };
+        let table = [CUSTOMER, CUSTOMER, PURCHASE, PARCEL, SCAN][self.random.below(5) as usize];
         let (key, other) = (self.key(table), self.key(table));
         let change = match self.random.below(5) {
             0 => insert(self.row(table, &key)),

@@ -6,6 +6,7 @@
 
 mod liar;
 mod marker;
+mod parents;
 mod requests;
 mod stage;
 mod uploads;

@@ -18,6 +18,10 @@ use super::marker::{Marker, body_of, frames_in, hex};
 
 pub(crate) const CUSTOMER: usize = 0;
 pub(crate) const PURCHASE: usize = 1;
+/// Of a customer.
+pub(crate) const PARCEL: usize = 2;
+/// Of a parcel.
+pub(crate) const SCAN: usize = 3;
 
 /// Of the victim's password.
 static HASH: LazyLock<String> =
@@ -51,6 +55,18 @@ id = "text not null"
 region = "text not null"
 customer = "text"
 note = "text"
+[tables.parcel]
+conflict = "merge(remote)"
+key = ["id"]
+partition = { through = "customer" }
+references = [{ columns = ["customer"], table = "customer", target = ["id"] }]
+columns = { id = "text not null", customer = "text", note = "text" }
+[tables.scan]
+conflict = "consolidated_wins"
+key = ["id"]
+partition = { through = "parcel" }
+references = [{ columns = ["parcel"], table = "parcel", target = ["id"] }]
+columns = { id = "text not null", parcel = "text", note = "text" }
 "#;
 
 fn schema(kind: Kind) -> String {
@@ -76,6 +92,8 @@ fn schema(kind: Kind) -> String {
              name text CHECK (name <> 'bad'), photo {bytes}, credit {decimal}, UNIQUE (id, region));
          CREATE TABLE purchase (id text NOT NULL PRIMARY KEY, region text NOT NULL,
              customer text REFERENCES customer (id), note text);
+         CREATE TABLE parcel (id text NOT NULL PRIMARY KEY, customer text REFERENCES customer (id), note text);
+         CREATE TABLE scan (id text NOT NULL PRIMARY KEY, parcel text REFERENCES parcel (id), note text);
          {trigger};"
     )
 }
@@ -101,13 +119,18 @@ impl Stage {
         world.central.execute(&format!(
             "INSERT INTO member VALUES ('ann', '{region}'), ('eve', 'south'), ('off', '{region}');
              INSERT INTO customer VALUES ('e1', 'south', 'e-code', 'Eve''s own', NULL, '1.5');
-             INSERT INTO purchase VALUES ('ep1', 'south', 'e1', 'hers');"
+             INSERT INTO purchase VALUES ('ep1', 'south', 'e1', 'hers');
+             INSERT INTO parcel VALUES ('ek1', 'e1', 'hers'); INSERT INTO scan VALUES ('es1', 'ek1', 'hers');"
         ))?;
         for number in 0..victims_rows {
             world.central.execute(&format!(
                 "INSERT INTO customer VALUES ('a{number}', '{region}', 'code{number}', 'name {secret}', {photo}, '{digits}');
                  INSERT INTO customer VALUES ('{secret}{number}', '{region}', '{secret}{number}', 'name {secret}', {photo}, '{digits}');
-                 INSERT INTO purchase VALUES ('ap{number}', '{region}', 'a{number}', 'note {secret}');"
+                 INSERT INTO purchase VALUES ('ap{number}', '{region}', 'a{number}', 'note {secret}');
+                 INSERT INTO parcel VALUES ('ak{number}', 'a{number}', 'note {secret}');
+                 INSERT INTO parcel VALUES ('{secret}k{number}', '{secret}{number}', 'note {secret}');
+                 INSERT INTO scan VALUES ('as{number}', 'ak{number}', 'note {secret}');
+                 INSERT INTO scan VALUES ('{secret}s{number}', '{secret}k{number}', 'note {secret}');"
             ))?;
         }
         let mut connection = world.central.backend()?.connect()?;
@@ -123,6 +146,10 @@ impl Stage {
         let rows = |sql: String| self.world.central.rows(&format!("{sql} WHERE region = '{region}' ORDER BY id"));
         let mut all = rows("SELECT id, region, code, name, photo, credit FROM customer".to_owned())?;
         all.extend(rows("SELECT id, region, customer, note FROM purchase".to_owned())?);
+        let theirs = format!("JOIN customer c ON c.id = p.customer WHERE c.region = '{region}' ORDER BY 1");
+        let below = |sql: &str| self.world.central.rows(&format!("{sql} {theirs}"));
+        all.extend(below("SELECT p.id, p.customer, p.note FROM parcel p")?);
+        all.extend(below("SELECT s.id, s.parcel, s.note FROM scan s JOIN parcel p ON p.id = s.parcel")?);
         all.extend(self.world.central.rows("SELECT user_name, region FROM member ORDER BY 1, 2")?);
         Ok(all)
     }
@@ -225,6 +252,11 @@ pub(crate) fn customer(id: &str, region: &str, code: &str, name: &str) -> Row {
 
 pub(crate) fn purchase(id: &str, region: &str, customer: &str) -> Row {
     vec![Value::text(id), Value::text(region), Value::text(customer), Value::text("bought")]
+}
+
+/// A row of a parcel or of a scan, whatever it is below.
+pub(crate) fn below(id: &str, parent: &str, note: &str) -> Row {
+    [id, parent, note].into_iter().map(Value::text).collect()
 }
 
 pub(crate) fn insert(row: Row) -> Change {

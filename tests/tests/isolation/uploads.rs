@@ -6,12 +6,13 @@ use headwater_protocol::{Kind as FrameKind, Value};
 use headwater_tests::KINDS;
 
 use super::marker::{Marker, body_of, frames_in};
+use super::parents;
 use super::stage::{CUSTOMER, PURCHASE, Stage, customer, delete, insert, purchase, update};
 
 /// What is uploaded, and how the receipt has it: with this code, as a conflict, or not at all (applied).
-type Attack = (&'static str, fn(&Marker) -> (usize, Change), &'static str);
+pub(crate) type Attack = (&'static str, fn(&Marker) -> (usize, Change), &'static str);
 
-const APPLIED: &str = "applied";
+pub(crate) const APPLIED: &str = "applied";
 
 const ATTACKS: [Attack; 22] = [
     ("inserts a row where another's is", |_| (CUSTOMER, insert(customer("a0", "south", "x", "x"))), "partition"),
@@ -83,15 +84,22 @@ const ATTACKS: [Attack; 22] = [
     ),
 ];
 
-fn names(receipt: &Receipt) -> Vec<&'static str> {
-    let name = |(_, outcome): &(u64, Outcome)| match outcome {
-        Outcome::Refused(refusal) => refusal.code.name(),
-        Outcome::Conflict(_) => "conflict",
-    };
-    receipt.outcomes.iter().map(name).collect()
+fn attacks() -> impl Iterator<Item = Attack> {
+    ATTACKS.into_iter().chain(parents::ATTACKS)
 }
 
-fn receipt_in(answer: &[u8]) -> Result<Receipt> {
+pub(crate) fn names(receipt: &Receipt) -> Vec<&'static str> {
+    receipt.outcomes.iter().map(|(_, outcome)| name(outcome)).collect()
+}
+
+fn name(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Refused(refusal) => refusal.code.name(),
+        Outcome::Conflict(_) => "conflict",
+    }
+}
+
+pub(crate) fn receipt_in(answer: &[u8]) -> Result<Receipt> {
     let frames = frames_in(&body_of(answer));
     let frame = frames.iter().find(|frame| frame.kind == FrameKind::Receipt).context("no receipt")?;
     Ok(Receipt::from_payload(&frame.payload(1 << 20)?)?)
@@ -102,7 +110,7 @@ fn uploads_that_reach_for_anothers_rows_are_refused_and_told_nothing() -> Result
     for kind in KINDS {
         let stage = Stage::new(kind, 2)?;
         let before = stage.victims_rows()?;
-        for (number, (name, change, outcome)) in (1..).zip(ATTACKS) {
+        for (number, (name, change, outcome)) in (1..).zip(attacks()) {
             let context = || format!("{kind:?}: {name}");
             let body = stage.upload(stage.hello(number), &[change(&stage.marker)]);
             // The second time it is a repetition, answered from what was kept.
@@ -126,17 +134,16 @@ fn an_upload_of_all_the_attacks_is_told_nothing_either() -> Result<()> {
     for kind in KINDS {
         let stage = Stage::new(kind, 2)?;
         let before = stage.victims_rows()?;
-        let changes: Vec<_> = ATTACKS.iter().map(|(_, change, _)| change(&stage.marker)).collect();
+        let changes: Vec<_> = attacks().map(|(_, change, _)| change(&stage.marker)).collect();
         let answer = stage.sync(&stage.eve, &stage.upload(stage.hello(1), &changes))?;
         let found = stage.marker.found_in(&answer);
         ensure!(found.is_empty(), "{kind:?}: {found:?}");
         let receipt = receipt_in(&answer)?;
-        for (ordinal, (name, _, outcome)) in (0..).zip(ATTACKS).filter(|(_, (_, _, outcome))| *outcome == "partition") {
+        for (ordinal, (attack, _, outcome)) in
+            (0..).zip(attacks()).filter(|(_, (_, _, outcome))| *outcome == "partition")
+        {
             let found = receipt.outcomes.iter().find(|(refused, _)| *refused == ordinal);
-            ensure!(
-                matches!(found, Some((_, Outcome::Refused(refusal))) if refusal.code.name() == outcome),
-                "{kind:?}: {name}: {found:?}"
-            );
+            ensure!(found.is_some_and(|(_, found)| name(found) == outcome), "{kind:?}: {attack}: {found:?}");
         }
         ensure!(stage.victims_rows()? == before, "{kind:?}: the victim's rows were changed");
     }

@@ -32,7 +32,7 @@ pub mod parts;
 
 use sha2::{Digest, Sha256};
 
-use self::notes::{Notes, pairs, sides};
+use self::notes::{Images, Notes, pairs, sides};
 use super::{Kin, TrackedTable};
 use crate::sql::{literal, quote};
 use crate::{Column, Lineage, Table};
@@ -244,21 +244,21 @@ fn function_body(kin: &Kin<'_>) -> String {
         kin::lock(&kin.lineage, "hw_new"),
         notes.insert(),
         notes.values("t"),
-        notes.join("t"),
+        notes.join("t", Images::Both),
         notes.lies("t"),
         notes.values("t"),
         notes.conflict()
     );
     // The table may be a part of the one that is tracked: its rows only.
-    let emptied = in_part(&notes.of_rows("DISTINCT ", "\0", "true"));
-    let inserted = kin::lock(&kin.lineage, "hw_new") + &notes.of_statement("hw_new", "NULL::boolean");
+    let emptied = in_part(&notes.of_rows("DISTINCT ", "\0", Images::Old));
+    let inserted = kin::lock(&kin.lineage, "hw_new") + &notes.of_statement("hw_new", Images::New);
     format!(
         "\nBEGIN\n{}  IF TG_LEVEL = 'ROW' THEN\n{}  ELSIF TG_OP = 'INSERT' THEN\n{inserted}{}  ELSIF TG_OP = 'UPDATE' THEN\n    \
          {both};\n  ELSIF TG_OP = 'DELETE' THEN\n{}  ELSE\n    {emptied};\n{}  END IF;\n  RETURN NULL;\nEND\n",
         kin::before_row(kin),
         kin::lock(&kin.lineage, &kin::one_row(&notes.read, "NEW")) + &notes.of_one_row() + &kin::after_row(kin),
         kin::inserted(kin),
-        notes.of_statement("hw_old", "true"),
+        notes.of_statement("hw_old", Images::Old),
         kin::emptied(kin),
     )
 }

@@ -1,8 +1,8 @@
 //! Tables that take their partition from the row that a foreign key refers to.
 //!
 //! The side table of such a table has the partition's columns as any other has. A row of it is noted in the partition of its parent, as
-//! that stands, and in those that its parent was in when this transaction began: the parent's side table tells, since a parent is noted
-//! before it moves or goes. When a parent moves, goes or comes, all rows below it are noted with it:
+//! that stands; and as it was, before an update or a deletion, in those that its parent was in when this transaction began: the parent's
+//! side table tells, since a parent is noted before it moves or goes. When a parent moves, goes or comes, all rows below it are noted with it:
 //!
 //! | a row from which others take their partition | what is noted |
 //! |---|---|
@@ -21,7 +21,7 @@
 //! is missed where no foreign key that is checked at once stands in its way. Triggers before rows whose names come after
 //! `~headwater_move` may move a row unseen.
 
-use super::notes::Notes;
+use super::notes::{Images, Notes};
 use super::{Kin, base_table, function, in_part, key_columns, partition_columns, side_table, trigger_name};
 use crate::sql::{literal, quote};
 use crate::tracking::tracked_name;
@@ -46,8 +46,10 @@ pub(super) fn before_triggers(kin: &Kin<'_>) -> Vec<String> {
     ]
 }
 
-/// Joins a row with the partitions that it lies in: its parent's, and those that its parent has left in this transaction.
-pub(super) fn partitions(lineage: &Lineage<'_>, row: &str) -> String {
+/// Joins a row with the partitions that it lies in: its parent's; and, of one as it was, those that its parent has left in this
+/// transaction, where the row may have been. One that this transaction has noted before was noted there then, or has never been there:
+/// its key is nobody's business there.
+pub(super) fn partitions(lineage: &Lineage<'_>, row: &str, images: Images) -> String {
     let Some(parent) = lineage.parents().first() else { return String::new() };
     let now: Vec<String> = lineage.partition(0, row);
     let sides = partition_columns(lineage);
@@ -56,18 +58,38 @@ pub(super) fn partitions(lineage: &Lineage<'_>, row: &str) -> String {
         on.push(format!("hw_above1.{} = {row}.{}", quote(&key.name), quote(&column.name)));
         noted.push(format!("o.{side} = {row}.{}", quote(&column.name)));
     }
-    let left: Vec<String> = partition_columns(&lineage.of_parent()).iter().map(|side| format!("o.{side}")).collect();
+    let before = match images {
+        Images::New => String::new(),
+        Images::Old => left(lineage, row, &noted),
+        Images::Both => {
+            noted.push(format!("{row}.hw_gone"));
+            left(lineage, row, &noted)
+        }
+    };
     format!(
-        " JOIN LATERAL (SELECT {} FROM {} AS hw_above1{} WHERE {}\n      \
-         UNION SELECT {} FROM {} AS o WHERE {} AND o.version = pg_current_xact_id()) AS hw_in({}) ON true",
+        " JOIN LATERAL (SELECT {} FROM {} AS hw_above1{} WHERE {}{before}) AS hw_in({}) ON true",
         now.join(", "),
         base_table(parent),
         lineage.up(1, "hw_above1", "JOIN", &base_table),
         on.join(" AND "),
-        left.join(", "),
-        side_table(&lineage.of_parent()),
-        noted.join(" AND "),
         sides.join(", "),
+    )
+}
+
+/// The partitions that the parent of a row has left in this transaction, unless that has noted the row itself.
+fn left(lineage: &Lineage<'_>, row: &str, of_parent: &[String]) -> String {
+    let columns: Vec<String> = partition_columns(&lineage.of_parent()).iter().map(|side| format!("o.{side}")).collect();
+    let table = lineage.table();
+    let key = table.key_columns().zip(key_columns(table));
+    let own: Vec<String> = key.map(|(column, side)| format!("n.{side} = {row}.{}", quote(&column.name))).collect();
+    format!(
+        "\n      UNION SELECT {} FROM {} AS o WHERE {} AND o.version = pg_current_xact_id()\n        \
+         AND NOT EXISTS (SELECT 1 FROM {} AS n WHERE {} AND n.version = pg_current_xact_id())",
+        columns.join(", "),
+        side_table(&lineage.of_parent()),
+        of_parent.join(" AND "),
+        side_table(lineage),
+        own.join(" AND "),
     )
 }
 
@@ -108,7 +130,7 @@ pub(super) fn before_row(kin: &Kin<'_>) -> String {
         base_table(table),
         is_it.join(" AND "),
         lock(&kin.lineage, &new),
-        own.of_rows("", &old, "true"),
+        own.of_rows("", &old, Images::Old),
         of(&old, "true"),
         of(&new, "NULL::boolean"),
         refresh(kin.below.iter()),

@@ -29,6 +29,17 @@ pub(super) fn sides(lineage: &Lineage<'_>) -> Vec<String> {
     pairs(lineage).into_iter().map(|pair| pair.side).collect()
 }
 
+/// Which images a statement notes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Images {
+    /// Rows as they were.
+    Old,
+    /// Rows as they are.
+    New,
+    /// Both; `hw_gone` tells.
+    Both,
+}
+
 /// The statements that note rows in a side table.
 pub(super) struct Notes<'m> {
     lineage: &'m Lineage<'m>,
@@ -76,8 +87,8 @@ impl<'m> Notes<'m> {
     }
 
     /// Finds the partition of a row, where it is another's.
-    pub(super) fn join(&self, row: &str) -> String {
-        if self.lineage.parents().is_empty() { String::new() } else { kin::partitions(self.lineage, row) }
+    pub(super) fn join(&self, row: &str, images: Images) -> String {
+        if self.lineage.parents().is_empty() { String::new() } else { kin::partitions(self.lineage, row, images) }
     }
 
     /// That a row lies in a partition at all.
@@ -94,21 +105,22 @@ impl<'m> Notes<'m> {
 
     /// Notes the rows of a statement. To look for keys that repeat costs as much as a fifth of a large statement, so it is done where
     /// they can.
-    pub(super) fn of_statement(&self, from: &str, deleted: &str) -> String {
+    pub(super) fn of_statement(&self, from: &str, images: Images) -> String {
         format!(
             "    IF TG_NARGS = 0 THEN\n    {};\n    ELSE\n    {};\n    END IF;\n",
-            self.of_rows("", from, deleted),
-            self.of_rows("DISTINCT ", from, deleted)
+            self.of_rows("", from, images),
+            self.of_rows("DISTINCT ", from, images)
         )
     }
 
     /// Notes the rows of a table.
-    pub(super) fn of_rows(&self, distinct: &str, from: &str, deleted: &str) -> String {
+    pub(super) fn of_rows(&self, distinct: &str, from: &str, images: Images) -> String {
+        let deleted = if images == Images::Old { "true" } else { "NULL::boolean" };
         format!(
             "{}\n    SELECT {distinct}{}, pg_current_xact_id(), {deleted} FROM {from} AS t{}{}\n    {}",
             self.insert(),
             self.values("t"),
-            self.join("t"),
+            self.join("t", images),
             self.lies("t"),
             self.conflict()
         )
@@ -116,11 +128,12 @@ impl<'m> Notes<'m> {
 
     /// Notes the row of a trigger for each row: the old image where key or partition are others then, and the new one.
     pub(super) fn of_one_row(&self) -> String {
-        let note = |condition: &str, image: &str, deleted: &str| {
+        let note = |condition: &str, image: &str, images: Images| {
+            let deleted = if images == Images::Old { "true" } else { "NULL" };
             let (row, from) = if self.lineage.parents().is_empty() {
                 (image, String::new())
             } else {
-                ("t", format!(" FROM {} AS t{}", kin::one_row(&self.read, image), self.join("t")))
+                ("t", format!(" FROM {} AS t{}", kin::one_row(&self.read, image), self.join("t", images)))
             };
             format!(
                 "    IF {condition} THEN\n      {}\n      SELECT {}, pg_current_xact_id(), {deleted}{from}{}\n      {};\n    END IF;\n",
@@ -133,7 +146,7 @@ impl<'m> Notes<'m> {
         let of =
             |image: &str| self.read.iter().map(|column| format!("{image}.{column}")).collect::<Vec<_>>().join(", ");
         let moved = format!("ROW({}) IS DISTINCT FROM ROW({})", of("OLD"), of("NEW"));
-        note(&format!("TG_OP = 'DELETE' OR TG_OP = 'UPDATE' AND {moved}"), "OLD", "true")
-            + &note("TG_OP <> 'DELETE'", "NEW", "NULL")
+        note(&format!("TG_OP = 'DELETE' OR TG_OP = 'UPDATE' AND {moved}"), "OLD", Images::Old)
+            + &note("TG_OP <> 'DELETE'", "NEW", Images::New)
     }
 }

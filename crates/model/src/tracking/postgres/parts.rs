@@ -16,7 +16,7 @@
 //! was in it: the table is sent again to whoever has not seen that transaction (`headwater.refresh`).
 
 use super::kin::all_below;
-use super::notes::{Notes, Pair};
+use super::notes::{Images, Notes, Pair};
 use super::{
     KEYS_REPEAT, Kin, base_table, events, function, own_name, row_trigger, side_table, statement_triggers, trigger_name,
 };
@@ -95,7 +95,7 @@ pub fn note(kin: &Kin<'_>, part: &Part) -> Vec<String> {
         distinct(part),
         notes.values("t"),
         part.qualified(),
-        notes.join("t"),
+        notes.join("t", Images::New),
         side_table(&kin.lineage),
         literal(&tracked_name(&kin.lineage)),
         notes.conflict(),
@@ -105,7 +105,7 @@ pub fn note(kin: &Kin<'_>, part: &Part) -> Vec<String> {
 
 /// Notes the rows of a part that is none any more, and all below them, as deleted.
 pub fn bury(kin: &Kin<'_>, part: &Part) -> Vec<String> {
-    let own = Notes::new(&kin.lineage).of_rows(distinct(part), &only(part), "true");
+    let own = Notes::new(&kin.lineage).of_rows(distinct(part), &only(part), Images::Old);
     std::iter::once(own).chain(all_below(kin, distinct(part), &only(part), "true")).collect()
 }
 
@@ -124,7 +124,7 @@ pub fn bury_rest(kin: &Kin<'_>, part: &Part) -> String {
         distinct(part),
         notes.values("t"),
         part.qualified(),
-        notes.join("t"),
+        notes.join("t", Images::Old),
         notes.lies("t"),
         notes.keys
     )

@@ -389,10 +389,14 @@ fn check_names_what_is_missing_for_a_partition_by_a_parent() -> Result<()> {
             .replace("CREATE INDEX line_orders ON line (orders);", "")
             .replace(" REFERENCES shop (id) ON DELETE CASCADE", "");
         let world = World::unserved(kind, &schema, MODEL, &[])?;
-        let found = headwater_consolidated::check::check(&mut *world.central.backend()?.connect()?, &world.plan)?;
+        let mut connection = world.central.backend()?.connect()?;
+        let found = headwater_consolidated::check::check(&mut *connection, &world.plan)?;
         let codes: Vec<_> =
             found.iter().map(|finding| (finding.table.as_deref().unwrap_or(""), finding.code)).collect();
         assert_eq!(codes, [("line", "partition_not_indexed"), ("orders", "partition_not_enforced")], "{kind:?}");
+        connection.batch(&found[0].mend)?;
+        let left = headwater_consolidated::check::check(&mut *connection, &world.plan)?;
+        assert_eq!(left, found[1..], "{kind:?}: the database takes what mends it as it stands");
     }
     Ok(())
 }

@@ -13,7 +13,8 @@ use headwater_protocol::Type;
 pub(crate) use kin::obstacle;
 
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueTable, Tracking};
-use crate::{Connection, Dialect, Error, Mode, Plan, track};
+use crate::track::{self, catalogue_table};
+use crate::{Connection, Dialect, Error, Mode, Plan};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,8 +62,7 @@ pub fn check(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Finding
         }
     }
     for table in plan.model.tables.iter().filter(|table| table.is_tracked()) {
-        if findings.iter().all(|finding| finding.code != "table_missing" || finding.table.as_ref() != Some(&table.name))
-        {
+        if catalogue_table(&catalogue, table).is_some() {
             findings.extend(tracking(connection, &Kin::new(&plan.model, table))?);
         }
     }
@@ -75,18 +75,12 @@ pub fn check(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Finding
 pub fn against_catalogue(model: &Model, catalogue: &Catalogue, dialect: Dialect) -> Vec<Finding> {
     let mut findings = Vec::new();
     for table in &model.tables {
-        let found = catalogue.tables.iter().find(|found| found.name == table.name && is_in_schema(found, table));
-        match found {
+        match catalogue_table(catalogue, table) {
             Some(found) => TableCheck { model, table, found, dialect, findings: &mut findings }.run(),
             None => findings.push(missing_table(table, catalogue)),
         }
     }
     findings
-}
-
-fn is_in_schema(found: &CatalogueTable, table: &Table) -> bool {
-    let default = |schema: &Option<String>| schema.clone().filter(|schema| schema != "public");
-    default(&found.schema) == default(&table.schema)
 }
 
 fn missing_table(table: &Table, catalogue: &Catalogue) -> Finding {

@@ -1,9 +1,12 @@
 //! Tables that take their partition from the row that a foreign key refers to.
 
 use headwater_model::Table;
+use headwater_model::sql::{quote, quote_list};
 use headwater_model::tracking::Kin;
+use headwater_model::tracking::postgres::base_table;
 
 use super::{Severity, TableCheck};
+use crate::Dialect;
 use crate::catalogue::CatalogueTable;
 
 impl TableCheck<'_> {
@@ -27,7 +30,7 @@ impl TableCheck<'_> {
                     link.join(", "),
                     parent.name
                 ),
-                format!("CREATE INDEX ON {} ({})", self.table.name, link.join(", ")),
+                self.create_index(&link),
             );
         }
         if !self.is_enforced(parent, &link) {
@@ -43,6 +46,18 @@ impl TableCheck<'_> {
                 ),
                 format!("add the foreign key to table {}", self.table.name),
             );
+        }
+    }
+
+    fn create_index(&self, columns: &[&str]) -> String {
+        let columns = quote_list(columns.iter().copied());
+        match self.dialect {
+            // Only PostgreSQL makes up a name.
+            Dialect::Sqlite => {
+                let (name, table) = (quote(&format!("{}_parent", self.table.name)), quote(&self.table.name));
+                format!("CREATE INDEX {name} ON {table} ({columns})")
+            }
+            Dialect::Postgres => format!("CREATE INDEX ON {} ({columns})", base_table(self.table)),
         }
     }
 

@@ -26,4 +26,4 @@ pub use remotes::{RemoteRecord, remotes};
 pub use schema::install;
 pub(crate) use schema::{is_installed, table_statements};
 pub use seal::{SealRequest, seal_watermarks};
-pub(crate) use sql::{bytes, dialect_sql, integer, optional_text};
+pub(crate) use sql::{array, bytes, dialect_sql, integer, optional_text};

@@ -104,18 +104,17 @@ pub fn plan_untracking_unused(connection: &mut dyn Connection, plans: &[Plan]) -
 /// Removes the tracking that no table of these models uses: that of a version which has retired. Remotes of the others go on. To
 /// track it again begins a new incarnation.
 pub fn untrack_unused(connection: &mut dyn Connection, plans: &[Plan]) -> Result<Vec<String>, Error> {
-    let statements = plan_untracking_unused(connection, plans)?;
-    if statements.is_empty() {
-        return Ok(statements);
-    }
     connection.begin(Mode::Upload)?;
-    let removed = (|| {
-        for (name, _) in unused(connection, plans)? {
-            forget_tracked(connection, &name)?;
-        }
-        statements.iter().try_for_each(|statement| connection.batch(statement))
-    })();
-    crate::finish(connection, removed)?;
+    let removed = untrack_unused_inside(connection, plans);
+    crate::finish(connection, removed)
+}
+
+fn untrack_unused_inside(connection: &mut dyn Connection, plans: &[Plan]) -> Result<Vec<String>, Error> {
+    let statements = plan_untracking_unused(connection, plans)?;
+    for (name, _) in unused(connection, plans)? {
+        forget_tracked(connection, &name)?;
+    }
+    statements.iter().try_for_each(|statement| connection.batch(statement))?;
     Ok(statements)
 }
 

@@ -1,4 +1,4 @@
-//! The two reads of a download.
+//! The reads of a download, and of the rows that others take their partition from.
 
 use std::collections::HashSet;
 
@@ -95,7 +95,7 @@ fn put_change(
     out.end_row(is_own)
 }
 
-/// The partitions of what refers to rows with these keys; of those that are there and have one.
+/// The partitions of what refers to rows with these keys, of those that are there.
 pub(super) fn partitions_below(
     connection: &mut SqliteConnection,
     table: &TablePlan,

@@ -71,7 +71,7 @@ pub(crate) fn bytes(value: Option<&Value>, column: &'static str) -> Result<Vec<u
 }
 
 /// Bytes of a fixed length.
-pub(super) fn array<const N: usize>(value: Option<&Value>, column: &'static str) -> Result<[u8; N], Error> {
+pub(crate) fn array<const N: usize>(value: Option<&Value>, column: &'static str) -> Result<[u8; N], Error> {
     let bytes = bytes(value, column)?;
     <[u8; N]>::try_from(bytes.as_slice()).map_err(|_| unexpected(value, column))
 }

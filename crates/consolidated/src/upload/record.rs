@@ -6,7 +6,7 @@ use headwater_protocol::{Value, upload as protocol};
 use super::source::SourceReader;
 use super::{Counts, UploadRequest, Uploaded, Verdict};
 use crate::rows::Echo;
-use crate::system::{bytes, dialect_sql, integer, lock_remote};
+use crate::system::{array, bytes, dialect_sql, integer, lock_remote};
 use crate::{Connection, Error};
 
 /// The last upload that was applied.
@@ -34,12 +34,12 @@ pub(super) fn lock(connection: &mut dyn Connection, remote_id: &[u8; 16]) -> Res
     if sequence == 0 {
         return Ok(None);
     }
-    let digest = bytes(row.get(1), "upload_digest")?;
-    let digest = digest.try_into().map_err(|digest: Vec<u8>| Error::Database {
-        context: "reading the last upload's digest".to_owned(),
-        detail: format!("it has {} bytes, expected 32", digest.len()),
-    })?;
-    Ok(Some(Stored { sequence, digest, receipt: bytes(row.get(2), "receipt")?, own: bytes(row.get(3), "own_mark")? }))
+    Ok(Some(Stored {
+        sequence,
+        digest: array(row.get(1), "upload_digest")?,
+        receipt: bytes(row.get(2), "receipt")?,
+        own: bytes(row.get(3), "own_mark")?,
+    }))
 }
 
 /// Writes the upload's number, digest and receipt beside its changes, and what the remote says of itself.

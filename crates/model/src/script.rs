@@ -74,6 +74,11 @@ impl Step {
         matches!(self, Step::DownloadCursor | Step::DownloadDeleteCursor)
     }
 
+    /// Whether it changes rows; the others only find some.
+    fn is_change(self) -> bool {
+        matches!(self, Step::UploadInsert | Step::UploadUpdate | Step::UploadDelete)
+    }
+
     /// The images of a row that it may ask for.
     fn images(self) -> &'static [Image] {
         match self {
@@ -188,6 +193,7 @@ impl Table {
             if sql::is_several_statements(&script.sql) {
                 faults.push((script.step, "has several statements, expected one".to_owned()));
             }
+            faults.extend(statement_fault(script).map(|fault| (script.step, fault)));
             for parameter in sql::parameters(&script.sql) {
                 let fault = self.script_parameter(script.step, parameter.name).err();
                 faults.extend(fault.map(|fault| (script.step, fault)));
@@ -196,6 +202,28 @@ impl Table {
         faults.dedup();
         faults
     }
+}
+
+/// A script runs within the transaction of a sync: one that ended it would leave half an upload behind.
+fn statement_fault(script: &Script) -> Option<String> {
+    const FINDS: [&str; 3] = ["SELECT", "WITH", "VALUES"];
+    const CHANGES: [&str; 5] = ["INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE"];
+    let is_one = |known: &[&str], word: &str| known.iter().any(|known| known.eq_ignore_ascii_case(word));
+    let first = sql::words(&script.sql).next()?;
+    if script.step.is_change() {
+        let is_welcome = is_one(&FINDS, first) || is_one(&CHANGES, first) || is_one(&["CALL"], first);
+        return (!is_welcome).then(|| {
+            format!(
+                "begins with {first}, expected INSERT, UPDATE, DELETE, MERGE, REPLACE, SELECT, WITH, VALUES or CALL"
+            )
+        });
+    }
+    if !is_one(&FINDS, first) {
+        return Some(format!("begins with {first}, expected SELECT, WITH or VALUES"));
+    }
+    // Not REPLACE, which is a function as well; a statement can begin with it only.
+    let change = sql::words(&script.sql).find(|word| is_one(&CHANGES[..4], word))?;
+    Some(format!("has the word {change}, but may only read (a name that is spelled so goes in double quotes)"))
 }
 
 /// What stands behind the mark of a parameter that has it, without its quotes.

@@ -114,10 +114,20 @@ pub(crate) fn is_several_statements(query: &str) -> bool {
     std::iter::from_fn(|| pieces.next_piece()).any(|(piece, _)| piece == Piece::Semicolon)
 }
 
+/// Key words and unquoted names, in their order.
+pub(crate) fn words(query: &str) -> impl Iterator<Item = &str> {
+    let mut pieces = Pieces { query, at: 0 };
+    std::iter::from_fn(move || pieces.next_piece())
+        .filter(|(piece, _)| *piece == Piece::Word)
+        .map(|(_, place)| &query[place])
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Piece {
     Parameter,
     Semicolon,
+    /// A key word, an unquoted name, a number.
+    Word,
     /// Text, a quoted name, a comment, a cast, or any other character.
     Other,
 }
@@ -146,7 +156,7 @@ impl Pieces<'_> {
             '$' if digits(rest) > 1 => (Piece::Parameter, digits(rest)),
             '?' => (Piece::Parameter, digits(rest)),
             ';' => (Piece::Semicolon, 1),
-            c if c.is_alphanumeric() || c == '_' => (Piece::Other, name(rest)),
+            c if c.is_alphanumeric() || c == '_' => (Piece::Word, name(rest)),
             c => (Piece::Other, c.len_utf8()),
         };
         let place = self.at..self.at + length;

@@ -220,16 +220,49 @@ fn from_text(text: &str, kind: Type) -> Option<Value> {
         },
         Type::Int => Value::Int(text.parse().ok()?),
         Type::Real => Value::Real(text.parse().ok()?),
-        Type::Decimal => Value::Decimal(Decimal::parse(text)?),
-        Type::Date => Value::Date(parse_date(text)?),
-        Type::Time => Value::Time(parse_time(text)?),
-        Type::Timestamp => Value::Timestamp(parse_timestamp(text)?),
-        Type::Timestamptz => Value::Timestamptz(parse_timestamptz(text)?),
+        Type::Decimal => Value::Decimal(lenient_decimal(text)?),
+        Type::Date => Value::Date(parse_date(text.strip_suffix(" 00:00:00").unwrap_or(text))?),
+        Type::Time => Value::Time(lenient_time(text)?),
+        // `Z`: what JavaScript gives for a date.
+        Type::Timestamp => Value::Timestamp(lenient_timestamp(text.strip_suffix('Z').unwrap_or(text))?),
+        // SQLite's CURRENT_TIMESTAMP is in UTC, and does not say so.
+        Type::Timestamptz => Value::Timestamptz(
+            parse_timestamptz(text).or_else(|| lenient_timestamp(text.strip_suffix('Z').unwrap_or(text)))?,
+        ),
         Type::Uuid => Value::Uuid(parse_uuid(text)?),
         Type::Json => Value::Json(text.as_bytes().to_vec()),
         Type::Text => Value::text(text),
         Type::Bytes => return None,
     })
+}
+
+/// A time of day whose seconds may be left out.
+fn lenient_time(text: &str) -> Option<i64> {
+    parse_time(text).or_else(|| parse_time(&format!("{text}:00")))
+}
+
+/// A timestamp whose seconds or whose whole time of day may be left out.
+fn lenient_timestamp(text: &str) -> Option<i64> {
+    let Some((date, time)) = text.split_once([' ', 'T']) else {
+        return parse_timestamp(&format!("{text} 00:00:00")).or_else(|| parse_infinity(text));
+    };
+    parse_date(date)?.checked_mul(MICROS_A_DAY)?.checked_add(lenient_time(time)?)
+}
+
+/// A decimal that may have an exponent: SQLite makes `1.0e-05` of a double where text is declared.
+fn lenient_decimal(text: &str) -> Option<Decimal> {
+    const EXPONENT_MAX: i64 = 400;
+    let Some((digits, exponent)) = text.split_once(['e', 'E']) else { return Decimal::parse(text) };
+    let exponent: i64 = exponent.parse().ok().filter(|exponent: &i64| exponent.abs() <= EXPONENT_MAX)?;
+    Decimal::parse(digits)?;
+    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |digits| ("-", digits));
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let point = whole.len() as i64 + exponent;
+    let zeros = |count: i64| "0".repeat(usize::try_from(count).unwrap_or(0));
+    let all = format!("{}{whole}{fraction}{}", zeros(1 - point), zeros(point - (whole.len() + fraction.len()) as i64));
+    let (whole, fraction) = all.split_at(usize::try_from(point.max(1)).ok()?);
+    let whole = Some(whole.trim_start_matches('0')).filter(|whole| !whole.is_empty()).unwrap_or("0");
+    Decimal::parse(&if fraction.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") })
 }
 
 /// The double that is this integer, if there is one.
@@ -400,5 +433,45 @@ mod tests {
         assert_eq!(coerce(&Value::text("x"), Type::Int), None);
         assert_eq!(coerce(&Value::text("x"), Type::Bytes), None);
         assert_eq!(coerce(&Value::Null, Type::Int), Some(Value::Null));
+    }
+
+    #[test]
+    fn spellings_that_applications_use_are_taken() {
+        for (kind, other, canonical) in [
+            (Type::Timestamptz, "2026-01-01 10:00:00", "2026-01-01 10:00:00Z"),
+            (Type::Timestamptz, "2026-01-01T10:00Z", "2026-01-01 10:00:00Z"),
+            (Type::Timestamptz, "2026-01-01", "2026-01-01 00:00:00Z"),
+            (Type::Timestamp, "2026-01-01T10:00:00.125Z", "2026-01-01 10:00:00.125000"),
+            (Type::Timestamp, "2026-01-01 10:00", "2026-01-01 10:00:00"),
+            (Type::Timestamp, "2026-01-01", "2026-01-01 00:00:00"),
+            (Type::Timestamp, "-infinity", "-infinity"),
+            (Type::Date, "2026-01-02 00:00:00", "2026-01-02"),
+            (Type::Time, "10:00", "10:00:00"),
+            (Type::Decimal, "1.0e-05", "0.000010"),
+            (Type::Decimal, "-12.5e1", "-125"),
+            (Type::Decimal, "1E3", "1000"),
+            (Type::Decimal, "0.0123e2", "1.23"),
+            (Type::Decimal, "1.5e-3", "0.0015"),
+        ] {
+            let read = |text: &str| coerce(&Value::text(text), kind);
+            assert!(read(canonical).is_some(), "{canonical}");
+            assert_eq!(read(other), read(canonical), "{other}");
+        }
+        for (kind, text) in [
+            (Type::Timestamp, "2026-01-01 10:00:00+02"),
+            (Type::Timestamp, "2026-01-01 "),
+            (Type::Timestamptz, "2026-02-30"),
+            (Type::Timestamptz, "10:00:00"),
+            (Type::Date, "2026-01-02 00:00:01"),
+            (Type::Time, "10"),
+            (Type::Time, "10:"),
+            (Type::Decimal, "1e"),
+            (Type::Decimal, "e5"),
+            (Type::Decimal, "1e401"),
+            (Type::Decimal, "NaNe1"),
+            (Type::Decimal, "é"),
+        ] {
+            assert_eq!(coerce(&Value::text(text), kind), None, "{text}");
+        }
     }
 }

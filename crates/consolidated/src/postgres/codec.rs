@@ -203,9 +203,27 @@ impl Codec {
                 out.push(1);
                 put_text(v, out)?;
             }
-            _ => return Err("a value of another type"),
+            _ => return Err(self.expected()),
         }
         Ok(())
+    }
+
+    /// What a value that is of another type should have been.
+    fn expected(self) -> &'static str {
+        match self {
+            Codec::Bool => "a value of another type, expected 0 or 1",
+            Codec::Int2 | Codec::Int4 | Codec::Int8 | Codec::Oid => "a value of another type, expected an integer",
+            Codec::Float4 | Codec::Float8 => "a value of another type, expected a number",
+            Codec::Numeric => "a value of another type, expected a decimal like 12.50",
+            Codec::Text => "a value of another type, expected text",
+            Codec::Bytea => "a value of another type, expected a blob",
+            Codec::Date => "a value of another type, expected a date like 2013-01-31",
+            Codec::Time => "a value of another type, expected a time like 05:00:00.000001",
+            Codec::Timestamp => "a value of another type, expected a timestamp like 2013-01-31 05:00:00.000001",
+            Codec::Timestamptz => "a value of another type, expected an instant like 2013-01-31 05:00:00Z",
+            Codec::Uuid => "a value of another type, expected a UUID with its hyphens",
+            Codec::Json | Codec::Jsonb => "a value of another type, expected JSON",
+        }
     }
 }
 

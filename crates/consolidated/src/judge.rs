@@ -15,11 +15,12 @@
 //! A conflict ends by the table's rule. An update (or insert) and a deletion that meet: `consolidated_wins` keeps what is there,
 //! `remote_wins` makes the remote's so, under `newer_wins` and `merge` the update survives.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use headwater_model::{ConflictRule, Side};
 use headwater_protocol::message::{Change, ConflictEnd};
-use headwater_protocol::{Row, Value};
+use headwater_protocol::{Row, Type, Value, text};
 
 use crate::order::{compare_rows, compare_values};
 
@@ -45,8 +46,8 @@ pub enum Action {
     Delete,
 }
 
-/// Judges a change against the row that is stored under its key.
-pub fn judge(rule: ConflictRule, change: &Change, stored: Option<&Row>) -> Judgement {
+/// Judges a change against the row that is stored under its key; `types` are those of the table's columns.
+pub fn judge(rule: ConflictRule, types: &[Type], change: &Change, stored: Option<&Row>) -> Judgement {
     match (&change.old, &change.new, stored) {
         (_, None, None) | (None, None, Some(_)) => settled(Action::Keep),
         (None, Some(new), None) => settled(Action::Insert(new.clone())),
@@ -55,7 +56,7 @@ pub fn judge(rule: ConflictRule, change: &Change, stored: Option<&Row>) -> Judge
         (Some(old), None, Some(stored)) if same(old, stored) => settled(Action::Delete),
         (Some(_), Some(new), None) => update_of_deleted(rule, new),
         (Some(_), None, Some(_)) => delete_of_changed(rule),
-        (old, Some(new), Some(stored)) => two_images(rule, old.as_ref(), new, stored),
+        (old, Some(new), Some(stored)) => two_images(rule, types, old.as_ref(), new, stored),
     }
 }
 
@@ -88,7 +89,7 @@ fn delete_of_changed(rule: ConflictRule) -> Judgement {
     }
 }
 
-fn two_images(rule: ConflictRule, old: Option<&Row>, new: &Row, stored: &Row) -> Judgement {
+fn two_images(rule: ConflictRule, types: &[Type], old: Option<&Row>, new: &Row, stored: &Row) -> Judgement {
     let remote = || Action::Update(new.clone());
     match rule {
         ConflictRule::Off => settled(remote()),
@@ -96,7 +97,10 @@ fn two_images(rule: ConflictRule, old: Option<&Row>, new: &Row, stored: &Row) ->
         ConflictRule::RemoteWins => ended(ConflictEnd::Remote, remote()),
         ConflictRule::NewerWins(column) => {
             let by_column = match (new.get(column), stored.get(column)) {
-                (Some(new), Some(stored)) => compare_values(new, stored),
+                (Some(new), Some(stored)) => {
+                    let kind = types.get(column).copied();
+                    compare_values(&typed(new, kind), &typed(stored, kind))
+                }
                 _ => Ordering::Equal,
             };
             match by_column.then_with(|| compare_rows(new, stored)) {
@@ -115,6 +119,12 @@ fn two_images(rule: ConflictRule, old: Option<&Row>, new: &Row, stored: &Row) ->
             }
         }
     }
+}
+
+/// SQLite keeps what an application spelled in its own way (`2026-01-31T05:00Z`) as text: a time is to be compared as one.
+fn typed(value: &Value, kind: Option<Type>) -> Cow<'_, Value> {
+    let of_its_type = |kind| text::coerce(value, kind).map(Cow::Owned);
+    kind.filter(|_| matches!(value, Value::Text(_))).and_then(of_its_type).unwrap_or(Cow::Borrowed(value))
 }
 
 /// Column by column: one changed on one side only is taken from it; changed on both, from `side`. Without an old image every column

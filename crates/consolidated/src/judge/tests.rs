@@ -2,6 +2,30 @@
 
 use super::*;
 
+/// Of rows whose values are of their types.
+fn judge(rule: ConflictRule, change: &Change, stored: Option<&Row>) -> Judgement {
+    super::judge(rule, &[], change, stored)
+}
+
+#[test]
+fn times_are_compared_however_they_are_spelled() {
+    const TYPES: [Type; 2] = [Type::Int, Type::Timestamptz];
+    let row = |at: &str| vec![Value::Int(1), Value::text(at)];
+    let wins = |ours: &str, stored: &str| {
+        let change = Change { old: Some(row("2020-01-01")), new: Some(row(ours)) };
+        super::judge(ConflictRule::NewerWins(1), &TYPES, &change, Some(&row(stored))).conflict
+    };
+    for (older, newer) in [
+        ("2026-02-01 10:00:00Z", "2026-02-01T11:00:00Z"),
+        ("2026-02-02 11:00:00Z", "2026-03-01T10:00:00Z"),
+        ("2026-02-01 10:00:00Z", "2026-02-01 10:00:01"),
+        ("2026-02-01 10:00:00+02:00", "2026-02-01 09:00:00Z"),
+    ] {
+        assert_eq!(wins(newer, older), Some(ConflictEnd::Remote), "{newer} {older}");
+        assert_eq!(wins(older, newer), Some(ConflictEnd::Consolidated), "{newer} {older}");
+    }
+}
+
 fn row(name: &str, place: &str, changed: i64) -> Row {
     vec![Value::Int(1), Value::text(name), Value::text(place), Value::Int(changed)]
 }

@@ -53,9 +53,9 @@ impl Batch<'_> {
     /// Judges a change; where both sides have changed the row, the table's script says what becomes of it, if there is one.
     pub(super) fn judged(&mut self, table: &TablePlan, item: &Item, stored: Option<&Row>) -> Result<Judgement, Error> {
         let Some(script) = table.table.script(Step::ResolveConflict) else {
-            return Ok(judge(table.table.conflict, &item.change, stored));
+            return Ok(judge(table.table.conflict, &table.types, &item.change, stored));
         };
-        let judgement = judge(ConflictRule::Merge(Side::Consolidated), &item.change, stored);
+        let judgement = judge(ConflictRule::Merge(Side::Consolidated), &table.types, &item.change, stored);
         let (Some(_), Some(new), Some(stored)) = (judgement.conflict, &item.change.new, stored) else {
             return Ok(judgement);
         };

@@ -77,7 +77,7 @@ impl Engine<'_> {
                 rows.into_iter().map(|row| (key_bytes_of(table, &row), row)).collect();
             for item in run {
                 let before = stored.remove(&item.key);
-                let after = match judge(table.table.conflict, &item.change, before.as_ref()).action {
+                let after = match judge(table.table.conflict, &table.types, &item.change, before.as_ref()).action {
                     Action::Keep => before.clone(),
                     Action::Insert(row) | Action::Update(row) => Some(row),
                     Action::Delete => None,

@@ -1,6 +1,7 @@
 //! What an engine needs of a database: the trait that SQLite and PostgreSQL implement, and that one contract suite tests.
 
 use headwater_protocol::{Row, Value};
+use std::collections::HashMap;
 
 use crate::{Error, Plan, RowsWriter, TablePlan};
 
@@ -145,6 +146,13 @@ pub trait Connection: Send {
 
     /// Has such tables tracked, in transactions of its own. Harmless where nothing is to be done.
     fn adopt_parts(&mut self, plan: &Plan) -> Result<(), Error>;
+
+    /// One value that is another whenever change tracking may have been touched (triggers dropped, switched off or on, a table replaced),
+    /// in a download; `None` where none is to be had.
+    fn tracking_mark(&mut self) -> Result<Option<String>, Error>;
+
+    /// By model's fingerprint: the [`Connection::tracking_mark`] with which its tracking was last seen to be whole.
+    fn whole_tracking(&mut self) -> &mut HashMap<u64, String>;
 
     /// Writes every row of these partitions (all rows, if the table is not partitioned), in key order where that costs nothing.
     /// `partitions` holds the values of each; a row in none of them is never written.

@@ -61,13 +61,26 @@ pub fn check(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Finding
             });
         }
     }
-    for table in plan.model.tables.iter().filter(|table| table.is_tracked()) {
-        if catalogue_table(&catalogue, table).is_some() {
-            findings.extend(tracking(connection, &Kin::new(&plan.model, table))?);
-        }
-    }
+    findings.extend(tracking_of(connection, plan, |table| catalogue_table(&catalogue, table).is_some())?);
     findings.extend(scripts::check(connection, plan)?);
     findings.sort_by(|a, b| (a.severity, &a.table, &a.column).cmp(&(b.severity, &b.table, &b.column)));
+    Ok(findings)
+}
+
+/// The part of [`check`] that a server repeats while it runs: whether changes are still noted.
+pub fn check_tracking(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Finding>, Error> {
+    tracking_of(connection, plan, |_| true)
+}
+
+fn tracking_of(
+    connection: &mut dyn Connection,
+    plan: &Plan,
+    wanted: impl Fn(&Table) -> bool,
+) -> Result<Vec<Finding>, Error> {
+    let mut findings = Vec::new();
+    for table in plan.model.tables.iter().filter(|table| table.is_tracked() && wanted(table)) {
+        findings.extend(tracking(connection, &Kin::new(&plan.model, table))?);
+    }
     Ok(findings)
 }
 
@@ -249,6 +262,7 @@ impl TableCheck<'_> {
         if let (Some(column), None) = (key.next(), key.next())
             && column.kind.base == Type::Int
             && table.direction != Direction::Download
+            && table.key_range.is_none()
         {
             let name = column.name.clone();
             self.add(
@@ -257,7 +271,7 @@ impl TableCheck<'_> {
                 Some(&name),
                 "remotes that insert rows offline may choose the same numbers; the second insert is a conflict"
                     .to_owned(),
-                "use a UUID, or let one place alone insert into this table".to_owned(),
+                "set `key_range` for the table, use a UUID, or let one place alone insert into it".to_owned(),
             );
         }
     }

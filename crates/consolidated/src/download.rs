@@ -10,6 +10,7 @@ use headwater_protocol::message::{PartitionAction, PartitionMark, WatermarkEntry
 use headwater_protocol::{Frame, Row};
 
 use crate::backend::{Changes, Gaps};
+use crate::check::{Finding, Severity, check_tracking};
 use crate::keys::{key_bytes, key_bytes_of};
 use crate::rows::{Echo, FrameSink};
 use crate::scripts::{Actor, LONG_AGO};
@@ -85,16 +86,33 @@ const LOOKS_MAX: usize = 5;
 fn begin(connection: &mut dyn Connection, plan: &Plan) -> Result<(), Error> {
     for _ in 0..LOOKS_MAX {
         connection.begin(Mode::Download)?;
-        match connection.parts_have_changed(plan) {
-            Ok(false) => return Ok(()),
-            changed => {
-                connection.rollback()?;
-                changed?;
+        let looked = connection.parts_have_changed(plan).and_then(|parts| Ok((parts, connection.tracking_mark()?)));
+        if let Ok((false, mark)) = &looked
+            && connection.whole_tracking().get(&plan.fingerprint) == mark.as_ref()
+        {
+            return Ok(());
+        }
+        connection.rollback()?;
+        match looked? {
+            (true, _) => connection.adopt_parts(plan)?,
+            (false, mark) => {
+                whole(connection, plan)?;
+                connection.whole_tracking().extend(mark.map(|mark| (plan.fingerprint, mark)));
             }
         }
-        connection.adopt_parts(plan)?;
     }
-    Err(Error::Retry { detail: "partitions of tracked tables come and go".to_owned(), broken: false })
+    Err(Error::Retry { detail: "tracked tables, or partitions of them, come and go".to_owned(), broken: false })
+}
+
+/// Changes that were not noted would never be sent: where tracking is not whole, nothing is.
+fn whole(connection: &mut dyn Connection, plan: &Plan) -> Result<(), Error> {
+    match check_tracking(connection, plan)?.into_iter().find(|finding| finding.severity == Severity::Error) {
+        None => Ok(()),
+        Some(Finding { table, message, mend, .. }) => Err(Error::Setup {
+            what: format!("table {:?}: {message}", table.unwrap_or_default()),
+            mend: format!("{mend}; remotes come down afresh then, with what is pending kept"),
+        }),
+    }
 }
 
 /// A download being written.

@@ -128,9 +128,12 @@ impl From<DatabaseError> for Failure {
             DatabaseError::UploadRefused { message } => Failure::new(ErrorCode::UploadRefused, message.as_str()),
             DatabaseError::Decode(decode) => decode_failure(decode),
             DatabaseError::Spool(error) => Failure::spool(error),
-            DatabaseError::Refused { .. } | DatabaseError::Setup { .. } | DatabaseError::Database { .. } => {
-                Failure::internal(error.to_string())
+            DatabaseError::Setup { .. } => {
+                let message =
+                    "the consolidated database is not set up as the model says; `headwater check` there says more";
+                Failure::new(ErrorCode::Internal, message).with_detail(error.to_string())
             }
+            DatabaseError::Refused { .. } | DatabaseError::Database { .. } => Failure::internal(error.to_string()),
         }
     }
 }

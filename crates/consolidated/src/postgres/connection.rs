@@ -32,6 +32,7 @@ pub(super) struct PostgresConnection {
     pub(super) statements: Statements,
     /// By model: [`Snapshot::hierarchy`] when every part was known to be tracked.
     known_parts: HashMap<u64, String>,
+    whole_tracking: HashMap<u64, String>,
     /// The tables that tell how far back changes can be told are there: they are read with the next download's beginning.
     pub(super) has_limits: bool,
     pub(super) state: State,
@@ -60,6 +61,7 @@ impl PostgresConnection {
             link,
             statements: Statements::default(),
             known_parts: HashMap::new(),
+            whole_tracking: HashMap::new(),
             has_limits: false,
             state: State::default(),
             queued: String::new(),
@@ -300,6 +302,14 @@ impl Connection for PostgresConnection {
             self.known_parts.insert(plan.fingerprint, hierarchy);
         }
         Ok(have_changed)
+    }
+
+    fn tracking_mark(&mut self) -> Result<Option<String>, Error> {
+        Ok(self.snapshot()?.triggers.clone())
+    }
+
+    fn whole_tracking(&mut self) -> &mut HashMap<u64, String> {
+        &mut self.whole_tracking
     }
 
     fn adopt_parts(&mut self, plan: &Plan) -> Result<(), Error> {

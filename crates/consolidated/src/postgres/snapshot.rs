@@ -12,6 +12,10 @@ use crate::{Connection, Error};
 const HIERARCHY_SQL: &str = "SELECT count(*) || ':' || coalesce(bit_xor(hashint8extended( \
     (i.inhrelid::int8 << 32) | i.inhparent::int8, i.xmin::text::int8)), 0) FROM pg_catalog.pg_inherits i";
 
+/// One value that is another whenever change tracking's triggers, or tables that have them, were touched.
+const TRIGGERS_SQL: &str = "SELECT count(*) || ':' || coalesce(bit_xor(hashint8extended(t.oid::int8, t.xmin::text::int8)), 0) \
+    FROM pg_catalog.pg_trigger t WHERE t.tgname LIKE 'headwater%'";
+
 /// Table name, the horizon, a transaction: of the horizon, and of tables that changed without a note.
 const LIMITS_SQL: &str = "SELECT NULL, encode(h.version, 'hex'), NULL FROM headwater.horizon h \
     JOIN headwater.identity i ON i.incarnation = h.incarnation \
@@ -24,6 +28,8 @@ pub(super) struct Snapshot {
     pub(super) watermark: Watermark,
     /// What [`HIERARCHY_SQL`] gave in it; `None` on a standby, where nothing can be tracked anyway.
     pub(super) hierarchy: Option<String>,
+    /// What [`TRIGGERS_SQL`] gave in it.
+    pub(super) triggers: Option<String>,
     /// What side tables don't tell any more; `None` until it is asked for.
     limits: Option<Limits>,
 }
@@ -33,7 +39,7 @@ pub(super) fn begin_sql(with_limits: bool) -> String {
     let limits = if with_limits { format!("; {LIMITS_SQL}") } else { String::new() };
     format!(
         "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
-         SELECT pg_current_snapshot(), pg_is_in_recovery(), ({HIERARCHY_SQL}){limits}"
+         SELECT pg_current_snapshot(), pg_is_in_recovery(), ({HIERARCHY_SQL}), ({TRIGGERS_SQL}){limits}"
     )
 }
 
@@ -47,7 +53,9 @@ impl Snapshot {
         let first = rows.next().and_then(|row| {
             let in_recovery = row.get(1)? == "t";
             let hierarchy = row.get(2).filter(|_| !in_recovery).map(str::to_owned);
-            Some(Snapshot { watermark: Watermark::from_snapshot(row.get(0)?, in_recovery)?, hierarchy, limits: None })
+            let triggers = row.get(3).map(str::to_owned);
+            let watermark = Watermark::from_snapshot(row.get(0)?, in_recovery)?;
+            Some(Snapshot { watermark, hierarchy, triggers, limits: None })
         });
         let mut snapshot = first.ok_or_else(|| Error::Database {
             context: "beginning a download".into(),

@@ -42,6 +42,7 @@ pub struct SqliteConnection {
     /// Device and number of the file that was opened; `None` where the system has no such thing.
     file: Option<(u64, u64)>,
     tables: HashMap<(u64, u32), Arc<TableSql>>,
+    whole_tracking: HashMap<u64, String>,
     has_savepoint: bool,
     /// [`Connection::set_actor`] has written to the file.
     has_actor: bool,
@@ -77,6 +78,7 @@ impl SqliteConnection {
             busy_timeout,
             file,
             tables: HashMap::new(),
+            whole_tracking: HashMap::new(),
             has_savepoint: false,
             has_actor: false,
             mode: None,
@@ -390,6 +392,18 @@ impl Connection for SqliteConnection {
 
     fn parts_have_changed(&mut self, _plan: &Plan) -> Result<bool, Error> {
         Ok(false)
+    }
+
+    fn tracking_mark(&mut self) -> Result<Option<String>, Error> {
+        let rows = self.query("PRAGMA schema_version", &[])?;
+        match rows.first().and_then(|row| row.first()) {
+            Some(Value::Int(version)) => Ok(Some(version.to_string())),
+            _ => Ok(None),
+        }
+    }
+
+    fn whole_tracking(&mut self) -> &mut HashMap<u64, String> {
+        &mut self.whole_tracking
     }
 
     fn adopt_parts(&mut self, _plan: &Plan) -> Result<(), Error> {

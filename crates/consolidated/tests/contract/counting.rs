@@ -5,6 +5,7 @@ use headwater_consolidated::catalogue::Catalogue;
 use headwater_consolidated::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 use headwater_protocol::message::{Refusal, RefusalCode};
 use headwater_protocol::{Row, Value};
+use std::collections::HashMap;
 
 /// Counts statements on the application's tables, and goings back to the savepoint.
 pub(crate) struct Counting<'a> {
@@ -106,6 +107,12 @@ impl Connection for Counting<'_> {
     }
     fn parts_have_changed(&mut self, plan: &Plan) -> Result<bool, Error> {
         self.inner.parts_have_changed(plan)
+    }
+    fn tracking_mark(&mut self) -> Result<Option<String>, Error> {
+        self.inner.tracking_mark()
+    }
+    fn whole_tracking(&mut self) -> &mut HashMap<u64, String> {
+        self.inner.whole_tracking()
     }
     fn adopt_parts(&mut self, plan: &Plan) -> Result<(), Error> {
         self.inner.adopt_parts(plan)

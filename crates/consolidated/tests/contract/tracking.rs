@@ -1,7 +1,7 @@
 //! Whatever an application does to a tracked table reaches the remotes.
 
 use headwater_consolidated::catalogue::Tracking;
-use headwater_consolidated::{Dialect, track};
+use headwater_consolidated::{Dialect, Error, track};
 use headwater_model::tracking::Kin;
 
 use super::database::{Database, MODEL, TABLES, plan};
@@ -122,13 +122,20 @@ pub(crate) fn broken_tracking_is_noticed_and_mended(database: &Database) {
     database.application("INSERT INTO customer VALUES (1, 'a', 'Ada', 1)");
     let mut remote = Replica::synced(database, &plan, "anna");
     let incarnation = remote.incarnation;
+    // A connection of a server that runs on, and has seen that all is well.
+    let mut running = database.connect();
+    remote.try_sync(&mut *running, &plan).expect("nothing is wrong yet");
     database.application(match database.dialect() {
-        Dialect::Sqlite => "DROP TRIGGER headwater_after_update_customer",
-        Dialect::Postgres => "ALTER TABLE customer DISABLE TRIGGER ALL",
+        Dialect::Sqlite => "DROP TRIGGER headwater_after_update_customer; UPDATE customer SET name = 'unseen'",
+        // As a bulk load does: nobody sees it while it lasts, but it leaves its mark.
+        Dialect::Postgres => {
+            "ALTER TABLE customer DISABLE TRIGGER ALL; UPDATE customer SET name = 'unseen'; \
+             ALTER TABLE customer ENABLE TRIGGER ALL"
+        }
     });
     assert!(matches!(state(), Tracking::Broken(_)), "{:?}", state());
-    database.application("UPDATE customer SET name = 'unseen'");
-    assert_eq!(remote.sync(database, &plan).count(), 0, "that is what broken tracking costs");
+    let refused = remote.try_sync(&mut *running, &plan).map(|_| ()).expect_err("a download with a hole");
+    assert!(matches!(&refused, Error::Setup { what, .. } if what.contains("\"customer\"")), "{refused:?}");
     assert!(!track::plan_tracking(&mut *database.connect(), &plan).expect("planned").is_empty());
     track::track(&mut *database.connect(), &plan).expect("mended");
     assert_eq!(state(), Tracking::Complete);
@@ -153,6 +160,7 @@ pub(crate) fn untracked_tables_are_left_as_they_were(database: &Database) {
     let shown = track::plan_tracking(&mut *database.connect(), &plan).expect("planned");
     assert!(shown.iter().any(|sql| sql.contains("customer")), "shown before anything is there: {shown:?}");
     track::track(&mut *database.connect(), &plan).expect("tracked");
+    let mut between = Replica::synced(database, &plan, "anna");
     let removed = track::untrack(&mut *database.connect(), &plan).expect("removed");
     assert!(!removed.is_empty());
     for table in plan.model.tables.iter().filter(|table| table.is_tracked()) {
@@ -162,9 +170,12 @@ pub(crate) fn untracked_tables_are_left_as_they_were(database: &Database) {
     database.application(
         "INSERT INTO customer VALUES (1, 'a', 'Ada', 1); UPDATE customer SET name = 'x'; DELETE FROM customer",
     );
-    // A remote that syncs meanwhile is given a watermark that says nothing of what comes next.
     database.application("INSERT INTO customer VALUES (2, 'b', 'Ben', 1), (3, 'c', 'Cy', 1)");
-    let mut between = Replica::synced(database, &plan, "anna");
+    let meanwhile = between.try_sync(&mut *database.connect(), &plan).map(|_| ());
+    assert!(
+        matches!(meanwhile, Err(Error::Setup { .. })),
+        "a watermark would say nothing of what comes next: {meanwhile:?}"
+    );
     database.application("UPDATE customer SET name = 'missed' WHERE id = 2; DELETE FROM customer WHERE id = 3");
     track::track(&mut *database.connect(), &plan).expect("tracked again");
     assert_ne!(between.greet(&mut *database.connect(), &plan).expect("greeted").incarnation, between.incarnation);

@@ -1,5 +1,6 @@
 //! A real database with planted faults: each call may fail, panic, or lose its answer.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use headwater_consolidated::backend::{Changes, Gaps, Inserted, Mode};
@@ -168,6 +169,12 @@ impl Connection for FaultyConnection {
         self.inner.parts_have_changed(plan)
     }
 
+    fn tracking_mark(&mut self) -> Result<Option<String>, Error> {
+        self.inner.tracking_mark()
+    }
+    fn whole_tracking(&mut self) -> &mut HashMap<u64, String> {
+        self.inner.whole_tracking()
+    }
     fn adopt_parts(&mut self, plan: &Plan) -> Result<(), Error> {
         self.inner.adopt_parts(plan)
     }

@@ -72,9 +72,9 @@ fn a_change_set_aside_is_sent_again_when_asked() -> Result<()> {
         let numbers: Vec<i64> = remote.set_aside(10)?.iter().map(|change| change.number).collect();
         assert!(remote.retry(&Choice::Numbers(vec![numbers[0], 9999])).is_err(), "all or nothing");
         assert_eq!(remote.set_aside(10)?.len(), 2);
-        assert_eq!(remote.retry(&Choice::Numbers(vec![numbers[0]]))?, 1);
+        assert_eq!(remote.retry(&Choice::Numbers(vec![numbers[0]]))?.changes, 1);
         assert_eq!(world.sync(&mut remote)?.changes_up, 1);
-        assert_eq!(remote.retry(&Choice::Table("orders".to_owned()))?, 1);
+        assert_eq!(remote.retry(&Choice::Table("orders".to_owned()))?.changes, 1);
         assert_eq!(world.sync(&mut remote)?.changes_up, 1);
         assert!(world.diff("one")?.is_equal(false), "{kind:?}");
         assert!(remote.retry(&Choice::Table("nothing".to_owned())).is_err());
@@ -157,10 +157,21 @@ fn a_change_that_only_the_list_has_is_made_again() -> Result<()> {
         world.sync(&mut remote)?;
         let list = remote.set_aside(10)?;
         assert_eq!((list.len(), list[0].is_in_place), (1, false), "{kind:?}: {list:?}");
-        assert!(remote.retry(&Choice::All).is_err(), "theirs still stands there");
+        assert!(remote.retry(&Choice::Numbers(vec![list[0].number])).is_err(), "theirs still stands there");
+        // Of all, what can be sent is: one that can't be made again stops no other.
+        world.edit("one", "INSERT INTO orders VALUES ('nuts', 1, 'nuts', 'nuts')")?;
+        assert_eq!(world.sync(&mut remote)?.refused, 1);
+        let numbers: Vec<i64> = remote.set_aside(10)?.iter().map(|change| change.number).collect();
+        let retried = remote.retry(&Choice::All)?;
+        assert_eq!((retried.changes, retried.left.len()), (1, 1), "{kind:?}: {retried:?}");
+        assert!(retried.left[0].contains("must be unique"), "{retried:?}");
+        assert_eq!(world.sync(&mut remote)?.refused, 1);
+        let again = remote.set_aside(10)?.iter().map(|change| change.number).max();
+        assert!(again > numbers.iter().copied().max(), "a number never means another change");
+        remote.drop_set_aside(&Choice::Numbers(again.into_iter().collect()))?;
         world.central.execute("DELETE FROM orders WHERE id = 'theirs'")?;
         world.sync(&mut remote)?;
-        assert_eq!(remote.retry(&Choice::All)?, 1);
+        assert_eq!(remote.retry(&Choice::All)?.changes, 1);
         assert_eq!(world.sync(&mut remote)?.changes_up, 1);
         assert_eq!(world.central.rows("SELECT id FROM orders")?, [[Some("ours".to_owned())]], "{kind:?}");
         assert!(world.diff("one")?.is_equal(false), "{kind:?}");

@@ -51,7 +51,7 @@ CREATE TABLE "hw_held" (
   PRIMARY KEY ("table", "key")
 ) WITHOUT ROWID;
 CREATE TABLE "hw_set_aside" (
-  "id" INTEGER PRIMARY KEY,
+  "id" INTEGER PRIMARY KEY AUTOINCREMENT,
   "time" TEXT NOT NULL,
   "table" INTEGER NOT NULL,
   "name" TEXT NOT NULL,

@@ -28,6 +28,15 @@ pub enum Choice {
     Numbers(Vec<i64>),
 }
 
+/// What [`Remote::retry`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Retried {
+    /// How many changes the next sync sends.
+    pub changes: u64,
+    /// Why others stay set aside, one line for each.
+    pub left: Vec<String>,
+}
+
 /// A change set aside, as it is kept.
 struct Note<'p> {
     number: i64,
@@ -39,15 +48,21 @@ struct Note<'p> {
 }
 
 impl Remote {
-    /// Marks changes set aside to be sent by the next sync, with their first old images; gives their number. One of which only the
-    /// list is left is made again in its table.
+    /// Marks changes set aside to be sent by the next sync, with their first old images. One of which only the list is left is made
+    /// again in its table, unless its key has been changed since or the table does not take the row: then it stays set aside.
     ///
-    /// All or nothing: [`Error::Configuration`] names a change that can't be made again, because its key has been changed since or
-    /// the table does not take the row.
-    pub fn retry(&mut self, choice: &Choice) -> Result<u64, Error> {
-        self.each(choice, "retrying changes set aside", |rows, notes| {
-            notes.iter().try_for_each(|note| retry(rows, note))
-        })
+    /// Of [`Choice::Numbers`] all or nothing: [`Error::Configuration`] names a change that can't be made again.
+    pub fn retry(&mut self, choice: &Choice) -> Result<Retried, Error> {
+        let mut left = Vec::new();
+        let count = self.each(choice, "retrying changes set aside", |rows, notes| {
+            if matches!(choice, Choice::Numbers(_)) {
+                notes.iter().try_for_each(|note| retry(rows, note))
+            } else {
+                left = retry_what_can_be(rows, notes)?;
+                Ok(())
+            }
+        })?;
+        Ok(Retried { changes: count - left.len() as u64, left })
     }
 
     /// Gives changes set aside up; gives their number. Where a row still is as its change made it, it becomes the consolidated one.
@@ -70,7 +85,7 @@ impl Remote {
         &mut self,
         choice: &Choice,
         doing: &'static str,
-        work: fn(&Rows<'_>, &[Note<'_>]) -> Result<(), Error>,
+        work: impl FnOnce(&Rows<'_>, &[Note<'_>]) -> Result<(), Error>,
     ) -> Result<u64, Error> {
         let _alone = self.lock()?;
         self.reread()?;
@@ -122,6 +137,26 @@ fn chosen<'p>(connection: &Connection, plan: &'p Plan, choice: &Choice) -> Resul
         )));
     }
     Ok(notes)
+}
+
+/// Each by itself; says of those that can't be retried why not.
+fn retry_what_can_be(rows: &Rows<'_>, notes: &[Note<'_>]) -> Result<Vec<String>, Error> {
+    let doing = "retrying changes set aside";
+    let batch = |sql: &str| rows.connection.execute_batch(sql).while_doing(doing);
+    let mut left = Vec::new();
+    for note in notes {
+        batch("SAVEPOINT hw_retry")?;
+        match retry(rows, note) {
+            Ok(()) => {}
+            Err(Error::Configuration { what }) => {
+                batch("ROLLBACK TO hw_retry")?;
+                left.push(what);
+            }
+            Err(error) => return Err(error),
+        }
+        batch("RELEASE hw_retry")?;
+    }
+    Ok(left)
 }
 
 fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {

@@ -65,7 +65,7 @@ mod too_large;
 mod untracked;
 mod upgrade;
 
-pub use aside::Choice;
+pub use aside::{Choice, Retried};
 pub use error::Error;
 pub use examine::{Examination, examine};
 pub use headwater_protocol::client::Config;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use headwater_remote::{Choice, Remote};
+use headwater_remote::{Choice, Remote, Retried};
 use serde_json::json;
 
 use crate::Done;
@@ -59,12 +59,18 @@ pub(super) struct ResetArgs {
 /// Marks changes to be sent again.
 pub(super) fn retry(args: &AsideArgs, output: &Output) -> Done {
     let choice = args.choice()?;
-    let count = Remote::open(&args.file)?.retry(&choice)?;
-    output.answer(&json!({ "retried": count }), |output| {
-        output
-            .line(format!("{count} to be sent again by the next sync (headwater remote sync {})", args.file.display()))
+    let Retried { changes, left } = Remote::open(&args.file)?.retry(&choice)?;
+    output.answer(&json!({ "retried": changes, "left": left }), |output| {
+        let file = args.file.display();
+        output.line(format!("{changes} to be sent again by the next sync (headwater remote sync {file})"))?;
+        left.iter().try_for_each(|why| output.line(format!("      {why}")))?;
+        if left.is_empty() {
+            Ok(())
+        } else {
+            output.line("      (`headwater remote drop` with its number gives one up)")
+        }
     })?;
-    Ok(Exit::Done)
+    Ok(if left.is_empty() { Exit::Done } else { Exit::Found })
 }
 
 /// Gives changes up.

@@ -12,7 +12,7 @@ use crate::Done;
 use crate::commands::conflicts::show_images;
 use crate::commands::image;
 use crate::exit::Exit;
-use crate::output::{Output, printable};
+use crate::output::{Output, printable, thousands};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -103,13 +103,22 @@ fn show_set_aside(change: &SetAside, output: &Output) -> Result<()> {
         "  {} {} {} {}: {} ({})",
         change.number, change.time, change.table, change.key, change.reason, change.message
     )))?;
-    let row = |image: &Option<String>| image.clone().unwrap_or_else(|| "(no row)".to_owned());
+    let row = |image: &Option<String>| image.as_deref().map_or_else(|| "(no row)".to_owned(), shortened);
     output.line(printable(&format!("      old {}", row(&change.old))))?;
     output.line(printable(&format!("      new {}", row(&change.new))))?;
     if change.is_in_place {
         Ok(())
     } else {
         output.line("      the row has changed since: only this list has the change")
+    }
+}
+
+/// A person looks at it; `--json` has all of it.
+fn shortened(image: &str) -> String {
+    const CHARACTERS_MAX: usize = 2_000;
+    match image.char_indices().nth(CHARACTERS_MAX) {
+        Some((end, _)) => format!("{}... ({} bytes; --json has all)", &image[..end], thousands(image.len() as u64)),
+        None => image.to_owned(),
     }
 }
 

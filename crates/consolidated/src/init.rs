@@ -17,7 +17,10 @@ pub struct FirstModel {
 pub fn first_model(name: &str, catalogue: &Catalogue) -> FirstModel {
     let mut left_out = Vec::new();
     let mut usable: Vec<&CatalogueTable> = Vec::new();
-    for table in &catalogue.tables {
+    // The default schema's tables come first: of two with one name theirs is taken.
+    let mut found: Vec<&CatalogueTable> = catalogue.tables.iter().collect();
+    found.sort_by_key(|table| table.schema.as_deref().is_some_and(|schema| schema != "public"));
+    for table in found {
         if let Some(reason) = unusable(table, &usable) {
             left_out.push((table.name.clone(), reason));
         } else {

@@ -55,7 +55,7 @@ pub enum Error {
     },
     /// A table of the model exists already.
     #[error(
-        "{path} already has a table {table:?}; a remote's tables are made from its model, so begin with a file without it"
+        "{path} already has a table {table:?}: begin with a file without it, or take the table with its rows (`--adopt`)"
     )]
     TableExists {
         /// The file.

@@ -72,7 +72,8 @@ fn from_server(context: &str, error: &DbError) -> Error {
         // A tracked table that lost its side table, or a model that names what isn't there.
         "42P01" | "42703" | "42883" | "3F000" if !is_in_application_function(error) => Error::Setup {
             what: format!("{context}: {}", text(error)),
-            mend: "run `headwater check`, then `headwater track`".into(),
+            mend: "`headwater check` says what differs; `headwater track` installs what is missing of change tracking"
+                .into(),
         },
         "42P10" | "55000" if is_arbiter(error) => Error::Setup {
             what: format!("{context}: {}", text(error)),
@@ -108,6 +109,9 @@ fn refusal(error: &DbError, class: &str) -> Option<Refusal> {
         (_, "23505") => (RefusalCode::Unique, "unique constraint"),
         (_, "23503") => (RefusalCode::ForeignKey, "foreign key"),
         (_, "23502") => (RefusalCode::NotNull, "not null"),
+        (_, "23514") if error.routine() == Some("ExecFindPartition") => {
+            (RefusalCode::Check, "no partition of the table takes the row")
+        }
         (_, "23514" | "44000") => (RefusalCode::Check, "check constraint"),
         ("23", _) => (RefusalCode::Constraint, "constraint"),
         ("22", _) | (_, "42804") => (RefusalCode::Data, "a value that the column can't hold"),

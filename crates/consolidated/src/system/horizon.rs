@@ -63,8 +63,15 @@ pub fn purge(
             Dialect::Postgres => purge_postgres(connection, &side_table, &horizon, goes_on)?,
         };
     }
-    tracing::info!(rows = purged.rows, "old changes were purged from the side tables");
+    let conflicts = purge_conflicts(connection, request.older_than)?;
+    tracing::info!(rows = purged.rows, conflicts, "old changes were purged from the side tables, and old conflicts");
     Ok(purged)
+}
+
+/// What people have had as long to look at.
+fn purge_conflicts(connection: &mut dyn Connection, older_than: Duration) -> Result<u64, Error> {
+    let sql = format!("DELETE FROM {{hw}}conflict WHERE at < {}", ago(connection.dialect(), "?1"));
+    connection.execute(&dialect_sql(connection.dialect(), &sql), &[Value::Int(older_than.as_secs() as i64)])
 }
 
 /// Whether no server has taken a note for as long: several on one database need not take one each.

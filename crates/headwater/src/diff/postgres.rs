@@ -45,6 +45,9 @@ impl Postgres {
                      BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
                 )
                 .await?;
+            // As in a download: the application's row security asks who it is.
+            let who = "SELECT set_config('headwater.user', $1, true), set_config('headwater.remote_id', $2, true)";
+            client.execute(who, &[&user, &remote_id]).await?;
             Ok::<_, tokio_postgres::Error>(client)
         })?;
         let (user, remote_id) = (user.to_owned(), remote_id.to_owned());

@@ -19,8 +19,8 @@ pub(super) fn look(file: &Path, args: &DoctorArgs, findings: &mut Findings) {
     let examined = match examine(file) {
         Ok(examined) => examined,
         Err(error) => {
-            let mend = "give the path of a file that `headwater remote create` made; one that is damaged: take it from a backup, or \
-                        create it anew and load what it had pending by hand";
+            let mend = "give the path of a file that `headwater remote create` made, in a folder where this user may write; only if \
+                        it is damaged: take it from a backup, or create it anew and load what it had pending by hand";
             return findings.error("remote_unreadable", format!("{}: {error}", chain(&error)), mend);
         }
     };

@@ -20,6 +20,7 @@ Examples:
   headwater remote sync anna.db
   HEADWATER_TOKEN=$(headwater token van-7) headwater remote sync van.db --json
   headwater remote sync anna.db --upload-only --give-up-after 1m
+  headwater remote sync anna.db --server https://new.example.com    # the server has moved
 
 What can't be done now is tried again by itself. Whenever a sync ends, and however, nothing is lost: sync again.";
 
@@ -29,6 +30,9 @@ What can't be done now is tried again by itself. Whenever a sync ends, and howev
 pub(super) struct SyncArgs {
     /// The remote's SQLite file.
     file: PathBuf,
+    /// Sync with the server at this address, from now on.
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
     /// Send changes, and bring nothing down.
     #[arg(long)]
     upload_only: bool,
@@ -63,14 +67,18 @@ pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
     };
     options.progress = Some(&mut progress);
     let mut remote = Remote::open(&args.file)?;
+    if let Some(server) = &args.server {
+        remote.set_server(server, &user)?;
+    }
     let done = remote.sync(&mut options);
     bar.finish_and_clear();
     let report = match done {
         // The session's own words don't know where it went.
         Err(error) if error.code() == "network" => {
             let server = remote.status().map_or_else(|_| "the server".to_owned(), |status| status.server);
-            let hint =
-                format!("no sync with {server}: does it run, and is its address right? Nothing is lost: sync again");
+            let hint = format!(
+                "no sync with {server}: does it run, and is its address right (--server changes it)? Nothing is lost: sync again"
+            );
             return Err(anyhow::Error::new(error).context(hint));
         }
         done => done?,

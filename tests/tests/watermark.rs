@@ -419,6 +419,12 @@ impl Connection for NaiveConnection {
     fn parts_have_changed(&mut self, plan: &Plan) -> Result<bool, Error> {
         self.0.parts_have_changed(plan)
     }
+    fn tracking_mark(&mut self) -> Result<Option<String>, Error> {
+        self.0.tracking_mark()
+    }
+    fn whole_tracking(&mut self) -> &mut std::collections::HashMap<u64, String> {
+        self.0.whole_tracking()
+    }
     fn adopt_parts(&mut self, plan: &Plan) -> Result<(), Error> {
         self.0.adopt_parts(plan)
     }

@@ -21,6 +21,8 @@
 //!   insert or update log every row that would be in its way, by key and by each unique index.
 //! - They run *before* the change: an application's own trigger that runs after it and changes the row again would else be logged
 //!   first. A key that SQLite is to choose is not known yet (`NEW` says -1), so the one that it will choose is computed.
+//! - While a download is applied `hw_applying` has the number of the table whose rows are stored, and they are not logged; or, where the
+//!   application has triggers on that table, -1 less its number: all is logged, and only keys of others are let in.
 //! - The log's columns have no declared type, so that values keep their storage class; `+NEW.x` takes the type off the other side of
 //!   a comparison, without which the log's primary key would not be used.
 //!
@@ -292,7 +294,8 @@ impl Tracking<'_> {
         };
         let (number, own) = (self.number, &self.own);
         let refused = format!(
-            "NOT EXISTS (SELECT 1 FROM \"hw_key_range\" WHERE \"table\" = {number} AND NEW.{key} BETWEEN \"first\" AND \"last\") \
+            "NOT EXISTS (SELECT 1 FROM \"hw_applying\" WHERE \"table\" = -1 - {number}) \
+             AND NOT EXISTS (SELECT 1 FROM \"hw_key_range\" WHERE \"table\" = {number} AND NEW.{key} BETWEEN \"first\" AND \"last\") \
              AND NOT EXISTS (SELECT 1 FROM {own} WHERE {key} = NEW.{key}) \
              AND NOT EXISTS (SELECT 1 FROM {log} WHERE \"k_{name}\" = NEW.{key} AND \"existed\" = 1)",
             log = self.log,

@@ -10,10 +10,8 @@
 //! | a foreign key, at the end | the pending change that breaks it is set aside ([`foreign`]) |
 //! | a constraint that the consolidated database does not have | the downloaded row is held and tried again at each sync |
 //!
-//! The application's own triggers fire; what they change in *other* tables is a local change like any other. Where there are none, all
-//! triggers are switched off on our connection.
-//!
-//! *Caveats.* What an application's trigger changes in the very table whose rows are being applied is not tracked.
+//! The application's own triggers fire; what they write is a local change like any other ([`crate::own_triggers`]). Where there are none,
+//! all triggers are switched off on our connection.
 
 mod doubt;
 mod foreign;
@@ -174,7 +172,7 @@ impl<'a> Apply<'a> {
         let sql = "CREATE TEMP TABLE IF NOT EXISTS \"hw_displaced\" (\"table\" INTEGER, \"key\" BLOB, \"image\" BLOB, \
                    PRIMARY KEY (\"table\", \"key\")) WITHOUT ROWID; DELETE FROM temp.\"hw_displaced\"";
         connection.execute_batch(sql).while_doing("beginning to apply a download")?;
-        let rows = Rows { connection };
+        let rows = Rows::new(connection);
         whereabouts::remember_pending(&rows, plan)?;
         let has_rows = |table: &TablePlan| rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.name()));
         let sweeps =
@@ -186,6 +184,7 @@ impl<'a> Apply<'a> {
             }
             if *doubt == Doubt::Compare {
                 doubt::keep_before(&rows, table)?;
+                rows.ignore_own_triggers(table)?;
             }
         }
         let mut touched = Touched::new(connection, plan)?;
@@ -259,7 +258,7 @@ impl<'a> Apply<'a> {
     /// Makes this the table whose rows are stored, and finds out whether that can be done without looking left and right.
     fn turn_to(&mut self, table: &'a TablePlan) -> Result<(), Error> {
         self.table = Some(table);
-        self.rows.set_applying(Some(table.number))?;
+        self.rows.set_applying(Some(table))?;
         let number = table.number;
         let pending = table.is_tracked() && self.rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.log()))?;
         let held = self.rows.any(&format!("SELECT 1 FROM \"hw_held\" WHERE \"table\" = {number}"))?;
@@ -268,7 +267,7 @@ impl<'a> Apply<'a> {
         let noted = matches!(self.fresh.get(number as usize), Some(Some(_)))
             && self.rows.any(&format!("SELECT 1 FROM \"hw_set_aside\" WHERE \"table\" = {number}"))?;
         let watched = !self.touched.is_whole(table) || self.doubts[number as usize] == Doubt::Since || noted;
-        let is_looked_up = self.has_below(table)?;
+        let is_looked_up = self.has_below(table)? || self.rows.has_own_triggers(table)?;
         self.is_plain = !(pending || held || conflicts || watched || is_looked_up || self.has_displaced);
         Ok(())
     }

@@ -92,7 +92,7 @@ impl Remote {
         self.database.write(doing, |connection| {
             connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing(doing)?;
             let notes = chosen(connection, &self.plan, choice)?;
-            let rows = Rows { connection };
+            let rows = Rows::new(connection);
             work(&rows, &notes)?;
             check_references(connection, &self.plan)?;
             Ok(notes.len() as u64)
@@ -179,10 +179,10 @@ fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
 /// Makes the row as the change made it, and logs the change with its first old image.
 fn make_again(rows: &Rows<'_>, note: &Note<'_>, key: &[Local]) -> Result<(), Error> {
     let table = note.table;
-    rows.set_applying(Some(table.number))?;
+    rows.set_applying(Some(table))?;
     let placed = match &note.new {
         Some(row) => rows.upsert(table, &from_wire(row))?,
-        None => rows.delete(table, key).map(|_| Placed::Done)?,
+        None => rows.delete(table, key)?,
     };
     rows.set_applying(None)?;
     let why = match placed {
@@ -236,7 +236,7 @@ fn give_up(rows: &Rows<'_>, notes: &[Note<'_>]) -> Result<(), Error> {
         rows.release(table, &note.key)?;
         match consolidated {
             Some(row) => back.push(Back { note, key, row }),
-            None => delete(rows, table, &key)?,
+            None => delete(rows, note, &key)?,
         }
     }
     put_back(rows, back)
@@ -251,7 +251,7 @@ fn put_back(rows: &Rows<'_>, mut back: Vec<Back<'_>>) -> Result<(), Error> {
         let count = back.len();
         for one in back {
             let table = one.note.table;
-            rows.set_applying(Some(table.number))?;
+            rows.set_applying(Some(table))?;
             let placed = rows.upsert(table, &one.row)?;
             rows.set_applying(None)?;
             match placed {
@@ -265,7 +265,7 @@ fn put_back(rows: &Rows<'_>, mut back: Vec<Back<'_>>) -> Result<(), Error> {
             let Some(one) = next else {
                 return Err(does_not_fit(stuck[0].note, "a value must be unique"));
             };
-            delete(rows, one.note.table, &one.key)?;
+            delete(rows, one.note, &one.key)?;
             has_gone.push(one.note.number);
         }
         back = stuck;
@@ -273,10 +273,15 @@ fn put_back(rows: &Rows<'_>, mut back: Vec<Back<'_>>) -> Result<(), Error> {
     Ok(())
 }
 
-fn delete(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
-    rows.set_applying(Some(table.number))?;
-    rows.delete(table, key)?;
-    rows.set_applying(None)
+fn delete(rows: &Rows<'_>, note: &Note<'_>, key: &[Local]) -> Result<(), Error> {
+    rows.set_applying(Some(note.table))?;
+    let gone = rows.delete(note.table, key)?;
+    rows.set_applying(None)?;
+    match gone {
+        Placed::Done => Ok(()),
+        Placed::InTheWay => Err(does_not_fit(note, "a value must be unique")),
+        Placed::Refused(why) => Err(does_not_fit(note, &why)),
+    }
 }
 
 fn does_not_fit(note: &Note<'_>, why: &str) -> Error {

@@ -47,7 +47,7 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Cut, Er
         if state.frozen.is_some() {
             return Ok(Cut { end: state.frozen, is_partial: false, set_aside: 0 });
         }
-        let rows = Rows { connection };
+        let rows = Rows::new(connection);
         while wake(&rows, plan)? > 0 {}
         dependents::mark(&rows, plan, now)?;
         let sequence = state.upload_sequence + 1;

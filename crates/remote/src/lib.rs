@@ -46,6 +46,7 @@ pub mod http;
 mod index_sql;
 mod key_ranges;
 mod local;
+mod own_triggers;
 mod pieces;
 mod plan;
 mod probe;

@@ -49,7 +49,7 @@ pub(crate) fn apply(database: &Database, plan: &Plan, receipt: &Receipt, now: &s
             return Err(Error::Unexpected { what });
         }
         let mut applying =
-            Applying { rows: Rows { connection }, plan, sequence: end.sequence, now, counts: Outcomes::default() };
+            Applying { rows: Rows::new(connection), plan, sequence: end.sequence, now, counts: Outcomes::default() };
         applying.outcomes(&receipt.outcomes)?;
         dependents::name(&applying.rows, plan)?;
         applying.counts.applied = end.changes - applying.counts.conflicts - applying.counts.refused;
@@ -72,7 +72,7 @@ pub(crate) fn refuse_alone(
     refusal: Refusal,
     now: &str,
 ) -> Result<(), Error> {
-    let rows = Rows { connection };
+    let rows = Rows::new(connection);
     let mut applying = Applying { rows, plan, sequence: end.sequence, now, counts: Outcomes::default() };
     applying.outcomes(&[(0, Outcome::Refused(refusal))])?;
     connection.execute("DELETE FROM \"hw_upload\"", []).while_doing("forgetting the upload")?;

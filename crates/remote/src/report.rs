@@ -167,7 +167,7 @@ impl Remote {
 
     /// Changes that wait for the next upload, at most `limit`, by table and key. (An upload that is on its way is not listed.)
     pub fn pending(&self, limit: usize) -> Result<Vec<PendingChange>, Error> {
-        let rows = Rows { connection: &self.database.connection };
+        let rows = Rows::new(&self.database.connection);
         let mut changes = Vec::new();
         for table in self.plan.tracked() {
             let mut select = rows.prepare(&table.sql.changes_where("1 = 1"))?;

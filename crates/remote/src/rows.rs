@@ -8,6 +8,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, ffi, params, para
 
 use crate::error::{Error, While};
 use crate::local::{Local, readable, to_wire};
+use crate::own_triggers::OwnTriggers;
 use crate::plan::{TablePlan, decoded};
 
 /// A pending change: the log's entry beside the row.
@@ -67,9 +68,14 @@ pub(crate) enum Placed {
 #[derive(Debug)]
 pub(crate) struct Rows<'c> {
     pub(crate) connection: &'c Connection,
+    own_triggers: OwnTriggers,
 }
 
 impl<'c> Rows<'c> {
+    pub(crate) fn new(connection: &'c Connection) -> Rows<'c> {
+        Rows { connection, own_triggers: OwnTriggers::default() }
+    }
+
     /// A statement, kept prepared.
     pub(crate) fn prepare(&self, sql: &str) -> Result<CachedStatement<'c>, Error> {
         self.connection.prepare_cached(sql).while_doing("preparing a statement")
@@ -91,9 +97,9 @@ impl<'c> Rows<'c> {
         self.prepare(&table.sql.select)?.query_row(params_from_iter(key), read).optional().while_doing("reading a row")
     }
 
-    /// Stores a row, whether its key exists or not.
+    /// Stores a row without a pending change, whether its key exists or not.
     pub(crate) fn upsert(&self, table: &TablePlan, row: &[Local]) -> Result<Placed, Error> {
-        placed(self.prepare(&table.sql.upsert)?.execute(params_from_iter(row)))
+        self.write(table, &table.sql.upsert, row, &table.key_of(row), Some(row))
     }
 
     /// Makes the stored row of this row's key like it.
@@ -101,9 +107,36 @@ impl<'c> Rows<'c> {
         placed(self.prepare(&table.sql.update)?.execute(params_from_iter(row)))
     }
 
-    /// Deletes the row of a key; whether there was one.
-    pub(crate) fn delete(&self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
-        self.execute(&table.sql.delete, key).map(|count| count > 0)
+    /// Deletes the row of a key, which has no pending change.
+    pub(crate) fn delete(&self, table: &TablePlan, key: &[Local]) -> Result<Placed, Error> {
+        self.write(table, &table.sql.delete, key, key, None)
+    }
+
+    /// Makes the row of a key what is wanted, past triggers of the application's.
+    fn write(
+        &self,
+        table: &TablePlan,
+        sql: &str,
+        values: &[Local],
+        key: &[Local],
+        wanted: Option<&[Local]>,
+    ) -> Result<Placed, Error> {
+        let result = self.prepare(sql)?.execute(params_from_iter(values));
+        let has_run = !matches!(result, Ok(0));
+        match placed(result)? {
+            Placed::Done if self.has_own_triggers(table)? => self.put_log_right(table, key, wanted, has_run),
+            placed => Ok(placed),
+        }
+    }
+
+    /// Whether the application has triggers of its own on a table.
+    pub(crate) fn has_own_triggers(&self, table: &TablePlan) -> Result<bool, Error> {
+        self.own_triggers.any_on(self.connection, table)
+    }
+
+    /// A table is compared when it has come: that finds what triggers of the application's did to it.
+    pub(crate) fn ignore_own_triggers(&self, table: &TablePlan) -> Result<(), Error> {
+        self.own_triggers.leave_out(self.connection, table)
     }
 
     /// The pending change of a key.
@@ -200,12 +233,15 @@ impl<'c> Rows<'c> {
         self.prepare(sql)?.execute(params![table.number, key]).while_doing("forgetting a change set aside").map(drop)
     }
 
-    /// Switches change tracking off for one table (`None`: on for all), for this transaction: a transaction ends with it on.
-    pub(crate) fn set_applying(&self, table: Option<u32>) -> Result<(), Error> {
+    /// Switches change tracking off for one table (`None`: on for all), for this transaction: a transaction ends with it on. Where the
+    /// application has triggers it stays on, and only keys of others are let in ([`crate::own_triggers`]).
+    pub(crate) fn set_applying(&self, table: Option<&TablePlan>) -> Result<(), Error> {
         self.prepare("DELETE FROM \"hw_applying\"")?.execute([]).while_doing("switching change tracking")?;
-        if let Some(number) = table {
+        if let Some(table) = table {
+            let number = i64::from(table.number);
+            let mark = if table.is_tracked() && self.has_own_triggers(table)? { -1 - number } else { number };
             let sql = "INSERT INTO \"hw_applying\" (\"table\") VALUES (?)";
-            self.prepare(sql)?.execute([number]).while_doing("switching change tracking")?;
+            self.prepare(sql)?.execute([mark]).while_doing("switching change tracking")?;
         }
         Ok(())
     }

@@ -99,7 +99,7 @@ fn set_lost_aside(connection: &Connection, plan: &Plan, to: u64, now: &str) -> R
         return Ok(0);
     }
     let lost = read_lost(connection, plan, to)?;
-    let rows = Rows { connection };
+    let rows = Rows::new(connection);
     for ((number, _), lost) in &lost {
         if let Some(table) = plan.table(*number).filter(|table| table.is_tracked()) {
             set_one_aside(&rows, table, lost, now)?;

@@ -64,6 +64,8 @@ impl Apply<'_> {
         let mut held = self.rows.prepare("SELECT 1 FROM \"hw_watermark\" WHERE \"table\" = ? AND \"partition\" = ?")?;
         if held.exists(params![table.number, partition]).while_doing("reading the watermarks")? {
             *doubt = Doubt::Compare;
+            self.rows.ignore_own_triggers(table)?;
+            self.rows.set_applying(Some(table))?;
             return keep_before(&self.rows, table);
         }
         self.joined.insert((table.number, partition.to_vec()));
@@ -75,7 +77,7 @@ impl Apply<'_> {
         let mut any = false;
         for table in &self.plan.tables {
             if self.doubts[table.number as usize] == Doubt::Compare {
-                self.rows.set_applying(Some(table.number))?;
+                self.rows.set_applying(Some(table))?;
                 any |= self.compare(table)?;
                 untracked::end(self.rows.connection, table)?;
             }

@@ -111,7 +111,7 @@ impl Apply<'_> {
                         if !self.is_orphan(table, reference, &key)? {
                             continue;
                         }
-                        self.rows.set_applying(Some(table.number))?;
+                        self.rows.set_applying(Some(table))?;
                         self.adopt(table, reference, &key)?;
                     }
                 }
@@ -168,7 +168,7 @@ impl Apply<'_> {
         self.rows.prepare(&sql)?.exists(params_from_iter(key)).while_doing("checking foreign keys")
     }
 
-    fn keys(&self, sql: &str, table: &TablePlan, values: &[Local]) -> Result<Vec<Vec<Local>>, Error> {
+    pub(super) fn keys(&self, sql: &str, table: &TablePlan, values: &[Local]) -> Result<Vec<Vec<Local>>, Error> {
         let mut select = self.rows.prepare(sql)?;
         let read = |row: &rusqlite::Row<'_>| (0..table.key_types.len()).map(|index| Local::read(row, index)).collect();
         let found = select.query_map(params_from_iter(values), read);
@@ -194,8 +194,13 @@ impl Apply<'_> {
             "a downloaded row refers to a row that is not here; it is held and tried again"
         );
         let wire = to_wire(&row, &table.types);
-        self.rows.set_applying(Some(table.number))?;
-        self.remove(table, key)?;
+        self.rows.set_applying(Some(table))?;
+        if !self.remove(table, key)? {
+            // A trigger keeps it: no trigger sees it go.
+            super::set_triggers(self.rows.connection, false)?;
+            self.remove(table, key)?;
+            super::set_triggers(self.rows.connection, true)?;
+        }
         self.applied.not_stored += 1;
         self.rows.hold(table, &table.key_bytes(&table.key_of(&wire)), Some(&wire))
     }
@@ -225,7 +230,7 @@ impl Apply<'_> {
             return Ok(false);
         };
         let message = format!("a downloaded row of {} refers to it", table.name());
-        self.rows.set_applying(Some(parent.number))?;
+        self.rows.set_applying(Some(parent))?;
         self.set_aside(parent, &pending, &Refusal { code: RefusalCode::ForeignKey, message })?;
         self.return_displaced()?;
         Ok(true)

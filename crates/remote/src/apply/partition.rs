@@ -13,6 +13,9 @@ use crate::local::{Local, from_wire, to_wire};
 use crate::plan::{Plan, TablePlan, decoded};
 use crate::rows::Pending;
 
+/// How many rows are looked at at a time where each is dealt with on its own.
+const BATCH: u32 = 500;
+
 impl Apply<'_> {
     /// Takes out what the remote holds of a partition. Pending changes stay where the partition comes whole, and are set aside where
     /// it is left.
@@ -63,9 +66,33 @@ impl Apply<'_> {
             ]);
         }
         self.remember_rows(table, &condition, values)?;
+        if self.rows.has_own_triggers(table)? {
+            return self.delete_one_by_one(table, &condition, values);
+        }
         let sql = format!("DELETE FROM {own} WHERE {condition}");
         let mut delete = self.rows.prepare(&sql)?;
         delete.execute(params_from_iter(values)).while_doing("emptying a partition").map(drop)
+    }
+
+    /// The same where triggers of the application's see each row go, and may write to others.
+    fn delete_one_by_one(&mut self, table: &TablePlan, condition: &str, values: &[Local]) -> Result<(), Error> {
+        let keys = table.keys("").join(", ");
+        let select = format!("SELECT {keys} FROM {} WHERE {condition}", table.name());
+        let places = (values.len() + 1..).take(table.key_types.len()).map(|place| format!("?{place}"));
+        let places = places.collect::<Vec<_>>().join(", ");
+        let first = format!("{select} ORDER BY {keys} LIMIT {BATCH}");
+        let next = format!("{select} AND ({keys}) > ({places}) ORDER BY {keys} LIMIT {BATCH}");
+        let mut batch = self.keys(&first, table, values)?;
+        while let Some(last) = batch.last().cloned() {
+            for key in batch {
+                if self.rows.pending(table, &key)?.is_none() {
+                    let key_bytes = table.key_bytes(&to_wire(&key, &table.key_types));
+                    self.remove_or_hold(table, &key, &key_bytes)?;
+                }
+            }
+            batch = self.keys(&next, table, &[values, &last].concat())?;
+        }
+        Ok(())
     }
 
     /// Pending changes of rows that the consolidated database had in this partition: unless their row comes again, it is deleted there.
@@ -134,7 +161,7 @@ impl Apply<'_> {
             if table.table.direction == Direction::Upload {
                 continue;
             }
-            self.rows.set_applying(Some(table.number))?;
+            self.rows.set_applying(Some(table))?;
             self.touched.all_of(table);
             let mut after = Vec::new();
             loop {
@@ -162,7 +189,7 @@ impl Apply<'_> {
             if !self.sweeps[number] || table.partition_types.is_empty() || table.table.direction == Direction::Upload {
                 continue;
             }
-            self.rows.set_applying(Some(table.number))?;
+            self.rows.set_applying(Some(table))?;
             let (columns, from, condition) = match (&table.parent, table.is_tracked()) {
                 (None, _) => (columns_in(self.plan, table, &table.name()), table.name(), "1 = 1"),
                 (Some(_), true) => {

@@ -57,7 +57,7 @@ impl Apply<'_> {
                 }
                 self.rows.release(table, &key_bytes)?;
                 self.undisplace(table, &key_bytes)?;
-                self.remove(table, &key_row).map(drop)
+                self.remove_or_hold(table, &key_row, &key_bytes)
             }
         }
     }
@@ -211,13 +211,25 @@ impl Apply<'_> {
         self.keep_displaced(table, &key, &table.row_bytes(&row))
     }
 
-    /// Deletes a row, and notes that what refers to it must be looked at.
+    /// Deletes a row, and notes that what refers to it must be looked at. Whether it is gone: a trigger may keep it.
     pub(super) fn remove(&mut self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
-        let removed = self.rows.delete(table, key)?;
-        if removed {
-            self.touched.gone(&self.rows, table, key)?;
+        match self.rows.delete(table, key)? {
+            Placed::Done => self.touched.gone(&self.rows, table, key).map(|()| true),
+            Placed::InTheWay | Placed::Refused(_) => Ok(false),
         }
-        Ok(removed)
+    }
+
+    /// Deletes a row; one that a trigger keeps is to be deleted still.
+    pub(super) fn remove_or_hold(&mut self, table: &TablePlan, key_row: &[Local], key: &[u8]) -> Result<(), Error> {
+        if self.remove(table, key_row)? {
+            return Ok(());
+        }
+        tracing::warn!(
+            table = table.table.name,
+            "a trigger keeps a row that is deleted at the consolidated database; its deletion is held and tried again"
+        );
+        self.applied.not_stored += 1;
+        self.rows.hold(table, key, None)
     }
 
     /// Lets a row step aside: its own new version, or its deletion, comes later in this download.
@@ -266,7 +278,7 @@ impl Apply<'_> {
             };
             let table = self.plan.table(number).ok_or_else(|| Error::damaged("a row of no table stepped aside"))?;
             self.undisplace(table, &key)?;
-            self.rows.set_applying(Some(number))?;
+            self.rows.set_applying(Some(table))?;
             let row = decoded(&table.types, &image)?;
             // Its partition may have been left after it stepped aside.
             if self.has_no_place(table, &row)? {
@@ -305,7 +317,7 @@ impl Apply<'_> {
 
     /// Stores held rows and makes held deletions whose keys have no pending change any more. What the table does not take stays held.
     pub(super) fn settle_held(&mut self, table: &TablePlan) -> Result<(), Error> {
-        self.rows.set_applying(Some(table.number))?;
+        self.rows.set_applying(Some(table))?;
         let mut after = Vec::new();
         loop {
             let keys = self.rows.held_keys(table, &after, BATCH)?;
@@ -323,12 +335,11 @@ impl Apply<'_> {
     }
 
     fn settle(&mut self, table: &TablePlan, key: &[u8], key_row: &[Local]) -> Result<(), Error> {
-        match self.rows.held(table, key)?.flatten() {
-            None => drop(self.remove(table, key_row)?),
-            Some(row) if self.put_back(table, key, &row)? => {}
-            Some(_) => return Ok(()),
-        }
-        self.rows.release(table, key)
+        let is_settled = match self.rows.held(table, key)?.flatten() {
+            None => self.remove(table, key_row)?,
+            Some(row) => self.put_back(table, key, &row)?,
+        };
+        if is_settled { self.rows.release(table, key) } else { Ok(()) }
     }
 
     /// Open changes that meet a condition, a batch at a time. Each must be dealt with so that it does not meet it any more.

@@ -109,7 +109,7 @@ pub(crate) fn run(
 ) -> Result<Vec<Option<Fresh>>, Error> {
     check(connection, old, change)?;
     let broken = own::broken(connection)?;
-    let rows = Rows { connection };
+    let rows = Rows::new(connection);
     drop_triggers(connection)?;
     let kept = take_apart(&rows, old, change)?;
     for table in &change.plan.tables {

@@ -86,7 +86,7 @@ impl Remote {
 
 /// Counts the frozen upload as applied, with outcomes that nobody knows.
 fn take_for_applied(connection: &Connection, plan: &Plan, sequence: u64, now: &str) -> Result<(), Error> {
-    let rows = Rows { connection };
+    let rows = Rows::new(connection);
     for table in plan.tracked() {
         for key in frozen_keys(&rows, table, sequence)? {
             let condition: Vec<String> =

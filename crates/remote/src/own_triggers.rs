@@ -1,0 +1,84 @@
+//! Tables on which the application has triggers of its own: what those write while a download is applied is a local change like any
+//! other, in the very table whose rows come down too.
+//!
+//! For other tables change tracking is switched off while their rows are stored. Here it stays on, and right after each row the log is put
+//! right:
+//!
+//! | the row of the key is | its entry in the log |
+//! |---|---|
+//! | as it came, or gone as it was to | goes |
+//! | otherwise: a trigger wrote to it | has what came as its old image |
+//! | as it was: a trigger left the statement out, or refused it | is as before; what came is held, and tried again |
+//!
+//! Entries of other rows are the work of the triggers, and stay. So nothing differs from the consolidated database without being pending.
+//!
+//! *Caveats.* A table that only comes down has no log: what a trigger writes there stays until the row comes again. A table in doubt
+//! ([`crate::untracked`]) is compared when it has come; what triggers did to it is found then, and set aside.
+
+use std::cell::RefCell;
+
+use rusqlite::Connection;
+
+use crate::error::{Error, While};
+use crate::local::{Local, to_wire};
+use crate::plan::TablePlan;
+use crate::rows::{Placed, Rows};
+use crate::sent::log_change;
+
+/// Names of the tables with triggers of the application's, once they are looked up.
+#[derive(Debug, Default)]
+pub(crate) struct OwnTriggers(RefCell<Option<Vec<String>>>);
+
+impl OwnTriggers {
+    /// Whether a table has any.
+    pub(crate) fn any_on(&self, connection: &Connection, table: &TablePlan) -> Result<bool, Error> {
+        let mut names = self.0.borrow_mut();
+        let names = match &mut *names {
+            Some(names) => names,
+            none => none.insert(read(connection).while_doing("reading the catalogue")?),
+        };
+        Ok(names.iter().any(|name| name.eq_ignore_ascii_case(&table.table.name)))
+    }
+
+    /// What triggers do to a table is found otherwise.
+    pub(crate) fn leave_out(&self, connection: &Connection, table: &TablePlan) -> Result<(), Error> {
+        self.any_on(connection, table)?;
+        if let Some(names) = &mut *self.0.borrow_mut() {
+            names.retain(|name| !name.eq_ignore_ascii_case(&table.table.name));
+        }
+        Ok(())
+    }
+}
+
+fn read(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let sql =
+        "SELECT DISTINCT tbl_name FROM sqlite_schema WHERE type = 'trigger' AND name NOT LIKE 'hw\\_%' ESCAPE '\\'";
+    connection.prepare_cached(sql)?.query_map([], |row| row.get(0))?.collect()
+}
+
+impl Rows<'_> {
+    /// Puts the log right after a statement that was to store a row, or to delete it where `came` is none. `has_run`: it did not leave
+    /// the row alone.
+    pub(crate) fn put_log_right(
+        &self,
+        table: &TablePlan,
+        key: &[Local],
+        came: Option<&[Local]>,
+        has_run: bool,
+    ) -> Result<Placed, Error> {
+        let there = self.select(table, key)?;
+        let bytes = |row: &[Local]| table.row_bytes(&to_wire(row, &table.types));
+        let is_as_it_came = there.as_deref().map(bytes) == came.map(bytes);
+        if is_as_it_came || !has_run {
+            if table.is_tracked() && self.pending(table, key)?.is_some_and(|p| is_as_it_came || p.is_nothing()) {
+                self.forget(table, key)?;
+            }
+            let left_out = || Placed::Refused("a trigger of the application's leaves it out".to_owned());
+            return Ok(if is_as_it_came { Placed::Done } else { left_out() });
+        }
+        if table.is_tracked() {
+            log_change(self, table, key, came, 0)?;
+        }
+        Ok(Placed::Done)
+    }
+}

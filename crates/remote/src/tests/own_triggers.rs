@@ -1,0 +1,205 @@
+//! What the application's own triggers write while a download is applied: pending changes like any other.
+
+use headwater_model::{ConflictRule, Direction, KeyRangeRule, Side};
+use headwater_protocol::message::{ConflictEnd, Outcome, Refusal, RefusalCode};
+use headwater_protocol::{Type, Value};
+use rusqlite::Connection;
+
+use super::support::{Fixture, model, query, row, shop, table};
+use crate::Choice;
+
+/// `doc (id, title, edits)`, rows 1 to 3 of which came down, and then these triggers.
+fn docs(rule: ConflictRule, triggers: &str) -> Fixture {
+    let mut doc = table("doc", &[("id", Type::Int), ("title", Type::Text), ("edits", Type::Int)]);
+    doc.conflict = rule;
+    let f = Fixture::new(&model(vec![doc, table("note", &[("id", Type::Int), ("text", Type::Text)])]));
+    let first = [row("1,one,0"), row("2,two,0"), row("3,three,0")];
+    f.download(f.down().whole("doc", &[]).rows("doc", &first).whole("note", &[]));
+    f.sql(triggers);
+    f
+}
+
+const COUNT: &str = "CREATE TRIGGER app_count AFTER UPDATE OF title ON doc BEGIN \
+                     UPDATE doc SET edits = edits + 1 WHERE id = NEW.id; END;";
+
+#[test]
+fn what_a_trigger_writes_to_the_row_that_came_goes_up_from_it() {
+    for name in ["app_count", "\"HWapp\""] {
+        let f = docs(ConflictRule::ConsolidatedWins, &COUNT.replace("app_count", name));
+        let applied = f.download(f.down().rows("doc", &[row("2,new,5")]));
+        assert_eq!((applied.held, applied.set_aside, applied.not_stored), (0, 0, 0));
+        assert_eq!(f.rows("SELECT * FROM doc WHERE id = 2"), ["2|new|6"]);
+        assert_eq!(f.remote.status().expect("a status").pending, 1);
+        assert_eq!(f.cut_changes(), ["doc: 2,new,5 -> 2,new,6"], "not a conflict: the old image is what came");
+        f.receipt(Vec::new());
+        // What was uploaded does not come back; nothing more is pending.
+        f.download(f.down());
+        assert_eq!(f.cut(), None);
+        f.check();
+    }
+}
+
+/// To other rows of the table, rows that come in the same download before or after it, new rows, and deletions; of other tables too.
+#[test]
+fn what_a_trigger_writes_to_other_rows_is_pending() {
+    let triggers = "CREATE TRIGGER app AFTER UPDATE ON doc WHEN NEW.title = 'go' BEGIN \
+                    UPDATE doc SET edits = 9 WHERE id IN (1, 3); DELETE FROM doc WHERE id = 4; \
+                    INSERT INTO doc VALUES (20, 'made', 0); INSERT INTO note VALUES (7, 'made'); END;";
+    let f = docs(ConflictRule::ConsolidatedWins, triggers);
+    let came = [row("4,four,0"), row("1,uno,0"), row("2,go,0"), row("3,tre,0")];
+    let applied = f.download(f.down().rows("doc", &came));
+    assert_eq!(applied.held, 1, "row 3 came after it had been written to");
+    let rows = ["1|uno|9", "2|go|0", "3|three|9", "20|made|0"];
+    assert_eq!(f.rows("SELECT * FROM doc"), rows);
+    let sent = [
+        "doc: 1,uno,0 -> 1,uno,9",
+        "doc: 3,three,0 -> 3,three,9",
+        "doc: 4,four,0 -> -",
+        "doc: - -> 20,made,0",
+        "note: - -> 7,made",
+    ];
+    assert_eq!(f.cut_changes(), sent);
+    f.receipt(vec![(1, Outcome::Conflict(ConflictEnd::Consolidated))]);
+    f.download(f.down());
+    assert_eq!(f.rows("SELECT * FROM doc WHERE id = 3"), ["3|tre|0"], "its conflict was judged as any other");
+    assert_eq!(f.cut(), None);
+    f.check();
+}
+
+#[test]
+fn a_row_that_a_trigger_brings_back_goes_up_again() {
+    let triggers = "CREATE TRIGGER app AFTER DELETE ON doc WHEN OLD.id = 1 BEGIN \
+                    INSERT INTO doc VALUES (1, 'back', 1); UPDATE doc SET edits = 7 WHERE id = 3; END;";
+    let f = docs(ConflictRule::ConsolidatedWins, triggers);
+    f.download(f.down().delete("doc", &[row("1"), row("2")]));
+    assert_eq!(f.cut_changes(), ["doc: - -> 1,back,1", "doc: 3,three,0 -> 3,three,7"]);
+    f.receipt(Vec::new());
+    f.check();
+}
+
+/// Everything comes again: rows go one by one before the triggers' eyes, and none of it goes up as a deletion.
+#[test]
+fn a_table_that_comes_whole_goes_up_as_far_as_triggers_wrote() {
+    let triggers = "CREATE TRIGGER app_gone AFTER DELETE ON doc BEGIN UPDATE doc SET edits = edits + 1 WHERE id = 2; END; \
+                    CREATE TRIGGER app_came AFTER INSERT ON doc WHEN NEW.id = 3 BEGIN \
+                    UPDATE doc SET edits = 30 WHERE id = 3; END;";
+    let f = docs(ConflictRule::ConsolidatedWins, triggers);
+    f.remote.database.write("a test", crate::state::State::forget_seen).expect("forgotten");
+    f.download(f.down().whole("doc", &[]).rows("doc", &[row("1,one,0"), row("2,two,0"), row("3,three,0")]));
+    assert_eq!(f.rows("SELECT * FROM doc"), ["1|one|0", "2|two|2", "3|three|30"]);
+    assert_eq!(f.cut_changes(), ["doc: 2,two,0 -> 2,two,2", "doc: 3,three,0 -> 3,three,30"]);
+    f.check();
+}
+
+#[test]
+fn a_pending_change_that_a_row_meets_stays_what_it_is() {
+    let f = docs(ConflictRule::Merge(Side::Remote), COUNT);
+    f.application.execute_batch("DROP TRIGGER app_count; UPDATE doc SET edits = 50 WHERE id = 1").expect("written");
+    f.sql(COUNT);
+    f.download(f.down().rows("doc", &[row("1,uno,0")]));
+    assert_eq!(f.cut_changes(), ["doc: 1,uno,0 -> 1,uno,51"], "merged, and then counted");
+    f.receipt(vec![(0, Outcome::Refused(Refusal { code: RefusalCode::Check, message: String::new() }))]);
+    assert_eq!(f.set_aside(), [r#"doc {"id":1} check in place"#]);
+    f.remote_drop();
+    assert_eq!(f.rows("SELECT * FROM doc WHERE id = 1"), ["1|uno|1"], "a trigger counts what comes back");
+    assert_eq!(f.pending(), [r#"doc Update {"id":1,"title":"uno","edits":0} -> {"id":1,"title":"uno","edits":1}"#]);
+    f.check();
+}
+
+impl Fixture {
+    fn remote_drop(&self) {
+        let mut remote = crate::Remote::open(self.remote.path()).expect("the remote opens");
+        remote.drop_set_aside(&Choice::All).expect("dropped");
+    }
+}
+
+/// A held row that finds its place at last, and rows that step aside for one another.
+#[test]
+fn rows_that_move_about_are_pending_only_where_a_trigger_wrote() {
+    let f = Fixture::new(&shop());
+    let north = [Value::text("north")];
+    let rows = [row("1,north,axe,$1"), row("2,north,saw,$2"), row("3,north,hoe,$3")];
+    f.download(f.down().whole("item", &north).rows("item", &rows).whole("kind", &[]).whole("part", &[]));
+    f.sql(
+        "CREATE TRIGGER app AFTER UPDATE ON item WHEN NEW.id = 2 BEGIN UPDATE item SET price = '9' WHERE id = 2; END",
+    );
+    let swapped = [row("1,north,saw,$1"), row("2,north,hoe,$2"), row("3,north,axe,$3")];
+    let applied = f.download(f.down().rows("item", &swapped));
+    assert_eq!((applied.held, applied.set_aside, applied.not_stored), (0, 0, 0));
+    assert_eq!(f.rows("SELECT id, name FROM item ORDER BY id"), ["1|saw", "2|hoe", "3|axe"]);
+    assert_eq!(f.cut(), None, "none of them was updated: each went and came");
+    f.download(f.down().rows("item", &[row("2,north,hoe,$4")]));
+    assert_eq!(f.cut_changes(), ["item: 2,north,hoe,4 -> 2,north,hoe,9"]);
+    f.receipt(Vec::new());
+    f.check();
+}
+
+/// Triggers that leave a row out, or refuse it: what came is held, nothing is pending, and the download goes on.
+#[test]
+fn what_a_trigger_leaves_out_is_held() {
+    for raise in ["RAISE(IGNORE)", "RAISE(ABORT, 'no')"] {
+        let triggers = format!(
+            "CREATE TRIGGER app_stored BEFORE UPDATE ON doc WHEN OLD.id = 1 BEGIN SELECT {raise}; END; \
+             CREATE TRIGGER app_gone BEFORE DELETE ON doc WHEN OLD.id = 2 BEGIN SELECT {raise}; END; \
+             CREATE TRIGGER app_new BEFORE INSERT ON doc WHEN NEW.id = 5 BEGIN SELECT {raise}; END"
+        );
+        let f = docs(ConflictRule::ConsolidatedWins, &triggers);
+        let down = f.down().rows("doc", &[row("1,uno,0"), row("5,five,0"), row("6,six,0")]).delete("doc", &[row("2")]);
+        assert_eq!(f.download(down).not_stored, 3, "{raise}");
+        assert_eq!(f.rows("SELECT id, title FROM doc"), ["1|one", "2|two", "3|three", "6|six"], "{raise}");
+        assert_eq!((f.cut(), f.held()), (None, 3), "{raise}");
+        f.sql("DROP TRIGGER app_stored; DROP TRIGGER app_gone; DROP TRIGGER app_new");
+        f.download(f.down());
+        assert_eq!(f.rows("SELECT id, title FROM doc"), ["1|uno", "3|three", "5|five", "6|six"], "{raise}");
+        assert_eq!((f.cut(), f.held()), (None, 0), "{raise}");
+        f.check();
+    }
+}
+
+#[test]
+fn keys_of_others_come_and_a_triggers_own_key_is_used_once() {
+    let mut item = table("item", &[("id", Type::Int), ("of", Type::Int)]);
+    item.key_range = Some(KeyRangeRule { size: 10, from: 1000 });
+    let mut f = Fixture::new(&model(vec![item]));
+    f.sql("INSERT INTO hw_key_range VALUES (0, 1000, 1009, 1000)");
+    f.sql(
+        "CREATE TRIGGER app AFTER INSERT ON item WHEN NEW.of IS NULL BEGIN \
+         INSERT INTO item SELECT key, NEW.id FROM hw_next_key WHERE \"table\" = 'item'; END",
+    );
+    f.download(f.down().whole("item", &[]).rows("item", &[row("2000,-"), row("2001,-")]));
+    assert_eq!(f.cut_changes(), ["item: - -> 1000,2000", "item: - -> 1001,2001"]);
+    f.receipt(Vec::new());
+    assert_eq!(f.rows("SELECT key FROM hw_next_key"), ["1002"]);
+    f.reopen();
+    assert!(f.application.execute("INSERT INTO item VALUES (5000, 1)", []).is_err(), "not in a range");
+    f.check();
+}
+
+/// Nothing of a table that only comes down can be pending: what a trigger writes there stays until the row comes again.
+#[test]
+fn a_table_that_only_comes_down_has_no_log() {
+    let mut price = table("price", &[("id", Type::Int), ("amount", Type::Int)]);
+    price.direction = Direction::Download;
+    let f = Fixture::new(&model(vec![price]));
+    f.sql("CREATE TRIGGER app AFTER INSERT ON price BEGIN UPDATE price SET amount = 0 WHERE id = NEW.id; END");
+    f.download(f.down().whole("price", &[]).rows("price", &[row("1,5")]));
+    assert_eq!(f.rows("SELECT * FROM price"), ["1|0"]);
+    f.download(f.down().rows("price", &[row("1,6")]));
+    assert_eq!(f.rows("SELECT * FROM price"), ["1|6"]);
+    assert_eq!(f.cut(), None);
+    f.check();
+}
+
+#[test]
+fn a_trigger_can_sit_downloads_out() {
+    let f = docs(
+        ConflictRule::ConsolidatedWins,
+        &COUNT.replace("BEGIN", "WHEN NOT EXISTS (SELECT 1 FROM hw_applying) BEGIN"),
+    );
+    f.download(f.down().rows("doc", &[row("2,new,5")]));
+    assert_eq!((f.rows("SELECT * FROM doc WHERE id = 2"), f.cut()), (vec!["2|new|5".to_owned()], None));
+    let other = Connection::open(f.remote.path()).expect("another connection");
+    other.execute("UPDATE doc SET title = 'x' WHERE id = 2", []).expect("written");
+    assert_eq!(query(&other, "SELECT edits FROM doc WHERE id = 2"), ["6"]);
+    f.check();
+}

@@ -1,0 +1,78 @@
+//! What an application makes of its own at a remote: its triggers.
+
+use anyhow::{Context, Result, ensure};
+use headwater_remote::Remote;
+use headwater_tests::{KINDS, World};
+
+const SCHEMA: &str = "CREATE TABLE gen (id BIGINT NOT NULL PRIMARY KEY, a BIGINT, upd TEXT)";
+const MODEL: &str = "name = \"own\"\nversion = 1\n[tables.gen]\nkey = [\"id\"]\ncolumns = { id = \"int not null\", a = \"int\", upd = \"text\" }\n";
+
+/// Says who stored the row last.
+fn stamp(world: &World, name: &str, when: &str) -> Result<()> {
+    world.edit(
+        name,
+        &format!("CREATE TRIGGER app_upd AFTER UPDATE OF a ON gen {when} BEGIN UPDATE gen SET upd = '{name}' WHERE id = NEW.id; END"),
+    )
+}
+
+fn equal(world: &World, name: &str) -> Result<()> {
+    let report = world.diff(name)?;
+    ensure!(report.is_equal(false), "{}", serde_json::to_string(&report)?);
+    Ok(())
+}
+
+#[test]
+fn what_triggers_write_in_downloads_goes_up() -> Result<()> {
+    for kind in KINDS {
+        let world = World::new(kind, SCHEMA, MODEL, &["ann"])?;
+        world.central.execute("INSERT INTO gen VALUES (1, 1, 'x'), (2, 2, 'x')")?;
+        let (mut one, mut two) = (world.remote("one", "ann")?, world.remote("two", "ann")?);
+        world.sync(&mut one)?;
+        world.sync(&mut two)?;
+        stamp(&world, "one", "")?;
+        world.central.execute("UPDATE gen SET a = 88 WHERE id = 2")?;
+        world.sync(&mut one)?;
+        ensure!(one.status()?.pending == 1, "{kind:?}: it is no silent difference");
+        let report = world.sync(&mut one)?;
+        ensure!((report.changes_up, report.conflicts, report.rows_down) == (1, 0, 0), "{kind:?}: {report:?}");
+        equal(&world, "one").with_context(|| format!("{kind:?}"))?;
+        let quiet = world.sync(&mut one)?;
+        ensure!((quiet.changes_up, quiet.rows_down) == (0, 0), "{kind:?}: one upload of one download: {quiet:?}");
+        two_of_them(&world, &mut one, &mut two).with_context(|| format!("{kind:?}"))?;
+    }
+    Ok(())
+}
+
+/// Two remotes whose triggers write different things send the row to each other, until the triggers sit downloads out.
+fn two_of_them(world: &World, one: &mut Remote, two: &mut Remote) -> Result<()> {
+    world.sync(two)?;
+    stamp(world, "two", "")?;
+    world.central.execute("UPDATE gen SET a = 99 WHERE id = 2")?;
+    world.sync(one)?;
+    world.sync(two)?;
+    let mut changes_up = (0, 0);
+    for _ in 0..9 {
+        changes_up.0 += world.sync(one)?.changes_up;
+        changes_up.1 += world.sync(two)?.changes_up;
+    }
+    ensure!(changes_up.0 >= 3 && changes_up.1 >= 3, "{changes_up:?}");
+    for name in ["one", "two"] {
+        world.edit(name, "DROP TRIGGER app_upd")?;
+        stamp(world, name, "WHEN NOT EXISTS (SELECT 1 FROM hw_applying)")?;
+    }
+    for _ in 0..2 {
+        world.sync(one)?;
+        world.sync(two)?;
+    }
+    let (first, second) = (world.sync(one)?, world.sync(two)?);
+    ensure!((first.changes_up, second.changes_up) == (0, 0), "{first:?} {second:?}");
+    world.edit("one", "UPDATE gen SET a = 100 WHERE id = 1")?;
+    world.sync(one)?;
+    world.sync(two)?;
+    ensure!(
+        world.rows("two", "SELECT upd FROM gen WHERE id = 1")? == [[Some("one".to_owned())]],
+        "a local write is stamped"
+    );
+    equal(world, "one")?;
+    equal(world, "two")
+}

@@ -1,4 +1,4 @@
-//! What an application makes of its own at a remote: its triggers.
+//! What an application makes of its own at a remote: its triggers and columns.
 
 use anyhow::{Context, Result, ensure};
 use headwater_remote::Remote;
@@ -75,4 +75,27 @@ fn two_of_them(world: &World, one: &mut Remote, two: &mut Remote) -> Result<()> 
     );
     equal(world, "one")?;
     equal(world, "two")
+}
+
+/// Whatever makes everything come again, columns of the application's own keep their values.
+#[test]
+fn own_columns_outlive_a_fresh_start() -> Result<()> {
+    for kind in KINDS {
+        let world = World::new(kind, SCHEMA, MODEL, &["ann"])?;
+        world.central.execute("INSERT INTO gen VALUES (1, 1, 'x'), (2, 2, 'x'), (3, 3, 'x')")?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        world.edit("one", "ALTER TABLE gen ADD COLUMN mine TEXT; UPDATE gen SET mine = 'local' || id")?;
+        ensure!(world.sync(&mut remote)?.changes_up == 0, "{kind:?}: it is nobody else's");
+        world.central.execute(
+            "UPDATE gen SET a = 20 WHERE id = 2; DELETE FROM gen WHERE id = 3; INSERT INTO gen VALUES (4, 4, 'x')",
+        )?;
+        remote.reset()?;
+        world.sync(&mut remote)?;
+        let rows =
+            world.rows("one", "SELECT id || ' ' || a || ' ' || coalesce(mine, '-') FROM gen ORDER BY id")?.concat();
+        ensure!(rows == ["1 1 local1", "2 20 local2", "4 4 -"].map(|row| Some(row.to_owned())), "{kind:?}: {rows:?}");
+        equal(&world, "one").with_context(|| format!("{kind:?}"))?;
+    }
+    Ok(())
 }

@@ -17,6 +17,7 @@ mod doubt;
 mod foreign;
 mod fresh;
 mod outcome;
+mod own_columns;
 mod partition;
 mod store;
 mod whereabouts;
@@ -158,6 +159,8 @@ struct Apply<'a> {
     /// Partitions of tables in doubt that were not held before.
     joined: HashSet<(u32, Vec<u8>)>,
     touched: Touched,
+    /// The application's own columns, by table.
+    own_columns: Vec<Vec<String>>,
     applied: Applied,
 }
 
@@ -209,6 +212,7 @@ impl<'a> Apply<'a> {
             doubts,
             joined: HashSet::new(),
             touched,
+            own_columns: own_columns::find(connection, plan)?,
             applied: Applied::default(),
         };
         if is_restart {
@@ -307,6 +311,7 @@ impl<'a> Apply<'a> {
         if self.compare_doubtful()? {
             self.settle_all()?;
         }
+        self.give_own_back()?;
         self.rows.set_applying(None)?;
         let mut seen = self.watermarks.take();
         seen.as_mut().map_or(Ok(()), |seen| self.ask_for_outcomes(seen))?;

@@ -184,7 +184,7 @@ pub(crate) fn set_aside_mark(
 }
 
 /// Takes entries out of the log whose row is as it was.
-fn forget_nothing(rows: &Rows<'_>, table: &TablePlan) -> Result<(), Error> {
+pub(crate) fn forget_nothing(rows: &Rows<'_>, table: &TablePlan) -> Result<(), Error> {
     let condition = is_nothing_condition(table);
     let sql = format!("DELETE FROM {} AS l WHERE l.\"upload\" = 0 AND l.\"aside\" = 0 AND {condition}", table.log());
     rows.execute(&sql, &[]).map(drop)

@@ -162,6 +162,11 @@ impl TablePlan {
         self.names().enumerate().filter(|(place, _)| !self.table.key.contains(place)).map(|(_, name)| name)
     }
 
+    /// A condition on the row of a key, whose values are the parameters.
+    pub(crate) fn by_key(&self) -> String {
+        and(self.keys("").iter().zip(1..).map(|(key, place)| format!("{key} = ?{place}")))
+    }
+
     /// The names of the key's columns, each after `prefix`, as SQL.
     pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
         keys(&self.table, prefix)

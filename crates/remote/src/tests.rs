@@ -3,6 +3,7 @@
 mod crash;
 mod history;
 mod lost;
+mod own_columns;
 mod own_triggers;
 mod pending;
 mod server;

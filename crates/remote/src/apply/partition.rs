@@ -66,6 +66,7 @@ impl Apply<'_> {
             ]);
         }
         self.remember_rows(table, &condition, values)?;
+        self.keep_own(table, &condition, values)?;
         if self.rows.has_own_triggers(table)? {
             return self.delete_one_by_one(table, &condition, values);
         }

@@ -213,6 +213,7 @@ impl Apply<'_> {
 
     /// Deletes a row, and notes that what refers to it must be looked at. Whether it is gone: a trigger may keep it.
     pub(super) fn remove(&mut self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
+        self.keep_own(table, &table.by_key(), key)?;
         match self.rows.delete(table, key)? {
             Placed::Done => self.touched.gone(&self.rows, table, key).map(|()| true),
             Placed::InTheWay | Placed::Refused(_) => Ok(false),

@@ -175,9 +175,7 @@ impl Apply<'_> {
         if table.below.is_empty() {
             return Ok(());
         }
-        let by_key: Vec<String> =
-            (1..).zip(table.keys("")).map(|(place, key): (usize, _)| format!("{key} = ?{place}")).collect();
-        self.remember_rows(table, &by_key.join(" AND "), key)
+        self.remember_rows(table, &table.by_key(), key)
     }
 
     /// Whether what takes its partition from a table has anything here that could be left behind.

@@ -1,4 +1,4 @@
-//! What an application makes of its own at a remote: its triggers and columns.
+//! What an application makes of its own at a remote: triggers, columns, and tables of the model that are gone.
 
 use anyhow::{Context, Result, ensure};
 use headwater_remote::Remote;
@@ -95,6 +95,36 @@ fn own_columns_outlive_a_fresh_start() -> Result<()> {
         let rows =
             world.rows("one", "SELECT id || ' ' || a || ' ' || coalesce(mine, '-') FROM gen ORDER BY id")?.concat();
         ensure!(rows == ["1 1 local1", "2 20 local2", "4 4 -"].map(|row| Some(row.to_owned())), "{kind:?}: {rows:?}");
+        equal(&world, "one").with_context(|| format!("{kind:?}"))?;
+    }
+    Ok(())
+}
+
+/// A table that the application drops comes again; one that it renames is named.
+#[test]
+fn a_dropped_table_comes_again() -> Result<()> {
+    for kind in KINDS {
+        let world = World::new(kind, SCHEMA, MODEL, &["ann"])?;
+        world.central.execute("INSERT INTO gen VALUES (1, 1, 'x'), (2, 2, 'x')")?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        world.edit("one", "UPDATE gen SET a = 5 WHERE id = 1; DROP TABLE gen")?;
+        // An open one notices at its next sync, any other command when it opens the file.
+        if kind == KINDS[0] {
+            drop(remote);
+            remote = Remote::open(world.path("one"))?;
+            ensure!((remote.status()?.pending, remote.status()?.tables[0].rows) == (0, 0), "{kind:?}");
+        }
+        let report = world.sync(&mut remote)?;
+        ensure!((report.changes_up, report.rows_down) == (0, 2), "{kind:?}: {report:?}");
+        equal(&world, "one").with_context(|| format!("{kind:?}"))?;
+
+        world.edit("one", "UPDATE gen SET a = 6 WHERE id = 1; ALTER TABLE gen RENAME TO other")?;
+        let error = world.sync(&mut remote).expect_err("the table is gone").to_string();
+        ensure!(error.contains(r#"rename it back (ALTER TABLE "other" RENAME TO "gen")"#), "{kind:?}: {error}");
+        world.edit("one", "ALTER TABLE other RENAME TO gen")?;
+        let report = world.sync(&mut remote)?;
+        ensure!((report.changes_up, report.untracked) == (1, 0), "{kind:?}: {report:?}");
         equal(&world, "one").with_context(|| format!("{kind:?}"))?;
     }
     Ok(())

@@ -42,6 +42,7 @@ mod database;
 mod dependents;
 mod error;
 mod examine;
+mod gone;
 pub mod http;
 mod index_sql;
 mod key_ranges;

@@ -9,6 +9,7 @@ use crate::local::readable;
 use crate::plan::TablePlan;
 use crate::remote::Remote;
 use crate::rows::{Pending, Rows};
+use crate::schema;
 
 /// The state of a remote.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,6 +148,9 @@ impl Remote {
     }
 
     fn table_status(&self, table: &TablePlan) -> Result<TableStatus, Error> {
+        if !schema::exists(&self.database.connection, &table.table.name)? {
+            return Ok(TableStatus { name: table.table.name.clone(), rows: 0, pending: 0 });
+        }
         let rows = self.count(&format!("SELECT count(*) FROM {}", table.name()))?;
         let pending = if table.is_tracked() {
             let nothing = is_nothing_condition(table);

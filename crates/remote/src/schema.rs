@@ -6,6 +6,7 @@ use rusqlite::{Connection, params};
 use crate::adopt;
 use crate::database::Database;
 use crate::error::{Error, While};
+use crate::gone;
 use crate::index_sql;
 use crate::plan::{Plan, TablePlan};
 use crate::state::State;
@@ -52,7 +53,9 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
                     let what = "the file's model has been changed meanwhile: open it again".to_owned();
                     return Err(Error::Configuration { what });
                 }
-                if untracked::doubt(connection, table)? {
+                if !exists(connection, &table.table.name)? {
+                    gone::make_again(connection, plan, table)?;
+                } else if untracked::doubt(connection, table)? {
                     tracing::warn!(
                         table = table.table.name,
                         "change tracking was gone: the next sync compares the table"

@@ -1,0 +1,92 @@
+//! Tables of the model that the application has dropped or renamed.
+
+use headwater_protocol::Value;
+use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
+
+use super::support::{Fixture, row, shop};
+use crate::{Choice, Remote};
+
+fn items() -> Fixture {
+    let f = Fixture::new(&shop());
+    let rows = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00")];
+    f.download(
+        f.down().whole("item", &[Value::text("north")]).rows("item", &rows).whole("kind", &[]).whole("part", &[]),
+    );
+    f
+}
+
+#[test]
+fn a_dropped_table_comes_again_and_nothing_is_deleted_by_it() {
+    let mut f = items();
+    f.sql("UPDATE item SET price = '9.00' WHERE id = 1; INSERT INTO kind VALUES (5, 'new'); DROP TABLE item");
+    f.reopen();
+    assert_eq!(f.rows("SELECT count(*) FROM item"), ["0"]);
+    assert_eq!(f.rows("SELECT \"table\" FROM hw_watermark"), ["1", "2"], "it comes whole");
+    assert_eq!(f.cut_changes(), ["kind: - -> 5,new"], "the other tables' changes are as they were");
+    f.receipt(Vec::new());
+    let rows = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00")];
+    f.download(f.down().whole("item", &[Value::text("north")]).rows("item", &rows));
+    assert_eq!(f.rows("SELECT id, price FROM item"), ["1|1.00", "2|2.00"]);
+    f.sql("UPDATE item SET price = '3.00' WHERE id = 2");
+    assert_eq!(f.cut_changes(), ["item: 2,north,saw,2.00 -> 2,north,saw,3.00"], "it is tracked");
+    f.check();
+}
+
+/// The upload that was on its way goes on, whatever becomes of it.
+#[test]
+fn an_upload_on_its_way_outlives_the_table() {
+    for is_thawed in [true, false] {
+        let mut f = items();
+        f.sql("UPDATE item SET price = '9.00' WHERE id = 1; INSERT INTO item VALUES (3, 'north', 'hoe', '3.00'); DELETE FROM item WHERE id = 2");
+        let sent = f.cut_changes();
+        f.sql("DROP TABLE item");
+        f.reopen();
+        assert_eq!(f.rows("SELECT id, price FROM item"), ["1|9.00", "3|3.00"]);
+        if is_thawed {
+            let thaw = |connection: &_| crate::cut::thaw(connection, &f.remote.plan);
+            f.remote.database.write("thawing", thaw).expect("thawed");
+            assert_eq!(f.cut_changes(), sent, "and nothing else");
+        } else {
+            f.receipt(vec![(0, Outcome::Refused(Refusal { code: RefusalCode::Check, message: String::new() }))]);
+            assert_eq!(f.set_aside(), [r#"item {"id":1} check in place"#]);
+            assert_eq!(f.cut(), None);
+        }
+        f.check();
+    }
+}
+
+#[test]
+fn a_change_set_aside_outlives_the_table() {
+    let mut f = items();
+    f.sql("UPDATE item SET price = '9.00' WHERE id = 1");
+    f.cut();
+    f.receipt(vec![(0, Outcome::Refused(Refusal { code: RefusalCode::Check, message: String::new() }))]);
+    f.sql("DROP TABLE item");
+    f.reopen();
+    assert_eq!((f.set_aside(), f.cut()), (vec![r#"item {"id":1} check out"#.to_owned()], None));
+    f.download(f.down().whole("item", &[Value::text("north")]).rows("item", &[row("1,north,axe,$1.00")]));
+    f.remote.retry(&Choice::All).expect("sent again");
+    assert_eq!(f.cut_changes(), ["item: 1,north,axe,1.00 -> 1,north,axe,9.00"]);
+    f.check();
+}
+
+#[test]
+fn a_renamed_table_is_named_and_has_all_its_changes_when_it_is_back() {
+    let mut f = items();
+    f.sql("UPDATE item SET price = '9.00' WHERE id = 1; ALTER TABLE item RENAME TO \"my items\"");
+    let error = Remote::open(f.remote.path()).expect_err("the table is gone").to_string();
+    assert!(error.contains(r#"rename it back (ALTER TABLE "my items" RENAME TO "item")"#), "{error}");
+    f.sql("UPDATE \"my items\" SET price = '8.00' WHERE id = 2; ALTER TABLE \"my items\" RENAME TO item");
+    f.reopen();
+    assert!(
+        crate::untracked::doubts(&f.remote.database.connection, &f.remote.plan)
+            .expect("read")
+            .iter()
+            .all(|d| *d == crate::untracked::Doubt::None)
+    );
+    assert_eq!(
+        f.cut_changes(),
+        ["item: 1,north,axe,1.00 -> 1,north,axe,9.00", "item: 2,north,saw,2.00 -> 2,north,saw,8.00"]
+    );
+    f.check();
+}

@@ -14,7 +14,9 @@ mod schema;
 mod seal;
 mod sql;
 
-pub use accounts::{Account, accounts, add_account, find_account, set_account_disabled};
+pub use accounts::{
+    Account, accounts, add_account, find_account, remove_account, set_account_disabled, set_account_password,
+};
 pub use conflicts::{ConflictQuery, ConflictRecord, conflicts};
 pub(crate) use greet::lock_remote;
 pub use greet::{Greeted, Greeting, greet, greet_before_upload};

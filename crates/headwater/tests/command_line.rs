@@ -130,6 +130,29 @@ fn users_are_added_listed_and_disabled_and_get_tokens() {
     assert!(place.run(&["user", "list"]).out.contains("enabled"));
 }
 
+/// What the central file keeps of an account's password is another text after `user password`, and gone after `user remove`.
+#[test]
+fn a_password_is_changed_and_a_user_removed() {
+    let place = Place::new();
+    place.init();
+    let with =
+        |what: &str, name: &str, line: &str| place.run_with(&["user", what, name, "--password-stdin"], &[], line).code;
+    assert_eq!(with("add", "anna", "hunter42\n"), 0);
+    let hash = || {
+        let central = rusqlite::Connection::open(place.path("central.db")).expect("the central file");
+        let sql = "SELECT password_hash FROM headwater_account WHERE user_name = 'anna'";
+        central.query_row(sql, [], |row| row.get::<_, String>(0)).expect("anna")
+    };
+    let before = hash();
+    assert_eq!(with("password", "anna", "another42\n"), 0);
+    assert_ne!(hash(), before);
+    assert_eq!(with("password", "anna", "\n"), 2, "an empty one");
+    assert_eq!(with("password", "bo", "another42\n"), 2);
+    assert_eq!(place.run(&["user", "remove", "anna"]).code, 0);
+    assert!(place.run(&["user", "remove", "anna"]).err.contains("no user"));
+    assert!(place.run(&["token", "anna"]).err.contains("anna"));
+}
+
 #[test]
 fn faults_end_with_the_code_that_tells_whose_they_are() {
     let place = Place::new();

@@ -34,6 +34,18 @@ pub fn add_account(connection: &mut dyn Connection, user: &str, password_hash: &
     Ok(connection.execute(&dialect_sql(connection.dialect(), sql), &values)? == 1)
 }
 
+/// Changes an account's password; `false` if there is none of this name.
+pub fn set_account_password(connection: &mut dyn Connection, user: &str, password_hash: &str) -> Result<bool, Error> {
+    let sql = dialect_sql(connection.dialect(), "UPDATE {hw}account SET password_hash = ?2 WHERE user_name = ?1");
+    Ok(connection.execute(&sql, &[Value::text(user), Value::text(password_hash)])? == 1)
+}
+
+/// Removes an account; `false` if there is none of this name. What is known of the user's remotes stays.
+pub fn remove_account(connection: &mut dyn Connection, user: &str) -> Result<bool, Error> {
+    let sql = dialect_sql(connection.dialect(), "DELETE FROM {hw}account WHERE user_name = ?1");
+    Ok(connection.execute(&sql, &[Value::text(user)])? == 1)
+}
+
 /// Every account, by name.
 pub fn accounts(connection: &mut dyn Connection) -> Result<Vec<Account>, Error> {
     let sql = dialect_sql(connection.dialect(), &format!("{COLUMNS} ORDER BY user_name"));

@@ -18,6 +18,12 @@ const ADD_EXAMPLES: &str = "\
 Examples:
   headwater user add anna                                    asks for a password
   printf %s \"$SECRET\" | headwater user add van-7 --password-stdin";
+const PASSWORD_EXAMPLES: &str = "\
+Examples:
+  headwater user password anna                               asks for the new password
+  printf %s \"$SECRET\" | headwater user password van-7 --password-stdin
+
+Tokens that were made before are good until they expire; `headwater user disable` refuses them at once.";
 const LIST_EXAMPLES: &str = "Example:\n  headwater user list --json";
 const DISABLE_EXAMPLES: &str = "\
 Examples:
@@ -44,6 +50,21 @@ enum UserCommand {
         #[arg(long)]
         password_stdin: bool,
     },
+    /// Change a user's password
+    #[command(after_help = PASSWORD_EXAMPLES)]
+    Password {
+        /// The user's name.
+        user: String,
+        /// Read the password from standard input.
+        #[arg(long)]
+        password_stdin: bool,
+    },
+    /// Remove a user; what the user's remotes have uploaded stays
+    #[command(after_help = "Example:\n  headwater user remove anna")]
+    Remove {
+        /// The user's name.
+        user: String,
+    },
     /// List the users
     #[command(after_help = LIST_EXAMPLES)]
     List,
@@ -66,6 +87,8 @@ pub fn run(args: &UserArgs, global: &Global, output: &Output) -> Done {
     let config = Config::read(global)?;
     match &args.command {
         UserCommand::Add { user, password_stdin } => add(&config, user, *password_stdin, output),
+        UserCommand::Password { user, password_stdin } => change_password(&config, user, *password_stdin, output),
+        UserCommand::Remove { user } => remove(&config, user, output),
         UserCommand::List => list(&config, output),
         UserCommand::Disable { user } => set_disabled(&config, user, true, output),
         UserCommand::Enable { user } => set_disabled(&config, user, false, output),
@@ -86,6 +109,32 @@ fn add(config: &Config, user: &str, password_stdin: bool, output: &Output) -> Do
     }
     output.answer(&json!({ "user": user }), |output| output.line(format!("{user} may sync")))?;
     Ok(Exit::Done)
+}
+
+fn change_password(config: &Config, user: &str, password_stdin: bool, output: &Output) -> Done {
+    let mut connection = config.connect_installed()?;
+    if system::find_account(&mut *connection, user)?.is_none() {
+        return Err(unknown(user));
+    }
+    let hash = hash_password(&new_password(user, password_stdin)?).or_usage(|| "the password can't be used".into())?;
+    if !system::set_account_password(&mut *connection, user, &hash)? {
+        return Err(unknown(user));
+    }
+    output.answer(&json!({ "user": user }), |output| output.line(format!("{user} has a new password")))?;
+    Ok(Exit::Done)
+}
+
+fn remove(config: &Config, user: &str, output: &Output) -> Done {
+    let mut connection = config.connect_installed()?;
+    if !system::remove_account(&mut *connection, user)? {
+        return Err(unknown(user));
+    }
+    output.answer(&json!({ "removed": user }), |output| output.line(format!("{user} is removed")))?;
+    Ok(Exit::Done)
+}
+
+fn unknown(user: &str) -> anyhow::Error {
+    usage(format!("there is no user {user:?}; `headwater user list` lists them"))
 }
 
 fn taken(user: &str) -> anyhow::Error {
@@ -149,7 +198,7 @@ fn list(config: &Config, output: &Output) -> Done {
 fn set_disabled(config: &Config, user: &str, is_disabled: bool, output: &Output) -> Done {
     let mut connection = config.connect_installed()?;
     if !system::set_account_disabled(&mut *connection, user, is_disabled)? {
-        return Err(usage(format!("there is no user {user:?}; `headwater user list` lists them")));
+        return Err(unknown(user));
     }
     let word = if is_disabled { "disabled" } else { "enabled" };
     let answer = json!({ "user": user, "disabled": is_disabled });

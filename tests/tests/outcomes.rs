@@ -1,7 +1,7 @@
 //! Conflicts whose receipt comes and whose outcome does not.
 
 use anyhow::{Result, ensure};
-use headwater_remote::{SyncOptions, http::Credentials};
+use headwater_remote::{Choice, SyncOptions, http::Credentials};
 use headwater_tests::{KINDS, World};
 
 const SCHEMA: &str = "CREATE TABLE member (login text, region text);
@@ -45,6 +45,39 @@ fn a_row_that_lost_goes_though_the_one_that_won_never_came() -> Result<()> {
         ensure!(world.diff("a")?.is_equal(false), "{kind:?}: {:?}", world.diff("a")?);
         ensure!(remote.conflicts(10)?.iter().all(|conflict| !conflict.is_open), "{kind:?}: a conflict stays open");
         // And that is all: nothing comes whole again.
+        let report = world.sync(&mut remote)?;
+        ensure!(report.rows_down + report.deletions_down == 0, "{kind:?}: {report:?}");
+    }
+    Ok(())
+}
+
+/// A row went up into a partition that never came down: by the time the remote asks, its user is a member no more.
+#[test]
+fn a_row_goes_that_was_taken_into_a_partition_which_never_came() -> Result<()> {
+    for kind in KINDS {
+        let world = World::new(kind, SCHEMA, MODEL, &["ann"])?;
+        let mut remote = world.remote("a", "ann")?;
+        world.sync(&mut remote)?;
+        world.edit("a", "INSERT INTO note VALUES ('n5', 'east', 'mine'), ('n6', 'north', 'mine')")?;
+        world.central.execute("INSERT INTO member VALUES ('ann', 'east'), ('ann', 'north')")?;
+        let mut options = SyncOptions::new(Credentials::Token(world.token("ann")?));
+        options.config.wants_download = false;
+        let report = remote.sync(&mut options)?;
+        ensure!((report.changes_up, report.refused) == (2, 0), "{kind:?}: {report:?}");
+        world.central.execute("DELETE FROM member WHERE region = 'east'")?;
+        // What waits in the partition is kept, and what is in the other comes.
+        world.edit("a", "UPDATE note SET body = 'later' WHERE id = 'n5'")?;
+        world.central.execute("INSERT INTO note VALUES ('n7', 'north', 'theirs')")?;
+        for _ in 0..2 {
+            world.sync(&mut remote)?;
+        }
+        let rows = world.rows("a", "SELECT id FROM note ORDER BY id")?;
+        let expected = ["n1", "n2", "n6", "n7"].map(|id| vec![Some(id.to_owned())]);
+        ensure!(rows == expected, "{kind:?}: {rows:?}");
+        let aside = remote.set_aside(10)?;
+        ensure!(aside.len() == 1 && aside[0].new.as_deref().is_some_and(|new| new.contains("later")), "{aside:?}");
+        remote.drop_set_aside(&Choice::All)?;
+        ensure!(world.diff("a")?.is_equal(false), "{kind:?}: {:?}", world.diff("a")?);
         let report = world.sync(&mut remote)?;
         ensure!(report.rows_down + report.deletions_down == 0, "{kind:?}: {report:?}");
     }

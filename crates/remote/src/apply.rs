@@ -42,6 +42,7 @@ use crate::plan::{Plan, TablePlan};
 use crate::rows::{Placed, Rows, placed};
 use crate::schema;
 use crate::state::{State, write_watermarks};
+use crate::strays;
 use crate::untracked::{self, Doubt};
 use crate::upgrade::{self, Change, Fresh};
 use foreign::Touched;
@@ -316,6 +317,9 @@ impl<'a> Apply<'a> {
         let mut seen = self.watermarks.take();
         seen.as_mut().map_or(Ok(()), |seen| self.ask_for_outcomes(seen))?;
         let connection = self.rows.connection;
+        if let Some(seen) = seen.as_mut().filter(|_| !self.is_restart) {
+            strays::keep(connection, seen, &self.left)?;
+        }
         let (Some(welcome), Some(watermarks)) = (&self.welcome, &seen) else {
             return Err(Error::Unexpected { what: "the download lacks its WELCOME or its WATERMARKS".to_owned() });
         };

@@ -60,6 +60,7 @@ mod schema;
 mod sent;
 mod stage;
 mod state;
+mod strays;
 mod sync;
 #[cfg(test)]
 mod tests;

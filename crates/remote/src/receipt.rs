@@ -23,6 +23,7 @@ use crate::plan::{Plan, TablePlan};
 use crate::rows::Rows;
 use crate::sent;
 use crate::state::State;
+use crate::strays;
 
 /// How many conflicts are kept; older ones are forgotten.
 const CONFLICTS_MAX: i64 = 10_000;
@@ -53,7 +54,11 @@ pub(crate) fn apply(database: &Database, plan: &Plan, receipt: &Receipt, now: &s
         applying.outcomes(&receipt.outcomes)?;
         dependents::name(&applying.rows, plan)?;
         applying.counts.applied = end.changes - applying.counts.conflicts - applying.counts.refused;
+        let is_known = State::read(connection)?.incarnation != [0; 16];
         for table in plan.tracked() {
+            if is_known {
+                strays::note(&applying.rows, plan, table, end.sequence)?;
+            }
             applying.release_held(table)?;
             let sql = format!("DELETE FROM {} WHERE \"upload\" = ?", table.log());
             connection.execute(&sql, [end.sequence as i64]).while_doing("cutting the log")?;

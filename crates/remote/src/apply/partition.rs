@@ -25,9 +25,11 @@ impl Apply<'_> {
             self.compare_if_held(table, &mark.partition)?;
         }
         self.touched.all_of(table);
-        if mark.action == PartitionAction::Whole {
-            self.came_whole.insert((table.number, mark.partition.clone()));
-        }
+        let place = (table.number, mark.partition.clone());
+        match mark.action {
+            PartitionAction::Whole => self.came_whole.insert(place),
+            PartitionAction::Left => self.left.insert(place),
+        };
         if self.is_plain && !self.rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.name()))? {
             return Ok(());
         }

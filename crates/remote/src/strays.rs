@@ -1,0 +1,97 @@
+//! Rows that went up into partitions which never came down.
+//!
+//! A row is made in a partition that the remote does not hold, and is taken because the user is a member when it goes up. As a rule the
+//! download beside it brings that partition whole. But the download may not come, and the membership end: then the remote would keep the
+//! row for good, for nobody tells it to leave what it never had. So with the receipt the remote is noted to hold that partition, by a mark
+//! that is nobody's: the next download brings it whole, or has it left.
+
+use std::collections::HashSet;
+
+use headwater_model::Direction;
+use headwater_model::sql::quote;
+use headwater_protocol::message::{WatermarkEntry, Watermarks};
+use headwater_protocol::row::put_row;
+use rusqlite::{Connection, params};
+
+use crate::error::{Error, While};
+use crate::local::{Local, to_wire};
+use crate::plan::{Plan, TablePlan};
+use crate::rows::Rows;
+use crate::state::read_watermarks;
+
+/// Notes the partitions of a table in which an upload's rows lie, where nothing is known of them; and those of the tables below, whose
+/// rows lie where their parents do.
+pub(crate) fn note(rows: &Rows<'_>, plan: &Plan, table: &TablePlan, upload: u64) -> Result<(), Error> {
+    if table.partition.is_empty() || table.parent.is_some() || table.table.direction == Direction::Upload {
+        return Ok(());
+    }
+    for partition in partitions(rows, table, upload)? {
+        let mut tables = vec![table];
+        while let Some(table) = tables.pop() {
+            let sql = "INSERT OR IGNORE INTO \"hw_watermark\" (\"table\", \"partition\", \"mark\") VALUES (?, ?, ?)";
+            let row = params![table.number, partition, nobodys(rows.connection)?];
+            rows.prepare(sql)?.execute(row).while_doing("noting a partition")?;
+            tables.extend(table.below.iter().filter_map(|number| plan.table(*number)));
+        }
+    }
+    Ok(())
+}
+
+/// The partitions, as they are written, of an upload's rows that the file has no watermark of.
+fn partitions(rows: &Rows<'_>, table: &TablePlan, upload: u64) -> Result<Vec<Vec<u8>>, Error> {
+    let columns: Vec<String> =
+        table.partition.iter().map(|place| format!("r.{}", quote(&table.table.columns[*place].name))).collect();
+    let keys: Vec<String> =
+        table.keys("").iter().zip(table.keys("k_")).map(|(own, key)| format!("r.{own} = l.{key}")).collect();
+    let sql = format!(
+        "SELECT DISTINCT {} FROM {} AS l JOIN {} AS r ON {} WHERE l.\"upload\" = ?",
+        columns.join(", "),
+        table.log(),
+        table.name(),
+        keys.join(" AND "),
+    );
+    let mut select = rows.prepare(&sql)?;
+    let read = |row: &rusqlite::Row<'_>| (0..columns.len()).map(|place| Local::read(row, place)).collect();
+    let found = select.query_map([upload as i64], read).and_then(Iterator::collect::<Result<Vec<Vec<Local>>, _>>);
+    let mut known = rows.prepare("SELECT 1 FROM \"hw_watermark\" WHERE \"table\" = ? AND \"partition\" = ?")?;
+    let mut partitions = Vec::new();
+    for local in found.while_doing("looking for partitions")? {
+        let mut partition = Vec::new();
+        put_row(&mut partition, &table.partition_types, &to_wire(&local, &table.partition_types));
+        if !known.exists(params![table.number, partition]).while_doing("looking for partitions")? {
+            partitions.push(partition);
+        }
+    }
+    Ok(partitions)
+}
+
+/// The number of the mark that is nobody's.
+fn nobodys(connection: &Connection) -> Result<i64, Error> {
+    let make = "INSERT INTO \"hw_mark\" (\"bytes\") SELECT x'' WHERE NOT EXISTS (SELECT 1 FROM \"hw_mark\" WHERE \"bytes\" = x'')";
+    let find = || -> rusqlite::Result<i64> {
+        connection.execute(make, [])?;
+        connection.query_row("SELECT min(\"id\") FROM \"hw_mark\" WHERE \"bytes\" = x''", [], |row| row.get(0))
+    };
+    find().while_doing("noting a partition")
+}
+
+/// A download has come that was asked for before they were noted: they are noted still.
+pub(crate) fn keep(
+    connection: &Connection,
+    seen: &mut Watermarks,
+    left: &HashSet<(u32, Vec<u8>)>,
+) -> Result<(), Error> {
+    let before = read_watermarks(connection)?;
+    let known: HashSet<(u32, Vec<u8>)> =
+        seen.entries.iter().map(|entry| (entry.table, entry.partition.clone())).collect();
+    let is_nobodys = |entry: &WatermarkEntry| before.marks.get(entry.mark as usize).is_some_and(Vec::is_empty);
+    let mut stray = before.entries.iter().filter(|entry| {
+        let place = (entry.table, entry.partition.clone());
+        is_nobodys(entry) && !known.contains(&place) && !left.contains(&place)
+    });
+    let Some(first) = stray.next() else { return Ok(()) };
+    let mark = seen.marks.len() as u32;
+    seen.marks.push(Vec::new());
+    seen.entries.extend(std::iter::once(first).chain(stray).map(|entry| WatermarkEntry { mark, ..entry.clone() }));
+    Ok(())
+}

@@ -83,3 +83,64 @@ fn a_row_goes_that_was_taken_into_a_partition_which_never_came() -> Result<()> {
     }
     Ok(())
 }
+
+const WAYS: &str = "CREATE TABLE member (login text, region text);
+    CREATE TABLE note (id text NOT NULL PRIMARY KEY, region text NOT NULL);
+    CREATE TABLE tick (id text NOT NULL PRIMARY KEY, note text REFERENCES note);
+    CREATE TABLE visit (id text NOT NULL PRIMARY KEY, region text NOT NULL);
+    INSERT INTO member VALUES ('ann', 'west')";
+
+const WAYS_MODEL: &str = r#"
+name = "ways"
+version = 1
+[partitions.region]
+columns = { region = "text" }
+members = "SELECT region FROM member WHERE login = :s.user"
+[tables.note]
+key = ["id"]
+partition = "region"
+columns = { id = "text not null", region = "text not null" }
+[tables.tick]
+key = ["id"]
+direction = "upload"
+partition = { through = "note" }
+references = [{ columns = ["note"], table = "note", on_delete = "cascade" }]
+columns = { id = "text not null", note = "text" }
+[tables.visit]
+key = ["id"]
+direction = "upload"
+partition = "region"
+columns = { id = "text not null", region = "text not null" }
+"#;
+
+/// Tables that only go up, in such a partition and below it: nothing is noted of them that no download would ever end.
+#[test]
+fn a_table_that_only_goes_up_is_never_told_to_leave() -> Result<()> {
+    for kind in KINDS {
+        let world = World::new(kind, WAYS, WAYS_MODEL, &["ann"])?;
+        let mut remote = world.remote("a", "ann")?;
+        world.sync(&mut remote)?;
+        world.edit(
+            "a",
+            "INSERT INTO note VALUES ('n1', 'east'); INSERT INTO tick VALUES ('t1', 'n1');
+             INSERT INTO visit VALUES ('v1', 'east')",
+        )?;
+        world.central.execute("INSERT INTO member VALUES ('ann', 'east')")?;
+        let mut options = SyncOptions::new(Credentials::Token(world.token("ann")?));
+        options.config.wants_download = false;
+        let report = remote.sync(&mut options)?;
+        ensure!((report.changes_up, report.refused) == (3, 0), "{kind:?}: {report:?}");
+        let noted = "SELECT w.\"table\" FROM hw_watermark AS w JOIN hw_mark AS m ON m.id = w.mark WHERE m.bytes = x''";
+        ensure!(world.rows("a", noted)? == [[Some("0".to_owned())]], "{kind:?}: {:?}", world.rows("a", noted)?);
+        world.central.execute("DELETE FROM member WHERE region = 'east'")?;
+        for _ in 0..2 {
+            world.sync(&mut remote)?;
+        }
+        let left = "SELECT (SELECT count(*) FROM note), (SELECT count(*) FROM visit)";
+        ensure!(world.rows("a", left)? == [["0", "1"].map(|count| Some(count.to_owned()))], "{kind:?}");
+        ensure!(world.rows("a", noted)?.is_empty(), "{kind:?}: {:?}", world.rows("a", noted)?);
+        let report = world.sync(&mut remote)?;
+        ensure!(report.rows_down + report.deletions_down == 0, "{kind:?}: {report:?}");
+    }
+    Ok(())
+}

@@ -20,18 +20,19 @@ use crate::rows::Rows;
 use crate::state::read_watermarks;
 
 /// Notes the partitions of a table in which an upload's rows lie, where nothing is known of them; and those of the tables below, whose
-/// rows lie where their parents do.
+/// rows lie where their parents do. Tables that only go up are never told to leave anything.
 pub(crate) fn note(rows: &Rows<'_>, plan: &Plan, table: &TablePlan, upload: u64) -> Result<(), Error> {
     if table.partition.is_empty() || table.parent.is_some() || table.table.direction == Direction::Upload {
         return Ok(());
     }
+    let below = table.below.iter().filter_map(|number| plan.table(*number));
+    let comes_down = |table: &&TablePlan| table.table.direction != Direction::Upload;
+    let tables: Vec<u32> = std::iter::once(table).chain(below.filter(comes_down)).map(|table| table.number).collect();
     for partition in partitions(rows, table, upload)? {
-        let mut tables = vec![table];
-        while let Some(table) = tables.pop() {
+        for number in &tables {
             let sql = "INSERT OR IGNORE INTO \"hw_watermark\" (\"table\", \"partition\", \"mark\") VALUES (?, ?, ?)";
-            let row = params![table.number, partition, nobodys(rows.connection)?];
+            let row = params![number, partition, nobodys(rows.connection)?];
             rows.prepare(sql)?.execute(row).while_doing("noting a partition")?;
-            tables.extend(table.below.iter().filter_map(|number| plan.table(*number)));
         }
     }
     Ok(())

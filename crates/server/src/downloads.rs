@@ -88,7 +88,7 @@ impl Downloads {
         self.give_up(|kept| kept.remote_id == *remote_id);
     }
 
-    /// What goes into this spool has ended with an error: whoever resumed it would get the same.
+    /// What goes into this spool has ended with an error, or because nobody takes it: there is nothing to resume.
     pub(crate) fn failed(&self, spool: &Writer) {
         self.give_up(|kept| kept.spool.is_same(spool));
     }

@@ -108,15 +108,15 @@ impl Sync {
     async fn run(mut self, received: Received) {
         let remote_id = received.hello.remote_id;
         let outcome = self.database_part(received).await;
+        if outcome.is_err() {
+            self.shared.downloads.failed(&self.writer);
+        }
         let end = match &outcome {
             Ok(()) => Frame::new(Kind::End, Vec::new()),
             Err(Stop::Failed(failure)) => failure.to_server_error().to_frame(),
             Err(Stop::Left) => return self.gone(),
         };
         self.writer.end_with(&end);
-        if outcome.is_err() {
-            self.shared.downloads.failed(&self.writer);
-        }
         let sending = Instant::now();
         let left = {
             let _sending = self.shared.admission.sending.enter();

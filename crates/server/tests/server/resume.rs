@@ -197,6 +197,14 @@ fn what_is_kept_is_bounded() {
 }
 
 #[test]
+fn nothing_is_left_of_one_that_got_too_large_to_keep() {
+    let stand = Stand::start(Config { kept_bytes_max: 1 << 20, ..keeping() });
+    stand.fill(ROWS);
+    assert!(download_of(&broken(&stand, 1, 1 << 20)).resumable_s > 0);
+    stand.wait_until("nothing kept", |ready| ready["syncs"] == 0 && ready["downloads_kept"] == 0);
+}
+
+#[test]
 fn small_downloads_and_those_of_a_server_that_keeps_none_say_so() {
     let stand = Stand::start(keeping());
     stand.fill(10);

@@ -2,8 +2,9 @@
 //! set aside where it stands, goes up if it is asked for, and nothing differs in the end.
 
 use anyhow::{Context, Result, ensure};
-use headwater_remote::{Choice, Remote};
-use headwater_tests::{KINDS, World};
+use headwater_remote::http::Credentials;
+use headwater_remote::{Choice, Phase, Progress, Remote, SyncOptions};
+use headwater_tests::{KINDS, Kind, World};
 
 const SCHEMA: &str = "CREATE TABLE note (id TEXT NOT NULL PRIMARY KEY, text TEXT); CREATE TABLE page (id TEXT NOT NULL PRIMARY KEY, \
                       note TEXT NOT NULL REFERENCES note, text TEXT)";
@@ -64,7 +65,7 @@ fn writes_while_tracking_was_off() -> Result<()> {
 
         let mut remote = Remote::open(world.path(NAME))?;
         let report = world.sync(&mut remote).with_context(|| format!("{kind:?}"))?;
-        ensure!(report.untracked == 4 && report.requests == 2, "{kind:?}: {report:?}");
+        ensure!(report.untracked == 4 && report.requests == 3, "{kind:?}: {report:?}");
         let key = |id: &str| format!(r#"{{"id":"{id}"}}"#);
         let untracked = |id: &str, in_place: bool| (key(id), "untracked".to_owned(), in_place);
         let page =
@@ -77,13 +78,74 @@ fn writes_while_tracking_was_off() -> Result<()> {
 
         remote.retry(&Choice::All)?;
         let report = world.sync(&mut remote)?;
-        ensure!((report.changes_up, report.refused) == (5, 0), "{kind:?}: {report:?}");
+        ensure!((report.changes_up, report.refused, report.conflicts) == (5, 0, 1), "{kind:?}: {report:?}");
         differences(&world, false)?;
+        let c = "what was changed on both sides meets the rule";
+        ensure!(remote.conflicts(9)?.iter().all(|it| it.key == key("c") && it.end == "consolidated"), "{kind:?}: {c}");
         let head = world.central.rows("SELECT id || ' ' || text FROM note ORDER BY id")?.concat();
-        let expected = ["a x", "b here", "c here", "e here", "f there"].map(|row| Some(row.to_owned()));
+        let expected = ["a x", "b here", "c there", "e here", "f there"].map(|row| Some(row.to_owned()));
         ensure!(head == expected, "{kind:?}: {head:?}");
     }
     Ok(())
+}
+
+/// What was changed at the consolidated database alone looks as if it had been changed here, where tracking was off on both sides (what a
+/// database that begins a new incarnation sends), or where it is changed while the remote finds out. Nothing there is overwritten without
+/// a conflict on record.
+#[test]
+fn changes_of_others_are_not_overwritten() -> Result<()> {
+    for kind in KINDS {
+        let world = World::new(kind, SCHEMA, MODEL, &[NAME])?;
+        world.central.execute("INSERT INTO note VALUES ('a', 'x'), ('b', 'x'), ('c', 'x'), ('d', 'x')")?;
+        let mut remote = world.remote(NAME, NAME)?;
+        world.sync(&mut remote)?;
+        drop(remote);
+
+        drop_triggers(&world, "note")?;
+        world.edit(NAME, "UPDATE note SET text = 'here' WHERE id = 'd'")?;
+        let mut remote = Remote::open(world.path(NAME))?;
+        let (mut begun, mut failed) = (0, None);
+        let mut between = |progress: Progress| {
+            begun += u32::from(progress.phase == Phase::Cut);
+            if progress.phase == Phase::Cut && begun == 2 {
+                let sql = "UPDATE note SET text = 'there' WHERE id = 'a'; DELETE FROM note WHERE id = 'b'";
+                failed = world.central.execute(sql).err();
+            }
+        };
+        let mut options = SyncOptions::new(Credentials::Token(world.token(NAME)?));
+        options.progress = Some(&mut between);
+        let report = remote.sync(&mut options)?;
+        failed.map_or(Ok(()), Err)?;
+        ensure!((report.untracked, report.requests) == (3, 3), "{kind:?}: {report:?}");
+        let untracked = |id: &str, in_place: bool| (format!(r#"{{"id":"{id}"}}"#), "untracked".to_owned(), in_place);
+        let expected = [untracked("a", false), untracked("b", false), untracked("d", true)];
+        ensure!(aside(&remote)? == expected, "{kind:?}: {:?}", aside(&remote)?);
+
+        ensure!(remote.retry(&Choice::All)?.changes == 3, "{kind:?}");
+        let report = world.sync(&mut remote)?;
+        ensure!((report.changes_up, report.conflicts, report.refused) == (3, 2, 0), "{kind:?}: {report:?}");
+
+        drop_triggers(&world, "note")?;
+        world.central.execute("UPDATE note SET text = 'there too' WHERE id = 'c'")?;
+        remote.reset()?;
+        let report = world.sync(&mut remote)?;
+        ensure!((report.untracked, report.requests) == (1, 1), "{kind:?}: {report:?}");
+        ensure!(aside(&remote)? == [untracked("c", false)], "{kind:?}: {:?}", aside(&remote)?);
+        ensure!(remote.retry(&Choice::All)?.changes == 1, "{kind:?}");
+        let report = world.sync(&mut remote)?;
+        ensure!((report.changes_up, report.conflicts, report.refused) == (1, 1, 0), "{kind:?}: {report:?}");
+        let head = world.central.rows("SELECT id || ' ' || text FROM note ORDER BY id")?.concat();
+        let expected = ["a there", "c there too", "d here"].map(|row| Some(row.to_owned()));
+        ensure!(head == expected, "{kind:?}: {head:?}");
+        ensure!(world.central.rows(&conflicts(kind))? == [[Some("3".to_owned())]], "{kind:?}: all are on record");
+        differences(&world, false)?;
+    }
+    Ok(())
+}
+
+fn conflicts(kind: Kind) -> String {
+    let table = if kind == Kind::Postgres { "headwater.conflict" } else { "headwater_conflict" };
+    format!("SELECT count(*) FROM {table}")
 }
 
 /// A table that was made anew, as SQLite's manual does to change a column: its triggers went with the old one.

@@ -159,6 +159,8 @@ struct Apply<'a> {
     doubts: Vec<Doubt>,
     /// Partitions of tables in doubt that were not held before.
     joined: HashSet<(u32, Vec<u8>)>,
+    /// Tables that were asked for whole, and have been compared.
+    compared: Vec<u32>,
     touched: Touched,
     /// The application's own columns, by table.
     own_columns: Vec<Vec<String>>,
@@ -183,11 +185,13 @@ impl<'a> Apply<'a> {
             plan.tables.iter().map(|table| Ok(is_restart && has_rows(table)?)).collect::<Result<_, Error>>()?;
         let mut doubts = untracked::doubts(connection, plan)?;
         for (table, doubt) in plan.tables.iter().zip(&mut doubts) {
-            if *doubt != Doubt::None && is_restart {
-                *doubt = Doubt::Compare;
+            if matches!(doubt, Doubt::Since | Doubt::Compare) && is_restart {
+                *doubt = Doubt::AtOnce;
+            }
+            if matches!(doubt, Doubt::Compare | Doubt::AtOnce) {
+                doubt::keep_before(&rows, table)?;
             }
             if *doubt == Doubt::Compare {
-                doubt::keep_before(&rows, table)?;
                 rows.ignore_own_triggers(table)?;
             }
         }
@@ -212,6 +216,7 @@ impl<'a> Apply<'a> {
             left: HashSet::new(),
             doubts,
             joined: HashSet::new(),
+            compared: Vec::new(),
             touched,
             own_columns: own_columns::find(connection, plan)?,
             applied: Applied::default(),
@@ -271,7 +276,7 @@ impl<'a> Apply<'a> {
             self.rows.any(&format!("SELECT 1 FROM \"hw_conflict\" WHERE \"table\" = {number} AND \"is_open\" = 1"))?;
         let noted = matches!(self.fresh.get(number as usize), Some(Some(_)))
             && self.rows.any(&format!("SELECT 1 FROM \"hw_set_aside\" WHERE \"table\" = {number}"))?;
-        let watched = !self.touched.is_whole(table) || self.doubts[number as usize] == Doubt::Since || noted;
+        let watched = !self.touched.is_whole(table) || self.doubts[number as usize].is_open() || noted;
         let is_looked_up = self.has_below(table)? || self.rows.has_own_triggers(table)?;
         self.is_plain = !(pending || held || conflicts || watched || is_looked_up || self.has_displaced);
         Ok(())
@@ -319,6 +324,7 @@ impl<'a> Apply<'a> {
         let connection = self.rows.connection;
         if let Some(seen) = seen.as_mut().filter(|_| !self.is_restart) {
             strays::keep(connection, seen, &self.left)?;
+            untracked::keep_seen(connection, &self.compared, seen)?;
         }
         let (Some(welcome), Some(watermarks)) = (&self.welcome, &seen) else {
             return Err(Error::Unexpected { what: "the download lacks its WELCOME or its WATERMARKS".to_owned() });

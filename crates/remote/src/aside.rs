@@ -6,16 +6,18 @@
 //! | drop | the row becomes the consolidated one: what came down since, or the old image | the list forgets it |
 
 use headwater_protocol::Row;
+use headwater_protocol::message::RefusalCode;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
 use crate::cut::{log_columns, set_aside_mark};
 use crate::error::{Error, While};
-use crate::local::{Local, from_wire};
+use crate::local::{Local, from_wire, to_wire};
 use crate::plan::{Plan, TablePlan, decoded};
 use crate::remote::Remote;
 use crate::rows::{Placed, Rows};
 use crate::stage::Stage;
 use crate::state::State;
+use crate::untracked;
 
 /// Which of the changes set aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +45,7 @@ struct Note<'p> {
     table: &'p TablePlan,
     key: Vec<u8>,
     in_place: bool,
+    is_untracked: bool,
     old: Option<Row>,
     new: Option<Row>,
 }
@@ -107,15 +110,18 @@ fn chosen<'p>(connection: &Connection, plan: &'p Plan, choice: &Choice) -> Resul
         return Err(refused(format!("the remote has no table {name:?}")));
     }
     let mut notes = Vec::new();
-    let sql = "SELECT \"id\", \"table\", \"key\", \"in_place\", \"old\", \"new\" FROM \"hw_set_aside\" ORDER BY \"id\"";
+    let sql = "SELECT \"id\", \"table\", \"key\", \"in_place\", \"old\", \"new\", \"code\" FROM \"hw_set_aside\" ORDER BY \"id\"";
     let mut select = connection.prepare(sql).while_doing("reading what is set aside")?;
     let mut rows = select.query([]).while_doing("reading what is set aside")?;
     while let Some(row) = rows.next().while_doing("reading what is set aside")? {
         let read = || -> rusqlite::Result<_> {
             let images: [Option<Vec<u8>>; 2] = [row.get(4)?, row.get(5)?];
-            Ok((row.get::<_, i64>(0)?, row.get::<_, u32>(1)?, row.get::<_, Vec<u8>>(2)?, row.get(3)?, images))
+            let is_untracked = row.get::<_, u16>(6)? == RefusalCode::Untracked as u16;
+            let (number, key) = (row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(2)?);
+            Ok((number, row.get::<_, u32>(1)?, key, (row.get(3)?, is_untracked), images))
         };
-        let (number, table, key, in_place, [old, new]) = read().while_doing("reading what is set aside")?;
+        let (number, table, key, (in_place, is_untracked), [old, new]) =
+            read().while_doing("reading what is set aside")?;
         let Some(table) = plan.table(table) else {
             continue;
         };
@@ -126,7 +132,7 @@ fn chosen<'p>(connection: &Connection, plan: &'p Plan, choice: &Choice) -> Resul
         };
         if is_chosen {
             let image = |bytes: Option<Vec<u8>>| bytes.map(|bytes| decoded(&table.types, &bytes)).transpose();
-            notes.push(Note { number, table, key, in_place, old: image(old)?, new: image(new)? });
+            notes.push(Note { number, table, key, in_place, is_untracked, old: image(old)?, new: image(new)? });
         }
     }
     if let Choice::Numbers(numbers) = choice
@@ -161,6 +167,18 @@ fn retry_what_can_be(rows: &Rows<'_>, notes: &[Note<'_>]) -> Result<Vec<String>,
 
 fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
     let table = note.table;
+    if !table.is_tracked() {
+        return Err(refused(format!(
+            "change {} can't be sent: table {:?} only comes down; drop it",
+            note.number, table.table.name
+        )));
+    }
+    if note.in_place && note.is_untracked && untracked::is_in_doubt(rows.connection, table)? {
+        return Err(refused(format!(
+            "what others changed in table {:?} while change {} was made is not known yet: sync first",
+            table.table.name, note.number
+        )));
+    }
     let key = from_wire(&rows.key_of_bytes(table, &note.key)?);
     let pending = rows.pending(table, &key)?;
     match (note.in_place, pending) {
@@ -179,6 +197,11 @@ fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
 /// Makes the row as the change made it, and logs the change with its first old image.
 fn make_again(rows: &Rows<'_>, note: &Note<'_>, key: &[Local]) -> Result<(), Error> {
     let table = note.table;
+    // The row that stands here is the consolidated one: it comes back if the change is refused, or given up.
+    let there = rows.select(table, key)?.map(|row| to_wire(&row, &table.types));
+    if there != note.old {
+        rows.hold(table, &note.key, there.as_ref())?;
+    }
     rows.set_applying(Some(table))?;
     let placed = match &note.new {
         Some(row) => rows.upsert(table, &from_wire(row))?,

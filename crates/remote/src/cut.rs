@@ -21,6 +21,7 @@ use crate::local::{Local, readable, stored, to_wire};
 use crate::plan::{Plan, TablePlan};
 use crate::rows::{Pending, Rows, noted_image};
 use crate::state::State;
+use crate::untracked;
 
 /// How full a frame of changes gets before it is closed.
 const FRAME_BYTES_TARGET: usize = 64 * 1024;
@@ -122,6 +123,9 @@ fn wake(rows: &Rows<'_>, plan: &Plan) -> Result<u64, Error> {
         let Some(table) = plan.table(note.table) else {
             continue;
         };
+        if note.code == RefusalCode::Untracked as u16 && untracked::is_in_doubt(rows.connection, table)? {
+            continue;
+        }
         let key_row = crate::local::from_wire(&rows.key_of_bytes(table, &note.key)?);
         let Some(pending) = rows.pending(table, &key_row)? else {
             if note.in_place {

@@ -12,6 +12,7 @@ use crate::key_ranges;
 use crate::plan::Plan;
 use crate::state::{State, read_watermarks};
 use crate::sync::{Phase, Progress};
+use crate::untracked;
 use crate::upgrade::Change;
 
 /// A request's body, made as it is sent: HELLO, the frozen frames or their ticket, UPLOAD_END, END.
@@ -38,9 +39,10 @@ impl<'c> RequestBody<'c> {
         ticket: Option<Ticket>,
         wants_download: bool,
     ) -> Result<RequestBody<'c>, Error> {
+        let mut seen = read_watermarks(connection)?;
+        untracked::ask_whole(connection, plan, &mut seen)?;
         let plan = change.map_or(plan, |change| &change.plan);
         let model = &plan.model;
-        let seen = read_watermarks(connection)?;
         let upload = state.frozen.filter(|_| has_upload);
         let hello = Hello {
             remote_id: state.remote_id,

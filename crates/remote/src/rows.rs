@@ -2,7 +2,7 @@
 //!
 //! All of it runs inside a writing transaction of the caller.
 
-use headwater_protocol::message::Refusal;
+use headwater_protocol::message::{Refusal, RefusalCode};
 use headwater_protocol::{ROW_BYTES_MAX, Row, Value};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, ffi, params, params_from_iter};
 
@@ -207,6 +207,8 @@ impl<'c> Rows<'c> {
     ) -> Result<(), Error> {
         let sql = "INSERT OR REPLACE INTO \"hw_set_aside\" (\"time\", \"table\", \"name\", \"key\", \"key_text\", \"code\", \"reason\", \
                    \"message\", \"in_place\", \"old\", \"old_text\", \"new\", \"new_text\") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        let is_untracked = refusal.code == RefusalCode::Untracked || pending.aside == RefusalCode::Untracked as i64;
+        let old = if is_untracked && !in_place { unsure_old(table, pending) } else { pending.old.clone() };
         let image = |row: &Option<Vec<Local>>| row.as_ref().map(|row| noted_image(table, row, in_place));
         let text = |row: &Option<Vec<Local>>| row.as_ref().map(|row| readable(table.names(), row));
         let row = params![
@@ -219,7 +221,7 @@ impl<'c> Rows<'c> {
             refusal.code.name(),
             refusal.message,
             in_place,
-            image(&pending.old),
+            image(&old),
             text(&pending.old),
             image(&pending.new),
             text(&pending.new),
@@ -245,6 +247,17 @@ impl<'c> Rows<'c> {
         }
         Ok(())
     }
+}
+
+/// The old image of a change that has given way though nobody knows who changed the row: none, so that it is a conflict wherever a row is
+/// there. Where none is, it is the update of a deleted row.
+fn unsure_old(table: &TablePlan, pending: &Pending) -> Option<Vec<Local>> {
+    let new = pending.new.as_ref().filter(|_| pending.old.is_none())?;
+    let mut key_alone = new.clone();
+    for place in (0..new.len()).filter(|place| !table.table.key.contains(place)) {
+        key_alone[place] = Local::Null;
+    }
+    Some(key_alone).filter(|old| old != new)
 }
 
 /// An image as the list of changes set aside keeps it. One that is too large to be sent and stands in its table (`in_place`) too is

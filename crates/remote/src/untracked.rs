@@ -1,24 +1,34 @@
 //! Tables whose change tracking was gone for a while: what was written to them meanwhile is in no log.
 //!
 //! The triggers of a table are kept on record as they were made. Where others, or none, are found when the file is opened or synced,
-//! they are made again and the table is in doubt, until two downloads have shown what became of it:
+//! they are made again and the table is in doubt, until three downloads have shown what became of it:
 //!
 //! | | the table comes down | a row that differs and has no pending change |
 //! |---|---|---|
 //! | 1 | as ever, what changed there | gives way, and is on the list of changes set aside: perhaps it was changed here too |
 //! | 2 | whole, in the same sync | was changed here, made here or deleted here: it is set aside where it stands, with the consolidated row as its old image |
+//! | 3 | what changed there since the first | was not changed here alone, if it is one of the second's: it gives way as in the first |
 //!
-//! Both under the code `untracked`. So nothing is dropped in silence, and nothing is sent that nobody asked for.
+//! All under the code `untracked`. So nothing is dropped in silence, and nothing is sent that nobody asked for. What has given way has no
+//! old image that anybody is sure of: sent again, it is an insert to the consolidated database, or an update of a row that is deleted
+//! there, and so a conflict wherever the rows differ.
+//!
+//! A table that comes whole before its changes have come (a restored database, tracking that was gone there too) is compared at once: a
+//! row that differs from the one that came gives way, one that did not come counts as made here, and one that is not here as new there.
 //!
 //! *Caveats.* Triggers that somebody drops and makes again exactly as they were leave no trace. Of a table that only goes up nothing
-//! comes down to compare with: that its tracking was gone is only logged.
+//! comes down to compare with: that its tracking was gone is only logged. A deletion gives way without a trace.
+
+use std::collections::HashSet;
 
 use headwater_model::Direction;
+use headwater_protocol::message::{WatermarkEntry, Watermarks};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::database::Database;
 use crate::error::{Error, While};
 use crate::plan::{Plan, TablePlan};
+use crate::state::read_watermarks;
 
 /// How much is known of the rows of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +37,19 @@ pub(crate) enum Doubt {
     None,
     /// Tracking was gone since the last download.
     Since,
-    /// What had changed at the consolidated database has come; whatever differs from it was changed here.
+    /// What had changed at the consolidated database has come; the table is asked for whole, and whatever differs was changed here.
     Compare,
+    /// It has come whole. What changed at the consolidated database in between is asked for.
+    Between,
+    /// It comes whole though what had changed at the consolidated database has not come: who changed a row is not known.
+    AtOnce,
+}
+
+impl Doubt {
+    /// Whether a row that comes down now was perhaps changed there alone, though it is set aside here as untracked.
+    pub(crate) fn is_open(self) -> bool {
+        matches!(self, Doubt::Since | Doubt::Between | Doubt::AtOnce)
+    }
 }
 
 /// The triggers that stand on a table under Headwater's names.
@@ -75,19 +96,31 @@ pub(crate) fn doubts(connection: &Connection, plan: &Plan) -> Result<Vec<Doubt>,
     };
     for (number, doubt) in read().while_doing("reading hw_tracking")? {
         if let Some(place) = doubts.get_mut(number) {
-            *place = if doubt == 1 { Doubt::Since } else { Doubt::Compare };
+            *place = match doubt {
+                1 => Doubt::Since,
+                2 => Doubt::Compare,
+                _ => Doubt::Between,
+            };
         }
     }
     Ok(doubts)
 }
 
-/// After a download: tables in doubt are to come whole next, to be compared. Whether there are any.
+/// Whether a table is in doubt: what is set aside in it as untracked is not to be sent yet.
+pub(crate) fn is_in_doubt(connection: &Connection, table: &TablePlan) -> Result<bool, Error> {
+    let sql = "SELECT 1 FROM \"hw_tracking\" WHERE \"table\" = ? AND \"doubt\" > 0";
+    let exists = connection.prepare_cached(sql).and_then(|mut select| select.exists([table.number]));
+    exists.while_doing("reading hw_tracking")
+}
+
+/// After a download: tables in doubt are to come whole next, to be compared, and then what changed in between. Whether there are any.
 pub(crate) fn ask(database: &Database, plan: &Plan) -> Result<bool, Error> {
+    let is_between = doubts(&database.connection, plan)?.contains(&Doubt::Between);
     if doubts(&database.connection, plan)?.iter().all(|doubt| *doubt != Doubt::Since) {
-        return Ok(false);
+        return Ok(is_between);
     }
     database.write("asking for tables in doubt", |connection| {
-        let mut any = false;
+        let mut any = is_between;
         for (table, doubt) in plan.tables.iter().zip(doubts(connection, plan)?) {
             if doubt != Doubt::Since {
                 continue;
@@ -95,11 +128,41 @@ pub(crate) fn ask(database: &Database, plan: &Plan) -> Result<bool, Error> {
             let comes_down = table.table.direction != Direction::Upload;
             any |= comes_down;
             set(connection, table, if comes_down { 2 } else { 0 })?;
-            let sql = "DELETE FROM \"hw_watermark\" WHERE \"table\" = ?";
-            connection.execute(sql, [table.number]).while_doing("forgetting what has been seen")?;
         }
         Ok(any)
     })
+}
+
+/// For a request: tables that are to be compared get a mark that is nobody's, and so come whole.
+pub(crate) fn ask_whole(connection: &Connection, plan: &Plan, seen: &mut Watermarks) -> Result<(), Error> {
+    let doubts = doubts(connection, plan)?;
+    let nobodys = seen.marks.len() as u32;
+    let compared = seen.entries.iter_mut().filter(|entry| doubts.get(entry.table as usize) == Some(&Doubt::Compare));
+    let count = compared.map(|entry| entry.mark = nobodys).count();
+    if count > 0 {
+        seen.marks.push(Vec::new());
+    }
+    Ok(())
+}
+
+/// After such a download: what had been seen of these tables before it is kept, so that what changed in between comes (again).
+pub(crate) fn keep_seen(connection: &Connection, tables: &[u32], seen: &mut Watermarks) -> Result<(), Error> {
+    if tables.is_empty() {
+        return Ok(());
+    }
+    let before = read_watermarks(connection)?;
+    let kept: Vec<_> = before.entries.iter().filter(|entry| tables.contains(&entry.table)).collect();
+    let places: HashSet<_> = kept.iter().map(|entry| (entry.table, &entry.partition)).collect();
+    seen.entries.retain(|entry| !places.contains(&(entry.table, &entry.partition)));
+    let first = seen.marks.len() as u32;
+    seen.entries.extend(kept.into_iter().map(|entry| WatermarkEntry { mark: first + entry.mark, ..entry.clone() }));
+    seen.marks.extend(before.marks);
+    Ok(())
+}
+
+/// A table has been compared with what was asked for: what changed in between is asked for next.
+pub(crate) fn compared(connection: &Connection, table: &TablePlan) -> Result<(), Error> {
+    set(connection, table, 3)
 }
 
 /// Ends the doubt about a table.

@@ -47,28 +47,50 @@ impl Apply<'_> {
             return Ok(());
         }
         let pending = Pending { aside: 0, old: row.map(|row| from_wire(row)), new: Some(there), key: key.to_vec() };
-        let message =
-            "it was changed at the consolidated database while change tracking was off here, and perhaps here too";
         self.applied.untracked += 1;
+        self.note_unsure(table, &pending)
+    }
+
+    /// Whether a row that comes down may be what a change set aside as untracked was taken for.
+    pub(super) fn is_unsure(&self, table: &TablePlan, pending: &Pending) -> bool {
+        pending.aside == RefusalCode::Untracked as i64 && self.doubts[table.number as usize].is_open()
+    }
+
+    /// Has such a change make way for the row that came (`None`: its deletion): only the list has it from now on.
+    pub(super) fn give_way(
+        &mut self,
+        table: &TablePlan,
+        pending: Pending,
+        came: Option<&[Local]>,
+    ) -> Result<(), Error> {
+        self.rows.forget(table, &pending.key)?;
+        if pending.new.is_none() {
+            return self.rows.drop_note(table, &table.key_bytes(&to_wire(&pending.key, &table.key_types)));
+        }
+        self.note_unsure(table, &Pending { old: came.map(<[_]>::to_vec), ..pending })
+    }
+
+    fn note_unsure(&self, table: &TablePlan, pending: &Pending) -> Result<(), Error> {
+        let message =
+            "change tracking was off here: perhaps it was changed here, perhaps at the consolidated database alone";
         let refusal = Refusal { code: RefusalCode::Untracked, message: message.to_owned() };
-        self.rows.note_aside(table, &pending, &refusal, false, self.now)
+        self.rows.note_aside(table, pending, &refusal, false, self.now)
     }
 
     /// A partition comes whole. If it was held before, and its table is in doubt, what stands there is held against what comes now:
     /// there will be no second time.
-    pub(super) fn compare_if_held(&mut self, table: &TablePlan, partition: &[u8]) -> Result<(), Error> {
+    pub(super) fn compare_whole(&mut self, table: &TablePlan, partition: &[u8]) -> Result<(), Error> {
         let doubt = &mut self.doubts[table.number as usize];
-        if *doubt != Doubt::Since {
+        if !matches!(doubt, Doubt::Since | Doubt::Compare) {
             return Ok(());
         }
         let mut held = self.rows.prepare("SELECT 1 FROM \"hw_watermark\" WHERE \"table\" = ? AND \"partition\" = ?")?;
-        if held.exists(params![table.number, partition]).while_doing("reading the watermarks")? {
-            *doubt = Doubt::Compare;
-            self.rows.ignore_own_triggers(table)?;
-            self.rows.set_applying(Some(table))?;
+        if !held.exists(params![table.number, partition]).while_doing("reading the watermarks")? {
+            self.joined.insert((table.number, partition.to_vec()));
+        } else if *doubt == Doubt::Since {
+            *doubt = Doubt::AtOnce;
             return keep_before(&self.rows, table);
         }
-        self.joined.insert((table.number, partition.to_vec()));
         Ok(())
     }
 
@@ -76,16 +98,24 @@ impl Apply<'_> {
     pub(super) fn compare_doubtful(&mut self) -> Result<bool, Error> {
         let mut any = false;
         for table in &self.plan.tables {
-            if self.doubts[table.number as usize] == Doubt::Compare {
-                self.rows.set_applying(Some(table))?;
-                any |= self.compare(table)?;
-                untracked::end(self.rows.connection, table)?;
+            match self.doubts[table.number as usize] {
+                Doubt::None | Doubt::Since => continue,
+                Doubt::Between => {}
+                Doubt::AtOnce => any |= self.compare(table)?,
+                Doubt::Compare => {
+                    any |= self.compare(table)?;
+                    self.compared.push(table.number);
+                    untracked::compared(self.rows.connection, table)?;
+                    continue;
+                }
             }
+            untracked::end(self.rows.connection, table)?;
         }
         Ok(any)
     }
 
     fn compare(&mut self, table: &TablePlan) -> Result<bool, Error> {
+        self.rows.set_applying(Some(table))?;
         let before = before(table);
         let (own, differs) = (table.name(), quote(&format!("hw_differs_{}", table.number)));
         let same_key: Vec<String> = table.keys("").iter().map(|key| format!("t.{key} = b.{key}")).collect();
@@ -138,26 +168,32 @@ impl Apply<'_> {
 
     /// A row that was otherwise before (`None`: it was not there) than it came down; whether it really was.
     fn difference(&mut self, table: &TablePlan, was: Option<Vec<Local>>, key: &[Local]) -> Result<bool, Error> {
-        if self.rows.pending(table, key)?.is_some() {
+        let is_sure = self.doubts[table.number as usize] == Doubt::Compare;
+        // Where the application's triggers are tracked, what they made of the row that came is pending now.
+        if self.rows.pending(table, key)?.is_some_and(|pending| is_sure || pending.new == was) {
             return Ok(false);
         }
         let came = self.rows.select(table, key)?;
         let is_same = match (&was, &came) {
             (Some(was), Some(came)) => is_same(table, was, &to_wire(came, &table.types)),
-            (None, Some(came)) => self.has_joined(table, came)?,
+            (None, Some(came)) => !is_sure || self.has_joined(table, came)?,
             (None, None) => true,
             (Some(_), None) => false,
         };
         if is_same {
             return Ok(false);
         }
-        let is_in_place = table.is_tracked() && self.put(table, was.as_deref(), key)?;
+        self.applied.untracked += 1;
+        let is_in_place = table.is_tracked() && (is_sure || came.is_none()) && self.put(table, was.as_deref(), key)?;
         if is_in_place {
             log_change(&self.rows, table, key, came.as_deref(), RefusalCode::Untracked as i64)?;
         }
         let pending = Pending { aside: 0, old: came, new: was, key: key.to_vec() };
-        let message = "it was made while change tracking was off".to_owned();
-        self.applied.untracked += 1;
+        if !is_in_place {
+            return self.note_unsure(table, &pending).map(|()| true);
+        }
+        let or_deleted = if is_sure { "" } else { ", or perhaps deleted at the consolidated database meanwhile" };
+        let message = format!("it was made while change tracking was off{or_deleted}");
         let refusal = Refusal { code: RefusalCode::Untracked, message };
         self.rows.note_aside(table, &pending, &refusal, is_in_place, self.now)?;
         Ok(true)

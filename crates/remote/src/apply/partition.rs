@@ -22,7 +22,7 @@ impl Apply<'_> {
     pub(super) fn partition(&mut self, table: &TablePlan, mark: &PartitionMark) -> Result<(), Error> {
         let values = decoded(&table.partition_types, &mark.partition)?;
         if mark.action == PartitionAction::Whole {
-            self.compare_if_held(table, &mark.partition)?;
+            self.compare_whole(table, &mark.partition)?;
         }
         self.touched.all_of(table);
         let place = (table.number, mark.partition.clone());

@@ -31,6 +31,10 @@ impl Apply<'_> {
                 self.forget(table, &key_row, &key_bytes)?;
                 self.place(table, &key_bytes, row, &local)
             }
+            Some(pending) if self.is_unsure(table, &pending) => {
+                self.give_way(table, pending, Some(&local))?;
+                self.place(table, &key_bytes, row, &local)
+            }
             Some(pending) => self.store_beside(table, &pending, &key_bytes, row, &local),
         }
     }
@@ -41,7 +45,7 @@ impl Apply<'_> {
         self.close_conflict(table, &key_bytes, None)?;
         self.remember_row(table, &key_row)?;
         match self.rows.pending(table, &key_row)? {
-            Some(pending) if !pending.is_nothing() && pending.new.is_some() => {
+            Some(pending) if !pending.is_nothing() && pending.new.is_some() && !self.is_unsure(table, &pending) => {
                 if pending.old.is_none() {
                     // The change is an insert: that the consolidated database has no such row is what it expects.
                     return self.rows.release(table, &key_bytes);
@@ -50,10 +54,10 @@ impl Apply<'_> {
                 self.rows.hold(table, &key_bytes, None)
             }
             pending => {
-                if pending.is_some() {
-                    self.forget(table, &key_row, &key_bytes)?;
-                } else {
-                    self.note_replaced(table, &key_row, None)?;
+                match pending {
+                    Some(pending) if self.is_unsure(table, &pending) => self.give_way(table, pending, None)?,
+                    Some(_) => self.forget(table, &key_row, &key_bytes)?,
+                    None => self.note_replaced(table, &key_row, None)?,
                 }
                 self.rows.release(table, &key_bytes)?;
                 self.undisplace(table, &key_bytes)?;

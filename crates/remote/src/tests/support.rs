@@ -296,6 +296,13 @@ impl Down {
         self.mark(table, partition, PartitionAction::Left)
     }
 
+    /// A partition of which only what has changed comes.
+    pub(crate) fn holds(mut self, table: &str, partition: &[Value]) -> Down {
+        self = self.whole(table, partition);
+        self.frames.pop();
+        self
+    }
+
     fn mark(mut self, table: &str, partition: &[Value], action: PartitionAction) -> Down {
         let number = self.header(table).table;
         let mut key = Vec::new();

@@ -1,9 +1,11 @@
 //! Writes while the application had dropped the triggers of change tracking.
 
 use headwater_model::Direction;
+use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
 use headwater_protocol::{Type, Value};
 
 use super::support::{Fixture, model, row, shop, table};
+use crate::state::read_watermarks;
 use crate::{Choice, untracked};
 
 fn north() -> [Value; 1] {
@@ -23,6 +25,18 @@ fn untracked_write(f: &mut Fixture, table: &str, sql: &str) {
 
 fn ask(f: &Fixture) -> bool {
     untracked::ask(&f.remote.database, &f.remote.plan).expect("asked")
+}
+
+/// Of each partition that the next request names: whether its mark is nobody's.
+fn asked_whole(f: &Fixture) -> Vec<bool> {
+    let connection = &f.remote.database.connection;
+    let mut seen = read_watermarks(connection).expect("read");
+    untracked::ask_whole(connection, &f.remote.plan, &mut seen).expect("asked");
+    seen.entries
+        .iter()
+        .filter(|entry| entry.table == 0)
+        .map(|entry| seen.marks[entry.mark as usize].is_empty())
+        .collect()
 }
 
 /// Set aside, in the order of their keys.
@@ -52,11 +66,12 @@ fn what_was_written_untracked_is_set_aside_where_it_stands() {
     f.receipt(Vec::new());
 
     // First what changed at the consolidated database comes: of that nobody knows whether it was changed here too.
-    let applied = f.download(f.down().rows("item", &[row("3,north,hoe,$3.10"), row("5,north,bit,$5.00")]));
+    let changed = [row("3,north,hoe,$3.10"), row("5,north,bit,$5.00")];
+    let applied = f.download(f.down().holds("item", &north()).rows("item", &changed));
     assert_eq!(applied.untracked, 1);
     assert_eq!(aside(&f), [r#"item {"id":3} untracked out"#]);
     assert!(ask(&f));
-    assert_eq!(f.rows("SELECT count(*) FROM hw_watermark WHERE \"table\" = 0"), ["0"], "the table comes whole");
+    assert_eq!(asked_whole(&f), [true], "the table comes whole");
     assert!(!ask(&f), "once");
 
     let now = [
@@ -78,6 +93,68 @@ fn what_was_written_untracked_is_set_aside_where_it_stands() {
     let rows = ["1|1.50", "3|3.10", "4|4.50", "5|5.00", "9|9.00"];
     assert_eq!(f.rows("SELECT id, price FROM item"), rows, "everything stands as it was written");
     assert_eq!(f.cut(), None, "nothing is sent by itself");
+    let refused = f.remote.retry(&Choice::All).expect("one of them can be made again").left;
+    assert!(refused.len() == 3 && refused[0].contains("sync first"), "{refused:?}");
+    f.remote.drop_set_aside(&Choice::All).expect("the list begins anew");
+    f.check();
+}
+
+/// What changed at the consolidated database between the two downloads comes with a third.
+#[test]
+fn what_changed_in_between_is_not_taken_for_changed_here() {
+    let mut f = items();
+    let sql = "UPDATE item SET price = price || '5' WHERE id < 4; DELETE FROM item WHERE id = 4; INSERT INTO item VALUES (9, 'north', 'adze', '9.00')";
+    untracked_write(&mut f, "item", sql);
+    f.download(f.down().holds("item", &north()));
+    assert!(ask(&f));
+    let now = [row("1,north,axe,$1.00"), row("2,north,saw,$2.50"), row("3,north,hoe,$3.00"), row("4,north,awl,$4.50")];
+    assert_eq!(f.download(f.down().whole("item", &north()).rows("item", &now)).untracked, 5);
+    assert!(ask(&f) && asked_whole(&f) == [false]);
+    f.sql("UPDATE item SET name = 'spade' WHERE id = 2");
+    assert_eq!(f.cut(), None, "not before it is known what it is");
+
+    let between = f.down().holds("item", &north()).rows("item", &[now[1].clone(), now[3].clone()]);
+    f.download(between.delete("item", &[row("3")]));
+    assert!(!ask(&f));
+    let expected = [
+        r#"item {"id":1} untracked in place"#,
+        r#"item {"id":2} untracked out"#,
+        r#"item {"id":3} untracked out"#,
+        r#"item {"id":9} untracked in place"#,
+    ];
+    assert_eq!(aside(&f), expected, "the deletion has given way");
+    let rows = ["1|axe|1.005", "2|saw|2.50", "4|awl|4.50", "9|adze|9.00"];
+    assert_eq!(f.rows("SELECT id, name, price FROM item"), rows);
+    f.check();
+
+    assert_eq!(f.remote.retry(&Choice::All).expect("all can be sent").left, [""; 0]);
+    let sent = [
+        "item: 1,north,axe,1.00 -> 1,north,axe,1.005",
+        "item: - -> 2,north,spade,2.005",
+        "item: 3,NULL,NULL,NULL -> 3,north,hoe,3.005",
+        "item: - -> 9,north,adze,9.00",
+    ];
+    assert_eq!(f.cut_changes(), sent, "a conflict, unless the rows are the same");
+    let refusal = Refusal { code: RefusalCode::Check, message: String::new() };
+    f.receipt((1..3).map(|ordinal| (ordinal, Outcome::Refused(refusal.clone()))).collect());
+    f.remote.drop_set_aside(&Choice::All).expect("given up");
+    let rows = ["1|axe|1.005", "2|saw|2.50", "4|awl|4.50", "9|adze|9.00"];
+    assert_eq!(f.rows("SELECT id, name, price FROM item"), rows, "they are the consolidated rows again");
+    f.check();
+}
+
+#[test]
+fn they_are_sent_when_asked() {
+    let mut f = items();
+    let sql = "UPDATE item SET price = '1.50' WHERE id = 1; DELETE FROM item WHERE id = 2; \
+               UPDATE item SET price = '3.50' WHERE id = 3; INSERT INTO item VALUES (9, 'north', 'adze', '9.00')";
+    untracked_write(&mut f, "item", sql);
+    f.download(f.down().holds("item", &north()).rows("item", &[row("3,north,hoe,$3.10")]));
+    assert!(ask(&f));
+    let now = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00"), row("3,north,hoe,$3.10"), row("4,north,awl,$4.00")];
+    f.download(f.down().whole("item", &north()).rows("item", &now));
+    assert!(ask(&f));
+    f.download(f.down().holds("item", &north()));
     // A later download of the table brings nothing up again.
     assert_eq!(f.download(f.down().whole("item", &north()).rows("item", &now)).untracked, 0);
     assert_eq!(
@@ -89,7 +166,7 @@ fn what_was_written_untracked_is_set_aside_where_it_stands() {
     let sent = [
         "item: 1,north,axe,1.00 -> 1,north,axe,1.50",
         "item: 2,north,saw,2.00 -> -",
-        "item: 3,north,hoe,3.10 -> 3,north,hoe,3.50",
+        "item: - -> 3,north,hoe,3.50",
         "item: - -> 9,north,adze,9.00",
     ];
     assert_eq!(f.cut_changes(), sent);
@@ -104,7 +181,7 @@ fn giving_it_up_makes_the_rows_what_the_consolidated_database_has() {
     let sql = "UPDATE item SET name = 'x' WHERE id = 1; UPDATE item SET price = '0' WHERE id = 2; DELETE FROM item WHERE id = 3; \
                INSERT INTO item VALUES (9, 'north', 'adze', '9.00')";
     untracked_write(&mut f, "item", sql);
-    f.download(f.down());
+    f.download(f.down().holds("item", &north()));
     assert!(ask(&f));
     let now = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00"), row("3,north,hoe,$3.00"), row("4,north,awl,$4.00")];
     f.download(f.down().whole("item", &north()).rows("item", &now));
@@ -119,14 +196,16 @@ fn giving_it_up_makes_the_rows_what_the_consolidated_database_has() {
 #[test]
 fn a_table_that_comes_whole_at_once_is_compared_at_once() {
     let mut f = items();
-    untracked_write(&mut f, "item", "UPDATE item SET price = '1.50' WHERE id = 1; DELETE FROM item WHERE id = 2");
+    let sql = "UPDATE item SET price = '1.50' WHERE id = 1; DELETE FROM item WHERE id = 2; \
+               INSERT INTO item VALUES (9, 'north', 'adze', '9.00')";
+    untracked_write(&mut f, "item", sql);
     let now = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00"), row("3,north,hoe,$3.00"), row("4,north,awl,$4.00")];
     let south = [Value::text("south")];
     let down = f.down().whole("item", &south).whole("item", &north()).rows("item", &[row("8,south,key,$8.00")]);
     assert_eq!(f.download(down.rows("item", &now)).untracked, 2);
-    let named = [1, 2].map(|id| format!(r#"item {{"id":{id}}} untracked in place"#));
-    assert_eq!(aside(&f), named, "the row of the partition that is new was not deleted here");
-    assert_eq!(f.rows("SELECT id FROM item ORDER BY id"), ["1", "3", "4", "8"]);
+    let named = [r#"item {"id":1} untracked out"#, r#"item {"id":9} untracked in place"#];
+    assert_eq!(aside(&f), named, "who has changed or deleted a row is not known");
+    assert_eq!(f.rows("SELECT id, price FROM item"), ["1|1.00", "2|2.00", "3|3.00", "4|4.00", "8|8.00", "9|9.00"]);
     assert!(!ask(&f));
 }
 
@@ -161,5 +240,7 @@ fn a_table_that_only_comes_down() {
     f.download(f.down().whole("price", &[]).rows("price", &rows));
     assert_eq!(f.rows("SELECT * FROM price"), ["1|1.00", "2|2.00"]);
     assert_eq!(aside(&f), [r#"price {"id":1} untracked out"#], "the same number is no difference");
+    let left = f.remote.retry(&Choice::All).expect("said").left;
+    assert!(left.len() == 1 && left[0].contains("only comes down"), "{left:?}");
     f.check();
 }

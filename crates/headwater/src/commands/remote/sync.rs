@@ -122,7 +122,10 @@ pub(super) fn show(report: &SyncReport, output: &Output) -> Result<()> {
         ),
         (
             report.untracked > 0,
-            format!("{} changes were made while change tracking was off, and are set aside", report.untracked),
+            format!(
+                "{} rows differ since change tracking was off here, and are set aside as untracked",
+                report.untracked
+            ),
         ),
         (report.new_remote_id, "this file was a copy or an old backup: it goes on under a new remote ID".to_owned()),
         (report.restarted, "the consolidated database is another than before: everything came down afresh".to_owned()),

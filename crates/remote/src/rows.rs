@@ -86,6 +86,17 @@ impl<'c> Rows<'c> {
         self.prepare(sql)?.execute(params_from_iter(row)).while_doing("writing a row")
     }
 
+    /// Keeps what a query gives, as it is, in a temporary table: its row numbers are the order. The columns have names of their own, for
+    /// one of the model's may be called `rowid`.
+    pub(crate) fn keep(&self, name: &str, columns: usize, query: &str) -> Result<(), Error> {
+        let columns: Vec<String> = (1..=columns).map(|number| format!("c{number}")).collect();
+        let sql = format!(
+            "DROP TABLE IF EXISTS temp.{name}; CREATE TEMP TABLE {name} ({}); INSERT INTO temp.{name} {query}",
+            columns.join(", ")
+        );
+        self.connection.execute_batch(&sql).while_doing("keeping rows")
+    }
+
     /// Whether a query gives any row.
     pub(crate) fn any(&self, sql: &str) -> Result<bool, Error> {
         self.prepare(sql)?.exists([]).while_doing("reading a row")

@@ -127,16 +127,15 @@ impl Apply<'_> {
             .collect();
         let columns =
             |row: &str| table.names().map(|name| format!("{row}.{}", quote(name))).collect::<Vec<_>>().join(", ");
-        let sql = format!(
-            "DROP TABLE IF EXISTS temp.{differs}; CREATE TEMP TABLE {differs} AS \
-             SELECT 1 AS \"hw_was\", {} FROM temp.{before} AS b WHERE NOT EXISTS (SELECT 1 FROM {own} AS t WHERE {same_key} AND {}) \
-             UNION ALL SELECT 0, {} FROM {own} AS t WHERE NOT EXISTS (SELECT 1 FROM temp.{before} AS b WHERE {same_key}); \
-             DROP TABLE temp.{before}",
+        let query = format!(
+            "SELECT 1, {} FROM temp.{before} AS b WHERE NOT EXISTS (SELECT 1 FROM {own} AS t WHERE {same_key} AND {}) \
+             UNION ALL SELECT 0, {} FROM {own} AS t WHERE NOT EXISTS (SELECT 1 FROM temp.{before} AS b WHERE {same_key})",
             columns("b"),
             same.join(" AND "),
             columns("t"),
         );
-        self.rows.connection.execute_batch(&sql).while_doing("comparing a table")?;
+        self.rows.keep(&differs, 1 + table.types.len(), &query)?;
+        self.rows.execute(&format!("DROP TABLE temp.{before}"), &[])?;
         let next = format!("SELECT rowid, * FROM temp.{differs} WHERE rowid > ? ORDER BY rowid LIMIT 1");
         let (mut after, mut any) = (0i64, false);
         while let Some((number, was, row)) = self.next_difference(&next, table, after)? {

@@ -55,6 +55,23 @@ fn items() -> Fixture {
 }
 
 #[test]
+fn columns_may_have_names_of_sqlites_own() {
+    let columns = [("id", Type::Text), ("rowid", Type::Text), ("hw", Type::Text)];
+    let mut f = Fixture::new(&model(vec![table("item", &columns)]));
+    let came = ["a,z,1", "b,y,2", "c,x,3"].map(row);
+    f.download(f.down().whole("item", &[]).rows("item", &came));
+    untracked_write(
+        &mut f,
+        "item",
+        "UPDATE item SET rowid = 'w' WHERE id = 'a'; UPDATE item SET hw = '4' WHERE id = 'b'",
+    );
+    assert!(ask(&f));
+    let applied = f.download(f.down().whole("item", &[]).rows("item", &came));
+    assert_eq!(applied.untracked, 2);
+    assert_eq!(f.rows("SELECT id, \"rowid\", hw FROM item ORDER BY id"), ["a|w|1", "b|y|4", "c|x|3"]);
+}
+
+#[test]
 fn what_was_written_untracked_is_set_aside_where_it_stands() {
     let mut f = items();
     let sql = "UPDATE item SET price = '1.50' WHERE id = 1; DELETE FROM item WHERE id = 2; \

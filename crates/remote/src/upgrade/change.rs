@@ -172,10 +172,10 @@ fn take_apart<'p>(rows: &Rows<'_>, old: &'p Plan, change: &Change) -> Result<Vec
         if let Fate::Remade(number) = *fate {
             let count = table.types.len();
             if table.is_tracked() {
-                keep(rows, &kept_name("hw_kept", table), 3 + 2 * count, &table.sql.changes_where("1 = 1"))?;
+                rows.keep(&kept_name("hw_kept", table), 3 + 2 * count, &table.sql.changes_where("1 = 1"))?;
             }
             if change.plan.table(number).is_some_and(|new| new.table.direction == Direction::Upload) {
-                keep(rows, &kept_name("hw_all", table), count, &every_row(table))?;
+                rows.keep(&kept_name("hw_all", table), count, &every_row(table))?;
             }
             let (indexes, triggers) =
                 (own::on(rows.connection, table, "index")?, own::on(rows.connection, table, "trigger")?);
@@ -187,13 +187,6 @@ fn take_apart<'p>(rows: &Rows<'_>, old: &'p Plan, change: &Change) -> Result<Vec
             .while_doing("changing the version")?;
     }
     Ok(kept)
-}
-
-/// Keeps what a query gives, as it is. The columns have names of their own: one of the model's may be called `rowid`.
-fn keep(rows: &Rows<'_>, name: &str, columns: usize, query: &str) -> Result<(), Error> {
-    let columns: Vec<String> = (1..=columns).map(|number| format!("c{number}")).collect();
-    let sql = format!("CREATE TEMP TABLE {name} ({}); INSERT INTO temp.{name} {query}", columns.join(", "));
-    rows.connection.execute_batch(&sql).while_doing("keeping pending changes")
 }
 
 fn every_row(table: &TablePlan) -> String {

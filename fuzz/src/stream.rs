@@ -169,7 +169,7 @@ impl Disk {
                 assert!(to < *upload_sequence, "what is lost was acknowledged");
                 (*upload_sequence, *frozen, self.pending) = (to, None, true);
             }
-            Instruction::Thaw => (*frozen, self.pending) = (None, true),
+            Instruction::Thaw { .. } => (*frozen, self.pending) = (None, true),
             Instruction::CutSmaller(_) => {
                 assert!(frozen.is_some(), "there is something to cut");
                 *frozen = None;

@@ -2,6 +2,7 @@
 //! Either way the download goes on, nothing is lost, and one change never blocks the others for good.
 
 use anyhow::Result;
+use headwater_remote::PendingChoice;
 use headwater_tests::{KINDS, Kind, World};
 
 const SCHEMA: &str = "CREATE TABLE note (id TEXT NOT NULL PRIMARY KEY, n BIGINT CHECK (n < 100), body TEXT);";
@@ -29,8 +30,9 @@ fn an_upload_is_applied_whole_or_not_at_all_where_the_model_says_so() -> Result<
         for _ in 0..2 {
             let report = world.sync(&mut remote)?;
             let why = report.upload_refused.as_deref().unwrap_or_default();
-            assert!(why.contains("1 of 3 changes are refused, the first in table \"note\", id = b"), "{kind:?}: {why}");
+            assert!(why.starts_with("1 of 3 changes are refused\ntable \"note\", id = b: "), "{kind:?}: {why}");
             assert!(why.ends_with("(check)"), "{kind:?}: {why}");
+            assert_eq!(remote.upload_refused()?.len(), 2);
             assert_eq!((report.changes_up, report.refused), (0, 0));
             assert_eq!(ids(&world)?, ["theirs"], "{kind:?}: nothing of the upload is applied");
             let status = remote.status()?;
@@ -42,7 +44,61 @@ fn an_upload_is_applied_whole_or_not_at_all_where_the_model_says_so() -> Result<
         world.edit("one", "UPDATE note SET n = 10 WHERE id = 'b'")?;
         let report = world.sync(&mut remote)?;
         assert_eq!((report.changes_up, report.upload_refused), (3, None));
+        assert_eq!(remote.status()?.upload_refused, None, "that is settled");
         assert_eq!(ids(&world)?, ["a", "b", "c", "theirs"]);
+        assert!(world.diff("one")?.is_equal(false));
+    }
+    Ok(())
+}
+
+/// Whoever can't mend his rows gives them up: the consolidated rows come back, the newest, and the rest goes up.
+#[test]
+fn what_is_refused_whole_is_listed_and_given_up() -> Result<()> {
+    for kind in KINDS {
+        let world = World::new(kind, SCHEMA, &model("on_error = \"reject\""), &["ann"])?;
+        let mut remote = world.remote("one", "ann")?;
+        world.central.execute("INSERT INTO note VALUES ('a', 1, 'x'), ('b', 2, 'x'), ('c', 3, 'x')")?;
+        world.sync(&mut remote)?;
+        world.edit(
+            "one",
+            "UPDATE note SET n = n * 1000, body = 'here' WHERE id IN ('a', 'b'); DELETE FROM note WHERE id = 'c'; \
+             WITH RECURSIVE i(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM i WHERE i < 200) \
+             INSERT INTO note SELECT 'new' || char(10) || i, 1000, 'x' FROM i; INSERT INTO note VALUES ('good', 1, 'x')",
+        )?;
+        world.central.execute("UPDATE note SET n = 20 WHERE id = 'b'")?;
+        world.sync(&mut remote)?;
+        let lines = remote.upload_refused()?;
+        let named = lines.len() as u64 - 2;
+        assert!(named > 40 && lines[1].starts_with("table \"note\", id = a: "), "{kind:?}: {lines:?}");
+        let first_and_last = [&lines[0], &lines[lines.len() - 1]];
+        assert_eq!(first_and_last, ["202 of 204 changes are refused", &format!("and {} more", 202 - named)]);
+        assert_eq!(remote.status()?.upload_refused.map(|why| why.lines().count()), Some(lines.len()));
+
+        let key = |id: &str| PendingChoice::Key { table: "note".to_owned(), key: format!("{{\"id\":\"{id}\"}}") };
+        for wrong in [key("z"), PendingChoice::Table("nots".to_owned())] {
+            let error = remote.drop_pending(&wrong).expect_err("there is none").to_string();
+            assert!(error.contains("log FILE --pending") || error.contains("it has note"), "{error}");
+        }
+        assert_eq!(remote.drop_pending(&key("a"))? + remote.drop_pending(&key("b"))?, 2);
+        let rows =
+            |sql: &str| world.rows("one", sql).map(|rows| rows.concat().into_iter().flatten().collect::<Vec<_>>());
+        let a_and_b = "SELECT id || ' ' || n || ' ' || body FROM note WHERE id IN ('a', 'b')";
+        assert_eq!(rows(a_and_b)?, ["a 1 x", "b 20 x"], "{kind:?}: as they came down last");
+        assert_eq!(remote.upload_refused()?, [""; 0]);
+        for change in remote.pending(1000)? {
+            if change.key.contains("new") {
+                remote.drop_pending(&PendingChoice::Key { table: change.table, key: change.key })?;
+            }
+        }
+        let report = world.sync(&mut remote)?;
+        assert_eq!((report.changes_up, report.upload_refused), (2, None), "{kind:?}");
+        assert_eq!(ids(&world)?, ["a", "b", "good"]);
+        assert!(world.diff("one")?.is_equal(false));
+
+        world.edit("one", "INSERT INTO note VALUES ('d', 1, 'x'), ('e', 1, 'x'); DELETE FROM note WHERE id = 'a'")?;
+        assert_eq!(remote.drop_pending(&PendingChoice::All)?, 3);
+        let report = world.sync(&mut remote)?;
+        assert_eq!((report.changes_up, rows("SELECT id FROM note")?), (0, ids(&world)?), "{kind:?}");
         assert!(world.diff("one")?.is_equal(false));
     }
     Ok(())

@@ -20,15 +20,15 @@ mod untangle;
 use std::fmt::Write as _;
 
 use headwater_model::OnError;
-use headwater_protocol::message::{Outcome, Receipt, Refusal, UploadEnd};
+use headwater_protocol::message::{Outcome, Receipt, Refusal, TEXT_BYTES_MAX, UploadEnd};
 use headwater_protocol::stored::{Scratch, Stored, encode};
 use headwater_protocol::{Frame, Row, Value, upload as protocol};
 
 use self::engine::{Engine, Results};
 use self::policy::Policy;
-use self::source::SourceReader;
+use self::source::{Item, SourceReader};
 use crate::rows::Echo;
-use crate::{Connection, Error, Mode, Plan};
+use crate::{Connection, Error, Mode, Plan, TablePlan};
 
 /// Where an upload lies: its TABLE and CHANGES frames, in order, in a spool. Inserts and updates are read forwards, deletions
 /// backwards, and some frames again.
@@ -211,37 +211,37 @@ fn inside(
     }
 }
 
-/// The error that takes the whole upload back: the model wants all of it or nothing. Names the first change at fault.
+/// The error that takes the whole upload back: the model wants all of it or nothing. Names the changes at fault, a line for each, as
+/// many as the message has room for.
 fn refused_whole(
     request: &UploadRequest<'_>,
     reader: &mut SourceReader<'_>,
     uploaded: &Uploaded,
 ) -> Result<Error, Error> {
-    let mut message = format!("{} of {} changes are refused", uploaded.counts.refused, request.end.changes);
-    let first = uploaded.receipt.outcomes.iter().find_map(|(ordinal, outcome)| match outcome {
-        Outcome::Refused(refusal) => Some((*ordinal, refusal)),
-        Outcome::Conflict(_) => None,
-    });
-    if let Some((ordinal, refusal)) = first
-        && let Some(item) = reader.pick(&[ordinal])?.pop()
-    {
-        let table = &request.plan.tables[item.table].table;
-        let image = item.change.image();
-        let key: Vec<String> = table
-            .key
-            .iter()
-            .map(|place| format!("{} = {}", table.columns[*place].name, readable(&image[*place])))
-            .collect();
-        let _ = write!(
-            message,
-            ", the first in table {:?}, {}: {} ({})",
-            table.name,
-            key.join(", "),
-            refusal.message,
-            refusal.code.name()
-        );
+    let mut left = uploaded.counts.refused;
+    let mut message = format!("{left} of {} changes are refused", request.end.changes);
+    for (ordinal, outcome) in &uploaded.receipt.outcomes {
+        let Outcome::Refused(refusal) = outcome else { continue };
+        let Some(item) = reader.pick(&[*ordinal])?.pop() else { continue };
+        let line = refused_line(&request.plan.tables[item.table], &item, refusal);
+        if message.len() + line.len() > TEXT_BYTES_MAX - 40 {
+            break;
+        }
+        message.push_str(&line);
+        left -= 1;
+    }
+    if left > 0 {
+        let _ = write!(message, "\nand {left} more");
     }
     Ok(Error::UploadRefused { message })
+}
+
+fn refused_line(table: &TablePlan, item: &Item, refusal: &Refusal) -> String {
+    let (table, image) = (&table.table, item.change.image());
+    let key = table.key.iter().map(|place| format!("{} = {}", table.columns[*place].name, readable(&image[*place])));
+    let key = key.collect::<Vec<_>>().join(", ");
+    let line = format!("table {:?}, {key}: {} ({})", table.name, refusal.message, refusal.code.name());
+    format!("\n{}", line.replace(char::is_control, " "))
 }
 
 /// The beginning of a value, for people.

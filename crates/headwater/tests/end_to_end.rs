@@ -226,6 +226,13 @@ fn story(mut stage: Stage) {
     assert!(aside.code == Some(1) && aside.out.contains("set aside"), "{aside:?}");
     assert_eq!(stage.run(&["diff", "anna.db", "--ignore-pending"]).code, Some(0));
 
+    stage.remote("anna.db", "INSERT INTO customer VALUES (13, 'Gil', NULL, 'north')");
+    assert_eq!(stage.run(&["remote", "drop", "anna.db", "--pending"]).code, Some(2), "which?");
+    let gil = ["remote", "drop", "anna.db", "--pending", "--table", "customer", "--key", r#"{"id":13}"#];
+    assert_eq!(stage.json(&gil)["dropped"].as_u64(), Some(1));
+    assert_eq!(stage.run(&gil).code, Some(2), "it waits no more");
+    assert_eq!(stage.run(&["diff", "anna.db", "--ignore-pending"]).code, Some(0));
+
     // Wrong passwords, tokens, disabled users; and a loss that was planted.
     let wrong = stage.command(&["remote", "sync", "bo.db"]).env("HEADWATER_PASSWORD", "guess").output().expect("runs");
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");

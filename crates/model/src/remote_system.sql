@@ -18,7 +18,8 @@ CREATE TABLE "hw_state" (
   "cut_bytes_max" INTEGER NOT NULL DEFAULT 268435456,
   "adopted" INTEGER NOT NULL DEFAULT 0,
   "staged" INTEGER NOT NULL DEFAULT 0,
-  "last_sync" TEXT
+  "last_sync" TEXT,
+  "upload_refused" TEXT
 );
 CREATE TABLE "hw_mark" ("id" INTEGER PRIMARY KEY, "bytes" BLOB NOT NULL);
 CREATE TABLE "hw_watermark" (

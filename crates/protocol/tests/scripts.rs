@@ -175,7 +175,7 @@ impl Story {
                 self.start.upload_sequence = *to;
                 self.thaw();
             }
-            Instruction::Thaw => self.thaw(),
+            Instruction::Thaw { .. } => self.thaw(),
             Instruction::CutSmaller(_) => {
                 self.thaw();
                 self.alone -= 1;
@@ -333,7 +333,7 @@ fn describe(instruction: &Instruction) -> (&'static str, String) {
         Instruction::ApplyReceipt(receipt) => ("apply-receipt", format!("apply receipt {}", receipt.sequence)),
         Instruction::Restart => plain("restart"),
         Instruction::Rewind { to } => ("rewind", format!("rewind to {to}")),
-        Instruction::Thaw => plain("thaw"),
+        Instruction::Thaw { .. } => plain("thaw"),
         Instruction::CutSmaller(error) => ("cut-smaller", format!("cut smaller ({})", error.code.name())),
         Instruction::NewRemoteId => plain("new-remote-id"),
         Instruction::Stage(frame) => ("stage", format!("stage {:?}", frame.kind)),

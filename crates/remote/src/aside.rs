@@ -11,10 +11,10 @@ use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
 use crate::cut::{log_columns, set_aside_mark};
 use crate::error::{Error, While};
-use crate::local::{Local, from_wire, to_wire};
+use crate::local::{Local, from_wire, readable, to_wire};
 use crate::plan::{Plan, TablePlan, decoded};
 use crate::remote::Remote;
-use crate::rows::{Placed, Rows};
+use crate::rows::{Pending, Placed, Rows};
 use crate::stage::Stage;
 use crate::state::State;
 use crate::untracked;
@@ -28,6 +28,22 @@ pub enum Choice {
     Table(String),
     /// Those with these numbers ([`crate::SetAside::number`]).
     Numbers(Vec<i64>),
+}
+
+/// Which of the changes that wait to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PendingChoice {
+    /// All of them.
+    All,
+    /// Those of one table.
+    Table(String),
+    /// One row's, by its key as [`crate::PendingChange::key`] has it.
+    Key {
+        /// The table.
+        table: String,
+        /// The key.
+        key: String,
+    },
 }
 
 /// What [`Remote::retry`] did.
@@ -72,7 +88,40 @@ impl Remote {
     ///
     /// All or nothing: [`Error::Configuration`] where another row would be left referring to one that goes.
     pub fn drop_set_aside(&mut self, choice: &Choice) -> Result<u64, Error> {
-        self.each(choice, "dropping changes set aside", give_up)
+        self.each(choice, "dropping changes set aside", |rows, notes| {
+            let mut dropped = Vec::new();
+            for note in notes {
+                let key = from_wire(&rows.key_of_bytes(note.table, &note.key)?);
+                rows.drop_note(note.table, &note.key)?;
+                if let Some(pending) = rows.pending(note.table, &key)?.filter(|it| note.in_place && it.aside != 0) {
+                    dropped.push((note.table, pending));
+                }
+            }
+            give_up(rows, dropped)
+        })
+    }
+
+    /// Gives changes up that wait to be sent; gives their number. Their rows become the consolidated ones, as they came down last.
+    ///
+    /// All or nothing: [`Error::Configuration`] where there is no such change, where another row would be left referring to one that
+    /// goes, and as long as an upload is on its way: nobody knows yet whether it has arrived.
+    pub fn drop_pending(&mut self, choice: &PendingChoice) -> Result<u64, Error> {
+        let _alone = self.lock()?;
+        self.reread()?;
+        self.database.write("dropping pending changes", |connection| {
+            if State::read(connection)?.frozen.is_some() {
+                let what = "an upload is on its way, and whether it has arrived is not known yet: sync first";
+                return Err(refused(what.to_owned()));
+            }
+            connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing("dropping pending changes")?;
+            let rows = Rows::new(connection);
+            let dropped = waiting(&rows, &self.plan, choice)?;
+            let count = dropped.len() as u64;
+            give_up(&rows, dropped)?;
+            check_references(connection, &self.plan)?;
+            State::set_upload_refused(connection, None)?;
+            Ok(count)
+        })
     }
 
     /// Forgets what has been seen of the consolidated database, so that the next sync brings everything afresh. Pending changes and
@@ -104,10 +153,8 @@ impl Remote {
 }
 
 fn chosen<'p>(connection: &Connection, plan: &'p Plan, choice: &Choice) -> Result<Vec<Note<'p>>, Error> {
-    if let Choice::Table(name) = choice
-        && !plan.tables.iter().any(|table| table.table.name == *name)
-    {
-        return Err(refused(format!("the remote has no table {name:?}")));
+    if let Choice::Table(name) = choice {
+        plan.table_named(name)?;
     }
     let mut notes = Vec::new();
     let sql = "SELECT \"id\", \"table\", \"key\", \"in_place\", \"old\", \"new\", \"code\" FROM \"hw_set_aside\" ORDER BY \"id\"";
@@ -143,6 +190,49 @@ fn chosen<'p>(connection: &Connection, plan: &'p Plan, choice: &Choice) -> Resul
         )));
     }
     Ok(notes)
+}
+
+/// The changes that wait to be sent and are chosen.
+fn waiting<'p>(
+    rows: &Rows<'_>,
+    plan: &'p Plan,
+    choice: &PendingChoice,
+) -> Result<Vec<(&'p TablePlan, Pending)>, Error> {
+    let (PendingChoice::Table(name) | PendingChoice::Key { table: name, .. }) = choice else {
+        let each = plan.tracked().map(|table| waiting_in(rows, table, None));
+        return Ok(each.collect::<Result<Vec<_>, _>>()?.concat());
+    };
+    let table = plan.table_named(name)?;
+    if !table.is_tracked() {
+        return Ok(Vec::new());
+    }
+    let PendingChoice::Key { key, .. } = choice else {
+        return waiting_in(rows, table, None);
+    };
+    let found = waiting_in(rows, table, Some(key))?;
+    if found.is_empty() {
+        return Err(refused(format!(
+            "no change of table {name:?} with the key {key} waits; `headwater remote log FILE --pending` lists them"
+        )));
+    }
+    Ok(found)
+}
+
+fn waiting_in<'p>(
+    rows: &Rows<'_>,
+    table: &'p TablePlan,
+    key: Option<&str>,
+) -> Result<Vec<(&'p TablePlan, Pending)>, Error> {
+    let mut select = rows.prepare(&table.sql.changes_where("l.\"aside\" = 0"))?;
+    let found = select.query_map([], |row| Pending::read(table, row)).while_doing("reading the log")?;
+    let mut waiting = Vec::new();
+    for pending in found {
+        let pending = pending.while_doing("reading the log")?;
+        if !pending.is_nothing() && key.is_none_or(|key| readable(table.key_names(), &pending.key) == key) {
+            waiting.push((table, pending));
+        }
+    }
+    Ok(waiting)
 }
 
 /// Each by itself; says of those that can't be retried why not.
@@ -236,30 +326,27 @@ fn log(rows: &Rows<'_>, note: &Note<'_>, key: &[Local]) -> Result<(), Error> {
 }
 
 /// A consolidated row that is to come back.
-struct Back<'n> {
-    note: &'n Note<'n>,
+struct Back<'p> {
+    table: &'p TablePlan,
     key: Vec<Local>,
     row: Vec<Local>,
+    has_gone: bool,
 }
 
-fn give_up(rows: &Rows<'_>, notes: &[Note<'_>]) -> Result<(), Error> {
+/// Takes changes out of the log, and makes their rows the consolidated ones.
+fn give_up(rows: &Rows<'_>, dropped: Vec<(&TablePlan, Pending)>) -> Result<(), Error> {
     let mut back = Vec::new();
-    for note in notes {
-        let table = note.table;
-        let key = from_wire(&rows.key_of_bytes(table, &note.key)?);
-        rows.drop_note(table, &note.key)?;
-        let Some(pending) = rows.pending(table, &key)?.filter(|pending| note.in_place && pending.aside != 0) else {
-            continue;
-        };
-        let consolidated = match rows.held(table, &note.key)? {
+    for (table, Pending { key, old, .. }) in dropped {
+        let key_bytes = table.key_bytes(&to_wire(&key, &table.key_types));
+        let consolidated = match rows.held(table, &key_bytes)? {
             Some(held) => held.map(|row| from_wire(&row)),
-            None => pending.old,
+            None => old,
         };
         rows.forget(table, &key)?;
-        rows.release(table, &note.key)?;
+        rows.release(table, &key_bytes)?;
         match consolidated {
-            Some(row) => back.push(Back { note, key, row }),
-            None => delete(rows, note, &key)?,
+            Some(row) => back.push(Back { table, key, row, has_gone: false }),
+            None => delete(rows, table, &key)?,
         }
     }
     put_back(rows, back)
@@ -268,49 +355,48 @@ fn give_up(rows: &Rows<'_>, notes: &[Note<'_>]) -> Result<(), Error> {
 /// Rows may stand in one another's way (values that must be unique were passed on, or swapped): what does not fit yet is tried again,
 /// and where a circle is left one of its rows goes before it comes back.
 fn put_back(rows: &Rows<'_>, mut back: Vec<Back<'_>>) -> Result<(), Error> {
-    let mut has_gone = vec![];
     while !back.is_empty() {
         let mut stuck = Vec::new();
         let count = back.len();
         for one in back {
-            let table = one.note.table;
-            rows.set_applying(Some(table))?;
-            let placed = rows.upsert(table, &one.row)?;
+            rows.set_applying(Some(one.table))?;
+            let placed = rows.upsert(one.table, &one.row)?;
             rows.set_applying(None)?;
             match placed {
                 Placed::Done => {}
                 Placed::InTheWay => stuck.push(one),
-                Placed::Refused(why) => return Err(does_not_fit(one.note, &why)),
+                Placed::Refused(why) => return Err(does_not_fit(one.table, &one.key, &why)),
             }
         }
         if stuck.len() == count {
-            let next = stuck.iter().find(|one| !one.note.table.is_parent && !has_gone.contains(&one.note.number));
-            let Some(one) = next else {
-                return Err(does_not_fit(stuck[0].note, "a value must be unique"));
+            let Some(one) = stuck.iter_mut().find(|one| !one.table.is_parent && !one.has_gone) else {
+                return Err(does_not_fit(stuck[0].table, &stuck[0].key, "a value must be unique"));
             };
-            delete(rows, one.note, &one.key)?;
-            has_gone.push(one.note.number);
+            delete(rows, one.table, &one.key)?;
+            one.has_gone = true;
         }
         back = stuck;
     }
     Ok(())
 }
 
-fn delete(rows: &Rows<'_>, note: &Note<'_>, key: &[Local]) -> Result<(), Error> {
-    rows.set_applying(Some(note.table))?;
-    let gone = rows.delete(note.table, key)?;
+fn delete(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
+    rows.set_applying(Some(table))?;
+    let gone = rows.delete(table, key)?;
     rows.set_applying(None)?;
     match gone {
         Placed::Done => Ok(()),
-        Placed::InTheWay => Err(does_not_fit(note, "a value must be unique")),
-        Placed::Refused(why) => Err(does_not_fit(note, &why)),
+        Placed::InTheWay => Err(does_not_fit(table, key, "a value must be unique")),
+        Placed::Refused(why) => Err(does_not_fit(table, key, &why)),
     }
 }
 
-fn does_not_fit(note: &Note<'_>, why: &str) -> Error {
+fn does_not_fit(table: &TablePlan, key: &[Local], why: &str) -> Error {
     refused(format!(
-        "change {} can't be dropped: the consolidated row of table {:?} does not fit beside a local one ({why}); drop or sync that first",
-        note.number, note.table.table.name
+        "the change of {} in table {:?} can't be dropped: the consolidated row does not fit beside a local one ({why}); drop or sync \
+         that first",
+        readable(table.key_names(), key),
+        table.table.name
     ))
 }
 

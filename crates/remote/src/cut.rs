@@ -66,6 +66,7 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Cut, Er
         }
         let UploadWriter { changes, set_aside, .. } = writer;
         if changes == 0 {
+            State::set_upload_refused(connection, None)?;
             return Ok(Cut { end: None, is_partial: false, set_aside });
         }
         let end = Some(UploadEnd { sequence, changes, digest: writer.digest.finish() });

@@ -68,7 +68,7 @@ mod too_large;
 mod untracked;
 mod upgrade;
 
-pub use aside::{Choice, Retried};
+pub use aside::{Choice, PendingChoice, Retried};
 pub use error::Error;
 pub use examine::{Examination, examine};
 pub use headwater_protocol::client::Config;

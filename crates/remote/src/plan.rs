@@ -6,6 +6,8 @@ use headwater_model::{Direction, Lineage, Model, Reference, Table};
 use headwater_protocol::message::TableHeader;
 use headwater_protocol::{Row, Type, Value};
 
+use crate::error::Error;
+
 /// A model made ready.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -74,6 +76,14 @@ impl Plan {
 
     pub(crate) fn table(&self, number: u32) -> Option<&TablePlan> {
         self.tables.get(number as usize)
+    }
+
+    /// A table by its name; the error names those there are.
+    pub(crate) fn table_named(&self, name: &str) -> Result<&TablePlan, Error> {
+        self.tables.iter().find(|table| table.table.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.tables.iter().map(|table| table.table.name.as_str()).collect();
+            Error::Configuration { what: format!("the remote has no table {name:?}; it has {}", names.join(", ")) }
+        })
     }
 
     /// The tables whose local changes are logged.

@@ -89,6 +89,7 @@ fn finish(connection: &Connection, sequence: u64) -> Result<(), Error> {
     let sql = "DELETE FROM \"hw_conflict\" WHERE \"id\" <= (SELECT max(\"id\") FROM \"hw_conflict\") - ?";
     connection.execute(sql, [CONFLICTS_MAX]).while_doing("forgetting old conflicts")?;
     State::set_frozen(connection, None)?;
+    State::set_upload_refused(connection, None)?;
     // What was cut smaller than usual has passed: the next may be larger again.
     let cut_bytes_max = State::read(connection)?.cut_bytes_max;
     if cut_bytes_max < UPLOAD_BYTES_MAX {

@@ -76,6 +76,7 @@ impl Remote {
             last_sync: None,
             cut_bytes_max: crate::cut::UPLOAD_BYTES_MAX,
             is_adopted: options.adopt,
+            upload_refused: None,
         };
         database.write("creating the remote", |connection| {
             if schema::exists(connection, "hw_state")? {

@@ -28,6 +28,8 @@ pub struct Status {
     pub upload_sequence: u64,
     /// Whether an upload is on its way without a receipt yet.
     pub is_frozen: bool,
+    /// Why the last upload was refused whole (a line for each change at fault, below the first); `None`: it was not, or that is settled.
+    pub upload_refused: Option<String>,
     /// Changes that wait to be sent, those on their way among them.
     pub pending: u64,
     /// Changes set aside.
@@ -140,6 +142,7 @@ impl Remote {
             last_sync: state.last_sync,
             upload_sequence: state.upload_sequence,
             is_frozen: state.frozen.is_some(),
+            upload_refused: state.upload_refused,
             pending: tables.iter().map(|table| table.pending).sum(),
             set_aside: self.count("SELECT count(*) FROM \"hw_set_aside\"")?,
             held: self.count("SELECT count(*) FROM \"hw_held\"")?,
@@ -187,6 +190,12 @@ impl Remote {
             }
         }
         Ok(changes)
+    }
+
+    /// Why the last upload was refused whole: how much of it, and then the changes at fault, a line for each. Empty: it was not, or that
+    /// is settled.
+    pub fn upload_refused(&self) -> Result<Vec<String>, Error> {
+        Ok(self.state()?.upload_refused.iter().flat_map(|why| why.lines()).map(str::to_owned).collect())
     }
 
     /// Changes set aside, the newest first, at most `limit`.

@@ -30,13 +30,15 @@ pub(crate) struct State {
     pub(crate) cut_bytes_max: u64,
     /// Whether tables that were there before became the remote's: what comes down first may be what they have.
     pub(crate) is_adopted: bool,
+    /// Why the last upload was refused whole.
+    pub(crate) upload_refused: Option<String>,
 }
 
 impl State {
     pub(crate) fn read(connection: &Connection) -> Result<State, Error> {
         let sql = "SELECT \"format\", \"remote_id\", \"secret\", \"server\", \"user\", \"model\", \"fingerprint\", \"incarnation\", \
                    \"note\", \"upload_sequence\", \"download_applied\", \"frozen\", \"frozen_changes\", \"frozen_digest\", \"staged\", \
-                   \"last_sync\", \"cut_bytes_max\", \"adopted\" FROM \"hw_state\"";
+                   \"last_sync\", \"cut_bytes_max\", \"adopted\", \"upload_refused\" FROM \"hw_state\"";
         let read = |row: &rusqlite::Row<'_>| {
             let (frozen, changes): (i64, i64) = (row.get(11)?, row.get(12)?);
             let digest: Option<[u8; 32]> = row.get(13)?;
@@ -58,6 +60,7 @@ impl State {
                 last_sync: row.get(15)?,
                 cut_bytes_max: row.get::<_, i64>(16)?.max(0) as u64,
                 is_adopted: row.get(17)?,
+                upload_refused: row.get(18)?,
             })
         };
         let state = connection.query_row(sql, [], read).optional().while_doing("reading hw_state")?;
@@ -94,6 +97,12 @@ impl State {
             end.map(|end| end.digest)
         ];
         connection.execute(sql, row).while_doing("writing hw_state").map(drop)
+    }
+
+    /// Notes why the last upload was refused whole; `None`: it was not, or that is settled.
+    pub(crate) fn set_upload_refused(connection: &Connection, why: Option<&str>) -> Result<(), Error> {
+        let sql = "UPDATE \"hw_state\" SET \"upload_refused\" = ?1 WHERE \"upload_refused\" IS NOT ?1";
+        connection.execute(sql, [why]).while_doing("writing hw_state").map(drop)
     }
 
     /// Notes how large an upload is cut.

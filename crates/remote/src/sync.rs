@@ -260,9 +260,10 @@ impl Sync<'_, '_, '_> {
                 let rewind = |connection: &_| sent::rewind(connection, plan, to, &now());
                 self.report.lost_changes += database.write("going back to what the database has", rewind)?;
             }
-            Instruction::Thaw => {
-                database.write("thawing an upload", |connection| cut::thaw(connection, &self.remote.plan))?;
-            }
+            Instruction::Thaw { refused } => database.write("thawing an upload", |connection| {
+                cut::thaw(connection, &self.remote.plan)?;
+                State::set_upload_refused(connection, refused.as_deref())
+            })?,
             Instruction::CutSmaller(error) => {
                 let is_alone = too_large::cut_smaller(database, &self.remote.plan, &error, &now())?;
                 return Ok(if is_alone { Reply::SetAside } else { Reply::Done });

@@ -125,7 +125,10 @@ impl From<DatabaseError> for Failure {
                     .with_detail(error.to_string())
             }
             DatabaseError::RemoteBusy => Failure::remote_busy(),
-            DatabaseError::UploadRefused { message } => Failure::new(ErrorCode::UploadRefused, message.as_str()),
+            DatabaseError::UploadRefused { message } => {
+                let first = message.lines().next().unwrap_or_default();
+                Failure::new(ErrorCode::UploadRefused, message.as_str()).with_detail(first)
+            }
             DatabaseError::Decode(decode) => decode_failure(decode),
             DatabaseError::Spool(error) => Failure::spool(error),
             DatabaseError::Setup { .. } => {

@@ -40,8 +40,8 @@ enum RemoteCommand {
     Log(log::LogArgs),
     /// Send changes set aside again, as they are
     Retry(aside::AsideArgs),
-    /// Give changes set aside up: the consolidated rows come back
-    Drop(aside::AsideArgs),
+    /// Give changes up, set aside or waiting: the consolidated rows come back
+    Drop(aside::DropArgs),
     /// Have everything come down again at the next sync
     Reset(aside::ResetArgs),
 }

@@ -129,7 +129,10 @@ pub enum Instruction {
         to: u64,
     },
     /// Return the frozen upload's changes to the log, with their first old images.
-    Thaw,
+    Thaw {
+        /// Why the consolidated database refused it whole, if it did: to be kept for people.
+        refused: Option<String>,
+    },
     /// The upload is not taken as it is, for this reason. In one transaction: thaw it, and cut at most half as much from now on; if
     /// it has one change alone, set that aside and answer [`Reply::SetAside`].
     CutSmaller(ServerError),

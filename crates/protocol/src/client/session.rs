@@ -235,7 +235,7 @@ impl Session {
                 self.remote.upload_sequence = to;
                 self.thawed();
             }
-            (Instruction::Thaw, _) => self.thawed(),
+            (Instruction::Thaw { .. }, _) => self.thawed(),
             (Instruction::CutSmaller(_), reply) => {
                 self.alone += u32::from(reply == Reply::SetAside);
                 self.summary.refused += u64::from(reply == Reply::SetAside);

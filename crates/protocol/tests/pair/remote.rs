@@ -177,7 +177,7 @@ impl File {
                 self.thaw();
                 self.forget_watermarks();
             }
-            Instruction::Thaw | Instruction::CutSmaller(_) => self.thaw(),
+            Instruction::Thaw { .. } | Instruction::CutSmaller(_) => self.thaw(),
             Instruction::NewRemoteId => {
                 assert!(self.frozen.is_none(), "a new remote ID has no upload that is frozen");
                 self.remote_id =

@@ -5,6 +5,7 @@ use headwater_protocol::message::{ConflictEnd, Outcome, Refusal, RefusalCode};
 use headwater_protocol::{Type, Value};
 
 use super::support::{Fixture, model, row, shop, table};
+use crate::PendingChoice;
 
 const RULES: [ConflictRule; 6] = [
     ConflictRule::Off,
@@ -57,6 +58,23 @@ fn a_row_held_beside_an_applied_change_is_out_of_date() {
     f.download(f.down());
     assert_eq!(f.rows("SELECT * FROM doc"), ["1|ours|b"]);
     assert_eq!(f.held(), 0);
+    f.check();
+}
+
+/// What is on its way may have arrived: it can't be given up, nor can what was changed since, whose old image it is.
+#[test]
+fn nothing_is_given_up_while_an_upload_is_on_its_way() {
+    let mut f = docs(ConflictRule::ConsolidatedWins);
+    f.sql("UPDATE doc SET title = 'ours' WHERE id = 1");
+    f.cut();
+    f.sql("UPDATE doc SET body = 'x' WHERE id = 1; INSERT INTO doc VALUES (9, 't', 'b')");
+    let error = f.remote.drop_pending(&PendingChoice::All).expect_err("an upload is frozen");
+    assert!(error.to_string().contains("sync first"), "{error}");
+    f.receipt(Vec::new());
+    f.sql("UPDATE doc SET body = 'y' WHERE id = 1");
+    assert_eq!(f.remote.drop_pending(&PendingChoice::All).expect("given up"), 2);
+    assert_eq!(f.rows("SELECT * FROM doc WHERE id IN (1, 9)"), ["1|ours|b"], "as it went up");
+    assert_eq!(f.cut(), None);
     f.check();
 }
 

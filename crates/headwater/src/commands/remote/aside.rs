@@ -1,9 +1,9 @@
-//! `headwater remote retry`, `drop` and `reset`: what to do about changes set aside, and starting afresh.
+//! `headwater remote retry`, `drop` and `reset`: what to do about changes set aside, or waiting in vain, and starting afresh.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use headwater_remote::{Choice, Remote, Retried};
+use headwater_remote::{Choice, PendingChoice, Remote, Retried};
 use serde_json::json;
 
 use crate::Done;
@@ -16,7 +16,14 @@ Examples:
   headwater remote retry anna.db --all         # send them again as they are
   headwater remote drop anna.db 3 4            # give these up: the consolidated rows come back";
 
-/// The arguments of `retry` and `drop`.
+const DROP_EXAMPLES: &str = "\
+Examples:
+  headwater remote log anna.db --set-aside     # shows their numbers and the reasons
+  headwater remote drop anna.db 3 4            # give these up: the consolidated rows come back
+  headwater remote drop anna.db --pending --table orders --key '{\"id\":7}'   # one that waits to be sent, as log --pending shows it
+  headwater remote drop anna.db --pending --all";
+
+/// The arguments of `retry`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct AsideArgs {
@@ -25,7 +32,7 @@ pub(super) struct AsideArgs {
     /// Numbers of the changes, as `headwater remote log FILE --set-aside` shows them.
     #[arg(value_name = "NUMBER")]
     numbers: Vec<i64>,
-    /// All that are set aside.
+    /// All of them.
     #[arg(long, conflicts_with_all = ["numbers", "table"])]
     all: bool,
     /// Those of this table.
@@ -40,6 +47,31 @@ impl AsideArgs {
             None if self.all => Ok(Choice::All),
             None if self.numbers.is_empty() => Err(usage("which changes? Give their numbers, --table or --all")),
             None => Ok(Choice::Numbers(self.numbers.clone())),
+        }
+    }
+}
+
+/// The arguments of `drop`.
+#[derive(Debug, Args)]
+#[command(after_help = DROP_EXAMPLES)]
+pub(super) struct DropArgs {
+    #[command(flatten)]
+    which: AsideArgs,
+    /// Changes that wait to be sent, rather than those set aside.
+    #[arg(long, conflicts_with = "numbers")]
+    pending: bool,
+    /// The one of this key, as `headwater remote log FILE --pending` shows it.
+    #[arg(long, requires = "table", requires = "pending")]
+    key: Option<String>,
+}
+
+impl DropArgs {
+    fn pending_choice(&self) -> anyhow::Result<PendingChoice> {
+        match (&self.which.table, &self.key) {
+            (Some(table), Some(key)) => Ok(PendingChoice::Key { table: table.clone(), key: key.clone() }),
+            (Some(table), None) => Ok(PendingChoice::Table(table.clone())),
+            (None, _) if self.which.all => Ok(PendingChoice::All),
+            (None, _) => Err(usage("which changes? Give --table, with --key for one of them, or --all")),
         }
     }
 }
@@ -74,9 +106,14 @@ pub(super) fn retry(args: &AsideArgs, output: &Output) -> Done {
 }
 
 /// Gives changes up.
-pub(super) fn give_up(args: &AsideArgs, output: &Output) -> Done {
-    let choice = args.choice()?;
-    let count = Remote::open(&args.file)?.drop_set_aside(&choice)?;
+pub(super) fn give_up(args: &DropArgs, output: &Output) -> Done {
+    let count = if args.pending {
+        let choice = args.pending_choice()?;
+        Remote::open(&args.which.file)?.drop_pending(&choice)?
+    } else {
+        let choice = args.which.choice()?;
+        Remote::open(&args.which.file)?.drop_set_aside(&choice)?
+    };
     output.answer(&json!({ "dropped": count }), |output| output.line(format!("{count} dropped")))?;
     Ok(Exit::Done)
 }

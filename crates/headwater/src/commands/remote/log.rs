@@ -26,7 +26,7 @@ Examples:
 pub(super) struct LogArgs {
     /// The remote's SQLite file.
     file: PathBuf,
-    /// Changes that wait for the next sync.
+    /// Changes that wait for the next sync, and why the last upload was refused whole, if it was.
     #[arg(long)]
     pending: bool,
     /// Changes that were refused, with the reason, and uploads that the consolidated database has lost.
@@ -47,16 +47,23 @@ pub(super) fn run(args: &LogArgs, output: &Output) -> Done {
     let pending = if all || args.pending { Some(remote.pending(args.limit)?) } else { None };
     let set_aside = if all || args.set_aside { Some(remote.set_aside(args.limit)?) } else { None };
     let conflicts = if all || args.conflicts { Some(remote.conflicts(args.limit)?) } else { None };
+    let refused = if all || args.pending { Some(remote.upload_refused()?) } else { None };
     let losses = if all || args.set_aside { Some(remote.lost(args.limit)?) } else { None };
     let mut answer = serde_json::Map::new();
     let mut list =
         |name: &str, items: Option<Vec<Value>>| items.map(|items| answer.insert(name.to_owned(), items.into()));
     list("pending", pending.as_ref().map(|items| items.iter().map(pending_json).collect()));
+    list("upload_refused", refused.as_ref().map(|lines| lines.iter().cloned().map(Value::from).collect()));
     list("set_aside", set_aside.as_ref().map(|items| items.iter().map(set_aside_json).collect()));
     list("conflicts", conflicts.as_ref().map(|items| items.iter().map(conflict_json).collect()));
     list("lost", losses.as_ref().map(|items| items.iter().map(lost_json).collect()));
     output.answer(&answer, |output| {
         show("changes that wait for the next sync", pending.as_deref(), output, show_pending)?;
+        if let Some(lines @ [_, ..]) = refused.as_deref() {
+            show("why the last upload was refused whole", Some(lines), output, |line, output| {
+                output.line(printable(&format!("  {line}")))
+            })?;
+        }
         show("changes set aside", set_aside.as_deref(), output, show_set_aside)?;
         show("conflicts", conflicts.as_deref(), output, show_conflict)?;
         show("uploads that the consolidated database has lost", losses.as_deref(), output, show_lost)

@@ -54,7 +54,7 @@ fn show(status: &Status, output: &Output) -> Result<()> {
                 if status.is_frozen { ", one on its way" } else { "" }
             ),
         ),
-        ("pending", thousands(status.pending)),
+        ("pending", format!("{}{}", thousands(status.pending), refused(status))),
         ("set aside", thousands(status.set_aside)),
         ("held", thousands(status.held)),
     ];
@@ -65,12 +65,17 @@ fn show(status: &Status, output: &Output) -> Result<()> {
     output.table(&["table", "rows", "pending"], rows)
 }
 
+fn refused(status: &Status) -> String {
+    let why = status.upload_refused.as_ref().and_then(|why| why.lines().next());
+    why.map_or_else(String::new, |why| format!(" (last sync: {why}; `headwater remote log FILE --pending` lists them)"))
+}
+
 fn as_json(status: &Status) -> Value {
     let table = |t: &headwater_remote::TableStatus| json!({ "name": t.name, "rows": t.rows, "pending": t.pending });
     json!({
         "remote": remote_text(status.remote_id), "user": status.user, "server": status.server,
         "model": status.model.0, "version": status.model.1, "last_sync": status.last_sync,
-        "upload_sequence": status.upload_sequence, "is_frozen": status.is_frozen, "pending": status.pending,
+        "upload_sequence": status.upload_sequence, "is_frozen": status.is_frozen, "upload_refused": status.upload_refused, "pending": status.pending,
         "set_aside": status.set_aside, "held": status.held,
         "tables": status.tables.iter().map(table).collect::<Vec<_>>(),
     })

@@ -140,8 +140,14 @@ pub(super) fn show(report: &SyncReport, output: &Output) -> Result<()> {
 }
 
 fn refused_whole(report: &SyncReport) -> String {
-    let why = report.upload_refused.as_deref().unwrap_or_default();
-    format!("the upload was refused whole, and nothing of it applied: {why}. Mend the row and sync again")
+    const LINES_MAX: usize = 6;
+    let why: Vec<&str> = report.upload_refused.iter().flat_map(|why| why.lines()).collect();
+    let shown = why.iter().take(LINES_MAX).copied().collect::<Vec<_>>().join("\n        ");
+    let more = if why.len() > LINES_MAX { "\n        ..." } else { "" };
+    format!(
+        "the upload was refused whole, and nothing of it applied: {shown}{more}\n      \
+         mend the rows and sync again, or give them up (`headwater remote log FILE --pending`, `headwater remote drop FILE --pending`)"
+    )
 }
 
 fn lost(report: &SyncReport) -> String {

@@ -54,7 +54,7 @@ impl Session {
         match error.code {
             ErrorCode::Copy => self.on_copy(error),
             ErrorCode::UploadRefused if self.remote.frozen.is_some() => {
-                self.due.push_back(Instruction::Thaw);
+                self.due.push_back(Instruction::Thaw { refused: Some(error.message.clone()) });
                 self.summary.upload_refused = Some(error);
                 self.next = Next::Download;
                 self.phase =
@@ -94,7 +94,7 @@ impl Session {
         }
         self.summary.new_remote_id = true;
         if self.remote.frozen.is_some() {
-            self.due.push_back(Instruction::Thaw);
+            self.due.push_back(Instruction::Thaw { refused: None });
         }
         self.due.push_back(Instruction::NewRemoteId);
         self.phase = Phase::Prepare { cut: false };

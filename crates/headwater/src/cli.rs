@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{check, completions, conflicts, diff, doctor, init, purge, remote, serve, token, track, user};
+use crate::commands::{
+    check, completions, conflicts, diff, doctor, init, lab, purge, remote, serve, token, track, user,
+};
 
 const EXAMPLES: &str = "\
 Getting started:
@@ -78,6 +80,8 @@ pub enum Command {
     Diff(diff::DiffArgs),
     /// Conflicts that uploads met, with both images and the outcome
     Conflicts(conflicts::ConflictsArgs),
+    /// Measure: experiments on any PostgreSQL or SQLite database
+    Lab(lab::LabArgs),
     /// Print completions for a shell
     Completions(completions::CompletionsArgs),
 }

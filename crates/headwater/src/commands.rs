@@ -6,6 +6,7 @@ pub mod conflicts;
 pub mod diff;
 pub mod doctor;
 pub mod init;
+pub mod lab;
 pub mod purge;
 pub mod remote;
 pub mod serve;

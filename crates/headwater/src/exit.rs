@@ -81,6 +81,9 @@ fn kind(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             _ => Exit::Usage,
         });
     }
+    if let Some(error) = cause.downcast_ref::<headwater_lab::Error>() {
+        return error.is_usage().then_some(Exit::Usage);
+    }
     if let Some(error) = cause.downcast_ref::<tokio_postgres::Error>() {
         return error.as_db_error().is_none().then_some(Exit::Unreachable);
     }

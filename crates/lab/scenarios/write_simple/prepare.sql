@@ -1,0 +1,1 @@
+CREATE TABLE lab_write (id BIGINT PRIMARY KEY, payload TEXT NOT NULL);

@@ -1,0 +1,27 @@
+//! Addresses as people may see them: never with a password.
+
+/// The address without what may be secret: of a URL the user, host and database, of `key=value` pairs those three.
+///
+/// ```
+/// use headwater_lab::address::shown;
+/// assert_eq!(shown("postgres://me:secret@db:5433/shop?password=x"), "postgres://me@db:5433/shop");
+/// assert_eq!(shown("host=db user=me password=secret dbname=shop"), "host=db user=me dbname=shop");
+/// assert_eq!(shown("sqlite:shop.db"), "sqlite:shop.db");
+/// ```
+pub fn shown(address: &str) -> String {
+    if address.starts_with("sqlite:") {
+        return address.to_owned();
+    }
+    if address.contains('\'') {
+        return "an address with quotes".to_owned(); // what of it is secret would take a parser
+    }
+    let Some((scheme, rest)) = address.split_once("://") else {
+        let is_shown = |pair: &&str| ["host=", "port=", "user=", "dbname="].iter().any(|key| pair.starts_with(key));
+        return address.split_whitespace().filter(is_shown).collect::<Vec<_>>().join(" ");
+    };
+    let rest = rest.split(['?', '#']).next().unwrap_or("");
+    match rest.rsplit_once('@') {
+        Some((user, place)) => format!("{scheme}://{}@{place}", user.split(':').next().unwrap_or("")),
+        None => format!("{scheme}://{rest}"),
+    }
+}

@@ -1,0 +1,173 @@
+//! Experiments: one TOML file, of which any scalar may be a list. The cross product of all lists is run, cell by cell.
+//!
+//! ```text
+//! text --parse--> axes (a key with its values) --cells--> cells (one value a key) --Plan--> runs, in order
+//! ```
+//!
+//! ```
+//! use headwater_lab::experiment::Experiment;
+//!
+//! let text = r#"
+//!     name = "clients"
+//!     repetitions = 3
+//!     scenario.name = "tpcb"
+//!     load.clients = [1, 2, 4, 8]
+//!     stop.duration = "10s"
+//! "#;
+//! let no_files = |_: &str| Err("there are no files".to_owned());
+//! let experiment = Experiment::parse("clients.toml", text, &no_files).expect("a valid experiment");
+//! assert_eq!(experiment.cells.len(), 4);
+//! assert_eq!(experiment.cells[3].varied, [("load.clients".to_owned(), "8".to_owned())]);
+//!
+//! let wrong = text.replace("load.clients", "load.client");
+//! let errors = Experiment::parse("clients.toml", &wrong, &no_files).unwrap_err();
+//! assert_eq!(
+//!     errors[0].to_string(),
+//!     "clients.toml:5:10: unknown key \"client\" in [load], expected clients, arrival, think, rate, queue_max, timeout or \
+//!      threads; did you mean \"clients\"?"
+//! );
+//! ```
+
+mod axes;
+mod cells;
+mod keys;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::reading::{self, SpecError};
+use crate::scenario::Scenario;
+use crate::value::Value;
+
+/// More cells than anybody waits for.
+pub const CELLS_MAX: usize = 100_000;
+/// How often each cell may be repeated.
+pub const REPETITIONS_MAX: i64 = 1_000;
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// Its name; results are named by it.
+    pub name: String,
+    /// What it is to show.
+    pub about: String,
+    /// Where all that is random comes from; chosen anew for each campaign where the file has none.
+    pub seed: Option<u64>,
+    /// How often each cell is run.
+    pub repetitions: usize,
+    /// The scenarios that cells choose from.
+    pub scenarios: Vec<Scenario>,
+    /// The cells, in the order of the file.
+    pub cells: Vec<Cell>,
+}
+
+/// One choice of a value for each key.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// The keys that have more than one value in the experiment, with this cell's.
+    pub varied: Vec<(String, String)>,
+    /// Which of the scenarios.
+    pub scenario: usize,
+    /// All parameters of the scenario.
+    pub parameters: Vec<(String, Value)>,
+    /// What it runs against.
+    pub target: TargetSettings,
+    /// Who comes, and when.
+    pub load: Load,
+    /// When it ends.
+    pub stop: Stop,
+}
+
+/// What a cell runs against.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TargetSettings {
+    /// The address: `postgres://...`, `sqlite:FILE`; may have a password in it.
+    pub url: Option<String>,
+    /// SQL that each connection begins with.
+    pub setup: Option<String>,
+}
+
+/// Who comes, and when.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// How many at once, each with a connection.
+    pub clients: usize,
+    /// When an operation begins.
+    pub arrival: Arrival,
+    /// How long an operation may take.
+    pub timeout: Duration,
+    /// Threads that the clients share; none: as many as there are processors, or clients if those are fewer.
+    pub threads: Option<usize>,
+}
+
+/// When operations begin.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Arrival {
+    /// A client begins the next when it has done one, and has thought.
+    Closed {
+        /// From the end of one to the start of the next.
+        think: Duration,
+    },
+    /// Operations come whether the target keeps up or not.
+    Open {
+        /// How many a second, over all clients.
+        rate: f64,
+        /// Whether by chance (a Poisson process), or at equal distances.
+        is_poisson: bool,
+        /// How many may wait for a client; one more is dropped, and counted.
+        queue_max: usize,
+    },
+}
+
+/// When a run ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stop {
+    /// Before anything is measured.
+    pub warmup: Duration,
+    /// When it has been measured enough.
+    pub rule: StopRule,
+}
+
+/// When it has been measured enough.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum StopRule {
+    /// After so many operations.
+    Iterations(u64),
+    /// After this time.
+    Duration(Duration),
+    /// When the 95 % interval of the median response time is at most so wide, in per cent of the median to either side.
+    Interval {
+        /// Per cent.
+        percent: f64,
+        /// After this time all the same.
+        at_most: Duration,
+    },
+}
+
+impl Experiment {
+    /// Reads an experiment's file, and those that it names beside it.
+    pub fn open(path: &Path) -> Result<Experiment, Error> {
+        let read = |path: &Path| std::fs::read_to_string(path);
+        let text = read(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let files = |name: &str| read(&folder.join(name)).map_err(|error| error.to_string());
+        Experiment::parse(&path.display().to_string(), &text, &files).map_err(Error::Spec)
+    }
+
+    /// Reads an experiment; `file` is for the errors, `files` gives the files that it names, by their paths beside it.
+    pub fn parse(
+        file: &str,
+        text: &str,
+        files: &dyn Fn(&str) -> Result<String, String>,
+    ) -> Result<Experiment, Vec<SpecError>> {
+        reading::read(file, text, |reader, tree| {
+            let draft = axes::Draft::read(reader, tree, files)?;
+            let cells = if reader.is_clean() { cells::cells(reader, &draft) } else { Vec::new() };
+            let axes::Draft { name, about, seed, repetitions, scenarios, .. } = draft;
+            Some(Experiment { name, about, seed, repetitions, scenarios, cells })
+        })
+    }
+}

@@ -1,0 +1,225 @@
+//! The cross product of the axes, without what is excluded; each cell checked as a whole.
+
+use std::time::Duration;
+
+use super::axes::{Axis, Draft, Exclusion};
+use super::{Arrival, CELLS_MAX, Cell, Load, Stop, StopRule, TargetSettings};
+use crate::reading::{Reader, Span};
+use crate::value::Value;
+
+/// How many operations wait for a client before one is dropped, unless the experiment says so.
+const QUEUE_MAX: i64 = 1_000_000;
+/// How long an operation may take, unless the experiment says so.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// When a run ends whose interval does not become narrow, unless the experiment says so.
+const AT_MOST: Duration = Duration::from_mins(10);
+
+pub(super) fn cells(reader: &mut Reader<'_>, draft: &Draft) -> Vec<Cell> {
+    let mut groups: Vec<usize> = draft.axes.iter().map(|axis| axis.group).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    let length = |group: &usize| draft.axes[*group].values.len();
+    let count = groups.iter().try_fold(1usize, |product, group| product.checked_mul(length(group)));
+    let Some(count) = count.filter(|count| *count <= CELLS_MAX) else {
+        let found = "the lists make too many cells";
+        let longest = draft.axes.iter().max_by_key(|axis| axis.values.len()).map_or(0..0, |axis| axis.span.clone());
+        reader.error(&longest, found, format!("at most {CELLS_MAX}: shorter lists, or zip"));
+        return Vec::new();
+    };
+    let mut is_used = vec![false; draft.exclusions.len()];
+    let mut cells = Vec::new();
+    for number in 0..count {
+        // The last group changes fastest.
+        let mut rest = number;
+        let mut places = vec![0; draft.axes.len()];
+        for group in groups.iter().rev() {
+            places[*group] = rest % length(group);
+            rest /= length(group);
+        }
+        let choice = Choice { draft, places: &places };
+        if choice.is_excluded(&mut is_used) {
+            continue;
+        }
+        let before = reader.is_clean();
+        cells.extend(choice.cell(reader));
+        if before && !reader.is_clean() {
+            break; // the next cells most likely have the same to complain of
+        }
+    }
+    let unused = draft.exclusions.iter().zip(is_used).filter(|(_, is_used)| !is_used);
+    if reader.is_clean() {
+        unused.for_each(|(e, _)| reader.error(&e.span, "exclude leaves no cell out", "a combination that there is"));
+        if cells.is_empty() {
+            reader.error(&(0..0), "every cell is excluded", "at least one to run");
+        }
+    }
+    cells
+}
+
+/// A value for each axis.
+struct Choice<'d> {
+    draft: &'d Draft,
+    /// By group, the place of the value.
+    places: &'d [usize],
+}
+
+impl<'d> Choice<'d> {
+    fn value_of(&self, axis: &'d Axis) -> &'d Value {
+        &axis.values[self.places[axis.group]].0
+    }
+
+    fn axis(&self, key: &str) -> Option<&'d Axis> {
+        self.draft.axes.iter().find(|axis| axis.key == key)
+    }
+
+    fn value(&self, key: &str) -> Option<&'d Value> {
+        self.axis(key).map(|axis| self.value_of(axis))
+    }
+
+    /// Where the value stands in the file.
+    fn span(&self, key: &str) -> Span {
+        self.axis(key).map_or(0..0, |axis| axis.values[self.places[axis.group]].1.clone())
+    }
+
+    fn text(&self, key: &str) -> Option<String> {
+        self.value(key).map(ToString::to_string)
+    }
+
+    fn count(&self, key: &str) -> Option<i64> {
+        self.value(key).and_then(|value| if let Value::Integer(number) = value { Some(*number) } else { None })
+    }
+
+    fn number(&self, key: &str) -> Option<f64> {
+        self.value(key).and_then(|value| if let Value::Real(number) = value { Some(*number) } else { None })
+    }
+
+    fn time(&self, key: &str) -> Option<Duration> {
+        self.value(key).and_then(|value| if let Value::Time(time) = value { Some(*time) } else { None })
+    }
+
+    fn is_excluded(&self, is_used: &mut [bool]) -> bool {
+        let meets = |exclusion: &Exclusion| {
+            let holds =
+                |(key, values): &(String, Vec<Value>)| self.value(key).is_some_and(|value| values.contains(value));
+            exclusion.conditions.iter().all(holds)
+        };
+        let mut is_excluded = false;
+        for (exclusion, is_used) in self.draft.exclusions.iter().zip(is_used) {
+            if meets(exclusion) {
+                (is_excluded, *is_used) = (true, true);
+            }
+        }
+        is_excluded
+    }
+
+    fn cell(&self, reader: &mut Reader<'_>) -> Option<Cell> {
+        let varied = self.draft.axes.iter().filter(|axis| axis.values.len() > 1);
+        let varied = varied.map(|axis| (axis.key.clone(), self.shown(axis))).collect();
+        let load = self.load(reader);
+        let stop = self.stop(reader);
+        let target = TargetSettings { url: self.text("target.url"), setup: self.text("target.setup") };
+        let scenario = self.axis("scenario.name").or_else(|| self.axis("scenario.file"))?;
+        let scenario = self.places[scenario.group];
+        let parameters = self.parameters(reader, scenario, load.as_ref().map_or(1, |load| load.clients))?;
+        Some(Cell { varied, scenario, parameters, target, load: load?, stop: stop? })
+    }
+
+    /// A value as tables show it; addresses without what may be a password.
+    fn shown(&self, axis: &Axis) -> String {
+        let value = self.value_of(axis).to_string();
+        if axis.key == "target.url" { crate::address::shown(&value) } else { value }
+    }
+
+    fn load(&self, reader: &mut Reader<'_>) -> Option<Load> {
+        let arrival = self.text("load.arrival").unwrap_or_else(|| "closed".to_owned());
+        let is_open = arrival != "closed";
+        let misplaced: &[&str] = if is_open { &["load.think"] } else { &["load.rate", "load.queue_max"] };
+        for key in misplaced.iter().filter(|key| self.axis(key).is_some()) {
+            let found = format!("{key} with arrival = {arrival:?}");
+            let expected = if is_open {
+                "arrival = \"closed\", or no think"
+            } else {
+                "arrival = \"constant\" or \"poisson\" with a rate"
+            };
+            reader.error(&self.axis(key).map_or(0..0, |axis| axis.span.clone()), found, expected);
+        }
+        let arrival = if is_open {
+            let Some(rate) = self.number("load.rate") else {
+                let found = format!("arrival = {arrival:?} without a rate");
+                reader.error(&self.span("load.arrival"), found, "rate = operations a second");
+                return None;
+            };
+            let queue_max = self.count("load.queue_max").unwrap_or(QUEUE_MAX) as usize;
+            Arrival::Open { rate, is_poisson: arrival == "poisson", queue_max }
+        } else {
+            Arrival::Closed { think: self.time("load.think").unwrap_or_default() }
+        };
+        let clients = self.count("load.clients").unwrap_or(1) as usize;
+        let threads = self.count("load.threads").map(|threads| threads as usize);
+        if threads.is_some_and(|threads| threads > clients) {
+            let found = format!("load.threads is {}, load.clients is {clients}", threads.unwrap_or(0));
+            reader.error(&self.span("load.threads"), found, "at most as many threads as clients");
+        }
+        let timeout = self.time("load.timeout").unwrap_or(TIMEOUT);
+        if timeout.is_zero() {
+            reader.error(&self.span("load.timeout"), "a timeout of nothing", "a time above 0");
+        }
+        Some(Load { clients, arrival, timeout, threads })
+    }
+
+    fn stop(&self, reader: &mut Reader<'_>) -> Option<Stop> {
+        let rules = ["stop.iterations", "stop.duration", "stop.interval"];
+        let mut given: Vec<_> = rules.into_iter().filter_map(|key| self.axis(key)).collect();
+        given.sort_by_key(|axis| axis.span.start);
+        let [rule] = given[..] else {
+            let span = given.get(1).map_or(0..0, |axis| axis.span.clone());
+            let found = match given.len() {
+                0 => "no stop rule".to_owned(),
+                _ => format!("{} beside {}", given[1].key, given[0].key),
+            };
+            reader.error(&span, found, "one of stop.iterations, stop.duration and stop.interval");
+            return None;
+        };
+        if rule.key != "stop.interval"
+            && let Some(at_most) = self.axis("stop.at_most")
+        {
+            reader.error(&at_most.span, format!("stop.at_most with {}", rule.key), "stop.interval, which it bounds");
+        }
+        let at_most = self.time("stop.at_most").unwrap_or(AT_MOST);
+        for (key, time) in [("stop.duration", self.time("stop.duration")), ("stop.at_most", Some(at_most))] {
+            if time.is_some_and(|time| time < Duration::from_millis(1)) {
+                reader.error(&self.span(key), format!("{key} is nothing"), "at least 1ms");
+            }
+        }
+        let rule = match (self.count("stop.iterations"), self.time("stop.duration"), self.number("stop.interval")) {
+            (Some(iterations), ..) => StopRule::Iterations(iterations as u64),
+            (_, Some(duration), _) => StopRule::Duration(duration),
+            (.., Some(percent)) => StopRule::Interval { percent, at_most },
+            _ => return None,
+        };
+        Some(Stop { warmup: self.time("stop.warmup").unwrap_or_default(), rule })
+    }
+
+    /// All parameters of the scenario, and whether its generators are possible with them.
+    fn parameters(&self, reader: &mut Reader<'_>, scenario: usize, clients: usize) -> Option<Vec<(String, Value)>> {
+        let scenario = self.draft.scenarios.get(scenario)?;
+        let with = |(name, default): &(String, Value)| {
+            let value = self.value(&format!("scenario.{name}")).unwrap_or(default);
+            (name.clone(), value.clone())
+        };
+        let parameters: Vec<_> = scenario.parameters.iter().map(with).collect();
+        let values = scenario.transactions.iter().flat_map(|transaction| &transaction.values);
+        for (name, generator) in scenario.constants.iter().chain(values) {
+            if let Err(error) = generator.resolve(&parameters, 0, clients) {
+                // Whoever set a parameter is told there, else where the scenario is named.
+                let set = scenario.parameters.iter().map(|(name, _)| format!("scenario.{name}"));
+                let key = set.into_iter().find(|key| self.axis(key).is_some());
+                let key = key.unwrap_or_else(|| "scenario.name".to_owned());
+                let found = format!("scenario {:?} can't draw its value {name}: {error}", scenario.name);
+                reader.error(&self.span(&key), found, "parameters with which it can");
+                return None;
+            }
+        }
+        Some(parameters)
+    }
+}

@@ -1,0 +1,184 @@
+//! One run: a workload is prepared, driven by clients, verified, and cleaned up after.
+//!
+//! ```text
+//!              schedule (when the next operation begins; one for all clients)
+//!                 |  ticket: intended start
+//! client  --------+--> wait --> execute --> recorder (a second's histograms; one a thread)
+//! client                                      |  each second
+//! ...                                      observer: totals, series, stop rule, progress
+//! ```
+//!
+//! In an open loop clients *pull*: who is free takes the next arrival from the schedule and waits for it. That is the same as a queue
+//! before so many servers, and no arrival is forgotten: one whose intended start has passed when it is taken was late, one that never
+//! began is counted as dropped. *Response time* counts from the intended start, *service time* from the actual one. In a closed loop
+//! they are the same, and what a target's stall does to those who would have come meanwhile is not seen ("coordinated omission").
+//!
+//! *Caveats.* Only what succeeded is in the histograms; errors are counted beside them.
+
+mod client;
+mod clock;
+mod failure;
+mod observe;
+mod record;
+mod schedule;
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::experiment::{Load, Stop};
+
+pub use clock::Time;
+pub use failure::{Class, Failure};
+pub use observe::{Ended, Measured, Progress, Second};
+pub use record::{Counted, Histogram};
+
+/// What is driven.
+pub trait Workload: Send + Sync + 'static {
+    /// What one client has: its connection, and where its draws come from. Lives on one thread.
+    type Client;
+
+    /// Makes what the run needs at the target.
+    fn prepare(&self) -> impl Future<Output = Result<(), Failure>>;
+
+    /// A client that is not connected yet.
+    fn client(&self, number: usize) -> Self::Client;
+
+    /// Connects it, for the first time or again.
+    fn connect(&self, client: &mut Self::Client) -> impl Future<Output = Result<(), Failure>>;
+
+    /// Draws what the next operation is; no time is taken.
+    fn generate(&self, client: &mut Self::Client);
+
+    /// Does it.
+    fn execute(&self, client: &mut Self::Client) -> impl Future<Output = Result<(), Failure>>;
+
+    /// What does not hold after `tally`; empty: all is as it should be.
+    fn verify(&self, tally: Tally) -> impl Future<Output = Result<Vec<String>, Failure>>;
+
+    /// Removes what `prepare` made, if it made anything.
+    fn clean_up(&self) -> impl Future<Output = Result<(), Failure>>;
+}
+
+/// All operations of a run, those of the warm-up too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// That succeeded.
+    pub done: u64,
+    /// That failed or were given up: perhaps they were made all the same.
+    pub failed: u64,
+}
+
+/// How a run is driven.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Who comes, and when.
+    pub load: Load,
+    /// When it ends.
+    pub stop: Stop,
+    /// The seed of arrivals and think times.
+    pub seed: u64,
+    /// Whose time it is.
+    pub time: Time,
+}
+
+/// What became of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What was measured, if it came to that.
+    pub measured: Option<Measured>,
+    /// Why it is no valid result, or not a whole one.
+    pub failure: Option<RunFailure>,
+    /// What could not be cleaned up, and why.
+    pub left_behind: Option<String>,
+}
+
+/// Why a run is no valid result, or not a whole one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunFailure {
+    /// Somebody stopped it.
+    Interrupted,
+    /// The target could not be prepared, connected to or verified.
+    Target(Failure),
+    /// The target was there, and is not any more.
+    Lost(String),
+    /// What verify found.
+    Verify(Vec<String>),
+    /// Not one operation succeeded; what most said.
+    NothingDone(String),
+}
+
+/// Runs a workload from its preparation to the cleaning up. `interrupt` ends it as soon as it becomes true; what has been measured by
+/// then is in the outcome.
+pub async fn run<W: Workload>(
+    workload: Arc<W>,
+    settings: &Settings,
+    interrupt: &watch::Receiver<bool>,
+    progress: &mut dyn FnMut(&Progress),
+) -> Outcome {
+    let mut outcome = Outcome { measured: None, failure: None, left_behind: None };
+    let prepared = tokio::select! {
+        prepared = workload.prepare() => prepared.map_err(RunFailure::Target),
+        () = interrupted(interrupt) => Err(RunFailure::Interrupted),
+    };
+    match prepared {
+        Err(failure) => outcome.failure = Some(failure),
+        Ok(()) => measure_and_verify(&workload, settings, interrupt, progress, &mut outcome).await,
+    }
+    if let Err(failure) = clean_up(&*workload, settings.load.timeout).await {
+        outcome.left_behind = Some(failure.to_string());
+    }
+    outcome
+}
+
+async fn measure_and_verify<W: Workload>(
+    workload: &Arc<W>,
+    settings: &Settings,
+    interrupt: &watch::Receiver<bool>,
+    progress: &mut dyn FnMut(&Progress),
+    outcome: &mut Outcome,
+) {
+    let measured = match observe::measure(workload.clone(), settings, interrupt, progress).await {
+        Ok(measured) => measured,
+        Err(failure) => {
+            outcome.failure = Some(failure);
+            return;
+        }
+    };
+    outcome.failure = match &measured.ended {
+        Ended::Interrupted => Some(RunFailure::Interrupted),
+        Ended::Lost(detail) => Some(RunFailure::Lost(detail.clone())),
+        _ => {
+            let verified = tokio::select! {
+                verified = workload.verify(measured.tally) => verified,
+                () = interrupted(interrupt) => Ok(Vec::new()),
+            };
+            let nothing = || measured.most_said().unwrap_or_else(|| "no operation began".to_owned());
+            match verified {
+                _ if *interrupt.borrow() => Some(RunFailure::Interrupted),
+                Err(failure) => Some(RunFailure::Target(failure)),
+                Ok(faults) if !faults.is_empty() => Some(RunFailure::Verify(faults)),
+                Ok(_) => (measured.operations == 0).then(|| RunFailure::NothingDone(nothing())),
+            }
+        }
+    };
+    outcome.measured = Some(measured);
+}
+
+/// A target that does not answer keeps nobody waiting for good.
+async fn clean_up<W: Workload>(workload: &W, timeout: Duration) -> Result<(), Failure> {
+    let within = timeout.max(Duration::from_secs(10));
+    tokio::time::timeout(within, workload.clean_up()).await.unwrap_or_else(|_| Err(Failure::time_out(within)))
+}
+
+/// Returns once the receiver has become true; never, if it can't any more.
+pub(crate) async fn interrupted(interrupt: &watch::Receiver<bool>) {
+    let mut interrupt = interrupt.clone();
+    if interrupt.wait_for(|is_interrupted| *is_interrupted).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,401 @@
+//! Watches a run: opens the gate, adds up what the threads record, and ends it by its rule.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::client::{Event, Phase, Shared, client};
+use super::clock::Time;
+use super::failure::{Class, Failure};
+use super::record::{Counted, Histogram, Interval, Recorder};
+use super::schedule::Schedule;
+use super::{RunFailure, Settings, Tally, Workload, interrupted};
+use crate::experiment::StopRule;
+
+/// How often a run is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A target that no client can connect to, and that has done nothing for so long, is lost; or for twice the time-out, if that is less.
+const LOST_AFTER: Duration = Duration::from_secs(10);
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// What ended it.
+    pub ended: Ended,
+    /// From the end of the warm-up to the end, or to the last operation's end, if that is later.
+    pub elapsed: Duration,
+    /// Operations that succeeded.
+    pub operations: u64,
+    /// From the actual start.
+    pub service: Histogram,
+    /// From the intended start.
+    pub response: Histogram,
+    /// Failures by class.
+    pub errors: BTreeMap<Class, Counted>,
+    /// Arrivals for which no client was free.
+    pub late: u64,
+    /// Arrivals that never began: the queue was full, or the run ended.
+    pub dropped: u64,
+    /// The most arrivals that waited for a client at once.
+    pub longest_queue: u64,
+    /// By the second in which operations ended.
+    pub series: Vec<Second>,
+    /// With the warm-up.
+    pub tally: Tally,
+}
+
+impl Measured {
+    /// Operations a second that succeeded.
+    pub fn throughput(&self) -> f64 {
+        if self.elapsed.is_zero() { 0.0 } else { self.operations as f64 / self.elapsed.as_secs_f64() }
+    }
+
+    /// The example of the class with the most failures.
+    pub(super) fn most_said(&self) -> Option<String> {
+        let most = self.errors.iter().max_by_key(|(_, counted)| counted.count);
+        most.map(|(class, counted)| format!("{class}: {}", counted.example))
+    }
+}
+
+/// What ended a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It had its operations.
+    Iterations,
+    /// Its time was over.
+    Duration,
+    /// Its interval was narrow enough.
+    Interval,
+    /// Somebody stopped it.
+    Interrupted,
+    /// The target was lost; what clients were told.
+    Lost(String),
+}
+
+/// One second of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Second {
+    /// From the beginning of measuring.
+    pub second: u64,
+    /// Operations that succeeded.
+    pub operations: u64,
+    /// Failures.
+    pub errors: u64,
+    /// Half of the responses were faster.
+    pub response_p50: Duration,
+    /// All but a hundredth were faster.
+    pub response_p99: Duration,
+    /// The slowest.
+    pub response_max: Duration,
+}
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// Since the gate opened, warm-up included.
+    pub elapsed: Duration,
+    /// Whether the warm-up is still on.
+    pub is_warmup: bool,
+    /// How long it takes in all, where that is known.
+    pub total: Option<Duration>,
+    /// Operations measured so far.
+    pub operations: u64,
+    /// Operations of the last second that was counted.
+    pub rate: u64,
+    /// All responses but a hundredth were faster, so far.
+    pub response_p99: Duration,
+    /// Failures so far.
+    pub errors: u64,
+}
+
+/// Drives the workload that has been prepared. An error: it did not come to measuring.
+pub(super) async fn measure<W: Workload>(
+    workload: Arc<W>,
+    settings: &Settings,
+    interrupt: &watch::Receiver<bool>,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<Measured, RunFailure> {
+    let (phase, receiver) = watch::channel(Phase::Connecting);
+    let (events, mut told) = mpsc::unbounded_channel();
+    // Held by all that belong to a client: closed once all clients have ended.
+    let (alive, mut ended) = mpsc::channel::<()>(1);
+    let shared = Shared { workload, settings: settings.clone(), phase: receiver, events };
+    let local = LocalSet::new();
+    let recorders = start(&shared, &local, &alive)?;
+    drop((shared, alive));
+    local
+        .run_until(async {
+            let clients = settings.load.clients;
+            let connected = tokio::select! {
+                connected = all_connected(&mut told, clients) => connected.map_err(RunFailure::Target),
+                () = interrupted(interrupt) => Err(RunFailure::Interrupted),
+            };
+            if let Err(failure) = connected {
+                phase.send_replace(Phase::Aborting);
+                while ended.recv().await.is_some() {}
+                return Err(failure);
+            }
+            let begin = Instant::now();
+            let schedule = Arc::new(Schedule::new(settings.load.arrival, &settings.stop, begin, settings.seed));
+            phase.send_replace(Phase::Running(schedule.clone()));
+            let mut watcher = Watcher { settings, begin, schedule, recorders, totals: Totals::default() };
+            let how = watcher.watch(&mut ended, interrupt, progress).await;
+            let is_abort = matches!(how, Ended::Interrupted | Ended::Lost(_));
+            let finished = Instant::now();
+            phase.send_replace(if is_abort { Phase::Aborting } else { Phase::Finishing });
+            // Operations that still run end by their own time-out; an interrupt ends them at once.
+            tokio::select! {
+                _ = ended.recv() => {}
+                () = interrupted(interrupt) => {
+                    phase.send_replace(Phase::Aborting);
+                    ended.recv().await;
+                }
+            }
+            Ok(watcher.finish(how, finished))
+        })
+        .await
+}
+
+async fn all_connected(told: &mut mpsc::UnboundedReceiver<Event>, clients: usize) -> Result<(), Failure> {
+    for _ in 0..clients {
+        match told.recv().await {
+            Some(Event::Connected) => {}
+            Some(Event::Failed(failure)) => return Err(failure),
+            None => return Err(Failure::new(Class::Other, "a thread of clients ended before it began")),
+        }
+    }
+    Ok(())
+}
+
+/// Starts the clients; one recorder for each thread.
+fn start<W: Workload>(
+    shared: &Shared<W>,
+    local: &LocalSet,
+    alive: &mpsc::Sender<()>,
+) -> Result<Vec<Arc<Mutex<Recorder>>>, RunFailure> {
+    let clients = shared.settings.load.clients;
+    let Time::Real { threads } = shared.settings.time else {
+        let recorder = Arc::new(Mutex::new(Recorder::default()));
+        local.spawn_local(group(shared.clone(), 0..clients, recorder.clone(), alive.clone()));
+        return Ok(vec![recorder]);
+    };
+    let threads = threads.clamp(1, clients.max(1));
+    let mut recorders = Vec::new();
+    for thread in 0..threads {
+        let numbers = clients * thread / threads..clients * (thread + 1) / threads;
+        let recorder = Arc::new(Mutex::new(Recorder::default()));
+        recorders.push(recorder.clone());
+        let (shared, alive) = (shared.clone(), alive.clone());
+        let started = std::thread::Builder::new().name(format!("lab-{thread}")).spawn(move || {
+            match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => LocalSet::new().block_on(&runtime, group(shared, numbers, recorder, alive)),
+                Err(error) => {
+                    let detail = format!("a thread of clients could not start: {error}");
+                    let _ = shared.events.send(Event::Failed(Failure::new(Class::Other, detail)));
+                }
+            }
+        });
+        started.map_err(|error| {
+            let detail = format!("thread {thread} of {threads} could not be started: {error}; lower load.threads");
+            RunFailure::Target(Failure::usage(detail))
+        })?;
+    }
+    Ok(recorders)
+}
+
+/// The clients of one thread.
+async fn group<W: Workload>(
+    shared: Shared<W>,
+    numbers: Range<usize>,
+    recorder: Arc<Mutex<Recorder>>,
+    alive: mpsc::Sender<()>,
+) {
+    let mut clients = JoinSet::new();
+    for number in numbers {
+        clients.spawn_local(client(shared.clone(), number, recorder.clone()));
+    }
+    drop(shared);
+    while let Some(ended) = clients.join_next().await {
+        if let Err(defect) = ended {
+            recorder.lock().unwrap_or_else(PoisonError::into_inner).defect = Some(defect.to_string());
+        }
+    }
+    drop(alive);
+}
+
+struct Watcher<'w> {
+    settings: &'w Settings,
+    begin: Instant,
+    schedule: Arc<Schedule>,
+    recorders: Vec<Arc<Mutex<Recorder>>>,
+    totals: Totals,
+}
+
+/// What has been added up so far.
+#[derive(Default)]
+struct Totals {
+    service: Histogram,
+    response: Histogram,
+    errors: BTreeMap<Class, Counted>,
+    last: Option<Instant>,
+    /// Seconds to which something may be added still.
+    open: BTreeMap<u64, (Histogram, u64)>,
+    series: Vec<Second>,
+}
+
+impl Watcher<'_> {
+    /// Looks every second, until the run is to end.
+    async fn watch(
+        &mut self,
+        ended: &mut mpsc::Receiver<()>,
+        interrupt: &watch::Receiver<bool>,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Ended {
+        let mut looks = tokio::time::interval_at(self.begin + LOOK_EVERY, LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let by_rule = match self.settings.stop.rule {
+            StopRule::Iterations(_) => Ended::Iterations,
+            StopRule::Duration(_) | StopRule::Interval { .. } => Ended::Duration,
+        };
+        loop {
+            tokio::select! {
+                biased;
+                () = interrupted(interrupt) => return Ended::Interrupted,
+                _ = ended.recv() => return self.defect().map_or(by_rule, Ended::Lost),
+                _ = looks.tick() => {}
+            }
+            self.drain();
+            progress(&self.progress(Instant::now()));
+            if self.is_narrow() {
+                return Ended::Interval;
+            }
+            if let Some(detail) = self.defect().or_else(|| self.lost(Instant::now())) {
+                return Ended::Lost(detail);
+            }
+        }
+    }
+
+    /// All that was measured, once all clients have ended.
+    fn finish(mut self, how: Ended, finished: Instant) -> Measured {
+        self.drain();
+        let from = self.schedule.measure_from();
+        let waits = self.schedule.waits(finished);
+        let Totals { service, response, errors, last, open, mut series } = self.totals;
+        series.extend(open.into_iter().map(second));
+        let end = match how {
+            Ended::Iterations => last,
+            Ended::Duration => self.schedule.end(),
+            _ => Some(finished),
+        };
+        let elapsed = end.max(last).map_or(Duration::ZERO, |end| end.saturating_duration_since(from));
+        let mut tally = Tally::default();
+        for recorder in &self.recorders {
+            let recorded = recorder.lock().unwrap_or_else(PoisonError::into_inner).tally;
+            tally = Tally { done: tally.done + recorded.done, failed: tally.failed + recorded.failed };
+        }
+        Measured {
+            ended: how,
+            elapsed,
+            operations: service.len(),
+            service,
+            response,
+            errors,
+            late: waits.late,
+            dropped: waits.dropped,
+            longest_queue: waits.longest_queue,
+            series,
+            tally,
+        }
+    }
+
+    fn drain(&mut self) {
+        let now = Instant::now();
+        for recorder in &self.recorders {
+            let intervals = recorder.lock().unwrap_or_else(PoisonError::into_inner).drain();
+            for interval in intervals {
+                self.totals.add(interval);
+            }
+        }
+        // What ends in a second is recorded in it, or just after.
+        let now = now.saturating_duration_since(self.schedule.measure_from()).as_secs();
+        let open = self.totals.open.split_off(&now.saturating_sub(1));
+        let closed = std::mem::replace(&mut self.totals.open, open);
+        self.totals.series.extend(closed.into_iter().map(second));
+    }
+
+    fn is_narrow(&self) -> bool {
+        let StopRule::Interval { percent, .. } = self.settings.stop.rule else { return false };
+        let median = self.totals.response.quantile(0.5).as_secs_f64();
+        self.totals.response.median_interval().is_some_and(|(low, high)| {
+            let away = (high.as_secs_f64() - median).max(median - low.as_secs_f64());
+            away * 100.0 <= percent * median
+        })
+    }
+
+    /// What clients that can't connect are told, when nothing has succeeded for a while.
+    fn lost(&self, now: Instant) -> Option<String> {
+        let recorders = self.recorders.iter().map(|recorder| recorder.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut last = self.begin;
+        let mut told = None;
+        for recorder in recorders {
+            last = last.max(recorder.last_success.unwrap_or(last));
+            told = told.or_else(|| recorder.unreachable.clone());
+        }
+        let patience = LOST_AFTER.min(2 * self.settings.load.timeout);
+        told.filter(|_| now.saturating_duration_since(last) >= patience)
+    }
+
+    fn defect(&self) -> Option<String> {
+        let of =
+            |recorder: &Arc<Mutex<Recorder>>| recorder.lock().unwrap_or_else(PoisonError::into_inner).defect.clone();
+        self.recorders.iter().find_map(of)
+    }
+
+    fn progress(&self, now: Instant) -> Progress {
+        let stop = &self.settings.stop;
+        let total = match stop.rule {
+            StopRule::Iterations(_) => None,
+            StopRule::Duration(time) | StopRule::Interval { at_most: time, .. } => Some(stop.warmup + time),
+        };
+        Progress {
+            elapsed: now.saturating_duration_since(self.begin),
+            is_warmup: now < self.schedule.measure_from(),
+            total,
+            operations: self.totals.response.len(),
+            rate: self.totals.series.last().map_or(0, |second| second.operations),
+            response_p99: self.totals.response.quantile(0.99),
+            errors: self.totals.errors.values().map(|counted| counted.count).sum(),
+        }
+    }
+}
+
+impl Totals {
+    fn add(&mut self, interval: Interval) {
+        self.service.add(&interval.service);
+        self.response.add(&interval.response);
+        let (response, errors) = self.open.entry(interval.second).or_default();
+        response.add(&interval.response);
+        self.last = self.last.max(interval.last);
+        for (class, counted) in interval.errors {
+            *errors += counted.count;
+            let Counted { count, example } = counted;
+            self.errors.entry(class).or_insert(Counted { count: 0, example }).count += count;
+        }
+    }
+}
+
+fn second((second, (response, errors)): (u64, (Histogram, u64))) -> Second {
+    Second {
+        second,
+        operations: response.len(),
+        errors,
+        response_p50: response.quantile(0.5),
+        response_p99: response.quantile(0.99),
+        response_max: response.max(),
+    }
+}

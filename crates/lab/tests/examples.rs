@@ -1,0 +1,21 @@
+//! The example experiments of the repository are valid.
+
+use std::path::Path;
+
+use headwater_lab::experiment::Experiment;
+
+#[test]
+fn the_examples_are_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab");
+    let mut found: Vec<(String, usize)> = Vec::new();
+    for entry in std::fs::read_dir(&folder).expect("the folder of examples") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            let experiment = Experiment::open(&path).unwrap_or_else(|error| panic!("{error}"));
+            found.push((path.file_name().unwrap_or_default().to_string_lossy().into_owned(), experiment.cells.len()));
+        }
+    }
+    found.sort();
+    let expected = [("commit.toml", 8), ("open-loop.toml", 5), ("own.toml", 6), ("tpcb.toml", 6)];
+    assert_eq!(found, expected.map(|(name, cells)| (name.to_owned(), cells)));
+}

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use headwater_consolidated::system::{PurgeRequest, purge, take_note};
 use headwater_testkit::free_port;
 use headwater_tests::{KINDS, Kind, World};
 
@@ -23,6 +24,26 @@ columns = { id = "int not null", note = "text" }
 fn two_servers_purge_and_a_late_remote_starts_afresh() -> Result<()> {
     for kind in KINDS {
         story(kind).with_context(|| format!("{kind:?}"))?;
+    }
+    Ok(())
+}
+
+/// A remote that is older than what is kept, but whose database is the same: it is told why so much comes.
+#[test]
+fn who_is_behind_the_horizon_is_told_why_tables_come_afresh() -> Result<()> {
+    for kind in KINDS {
+        let world = World::new(kind, SCHEMA, MODEL, &["ann"])?;
+        let mut late = world.remote("late", "ann")?;
+        ensure!(world.sync(&mut late)?.afresh == 0, "{kind:?}: it held nothing");
+        world.central.execute("DELETE FROM item WHERE id = 1")?;
+        let mut connection = world.central.backend()?.connect()?;
+        take_note(&mut *connection)?;
+        let now = PurgeRequest { older_than: Duration::ZERO, step: Duration::ZERO };
+        ensure!(purge(&mut *connection, &now, &mut || true)?.rows > 0, "{kind:?}: nothing was purged");
+        let report = world.sync(&mut late)?;
+        ensure!((report.afresh, report.restarted) == (1, false), "{kind:?}: {report:?}");
+        ensure!(world.diff("late")?.is_equal(false), "{kind:?}");
+        ensure!(world.sync(&mut late)?.afresh == 0, "{kind:?}: once");
     }
     Ok(())
 }

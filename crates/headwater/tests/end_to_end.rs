@@ -145,6 +145,11 @@ impl Stage {
         assert_eq!(said.code, Some(0), "{said:?}");
     }
 
+    fn assert_equal_but_set_aside(&self, file: &str) {
+        let said = self.run(&["diff", file, "--ignore-pending"]);
+        assert_eq!(said.code, Some(0), "{said:?}");
+    }
+
     /// `init`, the model edited as a person would, `track`, `check`, users.
     fn prepare(&self) {
         self.central(TABLES);
@@ -224,14 +229,34 @@ fn story(mut stage: Stage) {
     assert!(stage.ok(&["remote", "log", "anna.db", "--set-aside"]).contains("customer"));
     let aside = stage.run(&["diff", "anna.db"]);
     assert!(aside.code == Some(1) && aside.out.contains("set aside"), "{aside:?}");
-    assert_eq!(stage.run(&["diff", "anna.db", "--ignore-pending"]).code, Some(0));
+    stage.assert_equal_but_set_aside("anna.db");
 
     stage.remote("anna.db", "INSERT INTO customer VALUES (13, 'Gil', NULL, 'north')");
     assert_eq!(stage.run(&["remote", "drop", "anna.db", "--pending"]).code, Some(2), "which?");
     let gil = ["remote", "drop", "anna.db", "--pending", "--table", "customer", "--key", r#"{"id":13}"#];
     assert_eq!(stage.json(&gil)["dropped"].as_u64(), Some(1));
     assert_eq!(stage.run(&gil).code, Some(2), "it waits no more");
-    assert_eq!(stage.run(&["diff", "anna.db", "--ignore-pending"]).code, Some(0));
+    stage.assert_equal_but_set_aside("anna.db");
+
+    // A row that a trigger of the application's refuses is held, named with its reason, and stored when the trigger is gone.
+    stage.remote(
+        "anna.db",
+        "CREATE TRIGGER app BEFORE INSERT ON customer WHEN NEW.id = 77 BEGIN SELECT RAISE(ABORT, 'not in this shop'); END",
+    );
+    stage.central("INSERT INTO customer VALUES (77, 'Hal', NULL, 'north')");
+    stage.sync("anna.db");
+    let held = &stage.json(&["remote", "log", "anna.db", "--held"])["held"];
+    assert_eq!(
+        (held[0]["key"]["id"].as_u64(), held[0]["why"].as_str()),
+        (Some(77), Some("not in this shop")),
+        "{held}"
+    );
+    assert!(stage.ok(&["remote", "log", "anna.db"]).contains("not in this shop"));
+    assert!(stage.ok(&["remote", "status", "anna.db"]).contains("log FILE --held"));
+    stage.remote("anna.db", "DROP TRIGGER app");
+    stage.sync("anna.db");
+    assert_eq!(stage.json(&["remote", "log", "anna.db", "--held"])["held"].as_array().map(Vec::len), Some(0));
+    stage.assert_equal_but_set_aside("anna.db");
 
     // Wrong passwords, tokens, disabled users; and a loss that was planted.
     let wrong = stage.command(&["remote", "sync", "bo.db"]).env("HEADWATER_PASSWORD", "guess").output().expect("runs");
@@ -268,8 +293,8 @@ fn check_log(log: &str) {
     let lines = log.lines().filter(|line| !line.starts_with("warning: "));
     let lines: Vec<Value> = lines.map(|line| serde_json::from_str(line).expect(line)).collect();
     let syncs: Vec<_> = lines.iter().filter(|line| line["target"] == "headwater::sync").collect();
-    // Two first syncs, three after the edits, one that was refused in part, one by token.
-    assert_eq!(syncs.len(), 7, "{log}");
+    // Two first syncs, three after the edits, one that was refused in part, two of a row that is held, one by token.
+    assert_eq!(syncs.len(), 9, "{log}");
     for sync in &syncs {
         assert!(sync["outcome"] == "ok" && ["anna", "bo"].contains(&sync["user"].as_str().unwrap_or("")), "{sync}");
         for phase in ["receive_ms", "wait_ms", "greet_ms", "upload_ms", "download_ms", "send_ms"] {

@@ -49,6 +49,7 @@ CREATE TABLE "hw_held" (
   "table" INTEGER NOT NULL,
   "key" BLOB NOT NULL,
   "image" BLOB,
+  "why" TEXT,
   PRIMARY KEY ("table", "key")
 ) WITHOUT ROWID;
 CREATE TABLE "hw_set_aside" (

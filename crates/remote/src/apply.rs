@@ -62,6 +62,8 @@ pub(crate) struct Applied {
     pub(crate) not_stored: u64,
     /// Rows that were changed here while change tracking was off, or perhaps were.
     pub(crate) untracked: u64,
+    /// Tables that came whole though it was known what had been seen of them.
+    pub(crate) afresh: u64,
 }
 
 /// The frames of a download, one after the other; `None` at the end.
@@ -151,6 +153,8 @@ struct Apply<'a> {
     sweeps: Vec<bool>,
     /// Partitions that came whole.
     came_whole: HashSet<(u32, Vec<u8>)>,
+    /// Tables of which a partition came whole though it was known what had been seen of it.
+    afresh: HashSet<u32>,
     /// By table, where it has just been made anew: what pending changes know nothing of.
     fresh: &'a [Option<Fresh>],
     /// Partitions that are left.
@@ -212,6 +216,7 @@ impl<'a> Apply<'a> {
             is_restart,
             sweeps,
             came_whole: HashSet::new(),
+            afresh: HashSet::new(),
             fresh,
             left: HashSet::new(),
             doubts,
@@ -332,6 +337,7 @@ impl<'a> Apply<'a> {
         write_watermarks(connection, watermarks)?;
         connection.execute("DELETE FROM \"hw_staged\"", []).while_doing("emptying the staging table")?;
         State::set_applied(connection, welcome, self.download, self.now)?;
+        self.applied.afresh = self.afresh.len() as u64;
         Ok(self.applied)
     }
 }

@@ -5,8 +5,8 @@ use rusqlite::params_from_iter;
 
 use crate::cut::is_nothing_condition;
 use crate::error::{Error, While};
-use crate::local::readable;
-use crate::plan::TablePlan;
+use crate::local::{from_wire, readable};
+use crate::plan::{TablePlan, decoded};
 use crate::remote::Remote;
 use crate::rows::{Pending, Rows};
 use crate::schema;
@@ -104,6 +104,19 @@ pub struct LostUploads {
     pub last: u64,
     /// Changes of theirs that the file still had: those that were not changed again since are set aside under the code `lost`.
     pub changes: u64,
+}
+
+/// A row or deletion that came down and is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldRow {
+    /// The table.
+    pub table: String,
+    /// The key, as JSON.
+    pub key: String,
+    /// The row as it came down, as JSON; `None`: it is deleted.
+    pub row: Option<String>,
+    /// Why the table does not take it; `None`: a change of the same row is pending, and its upload will tell.
+    pub why: Option<String>,
 }
 
 /// A conflict that an upload met.
@@ -225,6 +238,25 @@ impl Remote {
             let number = |place| row.get::<_, i64>(place).map(|number| number as u64);
             Ok(LostUploads { time: row.get(0)?, first: number(1)?, last: number(2)?, changes: number(3)? })
         })
+    }
+
+    /// Rows that came down and are held, by table and key, at most `limit`.
+    pub fn held(&self, limit: usize) -> Result<Vec<HeldRow>, Error> {
+        let sql = "SELECT \"table\", \"key\", \"image\", \"why\" FROM \"hw_held\" ORDER BY 1, 2 LIMIT ?";
+        let found = self.list(sql, limit, |row| {
+            Ok((row.get::<_, u32>(0)?, row.get::<_, Vec<u8>>(1)?, row.get::<_, Option<Vec<u8>>>(2)?, row.get(3)?))
+        })?;
+        let held = found.into_iter().filter_map(|(number, key, image, why)| {
+            let table = self.plan.table(number)?;
+            Some((table, key, image, why))
+        });
+        let held = held.map(|(table, key, image, why)| {
+            let key = from_wire(&decoded(&table.key_types, &key)?);
+            let row = image.map(|image| decoded(&table.types, &image)).transpose()?;
+            let row = row.map(|row| readable(table.names(), &from_wire(&row)));
+            Ok(HeldRow { table: table.table.name.clone(), key: readable(table.key_names(), &key), row, why })
+        });
+        held.collect()
     }
 
     /// Conflicts that uploads met, the newest first, at most `limit`.

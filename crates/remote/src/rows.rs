@@ -168,10 +168,21 @@ impl<'c> Rows<'c> {
 
     /// Keeps a downloaded row (`None`: its deletion) beside the pending change of its key.
     pub(crate) fn hold(&self, table: &TablePlan, key: &[u8], image: Option<&Row>) -> Result<(), Error> {
-        let sql = "INSERT INTO \"hw_held\" (\"table\", \"key\", \"image\") VALUES (?, ?, ?) \
-                   ON CONFLICT DO UPDATE SET \"image\" = excluded.\"image\"";
-        let image = image.map(|row| table.row_bytes(row));
-        self.prepare(sql)?.execute(params![table.number, key, image]).while_doing("keeping a held row").map(drop)
+        self.hold_because(table, key, image, None)
+    }
+
+    /// The same where there is no pending change: why the table does not take it.
+    pub(crate) fn hold_because(
+        &self,
+        table: &TablePlan,
+        key: &[u8],
+        image: Option<&Row>,
+        why: Option<&str>,
+    ) -> Result<(), Error> {
+        let sql = "INSERT INTO \"hw_held\" (\"table\", \"key\", \"image\", \"why\") VALUES (?, ?, ?, ?) \
+                   ON CONFLICT DO UPDATE SET \"image\" = excluded.\"image\", \"why\" = excluded.\"why\"";
+        let row = params![table.number, key, image.map(|row| table.row_bytes(row)), why];
+        self.prepare(sql)?.execute(row).while_doing("keeping a held row").map(drop)
     }
 
     /// The held row of a key: `Some(None)` is a held deletion.

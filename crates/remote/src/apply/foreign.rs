@@ -202,7 +202,8 @@ impl Apply<'_> {
             super::set_triggers(self.rows.connection, true)?;
         }
         self.applied.not_stored += 1;
-        self.rows.hold(table, &table.key_bytes(&table.key_of(&wire)), Some(&wire))
+        let why = "it refers to a row that is not here";
+        self.rows.hold_because(table, &table.key_bytes(&table.key_of(&wire)), Some(&wire), Some(why))
     }
 
     /// Sets aside the pending change that deleted the parent of a row, or keeps it from being stored; whether there is one.

@@ -5,13 +5,14 @@ use headwater_model::sql::quote;
 use headwater_protocol::message::{PartitionAction, PartitionMark, Refusal, RefusalCode};
 use headwater_protocol::row::put_row;
 use headwater_protocol::{Row, Value};
-use rusqlite::params_from_iter;
+use rusqlite::{params, params_from_iter};
 
 use super::{Apply, whereabouts};
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
 use crate::plan::{Plan, TablePlan, decoded};
 use crate::rows::Pending;
+use crate::untracked::Doubt;
 
 /// How many rows are looked at at a time where each is dealt with on its own.
 const BATCH: u32 = 500;
@@ -23,6 +24,7 @@ impl Apply<'_> {
         let values = decoded(&table.partition_types, &mark.partition)?;
         if mark.action == PartitionAction::Whole {
             self.compare_whole(table, &mark.partition)?;
+            self.note_afresh(table, &mark.partition)?;
         }
         self.touched.all_of(table);
         let place = (table.number, mark.partition.clone());
@@ -42,6 +44,20 @@ impl Apply<'_> {
         }
         self.release_unneeded(table, &values)?;
         self.delete_rows(table, &local)
+    }
+
+    /// A partition comes whole. If nobody here asked for that, the consolidated database can't tell its changes any more.
+    fn note_afresh(&mut self, table: &TablePlan, partition: &[u8]) -> Result<(), Error> {
+        if !self.fresh.is_empty() || self.doubts[table.number as usize] == Doubt::Compare {
+            return Ok(());
+        }
+        let sql = "SELECT 1 FROM \"hw_watermark\" AS w JOIN \"hw_mark\" AS m ON m.\"id\" = w.\"mark\" \
+                   WHERE w.\"table\" = ? AND w.\"partition\" = ? AND m.\"bytes\" <> x''";
+        let mut seen = self.rows.prepare(sql)?;
+        if seen.exists(params![table.number, partition]).while_doing("reading the watermarks")? {
+            self.afresh.insert(table.number);
+        }
+        Ok(())
     }
 
     /// The rows of the partition that have no pending change.

@@ -13,6 +13,8 @@ use crate::rows::{Pending, Placed};
 
 /// How many rows are asked for at a time where each is dealt with on its own.
 const BATCH: u32 = 100;
+/// Why a row is held that no pending change of its key keeps out.
+const IN_THE_WAY: &str = "another row has a value of it that must be unique";
 
 impl Apply<'_> {
     /// Stores a downloaded row.
@@ -129,6 +131,7 @@ impl Apply<'_> {
 
     /// Stores a row that no pending change of its own key forbids.
     fn place(&mut self, table: &TablePlan, key: &[u8], row: &Row, local: &[Local]) -> Result<(), Error> {
+        let mut why = IN_THE_WAY.to_owned();
         // Each unique index can have one row in the way at most, or else it would not be unique.
         for _ in 0..=table.uniques.len() {
             match self.rows.upsert(table, local)? {
@@ -146,12 +149,13 @@ impl Apply<'_> {
                         reason,
                         "a downloaded row is not taken; it is held and tried again"
                     );
+                    why = reason;
                     break;
                 }
             }
         }
         self.applied.not_stored += 1;
-        self.rows.hold(table, key, Some(row))
+        self.rows.hold_because(table, key, Some(row), Some(&why))
     }
 
     /// Makes way for a row by its unique values; whether there was anything in the way.
@@ -234,7 +238,7 @@ impl Apply<'_> {
             "a trigger keeps a row that is deleted at the consolidated database; its deletion is held and tried again"
         );
         self.applied.not_stored += 1;
-        self.rows.hold(table, key, None)
+        self.rows.hold_because(table, key, None, Some("a trigger keeps the row"))
     }
 
     /// Lets a row step aside: its own new version, or its deletion, comes later in this download.
@@ -291,7 +295,7 @@ impl Apply<'_> {
             }
             if !self.put_back(table, &key, &row)? {
                 self.applied.not_stored += 1;
-                self.rows.hold(table, &key, Some(&row))?;
+                self.rows.hold_because(table, &key, Some(&row), Some(IN_THE_WAY))?;
             }
         }
         Ok(())

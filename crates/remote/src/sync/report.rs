@@ -53,6 +53,8 @@ pub struct SyncReport {
     pub not_stored: u64,
     /// Rows that were changed here while change tracking was off, or perhaps were; they are among the changes set aside.
     pub untracked: u64,
+    /// Tables that came down afresh, because the consolidated database can't tell any more what has changed in them since the last sync.
+    pub afresh: u64,
     /// Bytes sent, without HTTP's own.
     pub bytes_up: u64,
     /// Bytes received, without HTTP's own.
@@ -104,6 +106,7 @@ impl SyncReport {
         self.set_aside += applied.set_aside;
         self.not_stored += applied.not_stored;
         self.untracked += applied.untracked;
+        self.afresh += applied.afresh;
     }
 
     pub(super) fn count(&mut self, summary: &Summary) {

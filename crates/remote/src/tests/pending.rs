@@ -260,6 +260,12 @@ fn unique_values_that_were_swapped_there_are_swapped_here() {
     f.check();
 }
 
+/// Rows that are held, each with the reason.
+fn why_held(f: &Fixture) -> Vec<String> {
+    let held = f.remote.held(100).expect("a list");
+    held.iter().map(|row| format!("{} {}: {}", row.table, row.key, row.why.as_deref().unwrap_or("pending"))).collect()
+}
+
 #[test]
 fn an_index_of_the_applications_own_holds_what_it_does_not_take() {
     let mut f = regions();
@@ -269,6 +275,7 @@ fn an_index_of_the_applications_own_holds_what_it_does_not_take() {
     assert_eq!(applied.not_stored, 1);
     assert_eq!(f.rows("SELECT count(*) FROM item WHERE region = 'east'"), ["1"]);
     assert_eq!(f.held(), 1, "nothing that came down is dropped");
+    assert_eq!(why_held(&f), [r#"item {"id":30}: another row has a value of it that must be unique"#]);
     f.sql("DROP INDEX own");
     f.reopen();
     f.download(f.down());
@@ -283,6 +290,8 @@ fn a_row_that_the_table_does_not_take_is_held() {
     let f = Fixture::new(&model(vec![strict]));
     let applied = f.download(f.down().whole("strict", &[]).rows("strict", &[row("1,-"), row("2,a"), row("x,b")]));
     assert_eq!((applied.not_stored, f.held()), (2, 2));
+    let why = why_held(&f);
+    assert!(why[0].contains("NOT NULL constraint failed: strict.name") && why[1].contains("mismatch"), "{why:?}");
     assert_eq!(f.rows("SELECT * FROM strict"), ["2|a"]);
     f.download(f.down().rows("strict", &[row("1,fine")]).delete("strict", &[row("x")]));
     assert_eq!((f.rows("SELECT * FROM strict"), f.held()), (vec!["1|fine".to_owned(), "2|a".to_owned()], 0));
@@ -338,6 +347,7 @@ fn a_child_without_any_parent_is_held_until_it_comes() {
     let applied = f.download(f.down().rows("part", &[row("8,77,1"), row("9,1,1")]));
     assert_eq!(applied.not_stored, 1);
     assert_eq!((f.rows("SELECT id FROM part"), f.held()), (vec!["1".to_owned(), "9".to_owned()], 1));
+    assert_eq!(why_held(&f), [r#"part {"id":8}: it refers to a row that is not here"#]);
     f.check();
     f.download(f.down().rows("kind", &[row("77,late")]));
     assert_eq!((f.rows("SELECT id FROM part"), f.held()), (vec!["1".to_owned(), "8".to_owned(), "9".to_owned()], 0));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use headwater_protocol::message::ChangeOp;
-use headwater_remote::{Conflict, LostUploads, PendingChange, Remote, SetAside};
+use headwater_remote::{Conflict, HeldRow, LostUploads, PendingChange, Remote, SetAside};
 use serde_json::{Value, json};
 
 use crate::Done;
@@ -18,11 +18,16 @@ const EXAMPLES: &str = "\
 Examples:
   headwater remote log anna.db
   headwater remote log anna.db --set-aside --json | jq '.set_aside[].message'
-  headwater remote log anna.db --conflicts --limit 3";
+  headwater remote log anna.db --conflicts --limit 3
+  headwater remote log anna.db --held      # rows that the file does not take, and why";
+
+/// Why a row is held that its table would take.
+const BESIDE: &str = "a change of the same row is pending";
 
 /// The arguments.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(super) struct LogArgs {
     /// The remote's SQLite file.
     file: PathBuf,
@@ -32,6 +37,9 @@ pub(super) struct LogArgs {
     /// Changes that were refused, with the reason, and uploads that the consolidated database has lost.
     #[arg(long)]
     set_aside: bool,
+    /// Rows that came down and are held, with the reason.
+    #[arg(long)]
+    held: bool,
     /// Conflicts that uploads met, with both images and how they ended.
     #[arg(long)]
     conflicts: bool,
@@ -43,9 +51,10 @@ pub(super) struct LogArgs {
 /// Lists what is asked for; all of it if nothing is.
 pub(super) fn run(args: &LogArgs, output: &Output) -> Done {
     let remote = Remote::open(&args.file)?;
-    let all = !(args.pending || args.set_aside || args.conflicts);
+    let all = !(args.pending || args.set_aside || args.held || args.conflicts);
     let pending = if all || args.pending { Some(remote.pending(args.limit)?) } else { None };
     let set_aside = if all || args.set_aside { Some(remote.set_aside(args.limit)?) } else { None };
+    let held = if all || args.held { Some(remote.held(args.limit)?) } else { None };
     let conflicts = if all || args.conflicts { Some(remote.conflicts(args.limit)?) } else { None };
     let refused = if all || args.pending { Some(remote.upload_refused()?) } else { None };
     let losses = if all || args.set_aside { Some(remote.lost(args.limit)?) } else { None };
@@ -55,6 +64,7 @@ pub(super) fn run(args: &LogArgs, output: &Output) -> Done {
     list("pending", pending.as_ref().map(|items| items.iter().map(pending_json).collect()));
     list("upload_refused", refused.as_ref().map(|lines| lines.iter().cloned().map(Value::from).collect()));
     list("set_aside", set_aside.as_ref().map(|items| items.iter().map(set_aside_json).collect()));
+    list("held", held.as_ref().map(|items| items.iter().map(held_json).collect()));
     list("conflicts", conflicts.as_ref().map(|items| items.iter().map(conflict_json).collect()));
     list("lost", losses.as_ref().map(|items| items.iter().map(lost_json).collect()));
     output.answer(&answer, |output| {
@@ -65,6 +75,7 @@ pub(super) fn run(args: &LogArgs, output: &Output) -> Done {
             })?;
         }
         show("changes set aside", set_aside.as_deref(), output, show_set_aside)?;
+        show("rows that came down and are held", held.as_deref(), output, show_held)?;
         show("conflicts", conflicts.as_deref(), output, show_conflict)?;
         show("uploads that the consolidated database has lost", losses.as_deref(), output, show_lost)
     })?;
@@ -129,6 +140,13 @@ fn shortened(image: &str) -> String {
     }
 }
 
+fn show_held(held: &HeldRow, output: &Output) -> Result<()> {
+    let why = held.why.as_deref().unwrap_or(BESIDE);
+    output.line(printable(&format!("  {} {}: {why}", held.table, held.key)))?;
+    let row = held.row.as_deref().map_or_else(|| "(deleted)".to_owned(), shortened);
+    output.line(printable(&format!("      row {row}")))
+}
+
 fn show_conflict(conflict: &Conflict, output: &Output) -> Result<()> {
     let open = if conflict.is_open { ", its result has not come down yet" } else { "" };
     let head = format!("  {} {} {}: {} wins{open}", conflict.time, conflict.table, conflict.key, conflict.end);
@@ -141,6 +159,13 @@ fn show_conflict(conflict: &Conflict, output: &Output) -> Result<()> {
 fn show_lost(lost: &LostUploads, output: &Output) -> Result<()> {
     let LostUploads { time, first, last, changes } = lost;
     output.line(format!("  {time} uploads {first} to {last}; {changes} of their changes were still here"))
+}
+
+fn held_json(held: &HeldRow) -> Value {
+    json!({
+        "table": held.table, "key": image(Some(&held.key)), "row": image(held.row.as_deref()),
+        "why": held.why.as_deref().unwrap_or(BESIDE), "is_beside_pending": held.why.is_none(),
+    })
 }
 
 fn lost_json(lost: &LostUploads) -> Value {

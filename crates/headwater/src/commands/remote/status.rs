@@ -20,6 +20,8 @@ Examples:
 
 Opening a remote also puts its change tracking in order after the application made a unique index of its own.";
 
+const HELD: &str = " (`headwater remote log FILE --held` lists them)";
+
 /// The arguments.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -56,7 +58,7 @@ fn show(status: &Status, output: &Output) -> Result<()> {
         ),
         ("pending", format!("{}{}", thousands(status.pending), refused(status))),
         ("set aside", thousands(status.set_aside)),
-        ("held", thousands(status.held)),
+        ("held", format!("{}{}", thousands(status.held), if status.held > 0 { HELD } else { "" })),
     ];
     for (name, value) in lines {
         output.line(printable(&format!("{name:<10} {value}")))?;

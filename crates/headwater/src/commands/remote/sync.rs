@@ -13,7 +13,7 @@ use crate::Done;
 use crate::commands::token::duration;
 use crate::diff::RemoteFile;
 use crate::exit::{Exit, OrUsage as _};
-use crate::output::{Output, Unit, thousands};
+use crate::output::{Output, Unit, counted, thousands};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -118,7 +118,10 @@ pub(super) fn show(report: &SyncReport, output: &Output) -> Result<()> {
         (report.set_aside > 0, format!("{} local changes stood in the way and are set aside", report.set_aside)),
         (
             report.not_stored > 0,
-            format!("{} rows that came down are held: the file does not take them", report.not_stored),
+            format!(
+                "{} rows that came down are held: the file does not take them (headwater remote log FILE --held)",
+                report.not_stored
+            ),
         ),
         (
             report.untracked > 0,
@@ -129,6 +132,13 @@ pub(super) fn show(report: &SyncReport, output: &Output) -> Result<()> {
         ),
         (report.new_remote_id, "this file was a copy or an old backup: it goes on under a new remote ID".to_owned()),
         (report.restarted, "the consolidated database is another than before: everything came down afresh".to_owned()),
+        (
+            report.afresh > 0,
+            format!(
+                "{} came down afresh: the changes since the last sync are not kept any more (purge_days), or can't be told",
+                counted(report.afresh as usize, "table")
+            ),
+        ),
         (report.lost.is_some(), lost(report)),
         (report.upload_refused.is_some(), refused_whole(report)),
         (report.failures > 0, format!("{} attempts failed and were repeated", report.failures)),
@@ -162,7 +172,8 @@ pub(super) fn as_json(report: &SyncReport) -> Value {
     json!({
         "changes_up": report.changes_up, "conflicts": report.conflicts, "refused": report.refused,
         "rows_down": report.rows_down, "deletions_down": report.deletions_down, "held": report.held,
-        "set_aside": report.set_aside, "not_stored": report.not_stored, "untracked": report.untracked, "bytes_up": report.bytes_up,
+        "set_aside": report.set_aside, "not_stored": report.not_stored, "untracked": report.untracked, "afresh": report.afresh,
+        "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down, "requests": report.requests, "failures": report.failures,
         "new_remote_id": report.new_remote_id, "restarted": report.restarted, "lost": report.lost,
         "lost_changes": report.lost_changes,

@@ -37,6 +37,12 @@ fn whole_year(kind: Kind) -> Result<()> {
     let mut remote = world.remote("all", "all")?;
     let report = world.sync(&mut remote)?;
     assert_eq!(report.rows_down, 336_776 + 26_115 + 3322 + 1458 + 16 + edits::SPARE_AIRLINES, "{report:?}");
+    let large = report.large.context("a large download says what comes")?;
+    let is_about = |said: u64, came: u64| (came / 2..=came * 2).contains(&said);
+    ensure!(
+        is_about(large.rows.unwrap_or(0), report.rows_down) && is_about(large.bytes, report.bytes_down),
+        "{report:?}"
+    );
     no_difference(&world)?;
 
     let seed = std::env::var("HEADWATER_SEED").ok().map_or(Ok(SEED), |text| text.parse())?;

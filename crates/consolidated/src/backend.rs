@@ -2,6 +2,7 @@
 
 use headwater_protocol::{Row, Value};
 use std::collections::HashMap;
+use std::time::Duration;
 
 use crate::{Error, Plan, RowsWriter, TablePlan};
 
@@ -85,7 +86,7 @@ pub trait Connection: Send {
 
     /// The names of the columns that a statement gives, without running it.
     fn describe(&mut self, sql: &str) -> Result<Vec<String>, Error> {
-        Err(Error::Database { context: format!("describing {sql:?}"), detail: "it can't be told here".to_owned() })
+        Err(untold(&format!("describing {sql:?}")))
     }
 
     /// A time (microseconds since 1970, by the clock of the database's machine) before which nothing has begun that is not committed yet;
@@ -162,6 +163,27 @@ pub trait Connection: Send {
     /// one and live in none of `wanted` now. Rows last changed by the transaction with `own` as its mark are ended as own.
     fn read_changes(&mut self, changes: &Changes<'_>, out: &mut RowsWriter<'_, '_>) -> Result<(), Error>;
 
+    /// Makes the rest of a download's transaction hurry: a statement that takes longer than this fails, and none waits for a lock.
+    fn hurry(&mut self, _limit: Duration) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// About how many rows a download would read.
+    fn count(&mut self, _reading: &Reading<'_>) -> Result<u64, Error> {
+        Err(untold("counting rows"))
+    }
+
+    /// Writes some rows of these partitions, any, at most so many; otherwise like [`Connection::read_whole`].
+    fn read_some(
+        &mut self,
+        _table: &TablePlan,
+        _partitions: &[Row],
+        _rows_max: u32,
+        _out: &mut RowsWriter<'_, '_>,
+    ) -> Result<(), Error> {
+        Err(untold("reading some rows"))
+    }
+
     /// Of a table that takes its partition from another: the partition in which rows lie that refer to the rows with these keys
     /// ([`TablePlan::parent_key`]), for each of them that is there; its values may be NULL. `lock`: they don't move before the
     /// transaction ends.
@@ -169,6 +191,10 @@ pub trait Connection: Send {
 
     /// What the database has: for `init` and `check`.
     fn catalogue(&mut self) -> Result<crate::catalogue::Catalogue, Error>;
+}
+
+fn untold(context: &str) -> Error {
+    Error::Database { context: context.to_owned(), detail: "it can't be told here".to_owned() }
 }
 
 /// What can't be told of the changes since a watermark: it comes whole.
@@ -193,4 +219,13 @@ pub struct Changes<'a> {
     pub since: &'a [u8],
     /// [`Connection::own_mark`] of the upload before this download.
     pub own: Option<&'a [u8]>,
+}
+
+/// What [`Connection::count`] is asked for.
+#[derive(Clone, Copy, Debug)]
+pub enum Reading<'a> {
+    /// [`Connection::read_whole`]: a table, and its partitions.
+    Whole(&'a TablePlan, &'a [Row]),
+    /// [`Connection::read_changes`].
+    Changes(&'a Changes<'a>),
 }

@@ -1,6 +1,7 @@
 //! Finding what a remote has not seen.
 
 mod cursor;
+mod estimate;
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,6 +18,8 @@ use crate::scripts::{Actor, LONG_AGO};
 use crate::standing::{self, Standing};
 use crate::track::tracked_name;
 use crate::{Connection, Error, Mode, Plan, RowsWriter, TablePlan, memberships};
+
+pub use estimate::{Estimate, estimate};
 
 /// A download to be written.
 #[derive(Clone, Copy, Debug)]

@@ -64,14 +64,10 @@ impl Pool {
         let mut state = self.0.lock();
         let mut waited = false;
         loop {
-            if let Some(connection) = state.idle.pop() {
-                return Ok(Pooled { connection: Some(connection), broken: false, pool: Arc::clone(&self.0) });
-            }
-            if state.open < self.0.size {
-                state.open += 1;
-                drop(state);
-                return self.connect();
-            }
+            state = match self.take(state) {
+                Ok(taken) => return taken,
+                Err(state) => state,
+            };
             if !waited {
                 waited = true;
                 state.stats.waits += 1;
@@ -84,6 +80,23 @@ impl Pool {
             }
             state = self.0.freed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// A connection for the caller's use alone, if one is free at once or there is room for one more.
+    pub fn checkout_free(&self) -> Option<Result<Pooled, Error>> {
+        self.take(self.0.lock()).ok()
+    }
+
+    fn take<'s>(&'s self, mut state: MutexGuard<'s, State>) -> Result<Result<Pooled, Error>, MutexGuard<'s, State>> {
+        if let Some(connection) = state.idle.pop() {
+            return Ok(Ok(Pooled { connection: Some(connection), broken: false, pool: Arc::clone(&self.0) }));
+        }
+        if state.open >= self.0.size {
+            return Err(state);
+        }
+        state.open += 1;
+        drop(state);
+        Ok(self.connect())
     }
 
     /// What the pool has seen.

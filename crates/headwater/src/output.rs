@@ -67,6 +67,17 @@ impl Output {
         }
     }
 
+    /// The same where it is about something that will go wrong; programs get it with what it is about.
+    pub fn warn(&self, text: &str, about: &serde_json::Value) {
+        let mut err = std::io::stderr().lock();
+        let (on, off) = if is_colourful(&err) { ("\x1b[1;33m", "\x1b[0m") } else { ("", "") };
+        let _ = if self.is_json {
+            writeln!(err, "{}", serde_json::json!({ "warning": text, "about": about }))
+        } else {
+            writeln!(err, "{on}warning{off}: {text}")
+        };
+    }
+
     /// Writes a table, columns of numbers to the right; nothing where there are no rows.
     pub fn table(&self, head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Result<()> {
         let printable = |row: Vec<String>| row.iter().map(|cell| printable(cell)).collect::<Vec<_>>();
@@ -101,9 +112,9 @@ impl Output {
         let counts = match (unit, total.is_some()) {
             (Unit::None, _) => "",
             (Unit::Rows, false) => "{human_pos} rows  {rate}  ",
-            (Unit::Rows, true) => "{wide_bar} {human_pos} of {human_len} rows  {eta}  ",
+            (Unit::Rows, true) => "{wide_bar} {percent} %  {human_pos} of {human_len} rows  {eta}  ",
             (Unit::Bytes, false) => "{bytes}  {bytes_per_sec}  ",
-            (Unit::Bytes, true) => "{wide_bar} {bytes} of {total_bytes}  {eta}  ",
+            (Unit::Bytes, true) => "{wide_bar} {percent} %  {bytes} of {total_bytes}  {eta}  ",
         };
         if let Ok(style) = ProgressStyle::with_template(&format!("{{spinner}} {{msg}}  {counts}{{elapsed}}")) {
             let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
@@ -152,6 +163,15 @@ pub fn counted(number: usize, thing: &str) -> String {
     format!("{} {thing}{}", thousands(number as u64), if number == 1 { "" } else { "s" })
 }
 
+/// A number of bytes, about: `61 MB`, `1.2 GB`.
+pub fn about_bytes(bytes: u64) -> String {
+    let units = ["bytes", "kB", "MB", "GB", "TB", "PB", "EB"];
+    let thousands = (bytes.max(1).ilog10() / 3) as usize;
+    let number = bytes as f64 / 1000_f64.powi(thousands as i32);
+    let digits = usize::from(number < 10.0 && thousands > 0);
+    format!("{number:.digits$} {}", units[thousands])
+}
+
 /// A number with its thousands apart.
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
@@ -172,6 +192,12 @@ mod tests {
     #[test]
     fn thousands_stand_apart() {
         assert_eq!([0, 999, 1000, 336_776, 1_000_000].map(thousands), ["0", "999", "1,000", "336,776", "1,000,000"]);
+    }
+
+    #[test]
+    fn bytes_are_told_about() {
+        let told = [0, 999, 1_000, 61_400_000, 1_250_000_000, u64::MAX].map(about_bytes);
+        assert_eq!(told, ["0 bytes", "999 bytes", "1.0 kB", "61 MB", "1.2 GB", "18 EB"]);
     }
 
     #[test]

@@ -129,6 +129,14 @@ impl Frame {
         HEADER_BYTES + self.payload.len()
     }
 
+    /// Bytes that the payload takes uncompressed. That is what it says of itself, which [`Frame::payload`] checks.
+    pub fn plain_bytes(&self) -> usize {
+        match self.payload.first_chunk() {
+            Some(length) if self.compressed => u32::from_le_bytes(*length) as usize,
+            _ => self.payload.len(),
+        }
+    }
+
     /// Appends the frame as it travels.
     pub fn write(&self, out: &mut Vec<u8>) {
         let mut head = [0; 8];

@@ -109,6 +109,14 @@ impl Database {
         }
     }
 
+    /// Bytes of the file's pages: those that are in use, and those that nothing uses; 0 where it can't be told.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        let sql = "SELECT page_count * page_size, freelist_count * page_size
+            FROM pragma_page_count, pragma_freelist_count, pragma_page_size";
+        let bytes = self.connection.query_row(sql, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)));
+        bytes.map_or((0, 0), |(all, unused)| ((all - unused).unsigned_abs(), unused.unsigned_abs()))
+    }
+
     /// Cuts a large write-ahead log back to nothing, its pages moved to the file, unless a reader keeps it. Never fails: it is tidying up.
     pub(crate) fn cut_wal(&self) {
         let wal = self.connection.path().map(|path| format!("{path}-wal"));

@@ -75,5 +75,5 @@ pub use headwater_protocol::client::Config;
 pub use probe::{Probe, probe};
 pub use remote::{CreateOptions, Remote};
 pub use report::{Conflict, HeldRow, LostUploads, PendingChange, SetAside, Status, TableStatus};
-pub use sync::{Phase, Progress, SyncOptions, SyncReport, Times};
+pub use sync::{LargeDownload, Phase, Progress, SyncOptions, SyncReport, Times};
 pub use upgrade::Upgraded;

@@ -135,7 +135,7 @@ impl Read for Counting<'_, '_, '_, '_> {
         let count = self.body.read(out)?;
         self.bytes += count as u64;
         if let Some(progress) = self.progress {
-            progress(Progress { phase: Phase::Send, done: self.bytes, total: None });
+            progress(Progress::new(Phase::Send, self.bytes, None));
         }
         Ok(count)
     }

@@ -13,6 +13,9 @@ use crate::state::State;
 /// How many bytes wait in memory before they are written to the file.
 const MEMORY_BYTES_MAX: usize = 1 << 20;
 
+/// How far into what is left we look how frames are packed.
+const PACKING_FRAMES: i64 = 20;
+
 /// The frames of a download that is coming.
 #[derive(Debug, Default)]
 pub(crate) struct Stage {
@@ -21,8 +24,12 @@ pub(crate) struct Stage {
     bytes: usize,
     /// Frames in the file.
     written: i64,
-    /// The download, if it can be resumed.
-    rest: Option<Rest>,
+    /// What DOWNLOAD says, once it has come.
+    download: Option<Download>,
+    /// Bytes that have come, from DOWNLOAD's first on.
+    came: u64,
+    /// Bytes of frames as they travel and uncompressed: of those that came now, and of some that were left.
+    packing: (u64, u64),
     /// Of the model.
     fingerprint: u64,
     /// Whether what is in the file came under another version of the model.
@@ -36,17 +43,6 @@ pub(crate) struct Rest {
     pub(crate) id: [u8; 16],
     /// Bytes that are staged, from DOWNLOAD's first on.
     pub(crate) offset: u64,
-}
-
-impl Rest {
-    fn of(frame: &Frame) -> Option<Rest> {
-        if frame.kind != Kind::Download {
-            return None; // before it is unpacked: this is asked of every frame
-        }
-        let payload = frame.payload(Limits::ANSWER.frame_bytes_max).ok()?;
-        let download = Download::from_payload(&payload).ok()?;
-        (download.resumable_s > 0).then_some(Rest { id: download.id, offset: 0 })
-    }
 }
 
 impl Stage {
@@ -68,9 +64,11 @@ impl Stage {
             return Ok(Stage { written, is_other: true, ..Stage::new(fingerprint) });
         }
         // WELCOME is the first.
-        let rest = if written > 1 { read(connection, 2)?.as_ref().and_then(Rest::of) } else { None };
-        let rest = rest.map(|rest| Ok::<_, Error>(Rest { offset: bytes(connection)?, ..rest })).transpose()?;
-        Ok(Stage { written, rest, ..Stage::new(fingerprint) })
+        let second = if written > 1 { read(connection, 2)? } else { None };
+        let download = second.filter(|frame| frame.kind == Kind::Download).as_ref().map(download_of).transpose()?;
+        let came = if download.is_some() { bytes(connection)? } else { 0 };
+        let packing = if download.is_some() { packing(connection)? } else { (0, 0) };
+        Ok(Stage { written, download, came, packing, ..Stage::new(fingerprint) })
     }
 
     /// Takes what is staged out.
@@ -86,7 +84,25 @@ impl Stage {
 
     /// The download that is staged, if the rest of it is to be had.
     pub(crate) fn rest(&self) -> Option<Rest> {
-        self.rest
+        let download = self.download.filter(|download| download.resumable_s > 0)?;
+        Some(Rest { id: download.id, offset: self.came })
+    }
+
+    /// What DOWNLOAD says, and how many bytes have come from its first on; `None` as long as it has not.
+    pub(crate) fn download(&self) -> Option<(Download, u64)> {
+        self.download.map(|download| (download, self.came))
+    }
+
+    /// Bytes of it that lie in the file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        if self.written == 0 { 0 } else { self.came.saturating_sub(self.bytes as u64) }
+    }
+
+    /// About how many bytes so many bytes of frames are uncompressed, by those that have come.
+    pub(crate) fn plain_bytes(&self, bytes: u64) -> u64 {
+        let (wire, plain) = self.packing;
+        let bytes = u128::from(bytes) * u128::from(plain.max(wire)) / u128::from(wire.max(1));
+        u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
     /// Whether there is nothing.
@@ -94,15 +110,24 @@ impl Stage {
         self.written == 0 && self.memory.is_empty()
     }
 
-    /// Adds a frame.
-    pub(crate) fn push(&mut self, database: &Database, frame: Frame) -> Result<(), Error> {
-        self.bytes += frame.wire_bytes();
-        self.rest = self.rest.or_else(|| Rest::of(&frame));
-        if let Some(rest) = &mut self.rest {
-            rest.offset += frame.wire_bytes() as u64;
+    /// Adds a frame; whether they are now so many that they belong into the file ([`Stage::spill`]).
+    pub(crate) fn push(&mut self, frame: Frame) -> Result<bool, Error> {
+        if frame.kind == Kind::Download {
+            self.download = Some(download_of(&frame)?);
         }
+        if self.download.is_some() {
+            self.came += frame.wire_bytes() as u64;
+        }
+        self.bytes += frame.wire_bytes();
+        self.packing.0 += frame.wire_bytes() as u64;
+        self.packing.1 += frame.plain_bytes() as u64;
         self.memory.push(frame);
-        if self.bytes >= MEMORY_BYTES_MAX { self.write(database, false) } else { Ok(()) }
+        Ok(self.bytes >= MEMORY_BYTES_MAX)
+    }
+
+    /// Puts the frames into the file.
+    pub(crate) fn spill(&mut self, database: &Database) -> Result<(), Error> {
+        self.write(database, false)
     }
 
     /// Says that all frames have come. Few frames stay in memory: they come again after a crash.
@@ -112,7 +137,7 @@ impl Stage {
 
     /// The sync ends before all frames have come: what can be resumed is kept for the next.
     pub(crate) fn keep(&mut self, database: &Database) -> Result<(), Error> {
-        if self.rest.is_none() || self.memory.is_empty() { Ok(()) } else { self.write(database, false) }
+        if self.rest().is_none() || self.memory.is_empty() { Ok(()) } else { self.write(database, false) }
     }
 
     /// Forgets everything.
@@ -160,11 +185,25 @@ impl Stage {
     }
 }
 
+fn download_of(frame: &Frame) -> Result<Download, Error> {
+    Ok(Download::from_payload(&frame.payload(Limits::ANSWER.frame_bytes_max)?)?)
+}
+
 /// Bytes of the frames in the file, WELCOME aside.
 fn bytes(connection: &Connection) -> Result<u64, Error> {
     let sql = "SELECT coalesce(sum(length(\"bytes\")), 0) FROM \"hw_staged\" WHERE \"frame\" > 1";
     let bytes = connection.query_row(sql, [], |row| row.get::<_, i64>(0)).while_doing("measuring a staged download")?;
     Ok(bytes as u64)
+}
+
+/// How some of them are packed.
+fn packing(connection: &Connection) -> Result<(u64, u64), Error> {
+    let mut packing = (0, 0);
+    for number in 3..=PACKING_FRAMES {
+        let Some(frame) = read(connection, number)? else { break };
+        packing = (packing.0 + frame.wire_bytes() as u64, packing.1 + frame.plain_bytes() as u64);
+    }
+    Ok(packing)
 }
 
 fn take(connection: &Connection, number: i64) -> Result<Frame, Error> {

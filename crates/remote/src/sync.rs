@@ -1,6 +1,7 @@
 //! One sync: carries out what the protocol's [`Session`] asks for, on the file and on the socket. The decisions are the session's.
 
 mod exchange;
+mod large;
 mod report;
 
 use std::fs::{File, TryLockError};
@@ -9,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use headwater_protocol::client::{Config, Failure, Instruction, Reply, Session, Staged, Start};
-use headwater_protocol::message::{Download, ErrorCode};
-use headwater_protocol::{Kind, Limits};
+use headwater_protocol::message::ErrorCode;
 
+pub use self::large::LargeDownload;
 pub use self::report::{Phase, Progress, SyncReport, Times};
 use crate::apply;
 use crate::cut;
@@ -42,6 +43,8 @@ pub struct SyncOptions<'a> {
     pub config: Config,
     /// Told how far the sync is; not called more often than once a frame.
     pub progress: Option<&'a mut dyn FnMut(Progress)>,
+    /// Told of a download that does not stay in memory, once, before any of it goes to the file.
+    pub large: Option<&'a mut dyn FnMut(&LargeDownload)>,
     /// Set to end the sync at the next safe point, with [`Error::Cancelled`].
     pub cancel: Option<&'a AtomicBool>,
 }
@@ -49,7 +52,8 @@ pub struct SyncOptions<'a> {
 impl SyncOptions<'_> {
     /// A sync with these credentials and everything else as usual.
     pub fn new(credentials: Credentials) -> Self {
-        SyncOptions { credentials, ca_file: None, config: Config::default(), progress: None, cancel: None }
+        let config = Config::default();
+        SyncOptions { credentials, ca_file: None, config, progress: None, large: None, cancel: None }
     }
 }
 
@@ -106,7 +110,6 @@ impl Remote {
                 stage: left,
                 pieces: Pieces::default(),
                 answer: None,
-                expected_rows: None,
                 is_partial: false,
                 report: &mut report,
             };
@@ -176,7 +179,6 @@ struct Sync<'s, 'o, 'p> {
     stage: Stage,
     pieces: Pieces,
     answer: Option<Answer>,
-    expected_rows: Option<u64>,
     /// Whether the upload was cut short, so that another must follow.
     is_partial: bool,
     report: &'p mut SyncReport,
@@ -276,11 +278,10 @@ impl Sync<'_, '_, '_> {
                 })?;
             }
             Instruction::Stage(frame) => {
-                if frame.kind == Kind::Download {
-                    let rows = Download::from_payload(&frame.payload(Limits::ANSWER.frame_bytes_max)?)?.rows;
-                    self.expected_rows = Some(rows).filter(|rows| *rows > 0);
+                if self.stage.push(frame)? {
+                    self.announce();
+                    self.stage.spill(&self.remote.database)?;
                 }
-                self.stage.push(database, frame)?;
                 self.report.times.stage += began.elapsed();
             }
             Instruction::StageComplete => self.stage.complete(database)?,
@@ -291,14 +292,15 @@ impl Sync<'_, '_, '_> {
 
     fn apply(&mut self) -> Result<Reply, Error> {
         let began = Instant::now();
-        let total = self.expected_rows;
+        let total = self.stage.download().map(|(download, _)| download.rows).filter(|rows| *rows > 0);
+        self.announce_whole();
         let stage = self.stage.take();
         let result = {
             let mut frames = stage.frames();
             let SyncOptions { progress, cancel, .. } = &mut *self.options;
             let mut watch = |done: u64| {
                 if let Some(progress) = progress {
-                    progress(Progress { phase: Phase::Apply, done, total });
+                    progress(Progress::new(Phase::Apply, done, total));
                 }
                 if is_set(*cancel) { Err(Error::Cancelled) } else { Ok(()) }
             };
@@ -354,7 +356,7 @@ impl Sync<'_, '_, '_> {
 
     fn tell(&mut self, phase: Phase, done: u64, total: Option<u64>) {
         if let Some(progress) = &mut self.options.progress {
-            progress(Progress { phase, done, total });
+            progress(Progress::new(phase, done, total));
         }
     }
 }

@@ -12,6 +12,7 @@
 //! The server keeps nothing that must last: any other on the same database can take any remote's next sync.
 
 mod admission;
+mod beginning;
 mod connection;
 mod downloads;
 mod failure;

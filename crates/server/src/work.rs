@@ -3,8 +3,7 @@
 //!
 //! A part that the database could not do now is tried again, by itself: WELCOME and RECEIPT may be on their way to the client already
 //! and must stay true. A repeated upload finds out whether the first attempt was committed. A download is only repeated while nothing
-//! of it has gone to the spool, and its first [`HELD_BYTES_MAX`] are held back for that; after that the client comes again, and its
-//! watermark is where it was.
+//! of it has gone to the spool ([`Beginning`]); after that the client comes again, and its watermark is where it was.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,18 +13,16 @@ use headwater_consolidated::rows::Echo;
 use headwater_consolidated::system::{self, Greeted, Greeting, SealRequest};
 use headwater_consolidated::upload::{self, Counts, UploadLimits, UploadRequest, Uploaded, Verdict};
 use headwater_consolidated::{Connection, Error, Plan, Pooled};
-use headwater_protocol::message::{Download, ErrorCode, Hello, KeyRanges, Ticket, UploadEnd, Watermarks};
+use headwater_protocol::message::{ErrorCode, Hello, KeyRanges, Ticket, UploadEnd, Watermarks};
 use headwater_protocol::{Frame, Row};
 
 use crate::admission::{Permits, Turn};
+use crate::beginning::Beginning;
 use crate::failure::Failure;
 use crate::spool::UploadSpool;
 use crate::spool::download::{PushError, Writer};
 use crate::state::{Claim, Shared};
 use crate::tickets;
-
-/// Bytes of a download's beginning that wait until more follow, or its end: so long it can be read again.
-const HELD_BYTES_MAX: usize = 64 * 1024;
 
 /// A sync that has its worker.
 #[derive(Debug)]
@@ -86,6 +83,15 @@ pub(crate) enum Stop {
 impl From<Failure> for Stop {
     fn from(failure: Failure) -> Self {
         Stop::Failed(failure)
+    }
+}
+
+impl From<PushError> for Stop {
+    fn from(error: PushError) -> Self {
+        match error {
+            PushError::Left => Stop::Left,
+            PushError::Io(error) => Stop::Failed(Failure::spool(&error)),
+        }
     }
 }
 
@@ -226,24 +232,21 @@ impl Work {
             conflicted: &before.conflicted,
             refresh: &[],
         };
-        let mut beginning = Beginning { work: self, key_ranges, held: Some((Vec::new(), 0)) };
+        let mut beginning = Beginning::new(self, &request, key_ranges);
         let result = self.retrying(connection, &mut done.retries, |connection| {
             beginning.restart();
             let written = download::write(connection, &request, &mut |frame| beginning.push(frame));
             match written {
-                Err(Error::Retry { detail, broken }) if beginning.held.is_none() => Ok(Err((detail, broken))),
-                other => {
-                    let written = other?;
-                    beginning.release(false)?;
-                    Ok(Ok(written))
-                }
+                Err(Error::Retry { detail, broken }) if beginning.has_gone() => Ok(Err((detail, broken))),
+                other => other.map(Ok),
             }
         });
         match result {
             _ if self.writer.is_abandoned() => Err(Stop::Left),
             Ok(Ok((summary, seen))) => {
                 done.rows_down = summary.rows;
-                self.seal(connection, greeted.welcome.incarnation, &seen, &mut done.retries)
+                let sealed = self.seal(connection, greeted.welcome.incarnation, &seen, &mut done.retries)?;
+                beginning.end(summary.rows, &sealed)
             }
             Ok(Err((detail, broken))) => {
                 if let Some(connection) = connection.as_mut().filter(|_| broken) {
@@ -262,11 +265,10 @@ impl Work {
         incarnation: [u8; 16],
         seen: &Watermarks,
         retries: &mut u32,
-    ) -> Result<(), Stop> {
+    ) -> Result<Frame, Failure> {
         let request = SealRequest { plan: &self.plan, user: &self.user, hello: &self.hello, incarnation };
         let seal = |connection: &mut dyn Connection| system::seal_watermarks(connection, &request, seen.clone());
-        let sealed = self.retrying(connection, retries, seal)?;
-        self.push(&sealed.to_frame())
+        self.retrying(connection, retries, seal).map(|sealed| sealed.to_frame())
     }
 
     /// Goes on only if somebody waits for the answer.
@@ -274,11 +276,8 @@ impl Work {
         if self.writer.is_abandoned() { Err(Stop::Left) } else { Ok(()) }
     }
 
-    fn push(&self, frame: &Frame) -> Result<(), Stop> {
-        self.writer.push(frame).map_err(|error| match error {
-            PushError::Left => Stop::Left,
-            PushError::Io(error) => Failure::spool(&error).into(),
-        })
+    pub(crate) fn push(&self, frame: &Frame) -> Result<(), Stop> {
+        self.writer.push(frame).map_err(Stop::from)
     }
 
     /// Runs one part, again with a growing pause where the database could not do it now, on another connection where the last one
@@ -326,53 +325,6 @@ impl Work {
         };
         let result = part(&mut **connection);
         connection.note(result)
-    }
-}
-
-/// A download on its way to the spool, its first frames held back: until then it can be read again, and whether it is worth keeping
-/// is not known.
-struct Beginning<'w> {
-    work: &'w Work,
-    /// What comes after DOWNLOAD.
-    key_ranges: Vec<Frame>,
-    /// The frames and their bytes; `None` once they have gone.
-    held: Option<(Vec<Frame>, usize)>,
-}
-
-impl Beginning<'_> {
-    /// Forgets what is held: it is read again.
-    fn restart(&mut self) {
-        if let Some(held) = &mut self.held {
-            *held = (Vec::new(), 0);
-        }
-    }
-
-    fn push(&mut self, frame: Frame) -> Result<(), Error> {
-        let Some((frames, bytes)) = &mut self.held else {
-            return self.send(&frame);
-        };
-        *bytes += frame.wire_bytes();
-        frames.push(frame);
-        if *bytes > HELD_BYTES_MAX { self.release(true) } else { Ok(()) }
-    }
-
-    /// Sends DOWNLOAD and what is held, unless that has gone.
-    fn release(&mut self, is_long: bool) -> Result<(), Error> {
-        let Some((frames, _)) = self.held.take() else {
-            return Ok(());
-        };
-        let Work { shared, user, hello, writer, .. } = self.work;
-        let id = uuid::Uuid::new_v4().into_bytes();
-        let resumable_s = if is_long { shared.downloads.keep(id, user, hello.remote_id, writer) } else { 0 };
-        self.send(&Download { id, resumable_s, rows: 0, bytes: 0 }.to_frame())?;
-        self.key_ranges.iter().chain(&frames).try_for_each(|frame| self.send(frame))
-    }
-
-    fn send(&self, frame: &Frame) -> Result<(), Error> {
-        self.work.writer.push(frame).map_err(|error| match error {
-            PushError::Left => Error::Spool(std::io::ErrorKind::BrokenPipe.into()),
-            PushError::Io(error) => Error::Spool(error),
-        })
     }
 }
 

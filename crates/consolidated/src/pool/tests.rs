@@ -22,6 +22,19 @@ fn a_checkout_waits_no_longer_than_it_says() {
 }
 
 #[test]
+fn what_is_free_is_had_at_once_or_not_at_all() {
+    let (_folder, pool) = pool(2);
+    let first = pool.checkout_free().expect("there is room").expect("connected");
+    let second = pool.checkout_free().expect("there is room").expect("connected");
+    assert!(pool.checkout_free().is_none(), "two are all there are");
+    drop(first);
+    drop(pool.checkout_free().expect("one is free").expect("an open one"));
+    drop(second);
+    let stats = pool.stats();
+    assert_eq!((stats.open, stats.idle, stats.waits, stats.timeouts), (2, 2, 0, 0));
+}
+
+#[test]
 fn whoever_waits_gets_the_next_one() {
     let (_folder, pool) = pool(1);
     let held = pool.checkout(NO_PATIENCE).expect("the first");

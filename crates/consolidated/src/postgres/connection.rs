@@ -1,6 +1,7 @@
 //! One connection: its transaction, its statements, and the calls that are one statement each.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use headwater_protocol::{Row, Value};
 use tokio_postgres::Client;
@@ -12,7 +13,7 @@ use super::snapshot::{self, Snapshot};
 use super::statements::{Statements, numbered};
 use super::watermark::Watermark;
 use super::{catalogue, error, parts, raw};
-use crate::backend::{Changes, Gaps, Inserted};
+use crate::backend::{Changes, Gaps, Inserted, Reading};
 use crate::catalogue::Catalogue;
 use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 
@@ -322,6 +323,26 @@ impl Connection for PostgresConnection {
 
     fn read_changes(&mut self, changes: &Changes<'_>, out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {
         self.read_changed_rows(changes, out)
+    }
+
+    fn hurry(&mut self, limit: Duration) -> Result<(), Error> {
+        let limit = limit.as_millis().max(1).to_string();
+        self.queued.extend(["SET LOCAL statement_timeout = ", &limit, "; SET LOCAL lock_timeout = 1;"]);
+        Ok(())
+    }
+
+    fn count(&mut self, reading: &Reading<'_>) -> Result<u64, Error> {
+        self.count_rows(reading)
+    }
+
+    fn read_some(
+        &mut self,
+        table: &TablePlan,
+        partitions: &[Row],
+        rows_max: u32,
+        out: &mut RowsWriter<'_, '_>,
+    ) -> Result<(), Error> {
+        self.read_some_rows(table, partitions, rows_max, out)
     }
 
     fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], lock: bool) -> Result<Vec<(Row, Row)>, Error> {

@@ -13,8 +13,11 @@ use super::link::behind;
 use super::raw;
 use super::shape::{Shape, Verb};
 use super::watermark::Watermark;
-use crate::backend::Changes;
+use crate::backend::{Changes, Reading};
 use crate::{Error, RowsWriter, TablePlan};
+
+/// So many rows of a table are counted, in some tens of milliseconds.
+const COUNTED_MAX: u64 = 500_000;
 
 /// What ends a stream of rows early.
 enum Stop {
@@ -34,17 +37,74 @@ impl PostgresConnection {
             return Ok(());
         }
         self.look_up_by_index(false);
-        let streamed = partition_arrays(&shape, partitions).and_then(|bound| {
-            self.stream("reading a table", &statement, &bound, |row, scratch| {
-                let mut writer = out.upsert();
-                for (place, column) in shape.columns.iter().enumerate() {
-                    writer.push(column.decode(raw::bytes(row, place)?, scratch)?);
-                }
-                writer.finish();
-                out.end_row(false)
-            })
-        });
+        let streamed = self.write_rows(&shape, &statement, partitions, out);
         self.settle(plan, streamed)
+    }
+
+    /// The same for some of the rows.
+    pub(super) fn read_some_rows(
+        &mut self,
+        plan: &TablePlan,
+        partitions: &[Row],
+        rows_max: u32,
+        out: &mut RowsWriter<'_, '_>,
+    ) -> Result<(), Error> {
+        let (shape, _) = self.table(plan, Verb::Whole)?;
+        let statement = self.prepare(&format!("{} LIMIT {rows_max}", shape.sql(Verb::Whole)))?;
+        let streamed = self.write_rows(&shape, &statement, partitions, out);
+        self.settle(plan, streamed)
+    }
+
+    fn write_rows(
+        &mut self,
+        shape: &Shape,
+        statement: &Statement,
+        partitions: &[Row],
+        out: &mut RowsWriter<'_, '_>,
+    ) -> Result<(), Error> {
+        let bound = partition_arrays(shape, partitions)?;
+        self.stream("reading a table", statement, &bound, |row, scratch| {
+            let mut writer = out.upsert();
+            for (place, column) in shape.columns.iter().enumerate() {
+                writer.push(column.decode(raw::bytes(row, place)?, scratch)?);
+            }
+            writer.finish();
+            out.end_row(false)
+        })
+    }
+
+    /// About how many rows there are: as many as were counted, or where they are too many for that, as many as the planner expects.
+    pub(super) fn count_rows(&mut self, reading: &Reading<'_>) -> Result<u64, Error> {
+        let (Reading::Whole(plan, _) | Reading::Changes(Changes { table: plan, .. })) = reading;
+        let (shape, _) = self.table(plan, Verb::Whole)?;
+        let (sql, bound) = match reading {
+            Reading::Whole(_, partitions) => (shape.whole_rows(), partition_arrays(&shape, partitions)?),
+            Reading::Changes(changes) => {
+                let mut bound = change_parameters(&shape, changes)?;
+                bound.truncate(shape.partition.len() + 3);
+                (shape.changed_rows(), bound)
+            }
+        };
+        let counted =
+            self.told(&format!("SELECT count(*)::text FROM ({sql} LIMIT {COUNTED_MAX}) AS counted"), &bound)?;
+        let counted = counted.parse().unwrap_or(0);
+        if counted < COUNTED_MAX {
+            return Ok(counted);
+        }
+        let planned = self.told(&format!("EXPLAIN (FORMAT JSON) {sql}"), &bound)?;
+        let planned: serde_json::Value = serde_json::from_str(&planned).unwrap_or_default();
+        Ok(planned[0]["Plan"]["Plan Rows"].as_f64().map_or(counted, |rows| (rows as u64).max(counted)))
+    }
+
+    /// The text that a statement gives.
+    fn told(&mut self, sql: &str, bound: &[Bound]) -> Result<String, Error> {
+        let statement = self.prepare(sql)?;
+        let mut text = String::new();
+        self.stream("counting rows", &statement, bound, |row, _| {
+            text = String::from_utf8_lossy(raw::bytes(row, 0)?.unwrap_or_default()).into_owned();
+            Ok(())
+        })?;
+        Ok(text)
     }
 
     pub(super) fn read_changed_rows(

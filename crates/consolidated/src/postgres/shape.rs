@@ -231,37 +231,33 @@ impl Shape {
 
     /// Parameters: the partitions.
     fn whole(&self) -> String {
-        let sql = format!("SELECT {} FROM {} AS b{}", self.read_all(), self.base, self.up);
+        format!("SELECT {} {}", self.read_all(), self.whole_source())
+    }
+
+    /// The same rows without a column.
+    pub(super) fn whole_rows(&self) -> String {
+        format!("SELECT {}", self.whole_source())
+    }
+
+    fn whole_source(&self) -> String {
+        let from = format!("FROM {} AS b{}", self.base, self.up);
         match self.partition.as_slice() {
-            [] => sql,
+            [] => from,
             [PartitionColumn { value, column, .. }] => {
                 let cast = column.cast.as_ref().map(|cast| format!("::{cast}[]")).unwrap_or_default();
-                format!("{sql} WHERE {value} = ANY($1::{}[]{cast})", column.codec.parameter().0)
+                format!("{from} WHERE {value} = ANY($1::{}[]{cast})", column.codec.parameter().0)
             }
-            _ => format!("{sql} WHERE {}", self.is_among(1)),
+            _ => format!("{from} WHERE {}", self.is_among(1)),
         }
     }
 
     /// Parameters: the partitions, the watermark's end and its transactions, our own, the wanted partitions.
     ///
-    /// What a watermark has not seen is what came after its end, and what was open then: two looks into the index. What becomes of
-    /// a row that was touched is read from the table itself, so it does not matter in what order a transaction's triggers noted it.
+    /// What becomes of a row that was touched is read from the table itself, so it does not matter in what order a transaction's
+    /// triggers noted it.
     fn changes(&self) -> String {
         let partition = &self.partition;
-        let (end, open, own) = (partition.len() + 1, partition.len() + 2, partition.len() + 3);
-        let side = |version: &str| {
-            let side = &self.side;
-            if partition.is_empty() {
-                return format!("SELECT t.* FROM {side} AS t WHERE t.version {version}");
-            }
-            let is_in = partition.iter().enumerate();
-            let is_in = is_in.map(|(place, of)| format!("t.{} = {}", of.side, of.column.written(place, "u")));
-            format!(
-                "SELECT t.* FROM {} JOIN {side} AS t ON {} AND t.version {version}",
-                self.partitions(1, "u"),
-                is_in.collect::<Vec<_>>().join(" AND ")
-            )
-        };
+        let own = partition.len() + 3;
         let same_key = self.key.iter().zip(&self.side_key);
         let same_key = same_key.map(|(place, side)| format!("b.{} = s.{side}", self.columns[*place].quoted()));
         let lives = match partition.as_slice() {
@@ -286,13 +282,37 @@ impl Shape {
             column.read(&value)
         });
         format!(
-            "SELECT s.version = ${own}::xid8, {lives}, {columns} FROM ({} UNION ALL {}) AS s LEFT JOIN {} AS b ON {}{}{elsewhere}",
-            side(&format!(">= ${end}::xid8")),
-            side(&format!("= ANY(${open}::xid8[])")),
+            "SELECT s.version = ${own}::xid8, {lives}, {columns} FROM ({}) AS s LEFT JOIN {} AS b ON {}{}{elsewhere}",
+            self.changed(),
             self.base,
             same_key.collect::<Vec<_>>().join(" AND "),
             self.up_left,
         )
+    }
+
+    /// The rows of the side table that others have changed. Parameters: the first of those of [`Shape::changes`], up to our own.
+    pub(super) fn changed_rows(&self) -> String {
+        let own = self.partition.len() + 3;
+        format!("SELECT FROM ({}) AS s WHERE s.version IS DISTINCT FROM ${own}::xid8", self.changed())
+    }
+
+    /// What a watermark has not seen is what came after its end, and what was open then: two looks into the index.
+    fn changed(&self) -> String {
+        let (partition, side) = (&self.partition, &self.side);
+        let (end, open) = (partition.len() + 1, partition.len() + 2);
+        let noted = |version: &str| {
+            if partition.is_empty() {
+                return format!("SELECT t.* FROM {side} AS t WHERE t.version {version}");
+            }
+            let is_in = partition.iter().enumerate();
+            let is_in = is_in.map(|(place, of)| format!("t.{} = {}", of.side, of.column.written(place, "u")));
+            format!(
+                "SELECT t.* FROM {} JOIN {side} AS t ON {} AND t.version {version}",
+                self.partitions(1, "u"),
+                is_in.collect::<Vec<_>>().join(" AND ")
+            )
+        };
+        format!("{} UNION ALL {}", noted(&format!(">= ${end}::xid8")), noted(&format!("= ANY(${open}::xid8[])")))
     }
 
     /// Parameters: keys of the parent. Gives the number of each that is there, from 1, and the partition of what refers to it.

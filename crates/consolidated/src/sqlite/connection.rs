@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use headwater_protocol::message::RefusalCode;
 use headwater_protocol::stored::Scratch;
@@ -14,7 +14,7 @@ use super::error::{refusal, sort};
 use super::statements::TableSql;
 use super::values::{bind, bind_all, check_storable, plain, typed_row};
 use super::{catalogue, reads};
-use crate::backend::{Changes, Gaps, Inserted};
+use crate::backend::{Changes, Gaps, Inserted, Reading};
 use crate::catalogue::Catalogue;
 use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 
@@ -22,6 +22,8 @@ use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 const STATEMENTS_MAX: usize = 600;
 /// Tables whose SQL is kept; more, and all are made anew.
 const TABLES_MAX: usize = 2_000;
+/// Steps of SQLite's machine between two looks at the clock, where a statement may take so long and no longer.
+const PROGRESS_STEPS: i32 = 10_000;
 const SAVEPOINT: &str = "headwater";
 /// A write-ahead log that grew beyond this is cut back: SQLite itself begins it again at about 4 MB.
 const WAL_BYTES_MAX: u64 = 8 << 20;
@@ -44,6 +46,8 @@ pub struct SqliteConnection {
     tables: HashMap<(u64, u32), Arc<TableSql>>,
     whole_tracking: HashMap<u64, String>,
     has_savepoint: bool,
+    /// [`Connection::hurry`] limits this transaction's statements.
+    is_hurried: bool,
     /// [`Connection::set_actor`] has written to the file.
     has_actor: bool,
     mode: Option<Mode>,
@@ -80,6 +84,7 @@ impl SqliteConnection {
             tables: HashMap::new(),
             whole_tracking: HashMap::new(),
             has_savepoint: false,
+            is_hurried: false,
             has_actor: false,
             mode: None,
             version_before: None,
@@ -161,6 +166,10 @@ impl SqliteConnection {
     }
 
     fn ended(&mut self) {
+        if std::mem::take(&mut self.is_hurried) {
+            // It fails on a closed connection alone.
+            let _ = self.inner.progress_handler(0, None::<fn() -> bool>);
+        }
         self.has_savepoint = false;
         self.has_actor = false;
         self.mode = None;
@@ -416,6 +425,28 @@ impl Connection for SqliteConnection {
 
     fn read_changes(&mut self, changes: &Changes<'_>, out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {
         reads::changes(self, changes, out)
+    }
+
+    fn hurry(&mut self, limit: Duration) -> Result<(), Error> {
+        let deadline = Instant::now() + limit;
+        let is_late = move || Instant::now() > deadline;
+        self.is_hurried = true;
+        let hurried = self.inner.progress_handler(PROGRESS_STEPS, Some(is_late));
+        hurried.map_err(|error| sort(error, "limiting how long statements take"))
+    }
+
+    fn count(&mut self, reading: &Reading<'_>) -> Result<u64, Error> {
+        reads::count(self, reading)
+    }
+
+    fn read_some(
+        &mut self,
+        table: &TablePlan,
+        partitions: &[Row],
+        rows_max: u32,
+        out: &mut RowsWriter<'_, '_>,
+    ) -> Result<(), Error> {
+        reads::some(self, table, partitions, rows_max, out)
     }
 
     fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], _lock: bool) -> Result<Vec<(Row, Row)>, Error> {

@@ -8,7 +8,7 @@ use headwater_protocol::{Row, Value};
 use super::connection::{SqliteConnection, read_own_mark, read_watermark};
 use super::error::sort;
 use super::values::{bind_all, stored, typed, typed_row};
-use crate::backend::Changes;
+use crate::backend::{Changes, Reading};
 use crate::{Error, RowsWriter, TablePlan};
 
 /// Writes partitions from the table itself.
@@ -21,9 +21,7 @@ pub(super) fn whole(
     let sql = connection.table_sql(table);
     let mut statement = connection.prepare(&sql.whole)?;
     let mut scratch = Scratch::default();
-    let unpartitioned = [Row::new()];
-    let partitions = if table.partition_types.is_empty() { &unpartitioned[..] } else { partitions };
-    for partition in partitions {
+    for partition in each_of(table, partitions, &[Row::new()]) {
         bind_all(&mut statement, partition, &mut scratch)?;
         let mut rows = statement.raw_query();
         while let Some(row) = rows.next().map_err(|error| sort(error, &sql.whole))? {
@@ -32,6 +30,63 @@ pub(super) fn whole(
         }
     }
     Ok(())
+}
+
+/// Writes some rows of partitions.
+pub(super) fn some(
+    connection: &mut SqliteConnection,
+    table: &TablePlan,
+    partitions: &[Row],
+    rows_max: u32,
+    out: &mut RowsWriter<'_, '_>,
+) -> Result<(), Error> {
+    let sql = connection.table_sql(table);
+    let mut statement = connection.prepare(&sql.some)?;
+    let mut scratch = Scratch::default();
+    let mut left = i64::from(rows_max);
+    for partition in each_of(table, partitions, &[Row::new()]) {
+        if left == 0 {
+            return Ok(());
+        }
+        bind_all(&mut statement, partition.iter().chain([&Value::Int(left)]), &mut scratch)?;
+        let mut rows = statement.raw_query();
+        while let Some(row) = rows.next().map_err(|error| sort(error, &sql.some))? {
+            put_row(table, row, 0, &mut scratch, out)?;
+            out.end_row(false)?;
+            left -= 1;
+        }
+    }
+    Ok(())
+}
+
+/// Counts the rows of partitions, or what others have changed in them.
+pub(super) fn count(connection: &mut SqliteConnection, reading: &Reading<'_>) -> Result<u64, Error> {
+    let (table, partitions, more) = match reading {
+        Reading::Whole(table, partitions) => (*table, *partitions, Vec::new()),
+        Reading::Changes(changes) => {
+            let (before, after) = changes.own.and_then(read_own_mark).unwrap_or_default();
+            let since = read_watermark(changes.since).unwrap_or_default();
+            (changes.table, changes.partitions, [since, before, after].map(Value::Int).to_vec())
+        }
+    };
+    let sql = connection.table_sql(table);
+    let sql = if more.is_empty() { &sql.count } else { &sql.count_changes };
+    let mut statement = connection.prepare(sql)?;
+    let mut scratch = Scratch::default();
+    let mut counted = 0;
+    for partition in each_of(table, partitions, &[Row::new()]) {
+        bind_all(&mut statement, partition.iter().chain(&more), &mut scratch)?;
+        let mut rows = statement.raw_query();
+        while let Some(row) = rows.next().map_err(|error| sort(error, sql))? {
+            counted += u64::try_from(integer(row, 0)?).unwrap_or(0);
+        }
+    }
+    Ok(counted)
+}
+
+/// The partitions to go through; `all`, where the table has none.
+fn each_of<'r>(table: &TablePlan, partitions: &'r [Row], all: &'r [Row]) -> &'r [Row] {
+    if table.partition_types.is_empty() { all } else { partitions }
 }
 
 /// Writes what the side table says has changed, as it is now.
@@ -50,9 +105,7 @@ pub(super) fn changes(
     let sql = connection.table_sql(table);
     let mut statement = connection.prepare(&sql.changes)?;
     let mut scratch = Scratch::default();
-    let unpartitioned = [Row::new()];
-    let partitions = if table.partition_types.is_empty() { &unpartitioned[..] } else { changes.partitions };
-    for partition in partitions {
+    for partition in each_of(table, changes.partitions, &[Row::new()]) {
         bind_all(&mut statement, partition.iter().chain([&Value::Int(since)]), &mut scratch)?;
         let mut rows = statement.raw_query();
         while let Some(row) = rows.next().map_err(|error| sort(error, &sql.changes))? {

@@ -19,6 +19,12 @@ pub(super) struct TableSql {
     pub(super) delete: String,
     /// Partition -> the columns, in key order.
     pub(super) whole: String,
+    /// Partition, how many -> the columns of some rows.
+    pub(super) some: String,
+    /// Partition -> how many rows.
+    pub(super) count: String,
+    /// Partition, version, versions of our own (above the first, up to the second) -> how many rows others have changed.
+    pub(super) count_changes: String,
     /// Partition, version -> whether the row lives there, whether it lives at all, version, key, the columns, the partition where it lives.
     pub(super) changes: String,
     /// Key of the parent -> the partition of what refers to it; empty where rows have their own.
@@ -39,6 +45,8 @@ impl TableSql {
             .map(|(place, parameter)| format!("{} = ?{parameter}", columns[place]))
             .collect();
         let list = columns.join(", ");
+        let partition = lineage.partition(0, "b");
+        let from = format!("FROM {name} b{}{}", lineage.up(0, "b", "JOIN", &named), filter(&partition));
         let values: Vec<String> = (1..=columns.len()).map(|parameter| format!("?{parameter}")).collect();
         TableSql {
             fetch: format!("SELECT {list} FROM {name} WHERE {}", equal(&key, 1)),
@@ -53,12 +61,15 @@ impl TableSql {
                 format!("UPDATE {name} SET {} WHERE {}", set.join(", "), equal(&key, set.len() + 1))
             },
             delete: format!("DELETE FROM {name} WHERE {}", equal(&key, 1)),
-            whole: format!(
-                "SELECT {} FROM {name} b{}{} ORDER BY {}",
-                of(&columns).join(", "),
-                lineage.up(0, "b", "JOIN", &named),
-                filter(&lineage.partition(0, "b")),
-                of(&key).join(", ")
+            whole: format!("SELECT {} {from} ORDER BY {}", of(&columns).join(", "), of(&key).join(", ")),
+            some: format!("SELECT {} {from} LIMIT ?{}", of(&columns).join(", "), partition.len() + 1),
+            count: format!("SELECT count(*) {from}"),
+            count_changes: format!(
+                "SELECT count(*) FROM {} s WHERE {} AND NOT (s.version > ?{} AND s.version <= ?{})",
+                tracking::side_table(&lineage),
+                changed(plan),
+                partition.len() + 2,
+                partition.len() + 3
             ),
             changes: changes(plan, &name, &columns),
             partition: plan.parents.first().map(|parent| partition_below(plan, parent)).unwrap_or_default(),
@@ -79,8 +90,6 @@ fn changes(plan: &TablePlan, name: &str, columns: &[String]) -> String {
     let here: Vec<String> =
         partition.iter().zip(&side_partition).map(|(base, side)| format!("{base} IS s.{side}")).collect();
     let here = std::iter::once(lives.clone()).chain(here).collect::<Vec<_>>().join(" AND ");
-    let mut filters: Vec<String> = (1..).zip(&side_partition).map(|(p, side)| format!("s.{side} = ?{p}")).collect();
-    filters.push(format!("s.version > ?{}", side_partition.len() + 1));
     let read = columns.iter().map(|column| base(column)).chain(partition).collect::<Vec<_>>();
     format!(
         "SELECT {here}, {lives}, s.version, {}, {} FROM {} s LEFT JOIN {name} b ON {}{} WHERE {}",
@@ -89,8 +98,16 @@ fn changes(plan: &TablePlan, name: &str, columns: &[String]) -> String {
         tracking::side_table(&lineage),
         joined.join(" AND "),
         lineage.up(0, "b", "LEFT JOIN", &named),
-        filters.join(" AND "),
+        changed(plan),
     )
+}
+
+/// Whether a row `s` of the side table tells of a partition what a watermark has not seen.
+fn changed(plan: &TablePlan) -> String {
+    let partition: Vec<String> = tracking::partition_columns(&plan.lineage());
+    let mut filters: Vec<String> = (1..).zip(&partition).map(|(p, side)| format!("s.{side} = ?{p}")).collect();
+    filters.push(format!("s.version > ?{}", partition.len() + 1));
+    filters.join(" AND ")
 }
 
 /// The partition of the row of a parent.

@@ -8,6 +8,7 @@ mod conflicts;
 mod counting;
 mod database;
 mod deferred;
+mod estimate;
 mod exactly_once;
 mod incarnation;
 mod kin;
@@ -145,6 +146,8 @@ contract! {
     kin::uploads_go_by_the_parent_as_it_is_stored,
     kin::uploads_go_by_the_parent_as_they_leave_it,
     kin::leaving_and_joining,
+    estimate::a_download_is_as_large_as_expected,
+    estimate::an_estimate_that_takes_too_long_ends,
 }
 
 contract_of! {

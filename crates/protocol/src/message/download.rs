@@ -11,9 +11,9 @@ pub struct Download {
     pub id: [u8; 16],
     /// For how many seconds it can be resumed by its ID; 0: not at all.
     pub resumable_s: u32,
-    /// How many rows and deletions follow; 0 if that isn't known yet. For progress bars, never for correctness.
+    /// How many rows and deletions follow, exactly or about; 0 if that isn't known yet. For people, never for correctness.
     pub rows: u64,
-    /// How many bytes of frames follow this one, END included; 0 if that isn't known yet.
+    /// How many bytes of frames follow this one, END included; the same holds.
     pub bytes: u64,
 }
 

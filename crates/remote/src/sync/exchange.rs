@@ -183,6 +183,9 @@ impl Sync<'_, '_, '_> {
             Err(error) => session.io_error(now, error.to_string()),
         }
         self.report.times.receive += began.elapsed();
-        self.tell(Phase::Receive, self.report.bytes_down, None);
+        match self.stage.download() {
+            Some((download, came)) if download.bytes > 0 => self.tell(Phase::Receive, came, Some(download.bytes)),
+            _ => self.tell(Phase::Receive, self.report.bytes_down, None),
+        }
     }
 }

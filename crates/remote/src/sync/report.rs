@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use headwater_protocol::client::Summary;
 
+use super::LargeDownload;
 use crate::apply::Applied;
 
 /// What a sync is doing.
@@ -28,8 +29,15 @@ pub struct Progress {
     pub phase: Phase,
     /// How much of that is done.
     pub done: u64,
-    /// How much there is to do, if that is known.
+    /// How much there is to do, if that is known: never less than is done. The server may only have estimated it, so what is done may end
+    /// before it, and it grows where more comes.
     pub total: Option<u64>,
+}
+
+impl Progress {
+    pub(crate) fn new(phase: Phase, done: u64, total: Option<u64>) -> Progress {
+        Progress { phase, done, total: total.map(|total| total.max(done)) }
+    }
 }
 
 /// What a sync did.
@@ -71,6 +79,8 @@ pub struct SyncReport {
     pub lost: Option<(u64, u64)>,
     /// Changes of those that the file still had, and that are set aside.
     pub lost_changes: u64,
+    /// The last download that did not stay in memory.
+    pub large: Option<LargeDownload>,
     /// Why the consolidated database refused an upload whole, its changes pending again; the download went on.
     pub upload_refused: Option<String>,
     /// How long each phase took.

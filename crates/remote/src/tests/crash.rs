@@ -9,7 +9,7 @@ use super::server::{Fault, Server};
 use super::support::{Fixture, model, row, table};
 use crate::database::crash;
 use crate::http::Credentials;
-use crate::{Config, Error, Phase, SyncOptions, SyncReport};
+use crate::{Config, Error, LargeDownload, Phase, Progress, SyncOptions, SyncReport};
 
 /// A remote of `doc (id, title, body)` and `tag (id, doc)`, and its server.
 fn pair() -> (Fixture, Server) {
@@ -142,17 +142,47 @@ fn an_answer_cut_anywhere_is_asked_for_again() {
     }
 }
 
+/// More rows than stay in memory.
+fn fill(server: &Server) {
+    for id in 0..400 {
+        // Text that does not compress.
+        let mut random = super::history::Random(id as u64);
+        let text: String = (0..4000).map(|_| char::from(b'!' + random.below(90) as u8)).collect();
+        server.database().set(0, &[Value::Int(id)], Some(vec![Value::Int(id), Value::text(text), Value::Null]));
+    }
+}
+
+/// Whatever the server says of the size is only told, and harms nothing.
+#[test]
+fn a_size_that_can_not_be_is_only_told() {
+    for announced in [(u64::MAX, u64::MAX), (1, 1), (0, u64::MAX / 2), (u64::MAX, 1), (u64::MAX, 0), (0, 0)] {
+        let (mut f, server) = pair();
+        fill(&server);
+        server.database().announced = announced;
+        let mut told = Vec::new();
+        let mut large = |large: &LargeDownload| told.push(*large);
+        let mut progress =
+            |progress: Progress| assert!(progress.total.is_none_or(|total| progress.done <= total), "{progress:?}");
+        let mut options = options();
+        options.large = Some(&mut large);
+        options.progress = Some(&mut progress);
+        let report = f.remote.sync(&mut options).expect("the sync");
+        assert_converged(&f, &server, &format!("{announced:?}"));
+        assert_eq!((report.rows_down, report.large.as_slice()), (400, told.as_slice()), "it is told once");
+        let (rows, bytes) = announced;
+        let large = told[0];
+        assert_eq!(large.rows, Some(rows).filter(|rows| *rows > 0), "{large:?}");
+        assert!(large.bytes >= bytes.max(1 << 20) && large.disk_bytes > large.bytes.min(u64::MAX - 1), "{large:?}");
+        assert!(large.fits() == (bytes < u64::MAX / 2), "{large:?}");
+    }
+}
+
 /// Enough rows that the download is staged in the file.
 #[test]
 fn a_large_download_is_staged_in_the_file_and_survives_a_crash() {
     for steps in [Some(1), Some(4), Some(5), Some(6), Some(8), None] {
         let (mut f, server) = pair();
-        for id in 0..400 {
-            // Text that does not compress.
-            let mut random = super::history::Random(id as u64);
-            let text: String = (0..4000).map(|_| char::from(b'!' + random.below(90) as u8)).collect();
-            server.database().set(0, &[Value::Int(id)], Some(vec![Value::Int(id), Value::text(text), Value::Null]));
-        }
+        fill(&server);
         crash::after(steps);
         let crashed = sync(&mut f);
         crash::after(None);

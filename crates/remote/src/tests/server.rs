@@ -45,6 +45,8 @@ pub(super) struct Database {
     /// Every insert that was applied, to find those that were applied twice.
     pub(super) inserted: Vec<(u32, Row)>,
     pub(super) token: String,
+    /// Rows and bytes that DOWNLOAD announces.
+    pub(super) announced: (u64, u64),
 }
 
 impl Database {
@@ -157,7 +159,8 @@ impl Database {
     }
 
     fn download(&self, hello: &Hello, restart: bool, conflicted: &[(u32, Row)], frames: &mut Vec<Frame>) {
-        frames.push(Download { id: [9; 16], resumable_s: 0, rows: 0, bytes: 0 }.to_frame());
+        let (rows, bytes) = self.announced;
+        frames.push(Download { id: [9; 16], resumable_s: 0, rows, bytes }.to_frame());
         let mut entries = Vec::new();
         for header in &self.headers {
             let seen = hello.watermarks.entries.iter().find(|entry| entry.table == header.table && !restart);

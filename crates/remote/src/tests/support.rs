@@ -156,7 +156,9 @@ impl Fixture {
     pub(crate) fn try_download(&self, down: Down) -> Result<Applied, Error> {
         let mut stage = Stage::default();
         for frame in down.finish() {
-            stage.push(&self.remote.database, frame)?;
+            if stage.push(frame)? {
+                stage.spill(&self.remote.database)?;
+            }
         }
         stage.complete(&self.remote.database)?;
         let mut frames = stage.frames();

@@ -111,7 +111,7 @@ fn a_full_disk_ends_the_upload_that_needs_it_alone() {
 
 #[test]
 fn a_full_disk_ends_the_download_that_needs_it_with_an_error() {
-    let config = Config { spool_memory_bytes: 50_000, spool_file_bytes_total: 200_000, ..config() };
+    let config = Config { spool_memory_bytes: 50_000, spool_file_bytes_total: 10_000_000, ..config() };
     let stand = Stand::start(config);
     // More than the system's own buffers take; in few rows, so that a busy machine has read them soon.
     stand.fill_with(20_000, 1_000);

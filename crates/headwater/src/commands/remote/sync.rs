@@ -1,11 +1,11 @@
 //! `headwater remote sync`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use headwater_remote::{Phase, Progress, Remote, SyncOptions, SyncReport, Times};
+use headwater_remote::{LargeDownload, Phase, Progress, Remote, SyncOptions, SyncReport, Times};
 use serde_json::{Value, json};
 
 use super::Login;
@@ -13,7 +13,7 @@ use crate::Done;
 use crate::commands::token::duration;
 use crate::diff::RemoteFile;
 use crate::exit::{Exit, OrUsage as _};
-use crate::output::{Output, Unit, counted, thousands};
+use crate::output::{Output, Unit, about_bytes, counted, thousands};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,14 +58,20 @@ pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
     options.config.attempts_max = args.attempts.unwrap_or(options.config.attempts_max);
     options.config.elapsed_max = args.give_up_after.unwrap_or(options.config.elapsed_max);
     let bar = output.progress("");
-    let mut phase = None;
+    let mut shown = None;
     let mut progress = |progress: Progress| {
-        if phase.replace(progress.phase) != Some(progress.phase) {
+        let part = (progress.phase, progress.total.is_some());
+        if shown.replace(part) != Some(part) {
             output.restart(&bar, words(progress.phase), unit(progress.phase), progress.total);
+        }
+        if let Some(total) = progress.total {
+            bar.set_length(total);
         }
         bar.set_position(progress.done);
     };
     options.progress = Some(&mut progress);
+    let mut large = |large: &LargeDownload| bar.suspend(|| announce(large, &args.file, output));
+    options.large = Some(&mut large);
     let mut remote = Remote::open(&args.file)?;
     if let Some(server) = &args.server {
         remote.set_server(server, &user)?;
@@ -86,6 +92,31 @@ pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
     output.answer(&as_json(&report), |output| show(&report, output))?;
     let is_found = report.conflicts + report.refused + report.set_aside > 0;
     Ok(if (args.exit_code && is_found) || report.upload_refused.is_some() { Exit::Found } else { Exit::Done })
+}
+
+/// Says what a large download needs, before it takes it.
+pub(super) fn announce(large: &LargeDownload, file: &Path, output: &Output) {
+    let rows = large.rows.map_or_else(String::new, |rows| format!("about {} rows, ", thousands(rows)));
+    let (bytes, disk) = (about_bytes(large.bytes), about_bytes(large.disk_bytes));
+    let free = large
+        .free_bytes
+        .map_or_else(|| "nobody knows how much is".to_owned(), |free| format!("{} are", about_bytes(free)));
+    output.note(format!(
+        "a large download begins: {rows}{bytes}; it needs about {disk} of disk while it is applied, {free} free"
+    ));
+    if !large.fits() {
+        let text = format!(
+            "the disk of {} may get full: make room. Nothing is lost if it does: sync again then, and it goes on where it stopped",
+            file.display()
+        );
+        output.warn(&text, &large_json(large));
+    }
+}
+
+fn large_json(large: &LargeDownload) -> Value {
+    json!({
+        "rows": large.rows, "bytes": large.bytes, "disk_bytes": large.disk_bytes, "free_bytes": large.free_bytes,
+    })
 }
 
 fn words(phase: Phase) -> &'static str {
@@ -177,7 +208,7 @@ pub(super) fn as_json(report: &SyncReport) -> Value {
         "bytes_down": report.bytes_down, "requests": report.requests, "failures": report.failures,
         "new_remote_id": report.new_remote_id, "restarted": report.restarted, "lost": report.lost,
         "lost_changes": report.lost_changes,
-        "upload_refused": report.upload_refused,
+        "upload_refused": report.upload_refused, "large_download": report.large.as_ref().map(large_json),
         "times_ms": times(&report.times),
     })
 }

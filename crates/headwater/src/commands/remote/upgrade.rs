@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use headwater_remote::http::{Server, fetch_model};
-use headwater_remote::{Remote, SyncOptions};
+use headwater_remote::{LargeDownload, Remote, SyncOptions};
 use serde_json::json;
 
 use super::{Login, sync};
@@ -50,6 +50,8 @@ pub(super) fn run(args: &UpgradeArgs, output: &Output) -> Done {
     }
     let mut options = SyncOptions::new(credentials);
     options.ca_file.clone_from(&args.login.ca);
+    let mut large = |large: &LargeDownload| sync::announce(large, &args.file, output);
+    options.large = Some(&mut large);
     let done = remote.upgrade(&model, &mut options)?;
     let answer = json!({
         "from": done.from, "to": done.to, "whole": done.whole, "gone": done.gone,

@@ -1,0 +1,81 @@
+//! What a download that does not stay in memory needs of the disk, told before any of it goes to the file.
+//!
+//! ```text
+//! the file               the frames, then rows in their place       about the rows
+//! the write-ahead log    every page that is written, once           about the rows again, and pages of rows that are replaced
+//! ```
+//!
+//! How large rows are is known by the frames that have come: uncompressed, a row takes about as much there as in SQLite. *Caveats.*
+//! Indexes are reckoned with one beside the key; every further one, and triggers of the application's own, take more.
+
+use super::Sync;
+
+/// A row that is replaced has at most its page written to the write-ahead log.
+const PAGE_BYTES: u64 = 4096;
+
+/// A download that does not stay in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LargeDownload {
+    /// Rows and deletions, about; `None`: not known.
+    pub rows: Option<u64>,
+    /// Bytes that come over the network, about, those among them that had come before.
+    pub bytes: u64,
+    /// Bytes of disk that the file and its write-ahead log need while it is staged and applied, about, beside what they take now. Part of
+    /// it is free again when the sync has ended.
+    pub disk_bytes: u64,
+    /// Bytes that are free on the file's disk; `None`: not known.
+    pub free_bytes: Option<u64>,
+}
+
+impl LargeDownload {
+    /// Whether there is room, as far as that is known.
+    pub fn fits(&self) -> bool {
+        self.free_bytes.is_none_or(|free| free >= self.disk_bytes)
+    }
+}
+
+impl Sync<'_, '_, '_> {
+    /// Part of the download has come: tells of it, unless its size is not known.
+    pub(super) fn announce(&mut self) {
+        if let Some((download, came)) = self.stage.download().filter(|(download, _)| download.bytes > 0) {
+            self.tell_large(download.rows, download.bytes.max(came));
+        }
+    }
+
+    /// All of it has come: tells of it if some of it is in the file, and nobody could before.
+    pub(super) fn announce_whole(&mut self) {
+        if let Some((download, came)) = self.stage.download().filter(|_| self.stage.file_bytes() > 0) {
+            self.tell_large(download.rows, came);
+        }
+    }
+
+    fn tell_large(&mut self, rows: u64, bytes: u64) {
+        if self.report.large.is_some() {
+            return;
+        }
+        let database = &self.remote.database;
+        let (used_bytes, unused_bytes) = database.bytes();
+        let plain = self.stage.plain_bytes(bytes);
+        let added = plain.saturating_mul(3).saturating_sub(unused_bytes);
+        let replaced = plain.saturating_add(used_bytes.min(rows.saturating_mul(PAGE_BYTES)));
+        let disk_bytes = added.max(replaced).saturating_sub(self.stage.file_bytes());
+        let free_bytes = free_bytes(self.remote.path());
+        let large = LargeDownload { rows: Some(rows).filter(|rows| *rows > 0), bytes, disk_bytes, free_bytes };
+        self.report.large = Some(large);
+        if let Some(tell) = &mut self.options.large {
+            tell(&large);
+        }
+    }
+}
+
+/// What is free on the disk of a file.
+#[cfg(unix)]
+fn free_bytes(path: &std::path::Path) -> Option<u64> {
+    let disk = rustix::fs::statvfs(path).ok()?;
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+#[cfg(not(unix))]
+fn free_bytes(_path: &std::path::Path) -> Option<u64> {
+    None
+}

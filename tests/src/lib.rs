@@ -10,6 +10,8 @@
 //! # }
 //! ```
 
+pub mod apart;
+pub mod disk;
 pub mod ledger;
 pub mod stage;
 pub mod tally;

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use headwater_remote::{Remote, SyncOptions, http::Credentials};
+use headwater_testkit::Random;
+use tempfile::TempDir;
 
 use crate::ledger::{Audit, Ledger, MODEL, Operation, schema};
 use crate::tally::tally;
@@ -21,6 +23,8 @@ pub struct Stage {
     pub ours: Ledger,
     /// What the application at the consolidated database did.
     theirs: Ledger,
+    /// Bytes of each new row beside its mark, which no database packs.
+    pub padding: usize,
     next: u64,
     /// How many syncs there were, and how long the slowest took that put something right.
     syncs: AtomicU64,
@@ -36,8 +40,13 @@ impl Stage {
 
     /// The same on this empty PostgreSQL database.
     pub fn on(central: Central) -> Result<Stage> {
-        central.execute(&schema(Kind::Postgres))?;
-        Stage::with(World::over(central, tempfile::tempdir()?, read_model(MODEL)?, &[NAME])?)
+        Stage::over(Kind::Postgres, central, tempfile::tempdir()?)
+    }
+
+    /// The same on this empty database of this kind, with the remote in this folder.
+    pub fn over(kind: Kind, central: Central, folder: TempDir) -> Result<Stage> {
+        central.execute(&schema(kind))?;
+        Stage::with(World::over(central, folder, read_model(MODEL)?, &[NAME])?)
     }
 
     /// In the world's folder lies a configuration for servers that are processes.
@@ -52,6 +61,7 @@ impl Stage {
             world,
             ours: Ledger::default(),
             theirs: Ledger::default(),
+            padding: 0,
             next: 0,
             syncs: AtomicU64::new(1),
             sync_us: 0,
@@ -62,7 +72,10 @@ impl Stage {
     fn insert(&mut self, whose: &str) -> Operation {
         self.next += 1;
         let id = format!("{whose}-{}", self.next);
-        Operation { op: "insert", mark: Some(format!("made as {id}")), id }
+        let mut random = Random::seeded(self.next);
+        let padding: Vec<u8> = (0..self.padding / 2).map(|_| random.bits() as u8).collect();
+        let padding = hex::encode(padding);
+        Operation { op: "insert", mark: Some(format!("made as {id}{padding}")), id }
     }
 
     /// New rows at both ends.

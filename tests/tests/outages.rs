@@ -12,9 +12,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, ensure};
 use headwater_access::{Secret, hash_password};
 use headwater_testkit::{Child, Postgres, Random, free_port, headwater_binary};
+use headwater_tests::apart::is_apart;
 use headwater_tests::ledger::converged;
 use headwater_tests::stage::{NAME, Stage};
-use headwater_tests::tally::pass_on;
 use headwater_tests::{Central, KINDS, Kind};
 
 const LONG: Duration = Duration::from_mins(2);
@@ -24,28 +24,13 @@ const OUTAGES_MAX: u64 = 200;
 /// Shorter than some of what happens here, and longer than the rest.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Whether this process has a network of its own. If not, the test of this name is run by one that has, to its end.
+/// As [`is_apart`], with the network there.
 fn has_own_network(test: &str) -> Result<bool> {
-    const MARK: &str = "HEADWATER_OWN_NETWORK";
-    if std::env::var_os(MARK).is_some() {
+    let is_apart = is_apart(test, "--net")?;
+    if is_apart {
         loopback("up")?;
-        return Ok(true);
     }
-    let mut unshare = Command::new("unshare");
-    if !is_root()? {
-        unshare.args(["--user", "--map-current-user", "--keep-caps"]);
-    }
-    unshare.arg("--net").arg(std::env::current_exe()?).args(["--exact", test, "--nocapture"]).env(MARK, "1");
-    let output = unshare.output().context("unshare: it belongs to util-linux")?;
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success() && said.contains("1 passed"), "in a network of its own: {said}");
-    pass_on(&said);
-    Ok(false)
-}
-
-fn is_root() -> Result<bool> {
-    use std::os::unix::fs::MetadataExt as _;
-    Ok(std::fs::metadata("/proc/self")?.uid() == 0)
+    Ok(is_apart)
 }
 
 /// Everything here is on this one link.

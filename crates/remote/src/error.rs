@@ -206,9 +206,15 @@ pub(crate) trait While<T> {
 
 impl<T> While<T> for rusqlite::Result<T> {
     fn while_doing(self, doing: &'static str) -> Result<T, Error> {
-        self.map_err(|source| match source.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::DiskFull) => Error::DiskFull { doing },
-            _ => Error::Sqlite { doing, source },
-        })
+        self.map_err(
+            |source| if is_disk_full(&source) { Error::DiskFull { doing } } else { Error::Sqlite { doing, source } },
+        )
     }
+}
+
+/// No room for the index of the write-ahead log is an input/output error in SQLite's words.
+fn is_disk_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error().is_some_and(|error| {
+        error.code == rusqlite::ErrorCode::DiskFull || error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE
+    })
 }

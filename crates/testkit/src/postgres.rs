@@ -12,7 +12,7 @@ mod installation;
 mod supervisor;
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -119,13 +119,14 @@ impl Postgres {
 #[derive(Clone, Debug)]
 pub struct Builder {
     settings: Vec<(String, String)>,
+    place: Option<PathBuf>,
 }
 
 impl Default for Builder {
     fn default() -> Self {
         let settings = [("max_connections", "200"), ("shared_buffers", "128MB"), ("listen_addresses", "127.0.0.1")];
         let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-        Self { settings }.fsync(false).max_prepared_transactions(10)
+        Self { settings, place: None }.fsync(false).max_prepared_transactions(10)
     }
 }
 
@@ -155,6 +156,13 @@ impl Builder {
         self
     }
 
+    /// Puts the cluster into a folder below this one, which everybody may write to, in the place of the system's temporary folder.
+    #[must_use]
+    pub fn below(mut self, folder: &Path) -> Self {
+        self.place = Some(folder.to_owned());
+        self
+    }
+
     /// Copies a cluster, starts it and waits until it accepts connections.
     pub fn start(self) -> Result<Postgres> {
         self.start_with(Installation::copy_cluster)
@@ -163,7 +171,7 @@ impl Builder {
     /// Starts the cluster that `fill` puts into a folder that does not exist yet.
     fn start_with(self, fill: impl FnOnce(&Installation, &Path) -> Result<()>) -> Result<Postgres> {
         let installation = Installation::find()?;
-        let folder = installation.folder()?;
+        let folder = installation.folder(self.place.as_deref())?;
         let mut supervisor = Supervisor::start(&installation, folder.path())?; // first: it removes the folder whatever comes
         let data = folder.path().join("data");
         fill(&installation, &data)?;

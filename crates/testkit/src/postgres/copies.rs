@@ -36,7 +36,7 @@ impl Postgres {
     /// Stops the server, copies its files, and starts it again.
     pub fn copy_data(&self) -> Result<DataCopy> {
         let installation = Installation::find()?;
-        let copy = DataCopy(installation.folder()?);
+        let copy = DataCopy(installation.folder(None)?);
         self.stop()?;
         installation.copy_as_owner(&self.folder().join("data"), &copy.data())?;
         self.restart()?;

@@ -61,9 +61,10 @@ impl Installation {
         }
     }
 
-    /// A folder of its own in the temporary directory, which belongs to the cluster's owner.
-    pub(super) fn folder(&self) -> Result<TempDir> {
-        let folder = tempfile::Builder::new().prefix("headwater-pg-").tempdir()?;
+    /// A folder of its own in this one (or the temporary directory), which belongs to the cluster's owner.
+    pub(super) fn folder(&self, place: Option<&Path>) -> Result<TempDir> {
+        let place = place.map_or_else(std::env::temp_dir, Path::to_path_buf);
+        let folder = tempfile::Builder::new().prefix("headwater-pg-").tempdir_in(place)?;
         self.give(folder.path())?;
         Ok(folder)
     }
@@ -112,7 +113,7 @@ impl Installation {
 
     /// Made in the temporary directory, which the owner can reach for sure, then renamed into place when whole.
     fn make_template(&self, template: &Path) -> Result<()> {
-        let folder = self.folder()?;
+        let folder = self.folder(None)?;
         let data = folder.path().join("data");
         let mut initdb = Command::new(self.programs.join("initdb"));
         initdb.args(["--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C"]);

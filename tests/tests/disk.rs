@@ -188,6 +188,30 @@ fn frames(bytes: &[u8]) -> Vec<Frame> {
     frames
 }
 
+/// The first download of another version says it too.
+#[test]
+fn an_upgrade_says_what_it_needs() -> Result<()> {
+    for kind in KINDS {
+        let mut world = world(kind, 12_000)?;
+        world.central.execute("ALTER TABLE visit ADD COLUMN extra TEXT")?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        let next = MODEL
+            .replace("version = 1", "version = 2")
+            .replace("area = \"text\", body", "area = \"text\", extra = \"text\", body");
+        world.serve_also(&next)?;
+        remote.set_server(&world.server_url()?, "ann")?;
+        drop(remote);
+        let mut command = Command::new(headwater_binary()?);
+        command.args(["remote", "upgrade"]).arg(world.path("one")).env("HEADWATER_TOKEN", world.token("ann")?);
+        let output = command.output()?;
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        ensure!(out.contains("goes on under version 2"), "{kind:?}: {out}{err}");
+        ensure!(err.contains("a large download begins: about 72,000 rows"), "{kind:?}: {out}{err}");
+    }
+    Ok(())
+}
+
 /// A database that lets in one connection and no second.
 struct One {
     inner: Arc<dyn Backend>,

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use headwater_consolidated::check::check;
+use headwater_consolidated::download::{DownloadRequest, estimate};
+use headwater_consolidated::rows::Echo;
 use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::{Backend, Error, Mode, Plan};
 use headwater_model::Model;
+use headwater_protocol::message::Watermarks;
 use headwater_tests::{Central, KINDS, Kind, World, read_model};
 
 /// The rows of a query, as text.
@@ -137,6 +140,34 @@ fn row_security_holds_in_uploads_and_in_downloads() -> Result<()> {
     );
     let stored = headwater_testkit::sql(&admin, "SELECT id FROM note ORDER BY id")?;
     ensure!(texts(stored).concat() == ["1", "2", "3", "4", "5"]);
+    Ok(())
+}
+
+/// How much comes down is told by the rows that come down.
+#[test]
+fn row_security_holds_in_estimates() -> Result<()> {
+    let admin = headwater_testkit::Postgres::shared()?.create_database()?;
+    let (_, central) = owned_by_a_role(&admin)?;
+    central.execute(&format!("{NOTES}{POLICIES}"))?;
+    let world = World::over(central, tempfile::tempdir()?, read_model(WHOLE)?, &["ann", "bob"])?;
+    let more = "INSERT INTO note SELECT i, CASE WHEN i % 5 = 0 THEN 'ann' ELSE 'bob' END, 'more' FROM generate_series(11, 1010) AS i";
+    headwater_testkit::sql(&admin, more)?;
+    let mut connection = world.central.backend()?.connect()?;
+    for (user, rows) in [("ann", 201), ("bob", 801), ("eve", 0)] {
+        let request = DownloadRequest {
+            plan: &world.plan,
+            user,
+            remote_id: [1; 16],
+            watermarks: &Watermarks::default(),
+            restart: true,
+            own: &[],
+            echo: &Echo::default(),
+            conflicted: &[],
+            refresh: &[],
+        };
+        let estimated = estimate(&mut *connection, &request, Duration::from_mins(1))?;
+        assert_eq!(estimated.rows, rows, "{user}");
+    }
     Ok(())
 }
 

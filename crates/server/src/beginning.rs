@@ -122,7 +122,9 @@ fn expect(work: &Work, request: &DownloadRequest<'_>) -> Receiver<Option<Estimat
     let (pool, plan) = (work.shared.pool.clone(), work.plan.clone());
     let (user, watermarks) = (request.user.to_owned(), request.watermarks.clone());
     let (remote_id, restart, own) = (request.remote_id, request.restart, request.own.to_vec());
+    let task = work.shared.estimates.enter();
     let estimate = move || {
+        let _task = task;
         let mut connection = pool.checkout_free()?.ok()?;
         let request = DownloadRequest {
             plan: &plan,

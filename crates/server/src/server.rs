@@ -136,6 +136,8 @@ impl Handle {
         let ended = async {
             self.connections.ended().await;
             self.shared.syncs.ended().await;
+            // Whoever stops a server may put another database in the place of this one, which nobody may have open then.
+            self.shared.estimates.ended().await;
         };
         let limit = Duration::from_millis(self.shared.config.shutdown_ms_max);
         let syncs_cut = match tokio::time::timeout(limit, ended).await {
@@ -185,6 +187,7 @@ fn share(config: Config, backend: Arc<dyn Backend>, plans: Vec<Plan>, jwt: Optio
         connections: Gauge::default(),
         stopping: watch::Sender::new(false),
         syncs: Tasks::default(),
+        estimates: Tasks::default(),
         remotes: Remotes::default(),
         downloads: Downloads::new(&config),
         config,

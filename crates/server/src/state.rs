@@ -31,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) stopping: watch::Sender<bool>,
     /// Syncs whose answers are not at their end yet.
     pub(crate) syncs: Tasks,
+    /// Threads that find out how large a download gets; they may outlast its sync.
+    pub(crate) estimates: Tasks,
     pub(crate) remotes: Remotes,
     pub(crate) downloads: Downloads,
     pub(crate) tickets: Tickets,

@@ -92,3 +92,12 @@ pub(crate) fn an_estimate_that_takes_too_long_ends(database: &Database) {
         assert_eq!(summary.rows, 100_000);
     });
 }
+
+/// A lock that others wait for would keep it, and by it the download whose own lock they wait for.
+pub(crate) fn an_estimate_waits_for_no_lock(database: &Database) {
+    let plan = database.standard();
+    let mut application = database.connect();
+    application.batch("BEGIN; LOCK TABLE orders IN ACCESS EXCLUSIVE MODE").expect("locked");
+    let kept = with_request(&Replica::new("anna"), &plan, |request| estimate(&mut *database.connect(), request, LIMIT));
+    assert!(matches!(&kept, Err(Error::Retry { detail, .. }) if detail.contains("lock timeout")), "{kept:?}");
+}

@@ -160,6 +160,7 @@ contract_of! {
     postgres_alone, postgres:
     passing::a_deadlock_passes,
     passing::a_lock_that_is_not_had_in_time_passes,
+    estimate::an_estimate_waits_for_no_lock,
     passing::a_connection_that_is_ended_passes,
     deferred::what_breaks_a_deferred_constraint_is_refused_alone,
     deferred::rows_that_a_rule_holds_together_stay_together,

@@ -2,11 +2,11 @@
 
 use std::time::SystemTime;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use headwater_consolidated::system;
-use headwater_remote::http::Credentials;
+use headwater_remote::http::{Credentials, Server, fetch_model};
 use headwater_remote::{Remote, SyncOptions};
 use headwater_tests::{KINDS, Kind, World};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
@@ -103,6 +103,13 @@ fn story(kind: Kind) -> Result<()> {
     let ids = world.central.rows("SELECT id FROM note ORDER BY id")?;
     assert_eq!(ids, [["a"], ["z"], ["z2"]].map(|row| row.map(|id| Some(id.to_owned())).to_vec()), "his own rows alone");
     assert_eq!(sync(&mut ann, world.token("ann")?), Ok(()), "Headwater's own tokens are good beside them");
+
+    // Who the provider says it is need not be whom the remote is made for.
+    let zeds = Credentials::Token(old.token("auth0|zed", HERE)?);
+    let server = Server { url: world.server_url()?, credentials: zeds, ca_file: None };
+    let error = fetch_model(&server, "ann", None).expect_err("ann's rows would be zed's");
+    ensure!(error.code() == "configuration" && error.to_string().contains("auth0|zed"), "{error}");
+    assert_eq!(fetch_model(&server, "auth0|zed", None)?.name, world.plan.model.name);
 
     // Keys are rotated while the server runs.
     let refused = || Err("unauthenticated".to_owned());

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
@@ -49,7 +50,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "FILTER", env = "HEADWATER_LOG")]
     pub log: Option<String>,
     /// Log in JSON, one object a line.
-    #[arg(long, global = true, env = "HEADWATER_LOG_JSON")]
+    #[arg(long, global = true, env = "HEADWATER_LOG_JSON", value_parser = BoolishValueParser::new())]
     pub log_json: bool,
 }
 

@@ -176,6 +176,52 @@ fn faults_end_with_the_code_that_tells_whose_they_are() {
 }
 
 #[test]
+fn mistakes_of_files_and_names_say_what_is_wrong() {
+    let place = Place::new();
+    place.init();
+    std::fs::write(place.path("text.db"), "This is no database, though it is longer than the head of one. ".repeat(9))
+        .expect("written");
+    std::fs::create_dir(place.path("folder")).expect("made");
+    let create = |file: &str| {
+        place.run(&[
+            "remote",
+            "create",
+            file,
+            "--server",
+            "http://127.0.0.1:1",
+            "--user",
+            "anna",
+            "--model",
+            "models/shop-1.toml",
+        ])
+    };
+    for (said, what) in [
+        (create("nofolder/n.db"), "there is no folder nofolder"),
+        (create("folder"), "folder is a folder"),
+        (create("text.db"), "text.db is not a SQLite file"),
+        (place.run(&["remote", "status", "text.db"]), "text.db is not a SQLite file"),
+        (place.run(&["remote", "sync", "text.db"]), "text.db"),
+    ] {
+        assert!(said.code == 2 && said.err.contains(what), "{what}: {said:?}");
+    }
+    assert_eq!(place.run(&["track"]).code, 0);
+    assert_eq!(place.run(&["conflicts", "--table", "bill"]).code, 0);
+    let unknown = place.run(&["conflicts", "--table", "bills"]);
+    assert!(unknown.code == 2 && unknown.err.contains("bill, customer"), "{unknown:?}");
+    assert_eq!(create("anna.db").code, 0);
+    let unknown = place.run(&["remote", "retry", "anna.db", "--table", "bills"]);
+    assert!(unknown.code == 2 && unknown.err.contains("customer"), "{unknown:?}");
+
+    for (value, code) in [("1", 0), ("yes", 0), ("on", 0), ("0", 0), ("no", 0), ("off", 0), ("true", 0), ("maybe", 2)] {
+        assert_eq!(
+            place.run_with(&["remote", "status", "anna.db"], &[("HEADWATER_LOG_JSON", value)], "").code,
+            code,
+            "{value}"
+        );
+    }
+}
+
+#[test]
 fn completions_name_the_commands() {
     let place = Place::new();
     for shell in ["bash", "zsh", "fish"] {

@@ -185,6 +185,9 @@ impl Drop for Stage {
 fn story(mut stage: Stage) {
     stage.prepare();
     let url = stage.serve(&[]);
+    let tls =
+        stage.run(&["remote", "create", "anna.db", "--server", &url.replace("http:", "https:"), "--user", "anna"]);
+    assert!(tls.code == Some(3) && tls.err.contains("begins with http://"), "{tls:?}");
     for user in ["anna", "bo"] {
         stage.ok(&["remote", "create", &format!("{user}.db"), "--server", &url, "--user", user]);
         stage.sync(&format!("{user}.db"));
@@ -262,6 +265,9 @@ fn story(mut stage: Stage) {
     let wrong = stage.command(&["remote", "sync", "bo.db"]).env("HEADWATER_PASSWORD", "guess").output().expect("runs");
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
     let token = stage.ok(&["token", "bo", "--for", "10m"]);
+    let mut for_another = stage.command(&["remote", "create", "other.db", "--server", &url, "--user", "anna"]);
+    let for_another = for_another.env("HEADWATER_TOKEN", token.trim()).output().expect("runs");
+    assert!(for_another.status.code() == Some(2) && !stage.path("other.db").exists(), "bo's token: {for_another:?}");
     let mut with_token = stage.command(&["remote", "sync", "bo.db"]);
     assert!(with_token.env("HEADWATER_TOKEN", token.trim()).status().expect("runs").success());
     stage.central("UPDATE customer SET name = 'Fai' WHERE id = 12");
@@ -329,8 +335,28 @@ fn over_tls_to_whom_the_certificate_is_known() {
     let stranger = stage.run(&create);
     assert_eq!(stranger.code, Some(3), "{stranger:?}");
     assert!(stranger.err.to_lowercase().contains("certificate"), "{stranger:?}");
+    let plain =
+        stage.run(&["remote", "create", "anna.db", "--server", &url.replace("https:", "http:"), "--user", "anna"]);
+    assert!(plain.code == Some(3) && plain.err.contains("begins with https://"), "{plain:?}");
     stage.ok(&[&create[..], &["--ca", "chain.pem"]].concat());
     stage.ok(&["remote", "sync", "anna.db", "--ca", "chain.pem"]);
     stage.assert_equal("anna.db");
     assert_eq!(stage.stop(), Some(0), "{}", stage.server_log());
+}
+
+/// The first certificate that one makes (`openssl req -x509`) is an authority's, which no client takes for a server's.
+#[test]
+fn an_authoritys_certificate_is_named_as_such() {
+    let mut stage = Stage::sqlite();
+    stage.prepare();
+    let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().expect("a key");
+    std::fs::write(stage.path("chain.pem"), params.self_signed(&key).expect("a certificate").pem()).expect("written");
+    std::fs::write(stage.path("key.pem"), key.serialize_pem()).expect("written");
+    let url = stage.serve(&["--set", "tls_certificate=chain.pem", "--set", "tls_key=key.pem"]);
+    let said = stage.run(&["remote", "create", "anna.db", "--server", &url, "--user", "anna", "--ca", "chain.pem"]);
+    assert!(said.code == Some(3) && said.err.contains("basicConstraints=critical,CA:FALSE"), "{said:?}");
+    let said = stage.run(&["doctor", "--url", &url, "--ca", "chain.pem"]);
+    assert!(said.code == Some(1) && said.out.contains("basicConstraints=critical,CA:FALSE"), "{said:?}");
 }

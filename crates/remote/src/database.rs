@@ -26,6 +26,21 @@ pub(crate) struct Database {
     busy_wait: Duration,
 }
 
+/// Why a file can't be opened, where that is plain to see.
+fn not_opened(path: &Path, error: rusqlite::Error) -> Error {
+    let shown = path.display();
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
+    let what = match (error.sqlite_error_code(), folder) {
+        (Some(ErrorCode::NotADatabase), _) => format!("{shown} is not a SQLite file: choose another"),
+        (Some(ErrorCode::CannotOpen), Some(folder)) => {
+            format!("there is no folder {}: make it first", folder.display())
+        }
+        (Some(ErrorCode::CannotOpen), None) if path.is_dir() => format!("{shown} is a folder: name a file in it"),
+        _ => return Error::of_sqlite("opening the file", error),
+    };
+    Error::Configuration { what }
+}
+
 impl Database {
     /// Opens a file; `create`: makes it if there is none.
     pub(crate) fn open(path: &Path, create: bool, busy_wait: Duration) -> Result<Database, Error> {
@@ -33,9 +48,9 @@ impl Database {
         if create {
             flags |= OpenFlags::SQLITE_OPEN_CREATE;
         }
-        let connection = Connection::open_with_flags(path, flags).while_doing("opening the file")?;
+        let connection = Connection::open_with_flags(path, flags).map_err(|error| not_opened(path, error))?;
         let database = Database { connection, busy_wait };
-        database.configure().while_doing("setting up the connection")?;
+        database.configure().map_err(|error| not_opened(path, error))?;
         Ok(database)
     }
 

@@ -186,6 +186,10 @@ impl Error {
         }
     }
 
+    pub(crate) fn of_sqlite(doing: &'static str, source: rusqlite::Error) -> Error {
+        if is_disk_full(&source) { Error::DiskFull { doing } } else { Error::Sqlite { doing, source } }
+    }
+
     pub(crate) fn damaged(what: impl Into<String>) -> Error {
         Error::Damaged { what: what.into() }
     }
@@ -206,9 +210,7 @@ pub(crate) trait While<T> {
 
 impl<T> While<T> for rusqlite::Result<T> {
     fn while_doing(self, doing: &'static str) -> Result<T, Error> {
-        self.map_err(
-            |source| if is_disk_full(&source) { Error::DiskFull { doing } } else { Error::Sqlite { doing, source } },
-        )
+        self.map_err(|source| Error::of_sqlite(doing, source))
     }
 }
 

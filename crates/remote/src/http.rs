@@ -64,7 +64,8 @@ pub struct Server {
 }
 
 /// Gets the public form of the server's model; `which`: its name, where a server has several, and its version, unless it is the newest.
-pub fn fetch_model(server: &Server, which: Option<(&str, Option<u32>)>) -> Result<Model, Error> {
+/// [`Error::Configuration`] if the credentials are those of another user than `user`.
+pub fn fetch_model(server: &Server, user: &str, which: Option<(&str, Option<u32>)>) -> Result<Model, Error> {
     let client = Client::new(server, Duration::from_secs(30))?;
     let token = client.token()?.token;
     let url = client.url("/v1/model");
@@ -75,7 +76,15 @@ pub fn fetch_model(server: &Server, which: Option<(&str, Option<u32>)>) -> Resul
             request = request.query("version", version.to_string());
         }
     }
-    let text = client.text(&url, request.call(), JSON_BYTES_MAX as u64)?;
+    let answer = request.call();
+    let known = answer.as_ref().ok().and_then(|answer| answer.headers().get("headwater-user"));
+    if let Some(other) = known.filter(|known| known.as_bytes() != user.as_bytes()) {
+        let other = String::from_utf8_lossy(other.as_bytes());
+        let what =
+            format!("the token is user {other:?}'s, and the remote is to be {user:?}'s: take a token of that user");
+        return Err(Error::Configuration { what });
+    }
+    let text = client.text(&url, answer, JSON_BYTES_MAX as u64)?;
     Model::from_json(&text).map_err(|error| Error::Model(error.to_string()))
 }
 
@@ -166,7 +175,7 @@ impl<'s> Client<'s> {
     pub(crate) fn ticket(&self, who: &Who, bytes: u64, digest: &[u8; 32]) -> Result<GivenTicket, Refused> {
         let request = who.shown(self.agent.post(self.url("/v1/upload"))).header("Headwater-Bytes", bytes.to_string());
         let answer = request.header("Headwater-Digest", hex::encode(digest)).send_empty();
-        let mut answer = answer.map_err(|error| Refused::Network(error.to_string()))?;
+        let mut answer = answer.map_err(|error| Refused::Network(explained(&error)))?;
         let text = read_text(&mut answer)?;
         if answer.status().as_u16() != 200 {
             return Err(Refused::Status(server_error(&answer, &text)));
@@ -184,7 +193,7 @@ impl<'s> Client<'s> {
             // Lets a proxy refuse by the head.
             request = request.header("Expect", "100-continue");
         }
-        let mut answer = request.send(bytes).map_err(|error| Refused::Network(error.to_string()))?;
+        let mut answer = request.send(bytes).map_err(|error| Refused::Network(explained(&error)))?;
         let stands = answer.headers().get("headwater-offset").and_then(|value| value.to_str().ok()?.parse().ok());
         match (answer.status().as_u16(), stands) {
             (204, _) => Ok(offset + bytes.len() as u64),
@@ -202,7 +211,8 @@ impl<'s> Client<'s> {
         answer: Result<ureq::http::Response<Body>, ureq::Error>,
         bytes_max: u64,
     ) -> Result<String, Error> {
-        let network = |error: ureq::Error| Error::Network { server: self.server.url.clone(), source: Box::new(error) };
+        let network =
+            |error: ureq::Error| Error::Network { server: self.server.url.clone(), source: explained(&error).into() };
         let mut answer = answer.map_err(network)?;
         let status = answer.status().as_u16();
         if status != 200 {
@@ -252,7 +262,7 @@ fn server_error(answer: &ureq::http::Response<Body>, text: &[u8]) -> ServerError
 
 /// The answer's body, if it has frames.
 fn frames_of(answer: Result<ureq::http::Response<Body>, ureq::Error>) -> Result<Answer, Refused> {
-    let answer = answer.map_err(|error| Refused::Network(error.to_string()))?;
+    let answer = answer.map_err(|error| Refused::Network(explained(&error)))?;
     let is_frames = answer.headers().get("content-type").is_some_and(|kind| kind.as_bytes() == FRAMES.as_bytes());
     if !is_frames {
         return Err(Refused::Status(status_error(answer.status().as_u16(), retry_after_s(&answer))));
@@ -282,6 +292,24 @@ pub(crate) enum Refused {
     Network(String),
     /// An HTTP status says so.
     Status(ServerError),
+}
+
+/// Why a connection failed, with what mends it where TLS is on one side alone, or the certificate is not one for servers.
+pub(crate) fn explained(error: &ureq::Error) -> String {
+    const MENDS: [(&str, &str); 3] = [
+        (
+            "CaUsedAsEndEntity",
+            "the server's certificate is that of a certificate authority: make it with `openssl req -x509 ... -addext \
+             basicConstraints=critical,CA:FALSE`, or sign one with that authority",
+        ),
+        ("InvalidContentType", "does the server speak TLS? If not, its address begins with http://"),
+        ("invalid HTTP version", "does the server speak TLS? Then its address begins with https://"),
+    ];
+    let text = error.to_string();
+    match MENDS.iter().find(|(sign, _)| text.contains(sign)) {
+        Some((_, mend)) => format!("{text} ({mend})"),
+        None => text,
+    }
 }
 
 /// What the server says instead of a token or a model.

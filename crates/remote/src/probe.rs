@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::http::{Client, Credentials, Server};
+use crate::http::{Client, Credentials, Server, explained};
 
 /// How long a silence may last.
 const IDLE_MAX: Duration = Duration::from_secs(20);
@@ -58,12 +58,12 @@ pub fn probe(url: &str, ca_file: Option<&Path>) -> Result<Probe, Error> {
 }
 
 impl Client<'_> {
-    fn network(&self, error: ureq::Error) -> Error {
-        Error::Network { server: self.url(""), source: Box::new(error) }
+    fn network(&self, error: &ureq::Error) -> Error {
+        Error::Network { server: self.url(""), source: explained(error).into() }
     }
 
     fn stranger(&self) -> Result<Option<String>, Error> {
-        let mut answer = self.agent().get(self.url("/health")).call().map_err(|error| self.network(error))?;
+        let mut answer = self.agent().get(self.url("/health")).call().map_err(|error| self.network(&error))?;
         let status = answer.status().as_u16();
         let text = answer.body_mut().with_config().limit(64 * 1024).read_to_string().unwrap_or_default();
         let is_ours = status == 200 && text == "alive\n";
@@ -82,11 +82,11 @@ impl Client<'_> {
     /// The pauses between the pieces of a streamed answer, and its coding.
     fn stream(&self) -> Result<(usize, Option<String>), Error> {
         let request = self.agent().get(self.url("/health/stream")).header("Accept-Encoding", "gzip, deflate, br");
-        let answer = request.call().map_err(|error| self.network(error))?;
+        let answer = request.call().map_err(|error| self.network(&error))?;
         let coding = answer.headers().get("content-encoding").and_then(|value| value.to_str().ok()).map(str::to_owned);
         let mut body = answer.into_body().into_reader();
         let (mut last, mut pauses, mut buffer) = (None::<Instant>, 0, [0; 4096]);
-        while body.read(&mut buffer).map_err(|error| self.network(error.into()))? > 0 {
+        while body.read(&mut buffer).map_err(|error| self.network(&error.into()))? > 0 {
             pauses += usize::from(last.is_some_and(|last| last.elapsed() >= PAUSE));
             last = Some(Instant::now());
         }

@@ -1,5 +1,7 @@
 //! `headwater conflicts`: what uploads met, with both images and the outcome.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 use clap::Args;
 use headwater_consolidated::system::{ConflictQuery, ConflictRecord, conflicts};
@@ -9,7 +11,7 @@ use super::{image, remote_text};
 use crate::Done;
 use crate::cli::Global;
 use crate::config::Config;
-use crate::exit::Exit;
+use crate::exit::{Exit, usage};
 use crate::output::{Output, printable};
 
 const EXAMPLES: &str = "\
@@ -53,6 +55,9 @@ pub fn run(args: &ConflictsArgs, global: &Global, output: &Output) -> Done {
         limit: args.limit,
     };
     let found = conflicts(&mut *connection, &query)?;
+    if let Some(table) = args.table.as_ref().filter(|_| found.is_empty()) {
+        known_table(&config, table)?;
+    }
     output.answer(&found.iter().map(as_json).collect::<Vec<_>>(), |output| {
         if found.is_empty() {
             return output.line("no conflicts");
@@ -60,6 +65,18 @@ pub fn run(args: &ConflictsArgs, global: &Global, output: &Output) -> Done {
         found.iter().try_for_each(|conflict| show(conflict, output))
     })?;
     Ok(if args.exit_code && !found.is_empty() { Exit::Found } else { Exit::Done })
+}
+
+/// There are no conflicts of a table: because it has none, or because no model has it? (A model that has retired may have had it.)
+fn known_table(config: &Config, table: &str) -> Result<()> {
+    let plans = config.plans()?;
+    let names: BTreeSet<&str> =
+        plans.iter().flat_map(|plan| plan.model.tables.iter().map(|t| t.name.as_str())).collect();
+    if names.contains(table) {
+        return Ok(());
+    }
+    let names: Vec<&str> = names.into_iter().collect();
+    Err(usage(format!("no model has a table {table:?}; there are {}", names.join(", "))))
 }
 
 fn as_json(conflict: &ConflictRecord) -> Value {

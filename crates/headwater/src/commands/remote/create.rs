@@ -59,7 +59,7 @@ pub(super) fn run(args: &CreateArgs, output: &Output) -> Done {
         None => {
             let credentials = args.login.credentials(&args.user)?;
             let server = Server { url: args.server.clone(), credentials, ca_file: args.login.ca.clone() };
-            fetch_model(&server, args.name.as_deref().map(|name| (name, args.at)))?
+            fetch_model(&server, &args.user, args.name.as_deref().map(|name| (name, args.at)))?
         }
     };
     let options = CreateOptions { adopt: args.adopt, ..CreateOptions::new(&args.server, &args.user) };

@@ -41,7 +41,7 @@ pub(super) fn run(args: &UpgradeArgs, output: &Output) -> Done {
     let credentials = args.login.credentials(&status.user)?;
     let server =
         Server { url: status.server.clone(), credentials: credentials.clone(), ca_file: args.login.ca.clone() };
-    let model = fetch_model(&server, Some((name, args.to)))?;
+    let model = fetch_model(&server, &status.user, Some((name, args.to)))?;
     if model.version == *version {
         output.answer(&json!({ "from": version, "to": version }), |output| {
             output.line(format!("{} is at version {version} of {name} already", args.file.display()))

@@ -114,6 +114,7 @@ fn refusal(error: &DbError, class: &str) -> Option<Refusal> {
         }
         (_, "23514" | "44000") => (RefusalCode::Check, "check constraint"),
         ("23", _) => (RefusalCode::Constraint, "constraint"),
+        (_, "22012") => (RefusalCode::Data, "a division by zero"),
         ("22", _) | (_, "42804") => (RefusalCode::Data, "a value that the column can't hold"),
         ("54", _) => (RefusalCode::Data, "a value that is too large for the database"),
         (_, "42501") => (RefusalCode::Policy, "a policy of the database"),

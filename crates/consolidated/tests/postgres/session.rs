@@ -105,6 +105,8 @@ fn refusals_name_the_rule_and_keep_the_values_to_the_log() {
                          parent int REFERENCES parent);
          CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
              IF NEW.name = 'raise' THEN RAISE EXCEPTION 'secret %', NEW.name; END IF;
+             IF NEW.name = 'named' THEN RAISE EXCEPTION 'secret %', NEW.name USING CONSTRAINT = 'no_stock'; END IF;
+             IF NEW.name = 'zero' THEN NEW.id := 1 / length(NEW.code); END IF;
              IF NEW.name = 'own' THEN RAISE EXCEPTION 'secret' USING ERRCODE = 'AB123'; END IF;
              IF NEW.name = 'broken' THEN PERFORM missing_function(); END IF;
              RETURN NEW; END $$;
@@ -130,6 +132,9 @@ fn refusals_name_the_rule_and_keep_the_values_to_the_log() {
     );
     assert_eq!(refused("1, 'a', 'secret', NULL").0, RefusalCode::Data);
     assert_eq!(refused("1, 'raise', NULL, NULL").0, RefusalCode::Trigger);
+    let named = "a trigger of the database \"no_stock\"".to_owned();
+    assert_eq!(refused("1, 'named', NULL, NULL"), (RefusalCode::Trigger, named));
+    assert_eq!(refused("1, 'zero', '', NULL"), (RefusalCode::Data, "a division by zero".into()));
     assert_eq!(refused("1, 'own', NULL, NULL").0, RefusalCode::Trigger);
     assert_eq!(refused("1, 'broken', NULL, NULL").0, RefusalCode::Trigger);
     assert!(matches!(connection.query("SELECT * FROM nowhere", &[]), Err(Error::Setup { .. })));

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The expectation is made on another connection of the pool, if one is free just then, while the worker reads on; only at
-//! [`HELD_BYTES_MAX`] it waits for it, [`EXPECTED_MAX`] since the beginning at most. Nothing depends on it.
+//! [`HELD_BYTES_MAX`] it waits for it, `estimate_ms_max` since the beginning at most. Nothing depends on it.
 
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::{Duration, Instant};
@@ -27,8 +27,6 @@ const LARGE_BYTES_MIN: usize = 1 << 20;
 const HELD_BYTES_MAX: usize = 3 << 20;
 /// Downloads of fewer bytes are not kept for a client that has gone: they come again.
 const KEPT_BYTES_MIN: u64 = 64 * 1024;
-/// How long a download waits for what is expected of it.
-const EXPECTED_MAX: Duration = Duration::from_secs(2);
 
 /// A download on its way to the spool.
 pub(crate) struct Beginning<'w> {
@@ -88,7 +86,8 @@ impl<'w> Beginning<'w> {
         held.bytes += frame.wire_bytes();
         held.frames.push(frame);
         if held.bytes > LARGE_BYTES_MIN && held.expected.is_none() {
-            held.expected = Some((expect(self.work, self.request), Instant::now() + EXPECTED_MAX));
+            let limit = Duration::from_millis(self.work.shared.config.estimate_ms_max);
+            held.expected = Some((expect(self.work, self.request, limit), Instant::now() + limit));
         }
         match held.expected() {
             Some(expected) => self.release(expected, true).map_err(spool),
@@ -118,7 +117,11 @@ impl<'w> Beginning<'w> {
 
 /// How large it will be. In a thread of its own: the worker is in the midst of a read, and whatever keeps the other connection must not
 /// keep the download.
-fn expect(work: &Work, request: &DownloadRequest<'_>) -> Receiver<Option<Estimate>> {
+fn expect(work: &Work, request: &DownloadRequest<'_>, limit: Duration) -> Receiver<Option<Estimate>> {
+    let (tell, told) = mpsc::channel();
+    if limit.is_zero() {
+        return told;
+    }
     let (pool, plan) = (work.shared.pool.clone(), work.plan.clone());
     let (user, watermarks) = (request.user.to_owned(), request.watermarks.clone());
     let (remote_id, restart, own) = (request.remote_id, request.restart, request.own.to_vec());
@@ -137,11 +140,10 @@ fn expect(work: &Work, request: &DownloadRequest<'_>) -> Receiver<Option<Estimat
             conflicted: &[],
             refresh: &[],
         };
-        let estimated = download::estimate(&mut *connection, &request, EXPECTED_MAX);
+        let estimated = download::estimate(&mut *connection, &request, limit);
         let estimated = connection.note(estimated);
         estimated.inspect_err(|error| tracing::debug!(%error, "how large a download gets is not known")).ok()
     };
-    let (tell, told) = mpsc::channel();
     // Without a thread it is not told either.
     let _ = std::thread::Builder::new().name("estimate".to_owned()).spawn(move || tell.send(estimate()));
     told

@@ -105,6 +105,8 @@ pub struct Config {
     pub wait_ms_max: u64,
     /// How long to wait for a connection of the database.
     pub connect_ms_max: u64,
+    /// How long a large download may take to find out how large it is, before it begins. 0: it doesn't try.
+    pub estimate_ms_max: u64,
     /// How often a part of a sync that the database could not do now is tried again.
     pub retries: u32,
     /// The wait before the first of them; it doubles each time.
@@ -170,6 +172,7 @@ impl Default for Config {
             keep_alive_ms: 30_000,
             wait_ms_max: 300_000,
             connect_ms_max: 10_000,
+            estimate_ms_max: 2_000,
             retries: 4,
             retry_ms: 50,
             note_ms: 300_000,
@@ -267,6 +270,7 @@ impl Config {
         range("keep_alive_ms", self.keep_alive_ms, 1_000, DAY_MS)?;
         range("wait_ms_max", self.wait_ms_max, 1, DAY_MS)?;
         range("connect_ms_max", self.connect_ms_max, 1, DAY_MS)?;
+        range("estimate_ms_max", self.estimate_ms_max, 0, DAY_MS)?;
         range("retries", u64::from(self.retries), 0, 20)?;
         range("retry_ms", self.retry_ms, 0, 60_000)?;
         range("note_ms", self.note_ms, 1_000, DAY_MS)?;

@@ -82,7 +82,11 @@ fn kind(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         });
     }
     if let Some(error) = cause.downcast_ref::<headwater_lab::Error>() {
-        return error.is_usage().then_some(Exit::Usage);
+        return match error.fault() {
+            headwater_lab::Fault::Usage => Some(Exit::Usage),
+            headwater_lab::Fault::Target => Some(Exit::Unreachable),
+            headwater_lab::Fault::Lab => None,
+        };
     }
     if let Some(error) = cause.downcast_ref::<tokio_postgres::Error>() {
         return error.as_db_error().is_none().then_some(Exit::Unreachable);

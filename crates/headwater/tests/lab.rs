@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
+use headwater_testkit::{Postgres, free_port, wait_until};
 use serde_json::Value;
 
 /// A folder with an experiment, and the program run in it.
@@ -27,6 +29,15 @@ impl Place {
 
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// Writes the scenario of [`OWN`] with more at its end.
+    fn scenario(&self, rest: &str) {
+        self.scenario_text(&format!("{OWN}{rest}"));
+    }
+
+    fn scenario_text(&self, text: &str) {
+        std::fs::write(self.path("s.toml"), text).expect("written");
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -81,4 +92,316 @@ fn what_is_wrong_is_told_with_its_line_before_anything_is_run() {
     let said = place.run(&["check", "none.toml"]);
     assert_eq!(said.code, 2, "{said:?}");
     assert!(said.err.contains("none.toml could not be read"), "{said:?}");
+}
+
+/// The databases that tests run on.
+fn targets(place: &Place) -> [Database; 2] {
+    let url = Postgres::shared().and_then(Postgres::create_database).expect("a database");
+    [Database::Postgres(url), Database::Sqlite(place.path("scratch.db"))]
+}
+
+enum Database {
+    Postgres(String),
+    Sqlite(PathBuf),
+}
+
+impl Database {
+    fn address(&self) -> String {
+        match self {
+            Database::Postgres(url) => url.clone(),
+            Database::Sqlite(path) => format!("sqlite:{}", path.display()),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Database::Postgres(_) => "postgres",
+            Database::Sqlite(_) => "sqlite",
+        }
+    }
+
+    /// Runs SQL, and gives the first value of the last result, if there is one.
+    fn sql(&self, sql: &str) -> Option<String> {
+        match self {
+            Database::Postgres(url) => headwater_testkit::sql(url, sql).expect(sql).first()?.first()?.clone(),
+            Database::Sqlite(path) => {
+                let connection = rusqlite::Connection::open(path).expect("a file");
+                connection.busy_timeout(Duration::from_secs(30)).expect("set");
+                let (all, last) = sql.rsplit_once(';').unwrap_or(("", sql));
+                connection.execute_batch(all).expect(sql);
+                let read = |row: &rusqlite::Row<'_>| row.get::<_, rusqlite::types::Value>(0);
+                match connection.query_row(last, [], read).ok()? {
+                    rusqlite::types::Value::Integer(number) => Some(number.to_string()),
+                    rusqlite::types::Value::Text(text) => Some(text),
+                    _ => None,
+                }
+            }
+        }
+    }
+
+    /// How many tables there are.
+    fn tables(&self) -> u32 {
+        let count = match self {
+            Database::Postgres(_) => self.sql("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"),
+            // One that does not exist has none; to look must not make it.
+            Database::Sqlite(path) if !path.exists() => return 0,
+            Database::Sqlite(_) => self.sql("SELECT count(*) FROM sqlite_master"),
+        };
+        count.and_then(|count| count.parse().ok()).expect("a count")
+    }
+}
+
+const BUILT_IN: &str = "name = \"built-in\"
+repetitions = 2
+zip = [[\"scenario.name\", \"load.clients\"]]
+scenario.name = [\"read_simple\", \"write_simple\", \"tpcb\"]
+load.clients = [1, 3, 2]
+stop = { warmup = \"20ms\", iterations = 60 }
+";
+
+#[test]
+fn built_in_scenarios_run_on_both_databases_and_leave_nothing() {
+    let place = Place::new(BUILT_IN);
+    for target in targets(&place) {
+        let file = format!("{}.lab", target.name());
+        let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", &file, "--seed", "5"]);
+        assert_eq!(said.code, 0, "{said:?}");
+        assert!(said.err.contains("3 cells, 2 times each: 6 runs") && said.err.contains("seed 5"), "{said:?}");
+        assert!(said.out.contains("write_simple"), "{said:?}");
+        assert_eq!(target.tables(), 0);
+        if let Database::Sqlite(path) = &target {
+            assert!(!path.exists(), "a file that the lab made is removed");
+        }
+        let shown = place.json(&["show", &file]);
+        assert_eq!(shown["state"], "done");
+        for cell in shown["cells"].as_array().expect("cells") {
+            assert_eq!((&cell["runs_done"], &cell["operations"], &cell["errors"]), (&2.into(), &120.into(), &0.into()));
+            assert!(cell["p99_ms"]["response"].as_f64() >= cell["p50_ms"]["response"].as_f64(), "{cell}");
+            assert!(cell["rate"].as_f64().is_some_and(|rate| rate > 0.0), "{cell}");
+        }
+        let runs = place.run(&["export", &file, "--rows", "runs"]);
+        assert_eq!((runs.code, runs.out.lines().count()), (0, 1 + 6), "{runs:?}");
+        assert!(runs.out.starts_with("cell,scenario,scenario.name,load.clients,"), "{}", runs.out);
+        let all = place.json(&["export", &file, "--rows", "seconds", "--format", "json"]);
+        let operations = all["seconds"].as_array().expect("seconds").iter().map(|second| second["operations"].as_i64());
+        assert_eq!(operations.sum::<Option<i64>>(), Some(360));
+        assert!(all["environment"]["target 1 version"].is_string(), "{}", all["environment"]);
+        let again = place.run(&["run", "x.toml", "--target", &target.address(), "--results", &file]);
+        assert_eq!(again.code, 2, "{again:?}");
+        assert!(again.err.contains("never overwritten"), "{again:?}");
+    }
+}
+
+#[test]
+fn an_open_loop_has_as_many_arrivals_as_asked() {
+    let text = "name = \"open\"\nscenario.name = \"write_simple\"\nstop.iterations = 200\n\
+                load = { arrival = [\"constant\", \"poisson\"], rate = 1000, clients = 2 }\n";
+    let place = Place::new(text);
+    for target in targets(&place) {
+        let file = format!("{}.lab", target.name());
+        let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", &file]);
+        assert_eq!(said.code, 0, "{said:?}");
+        assert!(said.out.contains("longest queue"), "{said:?}");
+        for cell in place.json(&["show", &file])["cells"].as_array().expect("cells") {
+            assert_eq!((&cell["operations"], &cell["dropped"]), (&200.into(), &0.into()), "{cell}");
+        }
+    }
+}
+
+#[test]
+fn tables_that_exist_are_not_touched() {
+    let place = Place::new(BUILT_IN);
+    for target in targets(&place) {
+        target.sql(
+            "CREATE TABLE pgbench_accounts (mine TEXT); INSERT INTO pgbench_accounts VALUES ('precious'); SELECT 1",
+        );
+        let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", "x.lab"]);
+        assert_eq!(said.code, 2, "{said:?}");
+        assert!(said.err.contains("\"tpcb\" already: pgbench_accounts. They are not touched"), "{said:?}");
+        assert_eq!(target.sql("SELECT mine FROM pgbench_accounts").as_deref(), Some("precious"));
+        assert_eq!(target.tables(), 1, "nothing was run, nor prepared");
+        assert!(!place.path("x.lab").exists(), "no results of nothing");
+    }
+}
+
+/// An experiment with a scenario of its own, whose `rest` is after its table `t (id, n)`.
+fn own(rest: &str) -> Place {
+    let place = Place::new("name = \"own\"\nscenario.file = \"s.toml\"\nload.clients = 2\nstop.iterations = 50\n");
+    place.scenario(rest);
+    place
+}
+
+const OWN: &str = "name = \"own\"
+tables = [\"t\"]
+[prepare]
+sql = \"CREATE TABLE t (id BIGINT PRIMARY KEY, n BIGINT)\"
+[[transaction]]
+sql = \"INSERT INTO t VALUES (:id, 1)\"
+values.id = { sequence = 1 }
+";
+
+#[test]
+fn what_verify_finds_fails_the_run() {
+    let place =
+        own("[[verify]]\nwhat = \"there are no rows\"\nsql = \"SELECT count(*) AS found FROM t HAVING count(*) > 0\"");
+    for target in targets(&place) {
+        let file = format!("{}.lab", target.name());
+        let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", &file]);
+        assert_eq!(said.code, 1, "{said:?}");
+        assert!(said.out.contains("failed: verify: not so: there are no rows (found = 50)"), "{said:?}");
+        assert_eq!(target.tables(), 0);
+        let runs = place.json(&["export", &file, "--rows", "runs", "--format", "json"]);
+        assert_eq!(runs["runs"][0]["operations"], 50, "what was measured is kept: {runs}");
+        assert_eq!(place.json(&["show", &file])["cells"][0]["runs_done"], 0, "and is in no mean");
+    }
+}
+
+#[test]
+fn a_preparation_that_fails_leaves_nothing() {
+    let broken =
+        [("; SELECT nonsense FROM t\"", "nonsense"), ("; COMMIT; SELECT 1\"", "the script ends the transaction")];
+    for (more, expected) in broken {
+        let place = own("");
+        place.scenario_text(&OWN.replace("n BIGINT)\"", &format!("n BIGINT){more}")));
+        for target in targets(&place) {
+            let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", "x.lab"]);
+            assert_eq!(said.code, 2, "{said:?}");
+            assert!(said.err.contains("prepare: ") && said.err.contains(expected), "{said:?}");
+            assert_eq!(target.tables(), 0, "{}: {more}", target.name());
+            std::fs::remove_file(place.path("x.lab")).expect("the failed run is kept");
+        }
+    }
+}
+
+#[test]
+fn what_the_database_refuses_is_counted_by_its_code() {
+    let place = own("");
+    place.scenario_text(&OWN.replace("sequence = 1", "uniform = [1, 10]"));
+    for (target, code) in targets(&place).into_iter().zip(["23505", "SQLITE_CONSTRAINT"]) {
+        let file = format!("{}.lab", target.name());
+        let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", &file]);
+        assert_eq!(said.code, 0, "errors are a result: {said:?}");
+        assert!(said.out.contains(&format!("errors {code}: ")), "{said:?}");
+        let cell = &place.json(&["show", &file])["cells"][0];
+        let (done, errors) = (cell["operations"].as_i64().unwrap_or(0), cell["errors"].as_i64().unwrap_or(0));
+        assert!(done <= 10 && done + errors == 50, "{cell}");
+    }
+}
+
+#[test]
+fn an_interrupt_cleans_up_and_keeps_what_was_measured() {
+    let place =
+        Place::new("name = \"long\"\nscenario.name = \"write_simple\"\nload.clients = 2\nstop.duration = \"1h\"\n");
+    for target in targets(&place) {
+        let file = format!("{}.lab", target.name());
+        let mut command = place.command(&["run", "x.toml", "--target", &target.address(), "--results", &file]);
+        let mut child = headwater_testkit::Child::spawn("headwater lab", &mut command).expect("started");
+        let has_rows = || {
+            let is_there = match &target {
+                Database::Postgres(_) => target.sql("SELECT count(*) FROM pg_tables WHERE tablename = 'lab_write'"),
+                Database::Sqlite(path) if !path.exists() => None,
+                Database::Sqlite(_) => target.sql("SELECT count(*) FROM sqlite_master WHERE name = 'lab_write'"),
+            };
+            is_there.as_deref() == Some("1")
+                && target.sql("SELECT CASE WHEN count(*) > 5 THEN 1 ELSE 0 END FROM lab_write").as_deref() == Some("1")
+        };
+        assert!(wait_until(Duration::from_mins(1), has_rows), "no rows came: {}", child.stderr());
+        let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs");
+        assert!(killed.success());
+        let status = child.wait(Duration::from_mins(1)).expect("it ends");
+        assert_eq!(status.code(), Some(1), "{}", child.stderr());
+        assert!(child.stderr().contains("interrupted; what was measured is kept"), "{}", child.stderr());
+        assert_eq!(target.tables(), 0);
+        let runs = place.json(&["export", &file, "--rows", "runs", "--format", "json"]);
+        assert_eq!((&runs["state"], &runs["runs"][0]["state"]), (&"interrupted".into(), &"interrupted".into()));
+        assert!(runs["runs"][0]["operations"].as_i64() > Some(5), "{runs}");
+    }
+}
+
+#[test]
+fn a_database_that_dies_ends_the_campaign_and_what_was_measured_is_kept() {
+    let place = Place::new(
+        "name = \"dies\"\nrepetitions = 5\nscenario.name = \"write_simple\"\nstop.duration = \"1h\"\nload.timeout = \"500ms\"\n",
+    );
+    let cluster = Postgres::start().expect("a cluster");
+    let target = Database::Postgres(cluster.create_database().expect("a database"));
+    let mut command = place.command(&["run", "x.toml", "--target", &target.address(), "--results", "x.lab"]);
+    let mut child = headwater_testkit::Child::spawn("headwater lab", &mut command).expect("started");
+    let has_rows = || {
+        target.sql("SELECT count(*) FROM pg_tables WHERE tablename = 'lab_write'").as_deref() == Some("1")
+            && target.sql("SELECT CASE WHEN count(*) > 5 THEN 1 ELSE 0 END FROM lab_write").as_deref() == Some("1")
+    };
+    assert!(wait_until(Duration::from_mins(1), has_rows), "no rows came: {}", child.stderr());
+    cluster.kill().expect("killed");
+    let status = child.wait(Duration::from_mins(1)).expect("it ends");
+    assert_eq!(status.code(), Some(3), "{}", child.stderr());
+    let said = child.stderr();
+    assert!(said.contains("the target was lost") && said.contains("lab_write could not be dropped"), "{said}");
+    assert!(said.contains("what was measured is kept"), "{said}");
+    let runs = place.json(&["export", "x.lab", "--rows", "runs", "--format", "json"]);
+    assert_eq!(runs["state"], "failed");
+    assert_eq!(runs["runs"].as_array().map(Vec::len), Some(1), "no further run was tried: {runs}");
+    assert!(runs["runs"][0]["operations"].as_i64() > Some(5), "{runs}");
+}
+
+#[test]
+fn a_target_that_cannot_be_used_is_told_before_anything_is_run() {
+    let place = Place::new(BUILT_IN);
+    let url = Postgres::shared().and_then(Postgres::create_database).expect("a database");
+    let closed = format!("postgres://postgres@127.0.0.1:{}/x", free_port().expect("a port"));
+    let (server, _) = url.rsplit_once('/').expect("a URL");
+    std::fs::write(place.path("no.db"), "this is no database, as anyone can see who looks at its first bytes")
+        .expect("written");
+    for (target, code, expected) in [
+        (closed.as_str(), 3, "refused"),
+        (&format!("{server}/not_there"), 2, "not_there"),
+        ("sqlite:nowhere/x.db", 2, "nowhere/x.db"),
+        ("sqlite:no.db", 2, "not a database"),
+        ("sqlite:", 2, "names no file"),
+        ("mysql://me:hunter42@b/c", 2, "expected sqlite:FILE or postgres://"),
+    ] {
+        let said = place.run(&["run", "x.toml", "--target", target, "--results", "x.lab"]);
+        assert_eq!(said.code, code, "{target}: {said:?}");
+        assert!(said.err.contains(expected) && !said.err.contains("hunter42"), "{target}: {said:?}");
+        assert!(!place.path("x.lab").exists(), "{target}: no results of nothing");
+    }
+    let said = place.run(&["run", "x.toml"]);
+    assert_eq!(said.code, 2);
+    assert!(said.err.contains("no target.url"), "{said:?}");
+    let said = place.run(&["run", "x.toml", "--target", &url, "--results", "nowhere/x.lab"]);
+    assert_eq!(said.code, 2, "{said:?}");
+}
+
+#[test]
+fn passwords_are_in_no_output_and_in_no_results() {
+    let place = Place::new("");
+    let Database::Postgres(url) = &targets(&place)[0] else { panic!("the first is PostgreSQL") };
+    let secret = url.replace("postgres@", "postgres:hunter42@");
+    let text = format!(
+        "name = \"x\"\nscenario.name = \"read_simple\"\ntarget.url = [\"{secret}\", \"{url}\"]\nstop.iterations = 5\n"
+    );
+    std::fs::write(place.path("x.toml"), text).expect("written");
+    let said = place.run(&["run", "x.toml", "--results", "x.lab"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let shown = place.run(&["show", "x.lab", "--environment"]);
+    let results = std::fs::read(place.path("x.lab")).expect("results");
+    for text in [said.out, said.err, shown.out, String::from_utf8_lossy(&results).into_owned()] {
+        assert!(!text.contains("hunter42"), "{text}");
+    }
+}
+
+#[test]
+fn results_that_are_none_are_refused() {
+    let place = Place::new("");
+    place.run(&["check", "x.toml"]);
+    rusqlite::Connection::open(place.path("other.db"))
+        .and_then(|c| c.execute_batch("CREATE TABLE t (a)"))
+        .expect("made");
+    for (file, expected) in [("none.lab", "no such file"), ("other.db", "no results"), ("x.toml", "no results")] {
+        for command in ["show", "export"] {
+            let said = place.run(&[command, file]);
+            assert_eq!(said.code, 2, "{file}: {said:?}");
+            assert!(said.err.contains(expected) || file == "x.toml", "{file}: {said:?}");
+        }
+    }
 }

@@ -1,10 +1,12 @@
-//! What keeps an experiment from being run.
+//! What keeps an experiment from being run, or ends a campaign.
 
 use std::path::PathBuf;
 
+use crate::harness::Failure;
 use crate::reading::SpecError;
+use crate::results::ResultsError;
 
-/// What keeps an experiment from being run.
+/// What keeps an experiment from being run, or ends a campaign. Runs that were over by then are in the results.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file could not be read.
@@ -18,13 +20,46 @@ pub enum Error {
     /// The experiment is not as it should be; all that is wrong, in the file's order.
     #[error("the experiment can't be used:\n  {}", lines(.0))]
     Spec(Vec<SpecError>),
+    /// What was asked for is not possible.
+    #[error("{0}")]
+    Usage(String),
+    /// A target could not be used.
+    #[error("{0}")]
+    Target(Failure),
+    /// A target was there, and is not any more.
+    #[error("{0}")]
+    Lost(String),
+    /// Something of ours is still at a target.
+    #[error("{0}")]
+    LeftBehind(String),
+    /// Results could not be written or read.
+    #[error(transparent)]
+    Results(#[from] ResultsError),
+    /// An export could not be written.
+    #[error("the export could not be written")]
+    Write(#[source] std::io::Error),
+}
+
+/// Whose matter an error is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Of what was asked for.
+    Usage,
+    /// Of a target that is not there, or does not do what it should.
+    Target,
+    /// Of the lab or its machine.
+    Lab,
 }
 
 impl Error {
-    /// Whether what was asked for is at fault, rather than a database or the lab itself.
-    pub fn is_usage(&self) -> bool {
+    /// Whose matter it is.
+    pub fn fault(&self) -> Fault {
         match self {
-            Error::File { .. } | Error::Spec(_) => true,
+            Error::File { .. } | Error::Spec(_) | Error::Usage(_) => Fault::Usage,
+            Error::Target(failure) if failure.is_usage => Fault::Usage,
+            Error::Target(_) | Error::Lost(_) | Error::LeftBehind(_) => Fault::Target,
+            Error::Results(error) if error.is_usage => Fault::Usage,
+            Error::Results(_) | Error::Write(_) => Fault::Lab,
         }
     }
 }

@@ -50,6 +50,10 @@ pub const REPETITIONS_MAX: i64 = 1_000;
 /// What is to be measured.
 #[derive(Clone, Debug)]
 pub struct Experiment {
+    /// The file's name, as it was given.
+    pub file: String,
+    /// The file's text, with addresses as people may see them.
+    pub text: String,
     /// Its name; results are named by it.
     pub name: String,
     /// What it is to show.
@@ -166,8 +170,40 @@ impl Experiment {
         reading::read(file, text, |reader, tree| {
             let draft = axes::Draft::read(reader, tree, files)?;
             let cells = if reader.is_clean() { cells::cells(reader, &draft) } else { Vec::new() };
+            let text = draft.without_secrets(text);
             let axes::Draft { name, about, seed, repetitions, scenarios, .. } = draft;
-            Some(Experiment { name, about, seed, repetitions, scenarios, cells })
+            Some(Experiment { file: file.to_owned(), text, name, about, seed, repetitions, scenarios, cells })
         })
+    }
+}
+
+impl Cell {
+    /// What the cell has, key by key, as results show it; without the scenario's parameters.
+    pub fn settings(&self) -> Vec<(String, String)> {
+        let Load { clients, arrival, timeout, threads } = &self.load;
+        let mut all = vec![("load.clients", clients.to_string())];
+        match arrival {
+            Arrival::Closed { think } => {
+                all.extend([("load.arrival", "closed".to_owned()), ("load.think", format!("{think:?}"))]);
+            }
+            Arrival::Open { rate, is_poisson, queue_max } => all.extend([
+                ("load.arrival", if *is_poisson { "poisson" } else { "constant" }.to_owned()),
+                ("load.rate", rate.to_string()),
+                ("load.queue_max", queue_max.to_string()),
+            ]),
+        }
+        all.push(("load.timeout", format!("{timeout:?}")));
+        all.extend(threads.map(|threads| ("load.threads", threads.to_string())));
+        all.push(("stop.warmup", format!("{:?}", self.stop.warmup)));
+        match self.stop.rule {
+            StopRule::Iterations(count) => all.push(("stop.iterations", count.to_string())),
+            StopRule::Duration(time) => all.push(("stop.duration", format!("{time:?}"))),
+            StopRule::Interval { percent, at_most } => {
+                all.extend([("stop.interval", percent.to_string()), ("stop.at_most", format!("{at_most:?}"))]);
+            }
+        }
+        all.extend(self.target.url.iter().map(|url| ("target.url", crate::address::shown(url))));
+        all.extend(self.target.setup.iter().map(|setup| ("target.setup", setup.clone())));
+        all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
 }

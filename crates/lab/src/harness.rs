@@ -112,6 +112,18 @@ pub enum RunFailure {
     NothingDone(String),
 }
 
+impl std::fmt::Display for RunFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RunFailure::Interrupted => f.write_str("it was interrupted"),
+            RunFailure::Target(failure) => failure.fmt(f),
+            RunFailure::Lost(detail) => write!(f, "the target was lost: {detail}"),
+            RunFailure::Verify(faults) => write!(f, "verify: {}", faults.join("; ")),
+            RunFailure::NothingDone(detail) => write!(f, "not one operation succeeded: {detail}"),
+        }
+    }
+}
+
 /// Runs a workload from its preparation to the cleaning up. `interrupt` ends it as soon as it becomes true; what has been measured by
 /// then is in the outcome.
 pub async fn run<W: Workload>(

@@ -3,21 +3,35 @@
 //! Data travels one way:
 //!
 //! ```text
-//! experiment (a file, axes, cells) + scenario (what clients do)
+//! experiment (a file, axes, cells)     scenario (what clients do)
+//!      |                                   |
+//!    plan (the order of the runs)          |
+//!      |                                   |
+//!  campaign -- one run after the other --> workload (a scenario on a target)
+//!      |                                   |
+//!      |                               harness (schedule -> clients -> recorders -> observer)
+//!      |                                   |
+//!   results (one SQLite file) <--- outcome +
 //!      |
-//!    plan (the order of the runs)
-//!      |
-//!   harness (schedule -> clients -> recorders -> observer)
+//!   summary, export
 //! ```
+//!
+//! The experiment is pure: it reads text and connects to nothing. The harness knows no database, and runs on virtual time in its tests.
+//! Only `target` knows one database from another.
 
 pub mod address;
+pub mod campaign;
 pub mod error;
 pub mod experiment;
 pub mod harness;
+mod host;
 pub mod plan;
 pub mod random;
 pub mod reading;
+pub mod results;
 pub mod scenario;
+pub mod target;
 pub mod value;
+pub mod workload;
 
-pub use error::Error;
+pub use error::{Error, Fault};

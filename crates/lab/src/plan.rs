@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::experiment::{Arrival, Cell, Experiment, StopRule};
-use crate::random::Random;
+use crate::random::{Random, stream};
 
 /// One execution of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Plan {
         let mut runs = Vec::new();
         for repetition in 0..experiment.repetitions {
             let mut round: Vec<Run> = (0..experiment.cells.len()).map(|cell| Run { cell, repetition }).collect();
-            Random::derived(seed, &[repetition as u64]).shuffle(&mut round);
+            Random::derived(seed, &[stream::ORDER, repetition as u64]).shuffle(&mut round);
             runs.extend(round);
         }
         Plan { seed, runs }

@@ -2,6 +2,22 @@
 //!
 //! *Caveats.* Not for secrets. `below` is biased by at most one part in 2^64 / bound.
 
+/// What a sequence is for: the first number of those that it is derived by, so that no two are the same.
+pub(crate) mod stream {
+    /// The order of a round's runs.
+    pub(crate) const ORDER: u64 = 0;
+    /// The seed of a round's runs.
+    pub(crate) const RUN: u64 = 1;
+    /// A run's arrivals.
+    pub(crate) const ARRIVALS: u64 = 2;
+    /// A client's think times.
+    pub(crate) const THINK: u64 = 3;
+    /// A run's constants.
+    pub(crate) const CONSTANTS: u64 = 4;
+    /// What a client draws.
+    pub(crate) const DRAWS: u64 = 5;
+}
+
 /// A sequence of numbers that its seed fixes.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
@@ -62,6 +78,26 @@ mod tests {
         assert_eq!(first(7, &[1, 2]), first(7, &[1, 2]));
         assert_ne!(first(7, &[1, 2]), first(7, &[2, 1]));
         assert_ne!(first(7, &[0]), first(8, &[0]));
+    }
+
+    #[test]
+    fn arrivals_by_chance_are_of_the_right_number_whatever_the_seed() {
+        let count = |seed: u64| {
+            let mut random = Random::derived(seed, &[super::stream::ARRIVALS]);
+            let (mut time, mut count) = (random.exponential(200.0), 0.0);
+            while time < 2.0 {
+                (time, count) = (time + random.exponential(200.0), count + 1.0);
+            }
+            count
+        };
+        let counts: Vec<f64> =
+            (0..1000).map(|seed: u64| count(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 11)).collect();
+        let mean = counts.iter().sum::<f64>() / 1000.0;
+        let variance = counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / 999.0;
+        assert!(
+            (mean - 400.0).abs() < 3.0 && (variance - 400.0).abs() < 60.0,
+            "{mean}, {variance}: both 400 for Poisson"
+        );
     }
 
     #[test]

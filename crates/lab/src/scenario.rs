@@ -25,6 +25,7 @@ use crate::value::Value;
 
 pub use generator::{Draw, Generator};
 pub(crate) use read::scalar;
+pub(crate) use sql::Statement;
 
 /// The built-in scenarios' files.
 const BUILT_IN: [(&str, &[(&str, &str)]); 3] = [

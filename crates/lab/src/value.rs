@@ -26,6 +26,14 @@ impl Value {
             Value::Time(_) => "a time",
         }
     }
+
+    /// The value as a literal of SQL.
+    pub(crate) fn literal(&self) -> String {
+        match self {
+            Value::Integer(_) | Value::Real(_) => self.to_string(),
+            Value::Text(_) | Value::Time(_) => headwater_model::sql::literal(&self.to_string()),
+        }
+    }
 }
 
 impl fmt::Display for Value {

@@ -1,6 +1,9 @@
 //! `headwater lab`: experiments on databases.
 
 mod check;
+mod export;
+mod run;
+mod show;
 
 use clap::{Args, Subcommand};
 
@@ -18,11 +21,20 @@ pub struct LabArgs {
 enum LabCommand {
     /// Say what an experiment would run, or what is wrong with its file
     Check(check::CheckArgs),
+    /// Run an experiment, and keep what it measures
+    Run(run::RunArgs),
+    /// Results as tables
+    Show(show::ShowArgs),
+    /// Results for other programs
+    Export(export::ExportArgs),
 }
 
 /// Does what is asked.
 pub fn run(args: &LabArgs, output: &Output) -> Done {
     match &args.command {
         LabCommand::Check(args) => check::run(args, output),
+        LabCommand::Run(args) => run::run(args, output),
+        LabCommand::Show(args) => show::run(args, output),
+        LabCommand::Export(args) => export::run(args),
     }
 }

@@ -86,6 +86,20 @@ impl Draft {
     }
 }
 
+impl Draft {
+    /// The file's text with addresses as people may see them.
+    pub(super) fn without_secrets(&self, text: &str) -> String {
+        let urls = self.axes.iter().filter(|axis| axis.key == "target.url").flat_map(|axis| &axis.values);
+        let mut places: Vec<_> = urls.map(|(url, span)| (span, crate::address::shown(&url.to_string()))).collect();
+        places.sort_by_key(|(span, _)| std::cmp::Reverse(span.start));
+        let mut text = text.to_owned();
+        for (span, shown) in places {
+            text.replace_range(span.clone(), &format!("{shown:?}"));
+        }
+        text
+    }
+}
+
 /// Files are named by it.
 fn name(reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<String> {
     let name = reader.string(entry)?;

@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::record::{Recorder, Times};
 use super::schedule::{Schedule, Ticket};
 use super::{Settings, Workload};
-use crate::random::Random;
+use crate::random::{Random, stream};
 
 /// How long a client waits before it tries again to connect.
 const RECONNECT_AFTER: Duration = Duration::from_millis(100);
@@ -74,7 +74,7 @@ pub(super) async fn client<W: Workload>(shared: Shared<W>, number: usize, record
     let opened = phase.wait_for(|phase| !matches!(phase, Phase::Connecting)).await.map(|phase| phase.clone());
     let Ok(Phase::Running(schedule)) = opened else { return };
     let mut alarm = Alarm::new(settings.time);
-    let mut random = Random::derived(settings.seed, &[number as u64]);
+    let mut random = Random::derived(settings.seed, &[stream::THINK, number as u64]);
     let record = || recorder.lock().unwrap_or_else(PoisonError::into_inner);
     let mut is_broken = false;
     while matches!(*phase.borrow(), Phase::Running(_)) {

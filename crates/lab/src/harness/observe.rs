@@ -245,6 +245,8 @@ struct Totals {
     last: Option<Instant>,
     /// Seconds to which something may be added still.
     open: BTreeMap<u64, (Histogram, u64)>,
+    /// The first of them.
+    open_from: u64,
     series: Vec<Second>,
 }
 
@@ -285,7 +287,7 @@ impl Watcher<'_> {
         self.drain();
         let from = self.schedule.measure_from();
         let waits = self.schedule.waits(finished);
-        let Totals { service, response, errors, last, open, mut series } = self.totals;
+        let Totals { service, response, errors, last, open, mut series, .. } = self.totals;
         series.extend(open.into_iter().map(second));
         let end = match how {
             Ended::Iterations => last,
@@ -323,7 +325,8 @@ impl Watcher<'_> {
         }
         // What ends in a second is recorded in it, or just after.
         let now = now.saturating_duration_since(self.schedule.measure_from()).as_secs();
-        let open = self.totals.open.split_off(&now.saturating_sub(1));
+        self.totals.open_from = now.saturating_sub(1);
+        let open = self.totals.open.split_off(&self.totals.open_from);
         let closed = std::mem::replace(&mut self.totals.open, open);
         self.totals.series.extend(closed.into_iter().map(second));
     }
@@ -378,7 +381,8 @@ impl Totals {
     fn add(&mut self, interval: Interval) {
         self.service.add(&interval.service);
         self.response.add(&interval.response);
-        let (response, errors) = self.open.entry(interval.second).or_default();
+        // A thread that the machine has held up between an operation's end and its record is counted a little later.
+        let (response, errors) = self.open.entry(interval.second.max(self.open_from)).or_default();
         response.add(&interval.response);
         self.last = self.last.max(interval.last);
         for (class, counted) in interval.errors {

@@ -159,8 +159,10 @@ impl Recorder {
 
     /// Takes out what has been recorded since the last time.
     pub(super) fn drain(&mut self) -> Vec<Interval> {
-        let next = Interval { second: self.current.second, ..Interval::default() };
-        self.full.push(std::mem::replace(&mut self.current, next));
+        if !self.current.is_empty() {
+            let next = Interval { second: self.current.second, ..Interval::default() };
+            self.full.push(std::mem::replace(&mut self.current, next));
+        }
         std::mem::take(&mut self.full)
     }
 
@@ -168,12 +170,19 @@ impl Recorder {
         let second = now.saturating_duration_since(from).as_secs();
         if second != self.current.second {
             let next = Interval { second, ..Interval::default() };
-            self.full.push(std::mem::replace(&mut self.current, next));
+            let over = std::mem::replace(&mut self.current, next);
+            if !over.is_empty() {
+                self.full.push(over);
+            }
         }
     }
 }
 
 impl Interval {
+    fn is_empty(&self) -> bool {
+        self.service.is_empty() && self.errors.is_empty()
+    }
+
     fn count(&mut self, failure: &Failure) {
         let new = || Counted { count: 0, example: failure.detail.clone() };
         self.errors.entry(failure.class.clone()).or_insert_with(new).count += 1;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::experiment::{Arrival, Stop, StopRule};
-use crate::random::Random;
+use crate::random::{Random, stream};
 
 /// The right to one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Schedule {
                 (Some(measure_from + time), u64::MAX)
             }
         };
-        let mut random = Random::derived(seed, &[u64::MAX]);
+        let mut random = Random::derived(seed, &[stream::ARRIVALS]);
         let next_seconds = gap(arrival, &mut random);
         let state = State { random, next_seconds, waiting: VecDeque::new(), counted: 0, waits: Waits::default() };
         Schedule { arrival, begin, measure_from, end, iterations, state: Mutex::new(state) }

@@ -316,11 +316,14 @@ async fn an_interrupt_ends_the_run_at_once_and_keeps_what_was_measured() {
 async fn the_series_has_each_second_once_and_the_stall_in_it() {
     let target = Target { stall: Some((Duration::from_secs(5), Duration::from_millis(6500))), ..Target::new(ten) };
     let all = measured(target, &settings(4, CLOSED, seconds(10))).await;
-    let seconds: Vec<u64> = all.series.iter().map(|second| second.second).collect();
-    assert!(seconds.is_sorted() && seconds.windows(2).all(|pair| pair[0] < pair[1]), "{seconds:?}");
+    assert!(all.series.windows(2).all(|pair| pair[0].second < pair[1].second), "{:?}", all.series);
     let of = |second: u64| all.series.iter().find(|s| s.second == second).map_or(0, |s| s.operations);
     assert!(of(4) >= 390 && of(5) <= 4 && of(6) <= 204 && of(7) >= 390, "{:?}", all.series);
     assert_eq!(all.series.iter().map(|second| second.operations).sum::<u64>(), all.operations);
+
+    let sparse = measured(Target::new(ten), &settings(4, open(0.5, true), seconds(100))).await;
+    assert!(sparse.series.windows(2).all(|pair| pair[0].second < pair[1].second), "{:?}", sparse.series);
+    assert!(sparse.series.iter().all(|second| second.operations > 0), "seconds without operations are left out");
 }
 
 #[test]

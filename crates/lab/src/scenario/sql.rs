@@ -1,6 +1,6 @@
-//! Scripts cut into statements, and the parameters of a statement.
+//! Scripts cut into statements, and statements with the parameters of the database's own kind.
 
-use headwater_model::sql::parameters;
+use headwater_model::sql::{parameters, with_parameters};
 
 /// The statements of a script: cut at semicolons outside quotes, dollar quotes and comments; without what is only comment.
 ///
@@ -57,6 +57,33 @@ pub(super) fn names(sql: &str) -> Result<Vec<&str>, &str> {
     Ok(names)
 }
 
+/// A statement ready for a database: `$1` or `?1` for each name, and which value goes where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Statement {
+    pub(crate) sql: String,
+    /// For each parameter the place of its value.
+    pub(crate) places: Vec<usize>,
+}
+
+impl Statement {
+    /// `mark` is what stands before a parameter's number. Names that are not among `known` stay as they are; reading a scenario has
+    /// refused them.
+    pub(crate) fn new(sql: &str, mark: char, known: &[&str]) -> Statement {
+        let mut places = Vec::new();
+        let sql = with_parameters(sql, |parameter| {
+            let Some(place) = known.iter().position(|name| parameter.strip_prefix(':') == Some(name)) else {
+                return parameter.to_owned();
+            };
+            let number = places.iter().position(|known| *known == place).unwrap_or_else(|| {
+                places.push(place);
+                places.len() - 1
+            });
+            format!("{mark}{}", number + 1)
+        });
+        Statement { sql, places }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,9 +102,12 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_once_each() {
+    fn names_become_numbers_and_one_name_one_number() {
         let sql = "UPDATE t SET a = a + :delta, b = ':delta', c = :delta::int WHERE id = :aid";
         assert_eq!(names(sql), Ok(vec!["delta", "aid"]));
+        let statement = Statement::new(sql, '$', &["aid", "delta"]);
+        assert_eq!(statement.sql, "UPDATE t SET a = a + $1, b = ':delta', c = $1::int WHERE id = $2");
+        assert_eq!(statement.places, [1, 0]);
         assert_eq!(names("SELECT $1"), Err("$1"));
     }
 }

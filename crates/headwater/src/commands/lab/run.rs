@@ -1,0 +1,196 @@
+//! `headwater lab run`: an experiment, run and kept.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use headwater_lab::campaign::{Campaign, Ended, Event};
+use headwater_lab::experiment::{Cell, Experiment};
+use headwater_lab::harness::{Outcome, Progress};
+use headwater_lab::plan::{Expected, Plan, Run};
+use headwater_lab::results::{self, Writer, usual_name};
+use indicatif::ProgressBar;
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::check::{span, summary};
+use super::show;
+use crate::Done;
+use crate::exit::Exit;
+use crate::output::{Output, Unit, thousands};
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater lab run lab/tpcb.toml --target postgres://me@localhost/scratch
+  headwater lab run lab/tpcb.toml --target sqlite:scratch.db --results tpcb.lab
+  headwater lab run lab/open-loop.toml --seed 7
+
+Tables that exist are never touched; those that a scenario makes are dropped afterwards. Results go to a file of their own
+(`headwater lab show FILE`), run by run: Ctrl-C ends cleanly and keeps what was measured.
+Exit code 1 where a run failed, its verify for instance, or somebody stopped it.";
+
+/// The arguments.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct RunArgs {
+    /// The experiment (docs/lab.md).
+    #[arg(value_name = "FILE")]
+    experiment: PathBuf,
+    /// The database, instead of the experiment's: postgres://... or sqlite:FILE.
+    #[arg(long, value_name = "URL", env = "HEADWATER_LAB_TARGET", hide_env_values = true)]
+    target: Option<String>,
+    /// The file for the results; must not exist. Otherwise the experiment's name with the time.
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
+    /// Where all that is random comes from, instead of the experiment's seed.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    seed: Option<u64>,
+}
+
+/// Runs.
+pub(super) fn run(args: &RunArgs, output: &Output) -> Done {
+    let experiment = Experiment::open(&args.experiment)?;
+    let seed = args.seed.or(experiment.seed).unwrap_or_else(|| (uuid::Uuid::new_v4().as_u128() >> 76) as u64);
+    let plan = Plan::new(&experiment, seed);
+    let campaign = Campaign::new(&experiment, &plan, args.target.as_deref(), Path::new(""))?;
+    let path = args.results.clone().unwrap_or_else(|| usual_name(&experiment));
+    let writer = Writer::create(&path, &experiment, &plan)?;
+    output.note(format!("{}; seed {seed}; results in {}", summary(&experiment), path.display()));
+    let interrupt = interrupt()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("the lab could not be started")?;
+    let mut teller = Teller::new(&experiment, &plan, output);
+    let ended = runtime.block_on(campaign.run(&writer, &interrupt, &mut |event| teller.tell(&event)));
+    teller.bar.finish_and_clear();
+    let ended = match ended {
+        Ok(ended) => ended,
+        Err(error) => {
+            if !writer.discard_if_empty() {
+                output.note(format!("what was measured is kept: headwater lab show {}", path.display()));
+            }
+            return Err(error.into());
+        }
+    };
+    drop(writer);
+    tell(&ended, &path, seed, output)?;
+    Ok(if ended.failed == 0 && !ended.is_interrupted { Exit::Done } else { Exit::Found })
+}
+
+fn tell(ended: &Ended, path: &Path, seed: u64, output: &Output) -> Result<()> {
+    let Ended { done, failed, is_interrupted } = ended;
+    let answer = json!({
+        "results": path, "seed": seed, "done": done, "failed": failed, "interrupted": is_interrupted,
+    });
+    output.answer(&answer, |output| {
+        show::tables(&results::Campaign::open(path)?, output)?;
+        if *is_interrupted {
+            output.note("interrupted; what was measured is kept");
+        }
+        output.note(format!("headwater lab show {}", path.display()));
+        Ok(())
+    })
+}
+
+/// Becomes true with the first signal; the second ends the program. On a thread of its own: the lab's may be at work in SQLite.
+fn interrupt() -> Result<watch::Receiver<bool>> {
+    let (sender, receiver) = watch::channel(false);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("signals could not be listened to")?;
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        let listen = |kind| signal(kind).context("signals could not be listened to");
+        (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?)
+    };
+    let listen = move || {
+        runtime.block_on(async {
+            for times in 0..2 {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                if times == 0 {
+                    sender.send_replace(true);
+                }
+            }
+        });
+        // Whoever insists gets it, and cleans up by hand.
+        std::process::exit(Exit::Found as i32);
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(listen).context("signals could not be listened to")?;
+    Ok(receiver)
+}
+
+/// Says where a campaign is.
+struct Teller<'t> {
+    experiment: &'t Experiment,
+    output: &'t Output,
+    bar: ProgressBar,
+    /// What comes after the run that is on; none: nobody knows.
+    left: Option<Duration>,
+    title: String,
+}
+
+impl<'t> Teller<'t> {
+    fn new(experiment: &'t Experiment, plan: &Plan, output: &'t Output) -> Teller<'t> {
+        let bar = output.progress("preparing");
+        output.restart(&bar, "preparing", Unit::None, None);
+        let expected = Expected::of(experiment);
+        debug_assert_eq!(plan.runs.len(), experiment.cells.len() * experiment.repetitions);
+        let left = (!expected.is_open_ended).then_some(expected.time);
+        Teller { experiment, output, bar, left, title: String::new() }
+    }
+
+    fn cell(&self, run: Run) -> Option<&'t Cell> {
+        self.experiment.cells.get(run.cell)
+    }
+
+    fn tell(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Begun { number, of, run } => {
+                let cell = self.cell(*run);
+                let expected = cell.map(|cell| Expected::of_cell(cell).time).unwrap_or_default();
+                self.left = self.left.map(|left| left.saturating_sub(expected));
+                let varied = cell.map(|cell| &cell.varied[..]).unwrap_or_default();
+                let varied: Vec<_> = varied.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+                self.title = format!("run {number} of {of}  {}", varied.join(", "));
+                self.bar.set_message(format!("{}  preparing", self.title));
+            }
+            Event::Progress(progress) => self.bar.set_message(format!("{}  {}", self.title, self.line(progress))),
+            Event::Ended(_, outcome) => {
+                let line = format!("{}  {}", self.title.trim_end(), result(outcome));
+                self.bar.suspend(|| self.output.note(line));
+            }
+        }
+    }
+
+    fn line(&self, progress: &Progress) -> String {
+        let Progress { elapsed, is_warmup, total, rate, response_p99, errors, .. } = progress;
+        let own = total.map(|total| total.saturating_sub(*elapsed));
+        let left = own.zip(self.left).map(|(own, later)| format!("  {} left", span(own + later)));
+        let left = left.unwrap_or_default();
+        if *is_warmup {
+            return format!("warming up{left}");
+        }
+        format!("{}/s  p99 {:.3} ms  {errors} errors{left}", thousands(*rate), millis(*response_p99))
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// A run's outcome in a line.
+fn result(outcome: &Outcome) -> String {
+    let measured = outcome.measured.as_ref().map(|measured| {
+        let errors: u64 = measured.errors.values().map(|counted| counted.count).sum();
+        let (rate, p99) = (measured.throughput(), millis(measured.response.quantile(0.99)));
+        format!("{rate:.1}/s  p99 {p99:.3} ms  {errors} errors")
+    });
+    match (&outcome.failure, measured) {
+        (None, measured) => measured.unwrap_or_default(),
+        (Some(failure), None) => failure.to_string(),
+        (Some(failure), Some(measured)) => format!("{measured}  FAILED: {failure}"),
+    }
+}

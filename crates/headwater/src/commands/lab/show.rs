@@ -1,0 +1,125 @@
+//! `headwater lab show`: results as tables.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use headwater_lab::results::{Campaign, CellSummary};
+use serde_json::json;
+
+use crate::Done;
+use crate::exit::Exit;
+use crate::output::{Output, thousands};
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater lab show tpcb-clients-20260131T120000Z.lab
+  headwater lab show tpcb.lab --environment
+
+Rates are means over the runs of a cell with half of their 95 % interval; times are of all its runs together, in milliseconds,
+from when an operation should have begun. `headwater lab export` gives more of them.";
+
+/// The arguments.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct ShowArgs {
+    /// The results.
+    #[arg(value_name = "FILE")]
+    results: PathBuf,
+    /// The machine and the targets too.
+    #[arg(long)]
+    environment: bool,
+}
+
+/// Shows.
+pub(super) fn run(args: &ShowArgs, output: &Output) -> Done {
+    let campaign = Campaign::open(&args.results)?;
+    if output.is_json() {
+        let cells: Vec<_> = campaign.summary()?.iter().map(as_json).collect();
+        output.answer(&json!({ "name": campaign.name, "state": campaign.state, "cells": cells }), |_| Ok(()))?;
+        return Ok(Exit::Done);
+    }
+    let Campaign { name, state, started, seed, .. } = &campaign;
+    output.line(format!("{name}: {state}; started {started}, seed {seed}"))?;
+    if !campaign.about.is_empty() {
+        output.line(&campaign.about)?;
+    }
+    output.line("")?;
+    tables(&campaign, output)?;
+    if args.environment {
+        output.line("")?;
+        let facts = campaign.environment()?;
+        output.table(&["environment", ""], facts.into_iter().map(|(key, value)| vec![key, value]))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// The cells, their errors, and what failed.
+pub(super) fn tables(campaign: &Campaign, output: &Output) -> Result<()> {
+    let cells = campaign.summary()?;
+    let varied = campaign.varied()?;
+    let is_open = cells.iter().any(|cell| cell.value("load.arrival") != "closed");
+    let mut head = vec!["cell"];
+    head.extend(varied.iter().map(String::as_str));
+    head.extend(["runs", "ops/s", "+-", "p50 ms", "p95 ms", "p99 ms", "max ms", "errors"]);
+    if is_open {
+        head.extend(["service p99", "late", "dropped", "longest queue"]);
+    }
+    let rows: Vec<Vec<String>> = cells.iter().map(|cell| row(cell, &varied, is_open)).collect();
+    output.table(&head, to_the_right(rows, 1 + varied.len()))?;
+    for (cell, class, count, example) in campaign.errors()? {
+        output.line(format!("cell {cell}: {} errors {class}: {example}", thousands(count)))?;
+    }
+    for cell in &cells {
+        for failure in &cell.failures {
+            output.line(format!("cell {}: a run is not counted, {failure}", cell.cell))?;
+        }
+    }
+    Ok(())
+}
+
+fn row(cell: &CellSummary, varied: &[String], is_open: bool) -> Vec<String> {
+    let mut row = vec![cell.cell.to_string()];
+    row.extend(varied.iter().map(|key| cell.value(key).to_owned()));
+    row.push(cell.runs_done.to_string());
+    if cell.runs_done == 0 {
+        row.resize(row.len() + if is_open { 11 } else { 7 }, "-".to_owned());
+        return row;
+    }
+    row.push(format!("{:.1}", cell.rate.mean));
+    row.push(cell.rate.half.map_or("-".to_owned(), |half| format!("{half:.1}")));
+    row.extend([0.5, 0.95, 0.99].map(|part| millis(cell.response.quantile(part))));
+    row.extend([millis(cell.response.max()), thousands(cell.errors)]);
+    if is_open {
+        row.push(millis(cell.service.quantile(0.99)));
+        row.extend([cell.late, cell.dropped, cell.longest_queue].map(thousands));
+    }
+    row
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.3}", time.as_secs_f64() * 1e3)
+}
+
+/// Columns from this one on, with their last characters below each other.
+fn to_the_right(mut rows: Vec<Vec<String>>, from: usize) -> Vec<Vec<String>> {
+    for column in from..rows.first().map_or(0, Vec::len) {
+        let width = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+        for cell in rows.iter_mut().filter_map(|row| row.get_mut(column)) {
+            *cell = format!("{cell:>width$}");
+        }
+    }
+    rows
+}
+
+fn as_json(cell: &CellSummary) -> serde_json::Value {
+    let values: serde_json::Map<_, _> = cell.values.iter().map(|(key, value, _)| (key.clone(), json!(value))).collect();
+    let millis = |time: Duration| time.as_secs_f64() * 1e3;
+    let of = |part: f64| json!({ "response": millis(cell.response.quantile(part)), "service": millis(cell.service.quantile(part)) });
+    json!({
+        "cell": cell.cell, "scenario": cell.scenario, "values": values, "runs_done": cell.runs_done, "failures": cell.failures,
+        "rate": cell.rate.mean, "rate_half_interval": cell.rate.half, "operations": cell.operations, "errors": cell.errors,
+        "p50_ms": of(0.5), "p99_ms": of(0.99), "late": cell.late, "dropped": cell.dropped, "longest_queue": cell.longest_queue,
+    })
+}

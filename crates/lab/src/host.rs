@@ -1,0 +1,78 @@
+//! The machine that the lab runs on: what it is, and how much of its time was taken.
+//!
+//! *Caveats.* Read from `/proc`: elsewhere than on Linux little is known.
+
+use std::path::Path;
+use std::process::Command;
+
+/// What the machine is: `host ...` and `lab ...`.
+pub(crate) fn describe(folder: &Path) -> Vec<(String, String)> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let (cpus, memory, load) = (read("/proc/cpuinfo"), read("/proc/meminfo"), read("/proc/loadavg"));
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        line.split_once(':').map(|(_, value)| value.trim().to_owned())
+    };
+    let processors = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let facts = [
+        ("host cpu", field(&cpus, "model name")),
+        ("host processors", Some(processors.to_string())),
+        ("host memory", field(&memory, "MemTotal")),
+        ("host kernel", Some(read("/proc/sys/kernel/osrelease").trim().to_owned())),
+        ("host load average before", load.split_whitespace().next().map(str::to_owned)),
+        ("lab version", Some(env!("CARGO_PKG_VERSION").to_owned())),
+        ("lab build", Some(if cfg!(debug_assertions) { "debug: slow, not for figures" } else { "release" }.to_owned())),
+        ("lab commit", commit(folder)),
+    ];
+    let known = facts.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    known.filter(|(_, value)| !value.is_empty()).collect()
+}
+
+/// The commit of the repository that the experiment lies in, and whether its files differ from it.
+fn commit(folder: &Path) -> Option<String> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let described =
+        Command::new("git").current_dir(folder).args(["describe", "--always", "--dirty", "--abbrev=40"]).output();
+    let described = described.ok().filter(|output| output.status.success())?;
+    String::from_utf8(described.stdout).ok().map(|text| text.trim().to_owned())
+}
+
+/// How much time has been taken since a beginning.
+pub(crate) struct Usage {
+    own_ticks: Option<u64>,
+    machine: Option<(u64, u64)>,
+}
+
+impl Usage {
+    pub(crate) fn now() -> Usage {
+        Usage { own_ticks: own_ticks(), machine: machine() }
+    }
+
+    /// Processor time of this process since then.
+    pub(crate) fn client_cpu_ns(&self) -> Option<u64> {
+        // Ticks of /proc are a hundredth of a second on every Linux.
+        Some(own_ticks()?.saturating_sub(self.own_ticks?) * 10_000_000)
+    }
+
+    /// Per cent of the machine's time since then that its host kept for others.
+    pub(crate) fn steal_percent(&self) -> Option<f64> {
+        let ((steal, all), (steal_then, all_then)) = (machine()?, self.machine?);
+        let passed = all.checked_sub(all_then).filter(|passed| *passed > 0)?;
+        Some(steal.saturating_sub(steal_then) as f64 * 100.0 / passed as f64)
+    }
+}
+
+fn own_ticks() -> Option<u64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name in parentheses may have blanks in it; user and system time are the 12th and 13th after it.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+/// Ticks of the machine: those stolen, and all.
+fn machine() -> Option<(u64, u64)> {
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    let fields: Vec<u64> =
+        stat.lines().next()?.split_whitespace().skip(1).take(8).filter_map(|f| f.parse().ok()).collect();
+    Some((*fields.get(7)?, fields.iter().sum()))
+}

@@ -1,0 +1,43 @@
+//! Results: one SQLite file a campaign (`schema.sql`), written run by run, so that what has been measured is kept whatever comes.
+//!
+//! ```text
+//! write: Writer (a campaign as it runs)     read: Campaign -> summary (cells, their runs put together) -> export (CSV, JSON)
+//! ```
+
+mod export;
+mod read;
+mod summary;
+mod write;
+
+use std::path::{Path, PathBuf};
+
+pub use export::{Format, Rows};
+pub use read::Campaign;
+pub use summary::{CellSummary, Estimate};
+pub use write::{RunRecord, Writer, usual_name};
+
+/// "HWlb", in the file's head: nothing else is taken for results.
+const APPLICATION_ID: i64 = 0x4857_6c62;
+/// Of the schema.
+const VERSION: i64 = 1;
+
+/// A results file could not be written or read.
+#[derive(Debug, thiserror::Error)]
+#[error("the results {}: {what}", .path.display())]
+pub struct ResultsError {
+    path: PathBuf,
+    what: String,
+    source: Option<rusqlite::Error>,
+    /// Whether another file should have been named.
+    pub(crate) is_usage: bool,
+}
+
+impl ResultsError {
+    fn new(path: &Path, what: impl Into<String>, source: Option<rusqlite::Error>) -> ResultsError {
+        ResultsError { path: path.to_owned(), what: what.into(), source, is_usage: false }
+    }
+
+    fn usage(path: &Path, what: impl Into<String>, source: Option<rusqlite::Error>) -> ResultsError {
+        ResultsError { is_usage: true, ..ResultsError::new(path, what, source) }
+    }
+}

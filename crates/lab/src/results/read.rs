@@ -1,0 +1,145 @@
+//! A campaign's file, read.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags, Row};
+
+use super::{APPLICATION_ID, ResultsError, VERSION};
+use crate::error::Error;
+use crate::harness::Histogram;
+
+/// A campaign from its file.
+#[derive(Debug)]
+pub struct Campaign {
+    pub(super) connection: Connection,
+    pub(super) path: PathBuf,
+    /// The experiment's name.
+    pub name: String,
+    /// What it is to show.
+    pub about: String,
+    /// Where all that is random came from.
+    pub seed: u64,
+    /// Of each cell.
+    pub repetitions: u64,
+    /// That were planned.
+    pub runs_planned: u64,
+    /// UTC.
+    pub started: String,
+    /// `running` (or killed), `done`, `interrupted`, `failed`.
+    pub state: String,
+}
+
+/// A run, without its histograms.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct RunRow {
+    pub(super) id: i64,
+    pub(super) cell: i64,
+    pub(super) state: String,
+    pub(super) detail: Option<String>,
+    pub(super) elapsed_ns: i64,
+    pub(super) operations: i64,
+    pub(super) errors: i64,
+    pub(super) late: i64,
+    pub(super) dropped: i64,
+    pub(super) longest_queue: i64,
+}
+
+impl RunRow {
+    /// Operations a second.
+    pub(super) fn rate(&self) -> f64 {
+        if self.elapsed_ns > 0 { self.operations as f64 * 1e9 / self.elapsed_ns as f64 } else { 0.0 }
+    }
+}
+
+impl Campaign {
+    /// Opens results to read them.
+    pub fn open(path: &Path) -> Result<Campaign, Error> {
+        let refuse = |what: &str| Err(ResultsError::usage(path, what, None).into());
+        let sqlite = |source: rusqlite::Error| ResultsError::usage(path, "the file can't be read", Some(source));
+        if !path.is_file() {
+            return refuse("there is no such file");
+        }
+        let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(sqlite)?;
+        let number = |pragma: &str| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
+        if number("application_id").map_err(sqlite)? != APPLICATION_ID {
+            return refuse("the file is no results of `headwater lab run`");
+        }
+        let version = number("user_version").map_err(sqlite)?;
+        if version != VERSION {
+            return refuse(&format!("the file has version {version}, this program reads {VERSION}"));
+        }
+        let sql = "SELECT name, about, seed, repetitions, runs, started, state FROM campaign";
+        let row = connection.query_row(sql, [], |row| {
+            let text = |place| row.get::<_, String>(place);
+            let count = |place| row.get::<_, i64>(place).map(|number| number as u64);
+            Ok((text(0)?, text(1)?, count(2)?, count(3)?, count(4)?, text(5)?, text(6)?))
+        });
+        let (name, about, seed, repetitions, runs_planned, started, state) = row.map_err(sqlite)?;
+        let path = path.to_owned();
+        Ok(Campaign { connection, path, name, about, seed, repetitions, runs_planned, started, state })
+    }
+
+    /// The machine and the targets.
+    pub fn environment(&self) -> Result<Vec<(String, String)>, Error> {
+        self.rows("SELECT key, value FROM environment ORDER BY key", |row| Ok((row.get(0)?, row.get(1)?)))
+    }
+
+    /// Errors of all runs: cell, class, how many, and what the first said.
+    pub fn errors(&self) -> Result<Vec<(u64, String, u64, String)>, Error> {
+        let sql = "SELECT cell, class, sum(count), min(example) FROM error JOIN run ON run.id = error.run \
+                   GROUP BY cell, class ORDER BY cell, class";
+        self.rows(sql, |row| Ok((row.get::<_, i64>(0)? as u64, row.get(1)?, row.get::<_, i64>(2)? as u64, row.get(3)?)))
+    }
+
+    /// The keys in which cells differ, in the experiment's order.
+    pub fn varied(&self) -> Result<Vec<String>, Error> {
+        let sql = "SELECT key FROM cell_value WHERE is_varied GROUP BY key ORDER BY min(position)";
+        self.rows(sql, |row| row.get(0))
+    }
+
+    pub(super) fn cells(&self) -> Result<Vec<(i64, String)>, Error> {
+        self.rows("SELECT id, scenario FROM cell ORDER BY id", |row| Ok((row.get(0)?, row.get(1)?)))
+    }
+
+    /// All values of a cell: key, value, whether it varies.
+    pub(super) fn values(&self, cell: i64) -> Result<Vec<(String, String, bool)>, Error> {
+        let sql = format!("SELECT key, value, is_varied FROM cell_value WHERE cell = {cell} ORDER BY position");
+        self.rows(&sql, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+    }
+
+    pub(super) fn runs(&self) -> Result<Vec<RunRow>, Error> {
+        let sql = "SELECT id, cell, state, detail, elapsed_ns, operations, errors, late, dropped, longest_queue FROM run ORDER BY id";
+        self.rows(sql, |row| {
+            Ok(RunRow {
+                id: row.get(0)?,
+                cell: row.get(1)?,
+                state: row.get(2)?,
+                detail: row.get(3)?,
+                elapsed_ns: row.get(4)?,
+                operations: row.get(5)?,
+                errors: row.get(6)?,
+                late: row.get(7)?,
+                dropped: row.get(8)?,
+                longest_queue: row.get(9)?,
+            })
+        })
+    }
+
+    /// Adds a run's histogram to another.
+    pub(super) fn add_buckets(&self, run: i64, clock: &str, into: &mut Histogram) -> Result<(), Error> {
+        let sql = format!("SELECT up_to_ns, count FROM bucket WHERE run = {run} AND clock = '{clock}'");
+        for (up_to, count) in self.rows(&sql, |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))? {
+            into.record_many(up_to as u64, count as u64);
+        }
+        Ok(())
+    }
+
+    pub(super) fn rows<T>(
+        &self,
+        sql: &str,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, Error> {
+        let rows = self.connection.prepare(sql).and_then(|mut statement| statement.query_map([], read)?.collect());
+        rows.map_err(|source| ResultsError::new(&self.path, "the file can't be read", Some(source)).into())
+    }
+}

@@ -1,0 +1,82 @@
+-- One campaign: an experiment that was run, or as far as it came. Times are nanoseconds unless the name says otherwise.
+
+CREATE TABLE campaign (
+  name TEXT NOT NULL,
+  about TEXT NOT NULL,
+  file TEXT NOT NULL,            -- of the experiment
+  specification TEXT NOT NULL,   -- the experiment as it was written, passwords left out
+  seed INTEGER NOT NULL,
+  repetitions INTEGER NOT NULL,
+  runs INTEGER NOT NULL,         -- that were planned
+  started TEXT NOT NULL,         -- UTC
+  ended TEXT,                    -- NULL: the lab was killed
+  state TEXT NOT NULL            -- running, done, interrupted, failed
+);
+
+CREATE TABLE environment (
+  key TEXT PRIMARY KEY,          -- host ..., lab ..., target 1 ...
+  value TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE cell (
+  id INTEGER PRIMARY KEY,        -- from 1, in the order of the experiment
+  scenario TEXT NOT NULL
+);
+
+-- What a cell has: the keys of the experiment and all parameters of its scenario.
+CREATE TABLE cell_value (
+  cell INTEGER NOT NULL REFERENCES cell (id),
+  position INTEGER NOT NULL,
+  key TEXT NOT NULL,
+  value TEXT NOT NULL,
+  is_varied INTEGER NOT NULL,    -- whether cells of this campaign differ in it by a list
+  PRIMARY KEY (cell, key)
+) WITHOUT ROWID;
+
+-- One execution of a cell, in the order in which they were made.
+CREATE TABLE run (
+  id INTEGER PRIMARY KEY,
+  cell INTEGER NOT NULL REFERENCES cell (id),
+  repetition INTEGER NOT NULL,   -- from 1
+  started TEXT NOT NULL,         -- UTC, before the preparation
+  state TEXT NOT NULL,           -- done, interrupted, or failed
+  detail TEXT,                   -- why it is not done
+  ended_by TEXT,                 -- iterations, duration, interval, interrupted, lost; NULL: nothing was measured
+  elapsed_ns INTEGER NOT NULL,   -- that was measured, the warm-up not
+  operations INTEGER NOT NULL,   -- that succeeded
+  errors INTEGER NOT NULL,
+  late INTEGER NOT NULL,
+  dropped INTEGER NOT NULL,
+  longest_queue INTEGER NOT NULL,
+  client_cpu_ns INTEGER,         -- of the lab itself, preparation and verify included; NULL where the system does not tell
+  steal_percent REAL             -- of the machine's time that its host kept for others
+);
+
+CREATE TABLE error (
+  run INTEGER NOT NULL REFERENCES run (id),
+  class TEXT NOT NULL,           -- SQLSTATE, SQLite's name, refused, time-out, lost, other
+  count INTEGER NOT NULL,
+  example TEXT NOT NULL,         -- what the first of them said
+  PRIMARY KEY (run, class)
+) WITHOUT ROWID;
+
+-- Seconds in which operations ended.
+CREATE TABLE second (
+  run INTEGER NOT NULL REFERENCES run (id),
+  second INTEGER NOT NULL,       -- from the end of the warm-up
+  operations INTEGER NOT NULL,
+  errors INTEGER NOT NULL,
+  response_p50_ns INTEGER NOT NULL,
+  response_p99_ns INTEGER NOT NULL,
+  response_max_ns INTEGER NOT NULL,
+  PRIMARY KEY (run, second)
+) WITHOUT ROWID;
+
+-- The histograms: how many operations took this long, to three digits. Buckets of several runs may be added up.
+CREATE TABLE bucket (
+  run INTEGER NOT NULL REFERENCES run (id),
+  clock TEXT NOT NULL,           -- service, response
+  up_to_ns INTEGER NOT NULL,
+  count INTEGER NOT NULL,
+  PRIMARY KEY (run, clock, up_to_ns)
+) WITHOUT ROWID;

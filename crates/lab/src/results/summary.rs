@@ -1,0 +1,140 @@
+//! A cell's runs put together: rates with the interval of their mean, times from all runs' histograms added up.
+
+use std::time::Duration;
+
+use super::read::{Campaign, RunRow};
+use crate::error::Error;
+use crate::harness::Histogram;
+
+/// Student's t for 95 %, both sides, by degrees of freedom from 1.
+const T: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+
+/// A mean over runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// The mean.
+    pub mean: f64,
+    /// Half of its 95 % interval, by Student's t; none of fewer than two runs.
+    pub half: Option<f64>,
+}
+
+impl Estimate {
+    /// Of these.
+    pub fn of(values: &[f64]) -> Estimate {
+        let count = values.len() as f64;
+        if values.is_empty() {
+            return Estimate::default();
+        }
+        let mean = values.iter().sum::<f64>() / count;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let half = (values.len() > 1).then(|| {
+            let t = T.get(values.len() - 2).copied().unwrap_or(1.96);
+            t * (squares / (count - 1.0) / count).sqrt()
+        });
+        Estimate { mean, half }
+    }
+}
+
+/// A cell's runs put together.
+#[derive(Clone, Debug)]
+pub struct CellSummary {
+    /// From 1.
+    pub cell: u64,
+    /// What clients did.
+    pub scenario: String,
+    /// All values: key, value, whether it varies.
+    pub values: Vec<(String, String, bool)>,
+    /// Runs that are done; the others are in no number below.
+    pub runs_done: u64,
+    /// Why others are not.
+    pub failures: Vec<String>,
+    /// Operations a second.
+    pub rate: Estimate,
+    /// From the actual start.
+    pub service: Histogram,
+    /// From the intended start.
+    pub response: Histogram,
+    /// The medians of the runs' responses, in nanoseconds.
+    pub response_p50_ns: Estimate,
+    /// That succeeded.
+    pub operations: u64,
+    /// That failed.
+    pub errors: u64,
+    /// For which no client was free.
+    pub late: u64,
+    /// That never began.
+    pub dropped: u64,
+    /// The longest of all runs.
+    pub longest_queue: u64,
+}
+
+impl CellSummary {
+    /// The value of a key.
+    pub fn value(&self, key: &str) -> &str {
+        self.values.iter().find(|(known, ..)| known == key).map_or("", |(_, value, _)| value)
+    }
+}
+
+impl Campaign {
+    /// Each cell's runs put together.
+    pub fn summary(&self) -> Result<Vec<CellSummary>, Error> {
+        let runs = self.runs()?;
+        let summarize = |(cell, scenario): (i64, String)| self.cell_summary(cell, scenario, &runs);
+        self.cells()?.into_iter().map(summarize).collect()
+    }
+
+    fn cell_summary(&self, cell: i64, scenario: String, runs: &[RunRow]) -> Result<CellSummary, Error> {
+        let (done, others): (Vec<_>, Vec<_>) =
+            runs.iter().filter(|run| run.cell == cell).partition(|run| run.state == "done");
+        let (mut service, mut response) = (Histogram::default(), Histogram::default());
+        let mut medians = Vec::new();
+        for run in &done {
+            self.add_buckets(run.id, "service", &mut service)?;
+            let mut own = Histogram::default();
+            self.add_buckets(run.id, "response", &mut own)?;
+            medians.push(own.quantile(0.5).as_nanos() as f64);
+            response.add(&own);
+        }
+        let sum = |of: fn(&RunRow) -> i64| done.iter().map(|run| of(run)).sum::<i64>() as u64;
+        let why = |run: &&RunRow| format!("{}: {}", run.state, run.detail.as_deref().unwrap_or("no more is known"));
+        Ok(CellSummary {
+            cell: cell as u64,
+            scenario,
+            values: self.values(cell)?,
+            runs_done: done.len() as u64,
+            failures: others.iter().map(why).collect(),
+            rate: Estimate::of(&done.iter().map(|run| run.rate()).collect::<Vec<_>>()),
+            service,
+            response,
+            response_p50_ns: Estimate::of(&medians),
+            operations: sum(|run| run.operations),
+            errors: sum(|run| run.errors),
+            late: sum(|run| run.late),
+            dropped: sum(|run| run.dropped),
+            longest_queue: done.iter().map(|run| run.longest_queue).max().unwrap_or(0) as u64,
+        })
+    }
+}
+
+/// Milliseconds, as tables show times.
+pub(super) fn millis(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_students() {
+        let of = Estimate::of(&[10.0, 12.0, 14.0]);
+        assert!((of.mean - 12.0).abs() < 1e-9, "{of:?}");
+        let half = of.half.expect("three values");
+        assert!((half - 4.303 * 2.0 / 3.0f64.sqrt()).abs() < 1e-9, "{half}");
+        assert_eq!(Estimate::of(&[7.0]), Estimate { mean: 7.0, half: None });
+        assert_eq!(Estimate::of(&[]), Estimate::default());
+    }
+}

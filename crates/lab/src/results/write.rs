@@ -1,0 +1,226 @@
+//! A campaign's file while it runs.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, params};
+
+use super::{APPLICATION_ID, ResultsError, VERSION};
+use crate::error::Error;
+use crate::experiment::{Cell, Experiment};
+use crate::harness::{Ended, Histogram, Measured, Outcome, RunFailure};
+use crate::plan::{Plan, Run};
+
+/// Writes one campaign. Each call is one durable transaction: after an error the file has all that was written before.
+pub struct Writer {
+    connection: Connection,
+    path: PathBuf,
+}
+
+/// A name for the file of a campaign that begins now: `NAME-20260131T120000Z.lab`.
+pub fn usual_name(experiment: &Experiment) -> PathBuf {
+    let now = Connection::open_in_memory().and_then(|clock| {
+        clock.query_row("SELECT strftime('%Y%m%dT%H%M%SZ', 'now')", [], |row| row.get::<_, String>(0))
+    });
+    PathBuf::from(format!("{}-{}.lab", experiment.name, now.unwrap_or_default()))
+}
+
+/// What is kept of a run beside its outcome.
+#[derive(Clone, Debug)]
+pub struct RunRecord<'r> {
+    /// Which.
+    pub run: Run,
+    /// When it began, as [`Writer::now`] says it.
+    pub started: String,
+    /// What became of it.
+    pub outcome: &'r Outcome,
+    /// The processor time that the lab itself took.
+    pub client_cpu_ns: Option<u64>,
+    /// Of the machine's time that its host kept for others.
+    pub steal_percent: Option<f64>,
+}
+
+impl Writer {
+    /// Begins a file; refuses one that exists.
+    pub fn create(path: &Path, experiment: &Experiment, plan: &Plan) -> Result<Writer, Error> {
+        if path.exists() {
+            let what = "the file exists; results are never overwritten, name another by --results";
+            return Err(ResultsError::usage(path, what, None).into());
+        }
+        let connection = Connection::open(path)
+            .map_err(|source| ResultsError::usage(path, "the file can't be made", Some(source)))?;
+        let writer = Writer { connection, path: path.to_owned() };
+        writer.begin(experiment, plan).map_err(|source| writer.error(source))?;
+        Ok(writer)
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn begin(&self, experiment: &Experiment, plan: &Plan) -> rusqlite::Result<()> {
+        let transaction = self.connection.unchecked_transaction()?;
+        transaction.execute_batch(include_str!("schema.sql"))?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", VERSION)?;
+        transaction.execute(
+            "INSERT INTO campaign (name, about, file, specification, seed, repetitions, runs, started, state) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), 'running')",
+            params![
+                experiment.name,
+                experiment.about,
+                experiment.file,
+                experiment.text,
+                plan.seed as i64,
+                experiment.repetitions as i64,
+                plan.runs.len() as i64,
+            ],
+        )?;
+        for (place, cell) in experiment.cells.iter().enumerate() {
+            let scenario = experiment.scenarios.get(cell.scenario).map(|scenario| scenario.name.as_str());
+            let id = place as i64 + 1;
+            transaction.execute("INSERT INTO cell VALUES (?1, ?2)", params![id, scenario])?;
+            for (position, (key, value, is_varied)) in values(cell).into_iter().enumerate() {
+                let row = params![id, position as i64, key, value, is_varied];
+                transaction.execute("INSERT INTO cell_value VALUES (?1, ?2, ?3, ?4, ?5)", row)?;
+            }
+        }
+        transaction.commit()
+    }
+
+    /// Keeps what is known of the machine and the targets.
+    pub fn environment(&self, facts: &[(String, String)]) -> Result<(), Error> {
+        self.write(|connection| {
+            for (key, value) in facts {
+                connection.execute("INSERT OR REPLACE INTO environment VALUES (?1, ?2)", params![key, value])?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The time as files have it.
+    pub fn now(&self) -> Result<String, Error> {
+        let now = self.connection.query_row("SELECT strftime('%Y-%m-%dT%H:%M:%fZ', 'now')", [], |row| row.get(0));
+        now.map_err(|source| self.error(source))
+    }
+
+    /// Keeps a run.
+    pub fn run(&self, record: &RunRecord<'_>) -> Result<(), Error> {
+        self.write(|connection| {
+            let failure = record.outcome.failure.as_ref();
+            let state = match failure {
+                None => "done",
+                Some(RunFailure::Interrupted) => "interrupted",
+                Some(_) => "failed",
+            };
+            let measured = record.outcome.measured.as_ref();
+            let of = |count: fn(&Measured) -> u64| measured.map_or(0, count) as i64;
+            connection.execute(
+                "INSERT INTO run (cell, repetition, started, state, detail, ended_by, elapsed_ns, operations, errors, late, dropped, \
+                 longest_queue, client_cpu_ns, steal_percent) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+                params![
+                    record.run.cell as i64 + 1,
+                    record.run.repetition as i64 + 1,
+                    record.started,
+                    state,
+                    failure.map(ToString::to_string),
+                    measured.map(|measured| ended_by(&measured.ended)),
+                    of(|measured| measured.elapsed.as_nanos() as u64),
+                    of(|measured| measured.operations),
+                    of(|measured| measured.errors.values().map(|counted| counted.count).sum()),
+                    of(|measured| measured.late),
+                    of(|measured| measured.dropped),
+                    of(|measured| measured.longest_queue),
+                    record.client_cpu_ns.map(|nanos| nanos as i64),
+                    record.steal_percent,
+                ],
+            )?;
+            let id = connection.last_insert_rowid();
+            measured.map_or(Ok(()), |measured| details(connection, id, measured))
+        })
+    }
+
+    /// Says that no run follows: `done`, `interrupted`, `failed`.
+    pub fn end(&self, state: &str) -> Result<(), Error> {
+        self.write(|connection| {
+            let sql = "UPDATE campaign SET state = ?1, ended = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')";
+            connection.execute(sql, [state]).map(|_| ())
+        })
+    }
+
+    /// Removes the file where no run is in it, so that another try may have its name. Whether it did.
+    pub fn discard_if_empty(self) -> bool {
+        let runs = self.connection.query_row("SELECT count(*) FROM run", [], |row| row.get::<_, i64>(0));
+        let Writer { connection, path } = self;
+        drop(connection);
+        runs.is_ok_and(|runs| runs == 0) && std::fs::remove_file(path).is_ok()
+    }
+
+    fn write(&self, write: impl FnOnce(&Connection) -> rusqlite::Result<()>) -> Result<(), Error> {
+        let done = self.connection.unchecked_transaction().and_then(|transaction| {
+            write(&transaction)?;
+            transaction.commit()
+        });
+        done.map_err(|source| self.error(source))
+    }
+
+    fn error(&self, source: rusqlite::Error) -> Error {
+        let what = "the file can't be written; what was written before is kept";
+        ResultsError::new(&self.path, what, Some(source)).into()
+    }
+}
+
+fn ended_by(ended: &Ended) -> &'static str {
+    match ended {
+        Ended::Iterations => "iterations",
+        Ended::Duration => "duration",
+        Ended::Interval => "interval",
+        Ended::Interrupted => "interrupted",
+        Ended::Lost(_) => "lost",
+    }
+}
+
+/// A cell's values, those that vary first.
+fn values(cell: &Cell) -> Vec<(String, String, bool)> {
+    let varied = cell.varied.iter().map(|(key, value)| (key.clone(), value.clone(), true));
+    let parameters = cell.parameters.iter().map(|(name, value)| (format!("scenario.{name}"), value.to_string(), false));
+    let mut all: Vec<(String, String, bool)> = varied.collect();
+    let settings = cell.settings().into_iter().map(|(key, value)| (key, value, false));
+    for value in settings.chain(parameters) {
+        if !all.iter().any(|(known, ..)| *known == value.0) {
+            all.push(value);
+        }
+    }
+    all
+}
+
+fn details(connection: &Connection, run: i64, measured: &Measured) -> rusqlite::Result<()> {
+    let mut insert = connection.prepare("INSERT INTO error VALUES (?1, ?2, ?3, ?4)")?;
+    for (class, counted) in &measured.errors {
+        insert.execute(params![run, class.to_string(), counted.count as i64, counted.example])?;
+    }
+    let mut insert = connection.prepare("INSERT INTO second VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?;
+    for second in &measured.series {
+        let times = [second.response_p50, second.response_p99, second.response_max].map(|time| time.as_nanos() as i64);
+        let [p50, p99, max] = times;
+        insert.execute(params![
+            run,
+            second.second as i64,
+            second.operations as i64,
+            second.errors as i64,
+            p50,
+            p99,
+            max
+        ])?;
+    }
+    buckets(connection, run, "service", &measured.service)?;
+    buckets(connection, run, "response", &measured.response)
+}
+
+fn buckets(connection: &Connection, run: i64, clock: &str, histogram: &Histogram) -> rusqlite::Result<()> {
+    let mut insert = connection.prepare("INSERT INTO bucket VALUES (?1, ?2, ?3, ?4)")?;
+    for (up_to, count) in histogram.buckets() {
+        insert.execute(params![run, clock, up_to as i64, count as i64])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! Databases that are measured: an address, and sessions on it.
+
+mod postgres;
+mod sqlite;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use headwater_consolidated::Backend as _;
+use headwater_consolidated::postgres::{Postgres, Settings};
+use tokio::sync::watch;
+
+use crate::error::Error;
+use crate::harness::Failure;
+use crate::scenario::Statement;
+use crate::value::Value;
+
+/// A database.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// A PostgreSQL server's.
+    Postgres(Box<Postgres>),
+    /// A file.
+    Sqlite {
+        /// Where it is.
+        path: PathBuf,
+        /// Whether it was there before the lab.
+        is_old: bool,
+    },
+}
+
+impl Target {
+    /// Reads an address; a file is looked for in `folder`. Does not connect.
+    pub fn parse(address: &str, folder: &Path) -> Result<Target, Error> {
+        if let Some(file) = address.strip_prefix("sqlite:") {
+            let file = file.strip_prefix("//").unwrap_or(file);
+            if file.is_empty() {
+                return Err(Error::Usage("the target's address names no file, expected sqlite:FILE".to_owned()));
+            }
+            let path = folder.join(file);
+            let is_old = path.exists();
+            return Ok(Target::Sqlite { path, is_old });
+        }
+        let is_postgres = ["postgres://", "postgresql://"].iter().any(|scheme| address.starts_with(scheme));
+        if !is_postgres && !address.contains("host=") {
+            // Perhaps it has a password in it: only the scheme is shown.
+            let scheme = address.split_once(':').map_or("no scheme", |(scheme, _)| scheme);
+            let expected = "expected sqlite:FILE or postgres://user@host/database in target.url or --target";
+            return Err(Error::Usage(format!("the target's address has {scheme:?}, {expected}")));
+        }
+        let postgres = Postgres::new(address, Settings::default());
+        let postgres = postgres.map_err(|error| Error::Usage(format!("the target's address: {error}")))?;
+        Ok(Target::Postgres(Box::new(postgres)))
+    }
+
+    /// The address as people may see it.
+    pub fn address(&self) -> String {
+        match self {
+            Target::Postgres(postgres) => postgres.address(),
+            Target::Sqlite { path, .. } => format!("sqlite:{}", path.display()),
+        }
+    }
+
+    /// Whether a session keeps its thread while it works, so that each client wants a thread of its own.
+    pub fn is_blocking(&self) -> bool {
+        matches!(self, Target::Sqlite { .. })
+    }
+
+    /// What stands before the number of a statement's parameter.
+    pub(crate) fn mark(&self) -> char {
+        if self.is_blocking() { '?' } else { '$' }
+    }
+
+    /// A session. What it is asked fails after `timeout`, as far as that is for the session to see to, and on an interrupt.
+    pub(crate) async fn connect(
+        &self,
+        timeout: Duration,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Result<Session, Failure> {
+        match self {
+            Target::Postgres(postgres) => postgres::Session::connect(postgres).await.map(Session::Postgres),
+            Target::Sqlite { path, .. } => sqlite::Session::open(path, timeout, interrupt.clone()).map(Session::Sqlite),
+        }
+    }
+
+    /// What the database is and how it is set.
+    pub(crate) async fn describe(&self, session: &mut Session) -> Result<Vec<(String, String)>, Failure> {
+        let queries = match self {
+            Target::Postgres(_) => postgres::DESCRIPTION,
+            Target::Sqlite { .. } => sqlite::DESCRIPTION,
+        };
+        let mut description = vec![("address".to_owned(), self.address())];
+        for query in queries {
+            description.extend(session.rows(query, 100).await?.into_iter().filter_map(|row| {
+                let mut values = row.into_iter().map(|(_, value)| value);
+                Some((values.next()?, values.next()?))
+            }));
+        }
+        Ok(description)
+    }
+
+    /// Removes the file that the lab has made; nothing of what was there before.
+    pub(crate) fn remove_if_new(&self) -> std::io::Result<()> {
+        let Target::Sqlite { path, is_old: false } = self else { return Ok(()) };
+        for ending in ["", "-wal", "-shm", "-journal"] {
+            let mut name = path.clone().into_os_string();
+            name.push(ending);
+            match std::fs::remove_file(&name) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A row as text: each column's name and value.
+pub(crate) type Row = Vec<(String, String)>;
+
+/// A connection.
+pub(crate) enum Session {
+    Postgres(postgres::Session),
+    Sqlite(sqlite::Session),
+}
+
+impl Session {
+    /// Has statements ready, so that they can be executed by their place.
+    pub(crate) async fn prepare(&mut self, statements: &[Statement]) -> Result<(), Failure> {
+        match self {
+            Session::Postgres(session) => session.prepare(statements).await,
+            Session::Sqlite(session) => session.prepare(statements),
+        }
+    }
+
+    /// Executes a prepared statement, and reads its rows to the last.
+    pub(crate) async fn execute(&mut self, statement: usize, values: &[Value]) -> Result<(), Failure> {
+        match self {
+            Session::Postgres(session) => session.execute(statement, values).await,
+            Session::Sqlite(session) => session.execute(statement, values),
+        }
+    }
+
+    /// Executes a script, without parameters.
+    pub(crate) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
+        match self {
+            Session::Postgres(session) => session.script(sql).await,
+            Session::Sqlite(session) => session.script(sql),
+        }
+    }
+
+    /// The rows of a query, at most so many.
+    pub(crate) async fn rows(&mut self, sql: &str, most: usize) -> Result<Vec<Row>, Failure> {
+        match self {
+            Session::Postgres(session) => session.rows(sql, most).await,
+            Session::Sqlite(session) => session.rows(sql, most),
+        }
+    }
+
+    /// Which of these tables there are, where tables would be created or are found without a schema's name.
+    pub(crate) async fn existing(&mut self, tables: &[String]) -> Result<Vec<String>, Failure> {
+        let mut existing = Vec::new();
+        for table in tables {
+            let name = headwater_model::sql::literal(table);
+            let query = match self {
+                Session::Postgres(_) => format!("SELECT 1 WHERE to_regclass({name}) IS NOT NULL"),
+                Session::Sqlite(_) => format!("SELECT 1 FROM sqlite_master WHERE lower(name) = {name}"),
+            };
+            if !self.rows(&query, 1).await?.is_empty() {
+                existing.push(table.clone());
+            }
+        }
+        Ok(existing)
+    }
+
+    /// Runs the script as one transaction: all of it, or nothing. `note` is told the transaction's ID, by which
+    /// [`Session::was_committed`] knows later what became of it, and none once nothing of it is left for certain.
+    pub(crate) async fn transaction(
+        &mut self,
+        script: &str,
+        mut note: impl FnMut(Option<String>),
+    ) -> Result<(), Failure> {
+        self.script("BEGIN").await?;
+        let before = self.transaction_id().await?;
+        note(Some(before.clone()));
+        let done = match self.script(script).await {
+            Ok(()) if self.transaction_id().await? == before => self.script("COMMIT").await,
+            Ok(()) => {
+                Err(Failure::usage("the script ends the transaction that it is run in; leave COMMIT and ROLLBACK out"))
+            }
+            Err(failure) => Err(failure),
+        };
+        if done.is_err() {
+            let is_open = matches!(self, Session::Sqlite(session) if session.is_in_transaction());
+            // Gone with the connection, if that is what failed.
+            if self.script("ROLLBACK").await.is_ok() && is_open {
+                note(None);
+            }
+        }
+        done
+    }
+
+    async fn transaction_id(&mut self) -> Result<String, Failure> {
+        match self {
+            Session::Postgres(session) => {
+                let rows = session.rows("SELECT pg_current_xact_id()", 1).await?;
+                Ok(rows.into_iter().flatten().map(|(_, value)| value).collect())
+            }
+            Session::Sqlite(session) => Ok(session.is_in_transaction().to_string()),
+        }
+    }
+
+    /// Whether a transaction whose end nobody saw was committed. SQLite does not know: what is there now, and was not before, was.
+    pub(crate) async fn was_committed(&mut self, transaction: &str) -> Result<bool, Failure> {
+        let Session::Postgres(session) = self else { return Ok(true) };
+        let query = format!("SELECT pg_xact_status({}::xid8)", headwater_model::sql::literal(transaction));
+        loop {
+            match session.rows(&query, 1).await?.first().and_then(|row| row.first()) {
+                Some((_, status)) if status == "in progress" => tokio::time::sleep(Duration::from_millis(50)).await,
+                status => return Ok(status.is_some_and(|(_, status)| status == "committed")),
+            }
+        }
+    }
+
+    /// Ends what the session is asked and may still be at, then the session.
+    pub(crate) async fn abandon(self) {
+        if let Session::Postgres(session) = self {
+            session.cancel().await;
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Sessions on PostgreSQL: values go as text, of which the server makes each parameter's type.
+
+use std::error::Error as _;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use futures_util::TryStreamExt as _;
+use headwater_consolidated::postgres::Postgres;
+use tokio_postgres::types::{Format, IsNull, ToSql, Type};
+use tokio_postgres::{CancelToken, Client, SimpleQueryMessage};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::Row;
+use crate::harness::{Class, Failure};
+use crate::scenario::Statement;
+use crate::value::Value;
+
+/// Asked of each server once a campaign: name and value.
+pub(super) const DESCRIPTION: &[&str] = &[
+    "SELECT 'version', version()",
+    "SELECT 'setting ' || name, current_setting(name) FROM pg_settings WHERE name IN ('autovacuum', \
+     'checkpoint_completion_target', 'checkpoint_timeout', 'data_checksums', 'default_transaction_isolation', \
+     'effective_cache_size', 'effective_io_concurrency', 'fsync', 'full_page_writes', 'huge_pages', 'io_method', 'jit', \
+     'maintenance_work_mem', 'max_connections', 'max_parallel_workers_per_gather', 'max_wal_size', 'random_page_cost', \
+     'server_encoding', 'shared_buffers', 'synchronous_commit', 'synchronous_standby_names', 'wal_compression', 'wal_level', \
+     'work_mem') ORDER BY name",
+];
+
+/// How long a server may take to hear that something is to be cancelled.
+const CANCEL: Duration = Duration::from_secs(1);
+
+pub(crate) struct Session {
+    client: Client,
+    cancel: CancelToken,
+    tls: MakeRustlsConnect,
+    /// Each with the places of its values.
+    statements: Vec<(tokio_postgres::Statement, Vec<usize>)>,
+}
+
+impl Session {
+    pub(super) async fn connect(postgres: &Postgres) -> Result<Session, Failure> {
+        let (mut config, tls) = postgres.driver();
+        config.application_name("headwater lab");
+        let (client, connection) = config.connect(tls.clone()).await.map_err(|error| {
+            let mut failure = failure(&error);
+            // The server's own answers keep their SQLSTATE; a wrong password or database is a matter of the address.
+            let is_answer = error.as_db_error().is_some();
+            failure.class = if is_answer { failure.class } else { Class::Refused };
+            failure.is_broken = true;
+            failure.is_usage = matches!(error.code().and_then(|code| code.code().get(..2)), Some("28" | "3D"));
+            failure.detail =
+                format!("connecting to {}: {}", headwater_consolidated::Backend::address(postgres), failure.detail);
+            failure
+        })?;
+        // Ends with the client; what it says of a broken connection, the client's own calls say too.
+        tokio::spawn(connection);
+        Ok(Session { cancel: client.cancel_token(), client, tls, statements: Vec::new() })
+    }
+
+    pub(super) async fn prepare(&mut self, statements: &[Statement]) -> Result<(), Failure> {
+        for statement in statements {
+            let prepared = self.client.prepare(&statement.sql).await;
+            let prepared = prepared.map_err(|error| {
+                let failure = failure(&error);
+                Failure {
+                    detail: format!("{}: {}", statement.sql, failure.detail),
+                    is_usage: !failure.is_broken,
+                    ..failure
+                }
+            })?;
+            self.statements.push((prepared, statement.places.clone()));
+        }
+        Ok(())
+    }
+
+    pub(super) async fn execute(&mut self, statement: usize, values: &[Value]) -> Result<(), Failure> {
+        let (statement, places) = &self.statements[statement];
+        let parameters = places.iter().map(|place| AsText(&values[*place]));
+        let rows = self.client.query_raw(statement, parameters.collect::<Vec<_>>()).await;
+        let mut rows = std::pin::pin!(rows.map_err(|error| failure(&error))?);
+        while rows.try_next().await.map_err(|error| failure(&error))?.is_some() {}
+        Ok(())
+    }
+
+    pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
+        self.client.batch_execute(sql).await.map_err(|error| failure(&error))
+    }
+
+    pub(super) async fn rows(&mut self, sql: &str, most: usize) -> Result<Vec<Row>, Failure> {
+        let messages = self.client.simple_query(sql).await.map_err(|error| failure(&error))?;
+        let rows = messages.iter().filter_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        let read = |row: &tokio_postgres::SimpleQueryRow| {
+            let value = |place: usize| row.get(place).unwrap_or("NULL").to_owned();
+            row.columns().iter().enumerate().map(|(place, column)| (column.name().to_owned(), value(place))).collect()
+        };
+        Ok(rows.take(most).map(read).collect())
+    }
+
+    /// Has the server give up what it is at. It may not listen; then the closed connection tells it later.
+    pub(super) async fn cancel(self) {
+        let _ = tokio::time::timeout(CANCEL, self.cancel.cancel_query(self.tls)).await;
+    }
+}
+
+/// A value in text form.
+#[derive(Debug)]
+struct AsText<'v>(&'v Value);
+
+impl ToSql for AsText<'_> {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        match self.0 {
+            Value::Text(text) => out.extend_from_slice(text.as_bytes()),
+            value => write!(out, "{value}")?,
+        }
+        Ok(IsNull::No)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    fn encode_format(&self, _: &Type) -> Format {
+        Format::Text
+    }
+
+    fn to_sql_checked(
+        &self,
+        kind: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        self.to_sql(kind, out)
+    }
+}
+
+/// What an error of the driver means.
+fn failure(error: &tokio_postgres::Error) -> Failure {
+    if let Some(answer) = error.as_db_error() {
+        let code = answer.code().code();
+        let mut failure = Failure::new(Class::Code(code.to_owned()), answer.message());
+        // The server ends the session: shut down by an administrator, crashed, terminated.
+        failure.is_broken = answer.severity() != "ERROR" || code.starts_with("57P0") || code.starts_with("08");
+        return failure;
+    }
+    let mut detail = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let _ = write!(detail, ": {error}");
+        cause = error.source();
+    }
+    Failure::new(Class::Lost, detail)
+}

@@ -34,8 +34,8 @@ use headwater_protocol::Type;
 use crate::sql::{literal, quote};
 use crate::{ColumnType, Direction, Model, OnDelete, Reference, Table};
 
-/// The version of the file's layout, in `hw_state`.
-pub const FORMAT: i64 = 1;
+/// The version of the file's layout, in `hw_state`; counted up with each change of the tables there.
+pub const FORMAT: i64 = 2;
 
 /// The name of a table's log.
 pub fn log_name(table: &Table) -> String {

@@ -64,7 +64,10 @@ pub enum Error {
         table: String,
     },
     /// The file was made by another version of Headwater.
-    #[error("the file has layout {actual}, this version of Headwater reads layout {expected}")]
+    #[error(
+        "the file has layout {actual}, this version of Headwater reads layout {expected}: sync it once more with the version that made it, \
+         then make a new remote"
+    )]
     Layout {
         /// The file's.
         actual: i64,

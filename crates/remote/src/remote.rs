@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use headwater_model::{Model, remote_sql};
+use headwater_model::Model;
 
 use crate::adopt;
 use crate::database::{BUSY_WAIT, Database};
@@ -60,7 +60,6 @@ impl Remote {
         let database = Database::open(&path, true, options.busy_wait)?;
         let plan = Plan::new(model);
         let state = State {
-            format: remote_sql::FORMAT,
             remote_id: random()?,
             secret: random()?,
             server: options.server.clone(),
@@ -164,10 +163,8 @@ fn plan_of(database: &Database, path: &Path) -> Result<Plan, Error> {
     if !schema::exists(&database.connection, "hw_state")? {
         return Err(Error::NotARemote { path: path.to_owned() });
     }
+    State::check_format(&database.connection)?;
     let state = State::read(&database.connection)?;
-    if state.format != remote_sql::FORMAT {
-        return Err(Error::Layout { actual: state.format, expected: remote_sql::FORMAT });
-    }
     let model = Model::from_json(&state.model).map_err(|error| Error::Model(error.to_string()))?;
     Ok(Plan { fingerprint: state.fingerprint, ..Plan::new(model) })
 }

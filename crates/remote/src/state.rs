@@ -1,5 +1,6 @@
 //! What a remote remembers: who it is, what it has seen, what is on its way. All in the file, so that it moves with the data.
 
+use headwater_model::remote_sql;
 use headwater_protocol::message::{UploadEnd, WatermarkEntry, Watermarks, Welcome};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -8,7 +9,6 @@ use crate::error::{Error, While};
 /// The row of `hw_state`.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
-    pub(crate) format: i64,
     pub(crate) remote_id: [u8; 16],
     pub(crate) secret: [u8; 32],
     pub(crate) server: String,
@@ -36,35 +36,45 @@ pub(crate) struct State {
 
 impl State {
     pub(crate) fn read(connection: &Connection) -> Result<State, Error> {
-        let sql = "SELECT \"format\", \"remote_id\", \"secret\", \"server\", \"user\", \"model\", \"fingerprint\", \"incarnation\", \
+        let sql = "SELECT \"remote_id\", \"secret\", \"server\", \"user\", \"model\", \"fingerprint\", \"incarnation\", \
                    \"note\", \"upload_sequence\", \"download_applied\", \"frozen\", \"frozen_changes\", \"frozen_digest\", \"staged\", \
                    \"last_sync\", \"cut_bytes_max\", \"adopted\", \"upload_refused\" FROM \"hw_state\"";
         let read = |row: &rusqlite::Row<'_>| {
-            let (frozen, changes): (i64, i64) = (row.get(11)?, row.get(12)?);
-            let digest: Option<[u8; 32]> = row.get(13)?;
+            let (frozen, changes): (i64, i64) = (row.get(10)?, row.get(11)?);
+            let digest: Option<[u8; 32]> = row.get(12)?;
             let end = |digest| UploadEnd { sequence: frozen as u64, changes: changes as u64, digest };
             Ok(State {
-                format: row.get(0)?,
-                remote_id: row.get(1)?,
-                secret: row.get(2)?,
-                server: row.get(3)?,
-                user: row.get(4)?,
-                model: row.get(5)?,
-                fingerprint: row.get::<_, i64>(6)? as u64,
-                incarnation: row.get(7)?,
-                note: row.get(8)?,
-                upload_sequence: row.get::<_, i64>(9)? as u64,
-                download_applied: row.get(10)?,
+                remote_id: row.get(0)?,
+                secret: row.get(1)?,
+                server: row.get(2)?,
+                user: row.get(3)?,
+                model: row.get(4)?,
+                fingerprint: row.get::<_, i64>(5)? as u64,
+                incarnation: row.get(6)?,
+                note: row.get(7)?,
+                upload_sequence: row.get::<_, i64>(8)? as u64,
+                download_applied: row.get(9)?,
                 frozen: digest.filter(|_| frozen > 0).map(end),
-                is_staged: row.get(14)?,
-                last_sync: row.get(15)?,
-                cut_bytes_max: row.get::<_, i64>(16)?.max(0) as u64,
-                is_adopted: row.get(17)?,
-                upload_refused: row.get(18)?,
+                is_staged: row.get(13)?,
+                last_sync: row.get(14)?,
+                cut_bytes_max: row.get::<_, i64>(15)?.max(0) as u64,
+                is_adopted: row.get(16)?,
+                upload_refused: row.get(17)?,
             })
         };
         let state = connection.query_row(sql, [], read).optional().while_doing("reading hw_state")?;
         state.ok_or_else(|| Error::damaged("hw_state has no row"))
+    }
+
+    /// Whether the file's tables are laid out as ours. To be asked before anything else is read: where they are not, what lies where is not
+    /// known.
+    pub(crate) fn check_format(connection: &Connection) -> Result<(), Error> {
+        let sql = "SELECT \"format\" FROM \"hw_state\"";
+        let actual = connection.query_row(sql, [], |row| row.get(0)).optional().while_doing("reading hw_state")?;
+        match actual.ok_or_else(|| Error::damaged("hw_state has no row"))? {
+            remote_sql::FORMAT => Ok(()),
+            actual => Err(Error::Layout { actual, expected: remote_sql::FORMAT }),
+        }
     }
 
     /// Writes the row of a new remote.
@@ -73,7 +83,7 @@ impl State {
                    \"fingerprint\", \"incarnation\", \"note\", \"download_applied\", \"adopted\") \
                    VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
         let row = params![
-            self.format,
+            remote_sql::FORMAT,
             self.remote_id,
             self.secret,
             self.server,

@@ -4,7 +4,7 @@ use headwater_protocol::Value;
 use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
 
 use super::support::{Fixture, row, shop};
-use crate::{Choice, Remote};
+use crate::{Choice, Error, Remote};
 
 fn items() -> Fixture {
     let f = Fixture::new(&shop());
@@ -89,4 +89,14 @@ fn a_renamed_table_is_named_and_has_all_its_changes_when_it_is_back() {
         ["item: 1,north,axe,1.00 -> 1,north,axe,9.00", "item: 2,north,saw,2.00 -> 2,north,saw,8.00"]
     );
     f.check();
+}
+
+/// A file of an older layout: what it lacks is not looked for.
+#[test]
+fn a_file_of_another_layout_is_named() {
+    let f = Fixture::new(&shop());
+    f.sql("ALTER TABLE hw_state DROP COLUMN upload_refused; UPDATE hw_state SET format = 1");
+    let error = Remote::open(f.remote.path()).expect_err("another layout");
+    assert!(matches!(error, Error::Layout { actual: 1, .. }), "{error}");
+    assert!(error.to_string().contains("sync it once more with the version that made it"), "{error}");
 }

@@ -77,6 +77,40 @@ fn two_of_them(world: &World, one: &mut Remote, two: &mut Remote) -> Result<()> 
     equal(world, "two")
 }
 
+/// A trigger that rolls back our transaction ends the sync and names its table; when it is mended everything comes.
+#[test]
+fn a_trigger_that_ends_the_transaction_loses_nothing() -> Result<()> {
+    for kind in KINDS {
+        let world = World::new(kind, SCHEMA, MODEL, &["ann"])?;
+        world.central.execute("INSERT INTO gen VALUES (1, 1, 'x'), (2, 2, 'x'), (3, 3, 'x')")?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        let rollback = "BEFORE UPDATE ON gen WHEN NEW.a = 66 BEGIN SELECT RAISE(ROLLBACK, 'rolled');";
+        world.edit("one", &format!("CREATE TRIGGER rbk {rollback} END; UPDATE gen SET a = 30 WHERE id = 3"))?;
+        world.central.execute(
+            "UPDATE gen SET a = 10 WHERE id = 1; UPDATE gen SET a = 66 WHERE id = 2; INSERT INTO gen VALUES (4, 4, 'x')",
+        )?;
+        for _ in 0..2 {
+            let error = world.sync(&mut remote).expect_err("the transaction is gone");
+            ensure!(error.to_string().contains("RAISE(ABORT)"), "{kind:?}: {error}");
+            let rows = world.rows("one", "SELECT group_concat(id || ' ' || a) FROM gen ORDER BY id")?.concat();
+            ensure!(rows == [Some("1 1,2 2,3 30".to_owned())], "{kind:?}: {rows:?}");
+        }
+        world.edit(
+            "one",
+            &format!("DROP TRIGGER rbk; CREATE TRIGGER rbk {} END", rollback.replace("ROLLBACK", "ABORT")),
+        )?;
+        let report = world.sync(&mut remote)?;
+        ensure!(report.rows_down >= 3, "{kind:?}: {report:?}");
+        world.edit("one", "DROP TRIGGER rbk")?;
+        world.sync(&mut remote)?;
+        equal(&world, "one").with_context(|| format!("{kind:?}"))?;
+        let there = world.rows("one", "SELECT group_concat(id || ' ' || a) FROM gen ORDER BY id")?.concat();
+        ensure!(there == [Some("1 10,2 66,3 30,4 4".to_owned())], "{kind:?}: {there:?}");
+    }
+    Ok(())
+}
+
 /// Whatever makes everything come again, columns of the application's own keep their values.
 #[test]
 fn own_columns_outlive_a_fresh_start() -> Result<()> {

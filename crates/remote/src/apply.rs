@@ -39,7 +39,7 @@ use crate::error::{Error, While};
 use crate::key_ranges;
 use crate::local::Bound;
 use crate::plan::{Plan, TablePlan};
-use crate::rows::{Placed, Rows, placed};
+use crate::rows::{Placed, Rows};
 use crate::schema;
 use crate::state::{State, write_watermarks};
 use crate::strays;
@@ -303,7 +303,7 @@ impl<'a> Apply<'a> {
             }
             self.applied.rows += 1;
             let start = reader.row().clone();
-            if self.is_plain && store_plain(table, &mut upsert, reader.row(), &mut scratch)? == Placed::Done {
+            if self.is_plain && self.store_plain(table, &mut upsert, reader.row(), &mut scratch)? == Placed::Done {
                 continue;
             }
             *reader.row() = start;
@@ -356,28 +356,29 @@ impl Apply<'_> {
             }
         }
     }
-}
 
-/// Stores a row straight from the frame.
-fn store_plain<'p>(
-    table: &TablePlan,
-    upsert: &mut CachedStatement<'_>,
-    reader: &mut Reader<'p>,
-    scratch: &mut Scratch,
-) -> Result<Placed, Error> {
-    let mut cells = RowReader::new(reader, &table.types, usize::MAX)?;
-    let mut place = 1;
-    while let Some(cell) = cells.next_cell()? {
-        let value: ValueRef<'p> = match cell {
-            Cell::Value(value) => value,
-            Cell::Same => {
-                return Err(Error::Unexpected { what: "a downloaded row refers to an image before it".to_owned() });
-            }
-        };
-        upsert.raw_bind_parameter(place, Bound(encode(value, scratch))).while_doing("storing a row")?;
-        place += 1;
+    /// Stores a row straight from the frame.
+    fn store_plain<'p>(
+        &self,
+        table: &TablePlan,
+        upsert: &mut CachedStatement<'_>,
+        reader: &mut Reader<'p>,
+        scratch: &mut Scratch,
+    ) -> Result<Placed, Error> {
+        let mut cells = RowReader::new(reader, &table.types, usize::MAX)?;
+        let mut place = 1;
+        while let Some(cell) = cells.next_cell()? {
+            let value: ValueRef<'p> = match cell {
+                Cell::Value(value) => value,
+                Cell::Same => {
+                    return Err(Error::Unexpected { what: "a downloaded row refers to an image before it".to_owned() });
+                }
+            };
+            upsert.raw_bind_parameter(place, Bound(encode(value, scratch))).while_doing("storing a row")?;
+            place += 1;
+        }
+        self.rows.placed(table, upsert.raw_execute())
     }
-    placed(upsert.raw_execute())
 }
 
 fn unknown_table(number: u32) -> Error {

@@ -4,6 +4,8 @@
 //! and every commit is synced: an upload must not leave before it is sure to be found again after a power failure.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -24,6 +26,9 @@ const CHECKPOINT_WAIT: Duration = Duration::from_secs(1);
 pub(crate) struct Database {
     pub(crate) connection: Connection,
     busy_wait: Duration,
+    /// While the work of a transaction is being done nothing commits: a trigger of the application's can roll the transaction back, and each
+    /// statement after that would be a transaction of its own.
+    is_at_work: Arc<AtomicBool>,
 }
 
 /// Why a file can't be opened, where that is plain to see.
@@ -48,8 +53,11 @@ impl Database {
         if create {
             flags |= OpenFlags::SQLITE_OPEN_CREATE;
         }
-        let connection = Connection::open_with_flags(path, flags).map_err(|error| not_opened(path, error))?;
-        let database = Database { connection, busy_wait };
+        let mut connection = Connection::open_with_flags(path, flags).map_err(|error| not_opened(path, error))?;
+        let is_at_work = Arc::new(AtomicBool::new(false));
+        let refuses = Arc::clone(&is_at_work);
+        connection.commit_hook(Some(move || refuses.load(Relaxed))).while_doing("opening the file")?;
+        let database = Database { connection, busy_wait, is_at_work };
         database.configure().map_err(|error| not_opened(path, error))?;
         Ok(database)
     }
@@ -59,7 +67,7 @@ impl Database {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).while_doing("opening the file")?;
         connection.busy_timeout(busy_wait).while_doing("opening the file")?;
-        Ok(Database { connection, busy_wait })
+        Ok(Database { connection, busy_wait, is_at_work: Arc::default() })
     }
 
     fn configure(&self) -> rusqlite::Result<()> {
@@ -81,10 +89,12 @@ impl Database {
         work: impl FnOnce(&Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.patiently(doing, "BEGIN IMMEDIATE")?;
-        let open = Open(&self.connection);
+        let open = Open(self);
+        self.is_at_work.store(true, Relaxed);
         crash::step(doing)?;
         let result = work(&self.connection)?;
         crash::step(doing)?;
+        self.is_at_work.store(false, Relaxed);
         self.patiently(doing, "COMMIT")?;
         drop(open);
         crash::step(doing)?;
@@ -152,12 +162,14 @@ impl Database {
 }
 
 /// An open transaction, rolled back when it is dropped before its commit.
-struct Open<'a>(&'a Connection);
+struct Open<'a>(&'a Database);
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        if !self.0.is_autocommit()
-            && let Err(error) = self.0.execute_batch("ROLLBACK")
+        let Database { connection, is_at_work, .. } = self.0;
+        is_at_work.store(false, Relaxed);
+        if !connection.is_autocommit()
+            && let Err(error) = connection.execute_batch("ROLLBACK")
         {
             tracing::warn!(%error, "a transaction could not be rolled back; SQLite does so when the file is opened again");
         }

@@ -41,6 +41,15 @@ pub enum Error {
         /// What was being done.
         doing: &'static str,
     },
+    /// A trigger of the application's rolled our transaction back.
+    #[error(
+        "a trigger of the application's ended the whole transaction when a row of table {table:?} was written; nothing of it took place: \
+         have it say RAISE(ABORT) instead of RAISE(ROLLBACK) (or of OR ROLLBACK), or drop it, and try again"
+    )]
+    RolledBack {
+        /// The table that was written to.
+        table: String,
+    },
     /// The file is no remote.
     #[error("{path} is no remote; make one with `headwater remote create`")]
     NotARemote {
@@ -136,6 +145,7 @@ impl Error {
             Error::Busy { .. } => "busy",
             Error::Running { .. } => "running",
             Error::DiskFull { .. } => "disk_full",
+            Error::RolledBack { .. } => "rolled_back",
             Error::NotARemote { .. } => "not_a_remote",
             Error::AlreadyARemote { .. } => "already_a_remote",
             Error::TableExists { .. } => "table_exists",

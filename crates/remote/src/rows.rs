@@ -115,7 +115,7 @@ impl<'c> Rows<'c> {
 
     /// Makes the stored row of this row's key like it.
     pub(crate) fn update(&self, table: &TablePlan, row: &[Local]) -> Result<Placed, Error> {
-        placed(self.prepare(&table.sql.update)?.execute(params_from_iter(row)))
+        self.placed(table, self.prepare(&table.sql.update)?.execute(params_from_iter(row)))
     }
 
     /// Deletes the row of a key, which has no pending change.
@@ -134,8 +134,19 @@ impl<'c> Rows<'c> {
     ) -> Result<Placed, Error> {
         let result = self.prepare(sql)?.execute(params_from_iter(values));
         let has_run = !matches!(result, Ok(0));
-        match placed(result)? {
+        match self.placed(table, result)? {
             Placed::Done if self.has_own_triggers(table)? => self.put_log_right(table, key, wanted, has_run),
+            placed => Ok(placed),
+        }
+    }
+
+    /// What a statement that stores rows of a table says of it. One that ended the transaction ends the work too: what came after it would
+    /// be stored on its own, or not at all.
+    pub(crate) fn placed(&self, table: &TablePlan, result: rusqlite::Result<usize>) -> Result<Placed, Error> {
+        match placed(result)? {
+            Placed::InTheWay | Placed::Refused(_) if self.connection.is_autocommit() => {
+                Err(Error::RolledBack { table: table.table.name.clone() })
+            }
             placed => Ok(placed),
         }
     }
@@ -300,8 +311,7 @@ pub(crate) fn noted_image(table: &TablePlan, row: &[Local], in_place: bool) -> V
     table.row_bytes(&values)
 }
 
-/// What a statement that stores a row says of it.
-pub(crate) fn placed(result: rusqlite::Result<usize>) -> Result<Placed, Error> {
+fn placed(result: rusqlite::Result<usize>) -> Result<Placed, Error> {
     match result {
         Ok(_) => Ok(Placed::Done),
         Err(rusqlite::Error::SqliteFailure(error, text)) => {

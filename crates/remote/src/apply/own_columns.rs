@@ -13,7 +13,7 @@ use crate::cut::forget_nothing;
 use crate::error::{Error, While};
 use crate::local::Local;
 use crate::plan::{Plan, TablePlan};
-use crate::rows::{Placed, placed};
+use crate::rows::Placed;
 
 /// The application's own columns, by table, each with a temporary table to keep them in.
 pub(super) fn find(connection: &Connection, plan: &Plan) -> Result<Vec<Vec<String>>, Error> {
@@ -70,7 +70,7 @@ impl Apply<'_> {
                 same_key.collect::<Vec<_>>().join(" AND "),
                 differs.collect::<Vec<_>>().join(" OR ")
             );
-            if let Placed::Refused(why) = placed(self.rows.prepare(&sql)?.execute([]))? {
+            if let Placed::Refused(why) = self.rows.placed(table, self.rows.prepare(&sql)?.execute([]))? {
                 tracing::warn!(
                     table = table.table.name,
                     why,

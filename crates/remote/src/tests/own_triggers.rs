@@ -6,7 +6,8 @@ use headwater_protocol::{Type, Value};
 use rusqlite::Connection;
 
 use super::support::{Fixture, model, query, row, shop, table};
-use crate::Choice;
+use crate::rows::Rows;
+use crate::{Choice, PendingChoice};
 
 /// `doc (id, title, edits)`, rows 1 to 3 of which came down, and then these triggers.
 fn docs(rule: ConflictRule, triggers: &str) -> Fixture {
@@ -156,6 +157,79 @@ fn what_a_trigger_leaves_out_is_held() {
         assert_eq!((f.cut(), f.held()), (None, 0), "{raise}");
         f.check();
     }
+}
+
+/// A trigger that rolls everything back: nothing of the download takes place, and nothing is stored after it. Without the trigger all comes.
+#[test]
+fn a_trigger_that_ends_the_transaction_ends_the_download() {
+    let rollbacks = [
+        "BEFORE UPDATE ON doc WHEN NEW.title = 'end' BEGIN SELECT RAISE(ROLLBACK, 'no'); END",
+        "AFTER DELETE ON doc WHEN OLD.id = 3 BEGIN INSERT OR ROLLBACK INTO note VALUES (9, 'there'); END",
+        "BEFORE INSERT ON doc WHEN NEW.id = 5 BEGIN SELECT RAISE(ROLLBACK, 'no'); END",
+        "BEFORE DELETE ON doc WHEN OLD.id = 3 BEGIN SELECT RAISE(ROLLBACK, 'no'); END",
+    ];
+    for trigger in rollbacks {
+        let f = docs(ConflictRule::ConsolidatedWins, "INSERT INTO note VALUES (9, 'mine')");
+        f.sql(&format!("UPDATE doc SET edits = 7 WHERE id = 2; CREATE TRIGGER app {trigger}"));
+        let before = (f.rows("SELECT * FROM doc"), f.pending());
+        let down = || {
+            let came = [row("4,four,0"), row("1,end,0"), row("5,five,0"), row("6,six,0")];
+            f.down().rows("doc", &came).delete("doc", &[row("3")]).rows("note", &[row("8,last")])
+        };
+        for _ in 0..2 {
+            let error = f.try_download(down()).expect_err("the transaction is gone");
+            assert_eq!(error.code(), "rolled_back", "{trigger}: {error}");
+            assert!(error.to_string().contains("table \"doc\""), "{error}");
+            assert_eq!((f.rows("SELECT * FROM doc"), f.pending()), before, "{trigger}");
+            assert_eq!((f.rows("SELECT id FROM note"), f.held()), (vec!["9".to_owned()], 0), "{trigger}");
+        }
+        f.sql("DROP TRIGGER app");
+        f.download(down());
+        assert_eq!(f.rows("SELECT id, title FROM doc"), ["1|end", "2|two", "4|four", "5|five", "6|six"], "{trigger}");
+        assert_eq!((f.pending(), f.rows("SELECT id FROM note")), (before.1, vec!["8".to_owned(), "9".to_owned()]));
+        f.check();
+    }
+}
+
+/// The same for receipts, and for changes that are given up or tried again.
+#[test]
+fn a_trigger_that_ends_the_transaction_ends_a_receipt_and_a_choice() {
+    let mut f = docs(ConflictRule::ConsolidatedWins, "UPDATE doc SET edits = 1");
+    let trigger = "CREATE TRIGGER app BEFORE UPDATE ON doc WHEN NEW.id = 2 BEGIN SELECT RAISE(ROLLBACK, 'no'); END";
+    f.sql(trigger);
+    let pending = f.pending();
+    for _ in 0..2 {
+        let error = f.remote.drop_pending(&PendingChoice::All).expect_err("the transaction is gone");
+        assert_eq!((error.code(), f.pending()), ("rolled_back", pending.clone()), "{error}");
+    }
+    f.sql("DROP TRIGGER app");
+    f.cut();
+    let refused = || Outcome::Refused(Refusal { code: RefusalCode::Unique, message: String::new() });
+    f.receipt((0..3).map(|number| (number, refused())).collect());
+    let (aside, rows) = (f.set_aside(), f.rows("SELECT * FROM doc"));
+    f.sql(trigger);
+    let error = f.remote.drop_set_aside(&Choice::All).expect_err("the transaction is gone");
+    assert_eq!((error.code(), f.set_aside(), f.rows("SELECT * FROM doc")), ("rolled_back", aside, rows), "{error}");
+    f.sql("DROP TRIGGER app");
+    assert_eq!(f.remote.drop_set_aside(&Choice::All).expect("given up"), 3);
+    assert_eq!(f.rows("SELECT edits FROM doc"), ["0", "0", "0"]);
+    f.check();
+}
+
+/// Whatever rolls a transaction back, and whoever does not notice: nothing of its work commits.
+#[test]
+fn nothing_commits_after_a_rollback() {
+    let f = docs(ConflictRule::ConsolidatedWins, "");
+    let work = |connection: &Connection| {
+        connection.execute_batch("ROLLBACK").expect("rolled back");
+        let error = connection.execute("INSERT INTO note VALUES (1, 'stray')", []).expect_err("not on its own");
+        assert_eq!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::ConstraintViolation));
+        Ok(())
+    };
+    f.remote.database.write("a test", work).expect_err("there is nothing to commit");
+    assert_eq!(f.rows("SELECT count(*) FROM note"), ["0"]);
+    f.remote.database.write("a test", |connection| Rows::new(connection).set_applying(None)).expect("the next one");
+    f.check();
 }
 
 #[test]

@@ -169,3 +169,75 @@ fn a_table_made_anew() -> Result<()> {
     }
     Ok(())
 }
+
+const REGIONS: &str = "CREATE TABLE member (login TEXT, region TEXT); INSERT INTO member VALUES ('anna', 'n'), ('anna', 's'); \
+    CREATE TABLE customer (id TEXT NOT NULL PRIMARY KEY, name TEXT, region TEXT); \
+    CREATE TABLE orders (id TEXT NOT NULL PRIMARY KEY, customer TEXT NOT NULL REFERENCES customer, text TEXT); \
+    INSERT INTO customer VALUES ('1', 'x', 'n'), ('2', 'x', 's'), ('3', 'x', 's'); \
+    INSERT INTO orders VALUES ('11', '1', 'x'), ('22', '2', 'x')";
+
+const REGIONAL: &str = r#"
+name = "regions"
+version = 1
+[partitions.region]
+columns = { region = "text" }
+members = "SELECT region FROM member WHERE login = :s.user"
+[tables.customer]
+key = ["id"]
+partition = "region"
+columns = { id = "text not null", name = "text", region = "text" }
+[tables.orders]
+key = ["id"]
+partition = { through = "customer" }
+columns = { id = "text not null", customer = "text not null", text = "text" }
+references = [{ columns = ["customer"], table = "customer" }]
+"#;
+
+/// A partition is left, and rows lie in none, where nobody saw what was written: all of it is on the list, and goes up when it may.
+#[test]
+fn what_lies_in_no_partition_or_in_one_that_is_left() -> Result<()> {
+    for kind in KINDS {
+        let world = World::new(kind, REGIONS, REGIONAL, &[NAME])?;
+        let mut remote = world.remote(NAME, NAME)?;
+        world.sync(&mut remote)?;
+        drop(remote);
+
+        drop_triggers(&world, "customer")?;
+        drop_triggers(&world, "orders")?;
+        world.edit(
+            NAME,
+            "UPDATE customer SET name = 'changed' WHERE id = '2'; INSERT INTO customer VALUES ('4', 'made', 's'), ('5', 'made', 'nowhere'); \
+             INSERT INTO orders VALUES ('44', '4', 'made'), ('55', '5', 'made')",
+        )?;
+        world.central.execute("DELETE FROM member WHERE region = 's'")?;
+        let mut remote = Remote::open(world.path(NAME))?;
+        let report = world.sync(&mut remote)?;
+        ensure!(report.untracked == 7, "{kind:?}: {report:?}");
+        let untracked = |id: &str, in_place: bool| (format!(r#"{{"id":"{id}"}}"#), "untracked".to_owned(), in_place);
+        let left = ["2", "22", "3", "4", "44"].map(|id| untracked(id, false));
+        let mut expected = [&left[..], &["5", "55"].map(|id| untracked(id, true))].concat();
+        expected.sort();
+        ensure!(aside(&remote)? == expected, "{kind:?}: {:?}", aside(&remote)?);
+        let changed = remote.set_aside(9)?.into_iter().filter_map(|it| it.new).any(|new| new.contains("changed"));
+        ensure!(changed, "{kind:?}: the list has what was written");
+        differences(&world, true)?;
+
+        remote.reset()?;
+        world.sync(&mut remote)?;
+        ensure!(aside(&remote)? == expected, "{kind:?}: {:?}", aside(&remote)?);
+
+        world.central.execute("INSERT INTO member VALUES ('anna', 's'), ('anna', 'nowhere')")?;
+        world.sync(&mut remote)?;
+        ensure!(remote.retry(&Choice::All)?.left.is_empty(), "{kind:?}");
+        let report = world.sync(&mut remote)?;
+        // The row that was changed, for perhaps it was not.
+        ensure!((report.refused, report.conflicts) == (0, 1), "{kind:?}: {report:?}");
+        let customers = world.central.rows("SELECT id || ' ' || name FROM customer ORDER BY id")?.concat();
+        let expected = ["1 x", "2 x", "3 x", "4 made", "5 made"].map(|row| Some(row.to_owned()));
+        ensure!(customers == expected, "{kind:?}: {customers:?}");
+        let orders = world.central.rows("SELECT id FROM orders ORDER BY id")?.concat();
+        ensure!(orders == ["11", "22", "44", "55"].map(|id| Some(id.to_owned())), "{kind:?}: {orders:?}");
+        differences(&world, false)?;
+    }
+    Ok(())
+}

@@ -226,9 +226,7 @@ impl<'a> Apply<'a> {
             own_columns: own_columns::find(connection, plan)?,
             applied: Applied::default(),
         };
-        if is_restart {
-            apply.clear_below()?;
-        }
+        apply.clear()?;
         Ok(apply)
     }
 

@@ -15,6 +15,10 @@
 //!
 //! A table that comes whole before its changes have come (a restored database, tracking that was gone there too) is compared at once: a
 //! row that differs from the one that came gives way, one that did not come counts as made here, and one that is not here as new there.
+//! Unless the remote starts afresh, so that everything came, the second and third download follow.
+//!
+//! Rows in none of the remote's partitions never come: they go before the second download, and so count as made here. Of a partition that
+//! is left before the second has come nothing comes to compare with: the list has all of its rows.
 //!
 //! *Caveats.* Triggers that somebody drops and makes again exactly as they were leave no trace. Of a table that only goes up nothing
 //! comes down to compare with: that its tracking was gone is only logged. A deletion gives way without a trace.
@@ -41,7 +45,8 @@ pub(crate) enum Doubt {
     Compare,
     /// It has come whole. What changed at the consolidated database in between is asked for.
     Between,
-    /// It comes whole though what had changed at the consolidated database has not come: who changed a row is not known.
+    /// It comes whole, or a partition of it, though what had changed at the consolidated database has not come: who changed a row is not
+    /// known.
     AtOnce,
 }
 

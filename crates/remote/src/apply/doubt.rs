@@ -4,9 +4,10 @@ use headwater_model::sql::quote;
 use headwater_protocol::Row;
 use headwater_protocol::message::{Refusal, RefusalCode};
 use headwater_protocol::row::put_row;
-use rusqlite::params;
+use rusqlite::{params, params_from_iter};
 
 use super::Apply;
+use super::partition::rows_in;
 use super::whereabouts::partition_of;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
@@ -77,8 +78,48 @@ impl Apply<'_> {
         self.rows.note_aside(table, pending, &refusal, false, self.now)
     }
 
-    /// A partition comes whole. If it was held before, and its table is in doubt, what stands there is held against what comes now:
-    /// there will be no second time.
+    /// A partition is left. Of its rows without a pending change nobody knows which were changed here: the list has all of them.
+    pub(super) fn note_left(&mut self, table: &TablePlan, partition: &[Local]) -> Result<(), Error> {
+        let source = match self.doubts[table.number as usize] {
+            Doubt::Since => table.name(),
+            Doubt::Compare | Doubt::AtOnce => format!("temp.{}", before(table)),
+            // Those that differed when it was compared are pending.
+            Doubt::None | Doubt::Between => return Ok(()),
+        };
+        let names: Vec<String> = table.names().map(quote).collect();
+        let lies_there = rows_in(self.plan, table, "r");
+        let sql = format!("SELECT {} FROM {source} AS r WHERE {lies_there}", names.join(", "));
+        let mut select = self.rows.prepare(&sql)?;
+        let mut found = select.query(params_from_iter(partition)).while_doing("listing a partition that is left")?;
+        while let Some(row) = found.next().while_doing("listing a partition that is left")? {
+            let read = (0..table.types.len()).map(|place| Local::read(row, place)).collect::<Result<Vec<_>, _>>();
+            let row = read.while_doing("listing a partition that is left")?;
+            let key = table.key_of(&row);
+            if self.rows.pending(table, &key)?.is_some() || self.is_noted(table, &key)? {
+                continue;
+            }
+            self.applied.untracked += 1;
+            let message =
+                "the remote left the partition of this row while change tracking was off: perhaps it was changed here";
+            let refusal = Refusal { code: RefusalCode::Untracked, message: message.to_owned() };
+            let pending = Pending { aside: 0, old: Some(row.clone()), new: Some(row), key };
+            self.rows.note_aside(table, &pending, &refusal, false, self.now)?;
+        }
+        if source != table.name() {
+            self.rows.execute(&format!("DELETE FROM {source} AS r WHERE {lies_there}"), partition)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the list has a change of a row: what stands there has taken its place.
+    fn is_noted(&self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
+        let mut noted = self.rows.prepare("SELECT 1 FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ?")?;
+        let key = table.key_bytes(&to_wire(key, &table.key_types));
+        noted.exists(params![table.number, key]).while_doing("reading what is set aside")
+    }
+
+    /// A partition comes whole. If it was held before, and its table is in doubt, what stands there is held against what comes now: what
+    /// it replaces is not there any more when the whole table is compared.
     pub(super) fn compare_whole(&mut self, table: &TablePlan, partition: &[u8]) -> Result<(), Error> {
         let doubt = &mut self.doubts[table.number as usize];
         if !matches!(doubt, Doubt::Since | Doubt::Compare) {
@@ -101,7 +142,13 @@ impl Apply<'_> {
             match self.doubts[table.number as usize] {
                 Doubt::None | Doubt::Since => continue,
                 Doubt::Between => {}
-                Doubt::AtOnce => any |= self.compare(table)?,
+                Doubt::AtOnce => {
+                    any |= self.compare(table)?;
+                    if !self.is_restart {
+                        // Perhaps not all of it came.
+                        continue;
+                    }
+                }
                 Doubt::Compare => {
                     any |= self.compare(table)?;
                     self.compared.push(table.number);

@@ -27,6 +27,9 @@ impl Apply<'_> {
             self.note_afresh(table, &mark.partition)?;
         }
         self.touched.all_of(table);
+        if mark.action == PartitionAction::Left {
+            self.note_left(table, &from_wire(&values))?;
+        }
         let place = (table.number, mark.partition.clone());
         match mark.action {
             PartitionAction::Whole => self.came_whole.insert(place),
@@ -173,11 +176,14 @@ impl Apply<'_> {
         }
     }
 
-    /// Before a restart: rows of tables that take their partition from another. Everything comes whole, and when it has come nobody can
-    /// tell any more which of them lay where.
-    pub(super) fn clear_below(&mut self) -> Result<(), Error> {
-        for table in self.plan.tables.iter().filter(|table| table.parent.is_some()) {
-            if table.table.direction == Direction::Upload {
+    /// Before tables come whole that rows would stay in otherwise. Of one that is compared, those in no partition of the remote's: they
+    /// were made here. In a restart, those of tables that take their partition from another: when everything has come, nobody can tell any
+    /// more which of them lay where.
+    pub(super) fn clear(&mut self) -> Result<(), Error> {
+        for table in &self.plan.tables {
+            let is_compared = self.doubts[table.number as usize] == Doubt::Compare;
+            let is_below = self.is_restart && table.parent.is_some();
+            if !(is_compared || is_below) || table.table.direction == Direction::Upload {
                 continue;
             }
             self.rows.set_applying(Some(table))?;
@@ -245,7 +251,7 @@ impl Apply<'_> {
 }
 
 /// A condition on rows of a partition, whose values are the parameters.
-fn rows_in(plan: &Plan, table: &TablePlan, row: &str) -> String {
+pub(super) fn rows_in(plan: &Plan, table: &TablePlan, row: &str) -> String {
     is_all(&columns_in(plan, table, row))
 }
 

@@ -1,10 +1,10 @@
 //! Writes while the application had dropped the triggers of change tracking.
 
-use headwater_model::Direction;
+use headwater_model::{Direction, TablePartition};
 use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
 use headwater_protocol::{Type, Value};
 
-use super::support::{Fixture, model, row, shop, table};
+use super::support::{Down, Fixture, model, row, shop, table};
 use crate::state::read_watermarks;
 use crate::{Choice, untracked};
 
@@ -14,13 +14,17 @@ fn north() -> [Value; 1] {
 
 /// Drops what tracks a table, writes, and opens the file again.
 fn untracked_write(f: &mut Fixture, table: &str, sql: &str) {
+    drop_tracking(f, table);
+    f.sql(sql);
+    f.reopen();
+}
+
+fn drop_tracking(f: &Fixture, table: &str) {
     let names =
         format!("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = '{table}' AND name LIKE 'hw%'");
     for name in f.rows(&names) {
         f.sql(&format!("DROP TRIGGER {name}"));
     }
-    f.sql(sql);
-    f.reopen();
 }
 
 fn ask(f: &Fixture) -> bool {
@@ -223,7 +227,113 @@ fn a_table_that_comes_whole_at_once_is_compared_at_once() {
     let named = [r#"item {"id":1} untracked out"#, r#"item {"id":9} untracked in place"#];
     assert_eq!(aside(&f), named, "who has changed or deleted a row is not known");
     assert_eq!(f.rows("SELECT id, price FROM item"), ["1|1.00", "2|2.00", "3|3.00", "4|4.00", "8|8.00", "9|9.00"]);
+    assert!(ask(&f), "perhaps not all partitions came");
+    let down = f.down().whole("item", &south).rows("item", &[row("8,south,key,$8.00")]).whole("item", &north());
+    assert_eq!(f.download(down.rows("item", &now)).untracked, 0, "all of it is on the list");
+    assert!(ask(&f));
+    f.download(f.down().holds("item", &south).holds("item", &north()));
     assert!(!ask(&f));
+    assert_eq!(aside(&f), named);
+    f.check();
+}
+
+/// The shop of [`items`], with parts that lie where their item does.
+fn items_and_parts() -> Fixture {
+    let mut shop = shop();
+    let part = shop.tables.iter_mut().find(|table| table.name == "part").expect("parts");
+    part.references[0].table = 0;
+    part.partition = Some(TablePartition { partition: 0, columns: Vec::new(), through: Some(0) });
+    let f = Fixture::new(&shop);
+    f.download(all(&f).whole("kind", &[]));
+    f
+}
+
+const SOUTH: [&str; 3] = ["2,south,saw,$2.00", "3,south,hoe,$3.00", "4,south,awl,$4.00"];
+
+/// All that the consolidated database has.
+fn all(f: &Fixture) -> Down {
+    let south = [Value::text("south")];
+    let down = f.down().whole("item", &south).rows("item", &SOUTH.map(row)).whole("item", &north());
+    let down = down.rows("item", &[row("1,north,axe,$1.00")]);
+    down.whole("part", &south).rows("part", &[row("20,2,1")]).whole("part", &north()).rows("part", &[row("10,1,1")])
+}
+
+fn unchanged(f: &Fixture) -> Down {
+    let south = [Value::text("south")];
+    f.down().holds("item", &south).holds("item", &north()).holds("part", &south).holds("part", &north())
+}
+
+/// The membership that brought a partition ends: which of its rows were changed here nobody knows.
+#[test]
+fn a_partition_that_is_left_is_listed() {
+    let south = [Value::text("south")];
+    let left = |f: &Fixture| f.down().left("item", &south).left("part", &south);
+    let listed = [
+        r#"item {"id":2} untracked out"#,
+        r#"item {"id":3} partition out"#,
+        r#"item {"id":4} untracked out"#,
+        r#"item {"id":9} untracked out"#,
+        r#"part {"id":20} untracked out"#,
+        r#"part {"id":90} untracked out"#,
+    ];
+    for is_whole in [false, true] {
+        let mut f = items_and_parts();
+        let sql = "UPDATE item SET name = name || '!' WHERE id IN (2, 4); INSERT INTO item VALUES (9, 'south', 'adze', '9.00'); \
+                   INSERT INTO part VALUES (90, 9, 1)";
+        f.sql("UPDATE item SET name = 'pending' WHERE id = 3");
+        drop_tracking(&f, "part");
+        untracked_write(&mut f, "item", sql);
+        if is_whole {
+            f.download(unchanged(&f).rows("item", &[row("4,south,awl,$4.50")]));
+            assert!(ask(&f));
+        }
+        let down = left(&f).whole("item", &north()).rows("item", &[row("1,north,axe,$1.00")]);
+        let down = down.whole("part", &north()).rows("part", &[row("10,1,1")]);
+        f.download(if is_whole { down } else { left(&f).holds("item", &north()).holds("part", &north()) });
+        assert_eq!(aside(&f), listed, "{is_whole}");
+        assert_eq!(f.rows("SELECT id, name FROM item UNION ALL SELECT id, 'part' FROM part"), ["1|axe", "10|part"]);
+        assert_eq!(f.cut(), None, "{is_whole}");
+        let written = f.rows("SELECT key_text FROM hw_set_aside WHERE new_text LIKE '%!%' ORDER BY 1");
+        assert_eq!(written, [r#"{"id":2}"#, r#"{"id":4}"#], "{is_whole}: the list has the rows as they were written");
+        f.check();
+    }
+}
+
+/// Rows that lie in none of the remote's partitions never come, so that nothing shows them to differ.
+#[test]
+fn rows_outside_any_partition_were_made_here() {
+    for is_restart in [false, true] {
+        let mut f = items_and_parts();
+        let sql = "INSERT INTO item VALUES (9, 'nowhere', 'adze', '9.00'); INSERT INTO part VALUES (90, 9, 1); \
+                   UPDATE item SET region = 'nowhere' WHERE id = 2";
+        drop_tracking(&f, "part");
+        untracked_write(&mut f, "item", sql);
+        if is_restart {
+            f.remote.reset().expect("forgotten");
+        } else {
+            f.download(unchanged(&f));
+            assert!(ask(&f));
+        }
+        f.download(all(&f));
+        let two = if is_restart { "out" } else { "in place" };
+        let expected = [
+            format!(r#"item {{"id":2}} untracked {two}"#),
+            r#"item {"id":9} untracked in place"#.to_owned(),
+            r#"part {"id":90} untracked in place"#.to_owned(),
+        ];
+        assert_eq!(aside(&f), expected, "{is_restart}");
+        assert_eq!(f.rows("SELECT id FROM item WHERE region = 'nowhere' AND id > 2"), ["9"]);
+        assert_eq!(f.rows("SELECT id FROM part"), ["10", "20", "90"]);
+        assert_eq!(f.cut(), None, "nothing is sent by itself");
+        f.check();
+
+        // Nor does a later restart drop them.
+        f.download(f.down());
+        f.remote.reset().expect("forgotten");
+        f.download(all(&f));
+        assert_eq!(aside(&f), expected, "{is_restart}");
+        f.check();
+    }
 }
 
 /// An index that the application made changes the triggers too; so does nothing at all.

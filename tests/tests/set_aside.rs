@@ -131,6 +131,58 @@ fn swapped_values_are_dropped_together() -> Result<()> {
     Ok(())
 }
 
+/// The same where other rows refer to those that swapped: none of them goes, nor what an application's trigger would have go with it.
+#[test]
+fn values_swapped_by_parents_are_dropped_together() -> Result<()> {
+    let (schema, model) = (
+        "CREATE TABLE customer (id BIGINT NOT NULL PRIMARY KEY, email TEXT NOT NULL UNIQUE, no BIGINT UNIQUE, credit BIGINT CHECK (credit >= 0)); \
+         CREATE TABLE orders (id BIGINT NOT NULL PRIMARY KEY, customer BIGINT NOT NULL REFERENCES customer (id) ON DELETE CASCADE)",
+        "name = \"shop\"\nversion = 1\n[tables.customer]\nkey = [\"id\"]\nunique = [[\"email\"], [\"no\"]]\n\
+         columns = { id = \"int not null\", email = \"text not null\", no = \"int\", credit = \"int\" }\n\
+         [tables.orders]\nkey = [\"id\"]\nreferences = [{ columns = [\"customer\"], table = \"customer\", on_delete = \"cascade\" }]\n\
+         columns = { id = \"int not null\", customer = \"int not null\" }\n",
+    );
+    let swap = "UPDATE customer SET email = 'tmp', no = NULL WHERE id = 3; UPDATE customer SET email = 'c@x', no = 3, credit = -1 WHERE id = 4; \
+                UPDATE customer SET email = 'd@x', no = 4, credit = -1 WHERE id = 3";
+    for kind in KINDS {
+        let world = World::new(kind, schema, model, &["ann"])?;
+        world.central.execute(
+            "INSERT INTO customer VALUES (3, 'c@x', 3, 1), (4, 'd@x', 4, 1); INSERT INTO orders VALUES (1, 3), (2, 4)",
+        )?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        world.edit(
+            "one",
+            "ALTER TABLE customer ADD COLUMN mine TEXT; UPDATE customer SET mine = 'kept'; \
+             CREATE TRIGGER gone AFTER DELETE ON customer BEGIN DELETE FROM orders WHERE customer = OLD.id; END",
+        )?;
+        for is_aside in [false, true] {
+            world.edit("one", swap)?;
+            let dropped = if is_aside {
+                assert_eq!(world.sync(&mut remote)?.refused, 2, "{kind:?}");
+                remote.drop_set_aside(&Choice::All)?
+            } else {
+                remote.drop_pending(&headwater_remote::PendingChoice::All)?
+            };
+            assert_eq!(dropped, 2, "{kind:?}");
+            let status = remote.status()?;
+            assert_eq!((status.pending, status.set_aside), (0, 0), "{kind:?}");
+            assert!(world.diff("one")?.is_equal(false), "{kind:?}");
+            assert_eq!(world.rows("one", "SELECT id FROM customer WHERE mine = 'kept'")?.len(), 2, "{kind:?}");
+        }
+        // Where another change has the value, none is given up.
+        world.edit(
+            "one",
+            "UPDATE customer SET email = 'free' WHERE id = 3; UPDATE customer SET email = 'c@x' WHERE id = 4",
+        )?;
+        let three = headwater_remote::PendingChoice::Key { table: "customer".to_owned(), key: "{\"id\":3}".to_owned() };
+        let error = remote.drop_pending(&three).expect_err("4 has its value").to_string();
+        assert!(error.contains("does not fit beside a local one"), "{kind:?}: {error}");
+        assert_eq!(world.rows("one", "SELECT 1 FROM customer WHERE email IN ('free', 'c@x')")?.len(), 2, "{kind:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn a_row_is_not_dropped_from_under_another() -> Result<()> {
     let (world, mut remote) = world(Kind::Sqlite)?;

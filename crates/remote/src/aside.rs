@@ -5,6 +5,8 @@
 //! | retry | the mark goes, the next sync sends it | the row is made so again, with its first old image |
 //! | drop | the row becomes the consolidated one: what came down since, or the old image | the list forgets it |
 
+use headwater_model::remote_sql::Term;
+use headwater_model::sql::quote;
 use headwater_protocol::Row;
 use headwater_protocol::message::RefusalCode;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
@@ -330,7 +332,6 @@ struct Back<'p> {
     table: &'p TablePlan,
     key: Vec<Local>,
     row: Vec<Local>,
-    has_gone: bool,
 }
 
 /// Takes changes out of the log, and makes their rows the consolidated ones.
@@ -345,7 +346,7 @@ fn give_up(rows: &Rows<'_>, dropped: Vec<(&TablePlan, Pending)>) -> Result<(), E
         rows.forget(table, &key)?;
         rows.release(table, &key_bytes)?;
         match consolidated {
-            Some(row) => back.push(Back { table, key, row, has_gone: false }),
+            Some(row) => back.push(Back { table, key, row }),
             None => delete(rows, table, &key)?,
         }
     }
@@ -353,8 +354,9 @@ fn give_up(rows: &Rows<'_>, dropped: Vec<(&TablePlan, Pending)>) -> Result<(), E
 }
 
 /// Rows may stand in one another's way (values that must be unique were passed on, or swapped): what does not fit yet is tried again,
-/// and where a circle is left one of its rows goes before it comes back.
+/// and the rows of circles first give up their unique values. None of them goes, or what refers to it might go with it.
 fn put_back(rows: &Rows<'_>, mut back: Vec<Back<'_>>) -> Result<(), Error> {
+    let mut are_free = false;
     while !back.is_empty() {
         let mut stuck = Vec::new();
         let count = back.len();
@@ -369,22 +371,52 @@ fn put_back(rows: &Rows<'_>, mut back: Vec<Back<'_>>) -> Result<(), Error> {
             }
         }
         if stuck.len() == count {
-            let Some(one) = stuck.iter_mut().find(|one| !one.table.is_parent && !one.has_gone) else {
+            if std::mem::replace(&mut are_free, true) {
                 return Err(does_not_fit(stuck[0].table, &stuck[0].key, "a value must be unique"));
-            };
-            delete(rows, one.table, &one.key)?;
-            one.has_gone = true;
+            }
+            stuck.iter().try_for_each(|one| free_uniques(rows, one.table, &one.key))?;
         }
         back = stuck;
     }
     Ok(())
 }
 
+/// Gives a row values that no other has, until it is put back: NULL in its unique columns, or random bytes, which fit into a column of any
+/// type.
+fn free_uniques(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
+    let columns_of = |term| match term {
+        Term::Column(name, _) => vec![name],
+        Term::Expression(_, names) => names,
+    };
+    let names: Vec<String> =
+        table.uniques.iter().flat_map(|unique| unique.terms.clone()).flat_map(columns_of).collect();
+    let is_unique = |place: usize| names.iter().any(|name| name.eq_ignore_ascii_case(&table.table.columns[place].name));
+    let set: Vec<String> = (0..table.types.len())
+        .filter(|place| is_unique(*place) && !table.table.key.contains(place))
+        .map(|place| {
+            let column = &table.table.columns[place];
+            format!("{} = {}", quote(&column.name), if column.nullable { "NULL" } else { "randomblob(16)" })
+        })
+        .collect();
+    if set.is_empty() {
+        return Ok(());
+    }
+    rows.set_applying(Some(table))?;
+    let sql = format!("UPDATE {} SET {} WHERE {}", table.name(), set.join(", "), table.by_key());
+    let freed = rows.placed(table, rows.prepare(&sql)?.execute(params_from_iter(key)))?;
+    rows.set_applying(None)?;
+    fits(table, key, freed)
+}
+
 fn delete(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
     rows.set_applying(Some(table))?;
     let gone = rows.delete(table, key)?;
     rows.set_applying(None)?;
-    match gone {
+    fits(table, key, gone)
+}
+
+fn fits(table: &TablePlan, key: &[Local], placed: Placed) -> Result<(), Error> {
+    match placed {
         Placed::Done => Ok(()),
         Placed::InTheWay => Err(does_not_fit(table, key, "a value must be unique")),
         Placed::Refused(why) => Err(does_not_fit(table, key, &why)),

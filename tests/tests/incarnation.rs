@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use headwater_remote::{Remote, SyncReport};
+use headwater_remote::{Choice, Remote, SyncReport};
 use headwater_testkit::Postgres;
 use headwater_tests::{Central, World, read_model};
 
@@ -224,6 +224,63 @@ fn an_older_dump_in_the_same_cluster() -> Result<()> {
     stage.restart_server()?;
     stage.advance()?;
     stage.check_lost()
+}
+
+/// The wrong backup was put back, work went on, and then the right one: it has uploads of the same remotes, as many, and others.
+fn the_wrong_backup(
+    stage: &mut Stage,
+    put_wrong: impl FnOnce(&mut Stage) -> Result<()>,
+    put_right: impl FnOnce(&mut Stage) -> Result<()>,
+) -> Result<()> {
+    stage.round("kept")?;
+    put_wrong(stage)?;
+    for name in NAMES {
+        stage.world.edit(name, &format!("INSERT INTO note VALUES ('{name} work', 'x')"))?;
+    }
+    let lost: Vec<_> = stage.settle()?.iter().map(|report| report.lost).collect();
+    ensure!(lost == [Some((2, 2)); 2], "the wrong one lacks upload 2: {lost:?}");
+    stage.head_has("one work", "x")?;
+    put_right(stage)?;
+    let lost: Vec<_> = stage.settle()?.iter().map(|report| report.lost).collect();
+    // Number 3 was on its way when the wrong one came: nobody could know whether it had arrived.
+    ensure!(lost == [Some((3, 4)); 2], "the right one has upload 2, and not what went to the wrong one: {lost:?}");
+    for (place, name) in NAMES.into_iter().enumerate() {
+        stage.head_has(&format!("{name} kept"), "x")?;
+        let aside = stage.remotes[place].set_aside(10)?;
+        let keys: Vec<_> = aside.iter().map(|change| (change.reason.as_str(), change.key.as_str())).collect();
+        ensure!(keys == [("lost", format!(r#"{{"id":"{name} work"}}"#).as_str())], "{keys:?}");
+        stage.remotes[place].retry(&Choice::All)?;
+    }
+    stage.settle()?;
+    NAMES.iter().try_for_each(|name| stage.is_equal(name))?;
+    stage.head_has("two work", "x")?;
+    stage.round("after")
+}
+
+#[test]
+fn the_wrong_dump_and_then_the_right_one() -> Result<()> {
+    let (cluster, mut stage) = cluster()?;
+    let dump = stage.world.folder.path().join("dump.sql");
+    cluster.dump("test_0", &dump)?;
+    let right = stage.world.central.clone();
+    let put = |stage: &mut Stage, central: Central| {
+        stage.world.central = central;
+        stage.restart_server()
+    };
+    let wrong = |stage: &mut Stage| put(stage, Central::Postgres(cluster.load(&dump)?));
+    the_wrong_backup(&mut stage, wrong, |stage| put(stage, right))
+}
+
+#[test]
+fn the_wrong_file_and_then_the_right_one() -> Result<()> {
+    let (folder, path, mut stage) = sqlite()?;
+    let [wrong, right] = ["wrong.db", "right.db"].map(|name| folder.path().join(name));
+    std::fs::rename(back_up(&path)?, &wrong)?;
+    let put_wrong = |_: &mut Stage| {
+        std::fs::rename(back_up(&path)?, &right)?;
+        replace(&path, &wrong)
+    };
+    the_wrong_backup(&mut stage, put_wrong, |_| replace(&path, &right))
 }
 
 /// The server runs on, and its connections with it.

@@ -11,6 +11,7 @@ CREATE TABLE "hw_state" (
   "incarnation" BLOB NOT NULL,
   "note" BLOB NOT NULL,
   "upload_sequence" INTEGER NOT NULL DEFAULT 0,
+  "upload_used" INTEGER NOT NULL DEFAULT 0,
   "download_applied" BLOB NOT NULL,
   "frozen" INTEGER NOT NULL DEFAULT 0,
   "frozen_changes" INTEGER NOT NULL DEFAULT 0,

@@ -81,11 +81,11 @@ pub enum RequestError {
     #[error("the upload's digest is not that of the frames that came")]
     Digest,
     /// The upload's number does not follow what the remote has acknowledged.
-    #[error("upload number {actual}, expected {expected}, one more than acknowledged in HELLO")]
+    #[error("upload number {actual}, expected {expected} or more: it follows the one acknowledged in HELLO")]
     Sequence {
         /// The number in UPLOAD_END.
         actual: u64,
-        /// The number that HELLO calls for.
+        /// The least that HELLO calls for.
         expected: u64,
     },
     /// The body ended before END.
@@ -212,7 +212,7 @@ impl RequestReader {
     fn upload_end(&mut self, frame: &Frame) -> Result<RequestEvent, RequestError> {
         let end = UploadEnd::from_payload(&self.meter.payload(frame)?)?;
         let expected = self.acknowledged.saturating_add(1);
-        if end.sequence != expected {
+        if end.sequence < expected || i64::try_from(end.sequence).is_err() {
             return Err(RequestError::Sequence { actual: end.sequence, expected });
         }
         if self.state != State::Pieces && std::mem::take(&mut self.digest).finish() != end.digest {

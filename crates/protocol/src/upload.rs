@@ -1,15 +1,16 @@
 //! What makes an upload apply exactly once: its digest, and the decision whether to apply it.
 //!
-//! A remote numbers its uploads 1, 2, 3, ... and sends number n + 1 only when it has applied the receipt of n. The transaction that
-//! applies an upload also stores its number, digest and receipt, so the database always knows the last number that it has, and a
-//! remote is at most one behind it:
+//! A remote numbers its uploads 1, 2, 3, ... and sends the next only when it has applied the receipt of the one before. The transaction
+//! that applies an upload also stores its number, digest and receipt, so the database always knows the last number that it has, and a
+//! remote is at most one behind it. Where the database has lost uploads, the remote leaves their numbers out: none is ever used for two
+//! uploads, so that a database which has them after all (the backup was the wrong one) is not taken for one that has the later ones.
 //!
 //! ```text
-//! remote has the receipt of   4         4          4          4          5
-//! remote offers               5         5          5          5          6
-//! database has              4, d4     5, d5      5, d5      7, d7      3, d3
-//! digest offered              d5        d5         e5         d5         d6
-//! verdict                   Apply     Replay     Copy       Copy      Behind
+//! remote has the receipt of   4         4         4          4          4          5
+//! remote offers               5         9         5          5          5          6
+//! database has              4, d4     4, d4     5, d5      5, d5      7, d7      3, d3
+//! digest offered              d5        d9        d5         e5         d5         d6
+//! verdict                   Apply     Apply     Replay     Copy       Copy      Behind
 //! ```
 //!
 //! Caveats: the digest tells uploads of one remote apart; it proves nothing about who sent them, that is the remote's secret.
@@ -82,21 +83,19 @@ pub enum Verdict {
 /// - The stored number again: the digest tells a repetition ([`Verdict::Replay`]) from another file's upload ([`Verdict::Copy`]).
 /// - A smaller number: the file has gone back in time, [`Verdict::Copy`]. The same for one that would skip the receipt of the stored
 ///   upload: that upload was not its own.
-/// - One more than is stored: [`Verdict::Apply`]. (Unless WELCOME said `restart`: then the upload comes from another incarnation's
+/// - A greater number: [`Verdict::Apply`]. (Unless WELCOME said `restart`: then the upload comes from another incarnation's
 ///   counting, and the server answers `behind` without asking here. A request that was on its way while the database was restored
-///   would otherwise be taken for one counted from there.) For an unknown remote that is number 1.
-/// - Anything greater: [`Verdict::Behind`].
+///   would otherwise be taken for one counted from there.)
 pub fn judge(stored: Option<Stored>, acknowledged_by_remote: u64, offered: &UploadEnd) -> Verdict {
     let stored = stored.unwrap_or(Stored { sequence: 0, digest: [0; 32] });
     if acknowledged_by_remote > stored.sequence {
         return Verdict::Behind;
     }
-    match offered.sequence.checked_sub(stored.sequence) {
-        Some(0) if stored.sequence > 0 && offered.digest == stored.digest => Verdict::Replay,
-        Some(1) if acknowledged_by_remote == stored.sequence => Verdict::Apply,
-        None | Some(0 | 1) => Verdict::Copy,
-        Some(_) => Verdict::Behind,
+    if offered.sequence > stored.sequence {
+        return if acknowledged_by_remote == stored.sequence { Verdict::Apply } else { Verdict::Copy };
     }
+    let is_stored = offered.sequence == stored.sequence && stored.sequence > 0 && offered.digest == stored.digest;
+    if is_stored { Verdict::Replay } else { Verdict::Copy }
 }
 
 #[cfg(test)]
@@ -111,6 +110,7 @@ mod tests {
     #[test]
     fn the_table_of_the_module() {
         assert_eq!(verdict(Some((4, 4)), 4, (5, 5)), Verdict::Apply);
+        assert_eq!(verdict(Some((4, 4)), 4, (9, 9)), Verdict::Apply);
         assert_eq!(verdict(Some((5, 5)), 4, (5, 5)), Verdict::Replay);
         assert_eq!(verdict(Some((5, 5)), 4, (5, 0xe5)), Verdict::Copy);
         assert_eq!(verdict(Some((7, 7)), 4, (5, 5)), Verdict::Copy);
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(verdict(None, 0, (1, 1)), Verdict::Apply);
         assert_eq!(verdict(Some((0, 0)), 0, (1, 1)), Verdict::Apply);
         assert_eq!(verdict(None, 1, (2, 1)), Verdict::Behind);
-        assert_eq!(verdict(None, 0, (2, 1)), Verdict::Behind);
+        assert_eq!(verdict(None, 0, (2, 1)), Verdict::Apply, "those before are lost, and it knows");
     }
 
     #[test]
@@ -134,6 +134,7 @@ mod tests {
     #[test]
     fn an_upload_that_skips_a_receipt_is_another_files() {
         assert_eq!(verdict(Some((5, 5)), 4, (6, 6)), Verdict::Copy);
+        assert_eq!(verdict(Some((5, 5)), 4, (9, 9)), Verdict::Copy);
         assert_eq!(verdict(Some((u64::MAX, 5)), 4, (5, 6)), Verdict::Copy);
     }
 

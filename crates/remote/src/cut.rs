@@ -51,7 +51,7 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Cut, Er
         let rows = Rows::new(connection);
         while wake(&rows, plan)? > 0 {}
         dependents::mark(&rows, plan, now)?;
-        let sequence = state.upload_sequence + 1;
+        let sequence = state.upload_sequence.max(state.upload_used) + 1;
         let mut writer = UploadWriter {
             connection,
             digest: Digest::new(),

@@ -76,6 +76,7 @@ impl Remote {
             cut_bytes_max: crate::cut::UPLOAD_BYTES_MAX,
             is_adopted: options.adopt,
             upload_refused: None,
+            upload_used: 0,
         };
         database.write("creating the remote", |connection| {
             if schema::exists(connection, "hw_state")? {

@@ -10,7 +10,8 @@
 //! | is as the upload made it | it is set aside with its old image, as if it had been refused with the code `lost` |
 //! | was changed by a download since | only the list of changes set aside has it |
 //!
-//! Not sent again by itself: whoever put the backup back may have meant it, and others may have gone on from there.
+//! Not sent again by itself: whoever put the backup back may have meant it, and others may have gone on from there. Their numbers are left
+//! out from then on: if the database that has them comes back, it is seen to lack those that came after.
 //!
 //! *Caveats.* An upload that is larger than [`KEPT_BYTES_MAX`] is not kept, and the oldest make way for newer ones: of those that are
 //! lost and not kept, the numbers are named and no more.
@@ -85,6 +86,7 @@ struct Lost {
 /// Goes back to upload `to`, the last that the consolidated database has: thaws the upload on its way, deals with those that are lost,
 /// forgets what has been seen. Gives how many changes of the lost ones were found.
 pub(crate) fn rewind(connection: &Connection, plan: &Plan, to: u64, now: &str) -> Result<u64, Error> {
+    State::note_used(connection)?;
     thaw(connection, plan)?;
     let lost = set_lost_aside(connection, plan, to, now)?;
     State::set_upload_sequence(connection, to)?;

@@ -20,6 +20,8 @@ pub(crate) struct State {
     pub(crate) note: [u8; 16],
     /// Number of the last upload whose receipt was applied.
     pub(crate) upload_sequence: u64,
+    /// The last number that was used when the database turned out to have lost uploads; 0, if it never did.
+    pub(crate) upload_used: u64,
     pub(crate) download_applied: [u8; 16],
     /// The upload that is cut and has no receipt yet.
     pub(crate) frozen: Option<UploadEnd>,
@@ -38,7 +40,8 @@ impl State {
     pub(crate) fn read(connection: &Connection) -> Result<State, Error> {
         let sql = "SELECT \"remote_id\", \"secret\", \"server\", \"user\", \"model\", \"fingerprint\", \"incarnation\", \
                    \"note\", \"upload_sequence\", \"download_applied\", \"frozen\", \"frozen_changes\", \"frozen_digest\", \"staged\", \
-                   \"last_sync\", \"cut_bytes_max\", \"adopted\", \"upload_refused\" FROM \"hw_state\"";
+                   \"last_sync\", \"cut_bytes_max\", \"adopted\", \"upload_refused\", \
+                   \"upload_used\" FROM \"hw_state\"";
         let read = |row: &rusqlite::Row<'_>| {
             let (frozen, changes): (i64, i64) = (row.get(10)?, row.get(11)?);
             let digest: Option<[u8; 32]> = row.get(12)?;
@@ -60,6 +63,7 @@ impl State {
                 cut_bytes_max: row.get::<_, i64>(15)?.max(0) as u64,
                 is_adopted: row.get(16)?,
                 upload_refused: row.get(17)?,
+                upload_used: row.get::<_, i64>(18)? as u64,
             })
         };
         let state = connection.query_row(sql, [], read).optional().while_doing("reading hw_state")?;
@@ -121,6 +125,12 @@ impl State {
         connection.execute(sql, [bytes as i64]).while_doing("writing hw_state").map(drop)
     }
 
+    /// Notes that no upload gets a number up to those of the last one and of that on its way (it may have arrived).
+    pub(crate) fn note_used(connection: &Connection) -> Result<(), Error> {
+        let sql = "UPDATE \"hw_state\" SET \"upload_used\" = max(\"upload_used\", \"upload_sequence\", \"frozen\")";
+        connection.execute(sql, []).while_doing("writing hw_state").map(drop)
+    }
+
     pub(crate) fn set_upload_sequence(connection: &Connection, sequence: u64) -> Result<(), Error> {
         let sql = "UPDATE \"hw_state\" SET \"upload_sequence\" = ?";
         connection.execute(sql, [sequence as i64]).while_doing("writing hw_state").map(drop)
@@ -156,7 +166,8 @@ impl State {
     /// Gives the file a new identity, of which no server knows any upload. What was sent under the old one is another file's affair.
     pub(crate) fn set_identity(connection: &Connection, remote_id: [u8; 16], secret: [u8; 32]) -> Result<(), Error> {
         connection.execute("DELETE FROM \"hw_sent\"", []).while_doing("forgetting what was sent")?;
-        let sql = "UPDATE \"hw_state\" SET \"remote_id\" = ?, \"secret\" = ?, \"upload_sequence\" = 0, \"download_applied\" = ?";
+        let sql = "UPDATE \"hw_state\" SET \"remote_id\" = ?, \"secret\" = ?, \"upload_sequence\" = 0, \"upload_used\" = 0, \
+                   \"download_applied\" = ?";
         connection.execute(sql, params![remote_id, secret, [0u8; 16]]).while_doing("writing hw_state").map(drop)
     }
 }

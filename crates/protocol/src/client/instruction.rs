@@ -12,7 +12,7 @@ use crate::message::{Receipt, ServerError, Ticket};
 pub struct Start {
     /// Number of the last upload whose receipt was applied.
     pub upload_sequence: u64,
-    /// Number of the frozen upload, if there is one: one more than `upload_sequence`.
+    /// Number of the frozen upload, if there is one: greater than `upload_sequence`.
     pub frozen: Option<u64>,
     /// Whether that is too large to go within a request: it is sent in pieces first.
     pub is_large: bool,
@@ -123,7 +123,8 @@ pub enum Instruction {
     /// is about to come whole.
     Restart,
     /// The database has this remote's uploads only up to `to`. In one transaction: thaw the frozen upload, acknowledge `to` and no
-    /// more, forget watermarks and incarnation; and set aside what is still known of the uploads after it.
+    /// more, forget watermarks and incarnation; and set aside what is still known of the uploads after it. Their numbers are never used
+    /// again.
     Rewind {
         /// The last upload that the database has.
         to: u64,

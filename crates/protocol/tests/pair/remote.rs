@@ -21,6 +21,8 @@ use super::world::Bug;
 pub(crate) struct File {
     pub(crate) remote_id: [u8; 16],
     acknowledged: u64,
+    /// The last number that was used when it went back.
+    used: u64,
     pub(crate) rows: BTreeMap<i64, i64>,
     /// Pending changes: the image of each key before the first.
     log: BTreeMap<i64, Image>,
@@ -49,6 +51,7 @@ impl File {
         File {
             remote_id,
             acknowledged: 0,
+            used: 0,
             rows: BTreeMap::new(),
             log: BTreeMap::new(),
             frozen: None,
@@ -173,6 +176,8 @@ impl File {
             Instruction::ApplyReceipt(receipt) => self.apply_receipt(receipt),
             Instruction::Restart => self.forget_watermarks(),
             Instruction::Rewind { to } => {
+                let frozen = self.frozen.as_ref().map_or(0, |frozen| frozen.end.sequence);
+                self.used = self.used.max(self.acknowledged).max(frozen);
                 self.acknowledged = *to;
                 self.thaw();
                 self.forget_watermarks();
@@ -182,7 +187,7 @@ impl File {
                 assert!(self.frozen.is_none(), "a new remote ID has no upload that is frozen");
                 self.remote_id =
                     [random.next().to_le_bytes(), random.next().to_le_bytes()].concat().try_into().expect("16");
-                self.acknowledged = 0;
+                (self.acknowledged, self.used) = (0, 0);
             }
             Instruction::Stage(frame) => {
                 if bug == Bug::EarlyWatermark && frame.kind == Kind::Watermarks {
@@ -229,7 +234,7 @@ impl File {
         for frame in &frames {
             digest.add(frame.kind, &frame.payload(1 << 20).expect("our own frame"));
         }
-        let sequence = self.acknowledged + 1;
+        let sequence = self.acknowledged.max(self.used) + 1;
         let end = UploadEnd { sequence, changes: changes.len() as u64, digest: digest.finish() };
         self.frozen = Some(Frozen { frames, end, changes });
         Some(sequence)

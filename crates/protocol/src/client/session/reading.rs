@@ -136,7 +136,7 @@ impl Session {
     fn on_welcome(&mut self, now: Duration, welcome: &Welcome, wants_download: bool) {
         let Start { upload_sequence, frozen, .. } = self.remote;
         let has = welcome.upload_sequence;
-        if has > frozen.unwrap_or(upload_sequence) {
+        if has > upload_sequence && frozen != Some(has) {
             let message = format!("the database has upload {has} of this remote, which this file never sent");
             return self.on_copy(ServerError { code: ErrorCode::Copy, retry_after_ms: 0, message });
         }

@@ -49,12 +49,12 @@ pub(crate) fn apply(database: &Database, plan: &Plan, receipt: &Receipt, now: &s
             );
             return Err(Error::Unexpected { what });
         }
-        let mut applying =
-            Applying { rows: Rows::new(connection), plan, sequence: end.sequence, now, counts: Outcomes::default() };
+        let is_known = State::read(connection)?.incarnation != [0; 16];
+        let (rows, counts) = (Rows::new(connection), Outcomes::default());
+        let mut applying = Applying { rows, plan, sequence: end.sequence, is_known, now, counts };
         applying.outcomes(&receipt.outcomes)?;
         dependents::name(&applying.rows, plan)?;
         applying.counts.applied = end.changes - applying.counts.conflicts - applying.counts.refused;
-        let is_known = State::read(connection)?.incarnation != [0; 16];
         for table in plan.tracked() {
             if is_known {
                 strays::note(&applying.rows, plan, table, end.sequence)?;
@@ -78,7 +78,8 @@ pub(crate) fn refuse_alone(
     now: &str,
 ) -> Result<(), Error> {
     let rows = Rows::new(connection);
-    let mut applying = Applying { rows, plan, sequence: end.sequence, now, counts: Outcomes::default() };
+    let counts = Outcomes::default();
+    let mut applying = Applying { rows, plan, sequence: end.sequence, is_known: false, now, counts };
     applying.outcomes(&[(0, Outcome::Refused(refusal))])?;
     connection.execute("DELETE FROM \"hw_upload\"", []).while_doing("forgetting the upload")?;
     State::set_frozen(connection, None)
@@ -102,6 +103,8 @@ struct Applying<'a> {
     rows: Rows<'a>,
     plan: &'a Plan,
     sequence: u64,
+    /// Whether anything is known of what the remote holds: it does not start afresh.
+    is_known: bool,
     now: &'a str,
     counts: Outcomes,
 }
@@ -167,6 +170,9 @@ impl Applying<'_> {
             end_name(end),
         ];
         self.rows.prepare(sql)?.execute(row).while_doing("recording a conflict")?;
+        if let Some(row) = change.new.as_ref().filter(|_| self.is_known) {
+            strays::note_row(&self.rows, self.plan, table, row)?;
+        }
         self.forget_frozen(table, &key_row)?;
         if self.rows.pending(table, &key_row)?.is_some() {
             return Ok(());

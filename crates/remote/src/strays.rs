@@ -9,6 +9,7 @@ use std::collections::HashSet;
 
 use headwater_model::Direction;
 use headwater_model::sql::quote;
+use headwater_protocol::Value;
 use headwater_protocol::message::{WatermarkEntry, Watermarks};
 use headwater_protocol::row::put_row;
 use rusqlite::{Connection, params};
@@ -22,20 +23,41 @@ use crate::state::read_watermarks;
 /// Notes the partitions of a table in which an upload's rows lie, where nothing is known of them; and those of the tables below, whose
 /// rows lie where their parents do. Tables that only go up are never told to leave anything.
 pub(crate) fn note(rows: &Rows<'_>, plan: &Plan, table: &TablePlan, upload: u64) -> Result<(), Error> {
-    if table.partition.is_empty() || table.parent.is_some() || table.table.direction == Direction::Upload {
+    if has_none(table) {
         return Ok(());
     }
+    partitions(rows, table, upload)?.iter().try_for_each(|partition| note_partition(rows, plan, table, partition))
+}
+
+/// The same for one row that went up: one that met a conflict.
+pub(crate) fn note_row(rows: &Rows<'_>, plan: &Plan, table: &TablePlan, row: &[Value]) -> Result<(), Error> {
+    if has_none(table) {
+        return Ok(());
+    }
+    let values: Vec<Value> = table.partition.iter().filter_map(|place| row.get(*place).cloned()).collect();
+    let mut partition = Vec::new();
+    put_row(&mut partition, &table.partition_types, &values);
+    if is_known(rows, table, &partition)? { Ok(()) } else { note_partition(rows, plan, table, &partition) }
+}
+
+fn has_none(table: &TablePlan) -> bool {
+    table.partition.is_empty() || table.parent.is_some() || table.table.direction == Direction::Upload
+}
+
+fn note_partition(rows: &Rows<'_>, plan: &Plan, table: &TablePlan, partition: &[u8]) -> Result<(), Error> {
     let below = table.below.iter().filter_map(|number| plan.table(*number));
     let comes_down = |table: &&TablePlan| table.table.direction != Direction::Upload;
-    let tables: Vec<u32> = std::iter::once(table).chain(below.filter(comes_down)).map(|table| table.number).collect();
-    for partition in partitions(rows, table, upload)? {
-        for number in &tables {
-            let sql = "INSERT OR IGNORE INTO \"hw_watermark\" (\"table\", \"partition\", \"mark\") VALUES (?, ?, ?)";
-            let row = params![number, partition, nobodys(rows.connection)?];
-            rows.prepare(sql)?.execute(row).while_doing("noting a partition")?;
-        }
+    for table in std::iter::once(table).chain(below.filter(comes_down)) {
+        let sql = "INSERT OR IGNORE INTO \"hw_watermark\" (\"table\", \"partition\", \"mark\") VALUES (?, ?, ?)";
+        let row = params![table.number, partition, nobodys(rows.connection)?];
+        rows.prepare(sql)?.execute(row).while_doing("noting a partition")?;
     }
     Ok(())
+}
+
+fn is_known(rows: &Rows<'_>, table: &TablePlan, partition: &[u8]) -> Result<bool, Error> {
+    let sql = "SELECT 1 FROM \"hw_watermark\" WHERE \"table\" = ? AND \"partition\" = ?";
+    rows.prepare(sql)?.exists(params![table.number, partition]).while_doing("looking for partitions")
 }
 
 /// The partitions, as they are written, of an upload's rows that the file has no watermark of.
@@ -54,12 +76,11 @@ fn partitions(rows: &Rows<'_>, table: &TablePlan, upload: u64) -> Result<Vec<Vec
     let mut select = rows.prepare(&sql)?;
     let read = |row: &rusqlite::Row<'_>| (0..columns.len()).map(|place| Local::read(row, place)).collect();
     let found = select.query_map([upload as i64], read).and_then(Iterator::collect::<Result<Vec<Vec<Local>>, _>>);
-    let mut known = rows.prepare("SELECT 1 FROM \"hw_watermark\" WHERE \"table\" = ? AND \"partition\" = ?")?;
     let mut partitions = Vec::new();
     for local in found.while_doing("looking for partitions")? {
         let mut partition = Vec::new();
         put_row(&mut partition, &table.partition_types, &to_wire(&local, &table.partition_types));
-        if !known.exists(params![table.number, partition]).while_doing("looking for partitions")? {
+        if !is_known(rows, table, &partition)? {
             partitions.push(partition);
         }
     }

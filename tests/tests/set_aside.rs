@@ -106,6 +106,50 @@ fn a_dropped_change_gives_way_to_the_consolidated_row() -> Result<()> {
     Ok(())
 }
 
+/// Of all, those whose parents are here are made again, whatever their order; one whose parent is gone is named, and those below it.
+#[test]
+fn what_lacks_its_parent_stops_no_other() -> Result<()> {
+    for kind in KINDS {
+        let (world, mut remote) = world(kind)?;
+        world.central.execute("INSERT INTO orders VALUES ('gone', 1, 'g', 'tea'), ('here', 1, 'h', 'tea')")?;
+        world.sync(&mut remote)?;
+        world.edit(
+            "one",
+            "INSERT INTO line VALUES ('a', 'gone', 'z'), ('b', 'here', NULL), ('c', 'here', 'a'), ('z', 'here', NULL)",
+        )?;
+        // Both go, and what refers to them is on the list alone. One comes back.
+        world.central.execute("DELETE FROM orders")?;
+        world.sync(&mut remote)?;
+        world.sync(&mut remote)?;
+        let list = remote.set_aside(10)?;
+        assert!(list.len() == 4 && list.iter().all(|change| !change.is_in_place), "{kind:?}: {list:?}");
+        world.central.execute("INSERT INTO orders VALUES ('here', 1, 'h', 'tea')")?;
+        world.sync(&mut remote)?;
+        // A row that refers to nothing and was there before, by an application that enforces no foreign keys.
+        world.edit("one", "PRAGMA foreign_keys = OFF; INSERT INTO line VALUES ('y', 'nowhere', NULL)")?;
+
+        let numbers = list.iter().filter(|change| change.key.contains("\"a\"")).map(|change| change.number).collect();
+        let error = remote.retry(&Choice::Numbers(numbers)).expect_err("its parent is gone").to_string();
+        assert!(error.contains("table \"orders\" that it refers to is not here; sync first"), "{kind:?}: {error}");
+        let retried = remote.retry(&Choice::All)?;
+        assert_eq!((retried.changes, retried.left.len()), (2, 2), "{kind:?}: {retried:?}");
+        let of =
+            |parent: &str| retried.left.iter().filter(|why| why.contains(&format!("table {parent:?} that"))).count();
+        assert_eq!((of("orders"), of("line")), (1, 1), "{kind:?}: {retried:?}");
+        assert_eq!(world.rows("one", "SELECT id FROM line")?.len(), 3, "{kind:?}: b, y and z");
+
+        world.edit("one", "PRAGMA foreign_keys = OFF; DELETE FROM line WHERE id = 'y'")?;
+        assert_eq!(world.sync(&mut remote)?.changes_up, 2, "{kind:?}");
+        world.central.execute("INSERT INTO orders VALUES ('gone', 1, 'g', 'tea')")?;
+        world.sync(&mut remote)?;
+        assert_eq!(remote.retry(&Choice::All)?, headwater_remote::Retried { changes: 2, left: Vec::new() }, "{kind:?}");
+        assert_eq!(world.sync(&mut remote)?.changes_up, 2, "{kind:?}");
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}");
+        assert_eq!(aside(&remote)?, []);
+    }
+    Ok(())
+}
+
 /// Values that must be unique were swapped by changes that are both set aside: dropped, they are swapped back.
 #[test]
 fn swapped_values_are_dropped_together() -> Result<()> {
@@ -192,8 +236,12 @@ fn a_row_is_not_dropped_from_under_another() -> Result<()> {
     )?;
     world.sync(&mut remote)?;
     let error = remote.drop_set_aside(&Choice::Table("orders".to_owned())).expect_err("the line refers to it");
-    assert!(error.to_string().contains("\"line\""), "{error}");
+    assert!(error.to_string().contains("the row {\"id\":\"l1\"} of table \"line\""), "{error}");
     assert_eq!(aside(&remote)?.len(), 2, "nothing was dropped");
+    // Nor where another row refers to nothing already.
+    world.edit("one", "PRAGMA foreign_keys = OFF; INSERT INTO line VALUES ('a', 'nowhere', NULL)")?;
+    assert!(remote.drop_set_aside(&Choice::Table("orders".to_owned())).is_err(), "l1 is another");
+    world.edit("one", "DELETE FROM line WHERE id = 'a'")?;
     assert_eq!(remote.drop_set_aside(&Choice::All)?, 2);
     assert!(world.diff("one")?.is_equal(false));
     Ok(())

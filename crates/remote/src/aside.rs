@@ -5,11 +5,15 @@
 //! | retry | the mark goes, the next sync sends it | the row is made so again, with its first old image |
 //! | drop | the row becomes the consolidated one: what came down since, or the old image | the list forgets it |
 
+mod references;
+
+use std::collections::BTreeMap;
+
 use headwater_model::remote_sql::Term;
 use headwater_model::sql::quote;
 use headwater_protocol::Row;
 use headwater_protocol::message::RefusalCode;
-use rusqlite::{Connection, OptionalExtension, params_from_iter};
+use rusqlite::{Connection, params_from_iter};
 
 use crate::cut::{log_columns, set_aside_mark};
 use crate::error::{Error, While};
@@ -70,18 +74,20 @@ struct Note<'p> {
 
 impl Remote {
     /// Marks changes set aside to be sent by the next sync, with their first old images. One of which only the list is left is made
-    /// again in its table, unless its key has been changed since or the table does not take the row: then it stays set aside.
+    /// again in its table, unless its key has been changed since, the table does not take the row, or what it refers to is not there: then it
+    /// stays set aside.
     ///
     /// Of [`Choice::Numbers`] all or nothing: [`Error::Configuration`] names a change that can't be made again.
     pub fn retry(&mut self, choice: &Choice) -> Result<Retried, Error> {
         let mut left = Vec::new();
-        let count = self.each(choice, "retrying changes set aside", |rows, notes| {
+        let count = self.each(choice, "retrying changes set aside", |rows, plan, notes| {
             if matches!(choice, Choice::Numbers(_)) {
-                notes.iter().try_for_each(|note| retry(rows, note))
-            } else {
-                left = retry_what_can_be(rows, notes)?;
-                Ok(())
+                notes.iter().try_for_each(|note| retry(rows, note))?;
+                let lacking = references::lacking(rows, plan, notes.iter())?;
+                return lacking.into_values().next().map_or(Ok(()), |why| Err(refused(why)));
             }
+            left = retry_what_can_be(rows, plan, notes)?.into_values().collect();
+            Ok(())
         })?;
         Ok(Retried { changes: count - left.len() as u64, left })
     }
@@ -90,7 +96,7 @@ impl Remote {
     ///
     /// All or nothing: [`Error::Configuration`] where another row would be left referring to one that goes.
     pub fn drop_set_aside(&mut self, choice: &Choice) -> Result<u64, Error> {
-        self.each(choice, "dropping changes set aside", |rows, notes| {
+        self.each(choice, "dropping changes set aside", |rows, _, notes| {
             let mut dropped = Vec::new();
             for note in notes {
                 let key = from_wire(&rows.key_of_bytes(note.table, &note.key)?);
@@ -117,10 +123,11 @@ impl Remote {
             }
             connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing("dropping pending changes")?;
             let rows = Rows::new(connection);
+            let before = references::broken(&rows, &self.plan)?;
             let dropped = waiting(&rows, &self.plan, choice)?;
             let count = dropped.len() as u64;
             give_up(&rows, dropped)?;
-            check_references(connection, &self.plan)?;
+            references::check(&rows, &self.plan, &before)?;
             State::set_upload_refused(connection, None)?;
             Ok(count)
         })
@@ -139,16 +146,17 @@ impl Remote {
         &mut self,
         choice: &Choice,
         doing: &'static str,
-        work: impl FnOnce(&Rows<'_>, &[Note<'_>]) -> Result<(), Error>,
+        work: impl FnOnce(&Rows<'_>, &Plan, &[Note<'_>]) -> Result<(), Error>,
     ) -> Result<u64, Error> {
         let _alone = self.lock()?;
         self.reread()?;
         self.database.write(doing, |connection| {
             connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing(doing)?;
-            let notes = chosen(connection, &self.plan, choice)?;
             let rows = Rows::new(connection);
-            work(&rows, &notes)?;
-            check_references(connection, &self.plan)?;
+            let before = references::broken(&rows, &self.plan)?;
+            let notes = chosen(connection, &self.plan, choice)?;
+            work(&rows, &self.plan, &notes)?;
+            references::check(&rows, &self.plan, &before)?;
             Ok(notes.len() as u64)
         })
     }
@@ -237,24 +245,34 @@ fn waiting_in<'p>(
     Ok(waiting)
 }
 
-/// Each by itself; says of those that can't be retried why not.
-fn retry_what_can_be(rows: &Rows<'_>, notes: &[Note<'_>]) -> Result<Vec<String>, Error> {
-    let doing = "retrying changes set aside";
-    let batch = |sql: &str| rows.connection.execute_batch(sql).while_doing(doing);
-    let mut left = Vec::new();
-    for note in notes {
-        batch("SAVEPOINT hw_retry")?;
-        match retry(rows, note) {
-            Ok(()) => {}
-            Err(Error::Configuration { what }) => {
-                batch("ROLLBACK TO hw_retry")?;
-                left.push(what);
+/// All that can be; says of those that can't be retried why not, by their numbers. Whether what a row refers to is there shows when all are
+/// made again: then it is done once more without those that lack it, until none does.
+fn retry_what_can_be(rows: &Rows<'_>, plan: &Plan, notes: &[Note<'_>]) -> Result<BTreeMap<i64, String>, Error> {
+    let batch = |sql: &str| rows.connection.execute_batch(sql).while_doing("retrying changes set aside");
+    let mut lacking = BTreeMap::new();
+    batch("SAVEPOINT hw_retry_all")?;
+    loop {
+        let mut left = lacking.clone();
+        for note in notes.iter().filter(|note| !lacking.contains_key(&note.number)) {
+            batch("SAVEPOINT hw_retry")?;
+            match retry(rows, note) {
+                Ok(()) => {}
+                Err(Error::Configuration { what }) => {
+                    batch("ROLLBACK TO hw_retry")?;
+                    left.insert(note.number, what);
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
+            batch("RELEASE hw_retry")?;
         }
-        batch("RELEASE hw_retry")?;
+        let more = references::lacking(rows, plan, notes.iter().filter(|note| !left.contains_key(&note.number)))?;
+        if more.is_empty() {
+            batch("RELEASE hw_retry_all")?;
+            return Ok(left);
+        }
+        lacking.extend(more);
+        batch("ROLLBACK TO hw_retry_all")?;
     }
-    Ok(left)
 }
 
 fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
@@ -430,24 +448,6 @@ fn does_not_fit(table: &TablePlan, key: &[Local], why: &str) -> Error {
         readable(table.key_names(), key),
         table.table.name
     ))
-}
-
-/// What was done must leave no row that refers to nothing.
-fn check_references(connection: &Connection, plan: &Plan) -> Result<(), Error> {
-    for table in plan.tables.iter().filter(|table| !table.references.is_empty()) {
-        let sql = "SELECT \"parent\" FROM pragma_foreign_key_check(?) LIMIT 1";
-        let parent: Option<String> = connection
-            .query_row(sql, [&table.table.name], |row| row.get(0))
-            .optional()
-            .while_doing("checking foreign keys")?;
-        if let Some(parent) = parent {
-            return Err(refused(format!(
-                "a row of table {:?} would be left that refers to nothing in table {parent:?}: choose what refers to it too, or all",
-                table.table.name
-            )));
-        }
-    }
-    Ok(())
 }
 
 fn refused(what: String) -> Error {

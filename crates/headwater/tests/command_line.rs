@@ -130,6 +130,23 @@ fn users_are_added_listed_and_disabled_and_get_tokens() {
     assert!(place.run(&["user", "list"]).out.contains("enabled"));
 }
 
+#[test]
+fn passwords_and_tokens_come_from_the_environment() {
+    let place = Place::new();
+    place.init();
+    let user = |what: &str, password: &str| {
+        place.run_with(&["user", what, "anna"], &[("HEADWATER_PASSWORD", password)], "").code
+    };
+    assert_eq!((user("add", ""), user("add", "hunter42"), user("password", "another42")), (2, 0, 0));
+    let without = place.run(&["user", "add", "bo"]);
+    assert!(without.code == 2 && without.err.contains("HEADWATER_PASSWORD"), "{without:?}");
+    let create = ["remote", "create", "anna.db", "--server", "http://127.0.0.1:1", "--user", "anna"];
+    for (token, odd) in [("ab\ncd", r"'\n'"), ("ab cd", "' '"), ("ab\u{e9}", "'\u{e9}'")] {
+        let said = place.run_with(&create, &[("HEADWATER_TOKEN", token)], "");
+        assert!(said.code == 2 && said.err.contains(&format!("the token has {odd} in it")), "{said:?}");
+    }
+}
+
 /// What the central file keeps of an account's password is another text after `user password`, and gone after `user remove`.
 #[test]
 fn a_password_is_changed_and_a_user_removed() {

@@ -79,6 +79,11 @@ impl Login {
     fn credentials(&self, user: &str) -> Result<Credentials> {
         if let Some(token) = &self.token {
             let token = token.trim();
+            if let Some(odd) = token.chars().find(|character| !character.is_ascii_graphic()) {
+                return Err(usage(format!(
+                    "the token has {odd:?} in it, which no token has: copy it whole, as one line"
+                )));
+            }
             if let Some(other) = headwater_access::claimed_user(token).filter(|other| other != user) {
                 return Err(usage(format!(
                     "the token is user {other:?}'s, and the remote {user:?}'s: its rows would go and {other:?}'s come; \

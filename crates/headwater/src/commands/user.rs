@@ -46,7 +46,7 @@ enum UserCommand {
     Add {
         /// The user's name.
         user: String,
-        /// Read the password from standard input.
+        /// Read the password from standard input. (It is also taken from HEADWATER_PASSWORD, or asked for at a terminal.)
         #[arg(long)]
         password_stdin: bool,
     },
@@ -55,7 +55,7 @@ enum UserCommand {
     Password {
         /// The user's name.
         user: String,
-        /// Read the password from standard input.
+        /// Read the password from standard input. (It is also taken from HEADWATER_PASSWORD, or asked for at a terminal.)
         #[arg(long)]
         password_stdin: bool,
     },
@@ -154,13 +154,18 @@ fn check_name(user: &str) -> Result<()> {
     Err(usage(format!("the user name {user:?} {fault}, expected 1 to {USER_BYTES_MAX} bytes")))
 }
 
-/// Asks twice at a terminal; otherwise one line of standard input.
+/// One line of standard input, or what the environment has; otherwise asks twice at a terminal.
 fn new_password(user: &str, from_stdin: bool) -> Result<Secret> {
     if from_stdin {
         return read_line();
     }
+    if let Ok(password) = std::env::var("HEADWATER_PASSWORD") {
+        return Ok(Secret::new(password));
+    }
     if !std::io::stdin().is_terminal() {
-        return Err(usage("standard input is no terminal to ask for the password at; give it by --password-stdin"));
+        return Err(usage(
+            "standard input is no terminal to ask for the password at; set HEADWATER_PASSWORD, or give it by --password-stdin",
+        ));
     }
     let ask = |prompt: String| rpassword::prompt_password(prompt).context("the password could not be asked for");
     let first = ask(format!("Password for {user}: "))?;

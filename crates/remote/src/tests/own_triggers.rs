@@ -191,9 +191,9 @@ fn a_trigger_that_ends_the_transaction_ends_the_download() {
     }
 }
 
-/// The same for receipts, and for changes that are given up or tried again.
+/// The same for changes that are given up.
 #[test]
-fn a_trigger_that_ends_the_transaction_ends_a_receipt_and_a_choice() {
+fn a_trigger_that_ends_the_transaction_ends_a_choice() {
     let mut f = docs(ConflictRule::ConsolidatedWins, "UPDATE doc SET edits = 1");
     let trigger = "CREATE TRIGGER app BEFORE UPDATE ON doc WHEN NEW.id = 2 BEGIN SELECT RAISE(ROLLBACK, 'no'); END";
     f.sql(trigger);

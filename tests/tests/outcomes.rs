@@ -1,7 +1,7 @@
 //! Conflicts whose receipt comes and whose outcome does not.
 
 use anyhow::{Result, ensure};
-use headwater_remote::{Choice, SyncOptions, http::Credentials};
+use headwater_remote::{Choice, Remote, SyncOptions, SyncReport, http::Credentials};
 use headwater_tests::{KINDS, World};
 
 const SCHEMA: &str = "CREATE TABLE member (login text, region text);
@@ -22,6 +22,13 @@ partition = "region"
 columns = { id = "text not null", region = "text not null", body = "text" }
 "#;
 
+/// A sync that brings nothing down.
+fn upload_alone(world: &World, remote: &mut Remote) -> Result<SyncReport> {
+    let mut options = SyncOptions::new(Credentials::Token(world.token("ann")?));
+    options.config.wants_download = false;
+    Ok(remote.sync(&mut options)?)
+}
+
 /// The row that won lay in a partition of the remote's when it won, and lies in none any more when the remote looks again.
 #[test]
 fn a_row_that_lost_goes_though_the_one_that_won_never_came() -> Result<()> {
@@ -31,9 +38,7 @@ fn a_row_that_lost_goes_though_the_one_that_won_never_came() -> Result<()> {
         world.sync(&mut remote)?;
         world.central.execute("INSERT INTO note VALUES ('n3', 'south', 'theirs'), ('n4', 'west', 'theirs')")?;
         world.edit("a", "INSERT INTO note VALUES ('n3', 'west', 'mine'), ('n4', 'west', 'mine')")?;
-        let mut options = SyncOptions::new(Credentials::Token(world.token("ann")?));
-        options.config.wants_download = false;
-        let report = remote.sync(&mut options)?;
+        let report = upload_alone(&world, &mut remote)?;
         ensure!(report.conflicts == 2, "{kind:?}: {report:?}");
         world.central.execute("DELETE FROM member WHERE region = 'south'")?;
         for _ in 0..2 {
@@ -65,9 +70,7 @@ fn a_row_goes_that_was_taken_into_a_partition_which_never_came() -> Result<()> {
             "INSERT INTO note VALUES ('n8', 'up', 'theirs'), ('n9', 'east', 'theirs');
              INSERT INTO member VALUES ('ann', 'east'), ('ann', 'north'), ('ann', 'up')",
         )?;
-        let mut options = SyncOptions::new(Credentials::Token(world.token("ann")?));
-        options.config.wants_download = false;
-        let report = remote.sync(&mut options)?;
+        let report = upload_alone(&world, &mut remote)?;
         ensure!((report.changes_up, report.conflicts, report.refused) == (4, 2, 0), "{kind:?}: {report:?}");
         world.central.execute("DELETE FROM member WHERE region IN ('east', 'up')")?;
         // What waits in the partition is kept, and what is in the other comes.
@@ -131,9 +134,7 @@ fn a_table_that_only_goes_up_is_never_told_to_leave() -> Result<()> {
              INSERT INTO visit VALUES ('v1', 'east')",
         )?;
         world.central.execute("INSERT INTO member VALUES ('ann', 'east')")?;
-        let mut options = SyncOptions::new(Credentials::Token(world.token("ann")?));
-        options.config.wants_download = false;
-        let report = remote.sync(&mut options)?;
+        let report = upload_alone(&world, &mut remote)?;
         ensure!((report.changes_up, report.refused) == (3, 0), "{kind:?}: {report:?}");
         let noted = "SELECT w.\"table\" FROM hw_watermark AS w JOIN hw_mark AS m ON m.id = w.mark WHERE m.bytes = x''";
         ensure!(world.rows("a", noted)? == [[Some("0".to_owned())]], "{kind:?}: {:?}", world.rows("a", noted)?);

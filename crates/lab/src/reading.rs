@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use headwater_model::parse::closest;
+use headwater_model::parse::{closest, describe};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -197,19 +197,6 @@ impl Reader<'_> {
     pub(crate) fn mismatch<T>(&mut self, entry: &Entry<'_>, expected: &str) -> Option<T> {
         self.error(&entry.span(), format!("{} is {}", entry.name, describe(entry.value.get_ref())), expected);
         None
-    }
-}
-
-/// A value, short, as an error shows it.
-pub(crate) fn describe(value: &DeValue<'_>) -> String {
-    match value {
-        DeValue::String(text) => format!("the string {text:?}"),
-        DeValue::Integer(number) => format!("the number {number}"),
-        DeValue::Float(number) => format!("the number {number}"),
-        DeValue::Boolean(value) => format!("{value}"),
-        DeValue::Datetime(_) => "a date or time".to_owned(),
-        DeValue::Array(_) => "an array".to_owned(),
-        DeValue::Table(_) => "a table".to_owned(),
     }
 }
 

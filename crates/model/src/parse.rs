@@ -51,6 +51,7 @@ use crate::{
 
 pub use error::ModelError;
 pub use hint::closest;
+pub use reader::describe;
 
 use reader::{Entry, Reader, Section, Span};
 use table::{Draft, Through};

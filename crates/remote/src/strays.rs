@@ -23,7 +23,7 @@ use crate::state::read_watermarks;
 /// Notes the partitions of a table in which an upload's rows lie, where nothing is known of them; and those of the tables below, whose
 /// rows lie where their parents do. Tables that only go up are never told to leave anything.
 pub(crate) fn note(rows: &Rows<'_>, plan: &Plan, table: &TablePlan, upload: u64) -> Result<(), Error> {
-    if has_none(table) {
+    if !has_own_partitions(table) {
         return Ok(());
     }
     partitions(rows, table, upload)?.iter().try_for_each(|partition| note_partition(rows, plan, table, partition))
@@ -31,7 +31,7 @@ pub(crate) fn note(rows: &Rows<'_>, plan: &Plan, table: &TablePlan, upload: u64)
 
 /// The same for one row that went up: one that met a conflict.
 pub(crate) fn note_row(rows: &Rows<'_>, plan: &Plan, table: &TablePlan, row: &[Value]) -> Result<(), Error> {
-    if has_none(table) {
+    if !has_own_partitions(table) {
         return Ok(());
     }
     let values: Vec<Value> = table.partition.iter().filter_map(|place| row.get(*place).cloned()).collect();
@@ -40,8 +40,9 @@ pub(crate) fn note_row(rows: &Rows<'_>, plan: &Plan, table: &TablePlan, row: &[V
     if is_known(rows, table, &partition)? { Ok(()) } else { note_partition(rows, plan, table, &partition) }
 }
 
-fn has_none(table: &TablePlan) -> bool {
-    table.partition.is_empty() || table.parent.is_some() || table.table.direction == Direction::Upload
+/// Whether rows of a table come down in partitions that their own columns tell.
+fn has_own_partitions(table: &TablePlan) -> bool {
+    !table.partition.is_empty() && table.parent.is_none() && table.table.direction != Direction::Upload
 }
 
 fn note_partition(rows: &Rows<'_>, plan: &Plan, table: &TablePlan, partition: &[u8]) -> Result<(), Error> {

@@ -227,8 +227,8 @@ fn entries_in<'a>(table: &'a DeTable<'a>) -> impl Iterator<Item = Entry<'a>> {
     })
 }
 
-/// A value, short, as an error shows it.
-pub(super) fn describe(value: &DeValue<'_>) -> String {
+/// A value, short, as an error shows it: `the string "x"`.
+pub fn describe(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => format!("the string {text:?}"),
         DeValue::Integer(number) => format!("the number {number}"),

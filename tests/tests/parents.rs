@@ -135,6 +135,37 @@ fn rows_below_anothers_are_out_of_reach() -> Result<()> {
     Ok(())
 }
 
+/// Rows that are deleted here have left the remote's partition: that they go here too is not what the deletions asked for.
+#[test]
+fn deletions_are_not_forgotten_when_their_rows_leave() -> Result<()> {
+    for kind in KINDS {
+        let world = world(kind)?;
+        let mut ben = world.remote("ben", "ben")?;
+        world.sync(&mut ben)?;
+        world.central.execute("UPDATE shop SET region = 'south' WHERE id IN ('m', 'n')")?;
+        world.edit(
+            "ben",
+            "DELETE FROM line WHERE id = 'n11'; UPDATE line SET n = 9 WHERE id = 'n12'; DELETE FROM shop WHERE id = 'm'",
+        )?;
+        assert_eq!(world.sync(&mut ben)?.refused, 5, "{kind:?}: m with all below it, and two lines");
+        let keys = |ben: &Remote| -> Result<Vec<String>> { Ok(aside(ben)?.into_iter().map(|(key, _)| key).collect()) };
+        assert_eq!(keys(&ben)?, ["m", "m1", "m11", "n11", "n12"], "{kind:?}: {:?}", aside(&ben)?);
+
+        world.central.execute("UPDATE shop SET region = 'north' WHERE id IN ('m', 'n')")?;
+        world.sync(&mut ben)?;
+        assert_eq!(keys(&ben)?, ["m", "m1", "m11", "n11", "n12"], "{kind:?}: {:?}", aside(&ben)?);
+        assert_eq!(ben.retry(&Choice::All)?.changes, 5, "{kind:?}");
+        let report = world.sync(&mut ben)?;
+        assert_eq!((report.changes_up, report.refused), (5, 0), "{kind:?}: {:?}", aside(&ben)?);
+        let stored = world.central.rows("SELECT id, n FROM line ORDER BY id")?;
+        let expected = [["e11", "5"], ["n12", "9"], ["s11", "4"]].map(|row| row.map(|it| Some(it.to_owned())).to_vec());
+        assert_eq!(stored, expected, "{kind:?}");
+        assert!(world.diff("ben")?.is_equal(false), "{kind:?}");
+        assert_eq!(ben.status()?.held, 0, "{kind:?}");
+    }
+    Ok(())
+}
+
 /// A parent that is refused leaves what is below it waiting, and they go up together.
 #[test]
 fn what_is_below_a_refused_row_waits_with_it() -> Result<()> {

@@ -47,7 +47,7 @@ impl Apply<'_> {
         self.close_conflict(table, &key_bytes, None)?;
         self.remember_row(table, &key_row)?;
         match self.rows.pending(table, &key_row)? {
-            Some(pending) if !pending.is_nothing() && pending.new.is_some() && !self.is_unsure(table, &pending) => {
+            Some(pending) if !pending.is_nothing() && !self.is_unsure(table, &pending) => {
                 if pending.old.is_none() {
                     // The change is an insert: that the consolidated database has no such row is what it expects.
                     return self.rows.release(table, &key_bytes);

@@ -10,6 +10,11 @@ const SCHEMA: &str = "CREATE TABLE item (id BIGINT NOT NULL PRIMARY KEY, text TE
 const MODEL: &str = "name = \"items\"\nversion = 1\n[tables.item]\nkey = [\"id\"]\nkey_range = { size = 10, from = 1000 }\n\
     [tables.item.columns]\nid = \"int not null\"\ntext = \"text\"\n";
 const INSERT: &str = "INSERT INTO item (id, text) SELECT key, 'made offline' FROM hw_next_key WHERE \"table\" = 'item'";
+const NEXT: &str = "SELECT key FROM hw_next_key";
+
+fn next(key: i64) -> [[Option<String>; 1]; 1] {
+    [[Some(key.to_string())]]
+}
 
 fn world(kind: Kind) -> Result<(World, Remote, Remote)> {
     let world = World::new(kind, SCHEMA, MODEL, &["ann"])?;
@@ -131,6 +136,100 @@ fn a_database_that_forgot_a_range_learns_of_it_again() -> Result<()> {
         world.sync(&mut three)?;
         assert_eq!(ranges(&world)?, [(1000, 1009), (1010, 1019), (1020, 1029)], "{kind:?}");
         assert_eq!(world.rows("three", "SELECT key FROM hw_next_key")?, [[Some("1020".to_owned())]]);
+    }
+    Ok(())
+}
+
+/// The file was copied: before the copy has synced under a remote ID of its own, it uses the same keys.
+#[test]
+fn keys_that_a_copy_has_used_are_passed_over() -> Result<()> {
+    for kind in KINDS {
+        let (world, mut one, _two) = world(kind)?;
+        world.central.execute("INSERT INTO item VALUES (7, 'the database''s own')")?;
+        world.sync(&mut one)?;
+        world.edit("one", "PRAGMA wal_checkpoint(TRUNCATE)")?;
+        std::fs::copy(world.path("one"), world.path("copy"))?;
+        let mut copy = Remote::open(world.path("copy"))?;
+        // The original is the first to upload, and so the one that keeps the remote ID.
+        world.edit("one", "UPDATE item SET text = 'changed' WHERE id = 7")?;
+        world.sync(&mut one)?;
+        for _ in 0..3 {
+            world.edit("copy", INSERT)?;
+        }
+        assert!(world.sync(&mut copy)?.new_remote_id);
+        assert_eq!(world.rows("copy", NEXT)?, next(1020), "{kind:?}: a range of its own");
+        world.sync(&mut one)?;
+        assert_eq!(world.rows("one", NEXT)?, next(1003), "{kind:?}");
+        for (name, remote) in [("one", &mut one), ("copy", &mut copy)] {
+            world.edit(name, INSERT)?;
+            let report = world.sync(remote)?;
+            assert_eq!((report.refused, report.conflicts), (0, 0), "{kind:?}");
+        }
+        world.sync(&mut one)?;
+        assert!(world.diff("one")?.is_equal(false) && world.diff("copy")?.is_equal(false), "{kind:?}");
+    }
+    Ok(())
+}
+
+/// The database itself writes keys of a remote's range, the next one too.
+#[test]
+fn keys_that_the_database_has_used_are_passed_over() -> Result<()> {
+    for kind in KINDS {
+        let (world, mut one, _two) = world(kind)?;
+        world.central.execute("INSERT INTO item VALUES (1000, 'the database'), (1001, 'its'), (1003, 'own')")?;
+        world.sync(&mut one)?;
+        assert_eq!(world.rows("one", NEXT)?, next(1002), "{kind:?}");
+        world.edit("one", INSERT)?;
+        assert_eq!(world.rows("one", NEXT)?, next(1004), "{kind:?}");
+        // What the server is told is left counts from there: fewer than half of the range, and so comes the next.
+        world.central.execute("INSERT INTO item VALUES (1004, 'and'), (1005, 'these')")?;
+        world.sync(&mut one)?;
+        world.sync(&mut one)?;
+        assert_eq!(ranges(&world)?, [(1000, 1009), (1010, 1019), (1020, 1029)], "{kind:?}");
+        assert_eq!(world.rows("one", "SELECT \"left\" FROM hw_next_key")?, [[Some("14".to_owned())]], "{kind:?}");
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_range_that_others_have_used_up_is_followed_by_another() -> Result<()> {
+    for kind in KINDS {
+        let (world, mut one, _two) = world(kind)?;
+        let rows: Vec<String> = (1000..=1009).map(|id| format!("({id}, 'the database''s')")).collect();
+        world.central.execute(&format!("INSERT INTO item VALUES {}", rows.join(", ")))?;
+        world.sync(&mut one)?;
+        assert_eq!(world.rows("one", NEXT)?.len(), 0, "{kind:?}: used up");
+        world.sync(&mut one)?;
+        assert_eq!(world.rows("one", NEXT)?, next(1020), "{kind:?}");
+        world.edit("one", INSERT)?;
+        assert_eq!(world.sync(&mut one)?.refused, 0);
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}");
+    }
+    Ok(())
+}
+
+/// The application makes its table anew, as SQLite's manual tells it to, and goes on with the next keys before anybody has made its triggers
+/// again.
+#[test]
+fn keys_that_were_used_while_tracking_was_off_are_passed_over() -> Result<()> {
+    for kind in KINDS {
+        let (world, mut one, _two) = world(kind)?;
+        world.edit("one", INSERT)?;
+        world.sync(&mut one)?;
+        world.edit(
+            "one",
+            "PRAGMA foreign_keys = OFF; BEGIN; CREATE TABLE new_item (id INTEGER PRIMARY KEY, text TEXT, mine TEXT); \
+             INSERT INTO new_item (id, text) SELECT id, text FROM item; DROP TABLE item; \
+             ALTER TABLE new_item RENAME TO item; COMMIT",
+        )?;
+        world.edit("one", INSERT)?;
+        world.edit("one", INSERT).expect_err("nobody has moved the range on");
+        world.sync(&mut one)?;
+        assert_eq!(world.rows("one", NEXT)?, next(1002), "{kind:?}");
+        world.edit("one", INSERT)?;
+        assert_eq!(world.sync(&mut one)?.refused, 0);
+        assert_eq!(world.central.rows("SELECT id FROM item WHERE id = 1002")?.len(), 1, "{kind:?}");
     }
     Ok(())
 }

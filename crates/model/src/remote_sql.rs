@@ -33,7 +33,7 @@ mod key_ranges;
 
 use headwater_protocol::Type;
 
-pub use self::key_ranges::next_key_view;
+pub use self::key_ranges::{next_key_view, pass_taken_keys, taken_keys};
 use crate::sql::{literal, quote};
 use crate::{ColumnType, Direction, Model, OnDelete, Reference, Table};
 

@@ -333,6 +333,7 @@ impl<'a> Apply<'a> {
             return Err(Error::Unexpected { what: "the download lacks its WELCOME or its WATERMARKS".to_owned() });
         };
         write_watermarks(connection, watermarks)?;
+        key_ranges::pass_taken(connection, self.plan)?;
         connection.execute("DELETE FROM \"hw_staged\"", []).while_doing("emptying the staging table")?;
         State::set_applied(connection, welcome, self.download, self.now)?;
         self.applied.afresh = self.afresh.len() as u64;

@@ -1,8 +1,10 @@
 //! The ranges of integer keys that are this remote's: triggers hold inserts to them, `hw_next_key` has the next key of each table.
 
+use headwater_model::remote_sql;
 use headwater_protocol::message::{KeyRange, KeyRanges};
 use rusqlite::{Connection, params};
 
+use crate::database::Database;
 use crate::error::{Error, While};
 use crate::plan::Plan;
 
@@ -27,6 +29,28 @@ pub(crate) fn take(connection: &Connection, ranges: &KeyRanges) -> Result<(), Er
         "INSERT OR IGNORE INTO \"hw_key_range\" (\"table\", \"first\", \"last\", \"next\") VALUES (?1, ?2, ?3, ?2)";
     for KeyRange { table, first, last } in &ranges.ranges {
         connection.execute(sql, params![table, first, last]).while_doing("noting a key range")?;
+    }
+    Ok(())
+}
+
+/// Moves ranges on whose next key has a row: one that came down, or that was written while change tracking was off.
+pub(crate) fn pass_taken(connection: &Connection, plan: &Plan) -> Result<(), Error> {
+    for table in &plan.tables {
+        if let Some(sql) = remote_sql::pass_taken_keys(table.number as usize, &table.table) {
+            connection.execute(&sql, []).while_doing("passing over keys that are taken")?;
+        }
+    }
+    Ok(())
+}
+
+/// The same outside a transaction, which is only begun where there is such a range: a file that is opened is not always written to.
+pub(crate) fn pass_taken_alone(database: &Database, plan: &Plan) -> Result<(), Error> {
+    for table in &plan.tables {
+        let Some(sql) = remote_sql::taken_keys(table.number as usize, &table.table) else { continue };
+        let any = database.connection.prepare(&sql).and_then(|mut select| select.exists([]));
+        if any.while_doing("reading the key ranges")? {
+            return database.write("passing over keys that are taken", |connection| pass_taken(connection, plan));
+        }
     }
     Ok(())
 }

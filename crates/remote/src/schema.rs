@@ -8,6 +8,7 @@ use crate::database::Database;
 use crate::error::{Error, While};
 use crate::gone;
 use crate::index_sql;
+use crate::key_ranges;
 use crate::plan::{Plan, TablePlan};
 use crate::state::State;
 use crate::untracked;
@@ -40,7 +41,8 @@ pub(crate) fn exists(connection: &Connection, name: &str) -> Result<bool, Error>
     connection.prepare_cached(sql).and_then(|mut select| select.exists([name])).while_doing("reading the catalogue")
 }
 
-/// Looks for unique indexes that the application made, and makes the triggers anew where they are not as they must be.
+/// Looks for unique indexes that the application made, makes the triggers anew where they are not as they must be, and passes over keys
+/// of the ranges that are taken.
 pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error> {
     let connection = &database.connection;
     learn_uniques(connection, plan)?;
@@ -65,7 +67,7 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
             })?;
         }
     }
-    Ok(())
+    key_ranges::pass_taken_alone(database, plan)
 }
 
 /// Takes note of the unique indexes that the application has made.

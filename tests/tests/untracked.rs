@@ -241,3 +241,46 @@ fn what_lies_in_no_partition_or_in_one_that_is_left() -> Result<()> {
     }
     Ok(())
 }
+
+/// What was written refers to a row that is deleted at the consolidated database meanwhile: it goes with it, and is on the list.
+#[test]
+fn what_refers_to_a_row_that_is_gone() -> Result<()> {
+    for kind in KINDS {
+        for on_delete in ["", " ON DELETE CASCADE"] {
+            let schema = SCHEMA.replace("REFERENCES note", &format!("REFERENCES note{on_delete}"));
+            let world = World::new(kind, &schema, MODEL, &[NAME])?;
+            world
+                .central
+                .execute("INSERT INTO note VALUES ('a', 'x'), ('b', 'x'); INSERT INTO page VALUES ('p', 'b', 'x')")?;
+            let mut remote = world.remote(NAME, NAME)?;
+            world.sync(&mut remote)?;
+            drop(remote);
+
+            drop_triggers(&world, "page")?;
+            world.edit(NAME, "INSERT INTO page VALUES ('q', 'a', 'made'); UPDATE page SET note = 'a', text = 'changed' WHERE id = 'p'")?;
+            world.central.execute("DELETE FROM note WHERE id = 'a'")?;
+            let mut remote = Remote::open(world.path(NAME))?;
+            let report = world.sync(&mut remote)?;
+            ensure!((report.untracked, report.refused, report.not_stored) == (2, 0, 0), "{kind:?}: {report:?}");
+            let mut texts: Vec<_> = remote.set_aside(9)?.into_iter().filter_map(|it| it.new).collect();
+            texts.sort();
+            ensure!(
+                texts.len() == 2 && texts[0].contains("changed") && texts[1].contains("made"),
+                "{kind:?}: the list has what was written, and no deletion: {texts:?}"
+            );
+            differences(&world, false)?;
+            ensure!(remote.retry(&Choice::All)?.changes == 0, "{kind:?}: nothing that refers to nothing");
+
+            world.central.execute("INSERT INTO note VALUES ('a', 'again')")?;
+            world.sync(&mut remote)?;
+            ensure!(remote.retry(&Choice::All)?.left.is_empty(), "{kind:?}");
+            let report = world.sync(&mut remote)?;
+            // The row that was changed, for perhaps it was not.
+            ensure!((report.refused, report.conflicts) == (0, 1), "{kind:?}: {report:?}");
+            let pages = world.central.rows("SELECT id || ' ' || text FROM page ORDER BY id")?.concat();
+            ensure!(pages == ["p x", "q made"].map(|row| Some(row.to_owned())), "{kind:?}: {pages:?}");
+            differences(&world, false)?;
+        }
+    }
+    Ok(())
+}

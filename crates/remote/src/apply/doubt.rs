@@ -94,21 +94,37 @@ impl Apply<'_> {
         while let Some(row) = found.next().while_doing("listing a partition that is left")? {
             let read = (0..table.types.len()).map(|place| Local::read(row, place)).collect::<Result<Vec<_>, _>>();
             let row = read.while_doing("listing a partition that is left")?;
-            let key = table.key_of(&row);
-            if self.rows.pending(table, &key)?.is_some() || self.is_noted(table, &key)? {
-                continue;
+            if self.rows.pending(table, &table.key_of(&row))?.is_none() {
+                self.list(table, row, "the remote left the partition of this row")?;
             }
-            self.applied.untracked += 1;
-            let message =
-                "the remote left the partition of this row while change tracking was off: perhaps it was changed here";
-            let refusal = Refusal { code: RefusalCode::Untracked, message: message.to_owned() };
-            let pending = Pending { aside: 0, old: Some(row.clone()), new: Some(row), key };
-            self.rows.note_aside(table, &pending, &refusal, false, self.now)?;
         }
         if source != table.name() {
             self.rows.execute(&format!("DELETE FROM {source} AS r WHERE {lies_there}"), partition)?;
         }
         Ok(())
+    }
+
+    /// A row without a pending change goes, because what it refers to is gone. Whether it may have been changed here, so that the list has it.
+    pub(super) fn note_orphan(&mut self, table: &TablePlan, row: &[Local]) -> Result<bool, Error> {
+        let is_unknown = matches!(self.doubts[table.number as usize], Doubt::Since | Doubt::AtOnce);
+        if self.is_restart || !is_unknown {
+            return Ok(false);
+        }
+        self.list(table, row.to_vec(), "the row that it refers to is gone")?;
+        Ok(true)
+    }
+
+    /// Puts a row that goes, of which nobody knows whether it was changed here, on the list, if that does not have it yet.
+    fn list(&mut self, table: &TablePlan, row: Vec<Local>, why: &str) -> Result<(), Error> {
+        let key = table.key_of(&row);
+        if self.is_noted(table, &key)? {
+            return Ok(());
+        }
+        self.applied.untracked += 1;
+        let message = format!("change tracking was off here, and {why}: perhaps it was changed here");
+        let refusal = Refusal { code: RefusalCode::Untracked, message };
+        let pending = Pending { aside: 0, old: Some(row.clone()), new: Some(row), key };
+        self.rows.note_aside(table, &pending, &refusal, false, self.now)
     }
 
     /// Whether the list has a change of a row: what stands there has taken its place.
@@ -222,7 +238,8 @@ impl Apply<'_> {
         let came = self.rows.select(table, key)?;
         let is_same = match (&was, &came) {
             (Some(was), Some(came)) => is_same(table, was, &to_wire(came, &table.types)),
-            (None, Some(came)) => !is_sure || self.has_joined(table, came)?,
+            // If the list has it, it was there, and went with what it refers to.
+            (None, Some(came)) => !is_sure || self.has_joined(table, came)? || self.is_noted(table, key)?,
             (None, None) => true,
             (Some(_), None) => false,
         };

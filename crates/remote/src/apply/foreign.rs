@@ -189,10 +189,7 @@ impl Apply<'_> {
         if self.restore_parent(table, reference, &row)? {
             return Ok(());
         }
-        tracing::warn!(
-            table = table.table.name,
-            "a downloaded row refers to a row that is not here; it is held and tried again"
-        );
+        let is_noted = self.note_orphan(table, &row)?;
         let wire = to_wire(&row, &table.types);
         self.rows.set_applying(Some(table))?;
         if !self.remove(table, key)? {
@@ -201,7 +198,13 @@ impl Apply<'_> {
             self.remove(table, key)?;
             super::set_triggers(self.rows.connection, true)?;
         }
-        self.applied.not_stored += 1;
+        if !is_noted {
+            tracing::warn!(
+                table = table.table.name,
+                "a downloaded row refers to a row that is not here; it is held and tried again"
+            );
+            self.applied.not_stored += 1;
+        }
         let why = "it refers to a row that is not here";
         self.rows.hold_because(table, &table.key_bytes(&table.key_of(&wire)), Some(&wire), Some(why))
     }

@@ -166,6 +166,39 @@ fn deletions_are_not_forgotten_when_their_rows_leave() -> Result<()> {
     Ok(())
 }
 
+/// Changes wait, and rows are held beside them. A fresh start finds that their partition is not the remote's any more.
+#[test]
+fn a_fresh_start_keeps_nothing_of_a_partition_that_is_left() -> Result<()> {
+    for kind in KINDS {
+        let world = world(kind)?;
+        let mut ben = world.remote("ben", "ben")?;
+        world.sync(&mut ben)?;
+        world.edit("ben", "INSERT INTO shop VALUES ('x', 'east', ''); INSERT INTO line VALUES ('x11', 'n1', 1000)")?;
+        assert_eq!(world.sync(&mut ben)?.refused, 2, "{kind:?}");
+        world
+            .central
+            .execute("INSERT INTO shop VALUES ('x', 'north', 'theirs'); INSERT INTO line VALUES ('x11', 'm1', 1)")?;
+        world.sync(&mut ben)?;
+        assert_eq!(ben.status()?.held, 2, "{kind:?}");
+        world.edit(
+            "ben",
+            "UPDATE shop SET note = 'mine' WHERE id = 'n'; DELETE FROM shop WHERE id = 'm'; UPDATE line SET n = 7 WHERE id = 'n12'",
+        )?;
+
+        ben.reset()?;
+        world.central.execute("DELETE FROM member WHERE user_name = 'ben'")?;
+        let report = world.sync(&mut ben)?;
+        assert!(report.refused > 0, "{kind:?}: {report:?}");
+        let keys: Vec<String> = aside(&ben)?.into_iter().map(|(key, _)| key).collect();
+        assert_eq!(keys, ["m", "m1", "m11", "n", "n12", "x", "x11"], "{kind:?}: {:?}", aside(&ben)?);
+        ben.drop_set_aside(&Choice::All)?;
+        assert_eq!(ids(&world, "ben", "shop")? + &ids(&world, "ben", "line")?, "", "{kind:?}");
+        assert!(world.diff("ben")?.is_equal(false), "{kind:?}");
+        assert_eq!(ben.status()?.held, 0, "{kind:?}");
+    }
+    Ok(())
+}
+
 /// A parent that is refused leaves what is below it waiting, and they go up together.
 #[test]
 fn what_is_below_a_refused_row_waits_with_it() -> Result<()> {

@@ -41,11 +41,11 @@ impl Apply<'_> {
         let local = from_wire(&values);
         if table.is_tracked() {
             match mark.action {
-                PartitionAction::Whole => self.hold_deletions(table, &local)?,
+                PartitionAction::Whole => self.hold_deletions(table, &logged_in(self.plan, table), &local)?,
                 PartitionAction::Left => self.set_aside_left(table, mark.partition.clone(), &local)?,
             }
         }
-        self.release_unneeded(table, &values)?;
+        self.release_unneeded(table, Some(&values))?;
         self.delete_rows(table, &local)
     }
 
@@ -117,9 +117,10 @@ impl Apply<'_> {
         Ok(())
     }
 
-    /// Pending changes of rows that the consolidated database had in this partition: unless their row comes again, it is deleted there.
-    fn hold_deletions(&mut self, table: &TablePlan, values: &[Local]) -> Result<(), Error> {
-        let sql = table.sql.changes_where(&format!("l.\"existed\" = 1 AND {}", logged_in(self.plan, table)));
+    /// Pending changes of rows that the consolidated database had where this condition on the log says: unless their row comes again, it is
+    /// deleted there, or lies in none of the remote's partitions any more.
+    fn hold_deletions(&mut self, table: &TablePlan, condition: &str, values: &[Local]) -> Result<(), Error> {
+        let sql = table.sql.changes_where(&format!("l.\"existed\" = 1 AND {condition}"));
         let mut select = self.rows.prepare(&sql)?;
         let mut found = select.query(params_from_iter(values)).while_doing("reading the log")?;
         while let Some(row) = found.next().while_doing("reading the log")? {
@@ -150,9 +151,9 @@ impl Apply<'_> {
         }
     }
 
-    /// Held rows that lie in the partition: without a pending change they are of no use any more, beside one they are gone too, unless
-    /// they come again.
-    fn release_unneeded(&mut self, table: &TablePlan, values: &[Value]) -> Result<(), Error> {
+    /// Held rows that lie in the partition (`None`: anywhere): without a pending change they are of no use any more, beside one they are gone
+    /// too, unless they come again.
+    fn release_unneeded(&mut self, table: &TablePlan, values: Option<&[Value]>) -> Result<(), Error> {
         let mut after = Vec::new();
         loop {
             let keys = self.rows.held_keys(table, &after, 100)?;
@@ -162,13 +163,16 @@ impl Apply<'_> {
             after.clone_from(last);
             for key in keys {
                 let held: Option<Row> = self.rows.held(table, &key)?.flatten();
-                let Some(row) = held else { continue };
-                if !self.lay_in(table, &row, values)? {
+                let is_unneeded = match (&held, values) {
+                    (_, None) => true,
+                    (Some(row), Some(values)) => self.lay_in(table, row, values)?,
+                    (None, Some(_)) => false,
+                };
+                if !is_unneeded {
                     continue;
                 }
                 let key_row = from_wire(&self.rows.key_of_bytes(table, &key)?);
-                let old = self.rows.pending(table, &key_row)?.and_then(|pending| pending.old);
-                match old {
+                match self.rows.pending(table, &key_row)?.and_then(|pending| pending.old) {
                     Some(_) => self.rows.hold(table, &key, None)?,
                     None => self.rows.release(table, &key)?,
                 }
@@ -176,31 +180,23 @@ impl Apply<'_> {
         }
     }
 
-    /// Before tables come whole that rows would stay in otherwise. Of one that is compared, those in no partition of the remote's: they
-    /// were made here. In a restart, those of tables that take their partition from another: when everything has come, nobody can tell any
-    /// more which of them lay where.
+    /// Before tables come whole. What is held, or has a pending change, comes again, or lies in none of the remote's partitions any more. Rows
+    /// go that would stay otherwise. Of a table that is compared, those in no partition of the remote's: they were made here. In a restart, those of tables that
+    /// take their partition from another: when everything has come, nobody can tell any more which of them lay where.
     pub(super) fn clear(&mut self) -> Result<(), Error> {
-        for table in &self.plan.tables {
+        for table in self.plan.tables.iter().filter(|table| table.table.direction != Direction::Upload) {
             let is_compared = self.doubts[table.number as usize] == Doubt::Compare;
-            let is_below = self.is_restart && table.parent.is_some();
-            if !(is_compared || is_below) || table.table.direction == Direction::Upload {
-                continue;
+            if is_compared || self.is_restart {
+                self.rows.set_applying(Some(table))?;
+                self.release_unneeded(table, None)?;
             }
-            self.rows.set_applying(Some(table))?;
-            self.touched.all_of(table);
-            let mut after = Vec::new();
-            loop {
-                let keys = self.rows.held_keys(table, &after, 100)?;
-                let Some(last) = keys.last() else { break };
-                after.clone_from(last);
-                for key in keys {
-                    let key_row = from_wire(&self.rows.key_of_bytes(table, &key)?);
-                    if self.rows.pending(table, &key_row)?.is_none() {
-                        self.rows.release(table, &key)?;
-                    }
-                }
+            if self.is_restart && table.is_tracked() {
+                self.hold_deletions(table, "1 = 1", &[])?;
             }
-            self.delete_where(table, "1 = 1".to_owned(), &[])?;
+            if is_compared || (self.is_restart && table.parent.is_some()) {
+                self.touched.all_of(table);
+                self.delete_where(table, "1 = 1".to_owned(), &[])?;
+            }
         }
         Ok(())
     }

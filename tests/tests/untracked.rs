@@ -284,3 +284,81 @@ fn what_refers_to_a_row_that_is_gone() -> Result<()> {
     }
     Ok(())
 }
+
+const SEEN: &str = "CREATE TABLE seen (id TEXT NOT NULL PRIMARY KEY, text TEXT, price NUMERIC(9,2), at TIMESTAMP)";
+
+fn seen(version: u32, rule: &str, direction: &str) -> String {
+    format!(
+        "name = \"seen\"\nversion = {version}\n[tables.seen]\nkey = [\"id\"]\ndirection = \"{direction}\"\nconflict = \"{rule}\"\n\
+         columns = {{ id = \"text not null\", text = \"text\", price = \"decimal(9,2)\", at = \"timestamp\" }}\n"
+    )
+}
+
+fn seen_there(world: &World) -> Result<Vec<String>> {
+    let rows = world.central.rows("SELECT id || ' ' || text FROM seen ORDER BY id")?;
+    Ok(rows.into_iter().flatten().flatten().collect())
+}
+
+/// A remote whose table only goes up: `a` and `b` have gone up, then `b` is changed, `c` made and `a` left alone by a table made anew.
+fn seen_untracked(world: &World) -> Result<Remote> {
+    let mut remote = world.remote(NAME, NAME)?;
+    world.edit(NAME, "INSERT INTO seen VALUES ('a', 'x', '1.5', '2026-01-02 03:04:05'), ('b', 'x', NULL, NULL)")?;
+    world.sync(&mut remote)?;
+    let anew = "BEGIN; CREATE TABLE other (id TEXT NOT NULL PRIMARY KEY, text TEXT, price DECIMAL_TEXT(9,2), at TIMESTAMP_TEXT); \
+                INSERT INTO other SELECT id, CASE id WHEN 'b' THEN 'changed' ELSE text END, price, at FROM seen; \
+                INSERT INTO other VALUES ('c', 'made', NULL, NULL); DROP TABLE seen; ALTER TABLE other RENAME TO seen; COMMIT";
+    world.edit(NAME, anew)?;
+    Ok(Remote::open(world.path(NAME))?)
+}
+
+/// Nothing of a table that only goes up comes down to compare it with: all of its rows are listed, and what is retried is no conflict where
+/// it has gone up.
+#[test]
+fn a_table_that_only_goes_up_is_listed() -> Result<()> {
+    for (kind, rule) in KINDS.into_iter().flat_map(|kind| ["consolidated_wins", "off"].map(|rule| (kind, rule))) {
+        let world = World::new(kind, SEEN, &seen(1, rule, "upload"), &[NAME])?;
+        let mut remote = seen_untracked(&world)?;
+        let report = world.sync(&mut remote)?;
+        ensure!((report.perhaps_unsent, report.untracked, report.changes_up) == (3, 0, 0), "{kind:?}: {report:?}");
+        let listed = |id: &str| (format!(r#"{{"id":"{id}"}}"#), "untracked".to_owned(), false);
+        ensure!(aside(&remote)? == ["a", "b", "c"].map(listed), "{kind:?}: {:?}", aside(&remote)?);
+        let quiet = world.sync(&mut remote)?;
+        ensure!((quiet.perhaps_unsent, quiet.requests, quiet.changes_up) == (0, 1, 0), "{kind:?}: {quiet:?}");
+
+        ensure!(remote.retry(&Choice::Table("seen".to_owned()))?.changes == 3, "{kind:?}");
+        let report = world.sync(&mut remote)?;
+        let is_conflict = u64::from(rule != "off");
+        ensure!((report.changes_up, report.conflicts, report.refused) == (3, is_conflict, 0), "{kind:?}: {report:?}");
+        ensure!(aside(&remote)?.is_empty(), "{kind:?}: {:?}", aside(&remote)?);
+        ensure!(remote.conflicts(9)?.iter().all(|it| it.key == r#"{"id":"b"}"#), "{kind:?}: `a` was there as it is");
+        let b = if rule == "off" { "b changed" } else { "b x" };
+        ensure!(seen_there(&world)? == ["a x", b, "c made"], "{kind:?}: {:?}", seen_there(&world)?);
+    }
+    Ok(())
+}
+
+/// The next version has the table come down too: what the consolidated database does not have stays, and is named.
+#[test]
+fn a_table_that_only_went_up_comes_down() -> Result<()> {
+    for kind in KINDS {
+        let mut world = World::new(kind, SEEN, &seen(1, "consolidated_wins", "upload"), &[NAME])?;
+        let mut remote = seen_untracked(&world)?;
+        world.serve_also(&seen(2, "consolidated_wins", "both"))?;
+        remote.set_server(&world.server_url()?, NAME)?;
+        let new = world.beside[0].model.public();
+        let done = remote.upgrade(&new, &mut SyncOptions::new(Credentials::Token(world.token(NAME)?)))?;
+        ensure!(done.before.is_some_and(|before| before.perhaps_unsent == 3), "{kind:?}: {:?}", done.sync);
+        let standing = |id: &str| (format!(r#"{{"id":"{id}"}}"#), "untracked".to_owned(), true);
+        ensure!(aside(&remote)? == ["b", "c"].map(standing), "{kind:?}: {:?}", aside(&remote)?);
+        let here = world.rows(NAME, "SELECT id || ' ' || text FROM seen ORDER BY id")?.concat();
+        let expected = ["a x", "b changed", "c made"].map(|row| Some(row.to_owned()));
+        ensure!(here == expected, "{kind:?}: {here:?}");
+
+        ensure!(remote.retry(&Choice::All)?.changes == 2, "{kind:?}");
+        let report = world.sync(&mut remote)?;
+        ensure!((report.changes_up, report.conflicts, report.refused) == (2, 1, 0), "{kind:?}: {report:?}");
+        ensure!(seen_there(&world)? == ["a x", "b x", "c made"], "{kind:?}: {:?}", seen_there(&world)?);
+        differences(&world, false)?;
+    }
+    Ok(())
+}

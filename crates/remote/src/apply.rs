@@ -187,7 +187,7 @@ impl<'a> Apply<'a> {
         let has_rows = |table: &TablePlan| rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.name()));
         let sweeps =
             plan.tables.iter().map(|table| Ok(is_restart && has_rows(table)?)).collect::<Result<_, Error>>()?;
-        let mut doubts = untracked::doubts(connection, plan)?;
+        let mut doubts = untracked::doubts_by_download(connection, plan)?;
         for (table, doubt) in plan.tables.iter().zip(&mut doubts) {
             if matches!(doubt, Doubt::Since | Doubt::Compare) && is_restart {
                 *doubt = Doubt::AtOnce;

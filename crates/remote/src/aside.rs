@@ -9,6 +9,7 @@ mod references;
 
 use std::collections::BTreeMap;
 
+use headwater_model::Direction;
 use headwater_model::remote_sql::Term;
 use headwater_model::sql::quote;
 use headwater_protocol::Row;
@@ -283,23 +284,26 @@ fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
             note.number, table.table.name
         )));
     }
-    if note.in_place && note.is_untracked && untracked::is_in_doubt(rows.connection, table)? {
-        return Err(refused(format!(
-            "what others changed in table {:?} while change {} was made is not known yet: sync first",
-            table.table.name, note.number
-        )));
+    let only_goes_up = table.table.direction == Direction::Upload;
+    if note.is_untracked && (note.in_place || only_goes_up) && untracked::is_in_doubt(rows.connection, table)? {
+        let (name, number) = (&table.table.name, note.number);
+        return Err(refused(if only_goes_up {
+            format!("change tracking of table {name:?} has been off again since change {number} was listed: sync first")
+        } else {
+            format!("what others changed in table {name:?} while change {number} was made is not known yet: sync first")
+        }));
     }
     let key = from_wire(&rows.key_of_bytes(table, &note.key)?);
     let pending = rows.pending(table, &key)?;
     match (note.in_place, pending) {
         (true, _) => set_aside_mark(rows.connection, table, &key, 0)?,
-        (false, Some(_)) => {
+        (false, Some(pending)) if !pending.is_nothing() => {
             return Err(refused(format!(
                 "change {} can't be made again: its row of table {:?} has been changed since; drop it, or sync first",
                 note.number, table.table.name
             )));
         }
-        (false, None) => make_again(rows, note, &key)?,
+        (false, _) => make_again(rows, note, &key)?,
     }
     rows.drop_note(table, &note.key)
 }
@@ -311,6 +315,9 @@ fn make_again(rows: &Rows<'_>, note: &Note<'_>, key: &[Local]) -> Result<(), Err
     let there = rows.select(table, key)?.map(|row| to_wire(&row, &table.types));
     if there != note.old {
         rows.hold(table, &note.key, there.as_ref())?;
+    }
+    if there == note.new {
+        return log(rows, note, key);
     }
     rows.set_applying(Some(table))?;
     let placed = match &note.new {

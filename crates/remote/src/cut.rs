@@ -116,7 +116,7 @@ pub(crate) fn log_columns(table: &TablePlan) -> Vec<String> {
 }
 
 /// A change set aside is sent again once its row is changed again (it is compared with the image that was refused), or once what it
-/// refers to is no longer set aside. Gives how many of the latter woke: others may refer to these.
+/// refers to is no longer set aside. One that only the list has stays there while its row is merely written as it was. Gives how many of the latter woke: others may refer to these.
 fn wake(rows: &Rows<'_>, plan: &Plan) -> Result<u64, Error> {
     let (mut after, mut woken) = (0i64, 0);
     while let Some(note) = next_note(rows, after)? {
@@ -134,6 +134,9 @@ fn wake(rows: &Rows<'_>, plan: &Plan) -> Result<u64, Error> {
             }
             continue;
         };
+        if !note.in_place && pending.is_nothing() {
+            continue;
+        }
         let image = pending.new.as_ref().map(|row| noted_image(table, row, note.in_place));
         let is_dependent = note.code == RefusalCode::Dependent as u16;
         let is_free = is_dependent && dependents::parent(rows, plan, table, &key_row)?.is_none();

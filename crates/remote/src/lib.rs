@@ -65,6 +65,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod too_large;
+mod unsent;
 mod untracked;
 mod upgrade;
 

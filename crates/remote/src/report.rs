@@ -1,5 +1,6 @@
 //! What a remote can tell of itself: for people, and for programs that show it to them.
 
+use headwater_model::Direction;
 use headwater_protocol::message::{ChangeOp, RefusalCode};
 use rusqlite::params_from_iter;
 
@@ -10,6 +11,7 @@ use crate::plan::{TablePlan, decoded};
 use crate::remote::Remote;
 use crate::rows::{Pending, Rows};
 use crate::schema;
+use crate::unsent::IS_UNSENT;
 
 /// The state of a remote.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +89,9 @@ pub struct SetAside {
     pub message: String,
     /// Whether the row still is as the change made it. If not, only this list has the change.
     pub is_in_place: bool,
+    /// Whether it is a row of a table that only goes up, listed because nobody knows whether it has gone up. It stays as it is: retried it goes
+    /// up as an insert, dropped it counts as gone up.
+    pub is_perhaps_unsent: bool,
     /// The row before the change, as JSON; `None`: there was none.
     pub old: Option<String>,
     /// The row as the change made it, as JSON; `None`: it deleted the row.
@@ -213,18 +218,24 @@ impl Remote {
 
     /// Changes set aside, the newest first, at most `limit`.
     pub fn set_aside(&self, limit: usize) -> Result<Vec<SetAside>, Error> {
-        let sql = "SELECT \"id\", \"time\", \"name\", \"key_text\", \"code\", \"reason\", \"message\", \"in_place\", \"old_text\", \"new_text\" \
-                   FROM \"hw_set_aside\" ORDER BY \"id\" DESC LIMIT ?";
-        self.list(sql, limit, |row| {
+        let sql = format!(
+            "SELECT \"id\", \"time\", \"name\", \"key_text\", \"code\", \"reason\", \"message\", \"in_place\", \"old_text\", \"new_text\", \
+             \"table\", {IS_UNSENT} FROM \"hw_set_aside\" ORDER BY \"id\" DESC LIMIT ?"
+        );
+        self.list(&sql, limit, |row| {
+            let code = RefusalCode::from_wire(row.get(4)?);
+            let table = self.plan.table(row.get(10)?);
+            let only_goes_up = table.is_some_and(|table| table.table.direction == Direction::Upload);
             Ok(SetAside {
                 number: row.get(0)?,
                 time: row.get(1)?,
                 table: row.get(2)?,
                 key: row.get(3)?,
-                code: RefusalCode::from_wire(row.get(4)?),
+                code,
                 reason: row.get(5)?,
                 message: row.get(6)?,
                 is_in_place: row.get(7)?,
+                is_perhaps_unsent: only_goes_up && code == Some(RefusalCode::Untracked) && row.get(11)?,
                 old: row.get(8)?,
                 new: row.get(9)?,
             })

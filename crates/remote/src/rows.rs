@@ -2,6 +2,7 @@
 //!
 //! All of it runs inside a writing transaction of the caller.
 
+use headwater_model::Direction;
 use headwater_protocol::message::{Refusal, RefusalCode};
 use headwater_protocol::{ROW_BYTES_MAX, Row, Value};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, ffi, params, params_from_iter};
@@ -283,9 +284,10 @@ impl<'c> Rows<'c> {
 }
 
 /// The old image of a change that has given way though nobody knows who changed the row: none, so that it is a conflict wherever a row is
-/// there. Where none is, it is the update of a deleted row.
+/// there. Where none is, it is the update of a deleted row; unless nothing comes down that would tell ([`crate::unsent`]).
 fn unsure_old(table: &TablePlan, pending: &Pending) -> Option<Vec<Local>> {
-    let new = pending.new.as_ref().filter(|_| pending.old.is_none())?;
+    let comes_down = table.table.direction != Direction::Upload;
+    let new = pending.new.as_ref().filter(|_| comes_down && pending.old.is_none())?;
     let mut key_alone = new.clone();
     for place in (0..new.len()).filter(|place| !table.table.key.contains(place)) {
         key_alone[place] = Local::Null;

@@ -1,5 +1,6 @@
 //! The tables and triggers of a remote: made once, and kept as they must be whenever the file is opened.
 
+use headwater_model::Direction;
 use headwater_model::remote_sql::{self, Term, Unique};
 use rusqlite::{Connection, params};
 
@@ -58,10 +59,11 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
                 if !exists(connection, &table.table.name)? {
                     gone::make_again(connection, plan, table)?;
                 } else if untracked::doubt(connection, table)? {
-                    tracing::warn!(
-                        table = table.table.name,
-                        "change tracking was gone: the next sync compares the table"
-                    );
+                    let what = match table.table.direction {
+                        Direction::Upload => "change tracking was gone: the next sync sets the rows of the table aside",
+                        _ => "change tracking was gone: the next sync compares the table",
+                    };
+                    tracing::warn!(table = table.table.name, "{what}");
                 }
                 create_triggers(connection, table)
             })?;

@@ -27,6 +27,7 @@ use crate::sent;
 use crate::stage::Stage;
 use crate::state::State;
 use crate::too_large;
+use crate::unsent;
 use crate::untracked;
 use crate::upgrade::Change;
 
@@ -91,11 +92,12 @@ impl Remote {
         let start = Instant::now();
         self.reread()?;
         schema::refresh(&self.database, &mut self.plan)?;
+        let mut report =
+            SyncReport { perhaps_unsent: unsent::list(&self.database, &self.plan, &now())?, ..SyncReport::default() };
         let state = self.state()?;
         let server =
             Server { url: state.server, credentials: options.credentials.clone(), ca_file: options.ca_file.clone() };
         let client = Client::new(&server, options.config.idle_max)?;
-        let mut report = SyncReport::default();
         let mut may_renew = true;
         loop {
             let was_cached = self.has_token(&server.credentials);

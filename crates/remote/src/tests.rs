@@ -13,5 +13,6 @@ mod story;
 pub(crate) mod support;
 mod tracking;
 mod types;
+mod unsent;
 mod untracked;
 mod versions;

@@ -20,8 +20,10 @@
 //! Rows in none of the remote's partitions never come: they go before the second download, and so count as made here. Of a partition that
 //! is left before the second has come nothing comes to compare with: the list has all of its rows.
 //!
-//! *Caveats.* Triggers that somebody drops and makes again exactly as they were leave no trace. Of a table that only goes up nothing
-//! comes down to compare with: that its tracking was gone is only logged. A deletion gives way without a trace.
+//! Of a table that only goes up nothing comes down to compare with: its rows are listed instead ([`crate::unsent`]).
+//!
+//! *Caveats.* Triggers that somebody drops and makes again exactly as they were leave no trace. A deletion gives way without a trace, and
+//! one in a table that only goes up is not noticed.
 
 use std::collections::HashSet;
 
@@ -111,6 +113,15 @@ pub(crate) fn doubts(connection: &Connection, plan: &Plan) -> Result<Vec<Doubt>,
     Ok(doubts)
 }
 
+/// The doubts that downloads end: those about tables that come down.
+pub(crate) fn doubts_by_download(connection: &Connection, plan: &Plan) -> Result<Vec<Doubt>, Error> {
+    let mut doubts = doubts(connection, plan)?;
+    let upload_only =
+        plan.tables.iter().zip(&mut doubts).filter(|(table, _)| table.table.direction == Direction::Upload);
+    upload_only.for_each(|(_, doubt)| *doubt = Doubt::None);
+    Ok(doubts)
+}
+
 /// Whether a table is in doubt: what is set aside in it as untracked is not to be sent yet.
 pub(crate) fn is_in_doubt(connection: &Connection, table: &TablePlan) -> Result<bool, Error> {
     let sql = "SELECT 1 FROM \"hw_tracking\" WHERE \"table\" = ? AND \"doubt\" > 0";
@@ -120,21 +131,15 @@ pub(crate) fn is_in_doubt(connection: &Connection, table: &TablePlan) -> Result<
 
 /// After a download: tables in doubt are to come whole next, to be compared, and then what changed in between. Whether there are any.
 pub(crate) fn ask(database: &Database, plan: &Plan) -> Result<bool, Error> {
-    let is_between = doubts(&database.connection, plan)?.contains(&Doubt::Between);
-    if doubts(&database.connection, plan)?.iter().all(|doubt| *doubt != Doubt::Since) {
-        return Ok(is_between);
+    let doubts = doubts_by_download(&database.connection, plan)?;
+    if !doubts.contains(&Doubt::Since) {
+        return Ok(doubts.contains(&Doubt::Between));
     }
     database.write("asking for tables in doubt", |connection| {
-        let mut any = is_between;
-        for (table, doubt) in plan.tables.iter().zip(doubts(connection, plan)?) {
-            if doubt != Doubt::Since {
-                continue;
-            }
-            let comes_down = table.table.direction != Direction::Upload;
-            any |= comes_down;
-            set(connection, table, if comes_down { 2 } else { 0 })?;
-        }
-        Ok(any)
+        let doubts = doubts_by_download(connection, plan)?;
+        let since = plan.tables.iter().zip(doubts).filter(|(_, doubt)| *doubt == Doubt::Since);
+        since.map(|(table, _)| table).try_for_each(|table| set(connection, table, 2))?;
+        Ok(true)
     })
 }
 

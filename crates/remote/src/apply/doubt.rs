@@ -283,6 +283,6 @@ impl Apply<'_> {
 }
 
 /// Whether a row would travel as this one, decimals being numbers.
-fn is_same(table: &TablePlan, there: &[Local], row: &Row) -> bool {
+pub(super) fn is_same(table: &TablePlan, there: &[Local], row: &Row) -> bool {
     to_wire(there, &table.types).iter().zip(row).all(|(there, value)| there.same(value))
 }

@@ -6,6 +6,7 @@ use headwater_protocol::{Row, Value};
 use rusqlite::{OptionalExtension, params, params_from_iter};
 
 use super::Apply;
+use super::doubt::is_same;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, readable, to_wire};
 use crate::plan::{TablePlan, decoded};
@@ -29,7 +30,9 @@ impl Apply<'_> {
                 self.note_replaced(table, &key_row, Some(row))?;
                 self.place(table, &key_bytes, row, &local)
             }
-            Some(pending) if pending.is_nothing() || Self::is_row(table, pending.new.as_ref(), row) => {
+            Some(pending)
+                if pending.is_nothing() || pending.new.as_ref().is_some_and(|new| is_same(table, new, row)) =>
+            {
                 self.forget(table, &key_row, &key_bytes)?;
                 self.place(table, &key_bytes, row, &local)
             }

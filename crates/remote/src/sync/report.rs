@@ -61,6 +61,9 @@ pub struct SyncReport {
     pub not_stored: u64,
     /// Rows that were changed here while change tracking was off, or perhaps were; they are among the changes set aside.
     pub untracked: u64,
+    /// Rows of tables that only go up, in which change tracking was off: perhaps they have not gone up. They are among the changes set aside,
+    /// and stay as they are.
+    pub perhaps_unsent: u64,
     /// Tables that came down afresh, because the consolidated database can't tell any more what has changed in them since the last sync.
     pub afresh: u64,
     /// Bytes sent, without HTTP's own.

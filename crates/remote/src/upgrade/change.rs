@@ -21,6 +21,7 @@ use crate::rows::{Pending, Placed, Rows};
 use crate::schema;
 use crate::sent::log_change;
 use crate::state::State;
+use crate::unsent::IS_UNSENT;
 use crate::untracked::{self, Doubt};
 
 /// The tables in which a row of `hw_...` belongs to one of the model.
@@ -254,6 +255,9 @@ impl Remaking<'_> {
         if self.old.is_tracked() {
             self.each(&kept_name("hw_kept", self.old), &|row| Pending::read_from(self.old, row, 1))?;
         }
+        if self.old.table.direction == Direction::Upload && self.table.table.direction == Direction::Both {
+            self.unsent()?;
+        }
         self.converter.finish()
     }
 
@@ -297,6 +301,32 @@ impl Remaking<'_> {
         };
         let message = format!("the table of the new version does not take it: {why}");
         self.rows.note_aside(self.table, &change, &Refusal { code: RefusalCode::Data, message }, false, self.now)
+    }
+
+    /// Rows that may not have gone up ([`crate::unsent`]) are not among those that the table is left with until it comes down. They stand as
+    /// changes set aside: one that comes down as it is has gone up.
+    fn unsent(&self) -> Result<(), Error> {
+        let sql = format!(
+            "SELECT \"id\", \"new\" FROM \"hw_set_aside\" WHERE \"table\" = ?1 AND \"code\" = ?2 AND {IS_UNSENT} AND \"id\" > ?3 \
+             ORDER BY \"id\" LIMIT 1"
+        );
+        let (code, mut after) = (RefusalCode::Untracked as i64, 0i64);
+        loop {
+            let values = params![self.table.number, code, after];
+            let found = self.rows.prepare(&sql)?.query_row(values, |row| Ok((row.get(0)?, row.get(1)?))).optional();
+            let Some((id, image)): Option<(i64, Vec<u8>)> = found.while_doing("reading what is set aside")? else {
+                return Ok(());
+            };
+            after = id;
+            let row = from_wire(&decoded(&self.table.types, &image)?);
+            let key = self.table.key_of(&row);
+            if self.rows.pending(self.table, &key)?.is_some() || self.rows.upsert(self.table, &row)? != Placed::Done {
+                continue;
+            }
+            log_change(self.rows, self.table, &key, None, code)?;
+            let stands = "UPDATE \"hw_set_aside\" SET \"in_place\" = 1 WHERE \"id\" = ?";
+            self.rows.prepare(stands)?.execute([id]).while_doing("rewriting what is set aside")?;
+        }
     }
 
     /// Rewrites the images of changes set aside.

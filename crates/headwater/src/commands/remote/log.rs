@@ -124,7 +124,9 @@ fn show_set_aside(change: &SetAside, output: &Output) -> Result<()> {
     let row = |image: &Option<String>| image.as_deref().map_or_else(|| "(no row)".to_owned(), shortened);
     output.line(printable(&format!("      old {}", row(&change.old))))?;
     output.line(printable(&format!("      new {}", row(&change.new))))?;
-    if change.is_in_place {
+    if change.is_perhaps_unsent {
+        output.line("      the row stays as it is: retry sends it as an insert, drop only takes it off the list")
+    } else if change.is_in_place {
         Ok(())
     } else {
         output.line("      the row has changed since: only this list has the change")
@@ -182,7 +184,8 @@ fn pending_json(change: &PendingChange) -> Value {
 fn set_aside_json(change: &SetAside) -> Value {
     json!({
         "number": change.number, "time": change.time, "table": change.table, "key": image(Some(&change.key)), "reason": change.reason,
-        "message": change.message, "is_in_place": change.is_in_place, "old": image(change.old.as_deref()),
+        "message": change.message, "is_in_place": change.is_in_place,
+        "is_perhaps_unsent": change.is_perhaps_unsent, "old": image(change.old.as_deref()),
         "new": image(change.new.as_deref()),
     })
 }

@@ -161,6 +161,15 @@ pub(super) fn show(report: &SyncReport, output: &Output) -> Result<()> {
                 report.untracked
             ),
         ),
+        (
+            report.perhaps_unsent > 0,
+            format!(
+                "{} rows of tables that only go up may have been written while change tracking was off here, and are set aside as untracked: \
+                 `headwater remote log FILE --set-aside` lists them, `headwater remote retry FILE --table TABLE` sends them, `headwater remote \
+                 drop FILE --table TABLE` takes them off the list",
+                thousands(report.perhaps_unsent)
+            ),
+        ),
         (report.new_remote_id, "this file was a copy or an old backup: it goes on under a new remote ID".to_owned()),
         (report.restarted, "the consolidated database is another than before: everything came down afresh".to_owned()),
         (
@@ -203,7 +212,8 @@ pub(super) fn as_json(report: &SyncReport) -> Value {
     json!({
         "changes_up": report.changes_up, "conflicts": report.conflicts, "refused": report.refused,
         "rows_down": report.rows_down, "deletions_down": report.deletions_down, "held": report.held,
-        "set_aside": report.set_aside, "not_stored": report.not_stored, "untracked": report.untracked, "afresh": report.afresh,
+        "set_aside": report.set_aside, "not_stored": report.not_stored, "untracked": report.untracked,
+        "perhaps_unsent": report.perhaps_unsent, "afresh": report.afresh,
         "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down, "requests": report.requests, "failures": report.failures,
         "new_remote_id": report.new_remote_id, "restarted": report.restarted, "lost": report.lost,

@@ -360,3 +360,36 @@ fn an_authoritys_certificate_is_named_as_such() {
     let said = stage.run(&["doctor", "--url", &url, "--ca", "chain.pem"]);
     assert!(said.code == Some(1) && said.out.contains("basicConstraints=critical,CA:FALSE"), "{said:?}");
 }
+
+/// The address on the command line takes the place of the file's once a server there has greeted the remote, and not before.
+fn another_address(mut stage: Stage) {
+    stage.prepare();
+    let url = stage.serve(&[]);
+    stage.ok(&["remote", "create", "anna.db", "--server", &url, "--user", "anna"]);
+    let kept = |stage: &Stage| stage.json(&["remote", "status", "anna.db"])["server"].as_str().map(ToOwned::to_owned);
+    let nobody = ["remote", "sync", "anna.db", "--attempts", "1", "--server"];
+    let said = stage.run(&[&nobody[..], &["http://127.0.0.1:1"]].concat());
+    assert!(said.code == Some(3) && said.err.contains("http://127.0.0.1:1") && said.err.contains(&url), "{said:?}");
+    let beside = format!("{url}/elsewhere");
+    let said = stage.run(&[&nobody[..], &[&beside]].concat());
+    assert_ne!(said.code, Some(0), "nothing is served there: {said:?}");
+    let other = url.replace("127.0.0.1", "localhost");
+    let mut stranger = stage.command(&[&nobody[..], &[&other]].concat());
+    let stranger = stranger.env("HEADWATER_PASSWORD", "guess").output().expect("the program runs");
+    assert_eq!(stranger.status.code(), Some(2), "{stranger:?}");
+    assert_eq!(kept(&stage), Some(url), "nobody has taken the remote as his own");
+    stage.ok(&["remote", "sync", "anna.db"]);
+
+    stage.ok(&["remote", "sync", "anna.db", "--upload-only", "--server", &other]);
+    stage.remote("anna.db", "INSERT INTO customer VALUES (10, 'Dan', NULL, 'north')");
+    stage.ok(&["remote", "sync", "anna.db", "--upload-only", "--server", &other]);
+    assert_eq!(kept(&stage).as_ref(), Some(&other));
+    stage.sync("anna.db");
+    stage.assert_equal("anna.db");
+}
+
+#[test]
+fn an_address_is_kept_when_a_server_there_has_answered() {
+    another_address(Stage::sqlite());
+    another_address(Stage::postgres());
+}

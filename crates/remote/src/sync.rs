@@ -38,6 +38,8 @@ const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
 pub struct SyncOptions<'a> {
     /// What to show to the server.
     pub credentials: Credentials,
+    /// The server's address instead of the file's. It is the file's from when a server there has taken the remote as its own.
+    pub server: Option<String>,
     /// PEM certificates to trust instead of the system's.
     pub ca_file: Option<PathBuf>,
     /// How patient to be, and whether a download is wanted.
@@ -54,7 +56,7 @@ impl SyncOptions<'_> {
     /// A sync with these credentials and everything else as usual.
     pub fn new(credentials: Credentials) -> Self {
         let config = Config::default();
-        SyncOptions { credentials, ca_file: None, config, progress: None, large: None, cancel: None }
+        SyncOptions { credentials, server: None, ca_file: None, config, progress: None, large: None, cancel: None }
     }
 }
 
@@ -95,8 +97,8 @@ impl Remote {
         let mut report =
             SyncReport { perhaps_unsent: unsent::list(&self.database, &self.plan, &now())?, ..SyncReport::default() };
         let state = self.state()?;
-        let server =
-            Server { url: state.server, credentials: options.credentials.clone(), ca_file: options.ca_file.clone() };
+        let url = options.server.clone().unwrap_or(state.server);
+        let server = Server { url, credentials: options.credentials.clone(), ca_file: options.ca_file.clone() };
         let client = Client::new(&server, options.config.idle_max)?;
         let mut may_renew = true;
         loop {
@@ -113,6 +115,7 @@ impl Remote {
                 pieces: Pieces::default(),
                 answer: None,
                 is_partial: false,
+                is_server_kept: false,
                 report: &mut report,
             };
             let outcome = sync.run();
@@ -183,6 +186,8 @@ struct Sync<'s, 'o, 'p> {
     answer: Option<Answer>,
     /// Whether the upload was cut short, so that another must follow.
     is_partial: bool,
+    /// Whether the file has the address of [`SyncOptions::server`].
+    is_server_kept: bool,
     report: &'p mut SyncReport,
 }
 
@@ -208,6 +213,9 @@ impl Sync<'_, '_, '_> {
             let instruction = session.poll(self.elapsed());
             if !is_within_answer(&instruction) {
                 self.answer = None;
+            }
+            if is_welcomed(&instruction) {
+                self.keep_server()?;
             }
             match instruction {
                 Instruction::Ticket => self.ticket(&mut session)?,
@@ -330,6 +338,16 @@ impl Sync<'_, '_, '_> {
         }
     }
 
+    /// Notes the address in the file, if it was another.
+    fn keep_server(&mut self) -> Result<(), Error> {
+        let Some(server) = self.options.server.as_ref().filter(|_| !self.is_server_kept) else {
+            return Ok(());
+        };
+        self.is_server_kept = true;
+        let state = self.remote.state()?;
+        if *server == state.server { Ok(()) } else { self.remote.set_server(server, &state.user) }
+    }
+
     /// The sync has failed: what is staged of a download that can be resumed goes to the file.
     fn keep_staged(&mut self) {
         if let Err(error) = self.stage.keep(&self.remote.database) {
@@ -375,6 +393,17 @@ fn is_within_answer(instruction: &Instruction) -> bool {
             | Instruction::Stage(_)
             | Instruction::StageComplete
     )
+}
+
+/// Whether a server has greeted the remote before this.
+fn is_welcomed(instruction: &Instruction) -> bool {
+    match instruction {
+        Instruction::Done(summary) => summary.requests > 0,
+        Instruction::ApplyReceipt(_) | Instruction::Restart | Instruction::Rewind { .. } | Instruction::Stage(_) => {
+            true
+        }
+        _ => false,
+    }
 }
 
 fn is_set(cancel: Option<&AtomicBool>) -> bool {

@@ -30,7 +30,7 @@ What can't be done now is tried again by itself. Whenever a sync ends, and howev
 pub(super) struct SyncArgs {
     /// The remote's SQLite file.
     file: PathBuf,
-    /// Sync with the server at this address, from now on.
+    /// Sync with the server at this address; from now on, once it has answered as the remote's.
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     /// Send changes, and bring nothing down.
@@ -53,6 +53,7 @@ pub(super) struct SyncArgs {
 pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
     let user = RemoteFile::open(&args.file).or_usage(|| "the remote can't be synchronized".into())?.user;
     let mut options = SyncOptions::new(args.login.credentials(&user)?);
+    options.server.clone_from(&args.server);
     options.ca_file.clone_from(&args.login.ca);
     options.config.wants_download = !args.upload_only;
     options.config.attempts_max = args.attempts.unwrap_or(options.config.attempts_max);
@@ -73,18 +74,20 @@ pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
     let mut large = |large: &LargeDownload| bar.suspend(|| announce(large, &args.file, output));
     options.large = Some(&mut large);
     let mut remote = Remote::open(&args.file)?;
-    if let Some(server) = &args.server {
-        remote.set_server(server, &user)?;
-    }
     let done = remote.sync(&mut options);
     bar.finish_and_clear();
     let report = match done {
         // The session's own words don't know where it went.
         Err(error) if error.code() == "network" => {
-            let server = remote.status().map_or_else(|_| "the server".to_owned(), |status| status.server);
-            let hint = format!(
-                "no sync with {server}: does it run, and is its address right (--server changes it)? Nothing is lost: sync again"
-            );
+            let kept = remote.status().map_or_else(|_| "the server".to_owned(), |status| status.server);
+            let hint = match &args.server {
+                Some(server) if *server != kept => format!(
+                    "no sync with {server}: does it run, and is its address right? The remote's server still is {kept}, and nothing is lost"
+                ),
+                _ => format!(
+                    "no sync with {kept}: does it run, and is its address right (--server changes it)? Nothing is lost: sync again"
+                ),
+            };
             return Err(anyhow::Error::new(error).context(hint));
         }
         done => done?,

@@ -216,6 +216,29 @@ fn an_upgrade_says_what_it_needs() -> Result<()> {
     Ok(())
 }
 
+/// Whoever reads JSON is told the same, before anything is in the file, and once more in the answer.
+#[test]
+fn a_program_is_told_what_a_large_download_needs() -> Result<()> {
+    for kind in KINDS {
+        let world = world(kind, 12_000)?;
+        drop(world.remote("one", "ann")?);
+        let mut command = Command::new(headwater_binary()?);
+        command.args(["remote", "sync", "--json"]).arg(world.path("one")).env("HEADWATER_TOKEN", world.token("ann")?);
+        let output = command.output()?;
+        let (out, err) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
+        let answer: serde_json::Value = serde_json::from_str(&out).with_context(|| format!("{out}{err}"))?;
+        let told: Vec<serde_json::Value> = err.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+        ensure!(told.len() == 1, "{kind:?}: {err}");
+        ensure!(
+            told[0]["note"].as_str().is_some_and(|note| note.starts_with("a large download begins: about")),
+            "{err}"
+        );
+        ensure!(told[0]["about"]["rows"] == 84_000 && told[0]["about"]["disk_bytes"].is_u64(), "{kind:?}: {err}");
+        ensure!(told[0]["about"] == answer["large_download"], "{kind:?}: {answer}");
+    }
+    Ok(())
+}
+
 /// A database that lets in one connection and no second.
 struct One {
     inner: Arc<dyn Backend>,

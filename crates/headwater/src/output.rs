@@ -67,15 +67,23 @@ impl Output {
         }
     }
 
-    /// The same where it is about something that will go wrong; programs get it with what it is about.
+    /// The same where programs are to know it too, before the answer; they get it with what it is about.
+    pub fn announce(&self, text: &str, about: &serde_json::Value) {
+        self.note(text);
+        self.event("note", text, about);
+    }
+
+    /// The same where it is about something that will go wrong.
     pub fn warn(&self, text: &str, about: &serde_json::Value) {
-        let mut err = std::io::stderr().lock();
-        let (on, off) = if is_colourful(&err) { ("\x1b[1;33m", "\x1b[0m") } else { ("", "") };
-        let _ = if self.is_json {
-            writeln!(err, "{}", serde_json::json!({ "warning": text, "about": about }))
-        } else {
-            writeln!(err, "{on}warning{off}: {text}")
-        };
+        let (on, off) = if is_colourful(&std::io::stderr()) { ("\x1b[1;33m", "\x1b[0m") } else { ("", "") };
+        self.note(format!("{on}warning{off}: {text}"));
+        self.event("warning", text, about);
+    }
+
+    fn event(&self, name: &str, text: &str, about: &serde_json::Value) {
+        if self.is_json {
+            let _ = writeln!(std::io::stderr().lock(), "{}", serde_json::json!({ name: text, "about": about }));
+        }
     }
 
     /// Writes a table, columns of numbers to the right; nothing where there are no rows.

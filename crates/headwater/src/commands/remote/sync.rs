@@ -104,9 +104,10 @@ pub(super) fn announce(large: &LargeDownload, file: &Path, output: &Output) {
     let free = large
         .free_bytes
         .map_or_else(|| "nobody knows how much is".to_owned(), |free| format!("{} are", about_bytes(free)));
-    output.note(format!(
+    let text = format!(
         "a large download begins: {rows}{bytes}; it needs about {disk} of disk while it is applied, {free} free"
-    ));
+    );
+    output.announce(&text, &large_json(large));
     if !large.fits() {
         let text = format!(
             "the disk of {} may get full: make room. Nothing is lost if it does: sync again then, and it goes on where it stopped",

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::commands::{
     check, completions, conflicts, diff, doctor, init, lab, purge, remote, serve, token, track, user,
@@ -47,11 +49,35 @@ pub struct Global {
     #[arg(long, global = true)]
     pub json: bool,
     /// What to log, to stderr: error, warn, info, debug, trace, or by part (`headwater_server=debug,info`).
-    #[arg(long, global = true, value_name = "FILTER", env = "HEADWATER_LOG")]
-    pub log: Option<String>,
+    #[arg(long, global = true, value_name = "FILTER", env = "HEADWATER_LOG", value_parser = log_filter)]
+    pub log: Option<LogFilter>,
     /// Log in JSON, one object a line.
     #[arg(long, global = true, env = "HEADWATER_LOG_JSON", value_parser = BoolishValueParser::new())]
     pub log_json: bool,
+}
+
+/// What to log, sound as it was given.
+#[derive(Clone, Debug)]
+pub struct LogFilter(String);
+
+impl LogFilter {
+    /// As the subscriber takes it.
+    pub(crate) fn filter(&self) -> EnvFilter {
+        EnvFilter::new(&self.0)
+    }
+}
+
+/// A part without a level would log all of it, and of `wran` nothing at all.
+fn log_filter(text: &str) -> Result<LogFilter, String> {
+    let is_known = |part: &str| part.is_empty() || part.contains('=') || part.parse::<LevelFilter>().is_ok();
+    let unknown = text.split(',').map(str::trim).find(|part| !text.contains('[') && !is_known(part));
+    if unknown.is_none() && EnvFilter::try_new(text).is_ok() {
+        return Ok(LogFilter(text.to_owned()));
+    }
+    let which = unknown.map(|part| format!("{part:?} is no level; ")).unwrap_or_default();
+    Err(format!(
+        "{which}--log and HEADWATER_LOG take off, error, warn, info, debug or trace, or parts with such a level: headwater_server=debug,info"
+    ))
 }
 
 /// The commands.

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, LogFilter};
 use crate::exit::Exit;
 use crate::output::Output;
 
@@ -52,8 +52,7 @@ pub fn run() -> ExitCode {
 /// Logs go to stderr; a server says more than a command.
 fn start_logging(cli: &Cli) {
     let usual = cli.command.usual_log();
-    let filter = tracing_subscriber::EnvFilter::try_new(cli.global.log.as_deref().unwrap_or(usual));
-    let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(usual));
+    let filter = cli.global.log.as_ref().map_or_else(|| tracing_subscriber::EnvFilter::new(usual), LogFilter::filter);
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

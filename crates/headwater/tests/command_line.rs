@@ -229,6 +229,16 @@ fn mistakes_of_files_and_names_say_what_is_wrong() {
     let unknown = place.run(&["remote", "retry", "anna.db", "--table", "bills"]);
     assert!(unknown.code == 2 && unknown.err.contains("customer"), "{unknown:?}");
 
+    for value in ["nonsense=[", "wran", "headwater_server=loud", "info,wran"] {
+        let said = place.run_with(&["remote", "status", "anna.db"], &[("HEADWATER_LOG", value)], "");
+        let names = ["HEADWATER_LOG", value, "headwater_server=debug"];
+        assert!(said.code == 2 && names.iter().all(|name| said.err.contains(name)), "{value}: {said:?}");
+    }
+    for value in ["", "off", "WARN", "headwater_server=debug,info", "[sync{user=anna}]=debug", "3"] {
+        let said = place.run_with(&["remote", "status", "anna.db"], &[("HEADWATER_LOG", value)], "");
+        assert_eq!(said.code, 0, "{value}: {said:?}");
+    }
+
     for (value, code) in [("1", 0), ("yes", 0), ("on", 0), ("0", 0), ("no", 0), ("off", 0), ("true", 0), ("maybe", 2)] {
         assert_eq!(
             place.run_with(&["remote", "status", "anna.db"], &[("HEADWATER_LOG_JSON", value)], "").code,

@@ -221,6 +221,14 @@ fn mistakes_of_files_and_names_say_what_is_wrong() {
     ] {
         assert!(said.code == 2 && said.err.contains(what), "{what}: {said:?}");
     }
+    let text = [("HEADWATER_DATABASE", "sqlite:text.db")];
+    for command in [&["check"][..], &["track"], &["user", "list"], &["serve"]] {
+        let said = place.run_with(command, &text, "");
+        assert!(
+            said.code == 2 && said.err.contains("text.db is no SQLite file: give the path"),
+            "{command:?}: {said:?}"
+        );
+    }
     assert_eq!(place.run(&["track"]).code, 0);
     assert_eq!(place.run(&["conflicts", "--table", "bill"]).code, 0);
     let unknown = place.run(&["conflicts", "--table", "bills"]);

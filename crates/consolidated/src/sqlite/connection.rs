@@ -61,10 +61,12 @@ impl SqliteConnection {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         // Before it is opened: a file that takes its place meanwhile is one too many rather than one too few.
         let file = file_at(path);
-        let inner = rusqlite::Connection::open_with_flags(path, flags).map_err(|error| Error::Setup {
-            what: format!("the database {} can't be opened ({error})", path.display()),
+        let no_database = |why: String| Error::Setup {
+            what: format!("the database {} {why}", path.display()),
             mend: "give the path of an existing SQLite file".into(),
-        })?;
+        };
+        let inner = rusqlite::Connection::open_with_flags(path, flags)
+            .map_err(|error| no_database(format!("can't be opened ({error})")))?;
         let set_up = || {
             inner.busy_timeout(busy_timeout)?;
             inner.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
@@ -74,7 +76,10 @@ impl SqliteConnection {
             inner.pragma_update_and_check(None, "journal_size_limit", WAL_BYTES_MAX as i64, |_| Ok(()))?;
             inner.execute_batch(OWN_ACTOR)
         };
-        set_up().map_err(|error| sort(error, "setting up a connection"))?;
+        set_up().map_err(|error| match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::NotADatabase) => no_database("is no SQLite file".to_owned()),
+            _ => sort(error, "setting up a connection"),
+        })?;
         inner.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         Ok(SqliteConnection {
             inner,

@@ -393,3 +393,55 @@ fn an_address_is_kept_when_a_server_there_has_answered() {
     another_address(Stage::sqlite());
     another_address(Stage::postgres());
 }
+
+/// Rows that wait, that are set aside and that are held: what a comparison counts, and what it leaves out if so asked.
+fn compared(mut stage: Stage) {
+    stage.prepare();
+    let url = stage.serve(&[]);
+    stage.ok(&["remote", "create", "anna.db", "--server", &url, "--user", "anna"]);
+    stage.sync("anna.db");
+    stage.remote("anna.db", "INSERT INTO customer VALUES (11, 'Eve', NULL, 'south')");
+    assert_eq!(stage.sync("anna.db")["refused"].as_u64(), Some(1), "outside the user's partitions");
+    stage.remote(
+        "anna.db",
+        "INSERT INTO customer VALUES (13, 'Gil', NULL, 'north'); \
+         CREATE TRIGGER app BEFORE INSERT ON customer WHEN NEW.id = 77 BEGIN SELECT RAISE(ABORT, 'not here'); END",
+    );
+    let differ = |arguments: &[&str], code: i32, words: &[&str]| {
+        let said = stage.run(&[&["diff", "anna.db"], arguments].concat());
+        assert_eq!(said.code, Some(code), "{said:?}");
+        for word in words {
+            assert!(said.out.contains(word), "no {word:?} in {}", said.out);
+        }
+    };
+    let marked = ["id=11   (local change set aside)", "id=13   (local change not uploaded yet)"];
+    differ(&[], 1, &marked);
+    differ(&[], 1, &["2 differences: 2 in rows changed here (not uploaded yet or set aside), 0 in others"]);
+    differ(&["--ignore-pending"], 0, &marked);
+    differ(
+        &["--ignore-pending"],
+        0,
+        &["but for 2 differences in rows changed here (not uploaded yet or set aside), left out, the remote equals"],
+    );
+
+    stage.central("INSERT INTO customer VALUES (77, 'Hal', NULL, 'north')");
+    stage.remote("anna.db", "UPDATE customer SET name = 'Gill' WHERE id = 13");
+    stage.sync("anna.db");
+    assert_eq!(stage.json(&["remote", "status", "anna.db"])["held"].as_u64(), Some(1));
+    differ(
+        &[],
+        1,
+        &["missing    id=77\n", "2 differences: 1 in rows changed here (not uploaded yet or set aside), 1 in others"],
+    );
+    differ(
+        &["--ignore-pending"],
+        1,
+        &["1 difference; left out: 1 in rows changed here (not uploaded yet or set aside)"],
+    );
+}
+
+#[test]
+fn a_comparison_says_what_it_counts_and_what_it_leaves_out() {
+    compared(Stage::sqlite());
+    compared(Stage::postgres());
+}

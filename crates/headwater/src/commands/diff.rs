@@ -15,7 +15,7 @@ use crate::diff::{
     Difference, Kind, Options, Pending, Postgres, RemoteFile, Report, Source, SqliteDatabase, TableReport, compare,
 };
 use crate::exit::{Exit, OrUsage as _, usage};
-use crate::output::{Output, printable, thousands};
+use crate::output::{Output, counted, printable, thousands};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,8 +23,11 @@ Examples:
   headwater diff anna.db --table flights --limit 5
   headwater diff anna.db --ignore-pending --json | jq '.tables[].missing'
 
-Both are read by their own drivers, with none of sync's code. Exit code 1 where they differ. Local changes that were not
-uploaded yet are differences too; they are marked, and --ignore-pending lets them be.";
+Every row of the remote is held against its part of the consolidated database, as both are now, by \
+their own drivers and with none of sync's code. Exit code 1 where they differ. A row that was changed here and not uploaded yet, \
+or whose change was set aside, differs too: it is marked, and counted in the last column. With --ignore-pending all is shown as \
+without, and only the other rows decide about the exit code: those that a download has still to bring, those that came down and \
+are held because the file does not take them, and those that nothing explains.";
 
 /// The arguments.
 #[derive(Debug, Args)]
@@ -41,7 +44,7 @@ pub struct DiffArgs {
     /// How many differences of each table to show; all are counted.
     #[arg(long, default_value_t = 20, value_name = "COUNT")]
     limit: usize,
-    /// Rows with local changes that were not uploaded yet, or were set aside, do not count as differences.
+    /// Leave rows with a local change (not uploaded yet, or set aside) out of the exit code.
     #[arg(long)]
     ignore_pending: bool,
 }
@@ -66,7 +69,7 @@ pub fn run(args: &DiffArgs, global: &Global, output: &Output) -> Done {
     progress.finish_and_clear();
     let report = report?;
     let is_equal = report.is_equal(args.ignore_pending);
-    output.answer(&report, |output| show(&report, output))?;
+    output.answer(&report, |output| show(&report, args.ignore_pending, output))?;
     Ok(if is_equal { Exit::Done } else { Exit::Found })
 }
 
@@ -94,14 +97,14 @@ fn open(address: &Address, model: &Model, user: &str, remote_id: &str) -> Result
     })
 }
 
-fn show(report: &Report, output: &Output) -> Result<()> {
+fn show(report: &Report, ignore_pending: bool, output: &Output) -> Result<()> {
     let cells = |t: &TableReport| {
         let counts = [t.remote_rows, t.consolidated_rows, t.missing, t.extra, t.different, t.pending].map(thousands);
         let [remote, consolidated, missing, extra, different, pending] = counts;
         vec![t.table.clone(), remote, consolidated, missing, extra, different, pending]
     };
     output.table(
-        &["table", "rows here", "rows there", "missing", "extra", "different", "of them pending"],
+        &["table", "rows here", "rows there", "missing", "extra", "different", "of them changed here"],
         report.tables.iter().map(cells),
     )?;
     for table in report.tables.iter().filter(|table| !table.differences.is_empty()) {
@@ -112,10 +115,26 @@ fn show(report: &Report, output: &Output) -> Result<()> {
             output.line(format!("  and {} more; --limit shows them", thousands(rest)))?;
         }
     }
-    if report.is_equal(false) {
-        output.line("the remote equals its part of the consolidated database")?;
+    output.line(outcome(report, ignore_pending))
+}
+
+/// What all the counts come to.
+fn outcome(report: &Report, ignore_pending: bool) -> String {
+    let sum = |count: fn(&TableReport) -> u64| report.tables.iter().map(count).sum::<u64>();
+    let (differences, pending) = (sum(TableReport::differences), sum(|table| table.pending));
+    let changed = "in rows changed here (not uploaded yet or set aside)";
+    let counted = |number: u64| counted(number as usize, "difference");
+    match (differences - pending, pending) {
+        (0, 0) => "the remote equals its part of the consolidated database".to_owned(),
+        (0, _) if ignore_pending => format!(
+            "but for {} {changed}, left out, the remote equals its part of the consolidated database",
+            counted(pending)
+        ),
+        (others, _) if ignore_pending => format!("{}; left out: {} {changed}", counted(others), thousands(pending)),
+        (others, _) => {
+            format!("{}: {} {changed}, {} in others", counted(differences), thousands(pending), thousands(others))
+        }
     }
-    Ok(())
 }
 
 fn show_difference(difference: &Difference, output: &Output) -> Result<()> {

@@ -23,7 +23,9 @@
 //! Of a table that only goes up nothing comes down to compare with: its rows are listed instead ([`crate::unsent`]).
 //!
 //! *Caveats.* Triggers that somebody drops and makes again exactly as they were leave no trace. A deletion gives way without a trace, and
-//! one in a table that only goes up is not noticed.
+//! one in a table that only goes up is not noticed, nor is one in a partition that is left before the second download has come: nothing in
+//! the file tells that the row was there, and when the partition is the remote's again it comes as a row that is new here. A list of all
+//! keys, kept for that alone, would be as long as the table.
 
 use std::collections::HashSet;
 

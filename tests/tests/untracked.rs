@@ -330,7 +330,9 @@ fn a_table_that_only_goes_up_is_listed() -> Result<()> {
         let is_conflict = u64::from(rule != "off");
         ensure!((report.changes_up, report.conflicts, report.refused) == (3, is_conflict, 0), "{kind:?}: {report:?}");
         ensure!(aside(&remote)?.is_empty(), "{kind:?}: {:?}", aside(&remote)?);
-        ensure!(remote.conflicts(9)?.iter().all(|it| it.key == r#"{"id":"b"}"#), "{kind:?}: `a` was there as it is");
+        let conflicts = remote.conflicts(9)?;
+        ensure!(conflicts.iter().all(|it| it.key == r#"{"id":"b"}"#), "{kind:?}: `a` was there as it is");
+        ensure!(conflicts.iter().all(|it| it.is_untold && !it.is_open), "{kind:?}: nothing comes down: {conflicts:?}");
         let b = if rule == "off" { "b changed" } else { "b x" };
         ensure!(seen_there(&world)? == ["a x", b, "c made"], "{kind:?}: {:?}", seen_there(&world)?);
     }

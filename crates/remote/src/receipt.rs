@@ -9,6 +9,7 @@
 //! A key that was changed again since the cut keeps its newer open entry. Its old image is the uploaded row, which is what the
 //! consolidated database has; unless the upload's change was refused: then the old image of that stays the first.
 
+use headwater_model::Direction;
 use headwater_protocol::message::{Change, ConflictEnd, Outcome, Receipt, Refusal, TableHeader, UploadEnd};
 use headwater_protocol::wire::Reader;
 use headwater_protocol::{Kind, Value};
@@ -174,6 +175,10 @@ impl Applying<'_> {
             strays::note_row(&self.rows, self.plan, table, row)?;
         }
         self.forget_frozen(table, &key_row)?;
+        if table.table.direction == Direction::Upload {
+            // No download brings the row that won: ours stays as it is, and what stood here before it was retried is of no use any more.
+            return self.rows.release(table, &key_bytes);
+        }
         if self.rows.pending(table, &key_row)?.is_some() {
             return Ok(());
         }

@@ -141,10 +141,12 @@ pub struct Conflict {
     pub ours: Option<String>,
     /// How it ended: `consolidated` (its row stayed), `remote` (our change was made) or `merged`.
     pub end: String,
-    /// The row as it came down after it, as JSON; `None`: it is deleted.
+    /// The row as it came down after it, as JSON; `None`: it is deleted. Of a table that only goes up: ours, if that was made.
     pub result: Option<String>,
     /// Whether the result has not come down yet.
     pub is_open: bool,
+    /// Whether the result never comes down, and is not known here: another row than ours has won in a table that only goes up.
+    pub is_untold: bool,
 }
 
 impl Remote {
@@ -224,8 +226,7 @@ impl Remote {
         );
         self.list(&sql, limit, |row| {
             let code = RefusalCode::from_wire(row.get(4)?);
-            let table = self.plan.table(row.get(10)?);
-            let only_goes_up = table.is_some_and(|table| table.table.direction == Direction::Upload);
+            let only_goes_up = self.plan.table(row.get(10)?).is_some_and(only_goes_up);
             Ok(SetAside {
                 number: row.get(0)?,
                 time: row.get(1)?,
@@ -273,9 +274,9 @@ impl Remote {
     /// Conflicts that uploads met, the newest first, at most `limit`.
     pub fn conflicts(&self, limit: usize) -> Result<Vec<Conflict>, Error> {
         let sql = "SELECT \"time\", \"upload\", \"name\", \"key_text\", \"old_text\", \"ours_text\", \"end\", \"result_text\", \
-                   \"is_open\" FROM \"hw_conflict\" ORDER BY \"id\" DESC LIMIT ?";
+                   \"is_open\", \"table\" FROM \"hw_conflict\" ORDER BY \"id\" DESC LIMIT ?";
         self.list(sql, limit, |row| {
-            Ok(Conflict {
+            let conflict = Conflict {
                 time: row.get(0)?,
                 upload: row.get::<_, i64>(1)? as u64,
                 table: row.get(2)?,
@@ -285,7 +286,11 @@ impl Remote {
                 end: row.get(6)?,
                 result: row.get(7)?,
                 is_open: row.get(8)?,
-            })
+                is_untold: false,
+            };
+            // A table that is gone has a number below 0.
+            let table = u32::try_from(row.get::<_, i64>(9)?).ok().and_then(|number| self.plan.table(number));
+            Ok(if table.is_some_and(only_goes_up) { untold(conflict) } else { conflict })
         })
     }
 
@@ -299,6 +304,20 @@ impl Remote {
         let mut select = self.database.connection.prepare_cached(sql).while_doing("reading a list")?;
         let found = select.query_map(params_from_iter([limit]), read);
         found.and_then(Iterator::collect).while_doing("reading a list")
+    }
+}
+
+fn only_goes_up(table: &TablePlan) -> bool {
+    table.table.direction == Direction::Upload
+}
+
+/// A conflict of a table that only goes up stays open in the file: another version of the model may have the row come down. Until then what
+/// is known is what the receipt said.
+fn untold(conflict: Conflict) -> Conflict {
+    match conflict.is_open {
+        false => conflict,
+        true if conflict.end == "remote" => Conflict { result: conflict.ours.clone(), is_open: false, ..conflict },
+        true => Conflict { is_open: false, is_untold: true, ..conflict },
     }
 }
 

@@ -1,10 +1,10 @@
 //! Tables that only go up, written while their change tracking was gone.
 
-use headwater_model::{Direction, Model};
+use headwater_model::{Direction, Model, OnDelete, Reference, Table, TablePartition};
 use headwater_protocol::Type;
-use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
+use headwater_protocol::message::{ConflictEnd, Outcome, Refusal, RefusalCode};
 
-use super::support::{Down, Fixture, NOW, model, row, table};
+use super::support::{Down, Fixture, NOW, model, row, shop, table};
 use crate::stage::Stage;
 use crate::upgrade::Change;
 use crate::{Choice, PendingChoice, unsent, untracked};
@@ -121,6 +121,35 @@ fn what_is_given_up_stays() {
     f.remote.drop_set_aside(&number(&f, 9)).expect("given up");
     assert_eq!(f.rows("SELECT * FROM visit"), ["1|a", "2|b", "8|h", "9|i"]);
     assert_eq!((aside(&f), f.cut()), (out(&[8]), None));
+    f.check();
+}
+
+/// Nothing comes down that would close a conflict, or bring the row that won.
+#[test]
+fn a_conflict_is_closed_and_leaves_the_row() {
+    let mut visit = table("visit", &[("id", Type::Int), ("region", Type::Text)]);
+    visit.partition = Some(TablePartition { partition: 0, columns: vec![1], through: None });
+    let mut step = table("step", &[("id", Type::Int), ("visit", Type::Int)]);
+    step.references = vec![Reference { columns: vec![1], table: 0, target: vec![0], on_delete: OnDelete::NoAction }];
+    step.partition = Some(TablePartition { partition: 0, columns: Vec::new(), through: Some(0) });
+    let mut shop = shop();
+    shop.tables = [visit, step].map(|table| Table { direction: Direction::Upload, ..table }).to_vec();
+    let f = Fixture::new(&shop);
+    f.sql("INSERT INTO visit VALUES (1, 'a'), (2, 'b'); INSERT INTO step VALUES (10, 1)");
+    f.cut();
+    f.receipt(vec![
+        (0, Outcome::Conflict(ConflictEnd::Consolidated)),
+        (1, Outcome::Conflict(ConflictEnd::Remote)),
+        (2, Outcome::Conflict(ConflictEnd::Consolidated)),
+    ]);
+    f.download(f.down());
+    assert_eq!(f.rows("SELECT * FROM visit"), ["1|a", "2|b"], "they have gone up, whatever won");
+    assert_eq!(f.rows("SELECT * FROM step"), ["10|1"]);
+    let known: Vec<_> = f.remote.conflicts(9).expect("a list").into_iter().rev().collect();
+    assert!(known.iter().all(|it| !it.is_open), "{known:?}");
+    assert_eq!(known.iter().map(|it| it.is_untold).collect::<Vec<_>>(), [true, false, true]);
+    assert_eq!((&known[0].result, &known[1].result), (&None, &known[1].ours));
+    assert_eq!(f.held(), 0);
     f.check();
 }
 

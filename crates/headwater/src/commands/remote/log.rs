@@ -150,10 +150,17 @@ fn show_held(held: &HeldRow, output: &Output) -> Result<()> {
 }
 
 fn show_conflict(conflict: &Conflict, output: &Output) -> Result<()> {
-    let open = if conflict.is_open { ", its result has not come down yet" } else { "" };
+    let open = match conflict {
+        Conflict { is_open: true, .. } => ", its result has not come down yet",
+        Conflict { is_untold: true, .. } => ", and nothing of this table comes down to show the row",
+        _ => "",
+    };
     let head = format!("  {} {} {}: {} wins{open}", conflict.time, conflict.table, conflict.key, conflict.end);
     output.line(printable(&head))?;
     let [old, ours, result] = [&conflict.old, &conflict.ours, &conflict.result].map(|text| image(text.as_deref()));
+    if conflict.is_untold {
+        return show_images(&["old", "ours"], &[old, ours], output);
+    }
     let result = if conflict.is_open { ours.clone() } else { result };
     show_images(&["old", "ours", "result"], &[old, ours, result], output)
 }
@@ -194,6 +201,6 @@ fn conflict_json(conflict: &Conflict) -> Value {
     json!({
         "time": conflict.time, "upload": conflict.upload, "table": conflict.table, "key": image(Some(&conflict.key)),
         "old": image(conflict.old.as_deref()), "ours": image(conflict.ours.as_deref()), "end": conflict.end,
-        "result": image(conflict.result.as_deref()), "is_open": conflict.is_open,
+        "result": image(conflict.result.as_deref()), "is_open": conflict.is_open, "is_untold": conflict.is_untold,
     })
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use headwater_model::Model;
 use headwater_remote::http::Credentials;
-use headwater_remote::{Choice, CreateOptions, Error, Phase, Progress, Remote, SyncOptions, Upgraded};
+use headwater_remote::{Choice, CreateOptions, Error, PendingChoice, Phase, Progress, Remote, SyncOptions, Upgraded};
 use headwater_testkit::proxy::{Cut, Direction};
 use headwater_testkit::{Child, FaultProxy, Plan, Random, free_port, headwater_binary};
 use headwater_tests::{KINDS, Kind, World, read_model};
@@ -292,6 +292,15 @@ fn an_upload_whose_answer_was_lost_is_settled_without_its_version() -> Result<()
             std::thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(has_it()?, is_applied);
+        let on_its_way = remote.pending(99)?;
+        ensure!(on_its_way.len() == 9 && on_its_way.iter().all(|it| it.is_on_its_way), "{context}: {on_its_way:?}");
+        assert_eq!(remote.pending(4)?, on_its_way[..4]);
+        let error =
+            remote.drop_pending(&PendingChoice::All).expect_err("nobody knows whether it has arrived").to_string();
+        assert!(
+            error.contains("sync first") && error.contains("version 1") && error.contains("remote upgrade"),
+            "{error}"
+        );
         // Changed again since, and one of those that were inserted deleted by others.
         world.edit("one", "UPDATE item SET n = n + 1000 WHERE id = 'a'")?;
         world.central.execute("DELETE FROM item WHERE id = 'j'")?;

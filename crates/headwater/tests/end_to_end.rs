@@ -275,11 +275,22 @@ fn story(mut stage: Stage) {
 
     assert_eq!(stage.stop(), Some(0), "{}", stage.server_log());
     check_log(&stage.server_log());
-    let gone = stage.run(&["remote", "sync", "bo.db", "--attempts", "1"]);
-    assert_eq!(gone.code, Some(3), "{gone:?}");
+    without_a_server(&stage);
     purge(&stage);
     stage.ok(&["untrack"]);
     assert_eq!(stage.run(&["serve"]).code, Some(2), "a database that is not tracked is not served");
+}
+
+/// What could not be sent is listed as on its way, and is not given up before it is known whether it has arrived.
+fn without_a_server(stage: &Stage) {
+    stage.remote("bo.db", "INSERT INTO customer VALUES (14, 'Ida', NULL, 'south')");
+    let gone = stage.run(&["remote", "sync", "bo.db", "--attempts", "1"]);
+    assert_eq!(gone.code, Some(3), "{gone:?}");
+    assert!(stage.ok(&["remote", "log", "bo.db", "--pending"]).contains("on its way"));
+    let pending = &stage.json(&["remote", "log", "bo.db", "--pending"])["pending"];
+    assert!(pending[0]["key"]["id"] == 14 && pending[0]["is_on_its_way"] == true, "{pending}");
+    let dropped = stage.run(&["remote", "drop", "bo.db", "--pending", "--all"]);
+    assert!(dropped.code == Some(2) && dropped.err.contains("headwater remote upgrade"), "{dropped:?}");
 }
 
 /// What is old enough goes, once; each purge takes the note by which a later one knows.

@@ -119,8 +119,11 @@ impl Remote {
         self.reread()?;
         self.database.write("dropping pending changes", |connection| {
             if State::read(connection)?.frozen.is_some() {
-                let what = "an upload is on its way, and whether it has arrived is not known yet: sync first";
-                return Err(refused(what.to_owned()));
+                return Err(refused(format!(
+                    "an upload is on its way, and whether it has arrived is not known yet: sync first; where no server has version {} of \
+                     model {:?} any more, `headwater remote upgrade FILE` finds out",
+                    self.plan.model.version, self.plan.model.name
+                )));
             }
             connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing("dropping pending changes")?;
             let rows = Rows::new(connection);

@@ -1,10 +1,12 @@
 //! What a remote can tell of itself: for people, and for programs that show it to them.
 
 use headwater_model::Direction;
-use headwater_protocol::message::{ChangeOp, RefusalCode};
+use headwater_protocol::message::{Change, ChangeOp, RefusalCode, TableHeader};
+use headwater_protocol::wire::Reader;
+use headwater_protocol::{Kind, Row};
 use rusqlite::params_from_iter;
 
-use crate::cut::is_nothing_condition;
+use crate::cut::{frozen_frame, is_nothing_condition};
 use crate::error::{Error, While};
 use crate::local::{from_wire, readable};
 use crate::plan::{TablePlan, decoded};
@@ -53,7 +55,7 @@ pub struct TableStatus {
     pub pending: u64,
 }
 
-/// A change that waits to be sent.
+/// A change that waits to be sent, or whose upload is on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingChange {
     /// The table.
@@ -68,6 +70,8 @@ pub struct PendingChange {
     pub new: Option<String>,
     /// Whether it is set aside, and so not sent by itself.
     pub is_set_aside: bool,
+    /// Whether it is part of an upload on its way: whether that has arrived is not known yet. Its row may have been changed since.
+    pub is_on_its_way: bool,
 }
 
 /// A change set aside.
@@ -192,10 +196,10 @@ impl Remote {
         count.map(|count| count as u64).while_doing("counting rows")
     }
 
-    /// Changes that wait for the next upload, at most `limit`, by table and key. (An upload that is on its way is not listed.)
+    /// Changes that wait to be sent, by table and key, at most `limit`: those of an upload on its way, and then those for the next.
     pub fn pending(&self, limit: usize) -> Result<Vec<PendingChange>, Error> {
         let rows = Rows::new(&self.database.connection);
-        let mut changes = Vec::new();
+        let mut changes = self.on_its_way(limit)?;
         for table in self.plan.tracked() {
             let mut select = rows.prepare(&table.sql.changes_where("1 = 1"))?;
             let found = select.query_map([], |row| Pending::read(table, row)).while_doing("reading the log")?;
@@ -207,6 +211,29 @@ impl Remote {
                 if !pending.is_nothing() {
                     changes.push(listed(table, &pending));
                 }
+            }
+        }
+        Ok(changes)
+    }
+
+    fn on_its_way(&self, limit: usize) -> Result<Vec<PendingChange>, Error> {
+        let (mut changes, mut table) = (Vec::new(), None);
+        for number in 1.. {
+            let Some((kind, payload)) = frozen_frame(&self.database.connection, number)? else { break };
+            if kind == Kind::Table {
+                table = self.plan.table(TableHeader::from_payload(&payload)?.table);
+                continue;
+            }
+            let table = table.ok_or_else(|| Error::damaged("hw_upload has changes of no table of the model"))?;
+            let mut reader = Reader::new(&payload);
+            while !reader.is_empty() {
+                if changes.len() == limit {
+                    return Ok(changes);
+                }
+                let change = Change::read(&mut reader, &table.types, usize::MAX)?;
+                let (key, image) = (from_wire(&table.key_of(change.image())), |row: Row| from_wire(&row));
+                let pending = Pending { aside: 0, old: change.old.map(image), new: change.new.map(image), key };
+                changes.push(PendingChange { is_on_its_way: true, ..listed(table, &pending) });
             }
         }
         Ok(changes)
@@ -333,5 +360,6 @@ fn listed(table: &TablePlan, pending: &Pending) -> PendingChange {
         old: pending.old.as_ref().map(|row| readable(table.names(), row)),
         new: pending.new.as_ref().map(|row| readable(table.names(), row)),
         is_set_aside: pending.aside != 0,
+        is_on_its_way: false,
     }
 }

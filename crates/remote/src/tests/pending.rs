@@ -70,6 +70,9 @@ fn nothing_is_given_up_while_an_upload_is_on_its_way() {
     f.sql("UPDATE doc SET body = 'x' WHERE id = 1; INSERT INTO doc VALUES (9, 't', 'b')");
     let error = f.remote.drop_pending(&PendingChoice::All).expect_err("an upload is frozen");
     assert!(error.to_string().contains("sync first"), "{error}");
+    let listed = f.remote.pending(9).expect("a list");
+    let shown: Vec<_> = listed.iter().map(|it| (it.key.as_str(), it.is_on_its_way)).collect();
+    assert_eq!(shown, [(r#"{"id":1}"#, true), (r#"{"id":1}"#, false), (r#"{"id":9}"#, false)]);
     f.receipt(Vec::new());
     f.sql("UPDATE doc SET body = 'y' WHERE id = 1");
     assert_eq!(f.remote.drop_pending(&PendingChoice::All).expect("given up"), 2);

@@ -31,7 +31,7 @@ const BESIDE: &str = "a change of the same row is pending";
 pub(super) struct LogArgs {
     /// The remote's SQLite file.
     file: PathBuf,
-    /// Changes that wait for the next sync, and why the last upload was refused whole, if it was.
+    /// Changes that wait to be sent, those on their way marked, and why the last upload was refused whole, if it was.
     #[arg(long)]
     pending: bool,
     /// Changes that were refused, with the reason, and uploads that the consolidated database has lost.
@@ -68,7 +68,7 @@ pub(super) fn run(args: &LogArgs, output: &Output) -> Done {
     list("conflicts", conflicts.as_ref().map(|items| items.iter().map(conflict_json).collect()));
     list("lost", losses.as_ref().map(|items| items.iter().map(lost_json).collect()));
     output.answer(&answer, |output| {
-        show("changes that wait for the next sync", pending.as_deref(), output, show_pending)?;
+        show("changes that wait to be sent", pending.as_deref(), output, show_pending)?;
         if let Some(lines @ [_, ..]) = refused.as_deref() {
             show("why the last upload was refused whole", Some(lines), output, |line, output| {
                 output.line(printable(&format!("  {line}")))
@@ -102,8 +102,12 @@ fn operation(op: ChangeOp) -> &'static str {
 }
 
 fn show_pending(change: &PendingChange, output: &Output) -> Result<()> {
-    let aside = if change.is_set_aside { "   (set aside: not sent by itself)" } else { "" };
-    output.line(printable(&format!("  {} {} {}{aside}", operation(change.op), change.table, change.key)))?;
+    let state = match change {
+        PendingChange { is_on_its_way: true, .. } => "   (on its way: whether it has arrived is not known yet)",
+        PendingChange { is_set_aside: true, .. } => "   (set aside: not sent by itself)",
+        _ => "",
+    };
+    output.line(printable(&format!("  {} {} {}{state}", operation(change.op), change.table, change.key)))?;
     if let (Some(old), Some(new)) = (&change.old, &change.new) {
         let (old, new) = (image(Some(old)), image(Some(new)));
         for (column, value) in new.as_object().into_iter().flatten() {
@@ -185,6 +189,7 @@ fn pending_json(change: &PendingChange) -> Value {
     json!({
         "table": change.table, "op": operation(change.op), "key": image(Some(&change.key)),
         "old": image(change.old.as_deref()), "new": image(change.new.as_deref()), "is_set_aside": change.is_set_aside,
+        "is_on_its_way": change.is_on_its_way,
     })
 }
 

@@ -364,3 +364,68 @@ fn a_table_that_only_went_up_comes_down() -> Result<()> {
     }
     Ok(())
 }
+
+/// Beside unique values that were swapped, or are used here and there, no row is forgotten either, or taken for deleted.
+#[test]
+fn what_has_the_unique_value_of_a_row_that_comes() -> Result<()> {
+    let model = MODEL.replacen("columns =", "unique = [[\"text\"]]\ncolumns =", 1);
+    for kind in KINDS {
+        let world = World::new(kind, SCHEMA, &model, &[NAME])?;
+        world
+            .central
+            .execute("INSERT INTO note VALUES ('a', '1'), ('b', '2'); INSERT INTO page VALUES ('p', 'b', 'x')")?;
+        let mut remote = world.remote(NAME, NAME)?;
+        world.sync(&mut remote)?;
+        drop(remote);
+
+        drop_triggers(&world, "note")?;
+        drop_triggers(&world, "page")?;
+        world.edit(
+            NAME,
+            "UPDATE note SET text = 't' WHERE id = 'a'; UPDATE note SET text = '1' WHERE id = 'b'; \
+             UPDATE note SET text = '2' WHERE id = 'a'; INSERT INTO note VALUES ('c', '3')",
+        )?;
+        world.central.execute("DELETE FROM note WHERE id = 'a'; INSERT INTO note VALUES ('a', '1'), ('d', '3')")?;
+        let mut remote = Remote::open(world.path(NAME))?;
+        world.sync(&mut remote)?;
+        let list = remote.set_aside(9)?;
+        ensure!(list.iter().all(|it| it.new.is_some()), "{kind:?}: nothing was deleted: {list:?}");
+        for text in ["\"2\"", "\"1\"", "\"3\""] {
+            let listed = list.iter().filter_map(|it| it.new.as_deref()).any(|new| new.contains(text));
+            ensure!(listed, "{kind:?}: {text}: {list:?}");
+        }
+        differences(&world, false)?;
+        remote.retry(&Choice::All)?;
+        world.sync(&mut remote)?;
+        let ids = world.central.rows("SELECT id FROM note UNION ALL SELECT id FROM page ORDER BY id")?.concat();
+        ensure!(ids == ["a", "b", "d", "p"].map(|id| Some(id.to_owned())), "{kind:?}: {ids:?}");
+    }
+    Ok(())
+}
+
+/// A row that somebody else has made refers to one that was deleted here: the deletion is on the list, and can't be made again.
+#[test]
+fn a_deletion_that_others_refer_to() -> Result<()> {
+    for kind in KINDS {
+        let world = World::new(kind, SCHEMA, MODEL, &[NAME])?;
+        world.central.execute("INSERT INTO note VALUES ('a', 'x')")?;
+        let mut remote = world.remote(NAME, NAME)?;
+        world.sync(&mut remote)?;
+        drop(remote);
+
+        drop_triggers(&world, "note")?;
+        world.edit(NAME, "DELETE FROM note WHERE id = 'a'")?;
+        world.central.execute("INSERT INTO page VALUES ('p', 'a', 'theirs')")?;
+        let mut remote = Remote::open(world.path(NAME))?;
+        world.sync(&mut remote)?;
+        let left = remote.retry(&Choice::All)?.left;
+        ensure!(left.len() == 1 && left[0].contains("\"page\" refers to its row"), "{kind:?}: {left:?}");
+        differences(&world, false)?;
+        world.edit(NAME, "DELETE FROM page WHERE id = 'p'")?;
+        ensure!(remote.retry(&Choice::All)?.changes == 1, "{kind:?}");
+        ensure!(world.sync(&mut remote)?.changes_up == 2, "{kind:?}");
+        ensure!(world.central.rows("SELECT id FROM note")?.is_empty(), "{kind:?}");
+        differences(&world, false)?;
+    }
+    Ok(())
+}

@@ -286,8 +286,13 @@ impl<'c> Rows<'c> {
 /// The old image of a change that has given way though nobody knows who changed the row: none, so that it is a conflict wherever a row is
 /// there. Where none is, it is the update of a deleted row; unless nothing comes down that would tell ([`crate::unsent`]).
 fn unsure_old(table: &TablePlan, pending: &Pending) -> Option<Vec<Local>> {
-    let comes_down = table.table.direction != Direction::Upload;
-    let new = pending.new.as_ref().filter(|_| comes_down && pending.old.is_none())?;
+    let Some(new) = &pending.new else {
+        // A deletion has not given way: it was made here for certain.
+        return pending.old.clone();
+    };
+    if pending.old.is_some() || table.table.direction == Direction::Upload {
+        return None;
+    }
     let mut key_alone = new.clone();
     for place in (0..new.len()).filter(|place| !table.table.key.contains(place)) {
         key_alone[place] = Local::Null;

@@ -41,7 +41,11 @@ impl Apply<'_> {
         if self.doubts[table.number as usize] != Doubt::Since {
             return Ok(());
         }
-        let Some(there) = self.rows.select(table, key)? else {
+        let there = match self.rows.select(table, key)? {
+            Some(there) => Some(there),
+            None => self.displaced(table, key)?,
+        };
+        let Some(there) = there else {
             return Ok(());
         };
         if row.is_some_and(|row| is_same(table, &there, row)) {
@@ -104,13 +108,13 @@ impl Apply<'_> {
         Ok(())
     }
 
-    /// A row without a pending change goes, because what it refers to is gone. Whether it may have been changed here, so that the list has it.
-    pub(super) fn note_orphan(&mut self, table: &TablePlan, row: &[Local]) -> Result<bool, Error> {
+    /// A row without a pending change goes, and does not come. Whether it may have been changed here, so that the list has it now.
+    pub(super) fn note_gone(&mut self, table: &TablePlan, row: &[Local], why: &str) -> Result<bool, Error> {
         let is_unknown = matches!(self.doubts[table.number as usize], Doubt::Since | Doubt::AtOnce);
         if self.is_restart || !is_unknown {
             return Ok(false);
         }
-        self.list(table, row.to_vec(), "the row that it refers to is gone")?;
+        self.list(table, row.to_vec(), why)?;
         Ok(true)
     }
 
@@ -238,7 +242,7 @@ impl Apply<'_> {
         let came = self.rows.select(table, key)?;
         let is_same = match (&was, &came) {
             (Some(was), Some(came)) => is_same(table, was, &to_wire(came, &table.types)),
-            // If the list has it, it was there, and went with what it refers to.
+            // If the list has it, it was there, and had to go.
             (None, Some(came)) => !is_sure || self.has_joined(table, came)? || self.is_noted(table, key)?,
             (None, None) => true,
             (Some(_), None) => false,

@@ -189,7 +189,7 @@ impl Apply<'_> {
         if self.restore_parent(table, reference, &row)? {
             return Ok(());
         }
-        let is_noted = self.note_orphan(table, &row)?;
+        let is_noted = self.note_gone(table, &row, "the row that it refers to is gone")?;
         let wire = to_wire(&row, &table.types);
         self.rows.set_applying(Some(table))?;
         if !self.remove(table, key)? {

@@ -101,15 +101,15 @@ impl Apply<'_> {
         missing: &[&str],
     ) -> Result<(), Error> {
         let comes_down = table.table.direction != Direction::Upload;
-        if pending.new.is_none() {
-            if comes_down && pending.aside == RefusalCode::Unanswered as i64 {
-                self.rows.forget(table, &pending.key)?;
-                self.rows.drop_note(table, key)?;
-            }
-            return Ok(());
+        if pending.new.is_none() && pending.aside == RefusalCode::Unanswered as i64 && comes_down {
+            self.rows.forget(table, &pending.key)?;
+            return self.rows.drop_note(table, key);
         }
         if comes_down && pending.old.is_some() {
             self.rows.hold(table, key, None)?;
+        }
+        if pending.new.is_none() {
+            return Ok(());
         }
         if missing.is_empty() || pending.aside != 0 {
             return Ok(());

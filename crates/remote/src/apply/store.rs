@@ -274,6 +274,18 @@ impl Apply<'_> {
         self.rows.prepare(sql)?.execute(params![table.number, key]).while_doing("moving a row back").map(drop)
     }
 
+    /// The row of a key, if it has stepped aside.
+    pub(super) fn displaced(&self, table: &TablePlan, key: &[Local]) -> Result<Option<Vec<Local>>, Error> {
+        if !self.has_displaced {
+            return Ok(None);
+        }
+        let sql = "SELECT \"image\" FROM temp.\"hw_displaced\" WHERE \"table\" = ? AND \"key\" = ?";
+        let key = table.key_bytes(&to_wire(key, &table.key_types));
+        let image = self.rows.prepare(sql)?.query_row(params![table.number, key], |row| row.get::<_, Vec<u8>>(0));
+        let image = image.optional().while_doing("looking for a row that stepped aside")?;
+        Ok(image.map(|image| decoded(&table.types, &image)).transpose()?.map(|row| from_wire(&row)))
+    }
+
     /// Puts the rows back that stepped aside and did not come down anew. What still finds no place is held.
     pub(super) fn return_displaced(&mut self) -> Result<(), Error> {
         while self.has_displaced {
@@ -294,10 +306,13 @@ impl Apply<'_> {
             let row = decoded(&table.types, &image)?;
             // Its partition may have been left after it stepped aside.
             if self.has_no_place(table, &row)? {
+                self.note_gone(table, &from_wire(&row), "the remote left the partition of this row")?;
                 continue;
             }
             if !self.put_back(table, &key, &row)? {
-                self.applied.not_stored += 1;
+                let is_noted =
+                    self.note_gone(table, &from_wire(&row), "another row that came has a unique value of it")?;
+                self.applied.not_stored += u64::from(!is_noted);
                 self.rows.hold_because(table, &key, Some(&row), Some(IN_THE_WAY))?;
             }
         }

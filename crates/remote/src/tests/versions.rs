@@ -74,6 +74,10 @@ fn down(change: &Change) -> Down {
 
 /// Changes the version; stopped after `frames` of the download's.
 fn upgrade(f: &mut Fixture, frames: usize) -> Result<(), Error> {
+    upgrade_by(f, frames, down)
+}
+
+fn upgrade_by(f: &mut Fixture, frames: usize, down: fn(&Change) -> Down) -> Result<(), Error> {
     let mut change = Change::new(&f.remote.plan, &two())?;
     let mut stage = down(&change).finish().into_iter();
     let mut left = frames;
@@ -193,4 +197,21 @@ fn a_file_that_was_open_meanwhile_is_read_again() {
     let refused = crate::schema::refresh(&f.remote.database, &mut other.plan).expect_err("another model's triggers");
     assert!(refused.to_string().contains("open it again"), "{refused}");
     assert_eq!(f.rows("SELECT count(*) FROM hw_tracking"), ["3"]);
+}
+
+/// It is deleted there too, or in none of the remote's partitions any more: given up, the deletion leaves nothing behind.
+#[test]
+fn a_deletion_whose_row_does_not_come_brings_nothing_back() {
+    let mut f = Fixture::new(&one());
+    f.download(f.down().whole("item", &[]).rows("item", &[row("1,a,1"), row("2,b,2")]));
+    f.sql("DELETE FROM item WHERE id = 2");
+    upgrade_by(&mut f, usize::MAX, |change| {
+        let headers = change.plan.tables.iter().map(|table| table.header.clone()).collect();
+        Down::new(headers).whole("item", &[]).rows("item", &[row("1,7,a,1,100")])
+    })
+    .expect("the version changes");
+    assert_eq!(f.held(), 1);
+    assert_eq!(f.remote.drop_pending(&crate::PendingChoice::All).expect("given up"), 1);
+    assert_eq!(f.rows("SELECT id FROM item"), ["1"]);
+    assert_eq!(f.held(), 0);
 }

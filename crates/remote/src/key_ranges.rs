@@ -7,6 +7,7 @@ use rusqlite::{Connection, params};
 use crate::database::Database;
 use crate::error::{Error, While};
 use crate::plan::Plan;
+use crate::state::State;
 
 /// What is left of each range. The newest of a table is told even when it is used up (as its last key), so that the server knows that
 /// it came.
@@ -49,7 +50,11 @@ pub(crate) fn pass_taken_alone(database: &Database, plan: &Plan) -> Result<(), E
         let Some(sql) = remote_sql::taken_keys(table.number as usize, &table.table) else { continue };
         let any = database.connection.prepare(&sql).and_then(|mut select| select.exists([]));
         if any.while_doing("reading the key ranges")? {
-            return database.write("passing over keys that are taken", |connection| pass_taken(connection, plan));
+            return database.write("passing over keys that are taken", |connection| {
+                // Another version of the model, since the file was opened, has other table numbers; whoever changed it has passed over them.
+                let is_as_read = State::read(connection)?.fingerprint == plan.fingerprint;
+                if is_as_read { pass_taken(connection, plan) } else { Ok(()) }
+            });
         }
     }
     Ok(())

@@ -261,6 +261,8 @@ fn story(mut stage: Stage) {
     assert_eq!(stage.json(&["remote", "log", "anna.db", "--held"])["held"].as_array().map(Vec::len), Some(0));
     stage.assert_equal_but_set_aside("anna.db");
 
+    written_untracked(&stage);
+
     // Wrong passwords, tokens, disabled users; and a loss that was planted.
     let wrong = stage.command(&["remote", "sync", "bo.db"]).env("HEADWATER_PASSWORD", "guess").output().expect("runs");
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
@@ -279,6 +281,16 @@ fn story(mut stage: Stage) {
     purge(&stage);
     stage.ok(&["untrack"]);
     assert_eq!(stage.run(&["serve"]).code, Some(2), "a database that is not tracked is not served");
+}
+
+/// What was written while change tracking was off is set aside, and the exit code says so if it is asked to.
+fn written_untracked(stage: &Stage) {
+    let write = "INSERT INTO customer VALUES (15, 'Jo', NULL, 'north')";
+    stage.remote("anna.db", &format!("DROP TRIGGER hw_insert_customer; DROP TRIGGER hw_inserted_customer; {write}"));
+    let found = stage.run(&["remote", "sync", "anna.db", "--exit-code"]);
+    assert!(found.code == Some(1) && found.out.contains("set aside as untracked"), "{found:?}");
+    assert_eq!(stage.run(&["remote", "sync", "anna.db", "--exit-code"]).code, Some(0), "once");
+    stage.assert_equal_but_set_aside("anna.db");
 }
 
 /// What could not be sent is listed as on its way, and is not given up before it is known whether it has arrived.
@@ -310,8 +322,9 @@ fn check_log(log: &str) {
     let lines = log.lines().filter(|line| !line.starts_with("warning: "));
     let lines: Vec<Value> = lines.map(|line| serde_json::from_str(line).expect(line)).collect();
     let syncs: Vec<_> = lines.iter().filter(|line| line["target"] == "headwater::sync").collect();
-    // Two first syncs, three after the edits, one that was refused in part, two of a row that is held, one by token.
-    assert_eq!(syncs.len(), 9, "{log}");
+    // Two first syncs, three after the edits, one that was refused in part, two of a row that is held, three to find what
+    // was written untracked and one after that, one by token.
+    assert_eq!(syncs.len(), 13, "{log}");
     for sync in &syncs {
         assert!(sync["outcome"] == "ok" && ["anna", "bo"].contains(&sync["user"].as_str().unwrap_or("")), "{sync}");
         for phase in ["receive_ms", "wait_ms", "greet_ms", "upload_ms", "download_ms", "send_ms"] {

@@ -93,7 +93,8 @@ pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
         done => done?,
     };
     output.answer(&as_json(&report), |output| show(&report, output))?;
-    let is_found = report.conflicts + report.refused + report.set_aside > 0;
+    let set_aside = report.refused + report.set_aside + report.untracked + report.perhaps_unsent;
+    let is_found = report.conflicts + set_aside > 0;
     Ok(if (args.exit_code && is_found) || report.upload_refused.is_some() { Exit::Found } else { Exit::Done })
 }
 

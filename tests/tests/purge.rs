@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use headwater_consolidated::system::{PurgeRequest, purge, take_note};
+use headwater_remote::Choice;
 use headwater_testkit::free_port;
 use headwater_tests::{KINDS, Kind, World};
 
@@ -36,14 +37,77 @@ fn who_is_behind_the_horizon_is_told_why_tables_come_afresh() -> Result<()> {
         let mut late = world.remote("late", "ann")?;
         ensure!(world.sync(&mut late)?.afresh == 0, "{kind:?}: it held nothing");
         world.central.execute("DELETE FROM item WHERE id = 1")?;
-        let mut connection = world.central.backend()?.connect()?;
-        take_note(&mut *connection)?;
-        let now = PurgeRequest { older_than: Duration::ZERO, step: Duration::ZERO };
-        ensure!(purge(&mut *connection, &now, &mut || true)?.rows > 0, "{kind:?}: nothing was purged");
+        purge_all(&world)?;
         let report = world.sync(&mut late)?;
         ensure!((report.afresh, report.restarted) == (1, false), "{kind:?}: {report:?}");
         ensure!(world.diff("late")?.is_equal(false), "{kind:?}");
         ensure!(world.sync(&mut late)?.afresh == 0, "{kind:?}: once");
+    }
+    Ok(())
+}
+
+/// Purges whatever can be.
+fn purge_all(world: &World) -> Result<()> {
+    let mut connection = world.central.backend()?.connect()?;
+    take_note(&mut *connection)?;
+    let now = PurgeRequest { older_than: Duration::ZERO, step: Duration::ZERO };
+    ensure!(purge(&mut *connection, &now, &mut || true)?.rows > 0, "nothing was purged");
+    Ok(())
+}
+
+const REGIONS: &str = "
+    CREATE TABLE member (login text, region text);
+    CREATE TABLE orders (id text NOT NULL PRIMARY KEY, region text);
+    CREATE TABLE line (id text NOT NULL PRIMARY KEY, orders text REFERENCES orders ON DELETE CASCADE);
+    CREATE INDEX line_orders ON line (orders);
+    INSERT INTO member VALUES ('ann', 's'), ('ann', 'w');
+    INSERT INTO orders VALUES ('o1', 's'), ('o2', 's'), ('o3', 'w'), ('o4', 's');
+    INSERT INTO line VALUES ('l1', 'o1'), ('l2', 'o2'), ('l3', 'o3'), ('l4', 'o4')";
+
+const REGIONAL: &str = r#"
+name = "regions"
+version = 1
+[partitions.region]
+columns = { region = "text" }
+members = "SELECT region FROM member WHERE login = :s.user"
+[tables.orders]
+key = ["id"]
+partition = "region"
+columns = { id = "text not null", region = "text" }
+[tables.line]
+key = ["id"]
+partition = { through = "orders" }
+references = [{ columns = ["orders"], table = "orders", on_delete = "cascade" }]
+columns = { id = "text not null", orders = "text" }
+"#;
+
+/// What is left of partitions when only what is there now is told: rows that lost their parent here, where foreign keys were off; a row
+/// that was moved from a partition that stays into one that is left.
+#[test]
+fn who_is_behind_the_horizon_keeps_nothing_that_is_gone() -> Result<()> {
+    for kind in KINDS {
+        let world = World::new(kind, REGIONS, REGIONAL, &["ann"])?;
+        let mut late = world.remote("late", "ann")?;
+        world.sync(&mut late)?;
+        world.edit(
+            "late",
+            "PRAGMA foreign_keys = OFF; DELETE FROM orders WHERE id = 'o1'; UPDATE orders SET region = 'w' WHERE id = 'o4'",
+        )?;
+        world.central.execute("DELETE FROM orders WHERE id IN ('o1', 'o4'); DELETE FROM member WHERE region = 'w'")?;
+        purge_all(&world)?;
+        let report = world.sync(&mut late)?;
+        ensure!((report.afresh, report.not_stored) == (2, 0), "{kind:?}: {report:?}");
+        ensure!(late.status()?.held == 0, "{kind:?}: {:?}", late.status()?);
+        ensure!(world.diff("late")?.is_equal(false), "{kind:?}: {:?}", world.diff("late")?);
+        let rows = world.rows("late", "SELECT id FROM orders UNION ALL SELECT id FROM line ORDER BY id")?.concat();
+        ensure!(rows == ["l2", "o2"].map(|id| Some(id.to_owned())), "{kind:?}: {rows:?}");
+        let aside = late.set_aside(9)?;
+        ensure!(aside.len() == 1 && aside[0].key.contains("o4"), "{kind:?}: {aside:?}");
+        // Nothing comes back.
+        world.central.execute("INSERT INTO orders VALUES ('o1', 's'), ('o4', 's')")?;
+        world.sync(&mut late)?;
+        late.drop_set_aside(&Choice::All)?;
+        ensure!(world.diff("late")?.is_equal(false), "{kind:?}: {:?}", world.diff("late")?);
     }
     Ok(())
 }

@@ -151,6 +151,8 @@ struct Apply<'a> {
     is_restart: bool,
     /// Tables that had rows before this restart.
     sweeps: Vec<bool>,
+    /// Tables of which rows have come, or a partition comes whole.
+    begun: HashSet<u32>,
     /// Partitions that came whole.
     came_whole: HashSet<(u32, Vec<u8>)>,
     /// Tables of which a partition came whole though it was known what had been seen of it.
@@ -215,6 +217,7 @@ impl<'a> Apply<'a> {
             watermarks: None,
             is_restart,
             sweeps,
+            begun: HashSet::new(),
             came_whole: HashSet::new(),
             afresh: HashSet::new(),
             fresh,
@@ -289,6 +292,7 @@ impl<'a> Apply<'a> {
         let Some(table) = self.table else {
             return Err(Error::Unexpected { what: "rows come before their table".to_owned() });
         };
+        self.begun.insert(table.number);
         let mut upsert = self.rows.prepare(&table.sql.upsert)?;
         let mut scratch = Scratch::default();
         let mut reader = RowsReader::new(payload);

@@ -22,31 +22,54 @@ impl Apply<'_> {
     /// it is left.
     pub(super) fn partition(&mut self, table: &TablePlan, mark: &PartitionMark) -> Result<(), Error> {
         let values = decoded(&table.partition_types, &mark.partition)?;
-        if mark.action == PartitionAction::Whole {
+        let is_whole = mark.action == PartitionAction::Whole;
+        if is_whole {
             self.compare_whole(table, &mark.partition)?;
             self.note_afresh(table, &mark.partition)?;
-        }
-        self.touched.all_of(table);
-        if mark.action == PartitionAction::Left {
+            self.forget_displaced(table, &values)?;
+        } else {
             self.note_left(table, &from_wire(&values))?;
         }
+        self.touched.all_of(table);
         let place = (table.number, mark.partition.clone());
-        match mark.action {
-            PartitionAction::Whole => self.came_whole.insert(place),
-            PartitionAction::Left => self.left.insert(place),
+        if is_whole {
+            self.came_whole.insert(place)
+        } else {
+            self.left.insert(place)
         };
+        let is_first = is_whole && self.begun.insert(table.number);
         if self.is_plain && !self.rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.name()))? {
             return Ok(());
         }
-        let local = from_wire(&values);
+        if is_first && table.parent.is_some() {
+            // What lost its parent here (foreign keys may be off) lies nowhere any more, and what the database has of it comes.
+            self.take_out(table, &vec![Value::Null; values.len()], None)?;
+        }
+        self.take_out(table, &values, (!is_whole).then_some(&mark.partition))
+    }
+
+    /// The same of its rows, its pending changes, and what is held.
+    fn take_out(&mut self, table: &TablePlan, values: &[Value], left: Option<&Vec<u8>>) -> Result<(), Error> {
+        let local = from_wire(values);
         if table.is_tracked() {
-            match mark.action {
-                PartitionAction::Whole => self.hold_deletions(table, &logged_in(self.plan, table), &local)?,
-                PartitionAction::Left => self.set_aside_left(table, mark.partition.clone(), &local)?,
+            match left {
+                Some(partition) => self.set_aside_left(table, partition.clone(), &local)?,
+                None => self.hold_deletions(table, &logged_in(self.plan, table), &local)?,
             }
         }
-        self.release_unneeded(table, Some(&values))?;
+        self.release_unneeded(table, Some(values))?;
         self.delete_rows(table, &local)
+    }
+
+    /// Rows of a partition that comes whole, which have stepped aside: they come again, or are gone.
+    fn forget_displaced(&mut self, table: &TablePlan, values: &[Value]) -> Result<(), Error> {
+        for (key, row) in self.all_displaced(table)? {
+            if self.lay_in(table, &row, values)? {
+                self.note_gone(table, &from_wire(&row), "it stepped aside for another that came")?;
+                self.undisplace(table, &key)?;
+            }
+        }
+        Ok(())
     }
 
     /// A partition comes whole. If nobody here asked for that, the consolidated database can't tell its changes any more.

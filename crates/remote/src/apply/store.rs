@@ -266,7 +266,19 @@ impl Apply<'_> {
             .map(drop)
     }
 
-    fn undisplace(&self, table: &TablePlan, key: &[u8]) -> Result<(), Error> {
+    /// The rows of a table that have stepped aside, by their keys.
+    pub(super) fn all_displaced(&self, table: &TablePlan) -> Result<Vec<(Vec<u8>, Row)>, Error> {
+        if !self.has_displaced {
+            return Ok(Vec::new());
+        }
+        let mut select =
+            self.rows.prepare("SELECT \"key\", \"image\" FROM temp.\"hw_displaced\" WHERE \"table\" = ?")?;
+        let found = select.query_map([table.number], |row| Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?)));
+        let found: Vec<_> = found.and_then(Iterator::collect).while_doing("looking for rows that stepped aside")?;
+        found.into_iter().map(|(key, image)| Ok((key, decoded(&table.types, &image)?))).collect()
+    }
+
+    pub(super) fn undisplace(&self, table: &TablePlan, key: &[u8]) -> Result<(), Error> {
         if !self.has_displaced {
             return Ok(());
         }

@@ -74,7 +74,8 @@ impl Tracking<'_> {
             "NOT EXISTS (SELECT 1 FROM \"hw_applying\" WHERE \"table\" = -1 - {number}) \
              AND NOT EXISTS (SELECT 1 FROM \"hw_key_range\" WHERE \"table\" = {number} AND NEW.{key} BETWEEN \"first\" AND \"last\") \
              AND NOT EXISTS (SELECT 1 FROM {own} WHERE {key} = NEW.{key}) \
-             AND NOT EXISTS (SELECT 1 FROM {log} WHERE \"k_{name}\" = NEW.{key} AND \"existed\" = 1)",
+             AND NOT EXISTS (SELECT 1 FROM {log} WHERE \"upload\" IN (0, (SELECT \"frozen\" FROM \"hw_state\")) \
+             AND \"k_{name}\" = NEW.{key} AND \"existed\" = 1)",
             log = self.log,
             name = self.table.key_columns().map(|column| column.name.replace('"', "\"\"")).collect::<String>(),
         );

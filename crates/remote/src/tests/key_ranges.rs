@@ -143,6 +143,7 @@ fn no_table_is_read_through_for_its_next_key() {
     for sql in plans {
         let steps = query(connection, &format!("EXPLAIN QUERY PLAN {sql}"));
         assert!(steps.iter().any(|step| step.contains("SEARCH i ")), "{sql}: {steps:?}");
+        assert!(steps.iter().all(|step| !step.contains("SCAN hw_log_item")), "{sql}: {steps:?}");
         let of_ours = steps.iter().skip_while(|step| sql.starts_with("INSERT") && !step.contains("hw_key_used_item"));
         let scans: Vec<_> = of_ours.filter(|step| step.contains("SCAN") && !step.contains("CONSTANT ROW")).collect();
         assert!(scans.is_empty(), "{sql}: {steps:?}");

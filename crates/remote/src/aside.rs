@@ -5,26 +5,21 @@
 //! | retry | the mark goes, the next sync sends it | the row is made so again, with its first old image |
 //! | drop | the row becomes the consolidated one: what came down since, or the old image | the list forgets it |
 
+mod giving_up;
 mod references;
+mod retrying;
 
-use std::collections::BTreeMap;
-
-use headwater_model::Direction;
-use headwater_model::remote_sql::Term;
-use headwater_model::sql::quote;
 use headwater_protocol::Row;
 use headwater_protocol::message::RefusalCode;
-use rusqlite::{Connection, params_from_iter};
+use rusqlite::Connection;
 
-use crate::cut::{log_columns, set_aside_mark};
 use crate::error::{Error, While};
-use crate::local::{Local, from_wire, readable, to_wire};
+use crate::local::{from_wire, readable};
 use crate::plan::{Plan, TablePlan, decoded};
 use crate::remote::Remote;
-use crate::rows::{Pending, Placed, Rows};
+use crate::rows::{Pending, Rows};
 use crate::stage::Stage;
 use crate::state::State;
-use crate::untracked;
 
 /// Which of the changes set aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,11 +78,11 @@ impl Remote {
         let mut left = Vec::new();
         let count = self.each(choice, "retrying changes set aside", |rows, plan, notes| {
             if matches!(choice, Choice::Numbers(_)) {
-                notes.iter().try_for_each(|note| retry(rows, note))?;
+                notes.iter().try_for_each(|note| retrying::retry(rows, note))?;
                 let lacking = references::lacking(rows, plan, notes.iter())?;
                 return lacking.into_values().next().map_or(Ok(()), |why| Err(refused(why)));
             }
-            left = retry_what_can_be(rows, plan, notes)?.into_values().collect();
+            left = retrying::what_can_be(rows, plan, notes)?.into_values().collect();
             Ok(())
         })?;
         Ok(Retried { changes: count - left.len() as u64, left })
@@ -106,7 +101,7 @@ impl Remote {
                     dropped.push((note.table, pending));
                 }
             }
-            give_up(rows, dropped)
+            giving_up::give_up(rows, dropped)
         })
     }
 
@@ -130,7 +125,7 @@ impl Remote {
             let before = references::broken(&rows, &self.plan)?;
             let dropped = waiting(&rows, &self.plan, choice)?;
             let count = dropped.len() as u64;
-            give_up(&rows, dropped)?;
+            giving_up::give_up(&rows, dropped)?;
             references::check(&rows, &self.plan, &before)?;
             State::set_upload_refused(connection, None)?;
             Ok(count)
@@ -247,217 +242,6 @@ fn waiting_in<'p>(
         }
     }
     Ok(waiting)
-}
-
-/// All that can be; says of those that can't be retried why not, by their numbers. Whether what a row refers to is there shows when all are
-/// made again: then it is done once more without those that lack it, until none does.
-fn retry_what_can_be(rows: &Rows<'_>, plan: &Plan, notes: &[Note<'_>]) -> Result<BTreeMap<i64, String>, Error> {
-    let batch = |sql: &str| rows.connection.execute_batch(sql).while_doing("retrying changes set aside");
-    let mut lacking = BTreeMap::new();
-    batch("SAVEPOINT hw_retry_all")?;
-    loop {
-        let mut left = lacking.clone();
-        for note in notes.iter().filter(|note| !lacking.contains_key(&note.number)) {
-            batch("SAVEPOINT hw_retry")?;
-            match retry(rows, note) {
-                Ok(()) => {}
-                Err(Error::Configuration { what }) => {
-                    batch("ROLLBACK TO hw_retry")?;
-                    left.insert(note.number, what);
-                }
-                Err(error) => return Err(error),
-            }
-            batch("RELEASE hw_retry")?;
-        }
-        let more = references::lacking(rows, plan, notes.iter().filter(|note| !left.contains_key(&note.number)))?;
-        if more.is_empty() {
-            batch("RELEASE hw_retry_all")?;
-            return Ok(left);
-        }
-        lacking.extend(more);
-        batch("ROLLBACK TO hw_retry_all")?;
-    }
-}
-
-fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
-    let table = note.table;
-    if !table.is_tracked() {
-        return Err(refused(format!(
-            "change {} can't be sent: table {:?} only comes down; drop it",
-            note.number, table.table.name
-        )));
-    }
-    let only_goes_up = table.table.direction == Direction::Upload;
-    if note.is_untracked && (note.in_place || only_goes_up) && untracked::is_in_doubt(rows.connection, table)? {
-        let (name, number) = (&table.table.name, note.number);
-        return Err(refused(if only_goes_up {
-            format!("change tracking of table {name:?} has been off again since change {number} was listed: sync first")
-        } else {
-            format!("what others changed in table {name:?} while change {number} was made is not known yet: sync first")
-        }));
-    }
-    let key = from_wire(&rows.key_of_bytes(table, &note.key)?);
-    let pending = rows.pending(table, &key)?;
-    match (note.in_place, pending) {
-        (true, _) => set_aside_mark(rows.connection, table, &key, 0)?,
-        (false, Some(pending)) if !pending.is_nothing() => {
-            return Err(refused(format!(
-                "change {} can't be made again: its row of table {:?} has been changed since; drop it, or sync first",
-                note.number, table.table.name
-            )));
-        }
-        (false, _) => make_again(rows, note, &key)?,
-    }
-    rows.drop_note(table, &note.key)
-}
-
-/// Makes the row as the change made it, and logs the change with its first old image.
-fn make_again(rows: &Rows<'_>, note: &Note<'_>, key: &[Local]) -> Result<(), Error> {
-    let table = note.table;
-    // The row that stands here is the consolidated one: it comes back if the change is refused, or given up.
-    let there = rows.select(table, key)?.map(|row| to_wire(&row, &table.types));
-    if there != note.old {
-        rows.hold(table, &note.key, there.as_ref())?;
-    }
-    if there == note.new {
-        return log(rows, note, key);
-    }
-    rows.set_applying(Some(table))?;
-    let placed = match &note.new {
-        Some(row) => rows.upsert(table, &from_wire(row))?,
-        None => rows.delete(table, key)?,
-    };
-    rows.set_applying(None)?;
-    let why = match placed {
-        Placed::Done => return log(rows, note, key),
-        Placed::InTheWay => "another row has a value of it that must be unique".to_owned(),
-        Placed::Refused(why) => why,
-    };
-    Err(refused(format!("change {} of table {:?} can't be made again: {why}", note.number, table.table.name)))
-}
-
-fn log(rows: &Rows<'_>, note: &Note<'_>, key: &[Local]) -> Result<(), Error> {
-    let table = note.table;
-    let columns = log_columns(table);
-    let places: Vec<String> = (1..=columns.len()).map(|place| format!("?{place}")).collect();
-    let sql = format!(
-        "INSERT OR REPLACE INTO {} (\"upload\", {}, \"aside\") VALUES (0, {}, 0)",
-        table.log(),
-        columns.join(", "),
-        places.join(", ")
-    );
-    let mut values = key.to_vec();
-    values.push(Local::Integer(i64::from(note.old.is_some())));
-    let old = note.old.as_ref().map(|row| from_wire(row));
-    for place in (0..table.types.len()).filter(|place| !table.table.key.contains(place)) {
-        values.push(old.as_ref().map_or(Local::Null, |row| row[place].clone()));
-    }
-    rows.prepare(&sql)?.execute(params_from_iter(&values)).while_doing("logging a change again").map(drop)
-}
-
-/// A consolidated row that is to come back.
-struct Back<'p> {
-    table: &'p TablePlan,
-    key: Vec<Local>,
-    row: Vec<Local>,
-}
-
-/// Takes changes out of the log, and makes their rows the consolidated ones.
-fn give_up(rows: &Rows<'_>, dropped: Vec<(&TablePlan, Pending)>) -> Result<(), Error> {
-    let mut back = Vec::new();
-    for (table, Pending { key, old, .. }) in dropped {
-        let key_bytes = table.key_bytes(&to_wire(&key, &table.key_types));
-        let consolidated = match rows.held(table, &key_bytes)? {
-            Some(held) => held.map(|row| from_wire(&row)),
-            None => old,
-        };
-        rows.forget(table, &key)?;
-        rows.release(table, &key_bytes)?;
-        match consolidated {
-            Some(row) => back.push(Back { table, key, row }),
-            None => delete(rows, table, &key)?,
-        }
-    }
-    put_back(rows, back)
-}
-
-/// Rows may stand in one another's way (values that must be unique were passed on, or swapped): what does not fit yet is tried again,
-/// and the rows of circles first give up their unique values. None of them goes, or what refers to it might go with it.
-fn put_back(rows: &Rows<'_>, mut back: Vec<Back<'_>>) -> Result<(), Error> {
-    let mut are_free = false;
-    while !back.is_empty() {
-        let mut stuck = Vec::new();
-        let count = back.len();
-        for one in back {
-            rows.set_applying(Some(one.table))?;
-            let placed = rows.upsert(one.table, &one.row)?;
-            rows.set_applying(None)?;
-            match placed {
-                Placed::Done => {}
-                Placed::InTheWay => stuck.push(one),
-                Placed::Refused(why) => return Err(does_not_fit(one.table, &one.key, &why)),
-            }
-        }
-        if stuck.len() == count {
-            if std::mem::replace(&mut are_free, true) {
-                return Err(does_not_fit(stuck[0].table, &stuck[0].key, "a value must be unique"));
-            }
-            stuck.iter().try_for_each(|one| free_uniques(rows, one.table, &one.key))?;
-        }
-        back = stuck;
-    }
-    Ok(())
-}
-
-/// Gives a row values that no other has, until it is put back: NULL in its unique columns, or random bytes, which fit into a column of any
-/// type.
-fn free_uniques(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
-    let columns_of = |term| match term {
-        Term::Column(name, _) => vec![name],
-        Term::Expression(_, names) => names,
-    };
-    let names: Vec<String> =
-        table.uniques.iter().flat_map(|unique| unique.terms.clone()).flat_map(columns_of).collect();
-    let is_unique = |place: usize| names.iter().any(|name| name.eq_ignore_ascii_case(&table.table.columns[place].name));
-    let set: Vec<String> = (0..table.types.len())
-        .filter(|place| is_unique(*place) && !table.table.key.contains(place))
-        .map(|place| {
-            let column = &table.table.columns[place];
-            format!("{} = {}", quote(&column.name), if column.nullable { "NULL" } else { "randomblob(16)" })
-        })
-        .collect();
-    if set.is_empty() {
-        return Ok(());
-    }
-    rows.set_applying(Some(table))?;
-    let sql = format!("UPDATE {} SET {} WHERE {}", table.name(), set.join(", "), table.by_key());
-    let freed = rows.placed(table, rows.prepare(&sql)?.execute(params_from_iter(key)))?;
-    rows.set_applying(None)?;
-    fits(table, key, freed)
-}
-
-fn delete(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
-    rows.set_applying(Some(table))?;
-    let gone = rows.delete(table, key)?;
-    rows.set_applying(None)?;
-    fits(table, key, gone)
-}
-
-fn fits(table: &TablePlan, key: &[Local], placed: Placed) -> Result<(), Error> {
-    match placed {
-        Placed::Done => Ok(()),
-        Placed::InTheWay => Err(does_not_fit(table, key, "a value must be unique")),
-        Placed::Refused(why) => Err(does_not_fit(table, key, &why)),
-    }
-}
-
-fn does_not_fit(table: &TablePlan, key: &[Local], why: &str) -> Error {
-    refused(format!(
-        "the change of {} in table {:?} can't be dropped: the consolidated row does not fit beside a local one ({why}); drop or sync \
-         that first",
-        readable(table.key_names(), key),
-        table.table.name
-    ))
 }
 
 fn refused(what: String) -> Error {

@@ -143,7 +143,7 @@ impl Disk {
 
     /// Carries out what is no request and no answer's; `choice` decides what is left open.
     fn carry_out(&mut self, instruction: Instruction, choice: u8) -> Reply {
-        let Start { upload_sequence, frozen, staged, .. } = &mut self.start;
+        let Start { upload_sequence, frozen, staged, is_large, is_part } = &mut self.start;
         match instruction {
             Instruction::ApplyStaged => {
                 assert!(*staged == Staged::Whole && frozen.is_none(), "a download is applied whole, beside no upload");
@@ -159,7 +159,10 @@ impl Disk {
                     "nothing is cut beside an upload or a download"
                 );
                 *frozen = std::mem::take(&mut self.pending).then_some(*upload_sequence + 1);
-                return Reply::Cut(*frozen);
+                return match *frozen {
+                    Some(number) if *is_part => Reply::CutPart { number, is_large: *is_large },
+                    frozen => Reply::Cut(frozen),
+                };
             }
             Instruction::ApplyReceipt(receipt) => {
                 assert_eq!(*frozen, Some(receipt.sequence), "a receipt is of the upload that was sent");
@@ -222,8 +225,10 @@ pub fn session(data: &[u8]) {
     let Some((state, mut data)) = data.split_first() else { return };
     let staged = [Staged::Nothing, Staged::Part, Staged::Whole, Staged::Resumable][usize::from(state % 4)];
     let frozen = (state & 4 > 0).then_some(8);
-    let mut disk =
-        Disk { start: Start { upload_sequence: 7, frozen, is_large: state & 16 > 0, staged }, pending: state & 8 > 0 };
+    let mut disk = Disk {
+        start: Start { upload_sequence: 7, frozen, is_large: state & 16 > 0, is_part: state & 32 > 0, staged },
+        pending: state & 8 > 0,
+    };
     let mut session = Session::new(disk.start, Config { limits: LIMITS, ..Config::default() }, 1);
     let mut now = Duration::ZERO;
     let mut answer = Vec::new();

@@ -170,3 +170,73 @@ fn a_change_too_large_for_the_server_is_set_aside_alone() -> Result<()> {
     }
     Ok(())
 }
+
+const MANY: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) \
+                    INSERT INTO note SELECT printf('%04d', i), 1, hex(randomblob(1000)) FROM n";
+
+/// All or nothing: what the server finds too large is neither cut smaller nor set aside, however often, until its limit is raised or it is given up.
+#[test]
+fn an_upload_too_large_is_not_cut_where_the_model_wants_all_or_nothing() -> Result<()> {
+    for kind in KINDS {
+        for (option, edit, pending) in [
+            ("upload_bytes_max", MANY, 500),
+            ("upload_frames_max", MANY, 500),
+            ("upload_bytes_max", "INSERT INTO note VALUES ('large', 1, hex(randomblob(150000)))", 1),
+        ] {
+            let mut world = World::unserved(kind, SCHEMA, &model("on_error = \"reject\""), &["ann"])?;
+            let usual = world.config.clone();
+            match option {
+                "upload_frames_max" => world.config.upload_frames_max = 6,
+                _ => world.config.upload_bytes_max = 100_000,
+            }
+            world.start_server()?;
+            let mut remote = world.remote("one", "ann")?;
+            world.sync(&mut remote)?;
+            world.edit("one", edit)?;
+            for round in 1..=2 {
+                world.central.execute(&format!("INSERT INTO note VALUES ('theirs {round}', 1, 'x')"))?;
+                let report = world.sync(&mut remote)?;
+                let why = report.upload_refused.as_deref().unwrap_or_default();
+                assert!(why.contains(&format!("({option})")) && why.contains("all or nothing"), "{kind:?}: {why}");
+                assert_eq!((report.changes_up, report.refused, report.rows_down), (0, 0, 1), "{kind:?}, {option}");
+                assert_eq!(ids(&world)?.len(), round, "{kind:?}: nothing of the upload is applied");
+                let status = remote.status()?;
+                assert_eq!((status.pending, status.set_aside, status.is_frozen), (pending, 0, false), "{kind:?}");
+                assert_eq!((status.upload_refused.as_deref(), status.upload_sequence), (Some(why), 0));
+            }
+            if pending == 1 {
+                let key = PendingChoice::Key { table: "note".to_owned(), key: "{\"id\":\"large\"}".to_owned() };
+                assert_eq!(remote.drop_pending(&key)?, 1);
+                assert_eq!(remote.status()?.upload_refused, None);
+            } else {
+                world.stop_server();
+                world.config = usual;
+                world.start_server()?;
+                remote.set_server(&world.server_url()?, "ann")?;
+            }
+            let report = world.sync(&mut remote)?;
+            assert_eq!((report.changes_up, report.upload_refused), (if pending == 1 { 0 } else { pending }, None));
+            assert!(world.diff("one")?.is_equal(false));
+        }
+    }
+    Ok(())
+}
+
+/// What was cut small by a limit of before is cut anew, not sent in parts, once the model wants all or nothing.
+#[test]
+fn no_part_is_sent_where_the_model_wants_all_or_nothing() -> Result<()> {
+    for kind in KINDS {
+        for (on_error, uploads) in [("", 2..=u64::MAX), ("on_error = \"reject\"", 1..=1)] {
+            let world = World::new(kind, SCHEMA, &model(on_error), &["ann"])?;
+            let mut remote = world.remote("one", "ann")?;
+            world.sync(&mut remote)?;
+            world.edit("one", &format!("{MANY}; UPDATE hw_state SET cut_bytes_max = 20000"))?;
+            let report = world.sync(&mut remote)?;
+            assert_eq!((report.changes_up, report.upload_refused), (500, None), "{kind:?}");
+            let sequence = remote.status()?.upload_sequence;
+            assert!(uploads.contains(&sequence), "{kind:?}, {on_error}: {sequence} uploads");
+            assert!(world.diff("one")?.is_equal(false));
+        }
+    }
+    Ok(())
+}

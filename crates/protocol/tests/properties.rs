@@ -199,9 +199,11 @@ fn a_frame() -> impl Strategy<Value = Frame> {
         any::<(u64, u64, [u8; 32])>()
             .prop_map(|(sequence, changes, digest)| UploadEnd { sequence, changes, digest }.to_frame()),
         any::<([u8; 16], u64)>().prop_map(|(ticket, bytes)| Ticket { ticket, bytes }.to_frame()),
-        any::<([u8; 16], [u8; 16], bool, u64)>().prop_map(|(incarnation, note, restart, upload_sequence)| {
-            Welcome { incarnation, note, restart, upload_sequence }.to_frame()
-        }),
+        any::<([u8; 16], [u8; 16], bool, bool, u64)>().prop_map(
+            |(incarnation, note, restart, whole, upload_sequence)| {
+                Welcome { incarnation, note, restart, whole, upload_sequence }.to_frame()
+            }
+        ),
         receipt().prop_map(|m| m.to_frame()),
         any::<([u8; 16], u32, u64, u64)>().prop_map(|(id, resumable_s, rows, bytes)| Download {
             id,

@@ -5,12 +5,13 @@
 //! ```text
 //! sequence 4 | frozen 5 | staged part | pending 2   what is durable at the remote; pending: how many cuts find something
 //! large                                            uploads are too large to go within a request
+//! part                                             uploads are parts of what is pending
 //! answer WORD...       one request's answer, in order; the n-th request gets the n-th answer
 //! crash after WORD     once, after this instruction has been carried out: a new session begins from what is durable
 //! ```
 //!
 //! and ends, after a line `---`, with the trace. `HEADWATER_UPDATE=1 cargo test -p headwater-protocol --test scripts` writes traces anew.
-//! Words of an answer: frames by their names (`welcome`, `welcome:restart`, `welcome:has=3`, `download:kept`, `receipt`, `receipt:7`, `error:CODE`,
+//! Words of an answer: frames by their names (`welcome`, `welcome:restart`, `welcome:whole`, `welcome:has=3`, `download:kept`, `receipt`, `receipt:7`, `error:CODE`,
 //! `error:CODE:MS`, ...), `wait:SECONDS`, `heartbeats` (for ever), `closed`, `silence`, `garbage`; or alone `unreachable`, `status:503:7`.
 
 use std::collections::VecDeque;
@@ -77,7 +78,7 @@ impl Story {
     fn read(script: &str) -> Story {
         let mut story = Story {
             now: Duration::ZERO,
-            start: Start { upload_sequence: 0, frozen: None, is_large: false, staged: Staged::Nothing },
+            start: Start { upload_sequence: 0, frozen: None, is_large: false, is_part: false, staged: Staged::Nothing },
             pending: 0,
             answers: VecDeque::new(),
             answer: VecDeque::new(),
@@ -107,6 +108,7 @@ impl Story {
                         story.unreadable = true;
                     }
                     ["large"] => story.start.is_large = true,
+                    ["part"] => story.start.is_part = true,
                     ["pending", count] => story.pending = count.parse().expect("pending"),
                     _ => panic!("unknown setting {setting}"),
                 }
@@ -153,7 +155,9 @@ impl Story {
                     self.pending -= 1;
                     self.start.frozen = Some(self.start.upload_sequence + 1);
                 }
+                let is_large = self.start.is_large;
                 return match self.start.frozen {
+                    Some(number) if self.start.is_part => Reply::CutPart { number, is_large },
                     Some(frozen) if self.start.is_large => Reply::CutLarge(frozen),
                     frozen => Reply::Cut(frozen),
                 };
@@ -261,6 +265,7 @@ impl Story {
             incarnation: [1; 16],
             note: [2; 16],
             restart: false,
+            whole: false,
             upload_sequence: self.start.upload_sequence,
         };
         let table = TableHeader { table: 0, name: "t".into(), columns: vec![("id".into(), Type::Int)], key: vec![0] };
@@ -271,6 +276,7 @@ impl Story {
             ["welcome", ref rest @ ..] => {
                 for word in rest {
                     welcome.restart |= *word == "restart";
+                    welcome.whole |= *word == "whole";
                     if let Some(has) = word.strip_prefix("has=") {
                         welcome.upload_sequence = has.parse().expect("has");
                     }

@@ -101,6 +101,7 @@ impl Remote {
         let server = Server { url, credentials: options.credentials.clone(), ca_file: options.ca_file.clone() };
         let client = Client::new(&server, options.config.idle_max)?;
         let mut may_renew = true;
+        let mut takes_parts = false;
         loop {
             let was_cached = self.has_token(&server.credentials);
             let fingerprint = change.as_ref().map_or(self.plan.fingerprint, |change| change.plan.fingerprint);
@@ -115,6 +116,7 @@ impl Remote {
                 pieces: Pieces::default(),
                 answer: None,
                 is_partial: false,
+                takes_parts,
                 is_server_kept: false,
                 report: &mut report,
             };
@@ -129,7 +131,7 @@ impl Remote {
                     self.token = None;
                 }
                 Err(error) => return Err(error),
-                Ok(true) => {}
+                Ok(true) => takes_parts = true,
                 Ok(false) if options.config.wants_download && untracked::ask(&self.database, &self.plan)? => {}
                 Ok(false) => break,
             }
@@ -186,6 +188,8 @@ struct Sync<'s, 'o, 'p> {
     answer: Option<Answer>,
     /// Whether the upload was cut short, so that another must follow.
     is_partial: bool,
+    /// Whether one before it in this sync was, and has been taken.
+    takes_parts: bool,
     /// Whether the file has the address of [`SyncOptions::server`].
     is_server_kept: bool,
     report: &'p mut SyncReport,
@@ -201,9 +205,11 @@ impl Sync<'_, '_, '_> {
             (false, false) => Staged::Part,
             (_, true) => Staged::Nothing,
         };
-        let is_large = frozen_bytes(&self.remote.database.connection)? > LARGE_BYTES;
+        let bytes = frozen_bytes(&self.remote.database.connection)?;
+        let is_part = state.frozen.is_some() && bytes >= state.cut_bytes_max;
         let frozen = state.frozen.map(|end| end.sequence);
-        let start = Start { upload_sequence: state.upload_sequence, frozen, is_large, staged };
+        let is_large = bytes > LARGE_BYTES;
+        let start = Start { upload_sequence: state.upload_sequence, frozen, is_large, is_part, staged };
         let mut session = Session::new(start, self.options.config, u64::from_le_bytes(random()?));
         if self.change.is_some() || (state.is_adopted && state.incarnation == [0; 16] && state.frozen.is_none()) {
             session = session.downloading_first();
@@ -256,6 +262,7 @@ impl Sync<'_, '_, '_> {
                 self.pieces = Pieces::default();
                 let is_large = frozen_bytes(&remote.database.connection)? > LARGE_BYTES;
                 return Ok(match cut.end.map(|end| end.sequence) {
+                    Some(number) if cut.is_partial && !self.takes_parts => Reply::CutPart { number, is_large },
                     Some(number) if is_large => Reply::CutLarge(number),
                     number => Reply::Cut(number),
                 });
@@ -274,6 +281,7 @@ impl Sync<'_, '_, '_> {
             }
             Instruction::Thaw { refused } => database.write("thawing an upload", |connection| {
                 cut::thaw(connection, &self.remote.plan)?;
+                State::set_cut_bytes_max(connection, cut::UPLOAD_BYTES_MAX)?;
                 State::set_upload_refused(connection, refused.as_deref())
             })?,
             Instruction::CutSmaller(error) => {

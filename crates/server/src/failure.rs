@@ -158,7 +158,12 @@ fn decode_failure(error: &DecodeError) -> Failure {
 
 impl From<&RequestError> for Failure {
     fn from(error: &RequestError) -> Self {
-        Failure::new(error.code(), error.to_string())
+        let option = match error {
+            RequestError::Decode(DecodeError::TooLarge { field: "number of frames", .. }) => " (upload_frames_max)",
+            RequestError::Decode(DecodeError::TooLarge { field: "total size", .. }) => " (upload_bytes_max)",
+            _ => "",
+        };
+        Failure::new(error.code(), format!("{error}{option}"))
     }
 }
 

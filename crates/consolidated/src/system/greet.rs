@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use headwater_model::OnError;
 use headwater_protocol::message::{Hello, Watermarks, Welcome};
 use headwater_protocol::{Row, Value};
 use sha2::{Digest, Sha256};
@@ -118,7 +119,8 @@ fn greet_inside(
     }
     let restart = !knows(connection, &identity, hello)? || hello.upload_sequence > known.upload_sequence;
     let Identity { incarnation, note, .. } = identity;
-    let welcome = Welcome { incarnation, note, restart, upload_sequence: known.upload_sequence };
+    let whole = plan.model.on_error == OnError::Reject;
+    let welcome = Welcome { incarnation, note, restart, whole, upload_sequence: known.upload_sequence };
     Ok(Greeting::Welcome(Greeted { welcome, watermarks }))
 }
 

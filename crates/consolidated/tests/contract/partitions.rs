@@ -100,6 +100,7 @@ pub(crate) fn memberships_are_read_in_the_downloads_snapshot(database: &Database
         incarnation: ben.incarnation,
         note: ben.note,
         restart: false,
+        whole: false,
         upload_sequence: 0,
     };
     let synced = ben.download(&mut *database.connect(), &plan, &welcome, None).expect("downloaded");

@@ -29,7 +29,13 @@ pub(crate) fn a_transaction_that_commits_late_is_not_missed(database: &Database)
     if database.dialect() == Dialect::Postgres {
         database.application("INSERT INTO customer VALUES (2, 'b', 'early', 1)");
     }
-    let welcome = Welcome { incarnation: remote.incarnation, note: remote.note, restart: false, upload_sequence: 0 };
+    let welcome = Welcome {
+        incarnation: remote.incarnation,
+        note: remote.note,
+        restart: false,
+        whole: false,
+        upload_sequence: 0,
+    };
     let mut seen = 0;
     for _ in 0..3 {
         seen += remote.download(&mut *database.connect(), &plan, &welcome, None).expect("downloaded").count();

@@ -22,7 +22,7 @@ pub struct Summary {
     pub conflicts: u64,
     /// Changes that were refused and are now set aside.
     pub refused: u64,
-    /// Why an upload was refused whole, its changes pending again, where that is so.
+    /// Why an upload was refused whole, or is not to be had whole: its changes are pending again.
     pub upload_refused: Option<ServerError>,
     /// Downloads applied.
     pub downloads: u32,
@@ -124,6 +124,11 @@ pub fn status_error(status: u16, retry_after_s: Option<u32>) -> ServerError {
         500..=599 => ErrorCode::Internal,
         _ => ErrorCode::Malformed,
     };
-    let message = format!("HTTP status {status}, expected 200: is this the address of a Headwater server?");
+    let message = match code {
+        ErrorCode::TooLarge => format!(
+            "HTTP status {status}: a proxy on the way takes no body of this size; raise its limit (nginx: client_max_body_size)"
+        ),
+        _ => format!("HTTP status {status}, expected 200: is this the address of a Headwater server?"),
+    };
     ServerError { code, retry_after_ms: retry_after_s.unwrap_or(0).saturating_mul(1000), message }
 }

@@ -16,6 +16,8 @@ pub struct Start {
     pub frozen: Option<u64>,
     /// Whether that is too large to go within a request: it is sent in pieces first.
     pub is_large: bool,
+    /// Whether that is a part of what was pending, and nobody has said yet that the server takes parts.
+    pub is_part: bool,
     /// What is staged of a download.
     pub staged: Staged,
 }
@@ -129,9 +131,9 @@ pub enum Instruction {
         /// The last upload that the database has.
         to: u64,
     },
-    /// Return the frozen upload's changes to the log, with their first old images.
+    /// Return the frozen upload's changes to the log, with their first old images. The next upload is cut as large as any.
     Thaw {
-        /// Why the consolidated database refused it whole, if it did: to be kept for people.
+        /// Why it is refused whole, if it is: to be kept for people.
         refused: Option<String>,
     },
     /// The upload is not taken as it is, for this reason. In one transaction: thaw it, and cut at most half as much from now on; if
@@ -161,6 +163,13 @@ pub enum Reply {
     Cut(Option<u64>),
     /// The same, where the upload is too large to go within a request.
     CutLarge(u64),
+    /// The same, where more is pending than goes in one upload, and nobody has said yet that the server takes parts.
+    CutPart {
+        /// The upload's number.
+        number: u64,
+        /// Whether it is too large to go within a request.
+        is_large: bool,
+    },
     /// To [`Instruction::Ticket`].
     Ticket {
         /// The ticket.

@@ -7,7 +7,8 @@
 //!    |                                                                                        |       END: StageComplete, ApplyStaged --> Done
 //!    |                                                                                        |       ERROR copy: Thaw, NewRemoteId ----------------+
 //!    |                                                                                        |       ERROR upload_refused: Thaw, the download alone|
-//!    |                                                                                        |       ERROR too_large: a greeting, then CutSmaller  |
+//!    |                                                                                        |       ERROR too_large: a greeting, then CutSmaller, |
+//!    |                                                                                        |         or Thaw and the download alone              |
 //!    +---- WaitUntil <-- anything that may pass <---------------------------------------------+                                                     |
 //!    +----------------------------------------------------------------------------------------------------------------------------------------------+
 //! ```
@@ -24,6 +25,8 @@
 //! - A large upload is sent in pieces before the request ([`super::pieces`]), and so is one that somebody on the way finds too large.
 //! - An upload that nobody takes, being too large for a server or a proxy or not to be read there, is cut smaller, until what is at
 //!   fault is alone and is set aside; but only once the server has said that no earlier attempt of it was applied.
+//! - Where the server says that the model takes all or nothing, nothing is cut smaller or sent in parts: what is pending stays so, with
+//!   the reason, and the download goes on. A part is not sent before that is known.
 //! - A sync that began with an upload of before cuts and sends another afterwards, so that everything pending at its start goes up.
 //!
 //! The shell's loop (`crates/remote`) has no decisions in it:
@@ -31,7 +34,7 @@
 //! ```
 //! # use std::time::Duration;
 //! # use headwater_protocol::client::*;
-//! # let start = Start { upload_sequence: 0, frozen: None, is_large: false, staged: Staged::Nothing };
+//! # let start = Start { upload_sequence: 0, frozen: None, is_large: false, is_part: false, staged: Staged::Nothing };
 //! let mut session = Session::new(start, Config { attempts_max: 1, ..Config::default() }, 42);
 //! let mut now = Duration::ZERO;
 //! loop {
@@ -78,6 +81,7 @@ pub struct Session {
     /// That round has begun; it needs no request if nothing is pending.
     extra: bool,
     next: Next,
+    parts: Parts,
     /// Changes set aside by themselves because no server takes them.
     alone: u32,
     /// Whether what is staged came in this session: the round ends with it.
@@ -104,6 +108,8 @@ enum Next {
     WhatIsLost,
     /// Somebody on the way does not take the upload: has an earlier attempt been applied? If not, it is cut smaller.
     WhetherApplied(ServerError),
+    /// The upload is a part of what is pending: does the model take parts?
+    WhetherParts,
     /// The upload was refused whole; the download goes on.
     Download,
     /// A download, before the sync itself.
@@ -114,6 +120,20 @@ impl Next {
     fn is_download_alone(&self) -> bool {
         matches!(self, Next::Download | Next::DownloadFirst)
     }
+}
+
+/// Whether the server takes what is pending in parts.
+#[derive(Debug, PartialEq, Eq)]
+enum Parts {
+    /// It has not said so yet.
+    Unknown,
+    /// It does.
+    Taken,
+    /// The model takes all or nothing.
+    Unwanted {
+        /// A part was cut once more.
+        is_recut: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -142,7 +162,8 @@ impl Session {
             out: None,
             resent: start.frozen.is_some(),
             extra: false,
-            next: Next::Sync,
+            next: if start.is_part { Next::WhetherParts } else { Next::Sync },
+            parts: Parts::Unknown,
             alone: 0,
             is_own: false,
             staged_bytes: 0,
@@ -201,8 +222,9 @@ impl Session {
                 self.remote.staged = Staged::Nothing;
                 self.staged_bytes = 0;
             }
-            (Instruction::Cut, Reply::Cut(frozen)) => self.on_cut(frozen, false),
-            (Instruction::Cut, Reply::CutLarge(frozen)) => self.on_cut(Some(frozen), true),
+            (Instruction::Cut, Reply::Cut(frozen)) => self.on_cut(frozen, false, false),
+            (Instruction::Cut, Reply::CutLarge(frozen)) => self.on_cut(Some(frozen), true, false),
+            (Instruction::Cut, Reply::CutPart { number, is_large }) => self.on_cut(Some(number), is_large, true),
             (Instruction::Ticket, Reply::Ticket { ticket, offset, piece_bytes }) => {
                 self.sent_bytes = offset;
                 self.way.on_ticket(ticket, offset, piece_bytes);
@@ -248,16 +270,33 @@ impl Session {
         }
     }
 
-    fn on_cut(&mut self, frozen: Option<u64>, is_large: bool) {
+    fn on_cut(&mut self, frozen: Option<u64>, is_large: bool, is_part: bool) {
         self.remote.frozen = frozen;
         self.way.begin(is_large);
         self.phase = Phase::Prepare { cut: true };
+        match self.parts {
+            Parts::Unknown if is_part => self.next = Next::WhetherParts,
+            Parts::Unwanted { .. } if is_part => self.on_unwanted_part(),
+            _ => {}
+        }
+    }
+
+    /// The frozen upload is a part, and the model takes all or nothing: perhaps it was cut small by a limit of before, so it is cut once more.
+    fn on_unwanted_part(&mut self) {
+        let before = std::mem::replace(&mut self.parts, Parts::Unwanted { is_recut: true });
+        if before == (Parts::Unwanted { is_recut: true }) {
+            let message = "more is pending than goes in one upload, and the model takes all or nothing".to_owned();
+            return self.refuse_whole(ServerError { code: ErrorCode::TooLarge, retry_after_ms: 0, message });
+        }
+        self.due.push_back(Instruction::Thaw { refused: None });
+        self.next = Next::Sync;
+        self.phase = Phase::Prepare { cut: false };
     }
 
     /// What is due before the next request, or the request.
     fn prepare(&mut self, cut: bool) {
         let Start { frozen, staged, .. } = self.remote;
-        if frozen.is_none() && matches!(self.next, Next::WhetherApplied(_)) {
+        if frozen.is_none() && matches!(self.next, Next::WhetherApplied(_) | Next::WhetherParts) {
             self.next = Next::Sync; // it was cut smaller, or thawed, and then the answer broke: nothing is left to ask
         }
         let instruction = match staged {

@@ -13,6 +13,8 @@ pub struct Welcome {
     pub note: [u8; 16],
     /// Whether the remote's watermarks say nothing to this incarnation: everything follows whole.
     pub restart: bool,
+    /// Whether the model takes what is pending whole or not at all: it is never sent in parts.
+    pub whole: bool,
     /// Number of the last upload of this remote that the database has.
     pub upload_sequence: u64,
 }
@@ -23,7 +25,7 @@ impl Welcome {
         let mut out = Vec::with_capacity(41);
         out.extend_from_slice(&self.incarnation);
         out.extend_from_slice(&self.note);
-        out.push(u8::from(self.restart));
+        out.push(u8::from(self.restart) | u8::from(self.whole) << 1);
         out.extend_from_slice(&self.upload_sequence.to_le_bytes());
         Frame::new(Kind::Welcome, out)
     }
@@ -34,11 +36,11 @@ impl Welcome {
             let incarnation = reader.array("incarnation")?;
             let note = reader.array("note")?;
             let flags = reader.u8("welcome flags")?;
-            if flags > 1 {
+            if flags > 3 {
                 return Err(DecodeError::Undefined { field: "welcome flags", actual: u64::from(flags) });
             }
             let upload_sequence = reader.u64("upload sequence")?;
-            Ok(Welcome { incarnation, note, restart: flags == 1, upload_sequence })
+            Ok(Welcome { incarnation, note, restart: flags & 1 > 0, whole: flags & 2 > 0, upload_sequence })
         })
     }
 }

@@ -78,8 +78,13 @@ impl Database {
         let known = self.remotes.entry(hello.remote_id).or_default().clone();
         let foreign = hello.incarnation != [0; 16] && hello.incarnation != [self.incarnation; 16];
         let restart = (foreign && bug != Bug::IgnoredIncarnation) || hello.upload_sequence > known.sequence;
-        let welcome =
-            Welcome { incarnation: [self.incarnation; 16], note: [0; 16], restart, upload_sequence: known.sequence };
+        let welcome = Welcome {
+            incarnation: [self.incarnation; 16],
+            note: [0; 16],
+            restart,
+            whole: false,
+            upload_sequence: known.sequence,
+        };
         answer.push(welcome.to_frame());
         let mut applied = Applied::default();
         if let Some(end) = &request.end {

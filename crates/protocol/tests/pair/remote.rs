@@ -74,7 +74,7 @@ impl File {
             (_, true) => Staged::Whole,
         };
         let frozen = self.frozen.as_ref().map(|frozen| frozen.end.sequence);
-        Start { upload_sequence: self.acknowledged, frozen, is_large: self.frozen_is_large(), staged }
+        Start { upload_sequence: self.acknowledged, frozen, is_large: self.frozen_is_large(), is_part: false, staged }
     }
 
     /// Whether the frozen upload is to go in pieces: where its number is even.

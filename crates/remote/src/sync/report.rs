@@ -84,7 +84,8 @@ pub struct SyncReport {
     pub lost_changes: u64,
     /// The last download that did not stay in memory.
     pub large: Option<LargeDownload>,
-    /// Why the consolidated database refused an upload whole, its changes pending again; the download went on.
+    /// Why an upload was refused whole, or is too large to be taken whole where the model wants that: its changes are pending again; the
+    /// download went on.
     pub upload_refused: Option<String>,
     /// How long each phase took.
     pub times: Times,

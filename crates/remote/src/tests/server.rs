@@ -130,6 +130,7 @@ impl Database {
             incarnation: self.incarnation,
             note: [0; 16],
             restart,
+            whole: false,
             upload_sequence: stored.map_or(0, |stored| stored.sequence),
         };
         let mut frames = vec![welcome.to_frame()];

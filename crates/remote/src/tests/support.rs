@@ -281,7 +281,7 @@ pub(crate) struct Down {
 
 impl Down {
     pub(crate) fn new(headers: Vec<TableHeader>) -> Down {
-        let welcome = Welcome { incarnation: [1; 16], note: [2; 16], restart: false, upload_sequence: 0 };
+        let welcome = Welcome { incarnation: [1; 16], note: [2; 16], restart: false, whole: false, upload_sequence: 0 };
         Down { headers, welcome, frames: Vec::new(), entries: Vec::new() }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Next, Phase, Session};
+use super::{Next, Parts, Phase, Session};
 use crate::client::answer::{AnswerError, AnswerEvent, AnswerReader};
 use crate::client::failure::{Cause, Failure};
 use crate::client::instruction::{Instruction, Staged, Start};
@@ -151,17 +151,34 @@ impl Session {
         } else if welcome.restart {
             self.due.push_back(Instruction::Restart);
         }
-        if let Next::WhetherApplied(error) = &self.next
-            && has >= upload_sequence
-        {
-            if frozen == Some(has) || self.alone == ALONE_MAX {
-                self.phase = Phase::Over(Err(Failure::Refused(error.clone())));
-                return;
-            }
-            self.due.push_back(Instruction::CutSmaller(error.clone()));
+        match (welcome.whole, &self.parts) {
+            (true, Parts::Unwanted { .. }) => {}
+            (true, _) => self.parts = Parts::Unwanted { is_recut: false },
+            (false, _) => self.parts = Parts::Taken,
         }
         if wants_download {
             self.due.push_back(Instruction::Stage(welcome.to_frame()));
+        } else if has >= upload_sequence {
+            self.on_greeting(welcome.whole, frozen == Some(has));
+        }
+    }
+
+    /// What was asked by a request without upload is known.
+    fn on_greeting(&mut self, is_whole: bool, is_applied: bool) {
+        match &self.next {
+            Next::WhetherApplied(error) if is_applied => {
+                self.phase = Phase::Over(Err(Failure::Refused(error.clone())));
+            }
+            Next::WhetherApplied(error) if is_whole || self.alone == ALONE_MAX => {
+                let ServerError { code, retry_after_ms, message } = error;
+                let why =
+                    if is_whole { "the model takes all or nothing" } else { "too many were set aside one by one" };
+                let message = format!("{message}; it is not cut smaller: {why}");
+                self.refuse_whole(ServerError { code: *code, retry_after_ms: *retry_after_ms, message });
+            }
+            Next::WhetherApplied(error) => self.due.push_back(Instruction::CutSmaller(error.clone())),
+            Next::WhetherParts if is_whole && !is_applied => self.on_unwanted_part(),
+            _ => {}
         }
     }
 }

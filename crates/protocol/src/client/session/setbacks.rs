@@ -53,13 +53,7 @@ impl Session {
     pub(super) fn on_server_error(&mut self, now: Duration, error: ServerError) {
         match error.code {
             ErrorCode::Copy => self.on_copy(error),
-            ErrorCode::UploadRefused if self.remote.frozen.is_some() => {
-                self.due.push_back(Instruction::Thaw { refused: Some(error.message.clone()) });
-                self.summary.upload_refused = Some(error);
-                self.next = Next::Download;
-                self.phase =
-                    if self.config.wants_download { Phase::Prepare { cut: false } } else { Phase::Over(Ok(())) };
-            }
+            ErrorCode::UploadRefused if self.remote.frozen.is_some() => self.refuse_whole(error),
             ErrorCode::TicketUnknown if matches!(self.way, Way::Pieces(_)) => {
                 self.way.on_unknown();
                 self.phase = Phase::Prepare { cut: false };
@@ -84,6 +78,14 @@ impl Session {
             code if code.is_retryable() => self.retry(now, Cause::Server(error)),
             _ => self.phase = Phase::Over(Err(Failure::Refused(error))),
         }
+    }
+
+    /// The frozen upload is not applied: its changes are pending again, and the download goes on.
+    pub(super) fn refuse_whole(&mut self, error: ServerError) {
+        self.due.push_back(Instruction::Thaw { refused: Some(error.message.clone()) });
+        self.summary.upload_refused = Some(error);
+        self.next = Next::Download;
+        self.phase = if self.config.wants_download { Phase::Prepare { cut: false } } else { Phase::Over(Ok(())) };
     }
 
     /// This file is a copy or an old backup: it goes on under a new remote ID. Once; a new ID can't be taken.

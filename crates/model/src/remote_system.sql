@@ -67,9 +67,11 @@ CREATE TABLE "hw_set_aside" (
   "old" BLOB,
   "old_text" TEXT,
   "new" BLOB,
-  "new_text" TEXT,
-  UNIQUE ("table", "key")
+  "new_text" TEXT
 );
+-- A row has one change that is set aside where it stands, and any number that only the list has.
+CREATE UNIQUE INDEX "hw_set_aside_in_place" ON "hw_set_aside" ("table", "key") WHERE "in_place" = 1;
+CREATE INDEX "hw_set_aside_key" ON "hw_set_aside" ("table", "key");
 CREATE TABLE "hw_conflict" (
   "id" INTEGER PRIMARY KEY,
   "time" TEXT NOT NULL,

@@ -96,7 +96,7 @@ impl Remote {
             let mut dropped = Vec::new();
             for note in notes {
                 let key = from_wire(&rows.key_of_bytes(note.table, &note.key)?);
-                rows.drop_note(note.table, &note.key)?;
+                rows.drop_numbered(note.number)?;
                 if let Some(pending) = rows.pending(note.table, &key)?.filter(|it| note.in_place && it.aside != 0) {
                     dropped.push((note.table, pending));
                 }

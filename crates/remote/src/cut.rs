@@ -21,7 +21,7 @@ use crate::local::{Local, readable, stored, to_wire};
 use crate::plan::{Plan, TablePlan};
 use crate::rows::{Pending, Rows, noted_image};
 use crate::state::State;
-use crate::untracked;
+use crate::{unsent, untracked};
 
 /// How full a frame of changes gets before it is closed.
 const FRAME_BYTES_TARGET: usize = 64 * 1024;
@@ -50,6 +50,7 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Cut, Er
         }
         let rows = Rows::new(connection);
         while wake(&rows, plan)? > 0 {}
+        unsent::forget_changed(&rows, plan)?;
         dependents::mark(&rows, plan, now)?;
         let sequence = state.upload_sequence.max(state.upload_used) + 1;
         let mut writer = UploadWriter {
@@ -116,7 +117,7 @@ pub(crate) fn log_columns(table: &TablePlan) -> Vec<String> {
 }
 
 /// A change set aside is sent again once its row is changed again (it is compared with the image that was refused), or once what it
-/// refers to is no longer set aside. One that only the list has stays there while its row is merely written as it was. Gives how many of the latter woke: others may refer to these.
+/// refers to is no longer set aside. Gives how many of the latter woke: others may refer to these.
 fn wake(rows: &Rows<'_>, plan: &Plan) -> Result<u64, Error> {
     let (mut after, mut woken) = (0i64, 0);
     while let Some(note) = next_note(rows, after)? {
@@ -129,18 +130,13 @@ fn wake(rows: &Rows<'_>, plan: &Plan) -> Result<u64, Error> {
         }
         let key_row = crate::local::from_wire(&rows.key_of_bytes(table, &note.key)?);
         let Some(pending) = rows.pending(table, &key_row)? else {
-            if note.in_place {
-                rows.drop_note(table, &note.key)?;
-            }
+            rows.drop_note(table, &note.key)?;
             continue;
         };
-        if !note.in_place && pending.is_nothing() {
-            continue;
-        }
-        let image = pending.new.as_ref().map(|row| noted_image(table, row, note.in_place));
+        let image = pending.new.as_ref().map(|row| noted_image(table, row, true));
         let is_dependent = note.code == RefusalCode::Dependent as u16;
         let is_free = is_dependent && dependents::parent(rows, plan, table, &key_row)?.is_none();
-        if !note.in_place || image != note.refused || pending.aside == 0 || is_free {
+        if image != note.refused || pending.aside == 0 || is_free {
             set_aside_mark(rows.connection, table, &pending.key, 0)?;
             rows.drop_note(table, &note.key)?;
             woken += u64::from(is_free);
@@ -154,24 +150,16 @@ struct Note {
     id: i64,
     table: u32,
     key: Vec<u8>,
-    in_place: bool,
     code: u16,
     /// The image that was refused.
     refused: Option<Vec<u8>>,
 }
 
 fn next_note(rows: &Rows<'_>, after: i64) -> Result<Option<Note>, Error> {
-    let sql = "SELECT \"id\", \"table\", \"key\", \"in_place\", \"code\", \"new\" FROM \"hw_set_aside\" WHERE \"id\" > ? \
+    let sql = "SELECT \"id\", \"table\", \"key\", \"code\", \"new\" FROM \"hw_set_aside\" WHERE \"id\" > ? AND \"in_place\" = 1 \
                ORDER BY \"id\" LIMIT 1";
     let read = |row: &rusqlite::Row<'_>| -> rusqlite::Result<Note> {
-        Ok(Note {
-            id: row.get(0)?,
-            table: row.get(1)?,
-            key: row.get(2)?,
-            in_place: row.get(3)?,
-            code: row.get(4)?,
-            refused: row.get(5)?,
-        })
+        Ok(Note { id: row.get(0)?, table: row.get(1)?, key: row.get(2)?, code: row.get(3)?, refused: row.get(4)? })
     };
     let found = rusqlite::OptionalExtension::optional(rows.prepare(sql)?.query_row([after], read));
     found.while_doing("reading what is set aside")

@@ -87,7 +87,8 @@ pub(crate) fn name(rows: &Rows<'_>, plan: &Plan) -> Result<(), Error> {
         if let Some(parent) = parent(rows, plan, table, &key_row)? {
             let Refusal { code, message } = refusal(parent);
             set_aside_mark(rows.connection, table, &key_row, code as u16)?;
-            let sql = "UPDATE \"hw_set_aside\" SET \"code\" = ?, \"reason\" = ?, \"message\" = ? WHERE \"table\" = ? AND \"key\" = ?";
+            let sql = "UPDATE \"hw_set_aside\" SET \"code\" = ?, \"reason\" = ?, \"message\" = ? \
+                       WHERE \"table\" = ? AND \"key\" = ? AND \"in_place\" = 1";
             let row = params![code as u16, code.name(), message, number, key];
             rows.prepare(sql)?.execute(row).while_doing("naming a dependent change")?;
         }

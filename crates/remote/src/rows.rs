@@ -230,7 +230,8 @@ impl<'c> Rows<'c> {
         decoded(&table.key_types, key).map_err(|error| held_damage(table, &error))
     }
 
-    /// Puts a change on the list of those set aside. `in_place`: the row and the log keep it too.
+    /// Puts a change on the list of those set aside. `in_place`: the row and the log keep it too, and it takes the place of the one that they
+    /// had. One that only the list has stays there beside others of its row, until it is retried or given up.
     pub(crate) fn note_aside(
         &self,
         table: &TablePlan,
@@ -239,34 +240,47 @@ impl<'c> Rows<'c> {
         in_place: bool,
         now: &str,
     ) -> Result<(), Error> {
-        let sql = "INSERT OR REPLACE INTO \"hw_set_aside\" (\"time\", \"table\", \"name\", \"key\", \"key_text\", \"code\", \"reason\", \
+        let key = table.key_bytes(&to_wire(&pending.key, &table.key_types));
+        self.drop_note(table, &key)?;
+        let new = pending.new.as_ref().map(|row| noted_image(table, row, in_place));
+        if !in_place {
+            let sql = "DELETE FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ? AND \"new\" IS ?";
+            let same = params![table.number, key, new];
+            self.prepare(sql)?.execute(same).while_doing("setting a change aside")?;
+        }
+        let sql = "INSERT INTO \"hw_set_aside\" (\"time\", \"table\", \"name\", \"key\", \"key_text\", \"code\", \"reason\", \
                    \"message\", \"in_place\", \"old\", \"old_text\", \"new\", \"new_text\") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
         let is_untracked = refusal.code == RefusalCode::Untracked || pending.aside == RefusalCode::Untracked as i64;
         let old = if is_untracked && !in_place { unsure_old(table, pending) } else { pending.old.clone() };
-        let image = |row: &Option<Vec<Local>>| row.as_ref().map(|row| noted_image(table, row, in_place));
         let text = |row: &Option<Vec<Local>>| row.as_ref().map(|row| readable(table.names(), row));
         let row = params![
             now,
             table.number,
             table.table.name,
-            table.key_bytes(&to_wire(&pending.key, &table.key_types)),
+            key,
             readable(table.key_names(), &pending.key),
             refusal.code as u16,
             refusal.code.name(),
             refusal.message,
             in_place,
-            image(&old),
+            old.as_ref().map(|row| noted_image(table, row, in_place)),
             text(&pending.old),
-            image(&pending.new),
+            new,
             text(&pending.new),
         ];
         self.prepare(sql)?.execute(row).while_doing("setting a change aside").map(drop)
     }
 
-    /// Takes a key off the list of changes set aside.
+    /// Takes the change of a key that is set aside where it stands off the list.
     pub(crate) fn drop_note(&self, table: &TablePlan, key: &[u8]) -> Result<(), Error> {
-        let sql = "DELETE FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ?";
+        let sql = "DELETE FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ? AND \"in_place\" = 1";
         self.prepare(sql)?.execute(params![table.number, key]).while_doing("forgetting a change set aside").map(drop)
+    }
+
+    /// Takes a change off the list, by its number.
+    pub(crate) fn drop_numbered(&self, number: i64) -> Result<(), Error> {
+        let delete = self.prepare("DELETE FROM \"hw_set_aside\" WHERE \"id\" = ?")?.execute([number]);
+        delete.while_doing("forgetting a change set aside").map(drop)
     }
 
     /// Switches change tracking off for one table (`None`: on for all), for this transaction: a transaction ends with it on. Where the

@@ -16,7 +16,7 @@
 use headwater_model::Direction;
 use headwater_model::sql::quote;
 use headwater_protocol::message::{Refusal, RefusalCode};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
 use crate::cut::is_nothing_condition;
 use crate::database::Database;
@@ -90,14 +90,42 @@ fn list_table(rows: &Rows<'_>, table: &TablePlan, now: &str) -> Result<u64, Erro
     Ok(count)
 }
 
-/// Not where the list has a change of the row, unless that is the row as it was when it was listed before.
+/// Rows that are changed again go up as they are now: they leave the list.
+pub(crate) fn forget_changed(rows: &Rows<'_>, plan: &Plan) -> Result<(), Error> {
+    const DOING: &str = "forgetting rows that may not have gone up";
+    let are = format!("\"table\" = ?1 AND \"code\" = {} AND {IS_UNSENT}", RefusalCode::Untracked as u16);
+    for table in plan.tracked() {
+        let any = rows.prepare(&format!("SELECT 1 FROM \"hw_set_aside\" WHERE {are}"))?.exists([table.number]);
+        if !any.while_doing(DOING)? {
+            continue;
+        }
+        let mut forget = rows.prepare(&format!("DELETE FROM \"hw_set_aside\" WHERE {are} AND \"key\" = ?2"))?;
+        let mut select = rows.prepare(&table.sql.changes_where("l.\"aside\" = 0"))?;
+        for pending in select.query_map([], |row| Pending::read(table, row)).while_doing(DOING)? {
+            let pending = pending.while_doing(DOING)?;
+            if !pending.is_nothing() {
+                let key = table.key_bytes(&to_wire(&pending.key, &table.key_types));
+                forget.execute(params![table.number, key]).while_doing(DOING)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Not where the list has the row as it is. As it was when it was listed before, it leaves the list: sent again, it would take the place of
+/// this one.
 fn is_to_be_listed(rows: &Rows<'_>, table: &TablePlan, row: &[Local]) -> Result<bool, Error> {
-    let sql = format!(
-        "SELECT \"code\" = {} AND {IS_UNSENT} AND \"new\" <> ?3 FROM \"hw_set_aside\" WHERE \"table\" = ?1 AND \"key\" = ?2",
-        RefusalCode::Untracked as u16
-    );
     let row = to_wire(row, &table.types);
     let values = params![table.number, table.key_bytes(&table.key_of(&row)), table.row_bytes(&row)];
-    let outdated = rows.prepare(&sql)?.query_row(values, |row| row.get(0)).optional();
-    Ok(outdated.while_doing("reading what is set aside")?.unwrap_or(true))
+    let mut same =
+        rows.prepare("SELECT 1 FROM \"hw_set_aside\" WHERE \"table\" = ?1 AND \"key\" = ?2 AND \"new\" IS ?3")?;
+    if same.exists(values).while_doing("reading what is set aside")? {
+        return Ok(false);
+    }
+    let outdated = format!(
+        "DELETE FROM \"hw_set_aside\" WHERE \"table\" = ?1 AND \"key\" = ?2 AND \"new\" IS NOT ?3 AND \"code\" = {} AND {IS_UNSENT}",
+        RefusalCode::Untracked as u16
+    );
+    rows.prepare(&outdated)?.execute(values).while_doing("forgetting a change set aside")?;
+    Ok(true)
 }

@@ -118,12 +118,9 @@ impl Apply<'_> {
         Ok(true)
     }
 
-    /// Puts a row that goes, of which nobody knows whether it was changed here, on the list, if that does not have it yet.
+    /// Puts a row that goes, of which nobody knows whether it was changed here, on the list.
     fn list(&mut self, table: &TablePlan, row: Vec<Local>, why: &str) -> Result<(), Error> {
         let key = table.key_of(&row);
-        if self.is_noted(table, &key)? {
-            return Ok(());
-        }
         self.applied.untracked += 1;
         let message = format!("change tracking was off here, and {why}: perhaps it was changed here");
         let refusal = Refusal { code: RefusalCode::Untracked, message };

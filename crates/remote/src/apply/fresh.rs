@@ -51,17 +51,26 @@ impl Apply<'_> {
         Ok(Some(pending))
     }
 
-    /// The same for the images of a change set aside.
+    /// The same for the images of changes set aside.
     fn learn_aside(&self, table: &TablePlan, key: &[u8], fresh: &Fresh, came: &[Local]) -> Result<(), Error> {
-        let sql = "SELECT \"old\", \"new\" FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ?";
-        let read = |row: &rusqlite::Row<'_>| Ok([row.get(0)?, row.get(1)?]);
-        let found: Option<[Option<Vec<u8>>; 2]> = self
-            .rows
-            .prepare(sql)?
-            .query_row(params![table.number, key], read)
-            .optional()
-            .while_doing("reading what is set aside")?;
-        let Some(images) = found else { return Ok(()) };
+        let sql = "SELECT \"id\", \"old\", \"new\" FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ?";
+        let mut select = self.rows.prepare(sql)?;
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, [row.get(1)?, row.get(2)?]));
+        let found = select.query_map(params![table.number, key], read).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        for (number, images) in found.while_doing("reading what is set aside")? {
+            self.learn_one_aside(table, number, images, fresh, came)?;
+        }
+        Ok(())
+    }
+
+    fn learn_one_aside(
+        &self,
+        table: &TablePlan,
+        number: i64,
+        images: [Option<Vec<u8>>; 2],
+        fresh: &Fresh,
+        came: &[Local],
+    ) -> Result<(), Error> {
         let read = |bytes: Vec<u8>| decoded(&table.types, &bytes).map(|row: Row| from_wire(&row));
         let [old, new] = images.map(|bytes| bytes.map(read).transpose());
         let (mut old, mut new) = (old?, new?);
@@ -69,8 +78,8 @@ impl Apply<'_> {
             return Ok(());
         }
         let bytes = |row: Option<Vec<Local>>| row.map(|row| table.row_bytes(&to_wire(&row, &table.types)));
-        let sql = "UPDATE \"hw_set_aside\" SET \"old\" = ?, \"new\" = ? WHERE \"table\" = ? AND \"key\" = ?";
-        let values = params![bytes(old), bytes(new), table.number, key];
+        let sql = "UPDATE \"hw_set_aside\" SET \"old\" = ?, \"new\" = ? WHERE \"id\" = ?";
+        let values = params![bytes(old), bytes(new), number];
         self.rows.prepare(sql)?.execute(values).while_doing("rewriting what is set aside").map(drop)
     }
 

@@ -72,7 +72,7 @@ pub(super) fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
         }
         (false, _) => make_again(rows, note, &key)?,
     }
-    rows.drop_note(table, &note.key)
+    rows.drop_numbered(note.number)
 }
 
 /// Makes the row as the change made it, and logs the change with its first old image.

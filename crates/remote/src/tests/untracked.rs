@@ -290,7 +290,12 @@ fn a_partition_that_is_left_is_listed() {
         let down = left(&f).whole("item", &north()).rows("item", &[row("1,north,axe,$1.00")]);
         let down = down.whole("part", &north()).rows("part", &[row("10,1,1")]);
         f.download(if is_whole { down } else { left(&f).holds("item", &north()).holds("part", &north()) });
-        assert_eq!(aside(&f), listed, "{is_whole}");
+        let mut expected = listed.to_vec();
+        if is_whole {
+            // What stood here until it was replaced, and what came then: nobody knows any more that it did.
+            expected.insert(2, listed[2]);
+        }
+        assert_eq!(aside(&f), expected, "{is_whole}");
         assert_eq!(f.rows("SELECT id, name FROM item UNION ALL SELECT id, 'part' FROM part"), ["1|axe", "10|part"]);
         assert_eq!(f.cut(), None, "{is_whole}");
         let written = f.rows("SELECT key_text FROM hw_set_aside WHERE new_text LIKE '%!%' ORDER BY 1");

@@ -258,6 +258,8 @@ fn a_table_with_its_own_time_and_flag_goes_both_ways_without_triggers() -> Resul
             for name in ["one", "two"] {
                 let held = texts(world.rows(name, "SELECT id, name FROM item ORDER BY id")?);
                 ensure!(held == live, "{kind:?} {step}: {name} holds {held:?}, expected {live:?}");
+                let diff = world.diff(name)?;
+                ensure!(diff.is_equal(false), "{kind:?} {step}: {name}: {diff:?}");
             }
             Ok(())
         };
@@ -277,6 +279,30 @@ fn a_table_with_its_own_time_and_flag_goes_both_ways_without_triggers() -> Resul
         world.edit("one", "UPDATE item SET name = 'vier' WHERE id = 4")?;
         in_step("a row made again")?;
         ensure!(rows(&world, LIVE)?.len() == 3, "{:?}", rows(&world, LIVE)?);
+    }
+    Ok(())
+}
+
+#[test]
+fn diff_asks_a_cursor_as_a_first_download_does() -> Result<()> {
+    for kind in KINDS {
+        let asked = match kind {
+            Kind::Sqlite => "EXISTS (SELECT 1 FROM headwater_actor WHERE user_name = :s.user)",
+            Kind::Postgres => "current_setting('headwater.user', true) = :s.user",
+        };
+        let cursor =
+            format!("SELECT id, owner, upper(text) FROM note WHERE :s.last_download < '1900-01-02' AND {asked}");
+        let model = format!("{}scripts = {{ download_cursor = \"cursor\" }}\n", model_of_the_actor(kind));
+        let world = scripted(kind, NOTES, &model, &["ann"], &[("cursor", &cursor)])?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        ensure!(texts(world.rows("one", "SELECT id, text FROM note")?) == [["1", "HERS"]], "{kind:?}");
+        ensure!(world.diff("one")?.is_equal(false), "{kind:?}: {:?}", world.diff("one")?);
+        world
+            .central
+            .execute("INSERT INTO note VALUES (3, 'ann', 'x'), (4, 'bob', 'x'); DELETE FROM note WHERE id = 1")?;
+        let found = world.diff("one")?.tables.remove(0);
+        ensure!((found.missing, found.extra, found.different) == (1, 1, 0), "{kind:?}: {found:?}");
     }
     Ok(())
 }

@@ -10,7 +10,8 @@
 //! consolidated --tokio-postgres-->  Value --> database   --by key-->
 //! ```
 //!
-//! The part of the consolidated database is found by running the model's membership query for the user, in the same snapshot.
+//! The part of the consolidated database is found by running the model's membership query for the user, in the same snapshot. A table
+//! with a `download_cursor` is what that gives to a first download: it may leave rows out, or make them up.
 //!
 //! *Caveats.* The two sides are read at two moments: while either is written to, differences may be changes on their way. Local
 //! changes that were not uploaded yet are differences too; they are told apart as *pending*. Of a table that only goes up, the
@@ -23,7 +24,8 @@ mod sqlite;
 mod value;
 
 use anyhow::{Context as _, Result};
-use headwater_model::sql::quote;
+use headwater_model::script::Step;
+use headwater_model::sql::{quote, with_parameters};
 use headwater_model::{Direction, Model, Table};
 use serde::Serialize;
 
@@ -58,6 +60,24 @@ fn holder<'m>(model: &'m Model, table: &'m Table, named: &dyn Fn(&Table) -> Stri
     }
     (joins, holder, alias)
 }
+
+/// The rows of a table with a `download_cursor`, for a WITH clause; `spell` is given a parameter's value and its type in PostgreSQL.
+fn cursor(table: &Table, who: [&str; 2], spell: &mut dyn FnMut(&str, &str) -> String) -> Option<String> {
+    /// `:s.last_download` of a first download.
+    const LONG_AGO: &str = "1900-01-01 00:00:00";
+    let script = table.script(Step::DownloadCursor)?;
+    let sql = with_parameters(&script.sql, |name| match name {
+        ":s.user" => spell(who[0], "text"),
+        ":s.remote_id" => spell(who[1], "text"),
+        _ => spell(LONG_AGO, "timestamptz"),
+    });
+    let columns: Vec<String> = table.columns.iter().map(|column| quote(&column.name)).collect();
+    Some(format!("{CURSOR}({}) AS (\n{sql}\n)", columns.join(", ")))
+}
+
+/// What a table's cursor is called in a query, and the partitions of the user: in SQLite they would hide a table of that name.
+const CURSOR: &str = "headwater_cursor";
+const MEMBERS: &str = "headwater_members";
 
 /// What is compared, and how much of it is told.
 #[derive(Clone, Debug, Default)]

@@ -24,7 +24,7 @@ Examples:
   headwater diff anna.db --ignore-pending --json | jq '.tables[].missing'
 
 Every row of the remote is held against its part of the consolidated database, as both are now, by \
-their own drivers and with none of sync's code. Exit code 1 where they differ. A row that was changed here and not uploaded yet, \
+their own drivers and with none of sync's code. Of a table with a download_cursor that is what the cursor gives to a first download. Exit code 1 where they differ. A row that was changed here and not uploaded yet, \
 or whose change was set aside, differs too: it is marked, and counted in the last column. With --ignore-pending all is shown as \
 without, and only the other rows decide about the exit code: those that a download has still to bring, those that came down and \
 are held because the file does not take them, and those that nothing explains.";

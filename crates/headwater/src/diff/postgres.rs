@@ -13,7 +13,7 @@ use tokio_postgres::types::{Format, IsNull, ToSql, to_sql_checked};
 use tokio_postgres::{Client, Config};
 
 use super::value::Value;
-use super::{Source, holder};
+use super::{CURSOR, MEMBERS, Source, cursor, holder};
 
 /// A consolidated database in PostgreSQL, in one snapshot.
 pub struct Postgres {
@@ -69,32 +69,37 @@ impl Source for Postgres {
         let name = named(table);
         let declared = self.declared(&name)?;
         let partition = table.partition.as_ref().and_then(|place| self.model.partitions.get(place.partition));
-        let (sql, parameters) = match partition {
-            None => (format!("SELECT {} FROM {name} AS t", texts(table, &declared)?), Vec::new()),
+        // A script's parameters have a type; a membership query's take the one that is asked of them, by all of their uses.
+        let mut parameters: Vec<(String, String)> = Vec::new();
+        let mut spell = |value: &str, kind: &str| {
+            let place = parameters.iter().position(|(known, its)| known == value && its == kind).unwrap_or_else(|| {
+                parameters.push((value.to_owned(), kind.to_owned()));
+                parameters.len() - 1
+            });
+            if kind.is_empty() { format!("${}", place + 1) } else { format!("CAST(${} AS {kind})", place + 1) }
+        };
+        let given = cursor(table, [&self.user, &self.remote_id], &mut spell);
+        let rows = if given.is_some() { CURSOR } else { &name };
+        let select = format!("SELECT {} FROM {rows} AS t", texts(table, &declared)?);
+        let sql = match partition {
+            None => given.map_or_else(|| select.clone(), |given| format!("WITH {given} {select}")),
             Some(partition) => {
-                let mut parameters = Vec::new();
                 let members = with_parameters(&partition.members, |name| {
-                    let value = if name == ":s.user" { &self.user } else { &self.remote_id };
-                    let place = parameters.iter().position(|known| known == value).unwrap_or_else(|| {
-                        parameters.push(value.clone());
-                        parameters.len() - 1
-                    });
-                    format!("${}", place + 1)
+                    spell(if name == ":s.user" { &self.user } else { &self.remote_id }, "")
                 });
                 let (joins, holder, alias) = holder(&self.model, table, &named);
                 let matches = matches(partition, holder, &alias, &self.declared(&named(holder))?)?;
                 let names: Vec<String> = (0..partition.columns.len()).map(|place| format!("p{place}")).collect();
-                let sql = format!(
-                    "WITH m({}) AS ({members}\n) SELECT {} FROM {name} AS t{joins} WHERE EXISTS (SELECT 1 FROM m WHERE {matches})",
+                format!(
+                    "WITH {MEMBERS}({}) AS ({members}\n){} {select}{joins} WHERE EXISTS (SELECT 1 FROM {MEMBERS} WHERE {matches})",
                     names.join(", "),
-                    texts(table, &declared)?,
-                );
-                (sql, parameters)
+                    given.map_or_else(String::new, |given| format!(", {given}")),
+                )
             }
         };
         let client = &self.client;
         self.runtime.block_on(async {
-            let parameters: Vec<AsText<'_>> = parameters.iter().map(|text| AsText(text)).collect();
+            let parameters: Vec<AsText<'_>> = parameters.iter().map(|(text, _)| AsText(text)).collect();
             let rows = client.query_raw(&sql, &parameters).await.with_context(|| format!("reading {name} by {sql}"))?;
             let mut rows = std::pin::pin!(rows);
             while let Some(row) = rows.try_next().await? {
@@ -113,10 +118,10 @@ fn named(table: &Table) -> String {
     format!("{}.{}", quote(table.schema.as_deref().unwrap_or("public")), quote(&table.name))
 }
 
-/// That a row lies in the partition `m`, compared in the types of the table that has the partition's columns.
+/// That a row lies in a partition of the user's, compared in the types of the table that has the partition's columns.
 fn matches(partition: &Partition, holder: &Table, alias: &str, declared: &[(String, String)]) -> Result<String> {
     let one = |(place, column): (usize, &headwater_model::Column)| {
-        Ok(format!("m.p{place}::{} = {alias}.{}", type_of(&column.name, declared)?, quote(&column.name)))
+        Ok(format!("{MEMBERS}.p{place}::{} = {alias}.{}", type_of(&column.name, declared)?, quote(&column.name)))
     };
     let columns = holder.partition_columns().take(partition.columns.len()).enumerate();
     Ok(columns.map(one).collect::<Result<Vec<_>>>()?.join(" AND "))

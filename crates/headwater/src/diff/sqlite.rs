@@ -8,7 +8,7 @@ use headwater_model::{Model, Table};
 use rusqlite::{Connection, OpenFlags, Params};
 
 use super::value::Value;
-use super::{Source, holder};
+use super::{CURSOR, MEMBERS, Source, cursor, holder};
 
 /// A consolidated database in SQLite, in one snapshot.
 pub struct SqliteDatabase {
@@ -22,6 +22,7 @@ impl SqliteDatabase {
     /// Opens the file to see what this user's remote should hold; `remote_id` is what the membership query gets.
     pub fn open(path: &Path, model: &Model, user: &str, remote_id: &str) -> Result<SqliteDatabase> {
         let database = open_snapshot(path)?;
+        tell_who(&database, user, remote_id).context("who asks could not be told to the application's queries")?;
         let (user, remote_id) = (user.to_owned(), remote_id.to_owned());
         Ok(SqliteDatabase { database, model: model.clone(), user, remote_id })
     }
@@ -29,27 +30,45 @@ impl SqliteDatabase {
 
 impl Source for SqliteDatabase {
     fn rows(&mut self, table: &Table, each: &mut dyn FnMut(Vec<Value>) -> Result<()>) -> Result<()> {
-        let select = format!("SELECT {} FROM {} AS t", columns(table), quote(&table.name));
+        let mut parameters: Vec<String> = Vec::new();
+        let mut spell = |value: &str, _: &str| {
+            parameters.push(value.to_owned());
+            format!("?{}", parameters.len())
+        };
+        let given = cursor(table, [&self.user, &self.remote_id], &mut spell);
+        let rows = if given.is_some() { CURSOR.to_owned() } else { quote(&table.name) };
+        let select = format!("SELECT {} FROM {rows} AS t", columns(table));
         let place = table.partition.as_ref();
         let Some(partition) = place.and_then(|place| self.model.partitions.get(place.partition)) else {
-            return read(&self.database, table, &select, [], each);
+            let sql = given.map_or_else(|| select.clone(), |given| format!("WITH {given} {select}"));
+            return read(&self.database, table, &sql, rusqlite::params_from_iter(parameters), each);
         };
-        let mut parameters: Vec<&str> = Vec::new();
         let members = with_parameters(&partition.members, |name| {
-            parameters.push(if name == ":s.user" { &self.user } else { &self.remote_id });
-            format!("?{}", parameters.len())
+            spell(if name == ":s.user" { &self.user } else { &self.remote_id }, "text")
         });
         let names: Vec<String> = (0..partition.columns.len()).map(|place| format!("p{place}")).collect();
         let (joins, holder, alias) = holder(&self.model, table, &|table| quote(&table.name));
         let of_row = holder.partition_columns().map(|column| format!("{alias}.{}", quote(&column.name)));
-        let matches: Vec<String> = names.iter().zip(of_row).map(|(p, own)| format!("m.{p} = {own}")).collect();
+        let matches: Vec<String> = names.iter().zip(of_row).map(|(p, own)| format!("{MEMBERS}.{p} = {own}")).collect();
         let sql = format!(
-            "WITH m({}) AS ({members}\n) {select}{joins} WHERE EXISTS (SELECT 1 FROM m WHERE {})",
+            "WITH {MEMBERS}({}) AS ({members}\n){} {select}{joins} WHERE EXISTS (SELECT 1 FROM {MEMBERS} WHERE {})",
             names.join(", "),
+            given.map_or_else(String::new, |given| format!(", {given}")),
             matches.join(" AND ")
         );
         read(&self.database, table, &sql, rusqlite::params_from_iter(parameters), each)
     }
+}
+
+/// As in a download: membership queries and scripts may ask the table of this name who it is.
+fn tell_who(database: &Connection, user: &str, remote_id: &str) -> Result<()> {
+    database.execute_batch(
+        "PRAGMA query_only = 0;
+         CREATE TEMP TABLE headwater_actor (single INTEGER PRIMARY KEY, user_name TEXT, remote_id BLOB)",
+    )?;
+    let remote_id = hex::decode(remote_id.replace('-', ""))?;
+    database.execute("INSERT INTO temp.headwater_actor VALUES (1, ?1, ?2)", (user, remote_id))?;
+    Ok(database.execute_batch("PRAGMA query_only = 1")?)
 }
 
 /// Opens a SQLite file that must exist, for reading, and begins its snapshot.

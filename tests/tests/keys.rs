@@ -140,6 +140,37 @@ fn a_database_that_forgot_a_range_learns_of_it_again() -> Result<()> {
     Ok(())
 }
 
+/// A backup is put back, and another remote is first to ask for keys: it is given a range again. Whoever had it gets a further one.
+#[test]
+fn who_lost_a_range_to_another_gets_a_further_one() -> Result<()> {
+    for kind in KINDS {
+        let (world, mut one, _two) = world(kind)?;
+        let table = if kind == Kind::Sqlite { "headwater_key_range" } else { "headwater.key_range" };
+        for _ in 0..8 {
+            world.edit("one", INSERT)?;
+        }
+        world.sync(&mut one)?;
+        let given = ranges(&world)?;
+        assert_eq!(given.last(), Some(&(1020, 1029)), "{kind:?}: its second range");
+        // As in a backup from before that.
+        world.central.execute(&format!("DELETE FROM {table} WHERE first_key = 1020"))?;
+        let mut three = world.remote("three", "ann")?;
+        world.sync(&mut three)?;
+        assert_eq!(world.rows("three", NEXT)?, next(1020), "{kind:?}");
+        for _ in 0..12 {
+            world.edit("one", INSERT)?;
+        }
+        assert_eq!(world.rows("one", NEXT)?.len(), 0, "{kind:?}: all are used");
+        world.sync(&mut one)?;
+        assert_eq!(world.rows("one", NEXT)?, next(1030), "{kind:?}");
+        world.edit("one", INSERT)?;
+        assert_eq!(world.sync(&mut one)?.refused, 0, "{kind:?}");
+        world.sync(&mut one)?;
+        assert_eq!(ranges(&world)?.len(), given.len() + 1, "{kind:?}: one");
+    }
+    Ok(())
+}
+
 /// The file was copied: before the copy has synced under a remote ID of its own, it uses the same keys.
 #[test]
 fn keys_that_a_copy_has_used_are_passed_over() -> Result<()> {

@@ -16,7 +16,8 @@ use crate::{Connection, Dialect, Error, Mode, Plan, TablePlan};
 /// used up is told as its last key). Empty where nothing is needed. In a transaction of its own.
 ///
 /// A range that the remote has and the database doesn't know (it was restored from before the hand-over) is the remote's again, unless
-/// another has been given keys of it meanwhile.
+/// another has been given keys of it meanwhile. Then it counts for nothing here: the remote gets another, and what both have made with the
+/// same keys meets as conflicts.
 pub fn key_ranges(
     connection: &mut dyn Connection,
     plan: &Plan,
@@ -66,8 +67,8 @@ impl Owner<'_> {
         }
         let newest = self.newest()?;
         let range = match newest {
-            // It never arrived.
-            Some(newest) if left.iter().all(|range| range.last != newest.1) => newest,
+            // It never arrived: a remote tells its newest even when that is used up.
+            Some(newest) if left.iter().all(|range| range.last < newest.1) => newest,
             Some((_, last)) if !self.is_short(left, last) => return Ok(None),
             _ => self.hand_out()?,
         };

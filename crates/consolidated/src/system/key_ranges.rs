@@ -12,6 +12,10 @@ use headwater_protocol::message::KeyRange;
 use super::sql::{dialect_sql, integer};
 use crate::{Connection, Dialect, Error, Mode, Plan, TablePlan};
 
+/// How far behind what was handed out a key in use, or a range that a remote tells, is followed: a million million. What lies further away
+/// was not made by counting, and would take all keys up to it from everybody.
+const REACH: i64 = 1 << 40;
+
 /// The ranges that a remote is to have now beside those that it says it has left (`left`: next and last key of each; a range that is
 /// used up is told as its last key). Empty where nothing is needed. In a transaction of its own.
 ///
@@ -70,7 +74,10 @@ impl Owner<'_> {
             // It never arrived: a remote tells its newest even when that is used up.
             Some(newest) if left.iter().all(|range| range.last < newest.1) => newest,
             Some((_, last)) if !self.is_short(left, last) => return Ok(None),
-            _ => self.hand_out()?,
+            _ => match self.hand_out()? {
+                Some(range) => range,
+                None => return Ok(None),
+            },
         };
         Ok(Some(KeyRange { table: number, first: range.0, last: range.1 }))
     }
@@ -93,34 +100,36 @@ impl Owner<'_> {
     /// Notes a range that the remote has and the database doesn't know.
     fn take_back(&mut self, range: &KeyRange) -> Result<(), Error> {
         // PostgreSQL can't tell the types of parameters in a list of results.
-        let sql = "INSERT INTO {hw}key_range (table_name, first_key, last_key, remote_id) \
-                   SELECT CAST(?1 AS text), CAST(?2 AS {int}), CAST(?3 AS {int}), CAST(?4 AS {bytes}) \
-                   WHERE NOT EXISTS (SELECT 1 FROM {hw}key_range WHERE table_name = ?1 AND last_key >= ?2 AND first_key <= ?3)";
-        self.insert(sql, (range.first, range.last))
+        let sql = format!(
+            "INSERT INTO {{hw}}key_range (table_name, first_key, last_key, remote_id) \
+             SELECT CAST(?1 AS text), CAST(?2 AS {{int}}), CAST(?3 AS {{int}}), CAST(?4 AS {{bytes}}) \
+             WHERE NOT EXISTS (SELECT 1 FROM {{hw}}key_range WHERE table_name = ?1 AND last_key >= ?2 AND first_key <= ?3) \
+             AND {} <= (SELECT coalesce(max(last_key), {}) FROM {{hw}}key_range WHERE table_name = ?1)",
+            range.last.saturating_sub(REACH),
+            self.rule.from
+        );
+        self.insert(&sql, (range.first, range.last))
     }
 
-    /// The range after the last that was handed out, and after every key that is in use from there on.
-    fn hand_out(&mut self) -> Result<(i64, i64), Error> {
+    /// The range after the last that was handed out, and after every key that is in use from there on, as far as [`REACH`] goes; none where
+    /// there are no integers left.
+    fn hand_out(&mut self) -> Result<Option<(i64, i64)>, Error> {
         let sql = "SELECT max(last_key) FROM {hw}key_range WHERE table_name = ?1";
         let parameters = [self.name()];
         let handed_out = self.query(sql, &parameters)?;
+        let handed_out = greatest(&handed_out)?.unwrap_or(i64::MIN).max(self.rule.from.saturating_sub(1));
         let key = self.table.table.key_columns().next().map(|column| quote(&column.name)).unwrap_or_default();
-        let stored = format!("SELECT max({key}) FROM {} WHERE {key} >= {}", self.base(), self.rule.from);
+        let (base, reach) = (self.base(), handed_out.saturating_add(REACH));
+        let stored = format!("SELECT max({key}) FROM {base} WHERE {key} > {handed_out} AND {key} <= {reach}");
         let stored = self.query(&stored, &[])?;
-        let greatest = [handed_out, stored]
-            .iter()
-            .filter_map(|rows| rows.first()?.first().filter(|value| **value != Value::Null))
-            .map(|value| integer(Some(value), "last_key"))
-            .try_fold(i64::MIN, |greatest, key| key.map(|key| greatest.max(key)))?;
-        let full = || Error::Database {
-            context: format!("handing out keys of table {:?}", self.table.table.name),
-            detail: "there are no integers left".to_owned(),
+        let first = greatest(&stored)?.unwrap_or(handed_out).checked_add(1);
+        let Some((first, last)) = first.and_then(|first| Some((first, first.checked_add(self.rule.size - 1)?))) else {
+            tracing::warn!(table = self.table.table.name, "there are no integers left to hand out as keys");
+            return Ok(None);
         };
-        let first = greatest.checked_add(1).ok_or_else(full)?.max(self.rule.from);
-        let last = first.checked_add(self.rule.size - 1).ok_or_else(full)?;
         let sql = "INSERT INTO {hw}key_range (table_name, first_key, last_key, remote_id) VALUES (?1, ?2, ?3, ?4)";
         self.insert(sql, (first, last))?;
-        Ok((first, last))
+        Ok(Some((first, last)))
     }
 
     fn insert(&mut self, sql: &str, (first, last): (i64, i64)) -> Result<(), Error> {
@@ -144,4 +153,10 @@ impl Owner<'_> {
         let sql = dialect_sql(self.connection.dialect(), sql);
         self.connection.query(&sql, parameters)
     }
+}
+
+/// The only value of an answer; NULL is none.
+fn greatest(rows: &[headwater_protocol::Row]) -> Result<Option<i64>, Error> {
+    let value = rows.first().and_then(|row| row.first()).filter(|value| **value != Value::Null);
+    value.map(|value| integer(Some(value), "a key")).transpose()
 }

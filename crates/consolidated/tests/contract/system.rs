@@ -68,7 +68,10 @@ const KEYED: &str = r#"
 
 pub(crate) fn keys_go_behind_what_is_stored(database: &Database) {
     let plan = plan(KEYED);
-    database.application("CREATE TABLE item (id bigint NOT NULL PRIMARY KEY); INSERT INTO item VALUES (1500)");
+    // A key that nobody has come to by counting takes none from the others, nor does a range that somebody claims there.
+    database.application(
+        "CREATE TABLE item (id bigint NOT NULL PRIMARY KEY); INSERT INTO item VALUES (1500), (9223372036854775807)",
+    );
     system::install(&mut *database.connect()).expect("installed");
     if database.dialect() == Dialect::Postgres {
         // The model's tables are in the schema public, whatever a role looks through first.
@@ -79,6 +82,15 @@ pub(crate) fn keys_go_behind_what_is_stored(database: &Database) {
     }
     let ranges = system::key_ranges(&mut *database.connect(), &plan, &[1; 16], &[]).expect("handed out");
     assert_eq!(ranges, [KeyRange { table: 0, first: 1501, last: 1510 }]);
+    let claimed = [KeyRange { table: 0, first: i64::MAX - 9, last: i64::MAX }];
+    let ranges = system::key_ranges(&mut *database.connect(), &plan, &[3; 16], &claimed).expect("handed out");
+    assert_eq!(ranges, [KeyRange { table: 0, first: 1511, last: 1520 }]);
+    // Where there is none left there is none, and that ends no sync.
+    let top = KEYED.replace("from = 1000", &format!("from = {}", i64::MAX - 3));
+    assert_ne!(top, KEYED);
+    let ranges =
+        system::key_ranges(&mut *database.connect(), &super::database::plan(&top), &[4; 16], &[]).expect("none");
+    assert_eq!(ranges, []);
 }
 
 pub(crate) fn a_remote_may_say_anything_of_its_ranges(database: &Database) {

@@ -564,6 +564,9 @@ fn the_program_from_one_version_to_the_next() -> Result<()> {
         program.world.edit("one", "UPDATE item SET n = n + 1 WHERE id = 'a'")?;
         let said = program.ok(&["remote", "upgrade", "one.db"])?;
         assert!(said.contains("one.db goes on under version 2 of shop; it was 1"), "{said}");
+        let (before, after) = said.split_once("The sync under version 2:").unwrap_or_default();
+        let syncs = before.contains("under version 1:\nup    1 changes") && after.contains("up    0 changes");
+        assert!(syncs, "both are told: {said}");
         assert!(program.ok(&["remote", "upgrade", "one.db"])?.contains("is at version 2 of shop already"));
         let store = one("off").replace("name = \"shop\"", "name = \"store\"");
         program.configure(&[&models[..], &[("store.toml", store)]].concat())?;

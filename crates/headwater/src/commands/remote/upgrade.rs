@@ -61,8 +61,13 @@ pub(super) fn run(args: &UpgradeArgs, output: &Output) -> Done {
         let (file, gone) = (args.file.display(), counted(done.gone.len(), "table"));
         output.line(format!("{file} goes on under version {} of {name}; it was {}", done.to, done.from))?;
         output.line(format!("      {} came whole, {gone} went", counted(done.whole.len(), "table")))?;
-        if done.before.is_none() {
-            output.line(format!("      no server has version {} any more", done.from))?;
+        match &done.before {
+            None => output.line(format!("      no server has version {} any more", done.from))?,
+            Some(before) => {
+                output.line(format!("The sync under version {}:", done.from))?;
+                sync::show(before, output)?;
+                output.line(format!("The sync under version {}:", done.to))?;
+            }
         }
         sync::show(&done.sync, output)
     })?;

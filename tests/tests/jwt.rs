@@ -1,5 +1,7 @@
 //! Users of an identity provider sync with its tokens, on both databases, while its keys are rotated under the running server.
 
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, ensure};
@@ -8,10 +10,13 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use headwater_consolidated::system;
 use headwater_remote::http::{Credentials, Server, fetch_model};
 use headwater_remote::{Remote, SyncOptions};
+use headwater_testkit::headwater_binary;
 use headwater_tests::{KINDS, Kind, World};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use rcgen::{KeyPair, PublicKeyData as _};
 use serde_json::{Value, json};
+
+const HERE: &str = "headwater";
 
 const SCHEMA: &str = "CREATE TABLE note (id text NOT NULL PRIMARY KEY, owner text NOT NULL, body text);
     INSERT INTO note VALUES ('a', 'ann', 'of ann'), ('z', 'auth0|zed', 'of zed');";
@@ -75,23 +80,28 @@ fn users_of_an_identity_provider_sync_with_its_tokens() -> Result<()> {
     Ok(())
 }
 
-fn story(kind: Kind) -> Result<()> {
-    const HERE: &str = "headwater";
-    let (old, new) = (Provider::new("old")?, Provider::new("new")?);
+/// A server that takes the provider's tokens, and the file of its keys.
+fn provided(kind: Kind, provider: &Provider) -> Result<(World, PathBuf)> {
     let mut world = World::unserved(kind, SCHEMA, MODEL, &["ann"])?;
     let file = world.folder.path().join("keys.json");
-    let write = |keys: &[Value]| -> Result<()> {
-        let next = file.with_extension("next");
-        std::fs::write(&next, json!({ "keys": keys }).to_string())?;
-        Ok(std::fs::rename(&next, &file)?)
-    };
-    write(&[old.jwk()])?;
+    std::fs::write(&file, json!({ "keys": [provider.jwk()] }).to_string())?;
     world.config.jwks_file = Some(file.clone());
     world.config.jwt_audience = Some(HERE.into());
     world.config.jwt_issuer = Some("https://id.example".into());
     world.config.jwt_user_claim = "email".into();
     world.config.account_cache_ms = 0;
     world.start_server()?;
+    Ok((world, file))
+}
+
+fn story(kind: Kind) -> Result<()> {
+    let (old, new) = (Provider::new("old")?, Provider::new("new")?);
+    let (mut world, file) = provided(kind, &old)?;
+    let write = |keys: &[Value]| -> Result<()> {
+        let next = file.with_extension("next");
+        std::fs::write(&next, json!({ "keys": keys }).to_string())?;
+        Ok(std::fs::rename(&next, &file)?)
+    };
 
     // Who has an account, and who is known to the provider alone: both ways.
     let (mut ann, mut zed) = (world.remote("ann", "ann")?, world.remote("zed", "auth0|zed")?);
@@ -108,7 +118,7 @@ fn story(kind: Kind) -> Result<()> {
     let zeds = Credentials::Token(old.token("auth0|zed", HERE)?);
     let server = Server { url: world.server_url()?, credentials: zeds, ca_file: None };
     let error = fetch_model(&server, "ann", None).expect_err("ann's rows would be zed's");
-    ensure!(error.code() == "configuration" && error.to_string().contains("auth0|zed"), "{error}");
+    ensure!(error.code() == "forbidden" && error.to_string().contains("auth0|zed"), "{error}");
     assert_eq!(fetch_model(&server, "auth0|zed", None)?.name, world.plan.model.name);
 
     // Keys are rotated while the server runs.
@@ -133,5 +143,72 @@ fn story(kind: Kind) -> Result<()> {
     world.start_server()?;
     let mut other = world.remote("other", "auth0|zed")?;
     assert_eq!(sync(&mut other, new.token("auth0|zed", HERE)?), refused());
+    Ok(())
+}
+
+#[test]
+fn a_remote_takes_nobody_elses_token() -> Result<()> {
+    for kind in KINDS {
+        somebody_elses_token(kind).with_context(|| format!("{kind:?}"))?;
+    }
+    Ok(())
+}
+
+fn text(rows: Vec<Vec<Option<String>>>) -> String {
+    rows.into_iter().flatten().flatten().collect()
+}
+
+/// Which user a provider's token names, the command can't read: the claim is the server's to choose.
+fn somebody_elses_token(kind: Kind) -> Result<()> {
+    const OTHER: &str = "auth0|Zoë";
+    let provider = Provider::new("key")?;
+    let (world, _) = provided(kind, &provider)?;
+    world.central.execute(&format!("INSERT INTO note VALUES ('o', '{OTHER}', 'of another')"))?;
+    let url = world.server_url()?;
+    let run = |user: &str, arguments: &[&str]| -> Result<(Option<i32>, String)> {
+        let mut command = Command::new(headwater_binary()?);
+        command.current_dir(world.folder.path()).args(arguments);
+        let done = command.env("HEADWATER_TOKEN", provider.token(user, HERE)?).output()?;
+        Ok((done.status.code(), String::from_utf8([done.stdout, done.stderr].concat())?))
+    };
+    let refused = |arguments: &[&str]| -> Result<()> {
+        let (code, said) = run(OTHER, arguments)?;
+        let words =
+            format!("the token is user {OTHER:?}'s, and the remote \"ann\"'s: its rows would go and {OTHER:?}'s");
+        ensure!(code == Some(2) && said.contains(&words), "{arguments:?}: {code:?}: {said}");
+        Ok(())
+    };
+    let create = ["remote", "create", "ann.db", "--server", &url, "--user", "ann"];
+    refused(&create)?;
+    assert_eq!(run("ann", &create)?.0, Some(0), "it was not made, so it can be made now");
+    refused(&["remote", "sync", "ann.db"])?;
+    assert_eq!(run("ann", &["remote", "sync", "ann.db"])?.0, Some(0));
+
+    // What waits goes with the request, then by a ticket: nothing of it is anywhere, and nothing of the remote is touched.
+    const IDS: &str = "SELECT id FROM note ORDER BY id";
+    let centre = || Ok::<_, anyhow::Error>(text(world.central.rows(IDS)?));
+    let hers = || Ok::<_, anyhow::Error>(text(world.rows("ann", IDS)?));
+    for (sql, at_ann, after) in [
+        ("INSERT INTO note VALUES ('b', 'ann', 'small')", "ab", "aboz"),
+        ("INSERT INTO note VALUES ('c', 'ann', hex(randomblob(1000000)))", "abc", "abcoz"),
+    ] {
+        let before = centre()?;
+        world.edit("ann", sql)?;
+        refused(&["remote", "sync", "ann.db"])?;
+        refused(&["remote", "upgrade", "ann.db"])?;
+        assert_eq!(centre()?, before);
+        assert_eq!(hers()?, at_ann);
+        let (code, said) = run("ann", &["remote", "sync", "ann.db"])?;
+        ensure!(code == Some(0) && said.contains("up    1 changes, 0 conflicts, 0 refused"), "{code:?}: {said}");
+        assert_eq!(centre()?, after);
+    }
+    ensure!(world.diff("ann")?.is_equal(false), "they are equal");
+
+    // A program that means it gives the file to another user.
+    let mut remote = Remote::open(world.path("ann"))?;
+    remote.set_server(&url, OTHER)?;
+    assert_eq!(sync(&mut remote, provider.token("ann", HERE)?), Err("forbidden".into()), "it is not hers any more");
+    assert_eq!(sync(&mut remote, provider.token(OTHER, HERE)?), Ok(()));
+    assert_eq!(hers()?, "o");
     Ok(())
 }

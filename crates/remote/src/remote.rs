@@ -152,6 +152,7 @@ impl Remote {
 
     /// Sets the server and the user to sync with from now on.
     pub fn set_server(&mut self, server: &str, user: &str) -> Result<(), Error> {
+        self.token = None;
         self.database.write("changing the server", |connection| {
             let sql = "UPDATE \"hw_state\" SET \"server\" = ?, \"user\" = ?";
             connection.execute(sql, [server, user]).while_doing("changing the server").map(drop)

@@ -43,11 +43,13 @@ impl Shared {
         *self.stopping.borrow()
     }
 
-    /// Who sends a request, by its head alone.
+    /// Who sends a request, by its head alone; a remote says there whose it is, and nobody else is let in for it.
     pub(crate) async fn authenticate(&self, headers: &HeaderMap) -> Result<User, Failure> {
         let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let value = value.ok_or(headwater_access::Error::Unauthenticated)?;
-        Ok(self.access.authenticate(Credentials::from_header(value)?).await?)
+        let user = self.access.authenticate(Credentials::from_header(value)?).await?;
+        check_user(headers, user.name())?;
+        Ok(user)
     }
 
     /// The model that a remote asks for.
@@ -71,6 +73,23 @@ impl Shared {
         }
         Ok(Arc::clone(plan))
     }
+}
+
+/// A remote that took another's token would have all its rows exchanged for that user's.
+fn check_user(headers: &HeaderMap, actual: &str) -> Result<(), Failure> {
+    let Some(value) = headers.get("headwater-user") else { return Ok(()) };
+    let user = hex::decode(value).ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(|| {
+        let message = format!("header Headwater-User is {value:?}, expected the remote's user in hex digits");
+        Failure::new(ErrorCode::Malformed, message)
+    })?;
+    if user == actual {
+        return Ok(());
+    }
+    let message = format!(
+        "the token is user {actual:?}'s, and the remote {user:?}'s: its rows would go and {actual:?}'s come; \
+         take a token of {user:?}"
+    );
+    Err(Failure::new(ErrorCode::Forbidden, message))
 }
 
 /// The remotes that sync here now: two syncs of one remote would only wait for each other at the database.

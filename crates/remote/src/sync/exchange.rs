@@ -12,6 +12,7 @@ use crate::http::{Answer, Credentials, Refused, Who};
 use crate::pieces::{announced_bytes, frozen_bytes};
 use crate::remote::Remote;
 use crate::request::{Counting, RequestBody};
+use crate::state::State;
 
 /// How much is read from the socket at a time.
 const READ_BYTES: usize = 64 * 1024;
@@ -132,9 +133,9 @@ impl Sync<'_, '_, '_> {
 
     /// Who asks; `None`: there was no token, and the session knows.
     fn who(&mut self, session: &mut Session) -> Result<Option<Who>, Error> {
-        let remote_id = self.remote.state()?.remote_id;
+        let State { user, remote_id, .. } = self.remote.state()?;
         match self.token() {
-            Ok(token) => Ok(Some(Who { token, remote_id })),
+            Ok(token) => Ok(Some(Who { token, user, remote_id })),
             Err(error) => self.token_failed(session, error).map(|()| None),
         }
     }

@@ -254,6 +254,9 @@ fn a_token_that_is_no_longer_good_is_renewed_once() {
     let mut wrong = SyncOptions::new(Credentials::Password { user: "ann".to_owned(), password: "guess".to_owned() });
     f.reopen();
     assert_eq!(f.remote.sync(&mut wrong).expect_err("a wrong password").code(), "unauthenticated");
+    sync(&mut f).expect("the right one, and the token is kept");
+    f.remote.set_server(&server.url, "bo").expect("another user");
+    assert_eq!(f.remote.sync(&mut wrong).expect_err("ann's token is not shown for bo").code(), "unauthenticated");
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl Remote {
         };
         let client = Client::new(&server, options.config.idle_max)?;
         let broken = |text: String| Error::Network { server: server.url.clone(), source: text.into() };
-        let who = Who { token: client.token()?.token, remote_id: state.remote_id };
+        let who = Who { token: client.token()?.token, user: state.user.clone(), remote_id: state.remote_id };
         let connection = &self.database.connection;
         let mut body = RequestBody::new(connection, &self.plan, Some(change), &state, false, None, false)?;
         let mut answer = client.sync(&who, &mut body, false).map_err(|refused| match refused {

@@ -41,6 +41,34 @@ fn wrong_credentials_are_refused_from_the_head_alone() {
 }
 
 #[test]
+fn whose_remote_it_is_must_be_who_asks() {
+    let stand = Stand::start(config());
+    let ask = |route: &str, user: &str| {
+        let mut client = Client::connect(stand.address);
+        let authorization = anna().to_header();
+        let head = format!(
+            "{route} HTTP/1.1\r\nHost: headwater\r\nAuthorization: {}\r\nHeadwater-User: {user}\r\nContent-Length: 0\r\n\r\n",
+            authorization.expose()
+        );
+        client.send(head.as_bytes());
+        client.answer()
+    };
+    let download = format!("GET /v1/download/{}", "0".repeat(32));
+    let piece = format!("PUT /v1/upload/{}?offset=0", "0".repeat(32));
+    for route in ["POST /v1/sync", "POST /v1/upload", &piece, &download, "GET /v1/model"] {
+        for (user, status) in [("626f", 403), ("", 403), ("zz", 400), ("anna", 400), ("ff", 400), ("616e6e6", 400)] {
+            let answer = ask(route, user);
+            assert_eq!(answer.status, status, "{route} for {user:?}");
+        }
+    }
+    assert_eq!(ask("GET /v1/model", "616e6e61").status, 200, "anna's");
+    let refused = ask("GET /v1/model", "626f").json()["message"].to_string();
+    assert!(refused.contains("the remote \\\"bo\\\"'s") && refused.contains("take a token of"), "{refused}");
+    let malformed = ask("GET /v1/model", "zz").json()["message"].to_string();
+    assert!(malformed.contains("Headwater-User") && malformed.contains("expected"), "{malformed}");
+}
+
+#[test]
 fn a_disabled_user_is_refused_with_password_and_token() {
     let stand = Stand::start(Config { account_cache_ms: 0, ..config() });
     let json = request(stand.address, "POST", "/v1/token", Some(&anna())).json();

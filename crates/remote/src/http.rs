@@ -150,18 +150,19 @@ impl<'s> Client<'s> {
 
     /// Sends a request of frames and gives the answer's body as it comes.
     pub(crate) fn sync(&self, who: &Who, body: &mut dyn Read, is_long: bool) -> Result<Answer, Refused> {
-        let mut request = who.shown(self.agent.post(self.url("/v1/sync"))).header("Content-Type", FRAMES);
+        let url = self.url("/v1/sync");
+        let mut request = who.shown(self.agent.post(&url)).header("Content-Type", FRAMES);
         if is_long {
             // Lets the server refuse by the head, before the upload is on its way.
             request = request.header("Expect", "100-continue");
         }
-        frames_of(request.send(SendBody::from_reader(body)))
+        frames_of(&url, request.send(SendBody::from_reader(body)))
     }
 
     /// Asks for the rest of a download and gives the answer's body as it comes.
     pub(crate) fn rest(&self, who: &Who, rest: &Rest) -> Result<Answer, Refused> {
         let url = self.url(&format!("/v1/download/{}", hex::encode(rest.id)));
-        frames_of(who.shown(self.agent.get(url)).query("offset", rest.offset.to_string()).call())
+        frames_of(&url, who.shown(self.agent.get(&url)).query("offset", rest.offset.to_string()).call())
     }
 
     /// Asks for a ticket for an upload: the ticket, how much the server has, and how much it takes at a time.
@@ -259,13 +260,26 @@ fn server_error(answer: &ureq::http::Response<Body>, text: &[u8]) -> ServerError
 }
 
 /// The answer's body, if it has frames.
-fn frames_of(answer: Result<ureq::http::Response<Body>, ureq::Error>) -> Result<Answer, Refused> {
+fn frames_of(url: &str, answer: Result<ureq::http::Response<Body>, ureq::Error>) -> Result<Answer, Refused> {
     let answer = answer.map_err(|error| Refused::Network(explained(&error)))?;
     let is_frames = answer.headers().get("content-type").is_some_and(|kind| kind.as_bytes() == FRAMES.as_bytes());
-    if !is_frames {
-        return Err(Refused::Status(status_error(answer.status().as_u16(), retry_after_s(&answer))));
+    match answer.status().as_u16() {
+        _ if is_frames => {}
+        200 => return Err(Refused::Stranger(no_frames(url, &answer))),
+        status => return Err(Refused::Status(status_error(status, retry_after_s(&answer)))),
     }
     Ok(Answer(Box::new(answer.into_body().into_reader())))
+}
+
+/// Somebody answered, and was content: a login page, say.
+fn no_frames(url: &str, answer: &ureq::http::Response<Body>) -> Error {
+    let kind =
+        answer.headers().get("content-type").map_or("none".into(), |kind| String::from_utf8_lossy(kind.as_bytes()));
+    let text = format!(
+        "that is no Headwater server: its answer is of the type {kind}, expected {FRAMES}; is the address right, and is there a login page or a \
+         proxy on the way?"
+    );
+    Error::Http { url: url.to_owned(), status: 200, text }
 }
 
 /// The body of an answer.
@@ -290,6 +304,8 @@ pub(crate) enum Refused {
     Network(String),
     /// An HTTP status says so.
     Status(ServerError),
+    /// Whoever answered is no Headwater server.
+    Stranger(Error),
 }
 
 /// Why a connection failed, with what mends it where TLS is on one side alone, or the certificate is not one for servers.

@@ -50,8 +50,7 @@ impl Sync<'_, '_, '_> {
             return Err(error);
         }
         self.report.times.send += began.elapsed();
-        self.answered(session, sent);
-        Ok(())
+        self.answered(session, sent)
     }
 
     /// Asks for a ticket for the frozen upload.
@@ -71,8 +70,7 @@ impl Sync<'_, '_, '_> {
             let (offset, piece_bytes) = (given.offset, given.piece_bytes);
             Ok(Reply::Ticket { ticket: ticket.to_be_bytes(), offset, piece_bytes })
         });
-        self.replied(session, given);
-        Ok(())
+        self.replied(session, given)
     }
 
     /// Sends a piece of the frozen upload.
@@ -98,16 +96,17 @@ impl Sync<'_, '_, '_> {
         self.report.bytes_up += piece.len() as u64;
         self.report.times.send += began.elapsed();
         self.tell(Phase::Send, end, None);
-        self.replied(session, sent.map(|offset| Reply::Piece { offset, is_all: is_last && offset == end }));
-        Ok(())
+        self.replied(session, sent.map(|offset| Reply::Piece { offset, is_all: is_last && offset == end }))
     }
 
-    fn replied(&self, session: &mut Session, reply: Result<Reply, Refused>) {
+    fn replied(&self, session: &mut Session, reply: Result<Reply, Refused>) -> Result<(), Error> {
         match reply {
             Ok(reply) => session.done(self.elapsed(), reply),
             Err(Refused::Network(text)) => session.io_error(self.elapsed(), text),
             Err(Refused::Status(error)) => session.refused(self.elapsed(), error),
+            Err(Refused::Stranger(error)) => return Err(error),
         }
+        Ok(())
     }
 
     /// Asks for the rest of the staged download.
@@ -119,16 +118,15 @@ impl Sync<'_, '_, '_> {
             self.stage.rest().ok_or_else(|| Error::damaged("a download is to be resumed, but none is staged"))?;
         tracing::info!(offset = rest.offset, "a download that broke is resumed");
         let answer = self.client.rest(&who, &rest);
-        self.answered(session, answer);
-        Ok(())
+        self.answered(session, answer)
     }
 
-    fn answered(&mut self, session: &mut Session, answer: Result<Answer, Refused>) {
+    fn answered(&mut self, session: &mut Session, answer: Result<Answer, Refused>) -> Result<(), Error> {
         let reply = answer.map(|answer| {
             self.answer = Some(answer);
             Reply::Done
         });
-        self.replied(session, reply);
+        self.replied(session, reply)
     }
 
     /// Who asks; `None`: there was no token, and the session knows.

@@ -243,6 +243,20 @@ fn statuses_and_errors_that_may_pass_are_tried_again() {
 }
 
 #[test]
+fn a_login_page_is_told_from_a_server_and_changes_nothing() {
+    let (mut f, server) = pair();
+    prepare(&mut f, &server);
+    server.database().faults = vec![Fault::Status(200)];
+    let error = sync(&mut f).expect_err("a page");
+    let said = error.to_string();
+    assert_eq!((error.code(), error.is_retryable()), ("http", false));
+    assert!(said.contains("/v1/sync answered with HTTP status 200: that is no Headwater server"), "{said}");
+    assert!(said.contains("type text/html, expected application/vnd.headwater.sync"), "{said}");
+    sync(&mut f).expect("the server again");
+    check_end(&f, &server, "after the page");
+}
+
+#[test]
 fn a_token_that_is_no_longer_good_is_renewed_once() {
     let (mut f, server) = pair();
     sync(&mut f).expect("the first sync");

@@ -60,6 +60,7 @@ impl Remote {
         let mut answer = client.sync(&who, &mut body, false).map_err(|refused| match refused {
             Refused::Network(text) => broken(text),
             Refused::Status(error) => Error::Failed(Failure::Refused(error)),
+            Refused::Stranger(error) => error,
         })?;
         let mut decoder = Decoder::new(Limits::ANSWER.frame_bytes_max);
         let mut buffer = [0; 4096];

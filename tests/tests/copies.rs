@@ -66,7 +66,8 @@ fn write(world: &World, name: &str, id: &str) -> Result<()> {
 
 /// One attempt and no more.
 fn try_sync(world: &World, remote: &mut Remote) -> Result<SyncReport, Error> {
-    let mut options = SyncOptions::new(Credentials::Token(world.token("anna").expect("a token")));
+    let user = remote.status()?.user;
+    let mut options = SyncOptions::new(Credentials::Token(world.token(&user).expect("a token")));
     options.config.attempts_max = 1;
     remote.sync(&mut options)
 }

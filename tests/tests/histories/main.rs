@@ -270,7 +270,7 @@ impl History {
     /// The judged changes that the next upload will have.
     fn pending(&self, place: usize) -> Result<Vec<Judged>> {
         let changes = self.sites[place].remote.pending(10_000)?;
-        let judged = changes.into_iter().filter(|change| change.table == self.schema.judged);
+        let judged = changes.into_iter().filter(|change| change.table == self.schema.judged && !change.is_on_its_way);
         judged
             .map(|change| {
                 let image = |json: &Option<String>| json.as_deref().map(|json| self.cells(json)).transpose();

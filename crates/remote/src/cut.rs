@@ -6,11 +6,14 @@
 //! *Caveats.* An upload is cut at [`UPLOAD_BYTES_MAX`], or at less where somebody on the way has not taken a larger one; what is left
 //! goes under the next number.
 
+use std::ops::ControlFlow;
+
 use headwater_model::sql::quote;
-use headwater_protocol::message::{Change, ChangeOp, Refusal, RefusalCode, UploadEnd};
+use headwater_protocol::message::{Change, ChangeOp, Refusal, RefusalCode, TableHeader, UploadEnd};
 use headwater_protocol::row::RowWriter;
 use headwater_protocol::stored::{Scratch, decode};
 use headwater_protocol::upload::Digest;
+use headwater_protocol::wire::Reader;
 use headwater_protocol::{Kind, Limits, ROW_BYTES_MAX};
 use rusqlite::{Connection, params, params_from_iter};
 
@@ -363,4 +366,28 @@ pub(crate) fn frozen_frame(connection: &Connection, number: i64) -> Result<Optio
     };
     let kind = Kind::from_wire(kind).ok_or_else(|| Error::damaged(format!("hw_upload has a frame of kind {kind}")))?;
     Ok(Some((kind, payload)))
+}
+
+/// Goes through the frozen upload's changes, in their order, until `see` breaks off.
+pub(crate) fn frozen_changes<'p>(
+    connection: &Connection,
+    plan: &'p Plan,
+    see: &mut dyn FnMut(&'p TablePlan, Change) -> Result<ControlFlow<()>, Error>,
+) -> Result<(), Error> {
+    let mut table = None;
+    for number in 1.. {
+        let Some((kind, payload)) = frozen_frame(connection, number)? else { break };
+        if kind == Kind::Table {
+            table = plan.table(TableHeader::from_payload(&payload)?.table);
+            continue;
+        }
+        let table = table.ok_or_else(|| Error::damaged("hw_upload has changes of no table of the model"))?;
+        let mut reader = Reader::new(&payload);
+        while !reader.is_empty() {
+            if see(table, Change::read(&mut reader, &table.types, usize::MAX)?)?.is_break() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
 }

@@ -9,14 +9,13 @@
 //!
 //! One that was renamed has its rows and its pending changes under the other name: nobody but the application can say what it meant.
 
+use std::ops::ControlFlow;
+
 use headwater_model::remote_sql;
 use headwater_model::sql::quote;
-use headwater_protocol::Kind;
-use headwater_protocol::message::{Change, TableHeader};
-use headwater_protocol::wire::Reader;
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::cut::frozen_frame;
+use crate::cut::frozen_changes;
 use crate::error::{Error, While};
 use crate::local::from_wire;
 use crate::plan::{Plan, TablePlan};
@@ -77,20 +76,10 @@ fn renamed(connection: &Connection, table: &TablePlan) -> Result<Option<String>,
 
 /// Makes the rows again as the upload on its way has them.
 fn put_frozen_back(rows: &Rows<'_>, plan: &Plan, table: &TablePlan) -> Result<(), Error> {
-    let mut is_its_own = false;
-    for number in 1.. {
-        let Some((kind, payload)) = frozen_frame(rows.connection, number)? else { break };
-        if kind == Kind::Table {
-            let header = TableHeader::from_payload(&payload)?;
-            is_its_own = plan.table(header.table).is_some_and(|of| of.number == table.number);
-            continue;
+    frozen_changes(rows.connection, plan, &mut |of, change| {
+        if let Some(row) = change.new.filter(|_| of.number == table.number) {
+            rows.upsert(table, &from_wire(&row))?;
         }
-        let mut reader = Reader::new(&payload);
-        while is_its_own && !reader.is_empty() {
-            if let Some(row) = Change::read(&mut reader, &table.types, usize::MAX)?.new {
-                rows.upsert(table, &from_wire(&row))?;
-            }
-        }
-    }
-    Ok(())
+        Ok(ControlFlow::Continue(()))
+    })
 }

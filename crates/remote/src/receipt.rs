@@ -9,13 +9,14 @@
 //! A key that was changed again since the cut keeps its newer open entry. Its old image is the uploaded row, which is what the
 //! consolidated database has; unless the upload's change was refused: then the old image of that stays the first.
 
+use std::ops::ControlFlow;
+
 use headwater_model::Direction;
-use headwater_protocol::message::{Change, ConflictEnd, Outcome, Receipt, Refusal, TableHeader, UploadEnd};
-use headwater_protocol::wire::Reader;
-use headwater_protocol::{Kind, Value};
+use headwater_protocol::Value;
+use headwater_protocol::message::{Change, ConflictEnd, Outcome, Receipt, Refusal, UploadEnd};
 use rusqlite::{Connection, params, params_from_iter};
 
-use crate::cut::{UPLOAD_BYTES_MAX, frozen_frame, reopen, set_aside_mark};
+use crate::cut::{UPLOAD_BYTES_MAX, frozen_changes, reopen, set_aside_mark};
 use crate::database::Database;
 use crate::dependents;
 use crate::error::{Error, While};
@@ -111,33 +112,25 @@ struct Applying<'a> {
 }
 
 impl Applying<'_> {
-    /// Walks through the frozen frames to find the changes that the outcomes name.
+    /// Walks through the frozen changes to find those that the outcomes name.
     fn outcomes(&mut self, outcomes: &[(u64, Outcome)]) -> Result<(), Error> {
-        let mut outcomes = outcomes.iter().peekable();
-        let mut ordinal = 0;
-        let mut table = None;
-        for number in 1.. {
-            if outcomes.peek().is_none() {
-                break;
-            }
-            let Some((kind, payload)) = frozen_frame(self.rows.connection, number)? else {
-                return Err(Error::damaged("the receipt names changes that the upload does not have"));
-            };
-            if kind == Kind::Table {
-                table = self.plan.table(TableHeader::from_payload(&payload)?.table);
-                continue;
-            }
-            let table = table.ok_or_else(|| Error::damaged("hw_upload has changes of no table of the model"))?;
-            let mut reader = Reader::new(&payload);
-            while !reader.is_empty() {
-                let change = Change::read(&mut reader, &table.types, usize::MAX)?;
-                if let Some((_, outcome)) = outcomes.next_if(|(place, _)| *place == ordinal) {
-                    self.outcome(table, &change, outcome)?;
-                }
-                ordinal += 1;
-            }
+        if outcomes.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let (connection, plan) = (self.rows.connection, self.plan);
+        let mut outcomes = outcomes.iter().peekable();
+        let mut ordinals = 0..;
+        frozen_changes(connection, plan, &mut |table, change| {
+            let ordinal = ordinals.next();
+            if let Some((_, outcome)) = outcomes.next_if(|(place, _)| Some(*place) == ordinal) {
+                self.outcome(table, &change, outcome)?;
+            }
+            Ok(if outcomes.peek().is_none() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        match outcomes.peek() {
+            None => Ok(()),
+            Some(_) => Err(Error::damaged("the receipt names changes that the upload does not have")),
+        }
     }
 
     fn outcome(&mut self, table: &TablePlan, change: &Change, outcome: &Outcome) -> Result<(), Error> {

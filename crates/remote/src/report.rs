@@ -1,12 +1,13 @@
 //! What a remote can tell of itself: for people, and for programs that show it to them.
 
+use std::ops::ControlFlow;
+
 use headwater_model::Direction;
-use headwater_protocol::message::{Change, ChangeOp, RefusalCode, TableHeader};
-use headwater_protocol::wire::Reader;
-use headwater_protocol::{Kind, Row};
+use headwater_protocol::Row;
+use headwater_protocol::message::{ChangeOp, RefusalCode};
 use rusqlite::params_from_iter;
 
-use crate::cut::{frozen_frame, is_nothing_condition};
+use crate::cut::{frozen_changes, is_nothing_condition};
 use crate::error::{Error, While};
 use crate::local::{from_wire, readable};
 use crate::plan::{TablePlan, decoded};
@@ -217,25 +218,16 @@ impl Remote {
     }
 
     fn on_its_way(&self, limit: usize) -> Result<Vec<PendingChange>, Error> {
-        let (mut changes, mut table) = (Vec::new(), None);
-        for number in 1.. {
-            let Some((kind, payload)) = frozen_frame(&self.database.connection, number)? else { break };
-            if kind == Kind::Table {
-                table = self.plan.table(TableHeader::from_payload(&payload)?.table);
-                continue;
+        let mut changes = Vec::new();
+        frozen_changes(&self.database.connection, &self.plan, &mut |table, change| {
+            if changes.len() == limit {
+                return Ok(ControlFlow::Break(()));
             }
-            let table = table.ok_or_else(|| Error::damaged("hw_upload has changes of no table of the model"))?;
-            let mut reader = Reader::new(&payload);
-            while !reader.is_empty() {
-                if changes.len() == limit {
-                    return Ok(changes);
-                }
-                let change = Change::read(&mut reader, &table.types, usize::MAX)?;
-                let (key, image) = (from_wire(&table.key_of(change.image())), |row: Row| from_wire(&row));
-                let pending = Pending { aside: 0, old: change.old.map(image), new: change.new.map(image), key };
-                changes.push(PendingChange { is_on_its_way: true, ..listed(table, &pending) });
-            }
-        }
+            let (key, image) = (from_wire(&table.key_of(change.image())), |row: Row| from_wire(&row));
+            let pending = Pending { aside: 0, old: change.old.map(image), new: change.new.map(image), key };
+            changes.push(PendingChange { is_on_its_way: true, ..listed(table, &pending) });
+            Ok(ControlFlow::Continue(()))
+        })?;
         Ok(changes)
     }
 

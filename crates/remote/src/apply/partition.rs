@@ -203,9 +203,9 @@ impl Apply<'_> {
         }
     }
 
-    /// Before tables come whole. What is held, or has a pending change, comes again, or lies in none of the remote's partitions any more. Rows
-    /// go that would stay otherwise. Of a table that is compared, those in no partition of the remote's: they were made here. In a restart, those of tables that
-    /// take their partition from another: when everything has come, nobody can tell any more which of them lay where.
+    /// Before tables come whole. What is held, or has a pending change, comes again, or lies in none of the remote's partitions any more.
+    /// Rows go that would stay otherwise: of a table that is compared, those in none of the remote's partitions, which were made here; in a
+    /// restart, those of tables that take their partition from another, for when everything has come nobody can tell which of them lay where.
     pub(super) fn clear(&mut self) -> Result<(), Error> {
         for table in self.plan.tables.iter().filter(|table| table.table.direction != Direction::Upload) {
             let is_compared = self.doubts[table.number as usize] == Doubt::Compare;

@@ -29,14 +29,14 @@ CREATE TABLE "hw_watermark" (
   "mark" INTEGER NOT NULL,
   PRIMARY KEY ("table", "partition")
 ) WITHOUT ROWID;
-CREATE TABLE "hw_upload" ("frame" INTEGER PRIMARY KEY, "kind" INTEGER NOT NULL, "payload" BLOB NOT NULL);
-CREATE TABLE "hw_sent" (
+CREATE TABLE "hw_upload" (
   "upload" INTEGER NOT NULL,
   "frame" INTEGER NOT NULL,
   "kind" INTEGER NOT NULL,
   "payload" BLOB NOT NULL,
   PRIMARY KEY ("upload", "frame")
-);
+) WITHOUT ROWID;
+CREATE TABLE "hw_sent" ("upload" INTEGER PRIMARY KEY, "bytes" INTEGER NOT NULL, "receipt" BLOB NOT NULL);
 CREATE TABLE "hw_lost" (
   "id" INTEGER PRIMARY KEY,
   "time" TEXT NOT NULL,

@@ -58,6 +58,7 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Cut, Er
         let sequence = state.upload_sequence.max(state.upload_used) + 1;
         let mut writer = UploadWriter {
             connection,
+            sequence,
             digest: Digest::new(),
             frames: 0,
             changes: 0,
@@ -66,7 +67,7 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Cut, Er
             set_aside: 0,
         };
         for table in plan.tracked() {
-            writer.table(&rows, table, sequence, now)?;
+            writer.table(&rows, table, now)?;
         }
         let UploadWriter { changes, set_aside, .. } = writer;
         if changes == 0 {
@@ -87,8 +88,14 @@ pub(crate) fn thaw(connection: &Connection, plan: &Plan) -> Result<(), Error> {
     for table in plan.tracked() {
         reopen(connection, table, end.sequence, "1 = 1", &[])?;
     }
-    connection.execute("DELETE FROM \"hw_upload\"", []).while_doing("thawing an upload")?;
+    forget_frames(connection, end.sequence)?;
     State::set_frozen(connection, None)
+}
+
+/// Of an upload that never was applied, or that is not to be kept.
+pub(crate) fn forget_frames(connection: &Connection, sequence: u64) -> Result<(), Error> {
+    let sql = "DELETE FROM \"hw_upload\" WHERE \"upload\" = ?";
+    connection.execute(sql, [sequence as i64]).while_doing("forgetting an upload's frames").map(drop)
 }
 
 /// Moves frozen entries that meet a condition (on the log `f`, with parameters from ?1) back among the open ones. Where the key was
@@ -204,6 +211,7 @@ pub(crate) fn is_nothing_condition(table: &TablePlan) -> String {
 
 struct UploadWriter<'c> {
     connection: &'c Connection,
+    sequence: u64,
     digest: Digest,
     frames: i64,
     changes: u64,
@@ -214,7 +222,7 @@ struct UploadWriter<'c> {
 
 impl UploadWriter<'_> {
     /// Writes the open changes of a table, in key order, and marks them as frozen.
-    fn table(&mut self, rows: &Rows<'_>, table: &TablePlan, sequence: u64, now: &str) -> Result<(), Error> {
+    fn table(&mut self, rows: &Rows<'_>, table: &TablePlan, now: &str) -> Result<(), Error> {
         if self.bytes >= self.bytes_max {
             return Ok(());
         }
@@ -276,7 +284,7 @@ impl UploadWriter<'_> {
         for (key, bytes) in too_large {
             self.too_large(rows, table, &key, bytes, now)?;
         }
-        last.map_or(Ok(()), |last| self.freeze(table, sequence, &last))
+        last.map_or(Ok(()), |last| self.freeze(table, &last))
     }
 
     fn too_large(
@@ -304,7 +312,8 @@ impl UploadWriter<'_> {
         rows.note_aside(table, &pending, &refusal, true, now)
     }
 
-    fn freeze(&self, table: &TablePlan, sequence: u64, last: &[Local]) -> Result<(), Error> {
+    fn freeze(&self, table: &TablePlan, last: &[Local]) -> Result<(), Error> {
+        let sequence = self.sequence;
         let places: Vec<String> = (1..=last.len()).map(|place| format!("?{place}")).collect();
         let sql = format!(
             "UPDATE {} SET \"upload\" = {sequence} WHERE \"upload\" = 0 AND \"aside\" = 0 AND ({}) <= ({})",
@@ -319,9 +328,10 @@ impl UploadWriter<'_> {
         self.digest.add(kind, payload);
         self.bytes += payload.len() as u64;
         self.frames += 1;
-        let sql = "INSERT INTO \"hw_upload\" (\"frame\", \"kind\", \"payload\") VALUES (?, ?, ?)";
+        let sql = "INSERT INTO \"hw_upload\" (\"upload\", \"frame\", \"kind\", \"payload\") VALUES (?, ?, ?, ?)";
         let mut insert = self.connection.prepare_cached(sql).while_doing("staging an upload")?;
-        insert.execute(params![self.frames, kind as u8, payload]).while_doing("staging an upload").map(drop)
+        let row = params![self.sequence as i64, self.frames, kind as u8, payload];
+        insert.execute(row).while_doing("staging an upload").map(drop)
     }
 }
 
@@ -356,7 +366,8 @@ fn write_insert(table: &TablePlan, row: &rusqlite::Row<'_>, out: &mut Vec<u8>) -
 
 /// Reads the frozen upload's frames one after the other; `None` at the end.
 pub(crate) fn frozen_frame(connection: &Connection, number: i64) -> Result<Option<(Kind, Vec<u8>)>, Error> {
-    let sql = "SELECT \"kind\", \"payload\" FROM \"hw_upload\" WHERE \"frame\" = ?";
+    let sql = "SELECT \"kind\", \"payload\" FROM \"hw_upload\" \
+               WHERE \"upload\" = (SELECT \"frozen\" FROM \"hw_state\") AND \"frame\" = ?";
     let mut select = connection.prepare_cached(sql).while_doing("reading the upload")?;
     let found = rusqlite::OptionalExtension::optional(
         select.query_row([number], |row| Ok((row.get::<_, u8>(0)?, row.get::<_, Vec<u8>>(1)?))),

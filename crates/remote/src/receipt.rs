@@ -16,7 +16,7 @@ use headwater_protocol::Value;
 use headwater_protocol::message::{Change, ConflictEnd, Outcome, Receipt, Refusal, UploadEnd};
 use rusqlite::{Connection, params, params_from_iter};
 
-use crate::cut::{UPLOAD_BYTES_MAX, frozen_changes, reopen, set_aside_mark};
+use crate::cut::{UPLOAD_BYTES_MAX, forget_frames, frozen_changes, reopen, set_aside_mark};
 use crate::database::Database;
 use crate::dependents;
 use crate::error::{Error, While};
@@ -83,12 +83,11 @@ pub(crate) fn refuse_alone(
     let counts = Outcomes::default();
     let mut applying = Applying { rows, plan, sequence: end.sequence, is_known: false, now, counts };
     applying.outcomes(&[(0, Outcome::Refused(refusal))])?;
-    connection.execute("DELETE FROM \"hw_upload\"", []).while_doing("forgetting the upload")?;
+    forget_frames(connection, end.sequence)?;
     State::set_frozen(connection, None)
 }
 
 fn finish(connection: &Connection, sequence: u64) -> Result<(), Error> {
-    connection.execute("DELETE FROM \"hw_upload\"", []).while_doing("forgetting the upload")?;
     let sql = "DELETE FROM \"hw_conflict\" WHERE \"id\" <= (SELECT max(\"id\") FROM \"hw_conflict\") - ?";
     connection.execute(sql, [CONFLICTS_MAX]).while_doing("forgetting old conflicts")?;
     State::set_frozen(connection, None)?;

@@ -10,6 +10,7 @@ use crate::error::{Error, While};
 use crate::gone;
 use crate::index_sql;
 use crate::key_ranges;
+use crate::older;
 use crate::plan::{Plan, TablePlan};
 use crate::state::State;
 use crate::untracked;
@@ -46,7 +47,7 @@ pub(crate) fn exists(connection: &Connection, name: &str) -> Result<bool, Error>
 /// of the ranges that are taken.
 pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error> {
     let connection = &database.connection;
-    list_each_change(database)?;
+    older::put_right(database)?;
     learn_uniques(connection, plan)?;
     let fingerprint = plan.fingerprint;
     for table in &plan.tables {
@@ -71,34 +72,6 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
         }
     }
     key_ranges::pass_taken_alone(database, plan)
-}
-
-/// Files that were made before: their list of changes set aside had room for one change of each row.
-fn list_each_change(database: &Database) -> Result<(), Error> {
-    let sql = "SELECT 1 FROM sqlite_schema WHERE name = 'hw_set_aside' AND sql LIKE '%UNIQUE%'";
-    let is_old = |connection: &Connection| -> Result<bool, Error> {
-        connection.prepare_cached(sql).and_then(|mut select| select.exists([])).while_doing("reading the catalogue")
-    };
-    if !is_old(&database.connection)? {
-        return Ok(());
-    }
-    database.write("making the list of changes set aside anew", |connection| {
-        if !is_old(connection)? {
-            return Ok(());
-        }
-        let make = remote_sql::system_tables();
-        let make = make.split_inclusive(";\n").filter(|statement| statement.contains("\"hw_set_aside\""));
-        let sql = format!(
-            "CREATE TEMP TABLE hw_kept AS SELECT * FROM \"hw_set_aside\"; \
-             CREATE TEMP TABLE hw_kept_number AS SELECT seq FROM sqlite_sequence WHERE name = 'hw_set_aside'; \
-             DROP TABLE \"hw_set_aside\"; {} INSERT INTO \"hw_set_aside\" SELECT * FROM temp.hw_kept; \
-             DELETE FROM sqlite_sequence WHERE name = 'hw_set_aside'; \
-             INSERT INTO sqlite_sequence (name, seq) SELECT 'hw_set_aside', seq FROM temp.hw_kept_number; \
-             DROP TABLE temp.hw_kept; DROP TABLE temp.hw_kept_number",
-            make.collect::<String>()
-        );
-        connection.execute_batch(&sql).while_doing("making the list of changes set aside anew")
-    })
 }
 
 /// Takes note of the unique indexes that the application has made.

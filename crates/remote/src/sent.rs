@@ -1,7 +1,6 @@
 //! What was uploaded lately, in case the consolidated database loses it.
 //!
-//! The frames of the last uploads stay in `hw_sent` after their receipts, each upload's receipt before them as frame 0, until newer
-//! ones need the room. When the database turns out to have this remote's uploads only up to some number (it was put back from a
+//! The frames of the last uploads stay in `hw_upload` after their receipts, which `hw_sent` has, until newer ones need the room. When the database turns out to have this remote's uploads only up to some number (it was put back from a
 //! backup, say), the changes of the later ones are taken from there, so that none is dropped in silence:
 //!
 //! | the row by now | what becomes of the change |
@@ -20,12 +19,13 @@ use std::collections::BTreeMap;
 
 use headwater_protocol::message::{Change, ConflictEnd, Outcome, Receipt, Refusal, RefusalCode, TableHeader};
 use headwater_protocol::wire::Reader;
-use headwater_protocol::{Kind, Row};
+use headwater_protocol::{Kind, Row, Type};
 use rusqlite::{Connection, params, params_from_iter};
 
-use crate::cut::{set_aside_mark, thaw};
+use crate::cut::{forget_frames, set_aside_mark, thaw};
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
+use crate::pieces::frozen_bytes;
 use crate::plan::{Plan, TablePlan};
 use crate::rows::{Pending, Rows};
 use crate::state::State;
@@ -37,21 +37,16 @@ const KEPT_UPLOADS_MAX: i64 = 200;
 /// How many losses are remembered; older ones are forgotten.
 const LOSSES_MAX: i64 = 1_000;
 
-/// Keeps the frames of an upload whose receipt is being applied, inside that transaction and before they are forgotten.
+/// Keeps the upload whose receipt is being applied, inside that transaction: its frames stay where they were frozen.
 pub(crate) fn keep(connection: &Connection, sequence: u64, receipt: &Receipt) -> Result<(), Error> {
+    let receipt = receipt.to_payload();
+    let bytes = frozen_bytes(connection)? as i64 + receipt.len() as i64;
+    if bytes > KEPT_BYTES_MAX {
+        return forget_frames(connection, sequence);
+    }
     let keep = || -> rusqlite::Result<()> {
-        let sql = "SELECT total(length(\"payload\")) FROM \"hw_upload\"";
-        let receipt = receipt.to_payload();
-        let bytes = connection.query_row(sql, [], |row| row.get::<_, f64>(0))? as i64 + receipt.len() as i64;
-        if bytes > KEPT_BYTES_MAX {
-            return Ok(());
-        }
-        let sql =
-            "INSERT OR REPLACE INTO \"hw_sent\" (\"upload\", \"frame\", \"kind\", \"payload\") VALUES (?1, 0, ?2, ?3)";
-        connection.prepare_cached(sql)?.execute(params![sequence as i64, Kind::Receipt as u8, receipt])?;
-        let sql = "INSERT OR REPLACE INTO \"hw_sent\" (\"upload\", \"frame\", \"kind\", \"payload\") \
-                   SELECT ?1, \"frame\", \"kind\", \"payload\" FROM \"hw_upload\"";
-        connection.prepare_cached(sql)?.execute([sequence as i64])?;
+        let sql = "INSERT INTO \"hw_sent\" (\"upload\", \"bytes\", \"receipt\") VALUES (?, ?, ?)";
+        connection.prepare_cached(sql)?.execute(params![sequence as i64, bytes, receipt])?;
         make_room(connection, sequence)
     };
     keep().while_doing("keeping what was sent")
@@ -59,17 +54,15 @@ pub(crate) fn keep(connection: &Connection, sequence: u64, receipt: &Receipt) ->
 
 /// Forgets the oldest uploads beyond what is kept.
 fn make_room(connection: &Connection, newest: u64) -> rusqlite::Result<()> {
-    let sql = "DELETE FROM \"hw_sent\" WHERE \"upload\" <= ?";
-    connection.prepare_cached(sql)?.execute([newest as i64 - KEPT_UPLOADS_MAX])?;
-    let sql =
-        "SELECT \"upload\", sum(length(\"payload\")) FROM \"hw_sent\" GROUP BY \"upload\" ORDER BY \"upload\" DESC";
+    let sql = "SELECT \"upload\", \"bytes\" FROM \"hw_sent\" ORDER BY \"upload\" DESC";
     let mut uploads = connection.prepare_cached(sql)?;
     let (mut rows, mut bytes) = (uploads.query([])?, 0);
     while let Some(row) = rows.next()? {
+        let upload: i64 = row.get(0)?;
         bytes += row.get::<_, i64>(1)?;
-        if bytes > KEPT_BYTES_MAX {
-            let sql = "DELETE FROM \"hw_sent\" WHERE \"upload\" <= ?";
-            connection.prepare_cached(sql)?.execute([row.get::<_, i64>(0)?])?;
+        if bytes > KEPT_BYTES_MAX || upload <= newest as i64 - KEPT_UPLOADS_MAX {
+            connection.prepare_cached("DELETE FROM \"hw_sent\" WHERE \"upload\" <= ?")?.execute([upload])?;
+            connection.prepare_cached("DELETE FROM \"hw_upload\" WHERE \"upload\" <= ?")?.execute([upload])?;
             break;
         }
     }
@@ -112,7 +105,8 @@ fn set_lost_aside(connection: &Connection, plan: &Plan, to: u64, now: &str) -> R
         connection.execute(sql, params![now, to as i64 + 1, acknowledged as i64, lost.len() as i64])?;
         let sql = "DELETE FROM \"hw_lost\" WHERE \"id\" <= (SELECT max(\"id\") FROM \"hw_lost\") - ?";
         connection.execute(sql, [LOSSES_MAX])?;
-        connection.execute("DELETE FROM \"hw_sent\" WHERE \"upload\" > ?", [to as i64]).map(drop)
+        connection.execute("DELETE FROM \"hw_sent\" WHERE \"upload\" > ?", [to as i64])?;
+        connection.execute("DELETE FROM \"hw_upload\" WHERE \"upload\" > ?", [to as i64]).map(drop)
     };
     note().while_doing("noting lost uploads")?;
     Ok(lost.len() as u64)
@@ -121,15 +115,21 @@ fn set_lost_aside(connection: &Connection, plan: &Plan, to: u64, now: &str) -> R
 type ByKey = BTreeMap<(u32, Vec<u8>), Lost>;
 
 fn read_lost(connection: &Connection, plan: &Plan, to: u64) -> Result<ByKey, Error> {
-    let sql =
-        "SELECT \"upload\", \"kind\", \"payload\" FROM \"hw_sent\" WHERE \"upload\" > ? ORDER BY \"upload\", \"frame\"";
+    let sql = "SELECT \"upload\", \"receipt\", \"kind\", \"payload\" FROM \"hw_sent\" JOIN \"hw_upload\" USING (\"upload\") \
+               WHERE \"upload\" > ? ORDER BY \"upload\", \"frame\"";
     let mut select = connection.prepare_cached(sql).while_doing("reading what was sent")?;
     let mut frames = select.query([to as i64]).while_doing("reading what was sent")?;
-    let mut reading = Reading { plan, lost: ByKey::new(), receipt: Receipt::default(), table: None, ordinal: 0 };
+    let mut reading = Reading::of(plan);
     while let Some(row) = frames.next().while_doing("reading what was sent")? {
-        let read = || -> rusqlite::Result<(i64, u8, Vec<u8>)> { Ok((row.get(0)?, row.get(1)?, row.get(2)?)) };
-        let (upload, kind, payload) = read().while_doing("reading what was sent")?;
-        reading.frame(upload as u64, Kind::from_wire(kind), &payload)?;
+        let read = || -> rusqlite::Result<(i64, Vec<u8>, u8, Vec<u8>)> {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        };
+        let (upload, receipt, kind, payload) = read().while_doing("reading what was sent")?;
+        if upload as u64 != reading.upload {
+            (reading.upload, reading.receipt) = (upload as u64, Receipt::from_payload(&receipt)?);
+            (reading.ordinal, reading.table) = (0, None);
+        }
+        reading.frame(Kind::from_wire(kind), &payload)?;
     }
     Ok(reading.lost)
 }
@@ -138,36 +138,37 @@ fn read_lost(connection: &Connection, plan: &Plan, to: u64) -> Result<ByKey, Err
 struct Reading<'p> {
     plan: &'p Plan,
     lost: ByKey,
-    /// Of the upload whose frames come now.
+    /// Whose frames come now.
+    upload: u64,
     receipt: Receipt,
-    /// `None`: the model has changed since, and its rows can't be read.
+    types: Vec<Type>,
+    /// `None`: the model has changed since, and its rows have no place.
     table: Option<&'p TablePlan>,
     ordinal: u64,
 }
 
-impl Reading<'_> {
-    fn frame(&mut self, upload: u64, kind: Option<Kind>, payload: &[u8]) -> Result<(), Error> {
-        match kind {
-            Some(Kind::Receipt) => {
-                (self.receipt, self.ordinal, self.table) = (Receipt::from_payload(payload)?, 0, None);
-            }
-            Some(Kind::Table) => {
-                let header = TableHeader::from_payload(payload)?;
-                self.table = self.plan.table(header.table).filter(|table| table.header == header);
-            }
-            _ => {
-                let Some(table) = self.table else { return Ok(()) };
-                let mut reader = Reader::new(payload);
-                while !reader.is_empty() {
-                    let change = Change::read(&mut reader, &table.types, usize::MAX)?;
-                    self.change(table, upload, change);
-                }
-            }
+impl<'p> Reading<'p> {
+    fn of(plan: &'p Plan) -> Self {
+        let (lost, receipt) = (ByKey::new(), Receipt::default());
+        Reading { plan, lost, upload: 0, receipt, types: Vec::new(), table: None, ordinal: 0 }
+    }
+
+    fn frame(&mut self, kind: Option<Kind>, payload: &[u8]) -> Result<(), Error> {
+        if kind == Some(Kind::Table) {
+            let header = TableHeader::from_payload(payload)?;
+            self.types = header.types();
+            self.table = self.plan.table(header.table).filter(|table| table.header == header);
+            return Ok(());
+        }
+        let mut reader = Reader::new(payload);
+        while !reader.is_empty() {
+            let change = Change::read(&mut reader, &self.types, usize::MAX)?;
+            self.change(change);
         }
         Ok(())
     }
 
-    fn change(&mut self, table: &TablePlan, upload: u64, change: Change) {
+    fn change(&mut self, change: Change) {
         let ordinal = self.ordinal;
         self.ordinal += 1;
         let outcomes = &self.receipt.outcomes;
@@ -175,6 +176,7 @@ impl Reading<'_> {
         if matches!(outcome, Ok(Outcome::Refused(_) | Outcome::Conflict(ConflictEnd::Consolidated))) {
             return; // the database never had it
         }
+        let (upload, Some(table)) = (self.upload, self.table) else { return };
         let key = table.key_bytes(&table.key_of(change.image()));
         let lost = self.lost.entry((table.number, key)).or_insert_with(|| Lost { upload, old: change.old, new: None });
         (lost.upload, lost.new) = (upload, change.new);

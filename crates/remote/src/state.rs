@@ -165,7 +165,9 @@ impl State {
 
     /// Gives the file a new identity, of which no server knows any upload. What was sent under the old one is another file's affair.
     pub(crate) fn set_identity(connection: &Connection, remote_id: [u8; 16], secret: [u8; 32]) -> Result<(), Error> {
-        connection.execute("DELETE FROM \"hw_sent\"", []).while_doing("forgetting what was sent")?;
+        for table in ["hw_sent", "hw_upload"] {
+            connection.execute(&format!("DELETE FROM \"{table}\""), []).while_doing("forgetting what was sent")?;
+        }
         let sql = "UPDATE \"hw_state\" SET \"remote_id\" = ?, \"secret\" = ?, \"upload_sequence\" = 0, \"upload_used\" = 0, \
                    \"download_applied\" = ?";
         connection.execute(sql, params![remote_id, secret, [0u8; 16]]).while_doing("writing hw_state").map(drop)

@@ -160,3 +160,39 @@ fn what_is_kept_has_a_limit() {
     f.remote.database.write("taking a new ID", identity).expect("a new ID");
     assert!(kept(&f).is_empty());
 }
+
+/// Outcomes name changes by their place in the whole upload, those of a table whose columns are others by now with them.
+#[test]
+fn changes_of_a_table_that_is_another_now_are_counted() {
+    let mut f = uploaded();
+    f.sql("UPDATE item SET price = '4.10' WHERE id = 4; INSERT INTO kind VALUES (1, 'tool'), (2, 'toy')");
+    f.cut().expect("an upload");
+    f.receipt(vec![(0, Outcome::Conflict(ConflictEnd::Consolidated))]);
+    f.remote.plan.tables[0].header.columns[3].0 = "cost".to_owned();
+    assert_eq!(f.rewind(2), 2);
+    assert_eq!(f.set_aside(), [r#"kind {"id":2} lost in place"#, r#"kind {"id":1} lost in place"#]);
+}
+
+/// What a file made before has kept, and what it has on its way, is where it is looked for now.
+#[test]
+fn a_file_that_copied_what_it_kept_is_put_right() {
+    let f = uploaded();
+    f.sql("INSERT INTO kind VALUES (1, 'tool')");
+    f.cut().expect("an upload");
+    let frozen = f.upload();
+    f.sql(
+        "CREATE TABLE old (upload INTEGER NOT NULL, frame INTEGER NOT NULL, kind INTEGER NOT NULL, payload BLOB NOT NULL, \
+         PRIMARY KEY (upload, frame)); \
+         INSERT INTO old SELECT upload, 0, 3, receipt FROM hw_sent; \
+         INSERT INTO old SELECT hw_upload.* FROM hw_upload JOIN hw_sent USING (upload); \
+         CREATE TABLE old_upload (frame INTEGER PRIMARY KEY, kind INTEGER NOT NULL, payload BLOB NOT NULL); \
+         INSERT INTO old_upload SELECT frame, kind, payload FROM hw_upload WHERE upload = 3; \
+         DROP TABLE hw_upload; DROP TABLE hw_sent; \
+         ALTER TABLE old RENAME TO hw_sent; ALTER TABLE old_upload RENAME TO hw_upload",
+    );
+    crate::older::put_right(&f.remote.database).expect("a file of today");
+    assert_eq!(f.upload(), frozen);
+    assert_eq!(f.rows("SELECT upload, bytes > 0 FROM hw_sent"), ["1|1", "2|1"]);
+    f.receipt(Vec::new());
+    assert_eq!(f.rewind(0), 5);
+}

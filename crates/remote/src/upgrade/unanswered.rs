@@ -16,7 +16,7 @@ use headwater_protocol::{Decoder, Kind, Limits};
 use rusqlite::Connection;
 
 use super::Change;
-use crate::cut::{reopen, set_aside_mark, thaw};
+use crate::cut::{forget_frames, reopen, set_aside_mark, thaw};
 use crate::error::{Error, While};
 use crate::http::{Client, Refused, Server, Who};
 use crate::local::Local;
@@ -107,7 +107,7 @@ fn take_for_applied(connection: &Connection, plan: &Plan, sequence: u64, now: &s
             rows.note_aside(table, &pending, &Refusal { code: RefusalCode::Unanswered, message }, true, now)?;
         }
     }
-    connection.execute("DELETE FROM \"hw_upload\"", []).while_doing("forgetting the upload")?;
+    forget_frames(connection, sequence)?;
     State::set_frozen(connection, None)?;
     State::set_upload_sequence(connection, sequence)
 }

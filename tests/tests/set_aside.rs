@@ -1,7 +1,7 @@
 //! Changes set aside: what refers to them, sending them again, giving them up, and starting afresh.
 
 use anyhow::Result;
-use headwater_remote::{Choice, Remote};
+use headwater_remote::{Choice, PendingChoice, Remote};
 use headwater_tests::{KINDS, Kind, World};
 
 /// What a remote's schema does not know: kinds, and that an order has less than a hundred pieces.
@@ -242,8 +242,62 @@ fn a_row_is_not_dropped_from_under_another() -> Result<()> {
     world.edit("one", "PRAGMA foreign_keys = OFF; INSERT INTO line VALUES ('a', 'nowhere', NULL)")?;
     assert!(remote.drop_set_aside(&Choice::Table("orders".to_owned())).is_err(), "l1 is another");
     world.edit("one", "DELETE FROM line WHERE id = 'a'")?;
+    // What refers to it may wait to be sent, or the other way round: each command says which of the two comes first.
+    world.edit("one", "INSERT INTO line VALUES ('l2', 'bad', NULL)")?;
+    let error = remote.drop_set_aside(&Choice::All).expect_err("l2 refers to it").to_string();
+    assert!(error.contains("`headwater remote drop FILE --pending --table line`"), "{error}");
+    assert_eq!(remote.drop_pending(&PendingChoice::Table("line".to_owned()))?, 1);
     assert_eq!(remote.drop_set_aside(&Choice::All)?, 2);
+    world
+        .edit("one", "INSERT INTO orders VALUES ('new', 1, 'n', 'tea'); INSERT INTO line VALUES ('l3', 'new', NULL)")?;
+    world.edit(
+        "one",
+        "INSERT INTO orders VALUES ('bad', 1000, 'a', 'tea'); INSERT INTO line VALUES ('l4', 'bad', NULL)",
+    )?;
+    world.sync(&mut remote)?;
+    world.edit("one", "PRAGMA foreign_keys = OFF; UPDATE line SET orders = 'later' WHERE id = 'l4'")?;
+    world.sync(&mut remote)?;
+    world.edit("one", "INSERT INTO orders VALUES ('later', 1, 'l', 'tea')")?;
+    let error = remote.drop_pending(&PendingChoice::All).expect_err("l4 refers to it").to_string();
+    assert!(error.contains("`headwater remote drop FILE --table line`"), "{error}");
+    assert_eq!(remote.drop_set_aside(&Choice::All)?, 2);
+    assert_eq!(remote.drop_pending(&PendingChoice::All)?, 1);
     assert!(world.diff("one")?.is_equal(false));
+    Ok(())
+}
+
+/// A row that was set aside and is mended counts as pending from then on, before the next sync too: drop does not take it for the change
+/// that was refused.
+#[test]
+fn a_mended_row_is_not_dropped_for_the_refused_one() -> Result<()> {
+    for kind in KINDS {
+        let (world, mut remote) = world(kind)?;
+        world
+            .central
+            .execute("INSERT INTO orders VALUES ('x', 1, 'x', 'tea'), ('y', 1, 'y', 'tea'), ('z', 1, 'z', 'tea')")?;
+        world.sync(&mut remote)?;
+        world.edit("one", "UPDATE orders SET n = 1000")?;
+        assert_eq!(world.sync(&mut remote)?.refused, 3);
+        world.edit("one", "UPDATE orders SET n = 10 WHERE id = 'x'; DELETE FROM orders WHERE id = 'y'")?;
+        let stands = |remote: &Remote| -> Result<_> {
+            let status = remote.status()?;
+            let marked = remote.pending(10)?.iter().filter(|change| change.is_set_aside).count();
+            Ok((status.pending, status.set_aside, marked, aside(remote)?))
+        };
+        assert_eq!(stands(&remote)?, (2, 1, 1, vec![pair("z", "check")]), "{kind:?}");
+        let refused =
+            remote.drop_set_aside(&Choice::Numbers(vec![1])).expect_err("it has been changed since").to_string();
+        assert!(refused.contains("has been changed since") && refused.contains("--pending"), "{refused}");
+        assert_eq!(remote.drop_set_aside(&Choice::All)?, 1, "{kind:?}: z alone");
+        assert_eq!(stands(&remote)?, (2, 0, 0, Vec::new()), "{kind:?}");
+        assert_eq!(world.rows("one", "SELECT n FROM orders WHERE id = 'x'")?, [[Some("10".to_owned())]], "{kind:?}");
+
+        world.edit("one", "UPDATE orders SET n = 2000 WHERE id = 'z'")?;
+        assert_eq!(world.sync(&mut remote)?.refused, 1);
+        world.edit("one", "UPDATE orders SET n = 20 WHERE id = 'z'")?;
+        assert_eq!(remote.drop_pending(&PendingChoice::Table("orders".to_owned()))?, 1, "{kind:?}");
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}");
+    }
     Ok(())
 }
 

@@ -20,6 +20,7 @@ use crate::remote::Remote;
 use crate::rows::{Pending, Rows};
 use crate::stage::Stage;
 use crate::state::State;
+use crate::wake::{Changed, wake_changed};
 
 /// Which of the changes set aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,16 @@ pub enum Choice {
     Table(String),
     /// Those with these numbers ([`crate::SetAside::number`]).
     Numbers(Vec<i64>),
+}
+
+impl Choice {
+    fn is_of(&self, number: i64, table: &TablePlan) -> bool {
+        match self {
+            Choice::All => true,
+            Choice::Table(name) => table.table.name == *name,
+            Choice::Numbers(numbers) => numbers.contains(&number),
+        }
+    }
 }
 
 /// Which of the changes that wait to be sent.
@@ -71,28 +82,39 @@ struct Note<'p> {
 impl Remote {
     /// Marks changes set aside to be sent by the next sync, with their first old images. One of which only the list is left is made
     /// again in its table, unless its key has been changed since, the table does not take the row, or what it refers to is not there: then it
-    /// stays set aside.
+    /// stays set aside. One whose row has been changed since it was refused is pending already.
     ///
     /// Of [`Choice::Numbers`] all or nothing: [`Error::Configuration`] names a change that can't be made again.
     pub fn retry(&mut self, choice: &Choice) -> Result<Retried, Error> {
         let mut left = Vec::new();
-        let count = self.each(choice, "retrying changes set aside", |rows, plan, notes| {
+        let count = self.each(choice, "retrying changes set aside", |rows, plan, notes, changed| {
             if matches!(choice, Choice::Numbers(_)) {
                 notes.iter().try_for_each(|note| retrying::retry(rows, note))?;
                 let lacking = references::lacking(rows, plan, notes.iter())?;
-                return lacking.into_values().next().map_or(Ok(()), |why| Err(refused(why)));
+                lacking.into_values().next().map_or(Ok(()), |why| Err(refused(why)))?;
+            } else {
+                left = retrying::what_can_be(rows, plan, notes)?.into_values().collect();
             }
-            left = retrying::what_can_be(rows, plan, notes)?.into_values().collect();
-            Ok(())
+            Ok((notes.len() + changed.len()) as u64)
         })?;
         Ok(Retried { changes: count - left.len() as u64, left })
     }
 
     /// Gives changes set aside up; gives their number. Where a row still is as its change made it, it becomes the consolidated one.
     ///
-    /// All or nothing: [`Error::Configuration`] where another row would be left referring to one that goes.
+    /// All or nothing: [`Error::Configuration`] where another row would be left referring to one that goes. A change whose row has been
+    /// changed since it was refused is pending, and not given up here: of [`Choice::Numbers`] that is an error too.
     pub fn drop_set_aside(&mut self, choice: &Choice) -> Result<u64, Error> {
-        self.each(choice, "dropping changes set aside", |rows, _, notes| {
+        self.each(choice, "dropping changes set aside", |rows, _, notes, changed| {
+            if let (Choice::Numbers(_), [first, ..]) = (choice, changed) {
+                return Err(refused(format!(
+                    "the row of change {} ({} of table {:?}) has been changed since it was set aside, and the next sync sends it; \
+                     `headwater remote drop FILE --pending` gives it up",
+                    first.number,
+                    readable(first.table.key_names(), &first.key),
+                    first.table.table.name
+                )));
+            }
             let mut dropped = Vec::new();
             for note in notes {
                 let key = from_wire(&rows.key_of_bytes(note.table, &note.key)?);
@@ -101,7 +123,8 @@ impl Remote {
                     dropped.push((note.table, pending));
                 }
             }
-            giving_up::give_up(rows, dropped)
+            giving_up::give_up(rows, dropped)?;
+            Ok(notes.len() as u64)
         })
     }
 
@@ -123,6 +146,7 @@ impl Remote {
             connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing("dropping pending changes")?;
             let rows = Rows::new(connection);
             let before = references::broken(&rows, &self.plan)?;
+            wake_changed(&rows, &self.plan)?;
             let dropped = waiting(&rows, &self.plan, choice)?;
             let count = dropped.len() as u64;
             giving_up::give_up(&rows, dropped)?;
@@ -145,7 +169,7 @@ impl Remote {
         &mut self,
         choice: &Choice,
         doing: &'static str,
-        work: impl FnOnce(&Rows<'_>, &Plan, &[Note<'_>]) -> Result<(), Error>,
+        work: impl FnOnce(&Rows<'_>, &Plan, &[Note<'_>], &[Changed<'_>]) -> Result<u64, Error>,
     ) -> Result<u64, Error> {
         let _alone = self.lock()?;
         self.reread()?;
@@ -153,15 +177,23 @@ impl Remote {
             connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing(doing)?;
             let rows = Rows::new(connection);
             let before = references::broken(&rows, &self.plan)?;
-            let notes = chosen(connection, &self.plan, choice)?;
-            work(&rows, &self.plan, &notes)?;
+            let mut changed = wake_changed(&rows, &self.plan)?;
+            changed.retain(|one| choice.is_of(one.number, one.table));
+            let notes = chosen(connection, &self.plan, choice, &changed)?;
+            let count = work(&rows, &self.plan, &notes, &changed)?;
             references::check(&rows, &self.plan, &before)?;
-            Ok(notes.len() as u64)
+            Ok(count)
         })
     }
 }
 
-fn chosen<'p>(connection: &Connection, plan: &'p Plan, choice: &Choice) -> Result<Vec<Note<'p>>, Error> {
+/// What of the list is chosen. Those that have been changed since have left it.
+fn chosen<'p>(
+    connection: &Connection,
+    plan: &'p Plan,
+    choice: &Choice,
+    changed: &[Changed<'_>],
+) -> Result<Vec<Note<'p>>, Error> {
     if let Choice::Table(name) = choice {
         plan.table_named(name)?;
     }
@@ -181,18 +213,15 @@ fn chosen<'p>(connection: &Connection, plan: &'p Plan, choice: &Choice) -> Resul
         let Some(table) = plan.table(table) else {
             continue;
         };
-        let is_chosen = match choice {
-            Choice::All => true,
-            Choice::Table(name) => table.table.name == *name,
-            Choice::Numbers(numbers) => numbers.contains(&number),
-        };
-        if is_chosen {
+        if choice.is_of(number, table) {
             let image = |bytes: Option<Vec<u8>>| bytes.map(|bytes| decoded(&table.types, &bytes)).transpose();
             notes.push(Note { number, table, key, in_place, is_untracked, old: image(old)?, new: image(new)? });
         }
     }
     if let Choice::Numbers(numbers) = choice
-        && let Some(missing) = numbers.iter().find(|number| notes.iter().all(|note| note.number != **number))
+        && let Some(missing) = numbers.iter().find(|number| {
+            notes.iter().all(|note| note.number != **number) && changed.iter().all(|one| one.number != **number)
+        })
     {
         return Err(refused(format!(
             "no change set aside has the number {missing}; `headwater remote log FILE --set-aside` lists them"

@@ -22,9 +22,10 @@ use crate::dependents;
 use crate::error::{Error, While};
 use crate::local::{Local, readable, stored, to_wire};
 use crate::plan::{Plan, TablePlan};
-use crate::rows::{Pending, Rows, noted_image};
+use crate::rows::{Pending, Rows};
 use crate::state::State;
-use crate::{unsent, untracked};
+use crate::unsent;
+use crate::wake::wake;
 
 /// How full a frame of changes gets before it is closed.
 const FRAME_BYTES_TARGET: usize = 64 * 1024;
@@ -52,7 +53,7 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Cut, Er
             return Ok(Cut { end: state.frozen, is_partial: false, set_aside: 0 });
         }
         let rows = Rows::new(connection);
-        while wake(&rows, plan)? > 0 {}
+        wake(&rows, plan)?;
         unsent::forget_changed(&rows, plan)?;
         dependents::mark(&rows, plan, now)?;
         let sequence = state.upload_sequence.max(state.upload_used) + 1;
@@ -124,55 +125,6 @@ pub(crate) fn log_columns(table: &TablePlan) -> Vec<String> {
     columns.push("\"existed\"".to_owned());
     columns.extend(table.others().map(|name| quote(&format!("o_{name}"))));
     columns
-}
-
-/// A change set aside is sent again once its row is changed again (it is compared with the image that was refused), or once what it
-/// refers to is no longer set aside. Gives how many of the latter woke: others may refer to these.
-fn wake(rows: &Rows<'_>, plan: &Plan) -> Result<u64, Error> {
-    let (mut after, mut woken) = (0i64, 0);
-    while let Some(note) = next_note(rows, after)? {
-        after = note.id;
-        let Some(table) = plan.table(note.table) else {
-            continue;
-        };
-        if note.code == RefusalCode::Untracked as u16 && untracked::is_in_doubt(rows.connection, table)? {
-            continue;
-        }
-        let key_row = crate::local::from_wire(&rows.key_of_bytes(table, &note.key)?);
-        let Some(pending) = rows.pending(table, &key_row)? else {
-            rows.drop_note(table, &note.key)?;
-            continue;
-        };
-        let image = pending.new.as_ref().map(|row| noted_image(table, row, true));
-        let is_dependent = note.code == RefusalCode::Dependent as u16;
-        let is_free = is_dependent && dependents::parent(rows, plan, table, &key_row)?.is_none();
-        if image != note.refused || pending.aside == 0 || is_free {
-            set_aside_mark(rows.connection, table, &pending.key, 0)?;
-            rows.drop_note(table, &note.key)?;
-            woken += u64::from(is_free);
-        }
-    }
-    Ok(woken)
-}
-
-/// What [`wake`] looks at.
-struct Note {
-    id: i64,
-    table: u32,
-    key: Vec<u8>,
-    code: u16,
-    /// The image that was refused.
-    refused: Option<Vec<u8>>,
-}
-
-fn next_note(rows: &Rows<'_>, after: i64) -> Result<Option<Note>, Error> {
-    let sql = "SELECT \"id\", \"table\", \"key\", \"code\", \"new\" FROM \"hw_set_aside\" WHERE \"id\" > ? AND \"in_place\" = 1 \
-               ORDER BY \"id\" LIMIT 1";
-    let read = |row: &rusqlite::Row<'_>| -> rusqlite::Result<Note> {
-        Ok(Note { id: row.get(0)?, table: row.get(1)?, key: row.get(2)?, code: row.get(3)?, refused: row.get(4)? })
-    };
-    let found = rusqlite::OptionalExtension::optional(rows.prepare(sql)?.query_row([after], read));
-    found.while_doing("reading what is set aside")
 }
 
 /// Marks the open change of a key as refused with this code; 0 takes the mark off.

@@ -69,6 +69,7 @@ mod too_large;
 mod unsent;
 mod untracked;
 mod upgrade;
+mod wake;
 
 pub use aside::{Choice, PendingChoice, Retried};
 pub use error::Error;

@@ -1,5 +1,6 @@
 //! What a remote can tell of itself: for people, and for programs that show it to them.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use headwater_model::Direction;
@@ -9,12 +10,13 @@ use rusqlite::params_from_iter;
 
 use crate::cut::{frozen_changes, is_nothing_condition};
 use crate::error::{Error, While};
-use crate::local::{from_wire, readable};
+use crate::local::{from_wire, readable, to_wire};
 use crate::plan::{TablePlan, decoded};
 use crate::remote::Remote;
 use crate::rows::{Pending, Rows};
 use crate::schema;
 use crate::unsent::IS_UNSENT;
+use crate::wake::{self, Changed};
 
 /// The state of a remote.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,7 +160,9 @@ impl Remote {
     /// How the remote stands. Counts the rows of every table.
     pub fn status(&self) -> Result<Status, Error> {
         let state = self.state()?;
-        let tables = self.plan.tables.iter().map(|table| self.table_status(table)).collect::<Result<Vec<_>, _>>()?;
+        let changed = wake::changed(&Rows::new(&self.database.connection), &self.plan)?;
+        let each = self.plan.tables.iter().map(|table| self.table_status(table, &changed));
+        let tables = each.collect::<Result<Vec<_>, _>>()?;
         Ok(Status {
             remote_id: state.remote_id,
             server: state.server,
@@ -169,23 +173,24 @@ impl Remote {
             is_frozen: state.frozen.is_some(),
             upload_refused: state.upload_refused,
             pending: tables.iter().map(|table| table.pending).sum(),
-            set_aside: self.count("SELECT count(*) FROM \"hw_set_aside\"")?,
+            set_aside: self.count("SELECT count(*) FROM \"hw_set_aside\"")?.saturating_sub(changed.len() as u64),
             held: self.count("SELECT count(*) FROM \"hw_held\"")?,
             tables,
         })
     }
 
-    fn table_status(&self, table: &TablePlan) -> Result<TableStatus, Error> {
+    fn table_status(&self, table: &TablePlan, changed: &[Changed<'_>]) -> Result<TableStatus, Error> {
         if !schema::exists(&self.database.connection, &table.table.name)? {
             return Ok(TableStatus { name: table.table.name.clone(), rows: 0, pending: 0 });
         }
         let rows = self.count(&format!("SELECT count(*) FROM {}", table.name()))?;
+        let changed = changed.iter().filter(|one| one.table.number == table.number && one.is_pending).count();
         let pending = if table.is_tracked() {
             let nothing = is_nothing_condition(table);
             self.count(&format!(
                 "SELECT count(*) FROM {} AS l WHERE l.\"upload\" > 0 OR (l.\"aside\" = 0 AND NOT {nothing})",
                 table.log()
-            ))?
+            ))? + changed as u64
         } else {
             0
         };
@@ -201,13 +206,18 @@ impl Remote {
     pub fn pending(&self, limit: usize) -> Result<Vec<PendingChange>, Error> {
         let rows = Rows::new(&self.database.connection);
         let mut changes = self.on_its_way(limit)?;
+        let unmarked = wake::keys(&wake::changed(&rows, &self.plan)?);
         for table in self.plan.tracked() {
             let mut select = rows.prepare(&table.sql.changes_where("1 = 1"))?;
             let found = select.query_map([], |row| Pending::read(table, row)).while_doing("reading the log")?;
             for pending in found {
-                let pending = pending.while_doing("reading the log")?;
+                let mut pending = pending.while_doing("reading the log")?;
                 if changes.len() == limit {
                     return Ok(changes);
+                }
+                let key = table.key_bytes(&to_wire(&pending.key, &table.key_types));
+                if unmarked.contains(&(table.number, key)) {
+                    pending.aside = 0;
                 }
                 if !pending.is_nothing() {
                     changes.push(listed(table, &pending));
@@ -237,13 +247,15 @@ impl Remote {
         Ok(self.state()?.upload_refused.iter().flat_map(|why| why.lines()).map(str::to_owned).collect())
     }
 
-    /// Changes set aside, the newest first, at most `limit`.
+    /// Changes set aside, the newest first, at most `limit`. One whose row has been changed since is pending, and not among them.
     pub fn set_aside(&self, limit: usize) -> Result<Vec<SetAside>, Error> {
+        let changed = wake::changed(&Rows::new(&self.database.connection), &self.plan)?;
+        let changed: HashSet<i64> = changed.iter().map(|one| one.number).collect();
         let sql = format!(
             "SELECT \"id\", \"time\", \"name\", \"key_text\", \"code\", \"reason\", \"message\", \"in_place\", \"old_text\", \"new_text\", \
              \"table\", {IS_UNSENT} FROM \"hw_set_aside\" ORDER BY \"id\" DESC LIMIT ?"
         );
-        self.list(&sql, limit, |row| {
+        let mut list = self.list(&sql, limit.saturating_add(changed.len()), |row| {
             let code = RefusalCode::from_wire(row.get(4)?);
             let only_goes_up = self.plan.table(row.get(10)?).is_some_and(only_goes_up);
             Ok(SetAside {
@@ -259,7 +271,10 @@ impl Remote {
                 old: row.get(8)?,
                 new: row.get(9)?,
             })
-        })
+        })?;
+        list.retain(|note| !changed.contains(&note.number));
+        list.truncate(limit);
+        Ok(list)
     }
 
     /// Uploads that the consolidated database has lost, the newest loss first, at most `limit`.

@@ -11,7 +11,7 @@ use super::{Note, refused};
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, readable};
 use crate::plan::{Plan, TablePlan};
-use crate::rows::Rows;
+use crate::rows::{Pending, Rows};
 
 /// Rows that refer to nothing: their table, the other one, their key.
 pub(super) type Broken = BTreeSet<(String, String, String)>;
@@ -49,12 +49,37 @@ pub(super) fn broken(rows: &Rows<'_>, plan: &Plan) -> Result<Broken, Error> {
 
 /// There must be none but those that there were before.
 pub(super) fn check(rows: &Rows<'_>, plan: &Plan, before: &Broken) -> Result<(), Error> {
-    match broken(rows, plan)?.difference(before).next() {
-        None => Ok(()),
-        Some((table, parent, key)) => Err(refused(format!(
-            "the row {key} of table {table:?} would be left that refers to nothing in table {parent:?}: choose what refers to it too, or all"
-        ))),
+    let broken = broken(rows, plan)?;
+    let Some((table, parent, key)) = broken.difference(before).next() else { return Ok(()) };
+    let mend = match mark_of(rows, plan.table_named(table)?, key)? {
+        Some(0) => {
+            format!(
+                "its change waits to be sent; drop that first: `headwater remote drop FILE --pending --table {table}`"
+            )
+        }
+        Some(_) => format!(
+            "its change is set aside; drop that too, or first: `headwater remote drop FILE --table {table}`, or with its number"
+        ),
+        None => "choose what refers to it too, or all".to_owned(),
+    };
+    Err(refused(format!(
+        "the row {key} of table {table:?} would be left that refers to nothing in table {parent:?}: {mend}"
+    )))
+}
+
+/// With what the change of a row is marked in the log; `None`: there is none.
+fn mark_of(rows: &Rows<'_>, table: &TablePlan, key: &str) -> Result<Option<i64>, Error> {
+    if !table.is_tracked() {
+        return Ok(None);
     }
+    let mut select = rows.prepare(&table.sql.changes_where("1 = 1"))?;
+    for pending in select.query_map([], |row| Pending::read(table, row)).while_doing("reading the log")? {
+        let pending = pending.while_doing("reading the log")?;
+        if !pending.is_nothing() && readable(table.key_names(), &pending.key) == key {
+            return Ok(Some(pending.aside));
+        }
+    }
+    Ok(None)
 }
 
 /// Which of the changes that were made again lack what they refer to, or leave rows behind that refer to theirs: says it, by their numbers.

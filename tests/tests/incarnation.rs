@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use headwater_remote::{Choice, Remote, SyncReport};
+use headwater_remote::http::Credentials;
+use headwater_remote::{Choice, Remote, SyncOptions, SyncReport};
 use headwater_testkit::Postgres;
 use headwater_tests::{Central, World, read_model};
 
@@ -40,7 +41,7 @@ impl Stage {
 
     /// Something is written everywhere, and everybody gets it.
     fn round(&mut self, mark: &str) -> Result<()> {
-        self.world.central.execute(&format!("INSERT INTO note VALUES ('head {mark}', 'x')"))?;
+        self.world.central.execute(&format!("INSERT INTO note (id, text) VALUES ('head {mark}', 'x')"))?;
         for name in NAMES {
             self.world
                 .edit(name, &format!("INSERT INTO note VALUES ('{name} {mark}', 'x'), ('{name} {mark} 2', 'x')"))?;
@@ -68,7 +69,7 @@ impl Stage {
 
     /// The head goes on for itself, past any number that a remote may have seen.
     fn advance(&self) -> Result<()> {
-        let one = |number| format!("BEGIN; INSERT INTO note VALUES ('later {number}', 'x'); COMMIT;");
+        let one = |number| format!("BEGIN; INSERT INTO note (id, text) VALUES ('later {number}', 'x'); COMMIT;");
         self.world.central.execute(&(0..300).map(one).collect::<String>())
     }
 
@@ -224,6 +225,79 @@ fn an_older_dump_in_the_same_cluster() -> Result<()> {
     stage.restart_server()?;
     stage.advance()?;
     stage.check_lost()
+}
+
+/// What was uploaded under the first version is lost when the remotes are of the second, whose table has a column more.
+fn lost_before_an_upgrade<B>(
+    stage: &mut Stage,
+    back_up: impl FnOnce() -> Result<B>,
+    put_back: impl FnOnce(B) -> Result<()>,
+) -> Result<()> {
+    stage.world.central.execute("ALTER TABLE note ADD COLUMN stars BIGINT NOT NULL DEFAULT 7")?;
+    stage.world.serve_also(&MODEL.replace("version = 1", "version = 2").replace(
+        "columns = { id = \"text not null\",",
+        "columns = { stars = \"int not null\", id = \"text not null\",",
+    ))?;
+    let url = stage.world.server_url()?;
+    stage.remotes.iter_mut().zip(NAMES).try_for_each(|(remote, name)| remote.set_server(&url, name))?;
+    let backup = back_up()?;
+    for name in NAMES {
+        stage.world.edit(
+            name,
+            &format!(
+                "UPDATE note SET text = 'new' WHERE id = '{name} early'; DELETE FROM note WHERE id = '{name} early 2'"
+            ),
+        )?;
+    }
+    stage.round("lost")?;
+    stage.world.central.execute("UPDATE note SET stars = 9 WHERE id = 'one lost'")?;
+    let two = stage.world.beside[0].model.public();
+    for (remote, name) in stage.remotes.iter_mut().zip(NAMES) {
+        let token = stage.world.token(name)?;
+        remote.upgrade(&two, &mut SyncOptions::new(Credentials::Token(token)))?;
+    }
+    put_back(backup)?;
+    stage.advance()?;
+    for (place, name) in NAMES.into_iter().enumerate() {
+        let report = stage.sync(place)?;
+        ensure!((report.lost, report.lost_changes) == (Some((2, 2)), 4), "{name}: {report:?}");
+        let aside = stage.remotes[place].set_aside(10)?;
+        let mut keys: Vec<_> =
+            aside.iter().map(|note| (note.key.as_str(), note.reason.as_str(), note.is_in_place)).collect();
+        keys.sort_unstable();
+        let key = |end| format!(r#"{{"id":"{name} {end}"}}"#);
+        let expected = ["early 2", "early", "lost 2", "lost"].map(key);
+        let expected = expected.each_ref().map(|key| (key.as_str(), "lost", true));
+        ensure!(keys == expected, "{keys:?}");
+        stage.remotes[place].retry(&Choice::All)?;
+    }
+    stage.settle()?;
+    for name in NAMES {
+        stage.is_equal(name)?;
+        stage.head_has(&format!("{name} early"), "new")?;
+        stage.head_has(&format!("{name} lost"), "x")?;
+    }
+    let rows = stage
+        .world
+        .central
+        .rows("SELECT id, stars FROM note WHERE id IN ('one early 2', 'one lost', 'one early') ORDER BY id")?;
+    ensure!(
+        rows == [["one early", "7"], ["one lost", "9"]].map(|row| row.map(|value| Some(value.to_owned()))),
+        "{rows:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_cluster_put_back_after_an_upgrade() -> Result<()> {
+    let (cluster, mut stage) = cluster()?;
+    lost_before_an_upgrade(&mut stage, || cluster.copy_data(), |backup| cluster.put_back(&backup))
+}
+
+#[test]
+fn a_file_put_back_after_an_upgrade() -> Result<()> {
+    let (_folder, path, mut stage) = sqlite()?;
+    lost_before_an_upgrade(&mut stage, || back_up(&path), |backup| replace(&path, &backup))
 }
 
 /// The wrong backup was put back, work went on, and then the right one: it has uploads of the same remotes, as many, and others.

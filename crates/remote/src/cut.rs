@@ -141,6 +141,32 @@ pub(crate) fn set_aside_mark(
     connection.execute(&sql, params_from_iter(key)).while_doing("marking a change").map(drop)
 }
 
+/// Makes the open entry of a key in the log: the row that was there before (`None`: there was none), and the mark.
+pub(crate) fn log_change(
+    rows: &Rows<'_>,
+    table: &TablePlan,
+    key: &[Local],
+    old: Option<&[Local]>,
+    aside: i64,
+) -> Result<(), Error> {
+    let mut columns = vec!["\"upload\"".to_owned(), "\"aside\"".to_owned(), "\"existed\"".to_owned()];
+    columns.extend(table.keys("k_"));
+    columns.extend(table.others().map(|name| quote(&format!("o_{name}"))));
+    let others = table.names().enumerate().filter(|(place, _)| !table.table.key.contains(place));
+    let null = Local::Null;
+    let images = others.map(|(place, _)| old.map_or(&null, |row| &row[place]));
+    let values: Vec<&Local> = key.iter().chain(images).collect();
+    let places = vec!["?"; values.len()].join(", ");
+    let sql = format!(
+        "INSERT OR REPLACE INTO {} ({}) VALUES (0, {aside}, {}, {places})",
+        table.log(),
+        columns.join(", "),
+        i64::from(old.is_some())
+    );
+    let mut insert = rows.prepare(&sql)?;
+    insert.execute(params_from_iter(values)).while_doing("taking back a change").map(drop)
+}
+
 /// Takes entries out of the log whose row is as it was.
 pub(crate) fn forget_nothing(rows: &Rows<'_>, table: &TablePlan) -> Result<(), Error> {
     let condition = is_nothing_condition(table);

@@ -47,6 +47,7 @@ pub mod http;
 mod index_sql;
 mod key_ranges;
 mod local;
+mod lost;
 mod older;
 mod own_triggers;
 mod pieces;

@@ -19,11 +19,11 @@ use std::cell::RefCell;
 
 use rusqlite::Connection;
 
+use crate::cut::log_change;
 use crate::error::{Error, While};
 use crate::local::{Local, to_wire};
 use crate::plan::TablePlan;
 use crate::rows::{Placed, Rows};
-use crate::sent::log_change;
 
 /// Names of the tables with triggers of the application's, once they are looked up.
 #[derive(Debug, Default)]

@@ -19,11 +19,11 @@ use crate::cut;
 use crate::error::Error;
 use crate::http::{Answer, Client, Credentials, Server};
 use crate::key_ranges;
+use crate::lost;
 use crate::pieces::{LARGE_BYTES, Pieces, frozen_bytes};
 use crate::receipt;
 use crate::remote::{Remote, now, random};
 use crate::schema;
-use crate::sent;
 use crate::stage::Stage;
 use crate::state::State;
 use crate::too_large;
@@ -276,7 +276,7 @@ impl Sync<'_, '_, '_> {
             Instruction::Restart => database.write("starting afresh", State::forget_seen)?,
             Instruction::Rewind { to } => {
                 let plan = &self.remote.plan;
-                let rewind = |connection: &_| sent::rewind(connection, plan, to, &now());
+                let rewind = |connection: &_| lost::rewind(connection, plan, to, &now());
                 self.report.lost_changes += database.write("going back to what the database has", rewind)?;
             }
             Instruction::Thaw { refused } => database.write("thawing an upload", |connection| {

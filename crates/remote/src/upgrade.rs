@@ -9,16 +9,13 @@
 //!
 //! So a crash leaves a remote of the old version or one of the new, never one between, and the application never sees a column whose
 //! values have not come yet.
-//!
-//! *Caveats.* What was sent before the change and is lost by the consolidated database afterwards is named by its numbers alone: the
-//! frames that were kept have the old columns.
 
 pub(crate) mod change;
 mod convert;
 mod own;
 mod unanswered;
 
-pub(crate) use convert::Fresh;
+pub(crate) use convert::{Converter, Fresh};
 use headwater_model::tracking::layout;
 use headwater_model::{Model, remote_sql};
 use headwater_protocol::message::{ErrorCode, KeyRanges, Watermarks};

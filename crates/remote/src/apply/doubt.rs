@@ -9,11 +9,11 @@ use rusqlite::{params, params_from_iter};
 use super::Apply;
 use super::partition::rows_in;
 use super::whereabouts::partition_of;
+use crate::cut::log_change;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
 use crate::plan::TablePlan;
 use crate::rows::{Pending, Placed, Rows};
-use crate::sent::log_change;
 use crate::untracked::{self, Doubt};
 
 /// Keeps the rows of a table that is going to come whole, to compare them with what comes.

@@ -161,14 +161,14 @@ fn what_is_kept_has_a_limit() {
     assert!(kept(&f).is_empty());
 }
 
-/// Outcomes name changes by their place in the whole upload, those of a table whose columns are others by now with them.
+/// Outcomes name changes by their place in the whole upload, those of a table that the model has no more with them.
 #[test]
-fn changes_of_a_table_that_is_another_now_are_counted() {
+fn changes_of_a_table_that_is_gone_are_counted() {
     let mut f = uploaded();
     f.sql("UPDATE item SET price = '4.10' WHERE id = 4; INSERT INTO kind VALUES (1, 'tool'), (2, 'toy')");
     f.cut().expect("an upload");
     f.receipt(vec![(0, Outcome::Conflict(ConflictEnd::Consolidated))]);
-    f.remote.plan.tables[0].header.columns[3].0 = "cost".to_owned();
+    f.remote.plan.tables[0].table.name = "elsewhere".to_owned();
     assert_eq!(f.rewind(2), 2);
     assert_eq!(f.set_aside(), [r#"kind {"id":2} lost in place"#, r#"kind {"id":1} lost in place"#]);
 }

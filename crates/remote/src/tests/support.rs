@@ -145,7 +145,7 @@ impl Fixture {
     /// The consolidated database turns out to have uploads up to `to` only. Gives how many lost changes were found.
     pub(crate) fn rewind(&self, to: u64) -> u64 {
         let Remote { database, plan, .. } = &self.remote;
-        let rewind = |connection: &_| crate::sent::rewind(connection, plan, to, NOW);
+        let rewind = |connection: &_| crate::lost::rewind(connection, plan, to, NOW);
         database.write("going back", rewind).expect("the remote goes back")
     }
 

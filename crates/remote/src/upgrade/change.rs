@@ -14,12 +14,12 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::convert::{Converter, Fresh};
 use super::own::{self, Own};
 use super::{Change, Fate, refused};
+use crate::cut::log_change;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
 use crate::plan::{Plan, TablePlan, decoded};
 use crate::rows::{Pending, Placed, Rows};
 use crate::schema;
-use crate::sent::log_change;
 use crate::state::State;
 use crate::unsent::IS_UNSENT;
 use crate::untracked::{self, Doubt};
@@ -126,8 +126,9 @@ pub(crate) fn run(
     let mut fresh = vec![None; change.plan.tables.len()];
     for kept in &kept {
         let table = &change.plan.tables[kept.number as usize];
-        let remaking =
-            Remaking { rows: &rows, old: kept.old, table, converter: Converter::new(&rows, kept.old, table)?, now };
+        let before = kept.old.table.columns.iter().map(|column| (column.name.as_str(), column.kind));
+        let converter = Converter::new(&rows, before, table)?;
+        let remaking = Remaking { rows: &rows, old: kept.old, table, converter, now };
         fresh[kept.number as usize] = Some(remaking.run()?);
         own::again(connection, table, &kept.indexes)?;
         own::again(connection, table, &kept.triggers)?;

@@ -1,5 +1,6 @@
 //! Images of a table's rows, from one version's columns to another's.
 
+use headwater_model::ColumnType;
 use headwater_model::remote_sql::declared_type;
 use headwater_model::sql::quote;
 use headwater_protocol::Type;
@@ -19,28 +20,36 @@ pub(crate) struct Fresh {
 }
 
 /// Rewrites images of one table.
-pub(super) struct Converter<'a> {
+pub(crate) struct Converter<'a> {
     rows: &'a Rows<'a>,
     table: &'a TablePlan,
     /// By new place: the old one.
     from: Vec<Option<usize>>,
-    pub(super) fresh: Fresh,
+    pub(crate) fresh: Fresh,
 }
 
 impl<'a> Converter<'a> {
-    pub(super) fn new(rows: &'a Rows<'a>, old: &TablePlan, table: &'a TablePlan) -> Result<Converter<'a>, Error> {
-        let named = |name: &str| old.table.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name));
+    /// From these columns to those of a table.
+    pub(crate) fn new<'c>(
+        rows: &'a Rows<'a>,
+        before: impl Iterator<Item = (&'c str, ColumnType)>,
+        table: &'a TablePlan,
+    ) -> Result<Converter<'a>, Error> {
+        let old: Vec<_> = before.collect();
+        let named = |name: &str| old.iter().position(|(before, _)| before.eq_ignore_ascii_case(name));
         let from: Vec<Option<usize>> = table.names().map(named).collect();
         let mut fresh = Fresh::default();
         for (place, (column, before)) in table.table.columns.iter().zip(&from).enumerate() {
             match before {
                 None => fresh.added.push(place),
-                Some(before) if old.table.columns[*before].kind != column.kind => fresh.retyped.push(place),
+                Some(before) if old[*before].1 != column.kind => fresh.retyped.push(place),
                 Some(_) => {}
             }
         }
         let converter = Converter { rows, table, from, fresh };
-        converter.create()?;
+        if !converter.fresh.retyped.is_empty() {
+            converter.create()?;
+        }
         Ok(converter)
     }
 
@@ -53,8 +62,10 @@ impl<'a> Converter<'a> {
         self.rows.execute(&sql, &[]).map(drop)
     }
 
-    pub(super) fn finish(self) -> Result<Fresh, Error> {
-        self.rows.execute(&format!("DROP TABLE temp.{}", self.name()), &[])?;
+    pub(crate) fn finish(self) -> Result<Fresh, Error> {
+        if !self.fresh.retyped.is_empty() {
+            self.rows.execute(&format!("DROP TABLE temp.{}", self.name()), &[])?;
+        }
         Ok(self.fresh)
     }
 
@@ -64,7 +75,7 @@ impl<'a> Converter<'a> {
 
     /// An image with the new columns. Of a value that the column's type can't hold as it is, the type makes what it can; what it can't
     /// stays, and the consolidated database refuses it by name. A new column is NULL, or where it may not be, a value that says as little.
-    pub(super) fn image(&self, old: &[Local]) -> Result<Vec<Local>, Error> {
+    pub(crate) fn image(&self, old: &[Local]) -> Result<Vec<Local>, Error> {
         let value = |(place, before): (usize, &Option<usize>)| match before.and_then(|before| old.get(before)) {
             Some(value) => value.clone(),
             None => self.unknown(place),

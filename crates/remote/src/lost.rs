@@ -1,0 +1,226 @@
+//! Uploads that the consolidated database turns out not to have: it has this remote's only up to some number (it was put back from a
+//! backup, say). The changes of the later ones are taken from what was kept of them ([`crate::sent`]), so that none is dropped in silence:
+//!
+//! | the row by now | what becomes of the change |
+//! |---|---|
+//! | was changed again, and that is pending | the pending change goes up as one with the lost one: its old image is the lost one's |
+//! | is as the upload made it | it is set aside with its old image, as if it had been refused with the code `lost` |
+//! | was changed by a download since | only the list of changes set aside has it |
+//!
+//! Not sent again by itself: whoever put the backup back may have meant it, and others may have gone on from there. Their numbers are left
+//! out from then on: if the database that has them comes back, it is seen to lack those that came after.
+//!
+//! An upload of an earlier version of the model has the columns of that. What it does not know is taken from the row as it stands here.
+//!
+//! *Caveats.* Of lost uploads that were not kept any more, the numbers are named and nothing else; and so of changes in tables that the
+//! model does not have any more.
+
+use std::collections::BTreeMap;
+
+use headwater_model::ColumnType;
+use headwater_protocol::message::{Change, ConflictEnd, Outcome, Receipt, Refusal, RefusalCode, TableHeader};
+use headwater_protocol::wire::Reader;
+use headwater_protocol::{Kind, Row, Type};
+use rusqlite::{Connection, params};
+
+use crate::cut::{log_change, set_aside_mark, thaw};
+use crate::error::{Error, While};
+use crate::local::{Local, from_wire, to_wire};
+use crate::plan::{Plan, TablePlan};
+use crate::rows::{Pending, Rows};
+use crate::state::State;
+use crate::upgrade::Converter;
+
+/// How many losses are remembered; older ones are forgotten.
+const LOSSES_MAX: i64 = 1_000;
+
+/// A change that the consolidated database has no more: first old image and last new image of its key over all lost uploads.
+struct Lost {
+    upload: u64,
+    old: Option<Image>,
+    new: Option<Image>,
+}
+
+/// A row as an upload had it, in the columns of today.
+struct Image {
+    row: Vec<Local>,
+    /// Places of columns that the upload did not know.
+    unknown: Vec<usize>,
+}
+
+impl Image {
+    /// What the upload did not know is as in another row.
+    fn completed(&self, from: Option<&Vec<Local>>) -> Vec<Local> {
+        let mut row = self.row.clone();
+        for place in self.unknown.iter().filter(|_| from.is_some()) {
+            if let (Some(value), Some(known)) = (row.get_mut(*place), from.and_then(|from| from.get(*place))) {
+                *value = known.clone();
+            }
+        }
+        row
+    }
+}
+
+/// Goes back to upload `to`, the last that the consolidated database has: thaws the upload on its way, deals with those that are lost,
+/// forgets what has been seen. Gives how many changes of the lost ones were found.
+pub(crate) fn rewind(connection: &Connection, plan: &Plan, to: u64, now: &str) -> Result<u64, Error> {
+    State::note_used(connection)?;
+    thaw(connection, plan)?;
+    let lost = set_lost_aside(connection, plan, to, now)?;
+    State::set_upload_sequence(connection, to)?;
+    State::forget_seen(connection)?;
+    Ok(lost)
+}
+
+/// Nothing is frozen, and the acknowledged number is still the old one.
+fn set_lost_aside(connection: &Connection, plan: &Plan, to: u64, now: &str) -> Result<u64, Error> {
+    let acknowledged = State::read(connection)?.upload_sequence;
+    if to >= acknowledged {
+        return Ok(0);
+    }
+    let rows = Rows::new(connection);
+    let lost = read_lost(&rows, plan, to)?;
+    for ((number, _), lost) in &lost {
+        if let Some(table) = plan.table(*number) {
+            set_one_aside(&rows, table, lost, now)?;
+        }
+    }
+    let note = || -> rusqlite::Result<()> {
+        let sql = "INSERT INTO \"hw_lost\" (\"time\", \"first\", \"last\", \"changes\") VALUES (?, ?, ?, ?)";
+        connection.execute(sql, params![now, to as i64 + 1, acknowledged as i64, lost.len() as i64])?;
+        let sql = "DELETE FROM \"hw_lost\" WHERE \"id\" <= (SELECT max(\"id\") FROM \"hw_lost\") - ?";
+        connection.execute(sql, [LOSSES_MAX])?;
+        connection.execute("DELETE FROM \"hw_sent\" WHERE \"upload\" > ?", [to as i64])?;
+        connection.execute("DELETE FROM \"hw_upload\" WHERE \"upload\" > ?", [to as i64]).map(drop)
+    };
+    note().while_doing("noting lost uploads")?;
+    Ok(lost.len() as u64)
+}
+
+type ByKey = BTreeMap<(u32, Vec<u8>), Lost>;
+
+fn read_lost(rows: &Rows<'_>, plan: &Plan, to: u64) -> Result<ByKey, Error> {
+    let sql = "SELECT \"upload\", \"receipt\", \"kind\", \"payload\" FROM \"hw_sent\" JOIN \"hw_upload\" USING (\"upload\") \
+               WHERE \"upload\" > ? ORDER BY \"upload\", \"frame\"";
+    let mut select = rows.prepare(sql)?;
+    let mut frames = select.query([to as i64]).while_doing("reading what was sent")?;
+    let mut reading = Reading::new(rows, plan);
+    while let Some(row) = frames.next().while_doing("reading what was sent")? {
+        let read = || -> rusqlite::Result<(i64, Vec<u8>, u8, Vec<u8>)> {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        };
+        let (upload, receipt, kind, payload) = read().while_doing("reading what was sent")?;
+        if upload as u64 != reading.upload {
+            (reading.upload, reading.receipt) = (upload as u64, Receipt::from_payload(&receipt)?);
+            reading.ordinal = 0;
+        }
+        match Kind::from_wire(kind) {
+            Some(Kind::Table) => reading.table(&TableHeader::from_payload(&payload)?)?,
+            _ => reading.changes(&payload)?,
+        }
+    }
+    reading.finish()
+}
+
+/// Goes through the frames that were kept.
+struct Reading<'p> {
+    rows: &'p Rows<'p>,
+    plan: &'p Plan,
+    lost: ByKey,
+    /// Whose frames come now.
+    upload: u64,
+    receipt: Receipt,
+    /// Of the changes that come now.
+    types: Vec<Type>,
+    /// `None`: the model does not have it any more.
+    table: Option<(&'p TablePlan, Converter<'p>)>,
+    ordinal: u64,
+}
+
+impl<'p> Reading<'p> {
+    fn new(rows: &'p Rows<'p>, plan: &'p Plan) -> Self {
+        let (lost, receipt) = (ByKey::new(), Receipt::default());
+        Reading { rows, plan, lost, upload: 0, receipt, types: Vec::new(), table: None, ordinal: 0 }
+    }
+
+    fn table(&mut self, header: &TableHeader) -> Result<(), Error> {
+        self.end_table()?;
+        self.types = header.types();
+        let is_it = |table: &&TablePlan| {
+            let keys = header.key.iter().filter_map(|place| header.columns.get(*place));
+            let keys = keys.map(|(name, kind)| (name.as_str(), *kind));
+            table.is_tracked()
+                && table.table.name.eq_ignore_ascii_case(&header.name)
+                && table.key_names().zip(table.key_types.iter().copied()).eq(keys)
+        };
+        if let Some(table) = self.plan.tables.iter().find(is_it) {
+            let before = header.columns.iter().map(|(name, kind)| (name.as_str(), ColumnType::plain(*kind)));
+            self.table = Some((table, Converter::new(self.rows, before, table)?));
+        }
+        Ok(())
+    }
+
+    fn end_table(&mut self) -> Result<(), Error> {
+        self.table.take().map_or(Ok(()), |(_, converter)| converter.finish().map(drop))
+    }
+
+    fn finish(mut self) -> Result<ByKey, Error> {
+        self.end_table()?;
+        Ok(self.lost)
+    }
+
+    fn changes(&mut self, payload: &[u8]) -> Result<(), Error> {
+        let mut reader = Reader::new(payload);
+        while !reader.is_empty() {
+            let change = Change::read(&mut reader, &self.types, usize::MAX)?;
+            self.change(&change)?;
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, change: &Change) -> Result<(), Error> {
+        let ordinal = self.ordinal;
+        self.ordinal += 1;
+        let outcomes = &self.receipt.outcomes;
+        let outcome = outcomes.binary_search_by_key(&ordinal, |(place, _)| *place).map(|place| &outcomes[place].1);
+        if matches!(outcome, Ok(Outcome::Refused(_) | Outcome::Conflict(ConflictEnd::Consolidated))) {
+            return Ok(()); // the database never had it
+        }
+        let Some((table, converter)) = &self.table else { return Ok(()) };
+        let image = |row: &Option<Row>| -> Result<Option<Image>, Error> {
+            let unknown = converter.fresh.added.clone();
+            row.as_ref().map(|row| Ok(Image { row: converter.image(&from_wire(row))?, unknown })).transpose()
+        };
+        let (old, new) = (image(&change.old)?, image(&change.new)?);
+        let Some(either) = new.as_ref().or(old.as_ref()) else { return Ok(()) };
+        let key = table.key_bytes(&to_wire(&table.key_of(&either.row), &table.key_types));
+        let lost = self.lost.entry((table.number, key)).or_insert_with(|| Lost { upload: 0, old, new: None });
+        (lost.upload, lost.new) = (self.upload, new);
+        Ok(())
+    }
+}
+
+fn set_one_aside(rows: &Rows<'_>, table: &TablePlan, lost: &Lost, now: &str) -> Result<(), Error> {
+    let Some(image) = lost.new.as_ref().or(lost.old.as_ref()) else {
+        return Ok(()); // made and deleted again: nothing is missing
+    };
+    let key = table.key_of(&image.row);
+    let stands = rows.select(table, &key)?;
+    if let Some(pending) = rows.pending(table, &key)?.filter(|pending| !pending.is_nothing()) {
+        let old = lost.old.as_ref().map(|old| old.completed(pending.old.as_ref().or(stands.as_ref())));
+        return log_change(rows, table, &key, old.as_deref(), pending.aside);
+    }
+    let completed = |image: &Option<Image>| image.as_ref().map(|image| image.completed(stands.as_ref()));
+    let pending = Pending { aside: 0, old: completed(&lost.old), new: completed(&lost.new), key };
+    if pending.is_nothing() {
+        return Ok(());
+    }
+    let bytes = |row: &Option<Vec<Local>>| row.as_ref().map(|row| table.row_bytes(&to_wire(row, &table.types)));
+    let is_in_place = bytes(&stands) == bytes(&pending.new);
+    if is_in_place {
+        log_change(rows, table, &pending.key, pending.old.as_deref(), 0)?;
+        set_aside_mark(rows.connection, table, &pending.key, RefusalCode::Lost as u16)?;
+    }
+    let message = format!("the consolidated database has lost upload {}, which carried this change", lost.upload);
+    rows.note_aside(table, &pending, &Refusal { code: RefusalCode::Lost, message }, is_in_place, now)
+}

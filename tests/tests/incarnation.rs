@@ -230,7 +230,7 @@ fn an_older_dump_in_the_same_cluster() -> Result<()> {
 /// What was uploaded under the first version is lost when the remotes are of the second, whose table has a column more.
 fn lost_before_an_upgrade<B>(
     stage: &mut Stage,
-    back_up: impl FnOnce() -> Result<B>,
+    copy: impl FnOnce() -> Result<B>,
     put_back: impl FnOnce(B) -> Result<()>,
 ) -> Result<()> {
     stage.world.central.execute("ALTER TABLE note ADD COLUMN stars BIGINT NOT NULL DEFAULT 7")?;
@@ -240,7 +240,7 @@ fn lost_before_an_upgrade<B>(
     ))?;
     let url = stage.world.server_url()?;
     stage.remotes.iter_mut().zip(NAMES).try_for_each(|(remote, name)| remote.set_server(&url, name))?;
-    let backup = back_up()?;
+    let backup = copy()?;
     for name in NAMES {
         stage.world.edit(
             name,

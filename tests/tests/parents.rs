@@ -199,6 +199,76 @@ fn a_fresh_start_keeps_nothing_of_a_partition_that_is_left() -> Result<()> {
     Ok(())
 }
 
+/// The tables are empty, for all was deleted here, when a fresh start finds that the membership has ended.
+#[test]
+fn deletions_alone_are_kept_too_when_the_partition_is_left() -> Result<()> {
+    for kind in KINDS {
+        let world = world(kind)?;
+        let mut ben = world.remote("ben", "ben")?;
+        world.sync(&mut ben)?;
+        ben.reset()?;
+        world.edit("ben", "DELETE FROM shop")?;
+        world.central.execute(
+            "INSERT INTO line VALUES ('n13', 'n1', 1); DELETE FROM member WHERE user_name = 'ben' AND region = 'north'",
+        )?;
+        assert_eq!(world.sync(&mut ben)?.refused, 7, "{kind:?}");
+        let below = ben.set_aside(10)?.into_iter().filter(|change| change.table != "shop");
+        assert!(below.map(|change| change.is_in_place).eq([false; 5]), "{kind:?}: {:?}", ben.set_aside(10)?);
+        world.central.execute("INSERT INTO member VALUES ('ben', 'north')")?;
+        for _ in 0..2 {
+            world.sync(&mut ben)?;
+        }
+        let report = world.diff("ben")?;
+        assert!(report.is_equal(true), "{kind:?}: {report:?}");
+        ben.drop_set_aside(&Choice::All)?;
+        let report = world.diff("ben")?;
+        assert!(report.is_equal(false), "{kind:?}: {report:?}");
+        assert_eq!(ids(&world, "ben", "line")?, "m11 n11 n12 n13", "{kind:?}");
+    }
+    Ok(())
+}
+
+/// Deletions are refused; then the centre deletes the same rows, and makes some of them again, with another below. That one comes down,
+/// and the deletions of those above it give way, though they were the centre's too for a while.
+#[test]
+fn deletions_give_way_to_rows_that_are_made_again() -> Result<()> {
+    for kind in KINDS {
+        let world = world(kind)?;
+        for table in ["shop", "orders", "line"] {
+            world.central.execute(&match kind {
+                Kind::Sqlite => format!(
+                    "CREATE TRIGGER keep_{table} BEFORE DELETE ON {table} \
+                     WHEN EXISTS (SELECT 1 FROM headwater_actor WHERE user_name IS NOT NULL) BEGIN SELECT RAISE(ABORT, 'no'); END"
+                ),
+                Kind::Postgres => format!(
+                    "CREATE OR REPLACE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+                     IF current_setting('headwater.user', true) <> '' THEN RAISE EXCEPTION 'no'; END IF; RETURN OLD; END $$; \
+                     CREATE TRIGGER keep BEFORE DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION keep()"
+                ),
+            })?;
+        }
+        let mut ben = world.remote("ben", "ben")?;
+        world.sync(&mut ben)?;
+        world.edit("ben", "DELETE FROM shop WHERE id = 'n'")?;
+        assert_eq!(world.sync(&mut ben)?.refused, 4, "{kind:?}");
+        world.central.execute("DELETE FROM shop WHERE id = 'n'")?;
+        assert_eq!(world.sync(&mut ben)?.held, 4, "{kind:?}");
+        world.central.execute(
+            "INSERT INTO shop VALUES ('n', 'north', ''); INSERT INTO orders VALUES ('n1', 'n', ''); \
+             INSERT INTO line VALUES ('n13', 'n1', 1)",
+        )?;
+        world.sync(&mut ben)?;
+        assert_eq!(ids(&world, "ben", "line")?, "m11 n13", "{kind:?}");
+        assert_eq!(ids(&world, "ben", "orders")?, "m1 n1", "{kind:?}");
+        let report = world.diff("ben")?;
+        assert!(report.is_equal(true), "{kind:?}: {report:?}");
+        ben.drop_set_aside(&Choice::All)?;
+        let report = world.diff("ben")?;
+        assert!(report.is_equal(false), "{kind:?}: {report:?}");
+    }
+    Ok(())
+}
+
 /// A parent that is refused leaves what is below it waiting, and they go up together.
 #[test]
 fn what_is_below_a_refused_row_waits_with_it() -> Result<()> {

@@ -149,7 +149,7 @@ struct Apply<'a> {
     watermarks: Option<Watermarks>,
     /// Whether the remote knows nothing of what it holds: the first download of an incarnation.
     is_restart: bool,
-    /// Tables that had rows before this restart.
+    /// Tables that had rows, or changes of rows, before this restart.
     sweeps: Vec<bool>,
     /// Tables of which rows have come, or a partition comes whole.
     begun: HashSet<u32>,
@@ -186,9 +186,8 @@ impl<'a> Apply<'a> {
         connection.execute_batch(sql).while_doing("beginning to apply a download")?;
         let rows = Rows::new(connection);
         whereabouts::remember_pending(&rows, plan)?;
-        let has_rows = |table: &TablePlan| rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.name()));
         let sweeps =
-            plan.tables.iter().map(|table| Ok(is_restart && has_rows(table)?)).collect::<Result<_, Error>>()?;
+            plan.tables.iter().map(|table| Ok(is_restart && rows.has_any(table)?)).collect::<Result<_, Error>>()?;
         let mut doubts = untracked::doubts_by_download(connection, plan)?;
         for (table, doubt) in plan.tables.iter().zip(&mut doubts) {
             if matches!(doubt, Doubt::Since | Doubt::Compare) && is_restart {

@@ -103,6 +103,12 @@ impl<'c> Rows<'c> {
         self.prepare(sql)?.exists([]).while_doing("reading a row")
     }
 
+    /// Whether a table has any row, or any change of one.
+    pub(crate) fn has_any(&self, table: &TablePlan) -> Result<bool, Error> {
+        let any = |name: String| self.any(&format!("SELECT 1 FROM {name} LIMIT 1"));
+        Ok(any(table.name())? || table.is_tracked() && any(table.log())?)
+    }
+
     /// The row of a key.
     pub(crate) fn select(&self, table: &TablePlan, key: &[Local]) -> Result<Option<Vec<Local>>, Error> {
         let read = |row: &rusqlite::Row<'_>| (0..table.types.len()).map(|index| Local::read(row, index)).collect();

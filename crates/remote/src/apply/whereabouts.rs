@@ -181,8 +181,7 @@ impl Apply<'_> {
     /// Whether what takes its partition from a table has anything here that could be left behind.
     pub(super) fn has_below(&self, table: &TablePlan) -> Result<bool, Error> {
         for below in table.below.iter().filter_map(|number| self.plan.table(*number)) {
-            let has_rows = self.rows.any(&format!("SELECT 1 FROM {} LIMIT 1", below.name()))?;
-            if has_rows || below.is_tracked() && self.rows.any(&format!("SELECT 1 FROM {} LIMIT 1", below.log()))? {
+            if self.rows.has_any(below)? {
                 return Ok(true);
             }
         }
@@ -197,11 +196,23 @@ impl Apply<'_> {
             && lay.contains(&Local::Null)
         {
             let key: Vec<Value> = through.iter().filter_map(|place| row.get(*place).cloned()).collect();
-            return Ok(self.rows.held(parent, &parent.key_bytes(&key))?.flatten().is_none());
+            return Ok(!self.is_at_the_head(parent, &key)?);
         }
         let mut partition = Vec::new();
         put_row(&mut partition, &table.partition_types, &to_wire(&lay, &table.partition_types));
         Ok(self.left.contains(&(table.number, partition)))
+    }
+
+    /// Whether the consolidated database has a row, by what has come down until now.
+    fn is_at_the_head(&self, table: &TablePlan, key: &[Value]) -> Result<bool, Error> {
+        if let Some(held) = self.rows.held(table, &table.key_bytes(key))? {
+            return Ok(held.is_some());
+        }
+        let key = from_wire(key);
+        match self.rows.pending(table, &key)?.filter(|pending| !pending.is_nothing()) {
+            Some(pending) => Ok(pending.old.is_some()),
+            None => Ok(self.rows.select(table, &key)?.is_some()),
+        }
     }
 
     /// Whether an image lay in the partition with these values.

@@ -24,6 +24,7 @@ use crate::local::{Local, readable, stored, to_wire};
 use crate::plan::{Plan, TablePlan};
 use crate::rows::{Pending, Rows};
 use crate::state::State;
+use crate::strays::{self, Lookout};
 use crate::unsent;
 use crate::wake::wake;
 
@@ -66,17 +67,21 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Cut, Er
             bytes: 0,
             bytes_max: state.cut_bytes_max.max(1),
             set_aside: 0,
+            has_strays: false,
         };
         for table in plan.tracked() {
             writer.table(&rows, table, now)?;
         }
-        let UploadWriter { changes, set_aside, .. } = writer;
+        let UploadWriter { changes, set_aside, has_strays, .. } = writer;
         if changes == 0 {
             State::set_upload_refused(connection, None)?;
             return Ok(Cut { end: None, is_partial: false, set_aside });
         }
         let end = Some(UploadEnd { sequence, changes, digest: writer.digest.finish() });
         State::set_frozen(connection, end.as_ref())?;
+        if has_strays {
+            strays::mark(&rows, sequence)?;
+        }
         Ok(Cut { end, is_partial: writer.bytes >= writer.bytes_max, set_aside })
     })
 }
@@ -196,6 +201,8 @@ struct UploadWriter<'c> {
     bytes: u64,
     bytes_max: u64,
     set_aside: u64,
+    /// Whether rows lie in partitions of which nothing is known.
+    has_strays: bool,
 }
 
 impl UploadWriter<'_> {
@@ -208,7 +215,7 @@ impl UploadWriter<'_> {
         let mut open = select.query([]).while_doing("reading the log")?;
         let (mut nothing, mut nothing_count, mut too_large) = (Vec::new(), 0, Vec::new());
         let (mut payload, mut change) = (Vec::new(), Vec::new());
-        let mut last = None;
+        let (mut last, mut lookout) = (None, Lookout::new(table));
         while let Some(row) = open.next().while_doing("reading the log")? {
             change.clear();
             let key = if write_insert(table, row, &mut change).while_doing("reading the log")? {
@@ -244,6 +251,7 @@ impl UploadWriter<'_> {
             } else {
                 payload.extend_from_slice(&change);
             }
+            lookout.row(rows, row)?;
             self.changes += 1;
             last = Some(key);
             if self.bytes + payload.len() as u64 >= self.bytes_max {
@@ -254,6 +262,7 @@ impl UploadWriter<'_> {
             self.frame(Kind::Changes, &payload)?;
         }
         drop(open);
+        self.has_strays |= lookout.found;
         if nothing_count > NOTHING_MAX {
             forget_nothing(rows, table)?;
         } else {

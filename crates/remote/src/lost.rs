@@ -101,7 +101,7 @@ type ByKey = BTreeMap<(u32, Vec<u8>), Lost>;
 
 fn read_lost(rows: &Rows<'_>, plan: &Plan, to: u64) -> Result<ByKey, Error> {
     let sql = "SELECT \"upload\", \"receipt\", \"kind\", \"payload\" FROM \"hw_sent\" JOIN \"hw_upload\" USING (\"upload\") \
-               WHERE \"upload\" > ? ORDER BY \"upload\", \"frame\"";
+               WHERE \"upload\" > ? AND \"frame\" > 0 ORDER BY \"upload\", \"frame\"";
     let mut select = rows.prepare(sql)?;
     let mut frames = select.query([to as i64]).while_doing("reading what was sent")?;
     let mut reading = Reading::new(rows, plan);

@@ -13,14 +13,15 @@ pub(crate) const LARGE_BYTES: u64 = 900_000;
 /// How many bytes the frozen upload has, before they are packed.
 pub(crate) fn frozen_bytes(connection: &Connection) -> Result<u64, Error> {
     let sql = "SELECT coalesce(sum(length(\"payload\")), 0) FROM \"hw_upload\" \
-               WHERE \"upload\" = (SELECT \"frozen\" FROM \"hw_state\")";
+               WHERE \"upload\" = (SELECT \"frozen\" FROM \"hw_state\") AND \"frame\" > 0";
     let bytes = connection.query_row(sql, [], |row| row.get::<_, i64>(0)).while_doing("measuring the upload")?;
     Ok(bytes as u64)
 }
 
 /// The most bytes that the frozen upload's frames may take on their way.
 pub(crate) fn announced_bytes(connection: &Connection) -> Result<u64, Error> {
-    let sql = "SELECT count(*) FROM \"hw_upload\" WHERE \"upload\" = (SELECT \"frozen\" FROM \"hw_state\")";
+    let sql =
+        "SELECT count(*) FROM \"hw_upload\" WHERE \"upload\" = (SELECT \"frozen\" FROM \"hw_state\") AND \"frame\" > 0";
     let frames = connection.query_row(sql, [], |row| row.get::<_, i64>(0)).while_doing("measuring the upload")?;
     Ok(frozen_bytes(connection)? + frames as u64 * HEADER_BYTES as u64)
 }

@@ -57,8 +57,9 @@ pub(crate) fn apply(database: &Database, plan: &Plan, receipt: &Receipt, now: &s
         applying.outcomes(&receipt.outcomes)?;
         dependents::name(&applying.rows, plan)?;
         applying.counts.applied = end.changes - applying.counts.conflicts - applying.counts.refused;
+        let has_strays = is_known && strays::is_marked(&applying.rows, end.sequence)?;
         for table in plan.tracked() {
-            if is_known {
+            if has_strays {
                 strays::note(&applying.rows, plan, table, end.sequence)?;
             }
             applying.release_held(table)?;

@@ -4,6 +4,8 @@
 //! download beside it brings that partition whole. But the download may not come, and the membership end: then the remote would keep the
 //! row for good, for nobody tells it to leave what it never had. So with the receipt the remote is noted to hold that partition, by a mark
 //! that is nobody's: the next download brings it whole, or has it left.
+//!
+//! Most uploads have no such row. One that has is marked when it is cut, so that the receipts of the others need not look at their rows.
 
 use std::collections::HashSet;
 
@@ -19,6 +21,48 @@ use crate::local::{Local, to_wire};
 use crate::plan::{Plan, TablePlan};
 use crate::rows::Rows;
 use crate::state::read_watermarks;
+
+/// Looks at the rows of a table as they are cut, for one in a partition of which nothing is known.
+#[derive(Debug)]
+pub(crate) struct Lookout<'p> {
+    /// `None`: there is nothing to look for.
+    table: Option<&'p TablePlan>,
+    /// The partition of the row before.
+    last: Vec<Local>,
+    pub(crate) found: bool,
+}
+
+impl<'p> Lookout<'p> {
+    pub(crate) fn new(table: &'p TablePlan) -> Lookout<'p> {
+        Lookout { table: Some(table).filter(|table| has_own_partitions(table)), last: Vec::new(), found: false }
+    }
+
+    /// A row of one of [`crate::plan::Statements`]' change queries.
+    pub(crate) fn row(&mut self, rows: &Rows<'_>, row: &rusqlite::Row<'_>) -> Result<(), Error> {
+        let Some(table) = self.table.filter(|_| !self.found) else { return Ok(()) };
+        let first = 3 + table.types.len();
+        let read = || -> rusqlite::Result<Vec<Local>> {
+            table.partition.iter().map(|place| Local::read(row, first + place)).collect()
+        };
+        let local = read().while_doing("reading the log")?;
+        if local != self.last {
+            self.found = !is_known(rows, table, &written(table, &local))?;
+            self.last = local;
+        }
+        Ok(())
+    }
+}
+
+/// Marks an upload that is cut: it has such a row. A frame that does not travel.
+pub(crate) fn mark(rows: &Rows<'_>, upload: u64) -> Result<(), Error> {
+    let sql = "INSERT INTO \"hw_upload\" (\"upload\", \"frame\", \"kind\", \"payload\") VALUES (?, 0, 0, x'')";
+    rows.prepare(sql)?.execute([upload as i64]).while_doing("noting a partition").map(drop)
+}
+
+pub(crate) fn is_marked(rows: &Rows<'_>, upload: u64) -> Result<bool, Error> {
+    let sql = "SELECT 1 FROM \"hw_upload\" WHERE \"upload\" = ? AND \"frame\" = 0";
+    rows.prepare(sql)?.exists([upload as i64]).while_doing("looking for partitions")
+}
 
 /// Notes the partitions of a table in which an upload's rows lie, where nothing is known of them; and those of the tables below, whose
 /// rows lie where their parents do. Tables that only go up are never told to leave anything.
@@ -61,6 +105,13 @@ fn is_known(rows: &Rows<'_>, table: &TablePlan, partition: &[u8]) -> Result<bool
     rows.prepare(sql)?.exists(params![table.number, partition]).while_doing("looking for partitions")
 }
 
+/// A partition as it is written.
+fn written(table: &TablePlan, values: &[Local]) -> Vec<u8> {
+    let mut partition = Vec::new();
+    put_row(&mut partition, &table.partition_types, &to_wire(values, &table.partition_types));
+    partition
+}
+
 /// The partitions, as they are written, of an upload's rows that the file has no watermark of.
 fn partitions(rows: &Rows<'_>, table: &TablePlan, upload: u64) -> Result<Vec<Vec<u8>>, Error> {
     let columns: Vec<String> =
@@ -79,8 +130,7 @@ fn partitions(rows: &Rows<'_>, table: &TablePlan, upload: u64) -> Result<Vec<Vec
     let found = select.query_map([upload as i64], read).and_then(Iterator::collect::<Result<Vec<Vec<Local>>, _>>);
     let mut partitions = Vec::new();
     for local in found.while_doing("looking for partitions")? {
-        let mut partition = Vec::new();
-        put_row(&mut partition, &table.partition_types, &to_wire(&local, &table.partition_types));
+        let partition = written(table, &local);
         if !is_known(rows, table, &partition)? {
             partitions.push(partition);
         }

@@ -63,16 +63,16 @@ fn a_row_goes_that_was_taken_into_a_partition_which_never_came() -> Result<()> {
         let world = World::new(kind, SCHEMA, MODEL, &["ann"])?;
         let mut remote = world.remote("a", "ann")?;
         world.sync(&mut remote)?;
-        // Two lose against rows that are there already.
-        let mine = "('n5', 'east', 'mine'), ('n6', 'north', 'mine'), ('n8', 'up', 'mine'), ('n9', 'east', 'mine')";
+        // Two lose against rows that are there already; one is alone in its partition.
+        let mine = "('n4', 'far', 'mine'), ('n5', 'east', 'mine'), ('n6', 'north', 'mine'), ('n8', 'up', 'mine'), ('n9', 'east', 'mine')";
         world.edit("a", &format!("INSERT INTO note VALUES {mine}"))?;
         world.central.execute(
             "INSERT INTO note VALUES ('n8', 'up', 'theirs'), ('n9', 'east', 'theirs');
-             INSERT INTO member VALUES ('ann', 'east'), ('ann', 'north'), ('ann', 'up')",
+             INSERT INTO member VALUES ('ann', 'east'), ('ann', 'north'), ('ann', 'up'), ('ann', 'far')",
         )?;
         let report = upload_alone(&world, &mut remote)?;
-        ensure!((report.changes_up, report.conflicts, report.refused) == (4, 2, 0), "{kind:?}: {report:?}");
-        world.central.execute("DELETE FROM member WHERE region IN ('east', 'up')")?;
+        ensure!((report.changes_up, report.conflicts, report.refused) == (5, 2, 0), "{kind:?}: {report:?}");
+        world.central.execute("DELETE FROM member WHERE region IN ('east', 'up', 'far')")?;
         // What waits in the partition is kept, and what is in the other comes.
         world.edit("a", "UPDATE note SET body = 'later' WHERE id = 'n5'")?;
         world.central.execute("INSERT INTO note VALUES ('n7', 'north', 'theirs')")?;

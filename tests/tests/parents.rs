@@ -135,6 +135,32 @@ fn rows_below_anothers_are_out_of_reach() -> Result<()> {
     Ok(())
 }
 
+/// A parent moves at the centre and its old partition's membership ends, while something is made below it here. That is taken where the
+/// parent is by then, and stays here though the partition in which it was made goes.
+#[test]
+fn what_is_made_below_a_row_that_moves_stays() -> Result<()> {
+    for kind in KINDS {
+        let world = world(kind)?;
+        let mut ann = world.remote("ann", "ann")?;
+        world.sync(&mut ann)?;
+        world.edit(
+            "ann",
+            "INSERT INTO orders VALUES ('n9', 'n', 'mine'); INSERT INTO line VALUES ('n91', 'n9', 1), ('n19', 'n1', 2); \
+             UPDATE line SET n = 7 WHERE id = 'n11'",
+        )?;
+        world.central.execute(
+            "UPDATE shop SET region = 'south' WHERE id = 'n'; DELETE FROM member WHERE user_name = 'ann' AND region = 'north'",
+        )?;
+        let report = world.sync(&mut ann)?;
+        assert_eq!((report.changes_up, report.refused), (4, 0), "{kind:?}");
+        assert_eq!(ids(&world, "ann", "orders")?, "n1 n9 s1", "{kind:?}");
+        assert_eq!(ids(&world, "ann", "line")?, "n11 n12 n19 n91 s11", "{kind:?}");
+        let report = world.diff("ann")?;
+        assert!(report.is_equal(false), "{kind:?}: {report:?}");
+    }
+    Ok(())
+}
+
 /// Rows that are deleted here have left the remote's partition: that they go here too is not what the deletions asked for.
 #[test]
 fn deletions_are_not_forgotten_when_their_rows_leave() -> Result<()> {

@@ -197,7 +197,10 @@ impl<'a, 's> Download<'a, 's> {
         }
         let Download { connection, request, sink, summary, .. } = self;
         let mut counted = |frame: Frame| count(summary, &mut **sink, frame);
-        let mut rows = RowsWriter::new(table, request.echo, &mut counted);
+        // With a partition go the rows that lay in it, also those that have moved since, and with them what was uploaded below them just now.
+        let (nothing, stays) = (Echo::default(), sorted.left.is_empty() && sorted.whole.is_empty());
+        let echo = if stays { request.echo } else { &nothing };
+        let mut rows = RowsWriter::new(table, echo, &mut counted);
         let keys: Vec<Row> = request
             .conflicted
             .iter()

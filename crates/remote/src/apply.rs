@@ -304,7 +304,7 @@ impl<'a> Apply<'a> {
             }
             self.applied.rows += 1;
             let start = reader.row().clone();
-            if self.is_plain && self.store_plain(table, &mut upsert, reader.row(), &mut scratch)? == Placed::Done {
+            if self.is_plain && self.store_plain(table, &mut upsert, reader.row(), &mut scratch)? {
                 continue;
             }
             *reader.row() = start;
@@ -359,14 +359,14 @@ impl Apply<'_> {
         }
     }
 
-    /// Stores a row straight from the frame.
+    /// Stores a row straight from the frame, unless something is in its way, or a trigger leaves it out: whether it is stored.
     fn store_plain<'p>(
         &self,
         table: &TablePlan,
         upsert: &mut CachedStatement<'_>,
         reader: &mut Reader<'p>,
         scratch: &mut Scratch,
-    ) -> Result<Placed, Error> {
+    ) -> Result<bool, Error> {
         let mut cells = RowReader::new(reader, &table.types, usize::MAX)?;
         let mut place = 1;
         while let Some(cell) = cells.next_cell()? {
@@ -379,7 +379,9 @@ impl Apply<'_> {
             upsert.raw_bind_parameter(place, Bound(encode(value, scratch))).while_doing("storing a row")?;
             place += 1;
         }
-        self.rows.placed(table, upsert.raw_execute())
+        let result = upsert.raw_execute();
+        let has_run = !matches!(result, Ok(0));
+        Ok(self.rows.placed(table, result)? == Placed::Done && has_run)
     }
 }
 

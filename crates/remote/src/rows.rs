@@ -142,7 +142,9 @@ impl<'c> Rows<'c> {
         let result = self.prepare(sql)?.execute(params_from_iter(values));
         let has_run = !matches!(result, Ok(0));
         match self.placed(table, result)? {
-            Placed::Done if self.has_own_triggers(table)? => self.put_log_right(table, key, wanted, has_run),
+            Placed::Done if self.has_own_triggers(table)? || !has_run => {
+                self.put_log_right(table, key, wanted, has_run)
+            }
             placed => Ok(placed),
         }
     }

@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 
 use headwater_protocol::message::RefusalCode;
+use rusqlite::params;
 
 use crate::cut::set_aside_mark;
 use crate::dependents;
 use crate::error::{Error, While};
-use crate::local::{Local, from_wire};
+use crate::local::{Local, from_wire, readable, to_wire};
 use crate::plan::{Plan, TablePlan};
 use crate::rows::{Rows, noted_image};
 use crate::untracked;
@@ -25,10 +26,43 @@ pub(crate) struct Changed<'p> {
 
 /// Takes all off the list that go up.
 pub(crate) fn wake(rows: &Rows<'_>, plan: &Plan) -> Result<(), Error> {
+    wake_unlisted(rows, plan)?;
     wake_changed(rows, plan)?;
     // Others may refer to those that woke.
     while wake_free(rows, plan)? > 0 {}
     Ok(())
+}
+
+/// A change that is marked though the list does not have it would wait for ever, with all later changes of its row.
+fn wake_unlisted(rows: &Rows<'_>, plan: &Plan) -> Result<(), Error> {
+    let sql = "SELECT 1 FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ? AND \"in_place\" = 1";
+    for table in plan.tracked() {
+        let marked = format!(
+            "SELECT {} FROM {} WHERE \"upload\" = 0 AND \"aside\" <> 0",
+            table.keys("k_").join(", "),
+            table.log()
+        );
+        for key in keys_of(rows, &marked, table)? {
+            let key_bytes = table.key_bytes(&to_wire(&key, &table.key_types));
+            let is_listed = rows.prepare(sql)?.exists(params![table.number, key_bytes]);
+            if !is_listed.while_doing("reading what is set aside")? {
+                tracing::warn!(
+                    table = table.table.name,
+                    key = readable(table.key_names(), &key),
+                    "a change was marked as set aside, but is not on the list: it is sent"
+                );
+                set_aside_mark(rows.connection, table, &key, 0)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn keys_of(rows: &Rows<'_>, sql: &str, table: &TablePlan) -> Result<Vec<Vec<Local>>, Error> {
+    let mut select = rows.prepare(sql)?;
+    let read = |row: &rusqlite::Row<'_>| (0..table.key_types.len()).map(|place| Local::read(row, place)).collect();
+    let found = select.query_map([], read);
+    found.and_then(Iterator::collect).while_doing("reading what is set aside")
 }
 
 /// Takes those off the list whose row has been changed again.

@@ -16,13 +16,21 @@ use crate::plan::TablePlan;
 use crate::rows::{Pending, Placed, Rows};
 use crate::untracked::{self, Doubt};
 
-/// Keeps the rows of a table that is going to come whole, to compare them with what comes.
+/// Keeps the rows of a table that is going to come whole, to compare them with what comes. Not those with pending changes: whoever
+/// changed them since, it is part of that change.
 pub(super) fn keep_before(rows: &Rows<'_>, table: &TablePlan) -> Result<(), Error> {
     let before = before(table);
     let names: Vec<String> = table.names().map(quote).collect();
+    let is_pending = if table.is_tracked() {
+        let same: Vec<String> =
+            table.keys("").iter().zip(table.keys("k_")).map(|(own, key)| format!("r.{own} = l.{key}")).collect();
+        format!("EXISTS (SELECT 1 FROM {} AS l WHERE l.\"upload\" = 0 AND {})", table.log(), same.join(" AND "))
+    } else {
+        "0".to_owned()
+    };
     let keys = table.keys("").join(", ");
     let sql = format!(
-        "DROP TABLE IF EXISTS temp.{before}; CREATE TEMP TABLE {before} AS SELECT {} FROM {}; \
+        "DROP TABLE IF EXISTS temp.{before}; CREATE TEMP TABLE {before} AS SELECT {} FROM {} AS r WHERE NOT {is_pending}; \
          CREATE INDEX temp.{} ON {before} ({keys})",
         names.join(", "),
         table.name(),
@@ -236,7 +244,15 @@ impl Apply<'_> {
         if self.rows.pending(table, key)?.is_some_and(|pending| is_sure || pending.new == was) {
             return Ok(false);
         }
-        let came = self.rows.select(table, key)?;
+        let came = match self.rows.select(table, key)? {
+            Some(came) => Some(came),
+            // What the table does not take.
+            None => self
+                .rows
+                .held(table, &table.key_bytes(&to_wire(key, &table.key_types)))?
+                .flatten()
+                .map(|row| from_wire(&row)),
+        };
         let is_same = match (&was, &came) {
             (Some(was), Some(came)) => is_same(table, was, &to_wire(came, &table.types)),
             // If the list has it, it was there, and had to go.

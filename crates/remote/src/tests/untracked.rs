@@ -1,6 +1,6 @@
 //! Writes while the application had dropped the triggers of change tracking.
 
-use headwater_model::{Direction, TablePartition};
+use headwater_model::{ConflictRule, Direction, Side, TablePartition};
 use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
 use headwater_protocol::{Type, Value};
 
@@ -238,6 +238,61 @@ fn a_table_that_comes_whole_at_once_is_compared_at_once() {
 }
 
 /// The shop of [`items`], with parts that lie where their item does.
+/// A change that is set aside takes what the consolidated row has in other columns. The table comes afresh after tracking was off: that
+/// the row is another than before is not what somebody wrote here then, and the list keeps the change as it stands.
+#[test]
+fn a_change_set_aside_is_merged_though_tracking_was_off() {
+    let mut model = shop();
+    model.tables[0].conflict = ConflictRule::Merge(Side::Consolidated);
+    let mut f = Fixture::new(&model);
+    let whole = |f: &Fixture, first| {
+        f.down().whole("item", &north()).rows("item", &[row(first)]).whole("kind", &[]).whole("part", &[])
+    };
+    f.download(whole(&f, "1,north,axe,$1.00"));
+    f.sql("UPDATE item SET name = 'bad' WHERE id = 1");
+    f.cut();
+    f.receipt(vec![(0, Outcome::Refused(Refusal { code: RefusalCode::Check, message: "no".to_owned() }))]);
+    f.remote.reset().expect("starting afresh");
+    drop_tracking(&f, "item");
+    f.reopen();
+    f.download(whole(&f, "1,north,axe,$2.00"));
+    assert_eq!(f.rows("SELECT * FROM item"), ["1|north|bad|2.00"]);
+    assert_eq!(f.rows("SELECT in_place, reason FROM hw_set_aside"), ["1|check"]);
+    f.check();
+}
+
+/// Whatever left it so: a mark without an entry on the list would keep every later change of the row here.
+#[test]
+fn a_mark_without_an_entry_on_the_list_goes() {
+    let f = items();
+    f.sql("UPDATE item SET name = 'bad' WHERE id = 1");
+    f.cut();
+    f.receipt(vec![(0, Outcome::Refused(Refusal { code: RefusalCode::Check, message: "no".to_owned() }))]);
+    f.sql("DELETE FROM hw_set_aside");
+    assert_eq!(f.cut_changes(), ["item: 1,north,axe,1.00 -> 1,north,bad,1.00"]);
+}
+
+/// A trigger of the application's leaves rows out without a word, as long as a table is compared too.
+#[test]
+fn what_a_trigger_leaves_out_of_a_comparison_is_held() {
+    let mut f = items();
+    let all = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00"), row("3,north,hoe,$3.00"), row("4,north,awl,$4.00")];
+    f.sql("CREATE TRIGGER own BEFORE INSERT ON item WHEN new.id IN (2, 3) BEGIN SELECT RAISE(IGNORE); END");
+    untracked_write(&mut f, "item", "UPDATE item SET name = 'mine' WHERE id = 3");
+    assert!(ask(&f));
+    f.download(f.down().whole("item", &north()).rows("item", &all));
+    let held = |f: &Fixture| f.remote.held(10).expect("a list").len();
+    assert_eq!(held(&f), 2, "{:?} {:?}", f.rows("SELECT * FROM item"), aside(&f));
+    assert_eq!(aside(&f), [r#"item {"id":3} untracked out"#], "what was written meanwhile");
+    f.sql("DROP TRIGGER own");
+    f.download(f.down());
+    assert_eq!(
+        (held(&f), f.rows("SELECT name FROM item ORDER BY id")),
+        (0, ["axe", "saw", "hoe", "awl"].map(str::to_owned).to_vec())
+    );
+    f.check();
+}
+
 fn items_and_parts() -> Fixture {
     let mut shop = shop();
     let part = shop.tables.iter_mut().find(|table| table.name == "part").expect("parts");

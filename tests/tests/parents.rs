@@ -161,6 +161,35 @@ fn what_is_made_below_a_row_that_moves_stays() -> Result<()> {
     Ok(())
 }
 
+/// The same at a fresh start, where a change of a row below it is set aside.
+#[test]
+fn what_is_set_aside_below_a_row_that_moves_stays() -> Result<()> {
+    for kind in KINDS {
+        let world = world(kind)?;
+        let mut ann = world.remote("ann", "ann")?;
+        world.sync(&mut ann)?;
+        world.edit("ann", "UPDATE line SET n = 1000 WHERE id = 'n11'; INSERT INTO line VALUES ('n19', 'n1', 1000)")?;
+        assert_eq!(world.sync(&mut ann)?.refused, 2, "{kind:?}");
+        ann.reset()?;
+        world.central.execute(
+            "UPDATE shop SET region = 'south' WHERE id = 'n'; DELETE FROM member WHERE user_name = 'ann' AND region = 'north'",
+        )?;
+        world.sync(&mut ann)?;
+        let aside = ann.set_aside(10)?;
+        assert!(
+            aside.len() == 2 && aside.iter().all(|change| change.is_in_place && change.reason == "check"),
+            "{aside:?}"
+        );
+        assert_eq!(ids(&world, "ann", "line")?, "n11 n12 n19 s11", "{kind:?}");
+        let report = world.diff("ann")?;
+        assert!(report.is_equal(true), "{kind:?}: {report:?}");
+        ann.drop_set_aside(&Choice::All)?;
+        let report = world.diff("ann")?;
+        assert!(report.is_equal(false), "{kind:?}: {report:?}");
+    }
+    Ok(())
+}
+
 /// Rows that are deleted here have left the remote's partition: that they go here too is not what the deletions asked for.
 #[test]
 fn deletions_are_not_forgotten_when_their_rows_leave() -> Result<()> {

@@ -156,20 +156,14 @@ impl Apply<'_> {
 
     fn set_aside_left(&mut self, table: &TablePlan, partition: Vec<u8>, local: &[Local]) -> Result<(), Error> {
         self.left.insert((table.number, partition));
-        let condition = format!(
-            "((l.\"existed\" = 1 AND {}) OR ({}))",
-            logged_in(self.plan, table),
-            rows_in(self.plan, table, "r")
-        );
-        let message = "the remote left the partition of this row".to_owned();
-        let refusal = Refusal { code: RefusalCode::Partition, message };
+        let condition = changes_in(self.plan, table);
         loop {
             let batch = self.pending_where(table, &condition, local)?;
             if batch.is_empty() {
                 return Ok(());
             }
             for pending in batch {
-                self.set_aside(table, &pending, &refusal)?;
+                self.set_aside(table, &pending, &left_refusal())?;
             }
         }
     }
@@ -234,6 +228,7 @@ impl Apply<'_> {
                 continue;
             }
             self.rows.set_applying(Some(table))?;
+            self.sweep_displaced(table)?;
             let (columns, from, condition) = match (&table.parent, table.is_tracked()) {
                 (None, _) => (columns_in(self.plan, table, &table.name()), table.name(), "1 = 1"),
                 (Some(_), true) => {
@@ -252,11 +247,59 @@ impl Apply<'_> {
                 if table.parent.is_none() {
                     self.delete_rows(table, &local)?;
                 } else if !local.contains(&Local::Null) {
-                    self.set_aside_left(table, key, &local)?;
+                    self.set_aside_missing(table, key, &local)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Rows of such partitions that have stepped aside for others.
+    fn sweep_displaced(&mut self, table: &TablePlan) -> Result<(), Error> {
+        for (key, row) in self.all_displaced(table)? {
+            let local = whereabouts::partition_of(&self.rows, self.plan, table, &from_wire(&row))?;
+            let mut partition = Vec::new();
+            put_row(&mut partition, &table.partition_types, &to_wire(&local, &table.partition_types));
+            if !local.contains(&Local::Null) && !self.came_whole.contains(&(table.number, partition)) {
+                self.undisplace(table, &key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets aside the pending changes of rows in such a partition, but for those whose rows have come with another: their parent has moved.
+    fn set_aside_missing(&mut self, table: &TablePlan, partition: Vec<u8>, local: &[Local]) -> Result<(), Error> {
+        let condition = changes_in(self.plan, table);
+        let keys = table.keys("k_").iter().map(|key| format!("l.{key}")).collect::<Vec<_>>().join(", ");
+        let sql = format!(
+            "SELECT {keys} FROM {} AS l LEFT JOIN {} AS r ON {} WHERE l.\"upload\" = 0 AND {condition}",
+            table.log(),
+            table.name(),
+            all(table.keys("").iter().zip(table.keys("k_")).map(|(own, key)| format!("r.{own} = l.{key}"))),
+        );
+        let mut missing = Vec::new();
+        for key in self.keys(&sql, table, local)? {
+            if let Some(pending) = self.rows.pending(table, &key)?
+                && !self.has_come(table, &pending)?
+            {
+                missing.push(pending);
+            }
+        }
+        self.left.insert((table.number, partition));
+        missing.iter().try_for_each(|pending| self.set_aside(table, pending, &left_refusal()))
+    }
+
+    /// Whether the row of a pending change has come with this restart's download; of one that was made here, its parent.
+    fn has_come(&self, table: &TablePlan, pending: &Pending) -> Result<bool, Error> {
+        let key = to_wire(&pending.key, &table.key_types);
+        if pending.old.is_some() {
+            return self.is_at_the_head(table, &key);
+        }
+        let (Some((parent, through)), Some(new)) = (&table.parent, &pending.new) else { return Ok(false) };
+        let Some(parent) = self.plan.table(*parent) else { return Ok(false) };
+        let new = to_wire(new, &table.types);
+        let key: Vec<Value> = through.iter().filter_map(|place| new.get(*place).cloned()).collect();
+        self.is_at_the_head(parent, &key)
     }
 
     /// The partitions that these columns of a table name.
@@ -277,6 +320,16 @@ pub(super) fn rows_in(plan: &Plan, table: &TablePlan, row: &str) -> String {
 /// The partition's values of a row, as SQL.
 fn columns_in(plan: &Plan, table: &TablePlan, row: &str) -> Vec<String> {
     whereabouts::values(plan, table, &|place| format!("{row}.{}", quote(&table.table.columns[place].name)))
+}
+
+/// The same condition for changes: on their old image, or on their row `r`.
+fn changes_in(plan: &Plan, table: &TablePlan) -> String {
+    format!("((l.\"existed\" = 1 AND {}) OR ({}))", logged_in(plan, table), rows_in(plan, table, "r"))
+}
+
+fn left_refusal() -> Refusal {
+    let message = "the remote left the partition of this row".to_owned();
+    Refusal { code: RefusalCode::Partition, message }
 }
 
 /// The same condition for the old images in the log.

@@ -204,7 +204,7 @@ impl Apply<'_> {
     }
 
     /// Whether the consolidated database has a row, by what has come down until now.
-    fn is_at_the_head(&self, table: &TablePlan, key: &[Value]) -> Result<bool, Error> {
+    pub(super) fn is_at_the_head(&self, table: &TablePlan, key: &[Value]) -> Result<bool, Error> {
         if let Some(held) = self.rows.held(table, &table.key_bytes(key))? {
             return Ok(held.is_some());
         }

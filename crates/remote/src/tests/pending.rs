@@ -541,3 +541,15 @@ fn a_list_with_one_change_of_each_row_is_made_anew() {
     );
     f.check();
 }
+
+/// A fresh start in which a row comes with the unique value of one whose partition is left: that one stepped aside, and goes for good.
+#[test]
+fn a_row_that_stepped_aside_goes_with_its_partition() {
+    let mut f = regions();
+    f.remote.reset().expect("starting afresh");
+    let north = [row("1,north,axe,$1"), row("2,north,saw,$1"), row("7,north,nut,$1")];
+    f.download(f.down().whole("item", &[Value::text("north")]).rows("item", &north));
+    assert_eq!(f.held(), 0, "{:?}", f.remote.held(9));
+    assert_eq!(f.rows("SELECT id FROM item ORDER BY id"), ["1", "2", "7"]);
+    f.check();
+}

@@ -209,7 +209,8 @@ fn lost(report: &SyncReport) -> String {
     let (first, last) = report.lost.unwrap_or_default();
     let kept = thousands(report.lost_changes);
     format!(
-        "the consolidated database has lost uploads {first} to {last}: {kept} of their changes are still here (see `headwater remote log`)"
+        "the consolidated database has lost uploads {first} to {last}: {kept} of their changes are still here, the last mebibyte being kept \
+         (see `headwater remote log`)"
     )
 }
 

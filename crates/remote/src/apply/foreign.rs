@@ -205,8 +205,13 @@ impl Apply<'_> {
             );
             self.applied.not_stored += 1;
         }
-        let why = "it refers to a row that is not here";
-        self.rows.hold_because(table, &table.key_bytes(&table.key_of(&wire)), Some(&wire), Some(why))
+        let (why, key) = ("it refers to a row that is not here", table.key_bytes(&table.key_of(&wire)));
+        match self.rows.held(table, &key)? {
+            None => self.rows.hold_because(table, &key, Some(&wire), Some(why)),
+            // What came after it stays held; what came was its deletion, and it is gone now.
+            Some(Some(_)) => Ok(()),
+            Some(None) => self.rows.release(table, &key),
+        }
     }
 
     /// Sets aside the pending change that deleted the parent of a row, or keeps it from being stored; whether there is one.

@@ -321,7 +321,7 @@ impl Apply<'_> {
                 self.note_gone(table, &from_wire(&row), "the remote left the partition of this row")?;
                 continue;
             }
-            if !self.put_back(table, &key, &row)? {
+            if !self.put_back(table, &key, &row)? && self.rows.held(table, &key)?.is_none() {
                 let is_noted =
                     self.note_gone(table, &from_wire(&row), "another row that came has a unique value of it")?;
                 self.applied.not_stored += u64::from(!is_noted);

@@ -279,3 +279,18 @@ fn a_trigger_can_sit_downloads_out() {
     assert_eq!(query(&other, "SELECT edits FROM doc WHERE id = 2"), ["6"]);
     f.check();
 }
+
+/// A row that a trigger leaves out is held. The row that stands there instead loses its parent: it goes, and what is held stays.
+#[test]
+fn what_is_held_is_not_replaced_by_what_stood_there() {
+    let f = Fixture::new(&shop());
+    let down = f.down().whole("item", &[Value::text("north")]).rows("item", &[row("1,north,axe,$1")]);
+    f.download(down.whole("kind", &[]).whole("part", &[]).rows("part", &[row("1,1,1")]));
+    f.sql("CREATE TRIGGER own BEFORE INSERT ON part BEGIN SELECT RAISE(IGNORE); END");
+    f.download(f.down().delete("item", &[row("1")]).rows("part", &[row("1,-,2")]));
+    assert_eq!((f.rows("SELECT * FROM part"), f.held()), (Vec::new(), 1));
+    f.sql("DROP TRIGGER own");
+    f.download(f.down());
+    assert_eq!((f.rows("SELECT id, no FROM part"), f.held()), (vec!["1|2".to_owned()], 0));
+    f.check();
+}

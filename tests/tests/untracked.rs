@@ -242,6 +242,64 @@ fn what_lies_in_no_partition_or_in_one_that_is_left() -> Result<()> {
     Ok(())
 }
 
+/// A partition becomes the remote's with the sync that follows: what was written there meanwhile, or moved there, stands and is on the
+/// list, and nothing is taken for deleted.
+#[test]
+fn what_lies_in_a_partition_that_is_joined() -> Result<()> {
+    let cases = [&["customer"][..], &["customer", "orders"]];
+    for (kind, tables) in KINDS.into_iter().flat_map(|kind| cases.map(|tables| (kind, tables))) {
+        let world = World::new(kind, REGIONS, REGIONAL, &[NAME])?;
+        let mut remote = world.remote(NAME, NAME)?;
+        world.sync(&mut remote)?;
+        world.central.execute("DELETE FROM member WHERE region = 'n'")?;
+        world.sync(&mut remote)?;
+        drop(remote);
+
+        tables.iter().try_for_each(|table| drop_triggers(&world, table))?;
+        world.edit(
+            NAME,
+            "UPDATE customer SET name = 'moved', region = 'n' WHERE id IN ('2', '3'); \
+             INSERT INTO customer VALUES ('1', 'x', 'n'), ('4', 'made', 'n'), ('5', 'here', 'n')",
+        )?;
+        if tables.len() == 2 {
+            world.edit(NAME, "INSERT INTO orders VALUES ('44', '4', 'made')")?;
+        }
+        world.central.execute(
+            "INSERT INTO member VALUES ('anna', 'n'); INSERT INTO customer VALUES ('5', 'there', 'n'); \
+             DELETE FROM customer WHERE id = '3'",
+        )?;
+        let mut remote = Remote::open(world.path(NAME))?;
+        world.sync(&mut remote)?;
+        let untracked = |id: &str, in_place: bool| (format!(r#"{{"id":"{id}"}}"#), "untracked".to_owned(), in_place);
+        let mut expected =
+            vec![untracked("2", true), untracked("3", false), untracked("4", true), untracked("5", false)];
+        if tables.len() == 2 {
+            expected.insert(3, untracked("44", true));
+        }
+        ensure!(aside(&remote)? == expected, "{kind:?} {tables:?}: {:?}", aside(&remote)?);
+        let list = remote.set_aside(9)?;
+        ensure!(list.iter().all(|it| it.new.is_some()), "{kind:?} {tables:?}: nothing was deleted: {list:?}");
+        differences(&world, true).with_context(|| format!("{kind:?} {tables:?}"))?;
+        let quiet = world.sync(&mut remote)?;
+        ensure!((quiet.untracked, quiet.requests, quiet.changes_up) == (0, 1, 0), "{kind:?} {tables:?}: {quiet:?}");
+
+        ensure!(remote.retry(&Choice::All)?.left.is_empty(), "{kind:?} {tables:?}");
+        let report = world.sync(&mut remote)?;
+        ensure!(
+            (report.refused, report.conflicts) == (0, 2),
+            "{kind:?} {tables:?}: what others have changed: {report:?}"
+        );
+        let customers = world.central.rows("SELECT id || name || region FROM customer ORDER BY id")?.concat();
+        let expected = ["1xn", "2movedn", "4maden", "5theren"].map(|row| Some(row.to_owned()));
+        ensure!(customers == expected, "{kind:?} {tables:?}: {customers:?}");
+        let orders = world.central.rows("SELECT id FROM orders ORDER BY id")?.concat();
+        let expected = if tables.len() == 2 { &["11", "22", "44"][..] } else { &["11", "22"] };
+        ensure!(orders.iter().flatten().eq(expected), "{kind:?} {tables:?}: {orders:?}");
+        differences(&world, false).with_context(|| format!("{kind:?} {tables:?}"))?;
+    }
+    Ok(())
+}
+
 /// What was written refers to a row that is deleted at the consolidated database meanwhile: it goes with it, and is on the list.
 #[test]
 fn what_refers_to_a_row_that_is_gone() -> Result<()> {

@@ -163,7 +163,7 @@ struct Apply<'a> {
     left: HashSet<(u32, Vec<u8>)>,
     /// By table.
     doubts: Vec<Doubt>,
-    /// Partitions of tables in doubt that were not held before.
+    /// Partitions of tables that were asked for whole, to be compared, which were not held before.
     joined: HashSet<(u32, Vec<u8>)>,
     /// Tables that were asked for whole, and have been compared.
     compared: Vec<u32>,

@@ -17,8 +17,11 @@
 //! row that differs from the one that came gives way, one that did not come counts as made here, and one that is not here as new there.
 //! Unless the remote starts afresh, so that everything came, the second and third download follow.
 //!
-//! Rows in none of the remote's partitions never come: they go before the second download, and so count as made here. Of a partition that
-//! is left before the second has come nothing comes to compare with: the list has all of its rows.
+//! Rows in none of the remote's partitions never come: they go before the second download, and so count as made here. What stands in a
+//! partition that becomes the remote's with the first was written here too, or is below what was moved here: it is not cleared away for
+//! the rows that come, so that the second finds it. Of a row that comes in one that becomes the remote's with the second nobody knows who
+//! moved it there: what stood here gives way as in the first. Of a partition that is left before the second has come nothing comes to
+//! compare with: the list has all of its rows.
 //!
 //! Of a table that only goes up nothing comes down to compare with: its rows are listed instead ([`crate::unsent`]).
 //!

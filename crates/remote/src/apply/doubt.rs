@@ -144,20 +144,35 @@ impl Apply<'_> {
     }
 
     /// A partition comes whole. If it was held before, and its table is in doubt, what stands there is held against what comes now: what
-    /// it replaces is not there any more when the whole table is compared.
-    pub(super) fn compare_whole(&mut self, table: &TablePlan, partition: &[u8]) -> Result<(), Error> {
-        let doubt = &mut self.doubts[table.number as usize];
-        if !matches!(doubt, Doubt::Since | Doubt::Compare) {
-            return Ok(());
+    /// it replaces is not there any more when the whole table is compared. If it was not, nothing of it had come down: what stands there
+    /// was written here, or is below a row that was, and stays until the table is compared. Whether it does.
+    pub(super) fn compare_whole(&mut self, table: &TablePlan, partition: &[u8]) -> Result<bool, Error> {
+        if self.is_restart || !self.is_place_in_doubt(table) {
+            return Ok(false);
         }
         let mut held = self.rows.prepare("SELECT 1 FROM \"hw_watermark\" WHERE \"table\" = ? AND \"partition\" = ?")?;
-        if !held.exists(params![table.number, partition]).while_doing("reading the watermarks")? {
-            self.joined.insert((table.number, partition.to_vec()));
-        } else if *doubt == Doubt::Since {
-            *doubt = Doubt::AtOnce;
-            return keep_before(&self.rows, table);
+        let is_held = held.exists(params![table.number, partition]).while_doing("reading the watermarks")?;
+        let doubt = &mut self.doubts[table.number as usize];
+        match (*doubt, is_held) {
+            (Doubt::Since, true) => {
+                *doubt = Doubt::AtOnce;
+                keep_before(&self.rows, table)?;
+            }
+            // Nothing stands there any more.
+            (Doubt::Compare, false) => {
+                self.joined.insert((table.number, partition.to_vec()));
+            }
+            (Doubt::Compare, true) => {}
+            _ => return Ok(!is_held),
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// Whether rows of a table may have been moved, or made, without a trace: they were themselves, or what they take their partition from.
+    fn is_place_in_doubt(&self, table: &TablePlan) -> bool {
+        let parent = |table: &&TablePlan| self.plan.table(table.parent.as_ref()?.0);
+        std::iter::successors(Some(table), parent)
+            .any(|table| matches!(self.doubts[table.number as usize], Doubt::Since | Doubt::Compare | Doubt::AtOnce))
     }
 
     /// Holds the tables that came whole against what was there before. Whether anything differed.
@@ -253,10 +268,12 @@ impl Apply<'_> {
                 .flatten()
                 .map(|row| from_wire(&row)),
         };
+        // Who has moved it there nobody knows.
+        let has_joined = is_sure && came.as_ref().map_or(Ok(false), |came| self.has_joined(table, came))?;
         let is_same = match (&was, &came) {
             (Some(was), Some(came)) => is_same(table, was, &to_wire(came, &table.types)),
             // If the list has it, it was there, and had to go.
-            (None, Some(came)) => !is_sure || self.has_joined(table, came)? || self.is_noted(table, key)?,
+            (None, Some(_)) => !is_sure || has_joined || self.is_noted(table, key)?,
             (None, None) => true,
             (Some(_), None) => false,
         };
@@ -264,6 +281,7 @@ impl Apply<'_> {
             return Ok(false);
         }
         self.applied.untracked += 1;
+        let is_sure = is_sure && !has_joined;
         let is_in_place = table.is_tracked() && (is_sure || came.is_none()) && self.put(table, was.as_deref(), key)?;
         if is_in_place {
             log_change(&self.rows, table, key, came.as_deref(), RefusalCode::Untracked as i64)?;

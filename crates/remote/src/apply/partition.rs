@@ -23,12 +23,12 @@ impl Apply<'_> {
     pub(super) fn partition(&mut self, table: &TablePlan, mark: &PartitionMark) -> Result<(), Error> {
         let values = decoded(&table.partition_types, &mark.partition)?;
         let is_whole = mark.action == PartitionAction::Whole;
-        if is_whole {
-            self.compare_whole(table, &mark.partition)?;
+        let stays = is_whole && self.compare_whole(table, &mark.partition)?;
+        if !is_whole {
+            self.note_left(table, &from_wire(&values))?;
+        } else if !stays {
             self.note_afresh(table, &mark.partition)?;
             self.forget_displaced(table, &values)?;
-        } else {
-            self.note_left(table, &from_wire(&values))?;
         }
         self.touched.all_of(table);
         let place = (table.number, mark.partition.clone());
@@ -37,6 +37,9 @@ impl Apply<'_> {
         } else {
             self.left.insert(place)
         };
+        if stays {
+            return Ok(());
+        }
         let is_first = is_whole && self.begun.insert(table.number);
         if self.is_plain && !self.rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.name()))? {
             return Ok(());

@@ -396,6 +396,88 @@ fn rows_outside_any_partition_were_made_here() {
     }
 }
 
+/// A partition comes for the first time. What stands there had not come down, and stays until the table is compared, whatever else comes.
+#[test]
+fn what_stands_in_a_partition_that_is_joined_stays() {
+    let east = [Value::text("east")];
+    for (is_whole, is_first) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut f = items_and_parts();
+        let sql = "UPDATE item SET region = 'east', name = 'moved' WHERE id = 2; \
+                   INSERT INTO item VALUES (9, 'east', 'adze', '9.00'), (8, 'east', 'key', '8.00'), (7, 'east', 'nut', '7.00')";
+        untracked_write(&mut f, "item", sql);
+        let theirs = [row("7,east,nut,$7.00"), row("8,east,theirs,$8.00")];
+        let south = [Value::text("south")];
+        let mut items = f.down();
+        if is_first {
+            items = items.whole("item", &east);
+        }
+        if is_whole {
+            items = items.whole("item", &south).whole("item", &north());
+        } else {
+            items = items.holds("item", &south).holds("item", &north());
+        }
+        if !is_first {
+            items = items.whole("item", &east);
+        }
+        if is_whole {
+            items = items.rows("item", &SOUTH.map(row)).rows("item", &[row("1,north,axe,$1.00")]);
+        }
+        let parts = |down: Down| down.holds("part", &south).holds("part", &north());
+        f.download(parts(items.rows("item", &theirs).whole("part", &east)));
+        let there = f.rows("SELECT id FROM item UNION ALL SELECT id FROM part ORDER BY 1");
+        assert_eq!(there, ["1", "2", "3", "4", "7", "8", "9", "10", "20"], "{is_whole} {is_first}");
+        assert!(ask(&f));
+        let items = f.down().whole("item", &south).whole("item", &east).whole("item", &north());
+        let items = items.rows("item", &SOUTH.map(row)).rows("item", &[row("1,north,axe,$1.00")]).rows("item", &theirs);
+        f.download(parts(items.holds("part", &east)));
+        let two = if is_whole { "out" } else { "in place" };
+        let expected = [
+            format!(r#"item {{"id":2}} untracked {two}"#),
+            r#"item {"id":8} untracked out"#.to_owned(),
+            r#"item {"id":9} untracked in place"#.to_owned(),
+        ];
+        assert_eq!(aside(&f), expected, "{is_whole} {is_first}");
+        assert_eq!(f.rows("SELECT id FROM item UNION ALL SELECT id FROM part ORDER BY 1"), there);
+        f.check();
+    }
+}
+
+/// It comes with the download that is compared: who made the row that differs there nobody knows, and what is below it stays too.
+#[test]
+fn a_partition_that_is_joined_while_the_table_is_compared() {
+    let (south, east) = ([Value::text("south")], [Value::text("east")]);
+    let mut f = items_and_parts();
+    let sql = "UPDATE item SET name = name || '!' WHERE id IN (1, 3); UPDATE item SET region = 'east' WHERE id = 2; \
+               INSERT INTO item VALUES (8, 'east', 'key', '8.00'), (9, 'east', 'adze', '9.00')";
+    untracked_write(&mut f, "item", sql);
+    f.download(unchanged(&f));
+    assert!(ask(&f));
+    let items = f.down().whole("item", &south).whole("item", &east).whole("item", &north());
+    let came = [
+        row("1,north,axe,$1.00"),
+        row("2,south,saw,$2.00"),
+        row("3,east,hoe,$3.00"),
+        row("4,south,awl,$4.00"),
+        row("7,east,nut,$7.00"),
+        row("8,east,theirs,$8.00"),
+    ];
+    let parts = items.rows("item", &came).whole("part", &east).holds("part", &south).holds("part", &north());
+    f.download(parts);
+    let expected = [
+        r#"item {"id":1} untracked in place"#,
+        r#"item {"id":2} untracked in place"#,
+        r#"item {"id":3} untracked out"#,
+        r#"item {"id":8} untracked out"#,
+        r#"item {"id":9} untracked in place"#,
+    ];
+    assert_eq!(aside(&f), expected);
+    let rows =
+        ["1|north|axe!", "2|east|saw", "3|east|hoe", "4|south|awl", "7|east|nut", "8|east|theirs", "9|east|adze"];
+    assert_eq!(f.rows("SELECT id, region, name FROM item ORDER BY id"), rows);
+    assert_eq!(f.rows("SELECT id FROM part"), ["10", "20"]);
+    f.check();
+}
+
 /// An index that the application made changes the triggers too; so does nothing at all.
 #[test]
 fn tracking_that_is_only_out_of_date_raises_no_doubt() {
@@ -429,5 +511,25 @@ fn a_table_that_only_comes_down() {
     assert_eq!(aside(&f), [r#"price {"id":1} untracked out"#], "the same number is no difference");
     let left = f.remote.retry(&Choice::All).expect("said").left;
     assert!(left.len() == 1 && left[0].contains("only comes down"), "{left:?}");
+    f.check();
+}
+
+/// Nor can they stand in a partition that comes for the first time.
+#[test]
+fn a_partition_that_is_joined_and_only_comes_down() {
+    let east = [Value::text("east")];
+    let mut shop = shop();
+    shop.tables[0].direction = Direction::Download;
+    let mut f = Fixture::new(&shop);
+    f.download(f.down().whole("item", &north()).rows("item", &[row("1,north,axe,$1.00")]));
+    let sql = "UPDATE item SET region = 'east' WHERE id = 1; INSERT INTO item VALUES (9, 'east', 'adze', '9.00')";
+    untracked_write(&mut f, "item", sql);
+    let seven = [row("7,east,nut,$7.00")];
+    f.download(f.down().holds("item", &north()).whole("item", &east).rows("item", &seven));
+    assert!(ask(&f));
+    let down = f.down().whole("item", &north()).whole("item", &east).rows("item", &[row("1,north,axe,$1.00")]);
+    f.download(down.rows("item", &seven));
+    assert_eq!(aside(&f), [r#"item {"id":1} untracked out"#, r#"item {"id":9} untracked out"#]);
+    assert_eq!(f.rows("SELECT id, region FROM item"), ["1|north", "7|east"]);
     f.check();
 }

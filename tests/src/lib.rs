@@ -11,6 +11,7 @@
 //! ```
 
 pub mod apart;
+pub mod backup;
 pub mod disk;
 pub mod ledger;
 pub mod stage;

@@ -2,12 +2,13 @@
 //! without its last second, a file replaced. Two remotes with pending changes go on by themselves, and each in a few syncs is its part
 //! of the database again; what was pending has arrived, and what the database lost of their uploads is named.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use headwater_remote::http::Credentials;
 use headwater_remote::{Choice, Remote, SyncOptions, SyncReport};
 use headwater_testkit::Postgres;
+use headwater_tests::backup::{back_up, replace};
 use headwater_tests::{Central, World, read_model};
 
 const NAMES: [&str; 2] = ["one", "two"];
@@ -415,26 +416,6 @@ fn sqlite() -> Result<(tempfile::TempDir, PathBuf, Stage)> {
     let path = folder.path().join("central.db");
     let stage = Stage::new(Central::Sqlite(path.clone()))?;
     Ok((folder, path, stage))
-}
-
-fn back_up(path: &Path) -> Result<PathBuf> {
-    let backup = path.with_extension("backup");
-    let sql = format!("VACUUM INTO '{}'", backup.display());
-    rusqlite::Connection::open(path)?.execute_batch(&sql)?;
-    Ok(backup)
-}
-
-/// A file is moved into the place of another, whose write-ahead log goes.
-fn replace(path: &Path, with: &Path) -> Result<()> {
-    for suffix in ["-wal", "-shm"] {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        match std::fs::remove_file(&name) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
-    }
-    Ok(std::fs::rename(with, path)?)
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub mod random;
 
 pub use front::{FRONTS, Front, Proxied};
 pub use ports::free_port;
-pub use postgres::{Postgres, sql};
+pub use postgres::{DataCopy, Postgres, sql};
 pub use process::{Child, headwater_binary, wait_until};
 pub use proxy::{FaultProxy, Plan};
 pub use random::Random;

@@ -163,6 +163,7 @@ fn ask(world: &World, address: SocketAddr, number: u8) -> Result<TcpStream> {
         download_applied: [0; 16],
         has_upload: false,
         wants_download: true,
+        uploads: Vec::new(),
         watermarks: Watermarks::default(),
     };
     let mut body = hello.to_frame().to_bytes();

@@ -6,6 +6,7 @@
 mod accounts;
 mod conflicts;
 mod greet;
+mod history;
 mod horizon;
 mod identity;
 mod key_ranges;
@@ -20,6 +21,7 @@ pub use accounts::{
 pub use conflicts::{ConflictQuery, ConflictRecord, conflicts};
 pub(crate) use greet::lock_remote;
 pub use greet::{Greeted, Greeting, greet, greet_before_upload};
+pub(crate) use history::History;
 pub use horizon::{PurgeRequest, Purged, is_note_due, purge};
 pub(crate) use identity::renew_incarnation;
 pub use identity::{Identity, identity, take_note};
@@ -28,4 +30,4 @@ pub use remotes::{RemoteRecord, remotes};
 pub use schema::install;
 pub(crate) use schema::{is_installed, table_statements};
 pub use seal::{SealRequest, seal_watermarks};
-pub(crate) use sql::{array, bytes, dialect_sql, integer, optional_text};
+pub(crate) use sql::{bytes, dialect_sql, integer, optional_text};

@@ -197,12 +197,12 @@ fn inside(
     let verdict = protocol::judge(stored.as_ref().map(record::Stored::of_protocol), request.acknowledged, &request.end);
     let mut reader = SourceReader::new(request, source, connection.dialect());
     match (verdict, stored) {
-        (protocol::Verdict::Apply, _) => {
+        (protocol::Verdict::Apply, stored) => {
             let uploaded = apply_changes(connection, request, &mut reader, checking)?;
             if request.plan.model.on_error == OnError::Reject && uploaded.counts.refused > 0 {
                 return Err(refused_whole(request, &mut reader, &uploaded)?);
             }
-            record::keep(connection, request, &uploaded)?;
+            record::keep(connection, request, &uploaded, stored.as_ref())?;
             Ok(uploaded)
         }
         (protocol::Verdict::Replay, Some(stored)) => record::replay(request, &mut reader, stored),

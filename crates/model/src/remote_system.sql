@@ -36,7 +36,12 @@ CREATE TABLE "hw_upload" (
   "payload" BLOB NOT NULL,
   PRIMARY KEY ("upload", "frame")
 ) WITHOUT ROWID;
-CREATE TABLE "hw_sent" ("upload" INTEGER PRIMARY KEY, "bytes" INTEGER NOT NULL, "receipt" BLOB NOT NULL);
+CREATE TABLE "hw_sent" (
+  "upload" INTEGER PRIMARY KEY,
+  "bytes" INTEGER NOT NULL,
+  "receipt" BLOB NOT NULL,
+  "digest" BLOB
+);
 CREATE TABLE "hw_lost" (
   "id" INTEGER PRIMARY KEY,
   "time" TEXT NOT NULL,

@@ -9,7 +9,7 @@ mod table;
 pub use answer::{ErrorCode, Fault, PartitionAction, PartitionMark, ServerError, WatermarkEntry, Watermarks, Welcome};
 pub use download::{Download, KeyRange, KeyRanges, Ticket};
 pub use outcome::{ConflictEnd, Outcome, Receipt, Refusal, RefusalCode};
-pub use request::{Hello, UploadEnd};
+pub use request::{AppliedUpload, Hello, UploadEnd};
 pub use table::{Change, ChangeOp, RowOp, RowsReader, TableHeader};
 
 use crate::wire::{DecodeError, Reader};
@@ -28,6 +28,8 @@ pub const NAME_BYTES_MAX: usize = 256;
 pub const COLUMNS_MAX: usize = 1_000;
 /// The most key ranges in one frame.
 pub const KEY_RANGES_MAX: usize = 10_000;
+/// The most uploads that a HELLO names.
+pub const UPLOADS_NAMED_MAX: usize = 8;
 /// The most bytes of a text for people.
 pub const TEXT_BYTES_MAX: usize = 4 * 1024;
 

@@ -18,7 +18,7 @@
 use sha2::{Digest as _, Sha256};
 
 use crate::frame::Kind;
-use crate::message::UploadEnd;
+use crate::message::{AppliedUpload, UploadEnd};
 
 /// SHA-256 over an upload's TABLE and CHANGES frames, in order: kind (u8), length of the uncompressed payload (u32, little-endian), that
 /// payload. Compression is left out, so that frames may be packed anew without becoming another upload.
@@ -98,9 +98,52 @@ pub fn judge(stored: Option<Stored>, acknowledged_by_remote: u64, offered: &Uplo
     if is_stored { Verdict::Replay } else { Verdict::Copy }
 }
 
+/// Whether the database has another file's uploads where a file that goes by the same remote ID had its own, which it has no more: it was
+/// put back from a backup, and a copy of the file was there first. Gives the last number that means the same upload to both; 0, if none
+/// of those named does.
+///
+/// ```text
+/// the file has had applied     4    4 5    4 5       4 5 6    4 5       9
+/// the database has             4    4      4 e5 e6   4 e5     e4 e5     10 11
+/// gives                        -    -      4         4        0         -       (e: the same number, another digest)
+/// ```
+///
+/// Caveats: what either side does not name any more (the last column) is not known, and counts as the file's own.
+pub fn last_in_common(of_file: &[AppliedUpload], stored: &[AppliedUpload]) -> Option<u64> {
+    let newest = stored.iter().map(|upload| upload.sequence).max()?;
+    let comparable = of_file.iter().filter(|upload| upload.sequence <= newest).max_by_key(|upload| upload.sequence)?;
+    let is_remembered = stored.iter().any(|upload| upload.sequence <= comparable.sequence);
+    if stored.contains(comparable) || !is_remembered {
+        return None;
+    }
+    let common = of_file.iter().filter(|upload| stored.contains(upload));
+    Some(common.map(|upload| upload.sequence).max().unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Numbers; one that is negative means another upload.
+    fn uploads(numbers: &[i64]) -> Vec<AppliedUpload> {
+        let upload = |number: &i64| AppliedUpload { sequence: number.unsigned_abs(), digest: number.to_le_bytes() };
+        numbers.iter().map(upload).collect()
+    }
+
+    #[test]
+    fn the_table_of_the_last_in_common() {
+        let case = |of_file: &[i64], stored: &[i64]| last_in_common(&uploads(of_file), &uploads(stored));
+        assert_eq!(case(&[4], &[4]), None);
+        assert_eq!(case(&[5, 4], &[4]), None, "it lacks what came last, and nobody else's is there");
+        assert_eq!(case(&[5, 4], &[-6, -5, 4]), Some(4));
+        assert_eq!(case(&[6, 5, 4], &[-5, 4]), Some(4));
+        assert_eq!(case(&[5, 4], &[-5, -4]), Some(0));
+        assert_eq!(case(&[9], &[11, 10]), None, "9 is forgotten");
+        assert_eq!(case(&[4], &[6, 5, 4]), None, "a copy, no more");
+        assert_eq!(case(&[6, 3], &[-5, 3]), None, "5 is nobody's here, and 3 is known");
+        assert_eq!(case(&[5, 3], &[-6, 3]), Some(3), "5 was left out there");
+        assert_eq!((case(&[], &[4]), case(&[4], &[])), (None, None));
+    }
 
     fn verdict(stored: Option<(u64, u8)>, acknowledged: u64, offered: (u64, u8)) -> Verdict {
         let stored = stored.map(|(sequence, digest)| Stored { sequence, digest: [digest; 32] });

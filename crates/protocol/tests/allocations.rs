@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use headwater_protocol::message::{
-    Change, Hello, KeyRanges, PartitionMark, Receipt, ServerError, TableHeader, Watermarks,
+    AppliedUpload, Change, Hello, KeyRanges, PartitionMark, Receipt, ServerError, TableHeader, Watermarks,
 };
 use headwater_protocol::row::read_row;
 use headwater_protocol::server::RequestReader;
@@ -86,8 +86,12 @@ fn lengths_that_lie_reserve_nothing() {
         download_applied: [0; 16],
         has_upload: false,
         wants_download: false,
+        uploads: Vec::new(),
         watermarks: Watermarks::default(),
     };
+    let uploads = vec![AppliedUpload { sequence: 1, digest: [1; 8] }];
+    let naming = Hello { uploads, ..hello.clone() }.to_frame().payload(LIMIT).expect("payload").into_owned();
+    lie_everywhere("hello with uploads", &naming, |bytes| Hello::from_payload(bytes).is_ok());
     let hello = hello.to_frame().payload(LIMIT).expect("payload").into_owned();
     lie_everywhere("hello", &hello, |bytes| Hello::from_payload(bytes).is_ok());
     lie_everywhere("table", &[0, 1, b't', 1, 1, b'c', 2, 1, 0], |bytes| TableHeader::from_payload(bytes).is_ok());
@@ -156,6 +160,7 @@ fn a_request_is_never_held_whole() {
         download_applied: [0; 16],
         has_upload: true,
         wants_download: false,
+        uploads: Vec::new(),
         watermarks: Watermarks::default(),
     };
     let table =

@@ -2,9 +2,9 @@
 //! arbitrary bytes are read or refused but never panic.
 
 use headwater_protocol::message::{
-    Change, ConflictEnd, Download, ErrorCode, Hello, KeyRange, KeyRanges, Outcome, PartitionAction, PartitionMark,
-    Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, TableHeader, Ticket, UploadEnd, WatermarkEntry,
-    Watermarks, Welcome,
+    AppliedUpload, Change, ConflictEnd, Download, ErrorCode, Hello, KeyRange, KeyRanges, Outcome, PartitionAction,
+    PartitionMark, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, TableHeader, Ticket, UploadEnd,
+    WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::{put_row, read_row};
 use headwater_protocol::wire::{Reader, Write};
@@ -130,7 +130,8 @@ fn watermarks() -> impl Strategy<Value = Watermarks> {
 fn hello() -> impl Strategy<Value = Hello> {
     let identity = (any::<[u8; 16]>(), any::<[u8; 32]>(), a_name(), any::<u32>(), any::<u64>());
     let state = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<u64>(), any::<[u8; 16]>(), any::<(bool, bool)>());
-    (identity, state, watermarks()).prop_map(|(identity, state, watermarks)| Hello {
+    let upload = any::<(u64, [u8; 8])>().prop_map(|(sequence, digest)| AppliedUpload { sequence, digest });
+    (identity, state, vec(upload, 0..=8), watermarks()).prop_map(|(identity, state, uploads, watermarks)| Hello {
         remote_id: identity.0,
         secret: identity.1,
         model: identity.2,
@@ -142,6 +143,7 @@ fn hello() -> impl Strategy<Value = Hello> {
         download_applied: state.3,
         has_upload: state.4.0,
         wants_download: state.4.1,
+        uploads,
         watermarks,
     })
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use headwater_protocol::message::{
-    Change, ConflictEnd, Download, ErrorCode, Hello, KeyRange, KeyRanges, Outcome, PartitionAction, PartitionMark,
-    Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, TableHeader, Ticket, UploadEnd, WatermarkEntry,
-    Watermarks, Welcome,
+    AppliedUpload, Change, ConflictEnd, Download, ErrorCode, Hello, KeyRange, KeyRanges, Outcome, PartitionAction,
+    PartitionMark, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, TableHeader, Ticket, UploadEnd,
+    WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::{put_row, read_row};
 use headwater_protocol::upload::Digest;
@@ -54,6 +54,7 @@ fn hello() -> Hello {
         download_applied: [0; 16],
         has_upload: false,
         wants_download: true,
+        uploads: Vec::new(),
         watermarks: Watermarks::default(),
     }
 }
@@ -76,6 +77,11 @@ fn later_hello() -> Hello {
         watermarks: Watermarks { marks: vec![vec![0xaa, 0xbb], vec![0xcc]], entries },
         ..hello()
     }
+}
+
+fn hello_with_uploads() -> Hello {
+    let upload = |sequence, first| AppliedUpload { sequence, digest: std::array::from_fn(|place| first + place as u8) };
+    Hello { uploads: vec![upload(7, 0x70), upload(5, 0x80)], ..later_hello() }
 }
 
 fn table() -> TableHeader {
@@ -151,6 +157,7 @@ fn meanings() -> BTreeMap<&'static str, Frame> {
     BTreeMap::from([
         ("hello.first", hello().to_frame()),
         ("hello.later", later_hello().to_frame()),
+        ("hello.uploads", hello_with_uploads().to_frame()),
         ("table", table().to_frame()),
         ("changes", changes_frame()),
         ("upload_end", upload_end().to_frame()),

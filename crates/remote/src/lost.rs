@@ -10,6 +10,8 @@
 //! Not sent again by itself: whoever put the backup back may have meant it, and others may have gone on from there. Their numbers are left
 //! out from then on: if the database that has them comes back, it is seen to lack those that came after.
 //!
+//! So too where another file of this remote ID has used their numbers since: a copy that was there first. Then a new remote ID follows.
+//!
 //! An upload of an earlier version of the model has the columns of that. What it does not know is taken from the row as it stands here.
 //!
 //! *Caveats.* Of lost uploads that were not kept any more, the numbers are named and nothing else; and so of changes in tables that the

@@ -39,7 +39,7 @@ fn keep_frames_where_they_are(database: &Database) -> Result<(), Error> {
              INSERT INTO \"hw_upload\" SELECT s.frozen, f.frame, f.kind, f.payload FROM temp.hw_frozen f, hw_state s; \
              INSERT INTO \"hw_upload\" SELECT frozen, 0, 0, x'' FROM hw_state WHERE frozen > 0; \
              INSERT INTO \"hw_upload\" SELECT upload, frame, kind, payload FROM temp.hw_kept WHERE frame > 0; \
-             INSERT INTO \"hw_sent\" SELECT upload, sum(length(payload)), max(iif(frame = 0, payload, NULL)) \
+             INSERT INTO \"hw_sent\" SELECT upload, sum(length(payload)), max(iif(frame = 0, payload, NULL)), NULL \
              FROM temp.hw_kept GROUP BY upload; \
              DROP TABLE temp.hw_frozen; DROP TABLE temp.hw_kept"
         )

@@ -66,7 +66,7 @@ pub(crate) fn apply(database: &Database, plan: &Plan, receipt: &Receipt, now: &s
             let sql = format!("DELETE FROM {} WHERE \"upload\" = ?", table.log());
             connection.execute(&sql, [end.sequence as i64]).while_doing("cutting the log")?;
         }
-        sent::keep(connection, end.sequence, receipt)?;
+        sent::keep(connection, &end, receipt)?;
         finish(connection, end.sequence)?;
         Ok(applying.counts)
     })

@@ -10,6 +10,7 @@ use crate::cut::frozen_frame;
 use crate::error::Error;
 use crate::key_ranges;
 use crate::plan::Plan;
+use crate::sent;
 use crate::state::{State, read_watermarks};
 use crate::sync::{Phase, Progress};
 use crate::untracked;
@@ -56,6 +57,7 @@ impl<'c> RequestBody<'c> {
             download_applied: state.download_applied,
             has_upload: upload.is_some(),
             wants_download,
+            uploads: sent::newest(connection)?,
             watermarks: match change {
                 Some(change) => change.watermarks(seen),
                 None => seen,

@@ -163,7 +163,8 @@ impl State {
         write_watermarks(connection, &Watermarks::default())
     }
 
-    /// Gives the file a new identity, of which no server knows any upload. What was sent under the old one is another file's affair.
+    /// Gives the file a new identity, of which no server knows any upload. What was sent under the old one is another file's affair,
+    /// or was dealt with before ([`crate::lost`]).
     pub(crate) fn set_identity(connection: &Connection, remote_id: [u8; 16], secret: [u8; 32]) -> Result<(), Error> {
         for table in ["hw_sent", "hw_upload"] {
             connection.execute(&format!("DELETE FROM \"{table}\""), []).while_doing("forgetting what was sent")?;

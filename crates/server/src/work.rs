@@ -122,6 +122,11 @@ impl Work {
         let greeted = timed(&mut done.greet, || self.greet(connection, &mut done.retries))?;
         self.shared.downloads.forget(&self.hello.remote_id);
         self.shared.tickets.keep_only(&self.hello.remote_id, self.upload.as_ref().map(|(end, _)| end.digest));
+        if greeted.is_copy {
+            let message = "another file has uploaded under this one's numbers since the database was put back from a backup: the file \
+                           needs a new remote ID, and uploads of it may be lost";
+            return Err(Failure::new(ErrorCode::Copy, message).into());
+        }
         let before = match self.upload.take() {
             None => Before::default(),
             Some(_) if greeted.welcome.restart => {

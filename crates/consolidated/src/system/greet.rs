@@ -4,9 +4,11 @@ use std::collections::HashMap;
 
 use headwater_model::OnError;
 use headwater_protocol::message::{Hello, Watermarks, Welcome};
+use headwater_protocol::upload::last_in_common;
 use headwater_protocol::{Row, Value};
 use sha2::{Digest, Sha256};
 
+use super::history::History;
 use super::identity::{Identity, own_identity, renew};
 use super::seal::{self, Opened};
 use super::sql::{bytes, dialect_sql, integer, text};
@@ -28,6 +30,9 @@ pub struct Greeted {
     pub welcome: Welcome,
     /// Its watermarks, taken out of their seals: for [`crate::download::write`].
     pub watermarks: Watermarks,
+    /// Another file has used this one's numbers: the database was put back from a backup, and a copy of the file was there first. The
+    /// welcome names the last upload that is this file's, and says `restart`; nothing else is to be done for it under this remote ID.
+    pub is_copy: bool,
 }
 
 /// What the table of remotes says of one.
@@ -38,6 +43,7 @@ struct Known {
     model: String,
     model_version: i64,
     upload_sequence: u64,
+    history: History,
     syncs: u64,
 }
 
@@ -117,11 +123,14 @@ fn greet_inside(
         identity = renew(connection, &identity, &database_id, why)?;
         *has_written = true;
     }
-    let restart = !knows(connection, &identity, hello)? || hello.upload_sequence > known.upload_sequence;
+    let common = last_in_common(&hello.uploads, &known.history.uploads(known.upload_sequence)?);
+    let restart =
+        !knows(connection, &identity, hello)? || hello.upload_sequence > known.upload_sequence || common.is_some();
     let Identity { incarnation, note, .. } = identity;
     let whole = plan.model.on_error == OnError::Reject;
-    let welcome = Welcome { incarnation, note, restart, whole, upload_sequence: known.upload_sequence };
-    Ok(Greeting::Welcome(Greeted { welcome, watermarks }))
+    let upload_sequence = common.unwrap_or(known.upload_sequence);
+    let welcome = Welcome { incarnation, note, restart, whole, upload_sequence };
+    Ok(Greeting::Welcome(Greeted { welcome, watermarks, is_copy: common.is_some() }))
 }
 
 fn tell_of_change(known: &Known, plan: &Plan, user: &str, hello: &Hello) {
@@ -171,7 +180,7 @@ fn knows(connection: &mut dyn Connection, identity: &Identity, hello: &Hello) ->
 }
 
 fn known(connection: &mut dyn Connection, remote_id: &[u8; 16], busy: Busy) -> Result<Option<Known>, Error> {
-    let columns = "secret_hash, user_name, model, model_version, upload_sequence, syncs";
+    let columns = "secret_hash, user_name, model, model_version, upload_sequence, upload_digest, syncs";
     let rows = match busy {
         Busy::Ask => lock_remote(connection, columns, remote_id)?,
         Busy::Later => read_remote(connection, columns, remote_id, "")?,
@@ -183,7 +192,8 @@ fn known(connection: &mut dyn Connection, remote_id: &[u8; 16], busy: Busy) -> R
         model: text(row.get(2), "model")?,
         model_version: integer(row.get(3), "model_version")?,
         upload_sequence: integer(row.get(4), "upload_sequence")? as u64,
-        syncs: integer(row.get(5), "syncs")? as u64,
+        history: History::read(row.get(5))?,
+        syncs: integer(row.get(6), "syncs")? as u64,
     }))
 }
 

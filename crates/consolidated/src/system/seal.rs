@@ -18,7 +18,7 @@
 //! remote ID stands in it because a copy of a file takes a new one and keeps its watermarks, which belong to its rows.
 //!
 //! *Caveats.* A count says nothing of which file of two copies a sync was for. Of two copies that shared an ID when a database was
-//! restored, one can catch the count up before the other comes with its own.
+//! restored, one can catch the count up before the other comes with its own; by its uploads that one is found out ([`super::history`]).
 
 use std::collections::HashMap;
 

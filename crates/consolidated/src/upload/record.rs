@@ -1,4 +1,4 @@
-//! What the database keeps of a remote's uploads: number, digest and receipt of the last one.
+//! What the database keeps of a remote's uploads: number, digest and receipt of the last one, number and digest of some before.
 
 use headwater_protocol::message::{Outcome, Receipt};
 use headwater_protocol::{Value, upload as protocol};
@@ -6,20 +6,20 @@ use headwater_protocol::{Value, upload as protocol};
 use super::source::SourceReader;
 use super::{Counts, UploadRequest, Uploaded, Verdict};
 use crate::rows::Echo;
-use crate::system::{array, bytes, dialect_sql, integer, lock_remote};
+use crate::system::{History, bytes, dialect_sql, integer, lock_remote};
 use crate::{Connection, Error};
 
 /// The last upload that was applied.
 pub(super) struct Stored {
     sequence: u64,
-    digest: [u8; 32],
+    history: History,
     receipt: Vec<u8>,
     own: Vec<u8>,
 }
 
 impl Stored {
     pub(super) fn of_protocol(&self) -> protocol::Stored {
-        protocol::Stored { sequence: self.sequence, digest: self.digest }
+        protocol::Stored { sequence: self.sequence, digest: self.history.digest() }
     }
 }
 
@@ -36,7 +36,7 @@ pub(super) fn lock(connection: &mut dyn Connection, remote_id: &[u8; 16]) -> Res
     }
     Ok(Some(Stored {
         sequence,
-        digest: array(row.get(1), "upload_digest")?,
+        history: History::read(row.get(1))?,
         receipt: bytes(row.get(2), "receipt")?,
         own: bytes(row.get(3), "own_mark")?,
     }))
@@ -47,13 +47,15 @@ pub(super) fn keep(
     connection: &mut dyn Connection,
     request: &UploadRequest<'_>,
     uploaded: &Uploaded,
+    stored: Option<&Stored>,
 ) -> Result<(), Error> {
+    let (before, sequence) = stored.map(|stored| (stored.history.clone(), stored.sequence)).unwrap_or_default();
     let sql = "UPDATE {hw}remote SET upload_sequence = ?2, upload_digest = ?3, receipt = ?4, own_mark = ?5, user_name = ?6, model = ?7, \
                model_version = ?8, download_applied = ?9, last_sync_at = {now} WHERE remote_id = ?1";
     let values = [
         Value::Bytes(request.remote_id.to_vec()),
         Value::Int(request.end.sequence as i64),
-        Value::Bytes(request.end.digest.to_vec()),
+        Value::Bytes(before.followed_by(sequence, &request.end)),
         Value::Bytes(uploaded.receipt.to_payload()),
         Value::Bytes(uploaded.own.clone()),
         Value::text(request.user),

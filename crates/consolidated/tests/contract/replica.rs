@@ -133,6 +133,7 @@ impl Replica {
             download_applied: [0; 16],
             has_upload: !self.pending.is_empty(),
             wants_download: true,
+            uploads: Vec::new(),
             watermarks: self.watermarks.clone(),
         }
     }

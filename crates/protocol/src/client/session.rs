@@ -21,6 +21,7 @@
 //! - A staged download is applied before the next upload is cut, or dropped; one that is staged beside a frozen upload is dropped.
 //!   Of one that broke, the rest is asked for first, where its server keeps it; where nobody has it any more it is dropped.
 //! - What brings a download or an upload further is no failed attempt: the attempts are counted from there.
+//! - Where ERROR `copy` follows a WELCOME that lacks uploads, what is lost of them is dealt with (`Rewind`) before the new remote ID.
 //! - A new remote ID comes after the thaw: the other way round, a crash between them would offer number n under an ID that has none.
 //! - A large upload is sent in pieces before the request ([`super::pieces`]), and so is one that somebody on the way finds too large.
 //! - An upload that nobody takes, being too large for a server or a proxy or not to be read there, is cut smaller, until what is at
@@ -253,7 +254,8 @@ impl Session {
             (Instruction::Restart, _) => self.summary.restarted = true,
             (Instruction::Rewind { to }, _) => {
                 self.summary.restarted = true;
-                self.summary.lost = Some(to + 1..=self.remote.upload_sequence);
+                let last = self.summary.lost.as_ref().map_or(self.remote.upload_sequence, |lost| *lost.end());
+                self.summary.lost = Some(to + 1..=last);
                 self.remote.upload_sequence = to;
                 self.thawed();
             }

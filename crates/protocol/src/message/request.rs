@@ -1,8 +1,10 @@
 //! HELLO and UPLOAD_END.
 
-use super::{NAME_BYTES_MAX, VERSION, WATERMARK_BYTES_MAX, WATERMARK_ENTRIES_MAX, answer::Watermarks, whole};
+use super::{
+    NAME_BYTES_MAX, UPLOADS_NAMED_MAX, VERSION, WATERMARK_BYTES_MAX, WATERMARK_ENTRIES_MAX, answer::Watermarks, whole,
+};
 use crate::frame::{Frame, Kind};
-use crate::wire::{DecodeError, Write};
+use crate::wire::{DecodeError, Reader, Write};
 
 /// Who syncs, for which model, and what it has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,8 +33,37 @@ pub struct Hello {
     pub has_upload: bool,
     /// Whether a download is wanted.
     pub wants_download: bool,
+    /// Its last uploads whose receipts it has applied, newest first; at most [`UPLOADS_NAMED_MAX`].
+    pub uploads: Vec<AppliedUpload>,
     /// What the remote has seen of each partition that it holds.
     pub watermarks: Watermarks,
+}
+
+/// Which upload a number meant: two files that go by one remote ID may each have used it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AppliedUpload {
+    /// Its number.
+    pub sequence: u64,
+    /// The first bytes of its digest.
+    pub digest: [u8; 8],
+}
+
+impl AppliedUpload {
+    /// The upload of this number and digest.
+    pub fn new(sequence: u64, digest: &[u8; 32]) -> AppliedUpload {
+        AppliedUpload { sequence, digest: std::array::from_fn(|place| digest[place]) }
+    }
+
+    /// Writes it as HELLO has it.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.sequence.to_le_bytes());
+        out.extend_from_slice(&self.digest);
+    }
+
+    /// Reads what [`AppliedUpload::write`] wrote.
+    pub fn read(reader: &mut Reader<'_>) -> Result<AppliedUpload, DecodeError> {
+        Ok(AppliedUpload { sequence: reader.u64("upload sequence")?, digest: reader.array("upload digest")? })
+    }
 }
 
 impl Hello {
@@ -48,7 +79,12 @@ impl Hello {
         out.extend_from_slice(&self.note);
         out.extend_from_slice(&self.upload_sequence.to_le_bytes());
         out.extend_from_slice(&self.download_applied);
-        out.push(u8::from(self.has_upload) | u8::from(self.wants_download) << 1);
+        let has_uploads = !self.uploads.is_empty();
+        out.push(u8::from(self.has_upload) | u8::from(self.wants_download) << 1 | u8::from(has_uploads) << 2);
+        if has_uploads {
+            out.put_varint(self.uploads.len() as u64);
+            self.uploads.iter().for_each(|upload| upload.write(&mut out));
+        }
         self.watermarks.write(&mut out);
         Frame::packed(Kind::Hello, out)
     }
@@ -70,9 +106,10 @@ impl Hello {
             let upload_sequence = reader.u64("upload sequence")?;
             let download_applied = reader.array("download applied")?;
             let flags = reader.u8("hello flags")?;
-            if flags > 3 {
+            if flags > 7 {
                 return Err(DecodeError::Undefined { field: "hello flags", actual: u64::from(flags) });
             }
+            let uploads = if flags & 4 != 0 { read_uploads(reader)? } else { Vec::new() };
             let watermarks = Watermarks::read(reader, WATERMARK_ENTRIES_MAX, WATERMARK_BYTES_MAX)?;
             Ok(Hello {
                 remote_id,
@@ -86,9 +123,18 @@ impl Hello {
                 download_applied,
                 has_upload: flags & 1 != 0,
                 wants_download: flags & 2 != 0,
+                uploads,
                 watermarks,
             })
         })
+    }
+}
+
+/// At least one: else the flag would not be set.
+fn read_uploads(reader: &mut Reader<'_>) -> Result<Vec<AppliedUpload>, DecodeError> {
+    match reader.count(UPLOADS_NAMED_MAX, "uploads")? {
+        0 => Err(DecodeError::Undefined { field: "uploads", actual: 0 }),
+        count => (0..count).map(|_| AppliedUpload::read(reader)).collect(),
     }
 }
 

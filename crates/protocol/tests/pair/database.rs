@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headwater_protocol::message::{
-    Change, ConflictEnd, Download, ErrorCode, Hello, Outcome, PartitionAction, PartitionMark, Receipt, Refusal,
-    RefusalCode, RowOp, ServerError, UploadEnd, WatermarkEntry, Watermarks, Welcome,
+    AppliedUpload, Change, ConflictEnd, Download, ErrorCode, Hello, Outcome, PartitionAction, PartitionMark, Receipt,
+    Refusal, RefusalCode, RowOp, ServerError, UploadEnd, WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::put_row;
-use headwater_protocol::upload::{Stored, Verdict, judge};
+use headwater_protocol::upload::{Stored, Verdict, judge, last_in_common};
 use headwater_protocol::wire::Reader;
 use headwater_protocol::{Frame, Kind, Type, Value};
 
@@ -16,6 +16,9 @@ use super::world::Bug;
 
 /// Identifies an upload: remote ID, number and digest.
 pub(crate) type UploadId = ([u8; 16], u64, [u8; 32]);
+
+/// How many uploads of a remote are remembered: few, so that some are forgotten.
+const UPLOADS_REMEMBERED: usize = 3;
 
 /// A request as the server received it whole.
 pub(crate) struct Request {
@@ -41,6 +44,8 @@ struct Known {
     sequence: u64,
     digest: [u8; 32],
     receipt: Vec<u8>,
+    /// That and those before it, newest first.
+    uploads: Vec<AppliedUpload>,
 }
 
 /// What one upload did, as far as the download after it needs to know.
@@ -77,15 +82,21 @@ impl Database {
         let hello = &request.hello;
         let known = self.remotes.entry(hello.remote_id).or_default().clone();
         let foreign = hello.incarnation != [0; 16] && hello.incarnation != [self.incarnation; 16];
-        let restart = (foreign && bug != Bug::IgnoredIncarnation) || hello.upload_sequence > known.sequence;
+        let common = last_in_common(&hello.uploads, &known.uploads);
+        let restart =
+            (foreign && bug != Bug::IgnoredIncarnation) || hello.upload_sequence > known.sequence || common.is_some();
         let welcome = Welcome {
             incarnation: [self.incarnation; 16],
             note: [0; 16],
             restart,
             whole: false,
-            upload_sequence: known.sequence,
+            upload_sequence: common.unwrap_or(known.sequence),
         };
         answer.push(welcome.to_frame());
+        if common.is_some() {
+            answer.push(ServerError { code: ErrorCode::Copy, retry_after_ms: 0, message: String::new() }.to_frame());
+            return answer;
+        }
         let mut applied = Applied::default();
         if let Some(end) = &request.end {
             match if restart { Err(ErrorCode::Behind) } else { self.upload(request, end, &known, bug) } {
@@ -148,8 +159,10 @@ impl Database {
         }
         assert_eq!(ordinal, end.changes);
         let receipt = Receipt { sequence: end.sequence, changes: end.changes, outcomes };
-        let known = Known { sequence: end.sequence, digest: end.digest, receipt: receipt.to_payload() };
-        self.remotes.insert(request.hello.remote_id, known);
+        let known = self.remotes.entry(request.hello.remote_id).or_default();
+        (known.sequence, known.digest, known.receipt) = (end.sequence, end.digest, receipt.to_payload());
+        known.uploads.insert(0, AppliedUpload::new(end.sequence, &end.digest));
+        known.uploads.truncate(UPLOADS_REMEMBERED);
         let upload = (request.hello.remote_id, end.sequence, end.digest);
         self.ledger.entry(upload).or_default().push(receipt.outcomes.clone());
         (receipt, applied)

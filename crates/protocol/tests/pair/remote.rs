@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use headwater_protocol::client::{Instruction, Reply, Staged, Start};
 use headwater_protocol::message::{
-    Change, ConflictEnd, Download, Hello, Outcome, Receipt, RowOp, RowsReader, Ticket, UploadEnd, WatermarkEntry,
-    Watermarks, Welcome,
+    AppliedUpload, Change, ConflictEnd, Download, Hello, Outcome, Receipt, RowOp, RowsReader, Ticket,
+    UPLOADS_NAMED_MAX, UploadEnd, WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::read_row;
 use headwater_protocol::upload::Digest;
@@ -33,6 +33,8 @@ pub(crate) struct File {
     staged_whole: bool,
     watermark: Option<Vec<u8>>,
     incarnation: [u8; 16],
+    /// Uploads whose receipts were applied, newest first.
+    applied: Vec<AppliedUpload>,
     /// Receipts applied.
     pub(crate) receipts: BTreeMap<UploadId, Vec<(u64, Outcome)>>,
     /// A download to be applied too late, where that is the bug.
@@ -60,6 +62,7 @@ impl File {
             staged_whole: false,
             watermark: None,
             incarnation: [0; 16],
+            applied: Vec::new(),
             receipts: BTreeMap::new(),
             late: Vec::new(),
         }
@@ -134,6 +137,7 @@ impl File {
             download_applied: [0; 16],
             has_upload,
             wants_download,
+            uploads: self.applied.iter().copied().take(UPLOADS_NAMED_MAX).collect(),
             watermarks: Watermarks { marks, entries },
         };
         let mut out = hello.to_frame().to_bytes();
@@ -179,6 +183,7 @@ impl File {
                 let frozen = self.frozen.as_ref().map_or(0, |frozen| frozen.end.sequence);
                 self.used = self.used.max(self.acknowledged).max(frozen);
                 self.acknowledged = *to;
+                self.applied.retain(|upload| upload.sequence <= *to);
                 self.thaw();
                 self.forget_watermarks();
             }
@@ -188,6 +193,7 @@ impl File {
                 self.remote_id =
                     [random.next().to_le_bytes(), random.next().to_le_bytes()].concat().try_into().expect("16");
                 (self.acknowledged, self.used) = (0, 0);
+                self.applied.clear();
             }
             Instruction::Stage(frame) => {
                 if bug == Bug::EarlyWatermark && frame.kind == Kind::Watermarks {
@@ -250,6 +256,7 @@ impl File {
         let frozen = self.frozen.take().expect("a receipt is for the frozen upload");
         assert_eq!((receipt.sequence, receipt.changes), (frozen.end.sequence, frozen.end.changes));
         self.acknowledged = receipt.sequence;
+        self.applied.insert(0, AppliedUpload::new(receipt.sequence, &frozen.end.digest));
         self.receipts.insert((self.remote_id, receipt.sequence, frozen.end.digest), receipt.outcomes.clone());
         for (ordinal, (key, old, _)) in (0..).zip(frozen.changes) {
             let outcome = receipt.outcomes.iter().find(|(at, _)| *at == ordinal).map(|(_, outcome)| outcome);

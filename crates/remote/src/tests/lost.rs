@@ -139,16 +139,18 @@ fn what_is_kept_has_a_limit() {
         f.sql(&format!("INSERT INTO doc VALUES ({id}, randomblob(300000))"));
         f.upload_all();
     }
-    let kept = |f: &Fixture| f.rows("SELECT DISTINCT upload FROM hw_sent ORDER BY 1");
+    let kept = |f: &Fixture| f.rows("SELECT DISTINCT upload FROM hw_sent JOIN hw_upload USING (upload) ORDER BY 1");
     assert_eq!(kept(&f), ["6", "7", "8"]);
     f.sql("INSERT INTO doc SELECT 100 + value, randomblob(300000) FROM json_each('[1, 2, 3, 4]')");
     f.upload_all();
     assert_eq!(kept(&f), ["6", "7", "8"], "the large one is not");
+    assert_eq!(named(&f), [9, 8, 7, 6], "which it was is");
     for id in 10..400 {
         f.sql(&format!("UPDATE doc SET body = x'{id:04}' WHERE id = 1"));
         f.upload_all();
     }
     assert_eq!(kept(&f).len(), 200);
+    assert_eq!(named(&f), [399, 398, 397, 396, 395, 394, 393, 392]);
     assert_eq!(f.rewind(3), 1);
     let lost = &f.remote.lost(10).expect("a list")[0];
     assert_eq!((lost.first, lost.last, lost.changes), (4, 399, 1));
@@ -158,7 +160,13 @@ fn what_is_kept_has_a_limit() {
     assert!(!kept(&f).is_empty());
     let identity = |connection: &_| crate::state::State::set_identity(connection, [5; 16], [6; 32]);
     f.remote.database.write("taking a new ID", identity).expect("a new ID");
-    assert!(kept(&f).is_empty());
+    assert!(kept(&f).is_empty() && named(&f).is_empty());
+}
+
+/// The numbers that HELLO names.
+fn named(f: &Fixture) -> Vec<u64> {
+    let uploads = crate::sent::newest(&f.remote.database.connection).expect("the file is sound");
+    uploads.iter().map(|upload| upload.sequence).collect()
 }
 
 /// Outcomes name changes by their place in the whole upload, those of a table that the model has no more with them.
@@ -193,7 +201,9 @@ fn a_file_that_copied_what_it_kept_is_put_right() {
     crate::older::put_right(&f.remote.database).expect("a file of today");
     assert_eq!(f.upload(), frozen);
     assert_eq!(f.rows("SELECT upload, bytes > 0 FROM hw_sent"), ["1|1", "2|1"]);
+    assert_eq!(named(&f), [0; 0], "their digests are not known");
     assert_eq!(f.rows("SELECT upload FROM hw_upload WHERE frame = 0"), ["3"], "whether it has strays is not known");
     f.receipt(Vec::new());
+    assert_eq!(named(&f), [3]);
     assert_eq!(f.rewind(0), 5);
 }

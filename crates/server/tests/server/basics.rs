@@ -2,10 +2,11 @@
 
 use headwater_access::{Credentials, Secret};
 use headwater_protocol::client::{AnswerReader, Expected};
-use headwater_protocol::message::{Change, ErrorCode, Hello, Receipt, ServerError, Welcome};
+use headwater_protocol::message::{AppliedUpload, Change, ErrorCode, Hello, Receipt, ServerError, Welcome};
+use headwater_protocol::upload::Digest;
 use headwater_protocol::{Frame, Kind, Limits, Type, Value};
 
-use crate::support::{Answer, Stand, anna, config, request, upload_after};
+use crate::support::{Answer, Stand, anna, bytes, config, end, request, upload_after};
 
 /// Reads an answer as a remote does: order, limits and all.
 fn read_as_a_remote(answer: &Answer, expected: Expected) {
@@ -65,6 +66,59 @@ fn no_upload_is_applied_before_its_remote_has_started_afresh() {
     }
     assert!(stand.sync(&upload_after(&known, 1, &upload)).is_complete());
     assert_eq!(stand.items(), 1);
+    stand.wait_until_idle();
+}
+
+/// Another file's upload has the number of one of its own: it is told what of its uploads is there, and to take a new remote ID.
+#[test]
+fn a_file_whose_uploads_another_has_replaced_is_told() {
+    let stand = Stand::start(config());
+    let item = |id: i64| {
+        let mut row = Vec::new();
+        let new = Some(vec![Value::Int(id), Value::text("x")]);
+        Change { old: None, new }.write(&mut row, &[Type::Int, Type::Text]);
+        [stand.plan.tables[0].header.to_frame(), Frame::packed(Kind::Changes, row)]
+    };
+    let upload = |number: u64, frames: &[Frame]| {
+        let mut digest = Digest::new();
+        frames.iter().for_each(|frame| digest.add(frame.kind, &frame.payload(1 << 20).expect("a payload")));
+        AppliedUpload::new(number, &digest.finish())
+    };
+    let after = |number: u64| Hello { has_upload: true, upload_sequence: number, ..stand.hello(1) };
+    for number in 0..3 {
+        assert!(stand.sync(&upload_after(&after(number), 1, &item(number as i64))).is_complete());
+    }
+    let common = upload(1, &item(0));
+    let cases = [
+        (3, vec![upload(3, &item(7)), upload(2, &item(8)), common], Some(1)),
+        (2, vec![upload(2, &item(8)), common], Some(1)),
+        (4, vec![upload(4, &item(6)), upload(3, &item(7)), common], Some(1)),
+        (3, vec![upload(3, &item(7))], Some(0)),
+        (3, vec![upload(3, &item(2)), upload(2, &item(1)), common], None),
+        (3, Vec::new(), None),
+    ];
+    for (number, uploads, common) in cases {
+        for has_upload in [true, false] {
+            let hello = Hello { uploads: uploads.clone(), has_upload, ..after(number) };
+            let body = match (has_upload, common) {
+                (true, Some(_)) => upload_after(&hello, 1, &item(9)),
+                _ => bytes(&[Hello { has_upload: false, ..hello }.to_frame(), end()]),
+            };
+            let answer = stand.sync(&body);
+            let welcome = Welcome::from_payload(&answer.payload(Kind::Welcome)).expect("a welcome");
+            assert_eq!(
+                (welcome.restart, welcome.upload_sequence),
+                (common.is_some(), common.unwrap_or(3)),
+                "{uploads:?}"
+            );
+            assert_eq!(answer.is_complete(), common.is_none(), "{uploads:?}");
+            if common.is_some() {
+                let error = ServerError::from_payload(&answer.payload(Kind::Error)).expect("an error");
+                assert_eq!((answer.kinds().len(), error.code), (2, ErrorCode::Copy));
+            }
+        }
+    }
+    assert_eq!(stand.items(), 3, "nothing of it is applied");
     stand.wait_until_idle();
 }
 

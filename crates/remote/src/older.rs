@@ -8,7 +8,8 @@ use crate::error::{Error, While};
 
 pub(crate) fn put_right(database: &Database) -> Result<(), Error> {
     list_each_change(database)?;
-    keep_frames_where_they_are(database)
+    keep_frames_where_they_are(database)?;
+    keep_digests(database)
 }
 
 /// The list of changes set aside had room for one change of each row.
@@ -44,6 +45,12 @@ fn keep_frames_where_they_are(database: &Database) -> Result<(), Error> {
              DROP TABLE temp.hw_frozen; DROP TABLE temp.hw_kept"
         )
     })
+}
+
+/// Which uploads were sent was not known beside their frames.
+fn keep_digests(database: &Database) -> Result<(), Error> {
+    let is_old = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM pragma_table_info('hw_sent') WHERE name = 'digest')";
+    make_anew(database, is_old, || "ALTER TABLE \"hw_sent\" ADD COLUMN \"digest\" BLOB".to_owned())
 }
 
 /// Looked at again once nobody else writes.

@@ -207,3 +207,13 @@ fn a_file_that_copied_what_it_kept_is_put_right() {
     assert_eq!(named(&f), [3]);
     assert_eq!(f.rewind(0), 5);
 }
+
+/// A file that has the frames where they are, without their digests.
+#[test]
+fn a_file_that_kept_no_digests_is_put_right() {
+    let f = uploaded();
+    f.sql("ALTER TABLE hw_sent DROP COLUMN digest");
+    crate::older::put_right(&f.remote.database).expect("a file of today");
+    assert_eq!((named(&f).len(), f.rows("SELECT upload FROM hw_sent")), (0, vec!["1".to_owned(), "2".to_owned()]));
+    assert_eq!(f.rewind(0), 4);
+}

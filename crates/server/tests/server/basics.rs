@@ -81,7 +81,9 @@ fn a_file_whose_uploads_another_has_replaced_is_told() {
     };
     let upload = |number: u64, frames: &[Frame]| {
         let mut digest = Digest::new();
-        frames.iter().for_each(|frame| digest.add(frame.kind, &frame.payload(1 << 20).expect("a payload")));
+        for frame in frames {
+            digest.add(frame.kind, &frame.payload(1 << 20).expect("a payload"));
+        }
         AppliedUpload::new(number, &digest.finish())
     };
     let after = |number: u64| Hello { has_upload: true, upload_sequence: number, ..stand.hello(1) };

@@ -300,6 +300,47 @@ fn what_lies_in_a_partition_that_is_joined() -> Result<()> {
     Ok(())
 }
 
+/// A row of such a partition has the unique value of one that was here: that steps aside before what became of it comes, and what was
+/// written below it stands, or is on the list.
+#[test]
+fn what_lies_below_a_row_that_steps_aside_for_a_joined_one() -> Result<()> {
+    let schema = format!("{REGIONS}; UPDATE customer SET name = id; CREATE UNIQUE INDEX name ON customer (name)");
+    let model = REGIONAL.replace("partition = \"region\"", "partition = \"region\"\nunique = [[\"name\"]]");
+    let two = ["DELETE FROM orders WHERE id = '22'; DELETE FROM customer", "UPDATE customer SET name = 'other'"];
+    let cases = two.into_iter().flat_map(|two| [&["orders"][..], &["customer", "orders"]].map(|tables| (two, tables)));
+    for (kind, (two, tables)) in KINDS.into_iter().flat_map(|kind| cases.clone().map(move |case| (kind, case))) {
+        let case = format!("{kind:?} {tables:?} {two}");
+        let world = World::new(kind, &schema, &model, &[NAME])?;
+        let mut remote = world.remote(NAME, NAME)?;
+        world.sync(&mut remote)?;
+        drop(remote);
+
+        tables.iter().try_for_each(|table| drop_triggers(&world, table))?;
+        world.edit(
+            NAME,
+            "UPDATE orders SET text = 'changed' WHERE id = '22'; INSERT INTO orders VALUES ('44', '2', 'made')",
+        )?;
+        world.central.execute(&format!(
+            "{two} WHERE id = '2'; INSERT INTO customer VALUES ('5', '2', 'e'); INSERT INTO member VALUES ('anna', 'e')"
+        ))?;
+        let mut remote = Remote::open(world.path(NAME))?;
+        world.sync(&mut remote)?;
+        let is_gone = two.starts_with("DELETE");
+        let orders: Vec<_> = remote.set_aside(9)?.into_iter().filter(|it| it.table == "orders").collect();
+        let texts = ["changed", "made"]
+            .map(|text| orders.iter().filter_map(|it| it.new.as_deref()).any(|new| new.contains(text)));
+        ensure!(texts == [true; 2] && orders.len() == 2, "{case}: {orders:?}");
+        ensure!(orders.iter().all(|it| it.reason == "untracked" && it.is_in_place != is_gone), "{case}: {orders:?}");
+        let there = world.rows(NAME, "SELECT id FROM customer UNION ALL SELECT id FROM orders ORDER BY id")?.concat();
+        let expected = if is_gone { &["1", "11", "3", "5"][..] } else { &["1", "11", "2", "22", "3", "44", "5"] };
+        ensure!(there.iter().flatten().eq(expected), "{case}: {there:?}");
+        differences(&world, true).with_context(|| case.clone())?;
+        let quiet = world.sync(&mut remote)?;
+        ensure!((quiet.untracked, quiet.requests, quiet.changes_up) == (0, 1, 0), "{case}: {quiet:?}");
+    }
+    Ok(())
+}
+
 /// What was written refers to a row that is deleted at the consolidated database meanwhile: it goes with it, and is on the list.
 #[test]
 fn what_refers_to_a_row_that_is_gone() -> Result<()> {

@@ -237,7 +237,6 @@ fn a_table_that_comes_whole_at_once_is_compared_at_once() {
     f.check();
 }
 
-/// The shop of [`items`], with parts that lie where their item does.
 /// A change that is set aside takes what the consolidated row has in other columns. The table comes afresh after tracking was off: that
 /// the row is another than before is not what somebody wrote here then, and the list keeps the change as it stands.
 #[test]
@@ -293,6 +292,7 @@ fn what_a_trigger_leaves_out_of_a_comparison_is_held() {
     f.check();
 }
 
+/// The shop of [`items`], with parts that lie where their item does.
 fn items_and_parts() -> Fixture {
     let mut shop = shop();
     let part = shop.tables.iter_mut().find(|table| table.name == "part").expect("parts");

@@ -158,19 +158,31 @@ fn swapped_values_are_dropped_together() -> Result<()> {
         "name = \"hall\"\nversion = 1\n[tables.seat]\nkey = [\"id\"]\nunique = [[\"who\"]]\n[tables.seat.columns]\nid = \"text not null\"\n\
          who = \"text\"\nn = \"int\"\n",
     );
+    let swap = "UPDATE seat SET who = NULL, n = 1000; UPDATE seat SET who = 'bert' WHERE id = '1'; \
+                UPDATE seat SET who = 'anna' WHERE id = '2'";
     for kind in KINDS {
         let world = World::new(kind, schema, model, &["ann"])?;
         world.central.execute("INSERT INTO seat VALUES ('1', 'anna', 1), ('2', 'bert', 2), ('3', NULL, 3)")?;
         let mut remote = world.remote("one", "ann")?;
         world.sync(&mut remote)?;
-        world.edit(
-            "one",
-            "UPDATE seat SET who = NULL, n = 1000; UPDATE seat SET who = 'bert' WHERE id = '1'; UPDATE seat SET who = 'anna' WHERE id = '2'",
-        )?;
+        world.edit("one", swap)?;
         assert_eq!(world.sync(&mut remote)?.refused, 3, "{kind:?}");
         assert_eq!(remote.drop_set_aside(&Choice::All)?, 3, "{kind:?}");
         assert!(world.diff("one")?.is_equal(false), "{kind:?}");
         assert_eq!(remote.status()?.pending, 0);
+
+        // One is set aside, the other waits to be sent: neither can be dropped by itself, and the message says what helps.
+        world.edit("one", swap)?;
+        assert_eq!(world.sync(&mut remote)?.refused, 3, "{kind:?}");
+        let first = remote.set_aside(9)?.iter().find(|it| it.key == "{\"id\":\"1\"}").map(|it| it.number);
+        remote.retry(&Choice::Numbers(first.into_iter().collect()))?;
+        for dropped in [remote.drop_set_aside(&Choice::All), remote.drop_pending(&PendingChoice::All)] {
+            let error = dropped.expect_err("the other has its value").to_string();
+            assert!(error.contains("`headwater remote retry FILE --all`, then drop both"), "{kind:?}: {error}");
+        }
+        assert!(remote.retry(&Choice::All)?.left.is_empty(), "{kind:?}");
+        assert_eq!(remote.drop_pending(&PendingChoice::All)?, 3, "{kind:?}");
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}");
     }
     Ok(())
 }

@@ -109,7 +109,8 @@ fn fits(table: &TablePlan, key: &[Local], placed: Placed) -> Result<(), Error> {
 fn does_not_fit(table: &TablePlan, key: &[Local], why: &str) -> Error {
     refused(format!(
         "the change of {} in table {:?} can't be dropped: the consolidated row does not fit beside a local one ({why}); drop or sync \
-         that first",
+         that first (where one is set aside and the other waits to be sent: `headwater remote retry FILE --all`, then drop both with \
+         `--pending`)",
         readable(table.key_names(), key),
         table.table.name
     ))

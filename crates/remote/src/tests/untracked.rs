@@ -442,6 +442,38 @@ fn what_stands_in_a_partition_that_is_joined_stays() {
     }
 }
 
+/// A row of it has the unique value of one that was here, which steps aside until its own deletion comes. What is below that has lost its
+/// parent only for now, and is not swept with what has lost it for good.
+#[test]
+fn what_is_below_a_row_that_steps_aside_for_a_joined_one_is_listed() {
+    let (south, east) = ([Value::text("south")], [Value::text("east")]);
+    for is_gone in [true, false] {
+        let mut f = items_and_parts();
+        untracked_write(&mut f, "part", "UPDATE part SET no = 2 WHERE id = 20; INSERT INTO part VALUES (90, 2, 1)");
+        let items = f.down().whole("item", &east).rows("item", &[row("7,east,saw,$7.00")]);
+        let items = items.holds("item", &south).holds("item", &north());
+        let parts = |items: Down| items.whole("part", &east).holds("part", &south).holds("part", &north());
+        if is_gone {
+            f.download(parts(items.delete("item", &[row("2")])).delete("part", &[row("20")]));
+        } else {
+            f.download(parts(items.rows("item", &[row("2,south,file,$2.00")])));
+        }
+        let there = f.rows("SELECT id FROM item UNION ALL SELECT id FROM part ORDER BY 1");
+        assert!(ask(&f));
+        let parts = f.down().whole("part", &south).whole("part", &east).whole("part", &north());
+        let came = if is_gone { vec![row("10,1,1")] } else { vec![row("10,1,1"), row("20,2,1")] };
+        f.download(parts.rows("part", &came));
+        let how = if is_gone { "out" } else { "in place" };
+        let expected = [20, 90].map(|id| format!(r#"part {{"id":{id}}} untracked {how}"#));
+        assert_eq!(aside(&f), expected, "{is_gone}");
+        let expected =
+            if is_gone { &["1", "3", "4", "7", "10"][..] } else { &["1", "2", "3", "4", "7", "10", "20", "90"] };
+        assert_eq!(there, expected, "{is_gone}");
+        assert_eq!(f.rows("SELECT id FROM item UNION ALL SELECT id FROM part ORDER BY 1"), there, "{is_gone}");
+        f.check();
+    }
+}
+
 /// It comes with the download that is compared: who made the row that differs there nobody knows, and what is below it stays too.
 #[test]
 fn a_partition_that_is_joined_while_the_table_is_compared() {

@@ -7,6 +7,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
+use headwater_protocol::message::UPLOADS_NAMED_MAX;
 use headwater_protocol::{Decoder, Kind as FrameKind};
 use headwater_remote::http::Credentials;
 use headwater_remote::{Remote, SyncOptions};
@@ -283,8 +284,10 @@ fn stalls_within_the_time_limit_break_nothing() -> Result<()> {
 
 fn at_every_boundary(kind: Kind) -> Result<()> {
     let mut stage = Stage::new(kind)?;
-    // A first sync has other frames; from the second on they are alike.
-    stage.round(Plan::clean())?;
+    // A first sync has other frames, and HELLO names more uploads each time, until they are as many as it may; from then on they are alike.
+    for _ in 0..=UPLOADS_NAMED_MAX {
+        stage.round(Plan::clean())?;
+    }
     let (mut clean, _) = stage.round(Plan::clean())?;
     let (mut exact, mut cuts) = (0, 0);
     for direction in [Direction::Up, Direction::Down] {

@@ -35,7 +35,7 @@ CREATE TABLE "hw_upload" (
   "kind" INTEGER NOT NULL,
   "payload" BLOB NOT NULL,
   PRIMARY KEY ("upload", "frame")
-) WITHOUT ROWID;
+);
 CREATE TABLE "hw_sent" (
   "upload" INTEGER PRIMARY KEY,
   "bytes" INTEGER NOT NULL,

@@ -174,3 +174,43 @@ fn what_came_down_as_it_was_sent_is_not_listed() -> Result<()> {
         comes_back(stage, case)
     })
 }
+
+/// The copy was made after the backup, so it has lost uploads of its own, and their numbers are left out: what it sends is the first that
+/// the database has of this remote, or the first after a gap.
+#[test]
+fn the_copy_has_lost_uploads_too() -> Result<()> {
+    for (kind, has_uploaded) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let (site, central) = Site::new(kind)?;
+        central.execute(SCHEMA)?;
+        let mut world = World::over(central, tempfile::tempdir()?, read_model(MODEL)?, &["anna"])?;
+        world.start_server()?;
+        let mut first = world.remote("first", "anna")?;
+        let insert = |name: &str, id: &str| world.edit(name, &format!("INSERT INTO note VALUES ('{id}', 'x')"));
+        if has_uploaded {
+            insert("first", "before")?;
+        }
+        world.sync(&mut first)?;
+        let backup = site.back_up()?;
+        insert("first", "both")?;
+        world.sync(&mut first)?;
+        let connection = rusqlite::Connection::open(world.path("first"))?;
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        std::fs::copy(world.path("first"), world.path("copy"))?;
+        insert("first", "alone")?;
+        world.sync(&mut first)?;
+        site.put_back(&backup)?;
+        let mut copy = Remote::open(world.path("copy"))?;
+        insert("copy", "copied")?;
+        world.sync(&mut copy)?;
+
+        let report = world.sync(&mut first)?;
+        ensure!((report.new_remote_id, report.lost_changes) == (true, 2), "{kind:?} {has_uploaded}: {report:?}");
+        let listed: Vec<_> = first.set_aside(9)?.into_iter().map(|change| (change.key, change.is_in_place)).collect();
+        let expected = ["alone", "both"].map(|id| (format!(r#"{{"id":"{id}"}}"#), true));
+        ensure!(listed == expected, "{kind:?} {has_uploaded}: {listed:?}");
+        first.retry(&Choice::All)?;
+        world.sync(&mut first)?;
+        ["both", "alone", "copied"].iter().try_for_each(|id| has(&world, id, Some("x")))?;
+    }
+    Ok(())
+}

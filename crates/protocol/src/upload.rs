@@ -108,7 +108,8 @@ pub fn judge(stored: Option<Stored>, acknowledged_by_remote: u64, offered: &Uplo
 /// gives                        -    -      4         4        0         -       (e: the same number, another digest)
 /// ```
 ///
-/// Caveats: what either side does not name any more (the last column) is not known, and counts as the file's own.
+/// `stored` has one of number 0 where it is all that the database ever had. Caveats: what either side does not name any more (the last
+/// column) is not known, and counts as the file's own.
 pub fn last_in_common(of_file: &[AppliedUpload], stored: &[AppliedUpload]) -> Option<u64> {
     let newest = stored.iter().map(|upload| upload.sequence).max()?;
     let comparable = of_file.iter().filter(|upload| upload.sequence <= newest).max_by_key(|upload| upload.sequence)?;
@@ -142,6 +143,7 @@ mod tests {
         assert_eq!(case(&[4], &[6, 5, 4]), None, "a copy, no more");
         assert_eq!(case(&[6, 3], &[-5, 3]), None, "5 is nobody's here, and 3 is known");
         assert_eq!(case(&[5, 3], &[-6, 3]), Some(3), "5 was left out there");
+        assert_eq!(case(&[2, 1], &[-3, 0]), Some(0), "3 is the first there");
         assert_eq!((case(&[], &[4]), case(&[4], &[])), (None, None));
     }
 

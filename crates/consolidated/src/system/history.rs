@@ -3,7 +3,7 @@
 //! | bytes | |
 //! |---|---|
 //! | 32 | the digest of the last upload |
-//! | 16 each | those before it, newest first, at most [`BEFORE_MAX`]: the number (u64), the first 8 bytes of the digest |
+//! | 16 each | those before it, newest first, at most [`BEFORE_MAX`]: the number (u64), the first 8 bytes of the digest; all zeros where the list is whole |
 //!
 //! By them a file is known whose uploads a database put back from a backup has lost, where a copy of the file has uploaded since, under the
 //! same numbers ([`last_in_common`]).
@@ -62,10 +62,8 @@ impl History {
     /// What it is with one more, after the last of this number.
     pub(crate) fn followed_by(&self, sequence: u64, end: &UploadEnd) -> Vec<u8> {
         let mut out = end.digest.to_vec();
-        if let Some((digest, before)) = self.0.split_first_chunk::<DIGEST_BYTES>() {
-            AppliedUpload::new(sequence, digest).write(&mut out);
-            out.extend_from_slice(before);
-        }
+        AppliedUpload::new(sequence, &self.digest()).write(&mut out);
+        out.extend_from_slice(self.0.get(DIGEST_BYTES..).unwrap_or_default());
         out.truncate(DIGEST_BYTES + BEFORE_MAX * UPLOAD_BYTES);
         out
     }
@@ -83,6 +81,7 @@ mod tests {
             let end = UploadEnd { sequence: number, changes: 1, digest: [number as u8; 32] };
             history = History::read(Some(&Value::Bytes(history.followed_by(number - 1, &end)))).expect("our own bytes");
             assert_eq!(history.digest(), [number as u8; 32]);
+            assert_eq!(history.uploads(number).expect("our own bytes").iter().any(|it| it.sequence == 0), number < 32);
         }
         let uploads = history.uploads(50).expect("our own bytes");
         let expected = (19..=50).rev().map(|number| AppliedUpload { sequence: number, digest: [number as u8; 8] });

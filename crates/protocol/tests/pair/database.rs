@@ -161,6 +161,9 @@ impl Database {
         let receipt = Receipt { sequence: end.sequence, changes: end.changes, outcomes };
         let known = self.remotes.entry(request.hello.remote_id).or_default();
         (known.sequence, known.digest, known.receipt) = (end.sequence, end.digest, receipt.to_payload());
+        if known.uploads.is_empty() {
+            known.uploads.push(AppliedUpload::new(0, &[0; 32]));
+        }
         known.uploads.insert(0, AppliedUpload::new(end.sequence, &end.digest));
         known.uploads.truncate(UPLOADS_REMEMBERED);
         let upload = (request.hello.remote_id, end.sequence, end.digest);

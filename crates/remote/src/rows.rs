@@ -279,6 +279,23 @@ impl<'c> Rows<'c> {
         self.prepare(sql)?.execute(row).while_doing("setting a change aside").map(drop)
     }
 
+    /// A change that is set aside where it stands has been merged with what came, in its row and in the log: on the list too, unless the
+    /// application has changed the row since.
+    pub(crate) fn note_merged(
+        &self,
+        table: &TablePlan,
+        key: &[u8],
+        before: &[Local],
+        (old, new): (&[Local], &[Local]),
+    ) -> Result<(), Error> {
+        let sql = "UPDATE \"hw_set_aside\" SET \"old\" = ?, \"old_text\" = ?, \"new\" = ?, \"new_text\" = ? \
+                   WHERE \"table\" = ? AND \"key\" = ? AND \"in_place\" = 1 AND \"new\" IS ?";
+        let image = |row: &[Local]| noted_image(table, row, true);
+        let text = |row: &[Local]| readable(table.names(), row);
+        let values = params![image(old), text(old), image(new), text(new), table.number, key, image(before)];
+        self.prepare(sql)?.execute(values).while_doing("merging a change that is set aside").map(drop)
+    }
+
     /// Takes the change of a key that is set aside where it stands off the list.
     pub(crate) fn drop_note(&self, table: &TablePlan, key: &[u8]) -> Result<(), Error> {
         let sql = "DELETE FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ? AND \"in_place\" = 1";

@@ -84,7 +84,7 @@ impl Apply<'_> {
             return self.rows.release(table, key);
         }
         if let (ConflictRule::Merge(_), Some(old), Some(new)) = (table.table.conflict, &pending.old, &pending.new)
-            && self.merge(table, key, old, new, local)?
+            && self.merge(table, pending, key, (old, new), local)?
         {
             return self.rows.release(table, key);
         }
@@ -97,9 +97,9 @@ impl Apply<'_> {
     fn merge(
         &mut self,
         table: &TablePlan,
+        pending: &Pending,
         key: &[u8],
-        old: &[Local],
-        new: &[Local],
+        (old, new): (&[Local], &[Local]),
         came: &[Local],
     ) -> Result<bool, Error> {
         let (mut merged_old, mut merged_new, mut is_all) = (old.to_vec(), new.to_vec(), true);
@@ -118,6 +118,10 @@ impl Apply<'_> {
             return Ok(false);
         }
         self.rows.execute(&table.sql.set_old, &merged_old)?;
+        if pending.aside != 0 {
+            // What came is no change of the application's: the change is still the one that is on the list.
+            self.rows.note_merged(table, key, new, (&merged_old, &merged_new))?;
+        }
         self.touched.row(table, key);
         Ok(is_all)
     }

@@ -257,6 +257,8 @@ fn a_change_set_aside_is_merged_though_tracking_was_off() {
     f.download(whole(&f, "1,north,axe,$2.00"));
     assert_eq!(f.rows("SELECT * FROM item"), ["1|north|bad|2.00"]);
     assert_eq!(f.rows("SELECT in_place, reason FROM hw_set_aside"), ["1|check"]);
+    assert!(f.cut_changes().is_empty(), "nobody has mended it");
+    assert_eq!(f.rows("SELECT in_place, reason FROM hw_set_aside"), ["1|check"]);
     f.check();
 }
 

@@ -80,3 +80,11 @@ pub fn replace(path: &Path, with: &Path) -> Result<()> {
     }
     Ok(std::fs::rename(with, path)?)
 }
+
+/// Copies a remote's file, as a person does who takes it to another machine: what lies beside it comes along.
+pub fn copy_file(from: &Path, to: &Path) -> Result<()> {
+    let connection = rusqlite::Connection::open(from)?;
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    std::fs::copy(from, to)?;
+    Ok(())
+}

@@ -1,7 +1,7 @@
 //! Remotes that aren't what they seem: copies of one file, a file put back from a backup, somebody else's remote ID, two syncs of one
 //! remote at once. Nothing of any of them is lost or applied twice, and what is refused says why and no more.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -9,6 +9,7 @@ use headwater_protocol::message::ErrorCode;
 use headwater_remote::http::Credentials;
 use headwater_remote::{Error, Remote, SyncOptions, SyncReport};
 use headwater_testkit::wait_until;
+use headwater_tests::backup::copy_file;
 use headwater_tests::{Central, KINDS, Kind, World};
 
 const SCHEMA: &str = "CREATE TABLE note (id TEXT NOT NULL PRIMARY KEY, text TEXT); CREATE TABLE applied (id TEXT)";
@@ -51,13 +52,6 @@ fn copy(world: &World, from: &str, to: &str) -> Result<Remote> {
     let (from, to) = (world.path(from), world.path(to));
     copy_file(&from, &to)?;
     Ok(Remote::open(&to)?)
-}
-
-fn copy_file(from: &Path, to: &Path) -> Result<()> {
-    let connection = rusqlite::Connection::open(from)?;
-    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-    std::fs::copy(from, to)?;
-    Ok(())
 }
 
 fn write(world: &World, name: &str, id: &str) -> Result<()> {

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 use headwater_remote::{Choice, Remote};
-use headwater_tests::backup::Site;
+use headwater_tests::backup::{Site, copy_file};
 use headwater_tests::{KINDS, Kind, World, read_model};
 
 const SCHEMA: &str = "CREATE TABLE note (id TEXT NOT NULL PRIMARY KEY, text TEXT); \
@@ -45,9 +45,7 @@ fn set_up(site: &Site, mut world: World, case: Case) -> Result<Stage> {
     world.central.execute("UPDATE note SET text = 'from the head' WHERE id = 'early'")?;
     world.sync(&mut first)?;
     let backup = site.back_up()?;
-    let connection = rusqlite::Connection::open(world.path("first"))?;
-    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-    std::fs::copy(world.path("first"), world.path("copy"))?;
+    copy_file(&world.path("first"), &world.path("copy"))?;
     world.edit(
         "first",
         "UPDATE note SET text = 'new' WHERE id IN ('one', 'two'); DELETE FROM note WHERE id = 'three'",
@@ -193,9 +191,7 @@ fn the_copy_has_lost_uploads_too() -> Result<()> {
         let backup = site.back_up()?;
         insert("first", "both")?;
         world.sync(&mut first)?;
-        let connection = rusqlite::Connection::open(world.path("first"))?;
-        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-        std::fs::copy(world.path("first"), world.path("copy"))?;
+        copy_file(&world.path("first"), &world.path("copy"))?;
         insert("first", "alone")?;
         world.sync(&mut first)?;
         site.put_back(&backup)?;

@@ -157,6 +157,11 @@ impl TablePlan {
         encoded(&self.types, row)
     }
 
+    /// What identifies a partition, as bytes.
+    pub(crate) fn partition_bytes(&self, values: &[Value]) -> Vec<u8> {
+        encoded(&self.partition_types, values)
+    }
+
     /// The names of the columns.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.table.columns.iter().map(|column| column.name.as_str())

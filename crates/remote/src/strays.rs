@@ -13,7 +13,6 @@ use headwater_model::Direction;
 use headwater_model::sql::quote;
 use headwater_protocol::Value;
 use headwater_protocol::message::{WatermarkEntry, Watermarks};
-use headwater_protocol::row::put_row;
 use rusqlite::{Connection, params};
 
 use crate::error::{Error, While};
@@ -46,7 +45,7 @@ impl<'p> Lookout<'p> {
         };
         let local = read().while_doing("reading the log")?;
         if local != self.last {
-            self.found = !is_known(rows, table, &written(table, &local))?;
+            self.found = !is_known(rows, table, &table.partition_bytes(&to_wire(&local, &table.partition_types)))?;
             self.last = local;
         }
         Ok(())
@@ -79,8 +78,7 @@ pub(crate) fn note_row(rows: &Rows<'_>, plan: &Plan, table: &TablePlan, row: &[V
         return Ok(());
     }
     let values: Vec<Value> = table.partition.iter().filter_map(|place| row.get(*place).cloned()).collect();
-    let mut partition = Vec::new();
-    put_row(&mut partition, &table.partition_types, &values);
+    let partition = table.partition_bytes(&values);
     if is_known(rows, table, &partition)? { Ok(()) } else { note_partition(rows, plan, table, &partition) }
 }
 
@@ -105,13 +103,6 @@ fn is_known(rows: &Rows<'_>, table: &TablePlan, partition: &[u8]) -> Result<bool
     rows.prepare(sql)?.exists(params![table.number, partition]).while_doing("looking for partitions")
 }
 
-/// A partition as it is written.
-fn written(table: &TablePlan, values: &[Local]) -> Vec<u8> {
-    let mut partition = Vec::new();
-    put_row(&mut partition, &table.partition_types, &to_wire(values, &table.partition_types));
-    partition
-}
-
 /// The partitions, as they are written, of an upload's rows that the file has no watermark of.
 fn partitions(rows: &Rows<'_>, table: &TablePlan, upload: u64) -> Result<Vec<Vec<u8>>, Error> {
     let columns: Vec<String> =
@@ -130,7 +121,7 @@ fn partitions(rows: &Rows<'_>, table: &TablePlan, upload: u64) -> Result<Vec<Vec
     let found = select.query_map([upload as i64], read).and_then(Iterator::collect::<Result<Vec<Vec<Local>>, _>>);
     let mut partitions = Vec::new();
     for local in found.while_doing("looking for partitions")? {
-        let partition = written(table, &local);
+        let partition = table.partition_bytes(&to_wire(&local, &table.partition_types));
         if !is_known(rows, table, &partition)? {
             partitions.push(partition);
         }

@@ -3,7 +3,6 @@
 use headwater_model::sql::quote;
 use headwater_protocol::Row;
 use headwater_protocol::message::{Refusal, RefusalCode};
-use headwater_protocol::row::put_row;
 use rusqlite::{params, params_from_iter};
 
 use super::Apply;
@@ -300,9 +299,7 @@ impl Apply<'_> {
     /// Whether a row came with a partition that is new here.
     fn has_joined(&self, table: &TablePlan, row: &[Local]) -> Result<bool, Error> {
         let values = to_wire(&partition_of(&self.rows, self.plan, table, row)?, &table.partition_types);
-        let mut partition = Vec::new();
-        put_row(&mut partition, &table.partition_types, &values);
-        Ok(self.joined.contains(&(table.number, partition)))
+        Ok(self.joined.contains(&(table.number, table.partition_bytes(&values))))
     }
 
     /// Makes a row as it was before the download; whether the table takes it.

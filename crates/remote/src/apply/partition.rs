@@ -3,7 +3,6 @@
 use headwater_model::Direction;
 use headwater_model::sql::quote;
 use headwater_protocol::message::{PartitionAction, PartitionMark, Refusal, RefusalCode};
-use headwater_protocol::row::put_row;
 use headwater_protocol::{Row, Value};
 use rusqlite::{params, params_from_iter};
 
@@ -241,8 +240,7 @@ impl Apply<'_> {
             };
             for local in self.partitions_by(&columns, &from, condition)? {
                 let values = to_wire(&local, &table.partition_types);
-                let mut key = Vec::new();
-                put_row(&mut key, &table.partition_types, &values);
+                let key = table.partition_bytes(&values);
                 if self.came_whole.contains(&(table.number, key.clone())) {
                     continue;
                 }
@@ -261,8 +259,7 @@ impl Apply<'_> {
     fn sweep_displaced(&mut self, table: &TablePlan) -> Result<(), Error> {
         for (key, row) in self.all_displaced(table)? {
             let local = whereabouts::partition_of(&self.rows, self.plan, table, &from_wire(&row))?;
-            let mut partition = Vec::new();
-            put_row(&mut partition, &table.partition_types, &to_wire(&local, &table.partition_types));
+            let partition = table.partition_bytes(&to_wire(&local, &table.partition_types));
             if !local.contains(&Local::Null) && !self.came_whole.contains(&(table.number, partition)) {
                 self.undisplace(table, &key)?;
             }

@@ -16,7 +16,6 @@ use std::fmt::Write as _;
 
 use headwater_model::sql::quote;
 use headwater_protocol::Value;
-use headwater_protocol::row::put_row;
 use rusqlite::params_from_iter;
 
 use super::Apply;
@@ -198,8 +197,7 @@ impl Apply<'_> {
             let key: Vec<Value> = through.iter().filter_map(|place| row.get(*place).cloned()).collect();
             return Ok(!self.is_at_the_head(parent, &key)?);
         }
-        let mut partition = Vec::new();
-        put_row(&mut partition, &table.partition_types, &to_wire(&lay, &table.partition_types));
+        let partition = table.partition_bytes(&to_wire(&lay, &table.partition_types));
         Ok(self.left.contains(&(table.number, partition)))
     }
 

@@ -78,6 +78,11 @@ impl Plan {
         self.tables.get(number as usize)
     }
 
+    /// The table that a table takes its partition from.
+    pub(crate) fn parent(&self, table: &TablePlan) -> Option<&TablePlan> {
+        self.table(table.parent.as_ref()?.0)
+    }
+
     /// A table by its name; the error names those there are.
     pub(crate) fn table_named(&self, name: &str) -> Result<&TablePlan, Error> {
         self.tables.iter().find(|table| table.table.name == name).ok_or_else(|| {

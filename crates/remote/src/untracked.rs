@@ -17,6 +17,9 @@
 //! row that differs from the one that came gives way, one that did not come counts as made here, and one that is not here as new there.
 //! Unless the remote starts afresh, so that everything came, the second and third download follow.
 //!
+//! Tables that take their partition from one in doubt come whole with the second download too, without being compared: the first took what
+//! lay in a partition that is left by where its parents stood here. Of theirs, what has no pending change is as it comes.
+//!
 //! Rows in none of the remote's partitions never come: they go before the second download, and so count as made here. What stands in a
 //! partition that becomes the remote's with the first was written here too, or is below what was moved here: it is not cleared away for
 //! the rows that come, so that the second finds it. Of a row that comes in one that becomes the remote's with the second nobody knows who
@@ -148,12 +151,24 @@ pub(crate) fn ask(database: &Database, plan: &Plan) -> Result<bool, Error> {
     })
 }
 
-/// For a request: tables that are to be compared get a mark that is nobody's, and so come whole.
+/// Whether a table comes whole because one that it takes its partition from does, to be compared: where its rows lay until now was judged
+/// by parents that may have been moved without a trace.
+pub(crate) fn comes_along(plan: &Plan, doubts: &[Doubt], table: &TablePlan) -> bool {
+    let doubt = |table: &TablePlan| doubts[table.number as usize];
+    let mut above = std::iter::successors(plan.parent(table), |table| plan.parent(table));
+    table.table.direction != Direction::Upload
+        && matches!(doubt(table), Doubt::None | Doubt::Between)
+        && above.any(|table| doubt(table) == Doubt::Compare)
+}
+
+/// For a request: tables that are to be compared, and what is below them, get a mark that is nobody's, and so come whole.
 pub(crate) fn ask_whole(connection: &Connection, plan: &Plan, seen: &mut Watermarks) -> Result<(), Error> {
     let doubts = doubts(connection, plan)?;
     let nobodys = seen.marks.len() as u32;
-    let compared = seen.entries.iter_mut().filter(|entry| doubts.get(entry.table as usize) == Some(&Doubt::Compare));
-    let count = compared.map(|entry| entry.mark = nobodys).count();
+    let is_asked =
+        |table: &TablePlan| doubts[table.number as usize] == Doubt::Compare || comes_along(plan, &doubts, table);
+    let asked = seen.entries.iter_mut().filter(|entry| plan.table(entry.table).is_some_and(is_asked));
+    let count = asked.map(|entry| entry.mark = nobodys).count();
     if count > 0 {
         seen.marks.push(Vec::new());
     }

@@ -1,5 +1,6 @@
 //! Tables that take their partition from the row that a foreign key refers to: order lines from their order, orders from their shop.
 
+mod doubt;
 mod left;
 mod moves;
 mod story;

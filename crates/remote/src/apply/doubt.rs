@@ -169,8 +169,7 @@ impl Apply<'_> {
 
     /// Whether rows of a table may have been moved, or made, without a trace: they were themselves, or what they take their partition from.
     fn is_place_in_doubt(&self, table: &TablePlan) -> bool {
-        let parent = |table: &&TablePlan| self.plan.table(table.parent.as_ref()?.0);
-        std::iter::successors(Some(table), parent)
+        std::iter::successors(Some(table), |table| self.plan.parent(table))
             .any(|table| matches!(self.doubts[table.number as usize], Doubt::Since | Doubt::Compare | Doubt::AtOnce))
     }
 

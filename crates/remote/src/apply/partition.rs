@@ -11,7 +11,7 @@ use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
 use crate::plan::{Plan, TablePlan, decoded};
 use crate::rows::Pending;
-use crate::untracked::Doubt;
+use crate::untracked::{self, Doubt};
 
 /// How many rows are looked at at a time where each is dealt with on its own.
 const BATCH: u32 = 500;
@@ -76,7 +76,8 @@ impl Apply<'_> {
 
     /// A partition comes whole. If nobody here asked for that, the consolidated database can't tell its changes any more.
     fn note_afresh(&mut self, table: &TablePlan, partition: &[u8]) -> Result<(), Error> {
-        if !self.fresh.is_empty() || self.doubts[table.number as usize] == Doubt::Compare {
+        let is_asked_for = self.doubts[table.number as usize] == Doubt::Compare || self.comes_along(table);
+        if !self.fresh.is_empty() || is_asked_for {
             return Ok(());
         }
         let sql = "SELECT 1 FROM \"hw_watermark\" AS w JOIN \"hw_mark\" AS m ON m.\"id\" = w.\"mark\" \
@@ -200,24 +201,29 @@ impl Apply<'_> {
     }
 
     /// Before tables come whole. What is held, or has a pending change, comes again, or lies in none of the remote's partitions any more.
-    /// Rows go that would stay otherwise: of a table that is compared, those in none of the remote's partitions, which were made here; in a
-    /// restart, those of tables that take their partition from another, for when everything has come nobody can tell which of them lay where.
+    /// Rows go that would stay otherwise: of a table that is compared, those in none of the remote's partitions, which were made here; of
+    /// tables that take their partition from it, and in a restart from any, all: nobody can tell which of them lay where.
     pub(super) fn clear(&mut self) -> Result<(), Error> {
         for table in self.plan.tables.iter().filter(|table| table.table.direction != Direction::Upload) {
             let is_compared = self.doubts[table.number as usize] == Doubt::Compare;
-            if is_compared || self.is_restart {
+            let comes_along = self.comes_along(table);
+            if is_compared || comes_along || self.is_restart {
                 self.rows.set_applying(Some(table))?;
                 self.release_unneeded(table, None)?;
             }
-            if self.is_restart && table.is_tracked() {
+            if (comes_along || self.is_restart) && table.is_tracked() {
                 self.hold_deletions(table, "1 = 1", &[])?;
             }
-            if is_compared || (self.is_restart && table.parent.is_some()) {
+            if is_compared || comes_along || (self.is_restart && table.parent.is_some()) {
                 self.touched.all_of(table);
                 self.delete_where(table, "1 = 1".to_owned(), &[])?;
             }
         }
         Ok(())
+    }
+
+    fn comes_along(&self, table: &TablePlan) -> bool {
+        untracked::comes_along(self.plan, &self.doubts, table)
     }
 
     /// After a restart: partitions that the remote holds and that did not come again are none of its own any more. Nobody told it so,

@@ -84,7 +84,7 @@ impl Apply<'_> {
             return self.rows.release(table, key);
         }
         if let (ConflictRule::Merge(_), Some(old), Some(new)) = (table.table.conflict, &pending.old, &pending.new)
-            && self.merge(table, pending, key, (old, new), local)?
+            && self.merge(table, pending, key, (old, new), (row, local))?
         {
             return self.rows.release(table, key);
         }
@@ -93,14 +93,14 @@ impl Apply<'_> {
     }
 
     /// Columns that the pending change left alone take the downloaded value, in the row and in the old image. Whether that was all
-    /// there was to take.
+    /// there was to take. A change that makes nothing else of the row than what came is none any more.
     fn merge(
         &mut self,
         table: &TablePlan,
         pending: &Pending,
         key: &[u8],
         (old, new): (&[Local], &[Local]),
-        came: &[Local],
+        (row, came): (&Row, &[Local]),
     ) -> Result<bool, Error> {
         let (mut merged_old, mut merged_new, mut is_all) = (old.to_vec(), new.to_vec(), true);
         for (place, value) in came.iter().enumerate() {
@@ -117,12 +117,16 @@ impl Apply<'_> {
         if self.rows.update(table, &merged_new)? != Placed::Done {
             return Ok(false);
         }
+        self.touched.row(table, key);
+        if is_same(table, &merged_new, row) {
+            self.forget(table, &pending.key, key)?;
+            return Ok(true);
+        }
         self.rows.execute(&table.sql.set_old, &merged_old)?;
         if pending.aside != 0 {
             // What came is no change of the application's: the change is still the one that is on the list.
             self.rows.note_merged(table, key, new, (&merged_old, &merged_new))?;
         }
-        self.touched.row(table, key);
         Ok(is_all)
     }
 

@@ -260,6 +260,10 @@ fn a_change_set_aside_is_merged_though_tracking_was_off() {
     assert!(f.cut_changes().is_empty(), "nobody has mended it");
     assert_eq!(f.rows("SELECT in_place, reason FROM hw_set_aside"), ["1|check"]);
     f.check();
+    f.download(f.down().rows("item", &[row("1,north,bad,$3.00")]));
+    assert_eq!(f.rows("SELECT * FROM item"), ["1|north|bad|3.00"], "another made the same change");
+    assert!(f.rows("SELECT 1 FROM hw_set_aside").is_empty() && f.cut_changes().is_empty());
+    f.check();
 }
 
 /// Whatever left it so: a mark without an entry on the list would keep every later change of the row here.
@@ -431,7 +435,8 @@ fn what_stands_in_a_partition_that_is_joined_stays() {
         assert!(ask(&f));
         let items = f.down().whole("item", &south).whole("item", &east).whole("item", &north());
         let items = items.rows("item", &SOUTH.map(row)).rows("item", &[row("1,north,axe,$1.00")]).rows("item", &theirs);
-        f.download(parts(items.holds("part", &east)));
+        let parts = |down: Down| down.whole("part", &south).whole("part", &north()).whole("part", &east);
+        f.download(parts(items).rows("part", &[row("10,1,1"), row("20,2,1")]));
         let two = if is_whole { "out" } else { "in place" };
         let expected = [
             format!(r#"item {{"id":2}} untracked {two}"#),
@@ -495,8 +500,8 @@ fn a_partition_that_is_joined_while_the_table_is_compared() {
         row("7,east,nut,$7.00"),
         row("8,east,theirs,$8.00"),
     ];
-    let parts = items.rows("item", &came).whole("part", &east).holds("part", &south).holds("part", &north());
-    f.download(parts);
+    let parts = items.rows("item", &came).whole("part", &east).whole("part", &south).whole("part", &north());
+    f.download(parts.rows("part", &[row("10,1,1"), row("20,2,1")]));
     let expected = [
         r#"item {"id":1} untracked in place"#,
         r#"item {"id":2} untracked in place"#,

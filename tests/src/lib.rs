@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use headwater::diff::{Options, Postgres as PostgresSource, RemoteFile, Report, Source, SqliteDatabase, compare};
 use headwater_access::Tokens;
 use headwater_consolidated::postgres::{Postgres, Settings};
@@ -313,6 +313,15 @@ impl World {
         let connection = rusqlite::Connection::open(self.path(name))?;
         connection.busy_timeout(Duration::from_secs(30))?;
         connection.execute_batch(&format!("PRAGMA foreign_keys = ON; {sql}")).with_context(|| beginning(sql))
+    }
+
+    /// Drops the triggers that track a table at a remote, as an application may.
+    pub fn untrack(&self, name: &str, table: &str) -> Result<()> {
+        let sql = format!("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = '{table}'");
+        let names = self.rows(name, &sql)?.into_iter().flatten().flatten();
+        let drops: Vec<String> = names.map(|name| format!("DROP TRIGGER \"{name}\";")).collect();
+        ensure!(!drops.is_empty(), "table {table} was not tracked");
+        self.edit(name, &drops.concat())
     }
 
     /// The rows of one query over a remote's file, as text.

@@ -22,14 +22,6 @@ references = [{ columns = ["note"], table = "note", target = ["id"] }]
 
 const NAME: &str = "anna";
 
-fn drop_triggers(world: &World, table: &str) -> Result<()> {
-    let sql = format!("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = '{table}'");
-    let names = world.rows(NAME, &sql)?.into_iter().flatten().flatten();
-    let drops: Vec<String> = names.map(|name| format!("DROP TRIGGER \"{name}\";")).collect();
-    ensure!(!drops.is_empty(), "table {table} was not tracked");
-    world.edit(NAME, &drops.concat())
-}
-
 fn aside(remote: &Remote) -> Result<Vec<(String, String, bool)>> {
     let mut list: Vec<_> = remote.set_aside(100)?.into_iter().map(|s| (s.key, s.reason, s.is_in_place)).collect();
     list.sort();
@@ -53,7 +45,7 @@ fn writes_while_tracking_was_off() -> Result<()> {
         world.sync(&mut remote)?;
         drop(remote);
 
-        drop_triggers(&world, "note")?;
+        world.untrack(NAME, "note")?;
         world.edit(
             NAME,
             "UPDATE note SET text = 'here' WHERE id IN ('b', 'c'); DELETE FROM note WHERE id = 'd'; \
@@ -101,7 +93,7 @@ fn changes_of_others_are_not_overwritten() -> Result<()> {
         world.sync(&mut remote)?;
         drop(remote);
 
-        drop_triggers(&world, "note")?;
+        world.untrack(NAME, "note")?;
         world.edit(NAME, "UPDATE note SET text = 'here' WHERE id = 'd'")?;
         let mut remote = Remote::open(world.path(NAME))?;
         let (mut begun, mut failed) = (0, None);
@@ -125,7 +117,7 @@ fn changes_of_others_are_not_overwritten() -> Result<()> {
         let report = world.sync(&mut remote)?;
         ensure!((report.changes_up, report.conflicts, report.refused) == (3, 2, 0), "{kind:?}: {report:?}");
 
-        drop_triggers(&world, "note")?;
+        world.untrack(NAME, "note")?;
         world.central.execute("UPDATE note SET text = 'there too' WHERE id = 'c'")?;
         remote.reset()?;
         let report = world.sync(&mut remote)?;
@@ -202,8 +194,8 @@ fn what_lies_in_no_partition_or_in_one_that_is_left() -> Result<()> {
         world.sync(&mut remote)?;
         drop(remote);
 
-        drop_triggers(&world, "customer")?;
-        drop_triggers(&world, "orders")?;
+        world.untrack(NAME, "customer")?;
+        world.untrack(NAME, "orders")?;
         world.edit(
             NAME,
             "UPDATE customer SET name = 'changed' WHERE id = '2'; INSERT INTO customer VALUES ('4', 'made', 's'), ('5', 'made', 'nowhere'); \
@@ -255,7 +247,7 @@ fn what_lies_in_a_partition_that_is_joined() -> Result<()> {
         world.sync(&mut remote)?;
         drop(remote);
 
-        tables.iter().try_for_each(|table| drop_triggers(&world, table))?;
+        tables.iter().try_for_each(|table| world.untrack(NAME, table))?;
         world.edit(
             NAME,
             "UPDATE customer SET name = 'moved', region = 'n' WHERE id IN ('2', '3'); \
@@ -315,7 +307,7 @@ fn what_lies_below_a_row_that_steps_aside_for_a_joined_one() -> Result<()> {
         world.sync(&mut remote)?;
         drop(remote);
 
-        tables.iter().try_for_each(|table| drop_triggers(&world, table))?;
+        tables.iter().try_for_each(|table| world.untrack(NAME, table))?;
         world.edit(
             NAME,
             "UPDATE orders SET text = 'changed' WHERE id = '22'; INSERT INTO orders VALUES ('44', '2', 'made')",
@@ -355,7 +347,7 @@ fn what_refers_to_a_row_that_is_gone() -> Result<()> {
             world.sync(&mut remote)?;
             drop(remote);
 
-            drop_triggers(&world, "page")?;
+            world.untrack(NAME, "page")?;
             world.edit(NAME, "INSERT INTO page VALUES ('q', 'a', 'made'); UPDATE page SET note = 'a', text = 'changed' WHERE id = 'p'")?;
             world.central.execute("DELETE FROM note WHERE id = 'a'")?;
             let mut remote = Remote::open(world.path(NAME))?;
@@ -477,8 +469,8 @@ fn what_has_the_unique_value_of_a_row_that_comes() -> Result<()> {
         world.sync(&mut remote)?;
         drop(remote);
 
-        drop_triggers(&world, "note")?;
-        drop_triggers(&world, "page")?;
+        world.untrack(NAME, "note")?;
+        world.untrack(NAME, "page")?;
         world.edit(
             NAME,
             "UPDATE note SET text = 't' WHERE id = 'a'; UPDATE note SET text = '1' WHERE id = 'b'; \
@@ -512,7 +504,7 @@ fn a_deletion_that_others_refer_to() -> Result<()> {
         world.sync(&mut remote)?;
         drop(remote);
 
-        drop_triggers(&world, "note")?;
+        world.untrack(NAME, "note")?;
         world.edit(NAME, "DELETE FROM note WHERE id = 'a'")?;
         world.central.execute("INSERT INTO page VALUES ('p', 'a', 'theirs')")?;
         let mut remote = Remote::open(world.path(NAME))?;
@@ -538,13 +530,13 @@ fn a_row_has_as_many_changes_on_the_list_as_were_lost_to_it() -> Result<()> {
         let mut remote = world.remote(NAME, NAME)?;
         world.sync(&mut remote)?;
         for round in ["1", "2"] {
-            drop_triggers(&world, "customer")?;
+            world.untrack(NAME, "customer")?;
             world.edit(NAME, &format!("UPDATE customer SET name = 'here {round}' WHERE id = '2'"))?;
             world.central.execute(&format!("UPDATE customer SET name = 'there {round}' WHERE id = '2'"))?;
             remote = Remote::open(world.path(NAME))?;
             world.sync(&mut remote)?;
         }
-        drop_triggers(&world, "customer")?;
+        world.untrack(NAME, "customer")?;
         world.edit(NAME, "UPDATE customer SET name = 'here 3' WHERE id = '2'")?;
         world.central.execute("DELETE FROM member WHERE region = 's'")?;
         remote = Remote::open(world.path(NAME))?;

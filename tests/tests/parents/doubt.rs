@@ -1,6 +1,6 @@
 //! Parents that are moved while change tracking is off at a remote, and partitions that it leaves then. What is below them is tracked.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use headwater_remote::{Choice, Remote};
 use headwater_tests::{KINDS, World};
 
@@ -8,11 +8,8 @@ use super::{aside, ids, world};
 
 /// Moves a row without a trace.
 fn moved_untracked(world: &World, table: &str, sql: &str) -> Result<Remote> {
-    let triggers = format!("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = '{table}'");
-    let names = world.rows("ben", &triggers)?.into_iter().flatten().flatten();
-    let drops: Vec<String> = names.map(|name| format!("DROP TRIGGER \"{name}\";")).collect();
-    ensure!(!drops.is_empty(), "{table} was not tracked");
-    world.edit("ben", &(drops.concat() + sql))?;
+    world.untrack("ben", table)?;
+    world.edit("ben", sql)?;
     Ok(Remote::open(world.path("ben"))?)
 }
 
@@ -59,6 +56,40 @@ fn nothing_stays_below_a_parent_that_was_moved_out_of_a_partition_that_is_left()
             assert_eq!(rows, ["s", "s1", "s11"], "{kind:?} {moved} {below}: {listed:?}");
             assert!(world.diff("ben")?.is_equal(false), "{kind:?} {moved} {below}");
             assert_eq!(ben.status()?.held, 0, "{kind:?} {moved} {below}");
+        }
+    }
+    Ok(())
+}
+
+/// The table below has been untracked too, since a change of it, and the remote has no partition any more: its parents are no guide to
+/// where the row of that change lay, and nothing comes.
+#[test]
+fn what_is_pending_below_it_goes_though_its_own_table_was_untracked() -> Result<()> {
+    for kind in KINDS {
+        for change in [
+            "UPDATE orders SET note = 'mine' WHERE id = 'n1'",
+            "DELETE FROM orders WHERE id = 'n1'",
+            "UPDATE orders SET shop = 'm' WHERE id = 'n1'",
+        ] {
+            let world = world(kind)?;
+            let mut ben = world.remote("ben", "ben")?;
+            world.sync(&mut ben)?;
+            drop(ben);
+            world.edit("ben", change)?;
+            world.untrack("ben", "orders")?;
+            let mut ben = moved_untracked(&world, "shop", "UPDATE shop SET region = 'south' WHERE id = 'n'")?;
+            world.central.execute("DELETE FROM member WHERE user_name = 'ben'")?;
+            world.sync(&mut ben)?;
+            world.sync(&mut ben)?;
+            let listed = aside(&ben)?;
+            assert!(
+                ["n", "n1"].iter().all(|id| listed.iter().any(|(key, _)| key == id)),
+                "{kind:?} {change}: {listed:?}"
+            );
+            ben.drop_set_aside(&Choice::All)?;
+            let rows = [ids(&world, "ben", "shop")?, ids(&world, "ben", "orders")?, ids(&world, "ben", "line")?];
+            assert_eq!(rows.concat(), "", "{kind:?} {change}: {listed:?}");
+            assert_eq!(ben.status()?.held, 0, "{kind:?} {change}");
         }
     }
     Ok(())

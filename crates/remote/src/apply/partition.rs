@@ -210,9 +210,9 @@ impl Apply<'_> {
             if is_compared || comes_along || self.is_restart {
                 self.rows.set_applying(Some(table))?;
                 self.release_unneeded(table, None)?;
-            }
-            if (comes_along || self.is_restart) && table.is_tracked() {
-                self.hold_deletions(table, "1 = 1", &[])?;
+                if table.is_tracked() {
+                    self.hold_deletions(table, "1 = 1", &[])?;
+                }
             }
             if is_compared || comes_along || (self.is_restart && table.parent.is_some()) {
                 self.touched.all_of(table);

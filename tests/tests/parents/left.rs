@@ -37,6 +37,34 @@ fn deletions_are_not_forgotten_when_their_rows_leave() -> Result<()> {
     Ok(())
 }
 
+/// A deletion has arrived, and the one of what was below is refused: by then that is elsewhere. The partition is left, and nobody says that
+/// it is gone.
+#[test]
+fn what_was_below_a_row_that_is_deleted_on_both_sides_does_not_come_back() -> Result<()> {
+    for kind in KINDS {
+        for change in [
+            "DELETE FROM shop WHERE id = 'm'",
+            "UPDATE line SET n = 9 WHERE id = 'm11'; DELETE FROM shop WHERE id = 'm'",
+        ] {
+            let world = world(kind)?;
+            let mut ben = world.remote("ben", "ben")?;
+            world.sync(&mut ben)?;
+            world.edit("ben", change)?;
+            world.central.execute(
+                "DELETE FROM orders WHERE id = 'm1'; INSERT INTO line VALUES ('m11', 's1', 7); \
+                 DELETE FROM member WHERE user_name = 'ben'",
+            )?;
+            world.sync(&mut ben)?;
+            let listed = aside(&ben)?;
+            assert!(listed.iter().any(|(key, _)| key == "m11"), "{kind:?}: {listed:?}");
+            ben.drop_set_aside(&Choice::All)?;
+            assert_eq!(ids(&world, "ben", "line")?, "", "{kind:?}");
+            assert_eq!(ben.status()?.held, 0, "{kind:?}");
+        }
+    }
+    Ok(())
+}
+
 /// Changes wait, and rows are held beside them. A fresh start finds that their partition is not the remote's any more.
 #[test]
 fn a_fresh_start_keeps_nothing_of_a_partition_that_is_left() -> Result<()> {

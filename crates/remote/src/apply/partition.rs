@@ -143,16 +143,29 @@ impl Apply<'_> {
         Ok(())
     }
 
-    /// Pending changes of rows that the consolidated database had where this condition on the log says: unless their row comes again, it is
-    /// deleted there, or lies in none of the remote's partitions any more.
-    fn hold_deletions(&mut self, table: &TablePlan, condition: &str, values: &[Local]) -> Result<(), Error> {
+    /// After partitions were left: pending changes of rows whose parents are gone. If those rows still were, or came to lie in a partition
+    /// of the remote's, they would have come.
+    pub(super) fn hold_fatherless(&self) -> Result<(), Error> {
+        let plan = self.plan;
+        let by_parent = plan.tables.iter().filter(|table| table.parent.is_some() && table.is_tracked());
+        for table in by_parent.filter(|table| self.left.iter().any(|(number, _)| *number == table.number)) {
+            self.hold_deletions(table, &logged_in(plan, table), &vec![Local::Null; table.partition_types.len()])?;
+        }
+        Ok(())
+    }
+
+    /// Pending changes of rows that the consolidated database had where this condition on the log says, and of which it has not said anything
+    /// since: unless their row comes again, it is deleted there, or lies in none of the remote's partitions any more.
+    fn hold_deletions(&self, table: &TablePlan, condition: &str, values: &[Local]) -> Result<(), Error> {
         let sql = table.sql.changes_where(&format!("l.\"existed\" = 1 AND {condition}"));
         let mut select = self.rows.prepare(&sql)?;
         let mut found = select.query(params_from_iter(values)).while_doing("reading the log")?;
         while let Some(row) = found.next().while_doing("reading the log")? {
             let pending = Pending::read(table, row).while_doing("reading the log")?;
             let key = table.key_bytes(&to_wire(&pending.key, &table.key_types));
-            self.rows.hold(table, &key, None)?;
+            if self.rows.held(table, &key)?.is_none() {
+                self.rows.hold(table, &key, None)?;
+            }
         }
         Ok(())
     }

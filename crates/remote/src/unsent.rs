@@ -6,7 +6,7 @@
 //! | | the row |
 //! |---|---|
 //! | retry | goes up as an insert: where the consolidated database has the same row, nothing happens, and another is a conflict |
-//! | drop | stays, and is taken for one that has gone up |
+//! | drop | stays, and is taken for one that has gone up: it goes where what it refers to goes |
 //! | it is changed again | goes up as any other: an update of the row as it was, or a deletion |
 //! | the table comes down too, under another version | stands set aside until it comes as it is, or is retried or dropped ([`crate::upgrade`]) |
 //!

@@ -5,6 +5,11 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use headwater_model::sql::quote;
 use headwater_model::{Direction, Model, Table};
+use headwater_protocol::Type;
+use headwater_protocol::row::read_row;
+use headwater_protocol::stored::{Scratch, Stored, encode};
+use headwater_protocol::wire::Reader;
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension as _};
 
 use super::sqlite::{columns, open_snapshot, read};
@@ -46,6 +51,9 @@ impl RemoteFile {
         if table.direction == Direction::Download {
             return Ok(());
         }
+        if table.direction == Direction::Upload {
+            self.perhaps_unsent(table, each)?;
+        }
         let keys: Vec<_> = table.key_columns().map(|column| quote(&format!("k_{}", column.name))).collect();
         let log = quote(&format!("hw_log_{}", table.name));
         let sql = format!("SELECT \"aside\", {} FROM {log} ORDER BY \"upload\" DESC", keys.join(", "));
@@ -57,6 +65,30 @@ impl RemoteFile {
                 Ok::<_, rusqlite::Error>(Value::from_sqlite(row.get_ref(place + 1)?, column.kind.base))
             };
             each(table.key_columns().enumerate().map(value).collect::<Result<_, _>>()?, pending)?;
+        }
+        Ok(())
+    }
+
+    /// Rows of a table that only goes up may be on the list without a change in the log: nobody knows whether they have gone up.
+    fn perhaps_unsent(&self, table: &Table, each: &mut dyn FnMut(Vec<Value>, Pending) -> Result<()>) -> Result<()> {
+        let types: Vec<Type> = table.key_columns().map(|column| column.kind.base).collect();
+        let mut statement =
+            self.file.prepare("SELECT \"key\" FROM \"hw_set_aside\" WHERE \"name\" = ? AND \"in_place\" = 0")?;
+        let mut notes = statement.query([&table.name])?;
+        while let Some(note) = notes.next()? {
+            let key = read_row(&mut Reader::new(note.get_ref(0)?.as_blob()?), &types, usize::MAX, None)?;
+            let value = |(value, base): (&headwater_protocol::Value, &Type)| {
+                let mut scratch = Scratch::default();
+                let stored = match encode(value.as_ref(), &mut scratch) {
+                    Stored::Null => ValueRef::Null,
+                    Stored::Integer(number) => ValueRef::Integer(number),
+                    Stored::Real(real) => ValueRef::Real(real),
+                    Stored::Text(text) => ValueRef::Text(text),
+                    Stored::Blob(bytes) => ValueRef::Blob(bytes),
+                };
+                Value::from_sqlite(stored, *base)
+            };
+            each(key.iter().zip(&types).map(value).collect(), Pending::SetAside)?;
         }
         Ok(())
     }

@@ -5,8 +5,8 @@
 
 use std::collections::HashSet;
 
-use headwater_model::Reference;
 use headwater_model::sql::quote;
+use headwater_model::{Direction, Reference};
 use headwater_protocol::message::{Refusal, RefusalCode};
 use rusqlite::{Connection, params_from_iter};
 
@@ -175,8 +175,8 @@ impl Apply<'_> {
         found.and_then(Iterator::collect).while_doing("checking foreign keys")
     }
 
-    /// Deals with a row whose parent is missing: sets its pending change aside, or the pending deletion of its parent; where there is
-    /// neither, the row is held until its parent comes.
+    /// Deals with a row whose parent is missing: sets its pending change aside, or the pending deletion of its parent. Where there is
+    /// neither, the row is held until its parent comes; one of a table that only goes up, which has, goes.
     fn adopt(&mut self, table: &TablePlan, reference: &Reference, key: &[Local]) -> Result<(), Error> {
         if let Some(pending) = self.rows.pending(table, key)?.filter(|pending| !pending.is_nothing()) {
             let message = format!("the row of {} that it refers to is gone", self.parent_name(reference));
@@ -198,6 +198,9 @@ impl Apply<'_> {
             self.remove(table, key)?;
             super::set_triggers(self.rows.connection, true)?;
         }
+        if table.table.direction == Direction::Upload {
+            return self.note_if_perhaps_lost(table, row);
+        }
         if !is_noted {
             tracing::warn!(
                 table = table.table.name,
@@ -212,6 +215,19 @@ impl Apply<'_> {
             Some(Some(_)) => Ok(()),
             Some(None) => self.rows.release(table, &key),
         }
+    }
+
+    /// A row that has gone up goes. Whether a database that this remote starts afresh with still has it nobody can tell: the list has it then.
+    fn note_if_perhaps_lost(&mut self, table: &TablePlan, row: Vec<Local>) -> Result<(), Error> {
+        if !self.is_restart {
+            return Ok(());
+        }
+        let message =
+            "the row that it refers to is gone, and nothing tells whether this one has gone up there".to_owned();
+        let refusal = Refusal { code: RefusalCode::ForeignKey, message };
+        let pending = Pending { aside: 0, old: None, key: table.key_of(&row), new: Some(row) };
+        self.applied.set_aside += 1;
+        self.rows.note_aside(table, &pending, &refusal, false, self.now)
     }
 
     /// Sets aside the pending change that deleted the parent of a row, or keeps it from being stored; whether there is one.

@@ -91,7 +91,8 @@ fn free_uniques(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<(),
     fits(table, key, freed)
 }
 
-fn delete(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
+/// Deletes a row, and logs nothing.
+pub(super) fn delete(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
     rows.set_applying(Some(table))?;
     let gone = rows.delete(table, key)?;
     rows.set_applying(None)?;

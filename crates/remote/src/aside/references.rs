@@ -1,20 +1,21 @@
 //! What retried and dropped changes leave behind: no row that refers to nothing, but for those that did so before (an application that
 //! does not enforce foreign keys may have made them).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use headwater_model::Direction;
 use headwater_model::sql::quote;
 use headwater_protocol::{Row, Value};
 use rusqlite::params_from_iter;
 
-use super::{Note, refused};
+use super::{Note, giving_up, refused};
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, readable};
 use crate::plan::{Plan, TablePlan};
-use crate::rows::{Pending, Rows};
+use crate::rows::Rows;
 
-/// Rows that refer to nothing: their table, the other one, their key.
-pub(super) type Broken = BTreeSet<(String, String, String)>;
+/// Rows that refer to nothing: their table, the other one, their key as text; and their key.
+pub(super) type Broken = BTreeMap<(String, String, String), Vec<Local>>;
 
 /// Finds them.
 pub(super) fn broken(rows: &Rows<'_>, plan: &Plan) -> Result<Broken, Error> {
@@ -39,47 +40,53 @@ pub(super) fn broken(rows: &Rows<'_>, plan: &Plan) -> Result<Broken, Error> {
                 |row: &rusqlite::Row<'_>| (0..table.key_types.len()).map(|index| Local::read(row, index)).collect();
             for key in select.query_map([], key).while_doing("checking foreign keys")? {
                 let key: Vec<Local> = key.while_doing("checking foreign keys")?;
-                let key = readable(table.key_names(), &key);
-                broken.insert((table.table.name.clone(), parent.table.name.clone(), key));
+                let text = readable(table.key_names(), &key);
+                broken.insert((table.table.name.clone(), parent.table.name.clone(), text), key);
             }
         }
     }
     Ok(broken)
 }
 
-/// There must be none but those that there were before.
+/// There must be none but those that there were before. Rows that only go up, and have, go with what they refer to, as they do where a
+/// download takes that away.
 pub(super) fn check(rows: &Rows<'_>, plan: &Plan, before: &Broken) -> Result<(), Error> {
-    let broken = broken(rows, plan)?;
-    let Some((table, parent, key)) = broken.difference(before).next() else { return Ok(()) };
-    let mend = match mark_of(rows, plan.table_named(table)?, key)? {
-        Some(0) => {
-            format!(
-                "its change waits to be sent; drop that first: `headwater remote drop FILE --pending --table {table}`"
-            )
+    loop {
+        let mut broken = broken(rows, plan)?;
+        broken.retain(|place, _| !before.contains_key(place));
+        let mut any_goes = false;
+        for ((table, _, _), key) in &broken {
+            let table = plan.table_named(table)?;
+            if table.table.direction == Direction::Upload && mark_of(rows, table, key)?.is_none() {
+                giving_up::delete(rows, table, key)?;
+                any_goes = true;
+            }
         }
-        Some(_) => format!(
-            "its change is set aside; drop that too, or first: `headwater remote drop FILE --table {table}`, or with its number"
-        ),
-        None => "choose what refers to it too, or all".to_owned(),
-    };
-    Err(refused(format!(
-        "the row {key} of table {table:?} would be left that refers to nothing in table {parent:?}: {mend}"
-    )))
+        if any_goes {
+            continue;
+        }
+        let Some(((table, parent, text), key)) = broken.first_key_value() else { return Ok(()) };
+        let mend = match mark_of(rows, plan.table_named(table)?, key)? {
+            Some(0) => format!(
+                "its change waits to be sent; drop that first: `headwater remote drop FILE --pending --table {table}`"
+            ),
+            Some(_) => format!(
+                "its change is set aside; drop that too, or first: `headwater remote drop FILE --table {table}`, or with its number"
+            ),
+            None => "choose what refers to it too, or all".to_owned(),
+        };
+        return Err(refused(format!(
+            "the row {text} of table {table:?} would be left that refers to nothing in table {parent:?}: {mend}"
+        )));
+    }
 }
 
 /// With what the change of a row is marked in the log; `None`: there is none.
-fn mark_of(rows: &Rows<'_>, table: &TablePlan, key: &str) -> Result<Option<i64>, Error> {
+fn mark_of(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<Option<i64>, Error> {
     if !table.is_tracked() {
         return Ok(None);
     }
-    let mut select = rows.prepare(&table.sql.changes_where("1 = 1"))?;
-    for pending in select.query_map([], |row| Pending::read(table, row)).while_doing("reading the log")? {
-        let pending = pending.while_doing("reading the log")?;
-        if !pending.is_nothing() && readable(table.key_names(), &pending.key) == key {
-            return Ok(Some(pending.aside));
-        }
-    }
-    Ok(None)
+    Ok(rows.pending(table, key)?.filter(|pending| !pending.is_nothing()).map(|pending| pending.aside))
 }
 
 /// Which of the changes that were made again lack what they refer to, or leave rows behind that refer to theirs: says it, by their numbers.

@@ -120,6 +120,7 @@ fn what_is_dropped_takes_along_what_has_gone_up() -> Result<()> {
             )?;
             world.sync(&mut remote)?;
             world.sync(&mut remote)?;
+            assert_eq!(here(&world, "visit")?, "a1 b1 c1", "{kind:?}: its shop has only been compared");
             let report = world.diff(NAME)?;
             assert!(
                 !report.is_equal(false) && report.is_equal(true),
@@ -141,6 +142,24 @@ fn what_is_dropped_takes_along_what_has_gone_up() -> Result<()> {
             let c1 = r#"{"id":"c1"} untracked false"#.to_owned();
             assert_eq!(left.contains(&c1), is_alone, "{kind:?}: what was not given up stays on the list: {left:?}");
         }
+    }
+    Ok(())
+}
+
+/// The shop stands in a partition that is left, without a trace; in truth it is elsewhere, and comes back with the same sync.
+#[test]
+fn what_has_gone_up_stays_below_what_comes_back() -> Result<()> {
+    for kind in KINDS {
+        let (world, mut remote) = visited(kind)?;
+        world.central.execute("INSERT INTO member VALUES ('anna', 'south')")?;
+        world.sync(&mut remote)?;
+        world.untrack(NAME, "shop")?;
+        world.edit(NAME, "UPDATE shop SET region = 'south' WHERE id = 'a'")?;
+        world.central.execute("DELETE FROM member WHERE region = 'south'")?;
+        let report = world.sync(&mut remote)?;
+        assert_eq!((report.not_stored, report.refused), (0, 0), "{kind:?}: {report:?}");
+        assert_eq!((here(&world, "shop")?, here(&world, "visit")?), ("a b".to_owned(), "a1 b1".to_owned()), "{kind:?}");
+        assert_eq!(remote.status()?.held, 0, "{kind:?}");
     }
     Ok(())
 }

@@ -324,6 +324,7 @@ impl<'a> Apply<'a> {
         if self.compare_doubtful()? {
             self.settle_all()?;
         }
+        self.let_go_what_went_up()?;
         self.give_own_back()?;
         self.rows.set_applying(None)?;
         let mut seen = self.watermarks.take();

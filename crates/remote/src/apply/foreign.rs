@@ -15,6 +15,7 @@ use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
 use crate::plan::{Plan, TablePlan};
 use crate::rows::{Pending, Rows};
+use crate::untracked::Doubt;
 
 /// How many keys of rows are remembered; with more, their tables are read whole.
 const KEYS_MAX: usize = 10_000;
@@ -176,7 +177,7 @@ impl Apply<'_> {
     }
 
     /// Deals with a row whose parent is missing: sets its pending change aside, or the pending deletion of its parent. Where there is
-    /// neither, the row is held until its parent comes; one of a table that only goes up, which has, goes.
+    /// neither, the row is held until its parent comes.
     fn adopt(&mut self, table: &TablePlan, reference: &Reference, key: &[Local]) -> Result<(), Error> {
         if let Some(pending) = self.rows.pending(table, key)?.filter(|pending| !pending.is_nothing()) {
             let message = format!("the row of {} that it refers to is gone", self.parent_name(reference));
@@ -198,10 +199,7 @@ impl Apply<'_> {
             self.remove(table, key)?;
             super::set_triggers(self.rows.connection, true)?;
         }
-        if table.table.direction == Direction::Upload {
-            return self.note_if_perhaps_lost(table, row);
-        }
-        if !is_noted {
+        if !is_noted && table.table.direction != Direction::Upload {
             tracing::warn!(
                 table = table.table.name,
                 "a downloaded row refers to a row that is not here; it is held and tried again"
@@ -217,15 +215,39 @@ impl Apply<'_> {
         }
     }
 
-    /// A row that has gone up goes. Whether a database that this remote starts afresh with still has it nobody can tell: the list has it then.
-    fn note_if_perhaps_lost(&mut self, table: &TablePlan, row: Vec<Local>) -> Result<(), Error> {
-        if !self.is_restart {
+    /// At the end: rows of tables that only go up have gone up, and what they refer to is not coming, unless a table is in doubt still. Whether
+    /// a database that this remote starts afresh with has them nobody can tell: the list has them then.
+    pub(super) fn let_go_what_went_up(&mut self) -> Result<(), Error> {
+        let is_certain = |doubt: &Doubt| matches!(doubt, Doubt::None | Doubt::Between);
+        if !self.is_restart && !self.doubts.iter().all(is_certain) {
             return Ok(());
         }
+        for table in self.plan.tables.iter().filter(|table| table.table.direction == Direction::Upload) {
+            let mut after = Vec::new();
+            loop {
+                let keys = self.rows.held_keys(table, &after, BATCH)?;
+                let Some(last) = keys.last() else { break };
+                after.clone_from(last);
+                for key in keys {
+                    self.let_go(table, &key)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn let_go(&mut self, table: &TablePlan, key: &[u8]) -> Result<(), Error> {
+        let key_row = from_wire(&self.rows.key_of_bytes(table, key)?);
+        if self.rows.pending(table, &key_row)?.is_some() {
+            return Ok(());
+        }
+        let held = self.rows.held(table, key)?.flatten();
+        self.rows.release(table, key)?;
+        let Some(row) = held.filter(|_| self.is_restart) else { return Ok(()) };
         let message =
             "the row that it refers to is gone, and nothing tells whether this one has gone up there".to_owned();
         let refusal = Refusal { code: RefusalCode::ForeignKey, message };
-        let pending = Pending { aside: 0, old: None, key: table.key_of(&row), new: Some(row) };
+        let pending = Pending { aside: 0, old: None, key: key_row, new: Some(from_wire(&row)) };
         self.applied.set_aside += 1;
         self.rows.note_aside(table, &pending, &refusal, false, self.now)
     }

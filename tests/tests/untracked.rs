@@ -81,6 +81,33 @@ fn writes_while_tracking_was_off() -> Result<()> {
     Ok(())
 }
 
+/// A change that only the list has is made again: not over what was written since, while tracking was off once more.
+#[test]
+fn retry_does_not_overwrite_what_nobody_has_seen() -> Result<()> {
+    for kind in KINDS {
+        let world = World::new(kind, SCHEMA, MODEL, &[NAME])?;
+        world.central.execute("INSERT INTO note VALUES ('a', 'x'), ('b', 'x')")?;
+        let mut remote = world.remote(NAME, NAME)?;
+        world.sync(&mut remote)?;
+        world.untrack(NAME, "note")?;
+        world.edit(NAME, "UPDATE note SET text = 'here'")?;
+        world.central.execute("UPDATE note SET text = 'there'")?;
+        world.sync(&mut remote)?;
+        ensure!(aside(&remote)?.iter().all(|(.., in_place)| !in_place), "{kind:?}: {:?}", aside(&remote)?);
+
+        world.untrack(NAME, "note")?;
+        world.edit(NAME, "UPDATE note SET text = 'later'")?;
+        let left = remote.retry(&Choice::All)?.left;
+        ensure!(left.len() == 2 && left.iter().all(|why| why.contains("sync first")), "{kind:?}: {left:?}");
+        world.sync(&mut remote)?;
+        let listed: Vec<_> = remote.set_aside(9)?.into_iter().filter_map(|change| change.new).collect();
+        let count = |text: &str| listed.iter().filter(|new| new.contains(text)).count();
+        ensure!((count("here"), count("later")) == (2, 2), "{kind:?}: {listed:?}");
+        ensure!(remote.retry(&Choice::All).is_ok(), "{kind:?}");
+    }
+    Ok(())
+}
+
 /// What was changed at the consolidated database alone looks as if it had been changed here, where tracking was off on both sides (what a
 /// database that begins a new incarnation sends), or where it is changed while the remote finds out. Nothing there is overwritten without
 /// a conflict on record.

@@ -318,7 +318,6 @@ impl<'a> Apply<'a> {
         if self.is_restart {
             self.sweep()?;
         }
-        self.hold_fatherless()?;
         self.settle_absent()?;
         self.settle_all()?;
         if self.compare_doubtful()? {

@@ -18,6 +18,7 @@ use crate::local::{from_wire, readable};
 use crate::plan::{Plan, TablePlan, decoded};
 use crate::remote::Remote;
 use crate::rows::{Pending, Rows};
+use crate::schema;
 use crate::stage::Stage;
 use crate::state::State;
 use crate::wake::{Changed, wake_changed};
@@ -173,6 +174,8 @@ impl Remote {
     ) -> Result<u64, Error> {
         let _alone = self.lock()?;
         self.reread()?;
+        // Where change tracking is gone, it is better known before rows are written.
+        schema::refresh(&self.database, &mut self.plan)?;
         self.database.write(doing, |connection| {
             connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing(doing)?;
             let rows = Rows::new(connection);

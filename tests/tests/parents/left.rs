@@ -65,6 +65,29 @@ fn what_was_below_a_row_that_is_deleted_on_both_sides_does_not_come_back() -> Re
     Ok(())
 }
 
+/// Rows with changes that were refused come back into a partition of the remote's, as they were, while it leaves the one that they were in.
+#[test]
+fn what_comes_back_elsewhere_is_not_taken_for_gone() -> Result<()> {
+    for kind in KINDS {
+        let world = world(kind)?;
+        world.central.execute("INSERT INTO member VALUES ('ben', 'south')")?;
+        let mut ben = world.remote("ben", "ben")?;
+        world.sync(&mut ben)?;
+        world.edit("ben", "UPDATE orders SET note = 'mine' WHERE id = 'm1'; UPDATE line SET n = 9 WHERE id = 'm11'")?;
+        world.central.execute("UPDATE orders SET shop = 'e' WHERE id = 'm1'")?;
+        assert_eq!(world.sync(&mut ben)?.refused, 2, "{kind:?}");
+        world.central.execute(
+            "UPDATE orders SET shop = 's' WHERE id = 'm1'; DELETE FROM member WHERE user_name = 'ben' AND region = 'north'",
+        )?;
+        world.sync(&mut ben)?;
+        assert!(world.diff("ben")?.is_equal(true), "{kind:?}: {:?}", aside(&ben)?);
+        ben.drop_set_aside(&Choice::All)?;
+        assert_eq!(ids(&world, "ben", "line")?, "m11 s11", "{kind:?}");
+        assert!(world.diff("ben")?.is_equal(false), "{kind:?}");
+    }
+    Ok(())
+}
+
 /// Changes wait, and rows are held beside them. A fresh start finds that their partition is not the remote's any more.
 #[test]
 fn a_fresh_start_keeps_nothing_of_a_partition_that_is_left() -> Result<()> {

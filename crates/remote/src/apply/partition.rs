@@ -30,6 +30,11 @@ impl Apply<'_> {
             self.forget_displaced(table, &values)?;
         }
         self.touched.all_of(table);
+        let is_first_left = !is_whole && !self.left.iter().any(|(number, _)| *number == table.number);
+        if is_first_left && table.parent.is_some() && table.is_tracked() {
+            // What has lost its parent here lay in no partition, and nothing tells what became of it: it comes now, or is not the remote's.
+            self.hold_deletions(table, &logged_in(self.plan, table), &vec![Local::Null; values.len()])?;
+        }
         let place = (table.number, mark.partition.clone());
         if is_whole {
             self.came_whole.insert(place)
@@ -139,17 +144,6 @@ impl Apply<'_> {
                 }
             }
             batch = self.keys(&next, table, &[values, &last].concat())?;
-        }
-        Ok(())
-    }
-
-    /// After partitions were left: pending changes of rows whose parents are gone. If those rows still were, or came to lie in a partition
-    /// of the remote's, they would have come.
-    pub(super) fn hold_fatherless(&self) -> Result<(), Error> {
-        let plan = self.plan;
-        let by_parent = plan.tables.iter().filter(|table| table.parent.is_some() && table.is_tracked());
-        for table in by_parent.filter(|table| self.left.iter().any(|(number, _)| *number == table.number)) {
-            self.hold_deletions(table, &logged_in(plan, table), &vec![Local::Null; table.partition_types.len()])?;
         }
         Ok(())
     }

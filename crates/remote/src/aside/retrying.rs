@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use headwater_model::Direction;
 use rusqlite::params_from_iter;
 
 use super::{Note, references, refused};
@@ -51,13 +50,13 @@ pub(super) fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
             note.number, table.table.name
         )));
     }
-    let only_goes_up = table.table.direction == Direction::Upload;
-    if note.is_untracked && (note.in_place || only_goes_up) && untracked::is_in_doubt(rows.connection, table)? {
+    // A row that only the list has would take the place of whatever was written without a trace.
+    if (note.is_untracked || !note.in_place) && untracked::is_in_doubt(rows.connection, table)? {
         let (name, number) = (&table.table.name, note.number);
-        return Err(refused(if only_goes_up {
-            format!("change tracking of table {name:?} has been off again since change {number} was listed: sync first")
-        } else {
+        return Err(refused(if note.in_place {
             format!("what others changed in table {name:?} while change {number} was made is not known yet: sync first")
+        } else {
+            format!("change tracking of table {name:?} has been off since change {number} was listed: sync first")
         }));
     }
     let key = from_wire(&rows.key_of_bytes(table, &note.key)?);

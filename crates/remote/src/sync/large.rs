@@ -6,6 +6,7 @@
 //! ```
 //!
 //! How large rows are is known by the frames that have come: uncompressed, a row takes about as much there as in SQLite. *Caveats.*
+//! The server estimates all that comes by some of it, and rows may be of very different sizes: when half as much again has come, that is told.
 //! Indexes are reckoned with one beside the key; every further one, and triggers of the application's own, take more.
 
 use super::Sync;
@@ -25,6 +26,8 @@ pub struct LargeDownload {
     pub disk_bytes: u64,
     /// Bytes that are free on the file's disk; `None`: not known.
     pub free_bytes: Option<u64>,
+    /// Whether it has been told before, and more has come since than was estimated: so much at least.
+    pub is_more: bool,
 }
 
 impl LargeDownload {
@@ -50,7 +53,7 @@ impl Sync<'_, '_, '_> {
     }
 
     fn tell_large(&mut self, rows: u64, bytes: u64) {
-        if self.report.large.is_some() {
+        if self.report.large.is_some_and(|told| bytes / 3 <= told.bytes / 2) {
             return;
         }
         let database = &self.remote.database;
@@ -60,7 +63,8 @@ impl Sync<'_, '_, '_> {
         let replaced = plain.saturating_add(used_bytes.min(rows.saturating_mul(PAGE_BYTES)));
         let disk_bytes = added.max(replaced).saturating_sub(self.stage.file_bytes());
         let free_bytes = free_bytes(self.remote.path());
-        let large = LargeDownload { rows: Some(rows).filter(|rows| *rows > 0), bytes, disk_bytes, free_bytes };
+        let (rows, is_more) = (Some(rows).filter(|rows| *rows > 0), self.report.large.is_some());
+        let large = LargeDownload { rows, bytes, disk_bytes, free_bytes, is_more };
         self.report.large = Some(large);
         if let Some(tell) = &mut self.options.large {
             tell(&large);

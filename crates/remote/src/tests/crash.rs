@@ -143,8 +143,8 @@ fn an_answer_cut_anywhere_is_asked_for_again() {
 }
 
 /// More rows than stay in memory.
-fn fill(server: &Server) {
-    for id in 0..400 {
+fn fill(server: &Server, count: i64) {
+    for id in 0..count {
         // Text that does not compress.
         let mut random = super::history::Random(id as u64);
         let text: String = (0..4000).map(|_| char::from(b'!' + random.below(90) as u8)).collect();
@@ -157,7 +157,7 @@ fn fill(server: &Server) {
 fn a_size_that_can_not_be_is_only_told() {
     for announced in [(u64::MAX, u64::MAX), (1, 1), (0, u64::MAX / 2), (u64::MAX, 1), (u64::MAX, 0), (0, 0)] {
         let (mut f, server) = pair();
-        fill(&server);
+        fill(&server, 400);
         server.database().announced = announced;
         let mut told = Vec::new();
         let mut large = |large: &LargeDownload| told.push(*large);
@@ -168,7 +168,8 @@ fn a_size_that_can_not_be_is_only_told() {
         options.progress = Some(&mut progress);
         let report = f.remote.sync(&mut options).expect("the sync");
         assert_converged(&f, &server, &format!("{announced:?}"));
-        assert_eq!((report.rows_down, report.large.as_slice()), (400, told.as_slice()), "it is told once");
+        assert_eq!((report.rows_down, report.large.as_ref()), (400, told.last()), "{announced:?}");
+        assert!(!told[0].is_more && told.len() == 1, "it is told once: {told:?}");
         let (rows, bytes) = announced;
         let large = told[0];
         assert_eq!(large.rows, Some(rows).filter(|rows| *rows > 0), "{large:?}");
@@ -177,12 +178,28 @@ fn a_size_that_can_not_be_is_only_told() {
     }
 }
 
+/// The server estimates by some rows. Where much more comes, that is told before the disk is full.
+#[test]
+fn a_size_that_was_told_too_small_is_told_again() {
+    let (mut f, server) = pair();
+    fill(&server, 1600);
+    server.database().announced = (1600, 1);
+    let mut told = Vec::new();
+    let mut large = |large: &LargeDownload| told.push(*large);
+    let mut options = options();
+    options.large = Some(&mut large);
+    let report = f.remote.sync(&mut options).expect("the sync");
+    assert_eq!(report.large.as_ref(), told.last());
+    assert!(told.len() > 1 && !told[0].is_more && told[1..].iter().all(|large| large.is_more), "{told:?}");
+    assert!(told.windows(2).all(|pair| pair[1].bytes / 3 > pair[0].bytes / 2), "each much more than before: {told:?}");
+}
+
 /// Enough rows that the download is staged in the file.
 #[test]
 fn a_large_download_is_staged_in_the_file_and_survives_a_crash() {
     for steps in [Some(1), Some(4), Some(5), Some(6), Some(8), None] {
         let (mut f, server) = pair();
-        fill(&server);
+        fill(&server, 400);
         crash::after(steps);
         let crashed = sync(&mut f);
         crash::after(None);

@@ -105,9 +105,13 @@ pub(super) fn announce(large: &LargeDownload, file: &Path, output: &Output) {
     let free = large
         .free_bytes
         .map_or_else(|| "nobody knows how much is".to_owned(), |free| format!("{} are", about_bytes(free)));
-    let text = format!(
-        "a large download begins: {rows}{bytes}; it needs about {disk} of disk while it is applied, {free} free"
-    );
+    let text = if large.is_more {
+        format!("more comes than was estimated: {bytes} until now; it needs at least {disk} of disk, {free} free")
+    } else {
+        format!(
+            "a large download begins: {rows}{bytes}; it needs about {disk} of disk while it is applied, {free} free"
+        )
+    };
     output.announce(&text, &large_json(large));
     if !large.fits() {
         let text = format!(
@@ -121,6 +125,7 @@ pub(super) fn announce(large: &LargeDownload, file: &Path, output: &Output) {
 fn large_json(large: &LargeDownload) -> Value {
     json!({
         "rows": large.rows, "bytes": large.bytes, "disk_bytes": large.disk_bytes, "free_bytes": large.free_bytes,
+        "is_more": large.is_more,
     })
 }
 

@@ -225,6 +225,14 @@ impl Schema {
             0..2 => format!("DELETE FROM member WHERE user_name = 'u{user}' AND region = {region}"),
             2..4 => format!("INSERT INTO member VALUES ('u{user}', {region})"),
             4 if is_postgres => format!("TRUNCATE {} CASCADE", quote(&self.child)),
+            5 if is_postgres => {
+                let parent = quote(&self.parent);
+                let (one, other, copied) = (random.below(9), random.below(9), REGIONS[random.below(3) as usize]);
+                format!(
+                    "DELETE FROM {parent} WHERE id IN ('p{one}', 'p{other}'); COPY {parent} (id, region, body) FROM PROGRAM \
+                     $$printf \"p{one}\\t{copied}\\tcopied\\np{other}\\tsouth\\tcopied\\n\"$$"
+                )
+            }
             _ => format!(
                 "UPDATE bank SET amount = amount - 7 WHERE id = '{from}'; UPDATE bank SET amount = amount + 7 WHERE id = '{to}'"
             ),

@@ -398,10 +398,78 @@ fn results_that_are_none_are_refused() {
         .and_then(|c| c.execute_batch("CREATE TABLE t (a)"))
         .expect("made");
     for (file, expected) in [("none.lab", "no such file"), ("other.db", "no results"), ("x.toml", "no results")] {
-        for command in ["show", "export"] {
-            let said = place.run(&[command, file]);
+        for command in [&["show", file][..], &["export", file], &["compare", file, file]] {
+            let said = place.run(command);
             assert_eq!(said.code, 2, "{file}: {said:?}");
             assert!(said.err.contains(expected) || file == "x.toml", "{file}: {said:?}");
         }
     }
+}
+
+/// Three runs of 50 inserts for each of two numbers of clients, kept as `a.lab`.
+fn campaign() -> Place {
+    let place = own("");
+    let experiment =
+        std::fs::read_to_string(place.path("x.toml")).expect("read").replace("clients = 2", "clients = [1, 2]");
+    std::fs::write(place.path("x.toml"), format!("repetitions = 3\n{experiment}")).expect("written");
+    let said = place.run(&["run", "x.toml", "--target", "sqlite:t.db", "--results", "a.lab"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    place
+}
+
+/// Copies `a.lab` and changes what it says.
+fn changed(place: &Place, name: &str, sql: &str) {
+    std::fs::copy(place.path("a.lab"), place.path(name)).expect("copied");
+    rusqlite::Connection::open(place.path(name)).and_then(|c| c.execute_batch(sql)).expect("changed");
+}
+
+#[test]
+fn two_campaigns_are_compared_cell_by_cell() {
+    let place = campaign();
+    let said = place.run(&["compare", "a.lab", "a.lab"]);
+    assert_eq!((said.code, said.out.matches("no difference").count()), (0, 6), "{said:?}");
+
+    // Operations take a hundred times as long with two clients.
+    changed(
+        &place,
+        "slow.lab",
+        "UPDATE run SET elapsed_ns = elapsed_ns * 100 WHERE cell = 2; \
+         CREATE TABLE b AS SELECT run, clock, up_to_ns * 100 AS up_to_ns, count FROM bucket; \
+         DELETE FROM bucket WHERE run IN (SELECT id FROM run WHERE cell = 2); \
+         INSERT INTO bucket SELECT * FROM b WHERE run IN (SELECT id FROM run WHERE cell = 2); DROP TABLE b",
+    );
+    let said = place.run(&["compare", "a.lab", "slow.lab"]);
+    assert_eq!((said.code, said.out.matches("worse").count()), (1, 3), "{said:?}");
+    let answer = place.json(&["compare", "slow.lab", "a.lab"]);
+    let verdicts = |cell: usize| -> Vec<&str> {
+        let measures = answer["cells"][cell]["measures"].as_array().expect("measures");
+        measures.iter().filter_map(|measure| measure["verdict"].as_str()).collect()
+    };
+    assert_eq!((verdicts(0), verdicts(1)), (vec!["no difference"; 3], vec!["better"; 3]), "{answer}");
+    assert_eq!(answer["cells"][1]["values"]["load.clients"], "2", "{answer}");
+    let said = place.run(&["compare", "a.lab", "slow.lab", "--tolerance", "1000"]);
+    assert!(said.code == 1 && place.run(&["compare", "a.lab", "slow.lab", "--tolerance", "-1"]).code == 2, "{said:?}");
+}
+
+#[test]
+fn unlike_campaigns_are_not_compared_unless_told_to() {
+    let place = campaign();
+    changed(&place, "machine.lab", "UPDATE environment SET value = '640 kB' WHERE key = 'host memory'");
+    let said = place.run(&["compare", "a.lab", "machine.lab"]);
+    assert!(said.code == 2 && said.err.contains("now 640 kB") && said.err.contains("--any-environment"), "{said:?}");
+    assert_eq!(place.run(&["compare", "a.lab", "machine.lab", "--any-environment"]).code, 0);
+    changed(&place, "day.lab", "UPDATE environment SET value = '9.99' WHERE key = 'host load average before'");
+    assert_eq!(place.run(&["compare", "a.lab", "day.lab"]).code, 0, "that differs from day to day");
+
+    changed(&place, "clients.lab", "UPDATE cell_value SET value = '8' WHERE cell = 2 AND key = 'load.clients'");
+    let said = place.run(&["compare", "a.lab", "clients.lab"]);
+    assert!(said.code == 2 && said.err.contains("load.clients is 2, there 8"), "{said:?}");
+    let said = place.run(&["compare", "a.lab", "clients.lab", "--any-specification"]);
+    assert_eq!((said.code, said.out.matches("no difference").count()), (0, 3), "the cell that both have: {said:?}");
+    changed(&place, "none.lab", "UPDATE cell_value SET value = '9' WHERE key = 'load.clients'");
+    let said = place.run(&["compare", "a.lab", "none.lab", "--any-specification"]);
+    assert!(said.code == 2 && said.err.contains("no cell in common"), "{said:?}");
+    changed(&place, "one.lab", "UPDATE run SET state = 'failed' WHERE repetition > 1");
+    let said = place.run(&["compare", "a.lab", "one.lab"]);
+    assert_eq!((said.code, said.out.matches("unknown").count()), (0, 6), "one run tells nothing: {said:?}");
 }

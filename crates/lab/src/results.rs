@@ -2,15 +2,19 @@
 //!
 //! ```text
 //! write: Writer (a campaign as it runs)     read: Campaign -> summary (cells, their runs put together) -> export (CSV, JSON)
+//!                                                            -> compare (two campaigns)
 //! ```
 
+mod compare;
 mod export;
 mod read;
+mod student;
 mod summary;
 mod write;
 
 use std::path::{Path, PathBuf};
 
+pub use compare::{Compared, ComparedCell, Comparison, Measure, Ratio, Verdict};
 pub use export::{Format, Rows};
 pub use read::Campaign;
 pub use summary::{CellSummary, Estimate};

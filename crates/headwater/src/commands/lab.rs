@@ -1,6 +1,7 @@
 //! `headwater lab`: experiments on databases.
 
 mod check;
+mod compare;
 mod export;
 mod run;
 mod show;
@@ -25,6 +26,8 @@ enum LabCommand {
     Run(run::RunArgs),
     /// Results as tables
     Show(show::ShowArgs),
+    /// What two campaigns say of each other: better, worse, or no difference
+    Compare(compare::CompareArgs),
     /// Results for other programs
     Export(export::ExportArgs),
 }
@@ -35,6 +38,7 @@ pub fn run(args: &LabArgs, output: &Output) -> Done {
         LabCommand::Check(args) => check::run(args, output),
         LabCommand::Run(args) => run::run(args, output),
         LabCommand::Show(args) => show::run(args, output),
+        LabCommand::Compare(args) => compare::run(args, output),
         LabCommand::Export(args) => export::run(args),
     }
 }

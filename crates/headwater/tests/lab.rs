@@ -209,6 +209,42 @@ fn an_open_loop_has_as_many_arrivals_as_asked() {
 }
 
 #[test]
+fn what_limits_a_cell_is_shown_and_kept() {
+    let text = "name = \"limits\"\nscenario.name = \"read_simple\"\nstop.duration = \"2s\"\nload = { clients = 2, think = \"50ms\" }\n\
+                [sample.process.myself]\npid_file = \"own.pid\"\n";
+    let place = Place::new(text);
+    let missing = place.run(&["run", "x.toml", "--target", "sqlite:x.db"]);
+    assert_eq!(missing.code, 2, "{missing:?}");
+    assert!(missing.err.contains("sample.process.myself: own.pid"), "{missing:?}");
+    std::fs::write(place.path("own.pid"), std::process::id().to_string()).expect("written");
+    for target in targets(&place) {
+        let file = format!("{}.lab", target.name());
+        let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", &file]);
+        assert_eq!(said.code, 0, "{said:?}");
+        assert!(said.err.contains("limited by: client"), "{said:?}");
+        assert!(said.out.contains("cell 1: limited by client: clients think for "), "{said:?}");
+        let cell = &place.json(&["show", &file])["cells"][0];
+        assert_eq!(cell["bottleneck"], "client");
+        let exported = place.json(&["export", &file, "--format", "json"]);
+        assert!(
+            exported["cells"][0]["operations_per_cpu_second"].as_f64().is_some_and(|rate| rate > 0.0),
+            "{exported}"
+        );
+        let results = rusqlite::Connection::open(place.path(&file)).expect("a file of SQLite");
+        let count = |sql: &str| results.query_row(sql, [], |row| row.get::<_, i64>(0)).expect(sql);
+        let names = if matches!(target, Database::Sqlite(_)) { 2 } else { 3 };
+        assert_eq!(
+            count("SELECT count(DISTINCT name) FROM process"),
+            names,
+            "lab, myself, and a database that is a process"
+        );
+        assert!(count("SELECT min(at_ns) FROM machine") > 0);
+        assert_eq!(count("SELECT count(*) > 0 FROM wait"), names - 2, "only PostgreSQL tells");
+        assert_eq!(count("SELECT count(*) FROM process WHERE span_ns <= 0 OR rss_bytes <= 0 OR threads <= 0"), 0);
+    }
+}
+
+#[test]
 fn tables_that_exist_are_not_touched() {
     let place = Place::new(BUILT_IN);
     for target in targets(&place) {

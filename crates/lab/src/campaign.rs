@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::bottleneck::{self, Known, Verdict};
 use crate::error::Error;
 use crate::experiment::{Cell, Experiment};
 use crate::harness::{self, Failure, Outcome, Progress, RunFailure, Settings, Time};
@@ -14,6 +15,7 @@ use crate::host::{self, Usage};
 use crate::plan::{Plan, Run};
 use crate::random::{Random, stream};
 use crate::results::{RunRecord, Writer};
+use crate::sampling::{self, DATABASE, Find, Sampled, Sampler};
 use crate::target::Target;
 use crate::workload::{SqlWorkload, refuse_existing};
 
@@ -34,8 +36,19 @@ pub enum Event<'e> {
     },
     /// Where it is.
     Progress(&'e Progress),
-    /// It is over, and kept.
-    Ended(Run, &'e Outcome),
+    /// It is over, and kept; and what limited it, if it was measured.
+    Ended(Run, &'e Outcome, Option<&'e Verdict>),
+}
+
+/// What was seen beside a run.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// What limited it.
+    pub verdict: Verdict,
+    /// Processors that the lab and the database had in use, on average; none: not all of it is known.
+    pub processors: Option<f64>,
+    /// The samples.
+    pub sampled: Sampled,
 }
 
 /// How a campaign ended.
@@ -127,15 +140,16 @@ impl<'c> Campaign<'c> {
             watch(Event::Begun { number: place + 1, of: self.plan.runs.len(), run: *run });
             let started = results.now()?;
             let usage = Usage::now();
-            let outcome = self.one(*run, interrupt, &mut |progress| watch(Event::Progress(progress))).await?;
+            let (outcome, seen) = self.one(*run, interrupt, &mut |progress| watch(Event::Progress(progress))).await?;
             results.run(&RunRecord {
                 run: *run,
                 started,
                 outcome: &outcome,
+                seen: seen.as_ref(),
                 client_cpu_ns: usage.client_cpu_ns(),
                 steal_percent: usage.steal_percent(),
             })?;
-            watch(Event::Ended(*run, &outcome));
+            watch(Event::Ended(*run, &outcome, seen.as_ref().map(|seen| &seen.verdict)));
             if let Some(what) = outcome.left_behind {
                 let why = outcome.failure.map(|failure| format!("{failure}; ")).unwrap_or_default();
                 return Err(Error::LeftBehind(format!("{why}not all is cleaned up: {what}")));
@@ -157,15 +171,51 @@ impl<'c> Campaign<'c> {
         run: Run,
         interrupt: &watch::Receiver<bool>,
         progress: &mut dyn FnMut(&Progress),
-    ) -> Result<Outcome, Error> {
+    ) -> Result<(Outcome, Option<Seen>), Error> {
         let cell = &self.experiment.cells[run.cell];
         let scenario = &self.experiment.scenarios[cell.scenario];
+        let settings = self.settings(run)?;
+        let target = self.target_of(cell);
+        let workload = SqlWorkload::new(target.clone(), scenario, cell, settings.seed, interrupt.clone());
+        let workload = Arc::new(workload.map_err(Error::Target)?);
+        let sampling = self.sampler(target, interrupt).await?;
+        let outcome = harness::run(workload, &settings, interrupt, progress).await;
+        let all = sampling.stop();
+        let seen = outcome.measured.as_ref().map(|measured| {
+            let sampled = all.during(measured.from, measured.elapsed);
+            let (threads, is_embedded) = (settings.time.threads(), target.is_blocking());
+            let known = Known { load: &cell.load, threads, is_embedded, measured, sampled: &sampled };
+            Seen { verdict: bottleneck::verdict(&known), processors: bottleneck::processors_in_use(&known), sampled }
+        });
+        Ok((outcome, seen))
+    }
+
+    fn settings(&self, run: Run) -> Result<Settings, Error> {
+        let cell = &self.experiment.cells[run.cell];
         // The same in each cell of a round: cells are compared by the same draws.
         let seed = Random::derived(self.plan.seed, &[stream::RUN, run.repetition as u64]).bits();
-        let workload = SqlWorkload::new(self.target_of(cell).clone(), scenario, cell, seed, interrupt.clone());
-        let workload = Arc::new(workload.map_err(Error::Target)?);
-        let settings = Settings { load: cell.load.clone(), stop: cell.stop, seed, time: self.time(cell)? };
-        Ok(harness::run(workload, &settings, interrupt, progress).await)
+        Ok(Settings { load: cell.load.clone(), stop: cell.stop, seed, time: self.time(cell)? })
+    }
+
+    async fn sampler(&self, target: &Target, interrupt: &watch::Receiver<bool>) -> Result<Sampler, Error> {
+        let processes = self.processes(target, interrupt).await;
+        let sessions_of = self.experiment.sample.has_waits.then(|| target.clone());
+        Sampler::start(processes, sessions_of, interrupt.clone())
+    }
+
+    /// The processes to sample, as they are now.
+    async fn processes(&self, target: &Target, interrupt: &watch::Receiver<bool>) -> Vec<(String, Vec<i32>)> {
+        let named = &self.experiment.sample.processes;
+        let of = |(name, find): &(String, Find)| (name.clone(), find.roots(&self.folder).unwrap_or_default());
+        let mut all: Vec<_> = named.iter().map(of).collect();
+        if !named.iter().any(|(name, _)| name == DATABASE) {
+            let found = tokio::time::timeout(LOOK, async {
+                let mut session = target.connect(LOOK, interrupt).await.ok()?;
+                sampling::database(target, &mut session).await.ok()?
+            });
+            all.extend(found.await.ok().flatten().map(|root| (DATABASE.to_owned(), vec![root])));
+        }
+        all
     }
 
     /// Looks at each target, and keeps what it and the machine are.
@@ -190,6 +240,9 @@ impl<'c> Campaign<'c> {
             });
             let described = looked.map_err(Error::Target)?;
             facts.extend(described.into_iter().map(|(key, value)| (format!("target {} {key}", place + 1), value)));
+        }
+        for (name, find) in &self.experiment.sample.processes {
+            find.roots(&self.folder).map_err(|why| Error::Usage(format!("sample.process.{name}: {why}")))?;
         }
         results.environment(&facts)?;
         Ok(())

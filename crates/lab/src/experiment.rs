@@ -31,6 +31,7 @@
 mod axes;
 mod cells;
 mod keys;
+mod sample;
 #[cfg(test)]
 mod tests;
 
@@ -39,6 +40,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::reading::{self, SpecError};
+use crate::sampling::Sample;
 use crate::scenario::Scenario;
 use crate::value::Value;
 
@@ -66,6 +68,8 @@ pub struct Experiment {
     pub scenarios: Vec<Scenario>,
     /// The cells, in the order of the file.
     pub cells: Vec<Cell>,
+    /// What is sampled beside the runs.
+    pub sample: Sample,
 }
 
 /// One choice of a value for each key.
@@ -171,8 +175,8 @@ impl Experiment {
             let draft = axes::Draft::read(reader, tree, files)?;
             let cells = if reader.is_clean() { cells::cells(reader, &draft) } else { Vec::new() };
             let text = draft.without_secrets(text);
-            let axes::Draft { name, about, seed, repetitions, scenarios, .. } = draft;
-            Some(Experiment { file: file.to_owned(), text, name, about, seed, repetitions, scenarios, cells })
+            let axes::Draft { name, about, seed, repetitions, scenarios, sample, .. } = draft;
+            Some(Experiment { file: file.to_owned(), text, name, about, seed, repetitions, scenarios, cells, sample })
         })
     }
 }

@@ -11,7 +11,7 @@
 //!      |                                   |
 //!      |                               harness (schedule -> clients -> recorders -> observer)
 //!      |                                   |
-//!   results (one SQLite file) <--- outcome +
+//!   results (one SQLite file) <--- outcome + <--- bottleneck <--- sampling (the machine, processes, the database's sessions)
 //!      |
 //!   summary, export
 //! ```
@@ -20,6 +20,7 @@
 //! Only `target` knows one database from another.
 
 pub mod address;
+pub mod bottleneck;
 pub mod campaign;
 pub mod error;
 pub mod experiment;
@@ -29,6 +30,7 @@ pub mod plan;
 pub mod random;
 pub mod reading;
 pub mod results;
+pub mod sampling;
 pub mod scenario;
 pub mod target;
 pub mod value;

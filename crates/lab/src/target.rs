@@ -1,6 +1,6 @@
 //! Databases that are measured: an address, and sessions on it.
 
-mod postgres;
+pub(crate) mod postgres;
 mod sqlite;
 
 use std::path::{Path, PathBuf};

@@ -4,12 +4,14 @@ use toml::de::DeTable;
 
 use super::REPETITIONS_MAX;
 use super::keys::SECTIONS;
+use super::sample::sample;
 use crate::reading::{self, Entry, Reader, Span};
+use crate::sampling::Sample;
 use crate::scenario::{self, Scenario};
 use crate::value::Value;
 
-const KEYS: [&str; 10] =
-    ["name", "about", "seed", "repetitions", "scenario", "target", "load", "stop", "zip", "exclude"];
+const KEYS: [&str; 11] =
+    ["name", "about", "seed", "repetitions", "scenario", "target", "load", "stop", "zip", "exclude", "sample"];
 
 /// A key with its values.
 pub(super) struct Axis {
@@ -37,6 +39,7 @@ pub(super) struct Draft {
     pub(super) scenarios: Vec<Scenario>,
     pub(super) axes: Vec<Axis>,
     pub(super) exclusions: Vec<Exclusion>,
+    pub(super) sample: Sample,
 }
 
 impl Draft {
@@ -81,8 +84,9 @@ impl Draft {
             zip(reader, &entry, &mut axes);
         }
         let exclusions = find("exclude").map(|entry| exclusions(reader, &entry, &axes)).unwrap_or_default();
+        let sample = find("sample").map(|entry| sample(reader, &entry)).unwrap_or_default();
         let (name, repetitions) = (name?, repetitions? as usize);
-        Some(Draft { name, about, seed, repetitions, scenarios, axes, exclusions })
+        Some(Draft { name, about, seed, repetitions, scenarios, axes, exclusions, sample })
     }
 }
 

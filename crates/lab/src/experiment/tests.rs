@@ -112,6 +112,31 @@ fn wrong_words_and_types_are_told_at_their_place() {
 }
 
 #[test]
+fn what_is_sampled_is_read() {
+    use crate::sampling::Find;
+    assert!(valid("").sample.has_waits);
+    let text = "[sample]\nwaits = false\nprocess.squid.port = 3128\nprocess.database.pid_file = \"db.pid\"";
+    let sample = valid(text).sample;
+    assert!(!sample.has_waits);
+    let expected = [("squid", Find::Port(3128)), ("database", Find::PidFile("db.pid".to_owned()))];
+    assert_eq!(sample.processes, expected.map(|(name, find)| (name.to_owned(), find)));
+    for (rest, start) in [
+        (
+            "sample.wait = false",
+            "x.toml:4:8: unknown key \"wait\" in [sample], expected waits or process; did you mean",
+        ),
+        ("sample.waits = 1", "x.toml:4:16: "),
+        ("sample.process.a.port = 0", "x.toml:4:25: "),
+        ("sample.process.a.prot = 80", "x.toml:4:18: unknown key \"prot\" in [sample.process.a]"),
+        ("sample.process.a = { port = 1, command = \"x\" }", "x.toml:4:20: "),
+        ("sample.process.lab.port = 80", "x.toml:4:"),
+    ] {
+        let errors = errors(rest);
+        assert!(errors[0].starts_with(start), "{rest}: {errors:?}");
+    }
+}
+
+#[test]
 fn impossible_combinations_are_told_at_their_place() {
     for (rest, start) in [
         ("load.rate = 10", "x.toml:4:6: load.rate with arrival = \"closed\""),

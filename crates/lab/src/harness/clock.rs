@@ -16,6 +16,16 @@ pub enum Time {
     Runtime,
 }
 
+impl Time {
+    /// That the clients share.
+    pub(crate) fn threads(self) -> usize {
+        match self {
+            Time::Real { threads } => threads,
+            Time::Runtime => 1,
+        }
+    }
+}
+
 /// Waits for a moment. The runtime's own timers are kept to a millisecond, which would be read as response time; one of the kernel's
 /// wakes the client within some tens of microseconds.
 pub(super) struct Alarm {

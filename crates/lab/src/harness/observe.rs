@@ -27,6 +27,8 @@ const LOST_AFTER: Duration = Duration::from_secs(10);
 pub struct Measured {
     /// What ended it.
     pub ended: Ended,
+    /// The end of the warm-up.
+    pub from: Instant,
     /// From the end of the warm-up to the end, or to the last operation's end, if that is later.
     pub elapsed: Duration,
     /// Operations that succeeded.
@@ -302,6 +304,7 @@ impl Watcher<'_> {
         }
         Measured {
             ended: how,
+            from,
             elapsed,
             operations: service.len(),
             service,

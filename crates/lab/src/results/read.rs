@@ -42,6 +42,9 @@ pub(super) struct RunRow {
     pub(super) late: i64,
     pub(super) dropped: i64,
     pub(super) longest_queue: i64,
+    pub(super) processors: Option<f64>,
+    pub(super) bottleneck: Option<String>,
+    pub(super) evidence: Option<String>,
 }
 
 impl RunRow {
@@ -108,7 +111,7 @@ impl Campaign {
     }
 
     pub(super) fn runs(&self) -> Result<Vec<RunRow>, Error> {
-        let sql = "SELECT id, cell, state, detail, elapsed_ns, operations, errors, late, dropped, longest_queue FROM run ORDER BY id";
+        let sql = "SELECT id, cell, state, detail, elapsed_ns, operations, errors, late, dropped, longest_queue, processors, bottleneck, evidence FROM run ORDER BY id";
         self.rows(sql, |row| {
             Ok(RunRow {
                 id: row.get(0)?,
@@ -121,6 +124,9 @@ impl Campaign {
                 late: row.get(7)?,
                 dropped: row.get(8)?,
                 longest_queue: row.get(9)?,
+                processors: row.get(10)?,
+                bottleneck: row.get(11)?,
+                evidence: row.get(12)?,
             })
         })
     }

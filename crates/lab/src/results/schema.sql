@@ -49,8 +49,67 @@ CREATE TABLE run (
   dropped INTEGER NOT NULL,
   longest_queue INTEGER NOT NULL,
   client_cpu_ns INTEGER,         -- of the lab itself, preparation and verify included; NULL where the system does not tell
-  steal_percent REAL             -- of the machine's time that its host kept for others
+  steal_percent REAL,            -- of the machine's time that its host kept for others
+  processors REAL,               -- in use by the lab and the database, on average; NULL: the database is elsewhere, or nothing was sampled
+  bottleneck TEXT,               -- what limited it: client, link, database CPU, locks, disk, unknown; NULL: nothing was measured
+  evidence TEXT                  -- how that is known
 );
+
+-- The machine that the lab ran on, sample by sample; what was used since the sample before, in `span_ns`.
+CREATE TABLE machine (
+  run INTEGER NOT NULL REFERENCES run (id),
+  at_ns INTEGER NOT NULL,        -- from the end of the warm-up
+  span_ns INTEGER NOT NULL,
+  busy_ns INTEGER NOT NULL,      -- of all processors
+  idle_ns INTEGER NOT NULL,      -- of all processors
+  waiting_ns INTEGER NOT NULL,   -- the part of it in which something waited for a disk
+  disk_ns INTEGER NOT NULL,      -- in which the busiest disk had something to do
+  received_bytes INTEGER NOT NULL, -- over all network devices, the one to itself too
+  sent_bytes INTEGER NOT NULL,
+  read_bytes INTEGER NOT NULL,   -- from the busiest disk
+  written_bytes INTEGER NOT NULL,
+  load REAL NOT NULL,            -- average of a minute
+  PRIMARY KEY (run, at_ns)
+) WITHOUT ROWID;
+
+-- Processes, each with all that it has started; what was used since the sample before, in `span_ns`.
+CREATE TABLE process (
+  run INTEGER NOT NULL REFERENCES run (id),
+  name TEXT NOT NULL,            -- lab, database, and those that the experiment names
+  at_ns INTEGER NOT NULL,        -- from the end of the warm-up
+  span_ns INTEGER NOT NULL,
+  cpu_ns INTEGER NOT NULL,
+  ready_ns INTEGER NOT NULL,     -- threads ready to run without a processor, added up over the threads
+  rss_bytes INTEGER NOT NULL,    -- at that moment; what processes share is counted in each
+  threads INTEGER NOT NULL,      -- at that moment
+  voluntary_switches INTEGER NOT NULL,
+  involuntary_switches INTEGER NOT NULL,
+  read_calls INTEGER NOT NULL,   -- system calls that read; 0 where the kernel does not tell
+  write_calls INTEGER NOT NULL,
+  read_bytes INTEGER NOT NULL,   -- from disks
+  written_bytes INTEGER NOT NULL,
+  PRIMARY KEY (run, name, at_ns)
+) WITHOUT ROWID;
+
+-- What the lab's sessions in the database were at: how many of them, on average.
+CREATE TABLE wait (
+  run INTEGER NOT NULL REFERENCES run (id),
+  state TEXT NOT NULL,           -- active, idle, idle in transaction, ...
+  type TEXT NOT NULL,            -- Lock, LWLock, IO, Client, ...; empty: it runs, or is ready to
+  event TEXT NOT NULL,           -- transactionid, WALSync, ...
+  statement TEXT NOT NULL,       -- its beginning, of active ones; empty beyond the hundred most frequent
+  sessions REAL NOT NULL,
+  PRIMARY KEY (run, state, type, event, statement)
+) WITHOUT ROWID;
+
+-- Statements that waited for a lock, and what the session that has it did last: how many, on average.
+CREATE TABLE blocked (
+  run INTEGER NOT NULL REFERENCES run (id),
+  statement TEXT NOT NULL,
+  behind TEXT NOT NULL,
+  sessions REAL NOT NULL,
+  PRIMARY KEY (run, statement, behind)
+) WITHOUT ROWID;
 
 CREATE TABLE error (
   run INTEGER NOT NULL REFERENCES run (id),

@@ -62,6 +62,10 @@ pub struct CellSummary {
     pub dropped: u64,
     /// The longest of all runs.
     pub longest_queue: u64,
+    /// Operations for each second of processor time that the lab and the database took, where both are known (SQLite is in the lab).
+    pub operations_per_cpu_second: Option<f64>,
+    /// What limited most of the runs, and how that is known of the first of them.
+    pub bottleneck: Option<(String, String)>,
 }
 
 impl CellSummary {
@@ -107,9 +111,29 @@ impl Campaign {
             errors: sum(|run| run.errors),
             late: sum(|run| run.late),
             dropped: sum(|run| run.dropped),
+            operations_per_cpu_second: per_cpu_second(&done),
+            bottleneck: bottleneck(&done),
             longest_queue: done.iter().map(|run| run.longest_queue).max().unwrap_or(0) as u64,
         })
     }
+}
+
+/// Operations of runs whose processor time is known, for each second of it.
+fn per_cpu_second(runs: &[&RunRow]) -> Option<f64> {
+    let known =
+        runs.iter().filter_map(|run| Some((run.operations as f64, run.processors? * run.elapsed_ns as f64 / 1e9)));
+    let (operations, seconds) = known.fold((0.0, 0.0), |sum, (operations, cpu)| (sum.0 + operations, sum.1 + cpu));
+    (seconds > 0.0).then(|| operations / seconds)
+}
+
+/// What most runs say; of as many, what the first of them says.
+fn bottleneck(runs: &[&RunRow]) -> Option<(String, String)> {
+    let named: Vec<(&String, &String)> =
+        runs.iter().filter_map(|run| Some((run.bottleneck.as_ref()?, run.evidence.as_ref()?))).collect();
+    let votes = |name: &String| named.iter().filter(|(other, _)| *other == name).count();
+    let most = named.iter().rev().max_by_key(|(name, _)| votes(name))?;
+    let (name, evidence) = named.iter().find(|(name, _)| name == &most.0)?;
+    Some(((*name).clone(), (*evidence).clone()))
 }
 
 /// Milliseconds, as tables show times.

@@ -1,14 +1,17 @@
 //! A campaign's file while it runs.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, params, params_from_iter};
 
 use super::{APPLICATION_ID, ResultsError, VERSION};
+use crate::campaign::Seen;
 use crate::error::Error;
 use crate::experiment::{Cell, Experiment};
 use crate::harness::{Ended, Histogram, Measured, Outcome, RunFailure};
 use crate::plan::{Plan, Run};
+use crate::sampling::Sampled;
 
 /// Writes one campaign. Each call is one durable transaction: after an error the file has all that was written before.
 pub struct Writer {
@@ -33,6 +36,8 @@ pub struct RunRecord<'r> {
     pub started: String,
     /// What became of it.
     pub outcome: &'r Outcome,
+    /// What was seen beside it, if it was measured.
+    pub seen: Option<&'r Seen>,
     /// The processor time that the lab itself took.
     pub client_cpu_ns: Option<u64>,
     /// Of the machine's time that its host kept for others.
@@ -117,7 +122,8 @@ impl Writer {
             let of = |count: fn(&Measured) -> u64| measured.map_or(0, count) as i64;
             connection.execute(
                 "INSERT INTO run (cell, repetition, started, state, detail, ended_by, elapsed_ns, operations, errors, late, dropped, \
-                 longest_queue, client_cpu_ns, steal_percent) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+                 longest_queue, client_cpu_ns, steal_percent, processors, bottleneck, evidence) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
                 params![
                     record.run.cell as i64 + 1,
                     record.run.repetition as i64 + 1,
@@ -133,9 +139,13 @@ impl Writer {
                     of(|measured| measured.longest_queue),
                     record.client_cpu_ns.map(|nanos| nanos as i64),
                     record.steal_percent,
+                    record.seen.and_then(|seen| seen.processors),
+                    record.seen.map(|seen| seen.verdict.bottleneck.to_string()),
+                    record.seen.map(|seen| seen.verdict.evidence.as_str()),
                 ],
             )?;
             let id = connection.last_insert_rowid();
+            record.seen.map_or(Ok(()), |seen| samples(connection, id, &seen.sampled))?;
             measured.map_or(Ok(()), |measured| details(connection, id, measured))
         })
     }
@@ -215,6 +225,48 @@ fn details(connection: &Connection, run: i64, measured: &Measured) -> rusqlite::
     }
     buckets(connection, run, "service", &measured.service)?;
     buckets(connection, run, "response", &measured.response)
+}
+
+fn samples(connection: &Connection, run: i64, sampled: &Sampled) -> rusqlite::Result<()> {
+    let nanos = |time: Duration| time.as_nanos() as i64;
+    let mut insert =
+        connection.prepare("INSERT INTO machine VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)")?;
+    for sample in &sampled.machine {
+        let times = [sample.at, sample.span, sample.busy, sample.idle, sample.waiting, sample.disk].map(nanos);
+        let bytes = [sample.received_bytes, sample.sent_bytes, sample.read_bytes, sample.written_bytes];
+        let numbers = times.into_iter().chain(bytes.map(|bytes| bytes as i64)).map(rusqlite::types::Value::from);
+        let row = [run.into()].into_iter().chain(numbers).chain([sample.load.into()]);
+        insert.execute(params_from_iter(row))?;
+    }
+    let mut insert = connection
+        .prepare("INSERT INTO process VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)")?;
+    for (name, sample) in sampled.processes.iter().flat_map(|(name, all)| all.iter().map(move |one| (name, one))) {
+        let times = [sample.at, sample.span, sample.cpu, sample.ready].map(nanos);
+        let counts = [
+            sample.rss,
+            sample.threads,
+            sample.voluntary_switches,
+            sample.involuntary_switches,
+            sample.read_calls,
+            sample.write_calls,
+            sample.read_bytes,
+            sample.written_bytes,
+        ];
+        let numbers = times.into_iter().chain(counts.map(|count| count as i64)).map(rusqlite::types::Value::from);
+        insert.execute(params_from_iter([run.into(), name.clone().into()].into_iter().chain(numbers)))?;
+    }
+    let Ok(waits) = &sampled.waits else { return Ok(()) };
+    let mut insert = connection.prepare("INSERT INTO wait VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
+    for wait in &waits.waits {
+        let sessions = wait.seen as f64 / waits.looks as f64;
+        insert.execute(params![run, wait.state, wait.kind, wait.event, wait.statement, sessions])?;
+    }
+    let mut insert = connection.prepare("INSERT INTO blocked VALUES (?1, ?2, ?3, ?4)")?;
+    for blocked in &waits.blocked {
+        let sessions = blocked.seen as f64 / waits.looks_at_blockers as f64;
+        insert.execute(params![run, blocked.statement, blocked.behind, sessions])?;
+    }
+    Ok(())
 }
 
 fn buckets(connection: &Connection, run: i64, clock: &str, histogram: &Histogram) -> rusqlite::Result<()> {

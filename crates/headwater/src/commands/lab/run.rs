@@ -158,8 +158,9 @@ impl<'t> Teller<'t> {
                 self.bar.set_message(format!("{}  preparing", self.title));
             }
             Event::Progress(progress) => self.bar.set_message(format!("{}  {}", self.title, self.line(progress))),
-            Event::Ended(_, outcome) => {
-                let line = format!("{}  {}", self.title.trim_end(), result(outcome));
+            Event::Ended(_, outcome, verdict) => {
+                let limit = verdict.map(|verdict| format!("  limited by: {}", verdict.bottleneck)).unwrap_or_default();
+                let line = format!("{}  {}{limit}", self.title.trim_end(), result(outcome));
                 self.bar.suspend(|| self.output.note(line));
             }
         }

@@ -245,6 +245,31 @@ fn what_limits_a_cell_is_shown_and_kept() {
 }
 
 #[test]
+fn arms_of_one_campaign_are_compared_round_by_round() {
+    let text = "name = \"arms\"\nrepetitions = 4\norder = \"abba\"\nscenario.name = \"read_simple\"\nscenario.rows = [10, 20]\n\
+                stop.iterations = 50\nload.think = [\"1us\", \"20ms\"]\n";
+    let place = Place::new(text);
+    let said = place.run(&["run", "x.toml", "--target", "sqlite:x.db", "--results", "x.lab"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let said = place.run(&["compare", "x.lab", "--between", "load.think"]);
+    assert_eq!(said.code, 1, "it thinks, so that its rate is worse: {said:?}");
+    assert!(said.out.contains("load.think 20ms against 1µs") && said.out.contains("worse"), "{said:?}");
+    let compared = place.json(&["compare", "x.lab", "--between", "load.think"]);
+    let cells = compared["cells"].as_array().expect("cells");
+    assert_eq!(cells.len(), 2, "one for each number of rows");
+    for cell in cells {
+        let rate = &cell["measures"][0];
+        assert_eq!((rate["measure"].as_str(), rate["verdict"].as_str()), (Some("ops/s"), Some("worse")), "{cell}");
+        assert!(rate["difference"]["mean"].as_f64().is_some_and(|mean| mean < 0.0), "{cell}");
+    }
+    let unknown = place.run(&["compare", "x.lab", "--between", "load.clients"]);
+    assert_eq!(unknown.code, 2, "{unknown:?}");
+    assert!(unknown.err.contains("keys in which they do: scenario.rows, load.think"), "{unknown:?}");
+    let neither = place.run(&["compare", "x.lab"]);
+    assert_eq!(neither.code, 2, "{neither:?}");
+}
+
+#[test]
 fn tables_that_exist_are_not_touched() {
     let place = Place::new(BUILT_IN);
     for target in targets(&place) {

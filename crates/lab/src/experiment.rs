@@ -64,12 +64,24 @@ pub struct Experiment {
     pub seed: Option<u64>,
     /// How often each cell is run.
     pub repetitions: usize,
+    /// In which order.
+    pub order: Order,
     /// The scenarios that cells choose from.
     pub scenarios: Vec<Scenario>,
     /// The cells, in the order of the file.
     pub cells: Vec<Cell>,
     /// What is sampled beside the runs.
     pub sample: Sample,
+}
+
+/// The order of the cells in each round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// By chance, in each round another.
+    #[default]
+    Shuffled,
+    /// That of the file, every second round backwards.
+    Abba,
 }
 
 /// One choice of a value for each key.
@@ -175,8 +187,19 @@ impl Experiment {
             let draft = axes::Draft::read(reader, tree, files)?;
             let cells = if reader.is_clean() { cells::cells(reader, &draft) } else { Vec::new() };
             let text = draft.without_secrets(text);
-            let axes::Draft { name, about, seed, repetitions, scenarios, sample, .. } = draft;
-            Some(Experiment { file: file.to_owned(), text, name, about, seed, repetitions, scenarios, cells, sample })
+            let axes::Draft { name, about, seed, repetitions, order, scenarios, sample, .. } = draft;
+            Some(Experiment {
+                file: file.to_owned(),
+                text,
+                name,
+                about,
+                seed,
+                repetitions,
+                order,
+                scenarios,
+                cells,
+                sample,
+            })
         })
     }
 }

@@ -1,11 +1,12 @@
 //! The order in which an experiment's cells are run, and how long that takes.
 //!
 //! All cells are run once, in an order by chance, before any is run again, in another order: what drifts with time (caches, the
-//! machine's temperature, neighbours) is spread over all of them and shows as the width of their intervals, not as a difference.
+//! machine's temperature, neighbours) is spread over all of them and shows as the width of their intervals, not as a difference. Or, to
+//! compare arms round by round, in the order of the file and back again: A B, B A, A B; what drifts evenly then cancels out.
 
 use std::time::Duration;
 
-use crate::experiment::{Arrival, Cell, Experiment, StopRule};
+use crate::experiment::{Arrival, Cell, Experiment, Order, StopRule};
 use crate::random::{Random, stream};
 
 /// One execution of a cell.
@@ -32,7 +33,11 @@ impl Plan {
         let mut runs = Vec::new();
         for repetition in 0..experiment.repetitions {
             let mut round: Vec<Run> = (0..experiment.cells.len()).map(|cell| Run { cell, repetition }).collect();
-            Random::derived(seed, &[stream::ORDER, repetition as u64]).shuffle(&mut round);
+            match experiment.order {
+                Order::Shuffled => Random::derived(seed, &[stream::ORDER, repetition as u64]).shuffle(&mut round),
+                Order::Abba if repetition % 2 == 1 => round.reverse(),
+                Order::Abba => {}
+            }
             runs.extend(round);
         }
         Plan { seed, runs }
@@ -106,6 +111,14 @@ mod tests {
         assert_ne!(plan.runs, Plan::new(&experiment, 8).runs);
         let expected = Expected { time: Duration::from_secs(12 * 8 * 3), ..Expected::default() };
         assert_eq!(Expected::of(&experiment), expected);
+    }
+
+    #[test]
+    fn abba_goes_through_the_file_and_back() {
+        let experiment =
+            experiment(&TEXT.replace("[1, 2, 3, 4, 5, 6, 7, 8]", "[1, 2]\norder = \"abba\"\nstop.duration = \"1s\""));
+        let order: Vec<usize> = Plan::new(&experiment, 7).runs.iter().map(|run| run.cell).collect();
+        assert_eq!(order, [0, 1, 1, 0, 0, 1]);
     }
 
     #[test]

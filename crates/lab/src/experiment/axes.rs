@@ -2,16 +2,16 @@
 
 use toml::de::DeTable;
 
-use super::REPETITIONS_MAX;
 use super::keys::SECTIONS;
 use super::sample::sample;
+use super::{Order, REPETITIONS_MAX};
 use crate::reading::{self, Entry, Reader, Span};
 use crate::sampling::Sample;
 use crate::scenario::{self, Scenario};
 use crate::value::Value;
 
-const KEYS: [&str; 11] =
-    ["name", "about", "seed", "repetitions", "scenario", "target", "load", "stop", "zip", "exclude", "sample"];
+const KEYS: [&str; 12] =
+    ["name", "about", "seed", "repetitions", "scenario", "target", "load", "stop", "zip", "exclude", "sample", "order"];
 
 /// A key with its values.
 pub(super) struct Axis {
@@ -36,6 +36,7 @@ pub(super) struct Draft {
     pub(super) about: String,
     pub(super) seed: Option<u64>,
     pub(super) repetitions: usize,
+    pub(super) order: Order,
     pub(super) scenarios: Vec<Scenario>,
     pub(super) axes: Vec<Axis>,
     pub(super) exclusions: Vec<Exclusion>,
@@ -55,6 +56,7 @@ impl Draft {
         let about = find("about").and_then(|entry| reader.string(&entry)).unwrap_or_default();
         let seed = find("seed").and_then(|entry| reader.integer(&entry, 0..i64::MAX)).map(|seed| seed as u64);
         let repetitions = find("repetitions").map_or(Some(1), |e| reader.integer(&e, 1..REPETITIONS_MAX + 1));
+        let order = find("order").and_then(|entry| order(reader, &entry)).unwrap_or_default();
         let mut axes = Vec::new();
         for (section, keys) in SECTIONS {
             for entry in find(section).and_then(|entry| reader.table(&entry)).unwrap_or_default() {
@@ -86,7 +88,7 @@ impl Draft {
         let exclusions = find("exclude").map(|entry| exclusions(reader, &entry, &axes)).unwrap_or_default();
         let sample = find("sample").map(|entry| sample(reader, &entry)).unwrap_or_default();
         let (name, repetitions) = (name?, repetitions? as usize);
-        Some(Draft { name, about, seed, repetitions, scenarios, axes, exclusions, sample })
+        Some(Draft { name, about, seed, repetitions, order, scenarios, axes, exclusions, sample })
     }
 }
 
@@ -112,6 +114,14 @@ fn name(reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<String> {
         return reader.mismatch(entry, "letters, digits, - and _, at most 100 of them");
     }
     Some(name)
+}
+
+fn order(reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<Order> {
+    match reader.string(entry)?.as_str() {
+        "shuffled" => Some(Order::Shuffled),
+        "abba" => Some(Order::Abba),
+        _ => reader.mismatch(entry, "\"shuffled\" or \"abba\""),
+    }
 }
 
 fn axis(

@@ -4,6 +4,9 @@
 //! geometric means, with Welch's interval (the arms need not scatter alike): better or worse is what the interval of the ratio leaves no
 //! doubt about. As many comparisons are made as there are cells and measures, and some of many differ by chance: each has its share of the
 //! 5 % that all of them together may be wrong (Bonferroni). One run an arm says nothing about its scatter, and so nothing at all.
+//!
+//! Two arms of one campaign (a database direct, and through a pooler) are compared round by round: what both have in common in a round (a
+//! busy neighbour, a cold cache) is in neither's way, so the interval is that of the paired differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,6 +93,8 @@ pub struct Compared {
     pub second: Estimate,
     /// None where it is unknown.
     pub ratio: Option<Ratio>,
+    /// By how much the second is more, with its interval, in the units of the two; of arms of one campaign alone.
+    pub difference: Option<Estimate>,
     /// What follows.
     pub verdict: Verdict,
 }
@@ -101,6 +106,8 @@ pub struct ComparedCell {
     pub scenario: String,
     /// What the cell has where cells differ: key, value.
     pub values: Vec<(String, String)>,
+    /// What the first has there: the same, but for arms of one campaign.
+    pub first: Vec<(String, String)>,
     /// Every measure.
     pub measures: Vec<Compared>,
 }
@@ -117,6 +124,35 @@ pub struct Comparison {
 }
 
 impl Comparison {
+    /// Compares arms of one campaign, which differ in these keys alone: each with the first in the experiment's order. `specification`
+    /// names the cells that have no partner.
+    pub fn between(campaign: &Campaign, keys: &[String], tolerance_percent: f64) -> Result<Comparison, Error> {
+        let arms = Arms::of(campaign)?;
+        let pairs = arms.pairs(keys);
+        let chance = share(pairs.iter().filter(|(first, _)| first.is_some()).count() * Measure::ALL.len());
+        let varied = campaign.varied()?;
+        let mut comparison = Comparison { specification: Vec::new(), environment: Vec::new(), cells: Vec::new() };
+        for (first, second) in pairs {
+            let of = |arm: &Arm| arm.shown.iter().filter(|(key, _)| varied.contains(key)).cloned().collect();
+            let Some(first) = first else {
+                let values: Vec<(String, String)> = of(second);
+                let values: Vec<String> = values.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+                comparison.specification.push(format!("a cell without a partner: {}", values.join(", ")));
+                continue;
+            };
+            let measures = Measure::ALL
+                .map(|measure| paired(measure, &first.with(second, measure), chance, tolerance_percent / 100.0));
+            let cell = ComparedCell {
+                scenario: second.scenario.clone(),
+                values: of(second),
+                first: of(first),
+                measures: measures.to_vec(),
+            };
+            comparison.cells.push(cell);
+        }
+        Ok(comparison)
+    }
+
     /// Compares. A difference is told if the whole interval of the ratio is further from 1 than so many per cent.
     pub fn of(first: &Campaign, second: &Campaign, tolerance_percent: f64) -> Result<Comparison, Error> {
         let (before, now) = (Arms::of(first)?, Arms::of(second)?);
@@ -129,8 +165,9 @@ impl Comparison {
             let measures = Measure::ALL.map(|measure| {
                 compared(measure, &earlier.of(measure), &arm.of(measure), chance, tolerance_percent / 100.0)
             });
-            let values = arm.shown.iter().filter(|(key, _)| varied.contains(key)).cloned().collect();
-            Some(ComparedCell { scenario: arm.scenario.clone(), values, measures: measures.to_vec() })
+            let values: Vec<_> = arm.shown.iter().filter(|(key, _)| varied.contains(key)).cloned().collect();
+            let (scenario, first) = (arm.scenario.clone(), values.clone());
+            Some(ComparedCell { scenario, values, first, measures: measures.to_vec() })
         };
         Ok(Comparison {
             specification,
@@ -157,12 +194,19 @@ struct Arm {
     values: BTreeMap<String, String>,
     /// The values in the experiment's order.
     shown: Vec<(String, String)>,
-    runs: Vec<[f64; 3]>,
+    /// By repetition.
+    runs: BTreeMap<i64, [f64; 3]>,
 }
 
 impl Arm {
     fn of(&self, measure: Measure) -> Vec<f64> {
-        self.runs.iter().map(|run| run[measure as usize]).collect()
+        self.runs.values().map(|run| run[measure as usize]).collect()
+    }
+
+    /// Both arms' values of each round in which both were done.
+    fn with(&self, other: &Arm, measure: Measure) -> Vec<(f64, f64)> {
+        let both = self.runs.iter().filter_map(|(repetition, run)| Some((run, other.runs.get(repetition)?)));
+        both.map(|(one, other)| (one[measure as usize], other[measure as usize])).collect()
     }
 }
 
@@ -179,17 +223,35 @@ impl Arms {
             let mut values: BTreeMap<String, String> = shown.iter().cloned().collect();
             values.insert("scenario".to_owned(), scenario.clone());
             let done = runs.iter().filter(|run| run.cell == cell && run.state == "done");
-            let measure = |run: &super::read::RunRow| -> Result<[f64; 3], Error> {
+            let measure = |run: &super::read::RunRow| -> Result<(i64, [f64; 3]), Error> {
                 let mut response = Histogram::default();
                 campaign.add_buckets(run.id, "response", &mut response)?;
                 let millis = |part| super::summary::millis(response.quantile(part));
-                Ok([run.rate(), millis(0.5), millis(0.99)])
+                Ok((run.repetition, [run.rate(), millis(0.5), millis(0.99)]))
             };
             let runs = done.map(measure).collect::<Result<_, _>>()?;
             Ok(Arm { scenario, values, shown, runs })
         };
         let cells = campaign.cells()?.into_iter().map(arm).collect::<Result<_, Error>>()?;
         Ok(Arms { cells })
+    }
+
+    /// Each cell with the first that differs from it in these keys alone; the first ones themselves are left out.
+    fn pairs(&self, keys: &[String]) -> Vec<(Option<&Arm>, &Arm)> {
+        let rest = |arm: &Arm| -> BTreeMap<String, String> {
+            let is_kept = |key: &String| {
+                !keys.iter().any(|given| given == key || (given == "scenario.name" && key == "scenario"))
+            };
+            arm.values.iter().filter(|(key, _)| is_kept(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+        };
+        let rests: Vec<_> = self.cells.iter().map(rest).collect();
+        let first_like = |place: usize| rests.iter().position(|rest| *rest == rests[place]);
+        let is_alone = |place: usize| rests.iter().filter(|rest| **rest == rests[place]).count() == 1;
+        let pair = |(place, arm)| {
+            let first = first_like(place).filter(|first| *first != place).map(|first| &self.cells[first]);
+            (first.is_some() || is_alone(place)).then_some((first, arm))
+        };
+        self.cells.iter().enumerate().filter_map(pair).collect()
     }
 
     fn find(&self, values: &BTreeMap<String, String>) -> Option<&Arm> {
@@ -244,7 +306,28 @@ fn environment(first: &Campaign, second: &Campaign) -> Result<Vec<String>, Error
 
 fn compared(measure: Measure, first: &[f64], second: &[f64], chance: f64, tolerance: f64) -> Compared {
     let ratio = ratio(first, second, chance);
-    let verdict = match ratio {
+    let verdict = verdict(measure, ratio, tolerance);
+    Compared { measure, first: Estimate::of(first), second: Estimate::of(second), ratio, difference: None, verdict }
+}
+
+/// Round by round.
+fn paired(measure: Measure, rounds: &[(f64, f64)], chance: f64, tolerance: f64) -> Compared {
+    let (first, second): (Vec<f64>, Vec<f64>) = rounds.iter().copied().unzip();
+    let is_known = rounds.len() > 1 && first.iter().chain(&second).all(|value| *value > 0.0);
+    let differences: Vec<f64> = rounds.iter().map(|(first, second)| second - first).collect();
+    let logarithms: Vec<f64> = rounds.iter().map(|(first, second)| (second / first).ln()).collect();
+    let difference = is_known.then(|| Estimate::with_chance(&differences, chance));
+    let ratio = is_known.then(|| {
+        let Estimate { mean, half } = Estimate::with_chance(&logarithms, chance);
+        let half = half.unwrap_or(f64::INFINITY);
+        Ratio { mean: mean.exp(), low: (mean - half).exp(), high: (mean + half).exp() }
+    });
+    let verdict = verdict(measure, ratio, tolerance);
+    Compared { measure, first: Estimate::of(&first), second: Estimate::of(&second), ratio, difference, verdict }
+}
+
+fn verdict(measure: Measure, ratio: Option<Ratio>, tolerance: f64) -> Verdict {
+    match ratio {
         None => Verdict::Unknown,
         Some(ratio) if ratio.low > 1.0 + tolerance => more(measure),
         Some(ratio) if ratio.high < 1.0 / (1.0 + tolerance) => match more(measure) {
@@ -252,8 +335,7 @@ fn compared(measure: Measure, first: &[f64], second: &[f64], chance: f64, tolera
             _ => Verdict::Better,
         },
         Some(_) => Verdict::NoDifference,
-    };
-    Compared { measure, first: Estimate::of(first), second: Estimate::of(second), ratio, verdict }
+    }
 }
 
 /// What more of it is.
@@ -331,6 +413,39 @@ mod tests {
         assert!(found >= 19, "{found} of 20");
         let found = (0..20).filter(|seed| verdicts(*seed, 1.0 / 1.1).iter().all(|it| *it == Verdict::Better)).count();
         assert!(found >= 19, "{found} of 20");
+    }
+
+    /// Rounds of two arms: what they have in common scatters ten times as much as what they have not.
+    fn rounds(seed: u64, slowdown: f64) -> Vec<(f64, f64)> {
+        let mut random = Random::seeded(seed);
+        let common = runs(&mut random, 100.0, 12).into_iter().map(|value| (value / 100.0).powi(10));
+        let (first, second) = (runs(&mut random, 100.0, 12), runs(&mut random, 100.0 * slowdown, 12));
+        common.zip(first.into_iter().zip(second)).map(|(common, (one, other))| (common * one, common * other)).collect()
+    }
+
+    #[test]
+    fn arms_are_compared_round_by_round() {
+        let of = |seed, slowdown| paired(Measure::ResponseP99, &rounds(seed, slowdown), 0.05, 0.0);
+        let found = (0..20).filter(|seed| of(*seed, 1.1).verdict == Verdict::Worse).count();
+        assert!(found >= 19, "{found} of 20");
+        let alike = (0..1000).filter(|seed| of(*seed, 1.0).verdict == Verdict::NoDifference).count();
+        assert!((935..=965).contains(&alike), "{alike} of 1,000: 5 % may be wrong, and about as many are");
+        let unpaired = |seed| {
+            let (first, second): (Vec<f64>, Vec<f64>) = rounds(seed, 1.1).into_iter().unzip();
+            compared(Measure::ResponseP99, &first, &second, 0.05, 0.0).verdict
+        };
+        let blind = (0..20).filter(|seed| unpaired(*seed) == Verdict::NoDifference).count();
+        assert!(blind >= 15, "{blind} of 20: without the pairs the rounds' scatter hides it");
+    }
+
+    #[test]
+    fn the_difference_of_pairs_is_in_their_units() {
+        let compared = paired(Measure::ResponseP50, &[(10.0, 12.0), (20.0, 23.0), (30.0, 34.0)], 0.05, 0.0);
+        let difference = compared.difference.expect("three rounds");
+        assert!((difference.mean - 3.0).abs() < 1e-9, "{difference:?}");
+        assert!(difference.half.is_some_and(|half| (half - 4.303 / 3.0f64.sqrt()).abs() < 1e-3), "{difference:?}");
+        let one = paired(Measure::ResponseP50, &[(10.0, 12.0)], 0.05, 0.0);
+        assert_eq!((one.verdict, one.difference), (Verdict::Unknown, None));
     }
 
     #[test]

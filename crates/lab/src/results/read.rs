@@ -34,6 +34,7 @@ pub struct Campaign {
 pub(super) struct RunRow {
     pub(super) id: i64,
     pub(super) cell: i64,
+    pub(super) repetition: i64,
     pub(super) state: String,
     pub(super) detail: Option<String>,
     pub(super) elapsed_ns: i64,
@@ -111,7 +112,7 @@ impl Campaign {
     }
 
     pub(super) fn runs(&self) -> Result<Vec<RunRow>, Error> {
-        let sql = "SELECT id, cell, state, detail, elapsed_ns, operations, errors, late, dropped, longest_queue, processors, bottleneck, evidence FROM run ORDER BY id";
+        let sql = "SELECT id, cell, state, detail, elapsed_ns, operations, errors, late, dropped, longest_queue, processors, bottleneck, evidence, repetition FROM run ORDER BY id";
         self.rows(sql, |row| {
             Ok(RunRow {
                 id: row.get(0)?,
@@ -127,6 +128,7 @@ impl Campaign {
                 processors: row.get(10)?,
                 bottleneck: row.get(11)?,
                 evidence: row.get(12)?,
+                repetition: row.get(13)?,
             })
         })
     }

@@ -19,6 +19,11 @@ pub struct Estimate {
 impl Estimate {
     /// Of these.
     pub fn of(values: &[f64]) -> Estimate {
+        Estimate::with_chance(values, 0.05)
+    }
+
+    /// Of these, with the interval that the true mean is outside of with this chance.
+    pub(super) fn with_chance(values: &[f64], chance: f64) -> Estimate {
         let count = values.len() as f64;
         if values.is_empty() {
             return Estimate::default();
@@ -26,7 +31,7 @@ impl Estimate {
         let mean = values.iter().sum::<f64>() / count;
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         let half = (values.len() > 1)
-            .then(|| student::two_sided(0.05, values.len() - 1) * (squares / (count - 1.0) / count).sqrt());
+            .then(|| student::two_sided(chance, values.len() - 1) * (squares / (count - 1.0) / count).sqrt());
         Estimate { mean, half }
     }
 }

@@ -26,6 +26,7 @@ pub mod error;
 pub mod experiment;
 pub mod harness;
 mod host;
+pub mod null;
 pub mod plan;
 pub mod random;
 pub mod reading;

@@ -4,6 +4,7 @@ mod check;
 mod compare;
 mod export;
 mod run;
+mod selftest;
 mod show;
 
 use clap::{Args, Subcommand};
@@ -30,6 +31,11 @@ enum LabCommand {
     Compare(compare::CompareArgs),
     /// Results for other programs
     Export(export::ExportArgs),
+    /// See that the lab finds what is planted, and how much it can do on this machine
+    #[command(after_help = selftest::EXAMPLES)]
+    Selftest,
+    #[command(hide = true)]
+    NullServer(selftest::NullServerArgs),
 }
 
 /// Does what is asked.
@@ -40,5 +46,7 @@ pub fn run(args: &LabArgs, output: &Output) -> Done {
         LabCommand::Show(args) => show::run(args, output),
         LabCommand::Compare(args) => compare::run(args, output),
         LabCommand::Export(args) => export::run(args),
+        LabCommand::Selftest => selftest::run(output),
+        LabCommand::NullServer(args) => selftest::null_server(args),
     }
 }

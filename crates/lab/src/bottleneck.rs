@@ -298,7 +298,7 @@ mod tests {
     }
 
     fn load(arrival: Arrival) -> Load {
-        Load { clients: 4, arrival, timeout: SECOND, threads: None }
+        Load { clients: 4, arrival, ramp: Duration::ZERO, timeout: SECOND, threads: None }
     }
 
     fn process(name: &str, cpu: f64, ready: f64) -> (String, Vec<ProcessUse>) {

@@ -23,7 +23,7 @@
 //! let errors = Experiment::parse("clients.toml", &wrong, &no_files).unwrap_err();
 //! assert_eq!(
 //!     errors[0].to_string(),
-//!     "clients.toml:5:10: unknown key \"client\" in [load], expected clients, arrival, think, rate, queue_max, timeout or \
+//!     "clients.toml:5:10: unknown key \"client\" in [load], expected clients, arrival, think, ramp, rate, queue_max, timeout or \
 //!      threads; did you mean \"clients\"?"
 //! );
 //! ```
@@ -117,6 +117,8 @@ pub struct Load {
     pub clients: usize,
     /// When an operation begins.
     pub arrival: Arrival,
+    /// Closed loop: the time over which clients begin, one after the other; within the warm-up.
+    pub ramp: Duration,
     /// How long an operation may take.
     pub timeout: Duration,
     /// Threads that the clients share; none: as many as there are processors, or clients if those are fewer.
@@ -207,7 +209,7 @@ impl Experiment {
 impl Cell {
     /// What the cell has, key by key, as results show it; without the scenario's parameters.
     pub fn settings(&self) -> Vec<(String, String)> {
-        let Load { clients, arrival, timeout, threads } = &self.load;
+        let Load { clients, arrival, ramp, timeout, threads } = &self.load;
         let mut all = vec![("load.clients", clients.to_string())];
         match arrival {
             Arrival::Closed { think } => {
@@ -218,6 +220,9 @@ impl Cell {
                 ("load.rate", rate.to_string()),
                 ("load.queue_max", queue_max.to_string()),
             ]),
+        }
+        if !ramp.is_zero() {
+            all.push(("load.ramp", format!("{ramp:?}")));
         }
         all.push(("load.timeout", format!("{timeout:?}")));
         all.extend(threads.map(|threads| ("load.threads", threads.to_string())));

@@ -133,11 +133,11 @@ impl<'d> Choice<'d> {
     fn load(&self, reader: &mut Reader<'_>) -> Option<Load> {
         let arrival = self.text("load.arrival").unwrap_or_else(|| "closed".to_owned());
         let is_open = arrival != "closed";
-        let misplaced: &[&str] = if is_open { &["load.think"] } else { &["load.rate", "load.queue_max"] };
+        let misplaced: &[&str] = if is_open { &["load.think", "load.ramp"] } else { &["load.rate", "load.queue_max"] };
         for key in misplaced.iter().filter(|key| self.axis(key).is_some()) {
             let found = format!("{key} with arrival = {arrival:?}");
             let expected = if is_open {
-                "arrival = \"closed\", or no think"
+                "arrival = \"closed\", or no think and no ramp"
             } else {
                 "arrival = \"constant\" or \"poisson\" with a rate"
             };
@@ -164,7 +164,12 @@ impl<'d> Choice<'d> {
         if timeout.is_zero() {
             reader.error(&self.span("load.timeout"), "a timeout of nothing", "a time above 0");
         }
-        Some(Load { clients, arrival, timeout, threads })
+        let ramp = self.time("load.ramp").unwrap_or_default();
+        if ramp > self.time("stop.warmup").unwrap_or_default() {
+            let found = "load.ramp is longer than stop.warmup";
+            reader.error(&self.span("load.ramp"), found, "a warm-up in which all clients can begin");
+        }
+        Some(Load { clients, arrival, ramp, timeout, threads })
     }
 
     fn stop(&self, reader: &mut Reader<'_>) -> Option<Stop> {

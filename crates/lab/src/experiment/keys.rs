@@ -12,6 +12,7 @@ pub(super) const SECTIONS: [(&str, &[(&str, Kind)]); 3] = [
             ("clients", Kind::Count(10_000)),
             ("arrival", Kind::Word(&["closed", "constant", "poisson"])),
             ("think", Kind::Time),
+            ("ramp", Kind::Time),
             ("rate", Kind::Number(1e7)),
             ("queue_max", Kind::Count(1_000_000_000)),
             ("timeout", Kind::Time),

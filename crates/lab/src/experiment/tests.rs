@@ -142,6 +142,11 @@ fn impossible_combinations_are_told_at_their_place() {
         ("load.rate = 10", "x.toml:4:6: load.rate with arrival = \"closed\""),
         ("load.arrival = \"poisson\"", "x.toml:4:16: arrival = \"poisson\" without a rate"),
         ("load.arrival = \"constant\"\nload.rate = 1\nload.think = \"1s\"", "x.toml:6:6: load.think with"),
+        ("load.ramp = \"5s\"", "x.toml:4:13: load.ramp is longer than stop.warmup"),
+        (
+            "load = { arrival = \"constant\", rate = 1, ramp = \"1s\" }\nstop.warmup = \"2s\"",
+            "x.toml:4:42: load.ramp with",
+        ),
         ("stop.iterations = 5", "x.toml:4:6: stop.iterations beside stop.duration"),
         ("stop.at_most = \"5s\"", "x.toml:4:6: stop.at_most with stop.duration"),
         ("load.threads = 2", "x.toml:4:16: load.threads is 2, load.clients is 1"),

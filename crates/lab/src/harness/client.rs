@@ -76,6 +76,11 @@ pub(super) async fn client<W: Workload>(shared: Shared<W>, number: usize, record
     let mut alarm = Alarm::new(settings.time);
     let mut random = Random::derived(settings.seed, &[stream::THINK, number as u64]);
     let record = || recorder.lock().unwrap_or_else(PoisonError::into_inner);
+    let part = number as f64 / settings.load.clients as f64;
+    let own_begin = schedule.begin() + settings.load.ramp.mul_f64(part);
+    if own_begin > Instant::now() && unless_over(&mut phase, alarm.wait_until(own_begin)).await.is_none() {
+        return;
+    }
     let mut is_broken = false;
     while matches!(*phase.borrow(), Phase::Running(_)) {
         if is_broken {

@@ -66,6 +66,11 @@ impl Schedule {
         Schedule { arrival, begin, measure_from, end, iterations, state: Mutex::new(state) }
     }
 
+    /// When the gate was opened.
+    pub(super) fn begin(&self) -> Instant {
+        self.begin
+    }
+
     /// When measuring begins.
     pub(super) fn measure_from(&self) -> Instant {
         self.measure_from

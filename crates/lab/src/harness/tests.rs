@@ -99,7 +99,7 @@ fn open(rate: f64, is_poisson: bool) -> Arrival {
 
 fn settings(clients: usize, arrival: Arrival, rule: StopRule) -> Settings {
     Settings {
-        load: Load { clients, arrival, timeout: Duration::from_secs(30), threads: None },
+        load: Load { clients, arrival, ramp: Duration::ZERO, timeout: Duration::from_secs(30), threads: None },
         stop: Stop { warmup: Duration::ZERO, rule },
         seed: 1,
         time: Time::Runtime,
@@ -126,6 +126,16 @@ async fn measured(target: Target, settings: &Settings) -> Measured {
 
 fn ten(_: &mut Random) -> Duration {
     10 * MS
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_begin_one_after_the_other_within_the_warm_up() {
+    let mut settings = settings(4, CLOSED, seconds(2));
+    settings.stop.warmup = Duration::from_secs(4);
+    settings.load.ramp = Duration::from_secs(4);
+    let measured = measured(Target::new(ten), &settings).await;
+    // A hundred a second each, for 4, 3, 2 and 1 of the seconds before measuring begins.
+    assert_eq!((measured.operations, measured.tally.done), (800, 800 + 1000));
 }
 
 #[tokio::test(start_paused = true)]

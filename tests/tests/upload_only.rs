@@ -2,7 +2,7 @@
 //! may not have gone up is on the list.
 
 use anyhow::Result;
-use headwater_remote::{Choice, Remote};
+use headwater_remote::{Choice, PendingChoice, Remote};
 use headwater_tests::{KINDS, Kind, World};
 
 const SCHEMA: &str = "CREATE TABLE member (user_name TEXT NOT NULL, region TEXT NOT NULL, PRIMARY KEY (user_name, region)); \
@@ -177,6 +177,43 @@ fn a_fresh_start_lists_what_goes() -> Result<()> {
         assert_eq!(here(&world, "visit")?, "b1", "{kind:?}");
         assert_eq!(listed(&remote)?, [r#"{"id":"a1"} foreign_key false"#], "{kind:?}");
         assert_eq!(remote.set_aside(1)?[0].new.as_deref(), Some(r#"{"id":"a1","shop":"a","text":"x"}"#), "{kind:?}");
+    }
+    Ok(())
+}
+
+/// The shop is gone but for a change of it that was refused. An application writes visits as they were.
+#[test]
+fn what_goes_with_what_is_dropped_is_not_deleted_for_others() -> Result<()> {
+    for kind in KINDS {
+        let (world, mut remote) = visited(kind)?;
+        world.sync(&mut remote)?;
+        world.edit(NAME, "UPDATE shop SET region = 'west' WHERE id = 'a'")?;
+        assert_eq!(world.sync(&mut remote)?.refused, 1, "{kind:?}: she is no member there");
+        world.central.execute("UPDATE shop SET region = 'south' WHERE id = 'a'")?;
+        world.sync(&mut remote)?;
+        world.edit(NAME, "UPDATE visit SET text = text")?;
+        assert_eq!(remote.drop_set_aside(&Choice::All)?, 1, "{kind:?}");
+        assert_eq!((here(&world, "shop")?, here(&world, "visit")?), ("b".to_owned(), "b1".to_owned()), "{kind:?}");
+        let report = world.sync(&mut remote)?;
+        assert_eq!((report.changes_up, report.refused, report.held), (0, 0, 0), "{kind:?}: {report:?}");
+        assert_eq!(ids(world.central.rows("SELECT id FROM visit ORDER BY id")?), "a1 b1", "{kind:?}");
+    }
+    Ok(())
+}
+
+/// A shop that waits to be sent is given up before anybody has seen that a visit to it was made without tracking.
+#[test]
+fn what_was_made_untracked_is_listed_when_what_it_refers_to_is_dropped() -> Result<()> {
+    for kind in KINDS {
+        let (world, mut remote) = visited(kind)?;
+        world.sync(&mut remote)?;
+        world.edit(NAME, "INSERT INTO shop VALUES ('c', 'north')")?;
+        world.untrack(NAME, "visit")?;
+        world.edit(NAME, "INSERT INTO visit VALUES ('c1', 'c', 'untracked')")?;
+        assert_eq!(remote.drop_pending(&PendingChoice::All)?, 1, "{kind:?}");
+        assert_eq!(here(&world, "visit")?, "a1 b1", "{kind:?}");
+        let expected = ["a1", "b1", "c1"].map(|id| format!(r#"{{"id":"{id}"}} untracked false"#));
+        assert_eq!(listed(&remote)?, expected, "{kind:?}");
     }
     Ok(())
 }

@@ -16,12 +16,13 @@ use rusqlite::Connection;
 use crate::error::{Error, While};
 use crate::local::{from_wire, readable};
 use crate::plan::{Plan, TablePlan, decoded};
-use crate::remote::Remote;
+use crate::remote::{Remote, now};
 use crate::rows::{Pending, Rows};
 use crate::schema;
 use crate::stage::Stage;
 use crate::state::State;
-use crate::wake::{Changed, wake_changed};
+use crate::unsent;
+use crate::wake::{self, Changed, wake_changed};
 
 /// Which of the changes set aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +89,7 @@ impl Remote {
     /// Of [`Choice::Numbers`] all or nothing: [`Error::Configuration`] names a change that can't be made again.
     pub fn retry(&mut self, choice: &Choice) -> Result<Retried, Error> {
         let mut left = Vec::new();
-        let count = self.each(choice, "retrying changes set aside", |rows, plan, notes, changed| {
+        let count = self.each(choice, false, "retrying changes set aside", |rows, plan, notes, changed| {
             if matches!(choice, Choice::Numbers(_)) {
                 notes.iter().try_for_each(|note| retrying::retry(rows, note))?;
                 let lacking = references::lacking(rows, plan, notes.iter())?;
@@ -106,7 +107,8 @@ impl Remote {
     /// All or nothing: [`Error::Configuration`] where another row would be left referring to one that goes. A change whose row has been
     /// changed since it was refused is pending, and not given up here: of [`Choice::Numbers`] that is an error too.
     pub fn drop_set_aside(&mut self, choice: &Choice) -> Result<u64, Error> {
-        self.each(choice, "dropping changes set aside", |rows, _, notes, changed| {
+        self.each(choice, true, "dropping changes set aside", |rows, plan, notes, changed| {
+            unsent::list_all(rows, plan, &now())?;
             if let (Choice::Numbers(_), [first, ..]) = (choice, changed) {
                 return Err(refused(format!(
                     "the row of change {} ({} of table {:?}) has been changed since it was set aside, and the next sync sends it; \
@@ -116,8 +118,20 @@ impl Remote {
                     first.table.table.name
                 )));
             }
-            let mut dropped = Vec::new();
+            let (mut dropped, mut count) = (Vec::new(), 0);
+            let mended = wake::mended_in_doubt(rows, plan)?;
             for note in notes {
+                if mended.contains(&note.number) {
+                    if matches!(choice, Choice::Numbers(_)) {
+                        return Err(refused(format!(
+                            "the row of change {} has been changed since it was set aside, and what others changed in table {:?} is not known \
+                             yet: sync first",
+                            note.number, note.table.table.name
+                        )));
+                    }
+                    continue;
+                }
+                count += 1;
                 let key = from_wire(&rows.key_of_bytes(note.table, &note.key)?);
                 rows.drop_numbered(note.number)?;
                 if let Some(pending) = rows.pending(note.table, &key)?.filter(|it| note.in_place && it.aside != 0) {
@@ -125,7 +139,7 @@ impl Remote {
                 }
             }
             giving_up::give_up(rows, dropped)?;
-            Ok(notes.len() as u64)
+            Ok(count)
         })
     }
 
@@ -136,6 +150,8 @@ impl Remote {
     pub fn drop_pending(&mut self, choice: &PendingChoice) -> Result<u64, Error> {
         let _alone = self.lock()?;
         self.reread()?;
+        // What was written without change tracking is nothing that has gone up.
+        schema::refresh(&self.database, &mut self.plan)?;
         self.database.write("dropping pending changes", |connection| {
             if State::read(connection)?.frozen.is_some() {
                 return Err(refused(format!(
@@ -147,11 +163,12 @@ impl Remote {
             connection.execute_batch("PRAGMA defer_foreign_keys = ON").while_doing("dropping pending changes")?;
             let rows = Rows::new(connection);
             let before = references::broken(&rows, &self.plan)?;
+            unsent::list_all(&rows, &self.plan, &now())?;
             wake_changed(&rows, &self.plan)?;
             let dropped = waiting(&rows, &self.plan, choice)?;
             let count = dropped.len() as u64;
             giving_up::give_up(&rows, dropped)?;
-            references::check(&rows, &self.plan, &before)?;
+            references::check(&rows, &self.plan, &before, true)?;
             State::set_upload_refused(connection, None)?;
             Ok(count)
         })
@@ -169,6 +186,7 @@ impl Remote {
     fn each(
         &mut self,
         choice: &Choice,
+        takes_along: bool,
         doing: &'static str,
         work: impl FnOnce(&Rows<'_>, &Plan, &[Note<'_>], &[Changed<'_>]) -> Result<u64, Error>,
     ) -> Result<u64, Error> {
@@ -184,7 +202,7 @@ impl Remote {
             changed.retain(|one| choice.is_of(one.number, one.table));
             let notes = chosen(connection, &self.plan, choice, &changed)?;
             let count = work(&rows, &self.plan, &notes, &changed)?;
-            references::check(&rows, &self.plan, &before)?;
+            references::check(&rows, &self.plan, &before, takes_along)?;
             Ok(count)
         })
     }

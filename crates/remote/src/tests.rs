@@ -3,6 +3,7 @@
 mod crash;
 mod gone;
 mod history;
+mod kept;
 mod key_ranges;
 mod lost;
 mod own_columns;

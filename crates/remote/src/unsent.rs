@@ -34,20 +34,23 @@ pub(crate) fn list(database: &Database, plan: &Plan, now: &str) -> Result<u64, E
     if in_doubt(&database.connection, plan)?.is_empty() {
         return Ok(0);
     }
-    database.write("listing rows that may not have gone up", |connection| {
-        let (rows, mut listed) = (Rows::new(connection), 0);
-        for table in in_doubt(connection, plan)? {
-            let count = list_table(&rows, table, now)?;
-            untracked::end(connection, table)?;
-            tracing::warn!(
-                table = table.table.name,
-                rows = count,
-                "change tracking was off, and nothing comes down to tell which rows have gone up: they are set aside as untracked"
-            );
-            listed += count;
-        }
-        Ok(listed)
-    })
+    database.write("listing rows that may not have gone up", |connection| list_all(&Rows::new(connection), plan, now))
+}
+
+/// The same within a transaction.
+pub(crate) fn list_all(rows: &Rows<'_>, plan: &Plan, now: &str) -> Result<u64, Error> {
+    let mut listed = 0;
+    for table in in_doubt(rows.connection, plan)? {
+        let count = list_table(rows, table, now)?;
+        untracked::end(rows.connection, table)?;
+        tracing::warn!(
+            table = table.table.name,
+            rows = count,
+            "change tracking was off, and nothing comes down to tell which rows have gone up: they are set aside as untracked"
+        );
+        listed += count;
+    }
+    Ok(listed)
 }
 
 fn in_doubt<'p>(connection: &Connection, plan: &'p Plan) -> Result<Vec<&'p TablePlan>, Error> {

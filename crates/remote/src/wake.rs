@@ -10,7 +10,7 @@ use crate::dependents;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, readable, to_wire};
 use crate::plan::{Plan, TablePlan};
-use crate::rows::{Rows, noted_image};
+use crate::rows::{Pending, Rows, noted_image};
 use crate::untracked;
 
 /// A change that is noted as set aside where it stands, though its row has been changed again since. It counts as pending.
@@ -78,16 +78,12 @@ pub(crate) fn changed<'p>(rows: &Rows<'_>, plan: &'p Plan) -> Result<Vec<Changed
     while let Some(note) = next_note(rows, after)? {
         after = note.number;
         let Some(table) = plan.table(note.table) else { continue };
-        if note.code == RefusalCode::Untracked as u16 && untracked::is_in_doubt(rows.connection, table)? {
+        if is_in_doubt(rows, &note, table)? {
             continue;
         }
         let key = from_wire(&rows.key_of_bytes(table, &note.key)?);
         let pending = rows.pending(table, &key)?;
-        let as_refused = pending.as_ref().is_some_and(|pending| {
-            let image = pending.new.as_ref().map(|row| noted_image(table, row, true));
-            pending.aside != 0 && image == note.refused
-        });
-        if !as_refused {
+        if !is_as_refused(table, &note, pending.as_ref()) {
             let is_pending = pending.is_some_and(|pending| pending.aside != 0 && !pending.is_nothing());
             changed.push(Changed { number: note.number, table, key, key_bytes: note.key, is_pending });
         }
@@ -95,7 +91,33 @@ pub(crate) fn changed<'p>(rows: &Rows<'_>, plan: &'p Plan) -> Result<Vec<Changed
     Ok(changed)
 }
 
-/// The keys of such changes, by table.
+/// The numbers of those that have been changed again and don't count as pending yet: what others have changed in their table is not known.
+pub(crate) fn mended_in_doubt(rows: &Rows<'_>, plan: &Plan) -> Result<HashSet<i64>, Error> {
+    let (mut after, mut mended) = (0, HashSet::new());
+    while let Some(note) = next_note(rows, after)? {
+        after = note.number;
+        let Some(table) = plan.table(note.table) else { continue };
+        let key = from_wire(&rows.key_of_bytes(table, &note.key)?);
+        if is_in_doubt(rows, &note, table)? && !is_as_refused(table, &note, rows.pending(table, &key)?.as_ref()) {
+            mended.insert(note.number);
+        }
+    }
+    Ok(mended)
+}
+
+/// Whether a change was made without change tracking, and its table is compared still.
+fn is_in_doubt(rows: &Rows<'_>, note: &Note, table: &TablePlan) -> Result<bool, Error> {
+    Ok(note.code == RefusalCode::Untracked as u16 && untracked::is_in_doubt(rows.connection, table)?)
+}
+
+fn is_as_refused(table: &TablePlan, note: &Note, pending: Option<&Pending>) -> bool {
+    pending.is_some_and(|pending| {
+        let image = pending.new.as_ref().map(|row| noted_image(table, row, true));
+        pending.aside != 0 && image == note.refused
+    })
+}
+
+/// The keys of changes that count as pending, by table.
 pub(crate) fn keys(changed: &[Changed<'_>]) -> HashSet<(u32, Vec<u8>)> {
     changed.iter().map(|one| (one.table.number, one.key_bytes.clone())).collect()
 }

@@ -16,9 +16,9 @@ use crate::rows::{Pending, Placed, Rows};
 use crate::untracked::{self, Doubt};
 
 /// Keeps the rows of a table that is going to come whole, to compare them with what comes. Not those with pending changes: whoever
-/// changed them since, it is part of that change.
+/// changed them since, it is part of that change. Of them the keys are kept: what comes may be the same change, and end it.
 pub(super) fn keep_before(rows: &Rows<'_>, table: &TablePlan) -> Result<(), Error> {
-    let before = before(table);
+    let (before, had) = (before(table), had_changes(table));
     let names: Vec<String> = table.names().map(quote).collect();
     let is_pending = if table.is_tracked() {
         let same: Vec<String> =
@@ -30,12 +30,26 @@ pub(super) fn keep_before(rows: &Rows<'_>, table: &TablePlan) -> Result<(), Erro
     let keys = table.keys("").join(", ");
     let sql = format!(
         "DROP TABLE IF EXISTS temp.{before}; CREATE TEMP TABLE {before} AS SELECT {} FROM {} AS r WHERE NOT {is_pending}; \
-         CREATE INDEX temp.{} ON {before} ({keys})",
+         CREATE INDEX temp.{} ON {before} ({keys}); \
+         CREATE TEMP TABLE IF NOT EXISTS {had} ({keys}, PRIMARY KEY ({keys})) WITHOUT ROWID; DELETE FROM temp.{had}",
         names.join(", "),
         table.name(),
         quote(&format!("hw_before_key_{}", table.number)),
     );
-    rows.connection.execute_batch(&sql).while_doing("keeping a table to compare it")
+    rows.connection.execute_batch(&sql).while_doing("keeping a table to compare it")?;
+    if table.is_tracked() {
+        let logged = table.keys("k_").join(", ");
+        rows.execute(
+            &format!("INSERT INTO temp.{had} SELECT {logged} FROM {} WHERE \"upload\" = 0", table.log()),
+            &[],
+        )?;
+    }
+    Ok(())
+}
+
+/// The keys that had a pending change.
+fn had_changes(table: &TablePlan) -> String {
+    quote(&format!("hw_had_{}", table.number))
 }
 
 fn before(table: &TablePlan) -> String {
@@ -214,10 +228,12 @@ impl Apply<'_> {
             |row: &str| table.names().map(|name| format!("{row}.{}", quote(name))).collect::<Vec<_>>().join(", ");
         let query = format!(
             "SELECT 1, {} FROM temp.{before} AS b WHERE NOT EXISTS (SELECT 1 FROM {own} AS t WHERE {same_key} AND {}) \
-             UNION ALL SELECT 0, {} FROM {own} AS t WHERE NOT EXISTS (SELECT 1 FROM temp.{before} AS b WHERE {same_key})",
+             UNION ALL SELECT 0, {} FROM {own} AS t WHERE NOT EXISTS (SELECT 1 FROM temp.{before} AS b WHERE {same_key}) \
+             AND NOT EXISTS (SELECT 1 FROM temp.{} AS b WHERE {same_key})",
             columns("b"),
             same.join(" AND "),
             columns("t"),
+            had_changes(table),
         );
         self.rows.keep(&differs, 1 + table.types.len(), &query)?;
         self.rows.execute(&format!("DROP TABLE temp.{before}"), &[])?;

@@ -184,6 +184,7 @@ impl Apply<'_> {
             self.set_aside(table, &pending, &Refusal { code: RefusalCode::ForeignKey, message })?;
             return self.return_displaced();
         }
+        self.forget_nothing(table, key)?;
         let Some(row) = self.rows.select(table, key)? else {
             return Ok(());
         };
@@ -241,15 +242,35 @@ impl Apply<'_> {
         if self.rows.pending(table, &key_row)?.is_some() {
             return Ok(());
         }
-        let held = self.rows.held(table, key)?.flatten();
+        let held = self.rows.held(table, key)?.flatten().map(|row| from_wire(&row));
+        if held.as_ref().map_or(Ok(false), |row| self.may_come_back(table, row))? {
+            return Ok(());
+        }
         self.rows.release(table, key)?;
         let Some(row) = held.filter(|_| self.is_restart) else { return Ok(()) };
         let message =
             "the row that it refers to is gone, and nothing tells whether this one has gone up there".to_owned();
         let refusal = Refusal { code: RefusalCode::ForeignKey, message };
-        let pending = Pending { aside: 0, old: None, key: key_row, new: Some(from_wire(&row)) };
+        let pending = Pending { aside: 0, old: None, key: key_row, new: Some(row) };
         self.applied.set_aside += 1;
         self.rows.note_aside(table, &pending, &refusal, false, self.now)
+    }
+
+    /// Whether all that a row refers to is here, or has come and is only held.
+    fn may_come_back(&self, table: &TablePlan, row: &[Local]) -> Result<bool, Error> {
+        for reference in &table.references {
+            let Some(parent) = self.plan.tables.get(reference.table) else { continue };
+            let values: Vec<Local> = reference.columns.iter().filter_map(|&place| row.get(place).cloned()).collect();
+            let same = names(parent, &reference.target).into_iter().map(|name| format!("{name} = ?"));
+            let sql = format!("SELECT 1 FROM {} WHERE {}", parent.name(), same.collect::<Vec<_>>().join(" AND "));
+            let is_here = values.contains(&Local::Null)
+                || self.rows.prepare(&sql)?.exists(params_from_iter(&values)).while_doing("checking foreign keys")?
+                || self.held_with(parent, &reference.target, &values)?.is_some();
+            if !is_here {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Sets aside the pending change that deleted the parent of a row, or keeps it from being stored; whether there is one.
@@ -285,6 +306,14 @@ impl Apply<'_> {
 
     /// The pending change beside which a row with these values is held.
     fn pending_over(&self, table: &TablePlan, places: &[usize], values: &[Local]) -> Result<Option<Pending>, Error> {
+        match self.held_with(table, places, values)? {
+            Some(key) => self.rows.pending(table, &from_wire(&self.rows.key_of_bytes(table, &key)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// The key of a held row with these values.
+    fn held_with(&self, table: &TablePlan, places: &[usize], values: &[Local]) -> Result<Option<Vec<u8>>, Error> {
         let mut after = Vec::new();
         loop {
             let keys = self.rows.held_keys(table, &after, BATCH)?;
@@ -297,7 +326,7 @@ impl Apply<'_> {
                 if held
                     .is_some_and(|row| places.iter().zip(values).all(|(place, value)| row.get(*place) == Some(value)))
                 {
-                    return self.rows.pending(table, &from_wire(&self.rows.key_of_bytes(table, &key)?));
+                    return Ok(Some(key));
                 }
             }
         }

@@ -140,6 +140,14 @@ impl Apply<'_> {
         self.rows.drop_note(table, key)
     }
 
+    /// Before a row goes that has no pending change: an entry in the log by which nothing has changed would say that it was deleted here.
+    pub(super) fn forget_nothing(&self, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
+        if self.rows.pending(table, key)?.is_none_or(|pending| !pending.is_nothing()) {
+            return Ok(());
+        }
+        self.forget(table, key, &table.key_bytes(&to_wire(key, &table.key_types)))
+    }
+
     /// Stores a row that no pending change of its own key forbids.
     fn place(&mut self, table: &TablePlan, key: &[u8], row: &Row, local: &[Local]) -> Result<(), Error> {
         let mut why = IN_THE_WAY.to_owned();
@@ -259,6 +267,7 @@ impl Apply<'_> {
         };
         let key_bytes = table.key_bytes(&to_wire(key, &table.key_types));
         let image = table.row_bytes(&to_wire(&row, &table.types));
+        self.forget_nothing(table, key)?;
         self.remove(table, key)?;
         self.keep_displaced(table, &key_bytes, &image)
     }

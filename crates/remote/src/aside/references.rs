@@ -48,16 +48,19 @@ pub(super) fn broken(rows: &Rows<'_>, plan: &Plan) -> Result<Broken, Error> {
     Ok(broken)
 }
 
-/// There must be none but those that there were before. Rows that only go up, and have, go with what they refer to, as they do where a
-/// download takes that away.
-pub(super) fn check(rows: &Rows<'_>, plan: &Plan, before: &Broken) -> Result<(), Error> {
+/// There must be none but those that there were before. Where a drop `takes_along` what it leaves, rows that only go up, and have, go with
+/// what they refer to, as they do where a download takes that away.
+pub(super) fn check(rows: &Rows<'_>, plan: &Plan, before: &Broken, takes_along: bool) -> Result<(), Error> {
     loop {
         let mut broken = broken(rows, plan)?;
         broken.retain(|place, _| !before.contains_key(place));
         let mut any_goes = false;
         for ((table, _, _), key) in &broken {
             let table = plan.table_named(table)?;
-            if table.table.direction == Direction::Upload && mark_of(rows, table, key)?.is_none() {
+            let is_pending = mark_of(rows, table, key)?.is_some() || is_on_its_way(rows, table, key)?;
+            if takes_along && table.table.direction == Direction::Upload && !is_pending {
+                // An entry by which nothing has changed would say that it was deleted here.
+                rows.forget(table, key)?;
                 giving_up::delete(rows, table, key)?;
                 any_goes = true;
             }
@@ -66,7 +69,11 @@ pub(super) fn check(rows: &Rows<'_>, plan: &Plan, before: &Broken) -> Result<(),
             continue;
         }
         let Some(((table, parent, text), key)) = broken.first_key_value() else { return Ok(()) };
-        let mend = match mark_of(rows, plan.table_named(table)?, key)? {
+        let child = plan.table_named(table)?;
+        let mend = match mark_of(rows, child, key)? {
+            None if is_on_its_way(rows, child, key)? => {
+                "whether its change has arrived is not known yet: sync first".to_owned()
+            }
             Some(0) => format!(
                 "its change waits to be sent; drop that first: `headwater remote drop FILE --pending --table {table}`"
             ),
@@ -87,6 +94,16 @@ fn mark_of(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<Option<i
         return Ok(None);
     }
     Ok(rows.pending(table, key)?.filter(|pending| !pending.is_nothing()).map(|pending| pending.aside))
+}
+
+/// Whether an upload has a change of a row, and nobody knows yet whether it has arrived.
+fn is_on_its_way(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
+    if !table.is_tracked() {
+        return Ok(false);
+    }
+    let same = table.keys("k_").into_iter().map(|name| format!("{name} = ?")).collect::<Vec<_>>().join(" AND ");
+    let sql = format!("SELECT 1 FROM {} WHERE \"upload\" <> 0 AND {same}", table.log());
+    rows.prepare(&sql)?.exists(params_from_iter(key)).while_doing("reading the log")
 }
 
 /// Which of the changes that were made again lack what they refer to, or leave rows behind that refer to theirs: says it, by their numbers.

@@ -77,9 +77,10 @@ pub(super) fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
 /// Makes the row as the change made it, and logs the change with its first old image.
 fn make_again(rows: &Rows<'_>, note: &Note<'_>, key: &[Local]) -> Result<(), Error> {
     let table = note.table;
-    // The row that stands here is the consolidated one: it comes back if the change is refused, or given up.
+    // The row that stands here is the consolidated one: it comes back if the change is refused, or given up. So does a newer one, which the
+    // table has not taken yet.
     let there = rows.select(table, key)?.map(|row| to_wire(&row, &table.types));
-    if there != note.old {
+    if there != note.old && rows.held(table, &note.key)?.is_none() {
         rows.hold(table, &note.key, there.as_ref())?;
     }
     if there == note.new {

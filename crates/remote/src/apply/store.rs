@@ -7,6 +7,7 @@ use rusqlite::{OptionalExtension, params, params_from_iter};
 
 use super::Apply;
 use super::doubt::is_same;
+use crate::cut::log_change;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, readable, to_wire};
 use crate::plan::{TablePlan, decoded};
@@ -117,9 +118,18 @@ impl Apply<'_> {
         if self.rows.update(table, &merged_new)? != Placed::Done {
             return Ok(false);
         }
+        let there = self.rows.select(table, &pending.key)?;
+        if there.as_deref() == Some(new) {
+            // A trigger of the application's has left it out.
+            return Ok(false);
+        }
         self.touched.row(table, key);
         if is_same(table, &merged_new, row) {
             self.forget(table, &pending.key, key)?;
+            if !there.is_some_and(|there| is_same(table, &there, row)) {
+                // A trigger has written to the row since.
+                log_change(&self.rows, table, &pending.key, Some(came), 0)?;
+            }
             return Ok(true);
         }
         self.rows.execute(&table.sql.set_old, &merged_old)?;

@@ -266,6 +266,29 @@ fn a_table_that_only_comes_down_has_no_log() {
     f.check();
 }
 
+/// What came is merged into a pending change, and would be all that there is; but a trigger has its own word.
+#[test]
+fn what_a_trigger_makes_of_a_merged_row_is_not_lost() {
+    let rule = ConflictRule::Merge(Side::Consolidated);
+    let shout = "CREATE TRIGGER app AFTER UPDATE OF title ON doc BEGIN UPDATE doc SET title = upper(title) WHERE id = NEW.id; END";
+    let ignore =
+        "CREATE TRIGGER app BEFORE UPDATE OF title ON doc WHEN NEW.title = 'uno' BEGIN SELECT RAISE(IGNORE); END";
+    for (trigger, came, there, sent) in [
+        (shout, "1,uno,7", "1|UNO|7", "doc: 1,uno,7 -> 1,UNO,7"),
+        (shout, "1,uno,0", "1|UNO|7", "doc: 1,uno,0 -> 1,UNO,7"),
+        (ignore, "1,uno,7", "1|one|7", "doc: 1,one,0 -> 1,one,7"),
+        (ignore, "1,uno,0", "1|one|7", "doc: 1,one,0 -> 1,one,7"),
+    ] {
+        let f = docs(rule, trigger);
+        f.sql("UPDATE doc SET edits = 7 WHERE id = 1");
+        f.download(f.down().rows("doc", &[row(came)]));
+        assert_eq!(f.rows("SELECT * FROM doc WHERE id = 1"), [there], "{trigger} {came}");
+        assert_eq!(f.held(), u64::from(trigger == ignore), "what is left out is held: {came}");
+        assert_eq!(f.cut_changes(), [sent], "{trigger} {came}");
+        f.check();
+    }
+}
+
 #[test]
 fn a_trigger_can_sit_downloads_out() {
     let f = docs(

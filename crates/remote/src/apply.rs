@@ -34,6 +34,7 @@ use headwater_protocol::{Frame, Kind, Limits, ValueRef};
 use rusqlite::config::DbConfig;
 use rusqlite::{CachedStatement, Connection};
 
+use crate::cut::forget_nothing;
 use crate::database::Database;
 use crate::error::{Error, While};
 use crate::key_ranges;
@@ -192,6 +193,10 @@ impl<'a> Apply<'a> {
         for (table, doubt) in plan.tables.iter().zip(&mut doubts) {
             if matches!(doubt, Doubt::Since | Doubt::Compare) && is_restart {
                 *doubt = Doubt::AtOnce;
+            }
+            if matches!(doubt, Doubt::Since | Doubt::Compare | Doubt::AtOnce) && table.is_tracked() {
+                // What was written as it stood without a trace is not accounted for by its entry in the log.
+                forget_nothing(&rows, table)?;
             }
             if matches!(doubt, Doubt::Compare | Doubt::AtOnce) {
                 doubt::keep_before(&rows, table)?;

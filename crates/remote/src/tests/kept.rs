@@ -223,3 +223,30 @@ fn what_comes_as_it_was_written_is_not_taken_for_deleted() {
         f.check();
     }
 }
+
+/// What was written without tracking, and then with it as it stood, has an entry in the log by which nothing has changed.
+#[test]
+fn what_was_written_untracked_and_then_as_it_was_is_listed() {
+    for comes_first in [true, false] {
+        let mut f = visited(Direction::Upload);
+        drop_tracking(&f, "shop");
+        f.sql("UPDATE shop SET name = 'untracked'; INSERT INTO shop VALUES (9, 'made here')");
+        f.reopen();
+        let touch = "UPDATE shop SET name = name";
+        if comes_first {
+            f.sql(touch);
+            f.download(f.down().rows("shop", &[row("1,theirs")]));
+            assert_eq!(f.set_aside(), [r#"shop {"id":1} untracked out"#]);
+            continue;
+        }
+        f.download(f.down().holds("shop", &[]));
+        assert!(untracked::ask(&f.remote.database, &f.remote.plan).expect("asked"));
+        f.sql(touch);
+        f.download(f.down().whole("shop", &[]).rows("shop", &[row("1,a")]));
+        let mut listed = f.set_aside();
+        listed.sort();
+        assert_eq!(listed, [r#"shop {"id":1} untracked in place"#, r#"shop {"id":9} untracked in place"#]);
+        assert_eq!(f.rows("SELECT * FROM shop"), ["1|untracked", "9|made here"]);
+        f.check();
+    }
+}

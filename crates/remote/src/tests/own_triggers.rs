@@ -7,7 +7,7 @@ use rusqlite::Connection;
 
 use super::support::{Fixture, model, query, row, shop, table};
 use crate::rows::Rows;
-use crate::{Choice, PendingChoice};
+use crate::{Choice, PendingChoice, untracked};
 
 /// `doc (id, title, edits)`, rows 1 to 3 of which came down, and then these triggers.
 fn docs(rule: ConflictRule, triggers: &str) -> Fixture {
@@ -264,6 +264,32 @@ fn a_table_that_only_comes_down_has_no_log() {
     assert_eq!(f.rows("SELECT * FROM price"), ["1|6"]);
     assert_eq!(f.cut(), None);
     f.check();
+}
+
+/// The table comes whole, to be compared: its rows go for that, whatever a trigger says, and those that were made here are found.
+#[test]
+fn a_trigger_that_keeps_rows_stops_no_comparison() {
+    for how in ["ABORT, 'no'", "FAIL, 'no'", "IGNORE"] {
+        let keep = format!("CREATE TRIGGER app BEFORE DELETE ON doc BEGIN SELECT RAISE({how}); END");
+        let mut f = docs(ConflictRule::ConsolidatedWins, &keep);
+        for name in
+            f.rows("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'doc' AND name LIKE 'hw%'")
+        {
+            f.sql(&format!("DROP TRIGGER {name}"));
+        }
+        f.sql("INSERT INTO doc VALUES (9, 'untracked', 0)");
+        f.reopen();
+        f.download(f.down().holds("doc", &[]));
+        assert!(untracked::ask(&f.remote.database, &f.remote.plan).expect("asked"));
+        f.download(f.down().whole("doc", &[]).rows("doc", &[row("1,one,0"), row("2,two,0"), row("3,three,0")]));
+        assert_eq!(f.rows("SELECT * FROM doc"), ["1|one|0", "2|two|0", "3|three|0", "9|untracked|0"], "{how}");
+        assert_eq!(f.set_aside(), [r#"doc {"id":9} untracked in place"#], "{how}");
+        assert_eq!(f.rows("SELECT count(*) FROM sqlite_schema WHERE name = 'app'"), ["1"]);
+        assert!(
+            f.application.execute_batch("BEGIN; DELETE FROM doc WHERE id = 1; ROLLBACK").is_err() || how == "IGNORE"
+        );
+        f.check();
+    }
 }
 
 /// What came is merged into a pending change, and would be all that there is; but a trigger has its own word.

@@ -224,36 +224,42 @@ impl Apply<'_> {
             return Ok(());
         }
         for table in self.plan.tables.iter().filter(|table| table.table.direction == Direction::Upload) {
-            let mut after = Vec::new();
-            loop {
-                let keys = self.rows.held_keys(table, &after, BATCH)?;
-                let Some(last) = keys.last() else { break };
-                after.clone_from(last);
-                for key in keys {
-                    self.let_go(table, &key)?;
-                }
-            }
+            // Others of the table may refer to those that go.
+            while self.let_go_of(table)? {}
         }
         Ok(())
     }
 
-    fn let_go(&mut self, table: &TablePlan, key: &[u8]) -> Result<(), Error> {
+    /// The same for one table, once. Whether any went.
+    fn let_go_of(&mut self, table: &TablePlan) -> Result<bool, Error> {
+        let (mut after, mut any) = (Vec::new(), false);
+        loop {
+            let keys = self.rows.held_keys(table, &after, BATCH)?;
+            let Some(last) = keys.last() else { return Ok(any) };
+            after.clone_from(last);
+            for key in keys {
+                any |= self.let_go(table, &key)?;
+            }
+        }
+    }
+
+    fn let_go(&mut self, table: &TablePlan, key: &[u8]) -> Result<bool, Error> {
         let key_row = from_wire(&self.rows.key_of_bytes(table, key)?);
         if self.rows.pending(table, &key_row)?.is_some() {
-            return Ok(());
+            return Ok(false);
         }
         let held = self.rows.held(table, key)?.flatten().map(|row| from_wire(&row));
         if held.as_ref().map_or(Ok(false), |row| self.may_come_back(table, row))? {
-            return Ok(());
+            return Ok(false);
         }
         self.rows.release(table, key)?;
-        let Some(row) = held.filter(|_| self.is_restart) else { return Ok(()) };
+        let Some(row) = held.filter(|_| self.is_restart) else { return Ok(true) };
         let message =
             "the row that it refers to is gone, and nothing tells whether this one has gone up there".to_owned();
         let refusal = Refusal { code: RefusalCode::ForeignKey, message };
         let pending = Pending { aside: 0, old: None, key: key_row, new: Some(row) };
         self.applied.set_aside += 1;
-        self.rows.note_aside(table, &pending, &refusal, false, self.now)
+        self.rows.note_aside(table, &pending, &refusal, false, self.now).map(|()| true)
     }
 
     /// Whether all that a row refers to is here, or has come and is only held.

@@ -146,6 +146,24 @@ fn what_has_gone_up_waits_for_what_is_only_held() {
     f.check();
 }
 
+/// Visits refer to visits too: none waits for one that has gone.
+#[test]
+fn what_has_gone_up_goes_with_its_own_kind() {
+    let columns = [("id", Type::Int), ("shop", Type::Int), ("after", Type::Int)];
+    let mut visit = table("visit", &columns);
+    visit.direction = Direction::Upload;
+    let refers =
+        |place, table| Reference { columns: vec![place], table, target: vec![0], on_delete: OnDelete::NoAction };
+    visit.references = vec![refers(1, 0), refers(2, 1)];
+    let f = Fixture::new(&model(vec![table("shop", &[("id", Type::Int), ("name", Type::Text)]), visit]));
+    f.download(f.down().whole("shop", &[]).rows("shop", &[row("1,a")]));
+    f.sql("INSERT INTO visit VALUES (9, 1, NULL), (8, NULL, 9), (7, NULL, 8), (6, NULL, NULL)");
+    f.upload_all();
+    f.download(f.down().delete("shop", &[row("1")]));
+    assert_eq!((f.rows("SELECT id FROM visit"), f.held()), (vec!["6".to_owned()], 0));
+    f.check();
+}
+
 /// A shop was written without tracking, has been compared, and is mended before what others changed meanwhile has come.
 #[test]
 fn what_is_mended_while_its_table_is_in_doubt_is_not_dropped() {

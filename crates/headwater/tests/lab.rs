@@ -459,7 +459,7 @@ fn results_that_are_none_are_refused() {
         .and_then(|c| c.execute_batch("CREATE TABLE t (a)"))
         .expect("made");
     for (file, expected) in [("none.lab", "no such file"), ("other.db", "no results"), ("x.toml", "no results")] {
-        for command in [&["show", file][..], &["export", file], &["compare", file, file]] {
+        for command in [&["show", file][..], &["export", file], &["compare", file, file], &["report", file]] {
             let said = place.run(command);
             assert_eq!(said.code, 2, "{file}: {said:?}");
             assert!(said.err.contains(expected) || file == "x.toml", "{file}: {said:?}");
@@ -476,6 +476,59 @@ fn campaign() -> Place {
     let said = place.run(&["run", "x.toml", "--target", "sqlite:t.db", "--results", "a.lab"]);
     assert_eq!(said.code, 0, "{said:?}");
     place
+}
+
+#[test]
+fn a_report_is_one_page_with_the_numbers_of_show() {
+    let place = campaign();
+    changed(&place, "b.lab", "UPDATE run SET state = 'failed', detail = 'it <broke>' WHERE id = 2");
+    std::fs::write(place.path("paper.csv"), "clients,insert_s\n1,50\n2,40\n").expect("written");
+    let said = place.run(&["report", "a.lab"]);
+    assert_eq!((said.code, said.out.as_str()), (0, "a.html\n"), "{said:?}");
+    let page = std::fs::read_to_string(place.path("a.html")).expect("a page");
+    for part in ["Summary", "Against load.clients", "Percentiles", "Timelines", "Environment", "Experiment"] {
+        assert!(page.contains(&format!("<h2>{part}</h2>")), "{part}");
+    }
+    let shown = place.run(&["show", "a.lab"]);
+    let rows =
+        shown.out.lines().filter(|line| line.split_whitespace().next().is_some_and(|cell| cell.parse() == Ok(1u8)));
+    let row: Vec<&str> = rows.flat_map(str::split_whitespace).collect();
+    assert_eq!(row.len(), 10, "{shown:?}");
+    let line = page.lines().find(|line| line.starts_with("<tr><td>1</td>")).expect("the first cell");
+    let cells: Vec<&str> = line.split("</td>").filter_map(|cell| Some(cell.rsplit_once('>')?.1)).collect();
+    assert_eq!(cells[..row.len()], row[..], "{line}");
+
+    let said = place.run(&["report", "b.lab", "a.lab", "--published", "paper.csv", "--out", "-"]);
+    assert!(said.code == 0 && said.out.starts_with("<!DOCTYPE html>") && said.err.is_empty(), "{}", said.err);
+    assert!(said.out.contains("5 done, 1 failed") && said.out.contains("it &lt;broke&gt;"), "{}", said.out);
+    assert!(said.out.contains("insert_s (published, scaled)") && said.out.contains("href=\"#c2\""), "{}", said.out);
+}
+
+#[test]
+fn a_report_overwrites_nothing_unless_told_to() {
+    let place = campaign();
+    std::fs::write(place.path("a.html"), "precious").expect("written");
+    let said = place.run(&["report", "a.lab"]);
+    assert!(said.code == 2 && said.err.contains("a.html exists; --force replaces it"), "{said:?}");
+    assert_eq!(std::fs::read_to_string(place.path("a.html")).expect("a page"), "precious");
+    assert_eq!(place.json(&["report", "a.lab", "--force"])["report"], "a.html");
+    assert!(std::fs::read_to_string(place.path("a.html")).expect("a page").ends_with("</html>\n"));
+    let said = place.run(&["report", "a.lab", "--out", "./a.lab", "--force"]);
+    assert!(said.code == 2 && said.err.contains("can't be the report"), "{said:?}");
+    assert_eq!(place.run(&["show", "a.lab"]).code, 0, "the results are as they were");
+    let said = place.run(&["report", "a.lab", "--out", "nowhere/a.html"]);
+    assert!(said.code == 2 && said.err.contains("nowhere/a.html can't be made"), "{said:?}");
+    for (published, expected) in
+        [("none.csv", "none.csv could not be read"), ("x.toml", "x.toml is no table of curves")]
+    {
+        let said = place.run(&["report", "a.lab", "--out", "-", "--published", published]);
+        assert!(said.code == 2 && said.err.contains(expected), "{published}: {said:?}");
+    }
+    changed(&place, "version.lab", "PRAGMA user_version = 9");
+    for command in ["show", "report"] {
+        let said = place.run(&[command, "version.lab"]);
+        assert!(said.code == 2 && said.err.contains("the file has version 9"), "{said:?}");
+    }
 }
 
 /// Copies `a.lab` and changes what it says.

@@ -13,7 +13,9 @@
 //!      |                                   |
 //!   results (one SQLite file) <--- outcome + <--- bottleneck <--- sampling (the machine, processes, the database's sessions)
 //!      |
-//!   summary, export
+//!   summary, table, export, compare
+//!      |
+//!   report (one HTML file)
 //! ```
 //!
 //! The experiment is pure: it reads text and connects to nothing. The harness knows no database, and runs on virtual time in its tests.
@@ -30,6 +32,7 @@ pub mod null;
 pub mod plan;
 pub mod random;
 pub mod reading;
+pub mod report;
 pub mod results;
 pub mod sampling;
 pub mod scenario;

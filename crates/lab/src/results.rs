@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! write: Writer (a campaign as it runs)     read: Campaign -> summary (cells, their runs put together) -> export (CSV, JSON)
+//!                                                            -> table (for people)
 //!                                                            -> compare (two campaigns)
 //! ```
 
@@ -10,6 +11,7 @@ mod export;
 mod read;
 mod student;
 mod summary;
+mod table;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -17,7 +19,10 @@ use std::path::{Path, PathBuf};
 pub use compare::{Compared, ComparedCell, Comparison, Measure, Ratio, Verdict};
 pub use export::{Format, Rows};
 pub use read::Campaign;
+pub(crate) use read::RunRow;
 pub use summary::{CellSummary, Estimate};
+pub use table::CellTable;
+pub(crate) use table::thousands;
 pub use write::{RunRecord, Writer, usual_name};
 
 /// "HWlb", in the file's head: nothing else is taken for results.

@@ -3,6 +3,7 @@
 mod check;
 mod compare;
 mod export;
+mod report;
 mod run;
 mod selftest;
 mod show;
@@ -29,6 +30,8 @@ enum LabCommand {
     Show(show::ShowArgs),
     /// What two campaigns say of each other: better, worse, or no difference
     Compare(compare::CompareArgs),
+    /// Results as one HTML file with plots
+    Report(report::ReportArgs),
     /// Results for other programs
     Export(export::ExportArgs),
     /// See that the lab finds what is planted, and how much it can do on this machine
@@ -45,6 +48,7 @@ pub fn run(args: &LabArgs, output: &Output) -> Done {
         LabCommand::Run(args) => run::run(args, output),
         LabCommand::Show(args) => show::run(args, output),
         LabCommand::Compare(args) => compare::run(args, output),
+        LabCommand::Report(args) => report::run(args, output),
         LabCommand::Export(args) => export::run(args),
         LabCommand::Selftest => selftest::run(output),
         LabCommand::NullServer(args) => selftest::null_server(args),

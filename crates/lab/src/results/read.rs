@@ -1,12 +1,13 @@
 //! A campaign's file, read.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, Row};
 
 use super::{APPLICATION_ID, ResultsError, VERSION};
 use crate::error::Error;
-use crate::harness::Histogram;
+use crate::harness::{Histogram, Second};
 
 /// A campaign from its file.
 #[derive(Debug)]
@@ -25,32 +26,38 @@ pub struct Campaign {
     pub runs_planned: u64,
     /// UTC.
     pub started: String,
+    /// UTC; none where the lab was killed, or still runs.
+    pub ended: Option<String>,
     /// `running` (or killed), `done`, `interrupted`, `failed`.
     pub state: String,
+    /// The experiment's file.
+    pub file: String,
+    /// The experiment as it was written, passwords left out.
+    pub specification: String,
 }
 
 /// A run, without its histograms.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct RunRow {
-    pub(super) id: i64,
-    pub(super) cell: i64,
-    pub(super) repetition: i64,
-    pub(super) state: String,
-    pub(super) detail: Option<String>,
-    pub(super) elapsed_ns: i64,
-    pub(super) operations: i64,
-    pub(super) errors: i64,
-    pub(super) late: i64,
-    pub(super) dropped: i64,
-    pub(super) longest_queue: i64,
-    pub(super) processors: Option<f64>,
-    pub(super) bottleneck: Option<String>,
-    pub(super) evidence: Option<String>,
+pub(crate) struct RunRow {
+    pub(crate) id: i64,
+    pub(crate) cell: i64,
+    pub(crate) repetition: i64,
+    pub(crate) state: String,
+    pub(crate) detail: Option<String>,
+    pub(crate) elapsed_ns: i64,
+    pub(crate) operations: i64,
+    pub(crate) errors: i64,
+    pub(crate) late: i64,
+    pub(crate) dropped: i64,
+    pub(crate) longest_queue: i64,
+    pub(crate) processors: Option<f64>,
+    pub(crate) bottleneck: Option<String>,
+    pub(crate) evidence: Option<String>,
 }
 
 impl RunRow {
     /// Operations a second.
-    pub(super) fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         if self.elapsed_ns > 0 { self.operations as f64 * 1e9 / self.elapsed_ns as f64 } else { 0.0 }
     }
 }
@@ -72,15 +79,37 @@ impl Campaign {
         if version != VERSION {
             return refuse(&format!("the file has version {version}, this program reads {VERSION}"));
         }
-        let sql = "SELECT name, about, seed, repetitions, runs, started, state FROM campaign";
+        let sql =
+            "SELECT name, about, seed, repetitions, runs, started, ended, state, file, specification FROM campaign";
         let row = connection.query_row(sql, [], |row| {
             let text = |place| row.get::<_, String>(place);
             let count = |place| row.get::<_, i64>(place).map(|number| number as u64);
-            Ok((text(0)?, text(1)?, count(2)?, count(3)?, count(4)?, text(5)?, text(6)?))
+            let counts = (count(2)?, count(3)?, count(4)?);
+            Ok((text(0)?, text(1)?, counts, text(5)?, row.get(6)?, text(7)?, text(8)?, text(9)?))
         });
-        let (name, about, seed, repetitions, runs_planned, started, state) = row.map_err(sqlite)?;
+        let (name, about, counts, started, ended, state, file, specification) = row.map_err(sqlite)?;
+        let (seed, repetitions, runs_planned) = counts;
         let path = path.to_owned();
-        Ok(Campaign { connection, path, name, about, seed, repetitions, runs_planned, started, state })
+        let campaign = Campaign {
+            connection,
+            path,
+            name,
+            about,
+            seed,
+            repetitions,
+            runs_planned,
+            started,
+            ended,
+            state,
+            file,
+            specification,
+        };
+        Ok(campaign)
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The machine and the targets.
@@ -111,8 +140,9 @@ impl Campaign {
         self.rows(&sql, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
     }
 
-    pub(super) fn runs(&self) -> Result<Vec<RunRow>, Error> {
-        let sql = "SELECT id, cell, state, detail, elapsed_ns, operations, errors, late, dropped, longest_queue, processors, bottleneck, evidence, repetition FROM run ORDER BY id";
+    pub(crate) fn runs(&self) -> Result<Vec<RunRow>, Error> {
+        let sql = "SELECT id, cell, state, detail, elapsed_ns, operations, errors, late, dropped, longest_queue, repetition, processors, \
+                   bottleneck, evidence FROM run ORDER BY id";
         self.rows(sql, |row| {
             Ok(RunRow {
                 id: row.get(0)?,
@@ -125,10 +155,30 @@ impl Campaign {
                 late: row.get(7)?,
                 dropped: row.get(8)?,
                 longest_queue: row.get(9)?,
-                processors: row.get(10)?,
-                bottleneck: row.get(11)?,
-                evidence: row.get(12)?,
-                repetition: row.get(13)?,
+                repetition: row.get(10)?,
+                processors: row.get(11)?,
+                bottleneck: row.get(12)?,
+                evidence: row.get(13)?,
+            })
+        })
+    }
+
+    /// The seconds of a run in which operations ended.
+    pub(crate) fn seconds(&self, run: i64) -> Result<Vec<Second>, Error> {
+        let sql = format!(
+            "SELECT second, operations, errors, response_p50_ns, response_p99_ns, response_max_ns FROM second WHERE run = {run} \
+             ORDER BY second"
+        );
+        self.rows(&sql, |row| {
+            let count = |place| row.get::<_, i64>(place).map(|number| number as u64);
+            let time = |place| count(place).map(Duration::from_nanos);
+            Ok(Second {
+                second: count(0)?,
+                operations: count(1)?,
+                errors: count(2)?,
+                response_p50: time(3)?,
+                response_p99: time(4)?,
+                response_max: time(5)?,
             })
         })
     }

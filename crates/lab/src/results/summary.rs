@@ -57,6 +57,8 @@ pub struct CellSummary {
     pub response: Histogram,
     /// The medians of the runs' responses, in nanoseconds.
     pub response_p50_ns: Estimate,
+    /// Their 99th percentiles.
+    pub response_p99_ns: Estimate,
     /// That succeeded.
     pub operations: u64,
     /// That failed.
@@ -92,12 +94,13 @@ impl Campaign {
         let (done, others): (Vec<_>, Vec<_>) =
             runs.iter().filter(|run| run.cell == cell).partition(|run| run.state == "done");
         let (mut service, mut response) = (Histogram::default(), Histogram::default());
-        let mut medians = Vec::new();
+        let (mut medians, mut ninety_ninths) = (Vec::new(), Vec::new());
         for run in &done {
             self.add_buckets(run.id, "service", &mut service)?;
             let mut own = Histogram::default();
             self.add_buckets(run.id, "response", &mut own)?;
             medians.push(own.quantile(0.5).as_nanos() as f64);
+            ninety_ninths.push(own.quantile(0.99).as_nanos() as f64);
             response.add(&own);
         }
         let sum = |of: fn(&RunRow) -> i64| done.iter().map(|run| of(run)).sum::<i64>() as u64;
@@ -112,6 +115,7 @@ impl Campaign {
             service,
             response,
             response_p50_ns: Estimate::of(&medians),
+            response_p99_ns: Estimate::of(&ninety_ninths),
             operations: sum(|run| run.operations),
             errors: sum(|run| run.errors),
             late: sum(|run| run.late),

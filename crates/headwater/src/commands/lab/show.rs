@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use headwater_lab::results::{Campaign, CellSummary};
+use headwater_lab::results::{Campaign, CellSummary, CellTable};
 use serde_json::json;
 
 use crate::Done;
@@ -58,16 +58,9 @@ pub(super) fn run(args: &ShowArgs, output: &Output) -> Done {
 /// The cells, their errors, and what failed.
 pub(super) fn tables(campaign: &Campaign, output: &Output) -> Result<()> {
     let cells = campaign.summary()?;
-    let varied = campaign.varied()?;
-    let is_open = cells.iter().any(|cell| cell.value("load.arrival") != "closed");
-    let mut head = vec!["cell"];
-    head.extend(varied.iter().map(String::as_str));
-    head.extend(["runs", "ops/s", "+-", "p50 ms", "p95 ms", "p99 ms", "max ms", "errors"]);
-    if is_open {
-        head.extend(["service p99", "late", "dropped", "longest queue"]);
-    }
-    let rows: Vec<Vec<String>> = cells.iter().map(|cell| row(cell, &varied, is_open)).collect();
-    output.table(&head, to_the_right(rows, 1 + varied.len()))?;
+    let CellTable { head, rows, columns_of_cell } = CellTable::of(&cells, &campaign.varied()?);
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    output.table(&head, to_the_right(rows, columns_of_cell))?;
     for (cell, class, count, example) in campaign.errors()? {
         output.line(format!("cell {cell}: {} errors {class}: {example}", thousands(count)))?;
     }
@@ -82,29 +75,6 @@ pub(super) fn tables(campaign: &Campaign, output: &Output) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn row(cell: &CellSummary, varied: &[String], is_open: bool) -> Vec<String> {
-    let mut row = vec![cell.cell.to_string()];
-    row.extend(varied.iter().map(|key| cell.value(key).to_owned()));
-    row.push(cell.runs_done.to_string());
-    if cell.runs_done == 0 {
-        row.resize(row.len() + if is_open { 11 } else { 7 }, "-".to_owned());
-        return row;
-    }
-    row.push(format!("{:.1}", cell.rate.mean));
-    row.push(cell.rate.half.map_or("-".to_owned(), |half| format!("{half:.1}")));
-    row.extend([0.5, 0.95, 0.99].map(|part| millis(cell.response.quantile(part))));
-    row.extend([millis(cell.response.max()), thousands(cell.errors)]);
-    if is_open {
-        row.push(millis(cell.service.quantile(0.99)));
-        row.extend([cell.late, cell.dropped, cell.longest_queue].map(thousands));
-    }
-    row
-}
-
-fn millis(time: Duration) -> String {
-    format!("{:.3}", time.as_secs_f64() * 1e3)
 }
 
 /// Columns from this one on, with their last characters below each other.

@@ -1,0 +1,86 @@
+//! `headwater lab report`: results as one HTML file.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use headwater_lab::report::{self, Published};
+use headwater_lab::results::Campaign;
+use serde_json::json;
+
+use crate::Done;
+use crate::exit::{Exit, OrUsage as _, usage};
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater lab report tpcb.lab                                       # makes tpcb.html
+  headwater lab report before.lab after.lab --out both.html --force
+  headwater lab report clients.lab --published whitepaper.csv         # their curve beside ours
+  headwater lab report tpcb.lab --out - | ssh me@host 'cat > tpcb.html'
+
+The file needs no other: tables, and plots of throughput and response times against each number
+that varies, of percentiles, and of each run second by second. The first column of a published table
+is the swept value, the others are curves; lines that begin with # are left out.";
+
+/// The arguments.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct ReportArgs {
+    /// The results; several make one report with a section each.
+    #[arg(value_name = "FILE", required = true)]
+    results: Vec<PathBuf>,
+    /// The file to make, or - for standard output [default: the first FILE with .html].
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Replace the file if it exists.
+    #[arg(long)]
+    force: bool,
+    /// A table (CSV) of published curves, drawn beside the throughput.
+    #[arg(long, value_name = "FILE")]
+    published: Option<PathBuf>,
+}
+
+/// Reports.
+pub(super) fn run(args: &ReportArgs, output: &Output) -> Done {
+    let first = args.results.first().ok_or_else(|| usage("no results are named"))?;
+    let out = args.out.clone().unwrap_or_else(|| first.with_extension("html"));
+    let is_stdout = out.as_os_str() == "-";
+    if !is_stdout {
+        refuse(&out, args)?;
+    }
+    let campaigns = args.results.iter().map(|path| Campaign::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let published = args.published.as_deref().map(Published::read).transpose()?;
+    let html = report::html(&campaigns, published.as_ref())?;
+    if is_stdout {
+        std::io::stdout().lock().write_all(html.as_bytes())?;
+        return Ok(Exit::Done);
+    }
+    write(&out, &html, args.force)?;
+    output.answer(&json!({ "report": out }), |output| output.line(out.display()))?;
+    Ok(Exit::Done)
+}
+
+/// What would be overwritten is told before the work is done.
+fn refuse(out: &Path, args: &ReportArgs) -> Result<()> {
+    let same = |path: &PathBuf| path.canonicalize().ok().zip(out.canonicalize().ok()).is_some_and(|(a, b)| a == b);
+    if args.results.iter().chain(&args.published).any(same) {
+        return Err(usage(format!(
+            "{} is to be reported, and can't be the report; name another by --out",
+            out.display()
+        )));
+    }
+    if out.exists() && !args.force {
+        return Err(usage(format!("{} exists; --force replaces it, --out names another", out.display())));
+    }
+    Ok(())
+}
+
+fn write(out: &Path, html: &str, force: bool) -> Result<()> {
+    let mut options = std::fs::File::options();
+    options.write(true);
+    let options = if force { options.create(true).truncate(true) } else { options.create_new(true) };
+    let mut file = options.open(out).or_usage(|| format!("{} can't be made", out.display()))?;
+    file.write_all(html.as_bytes()).with_context(|| format!("{} could not be written", out.display()))
+}

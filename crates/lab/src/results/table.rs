@@ -1,0 +1,68 @@
+//! Cells as a table for people: what `lab show` and reports have in common.
+
+use std::time::Duration;
+
+use super::summary::CellSummary;
+
+/// Cells as text, a row for each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CellTable {
+    /// The names of the columns.
+    pub head: Vec<String>,
+    /// As many texts each; `-` where nothing is known.
+    pub rows: Vec<Vec<String>>,
+    /// How many columns at the beginning say which cell it is. The others are numbers.
+    pub columns_of_cell: usize,
+}
+
+impl CellTable {
+    /// Of these cells, which differ in these keys.
+    pub fn of(cells: &[CellSummary], varied: &[String]) -> CellTable {
+        let is_open = cells.iter().any(|cell| cell.value("load.arrival") != "closed");
+        let mut head = vec!["cell"];
+        head.extend(varied.iter().map(String::as_str));
+        head.extend(["runs", "ops/s", "+-", "p50 ms", "p95 ms", "p99 ms", "max ms", "errors"]);
+        if is_open {
+            head.extend(["service p99", "late", "dropped", "longest queue"]);
+        }
+        let head: Vec<String> = head.into_iter().map(str::to_owned).collect();
+        let rows = cells.iter().map(|cell| row(cell, varied, is_open, head.len())).collect();
+        CellTable { head, rows, columns_of_cell: 1 + varied.len() }
+    }
+}
+
+fn row(cell: &CellSummary, varied: &[String], is_open: bool, columns: usize) -> Vec<String> {
+    let mut row = vec![cell.cell.to_string()];
+    row.extend(varied.iter().map(|key| cell.value(key).to_owned()));
+    row.push(cell.runs_done.to_string());
+    if cell.runs_done == 0 {
+        row.resize(columns, "-".to_owned());
+        return row;
+    }
+    row.push(format!("{:.1}", cell.rate.mean));
+    row.push(cell.rate.half.map_or("-".to_owned(), |half| format!("{half:.1}")));
+    row.extend([0.5, 0.95, 0.99].map(|part| millis(cell.response.quantile(part))));
+    row.extend([millis(cell.response.max()), thousands(cell.errors)]);
+    if is_open {
+        row.push(millis(cell.service.quantile(0.99)));
+        row.extend([cell.late, cell.dropped, cell.longest_queue].map(thousands));
+    }
+    row
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.3}", time.as_secs_f64() * 1e3)
+}
+
+/// A number with its thousands apart.
+pub(crate) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

@@ -62,7 +62,11 @@ pub(super) fn run(args: &CompareArgs, output: &Output) -> Done {
     refuse(&comparison.specification, args.any_specification, "specifications", "--any-specification")?;
     refuse(&comparison.environment, args.any_environment, "environments", "--any-environment")?;
     if comparison.cells.is_empty() {
-        return Err(usage("there are no two cells to compare"));
+        let keys = args.between.join(" and ");
+        return Err(usage(match args.second {
+            Some(_) => "the two have no cell in common".to_owned(),
+            None => format!("no two cells differ in {keys} alone; name the keys that are zipped with it too"),
+        }));
     }
     output.answer(&as_json(&comparison), |output| show(&comparison, output))?;
     Ok(if comparison.has_regressed() { Exit::Found } else { Exit::Done })

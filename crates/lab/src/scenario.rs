@@ -4,7 +4,7 @@
 //! tables       what prepare creates; must not exist before, is dropped afterwards
 //! parameters   with their defaults; an experiment may set or sweep them
 //! prepare      a script, one transaction
-//! transactions weighted; statements with :name, drawn anew each time by the generators of `values`
+//! transactions weighted; steps of statements with :name, drawn anew each time by the generators of `values`
 //! verify       queries of which each row is a fault
 //! ```
 //!
@@ -12,20 +12,27 @@
 //! use headwater_lab::scenario::Scenario;
 //!
 //! let scenario = Scenario::built_in("tpcb").expect("there is one");
-//! assert_eq!(scenario.transactions[0].statements.len(), 5);
+//! assert_eq!(scenario.transactions[0].steps[0].statements.sqlite.len(), 5);
 //! assert_eq!(scenario.parameters[0].0, "branches");
 //! ```
 
+mod database;
 mod formula;
 mod generator;
 mod read;
 mod sql;
+mod step;
+#[cfg(test)]
+mod tests;
 
 use crate::value::Value;
 
+pub use database::{ByDatabase, Database};
+pub use formula::Formula;
 pub use generator::{Draw, Generator};
 pub(crate) use read::scalar;
-pub(crate) use sql::Statement;
+pub(crate) use sql::{Statement, Template};
+pub use step::{Resolved, Send, Sending, Step};
 
 /// The built-in scenarios' files.
 const BUILT_IN: [(&str, &[(&str, &str)]); 3] = [
@@ -55,6 +62,9 @@ const BUILT_IN: [(&str, &[(&str, &str)]); 3] = [
     ),
 ];
 
+/// The largest weight.
+const WEIGHT_MAX: i64 = 1_000_000;
+
 /// The names of the built-in scenarios.
 pub fn built_in_names() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|(name, _)| *name)
@@ -72,7 +82,7 @@ pub struct Scenario {
     /// Values drawn once a run.
     pub constants: Vec<(String, Generator)>,
     /// The script that makes tables and rows.
-    pub prepare: Option<String>,
+    pub prepare: Option<ByDatabase<String>>,
     /// What clients choose from, by weight.
     pub transactions: Vec<Transaction>,
     /// What must hold afterwards.
@@ -85,28 +95,30 @@ pub struct Transaction {
     /// Its name.
     pub name: String,
     /// How often it is chosen, against the weights of the others.
-    pub weight: u32,
+    pub weight: Formula,
     /// What begins it; none: each statement is a transaction of its own.
-    pub begin: Option<String>,
-    /// Its statements, with `:name` for values, constants and parameters.
-    pub statements: Vec<String>,
+    pub begin: ByDatabase<Option<String>>,
     /// Values drawn anew for each execution.
     pub values: Vec<(String, Generator)>,
+    /// What it does, in this order.
+    pub steps: Vec<Step>,
 }
 
-/// A query that gives a row for each fault.
+/// Queries that give a row for each fault.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// What holds when it gives none.
+    /// What holds when they give none.
     pub what: String,
-    /// The query; `:done` and `:failed` are how many transactions were committed, and how many failed or were given up.
-    pub sql: String,
+    /// The queries; beside parameters they may have `:done`, `:failed`, `:read` and the names of steps.
+    pub queries: ByDatabase<Vec<String>>,
 }
 
-/// What verify may ask for beside parameters.
+/// What verify may ask for beside parameters: how many transactions were committed, ...
 pub(crate) const DONE: &str = "done";
-/// The other of them.
+/// ... how many failed or were given up, ...
 pub(crate) const FAILED: &str = "failed";
+/// ... and how many rows the committed ones have read.
+pub(crate) const READ: &str = "read";
 
 impl Scenario {
     /// The built-in scenario of this name.
@@ -118,6 +130,36 @@ impl Scenario {
         match Scenario::parse(&format!("{name}/scenario.toml"), &text, &read) {
             Ok(scenario) => Some(scenario),
             Err(errors) => panic!("the built-in scenario {name} is not valid: {errors:?}"),
+        }
+    }
+
+    /// Whether it can be run with these parameters by so many clients; an error says what it can't.
+    pub(crate) fn check(&self, parameters: &[(String, Value)], clients: usize) -> Result<(), String> {
+        let draw = |(name, generator): &(String, Generator)| match generator.resolve(parameters, 0, clients) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("draw its value {name}: {error}")),
+        };
+        self.constants.iter().try_for_each(draw)?;
+        let mut weights = 0;
+        for transaction in &self.transactions {
+            transaction.values.iter().try_for_each(draw)?;
+            for step in &transaction.steps {
+                step.values.iter().try_for_each(draw)?;
+                step.resolve(parameters).map_err(|error| format!("execute its step {}: {error}", step.name))?;
+            }
+            weights += transaction.weighs(parameters).map_err(|error| format!("choose a transaction: {error}"))?;
+        }
+        if weights == 0 { Err("choose a transaction: all weights are 0".to_owned()) } else { Ok(()) }
+    }
+}
+
+impl Transaction {
+    /// Its weight with these parameters; an error says why that is none.
+    pub(crate) fn weighs(&self, parameters: &[(String, Value)]) -> Result<u64, String> {
+        match self.weight.value(parameters) {
+            Some(weight @ 0..=WEIGHT_MAX) => Ok(weight as u64),
+            Some(weight) => Err(format!("{} weighs {weight}, it may be 0 to {WEIGHT_MAX}", self.name)),
+            None => Err(format!("the weight of {} is no whole number of 64 bits", self.name)),
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::error::Error;
 use crate::harness::Failure;
-use crate::scenario::Statement;
+use crate::scenario::{Database, Statement};
 use crate::value::Value;
 
 /// A database.
@@ -66,9 +66,12 @@ impl Target {
         matches!(self, Target::Sqlite { .. })
     }
 
-    /// What stands before the number of a statement's parameter.
-    pub(crate) fn mark(&self) -> char {
-        if self.is_blocking() { '?' } else { '$' }
+    /// Whose SQL it speaks.
+    pub fn database(&self) -> Database {
+        match self {
+            Target::Postgres(_) => Database::Postgresql,
+            Target::Sqlite { .. } => Database::Sqlite,
+        }
     }
 
     /// A session. What it is asked fails after `timeout`, as far as that is for the session to see to, and on an interrupt.
@@ -132,8 +135,8 @@ impl Session {
         }
     }
 
-    /// Executes a prepared statement, and reads its rows to the last.
-    pub(crate) async fn execute(&mut self, statement: usize, values: &[Value]) -> Result<(), Failure> {
+    /// Executes a prepared statement, and reads its rows to the last; gives how many they were.
+    pub(crate) async fn execute(&mut self, statement: usize, values: &[&Value]) -> Result<u64, Failure> {
         match self {
             Session::Postgres(session) => session.execute(statement, values).await,
             Session::Sqlite(session) => session.execute(statement, values),

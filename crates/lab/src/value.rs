@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::scenario::Database;
+
 /// A value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
@@ -12,6 +14,8 @@ pub enum Value {
     Real(f64),
     /// Text.
     Text(String),
+    /// Bytes.
+    Bytes(Vec<u8>),
     /// A time.
     Time(Duration),
 }
@@ -23,17 +27,28 @@ impl Value {
             Value::Integer(_) => "a whole number",
             Value::Real(_) => "a number",
             Value::Text(_) => "a string",
+            Value::Bytes(_) => "bytes",
             Value::Time(_) => "a time",
         }
     }
 
-    /// The value as a literal of SQL.
-    pub(crate) fn literal(&self) -> String {
-        match self {
-            Value::Integer(_) | Value::Real(_) => self.to_string(),
-            Value::Text(_) | Value::Time(_) => headwater_model::sql::literal(&self.to_string()),
+    /// The value as a literal of a database's SQL.
+    pub(crate) fn literal(&self, database: Database) -> String {
+        match (self, database) {
+            // `- -5` would begin a comment without the parentheses.
+            (Value::Integer(..0), _) => format!("({self})"),
+            (Value::Real(number), _) if *number < 0.0 => format!("({self})"),
+            (Value::Integer(_) | Value::Real(_), _) => self.to_string(),
+            (Value::Bytes(bytes), Database::Sqlite) => format!("X'{}'", hex(bytes)),
+            _ => headwater_model::sql::literal(&self.to_string()),
         }
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    digits.map(char::from).collect()
 }
 
 impl fmt::Display for Value {
@@ -42,7 +57,23 @@ impl fmt::Display for Value {
             Value::Integer(number) => write!(f, "{number}"),
             Value::Real(number) => write!(f, "{number}"),
             Value::Text(text) => f.write_str(text),
+            // As PostgreSQL reads and writes them.
+            Value::Bytes(bytes) => write!(f, "\\x{}", hex(bytes)),
             Value::Time(time) => write!(f, "{time:?}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literals_are_what_the_database_reads() {
+        let literal = |value: Value| [Database::Postgresql, Database::Sqlite].map(|database| value.literal(database));
+        assert_eq!(literal(Value::Integer(5)), ["5", "5"]);
+        assert_eq!(literal(Value::Integer(-5)), ["(-5)", "(-5)"], "a minus before it would begin a comment");
+        assert_eq!(literal(Value::Text("it's".to_owned())), ["'it''s'", "'it''s'"]);
+        assert_eq!(literal(Value::Bytes(vec![0, 171])), ["'\\x00ab'", "X'00ab'"]);
     }
 }

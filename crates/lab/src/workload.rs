@@ -1,6 +1,8 @@
 //! A scenario on a database, as the harness drives it.
 
-use std::ops::Range;
+mod operation;
+
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use headwater_model::sql::with_parameters;
@@ -9,9 +11,10 @@ use tokio::sync::{Mutex, watch};
 use crate::experiment::Cell;
 use crate::harness::{Class, Failure, Tally, Workload};
 use crate::random::{Random, stream};
-use crate::scenario::{DONE, Draw, FAILED, Scenario, Statement, Transaction};
+use crate::scenario::{DONE, FAILED, READ, Scenario};
 use crate::target::{Row, Session, Target};
 use crate::value::Value;
+use operation::{Act, Kinds, Operation};
 
 /// How long one script of the preparation or one query of verify may take.
 const SCRIPT: Duration = Duration::from_hours(6);
@@ -26,19 +29,12 @@ pub struct SqlWorkload {
     seed: u64,
     /// Parameters and constants.
     fixed: Vec<(String, Value)>,
-    kinds: Vec<Kind>,
-    /// Of all kinds, one kind's after the other's.
-    statements: Vec<Statement>,
+    kinds: Kinds,
+    /// Of operations that succeeded: how many rows they read, and how often they executed each step.
+    read: AtomicU64,
+    executed: Vec<AtomicU64>,
     interrupt: watch::Receiver<bool>,
     admin: Mutex<Admin>,
-}
-
-/// A transaction, ready to be executed.
-struct Kind {
-    /// A draw below this chooses it, unless it chooses one before.
-    weight_up_to: u64,
-    begin: Option<String>,
-    statements: Range<usize>,
 }
 
 /// What prepares and cleans up.
@@ -59,16 +55,11 @@ enum Made {
 /// One client.
 pub struct Client {
     session: Option<Session>,
-    random: Random,
-    /// For each kind of transaction.
-    draws: Vec<Vec<Draw>>,
-    /// For each kind: what was drawn, then what is fixed.
-    values: Vec<Vec<Value>>,
-    kind: usize,
+    operation: Operation,
 }
 
 impl SqlWorkload {
-    /// A cell's scenario on a target. An error: its generators can't draw with the cell's parameters.
+    /// A cell's scenario on a target. An error: it is not possible with the cell's parameters.
     pub fn new(
         target: Target,
         scenario: &Scenario,
@@ -82,18 +73,11 @@ impl SqlWorkload {
             let mut draw = generator.resolve(&cell.parameters, 0, 1).map_err(Failure::usage)?;
             fixed.push((name.clone(), draw.next(&mut random)));
         }
-        let (mut kinds, mut statements, mut weight_up_to) = (Vec::new(), Vec::new(), 0);
-        for transaction in &scenario.transactions {
-            let drawn = transaction.values.iter().map(|(name, _)| name.as_str());
-            let known: Vec<&str> = drawn.chain(fixed.iter().map(|(name, _)| name.as_str())).collect();
-            let start = statements.len();
-            statements.extend(transaction.statements.iter().map(|sql| Statement::new(sql, target.mark(), &known)));
-            weight_up_to += u64::from(transaction.weight);
-            kinds.push(Kind { weight_up_to, begin: transaction.begin.clone(), statements: start..statements.len() });
-        }
+        let kinds = Kinds::new(scenario, &fixed, target.database()).map_err(Failure::usage)?;
+        let executed = kinds.steps.iter().map(|_| AtomicU64::new(0)).collect();
         let admin = Mutex::new(Admin { session: None, made: Made::No });
-        let (scenario, cell) = (scenario.clone(), cell.clone());
-        Ok(SqlWorkload { target, scenario, cell, seed, fixed, kinds, statements, interrupt, admin })
+        let (scenario, cell, read) = (scenario.clone(), cell.clone(), AtomicU64::new(0));
+        Ok(SqlWorkload { target, scenario, cell, seed, fixed, kinds, read, executed, interrupt, admin })
     }
 
     async fn session(&self, timeout: Duration) -> Result<Session, Failure> {
@@ -108,7 +92,8 @@ impl SqlWorkload {
     fn filled(&self, sql: &str, more: &[(&str, u64)]) -> String {
         with_parameters(sql, |parameter| {
             let name = parameter.trim_start_matches(':');
-            let fixed = self.fixed.iter().find(|(known, _)| known == name).map(|(_, value)| value.literal());
+            let fixed = self.fixed.iter().find(|(known, _)| known == name);
+            let fixed = fixed.map(|(_, value)| value.literal(self.target.database()));
             let more = || more.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string());
             fixed.or_else(more).unwrap_or_else(|| parameter.to_owned())
         })
@@ -130,14 +115,41 @@ impl SqlWorkload {
         Ok(())
     }
 
-    async fn transact(&self, session: &mut Session, kind: &Kind, values: &[Value]) -> Result<(), Failure> {
-        if let Some(begin) = &kind.begin {
+    /// Does what was drawn; gives the number of rows read.
+    async fn transact(&self, session: &mut Session, operation: &Operation) -> Result<u64, Failure> {
+        let begin = self.kinds.begin(operation);
+        if let Some(begin) = begin {
             session.script(begin).await?;
         }
-        for statement in kind.statements.clone() {
-            session.execute(statement, values).await?;
+        let mut read = 0;
+        for act in operation.acts() {
+            match act {
+                Act::Execute { statement, base } => {
+                    let values = self.kinds.values(operation, *statement, *base);
+                    read += session.execute(*statement, &values).await?;
+                }
+                Act::Send(text) => session.script(text).await?,
+                Act::Pause(time) => tokio::time::sleep(*time).await,
+            }
         }
-        if kind.begin.is_some() { session.script("COMMIT").await } else { Ok(()) }
+        if begin.is_some() {
+            session.script("COMMIT").await?;
+        }
+        Ok(read)
+    }
+
+    /// What verify may ask for beside what is fixed.
+    fn counts(&self, tally: Tally) -> Vec<(&str, u64)> {
+        let read = self.read.load(Ordering::Relaxed);
+        let mut counts = vec![(DONE, tally.done), (FAILED, tally.failed), (READ, read)];
+        for (name, executed) in self.kinds.steps.iter().zip(&self.executed) {
+            let executed = executed.load(Ordering::Relaxed);
+            match counts.iter_mut().find(|(known, _)| known == name) {
+                Some((_, count)) => *count += executed,
+                None => counts.push((name, executed)),
+            }
+        }
+        counts
     }
 }
 
@@ -151,7 +163,7 @@ impl Workload for SqlWorkload {
         refuse_existing(&self.target, session, &self.scenario).await?;
         if let Some(script) = &self.scenario.prepare {
             let note = |id: Option<String>| *made = id.map_or(Made::No, Made::Perhaps);
-            let prepared = session.transaction(&self.filled(script, &[]), note).await;
+            let prepared = session.transaction(&self.filled(script.of(self.target.database()), &[]), note).await;
             prepared.map_err(|failure| of_the_user("prepare", failure))?;
             *made = Made::Yes;
             self.analyze(session).await?;
@@ -161,25 +173,9 @@ impl Workload for SqlWorkload {
     }
 
     fn client(&self, number: usize) -> Client {
-        let clients = self.cell.load.clients;
-        let draws = |transaction: &Transaction| {
-            // All could be resolved when the experiment was read.
-            let resolve =
-                |generator: &crate::scenario::Generator| generator.resolve(&self.cell.parameters, number, clients);
-            transaction.values.iter().filter_map(|(_, generator)| resolve(generator).ok()).collect::<Vec<_>>()
-        };
-        let draws: Vec<Vec<Draw>> = self.scenario.transactions.iter().map(draws).collect();
-        let fixed = || self.fixed.iter().map(|(_, value)| value.clone());
-        let values =
-            draws.iter().map(|draws| vec![Value::Integer(0); draws.len()].into_iter().chain(fixed()).collect());
-        let values = values.collect();
-        Client {
-            session: None,
-            random: Random::derived(self.seed, &[stream::DRAWS, number as u64]),
-            draws,
-            values,
-            kind: 0,
-        }
+        let random = Random::derived(self.seed, &[stream::DRAWS, number as u64]);
+        let of = (number, self.cell.load.clients);
+        Client { session: None, operation: Operation::new(&self.scenario, &self.fixed, random, of) }
     }
 
     async fn connect(&self, client: &mut Client) -> Result<(), Failure> {
@@ -187,46 +183,46 @@ impl Workload for SqlWorkload {
             session.abandon().await;
         }
         let mut session = self.session(self.cell.load.timeout).await?;
-        session.prepare(&self.statements).await?;
+        session.prepare(&self.kinds.statements).await?;
         client.session = Some(session);
         Ok(())
     }
 
     fn generate(&self, client: &mut Client) {
-        let Client { random, draws, values, kind, .. } = client;
-        if let Some(last) = self.kinds.last() {
-            let chosen = random.below(last.weight_up_to);
-            *kind = self.kinds.iter().position(|kind| chosen < kind.weight_up_to).unwrap_or(0);
-        }
-        for (value, draw) in values[*kind].iter_mut().zip(&mut draws[*kind]) {
-            *value = draw.next(random);
-        }
+        self.kinds.draw(&mut client.operation);
     }
 
     async fn execute(&self, client: &mut Client) -> Result<(), Failure> {
-        let Some(session) = &mut client.session else {
+        let Client { session: Some(session), operation } = client else {
             return Err(Failure::new(Class::Lost, "the client has no connection"));
         };
-        let kind = &self.kinds[client.kind];
-        let mut done = self.transact(session, kind, &client.values[client.kind]).await;
-        if let Err(failure) = &mut done
-            && kind.begin.is_some()
-            && !failure.is_broken
-        {
-            // SQLite has rolled some back by itself; a connection on which nothing can be begun is seen at the next.
-            let rolled_back = session.script("ROLLBACK").await;
-            failure.is_broken = rolled_back.is_err_and(|failure| failure.is_broken);
+        let mut done = self.transact(session, operation).await;
+        match &mut done {
+            Ok(read) => {
+                self.read.fetch_add(*read, Ordering::Relaxed);
+                for (step, count) in operation.executed() {
+                    self.executed[*step].fetch_add(*count, Ordering::Relaxed);
+                }
+            }
+            Err(failure) if self.kinds.begin(operation).is_some() && !failure.is_broken => {
+                // SQLite has rolled some back by itself; a connection on which nothing can be begun is seen at the next.
+                let rolled_back = session.script("ROLLBACK").await;
+                failure.is_broken = rolled_back.is_err_and(|failure| failure.is_broken);
+            }
+            Err(_) => {}
         }
-        done
+        done.map(|_| ())
     }
 
     async fn verify(&self, tally: Tally) -> Result<Vec<String>, Failure> {
         let mut session = self.session(SCRIPT).await?;
-        let mut faults = Vec::new();
+        let (mut faults, counts) = (Vec::new(), self.counts(tally));
         for check in &self.scenario.checks {
-            let query = self.filled(&check.sql, &[(DONE, tally.done), (FAILED, tally.failed)]);
-            let rows = session.rows(&query, FAULTS_MAX).await.map_err(|failure| of_the_user("verify", failure))?;
-            faults.extend(rows.iter().map(|row| format!("not so: {} ({})", check.what, shown(row))));
+            for query in check.queries.of(self.target.database()) {
+                let query = self.filled(query, &counts);
+                let rows = session.rows(&query, FAULTS_MAX).await.map_err(|failure| of_the_user("verify", failure))?;
+                faults.extend(rows.iter().map(|row| format!("not so: {} ({})", check.what, shown(row))));
+            }
         }
         Ok(faults)
     }

@@ -213,17 +213,14 @@ impl<'d> Choice<'d> {
             (name.clone(), value.clone())
         };
         let parameters: Vec<_> = scenario.parameters.iter().map(with).collect();
-        let values = scenario.transactions.iter().flat_map(|transaction| &transaction.values);
-        for (name, generator) in scenario.constants.iter().chain(values) {
-            if let Err(error) = generator.resolve(&parameters, 0, clients) {
-                // Whoever set a parameter is told there, else where the scenario is named.
-                let set = scenario.parameters.iter().map(|(name, _)| format!("scenario.{name}"));
-                let key = set.into_iter().find(|key| self.axis(key).is_some());
-                let key = key.unwrap_or_else(|| "scenario.name".to_owned());
-                let found = format!("scenario {:?} can't draw its value {name}: {error}", scenario.name);
-                reader.error(&self.span(&key), found, "parameters with which it can");
-                return None;
-            }
+        if let Err(error) = scenario.check(&parameters, clients) {
+            // Whoever set a parameter is told there, else where the scenario is named.
+            let set = scenario.parameters.iter().map(|(name, _)| format!("scenario.{name}"));
+            let key = set.into_iter().find(|key| self.axis(key).is_some());
+            let key = key.unwrap_or_else(|| "scenario.name".to_owned());
+            let found = format!("scenario {:?} can't {error}", scenario.name);
+            reader.error(&self.span(&key), found, "parameters with which it can");
+            return None;
         }
         Some(parameters)
     }

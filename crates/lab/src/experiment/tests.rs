@@ -72,7 +72,7 @@ fn what_is_excluded_is_left_out() {
 fn a_users_own_scenario_is_read_from_its_files() {
     let text = "name = \"x\"\nstop.iterations = 5\nscenario.file = \"own/scenario.toml\"\nscenario.n = [1, 2]";
     let experiment = parse(text).expect("valid");
-    assert_eq!(experiment.scenarios[0].transactions[0].statements, ["SELECT :n"]);
+    assert_eq!(experiment.scenarios[0].transactions[0].steps[0].statements.sqlite, ["SELECT :n"]);
     assert_eq!(varied(&experiment), ["1", "2"]);
     let wrong = errors_of("name = \"x\"\nstop.iterations = 5\nscenario.file = \"broken.toml\"");
     assert!(wrong[0].starts_with("broken.toml:2:1: unknown key \"transactoin\""), "{wrong:?}");

@@ -7,14 +7,15 @@
 //! | `{ sequence = 1 }` | 1, 2, 3, ... over all clients of the run, none twice; each client takes every n-th |
 //! | `{ real = [0.0, 1.0] }` | a number from the first up to, not with, the second |
 //! | `{ text = 64 }` | letters |
+//! | `{ blob = 64 }` | bytes |
 //! | `{ pick = ["a", "b"] }` | one of them |
 
 use super::formula::Formula;
 use crate::random::Random;
 use crate::value::Value;
 
-/// The longest text of a generator, in letters.
-const TEXT_MAX: i64 = 16 << 20;
+/// The longest text of a generator in letters, and the longest blob in bytes.
+const LENGTH_MAX: i64 = 16 << 20;
 
 /// A generator as a scenario describes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +30,8 @@ pub enum Generator {
     Real(f64, f64),
     /// So many letters.
     Text(Formula),
+    /// So many bytes.
+    Blob(Formula),
     /// One of these.
     Pick(Vec<Value>),
 }
@@ -46,6 +49,8 @@ pub enum Draw {
     Real(f64, f64),
     /// How many letters.
     Text(usize),
+    /// How many bytes.
+    Blob(usize),
     /// One of these.
     Pick(Vec<Value>),
 }
@@ -54,7 +59,7 @@ impl Generator {
     pub(super) fn formulas(&self) -> Vec<&Formula> {
         match self {
             Generator::Uniform(low, high) | Generator::Zipf(low, high, _) => vec![low, high],
-            Generator::Sequence(one) | Generator::Text(one) => vec![one],
+            Generator::Sequence(one) | Generator::Text(one) | Generator::Blob(one) => vec![one],
             Generator::Real(..) | Generator::Pick(_) => Vec::new(),
         }
     }
@@ -76,8 +81,12 @@ impl Generator {
             Generator::Sequence(from) => Draw::Sequence(number(from)?.wrapping_add(client as i64), clients as i64),
             Generator::Real(low, high) => Draw::Real(*low, high - low),
             Generator::Text(length) => match number(length)? {
-                length @ 0..=TEXT_MAX => Draw::Text(length as usize),
-                length => return Err(format!("a text of {length} letters; there may be {TEXT_MAX}")),
+                length @ 0..=LENGTH_MAX => Draw::Text(length as usize),
+                length => return Err(format!("a text of {length} letters; there may be {LENGTH_MAX}")),
+            },
+            Generator::Blob(length) => match number(length)? {
+                length @ 0..=LENGTH_MAX => Draw::Blob(length as usize),
+                length => return Err(format!("a blob of {length} bytes; there may be {LENGTH_MAX}")),
             },
             Generator::Pick(values) => Draw::Pick(values.clone()),
         })
@@ -97,6 +106,7 @@ impl Draw {
             }
             Draw::Real(low, width) => Value::Real(*low + *width * random.fraction()),
             Draw::Text(length) => Value::Text(letters(*length, random)),
+            Draw::Blob(length) => Value::Bytes(bytes(*length, random)),
             Draw::Pick(values) => {
                 let chosen = values.get(random.below(values.len() as u64) as usize);
                 chosen.cloned().unwrap_or(Value::Text(String::new()))
@@ -117,6 +127,15 @@ fn letters(length: usize, random: &mut Random) -> String {
         }
     }
     text
+}
+
+fn bytes(length: usize, random: &mut Random) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(length);
+    while bytes.len() < length {
+        let rest = 8.min(length - bytes.len());
+        bytes.extend_from_slice(&random.bits().to_le_bytes()[..rest]);
+    }
+    bytes
 }
 
 /// Ranks from 1 to n, rank k in proportion to k^-exponent, in constant time and memory: rejection-inversion (Hörmann, Derflinger:
@@ -226,6 +245,8 @@ mod tests {
     fn texts_are_as_long_as_asked_and_bounds_that_cannot_be_are_told() {
         let mut draw = Generator::Text(number("30")).resolve(&[], 0, 1).expect("possible");
         assert_eq!(draw.next(&mut Random::seeded(0)).to_string().len(), 30);
+        let mut draw = Generator::Blob(number("30")).resolve(&[], 0, 1).expect("possible");
+        assert!(matches!(draw.next(&mut Random::seeded(0)), Value::Bytes(bytes) if bytes.len() == 30));
         let wrong = Generator::Uniform(number("3"), number("2")).resolve(&[], 0, 1);
         assert_eq!(wrong.expect_err("impossible"), "there is no number from 3 to 2");
         assert!(Generator::Text(number("999999999999")).resolve(&[], 0, 1).is_err());

@@ -45,8 +45,7 @@ pub(crate) struct Session {
     client: Client,
     cancel: CancelToken,
     tls: MakeRustlsConnect,
-    /// Each with the places of its values.
-    statements: Vec<(tokio_postgres::Statement, Vec<usize>)>,
+    statements: Vec<tokio_postgres::Statement>,
 }
 
 impl Session {
@@ -80,18 +79,20 @@ impl Session {
                     ..failure
                 }
             })?;
-            self.statements.push((prepared, statement.places.clone()));
+            self.statements.push(prepared);
         }
         Ok(())
     }
 
-    pub(super) async fn execute(&mut self, statement: usize, values: &[Value]) -> Result<(), Failure> {
-        let (statement, places) = &self.statements[statement];
-        let parameters = places.iter().map(|place| AsText(&values[*place]));
-        let rows = self.client.query_raw(statement, parameters.collect::<Vec<_>>()).await;
+    pub(super) async fn execute(&mut self, statement: usize, values: &[&Value]) -> Result<u64, Failure> {
+        let parameters: Vec<_> = values.iter().map(|value| AsText(value)).collect();
+        let rows = self.client.query_raw(&self.statements[statement], parameters).await;
         let mut rows = std::pin::pin!(rows.map_err(|error| failure(&error))?);
-        while rows.try_next().await.map_err(|error| failure(&error))?.is_some() {}
-        Ok(())
+        let mut count = 0;
+        while rows.try_next().await.map_err(|error| failure(&error))?.is_some() {
+            count += 1;
+        }
+        Ok(count)
     }
 
     pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {

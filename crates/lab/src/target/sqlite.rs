@@ -28,7 +28,7 @@ const STEPS: i32 = 10_000;
 
 pub(crate) struct Session {
     connection: Connection,
-    statements: Vec<Statement>,
+    statements: Vec<String>,
     timeout: Duration,
     watchdog: Arc<Watchdog>,
 }
@@ -67,7 +67,7 @@ impl Session {
     }
 
     pub(super) fn prepare(&mut self, statements: &[Statement]) -> Result<(), Failure> {
-        self.statements = statements.to_vec();
+        self.statements = statements.iter().map(|statement| statement.sql.clone()).collect();
         self.connection.set_prepared_statement_cache_capacity(statements.len());
         for statement in statements {
             self.connection.prepare_cached(&statement.sql).map_err(|error| {
@@ -78,14 +78,16 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn execute(&mut self, statement: usize, values: &[Value]) -> Result<(), Failure> {
-        let statement = &self.statements[statement];
+    pub(super) fn execute(&mut self, statement: usize, values: &[&Value]) -> Result<u64, Failure> {
+        let sql = &self.statements[statement];
         self.timed(|connection| {
-            let mut prepared = connection.prepare_cached(&statement.sql)?;
-            let parameters = statement.places.iter().map(|place| &values[*place]);
-            let mut rows = prepared.query(rusqlite::params_from_iter(parameters))?;
-            while rows.next()?.is_some() {}
-            Ok(())
+            let mut prepared = connection.prepare_cached(sql)?;
+            let mut rows = prepared.query(rusqlite::params_from_iter(values))?;
+            let mut count = 0;
+            while rows.next()?.is_some() {
+                count += 1;
+            }
+            Ok(count)
         })
     }
 
@@ -125,6 +127,7 @@ impl ToSql for Value {
             Value::Integer(number) => ToSqlOutput::from(*number),
             Value::Real(number) => ToSqlOutput::from(*number),
             Value::Text(text) => ToSqlOutput::from(text.as_str()),
+            Value::Bytes(bytes) => ToSqlOutput::from(bytes.as_slice()),
             Value::Time(_) => ToSqlOutput::from(self.to_string()),
         })
     }

@@ -192,6 +192,130 @@ fn built_in_scenarios_run_on_both_databases_and_leave_nothing() {
     }
 }
 
+/// The built-in scenarios, small.
+const SMALL: [(&str, &str); 15] = [
+    ("read_simple", "rows = 100, selectrows = [1, 7, 100], bytes = 10"),
+    ("read_simple_large", "rows = 9"),
+    ("read_scaling_aggregates", "rows = 300, selectrows = 50"),
+    ("read_scaling_inverted_keys", "rows = 307, step = 10, selectrows = 50"),
+    ("write_simple", "width = 0, bytes = 10"),
+    ("write_complex", "rows = 100, selectrows = 20"),
+    ("read_write", "rows = 100, selectrows = 20, operations = 3"),
+    ("deadlock", "rows = 1000, operations = 3, delay_ms = 1"),
+    ("prepared_write", "writes = 25, batch = [1, 10]"),
+    ("statement_batching", "inserts = 25, batch = 10"),
+    ("batch_load", "rows = 25, batch = 10, bytes = 5, by = [\"one\", \"joined\", \"rows\"]"),
+    ("tpcb", "accounts = 100, query_percent = 50"),
+    ("mixed", "size = 20, inserts = 50, updates = 50, deletes = 30"),
+    ("mixed", "size = 20, updates = 10, heavy = 0, medium = 100"),
+    ("mixed", "size = 20, updates = 10, heavy = 0, light = 100"),
+];
+
+#[test]
+fn each_built_in_scenario_does_what_its_verify_holds() {
+    let place = Place::new("");
+    // Not one test is of what a disk does.
+    let setups = ["SET synchronous_commit = off", "PRAGMA synchronous = OFF"];
+    let each_on = |target: &Database, setup: &str| {
+        let (address, experiment) = (target.address(), format!("{}.toml", target.name()));
+        for (number, (scenario, parameters)) in SMALL.iter().enumerate() {
+            let text = format!(
+                "name = \"small\"\nseed = 1\nscenario = {{ name = \"{scenario}\", {parameters} }}\n\
+                 target.setup = \"{setup}\"\nload.clients = 3\nstop.iterations = 30\n"
+            );
+            std::fs::write(place.path(&experiment), text).expect("written");
+            let file = format!("{}-{number}.lab", target.name());
+            let said = place.run(&["run", &experiment, "--target", &address, "--results", &file]);
+            assert_eq!(said.code, 0, "{scenario} {parameters}: {said:?}");
+            for cell in place.json(&["show", &file])["cells"].as_array().expect("cells") {
+                let done = (&cell["runs_done"], &cell["operations"], &cell["errors"]);
+                assert_eq!(done, (&1.into(), &30.into(), &0.into()), "{scenario} on {}: {cell}", target.name());
+            }
+            assert_eq!(target.tables(), 0, "{scenario}");
+        }
+    };
+    std::thread::scope(|scope| {
+        for (target, setup) in targets(&place).into_iter().zip(setups) {
+            let each_on = &each_on;
+            scope.spawn(move || each_on(&target, setup));
+        }
+    });
+}
+
+/// A fault of a built-in scenario: what of which file is replaced, and what verify finds then.
+const FAULTS: [(&str, &str, &str, &str, &str); 16] = [
+    ("read_simple", "scenario.toml", ":selectrows - 1\"", ":selectrows\"", "each read gave all its rows"),
+    ("read_simple", "prepare.sql", "WHERE id < :rows", "WHERE id < :rows - 1", "no row came or went"),
+    (
+        "read_simple_large",
+        "scenario.toml",
+        "lab_large_b b\"",
+        "lab_large_b b WHERE b.id > 1\"",
+        "the square of the rows",
+    ),
+    ("read_scaling_aggregates", "prepare.sql", "id, id, :payload", "id, id / 2, :payload", "each count was right"),
+    ("read_scaling_inverted_keys", "prepare.sql", "(:rows / :step)", "(:rows / :step + 1)", "each read gave all"),
+    ("write_simple", "scenario.toml", "text = \"width\"", "text = 5", "each insert that was acknowledged"),
+    ("write_complex", "update.sql", "changes + 1", "changes + 2", "was made once"),
+    ("write_complex", "update.sql", "avg(", "1 + avg(", "to an average of neighbours"),
+    (
+        "read_write",
+        "both.sql",
+        "VALUES (:id, 0, :inserted)",
+        "SELECT :id, 0, :inserted WHERE :id % 2 = 0",
+        "as a whole",
+    ),
+    ("read_write", "both.sql", "AND :low +", "AND :low - 1 +", "each sum was over all its rows"),
+    ("deadlock", "scenario.toml", "id = :id\"", "id = :id AND id > 50\"", "as a whole"),
+    ("prepared_write", "scenario.toml", "repeat = \"writes\"", "repeat = \"writes - 1\"", "as a whole"),
+    ("statement_batching", "scenario.toml", "repeat = \"inserts\"", "repeat = \"inserts + 1\"", "as a whole"),
+    ("batch_load", "scenario.toml", "repeat = \"rows\"", "repeat = \"rows - 1\"", "as a whole"),
+    ("tpcb", "transaction.sql", "bbalance + :delta", "bbalance - :delta", "have the same sum"),
+    ("mixed", "update.sql", "changes + 1", "changes", "what was acknowledged was made"),
+];
+
+#[test]
+fn verify_finds_faults_of_built_in_scenarios() {
+    let place = Place::new("");
+    let built_in = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../lab/scenarios"));
+    for (number, (scenario, file, what, instead, expected)) in FAULTS.into_iter().enumerate() {
+        let own = place.path(&format!("own-{number}"));
+        std::fs::create_dir(&own).expect("a folder");
+        for entry in std::fs::read_dir(built_in.join(scenario)).expect("the scenario's files") {
+            let entry = entry.expect("an entry");
+            let mut text = std::fs::read_to_string(entry.path()).expect("read");
+            if entry.file_name() == file {
+                assert!(text.contains(what), "{scenario}: {text}");
+                text = text.replacen(what, instead, 1);
+            }
+            std::fs::write(own.join(entry.file_name()), text).expect("written");
+        }
+        let small = SMALL.iter().find(|(name, _)| *name == scenario).expect("one for each").1;
+        let text = format!(
+            "name = \"fault\"\nseed = 1\nscenario = {{ file = \"own-{number}/scenario.toml\", {small} }}\n\
+             target = {{ url = \"sqlite:t.db\", setup = \"PRAGMA synchronous = OFF\" }}\nstop.iterations = 30\n"
+        );
+        std::fs::write(place.path("x.toml"), text).expect("written");
+        let said = place.run(&["run", "x.toml", "--results", &format!("{number}.lab")]);
+        assert_eq!(said.code, 1, "{scenario}, {instead}: {said:?}");
+        assert!(said.out.contains("failed: verify: not so: ") && said.out.contains(expected), "{scenario}: {said:?}");
+    }
+}
+
+#[test]
+fn a_deadlock_is_rolled_back_and_counted() {
+    let text = "name = \"deadlock\"\nseed = 1\nload.clients = 4\nstop.iterations = 40\n\
+                target.setup = \"SET deadlock_timeout = '5ms'; SET synchronous_commit = off\"\n\
+                scenario = { name = \"deadlock\", rows = 2, operations = 6, delay_ms = 1 }\n";
+    let place = Place::new(text);
+    let [target, _] = targets(&place);
+    let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", "x.lab"]);
+    assert_eq!(said.code, 0, "errors are a result: {said:?}");
+    assert!(said.out.contains("errors 40P01: "), "{said:?}");
+    let cell = &place.json(&["show", "x.lab"])["cells"][0];
+    assert_eq!(cell["operations"].as_i64().unwrap_or(0) + cell["errors"].as_i64().unwrap_or(0), 40, "{cell}");
+}
+
 #[test]
 fn an_open_loop_has_as_many_arrivals_as_asked() {
     let text = "name = \"open\"\nscenario.name = \"write_simple\"\nstop.iterations = 200\n\

@@ -34,32 +34,28 @@ pub(crate) use read::scalar;
 pub(crate) use sql::{Statement, Template};
 pub use step::{Resolved, Send, Sending, Step};
 
+/// A scenario's name and files.
+macro_rules! files {
+    ($name:literal: $($file:literal),*) => {
+        ($name, &[$(($file, include_str!(concat!("../scenarios/", $name, "/", $file)))),*])
+    };
+}
+
 /// The built-in scenarios' files.
-const BUILT_IN: [(&str, &[(&str, &str)]); 3] = [
-    (
-        "read_simple",
-        &[
-            ("scenario.toml", include_str!("../scenarios/read_simple/scenario.toml")),
-            ("prepare.sql", include_str!("../scenarios/read_simple/prepare.sql")),
-        ],
-    ),
-    (
-        "write_simple",
-        &[
-            ("scenario.toml", include_str!("../scenarios/write_simple/scenario.toml")),
-            ("prepare.sql", include_str!("../scenarios/write_simple/prepare.sql")),
-            ("verify.sql", include_str!("../scenarios/write_simple/verify.sql")),
-        ],
-    ),
-    (
-        "tpcb",
-        &[
-            ("scenario.toml", include_str!("../scenarios/tpcb/scenario.toml")),
-            ("prepare.sql", include_str!("../scenarios/tpcb/prepare.sql")),
-            ("transaction.sql", include_str!("../scenarios/tpcb/transaction.sql")),
-            ("verify.sql", include_str!("../scenarios/tpcb/verify.sql")),
-        ],
-    ),
+const BUILT_IN: [(&str, &[(&str, &str)]); 13] = [
+    files!("read_simple": "scenario.toml", "prepare.sql"),
+    files!("read_simple_large": "scenario.toml", "prepare.sql"),
+    files!("read_scaling_aggregates": "scenario.toml", "look.sql", "prepare.sql"),
+    files!("read_scaling_inverted_keys": "scenario.toml", "prepare.sql"),
+    files!("write_simple": "scenario.toml", "prepare.sql", "verify.sql"),
+    files!("write_complex": "scenario.toml", "prepare.sql", "update.sql", "verify.sql"),
+    files!("read_write": "scenario.toml", "both.sql", "prepare.sql", "verify.sql"),
+    files!("deadlock": "scenario.toml", "prepare.sql", "verify.sql"),
+    files!("prepared_write": "scenario.toml", "verify.sql"),
+    files!("statement_batching": "scenario.toml", "verify.sql"),
+    files!("batch_load": "scenario.toml", "prepare.sql", "verify.sql"),
+    files!("tpcb": "scenario.toml", "prepare.sql", "transaction.sql", "verify.sql"),
+    files!("mixed": "scenario.toml", "delete.sql", "heavy.sql", "insert.sql", "medium.sql", "prepare.sql", "update.sql", "verify.sql"),
 ];
 
 /// The largest weight.

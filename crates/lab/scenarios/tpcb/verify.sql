@@ -5,4 +5,4 @@ SELECT * FROM (SELECT
     (SELECT coalesce(sum(delta), 0) FROM pgbench_history) AS history) AS sums
   WHERE accounts <> tellers OR accounts <> branches OR accounts <> history;
 SELECT count(*) AS transactions FROM pgbench_history
-  HAVING count(*) NOT BETWEEN :done AND :done + :failed;
+  HAVING count(*) NOT BETWEEN :tpcb AND :tpcb + :failed;

@@ -38,7 +38,7 @@ fn lists_make_the_cross_product_in_the_order_of_the_file() {
     assert_eq!(varied(&experiment), ["1 A", "1 B", "2 A", "2 B"]);
     let cell = &experiment.cells[2];
     assert_eq!((cell.load.clients, cell.target.setup.as_deref()), (2, Some("A")));
-    let expected = [("branches", 3), ("tellers", 10), ("accounts", 100_000)];
+    let expected = [("branches", 3), ("tellers", 10), ("accounts", 100_000), ("query_percent", 0)];
     assert_eq!(cell.parameters, expected.map(|(name, value)| (name.to_owned(), Value::Integer(value))));
 }
 
@@ -105,10 +105,8 @@ fn wrong_words_and_types_are_told_at_their_place() {
     let hint = errors("scenario.branch = 1");
     assert!(hint[0].ends_with("did you mean \"branches\"?"), "{hint:?}");
     let unknown = errors_of("name = \"x\"\nstop.duration = \"1s\"\nscenario.name = \"tpc-b\"");
-    assert_eq!(
-        unknown,
-        ["x.toml:3:17: unknown scenario \"tpc-b\", expected read_simple, write_simple or tpcb; did you mean \"tpcb\"?"]
-    );
+    assert!(unknown[0].starts_with("x.toml:3:17: unknown scenario \"tpc-b\", expected read_simple, "), "{unknown:?}");
+    assert!(unknown[0].ends_with("did you mean \"tpcb\"?"), "{unknown:?}");
 }
 
 #[test]

@@ -16,6 +16,17 @@ fn the_examples_are_valid() {
         }
     }
     found.sort();
-    let expected = [("commit.toml", 8), ("open-loop.toml", 5), ("own.toml", 6), ("tpcb.toml", 6)];
+    let expected = [
+        ("bristlecone-batch.toml", 9),
+        ("bristlecone-deadlock.toml", 6),
+        ("bristlecone-mixed.toml", 6),
+        ("bristlecone-read-clients.toml", 7),
+        ("bristlecone-read-rows.toml", 10),
+        ("bristlecone-read-scaling.toml", 16),
+        ("commit.toml", 8),
+        ("open-loop.toml", 5),
+        ("own.toml", 6),
+        ("tpcb.toml", 6),
+    ];
     assert_eq!(found, expected.map(|(name, cells)| (name.to_owned(), cells)));
 }

@@ -138,9 +138,9 @@ impl Kinds {
                 let count = left.min(batch);
                 left -= count;
                 let base = values.len();
-                values.extend(
-                    (0..count).flat_map(|_| draws.iter_mut().map(|draw| draw.next(random)).collect::<Vec<_>>()),
-                );
+                for _ in 0..count {
+                    values.extend(draws.iter_mut().map(|draw| draw.next(random)));
+                }
                 if part.templates.is_empty() {
                     let statements = if count == batch { &part.whole } else { &part.rest };
                     acts.extend(statements.clone().map(|statement| Act::Execute { statement, base }));

@@ -193,8 +193,14 @@ impl Drop for Server {
     }
 }
 
+const NULL_SERVER_EXAMPLES: &str = "\
+Examples:
+  headwater lab null-server                                            # says its port, and serves until its input ends
+  headwater lab null-server --delay 20 --stall-after 1000 --stall 1000";
+
 /// How the server behaves.
 #[derive(Debug, Args)]
+#[command(after_help = NULL_SERVER_EXAMPLES)]
 pub(super) struct NullServerArgs {
     /// How long each statement takes.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]

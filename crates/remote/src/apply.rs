@@ -46,6 +46,7 @@ use crate::state::{State, write_watermarks};
 use crate::strays;
 use crate::untracked::{self, Doubt};
 use crate::upgrade::{self, Change, Fresh};
+use crate::wake::wake_nothing;
 use foreign::Touched;
 
 /// What a download did, in numbers.
@@ -195,7 +196,8 @@ impl<'a> Apply<'a> {
                 *doubt = Doubt::AtOnce;
             }
             if matches!(doubt, Doubt::Since | Doubt::Compare | Doubt::AtOnce) && table.is_tracked() {
-                // What was written as it stood without a trace is not accounted for by its entry in the log.
+                // What was written as it stood without a trace is not accounted for by its entry in the log, refused or not.
+                wake_nothing(&rows, table)?;
                 forget_nothing(&rows, table)?;
             }
             if matches!(doubt, Doubt::Compare | Doubt::AtOnce) {

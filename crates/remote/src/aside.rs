@@ -83,8 +83,8 @@ struct Note<'p> {
 
 impl Remote {
     /// Marks changes set aside to be sent by the next sync, with their first old images. One of which only the list is left is made
-    /// again in its table, unless its key has been changed since, the table does not take the row, or what it refers to is not there: then it
-    /// stays set aside. One whose row has been changed since it was refused is pending already.
+    /// again in its table, unless its key has been changed since, or a change of it is on its way, the table does not take the row, or what it
+    /// refers to is not there: then it stays set aside. One whose row has been changed since it was refused is pending already.
     ///
     /// Of [`Choice::Numbers`] all or nothing: [`Error::Configuration`] names a change that can't be made again.
     pub fn retry(&mut self, choice: &Choice) -> Result<Retried, Error> {

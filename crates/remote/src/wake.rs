@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use headwater_protocol::message::RefusalCode;
 use rusqlite::params;
 
-use crate::cut::set_aside_mark;
+use crate::cut::{is_nothing_condition, set_aside_mark};
 use crate::dependents;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, readable, to_wire};
@@ -137,6 +137,18 @@ fn wake_free(rows: &Rows<'_>, plan: &Plan) -> Result<u64, Error> {
         }
     }
     Ok(woken)
+}
+
+/// Takes those of a table off the list whose row is as it was before them.
+pub(crate) fn wake_nothing(rows: &Rows<'_>, table: &TablePlan) -> Result<(), Error> {
+    let as_they_were = format!(
+        "SELECT {} FROM {} AS l WHERE \"upload\" = 0 AND \"aside\" <> 0 AND {}",
+        table.keys("k_").join(", "),
+        table.log(),
+        is_nothing_condition(table)
+    );
+    let keys = keys_of(rows, &as_they_were, table)?;
+    keys.iter().try_for_each(|key| wake_one(rows, table, key, &table.key_bytes(&to_wire(key, &table.key_types))))
 }
 
 fn wake_one(rows: &Rows<'_>, table: &TablePlan, key: &[Local], key_bytes: &[u8]) -> Result<(), Error> {

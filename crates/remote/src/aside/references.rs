@@ -97,7 +97,7 @@ fn mark_of(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<Option<i
 }
 
 /// Whether an upload has a change of a row, and nobody knows yet whether it has arrived.
-fn is_on_its_way(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
+pub(super) fn is_on_its_way(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
     if !table.is_tracked() {
         return Ok(false);
     }

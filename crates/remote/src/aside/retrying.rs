@@ -69,6 +69,13 @@ pub(super) fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
                 note.number, table.table.name
             )));
         }
+        // What stands there is no consolidated row, or not yet.
+        (false, _) if references::is_on_its_way(rows, table, &key)? => {
+            return Err(refused(format!(
+                "change {} can't be made again yet: whether a later change of its row of table {:?} has arrived is not known: sync first",
+                note.number, table.table.name
+            )));
+        }
         (false, _) => make_again(rows, note, &key)?,
     }
     rows.drop_numbered(note.number)

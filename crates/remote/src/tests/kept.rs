@@ -268,3 +268,66 @@ fn what_was_written_untracked_and_then_as_it_was_is_listed() {
         f.check();
     }
 }
+
+/// A change of the same row is on its way, and refused after all: what stood there meanwhile never was the consolidated row.
+#[test]
+fn retry_waits_for_what_is_on_its_way() {
+    let mut f = visited(Direction::Upload);
+    lose_to(&mut f, "theirs");
+    f.sql("UPDATE shop SET name = 'on its way'");
+    f.cut();
+    let number = f.remote.set_aside(1).expect("a list")[0].number;
+    match f.remote.retry(&Choice::Numbers(vec![number])) {
+        Err(Error::Configuration { what }) => assert!(what.ends_with("is not known: sync first"), "{what}"),
+        other => panic!("{other:?}"),
+    }
+    let retried = f.remote.retry(&Choice::All).expect("none of them");
+    assert_eq!((retried.changes, retried.left.len()), (0, 1));
+    refuse(&f, RefusalCode::Check);
+    assert_eq!(f.remote.drop_set_aside(&Choice::All).expect("dropped"), 2);
+    assert_eq!((f.rows("SELECT * FROM shop"), f.held()), (vec!["1|theirs".to_owned()], 0));
+    f.check();
+}
+
+/// The same where its entry in the log is that of a change that was refused, and taken back.
+#[test]
+fn nor_is_it_lost_for_what_was_refused_and_taken_back() {
+    for comes_first in [true, false] {
+        let mut f = visited(Direction::Upload);
+        drop_tracking(&f, "shop");
+        f.sql("UPDATE shop SET name = 'untracked'");
+        f.reopen();
+        f.sql("UPDATE shop SET name = 'refused'");
+        refuse(&f, RefusalCode::Check);
+        let take_back = "UPDATE shop SET name = 'untracked'";
+        if comes_first {
+            f.sql(take_back);
+            f.download(f.down().rows("shop", &[row("1,theirs")]));
+            assert_eq!(f.set_aside(), [r#"shop {"id":1} untracked out"#]);
+            continue;
+        }
+        f.download(f.down().holds("shop", &[]));
+        assert!(untracked::ask(&f.remote.database, &f.remote.plan).expect("asked"));
+        f.sql(take_back);
+        f.download(f.down().whole("shop", &[]).rows("shop", &[row("1,a")]));
+        assert_eq!(f.set_aside(), [r#"shop {"id":1} untracked in place"#]);
+        assert_eq!(f.rows("SELECT * FROM shop"), ["1|untracked"]);
+        f.check();
+    }
+}
+
+/// What it refers to comes with the fresh start, and is only held; then it goes. Whether this row has gone up there nobody ever learns.
+#[test]
+fn what_a_fresh_start_takes_along_is_listed_though_it_may_come_back() {
+    let mut f = visited(Direction::Upload);
+    f.sql("INSERT INTO visit VALUES (5, 1, 'x')");
+    f.upload_all();
+    f.sql("CREATE UNIQUE INDEX own ON shop (name)");
+    f.reopen();
+    f.remote.reset().expect("reset");
+    f.download(f.down().whole("shop", &[]).rows("shop", &[row("1,a"), row("2,a")]));
+    assert_eq!(f.rows("SELECT id FROM shop UNION ALL SELECT id FROM visit"), ["2"]);
+    f.download(f.down().delete("shop", &[row("1")]));
+    assert_eq!((f.set_aside(), f.held()), (vec![r#"visit {"id":5} foreign_key out"#.to_owned()], 0));
+    f.check();
+}

@@ -321,6 +321,12 @@ impl Apply<'_> {
 
     /// The key of a held row with these values.
     fn held_with(&self, table: &TablePlan, places: &[usize], values: &[Local]) -> Result<Option<Vec<u8>>, Error> {
+        if places == table.table.key {
+            // All held rows of a table may be asked for one by one.
+            let key = table.key_bytes(&to_wire(values, &table.key_types));
+            let is_row = self.rows.held(table, &key)?.flatten().is_some();
+            return Ok(is_row.then_some(key));
+        }
         let mut after = Vec::new();
         loop {
             let keys = self.rows.held_keys(table, &after, BATCH)?;

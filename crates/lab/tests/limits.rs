@@ -17,6 +17,22 @@ tables = [\"planted\"]
 sql = \"CREATE TABLE planted (id integer, value bigint); INSERT INTO planted VALUES (1, 0)\"
 ";
 
+/// How often what is planted must show: other work on the machine may limit a run just as well.
+const TRIES: u32 = 3;
+
+/// The evidence for `expected` as what limits a scenario's run.
+fn evidence(expected: &str, target: &str, transaction: &str, load: &str) -> String {
+    let mut seen = Vec::new();
+    for _ in 0..TRIES {
+        let (named, evidence) = limit(target, transaction, load);
+        if named == expected {
+            return evidence;
+        }
+        seen.push(format!("{named}: {evidence}"));
+    }
+    panic!("{expected} was planted, and named was:\n{}", seen.join("\n"));
+}
+
 /// What limits a scenario's run, and the evidence.
 fn limit(target: &str, transaction: &str, load: &str) -> (String, String) {
     let folder = tempfile::tempdir().expect("a folder");
@@ -42,10 +58,9 @@ fn limit(target: &str, transaction: &str, load: &str) -> (String, String) {
     limit.expect("a verdict")
 }
 
-/// A database of its own, on a cluster that writes its log through to the disk in small pieces.
+/// A database of its own, on a disk that takes 10 ms for each commit.
 fn database() -> (Postgres, String) {
-    let cluster = Postgres::builder().fsync(true).set("wal_sync_method", "open_sync").set("wal_buffers", "64kB");
-    let cluster = cluster.start().expect("a cluster");
+    let cluster = Postgres::builder().slow_disk(Duration::from_millis(10)).start().expect("a cluster");
     let url = cluster.create_database().expect("a database");
     (cluster, url)
 }
@@ -53,24 +68,17 @@ fn database() -> (Postgres, String) {
 #[test]
 fn what_is_planted_is_named() {
     let (_cluster, url) = database();
-    let told = |transaction: &str, load: &str| limit(&url, transaction, load);
-    let (named, evidence) = told("sql = \"SELECT 1\"", "clients = 2, think = \"50ms\"");
-    assert_eq!(named, "client", "{evidence}");
-    let (named, evidence) = told("sql = \"SELECT 1\"", "clients = 2, arrival = \"constant\", rate = 100");
-    assert_eq!(named, "client", "{evidence}");
+    let planted = |expected, transaction, load| evidence(expected, &url, transaction, load);
+    planted("client", "sql = \"SELECT 1\"", "clients = 2, think = \"50ms\"");
+    planted("client", "sql = \"SELECT 1\"", "clients = 2, arrival = \"constant\", rate = 100");
     let long = "sql = \"SELECT length(CAST(:long AS text))\"\nvalues.long = { text = 100000 }";
-    let (named, evidence) = told(long, "clients = 4, threads = 1");
-    assert_eq!(named, "client", "{evidence}");
+    let evidence = planted("client", long, "clients = 4, threads = 1");
     assert!(evidence.contains("the lab's"), "its own processor time is the evidence: {evidence}");
     let hold = "sql = \"UPDATE planted SET value = value + 1 WHERE id = 1; SELECT pg_sleep(0.005)\"";
-    let (named, evidence) = told(hold, "clients = 8");
-    assert_eq!(named, "locks", "{evidence}");
+    let evidence = planted("locks", hold, "clients = 8");
     assert!(evidence.contains("in: UPDATE planted") && evidence.contains(", behind: "), "{evidence}");
-    let (named, evidence) = told("sql = \"SELECT count(*) FROM generate_series(1, 100000)\"", "clients = 4");
-    assert_eq!(named, "database CPU", "{evidence}");
-    let (named, evidence) =
-        told("sql = \"INSERT INTO planted SELECT 2, n FROM generate_series(1, 2000) n\"", "clients = 2");
-    assert_eq!(named, "disk", "{evidence}");
+    planted("database CPU", "sql = \"SELECT count(*) FROM generate_series(1, 100000)\"", "clients = 4");
+    planted("disk", "sql = \"INSERT INTO planted VALUES (2, 1)\"", "clients = 4");
 }
 
 #[test]
@@ -79,6 +87,5 @@ fn a_slow_link_is_named() {
     let proxy = FaultProxy::start(("127.0.0.1", cluster.port())).expect("a proxy");
     proxy.script(|_| Faults::clean().delay(Direction::Down, Duration::from_millis(20)));
     let url = url.replace(&cluster.port().to_string(), &proxy.address().port().to_string());
-    let (named, evidence) = limit(&url, "sql = \"SELECT 1\"", "clients = 4");
-    assert_eq!(named, "link", "{evidence}");
+    evidence("link", &url, "sql = \"SELECT 1\"", "clients = 4");
 }

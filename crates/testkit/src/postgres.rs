@@ -9,6 +9,7 @@
 
 mod copies;
 mod installation;
+mod slow_disk;
 mod supervisor;
 
 use std::fmt::Write as _;
@@ -120,13 +121,14 @@ impl Postgres {
 pub struct Builder {
     settings: Vec<(String, String)>,
     place: Option<PathBuf>,
+    sync_delay: Option<Duration>,
 }
 
 impl Default for Builder {
     fn default() -> Self {
         let settings = [("max_connections", "200"), ("shared_buffers", "128MB"), ("listen_addresses", "127.0.0.1")];
         let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-        Self { settings, place: None }.fsync(false).max_prepared_transactions(10)
+        Self { settings, place: None, sync_delay: None }.fsync(false).max_prepared_transactions(10)
     }
 }
 
@@ -163,6 +165,13 @@ impl Builder {
         self
     }
 
+    /// Whether what is committed is forced to the disk, which then takes this long for it: a disk as slow anywhere.
+    #[must_use]
+    pub fn slow_disk(mut self, sync: Duration) -> Self {
+        self.sync_delay = Some(sync);
+        self.fsync(true).set("wal_sync_method", "fdatasync")
+    }
+
     /// Copies a cluster, starts it and waits until it accepts connections.
     pub fn start(self) -> Result<Postgres> {
         self.start_with(Installation::copy_cluster)
@@ -175,6 +184,7 @@ impl Builder {
         let mut supervisor = Supervisor::start(&installation, folder.path())?; // first: it removes the folder whatever comes
         let data = folder.path().join("data");
         fill(&installation, &data)?;
+        self.sync_delay.map_or(Ok(()), |delay| slow_disk::build(folder.path(), delay))?;
         let configuration = data.join("postgresql.conf");
         let defaults = std::fs::read_to_string(&configuration).context("reading the cluster's postgresql.conf")?;
         let mut failure = None;

@@ -17,7 +17,7 @@ while read -r command rest; do
     case $command in
     start)
         stop QUIT
-        "$1/postgres" -D "$2/data" >>"$2/log" 2>&1 </dev/null &
+        LD_PRELOAD=$(ls "$2/slow_disk.so" 2>/dev/null) "$1/postgres" -D "$2/data" >>"$2/log" 2>&1 </dev/null &
         pid=$!
         echo "$pid"
         ;;

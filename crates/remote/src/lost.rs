@@ -4,6 +4,7 @@
 //! | the row by now | what becomes of the change |
 //! |---|---|
 //! | was changed again, and that is pending | the pending change goes up as one with the lost one: its old image is the lost one's |
+//! | was changed again, and that is set aside | the same; and the list has the lost one beside it, for whoever drops the later |
 //! | is as the upload made it | it is set aside with its old image, as if it had been refused with the code `lost` |
 //! | was changed by a download since | only the list of changes set aside has it |
 //!
@@ -208,12 +209,27 @@ fn set_one_aside(rows: &Rows<'_>, table: &TablePlan, lost: &Lost, now: &str) -> 
     };
     let key = table.key_of(&image.row);
     let stands = rows.select(table, &key)?;
-    if let Some(pending) = rows.pending(table, &key)?.filter(|pending| !pending.is_nothing()) {
-        let old = lost.old.as_ref().map(|old| old.completed(pending.old.as_ref().or(stands.as_ref())));
-        return log_change(rows, table, &key, old.as_deref(), pending.aside);
+    let message = format!("the consolidated database has lost upload {}, which carried this change", lost.upload);
+    let refusal = Refusal { code: RefusalCode::Lost, message };
+    let completed = |image: &Option<Image>, from| image.as_ref().map(|image| image.completed(from));
+    if let Some(later) = rows.pending(table, &key)?.filter(|later| !later.is_nothing()) {
+        let between = later.old.as_ref().or(stands.as_ref());
+        let [old, new] = [&lost.old, &lost.new].map(|image| completed(image, between));
+        let is_nothing = old == later.new;
+        log_change(rows, table, &key, old.as_deref(), if is_nothing { 0 } else { later.aside })?;
+        if later.aside == 0 {
+            return Ok(());
+        }
+        if is_nothing {
+            rows.drop_note(table, &table.key_bytes(&to_wire(&key, &table.key_types)))?;
+        } else {
+            rows.note_joined(table, &key, old.as_deref())?;
+        }
+        let lost = Pending { aside: 0, old, new, key };
+        return if lost.is_nothing() { Ok(()) } else { rows.note_beside(table, &lost, &refusal, now) };
     }
-    let completed = |image: &Option<Image>| image.as_ref().map(|image| image.completed(stands.as_ref()));
-    let pending = Pending { aside: 0, old: completed(&lost.old), new: completed(&lost.new), key };
+    let [old, new] = [&lost.old, &lost.new].map(|image| completed(image, stands.as_ref()));
+    let pending = Pending { aside: 0, old, new, key };
     if pending.is_nothing() {
         return Ok(());
     }
@@ -223,6 +239,5 @@ fn set_one_aside(rows: &Rows<'_>, table: &TablePlan, lost: &Lost, now: &str) -> 
         log_change(rows, table, &pending.key, pending.old.as_deref(), 0)?;
         set_aside_mark(rows.connection, table, &pending.key, RefusalCode::Lost as u16)?;
     }
-    let message = format!("the consolidated database has lost upload {}, which carried this change", lost.upload);
-    rows.note_aside(table, &pending, &Refusal { code: RefusalCode::Lost, message }, is_in_place, now)
+    rows.note_aside(table, &pending, &refusal, is_in_place, now)
 }

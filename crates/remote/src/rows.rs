@@ -248,8 +248,30 @@ impl<'c> Rows<'c> {
         in_place: bool,
         now: &str,
     ) -> Result<(), Error> {
+        self.drop_note(table, &table.key_bytes(&to_wire(&pending.key, &table.key_types)))?;
+        self.list(table, pending, refusal, in_place, now)
+    }
+
+    /// Puts a change on the list that only the list has, beside one of its row that is set aside where it stands.
+    pub(crate) fn note_beside(
+        &self,
+        table: &TablePlan,
+        pending: &Pending,
+        refusal: &Refusal,
+        now: &str,
+    ) -> Result<(), Error> {
+        self.list(table, pending, refusal, false, now)
+    }
+
+    fn list(
+        &self,
+        table: &TablePlan,
+        pending: &Pending,
+        refusal: &Refusal,
+        in_place: bool,
+        now: &str,
+    ) -> Result<(), Error> {
         let key = table.key_bytes(&to_wire(&pending.key, &table.key_types));
-        self.drop_note(table, &key)?;
         let new = pending.new.as_ref().map(|row| noted_image(table, row, in_place));
         if !in_place {
             let sql = "DELETE FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ? AND \"new\" IS ?";
@@ -294,6 +316,16 @@ impl<'c> Rows<'c> {
         let text = |row: &[Local]| readable(table.names(), row);
         let values = params![image(old), text(old), image(new), text(new), table.number, key, image(before)];
         self.prepare(sql)?.execute(values).while_doing("merging a change that is set aside").map(drop)
+    }
+
+    /// A change that is set aside where it stands has been joined with the one before it: `old` is the first old image.
+    pub(crate) fn note_joined(&self, table: &TablePlan, key: &[Local], old: Option<&[Local]>) -> Result<(), Error> {
+        let key = table.key_bytes(&to_wire(key, &table.key_types));
+        let sql = "UPDATE \"hw_set_aside\" SET \"old\" = ?, \"old_text\" = ? \
+                   WHERE \"table\" = ? AND \"key\" = ? AND \"in_place\" = 1";
+        let (image, text) = (old.map(|row| noted_image(table, row, true)), old.map(|row| readable(table.names(), row)));
+        let joined = self.prepare(sql)?.execute(params![image, text, table.number, key]);
+        joined.while_doing("joining a change that is set aside").map(drop)
     }
 
     /// Takes the change of a key that is set aside where it stands off the list.

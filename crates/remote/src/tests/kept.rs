@@ -331,3 +331,38 @@ fn what_a_fresh_start_takes_along_is_listed_though_it_may_come_back() {
     assert_eq!((f.set_aside(), f.held()), (vec![r#"visit {"id":5} foreign_key out"#.to_owned()], 0));
     f.check();
 }
+
+/// An upload that had a receipt is lost, and a later change of its row had been refused. Dropped, that would take the lost one along.
+#[test]
+fn what_is_lost_below_a_refused_change_is_listed() {
+    let mut f = visited(Direction::Upload);
+    f.sql("UPDATE shop SET name = 'b'");
+    f.upload_all();
+    f.sql("UPDATE shop SET name = 'c'");
+    refuse(&f, RefusalCode::Check);
+    assert_eq!(f.rewind(0), 1);
+    assert_eq!(f.set_aside(), [r#"shop {"id":1} lost out"#, r#"shop {"id":1} check in place"#]);
+    let refused = f.remote.set_aside(2).expect("a list").pop().expect("a change");
+    assert_eq!(refused.old.as_deref(), Some(r#"{"id":1,"name":"a"}"#), "what a drop brings back");
+    f.remote.drop_set_aside(&Choice::Numbers(vec![refused.number])).expect("dropped");
+    assert_eq!(f.rows("SELECT name FROM shop"), ["a"]);
+    assert_eq!(f.remote.retry(&Choice::All).expect("made again").changes, 1);
+    assert_eq!(f.cut_changes(), ["shop: 1,a -> 1,b"], "what was acknowledged can be made again");
+    f.check();
+}
+
+/// The later change took the lost one back: the row is as the database has it again, and only the lost one is on the list.
+#[test]
+fn a_refused_change_that_undid_what_is_lost_is_none() {
+    let mut f = visited(Direction::Upload);
+    f.sql("UPDATE shop SET name = 'b'");
+    f.upload_all();
+    f.sql("UPDATE shop SET name = 'a'");
+    refuse(&f, RefusalCode::Check);
+    assert_eq!(f.rewind(0), 1);
+    assert_eq!(f.set_aside(), [r#"shop {"id":1} lost out"#]);
+    assert_eq!(f.cut(), None, "nothing has changed");
+    assert_eq!(f.remote.drop_set_aside(&Choice::All).expect("dropped"), 1);
+    assert_eq!(f.rows("SELECT name FROM shop"), ["a"]);
+    f.check();
+}

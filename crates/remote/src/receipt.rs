@@ -26,6 +26,7 @@ use crate::rows::Rows;
 use crate::sent;
 use crate::state::State;
 use crate::strays;
+use crate::unsent;
 
 /// How many conflicts are kept; older ones are forgotten.
 const CONFLICTS_MAX: i64 = 10_000;
@@ -196,6 +197,7 @@ impl Applying<'_> {
             return Ok(());
         }
         set_aside_mark(self.rows.connection, table, &key, refusal.code as u16)?;
+        unsent::forget_refused(&self.rows, table, &key)?;
         let pending = self.rows.pending(table, &key)?;
         let pending = pending.ok_or_else(|| Error::damaged("a refused change is not in the log"))?;
         self.rows.note_aside(table, &pending, refusal, true, self.now)

@@ -115,6 +115,17 @@ pub(crate) fn forget_changed(rows: &Rows<'_>, plan: &Plan) -> Result<(), Error> 
     Ok(())
 }
 
+/// A row was refused, and so has not gone up: it leaves the list, which has it as refused.
+pub(crate) fn forget_refused(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
+    let sql = format!(
+        "DELETE FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ? AND \"code\" = {} AND {IS_UNSENT}",
+        RefusalCode::Untracked as u16
+    );
+    let key = table.key_bytes(&to_wire(key, &table.key_types));
+    let forgotten = rows.prepare(&sql)?.execute(params![table.number, key]);
+    forgotten.while_doing("forgetting rows that may not have gone up").map(drop)
+}
+
 /// Not where the list has the row as it is. As it was when it was listed before, it leaves the list: sent again, it would take the place of
 /// this one.
 fn is_to_be_listed(rows: &Rows<'_>, table: &TablePlan, row: &[Local]) -> Result<bool, Error> {

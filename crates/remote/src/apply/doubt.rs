@@ -90,7 +90,8 @@ impl Apply<'_> {
         came: Option<&[Local]>,
     ) -> Result<(), Error> {
         self.rows.forget(table, &pending.key)?;
-        if pending.new.is_none() {
+        // A deletion was none if its row is new there since; where everything comes afresh, that does not show.
+        if pending.new.is_none() && (came.is_none() || !self.is_restart) {
             return self.rows.drop_note(table, &table.key_bytes(&to_wire(&pending.key, &table.key_types)));
         }
         self.note_unsure(table, &Pending { old: came.map(<[_]>::to_vec), ..pending })

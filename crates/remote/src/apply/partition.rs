@@ -177,13 +177,19 @@ impl Apply<'_> {
     fn set_aside_left(&mut self, table: &TablePlan, partition: Vec<u8>, local: &[Local]) -> Result<(), Error> {
         self.left.insert((table.number, partition));
         let condition = changes_in(self.plan, table);
+        let is_known = matches!(self.doubts[table.number as usize], Doubt::None | Doubt::Between);
         loop {
             let batch = self.pending_where(table, &condition, local)?;
             if batch.is_empty() {
                 return Ok(());
             }
             for pending in batch {
-                self.set_aside(table, &pending, &left_refusal())?;
+                // A row that was written as it was is none of anybody's changes, where all are known.
+                if is_known && pending.aside == 0 && pending.is_nothing() {
+                    self.take_back(table, &pending)?;
+                } else {
+                    self.set_aside(table, &pending, &left_refusal())?;
+                }
             }
         }
     }

@@ -231,8 +231,13 @@ impl Apply<'_> {
     /// then as it came down last, unless that has no place here any more: it is put back with those that stepped aside.
     pub(super) fn set_aside(&mut self, table: &TablePlan, pending: &Pending, refusal: &Refusal) -> Result<(), Error> {
         self.applied.set_aside += 1;
-        let key = table.key_bytes(&to_wire(&pending.key, &table.key_types));
         self.rows.note_aside(table, pending, refusal, false, self.now)?;
+        self.take_back(table, pending)
+    }
+
+    /// The same without the list.
+    pub(super) fn take_back(&mut self, table: &TablePlan, pending: &Pending) -> Result<(), Error> {
+        let key = table.key_bytes(&to_wire(&pending.key, &table.key_types));
         self.rows.forget(table, &pending.key)?;
         let held = self.rows.held(table, &key)?;
         self.rows.release(table, &key)?;

@@ -1,8 +1,8 @@
 //! What goes from here, or is given up, takes nothing along that is only here, and is no change of anybody's.
 
 use headwater_model::{Direction, OnDelete, Reference};
-use headwater_protocol::Type;
 use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
+use headwater_protocol::{Type, Value};
 
 use super::support::{Fixture, model, row, table};
 use crate::{Choice, Error, PendingChoice, untracked};
@@ -364,5 +364,55 @@ fn a_refused_change_that_undid_what_is_lost_is_none() {
     assert_eq!(f.cut(), None, "nothing has changed");
     assert_eq!(f.remote.drop_set_aside(&Choice::All).expect("dropped"), 1);
     assert_eq!(f.rows("SELECT name FROM shop"), ["a"]);
+    f.check();
+}
+
+/// Deleted here without tracking, as the comparison of the table found. Then the remote starts afresh, before the third download.
+#[test]
+fn a_listed_deletion_outlives_a_fresh_start() {
+    for direction in [Direction::Both, Direction::Upload] {
+        let mut f = visited(direction);
+        drop_tracking(&f, "shop");
+        f.sql("DELETE FROM shop");
+        f.reopen();
+        f.download(f.down().holds("shop", &[]));
+        assert!(untracked::ask(&f.remote.database, &f.remote.plan).expect("asked"));
+        f.download(f.down().whole("shop", &[]).rows("shop", &[row("1,a")]));
+        assert_eq!(f.set_aside(), [r#"shop {"id":1} untracked in place"#]);
+        f.remote.reset().expect("reset");
+        f.download(f.down().whole("shop", &[]).rows("shop", &[row("1,a")]));
+        assert_eq!(f.rows("SELECT * FROM shop"), ["1|a"]);
+        assert_eq!(f.set_aside(), [r#"shop {"id":1} untracked out"#], "who deleted it can still say so");
+        assert_eq!(f.remote.retry(&Choice::All).expect("made again").changes, 1);
+        assert_eq!(f.cut_changes(), ["shop: 1,a -> -"]);
+        f.check();
+    }
+}
+
+/// A row that was written as it was, in a partition that is left.
+#[test]
+fn nothing_is_listed_for_a_row_that_was_written_as_it_was() {
+    let f = Fixture::new(&super::support::shop());
+    let north = [Value::text("north")];
+    let axe = [row("1,north,axe,$1.00")];
+    f.download(f.down().whole("item", &north).rows("item", &axe).whole("kind", &[]).whole("part", &[]));
+    f.sql("UPDATE item SET name = name");
+    f.download(f.down().left("item", &north));
+    assert_eq!((f.set_aside(), f.rows("SELECT * FROM item")), (Vec::new(), Vec::new()));
+    assert_eq!((f.cut(), f.held()), (None, 0));
+    f.check();
+}
+
+/// A row of a table that only goes up is on its way when its table's tracking is found gone, and refused then.
+#[test]
+fn what_is_on_its_way_is_not_listed_twice() {
+    let mut f = visited(Direction::Upload);
+    f.sql("INSERT INTO visit VALUES (5, 1, 'x'), (6, 1, 'y')");
+    f.cut();
+    drop_tracking(&f, "visit");
+    assert_eq!(f.remote.drop_set_aside(&Choice::All).expect("none"), 0);
+    assert_eq!(f.set_aside(), [r#"visit {"id":6} untracked out"#, r#"visit {"id":5} untracked out"#]);
+    refuse(&f, RefusalCode::Check);
+    assert_eq!(f.set_aside(), [r#"visit {"id":5} check in place"#, r#"visit {"id":6} untracked out"#]);
     f.check();
 }

@@ -154,6 +154,13 @@ fn more_lost_uploads_than_are_named_are_listed_too() -> Result<()> {
         }
         ensure!(reports.iter().map(|report| report.lost_changes).sum::<u64>() == 3 + case.lost, "{reports:?}");
         is_listed(stage, case, None)?;
+        let one = stage
+            .first
+            .set_aside(100)?
+            .into_iter()
+            .find(|change| change.key.contains("one"))
+            .context("it is listed")?;
+        ensure!(one.old.as_deref() == Some(r#"{"id":"one","text":"old"}"#), "as the database has it: {one:?}");
         comes_back(stage, case)
     })
 }

@@ -226,7 +226,9 @@ fn set_one_aside(rows: &Rows<'_>, table: &TablePlan, lost: &Lost, now: &str) -> 
             rows.note_joined(table, &key, old.as_deref())?;
         }
         let lost = Pending { aside: 0, old, new, key };
-        return if lost.is_nothing() { Ok(()) } else { rows.note_beside(table, &lost, &refusal, now) };
+        // A later one that is lost too is one with it.
+        let is_one = later.aside == RefusalCode::Lost as i64;
+        return if is_one || lost.is_nothing() { Ok(()) } else { rows.note_beside(table, &lost, &refusal, now) };
     }
     let [old, new] = [&lost.old, &lost.new].map(|image| completed(image, stands.as_ref()));
     let pending = Pending { aside: 0, old, new, key };

@@ -5,6 +5,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::sampling::{Spent, spent};
+
 /// What the machine is: `host ...` and `lab ...`.
 pub(crate) fn describe(folder: &Path) -> Vec<(String, String)> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
@@ -39,40 +41,23 @@ fn commit(folder: &Path) -> Option<String> {
 
 /// How much time has been taken since a beginning.
 pub(crate) struct Usage {
-    own_ticks: Option<u64>,
-    machine: Option<(u64, u64)>,
+    began: Option<Spent>,
 }
 
 impl Usage {
     pub(crate) fn now() -> Usage {
-        Usage { own_ticks: own_ticks(), machine: machine() }
+        Usage { began: spent() }
     }
 
     /// Processor time of this process since then.
     pub(crate) fn client_cpu_ns(&self) -> Option<u64> {
-        // Ticks of /proc are a hundredth of a second on every Linux.
-        Some(own_ticks()?.saturating_sub(self.own_ticks?) * 10_000_000)
+        Some(spent()?.own.saturating_sub(self.began?.own).as_nanos() as u64)
     }
 
     /// Per cent of the machine's time since then that its host kept for others.
     pub(crate) fn steal_percent(&self) -> Option<f64> {
-        let ((steal, all), (steal_then, all_then)) = (machine()?, self.machine?);
-        let passed = all.checked_sub(all_then).filter(|passed| *passed > 0)?;
-        Some(steal.saturating_sub(steal_then) as f64 * 100.0 / passed as f64)
+        let (now, began) = (spent()?, self.began?);
+        let passed = now.all.checked_sub(began.all).filter(|passed| !passed.is_zero())?;
+        Some(now.stolen.saturating_sub(began.stolen).as_secs_f64() * 100.0 / passed.as_secs_f64())
     }
-}
-
-fn own_ticks() -> Option<u64> {
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name in parentheses may have blanks in it; user and system time are the 12th and 13th after it.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
-}
-
-/// Ticks of the machine: those stolen, and all.
-fn machine() -> Option<(u64, u64)> {
-    let stat = std::fs::read_to_string("/proc/stat").ok()?;
-    let fields: Vec<u64> =
-        stat.lines().next()?.split_whitespace().skip(1).take(8).filter_map(|f| f.parse().ok()).collect();
-    Some((*fields.get(7)?, fields.iter().sum()))
 }

@@ -29,10 +29,12 @@ use tokio::time::{Instant, MissedTickBehavior};
 use crate::error::Error;
 use crate::target::{Session, Target};
 
+pub(crate) use counters::Spent;
 pub use counters::{MachineUse, ProcessUse};
 pub use find::Find;
 pub(crate) use find::database;
 pub use sessions::{Blocked, Wait, Waits};
+pub(crate) use system::spent;
 
 /// How often the sessions are looked at.
 const SESSIONS_EVERY: Duration = Duration::from_millis(100);

@@ -48,12 +48,25 @@ pub struct ProcessUse {
     pub written_bytes: u64,
 }
 
+/// Processor time since the beginning of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spent {
+    /// By this process.
+    pub(crate) own: Duration,
+    /// Of the machine, by its host for others.
+    pub(crate) stolen: Duration,
+    /// Of the machine: busy, idle and stolen.
+    pub(crate) all: Duration,
+}
+
 /// What the machine has done since it began.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Machine {
     pub(super) busy: Duration,
     pub(super) idle: Duration,
     pub(super) waiting: Duration,
+    /// The part of `busy` that the machine's host kept for others.
+    pub(super) stolen: Duration,
     pub(super) received_bytes: u64,
     pub(super) sent_bytes: u64,
     /// By name.

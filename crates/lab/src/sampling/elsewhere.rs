@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Find;
-use super::counters::{Machine, Process};
+use super::counters::{Machine, Process, Spent};
 
 pub(super) type All = Vec<()>;
 
@@ -20,6 +20,10 @@ pub(super) fn of_tree(_: &All, _: &[i32]) -> Option<Process> {
 }
 
 pub(super) fn machine() -> Option<Machine> {
+    None
+}
+
+pub(crate) fn spent() -> Option<Spent> {
     None
 }
 

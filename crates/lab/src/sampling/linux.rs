@@ -9,7 +9,7 @@ use procfs::process::{FDTarget, Process as Entry, Stat};
 use procfs::{Current as _, CurrentSI as _, KernelStats};
 
 use super::Find;
-use super::counters::{Disk, Machine, Process};
+use super::counters::{Disk, Machine, Process, Spent};
 
 /// A sector of `/proc/diskstats`, on every machine.
 const SECTOR: u64 = 512;
@@ -88,11 +88,20 @@ pub(super) fn machine() -> Option<Machine> {
             + of(total.steal_duration()),
         idle: total.idle_duration() + of(total.iowait_duration()),
         waiting: of(total.iowait_duration()),
+        stolen: of(total.steal_duration()),
         received_bytes: networks.values().map(|device| device.recv_bytes).sum(),
         sent_bytes: networks.values().map(|device| device.sent_bytes).sum(),
         disks: disks.into_iter().map(|disk| (disk.name.clone(), of_disk(&disk))).collect(),
         load: procfs::LoadAverage::current().map_or(0.0, |load| f64::from(load.one)),
     })
+}
+
+/// Processor time, of this process and of the machine.
+pub(crate) fn spent() -> Option<Spent> {
+    let stat = Entry::myself().and_then(|process| process.stat()).ok()?;
+    let own = Duration::from_secs_f64((stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64);
+    let Machine { busy, idle, stolen, .. } = machine()?;
+    Some(Spent { own, stolen, all: busy + idle })
 }
 
 fn of_disk(disk: &procfs::DiskStat) -> Disk {

@@ -57,8 +57,9 @@ mutants: setup ## Plant the bugs of mutants/*.patch and see their tests fail (ab
 fuzz: setup ## Search for inputs that break a decoder or a parser (MINUTES=1 for each of them)
 	FUZZ_PROFILE=fuzz scripts/fuzz $$((60 * $(or $(MINUTES),1)))
 
-bench: ## Measure the figures of this machine
-	$(CARGO) run --release --locked -p headwater-bench
+bench: setup ## Measure the figures of this machine against their targets (GROUP=sync, GROUP=lab)
+	$(CARGO) build --release --locked -p headwater -p headwater-bench
+	$(TARGET)/release/headwater lab figures $(GROUP)
 
 # Every test of faults, over and over: outside of CI.
 torture: setup ## Break everything for HOURS=1, and count what happened

@@ -308,7 +308,8 @@ fn serve(url: &str, model: &str) -> Result<World> {
     Ok(world)
 }
 
-fn figure(name: &str, value: f64) {
+/// Says a figure.
+pub(crate) fn figure(name: &str, value: f64) {
     println!("figure {name} {value:.3}");
 }
 
@@ -320,7 +321,13 @@ fn seconds(times: &[Duration]) -> f64 {
 
 /// The median of what each repetition gives: its two sides ran one after the other, on a machine as busy for one as for the other.
 fn ratio(these: &[Duration], to_those: &[Duration]) -> f64 {
-    let mut ratios: Vec<f64> = these.iter().zip(to_those).map(|(a, b)| a.as_secs_f64() / b.as_secs_f64()).collect();
+    let [times, bare] = [these, to_those].map(|times| times.iter().map(Duration::as_secs_f64).collect::<Vec<_>>());
+    ratio_of(&times, &bare)
+}
+
+/// The same of any numbers.
+pub(crate) fn ratio_of(these: &[f64], to_those: &[f64]) -> f64 {
+    let mut ratios: Vec<f64> = these.iter().zip(to_those).map(|(a, b)| a / b).collect();
     ratios.sort_unstable_by(f64::total_cmp);
     ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -1,4 +1,5 @@
-//! The first figures of sync, each against the bare limit in the same run: `make bench`.
+//! What `make bench` runs for the figures of [`lab/figures.toml`](../../lab/figures.toml) that are no experiments: sync against the bare limit
+//! in the same run, and the lab against pgbench.
 //!
 //! Everything runs on a throw-away PostgreSQL (fsync on) on this machine, over the table Purchase of MLBench. What is compared takes
 //! turns, at least five times each; a figure is the median of the turns' ratios, because machines are shared and noisy. A result is a
@@ -9,11 +10,12 @@ mod bare;
 mod figures;
 mod memory;
 mod purchase;
+mod tpcb;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// Measure the figures of sync on this machine.
+/// Measure the figures of sync on this machine, or those of a part.
 #[derive(Parser, Debug)]
 #[command(after_help = "Example: cargo run --release -p headwater-bench -- --rows 100000 --only download")]
 struct Arguments {
@@ -41,14 +43,23 @@ enum Part {
     /// Be the remote whose memory is measured.
     #[command(hide = true)]
     Remote(memory::RemoteArguments),
+    /// TPC-B by the lab and by pgbench, in turns
+    #[command(after_help = "Example: cargo run --release -p headwater-bench -- tpcb --seconds 5")]
+    Tpcb(tpcb::TpcbArguments),
 }
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    if let Some(Part::Remote(remote)) = &arguments.part {
-        println!("{}", memory::be_remote(remote)?);
-        return Ok(());
+    match &arguments.part {
+        Some(Part::Remote(remote)) => println!("{}", memory::be_remote(remote)?),
+        Some(Part::Tpcb(arguments)) => tpcb::measure(arguments)?,
+        None => sync(&arguments)?,
     }
+    Ok(())
+}
+
+/// Measures the figures of sync.
+fn sync(arguments: &Arguments) -> Result<()> {
     let wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
     let bench = figures::Bench::start(arguments.repetitions)?;
     if ["space", "memory", "download"].into_iter().any(wanted) {

@@ -711,3 +711,89 @@ fn unlike_campaigns_are_not_compared_unless_told_to() {
     let said = place.run(&["compare", "a.lab", "one.lab"]);
     assert_eq!((said.code, said.out.matches("unknown").count()), (0, 6), "one run tells nothing: {said:?}");
 }
+
+/// A list with an experiment that has fifty operations, and a program that prints one figure of two.
+const FIGURES: &str = "[measure.own]
+experiment = \"x.toml\"
+[measure.said]
+command = [\"sh\", \"-c\", \"echo figure b.said 2.5; echo rate b.silent 1; echo $HEADWATER_LAB_TARGET >&2\"]
+[measure.dead]
+command = [\"false\"]
+[[figure]]
+name = \"a.operations\"
+about = \"how many there were\"
+measure = \"own\"
+value = \"SELECT sum(operations) FROM run\"
+target = \">= 50\"
+[[figure]]
+name = \"a.more\"
+measure = \"own\"
+value = \"SELECT sum(operations) FROM run\"
+target = \">= 50.5\"
+[[figure]]
+name = \"b.said\"
+measure = \"said\"
+target = \"<= 2.5\"
+[[figure]]
+name = \"b.silent\"
+measure = \"said\"
+target = \"<= 1\"
+[[figure]]
+name = \"c.dead\"
+measure = \"dead\"
+target = \"<= 1\"
+";
+
+#[test]
+fn figures_are_held_against_their_targets() {
+    let place = own("");
+    let list = |text: &str| std::fs::write(place.path("f.toml"), text).expect("written");
+    list(FIGURES);
+    let figures =
+        |more: &[&str]| place.run(&[&["figures", "--file", "f.toml", "--target", "sqlite:t.db"], more].concat());
+    let said = figures(&[]);
+    let told: Vec<&str> = said.out.lines().collect();
+    let expected = [
+        "figure a.operations 50 target >= 50 ok",
+        "figure a.more 50 target >= 50.5 short",
+        "figure b.said 2.5 target <= 2.5 ok",
+        "figure b.silent - target <= 1 failed",
+        "figure c.dead - target <= 1 failed",
+    ];
+    assert_eq!((said.code, told), (1, expected.to_vec()), "{said:?}");
+    assert!(said.err.contains("dead could not be measured: false ended with exit status: 1"), "{said:?}");
+    assert!(said.err.contains("sqlite:t.db"), "programs know the target: {said:?}");
+    let kept = figures(&["a.operations", "b.said", "--keep", "kept"]);
+    assert_eq!((kept.code, kept.out.lines().count()), (0, 2), "{kept:?}");
+    assert_eq!(place.run(&["show", "kept/own.lab"]).code, 0, "the results are kept");
+    let json = place.json(&["figures", "--file", "f.toml", "b"]);
+    assert_eq!((&json[0]["state"], &json[1]["value"]), (&Value::from("ok"), &Value::Null), "{json}");
+
+    let listed = place.json(&["figures", "--file", "f.toml", "--list", "a"]);
+    assert_eq!(listed[0]["by"], "x.toml", "{listed}");
+    let unknown = figures(&["d"]);
+    assert_eq!(unknown.code, 2, "{unknown:?}");
+    assert!(unknown.err.contains("no figure and no group is called \"d\"; there are a, b, c"), "{unknown:?}");
+    list(&FIGURES.replace("SELECT sum(operations)", "SELECT nothing"));
+    let wrong = figures(&["a"]);
+    assert_eq!(wrong.code, 1, "{wrong:?}");
+    assert!(
+        wrong.err.contains("own could not be measured: a.operations: ") && wrong.err.contains("nothing"),
+        "{wrong:?}"
+    );
+    list("[[figures]]");
+    assert_eq!(figures(&[]).code, 2);
+}
+
+/// The repository's own list, whose experiments are there.
+#[test]
+fn the_list_of_the_repository_is_valid() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/");
+    let list = headwater_lab::figures::Figures::open(format!("{root}figures.toml").as_ref()).expect("a valid list");
+    assert!(list.groups().contains(&"sync") && list.groups().contains(&"lab"));
+    for measure in list.measures {
+        if let headwater_lab::figures::How::Experiment(file) = measure.how {
+            headwater_lab::experiment::Experiment::open(format!("{root}{file}").as_ref()).expect("a valid experiment");
+        }
+    }
+}

@@ -26,6 +26,7 @@ pub mod bottleneck;
 pub mod campaign;
 pub mod error;
 pub mod experiment;
+pub mod figures;
 pub mod harness;
 mod host;
 pub mod null;

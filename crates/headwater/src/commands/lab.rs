@@ -3,6 +3,7 @@
 mod check;
 mod compare;
 mod export;
+mod figures;
 mod report;
 mod run;
 mod selftest;
@@ -34,6 +35,8 @@ enum LabCommand {
     Report(report::ReportArgs),
     /// Results for other programs
     Export(export::ExportArgs),
+    /// Measure figures that a file lists, and hold them against their targets
+    Figures(figures::FiguresArgs),
     /// See that the lab finds what is planted, and how much it can do on this machine
     #[command(after_help = selftest::EXAMPLES)]
     Selftest,
@@ -50,6 +53,7 @@ pub fn run(args: &LabArgs, output: &Output) -> Done {
         LabCommand::Compare(args) => compare::run(args, output),
         LabCommand::Report(args) => report::run(args, output),
         LabCommand::Export(args) => export::run(args),
+        LabCommand::Figures(args) => figures::run(args, output),
         LabCommand::Selftest => selftest::run(output),
         LabCommand::NullServer(args) => selftest::null_server(args),
     }

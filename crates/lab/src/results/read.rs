@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, Row};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row};
 
 use super::{APPLICATION_ID, ResultsError, VERSION};
 use crate::error::Error;
@@ -110,6 +110,14 @@ impl Campaign {
     /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The number that a query gives.
+    pub fn number(&self, sql: &str) -> Result<f64, Error> {
+        let wrong = |what: &str, source| Error::from(ResultsError::usage(&self.path, what, source));
+        let number = self.connection.query_row(sql, [], |row| row.get::<_, Option<f64>>(0)).optional();
+        let number = number.map_err(|source| wrong("the query can't be answered", Some(source)))?.flatten();
+        number.ok_or_else(|| wrong("the query gives no number", None))
     }
 
     /// The machine and the targets.

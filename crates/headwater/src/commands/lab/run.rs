@@ -52,30 +52,42 @@ pub(super) struct RunArgs {
 /// Runs.
 pub(super) fn run(args: &RunArgs, output: &Output) -> Done {
     let experiment = Experiment::open(&args.experiment)?;
-    let seed = args.seed.or(experiment.seed).unwrap_or_else(|| (uuid::Uuid::new_v4().as_u128() >> 76) as u64);
-    let plan = Plan::new(&experiment, seed);
-    let campaign = Campaign::new(&experiment, &plan, args.target.as_deref(), Path::new(""))?;
+    let seed = args.seed.or(experiment.seed).unwrap_or_else(any_seed);
     let path = args.results.clone().unwrap_or_else(|| usual_name(&experiment));
-    let writer = Writer::create(&path, &experiment, &plan)?;
-    output.note(format!("{}; seed {seed}; results in {}", summary(&experiment), path.display()));
-    let interrupt = interrupt()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.context("the lab could not be started")?;
-    let mut teller = Teller::new(&experiment, &plan, output);
-    let ended = runtime.block_on(campaign.run(&writer, &interrupt, &mut |event| teller.tell(&event)));
-    teller.bar.finish_and_clear();
-    let ended = match ended {
-        Ok(ended) => ended,
-        Err(error) => {
-            if !writer.discard_if_empty() {
-                output.note(format!("what was measured is kept: headwater lab show {}", path.display()));
-            }
-            return Err(error.into());
-        }
-    };
-    drop(writer);
+    let ended = carry_out(&experiment, seed, args.target.as_deref(), &path, &interrupt()?, output)?;
     tell(&ended, &path, seed, output)?;
     Ok(if ended.failed == 0 && !ended.is_interrupted { Exit::Done } else { Exit::Found })
+}
+
+/// A seed for what has none.
+pub(super) fn any_seed() -> u64 {
+    (uuid::Uuid::new_v4().as_u128() >> 76) as u64
+}
+
+/// Runs an experiment, says how it goes, and keeps what it measures.
+pub(super) fn carry_out(
+    experiment: &Experiment,
+    seed: u64,
+    target: Option<&str>,
+    path: &Path,
+    interrupt: &watch::Receiver<bool>,
+    output: &Output,
+) -> Result<Ended> {
+    let plan = Plan::new(experiment, seed);
+    let campaign = Campaign::new(experiment, &plan, target, Path::new(""))?;
+    let writer = Writer::create(path, experiment, &plan)?;
+    output.note(format!("{}; seed {seed}; results in {}", summary(experiment), path.display()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("the lab could not be started")?;
+    let mut teller = Teller::new(experiment, &plan, output);
+    let ended = runtime.block_on(campaign.run(&writer, interrupt, &mut |event| teller.tell(&event)));
+    teller.bar.finish_and_clear();
+    ended.map_err(|error| {
+        if !writer.discard_if_empty() {
+            output.note(format!("what was measured is kept: headwater lab show {}", path.display()));
+        }
+        error.into()
+    })
 }
 
 fn tell(ended: &Ended, path: &Path, seed: u64, output: &Output) -> Result<()> {
@@ -94,7 +106,7 @@ fn tell(ended: &Ended, path: &Path, seed: u64, output: &Output) -> Result<()> {
 }
 
 /// Becomes true with the first signal; the second ends the program. On a thread of its own: the lab's may be at work in SQLite.
-fn interrupt() -> Result<watch::Receiver<bool>> {
+pub(super) fn interrupt() -> Result<watch::Receiver<bool>> {
     let (sender, receiver) = watch::channel(false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("signals could not be listened to")?;

@@ -1,7 +1,7 @@
 //! `headwater lab selftest`: servers that do nothing, some of them slower or standing still for a second, and whether the lab says so.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use headwater_lab::null::{self, Behaviour};
 use headwater_lab::plan::Plan;
 use headwater_lab::results::{self, CellSummary, Comparison, Measure, Verdict, Writer};
 use serde_json::json;
+use tempfile::TempDir;
 use tokio::sync::watch;
 
 use crate::Done;
@@ -124,14 +125,12 @@ fn arms(place: &Place) -> Result<Vec<Check>> {
 
 /// A folder for results, removed at the end.
 struct Place {
-    folder: PathBuf,
+    folder: TempDir,
 }
 
 impl Place {
     fn new() -> Result<Place> {
-        let folder = std::env::temp_dir().join(format!("headwater-selftest-{}", uuid::Uuid::new_v4()));
-        std::fs::create_dir(&folder).with_context(|| format!("{} could not be made", folder.display()))?;
-        Ok(Place { folder })
+        Ok(Place { folder: tempfile::tempdir().context("a folder for the results could not be made")? })
     }
 
     /// Runs an experiment.
@@ -139,7 +138,7 @@ impl Place {
         let no_files = |name: &str| Err(format!("there is no {name}"));
         let experiment = Experiment::parse("selftest.toml", text, &no_files).map_err(headwater_lab::Error::Spec)?;
         let plan = Plan::new(&experiment, SEED);
-        let path = self.folder.join(format!("{}.lab", uuid::Uuid::new_v4()));
+        let path = self.folder.path().join(format!("{}.lab", uuid::Uuid::new_v4()));
         let writer = Writer::create(&path, &experiment, &plan)?;
         let campaign = Campaign::new(&experiment, &plan, None, Path::new(""))?;
         let (_never, interrupt) = watch::channel(false);
@@ -148,12 +147,6 @@ impl Place {
         runtime.block_on(campaign.run(&writer, &interrupt, &mut |_| {}))?;
         drop(writer);
         Ok(results::Campaign::open(&path)?)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

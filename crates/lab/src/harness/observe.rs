@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -194,8 +195,8 @@ fn start<W: Workload>(
         recorders.push(recorder.clone());
         let (shared, alive) = (shared.clone(), alive.clone());
         let started = std::thread::Builder::new().name(format!("lab-{thread}")).spawn(move || {
-            match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => LocalSet::new().block_on(&runtime, group(shared, numbers, recorder, alive)),
+            match tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+                Ok(runtime) => runtime.block_on(group(shared, numbers, recorder, alive)),
                 Err(error) => {
                     let detail = format!("a thread of clients could not start: {error}");
                     let _ = shared.events.send(Event::Failed(Failure::new(Class::Other, detail)));

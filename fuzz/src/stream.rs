@@ -179,6 +179,9 @@ impl Disk {
                 self.pending = choice.is_multiple_of(2);
                 return if self.pending { Reply::Done } else { Reply::SetAside };
             }
+            Instruction::TakeForApplied => {
+                *upload_sequence = frozen.take().expect("what was applied was sent");
+            }
             Instruction::NewRemoteId => {
                 assert!(frozen.is_none(), "an upload is thawed under the ID it was cut under");
                 *upload_sequence = 0;

@@ -188,6 +188,9 @@ impl Story {
                     return Reply::SetAside;
                 }
             }
+            Instruction::TakeForApplied => {
+                self.start.upload_sequence = self.start.frozen.take().expect("an upload is frozen");
+            }
             Instruction::NewRemoteId => self.start.upload_sequence = 0,
             _ => {}
         }
@@ -341,6 +344,7 @@ fn describe(instruction: &Instruction) -> (&'static str, String) {
         Instruction::Rewind { to } => ("rewind", format!("rewind to {to}")),
         Instruction::Thaw { .. } => plain("thaw"),
         Instruction::CutSmaller(error) => ("cut-smaller", format!("cut smaller ({})", error.code.name())),
+        Instruction::TakeForApplied => plain("take-for-applied"),
         Instruction::NewRemoteId => plain("new-remote-id"),
         Instruction::Stage(frame) => ("stage", format!("stage {:?}", frame.kind)),
         Instruction::StageComplete => plain("stage-complete"),

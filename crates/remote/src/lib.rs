@@ -67,6 +67,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod too_large;
+mod unanswered;
 mod unsent;
 mod untracked;
 mod upgrade;

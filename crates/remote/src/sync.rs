@@ -27,6 +27,7 @@ use crate::schema;
 use crate::stage::Stage;
 use crate::state::State;
 use crate::too_large;
+use crate::unanswered;
 use crate::unsent;
 use crate::untracked;
 use crate::upgrade::Change;
@@ -288,6 +289,9 @@ impl Sync<'_, '_, '_> {
                 let is_alone = too_large::cut_smaller(database, &self.remote.plan, &error, &now())?;
                 return Ok(if is_alone { Reply::SetAside } else { Reply::Done });
             }
+            Instruction::TakeForApplied => database.write("doing without a receipt", |connection| {
+                unanswered::take_for_applied(connection, &self.remote.plan, &now())
+            })?,
             Instruction::NewRemoteId => {
                 let (remote_id, secret) = (random()?, random()?);
                 database.write("taking a new remote ID", |connection| {
@@ -398,6 +402,7 @@ fn is_within_answer(instruction: &Instruction) -> bool {
             | Instruction::Restart
             | Instruction::Rewind { .. }
             | Instruction::CutSmaller(_)
+            | Instruction::TakeForApplied
             | Instruction::Stage(_)
             | Instruction::StageComplete
     )

@@ -13,6 +13,7 @@ mod server;
 mod story;
 pub(crate) mod support;
 mod tracking;
+mod transport;
 mod types;
 mod unsent;
 mod untracked;

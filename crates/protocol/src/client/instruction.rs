@@ -74,8 +74,8 @@ impl Default for Config {
 /// What the shell is to do next. All but `Read`, `WaitUntil`, `Done` and `Failed` are acknowledged by [`super::Session::done`] when they are
 /// durable, before the next is asked for. A shell that can't carry one out drops the session: the next sync begins where it stopped.
 ///
-/// Whatever is neither `Read` nor what an answer calls for (`ApplyReceipt`, `Restart`, `Rewind`, `CutSmaller`, `Stage`, `StageComplete`) also means
-/// that the answer, if one is open, is not read on: close it.
+/// Whatever is neither `Read` nor what an answer calls for (`ApplyReceipt`, `Restart`, `Rewind`, `CutSmaller`, `TakeForApplied`, `Stage`,
+/// `StageComplete`) also means that the answer, if one is open, is not read on: close it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Instruction {
     /// Apply the staged download with its watermarks, in one transaction, which also empties the staging. If it can't be decoded,
@@ -139,6 +139,9 @@ pub enum Instruction {
     /// The upload is not taken as it is, for this reason. In one transaction: thaw it, and cut at most half as much from now on; if
     /// it has one change alone, set that aside and answer [`Reply::SetAside`].
     CutSmaller(ServerError),
+    /// The frozen upload was applied, and its receipt can't be had. In one transaction: acknowledge its number, and set its changes aside until
+    /// a download shows what became of them.
+    TakeForApplied,
     /// Make a new remote ID and secret; nothing is acknowledged under it. Watermarks stay, they belong to the rows.
     NewRemoteId,
     /// Append a frame to the staging. The first is WELCOME, which has what is stored with the watermarks. It need not last a crash

@@ -26,6 +26,8 @@
 //! - A large upload is sent in pieces before the request ([`super::pieces`]), and so is one that somebody on the way finds too large.
 //! - An upload that nobody takes, being too large for a server or a proxy or not to be read there, is cut smaller, until what is at
 //!   fault is alone and is set aside; but only once the server has said that no earlier attempt of it was applied.
+//! - One that was applied before, and that somebody does not take any more, is offered once more. Then its receipt is done without, so that
+//!   nothing blocks the remote for good: the next download shows what became of the changes.
 //! - Where the server says that the model takes all or nothing, nothing is cut smaller or sent in parts: what is pending stays so, with
 //!   the reason, and the download goes on. A part is not sent before that is known.
 //! - A sync that began with an upload of before cuts and sends another afterwards, so that everything pending at its start goes up.
@@ -83,6 +85,8 @@ pub struct Session {
     extra: bool,
     next: Next,
     parts: Parts,
+    /// How often the frozen upload was offered again for its receipt alone: the database has it.
+    repeats: u32,
     /// Changes set aside by themselves because no server takes them.
     alone: u32,
     /// Whether what is staged came in this session: the round ends with it.
@@ -165,6 +169,7 @@ impl Session {
             extra: false,
             next: if start.is_part { Next::WhetherParts } else { Next::Sync },
             parts: Parts::Unknown,
+            repeats: 0,
             alone: 0,
             is_own: false,
             staged_bytes: 0,
@@ -265,6 +270,10 @@ impl Session {
                 self.summary.refused += u64::from(reply == Reply::SetAside);
                 self.thawed();
             }
+            (Instruction::TakeForApplied, _) => {
+                self.remote.upload_sequence = self.remote.frozen.unwrap_or(self.remote.upload_sequence);
+                self.thawed();
+            }
             (Instruction::NewRemoteId, _) => self.remote.upload_sequence = 0,
             (Instruction::Stage(frame), _) => self.on_staged(&frame),
             (Instruction::StageComplete, _) => self.remote.staged = Staged::Whole,
@@ -274,6 +283,7 @@ impl Session {
 
     fn on_cut(&mut self, frozen: Option<u64>, is_large: bool, is_part: bool) {
         self.remote.frozen = frozen;
+        self.repeats = 0;
         self.way.begin(is_large);
         self.phase = Phase::Prepare { cut: true };
         match self.parts {

@@ -51,7 +51,7 @@ impl Apply<'_> {
         self.close_conflict(table, &key_bytes, None)?;
         self.remember_row(table, &key_row)?;
         match self.rows.pending(table, &key_row)? {
-            Some(pending) if !pending.is_nothing() && !self.is_unsure(table, &pending) => {
+            Some(pending) if !pending.is_nothing() && !self.is_unsure(table, &pending) && !is_answered(&pending) => {
                 if pending.old.is_none() {
                     // The change is an insert: that the consolidated database has no such row is what it expects.
                     return self.rows.release(table, &key_bytes);
@@ -433,4 +433,9 @@ impl Apply<'_> {
                    WHERE \"table\" = ? AND \"key\" = ? AND \"is_open\" = 1";
         self.rows.prepare(sql)?.execute(params![text, table.number, key]).while_doing("recording a conflict").map(drop)
     }
+}
+
+/// Whether a deletion that comes is what became of a change that was uploaded, and of which nothing else was told.
+fn is_answered(pending: &Pending) -> bool {
+    pending.new.is_none() && pending.aside == RefusalCode::Unanswered as i64
 }

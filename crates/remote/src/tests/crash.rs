@@ -12,7 +12,7 @@ use crate::http::Credentials;
 use crate::{Config, Error, LargeDownload, Phase, Progress, SyncOptions, SyncReport};
 
 /// A remote of `doc (id, title, body)` and `tag (id, doc)`, and its server.
-fn pair() -> (Fixture, Server) {
+pub(super) fn pair() -> (Fixture, Server) {
     let doc = table("doc", &[("id", Type::Int), ("title", Type::Text), ("body", Type::Text)]);
     let tag = table("tag", &[("id", Type::Text), ("doc", Type::Int)]);
     let mut f = Fixture::new(&model(vec![doc, tag]));
@@ -21,19 +21,19 @@ fn pair() -> (Fixture, Server) {
     (f, server)
 }
 
-fn options<'a>() -> SyncOptions<'a> {
+pub(super) fn options<'a>() -> SyncOptions<'a> {
     let mut options = SyncOptions::new(Credentials::Password { user: "ann".to_owned(), password: "secret".to_owned() });
     options.config =
         Config { backoff_min: Duration::from_millis(1), backoff_max: Duration::from_millis(2), ..Config::default() };
     options
 }
 
-fn sync(f: &mut Fixture) -> Result<SyncReport, Error> {
+pub(super) fn sync(f: &mut Fixture) -> Result<SyncReport, Error> {
     f.remote.sync(&mut options())
 }
 
 /// The remote's rows are the database's, but for what is set aside.
-fn assert_converged(f: &Fixture, server: &Server, context: &str) {
+pub(super) fn assert_converged(f: &Fixture, server: &Server, context: &str) {
     let database = server.database();
     for (number, sql) in [(0, "SELECT * FROM doc"), (1, "SELECT * FROM tag")] {
         let mut theirs: Vec<String> = database.table(number).into_iter().map(show).collect();

@@ -45,6 +45,8 @@ pub(super) struct Database {
     /// Every insert that was applied, to find those that were applied twice.
     pub(super) inserted: Vec<(u32, Row)>,
     pub(super) token: String,
+    /// Somebody on the way takes no request with more changes than so many, and says so by this status.
+    pub(super) changes_max: Option<(u64, u16)>,
     /// Rows and bytes that DOWNLOAD announces.
     pub(super) announced: (u64, u64),
 }
@@ -299,6 +301,10 @@ fn serve(stream: TcpStream, database: &Mutex<Database>) -> Option<()> {
             }
             _ => {}
         }
+        if let Some((_, status)) = database.changes_max.filter(|(most, _)| changes(&body) > *most) {
+            respond(&mut stream, &format!("{status} Page"), "text/html", b"<html>", None)?;
+            continue;
+        }
         let cut = match fault {
             Some(Fault::CutAnswer(bytes)) => Some(bytes),
             _ => None,
@@ -313,6 +319,17 @@ fn serve(stream: TcpStream, database: &Mutex<Database>) -> Option<()> {
 }
 
 const FRAMES: &str = "application/vnd.headwater.sync";
+
+fn changes(body: &[u8]) -> u64 {
+    let mut reader = RequestReader::new(Limits::REQUEST);
+    reader.push(body);
+    while let Ok(Some(event)) = reader.poll() {
+        if let RequestEvent::UploadEnd(end) = event {
+            return end.changes;
+        }
+    }
+    0
+}
 
 fn understand(database: &mut Database, body: &[u8]) -> Vec<Frame> {
     let mut reader = RequestReader::new(Limits::REQUEST);

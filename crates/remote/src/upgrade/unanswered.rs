@@ -2,30 +2,20 @@
 //!
 //! A server of the new version is asked, without an upload, which is the last that the database has. If the frozen one is not, it was
 //! never applied: it is thawed. (Should it be on its way still and be applied after all, the number that it took shows, and the file goes on
-//! under a new remote ID.) If it is, its receipt can't be had, since a repetition would have to name the old columns. What became of its
-//! changes the next download shows:
-//!
-//! | what comes down | the change |
-//! |---|---|
-//! | the row as the change made it | was applied, and is done |
-//! | anything else, or nothing | stays in its place, set aside under the code `unanswered`: it may be sent again or given up, but not by itself |
+//! under a new remote ID.) If it is, its receipt can't be had, since a repetition would have to name the old columns ([`unanswered`]).
 
 use headwater_protocol::client::Failure;
-use headwater_protocol::message::{Refusal, RefusalCode, ServerError, Welcome};
+use headwater_protocol::message::{ServerError, Welcome};
 use headwater_protocol::{Decoder, Kind, Limits};
-use rusqlite::Connection;
 
 use super::Change;
-use crate::cut::{forget_frames, reopen, set_aside_mark, thaw};
-use crate::error::{Error, While};
+use crate::cut::thaw;
+use crate::error::Error;
 use crate::http::{Client, Refused, Server, Who};
-use crate::local::Local;
-use crate::plan::{Plan, TablePlan};
 use crate::remote::{Remote, now};
 use crate::request::RequestBody;
-use crate::rows::Rows;
-use crate::state::State;
 use crate::sync::SyncOptions;
+use crate::unanswered;
 
 impl Remote {
     /// Has no upload frozen any more.
@@ -37,8 +27,7 @@ impl Remote {
         let welcome = self.ask(change, options)?;
         self.database.write("settling an upload", |connection| {
             if welcome.upload_sequence == end.sequence {
-                tracing::warn!(upload = end.sequence, "an upload was applied, but its receipt can't be had any more");
-                return take_for_applied(connection, &self.plan, end.sequence, &now());
+                return unanswered::take_for_applied(connection, &self.plan, &now());
             }
             thaw(connection, &self.plan)
         })
@@ -83,40 +72,4 @@ impl Remote {
             }
         }
     }
-}
-
-/// Counts the frozen upload as applied, with outcomes that nobody knows.
-fn take_for_applied(connection: &Connection, plan: &Plan, sequence: u64, now: &str) -> Result<(), Error> {
-    let rows = Rows::new(connection);
-    for table in plan.tracked() {
-        for key in frozen_keys(&rows, table, sequence)? {
-            let condition: Vec<String> =
-                table.keys("k_").iter().zip(1..).map(|(name, place)| format!("f.{name} = ?{place}")).collect();
-            let condition = condition.join(" AND ");
-            if rows.pending(table, &key)?.is_some() {
-                // Changed again since, from what was sent: that is what it goes up with.
-                let gone = format!("DELETE FROM {} AS f WHERE f.\"upload\" = {sequence} AND {condition}", table.log());
-                rows.execute(&gone, &key)?;
-                continue;
-            }
-            reopen(connection, table, sequence, &condition, &key)?;
-            set_aside_mark(connection, table, &key, RefusalCode::Unanswered as u16)?;
-            let pending = rows.pending(table, &key)?;
-            let pending = pending.ok_or_else(|| Error::damaged("a reopened change is not in the log"))?;
-            let message = format!("upload {sequence} was applied, but what became of this change was not told");
-            rows.note_aside(table, &pending, &Refusal { code: RefusalCode::Unanswered, message }, true, now)?;
-        }
-    }
-    forget_frames(connection, sequence)?;
-    State::set_frozen(connection, None)?;
-    State::set_upload_sequence(connection, sequence)
-}
-
-fn frozen_keys(rows: &Rows<'_>, table: &TablePlan, sequence: u64) -> Result<Vec<Vec<Local>>, Error> {
-    let sql = format!("SELECT {} FROM {} WHERE \"upload\" = ?", table.keys("k_").join(", "), table.log());
-    let mut select = rows.prepare(&sql)?;
-    let count = table.key_types.len();
-    let read = |row: &rusqlite::Row<'_>| (0..count).map(|index| Local::read(row, index)).collect();
-    let found = select.query_map([sequence as i64], read);
-    found.and_then(Iterator::collect).while_doing("reading the log")
 }

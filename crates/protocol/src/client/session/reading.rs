@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Next, Parts, Phase, Session};
 use crate::client::answer::{AnswerError, AnswerEvent, AnswerReader};
-use crate::client::failure::{Cause, Failure};
+use crate::client::failure::Cause;
 use crate::client::instruction::{Instruction, Staged, Start};
 use crate::frame::{Frame, Kind};
 use crate::message::{Download, ErrorCode, ServerError, Welcome};
@@ -166,9 +166,9 @@ impl Session {
     /// What was asked by a request without upload is known.
     fn on_greeting(&mut self, is_whole: bool, is_applied: bool) {
         match &self.next {
-            Next::WhetherApplied(error) if is_applied => {
-                self.phase = Phase::Over(Err(Failure::Refused(error.clone())));
-            }
+            // With `Next::Sync`, which follows, it goes up again: its receipt is worth another attempt.
+            Next::WhetherApplied(_) if is_applied && self.repeats == 0 => self.repeats = 1,
+            Next::WhetherApplied(_) if is_applied => self.due.push_back(Instruction::TakeForApplied),
             Next::WhetherApplied(error) if is_whole || self.alone == ALONE_MAX => {
                 let ServerError { code, retry_after_ms, message } = error;
                 let why =

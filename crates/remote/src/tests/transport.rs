@@ -1,0 +1,52 @@
+//! What lies between a remote and its server: proxies with opinions, limits that change, tokens that end.
+
+use headwater_protocol::Value;
+
+use super::crash::{assert_converged, options, pair, sync};
+use super::server::Fault;
+use super::support::row;
+use crate::Choice;
+
+/// WELCOME comes, and nothing after it.
+const WELCOME_ALONE: usize = 62;
+
+/// An upload is applied, its receipt is lost, and then nobody takes an upload of its size any more.
+#[test]
+fn a_receipt_that_can_not_be_had_any_more_is_done_without() {
+    let (mut f, server) = pair();
+    for id in 0..4 {
+        server.database().set(0, &row(&id.to_string()), Some(row(&format!("{id},t,b"))));
+    }
+    sync(&mut f).expect("the first sync");
+    f.sql(
+        "INSERT INTO doc VALUES (10, 'mine', 'b'), (11, 'bad', 'b'); UPDATE doc SET title = 'mine' WHERE id IN (0, 1);
+         DELETE FROM doc WHERE id = 2; INSERT INTO tag VALUES ('x', 10)",
+    );
+    server.database().set(0, &row("1"), Some(row("1,theirs,b")));
+    server.database().faults = vec![Fault::CutAnswer(WELCOME_ALONE)];
+    let mut once = options();
+    once.config.attempts_max = 1;
+    f.remote.sync(&mut once).expect_err("the answer is cut");
+    assert!(f.remote.status().expect("a status").is_frozen);
+    assert!(server.database().row(0, &row("10")).is_some(), "it is applied");
+    f.sql("UPDATE doc SET body = 'again' WHERE id = 10");
+
+    server.database().changes_max = Some((1, 413));
+    sync(&mut f).expect("smaller ones pass");
+    let status = f.remote.status().expect("a status");
+    assert!(!status.is_frozen, "nothing is on its way");
+    assert_eq!(status.upload_sequence, 2, "its number is used, and one for what was changed since");
+    // The database has what was uploaded as it was uploaded: that is settled. The others are on the list.
+    assert_eq!(server.database().row(0, &row("10")), Some(&row("10,mine,again")));
+    assert_eq!(
+        f.set_aside(),
+        ["doc {\"id\":11} unanswered in place", "doc {\"id\":1} unanswered in place"],
+        "{:?}",
+        f.pending()
+    );
+    assert_eq!(server.database().inserted.len(), 2, "each insert is applied once");
+    f.remote.drop_set_aside(&Choice::All).expect("given up");
+    assert_eq!(server.database().row(1, &[Value::text("x")]), Some(&vec![Value::text("x"), Value::Int(10)]));
+    sync(&mut f).expect("nothing is left to do");
+    assert_converged(&f, &server, "in the end");
+}

@@ -144,7 +144,9 @@ impl Remote {
     /// Held for a whole sync: two of one file would answer each other's questions. The system gives it back when a process dies. A
     /// lock on the SQLite file itself would be lost with the first of its handles that is closed.
     pub(crate) fn lock(&self) -> Result<Alone, Error> {
-        let mut path = self.path().as_os_str().to_owned();
+        // By its own name, as SQLite finds the log: of a link there would be another lock.
+        let path = std::fs::canonicalize(self.path()).unwrap_or_else(|_| self.path().to_owned());
+        let mut path = path.into_os_string();
         path.push("-sync");
         let opened = File::options().create(true).append(true).open(&path);
         let file = opened.map_err(|error| Error::Configuration {

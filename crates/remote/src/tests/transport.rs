@@ -5,7 +5,7 @@ use headwater_protocol::Value;
 use super::crash::{assert_converged, options, pair, sync};
 use super::server::Fault;
 use super::support::row;
-use crate::Choice;
+use crate::{Choice, Remote};
 
 /// WELCOME comes, and nothing after it.
 const WELCOME_ALONE: usize = 62;
@@ -49,4 +49,21 @@ fn a_receipt_that_can_not_be_had_any_more_is_done_without() {
     assert_eq!(server.database().row(1, &[Value::text("x")]), Some(&vec![Value::text("x"), Value::Int(10)]));
     sync(&mut f).expect("nothing is left to do");
     assert_converged(&f, &server, "in the end");
+}
+
+/// A link to the file is the same file: SQLite follows it too.
+#[cfg(unix)]
+#[test]
+fn a_sync_by_another_name_of_the_file_does_not_mix_with_the_first() {
+    let (mut f, _server) = pair();
+    let link = f.folder.path().join("elsewhere");
+    std::fs::create_dir(&link).expect("a folder");
+    let link = link.join("link.db");
+    std::os::unix::fs::symlink(f.remote.path(), &link).expect("a link");
+    let mut linked = Remote::open(&link).expect("the remote opens");
+    let first = f.remote.lock().expect("the lock");
+    assert_eq!(linked.sync(&mut options()).expect_err("another sync holds the file").code(), "running");
+    drop(first);
+    linked.sync(&mut options()).expect("the other has ended");
+    sync(&mut f).expect("by its own name");
 }

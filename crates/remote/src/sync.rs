@@ -104,7 +104,6 @@ impl Remote {
         let mut may_renew = true;
         let mut takes_parts = false;
         loop {
-            let was_cached = self.has_token(&server.credentials);
             let fingerprint = change.as_ref().map_or(self.plan.fingerprint, |change| change.plan.fingerprint);
             let left = Stage::left(&self.database.connection, fingerprint)?;
             let mut sync = Sync {
@@ -119,15 +118,17 @@ impl Remote {
                 is_partial: false,
                 takes_parts,
                 is_server_kept: false,
+                token: Token::New,
                 report: &mut report,
             };
             let outcome = sync.run();
             if outcome.is_err() {
                 sync.keep_staged();
             }
+            let token = sync.token;
             match outcome {
-                // The token that was kept from a sync before has been revoked, or the server's key is another.
-                Err(Error::Failed(failure)) if may_renew && was_cached && is_unauthenticated(&failure) => {
+                // The token that was kept from before has ended while the machine slept, was revoked, or the server's key is another.
+                Err(Error::Failed(failure)) if may_renew && token == Token::Kept && is_unauthenticated(&failure) => {
                     may_renew = false;
                     self.token = None;
                 }
@@ -158,10 +159,6 @@ impl Remote {
             Err(TryLockError::WouldBlock) => Err(Error::Running { path: self.path().to_owned() }),
         }
     }
-
-    fn has_token(&self, credentials: &Credentials) -> bool {
-        matches!(credentials, Credentials::Password { .. }) && self.token.is_some()
-    }
 }
 
 /// The lock of a sync. It is given back by name: a process that was forked meanwhile may still have a copy of the handle.
@@ -177,6 +174,15 @@ impl Drop for Alone {
 
 fn is_unauthenticated(failure: &Failure) -> bool {
     failure.code() == Some(ErrorCode::Unauthenticated)
+}
+
+/// When a token was got.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Token {
+    /// For this request, or it is the application's own.
+    New,
+    /// For one before.
+    Kept,
 }
 
 struct Sync<'s, 'o, 'p> {
@@ -195,6 +201,8 @@ struct Sync<'s, 'o, 'p> {
     takes_parts: bool,
     /// Whether the file has the address of [`SyncOptions::server`].
     is_server_kept: bool,
+    /// The token of the last request.
+    token: Token,
     report: &'p mut SyncReport,
 }
 

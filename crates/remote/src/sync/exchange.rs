@@ -6,7 +6,7 @@ use std::time::Instant;
 use headwater_protocol::client::{Failure, Reply, Session, status_error};
 use headwater_protocol::message::Ticket;
 
-use super::{Phase, Sync};
+use super::{Phase, Sync, Token};
 use crate::error::Error;
 use crate::http::{Answer, Credentials, Refused, Who};
 use crate::pieces::{announced_bytes, frozen_bytes};
@@ -145,8 +145,10 @@ impl Sync<'_, '_, '_> {
         if let Some((token, until)) = &self.remote.token
             && Instant::now() < *until
         {
+            self.token = Token::Kept;
             return Ok(token.clone());
         }
+        self.token = Token::New;
         let token = self.client.token()?;
         self.remote.token = Some((token.token.clone(), Instant::now() + token.lifetime()));
         Ok(token.token)

@@ -29,6 +29,8 @@ pub(super) enum Fault {
     Status(u16),
     /// Answers with this ERROR frame.
     Error(ErrorCode),
+    /// Takes the token for no good any more.
+    TokenEnds,
 }
 
 #[derive(Default)]
@@ -285,7 +287,7 @@ fn serve(stream: TcpStream, database: &Mutex<Database>) -> Option<()> {
         database.requests += 1;
         let fault = database.faults.pop();
         let expected = format!("Bearer {}", database.token);
-        if header(&head, "authorization") != Some(expected.as_str()) {
+        if fault == Some(Fault::TokenEnds) || header(&head, "authorization") != Some(expected.as_str()) {
             respond(&mut stream, "401 No", FRAMES, &error(ErrorCode::Unauthenticated).to_bytes(), None)?;
             continue;
         }

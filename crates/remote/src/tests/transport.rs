@@ -67,3 +67,15 @@ fn a_sync_by_another_name_of_the_file_does_not_mix_with_the_first() {
     linked.sync(&mut options()).expect("the other has ended");
     sync(&mut f).expect("by its own name");
 }
+
+/// The laptop sleeps in the midst of a sync, and the token that it got for the password has ended meanwhile.
+#[test]
+fn a_token_that_ends_during_a_sync_is_renewed() {
+    let (mut f, server) = pair();
+    f.sql("INSERT INTO doc VALUES (1, 'mine', 'b')");
+    server.database().faults = vec![Fault::TokenEnds, Fault::BeforeUpload];
+    let report = sync(&mut f).expect("with a new token");
+    assert_eq!(report.changes_up, 1);
+    server.database().faults = vec![Fault::TokenEnds; 3];
+    assert_eq!(sync(&mut f).expect_err("no token is good").code(), "unauthenticated");
+}

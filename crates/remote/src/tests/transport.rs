@@ -1,6 +1,8 @@
 //! What lies between a remote and its server: proxies with opinions, limits that change, tokens that end.
 
+use headwater_model::Model;
 use headwater_protocol::Value;
+use headwater_protocol::message::ErrorCode;
 
 use super::crash::{assert_converged, options, pair, sync};
 use super::server::Fault;
@@ -78,4 +80,23 @@ fn a_token_that_ends_during_a_sync_is_renewed() {
     assert_eq!(report.changes_up, 1);
     server.database().faults = vec![Fault::TokenEnds; 3];
     assert_eq!(sync(&mut f).expect_err("no token is good").code(), "unauthenticated");
+}
+
+/// Server and version have changed at once, and an upload is on its way: the server that is named now is asked for it.
+#[test]
+fn an_upload_is_settled_at_the_server_that_is_named() {
+    let (mut f, server) = pair();
+    sync(&mut f).expect("the first sync");
+    f.sql("INSERT INTO doc VALUES (1, 'mine', 'b')");
+    f.cut().expect("an upload");
+    f.remote.set_server("http://127.0.0.1:1", "ann").expect("a server that is gone");
+    let model = Model { version: 2, ..f.remote.plan.model.clone() };
+    server.database().faults = vec![Fault::Error(ErrorCode::ModelUnknown)];
+    let mut options = options();
+    options.server = Some(server.url.clone());
+    let upgraded = f.remote.upgrade(&model, &mut options).expect("the version changes");
+    assert!(upgraded.before.is_none());
+    assert_eq!((upgraded.to, upgraded.sync.changes_up), (2, 1));
+    assert_eq!(f.remote.status().expect("a status").server, server.url, "it is the file's from then on");
+    assert_converged(&f, &server, "under the new version");
 }

@@ -37,7 +37,7 @@ impl Remote {
     fn ask(&self, change: &Change, options: &SyncOptions<'_>) -> Result<Welcome, Error> {
         let state = self.state()?;
         let server = Server {
-            url: state.server.clone(),
+            url: options.server.clone().unwrap_or_else(|| state.server.clone()),
             credentials: options.credentials.clone(),
             ca_file: options.ca_file.clone(),
         };

@@ -19,7 +19,8 @@
 //!
 //! - A frozen upload is offered again, the same frames under the same number, until its receipt is applied.
 //! - A staged download is applied before the next upload is cut, or dropped; one that is staged beside a frozen upload is dropped.
-//!   Of one that broke, the rest is asked for first, where its server keeps it; where nobody has it any more it is dropped.
+//!   Of one that broke, the rest is asked for first, where its server keeps it; where nobody has it any more, or it is refused again and
+//!   again, it is dropped.
 //! - What brings a download or an upload further is no failed attempt: the attempts are counted from there.
 //! - Where ERROR `copy` follows a WELCOME that lacks uploads, what is lost of them is dealt with (`Rewind`) before the new remote ID.
 //! - A new remote ID comes after the thaw: the other way round, a crash between them would offer number n under an ID that has none.
@@ -94,6 +95,8 @@ pub struct Session {
     /// Bytes staged of the present download in this session, and the most of any until an attempt failed.
     staged_bytes: u64,
     staged_bytes_best: u64,
+    /// How often the rest of it was refused since some of it came.
+    rest_refused: u32,
     /// How the frozen upload travels.
     way: Way,
     /// Bytes of it that the server has, and the most of any until an attempt failed.
@@ -174,6 +177,7 @@ impl Session {
             is_own: false,
             staged_bytes: 0,
             staged_bytes_best: 0,
+            rest_refused: 0,
             way: Way::of(start.is_large),
             sent_bytes: 0,
             sent_bytes_best: 0,

@@ -64,6 +64,7 @@ impl Session {
             }
             _ => {}
         }
+        self.rest_refused = 0;
         self.staged_bytes += frame.wire_bytes() as u64;
     }
 

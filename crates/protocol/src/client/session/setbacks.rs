@@ -18,6 +18,8 @@ impl Session {
     /// The server answered the request's head: see [`crate::client::status_error`].
     pub fn refused(&mut self, now: Duration, error: ServerError) {
         match self.out.take() {
+            // The page of somebody who lets no such request pass, perhaps: whether the user may sync, the sync finds out.
+            Some(Instruction::Resume) if error.code == ErrorCode::Forbidden => self.give_rest_up(),
             Some(Instruction::Resume) => self.on_no_rest(now, error),
             Some(Instruction::Ticket | Instruction::Piece { .. }) => self.on_no_piece(now, error),
             _ => self.on_server_error(now, error),
@@ -42,12 +44,24 @@ impl Session {
     pub(super) fn on_no_rest(&mut self, now: Duration, error: ServerError) {
         match error.code {
             ErrorCode::Unauthenticated | ErrorCode::Forbidden => self.on_server_error(now, error),
-            code if code.is_retryable() && code != ErrorCode::Gone => self.retry(now, Cause::Server(error)),
-            _ => {
-                self.remote.staged = Staged::Part;
-                self.phase = Phase::Prepare { cut: false };
+            code if code.is_retryable() && code != ErrorCode::Gone => {
+                self.rest_refused += 1;
+                // The last attempt is for the sync itself: perhaps that is let through.
+                if self.rest_refused + 1 < self.config.attempts_max {
+                    self.retry(now, Cause::Server(error));
+                } else {
+                    self.give_rest_up();
+                }
             }
+            _ => self.give_rest_up(),
         }
+    }
+
+    /// What is staged is dropped, and everything since the watermarks asked for.
+    fn give_rest_up(&mut self) {
+        self.rest_refused = 0;
+        self.remote.staged = Staged::Part;
+        self.phase = Phase::Prepare { cut: false };
     }
 
     pub(super) fn on_server_error(&mut self, now: Duration, error: ServerError) {

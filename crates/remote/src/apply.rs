@@ -103,10 +103,14 @@ pub(crate) fn apply_change(
     let connection = &database.connection;
     let triggers_fire = schema::has_own_triggers(connection, old)?;
     let applied = database.write("changing the model's version", |connection| {
+        // Whether they are what is missing is judged with the first frame, by what had been seen under the old version.
+        let mut first = frames(connection)?;
         // Triggers are compiled, to see whether they still fit.
         let fresh = upgrade::change::run(connection, old, change, now)?;
         set_triggers(connection, triggers_fire)?;
-        frame_by_frame(connection, &change.plan, &fresh, now, frames, watch)
+        let mut frames =
+            |connection: &Connection| first.take().map_or_else(|| frames(connection), |first| Ok(Some(first)));
+        frame_by_frame(connection, &change.plan, &fresh, now, &mut frames, watch)
     });
     set_triggers(connection, true)?;
     applied

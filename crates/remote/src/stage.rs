@@ -34,6 +34,36 @@ pub(crate) struct Stage {
     fingerprint: u64,
     /// Whether what is in the file came under another version of the model.
     is_other: bool,
+    /// What had been seen when it was asked for in this sync.
+    asked: Option<Seen>,
+}
+
+/// Of what a remote has seen, as much as shows that some of it was forgotten since: another program opened the file, and made a table again
+/// that the application had dropped. (Of what lies in the file, that drops it.)
+#[derive(Clone, Debug)]
+struct Seen {
+    incarnation: [u8; 16],
+    /// Tables of which something has been seen.
+    tables: Vec<u32>,
+}
+
+impl Seen {
+    fn read(connection: &Connection) -> Result<Seen, Error> {
+        let read = || -> rusqlite::Result<Seen> {
+            let incarnation = "SELECT \"incarnation\" FROM \"hw_state\"";
+            let incarnation = connection.query_row(incarnation, [], |row| row.get(0))?;
+            let mut tables = connection.prepare_cached("SELECT DISTINCT \"table\" FROM \"hw_watermark\"")?;
+            let tables = tables.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+            Ok(Seen { incarnation, tables })
+        };
+        read().while_doing("reading what has been seen")
+    }
+
+    /// Whether some of it was forgotten by now. (A receipt may add to it.)
+    fn is_forgotten(&self, connection: &Connection) -> Result<bool, Error> {
+        let now = Seen::read(connection)?;
+        Ok(now.incarnation != self.incarnation || self.tables.iter().any(|table| !now.tables.contains(table)))
+    }
 }
 
 /// Where the rest of a download is.
@@ -69,6 +99,12 @@ impl Stage {
         let came = if download.is_some() { bytes(connection)? } else { 0 };
         let packing = if download.is_some() { packing(connection)? } else { (0, 0) };
         Ok(Stage { written, download, came, packing, ..Stage::new(fingerprint) })
+    }
+
+    /// Notes that a download is asked for, or that all that has been seen is forgotten for the one that comes.
+    pub(crate) fn ask(&mut self, connection: &Connection) -> Result<(), Error> {
+        self.asked = Some(Seen::read(connection)?);
+        Ok(())
     }
 
     /// Takes what is staged out.
@@ -171,11 +207,19 @@ impl Stage {
     }
 
     /// The frames, one after the other. Those in the file are deleted there as they are read, so that the rows made of them take
-    /// their place; all within the transaction of `connection`.
+    /// their place; all within the transaction of `connection`. [`Error::Unexpected`]: what had been seen when they were asked for was forgotten
+    /// since, so that they are not all that is missing.
     pub(crate) fn frames(&self) -> impl FnMut(&Connection) -> Result<Option<Frame>, Error> {
         let (written, mut next) = (self.written, 1);
-        let mut memory = self.memory.iter();
+        let (mut memory, mut asked) = (self.memory.iter(), self.asked.as_ref());
         move |connection| {
+            if let Some(asked) = asked.take()
+                && asked.is_forgotten(connection)?
+            {
+                return Err(Error::Unexpected {
+                    what: "a table was dropped while the download was on its way".to_owned(),
+                });
+            }
             if next > written {
                 return Ok(memory.next().cloned());
             }

@@ -284,11 +284,15 @@ impl Sync<'_, '_, '_> {
                 receipt::apply(database, &self.remote.plan, &receipt, &now())?;
                 self.report.times.receipt += began.elapsed();
             }
-            Instruction::Restart => database.write("starting afresh", State::forget_seen)?,
+            Instruction::Restart => {
+                database.write("starting afresh", State::forget_seen)?;
+                self.stage.ask(&database.connection)?;
+            }
             Instruction::Rewind { to } => {
                 let plan = &self.remote.plan;
                 let rewind = |connection: &_| lost::rewind(connection, plan, to, &now());
                 self.report.lost_changes += database.write("going back to what the database has", rewind)?;
+                self.stage.ask(&database.connection)?;
             }
             Instruction::Thaw { refused } => database.write("thawing an upload", |connection| {
                 cut::thaw(connection, &self.remote.plan)?;

@@ -34,6 +34,7 @@ impl Sync<'_, '_, '_> {
         };
         let state = self.remote.state()?;
         let Remote { database, plan, .. } = &*self.remote;
+        self.stage.ask(&database.connection)?;
         let (connection, change) = (&database.connection, self.change.as_ref());
         let mut body = RequestBody::new(connection, plan, change, &state, has_upload, ticket, wants_download)?;
         let sent = {

@@ -7,7 +7,7 @@ use headwater_protocol::message::ErrorCode;
 use super::crash::{assert_converged, options, pair, sync};
 use super::server::Fault;
 use super::support::row;
-use crate::{Choice, Remote};
+use crate::{Choice, Phase, Progress, Remote};
 
 /// WELCOME comes, and nothing after it.
 const WELCOME_ALONE: usize = 62;
@@ -99,4 +99,27 @@ fn an_upload_is_settled_at_the_server_that_is_named() {
     assert_eq!((upgraded.to, upgraded.sync.changes_up), (2, 1));
     assert_eq!(f.remote.status().expect("a status").server, server.url, "it is the file's from then on");
     assert_converged(&f, &server, "under the new version");
+}
+
+/// While a download is on its way, another program of the application drops a table, and opens the remote: the table comes whole.
+#[test]
+fn a_table_dropped_during_a_sync_comes_again() {
+    let (mut f, server) = pair();
+    for id in 0..3 {
+        server.database().set(0, &row(&id.to_string()), Some(row(&format!("{id},t,b"))));
+    }
+    sync(&mut f).expect("the first sync");
+    server.database().set(0, &row("3"), Some(row("3,t,b")));
+    let (path, mut is_dropped) = (f.remote.path().to_owned(), false);
+    let mut drop_once = |progress: Progress| {
+        if progress.phase == Phase::Receive && !std::mem::replace(&mut is_dropped, true) {
+            let other = rusqlite::Connection::open(&path).expect("another program");
+            other.execute_batch("DROP TABLE doc").expect("the table is dropped");
+            Remote::open(&path).expect("the remote opens");
+        }
+    };
+    let mut options = options();
+    options.progress = Some(&mut drop_once);
+    f.remote.sync(&mut options).expect("the sync");
+    assert_converged(&f, &server, "the table has all rows");
 }

@@ -24,6 +24,8 @@ const FRAMES: &str = "application/vnd.headwater.sync";
 const CONNECT_MAX: Duration = Duration::from_secs(15);
 /// The most bytes in an answer that is a token.
 const TOKEN_BYTES_MAX: u64 = 64 * 1024;
+/// However long a token is good, it is not kept for longer: the number is a stranger's, and no clock goes on for ever.
+const TOKEN_LIFETIME_MAX: Duration = Duration::from_hours(24);
 /// How much of a refusal is read.
 const REFUSAL_BYTES_MAX: u64 = 4096;
 /// How much of an unexpected answer is shown.
@@ -91,7 +93,7 @@ pub(crate) struct Token {
 impl Token {
     /// For how long it can be used, with something to spare.
     pub(crate) fn lifetime(&self) -> Duration {
-        Duration::from_secs(self.expires_in_s.saturating_sub(30))
+        Duration::from_secs(self.expires_in_s.saturating_sub(30)).min(TOKEN_LIFETIME_MAX)
     }
 }
 
@@ -422,6 +424,14 @@ mod tests {
     fn secrets_are_not_printed() {
         let password = Credentials::Password { user: "ann".to_owned(), password: "hunter2".to_owned() };
         assert_eq!(format!("{password:?} {:?}", Credentials::Token("t0ken".to_owned())), "Password(ann, ..) Token(..)");
+    }
+
+    #[test]
+    fn a_token_for_ever_is_got_anew_some_day() {
+        let lifetime = |expires_in_s| Token { token: String::new(), expires_in_s }.lifetime();
+        assert_eq!(lifetime(900), Duration::from_secs(870));
+        assert_eq!(lifetime(7), Duration::ZERO);
+        assert!(std::time::Instant::now().checked_add(lifetime(u64::MAX)).is_some(), "no clock goes so far");
     }
 
     #[test]

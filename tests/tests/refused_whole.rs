@@ -1,8 +1,13 @@
 //! Uploads that are not taken as they are: refused whole because the model wants all or nothing, or too large for somebody on the way.
 //! Either way the download goes on, nothing is lost, and one change never blocks the others for good.
 
-use anyhow::Result;
-use headwater_remote::PendingChoice;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use headwater_remote::http::Credentials;
+use headwater_remote::{Choice, PendingChoice, SyncOptions};
+use headwater_testkit::proxy::Direction;
+use headwater_testkit::{FaultProxy, Plan};
 use headwater_tests::{KINDS, Kind, World};
 
 const SCHEMA: &str = "CREATE TABLE note (id TEXT NOT NULL PRIMARY KEY, n BIGINT CHECK (n < 100), body TEXT);";
@@ -167,6 +172,47 @@ fn a_change_too_large_for_the_server_is_set_aside_alone() -> Result<()> {
         assert_eq!(ids(&world)?.len(), 20);
         assert!(world.diff("one")?.is_equal(false));
         assert_eq!(remote.status()?.set_aside, 0);
+    }
+    Ok(())
+}
+
+/// It is applied, its receipt is lost, and then the server's limit is lowered below its size: what was uploaded counts as uploaded.
+#[test]
+fn an_upload_that_has_become_too_large_is_done_without_its_receipt() -> Result<()> {
+    for kind in KINDS {
+        let mut world = World::new(kind, SCHEMA, &model(""), &["ann"])?;
+        let mut remote = world.remote("one", "ann")?;
+        world.central.execute("INSERT INTO note VALUES ('gone', 1, 'x'), ('kept', 1, 'x')")?;
+        world.sync(&mut remote)?;
+        world.edit(
+            "one",
+            &format!(
+                "{}; DELETE FROM note WHERE id = 'gone'; UPDATE note SET n = 1000 WHERE id = 'kept'",
+                MANY.replace("500", "100")
+            ),
+        )?;
+        let proxy = FaultProxy::start(world.address()?)?;
+        proxy.next([Plan::clean().black_hole(Direction::Down, 1)]);
+        let mut options = SyncOptions::new(Credentials::Token(world.token("ann")?));
+        (options.config.attempts_max, options.config.idle_max) = (1, Duration::from_secs(2));
+        remote.set_server(&format!("http://{}", proxy.address()), "ann")?;
+        ensure!(remote.sync(&mut options).is_err() && remote.status()?.is_frozen, "the answer is lost");
+        let until = Instant::now() + Duration::from_secs(20);
+        while ids(&world)?.len() != 101 {
+            ensure!(Instant::now() < until, "{kind:?}: the upload is not applied");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+
+        world.config.upload_bytes_max = 100_000;
+        world.start_server()?;
+        remote.set_server(&world.server_url()?, "ann")?;
+        let report = world.sync(&mut remote)?;
+        assert_eq!((report.changes_up, report.refused), (0, 0), "{kind:?}: nothing goes up again");
+        let aside: Vec<_> = remote.set_aside(9)?.into_iter().map(|one| format!("{} {}", one.key, one.reason)).collect();
+        assert_eq!(aside, ["{\"id\":\"kept\"} unanswered"], "{kind:?}: all that did not come as it was uploaded");
+        remote.drop_set_aside(&Choice::All)?;
+        world.sync(&mut remote)?;
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}");
     }
     Ok(())
 }

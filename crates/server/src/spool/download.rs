@@ -325,7 +325,14 @@ impl Reader {
             let mut bytes = vec![0; length as usize];
             file.read_exact_at(&mut bytes, offset).map(|()| Bytes::from(bytes))
         });
-        let bytes = reading.await.map_err(io::Error::other)??;
+        let bytes = match reading.await.map_err(io::Error::other).flatten() {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                // Nobody can resume it: whoever asks begins again.
+                self.shared.unkeep(self.shared.lock());
+                return Err(error);
+            }
+        };
         let mut state = self.shared.lock();
         if self.seat.left.get().is_some() {
             return Err(cut());

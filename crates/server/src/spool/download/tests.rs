@@ -221,3 +221,24 @@ async fn what_is_kept_gives_way_where_the_disk_is_full() {
     assert!(got == stream(200));
     assert_eq!(budget.used(), (0, 0));
 }
+
+/// Part of what is kept can't be read any more. The rest of it would fail each time, until it was given up.
+#[tokio::test]
+async fn what_can_not_be_read_can_not_be_resumed() {
+    let budget = Budget::new(&small());
+    let (writer, mut reader) = spool(Arc::clone(&budget), LONG);
+    writer.keep(1 << 20);
+    (0..200).for_each(|number| writer.push(&frame(number)).expect("room"));
+    writer.end_with(&end());
+    writer.shared.lock().file.as_ref().expect("a file").set_len(0).expect("emptied");
+    let failure = loop {
+        match reader.next().await {
+            Ok(bytes) => assert!(bytes.is_some(), "the file comes before the end"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(failure.kind(), io::ErrorKind::UnexpectedEof);
+    drop(reader);
+    assert!(writer.resume(0).is_none());
+    assert_eq!(budget.used(), (0, 0), "and takes no room");
+}

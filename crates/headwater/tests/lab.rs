@@ -797,3 +797,32 @@ fn the_list_of_the_repository_is_valid() {
         }
     }
 }
+
+#[test]
+fn bristlecones_own_files_are_run() {
+    let place = Place::new("");
+    let write = |name: &str, text: &str| std::fs::write(place.path(name), text).expect("written");
+    write(
+        "reads.properties",
+        "scenario=com.continuent.bristlecone.benchmark.scenarios.ReadSimpleScenario\ninclude=one.properties\n\
+         threads=1|2\nbound=iterations\niterations=20\ndatarows=100\n",
+    );
+    write("one.properties", "url=jdbc:sqlite:reads.db\n");
+    write(
+        "mixed.xml",
+        "<EvaluatorConfiguration name=\"mixed\" testDuration=\"1\"><Database url=\"jdbc:sqlite:mixed.db\"/>\
+         <TableGroup size=\"20\"><ThreadGroup threadCount=\"2\" updates=\"20\" inserts=\"20\"/></TableGroup></EvaluatorConfiguration>",
+    );
+    for (file, cells) in [("reads.properties", 2), ("mixed.xml", 1)] {
+        let results = format!("{file}.lab");
+        let said = place.run(&["run", file, "--results", &results]);
+        assert_eq!(said.code, 0, "{said:?}");
+        let shown = place.json(&["show", &results]);
+        assert_eq!(shown["cells"].as_array().expect("cells").len(), cells, "{shown}");
+        assert!(shown["cells"][0]["operations"].as_u64() >= Some(20), "{shown}");
+    }
+    write("one.properties", "url=jdbc:mysql://db\n");
+    let wrong = place.run(&["check", "reads.properties"]);
+    assert_eq!(wrong.code, 2, "{wrong:?}");
+    assert!(wrong.err.contains("reads.properties:2:1: url is \"jdbc:mysql://db\""), "{wrong:?}");
+}

@@ -38,6 +38,7 @@ mod tests;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::bristlecone;
 use crate::error::Error;
 use crate::reading::{self, SpecError};
 use crate::sampling::Sample;
@@ -179,8 +180,20 @@ impl Experiment {
         Experiment::parse(&path.display().to_string(), &text, &files).map_err(Error::Spec)
     }
 
-    /// Reads an experiment; `file` is for the errors, `files` gives the files that it names, by their paths beside it.
+    /// Reads an experiment, or one of Bristlecone's files (`.properties`, `.xml`); `file` is for the errors, `files` gives the files that it names, by their paths beside it.
     pub fn parse(
+        file: &str,
+        text: &str,
+        files: &dyn Fn(&str) -> Result<String, String>,
+    ) -> Result<Experiment, Vec<SpecError>> {
+        let Some(translation) = bristlecone::translation(file, text, files) else {
+            return Experiment::parse_own(file, text, files);
+        };
+        let translation = translation?;
+        Experiment::parse_own(file, &translation.text, files).map_err(|errors| translation.placed(errors))
+    }
+
+    fn parse_own(
         file: &str,
         text: &str,
         files: &dyn Fn(&str) -> Result<String, String>,

@@ -23,6 +23,7 @@
 
 pub mod address;
 pub mod bottleneck;
+mod bristlecone;
 pub mod campaign;
 pub mod error;
 pub mod experiment;

@@ -38,6 +38,7 @@ pub mod report;
 pub mod results;
 pub mod sampling;
 pub mod scenario;
+pub mod sync;
 pub mod target;
 pub mod value;
 pub mod workload;

@@ -1,0 +1,244 @@
+//! The table Purchase of MLBench: large values, notes of exactly 64 letters, no row shared between clients. What a row holds follows
+//! from its key, so that whoever receives it can tell whether it is right.
+
+use headwater_consolidated::Plan;
+use headwater_protocol::message::{Change, ChangeOp, TableHeader};
+use headwater_protocol::text::write_timestamp;
+use headwater_protocol::{Decimal, Row, Value, ValueRef};
+
+/// The most rows of one employee: a purchase's number stays within 32 bits, as the table has it.
+pub const ROWS_MAX: i64 = 1_000_000;
+
+/// What a purchase costs at first, to the six places that the column keeps: a row that the database changes is sent back.
+const COST: &str = "123456789.120000";
+/// And once it was updated: one more.
+const COST_UPDATED: &str = "123456790.120000";
+/// When the first was ordered, in microseconds: 2005-01-01.
+const ORDERED: i64 = 1_104_537_600_000_000;
+
+/// The model: every user has the purchases of some employees.
+const MODEL: &str = r#"
+name = "lab_purchase"
+version = 1
+[partitions.employee]
+columns = { emp_id = "int" }
+members = "SELECT emp_id FROM lab_member WHERE user_name = :s.user"
+[tables.lab_purchase]
+direction = "both"
+conflict = "consolidated_wins"
+key = ["emp_id", "purch_id"]
+partition = "employee"
+[tables.lab_purchase.columns]
+emp_id = "int not null"
+purch_id = "int not null"
+cust_id = "int not null"
+cost = "decimal(30,6) not null"
+order_date = "timestamp not null"
+notes = "text not null"
+"#;
+
+/// The text of the model's file.
+pub fn model_text() -> &'static str {
+    MODEL
+}
+
+/// The model, ready.
+pub fn plan() -> Plan {
+    let model = headwater_model::parse::parse("lab_purchase.toml", MODEL);
+    Plan::new(model.expect("the built-in model is valid"))
+}
+
+/// Rows of Purchase, as clients make and check them.
+#[derive(Clone, Debug)]
+pub struct Purchases {
+    /// The table's header on the wire.
+    pub header: TableHeader,
+    cost: Decimal,
+    cost_updated: Decimal,
+}
+
+impl Purchases {
+    /// Those of this model.
+    pub fn new(plan: &Plan) -> Purchases {
+        let decimal = |text| Decimal::parse(text).expect("a decimal");
+        let header = plan.tables[0].header.clone();
+        Purchases { header, cost: decimal(COST), cost_updated: decimal(COST_UPDATED) }
+    }
+
+    /// The purchase of this number.
+    pub fn row(&self, employee: i64, number: i64, is_updated: bool) -> Row {
+        let cost = if is_updated { &self.cost_updated } else { &self.cost };
+        vec![
+            Value::Int(employee),
+            Value::Int(number),
+            Value::Int(customer(number)),
+            Value::Decimal(cost.clone()),
+            Value::Timestamp(ordered(number)),
+            Value::Text(notes(employee, number).to_vec()),
+        ]
+    }
+
+    /// A change of this purchase. An update is to the cost, or back.
+    pub fn change(&self, op: ChangeOp, employee: i64, number: i64, is_updated: bool) -> Change {
+        let row = |is_updated| Some(self.row(employee, number, is_updated));
+        match op {
+            ChangeOp::Insert => Change { old: None, new: row(false) },
+            ChangeOp::Update => Change { old: row(!is_updated), new: row(is_updated) },
+            ChangeOp::Delete => Change { old: row(false), new: None },
+        }
+    }
+
+    /// Whose purchase this is and its number, if it is right in every column.
+    pub fn check(&self, row: &[ValueRef<'_>], is_updated: bool) -> Option<(i64, i64)> {
+        let &[
+            ValueRef::Int(employee),
+            ValueRef::Int(number),
+            ValueRef::Int(customer_id),
+            ValueRef::Decimal(cost),
+            ValueRef::Timestamp(order_date),
+            ValueRef::Text(text),
+        ] = row
+        else {
+            return None;
+        };
+        let expected = if is_updated { &self.cost_updated } else { &self.cost };
+        let is_right = customer_id == customer(number)
+            && cost.same(&expected.as_ref())
+            && order_date == ordered(number)
+            && text == notes(employee, number);
+        is_right.then_some((employee, number))
+    }
+}
+
+/// The statements that make the tables: those of the purchases and of who may see them, and the stock that purchases are taken from.
+pub fn tables_sql(is_postgresql: bool) -> String {
+    let (date, cost, notes) =
+        if is_postgresql { ("timestamp", "numeric(30,6)", "varchar(64)") } else { ("TEXT", "TEXT", "TEXT") };
+    let columns = format!(
+        "emp_id integer NOT NULL, purch_id integer NOT NULL, cust_id integer NOT NULL, cost {cost} NOT NULL, \
+         order_date {date} NOT NULL, notes {notes} NOT NULL, PRIMARY KEY (emp_id, purch_id)"
+    );
+    format!(
+        "CREATE TABLE lab_purchase ({columns});\nCREATE TABLE lab_stock ({columns});\n\
+         CREATE TABLE lab_member (user_name varchar(64) NOT NULL, emp_id integer NOT NULL, PRIMARY KEY (user_name, emp_id));\n"
+    )
+}
+
+/// The tables, in the order in which they are made.
+pub const TABLES: [&str; 3] = ["lab_purchase", "lab_stock", "lab_member"];
+
+/// The statement that puts these purchases of an employee into the stock.
+pub fn stock_sql(employee: i64, numbers: std::ops::Range<i64>) -> String {
+    let row = |number: i64| {
+        let mut date = String::new();
+        write_timestamp(&mut date, ordered(number));
+        let notes = notes(employee, number);
+        let notes = String::from_utf8_lossy(&notes);
+        format!("({employee}, {number}, {}, '{COST}', '{date}', '{notes}')", customer(number))
+    };
+    format!("INSERT INTO lab_stock VALUES {}", numbers.map(row).collect::<Vec<_>>().join(",\n"))
+}
+
+/// The columns of a stocked purchase, at this cost.
+fn columns(is_updated: bool) -> String {
+    let cost = if is_updated { COST_UPDATED } else { COST };
+    format!("emp_id, purch_id, cust_id, '{cost}', order_date, notes")
+}
+
+/// What changes all purchases at once.
+pub fn all_sql(op: ChangeOp, is_updated: bool) -> String {
+    let cost = if is_updated { COST_UPDATED } else { COST };
+    match op {
+        ChangeOp::Insert => "INSERT INTO lab_purchase SELECT * FROM lab_stock".to_owned(),
+        ChangeOp::Update => format!("UPDATE lab_purchase SET cost = '{cost}'"),
+        ChangeOp::Delete => "DELETE FROM lab_purchase".to_owned(),
+    }
+}
+
+/// Queries that give a row for each difference of the purchases from the stock at this cost, or from nothing where none is to be there.
+pub fn differences_sql(are_there: bool, is_updated: bool) -> Vec<String> {
+    if !are_there {
+        return vec!["SELECT emp_id, purch_id, 'too many' AS fault FROM lab_purchase LIMIT 3".to_owned()];
+    }
+    let stock = format!("SELECT {} FROM lab_stock", columns(is_updated));
+    let there = "SELECT emp_id, purch_id, cust_id, cost, order_date, notes FROM lab_purchase";
+    // Where a literal stands first, a database might not know of what type it is to be.
+    vec![
+        format!(
+            "SELECT s.emp_id, s.purch_id, 'missing or wrong' AS fault FROM lab_stock s LEFT JOIN \
+             ({there} INTERSECT {stock}) p ON p.emp_id = s.emp_id AND p.purch_id = s.purch_id \
+             WHERE p.purch_id IS NULL LIMIT 3"
+        ),
+        "SELECT p.emp_id, p.purch_id, 'too many' AS fault FROM lab_purchase p LEFT JOIN lab_stock s \
+         ON p.emp_id = s.emp_id AND p.purch_id = s.purch_id WHERE s.purch_id IS NULL LIMIT 3"
+            .to_owned(),
+    ]
+}
+
+/// What stands for one key in a checksum: no key comes twice, or for another, without being seen.
+pub fn mark(employee: i64, number: i64) -> u64 {
+    mixed((employee as u64) << 32 ^ number as u64)
+}
+
+fn customer(number: i64) -> i64 {
+    number % 1000
+}
+
+fn ordered(number: i64) -> i64 {
+    ORDERED + number * 1_000_001
+}
+
+/// 64 letters and digits, another text for each key; they don't compress to nothing.
+fn notes(employee: i64, number: i64) -> [u8; 64] {
+    const LETTERS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+    let mut notes = [0; 64];
+    let mut state = mark(employee, number);
+    for part in notes.chunks_mut(10) {
+        state = mixed(state);
+        let mut bits = state;
+        for letter in part {
+            *letter = LETTERS[(bits & 63) as usize];
+            bits >>= 6;
+        }
+    }
+    notes
+}
+
+/// SplitMix64's last step: every bit of the result depends on every bit of the number.
+fn mixed(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_right_in_every_column_or_not_at_all() {
+        let purchases = Purchases::new(&plan());
+        let row = purchases.row(3, 7, false);
+        let values = |row: &Row| -> Option<(i64, i64)> {
+            purchases.check(&row.iter().map(Value::as_ref).collect::<Vec<_>>(), false)
+        };
+        assert_eq!(values(&row), Some((3, 7)));
+        for (column, wrong) in [
+            (0, Value::Int(4)),
+            (1, Value::Int(8)),
+            (2, Value::Int(8)),
+            (3, Value::Decimal(Decimal::parse(COST_UPDATED).expect("a decimal"))),
+            (4, Value::Timestamp(ORDERED)),
+            (5, Value::text("another")),
+            (5, Value::Null),
+        ] {
+            let mut other = row.clone();
+            other[column] = wrong;
+            assert_eq!(values(&other), None, "column {column}");
+        }
+        assert_eq!(values(&row[..5].to_vec()), None);
+        let Value::Text(notes) = &row[5] else { panic!("{row:?}") };
+        assert!(notes.len() == 64 && notes.iter().all(u8::is_ascii_graphic), "{notes:?}");
+    }
+}

@@ -1,0 +1,134 @@
+//! A remote in memory against a real server, on both databases.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use headwater_access::Tokens;
+use headwater_consolidated::postgres::{Postgres, Settings};
+use headwater_consolidated::sqlite::Sqlite;
+use headwater_consolidated::{Backend, Plan, system, track};
+use headwater_lab::sync::memory::{Identity, MemoryRemote, Synced, Upload};
+use headwater_lab::sync::purchase::{self, Purchases};
+use headwater_protocol::ValueRef;
+use headwater_protocol::message::{ChangeOp, RowOp};
+use headwater_server::{Config, Handle, Server};
+use tokio::runtime::Runtime;
+
+/// The rows of the employee.
+const ROWS: i64 = 2_000;
+
+/// A database with purchases, and a server on it.
+struct World {
+    backend: Arc<dyn Backend>,
+    plan: Plan,
+    purchases: Purchases,
+    server: Handle,
+    token: String,
+    runtime: Runtime,
+}
+
+impl World {
+    fn new(backend: Arc<dyn Backend>, is_postgresql: bool) -> World {
+        let plan = purchase::plan();
+        let mut connection = backend.connect().expect("a database");
+        connection.batch(&purchase::tables_sql(is_postgresql)).expect("tables");
+        let fill = "INSERT INTO lab_member VALUES ('one', 1)";
+        connection.batch(&format!("{}; {fill}", purchase::stock_sql(1, 1..ROWS + 1))).expect("filled");
+        track::track(&mut *connection, &plan).expect("tracked");
+        system::add_account(&mut *connection, "one", "no password fits this").expect("an account");
+        let key = system::identity(&mut *connection).expect("an identity").token_key;
+        let token =
+            Tokens::new(&key).and_then(|tokens| tokens.issue("one", Duration::from_hours(1), SystemTime::now()));
+        let runtime = Runtime::new().expect("a runtime");
+        let config = Config { listen: ([127, 0, 0, 1], 0).into(), ..Config::default() };
+        let server = runtime.block_on(Server::start(config, backend.clone(), vec![plan.clone()])).expect("a server");
+        let purchases = Purchases::new(&plan);
+        World { backend, plan, purchases, server, token: token.expect("a token").expose().to_owned(), runtime }
+    }
+
+    fn remote(&self, number: u8) -> MemoryRemote {
+        MemoryRemote::new(Identity {
+            place: self.server.local_addr().to_string(),
+            user: "one".to_owned(),
+            token: self.token.clone(),
+            model: (self.plan.model.name.clone(), self.plan.model.version, self.plan.fingerprint),
+            remote_id: [number; 16],
+            secret: [number; 32],
+        })
+    }
+
+    fn sql(&self, sql: &str) {
+        self.backend.connect().expect("a database").batch(sql).expect(sql);
+    }
+
+    /// How many rows the consolidated database has in another way than this.
+    fn differences(&self, are_there: bool, is_updated: bool) -> usize {
+        let mut connection = self.backend.connect().expect("a database");
+        let queries = purchase::differences_sql(are_there, is_updated);
+        queries.iter().map(|sql| connection.query(sql, &[]).expect(sql).len()).sum()
+    }
+
+    fn sync(&self, remote: &mut MemoryRemote, is_updated: bool) -> Result<Synced, String> {
+        let mut check = |op, row: &[ValueRef<'_>]| match (op, row) {
+            (RowOp::Delete, &[ValueRef::Int(employee), ValueRef::Int(number)]) => Ok(purchase::mark(employee, number)),
+            _ => match self.purchases.check(row, is_updated) {
+                Some((employee, number)) => Ok(purchase::mark(employee, number)),
+                None => Err(format!("{row:?}")),
+            },
+        };
+        self.runtime.block_on(remote.sync(&mut check)).map_err(|failure| failure.detail)
+    }
+
+    fn up(&self, remote: &mut MemoryRemote, op: ChangeOp, is_updated: bool) -> (u64, u64, u64) {
+        let changes = (1..=ROWS).map(|number| self.purchases.change(op, 1, number, is_updated));
+        remote.put(Upload::of(&self.purchases.header, changes));
+        let synced = self.sync(remote, is_updated).expect("a sync");
+        (synced.changes, synced.contested, synced.upserts + synced.deletes)
+    }
+}
+
+fn every_row_goes_both_ways(backend: Arc<dyn Backend>, is_postgresql: bool) {
+    let world = World::new(backend, is_postgresql);
+    let (mut one, mut other) = (world.remote(1), world.remote(2));
+    let all = (1..=ROWS).fold(0u64, |sum, number| sum.wrapping_add(purchase::mark(1, number)));
+    let rows = ROWS as u64;
+    let counts = |synced: Synced| (synced.upserts, synced.deletes, synced.sum);
+    assert_eq!(world.sync(&mut one, false).map(counts), Ok((0, 0, 0)), "an empty sync");
+    // Down.
+    world.sql(&purchase::all_sql(ChangeOp::Insert, false));
+    assert_eq!(world.sync(&mut one, false).map(counts), Ok((rows, 0, all)));
+    assert_eq!(world.sync(&mut one, false).map(counts), Ok((0, 0, 0)), "it has seen them");
+    world.sql(&purchase::all_sql(ChangeOp::Update, true));
+    let wrong = world.sync(&mut one, false).expect_err("the rows are others than it is told");
+    assert!(wrong.contains("a downloaded row is wrong"), "{wrong}");
+    assert_eq!(world.sync(&mut one, true).map(counts), Ok((rows, 0, all)), "and they come again");
+    assert_eq!(world.sync(&mut other, true).map(counts), Ok((rows, 0, all)));
+    world.sql(&purchase::all_sql(ChangeOp::Delete, false));
+    assert_eq!(world.sync(&mut one, false).map(counts), Ok((0, rows, all)));
+    // Up: what one sends, the other has, and it itself gets nothing back.
+    for (op, is_updated) in [(ChangeOp::Insert, false), (ChangeOp::Update, true), (ChangeOp::Update, false)] {
+        assert_eq!(world.up(&mut one, op, is_updated), (rows, 0, 0), "{op:?}");
+        assert_eq!(world.differences(true, is_updated), 0);
+        assert_eq!(world.differences(true, !is_updated), 3, "what differs is seen");
+        assert_eq!(world.sync(&mut other, is_updated).map(|synced| synced.upserts), Ok(rows), "{op:?}");
+    }
+    assert_eq!(world.differences(false, false), 3);
+    assert_eq!(world.up(&mut one, ChangeOp::Delete, false), (rows, 0, 0));
+    assert_eq!((world.differences(false, false), world.differences(true, false)), (0, 3));
+    assert_eq!(world.sync(&mut other, false).map(counts), Ok((0, rows, all)));
+}
+
+#[test]
+fn every_row_goes_both_ways_on_postgresql() {
+    let url = headwater_testkit::Postgres::shared().and_then(headwater_testkit::Postgres::create_database);
+    let postgres = Postgres::new(&url.expect("a database"), Settings::default()).expect("an address");
+    every_row_goes_both_ways(Arc::new(postgres), true);
+}
+
+#[test]
+fn every_row_goes_both_ways_on_sqlite() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("central.db");
+    std::fs::File::create(&path).expect("a file");
+    every_row_goes_both_ways(Arc::new(Sqlite::new(path)), false);
+}

@@ -285,6 +285,7 @@ mod tests {
             ended: Ended::Duration,
             from: Instant::now(),
             elapsed: 10 * SECOND,
+            sets: None,
             operations: 4_000,
             response: service.clone(),
             service,

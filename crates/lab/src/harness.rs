@@ -21,6 +21,7 @@ mod failure;
 mod observe;
 mod record;
 mod schedule;
+mod sets;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +37,7 @@ pub use clock::Time;
 pub use failure::{Class, Failure};
 pub use observe::{Ended, Measured, Progress, Second};
 pub use record::{Counted, Histogram};
+pub use sets::SetTimes;
 
 /// What is driven.
 pub trait Workload: Send + Sync + 'static {
@@ -56,6 +58,26 @@ pub trait Workload: Send + Sync + 'static {
 
     /// Does it.
     fn execute(&self, client: &mut Self::Client) -> impl Future<Output = Result<(), Failure>>;
+
+    /// Whether clients do their operations in sets: all begin one together, and none goes on before all have done theirs.
+    fn is_in_sets(&self) -> bool {
+        false
+    }
+
+    /// Makes a set possible, while no client does anything. A failure ends the run.
+    fn begin_set(&self) -> impl Future<Output = Result<(), Failure>> {
+        std::future::ready(Ok(()))
+    }
+
+    /// Looks at what a set has done, while no client does anything. A failure ends the run.
+    fn end_set(&self) -> impl Future<Output = Result<(), Failure>> {
+        std::future::ready(Ok(()))
+    }
+
+    /// Has a client ready for another set; no time is taken. A failure ends the run.
+    fn restore(&self, _client: &mut Self::Client) -> impl Future<Output = Result<(), Failure>> {
+        std::future::ready(Ok(()))
+    }
 
     /// What does not hold after `tally`; empty: all is as it should be.
     fn verify(&self, tally: Tally) -> impl Future<Output = Result<Vec<String>, Failure>>;

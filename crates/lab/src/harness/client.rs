@@ -11,6 +11,7 @@ use super::clock::Alarm;
 use super::failure::Failure;
 use super::record::{Recorder, Times};
 use super::schedule::{Schedule, Ticket};
+use super::sets::{Part, Sets};
 use super::{Settings, Workload};
 use crate::random::{Random, stream};
 
@@ -42,12 +43,20 @@ pub(super) struct Shared<W> {
     pub(super) settings: Settings,
     pub(super) phase: watch::Receiver<Phase>,
     pub(super) events: mpsc::UnboundedSender<Event>,
+    /// Where operations are done in sets.
+    pub(super) sets: Arc<Sets>,
 }
 
 impl<W> Clone for Shared<W> {
     fn clone(&self) -> Self {
-        let Shared { workload, settings, phase, events } = self;
-        Shared { workload: workload.clone(), settings: settings.clone(), phase: phase.clone(), events: events.clone() }
+        let Shared { workload, settings, phase, events, sets } = self;
+        Shared {
+            workload: workload.clone(),
+            settings: settings.clone(),
+            phase: phase.clone(),
+            events: events.clone(),
+            sets: sets.clone(),
+        }
     }
 }
 
@@ -59,7 +68,7 @@ enum Done {
 
 /// Connects, waits for the gate, and does operations until the run ends.
 pub(super) async fn client<W: Workload>(shared: Shared<W>, number: usize, recorder: Arc<Mutex<Recorder>>) {
-    let Shared { workload, settings, mut phase, events } = shared;
+    let Shared { workload, settings, mut phase, events, sets } = shared;
     let mut state = workload.client(number);
     let connected = connect(&*workload, &mut state, settings.load.timeout, &mut phase).await;
     let told = match connected {
@@ -73,6 +82,11 @@ pub(super) async fn client<W: Workload>(shared: Shared<W>, number: usize, record
     }
     let opened = phase.wait_for(|phase| !matches!(phase, Phase::Connecting)).await.map(|phase| phase.clone());
     let Ok(Phase::Running(schedule)) = opened else { return };
+    if workload.is_in_sets() {
+        let part =
+            Part { workload: &*workload, settings: &settings, sets: &sets, schedule: &schedule, recorder: &recorder };
+        return part.take(&mut state, &mut phase).await;
+    }
     let mut alarm = Alarm::new(settings.time);
     let mut random = Random::derived(settings.seed, &[stream::THINK, number as u64]);
     let record = || recorder.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +147,7 @@ async fn wait_for(schedule: &Schedule, ticket: Ticket, alarm: &mut Alarm, phase:
 }
 
 /// What the future gives, unless the run ends first.
-async fn unless_over<T>(phase: &mut watch::Receiver<Phase>, future: impl Future<Output = T>) -> Option<T> {
+pub(super) async fn unless_over<T>(phase: &mut watch::Receiver<Phase>, future: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
         value = future => Some(value),

@@ -15,6 +15,7 @@ use super::clock::Time;
 use super::failure::{Class, Failure};
 use super::record::{Counted, Histogram, Interval, Recorder};
 use super::schedule::Schedule;
+use super::sets::{SetTimes, Sets};
 use super::{RunFailure, Settings, Tally, Workload, interrupted};
 use crate::experiment::StopRule;
 
@@ -32,6 +33,8 @@ pub struct Measured {
     pub from: Instant,
     /// From the end of the warm-up to the end, or to the last operation's end, if that is later.
     pub elapsed: Duration,
+    /// The sets in which operations were done, if they were; then rates are of their time.
+    pub sets: Option<SetTimes>,
     /// Operations that succeeded.
     pub operations: u64,
     /// From the actual start.
@@ -55,7 +58,8 @@ pub struct Measured {
 impl Measured {
     /// Operations a second that succeeded.
     pub fn throughput(&self) -> f64 {
-        if self.elapsed.is_zero() { 0.0 } else { self.operations as f64 / self.elapsed.as_secs_f64() }
+        let time = self.sets.map_or(self.elapsed, |sets| sets.time);
+        if time.is_zero() { 0.0 } else { self.operations as f64 / time.as_secs_f64() }
     }
 
     /// The example of the class with the most failures.
@@ -127,7 +131,9 @@ pub(super) async fn measure<W: Workload>(
     let (events, mut told) = mpsc::unbounded_channel();
     // Held by all that belong to a client: closed once all clients have ended.
     let (alive, mut ended) = mpsc::channel::<()>(1);
-    let shared = Shared { workload, settings: settings.clone(), phase: receiver, events };
+    let sets = Arc::new(Sets::new(settings.load.clients));
+    let sets_of = workload.is_in_sets().then(|| sets.clone());
+    let shared = Shared { workload, settings: settings.clone(), phase: receiver, events, sets };
     let local = LocalSet::new();
     let recorders = start(&shared, &local, &alive)?;
     drop((shared, alive));
@@ -146,7 +152,8 @@ pub(super) async fn measure<W: Workload>(
             let begin = Instant::now();
             let schedule = Arc::new(Schedule::new(settings.load.arrival, &settings.stop, begin, settings.seed));
             phase.send_replace(Phase::Running(schedule.clone()));
-            let mut watcher = Watcher { settings, begin, schedule, recorders, totals: Totals::default() };
+            let totals = Totals::default();
+            let mut watcher = Watcher { settings, begin, schedule, recorders, totals, sets: sets_of };
             let how = watcher.watch(&mut ended, interrupt, progress).await;
             let is_abort = matches!(how, Ended::Interrupted | Ended::Lost(_));
             let finished = Instant::now();
@@ -237,6 +244,7 @@ struct Watcher<'w> {
     schedule: Arc<Schedule>,
     recorders: Vec<Arc<Mutex<Recorder>>>,
     totals: Totals,
+    sets: Option<Arc<Sets>>,
 }
 
 /// What has been added up so far.
@@ -307,6 +315,7 @@ impl Watcher<'_> {
             ended: how,
             from,
             elapsed,
+            sets: self.sets.map(|sets| sets.measured()),
             operations: service.len(),
             service,
             response,

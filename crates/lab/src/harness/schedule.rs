@@ -107,6 +107,17 @@ impl Schedule {
         }
     }
 
+    /// Whether the set of so many operations that is to begin now counts; none: the run is over.
+    pub(super) fn begin_set(&self, now: Instant, operations: usize) -> Option<bool> {
+        let mut state = self.lock();
+        if self.end.is_some_and(|end| now >= end) || state.counted >= self.iterations {
+            return None;
+        }
+        let is_measured = now >= self.measure_from;
+        state.counted += if is_measured { operations as u64 } else { 0 };
+        Some(is_measured)
+    }
+
     /// A ticket that is not used, because the run ended first.
     pub(super) fn give_back(&self, ticket: Ticket, now: Instant) {
         if !ticket.is_measured {

@@ -25,6 +25,8 @@ struct Target {
     cleaned: AtomicU64,
     prepared: Result<(), Failure>,
     starts: Mutex<Vec<Duration>>,
+    /// In sets: how many were begun and ended, and in which of them operations were done.
+    sets: Option<Mutex<(u64, u64, Vec<u64>)>>,
 }
 
 impl Target {
@@ -39,6 +41,15 @@ impl Target {
             cleaned: AtomicU64::new(0),
             prepared: Ok(()),
             starts: Mutex::new(Vec::new()),
+            sets: None,
+        }
+    }
+}
+
+impl Target {
+    fn in_sets(&self, note: impl FnOnce(&mut (u64, u64, Vec<u64>))) {
+        if let Some(sets) = &self.sets {
+            note(&mut sets.lock().expect("not poisoned"));
         }
     }
 }
@@ -75,9 +86,39 @@ impl Workload for Target {
         }
         tokio::time::sleep((self.service)(client.get_mut())).await;
         let nth = self.executed.fetch_add(1, Ordering::Relaxed);
+        self.in_sets(|(begun, ended, of)| {
+            assert_eq!(*begun, *ended + 1, "within a set");
+            of.push(*begun);
+        });
         match &self.failure {
             Some((from, failure)) if nth >= *from => Err(failure.clone()),
             _ => Ok(()),
+        }
+    }
+
+    fn is_in_sets(&self) -> bool {
+        self.sets.is_some()
+    }
+
+    async fn begin_set(&self) -> Result<(), Failure> {
+        tokio::time::sleep(100 * MS).await;
+        self.in_sets(|(begun, ended, _)| {
+            assert_eq!(begun, ended);
+            *begun += 1;
+        });
+        Ok(())
+    }
+
+    async fn end_set(&self) -> Result<(), Failure> {
+        self.in_sets(|(begun, ended, _)| *ended = *begun);
+        Ok(())
+    }
+
+    async fn restore(&self, client: &mut Cell<Random>) -> Result<(), Failure> {
+        tokio::time::sleep((self.service)(client.get_mut())).await;
+        match &self.failure {
+            Some((_, failure)) => Err(failure.clone()),
+            None => Ok(()),
         }
     }
 
@@ -348,4 +389,45 @@ fn threads_of_their_own_do_the_same_on_real_time() {
             assert_eq!(all.operations + all.dropped, 2000);
         }
     });
+}
+
+fn in_sets(service: fn(&mut Random) -> Duration) -> Target {
+    Target { sets: Some(Mutex::default()), ..Target::new(service) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_sets_each_client_does_one_operation_and_waits_for_all() {
+    let by_chance = |random: &mut Random| MS * (1 + random.below(50) as u32);
+    let (target, outcome) = drive(in_sets(by_chance), &settings(7, CLOSED, StopRule::Iterations(15))).await;
+    assert_eq!(outcome.failure, None);
+    let measured = outcome.measured.expect("measured");
+    let sets = measured.sets.expect("sets");
+    assert_eq!((sets.count, measured.operations), (3, 21), "a set is never cut");
+    let (begun, ended, of) = target.sets.as_ref().expect("sets").lock().expect("not poisoned").clone();
+    assert_eq!((begun, ended), (3, 3));
+    assert_eq!(of, [[1; 7], [2; 7], [3; 7]].concat());
+    // A set takes as long as its slowest operation; what lies between sets is in no time.
+    assert!(sets.time >= measured.service.max() && sets.time <= 3 * 51 * MS, "{sets:?}");
+    assert!(measured.service.mean() < sets.time && measured.elapsed > 400 * MS, "{measured:?}");
+    assert!((measured.throughput() * sets.time.as_secs_f64() - 21.0).abs() < 1e-9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sets_of_the_warm_up_do_not_count() {
+    let mut settings = settings(2, CLOSED, StopRule::Duration(500 * MS));
+    settings.stop.warmup = 500 * MS;
+    let (target, outcome) = drive(in_sets(|_| 50 * MS), &settings).await;
+    let measured = outcome.measured.expect("measured");
+    let sets = measured.sets.expect("sets");
+    let (begun, ..) = target.sets.as_ref().expect("sets").lock().expect("not poisoned").clone();
+    assert_eq!((begun, sets.count, measured.operations), (5, 2, 4), "one begins each 200 ms: at 600 and at 800");
+    assert_eq!((sets.time, measured.ended), (100 * MS, Ended::Duration));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_between_sets_ends_the_run() {
+    let failure = Failure::new(Class::Other, "no way back");
+    let target = Target { failure: Some((100, failure)), ..in_sets(|_| MS) };
+    let (_, outcome) = drive(target, &settings(3, CLOSED, seconds(100))).await;
+    assert_eq!(outcome.failure, Some(RunFailure::Lost("no way back".to_owned())));
 }

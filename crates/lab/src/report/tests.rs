@@ -87,6 +87,7 @@ fn ran(times: &[(u64, u64)]) -> Outcome {
         from: tokio::time::Instant::now(),
         ended: Ended::Duration,
         elapsed: Duration::from_secs(2),
+        sets: None,
         operations,
         service: response.clone(),
         response,

@@ -32,7 +32,7 @@ pub enum Rows {
 /// Names and values, in order.
 type Line = Vec<(String, Value)>;
 
-const RUNS: &str = "SELECT cell, repetition, started, state, detail, ended_by, elapsed_ns, operations, errors, late, dropped, \
+const RUNS: &str = "SELECT cell, repetition, started, state, detail, ended_by, elapsed_ns, sets, sets_ns, operations, errors, late, dropped, \
                     longest_queue, client_cpu_ns, steal_percent, processors, bottleneck, evidence FROM run ORDER BY id";
 const SECONDS: &str = "SELECT cell, repetition, second, second.operations, second.errors, response_p50_ns, response_p99_ns, \
                        response_max_ns FROM second JOIN run ON run.id = second.run ORDER BY run.id, second";

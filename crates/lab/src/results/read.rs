@@ -45,6 +45,8 @@ pub(crate) struct RunRow {
     pub(crate) state: String,
     pub(crate) detail: Option<String>,
     pub(crate) elapsed_ns: i64,
+    /// The time of its sets, where operations were done in sets.
+    pub(crate) sets_ns: Option<i64>,
     pub(crate) operations: i64,
     pub(crate) errors: i64,
     pub(crate) late: i64,
@@ -58,7 +60,8 @@ pub(crate) struct RunRow {
 impl RunRow {
     /// Operations a second.
     pub(crate) fn rate(&self) -> f64 {
-        if self.elapsed_ns > 0 { self.operations as f64 * 1e9 / self.elapsed_ns as f64 } else { 0.0 }
+        let time = self.sets_ns.unwrap_or(self.elapsed_ns);
+        if time > 0 { self.operations as f64 * 1e9 / time as f64 } else { 0.0 }
     }
 }
 
@@ -150,7 +153,7 @@ impl Campaign {
 
     pub(crate) fn runs(&self) -> Result<Vec<RunRow>, Error> {
         let sql = "SELECT id, cell, state, detail, elapsed_ns, operations, errors, late, dropped, longest_queue, repetition, processors, \
-                   bottleneck, evidence FROM run ORDER BY id";
+                   bottleneck, evidence, sets_ns FROM run ORDER BY id";
         self.rows(sql, |row| {
             Ok(RunRow {
                 id: row.get(0)?,
@@ -167,6 +170,7 @@ impl Campaign {
                 processors: row.get(11)?,
                 bottleneck: row.get(12)?,
                 evidence: row.get(13)?,
+                sets_ns: row.get(14)?,
             })
         })
     }

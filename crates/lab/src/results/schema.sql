@@ -43,6 +43,8 @@ CREATE TABLE run (
   detail TEXT,                   -- why it is not done
   ended_by TEXT,                 -- iterations, duration, interval, interrupted, lost; NULL: nothing was measured
   elapsed_ns INTEGER NOT NULL,   -- that was measured, the warm-up not
+  sets INTEGER,                  -- in which operations were done and measured; NULL: they were not done in sets
+  sets_ns INTEGER,               -- from the first start to the last end, over all sets
   operations INTEGER NOT NULL,   -- that succeeded
   errors INTEGER NOT NULL,
   late INTEGER NOT NULL,

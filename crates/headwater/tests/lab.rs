@@ -826,3 +826,123 @@ fn bristlecones_own_files_are_run() {
     assert_eq!(wrong.code, 2, "{wrong:?}");
     assert!(wrong.err.contains("reads.properties:2:1: url is \"jdbc:mysql://db\""), "{wrong:?}");
 }
+
+const KINDS: &str = "[\"download-inserts\", \"download-updates\", \"download-deletes\", \"upload-updates\", \"upload-deletes\", \"upload-inserts\"]";
+
+/// An experiment of syncs: what goes into the scenario, and into the load.
+fn syncs(scenario: &str, rest: &str) -> String {
+    format!("name = \"syncs\"\nscenario = {{ name = \"sync\", rows = 20, {scenario} }}\n{rest}\nstop.iterations = 6\n")
+}
+
+#[test]
+fn each_kind_of_sync_runs_on_both_databases_and_leaves_nothing() {
+    let place = Place::new(&syncs(&format!("kind = {KINDS}, workers = 2"), "load.clients = 3"));
+    for target in targets(&place) {
+        let file = format!("{}.lab", target.name());
+        let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", &file]);
+        assert_eq!(said.code, 0, "{said:?}");
+        assert!(said.out.contains("rows/s") && said.out.contains("active"), "{said:?}");
+        assert_eq!(target.tables(), 0);
+        match &target {
+            Database::Sqlite(path) => assert!(!path.exists(), "a file that the lab made is removed"),
+            Database::Postgres(_) => {
+                let left = target.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'headwater'");
+                assert_eq!(left.as_deref(), Some("0"));
+            }
+        }
+        for cell in place.json(&["show", &file])["cells"].as_array().expect("cells") {
+            let done = (&cell["runs_done"], &cell["operations"], &cell["errors"]);
+            assert_eq!(done, (&1.into(), &6.into(), &0.into()), "{cell}");
+        }
+        let results = rusqlite::Connection::open(place.path(&file)).expect("a file of SQLite");
+        let count = |sql: &str| results.query_row(sql, [], |row| row.get::<_, i64>(0)).expect(sql);
+        assert_eq!(count("SELECT count(*) FROM run WHERE sets = 2 AND sets_ns > 0 AND sets_ns < elapsed_ns"), 6);
+    }
+}
+
+#[test]
+fn rows_in_common_come_to_every_client() {
+    let place = Place::new(&syncs("kind = \"download-updates\", common_percent = [0, 50, 100]", "load.clients = 3"));
+    for target in targets(&place) {
+        let file = format!("{}.lab", target.name());
+        let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", &file]);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+}
+
+/// A database in which updates of one purchase are made in this way, as soon as the table is there.
+fn planted(update: &str) -> Database {
+    let url = Postgres::shared().and_then(Postgres::create_database).expect("a database");
+    let database = Database::Postgres(url);
+    database.sql(&format!(
+        "CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+           IF OLD.emp_id = 2 AND OLD.purch_id = 7 THEN {update}; END IF; RETURN NEW; END $$; \
+         CREATE FUNCTION plant() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN \
+           IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'lose') AND to_regclass('lab_purchase') IS NOT NULL THEN \
+             CREATE TRIGGER lose BEFORE UPDATE ON lab_purchase FOR EACH ROW EXECUTE FUNCTION lose(); END IF; END $$; \
+         CREATE EVENT TRIGGER plant ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION plant()"
+    ));
+    database
+}
+
+#[test]
+fn a_row_that_gets_lost_fails_the_run() {
+    for (kind, update, expected) in [
+        // The database does not make it, so that it does not come down.
+        ("download-updates", "RETURN NULL", "client 2 had 19 rows and 0 deletions"),
+        // It says that it is made, and keeps what was there.
+        (
+            "upload-updates",
+            "RETURN OLD",
+            "as they must be after a set (emp_id = 2, purch_id = 7, fault = missing or wrong)",
+        ),
+    ] {
+        let place = Place::new(&syncs(&format!("kind = \"{kind}\""), "load.clients = 3"));
+        let target = planted(update);
+        let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", "x.lab"]);
+        assert_eq!(said.code, 1, "{kind}: {said:?}");
+        assert!(said.out.contains("failed: verify: ") && said.out.contains(expected), "{kind}: {said:?}");
+        assert_eq!(target.tables(), 0, "{kind}");
+    }
+}
+
+#[test]
+fn what_syncs_can_not_be_is_told_at_its_line() {
+    for (scenario, rest, expected) in [
+        (
+            "kind = \"download\"",
+            "",
+            "x.toml:2:47: scenario \"sync\" can't be of the kind \"download\", only download-inserts",
+        ),
+        (
+            "kind = \"upload-inserts\", common_percent = 10",
+            "",
+            "x.toml:2:82: scenario \"sync\" can't have rows in common in an upload",
+        ),
+        ("workers = [4, 0]", "", "x.toml:2:54: scenario \"sync\" can't have workers = 0, only 1 to 1000"),
+        ("workers = 2, uploaders = 3", "", "x.toml:2:65: scenario \"sync\" can't have 3 uploaders among 2 workers"),
+        ("worker = 4", "", "x.toml:2:40: unknown parameter \"worker\" of scenario \"sync\""),
+        ("workers = 4", "load.think = \"1s\"", "x.toml:3:14: load.think with scenario \"sync\""),
+        ("workers = 4", "load = { arrival = \"constant\", rate = 3 }", "load.arrival with scenario \"sync\""),
+        ("workers = 4", "target.setup = \"SELECT 1\"", "x.toml:3:16: target.setup with scenario \"sync\""),
+    ] {
+        let said = Place::new(&syncs(scenario, rest)).run(&["check", "x.toml"]);
+        assert_eq!(said.code, 2, "{said:?}");
+        assert!(said.err.contains(expected), "{expected}: {said:?}");
+    }
+}
+
+#[test]
+fn a_database_that_is_in_use_is_no_place_for_syncs() {
+    let place = Place::new(&syncs("workers = 1", ""));
+    for target in targets(&place) {
+        target.sql("CREATE TABLE mine (id INTEGER); SELECT 1");
+        if let Database::Postgres(_) = &target {
+            target.sql("CREATE SCHEMA headwater");
+        }
+        let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", "x.lab"]);
+        assert_eq!(said.code, 2, "{said:?}");
+        assert!(said.err.contains("They are not touched"), "{said:?}");
+        assert_eq!(target.tables(), 1);
+    }
+}

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::bottleneck::{self, Known, Verdict};
+use crate::bottleneck::{self, Bottleneck, Known, Verdict};
 use crate::error::Error;
 use crate::experiment::{Cell, Experiment};
 use crate::harness::{self, Failure, Outcome, Progress, RunFailure, Settings, Time};
@@ -15,10 +16,13 @@ use crate::host::{self, Usage};
 use crate::plan::{Plan, Run};
 use crate::random::{Random, stream};
 use crate::results::{RunRecord, Writer};
-use crate::sampling::{self, DATABASE, Find, Sampled, Sampler};
+use crate::sampling::{self, DATABASE, Find, Roots, Sampled, Sampler};
+use crate::sync::{Place, SyncSettings, SyncWorkload};
 use crate::target::Target;
 use crate::workload::{SqlWorkload, refuse_existing};
 
+/// The process that serves syncs, in samples.
+const SERVER: &str = "server";
 /// How long a look at a target may take before anything is run.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -71,6 +75,8 @@ pub struct Campaign<'c> {
     target: Option<&'c str>,
     /// For files of SQLite.
     folder: PathBuf,
+    /// What serves syncs.
+    program: Option<PathBuf>,
 }
 
 impl<'c> Campaign<'c> {
@@ -83,7 +89,7 @@ impl<'c> Campaign<'c> {
         folder: &Path,
     ) -> Result<Campaign<'c>, Error> {
         let folder = folder.to_owned();
-        let mut campaign = Campaign { experiment, plan, targets: BTreeMap::new(), target, folder };
+        let mut campaign = Campaign { experiment, plan, targets: BTreeMap::new(), target, folder, program: None };
         for cell in &experiment.cells {
             let Some(address) = target.or(cell.target.url.as_deref()) else {
                 let what = "the experiment has no target.url; write one, or give --target URL".to_owned();
@@ -96,6 +102,12 @@ impl<'c> Campaign<'c> {
             campaign.time(cell)?;
         }
         Ok(campaign)
+    }
+
+    /// With the program `headwater`, which serves where the scenario is one of syncs.
+    #[must_use]
+    pub fn served_by(self, program: PathBuf) -> Campaign<'c> {
+        Campaign { program: Some(program), ..self }
     }
 
     /// Runs all. Before anything is run every target is looked at: it must be there, and have none of the tables.
@@ -176,9 +188,12 @@ impl<'c> Campaign<'c> {
         let scenario = &self.experiment.scenarios[cell.scenario];
         let settings = self.settings(run)?;
         let target = self.target_of(cell);
+        if scenario.is_sync() {
+            return self.syncs(cell, &settings, interrupt, progress).await;
+        }
         let workload = SqlWorkload::new(target.clone(), scenario, cell, settings.seed, interrupt.clone());
         let workload = Arc::new(workload.map_err(Error::Target)?);
-        let sampling = self.sampler(target, interrupt).await?;
+        let sampling = self.sampler(target, None, interrupt).await?;
         let outcome = harness::run(workload, &settings, interrupt, progress).await;
         let all = sampling.stop();
         let seen = outcome.measured.as_ref().map(|measured| {
@@ -190,6 +205,38 @@ impl<'c> Campaign<'c> {
         Ok((outcome, seen))
     }
 
+    /// A run of syncs. Which place limits them is not told yet.
+    async fn syncs(
+        &self,
+        cell: &Cell,
+        settings: &Settings,
+        interrupt: &watch::Receiver<bool>,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<(Outcome, Option<Seen>), Error> {
+        let Some(program) = self.program.clone() else {
+            return Err(Error::Usage("syncs take the program that serves them".to_owned()));
+        };
+        let of_cell = SyncSettings::of(&cell.parameters).map_err(|(_, why)| Error::Usage(why))?;
+        let (target, server) = (self.target_of(cell).clone(), Arc::new(AtomicI32::new(0)));
+        let address = match &target {
+            Target::Sqlite { .. } => target.address(),
+            Target::Postgres(_) => self.target.or(cell.target.url.as_deref()).unwrap_or_default().to_owned(),
+        };
+        let place = Place { target: target.clone(), address, program, server: server.clone() };
+        let scenario = &self.experiment.scenarios[cell.scenario];
+        let of_run = (cell.load.clients, settings.seed);
+        let workload = Arc::new(SyncWorkload::new(place, scenario, of_cell, of_run, interrupt.clone()));
+        let sampling = self.sampler(&target, Some(server), interrupt).await?;
+        let outcome = harness::run(workload, settings, interrupt, progress).await;
+        let all = sampling.stop();
+        let seen = outcome.measured.as_ref().map(|measured| {
+            let evidence = "what limits syncs is not told yet".to_owned();
+            let verdict = Verdict { bottleneck: Bottleneck::Unknown, evidence };
+            Seen { verdict, processors: None, sampled: all.during(measured.from, measured.elapsed) }
+        });
+        Ok((outcome, seen))
+    }
+
     fn settings(&self, run: Run) -> Result<Settings, Error> {
         let cell = &self.experiment.cells[run.cell];
         // The same in each cell of a round: cells are compared by the same draws.
@@ -197,9 +244,18 @@ impl<'c> Campaign<'c> {
         Ok(Settings { load: cell.load.clone(), stop: cell.stop, seed, time: self.time(cell)? })
     }
 
-    async fn sampler(&self, target: &Target, interrupt: &watch::Receiver<bool>) -> Result<Sampler, Error> {
+    /// `server`: the process that serves syncs, whose sessions are none of the lab's.
+    async fn sampler(
+        &self,
+        target: &Target,
+        server: Option<Arc<AtomicI32>>,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Result<Sampler, Error> {
         let processes = self.processes(target, interrupt).await;
-        let sessions_of = self.experiment.sample.has_waits.then(|| target.clone());
+        let mut processes: Vec<_> = processes.into_iter().map(|(name, ids)| (name, Roots::Known(ids))).collect();
+        let has_waits = self.experiment.sample.has_waits && server.is_none();
+        processes.extend(server.map(|server| (SERVER.to_owned(), Roots::Coming(server))));
+        let sessions_of = has_waits.then(|| target.clone());
         Sampler::start(processes, sessions_of, interrupt.clone())
     }
 
@@ -255,7 +311,7 @@ impl<'c> Campaign<'c> {
 
     fn time(&self, cell: &Cell) -> Result<Time, Error> {
         let clients = cell.load.clients;
-        if self.target_of(cell).is_blocking() {
+        if self.target_of(cell).is_blocking() && !self.experiment.scenarios[cell.scenario].is_sync() {
             if let Some(threads) = cell.load.threads.filter(|threads| *threads != clients) {
                 let what = format!(
                     "load.threads is {threads} with {clients} clients of SQLite; leave it out: each has a thread"

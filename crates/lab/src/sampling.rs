@@ -20,6 +20,8 @@ mod sessions;
 #[cfg_attr(not(target_os = "linux"), path = "sampling/elsewhere.rs")]
 mod system;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -62,6 +64,24 @@ impl Default for Sample {
     }
 }
 
+/// The uppermost processes of what is sampled under one name.
+#[derive(Clone, Debug)]
+pub(crate) enum Roots {
+    /// They are there already.
+    Known(Vec<i32>),
+    /// It is started later; 0: it does not run.
+    Coming(Arc<AtomicI32>),
+}
+
+impl Roots {
+    fn ids(&self) -> Vec<i32> {
+        match self {
+            Roots::Known(ids) => ids.clone(),
+            Roots::Coming(id) => Some(id.load(Ordering::Relaxed)).filter(|id| *id > 0).into_iter().collect(),
+        }
+    }
+}
+
 /// Takes samples until it is stopped.
 pub(crate) struct Sampler {
     stop: watch::Sender<bool>,
@@ -91,9 +111,9 @@ pub struct Sampled {
 }
 
 impl Sampler {
-    /// Begins. `processes` by name, each with the IDs of its roots; the lab is counted without being named.
+    /// Begins. `processes` by name, each with its roots; the lab is counted without being named.
     pub(crate) fn start(
-        processes: Vec<(String, Vec<i32>)>,
+        processes: Vec<(String, Roots)>,
         sessions_of: Option<Target>,
         interrupt: watch::Receiver<bool>,
     ) -> Result<Sampler, Error> {
@@ -116,7 +136,7 @@ impl Sampler {
 }
 
 async fn sample(
-    processes: &[(String, Vec<i32>)],
+    processes: &[(String, Roots)],
     sessions_of: Option<Target>,
     interrupt: &watch::Receiver<bool>,
     mut stopped: watch::Receiver<bool>,
@@ -169,13 +189,13 @@ impl Samples {
         Samples { machine: Vec::new(), own: Vec::new(), processes: Vec::new(), sessions: Err(why) }
     }
 
-    fn count(&mut self, processes: &[(String, Vec<i32>)]) {
+    fn count(&mut self, processes: &[(String, Roots)]) {
         let now = Instant::now();
         self.machine.extend(system::machine().map(|machine| (now, machine)));
         let all = system::processes();
         self.own.extend(system::own(&all).map(|process| (now, process)));
         for ((_, roots), (_, series)) in processes.iter().zip(&mut self.processes) {
-            series.extend(system::of_tree(&all, roots).map(|process| (now, process)));
+            series.extend(system::of_tree(&all, &roots.ids()).map(|process| (now, process)));
         }
     }
 

@@ -25,6 +25,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
+use crate::sync::{SyncSettings, kind};
 use crate::value::Value;
 
 pub use database::{ByDatabase, Database};
@@ -63,7 +64,7 @@ const WEIGHT_MAX: i64 = 1_000_000;
 
 /// The names of the built-in scenarios.
 pub fn built_in_names() -> impl Iterator<Item = &'static str> {
-    BUILT_IN.iter().map(|(name, _)| *name)
+    BUILT_IN.iter().map(|(name, _)| *name).chain([kind::NAME])
 }
 
 /// What clients do.
@@ -119,6 +120,9 @@ pub(crate) const READ: &str = "read";
 impl Scenario {
     /// The built-in scenario of this name.
     pub fn built_in(name: &str) -> Option<Scenario> {
+        if name == kind::NAME {
+            return Some(kind::scenario());
+        }
         let (_, files) = BUILT_IN.iter().find(|(known, _)| *known == name)?;
         let file = |wanted: &str| files.iter().find(|(name, _)| *name == wanted).map(|(_, text)| (*text).to_owned());
         let text = file("scenario.toml").unwrap_or_default();
@@ -129,8 +133,16 @@ impl Scenario {
         }
     }
 
+    /// Whether clients sync, rather than execute transactions.
+    pub fn is_sync(&self) -> bool {
+        self.transactions.is_empty()
+    }
+
     /// Whether it can be run with these parameters by so many clients; an error says what it can't.
     pub(crate) fn check(&self, parameters: &[(String, Value)], clients: usize) -> Result<(), String> {
+        if self.is_sync() {
+            return SyncSettings::of(parameters).map(|_| ()).map_err(|(_, why)| why);
+        }
         let draw = |(name, generator): &(String, Generator)| match generator.resolve(parameters, 0, clients) {
             Ok(_) => Ok(()),
             Err(error) => Err(format!("draw its value {name}: {error}")),

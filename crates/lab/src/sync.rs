@@ -5,8 +5,17 @@
 //!   |
 //! http      one request and its answer, on a connection of its own
 //! purchase  the rows of MLBench's table: made, encoded, and checked one by one
+//! kind      what a set of syncs does, with which numbers
+//! server    `headwater serve`, as a process of its own
+//! workload  all of it, as the harness drives it
 //! ```
 
 mod http;
+pub mod kind;
 pub mod memory;
 pub mod purchase;
+mod server;
+mod workload;
+
+pub use kind::SyncSettings;
+pub(crate) use workload::{Place, SyncWorkload};

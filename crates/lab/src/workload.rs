@@ -262,7 +262,10 @@ pub(crate) async fn refuse_existing(
     session: &mut Session,
     scenario: &Scenario,
 ) -> Result<(), Failure> {
-    let existing = session.existing(&scenario.tables).await?;
+    let mut existing = session.existing(&scenario.tables).await?;
+    if scenario.is_sync() {
+        existing.extend(headwaters(target, session).await?);
+    }
     if existing.is_empty() {
         return Ok(());
     }
@@ -273,6 +276,19 @@ pub(crate) async fn refuse_existing(
         scenario.name,
         existing.join(", "),
     )))
+}
+
+/// What a server's own tables would get in the way of, or what would be removed with them.
+async fn headwaters(target: &Target, session: &mut Session) -> Result<Option<String>, Failure> {
+    match target {
+        Target::Sqlite { is_old, path } => {
+            Ok(is_old.then(|| format!("{}, which is there already: syncs take a file of their own", path.display())))
+        }
+        Target::Postgres(_) => {
+            let rows = session.rows("SELECT 1 FROM pg_namespace WHERE nspname = 'headwater'", 1).await?;
+            Ok((!rows.is_empty()).then(|| "Headwater's own (schema headwater)".to_owned()))
+        }
+    }
 }
 
 /// What the database refuses of SQL that is the user's is the user's matter.

@@ -24,6 +24,8 @@ fn the_examples_are_valid() {
         ("bristlecone-read-rows.toml", 10),
         ("bristlecone-read-scaling.toml", 16),
         ("commit.toml", 8),
+        ("mobilink-rows-per-sync.toml", 20),
+        ("mobilink-workers.toml", 20),
         ("open-loop.toml", 5),
         ("own.toml", 6),
         ("tpcb.toml", 6),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::axes::{Axis, Draft, Exclusion};
 use super::{Arrival, CELLS_MAX, Cell, Load, Stop, StopRule, TargetSettings};
 use crate::reading::{Reader, Span};
+use crate::sync::SyncSettings;
 use crate::value::Value;
 
 /// How many operations wait for a client before one is dropped, unless the experiment says so.
@@ -213,6 +214,9 @@ impl<'d> Choice<'d> {
             (name.clone(), value.clone())
         };
         let parameters: Vec<_> = scenario.parameters.iter().map(with).collect();
+        if scenario.is_sync() {
+            return self.syncs(reader, &parameters).then_some(parameters);
+        }
         if let Err(error) = scenario.check(&parameters, clients) {
             // Whoever set a parameter is told there, else where the scenario is named.
             let set = scenario.parameters.iter().map(|(name, _)| format!("scenario.{name}"));
@@ -223,5 +227,29 @@ impl<'d> Choice<'d> {
             return None;
         }
         Some(parameters)
+    }
+
+    /// Whether syncs are possible so: sets of them, each with these parameters.
+    fn syncs(&self, reader: &mut Reader<'_>, parameters: &[(String, Value)]) -> bool {
+        let mut is_possible = true;
+        let mut refuse = |key: &str, found: String, expected: &str| {
+            let key = if self.axis(key).is_some() { key } else { "scenario.name" };
+            reader.error(&self.span(key), found, expected);
+            is_possible = false;
+        };
+        if let Err((name, why)) = SyncSettings::of(parameters) {
+            refuse(
+                &format!("scenario.{name}"),
+                format!("scenario \"sync\" can't {why}"),
+                "parameters with which it can",
+            );
+        }
+        for key in ["load.arrival", "load.think", "load.ramp", "target.setup", "stop.interval"] {
+            let is_closed = key == "load.arrival" && self.text(key).is_none_or(|arrival| arrival == "closed");
+            if self.axis(key).is_some() && !is_closed {
+                refuse(key, format!("{key} with scenario \"sync\""), "none: its clients sync in sets, all at once");
+            }
+        }
+        is_possible
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::summary::CellSummary;
+use crate::sync::kind;
 
 /// Cells as text, a row for each.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,13 +26,17 @@ impl CellTable {
         if is_open {
             head.extend(["service p99", "late", "dropped", "longest queue"]);
         }
+        let is_sync = cells.iter().any(|cell| cell.scenario == kind::NAME);
+        if is_sync {
+            head.extend(["mean ms", "rows/s", "active"]);
+        }
         let head: Vec<String> = head.into_iter().map(str::to_owned).collect();
-        let rows = cells.iter().map(|cell| row(cell, varied, is_open, head.len())).collect();
+        let rows = cells.iter().map(|cell| row(cell, varied, (is_open, is_sync), head.len())).collect();
         CellTable { head, rows, columns_of_cell: 1 + varied.len() }
     }
 }
 
-fn row(cell: &CellSummary, varied: &[String], is_open: bool, columns: usize) -> Vec<String> {
+fn row(cell: &CellSummary, varied: &[String], (is_open, is_sync): (bool, bool), columns: usize) -> Vec<String> {
     let mut row = vec![cell.cell.to_string()];
     row.extend(varied.iter().map(|key| cell.value(key).to_owned()));
     row.push(cell.runs_done.to_string());
@@ -46,6 +51,13 @@ fn row(cell: &CellSummary, varied: &[String], is_open: bool, columns: usize) -> 
     if is_open {
         row.push(millis(cell.service.quantile(0.99)));
         row.extend([cell.late, cell.dropped, cell.longest_queue].map(thousands));
+    }
+    if is_sync {
+        let rows: f64 = cell.value("scenario.rows").parse().unwrap_or(0.0);
+        let mean = cell.service.mean();
+        // Little's law: so many are at it on average.
+        let active = mean.as_secs_f64() * cell.rate.mean;
+        row.extend([millis(mean), format!("{:.0}", cell.rate.mean * rows), format!("{active:.1}")]);
     }
     row
 }

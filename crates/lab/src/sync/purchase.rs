@@ -17,7 +17,7 @@ const COST_UPDATED: &str = "123456790.120000";
 const ORDERED: i64 = 1_104_537_600_000_000;
 
 /// The model: every user has the purchases of some employees.
-const MODEL: &str = r#"
+pub(super) const MODEL: &str = r#"
 name = "lab_purchase"
 version = 1
 [partitions.employee]
@@ -36,11 +36,6 @@ cost = "decimal(30,6) not null"
 order_date = "timestamp not null"
 notes = "text not null"
 "#;
-
-/// The text of the model's file.
-pub fn model_text() -> &'static str {
-    MODEL
-}
 
 /// The model, ready.
 pub fn plan() -> Plan {

@@ -74,7 +74,8 @@ pub(super) fn carry_out(
     output: &Output,
 ) -> Result<Ended> {
     let plan = Plan::new(experiment, seed);
-    let campaign = Campaign::new(experiment, &plan, target, Path::new(""))?;
+    let own = std::env::current_exe().context("this program's own file could not be found")?;
+    let campaign = Campaign::new(experiment, &plan, target, Path::new(""))?.served_by(own);
     let writer = Writer::create(path, experiment, &plan)?;
     output.note(format!("{}; seed {seed}; results in {}", summary(experiment), path.display()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -1,0 +1,130 @@
+//! What a set of syncs does, and with what: the parameters of the scenario `sync`.
+
+use headwater_protocol::message::ChangeOp;
+
+use super::purchase;
+use crate::scenario::Scenario;
+use crate::value::Value;
+
+/// The scenario's name.
+pub const NAME: &str = "sync";
+
+/// The kinds by the names that experiments have for them.
+const KINDS: [(&str, Way, ChangeOp); 6] = [
+    ("download-inserts", Way::Down, ChangeOp::Insert),
+    ("download-updates", Way::Down, ChangeOp::Update),
+    ("download-deletes", Way::Down, ChangeOp::Delete),
+    ("upload-updates", Way::Up, ChangeOp::Update),
+    ("upload-deletes", Way::Up, ChangeOp::Delete),
+    ("upload-inserts", Way::Up, ChangeOp::Insert),
+];
+
+/// Which way changes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To the remotes.
+    Down,
+    /// From them.
+    Up,
+}
+
+/// How the purchases stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Whether they are there at all.
+    pub are_there: bool,
+    /// Whether they were updated.
+    pub is_updated: bool,
+}
+
+/// What a run's sets are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncSettings {
+    /// Which way changes go.
+    pub way: Way,
+    /// What changes.
+    pub op: ChangeOp,
+    /// Changes of each sync.
+    pub rows: i64,
+    /// Of them, those of rows that all clients have in common.
+    pub common: i64,
+    /// Workers of the server.
+    pub workers: i64,
+    /// Of them, uploaders.
+    pub uploaders: i64,
+}
+
+/// The scenario, as experiments choose it.
+pub fn scenario() -> Scenario {
+    let number = |name: &str, number| (name.to_owned(), Value::Integer(number));
+    Scenario {
+        name: NAME.to_owned(),
+        tables: purchase::TABLES.map(str::to_owned).to_vec(),
+        parameters: vec![
+            ("kind".to_owned(), Value::Text(KINDS[0].0.to_owned())),
+            number("rows", 100),
+            number("common_percent", 0),
+            number("workers", 5),
+            number("uploaders", 0),
+        ],
+        constants: Vec::new(),
+        prepare: None,
+        transactions: Vec::new(),
+        checks: Vec::new(),
+    }
+}
+
+impl SyncSettings {
+    /// From the scenario's parameters; an error has the name of the one that is not possible, and why.
+    pub fn of(parameters: &[(String, Value)]) -> Result<SyncSettings, (&'static str, String)> {
+        let value = |name: &str| parameters.iter().find(|(known, _)| known == name).map(|(_, value)| value);
+        let number = |name: &'static str, range: std::ops::RangeInclusive<i64>| match value(name) {
+            Some(Value::Integer(number)) if range.contains(number) => Ok(*number),
+            other => {
+                let found = other.map_or("nothing".to_owned(), ToString::to_string);
+                Err((name, format!("have {name} = {found}, only {} to {}", range.start(), range.end())))
+            }
+        };
+        let kind = value("kind").map(ToString::to_string).unwrap_or_default();
+        let Some((_, way, op)) = KINDS.into_iter().find(|(name, ..)| *name == kind) else {
+            let names = KINDS.map(|(name, ..)| name).join(", ");
+            return Err(("kind", format!("be of the kind {kind:?}, only {names}")));
+        };
+        let rows = number("rows", 1..=purchase::ROWS_MAX)?;
+        let percent = number("common_percent", 0..=100)?;
+        if percent > 0 && way == Way::Up {
+            return Err((
+                "common_percent",
+                "have rows in common in an upload: clients would change each other's".to_owned(),
+            ));
+        }
+        let workers = number("workers", 1..=1_000)?;
+        let uploaders = match number("uploaders", 0..=1_000)? {
+            0 => workers,
+            uploaders if uploaders > workers => {
+                return Err(("uploaders", format!("have {uploaders} uploaders among {workers} workers")));
+            }
+            uploaders => uploaders,
+        };
+        Ok(SyncSettings { way, op, rows, common: rows * percent / 100, workers, uploaders })
+    }
+
+    /// How purchases stand before a set.
+    pub fn before(self) -> Standing {
+        Standing { are_there: self.op != ChangeOp::Insert, is_updated: false }
+    }
+
+    /// And after it.
+    pub fn after(self) -> Standing {
+        Standing { are_there: self.op != ChangeOp::Delete, is_updated: self.op == ChangeOp::Update }
+    }
+
+    /// What takes a set back.
+    pub fn back(self) -> ChangeOp {
+        match self.op {
+            ChangeOp::Insert => ChangeOp::Delete,
+            ChangeOp::Update => ChangeOp::Update,
+            ChangeOp::Delete => ChangeOp::Insert,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The server under test: `headwater serve` as a process of its own, so that what it takes is known apart from the lab.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::kind::SyncSettings;
+use super::purchase;
+use crate::harness::{Class, Failure};
+
+/// A server that runs; dropped, it is ended.
+pub(super) struct Server {
+    process: Child,
+    /// Host and port.
+    pub(super) place: String,
+    _folder: TempDir,
+}
+
+impl Server {
+    /// Starts one on the database of this address, and returns when it listens. Blocks for that long.
+    pub(super) fn start(program: &Path, database: &str, settings: SyncSettings) -> Result<Server, Failure> {
+        let failed = |what: String| Failure::new(Class::Other, format!("the server could not be started: {what}"));
+        let folder = tempfile::tempdir().map_err(|error| failed(error.to_string()))?;
+        let (config, said) = (folder.path().join("headwater.toml"), folder.path().join("said"));
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text);
+        let written = write("headwater.toml", "models = [\"lab_purchase.toml\"]\n")
+            .and_then(|()| write("lab_purchase.toml", purchase::MODEL))
+            .and_then(|()| std::fs::File::create(&said));
+        let said_to = written.map_err(|error| failed(error.to_string()))?;
+        let mut command = Command::new(program);
+        // Nothing but what is written here decides how it runs.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HEADWATER_")) {
+            command.env_remove(name);
+        }
+        command.arg("--config").arg(&config).args(["serve", "--listen", "127.0.0.1:0"]);
+        command.args(["--workers", &settings.workers.to_string(), "--uploaders", &settings.uploaders.to_string()]);
+        command.env("HEADWATER_DATABASE", database).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said_to);
+        let process = command.spawn().map_err(|error| failed(error.to_string()))?;
+        let mut server = Server { process, place: String::new(), _folder: folder };
+        let mut line = String::new();
+        if let Some(out) = server.process.stdout.take() {
+            // It says one line when it listens, or ends.
+            BufReader::new(out).read_line(&mut line).map_err(|error| failed(error.to_string()))?;
+        }
+        let Some(place) = line.trim().strip_prefix("listening on http://") else {
+            let said = std::fs::read_to_string(said).unwrap_or_default();
+            return Err(failed(said.trim().to_owned()));
+        };
+        place.clone_into(&mut server.place);
+        Ok(server)
+    }
+
+    /// Its process.
+    pub(super) fn id(&self) -> i32 {
+        self.process.id() as i32
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // One that has ended by itself is no longer there to be ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

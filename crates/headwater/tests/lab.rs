@@ -785,19 +785,6 @@ fn figures_are_held_against_their_targets() {
     assert_eq!(figures(&[]).code, 2);
 }
 
-/// The repository's own list, whose experiments are there.
-#[test]
-fn the_list_of_the_repository_is_valid() {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/");
-    let list = headwater_lab::figures::Figures::open(format!("{root}figures.toml").as_ref()).expect("a valid list");
-    assert!(list.groups().contains(&"sync") && list.groups().contains(&"lab"));
-    for measure in list.measures {
-        if let headwater_lab::figures::How::Experiment(file) = measure.how {
-            headwater_lab::experiment::Experiment::open(format!("{root}{file}").as_ref()).expect("a valid experiment");
-        }
-    }
-}
-
 #[test]
 fn bristlecones_own_files_are_run() {
     let place = Place::new("");

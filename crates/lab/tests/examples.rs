@@ -3,6 +3,10 @@
 use std::path::Path;
 
 use headwater_lab::experiment::Experiment;
+use headwater_lab::figures::{Figures, How};
+
+/// What `make bench` measures; no experiment itself.
+const FIGURES: &str = "figures.toml";
 
 #[test]
 fn the_examples_are_valid() {
@@ -10,7 +14,7 @@ fn the_examples_are_valid() {
     let mut found: Vec<(String, usize)> = Vec::new();
     for entry in std::fs::read_dir(&folder).expect("the folder of examples") {
         let path = entry.expect("an entry").path();
-        if path.extension().is_some_and(|extension| extension == "toml") {
+        if path.extension().is_some_and(|extension| extension == "toml") && !path.ends_with(FIGURES) {
             let experiment = Experiment::open(&path).unwrap_or_else(|error| panic!("{error}"));
             found.push((path.file_name().unwrap_or_default().to_string_lossy().into_owned(), experiment.cells.len()));
         }
@@ -31,4 +35,16 @@ fn the_examples_are_valid() {
         ("tpcb.toml", 6),
     ];
     assert_eq!(found, expected.map(|(name, cells)| (name.to_owned(), cells)));
+}
+
+#[test]
+fn the_list_of_figures_is_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab");
+    let list = Figures::open(&folder.join(FIGURES)).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(list.groups(), ["sync", "lab"]);
+    for measure in list.measures {
+        if let How::Experiment(file) = measure.how {
+            Experiment::open(&folder.join(file)).unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
 }

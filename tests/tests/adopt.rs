@@ -55,6 +55,22 @@ fn a_table_that_would_not_keep_its_values_is_refused() -> Result<()> {
             "CREATE TABLE item (id TEXT PRIMARY KEY, n INTEGER, price TEXT, x NOT NULL)",
             "column \"x\" is not in the model",
         ),
+        (
+            "CREATE TABLE item (id TEXT PRIMARY KEY COLLATE NOCASE, n INTEGER, price TEXT)",
+            "column \"id\" is compared by NOCASE",
+        ),
+        (
+            "CREATE TABLE item (id TEXT, n INTEGER, price TEXT, PRIMARY KEY (id COLLATE RTRIM))",
+            "column \"id\" is compared by RTRIM",
+        ),
+        (
+            "CREATE TABLE item (id TEXT PRIMARY KEY, n INTEGER, price TEXT COLLATE nocase)",
+            "column \"price\" is compared by nocase",
+        ),
+        (
+            "CREATE TABLE item (id TEXT PRIMARY KEY, n INTEGER, price TEXT); INSERT INTO item VALUES (NULL, 1, '1')",
+            "a row of it has no key (NULL)",
+        ),
         ("CREATE VIEW item AS SELECT 'a' AS id, 1 AS n, '1' AS price", "column \"id\" is declared"),
     ] {
         let world = World::new(Kind::Sqlite, SCHEMA, &MODEL.replace("RULE", "off"), &["ann"])?;

@@ -2,11 +2,11 @@
 //! which of them the consolidated database has.
 //!
 //! A table is adopted as it stands where change tracking and values are sure to work: each column of the model is there and keeps values
-//! as the model's type needs (SQLite's affinity), the primary key is the model's, and what else must be unique is so in the model too.
+//! as the model's type needs (SQLite's affinity) and compares them byte by byte, the primary key is the model's, and what else must be unique is so in the model too.
 
 use headwater_model::remote_sql::{create_log, declared_type, has_integer_key};
 use headwater_model::sql::quote;
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 
 use crate::error::{Error, While};
 use crate::plan::{Plan, TablePlan};
@@ -34,6 +34,12 @@ pub(crate) fn obstacle(connection: &Connection, table: &TablePlan) -> Result<Opt
         if !fits(&own.declared, &expected) {
             return Ok(Some(format!("column {:?} is declared {:?}, expected {expected}", column.name, own.declared)));
         }
+        if let Some(other) = other_collation(connection, table, own).while_doing("reading the catalogue")? {
+            return Ok(Some(format!(
+                "column {:?} is compared by {other}, to which values are equal that differ for everybody else; expected BINARY",
+                column.name
+            )));
+        }
     }
     let is_known = |own: &Found| model.columns.iter().any(|column| column.name.eq_ignore_ascii_case(&own.name));
     if let Some(own) = found.iter().find(|own| !is_known(own) && own.not_null && !own.has_default) {
@@ -51,7 +57,26 @@ pub(crate) fn obstacle(connection: &Connection, table: &TablePlan) -> Result<Opt
     if has_integer_key(model) && key.iter().any(|own| !own.declared.eq_ignore_ascii_case("INTEGER")) {
         return Ok(Some("its key is not declared INTEGER PRIMARY KEY".to_owned()));
     }
-    foreign_unique(connection, table).while_doing("reading the catalogue")
+    if let Some(what) = foreign_unique(connection, table).while_doing("reading the catalogue")? {
+        return Ok(Some(what));
+    }
+    let is_null: Vec<String> = table.keys("").iter().map(|own| format!("{own} IS NULL")).collect();
+    let sql = format!("SELECT 1 FROM {} WHERE {}", table.name(), is_null.join(" OR "));
+    let has_null = connection.prepare(&sql).and_then(|mut select| select.exists([]));
+    let what = "a row of it has no key (NULL): give it one, or delete it";
+    Ok(has_null.while_doing("reading the rows to adopt")?.then(|| what.to_owned()))
+}
+
+/// How values of a column are compared, if not byte by byte: by the column's own collation, or by that of its place in the key.
+fn other_collation(connection: &Connection, table: &TablePlan, column: &Found) -> rusqlite::Result<Option<String>> {
+    const BINARY: &str = "BINARY";
+    let sql = "SELECT c.coll FROM pragma_index_list(?1) i, pragma_index_xinfo(i.name) c \
+               WHERE i.origin = 'pk' AND c.key AND c.name = ?2 COLLATE NOCASE";
+    let of_key: Option<String> =
+        connection.query_row(sql, [&table.table.name, &column.name], |row| row.get(0)).optional()?;
+    let (_, own, ..) = connection.column_metadata(Some("main"), table.table.name.as_str(), column.name.as_str())?;
+    let own = own.map(|own| own.to_string_lossy().into_owned());
+    Ok(of_key.into_iter().chain(own).find(|collation| !collation.eq_ignore_ascii_case(BINARY)))
 }
 
 /// Makes the log of a table that is there, with every row as a pending insert.

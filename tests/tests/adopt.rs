@@ -56,6 +56,18 @@ fn a_table_that_would_not_keep_its_values_is_refused() -> Result<()> {
             "column \"x\" is not in the model",
         ),
         (
+            "CREATE TABLE item (id TEXT PRIMARY KEY ON CONFLICT ABORT, n INTEGER, price TEXT NOT NULL ON CONFLICT IGNORE)",
+            "it says ON CONFLICT IGNORE",
+        ),
+        (
+            "CREATE TABLE item (id TEXT PRIMARY KEY, n INTEGER, price TEXT, UNIQUE (id, n) ON CONFLICT REPLACE)",
+            "(\"id\", \"n\") is unique in it",
+        ),
+        (
+            "CREATE TABLE item (id TEXT PRIMARY KEY ON /**/ conflict replace, n INTEGER, price TEXT)",
+            "it says ON CONFLICT REPLACE",
+        ),
+        (
             "CREATE TABLE item (id TEXT PRIMARY KEY COLLATE NOCASE, n INTEGER, price TEXT)",
             "column \"id\" is compared by NOCASE",
         ),

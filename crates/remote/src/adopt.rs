@@ -9,6 +9,7 @@ use headwater_model::sql::quote;
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::error::{Error, While};
+use crate::index_sql;
 use crate::plan::{Plan, TablePlan};
 use crate::schema;
 
@@ -60,11 +61,26 @@ pub(crate) fn obstacle(connection: &Connection, table: &TablePlan) -> Result<Opt
     if let Some(what) = foreign_unique(connection, table).while_doing("reading the catalogue")? {
         return Ok(Some(what));
     }
+    if let Some(rule) = conflict_rule(connection, table).while_doing("reading the catalogue")? {
+        return Ok(Some(format!(
+            "it says ON CONFLICT {}, by which rows go or stay out without a word; expected none",
+            rule.to_uppercase()
+        )));
+    }
     let is_null: Vec<String> = table.keys("").iter().map(|own| format!("{own} IS NULL")).collect();
     let sql = format!("SELECT 1 FROM {} WHERE {}", table.name(), is_null.join(" OR "));
     let has_null = connection.prepare(&sql).and_then(|mut select| select.exists([]));
     let what = "a row of it has no key (NULL): give it one, or delete it";
     Ok(has_null.while_doing("reading the rows to adopt")?.then(|| what.to_owned()))
+}
+
+/// What the table itself does with a row that breaks one of its rules, if not refuse it.
+fn conflict_rule(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Option<String>> {
+    let sql = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE";
+    let sql: Option<String> = connection.query_row(sql, [&table.table.name], |row| row.get(0)).optional()?;
+    let words = index_sql::words(sql.as_deref().unwrap_or_default());
+    let rules = words.windows(3).filter(|three| three[0] == "on" && three[1] == "conflict").map(|three| &three[2]);
+    Ok(rules.into_iter().find(|rule| *rule != "abort").cloned())
 }
 
 /// How values of a column are compared, if not byte by byte: by the column's own collation, or by that of its place in the key.

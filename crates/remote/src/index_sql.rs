@@ -23,6 +23,17 @@ pub(crate) fn terms(sql: &str) -> Option<(Vec<String>, Option<String>)> {
     Some((terms, filter))
 }
 
+/// The words of a statement, in small letters, without what stands in quotes and comments.
+pub(crate) fn words(sql: &str) -> Vec<String> {
+    let (mut bare, mut place) = (String::new(), 0);
+    while let Some(c) = sql.get(place..).and_then(|rest| rest.chars().next()) {
+        let next = past(sql, place, c).unwrap_or(sql.len());
+        bare.push(if next == place + c.len_utf8() && (c.is_alphanumeric() || c == '_') { c } else { ' ' });
+        place = next;
+    }
+    bare.split_whitespace().map(str::to_lowercase).collect()
+}
+
 fn without_order(term: &str) -> &str {
     let cut = |word: &str| {
         let start = term.len().checked_sub(word.len() + 1)?;
@@ -83,6 +94,13 @@ mod tests {
             cut("CREATE UNIQUE INDEX i ON t (a /* , */ || 'it''s', [x,y] asc -- )\n)"),
             (strings(&["a /* , */ || 'it''s'", "[x,y] asc -- )"]), None)
         );
+    }
+
+    #[test]
+    fn words_are_those_outside_of_quotes_and_comments() {
+        let sql = "CREATE TABLE \"on conflict\"(a/*on*/UNIQUE ON--x\n CONFLICT Replace,[b c]) -- on";
+        assert_eq!(words(sql), ["create", "table", "a", "unique", "on", "conflict", "replace"]);
+        assert_eq!(words("a 'b"), ["a"]);
     }
 
     #[test]

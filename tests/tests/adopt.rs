@@ -93,3 +93,37 @@ fn a_table_that_would_not_keep_its_values_is_refused() -> Result<()> {
     }
     Ok(())
 }
+
+/// An application makes a table anew, as SQLite's documentation tells for changes of a table, and not as it must be.
+#[test]
+fn a_table_made_anew_in_another_way_waits_for_its_mending() -> Result<()> {
+    let world = World::new(Kind::Sqlite, SCHEMA, &MODEL.replace("RULE", "remote_wins"), &["ann"])?;
+    let mut remote = world.remote("a", "ann")?;
+    world.sync(&mut remote)?;
+    let anew = |columns: &str| {
+        format!(
+            "CREATE TABLE anew ({columns}); INSERT INTO anew SELECT * FROM item; DROP TABLE item; ALTER TABLE anew RENAME TO item"
+        )
+    };
+    for (columns, why) in [
+        ("id TEXT PRIMARY KEY COLLATE NOCASE, n INTEGER, price TEXT", "column \"id\" is compared by NOCASE"),
+        ("id TEXT PRIMARY KEY ON CONFLICT REPLACE, n INTEGER, price TEXT", "it says ON CONFLICT REPLACE"),
+        ("id TEXT PRIMARY KEY, number INTEGER, price TEXT", "it has no column \"n\""),
+    ] {
+        world.edit("a", "UPDATE item SET n = n + 1 WHERE id = 'same'; INSERT INTO item (id, n) SELECT 'made ' || count(*), 7 FROM item")?;
+        world.edit("a", &anew(columns))?;
+        for error in [
+            world.sync_as(&mut remote, "ann").expect_err(columns),
+            Remote::open(world.path("a")).expect_err(columns).into(),
+        ] {
+            let told = format!("{error:#}");
+            assert!(told.contains("has been made anew") && told.contains(why), "{columns}: {told}");
+        }
+        world.edit("a", &anew("id TEXT PRIMARY KEY, n INTEGER, price TEXT"))?;
+        (0..3).try_for_each(|_| world.sync(&mut remote).map(drop))?;
+        assert!(world.diff("a")?.is_equal(false), "{columns}");
+    }
+    let rows = world.central.rows("SELECT count(*), max(n) FILTER (WHERE id = 'same') FROM item")?;
+    assert_eq!(rows, [[Some("6".to_owned()), Some("4".to_owned())]], "what was pending has gone up");
+    Ok(())
+}

@@ -61,6 +61,7 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
                 if !exists(connection, &table.table.name)? {
                     gone::make_again(connection, plan, table)?;
                 } else if untracked::doubt(connection, table)? {
+                    refuse_made_anew(connection, table)?;
                     let what = match table.table.direction {
                         Direction::Upload => "change tracking was gone: the next sync sets the rows of the table aside",
                         _ => "change tracking was gone: the next sync compares the table",
@@ -72,6 +73,17 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
         }
     }
     key_ranges::pass_taken_alone(database, plan)
+}
+
+/// The application may have made the table anew, as SQLite has it done for most changes of a table: then it must be as one that is adopted.
+fn refuse_made_anew(connection: &Connection, table: &TablePlan) -> Result<(), Error> {
+    let Some(why) = adopt::obstacle(connection, table)? else { return Ok(()) };
+    let name = &table.table.name;
+    Err(Error::Configuration {
+        what: format!(
+            "table {name:?} of the model has been made anew, and can't be synchronized so: {why}; nothing is lost: mend it"
+        ),
+    })
 }
 
 /// Takes note of the unique indexes that the application has made.

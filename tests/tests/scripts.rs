@@ -341,6 +341,30 @@ fn a_transaction_that_commits_late_is_not_missed_by_a_time() -> Result<()> {
     Ok(())
 }
 
+/// A prepared transaction shows no beginning: a remote that is new beside one has seen nothing that a time could name.
+#[test]
+fn deletions_beside_a_prepared_transaction_are_not_missed_by_a_time() -> Result<()> {
+    let (schema, scripts) = stamped(Kind::Postgres);
+    let world = scripted(Kind::Postgres, schema, STAMPED, &["ann"], &scripts)?;
+    let name = world.central.rows("SELECT current_database()")?.remove(0).remove(0).context("a name")?;
+    let prepare = format!("BEGIN; INSERT INTO item (id, name) VALUES (10, 'prepared'); PREPARE TRANSACTION '{name}'");
+    let mut writer = world.central.backend()?.connect()?;
+    writer.batch(&prepare)?;
+    let mut remote = world.remote("one", "ann")?;
+    let mut deleted = |id: u32, step: &str| -> Result<()> {
+        world.central.execute(&format!("UPDATE item SET deleted = true, updated_at = now() WHERE id = {id}"))?;
+        world.sync(&mut remote)?;
+        let held = texts(world.rows("one", "SELECT id, name FROM item ORDER BY id")?);
+        ensure!(held == rows(&world, LIVE)?, "{step}: {held:?}");
+        Ok(())
+    };
+    deleted(99, "the first download")?;
+    deleted(1, "beside it")?;
+    writer.batch(&format!("COMMIT PREPARED '{name}'"))?;
+    deleted(2, "after it")?;
+    deleted(10, "what it wrote")
+}
+
 const STOCK: &str = "CREATE TABLE stock (id int NOT NULL PRIMARY KEY, count int, note text);
     CREATE TABLE booking (id int, change int CHECK (change <> 13), who text);
     INSERT INTO stock VALUES (1, 100, 'tea'), (2, 9, 'milk');";

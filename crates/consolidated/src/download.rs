@@ -271,9 +271,11 @@ impl<'a, 's> Download<'a, 's> {
         sorted
     }
 
-    /// By watermark, whether it is a time of this incarnation's.
+    /// By watermark, whether it is a time of this incarnation's since which deletions can be asked for: at the beginning of all times a
+    /// table comes whole, or what was deleted after it came first would stay.
     fn times_told(&self) -> Vec<bool> {
-        let is_time = |mark: &Vec<u8>| !self.request.restart && cursor::time_of(mark).is_some();
+        let is_time =
+            |mark: &Vec<u8>| !self.request.restart && cursor::time_of(mark).is_some_and(|time| time > LONG_AGO);
         self.request.watermarks.marks.iter().map(is_time).collect()
     }
 

@@ -107,7 +107,8 @@ impl Change {
             )));
         }
         let plan = Plan::new(new);
-        let fates = old.tables.iter().map(|table| fate(old, table, &plan)).collect::<Result<_, _>>()?;
+        let fates = old.tables.iter().map(|table| fate(old, table, &plan)).collect::<Result<Vec<_>, _>>()?;
+        let fates = fates.iter().map(|fate| with_those_above(*fate, &fates, &plan)).collect();
         Ok(Change { plan, fates })
     }
 
@@ -164,6 +165,14 @@ fn fate(old: &Plan, table: &TablePlan, new: &Plan) -> Result<Fate, Error> {
         && made(old, table) == made(new, other)
         && noted(old, table) == noted(new, other);
     Ok(if is_same { Fate::Same(other.number) } else { Fate::Remade(other.number) })
+}
+
+/// A table whose rows lie where those of a table do that is made anew is made anew too: where they lay could not be told any more, and so
+/// neither which of them go with a partition that is left.
+fn with_those_above(fate: Fate, fates: &[Fate], plan: &Plan) -> Fate {
+    let Fate::Same(number) = fate else { return fate };
+    let mut above = std::iter::successors(plan.table(number), |table| plan.parent(table)).skip(1);
+    if above.all(|table| fates.contains(&Fate::Same(table.number))) { fate } else { Fate::Remade(number) }
 }
 
 pub(crate) fn refused(what: String) -> Error {

@@ -258,3 +258,91 @@ fn a_partition_that_comes_from_a_parent() -> Result<()> {
     }
     Ok(())
 }
+
+/// The parents come whole under the new version, what is below them does not; meanwhile the remote leaves a partition.
+#[test]
+fn what_is_below_a_table_made_anew_goes_with_a_partition_that_is_left() -> Result<()> {
+    let schema = "
+        CREATE TABLE member (login TEXT NOT NULL, area TEXT NOT NULL, PRIMARY KEY (login, area));
+        INSERT INTO member VALUES ('bo', 'north'), ('bo', 'south');
+        CREATE TABLE shop (id TEXT NOT NULL PRIMARY KEY, area TEXT, name TEXT);
+        CREATE TABLE line (id TEXT NOT NULL PRIMARY KEY, shop TEXT REFERENCES shop (id), n BIGINT);
+        INSERT INTO shop VALUES ('n', 'north', 'N'), ('s', 'south', 'S');
+        INSERT INTO line VALUES ('n1', 'n', 1), ('n2', 'n', 2), ('s1', 's', 3), ('s2', 's', 4)";
+    let model = |version: u32, name: &str| {
+        format!(
+            "name = \"m\"\nversion = {version}\n[partitions.area]\ncolumns = {{ area = \"text\" }}\n\
+             members = \"SELECT area FROM member WHERE login = :s.user\"\n[tables.shop]\nkey = [\"id\"]\npartition = \"area\"\n\
+             columns = {{ id = \"text not null\", area = \"text\"{name} }}\n[tables.line]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n\
+             partition = {{ through = \"shop\" }}\nreferences = [{{ columns = [\"shop\"], table = \"shop\" }}]\n\
+             columns = {{ id = \"text not null\", shop = \"text\", n = \"int\" }}\n"
+        )
+    };
+    for kind in KINDS {
+        let mut world = World::new(kind, schema, &model(1, ""), &["bo"])?;
+        let mut remote = world.remote("one", "bo")?;
+        world.sync(&mut remote)?;
+        world.serve_also(&model(2, ", name = \"text\""))?;
+        world.plan = world.beside.remove(0);
+        world.start_server()?;
+        remote.set_server(&world.server_url()?, "bo")?;
+        world.edit("one", "UPDATE line SET n = 40 WHERE id = 's2'; UPDATE line SET n = 20 WHERE id = 'n2'")?;
+        world.central.execute("DELETE FROM member WHERE area = 'south'")?;
+        let new = world.plan.model.clone();
+        let done = upgrade(&world, &mut remote, &new).with_context(|| format!("{kind:?}"))?;
+        let held = |what: &str| world.rows("one", &format!("SELECT count(*) FROM {what}"));
+        assert_eq!(
+            (done.whole, held("hw_held")?),
+            (vec!["shop".to_owned(), "line".to_owned()], texts(&[&["0"]])),
+            "{kind:?}"
+        );
+        let aside = remote.set_aside(9)?;
+        assert_eq!((aside.len(), aside[0].reason.as_str()), (1, "foreign_key"), "{kind:?}: {aside:?}");
+        // What is deleted there before it comes back must not come back with its parent.
+        world.central.execute("DELETE FROM line WHERE id = 's1'")?;
+        world.sync(&mut remote)?;
+        world.central.execute("UPDATE shop SET area = 'north' WHERE id = 's'")?;
+        world.sync(&mut remote)?;
+        assert_eq!(held("line WHERE shop = 's'")?, texts(&[&["1"]]), "{kind:?}");
+        assert!(world.diff("one")?.is_equal(false), "{kind:?}");
+    }
+    Ok(())
+}
+
+/// What was seen of a partition under a value of the old type is nothing that the new version could name.
+#[test]
+fn a_partition_of_another_type_that_is_a_parents() -> Result<()> {
+    let schema = "
+        CREATE TABLE member (login TEXT NOT NULL, area BIGINT NOT NULL, PRIMARY KEY (login, area));
+        INSERT INTO member VALUES ('bo', 1), ('bo', 2);
+        CREATE TABLE shop (id TEXT NOT NULL PRIMARY KEY, area BIGINT);
+        CREATE TABLE line (id TEXT NOT NULL PRIMARY KEY, shop TEXT REFERENCES shop (id), n BIGINT);
+        INSERT INTO shop VALUES ('n', 1), ('s', 2);
+        INSERT INTO line VALUES ('n1', 'n', 1), ('n2', 'n', 2), ('s1', 's', 3), ('s2', 's', 4)";
+    let model = |version: u32, kind: &str| {
+        format!(
+            "name = \"m\"\nversion = {version}\n[partitions.area]\ncolumns = {{ area = \"{kind}\" }}\n\
+             members = \"SELECT area FROM member WHERE login = :s.user\"\n[tables.shop]\nkey = [\"id\"]\npartition = \"area\"\n\
+             columns = {{ id = \"text not null\", area = \"{kind}\" }}\n[tables.line]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n\
+             partition = {{ through = \"shop\" }}\nreferences = [{{ columns = [\"shop\"], table = \"shop\" }}]\n\
+             columns = {{ id = \"text not null\", shop = \"text\", n = \"int\" }}\n"
+        )
+    };
+    let mut world = World::new(Kind::Sqlite, schema, &model(1, "int"), &["bo"])?;
+    let mut remote = world.remote("one", "bo")?;
+    world.sync(&mut remote)?;
+    world.serve_also(&model(2, "decimal"))?;
+    world.plan = world.beside.remove(0);
+    world.start_server()?;
+    remote.set_server(&world.server_url()?, "bo")?;
+    world.edit("one", "UPDATE line SET n = 40 WHERE id = 's2'")?;
+    world.central.execute("DELETE FROM line WHERE id = 'n1'; UPDATE line SET n = 20 WHERE id = 'n2'")?;
+    let new = world.plan.model.clone();
+    upgrade(&world, &mut remote, &new)?;
+    assert!(world.diff("one")?.is_equal(false), "{:?}", world.diff("one")?);
+    world.central.execute("DELETE FROM member WHERE area = 2")?;
+    world.sync(&mut remote)?;
+    assert!(world.diff("one")?.is_equal(false), "{:?}", world.diff("one")?);
+    assert_eq!(world.rows("one", "SELECT id, n FROM line")?, texts(&[&["n2", "20"]]));
+    Ok(())
+}

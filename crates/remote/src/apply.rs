@@ -237,7 +237,10 @@ impl<'a> Apply<'a> {
             compared: Vec::new(),
             touched,
             own_columns: own_columns::find(connection, plan)?,
-            applied: Applied::default(),
+            applied: Applied {
+                set_aside: fresh.iter().flatten().map(|fresh| fresh.listed).sum(),
+                ..Applied::default()
+            },
         };
         apply.clear()?;
         Ok(apply)

@@ -286,3 +286,51 @@ fn what_is_held_counted_and_only_goes_one_way_goes_along() -> Result<()> {
     }
     Ok(())
 }
+
+/// No server has the old version any more, and a column went with it.
+#[test]
+fn what_was_changed_in_a_column_that_goes_is_on_the_list() -> Result<()> {
+    let schema = "CREATE TABLE item (id TEXT NOT NULL PRIMARY KEY, name TEXT, note TEXT);
+        INSERT INTO item VALUES ('a', 'apple', 'a'), ('b', 'bean', 'b'), ('c', 'corn', 'c')";
+    let model = |version: u32, note: &str| {
+        format!(
+            "name = \"m\"\nversion = {version}\n[tables.item]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n\
+             columns = {{ id = \"text not null\", name = \"text\"{note} }}\n"
+        )
+    };
+    for kind in KINDS {
+        let mut world = World::new(kind, schema, &model(1, ", note = \"text\""), &["bo"])?;
+        let mut remote = world.remote("one", "bo")?;
+        world.sync(&mut remote)?;
+        world.serve_also(&model(2, ""))?;
+        world.plan = world.beside.remove(0);
+        world.start_server()?;
+        remote.set_server(&world.server_url()?, "bo")?;
+        world.edit(
+            "one",
+            "UPDATE item SET note = 'mine' WHERE id = 'a'; UPDATE item SET name = 'x', note = 'mine' WHERE id = 'b'; \
+             UPDATE item SET name = 'y' WHERE id = 'c'; INSERT INTO item VALUES ('d', 'dill', 'mine'), ('e', 'egg', NULL)",
+        )?;
+        let new = world.plan.model.clone();
+        let done = upgrade(&world, &mut remote, &new)?;
+        assert_eq!((done.sync.changes_up, done.sync.set_aside), (4, 3), "{kind:?}: {done:?}");
+        let aside = remote.set_aside(9)?;
+        assert!(aside.iter().all(|one| one.message.contains("no column \"note\"") && !one.is_in_place), "{aside:?}");
+        let mine: Vec<_> = aside.iter().map(|one| one.new.as_deref().unwrap_or_default()).collect();
+        let expected = [
+            r#"{"id":"d","name":"dill","note":"mine"}"#,
+            r#"{"id":"b","name":"x","note":"mine"}"#,
+            r#"{"id":"a","name":"apple","note":"mine"}"#,
+        ];
+        assert_eq!(mine, expected, "{kind:?}: as they were made");
+        // What of them there is a column for has gone up.
+        assert_eq!(remote.retry(&Choice::All)?.left.len(), 0, "{kind:?}");
+        world.sync(&mut remote)?;
+        let there = world.central.rows("SELECT id, name, note FROM item ORDER BY id")?;
+        let expected: [&[&str]; 5] =
+            [&["a", "apple", "a"], &["b", "x", "b"], &["c", "y", "c"], &["d", "dill", "-"], &["e", "egg", "-"]];
+        assert_eq!(there, texts(&expected), "{kind:?}");
+        assert!(world.diff("one")?.is_equal(false) && remote.status()?.set_aside == 0, "{kind:?}");
+    }
+    Ok(())
+}

@@ -5,6 +5,8 @@
 //! that are new, comes down with the row ([`crate::apply`]); where the row does not come, and a column may not be NULL, the change is set
 //! aside in its place until the application gives a value.
 
+use std::cell::Cell;
+
 use headwater_model::Direction;
 use headwater_model::remote_sql;
 use headwater_model::sql::quote;
@@ -16,7 +18,7 @@ use super::own::{self, Own};
 use super::{Change, Fate, refused};
 use crate::cut::log_change;
 use crate::error::{Error, While};
-use crate::local::{Local, from_wire, to_wire};
+use crate::local::{Local, from_wire, readable, to_wire};
 use crate::plan::{Plan, TablePlan, decoded};
 use crate::rows::{Pending, Placed, Rows};
 use crate::schema;
@@ -128,7 +130,7 @@ pub(crate) fn run(
         let table = &change.plan.tables[kept.number as usize];
         let before = kept.old.table.columns.iter().map(|column| (column.name.as_str(), column.kind));
         let converter = Converter::new(&rows, before, table)?;
-        let remaking = Remaking { rows: &rows, old: kept.old, table, converter, now };
+        let remaking = Remaking { rows: &rows, old: kept.old, table, converter, now, listed: Cell::new(0) };
         fresh[kept.number as usize] = Some(remaking.run()?);
         own::again(connection, table, &kept.indexes)?;
         own::again(connection, table, &kept.triggers)?;
@@ -240,6 +242,8 @@ struct Remaking<'a> {
     table: &'a TablePlan,
     converter: Converter<'a>,
     now: &'a str,
+    /// Changes that are on the list now.
+    listed: Cell<u64>,
 }
 
 impl Remaking<'_> {
@@ -259,7 +263,7 @@ impl Remaking<'_> {
         if self.old.table.direction == Direction::Upload && self.table.table.direction == Direction::Both {
             self.unsent()?;
         }
-        self.converter.finish()
+        Ok(Fresh { listed: self.listed.get(), ..self.converter.finish()? })
     }
 
     /// Goes through a temporary table, and drops it.
@@ -284,6 +288,7 @@ impl Remaking<'_> {
             new: image(&pending.new)?,
             key: pending.key.clone(),
         };
+        self.list_what_goes(pending, &change)?;
         let placed = match &change.new {
             Some(row) => self.rows.upsert(self.table, row)?,
             None => Placed::Done,
@@ -301,7 +306,35 @@ impl Remaking<'_> {
             Placed::Refused(why) => why,
         };
         let message = format!("the table of the new version does not take it: {why}");
-        self.rows.note_aside(self.table, &change, &Refusal { code: RefusalCode::Data, message }, false, self.now)
+        self.listed.set(self.listed.get() + 1);
+        self.rows.note_aside(self.table, &change, &Refusal { code: RefusalCode::Data, message }, false, self.now)?;
+        self.show_as_made(pending)
+    }
+
+    /// What a change made of columns that go with the old version goes nowhere any more: only the list has it, as the change was made.
+    fn list_what_goes(&self, pending: &Pending, change: &Pending) -> Result<(), Error> {
+        let Some(new) = pending.new.as_ref().filter(|_| pending.aside == 0) else { return Ok(()) };
+        let goes = |(place, name): (usize, &'_ str)| {
+            let before = pending.old.as_ref().map_or(&Local::Null, |old| &old[place]);
+            (self.table.table.column(name).is_none() && *before != new[place]).then(|| format!("{name:?}"))
+        };
+        let goes: Vec<String> = self.old.names().enumerate().filter_map(goes).collect();
+        if goes.is_empty() {
+            return Ok(());
+        }
+        let message =
+            format!("the new version of the model has no column {}: only the list has its value", goes.join(", "));
+        self.listed.set(self.listed.get() + 1);
+        self.rows.note_beside(self.table, change, &Refusal { code: RefusalCode::Data, message }, self.now)?;
+        self.show_as_made(pending)
+    }
+
+    /// The change just listed is shown with the columns that it was made with.
+    fn show_as_made(&self, pending: &Pending) -> Result<(), Error> {
+        let text = |row: &Option<Vec<Local>>| row.as_ref().map(|row| readable(self.old.names(), row));
+        let sql = "UPDATE \"hw_set_aside\" SET \"old_text\" = ?, \"new_text\" = ? WHERE \"id\" = last_insert_rowid()";
+        let shown = self.rows.prepare(sql)?.execute(params![text(&pending.old), text(&pending.new)]);
+        shown.while_doing("setting a change aside").map(drop)
     }
 
     /// Rows that may not have gone up ([`crate::unsent`]) are not among those that the table is left with until it comes down. They stand as

@@ -17,6 +17,8 @@ pub(crate) struct Fresh {
     pub(crate) added: Vec<usize>,
     /// Places of columns of another type than before.
     pub(crate) retyped: Vec<usize>,
+    /// Changes of the table that only the list has now.
+    pub(crate) listed: u64,
 }
 
 /// Rewrites images of one table.

@@ -81,6 +81,13 @@ struct Note<'p> {
     new: Option<Row>,
 }
 
+impl Note<'_> {
+    /// Whether it is of columns that went with a version of the model.
+    fn is_gone(&self) -> bool {
+        !self.in_place && self.old.is_none() && self.new.is_none()
+    }
+}
+
 impl Remote {
     /// Marks changes set aside to be sent by the next sync, with their first old images. One of which only the list is left is made
     /// again in its table, unless its key has been changed since, or a change of it is on its way, the table does not take the row, or what it

@@ -13,7 +13,8 @@
 //!
 //! So too where another file of this remote ID has used their numbers since: a copy that was there first. Then a new remote ID follows.
 //!
-//! An upload of an earlier version of the model has the columns of that. What it does not know is taken from the row as it stands here.
+//! An upload of an earlier version of the model has the columns of that. What it does not know is taken from the row as it stands here; what
+//! the model does not have any more is on the list beside it.
 //!
 //! *Caveats.* Of lost uploads that were not kept any more, the numbers are named and nothing else; and so of changes in tables that the
 //! model does not have any more.
@@ -23,7 +24,7 @@ use std::collections::BTreeMap;
 use headwater_model::ColumnType;
 use headwater_protocol::message::{Change, ConflictEnd, Outcome, Receipt, Refusal, RefusalCode, TableHeader};
 use headwater_protocol::wire::Reader;
-use headwater_protocol::{Kind, Row, Type};
+use headwater_protocol::{Kind, Type};
 use rusqlite::{Connection, params};
 
 use crate::cut::{log_change, set_aside_mark, thaw};
@@ -32,7 +33,7 @@ use crate::local::{Local, from_wire, to_wire};
 use crate::plan::{Plan, TablePlan};
 use crate::rows::{Pending, Rows};
 use crate::state::State;
-use crate::upgrade::Converter;
+use crate::upgrade::{Converter, Gone};
 
 /// How many losses are remembered; older ones are forgotten.
 const LOSSES_MAX: i64 = 1_000;
@@ -42,6 +43,8 @@ struct Lost {
     upload: u64,
     old: Option<Image>,
     new: Option<Image>,
+    /// What the last of them that did so has made of columns that are no more.
+    gone: Option<Gone>,
 }
 
 /// A row as an upload had it, in the columns of today.
@@ -190,14 +193,18 @@ impl<'p> Reading<'p> {
             return Ok(()); // the database never had it
         }
         let Some((table, converter)) = &self.table else { return Ok(()) };
-        let image = |row: &Option<Row>| -> Result<Option<Image>, Error> {
+        let [made_old, made_new] = [&change.old, &change.new].map(|row| row.as_ref().map(|row| from_wire(row)));
+        let gone = converter.what_goes(made_old.as_deref(), made_new.as_deref());
+        let image = |row: Option<Vec<Local>>| -> Result<Option<Image>, Error> {
             let unknown = converter.fresh.added.clone();
-            row.as_ref().map(|row| Ok(Image { row: converter.image(&from_wire(row))?, unknown })).transpose()
+            row.map(|row| Ok(Image { row: converter.image(&row)?, unknown })).transpose()
         };
-        let (old, new) = (image(&change.old)?, image(&change.new)?);
+        let (old, new) = (image(made_old)?, image(made_new)?);
         let Some(either) = new.as_ref().or(old.as_ref()) else { return Ok(()) };
         let key = table.key_bytes(&to_wire(&table.key_of(&either.row), &table.key_types));
-        let lost = self.lost.entry((table.number, key)).or_insert_with(|| Lost { upload: 0, old, new: None });
+        let lost =
+            self.lost.entry((table.number, key)).or_insert_with(|| Lost { upload: 0, old, new: None, gone: None });
+        lost.gone = gone.or(lost.gone.take()).filter(|_| new.is_some());
         (lost.upload, lost.new) = (self.upload, new);
         Ok(())
     }
@@ -212,6 +219,9 @@ fn set_one_aside(rows: &Rows<'_>, table: &TablePlan, lost: &Lost, now: &str) -> 
     let message = format!("the consolidated database has lost upload {}, which carried this change", lost.upload);
     let refusal = Refusal { code: RefusalCode::Lost, message };
     let completed = |image: &Option<Image>, from| image.as_ref().map(|image| image.completed(from));
+    if let Some(gone) = &lost.gone {
+        rows.note_gone(table, &key, RefusalCode::Lost, gone, now)?;
+    }
     if let Some(later) = rows.pending(table, &key)?.filter(|later| !later.is_nothing()) {
         let between = later.old.as_ref().or(stands.as_ref());
         let [old, new] = [&lost.old, &lost.new].map(|image| completed(image, between));

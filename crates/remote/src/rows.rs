@@ -11,6 +11,11 @@ use crate::error::{Error, While};
 use crate::local::{Local, readable, to_wire};
 use crate::own_triggers::OwnTriggers;
 use crate::plan::{TablePlan, decoded};
+use crate::upgrade::Gone;
+
+/// What of the list of changes set aside is in columns that went with a version of the model.
+pub(crate) const IS_GONE: &str =
+    "\"in_place\" = 0 AND \"old\" IS NULL AND \"new\" IS NULL AND \"new_text\" IS NOT NULL";
 
 /// A pending change: the log's entry beside the row.
 #[derive(Clone, Debug, PartialEq)]
@@ -263,6 +268,27 @@ impl<'c> Rows<'c> {
         self.list(table, pending, refusal, false, now)
     }
 
+    /// Puts on the list what a change has made of columns that the table does not have any more, as it was made. The change itself may be
+    /// pending, or set aside, or both; of the table's columns this has no images ([`IS_GONE`]).
+    pub(crate) fn note_gone(
+        &self,
+        table: &TablePlan,
+        key: &[Local],
+        code: RefusalCode,
+        gone: &Gone,
+        now: &str,
+    ) -> Result<(), Error> {
+        let nothing = Pending { aside: 0, old: None, new: None, key: key.to_vec() };
+        self.insert_note(table, &nothing, &Refusal { code, message: gone.message() }, false, now)?;
+        self.show_as_made(&gone.made)
+    }
+
+    /// The change that was put on the list just now is shown with the columns that it was made with.
+    pub(crate) fn show_as_made(&self, [old, new]: &[Option<String>; 2]) -> Result<(), Error> {
+        let sql = "UPDATE \"hw_set_aside\" SET \"old_text\" = ?, \"new_text\" = ? WHERE \"id\" = last_insert_rowid()";
+        self.prepare(sql)?.execute([old, new]).while_doing("setting a change aside").map(drop)
+    }
+
     fn list(
         &self,
         table: &TablePlan,
@@ -271,23 +297,35 @@ impl<'c> Rows<'c> {
         in_place: bool,
         now: &str,
     ) -> Result<(), Error> {
-        let key = table.key_bytes(&to_wire(&pending.key, &table.key_types));
-        let new = pending.new.as_ref().map(|row| noted_image(table, row, in_place));
         if !in_place {
-            let sql = "DELETE FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ? AND \"new\" IS ?";
-            let same = params![table.number, key, new];
-            self.prepare(sql)?.execute(same).while_doing("setting a change aside")?;
+            let key = table.key_bytes(&to_wire(&pending.key, &table.key_types));
+            let new = pending.new.as_ref().map(|row| noted_image(table, row, in_place));
+            let sql = format!(
+                "DELETE FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ? AND \"new\" IS ? AND NOT ({IS_GONE})"
+            );
+            self.prepare(&sql)?.execute(params![table.number, key, new]).while_doing("setting a change aside")?;
         }
+        self.insert_note(table, pending, refusal, in_place, now)
+    }
+
+    fn insert_note(
+        &self,
+        table: &TablePlan,
+        pending: &Pending,
+        refusal: &Refusal,
+        in_place: bool,
+        now: &str,
+    ) -> Result<(), Error> {
+        let text = |row: &Option<Vec<Local>>| row.as_ref().map(|row| readable(table.names(), row));
         let sql = "INSERT INTO \"hw_set_aside\" (\"time\", \"table\", \"name\", \"key\", \"key_text\", \"code\", \"reason\", \
                    \"message\", \"in_place\", \"old\", \"old_text\", \"new\", \"new_text\") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
         let is_untracked = refusal.code == RefusalCode::Untracked || pending.aside == RefusalCode::Untracked as i64;
         let old = if is_untracked && !in_place { unsure_old(table, pending) } else { pending.old.clone() };
-        let text = |row: &Option<Vec<Local>>| row.as_ref().map(|row| readable(table.names(), row));
         let row = params![
             now,
             table.number,
             table.table.name,
-            key,
+            table.key_bytes(&to_wire(&pending.key, &table.key_types)),
             readable(table.key_names(), &pending.key),
             refusal.code as u16,
             refusal.code.name(),
@@ -295,7 +333,7 @@ impl<'c> Rows<'c> {
             in_place,
             old.as_ref().map(|row| noted_image(table, row, in_place)),
             text(&pending.old),
-            new,
+            pending.new.as_ref().map(|row| noted_image(table, row, in_place)),
             text(&pending.new),
         ];
         self.prepare(sql)?.execute(row).while_doing("setting a change aside").map(drop)

@@ -15,7 +15,7 @@ mod convert;
 mod own;
 mod unanswered;
 
-pub(crate) use convert::{Converter, Fresh};
+pub(crate) use convert::{Converter, Fresh, Gone};
 use headwater_model::tracking::layout;
 use headwater_model::{Model, remote_sql};
 use headwater_protocol::message::{ErrorCode, KeyRanges, Watermarks};

@@ -7,7 +7,8 @@ use headwater_remote::http::Credentials;
 use headwater_remote::{Choice, PendingChoice, SyncOptions};
 use headwater_testkit::proxy::{Cut, Direction};
 use headwater_testkit::{FaultProxy, Plan};
-use headwater_tests::{KINDS, World};
+use headwater_tests::backup::Site;
+use headwater_tests::{KINDS, World, read_model};
 
 use super::{CHANGES, RULES, retire_one, texts, two, upgrade, world};
 
@@ -287,22 +288,24 @@ fn what_is_held_counted_and_only_goes_one_way_goes_along() -> Result<()> {
     Ok(())
 }
 
+/// A model whose one table has `note`, or has it not.
+fn noted(version: u32, note: &str) -> String {
+    format!(
+        "name = \"m\"\nversion = {version}\n[tables.item]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n\
+         columns = {{ id = \"text not null\", name = \"text\"{note} }}\n"
+    )
+}
+
 /// No server has the old version any more, and a column went with it.
 #[test]
 fn what_was_changed_in_a_column_that_goes_is_on_the_list() -> Result<()> {
     let schema = "CREATE TABLE item (id TEXT NOT NULL PRIMARY KEY, name TEXT, note TEXT);
         INSERT INTO item VALUES ('a', 'apple', 'a'), ('b', 'bean', 'b'), ('c', 'corn', 'c')";
-    let model = |version: u32, note: &str| {
-        format!(
-            "name = \"m\"\nversion = {version}\n[tables.item]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n\
-             columns = {{ id = \"text not null\", name = \"text\"{note} }}\n"
-        )
-    };
     for kind in KINDS {
-        let mut world = World::new(kind, schema, &model(1, ", note = \"text\""), &["bo"])?;
+        let mut world = World::new(kind, schema, &noted(1, ", note = \"text\""), &["bo"])?;
         let mut remote = world.remote("one", "bo")?;
         world.sync(&mut remote)?;
-        world.serve_also(&model(2, ""))?;
+        world.serve_also(&noted(2, ""))?;
         world.plan = world.beside.remove(0);
         world.start_server()?;
         remote.set_server(&world.server_url()?, "bo")?;
@@ -324,11 +327,95 @@ fn what_was_changed_in_a_column_that_goes_is_on_the_list() -> Result<()> {
         ];
         assert_eq!(mine, expected, "{kind:?}: as they were made");
         // What of them there is a column for has gone up.
-        assert_eq!(remote.retry(&Choice::All)?.left.len(), 0, "{kind:?}");
+        let left = remote.retry(&Choice::All)?.left;
+        assert!(left.len() == 3 && left.iter().all(|why| why.ends_with("drop it")), "{kind:?}: {left:?}");
+        assert_eq!(remote.drop_set_aside(&Choice::All)?, 3, "{kind:?}");
         world.sync(&mut remote)?;
         let there = world.central.rows("SELECT id, name, note FROM item ORDER BY id")?;
         let expected: [&[&str]; 5] =
             [&["a", "apple", "a"], &["b", "x", "b"], &["c", "y", "c"], &["d", "dill", "-"], &["e", "egg", "-"]];
+        assert_eq!(there, texts(&expected), "{kind:?}");
+        assert!(world.diff("one")?.is_equal(false) && remote.status()?.set_aside == 0, "{kind:?}");
+    }
+    Ok(())
+}
+
+/// Its own line on the list ends with the next change of the row, or where the rest of it comes down.
+#[test]
+fn what_is_set_aside_in_a_column_that_goes_stays_on_the_list() -> Result<()> {
+    let schema = "CREATE TABLE item (id TEXT NOT NULL PRIMARY KEY, name TEXT, note TEXT CHECK (note <> 'bad'));
+        INSERT INTO item VALUES ('a', 'apple', 'a'), ('b', 'bean', 'b')";
+    for kind in KINDS {
+        let mut world = World::new(kind, schema, &noted(1, ", note = \"text\""), &["bo"])?;
+        let mut remote = world.remote("one", "bo")?;
+        world.sync(&mut remote)?;
+        world.edit("one", "UPDATE item SET note = 'bad'; UPDATE item SET name = 'x' WHERE id = 'b'")?;
+        assert_eq!(world.sync(&mut remote)?.refused, 2, "{kind:?}");
+        world.serve_also(&noted(2, ""))?;
+        remote.set_server(&world.server_url()?, "bo")?;
+        let new = world.beside[0].model.clone();
+        upgrade(&world, &mut remote, &new)?;
+        world.edit("one", "UPDATE item SET name = 'y' WHERE id = 'b'")?;
+        world.sync(&mut remote)?;
+        let aside = remote.set_aside(9)?;
+        let bad: Vec<_> = aside.iter().map(|one| (one.is_in_place, one.new.as_deref().unwrap_or_default())).collect();
+        let expected =
+            [(false, r#"{"id":"b","name":"x","note":"bad"}"#), (false, r#"{"id":"a","name":"apple","note":"bad"}"#)];
+        assert_eq!(bad, expected, "{kind:?}");
+        assert!(aside.iter().all(|one| one.message.contains("no column \"note\"")), "{kind:?}: {aside:?}");
+        let there = world.central.rows("SELECT id, name, note FROM item ORDER BY id")?;
+        assert_eq!(there, texts(&[&["a", "apple", "a"], &["b", "y", "b"]]), "{kind:?}");
+        assert_eq!(remote.drop_set_aside(&Choice::All)?, 2, "{kind:?}");
+        world.sync(&mut remote)?;
+        assert!(world.diff("one")?.is_equal(false) && remote.status()?.set_aside == 0, "{kind:?}");
+    }
+    Ok(())
+}
+
+/// An upload of the old version is lost, and the file has the new one when it learns of it.
+#[test]
+fn what_is_lost_in_a_column_that_goes_is_on_the_list() -> Result<()> {
+    for kind in KINDS {
+        let (site, central) = Site::new(kind)?;
+        central.execute(
+            "CREATE TABLE item (id TEXT NOT NULL PRIMARY KEY, name TEXT, note TEXT);
+             INSERT INTO item VALUES ('a', 'apple', 'a'), ('b', 'bean', 'b'), ('c', 'corn', 'c'), ('d', 'dill', 'd')",
+        )?;
+        let one = read_model(&noted(1, ", note = \"text\""))?;
+        let mut world = World::over(central, tempfile::tempdir()?, one, &["bo"])?;
+        world.serve_also(&noted(2, ""))?;
+        let mut remote = world.remote("one", "bo")?;
+        world.sync(&mut remote)?;
+        let backup = site.back_up()?;
+        world.edit(
+            "one",
+            "UPDATE item SET note = 'mine' WHERE id = 'a'; UPDATE item SET name = 'x', note = 'mine' WHERE id IN ('b', 'd'); \
+             UPDATE item SET name = 'y' WHERE id = 'c'; INSERT INTO item VALUES ('e', 'egg', 'mine')",
+        )?;
+        world.sync(&mut remote)?;
+        world.edit("one", "UPDATE item SET note = 'again' WHERE id = 'b'; DELETE FROM item WHERE id = 'd'")?;
+        world.sync(&mut remote)?;
+        let new = world.beside[0].model.clone();
+        upgrade(&world, &mut remote, &new)?;
+        world.edit("one", "UPDATE item SET name = 'later' WHERE id = 'e'")?;
+        site.put_back(&backup)?;
+        let report = world.sync(&mut remote)?;
+        assert_eq!((report.lost, report.lost_changes), (Some((1, 2)), 5), "{kind:?}: {report:?}");
+        let mut gone = remote.set_aside(20)?;
+        gone.retain(|one| one.message.contains("no column \"note\""));
+        assert!(gone.iter().all(|one| !one.is_in_place && one.reason == "lost"), "{kind:?}: {gone:?}");
+        let news: Vec<_> = gone.iter().rev().map(|one| one.new.as_deref().unwrap_or_default()).collect();
+        let expected = [
+            r#"{"id":"a","name":"apple","note":"mine"}"#,
+            r#"{"id":"b","name":"x","note":"again"}"#,
+            r#"{"id":"e","name":"egg","note":"mine"}"#,
+        ];
+        assert_eq!(news, expected, "{kind:?}");
+        assert_eq!(remote.retry(&Choice::All)?.left.len(), 3, "{kind:?}");
+        world.sync(&mut remote)?;
+        assert_eq!(remote.drop_set_aside(&Choice::All)?, 3, "{kind:?}");
+        let there = world.central.rows("SELECT id, name, note FROM item ORDER BY id")?;
+        let expected: [&[&str]; 4] = [&["a", "apple", "a"], &["b", "x", "b"], &["c", "y", "c"], &["e", "later", "-"]];
         assert_eq!(there, texts(&expected), "{kind:?}");
         assert!(world.diff("one")?.is_equal(false) && remote.status()?.set_aside == 0, "{kind:?}");
     }

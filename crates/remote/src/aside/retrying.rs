@@ -50,6 +50,12 @@ pub(super) fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
             note.number, table.table.name
         )));
     }
+    if note.is_gone() {
+        return Err(refused(format!(
+            "change {} can't be sent: table {:?} does not have the column any more that it is of; drop it",
+            note.number, table.table.name
+        )));
+    }
     // A row that only the list has would take the place of whatever was written without a trace.
     if (note.is_untracked || !note.in_place) && untracked::is_in_doubt(rows.connection, table)? {
         let (name, number) = (&table.table.name, note.number);

@@ -18,7 +18,7 @@ use super::own::{self, Own};
 use super::{Change, Fate, refused};
 use crate::cut::log_change;
 use crate::error::{Error, While};
-use crate::local::{Local, from_wire, readable, to_wire};
+use crate::local::{Local, from_wire, to_wire};
 use crate::plan::{Plan, TablePlan, decoded};
 use crate::rows::{Pending, Placed, Rows};
 use crate::schema;
@@ -288,7 +288,10 @@ impl Remaking<'_> {
             new: image(&pending.new)?,
             key: pending.key.clone(),
         };
-        self.list_what_goes(pending, &change)?;
+        if let Some(gone) = self.converter.what_goes(pending.old.as_deref(), pending.new.as_deref()) {
+            self.listed.set(self.listed.get() + 1);
+            self.rows.note_gone(self.table, &change.key, RefusalCode::Data, &gone, self.now)?;
+        }
         let placed = match &change.new {
             Some(row) => self.rows.upsert(self.table, row)?,
             None => Placed::Done,
@@ -308,33 +311,8 @@ impl Remaking<'_> {
         let message = format!("the table of the new version does not take it: {why}");
         self.listed.set(self.listed.get() + 1);
         self.rows.note_aside(self.table, &change, &Refusal { code: RefusalCode::Data, message }, false, self.now)?;
-        self.show_as_made(pending)
-    }
-
-    /// What a change made of columns that go with the old version goes nowhere any more: only the list has it, as the change was made.
-    fn list_what_goes(&self, pending: &Pending, change: &Pending) -> Result<(), Error> {
-        let Some(new) = pending.new.as_ref().filter(|_| pending.aside == 0) else { return Ok(()) };
-        let goes = |(place, name): (usize, &'_ str)| {
-            let before = pending.old.as_ref().map_or(&Local::Null, |old| &old[place]);
-            (self.table.table.column(name).is_none() && *before != new[place]).then(|| format!("{name:?}"))
-        };
-        let goes: Vec<String> = self.old.names().enumerate().filter_map(goes).collect();
-        if goes.is_empty() {
-            return Ok(());
-        }
-        let message =
-            format!("the new version of the model has no column {}: only the list has its value", goes.join(", "));
-        self.listed.set(self.listed.get() + 1);
-        self.rows.note_beside(self.table, change, &Refusal { code: RefusalCode::Data, message }, self.now)?;
-        self.show_as_made(pending)
-    }
-
-    /// The change just listed is shown with the columns that it was made with.
-    fn show_as_made(&self, pending: &Pending) -> Result<(), Error> {
-        let text = |row: &Option<Vec<Local>>| row.as_ref().map(|row| readable(self.old.names(), row));
-        let sql = "UPDATE \"hw_set_aside\" SET \"old_text\" = ?, \"new_text\" = ? WHERE \"id\" = last_insert_rowid()";
-        let shown = self.rows.prepare(sql)?.execute(params![text(&pending.old), text(&pending.new)]);
-        shown.while_doing("setting a change aside").map(drop)
+        let text = |row: &Option<Vec<Local>>| row.as_ref().map(|row| self.converter.readable(row));
+        self.rows.show_as_made(&[text(&pending.old), text(&pending.new)])
     }
 
     /// Rows that may not have gone up ([`crate::unsent`]) are not among those that the table is left with until it comes down. They stand as

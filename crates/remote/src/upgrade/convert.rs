@@ -6,7 +6,7 @@ use headwater_model::sql::quote;
 use headwater_protocol::Type;
 
 use crate::error::Error;
-use crate::local::Local;
+use crate::local::{Local, readable};
 use crate::plan::TablePlan;
 use crate::rows::Rows;
 
@@ -21,10 +21,27 @@ pub(crate) struct Fresh {
     pub(crate) listed: u64,
 }
 
+/// What a change has made of columns that are no more: it goes nowhere any more, and only the list of changes set aside has it.
+#[derive(Debug)]
+pub(crate) struct Gone {
+    /// The change as it was made, old image and new one.
+    pub(crate) made: [Option<String>; 2],
+    columns: Vec<String>,
+}
+
+impl Gone {
+    /// For whoever reads the list.
+    pub(crate) fn message(&self) -> String {
+        format!("the model has no column {} any more: only the list has its value", self.columns.join(", "))
+    }
+}
+
 /// Rewrites images of one table.
 pub(crate) struct Converter<'a> {
     rows: &'a Rows<'a>,
     table: &'a TablePlan,
+    /// The columns as they were.
+    before: Vec<String>,
     /// By new place: the old one.
     from: Vec<Option<usize>>,
     pub(crate) fresh: Fresh,
@@ -48,7 +65,8 @@ impl<'a> Converter<'a> {
                 Some(_) => {}
             }
         }
-        let converter = Converter { rows, table, from, fresh };
+        let before = old.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let converter = Converter { rows, table, before, from, fresh };
         if !converter.fresh.retyped.is_empty() {
             converter.create()?;
         }
@@ -84,6 +102,23 @@ impl<'a> Converter<'a> {
         };
         let image: Vec<Local> = self.from.iter().enumerate().map(value).collect();
         if self.fresh.retyped.is_empty() { Ok(image) } else { self.typed(&image) }
+    }
+
+    /// What a change, in images as they were, has made of columns that are no more.
+    pub(crate) fn what_goes(&self, old: Option<&[Local]>, new: Option<&[Local]>) -> Option<Gone> {
+        let new = new?;
+        let goes = |(place, name): (usize, &String)| {
+            let before = old.and_then(|old| old.get(place)).unwrap_or(&Local::Null);
+            (!self.from.contains(&Some(place)) && *before != new[place]).then(|| format!("{name:?}"))
+        };
+        let columns: Vec<String> = self.before.iter().enumerate().filter_map(goes).collect();
+        let made = [old, Some(new)].map(|row| row.map(|row| self.readable(row)));
+        (!columns.is_empty()).then_some(Gone { made, columns })
+    }
+
+    /// An image as it was.
+    pub(crate) fn readable(&self, row: &[Local]) -> String {
+        readable(self.before.iter().map(String::as_str), row)
     }
 
     fn typed(&self, image: &[Local]) -> Result<Vec<Local>, Error> {

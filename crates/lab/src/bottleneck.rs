@@ -284,6 +284,8 @@ mod tests {
         Measured {
             ended: Ended::Duration,
             from: Instant::now(),
+            warmup: Duration::ZERO,
+            is_steady: None,
             elapsed: 10 * SECOND,
             sets: None,
             operations: 4_000,

@@ -150,6 +150,9 @@ pub enum Arrival {
 pub struct Stop {
     /// Before anything is measured.
     pub warmup: Duration,
+    /// From then on until the rate and the response times have no trend any more, but no longer than until this time after the beginning;
+    /// none: nobody looks, and the warm-up's time is all.
+    pub steady_within: Option<Duration>,
     /// When it has been measured enough.
     pub rule: StopRule,
 }
@@ -240,6 +243,7 @@ impl Cell {
         all.push(("load.timeout", format!("{timeout:?}")));
         all.extend(threads.map(|threads| ("load.threads", threads.to_string())));
         all.push(("stop.warmup", format!("{:?}", self.stop.warmup)));
+        all.extend(self.stop.steady_within.map(|time| ("stop.steady_within", format!("{time:?}"))));
         match self.stop.rule {
             StopRule::Iterations(count) => all.push(("stop.iterations", count.to_string())),
             StopRule::Duration(time) => all.push(("stop.duration", format!("{time:?}"))),

@@ -22,6 +22,7 @@ mod observe;
 mod record;
 mod schedule;
 mod sets;
+mod steady;
 #[cfg(test)]
 mod tests;
 

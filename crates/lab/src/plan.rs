@@ -51,15 +51,16 @@ pub struct Expected {
     pub time: Duration,
     /// Whether there is more whose time is not known: it ends after a number of operations.
     pub is_open_ended: bool,
-    /// Whether it may be less: it ends when its interval is narrow.
+    /// Whether it may be less: it begins when it is steady, or ends when its interval is narrow.
     pub may_be_less: bool,
 }
 
 impl Expected {
     /// Of one run of a cell.
     pub fn of_cell(cell: &Cell) -> Expected {
-        let warmup = cell.stop.warmup;
-        let timed = |time: Duration| Expected { time: warmup + time, ..Expected::default() };
+        let warmup = cell.stop.steady_within.unwrap_or(cell.stop.warmup);
+        let may_be_less = cell.stop.steady_within.is_some();
+        let timed = |time: Duration| Expected { time: warmup + time, may_be_less, ..Expected::default() };
         match (cell.stop.rule, cell.load.arrival) {
             (StopRule::Duration(duration), _) => timed(duration),
             (StopRule::Interval { at_most, .. }, _) => Expected { may_be_less: true, ..timed(at_most) },
@@ -129,5 +130,9 @@ mod tests {
         assert_eq!(Expected::of(&open), Expected { time: Duration::from_mins(4), ..Expected::default() });
         let narrow = experiment(&format!("{TEXT}stop = {{ interval = 2, at_most = \"1m\" }}"));
         assert!(Expected::of(&narrow).may_be_less);
+        let steady =
+            experiment(&format!("{TEXT}stop = {{ duration = \"10s\", warmup = \"5s\", steady_within = \"1m\" }}"));
+        let expected = Expected { time: Duration::from_mins(28), may_be_less: true, is_open_ended: false };
+        assert_eq!(Expected::of(&steady), expected);
     }
 }

@@ -14,6 +14,8 @@ const QUEUE_MAX: i64 = 1_000_000;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// When a run ends whose interval does not become narrow, unless the experiment says so.
 const AT_MOST: Duration = Duration::from_mins(10);
+/// In less, what is looked at to find a steady state does not happen.
+const STEADY_WITHIN_MIN: Duration = Duration::from_secs(15);
 
 pub(super) fn cells(reader: &mut Reader<'_>, draft: &Draft) -> Vec<Cell> {
     let mut groups: Vec<usize> = draft.axes.iter().map(|axis| axis.group).collect();
@@ -203,7 +205,13 @@ impl<'d> Choice<'d> {
             (.., Some(percent)) => StopRule::Interval { percent, at_most },
             _ => return None,
         };
-        Some(Stop { warmup: self.time("stop.warmup").unwrap_or_default(), rule })
+        let warmup = self.time("stop.warmup").unwrap_or_default();
+        let steady_within = self.time("stop.steady_within");
+        if steady_within.is_some_and(|time| time < warmup.max(STEADY_WITHIN_MIN)) {
+            let expected = format!("at least {STEADY_WITHIN_MIN:?}, and the warm-up's time");
+            reader.error(&self.span("stop.steady_within"), "too little time to become steady", &expected);
+        }
+        Some(Stop { warmup, steady_within, rule })
     }
 
     /// All parameters of the scenario, and whether its generators are possible with them.
@@ -244,7 +252,7 @@ impl<'d> Choice<'d> {
                 "parameters with which it can",
             );
         }
-        for key in ["load.arrival", "load.think", "load.ramp", "target.setup", "stop.interval"] {
+        for key in ["load.arrival", "load.think", "load.ramp", "target.setup", "stop.interval", "stop.steady_within"] {
             let is_closed = key == "load.arrival" && self.text(key).is_none_or(|arrival| arrival == "closed");
             if self.axis(key).is_some() && !is_closed {
                 refuse(key, format!("{key} with scenario \"sync\""), "none: its clients sync in sets, all at once");

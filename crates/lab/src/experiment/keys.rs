@@ -23,6 +23,7 @@ pub(super) const SECTIONS: [(&str, &[(&str, Kind)]); 3] = [
         "stop",
         &[
             ("warmup", Kind::Time),
+            ("steady_within", Kind::Time),
             ("iterations", Kind::Count(1_000_000_000_000)),
             ("duration", Kind::Time),
             ("interval", Kind::Number(100.0)),

@@ -148,6 +148,8 @@ fn impossible_combinations_are_told_at_their_place() {
         ("stop.iterations = 5", "x.toml:4:6: stop.iterations beside stop.duration"),
         ("stop.at_most = \"5s\"", "x.toml:4:6: stop.at_most with stop.duration"),
         ("load.threads = 2", "x.toml:4:16: load.threads is 2, load.clients is 1"),
+        ("stop.steady_within = \"5s\"", "x.toml:4:22: too little time to become steady, expected at least 15s"),
+        ("stop.warmup = \"2m\"\nstop.steady_within = \"1m\"", "x.toml:5:22: too little time to become steady"),
         ("load.timeout = \"0s\"", "x.toml:4:16: a timeout of nothing"),
     ] {
         let errors = errors(rest);

@@ -127,7 +127,7 @@ pub(super) async fn client<W: Workload>(shared: Shared<W>, number: usize, record
             }
             Done::Ended(result) => {
                 is_broken = result.as_ref().is_err_and(|failure| failure.is_broken);
-                let from = ticket.is_measured.then(|| schedule.measure_from());
+                let from = schedule.measure_from().filter(|_| ticket.is_measured);
                 record().record(&times, from, &result);
             }
         }

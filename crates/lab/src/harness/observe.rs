@@ -16,6 +16,7 @@ use super::failure::{Class, Failure};
 use super::record::{Counted, Histogram, Interval, Recorder};
 use super::schedule::Schedule;
 use super::sets::{SetTimes, Sets};
+use super::steady::{Done, Warming};
 use super::{RunFailure, Settings, Tally, Workload, interrupted};
 use crate::experiment::StopRule;
 
@@ -31,6 +32,10 @@ pub struct Measured {
     pub ended: Ended,
     /// The end of the warm-up.
     pub from: Instant,
+    /// From the beginning to there.
+    pub warmup: Duration,
+    /// Whether it was found steady by then; none: nobody asked ([`Stop::steady_within`](crate::experiment::Stop::steady_within)).
+    pub is_steady: Option<bool>,
     /// From the end of the warm-up to the end, or to the last operation's end, if that is later.
     pub elapsed: Duration,
     /// The sets in which operations were done, if they were; then rates are of their time.
@@ -153,7 +158,17 @@ pub(super) async fn measure<W: Workload>(
             let schedule = Arc::new(Schedule::new(settings.load.arrival, &settings.stop, begin, settings.seed));
             phase.send_replace(Phase::Running(schedule.clone()));
             let totals = Totals::default();
-            let mut watcher = Watcher { settings, begin, schedule, recorders, totals, sets: sets_of };
+            let mut watcher = Watcher {
+                settings,
+                begin,
+                schedule,
+                recorders,
+                totals,
+                sets: sets_of,
+                warming: Warming::default(),
+                looked: begin,
+                is_steady: None,
+            };
             let how = watcher.watch(&mut ended, interrupt, progress).await;
             let is_abort = matches!(how, Ended::Interrupted | Ended::Lost(_));
             let finished = Instant::now();
@@ -245,6 +260,10 @@ struct Watcher<'w> {
     recorders: Vec<Arc<Mutex<Recorder>>>,
     totals: Totals,
     sets: Option<Arc<Sets>>,
+    warming: Warming,
+    /// When the warm-up was looked at last.
+    looked: Instant,
+    is_steady: Option<bool>,
 }
 
 /// What has been added up so far.
@@ -282,6 +301,7 @@ impl Watcher<'_> {
                 _ = ended.recv() => return self.defect().map_or(by_rule, Ended::Lost),
                 _ = looks.tick() => {}
             }
+            self.begin_measuring(Instant::now());
             self.drain();
             progress(&self.progress(Instant::now()));
             if self.is_narrow() {
@@ -293,10 +313,29 @@ impl Watcher<'_> {
         }
     }
 
+    /// Where a steady state is looked for: if it is there, or not to be waited for any longer, what comes now counts.
+    fn begin_measuring(&mut self, now: Instant) {
+        let stop = &self.settings.stop;
+        let Some(within) = stop.steady_within.filter(|_| self.schedule.measure_from().is_none()) else { return };
+        let mut done = Done::default();
+        for recorder in &self.recorders {
+            let one = std::mem::take(&mut recorder.lock().unwrap_or_else(PoisonError::into_inner).warming);
+            done = Done { operations: done.operations + one.operations, responses: done.responses + one.responses };
+        }
+        self.warming.look(done, now.saturating_duration_since(self.looked));
+        self.looked = now;
+        let elapsed = now.saturating_duration_since(self.begin);
+        let is_steady = elapsed >= stop.warmup && self.warming.is_steady();
+        if is_steady || elapsed >= within {
+            self.is_steady = Some(is_steady);
+            self.schedule.measure_now(now);
+        }
+    }
+
     /// All that was measured, once all clients have ended.
     fn finish(mut self, how: Ended, finished: Instant) -> Measured {
         self.drain();
-        let from = self.schedule.measure_from();
+        let from = self.schedule.measure_from().unwrap_or(finished);
         let waits = self.schedule.waits(finished);
         let Totals { service, response, errors, last, open, mut series, .. } = self.totals;
         series.extend(open.into_iter().map(second));
@@ -314,6 +353,8 @@ impl Watcher<'_> {
         Measured {
             ended: how,
             from,
+            warmup: from.saturating_duration_since(self.begin),
+            is_steady: self.is_steady,
             elapsed,
             sets: self.sets.map(|sets| sets.measured()),
             operations: service.len(),
@@ -337,8 +378,8 @@ impl Watcher<'_> {
             }
         }
         // What ends in a second is recorded in it, or just after.
-        let now = now.saturating_duration_since(self.schedule.measure_from()).as_secs();
-        self.totals.open_from = now.saturating_sub(1);
+        let Some(from) = self.schedule.measure_from() else { return };
+        self.totals.open_from = now.saturating_duration_since(from).as_secs().saturating_sub(1);
         let open = self.totals.open.split_off(&self.totals.open_from);
         let closed = std::mem::replace(&mut self.totals.open, open);
         self.totals.series.extend(closed.into_iter().map(second));
@@ -376,11 +417,15 @@ impl Watcher<'_> {
         let stop = &self.settings.stop;
         let total = match stop.rule {
             StopRule::Iterations(_) => None,
-            StopRule::Duration(time) | StopRule::Interval { at_most: time, .. } => Some(stop.warmup + time),
+            StopRule::Duration(time) | StopRule::Interval { at_most: time, .. } => {
+                let longest = stop.steady_within.unwrap_or(stop.warmup) + time;
+                let end = self.schedule.end();
+                Some(end.map_or(longest, |end| end.saturating_duration_since(self.begin)))
+            }
         };
         Progress {
             elapsed: now.saturating_duration_since(self.begin),
-            is_warmup: now < self.schedule.measure_from(),
+            is_warmup: self.schedule.measure_from().is_none_or(|from| now < from),
             total,
             operations: self.totals.response.len(),
             rate: self.totals.series.last().map_or(0, |second| second.operations),

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::Tally;
 use super::failure::{Class, Failure};
+use super::steady::Done;
 
 /// Times in nanoseconds, to three digits, of any length.
 #[derive(Clone, Debug)]
@@ -105,6 +106,8 @@ pub(super) struct Recorder {
     current: Interval,
     full: Vec<Interval>,
     pub(super) tally: Tally,
+    /// In the warm-up, since it was looked at last.
+    pub(super) warming: Done,
     /// When an operation succeeded the last time.
     pub(super) last_success: Option<Instant>,
     /// What a client that can't connect was told, until one succeeds.
@@ -131,7 +134,13 @@ impl Recorder {
             }
             Err(_) => self.tally.failed += 1,
         }
-        let Some(from) = measured_from else { return };
+        let Some(from) = measured_from else {
+            if result.is_ok() {
+                self.warming.operations += 1;
+                self.warming.responses += times.ended.saturating_duration_since(times.intended);
+            }
+            return;
+        };
         self.turn(from, times.ended);
         self.current.last = Some(times.ended);
         match result {
@@ -144,10 +153,10 @@ impl Recorder {
     }
 
     /// A client that could not connect again; its operations wait.
-    pub(super) fn record_unreachable(&mut self, at: Instant, measured_from: Instant, failure: &Failure) {
+    pub(super) fn record_unreachable(&mut self, at: Instant, measured_from: Option<Instant>, failure: &Failure) {
         self.unreachable = Some(failure.detail.clone());
-        if at >= measured_from {
-            self.turn(measured_from, at);
+        if let Some(from) = measured_from.filter(|from| at >= *from) {
+            self.turn(from, at);
             self.current.count(failure);
         }
     }

@@ -1,7 +1,7 @@
 //! When the next operation begins: one schedule for all clients of a run.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -32,9 +32,10 @@ pub(super) struct Waits {
 pub(super) struct Schedule {
     arrival: Arrival,
     begin: Instant,
-    measure_from: Instant,
-    /// No operation is to begin from here on.
-    end: Option<Instant>,
+    /// Not known as long as a steady state is looked for.
+    measure_from: OnceLock<Instant>,
+    /// How long it is measured; none: until its iterations are done.
+    time: Option<Duration>,
     /// How many may count.
     iterations: u64,
     state: Mutex<State>,
@@ -53,17 +54,16 @@ struct State {
 
 impl Schedule {
     pub(super) fn new(arrival: Arrival, stop: &Stop, begin: Instant, seed: u64) -> Schedule {
-        let measure_from = begin + stop.warmup;
-        let (end, iterations) = match stop.rule {
+        let known = stop.steady_within.is_none().then_some(begin + stop.warmup);
+        let measure_from = known.map_or_else(OnceLock::new, OnceLock::from);
+        let (time, iterations) = match stop.rule {
             StopRule::Iterations(count) => (None, count),
-            StopRule::Duration(time) | StopRule::Interval { at_most: time, .. } => {
-                (Some(measure_from + time), u64::MAX)
-            }
+            StopRule::Duration(time) | StopRule::Interval { at_most: time, .. } => (Some(time), u64::MAX),
         };
         let mut random = Random::derived(seed, &[stream::ARRIVALS]);
         let next_seconds = gap(arrival, &mut random);
         let state = State { random, next_seconds, waiting: VecDeque::new(), counted: 0, waits: Waits::default() };
-        Schedule { arrival, begin, measure_from, end, iterations, state: Mutex::new(state) }
+        Schedule { arrival, begin, measure_from, time, iterations, state: Mutex::new(state) }
     }
 
     /// When the gate was opened.
@@ -71,19 +71,28 @@ impl Schedule {
         self.begin
     }
 
-    /// When measuring begins.
-    pub(super) fn measure_from(&self) -> Instant {
-        self.measure_from
+    /// When measuring begins; not known as long as a steady state is looked for.
+    pub(super) fn measure_from(&self) -> Option<Instant> {
+        self.measure_from.get().copied()
+    }
+
+    /// What is intended for this moment or later counts, if nothing was said of that before.
+    pub(super) fn measure_now(&self, now: Instant) {
+        let _ = self.measure_from.set(now);
     }
 
     /// From when on nothing begins, if that is known beforehand.
     pub(super) fn end(&self) -> Option<Instant> {
-        self.end
+        Some(self.measure_from()? + self.time?)
+    }
+
+    fn is_measured(&self, intended: Instant) -> bool {
+        self.measure_from().is_some_and(|from| intended >= from)
     }
 
     /// The next operation for a client that is free now; none: the run is over for it.
     pub(super) fn take(&self, now: Instant, random: &mut Random) -> Option<Ticket> {
-        if self.end.is_some_and(|end| now >= end) {
+        if self.end().is_some_and(|end| now >= end) {
             return None;
         }
         let mut state = self.lock();
@@ -97,7 +106,7 @@ impl Schedule {
                 self.let_arrive(&mut state, now, queue_max);
                 match state.waiting.pop_front() {
                     Some(intended) => {
-                        let is_measured = intended >= self.measure_from;
+                        let is_measured = self.is_measured(intended);
                         state.waits.late += u64::from(is_measured);
                         Some(Ticket { intended, is_measured, is_late: true })
                     }
@@ -110,10 +119,10 @@ impl Schedule {
     /// Whether the set of so many operations that is to begin now counts; none: the run is over.
     pub(super) fn begin_set(&self, now: Instant, operations: usize) -> Option<bool> {
         let mut state = self.lock();
-        if self.end.is_some_and(|end| now >= end) || state.counted >= self.iterations {
+        if self.end().is_some_and(|end| now >= end) || state.counted >= self.iterations {
             return None;
         }
-        let is_measured = now >= self.measure_from;
+        let is_measured = self.is_measured(now);
         state.counted += if is_measured { operations as u64 } else { 0 };
         Some(is_measured)
     }
@@ -137,7 +146,7 @@ impl Schedule {
         let mut state = self.lock();
         if let Arrival::Open { queue_max, .. } = self.arrival {
             self.let_arrive(&mut state, now, queue_max);
-            let left = state.waiting.iter().filter(|intended| **intended >= self.measure_from).count();
+            let left = state.waiting.iter().filter(|intended| self.is_measured(**intended)).count();
             state.waits.dropped += left as u64;
             state.waiting.clear();
         }
@@ -172,10 +181,10 @@ impl Schedule {
     }
 
     fn begin_one(&self, state: &mut State, intended: Instant) -> Option<Ticket> {
-        if self.end.is_some_and(|end| intended >= end) || state.counted >= self.iterations {
+        if self.end().is_some_and(|end| intended >= end) || state.counted >= self.iterations {
             return None;
         }
-        let is_measured = intended >= self.measure_from;
+        let is_measured = self.is_measured(intended);
         state.counted += u64::from(is_measured);
         Some(Ticket { intended, is_measured, is_late: false })
     }

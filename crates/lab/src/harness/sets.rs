@@ -112,7 +112,7 @@ impl<W: Workload> Part<'_, W> {
         let done = tokio::time::timeout(limit, workload.execute(client)).await;
         let ended = Instant::now();
         let result = done.unwrap_or_else(|_| Err(Failure::time_out(limit)));
-        let from = is_measured.then(|| schedule.measure_from());
+        let from = schedule.measure_from().filter(|_| is_measured);
         self.record().record(&Times { intended: started, started, ended }, from, &result);
         sets.note(started, ended);
         if sets.gate().await {

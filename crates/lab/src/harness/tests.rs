@@ -15,6 +15,8 @@ const MS: Duration = Duration::from_millis(1);
 /// A target that serves all at once, each in some milliseconds, and does nothing at all for a while.
 struct Target {
     service: fn(&mut Random) -> Duration,
+    /// How many times as long it takes, by the time since the beginning.
+    slowness: fn(Duration) -> f64,
     /// From when to when, since the beginning.
     stall: Option<(Duration, Duration)>,
     begin: Instant,
@@ -33,6 +35,7 @@ impl Target {
     fn new(service: fn(&mut Random) -> Duration) -> Target {
         Target {
             service,
+            slowness: |_| 1.0,
             stall: None,
             begin: Instant::now(),
             executed: AtomicU64::new(0),
@@ -84,7 +87,7 @@ impl Workload for Target {
         {
             tokio::time::sleep_until(self.begin + to).await;
         }
-        tokio::time::sleep((self.service)(client.get_mut())).await;
+        tokio::time::sleep((self.service)(client.get_mut()).mul_f64((self.slowness)(now))).await;
         let nth = self.executed.fetch_add(1, Ordering::Relaxed);
         self.in_sets(|(begun, ended, of)| {
             assert_eq!(*begun, *ended + 1, "within a set");
@@ -141,7 +144,7 @@ fn open(rate: f64, is_poisson: bool) -> Arrival {
 fn settings(clients: usize, arrival: Arrival, rule: StopRule) -> Settings {
     Settings {
         load: Load { clients, arrival, ramp: Duration::ZERO, timeout: Duration::from_secs(30), threads: None },
-        stop: Stop { warmup: Duration::ZERO, rule },
+        stop: Stop { warmup: Duration::ZERO, steady_within: None, rule },
         seed: 1,
         time: Time::Runtime,
     }
@@ -177,6 +180,64 @@ async fn clients_begin_one_after_the_other_within_the_warm_up() {
     let measured = measured(Target::new(ten), &settings).await;
     // A hundred a second each, for 4, 3, 2 and 1 of the seconds before measuring begins.
     assert_eq!((measured.operations, measured.tally.done), (800, 800 + 1000));
+}
+
+/// Ten times as slow at first; the rest halves each five seconds.
+fn warming(now: Duration) -> f64 {
+    1.0 + 9.0 * 0.5_f64.powf(now.as_secs_f64() / 5.0)
+}
+
+#[tokio::test(start_paused = true)]
+async fn measuring_begins_where_the_target_is_steady() {
+    let varying: fn(&mut Random) -> Duration = |random| (10 * MS).mul_f64(0.5 + random.fraction());
+    let warm = || Target { slowness: warming, ..Target::new(varying) };
+    for arrival in [CLOSED, open(200.0, true)] {
+        let mut settings = settings(4, arrival, seconds(10));
+        let cold = measured(warm(), &settings).await;
+        assert_eq!((cold.is_steady, cold.warmup), (None, Duration::ZERO), "nobody looked");
+        settings.stop.steady_within = Some(Duration::from_mins(5));
+        let steady = measured(warm(), &settings).await;
+        let at = steady.warmup.as_secs();
+        assert!(steady.is_steady == Some(true) && (20..120).contains(&at), "{arrival:?}: steady after {at} s");
+        assert!(
+            steady.response.mean() < 13 * MS && cold.response.mean() > 40 * MS,
+            "{arrival:?}: {:?}",
+            steady.response.mean()
+        );
+        // What was measured is what came from there on.
+        assert_eq!(steady.elapsed.as_secs(), 10, "{arrival:?}");
+        assert_eq!(steady.series.iter().map(|second| second.operations).sum::<u64>(), steady.operations, "{arrival:?}");
+        assert!(steady.series.iter().all(|second| second.second <= 10), "{arrival:?}");
+        assert!(
+            steady.tally.done > steady.operations && steady.dropped <= 4,
+            "{arrival:?}: {} dropped",
+            steady.dropped
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_never_becomes_steady_is_measured_and_told() {
+    let slowing = || Target { slowness: |now| 1.0 + now.as_secs_f64() / 5.0, ..Target::new(ten) };
+    for rule in [seconds(5), StopRule::Iterations(101)] {
+        let mut settings = settings(4, CLOSED, rule);
+        (settings.stop.warmup, settings.stop.steady_within) = (Duration::from_secs(2), Some(Duration::from_secs(20)));
+        let measured = measured(slowing(), &settings).await;
+        assert_eq!((measured.is_steady, measured.warmup), (Some(false), Duration::from_secs(20)), "{rule:?}");
+        let is_exact = rule != StopRule::Iterations(101) || measured.operations == 101;
+        assert!(measured.operations > 50 && is_exact, "{rule:?}: {} operations", measured.operations);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_steady_target_is_measured_after_the_warm_up_and_ten_looks() {
+    for (warmup, begins) in [(0, 10), (30, 30)] {
+        let mut settings = settings(4, CLOSED, seconds(5));
+        settings.stop.warmup = Duration::from_secs(warmup);
+        settings.stop.steady_within = Some(Duration::from_mins(2));
+        let measured = measured(Target::new(ten), &settings).await;
+        assert_eq!((measured.is_steady, measured.warmup.as_secs()), (Some(true), begins));
+    }
 }
 
 #[tokio::test(start_paused = true)]

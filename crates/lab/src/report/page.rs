@@ -45,6 +45,7 @@ fn section(view: &View<'_>, number: usize, published: Option<&Published>) -> Str
         headline(view),
         part("Summary", &summary(view)),
         part("What limited each cell", &table(&view.limits())),
+        part("Not steady", &table(&view.unsteady())),
         sweeps(view, &id, published),
         figures("Percentiles", &percentile::figures(view, &format!("{id}-percentiles"))),
         figures("Timelines", &timeline::figures(view, &format!("{id}-run"))),

@@ -86,6 +86,8 @@ fn ran(times: &[(u64, u64)]) -> Outcome {
     let measured = Measured {
         from: tokio::time::Instant::now(),
         ended: Ended::Duration,
+        warmup: Duration::ZERO,
+        is_steady: None,
         elapsed: Duration::from_secs(2),
         sets: None,
         operations,
@@ -254,6 +256,22 @@ fn runs_that_are_not_counted_are_told_and_drawn() {
     assert!(page.contains("run 2 (failed)") && page.contains("run 3 (interrupted)"), "their timelines are drawn");
     let campaign = sample.campaign();
     assert_eq!(View::of(&campaign).expect("read").summary().rows[1][2], "1", "one run is in the mean");
+}
+
+#[test]
+fn runs_that_were_not_steady_are_told() {
+    let sample =
+        Sample::new("repetitions = 3\nstop.steady_within = \"1m\"\nload.clients = [1, 2]", |cell, repetition| {
+            let mut outcome = ran(&[(100, 10)]);
+            let measured = outcome.measured.as_mut().expect("it ran");
+            measured.is_steady = Some(cell == 0 || repetition == 0);
+            Some(outcome)
+        });
+    let page = sample.page();
+    let said = "2 of 3 runs not steady within 60s: their rate or response times still changed when measuring began";
+    assert!(page.contains("Not steady") && page.matches(said).count() == 1, "{page}");
+    let steady = Sample::new("stop.steady_within = \"1m\"", |_, _| Some(ran(&[(100, 10)]))).page();
+    assert!(!steady.contains("Not steady"), "{steady}");
 }
 
 #[test]

@@ -82,6 +82,13 @@ impl<'c> View<'c> {
         Table { head, rows: self.cells.iter().filter_map(row).collect(), names: 4 }
     }
 
+    /// Where measuring began before a steady state was found.
+    pub(super) fn unsteady(&self) -> Table {
+        let row = |cell: &CellSummary| Some(vec![cell.cell.to_string(), self.name_of(cell), cell.unsteadiness()?]);
+        let head = ["cell", "with", "found"].map(str::to_owned).to_vec();
+        Table { head, rows: self.cells.iter().filter_map(row).collect(), names: 3 }
+    }
+
     /// The runs that are in no number of the summary, with their reason.
     pub(super) fn not_counted(&self) -> Table {
         let others = self.runs.iter().filter(|run| run.row.state != "done");

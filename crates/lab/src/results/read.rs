@@ -55,6 +55,7 @@ pub(crate) struct RunRow {
     pub(crate) processors: Option<f64>,
     pub(crate) bottleneck: Option<String>,
     pub(crate) evidence: Option<String>,
+    pub(crate) is_steady: Option<bool>,
 }
 
 impl RunRow {
@@ -153,7 +154,7 @@ impl Campaign {
 
     pub(crate) fn runs(&self) -> Result<Vec<RunRow>, Error> {
         let sql = "SELECT id, cell, state, detail, elapsed_ns, operations, errors, late, dropped, longest_queue, repetition, processors, \
-                   bottleneck, evidence, sets_ns FROM run ORDER BY id";
+                   bottleneck, evidence, sets_ns, is_steady FROM run ORDER BY id";
         self.rows(sql, |row| {
             Ok(RunRow {
                 id: row.get(0)?,
@@ -171,6 +172,7 @@ impl Campaign {
                 bottleneck: row.get(12)?,
                 evidence: row.get(13)?,
                 sets_ns: row.get(14)?,
+                is_steady: row.get(15)?,
             })
         })
     }

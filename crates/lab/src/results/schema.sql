@@ -42,6 +42,8 @@ CREATE TABLE run (
   state TEXT NOT NULL,           -- done, interrupted, or failed
   detail TEXT,                   -- why it is not done
   ended_by TEXT,                 -- iterations, duration, interval, interrupted, lost; NULL: nothing was measured
+  warmup_ns INTEGER NOT NULL,    -- from the first operation to where measuring began; 0 where it did not
+  is_steady INTEGER,             -- whether a steady state was found by then; NULL: none was looked for
   elapsed_ns INTEGER NOT NULL,   -- that was measured, the warm-up not
   sets INTEGER,                  -- in which operations were done and measured; NULL: they were not done in sets
   sets_ns INTEGER,               -- from the first start to the last end, over all sets

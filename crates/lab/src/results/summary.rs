@@ -73,9 +73,23 @@ pub struct CellSummary {
     pub operations_per_cpu_second: Option<f64>,
     /// What limited most of the runs, and how that is known of the first of them.
     pub bottleneck: Option<(String, String)>,
+    /// Runs that were not steady when measuring began, of those in which that was looked for.
+    pub unsteady: u64,
 }
 
 impl CellSummary {
+    /// That runs were not steady when measuring began, if that is so.
+    pub fn unsteadiness(&self) -> Option<String> {
+        (self.unsteady > 0).then(|| {
+            format!(
+                "{} of {} runs not steady within {}: their rate or response times still changed when measuring began",
+                self.unsteady,
+                self.runs_done,
+                self.value("stop.steady_within")
+            )
+        })
+    }
+
     /// The value of a key.
     pub fn value(&self, key: &str) -> &str {
         self.values.iter().find(|(known, ..)| known == key).map_or("", |(_, value, _)| value)
@@ -122,6 +136,7 @@ impl Campaign {
             dropped: sum(|run| run.dropped),
             operations_per_cpu_second: per_cpu_second(&done),
             bottleneck: bottleneck(&done),
+            unsteady: done.iter().filter(|run| run.is_steady == Some(false)).count() as u64,
             longest_queue: done.iter().map(|run| run.longest_queue).max().unwrap_or(0) as u64,
         })
     }

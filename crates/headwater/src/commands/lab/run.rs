@@ -200,7 +200,8 @@ fn result(outcome: &Outcome) -> String {
     let measured = outcome.measured.as_ref().map(|measured| {
         let errors: u64 = measured.errors.values().map(|counted| counted.count).sum();
         let (rate, p99) = (measured.throughput(), millis(measured.response.quantile(0.99)));
-        format!("{rate:.1}/s  p99 {p99:.3} ms  {errors} errors")
+        let steadiness = if measured.is_steady == Some(false) { "  not steady" } else { "" };
+        format!("{rate:.1}/s  p99 {p99:.3} ms  {errors} errors{steadiness}")
     });
     match (&outcome.failure, measured) {
         (None, measured) => measured.unwrap_or_default(),

@@ -70,6 +70,11 @@ pub(super) fn tables(campaign: &Campaign, output: &Output) -> Result<()> {
         }
     }
     for cell in &cells {
+        if let Some(unsteadiness) = cell.unsteadiness() {
+            output.line(format!("cell {}: {unsteadiness}", cell.cell))?;
+        }
+    }
+    for cell in &cells {
         for failure in &cell.failures {
             output.line(format!("cell {}: a run is not counted, {failure}", cell.cell))?;
         }
@@ -96,6 +101,7 @@ fn as_json(cell: &CellSummary) -> serde_json::Value {
         "cell": cell.cell, "scenario": cell.scenario, "values": values, "runs_done": cell.runs_done, "failures": cell.failures,
         "rate": cell.rate.mean, "rate_half_interval": cell.rate.half, "operations": cell.operations, "errors": cell.errors,
         "p50_ms": of(0.5), "p99_ms": of(0.99), "late": cell.late, "dropped": cell.dropped, "longest_queue": cell.longest_queue,
+        "unsteady": cell.unsteady,
         "bottleneck": cell.bottleneck.as_ref().map(|(name, _)| name), "evidence": cell.bottleneck.as_ref().map(|(_, evidence)| evidence),
     })
 }

@@ -85,8 +85,11 @@ pub(crate) fn apply(
     let connection = &database.connection;
     let triggers_fire = schema::has_own_triggers(connection, plan)?;
     set_triggers(connection, triggers_fire)?;
-    let applied = database
-        .write_lazily("applying a download", |connection| frame_by_frame(connection, plan, &[], now, frames, watch));
+    let applied = database.write_lazily("applying a download", |connection| {
+        // What came down was asked for before: what was written without a trace since must not be overwritten without one.
+        schema::refresh_meanwhile(connection, plan)?;
+        frame_by_frame(connection, plan, &[], now, frames, watch)
+    });
     set_triggers(connection, true)?;
     applied
 }

@@ -23,6 +23,7 @@ use crate::error::{Error, While};
 use crate::local::{Local, readable, stored, to_wire};
 use crate::plan::{Plan, TablePlan};
 use crate::rows::{Pending, Rows};
+use crate::schema;
 use crate::state::State;
 use crate::strays::{self, Lookout};
 use crate::unsent;
@@ -53,6 +54,7 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Cut, Er
         if state.frozen.is_some() {
             return Ok(Cut { end: state.frozen, is_partial: false, set_aside: 0 });
         }
+        schema::refresh_meanwhile(connection, plan)?;
         let rows = Rows::new(connection);
         wake(&rows, plan)?;
         unsent::forget_changed(&rows, plan)?;

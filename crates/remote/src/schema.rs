@@ -58,21 +58,47 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
                     let what = "the file's model has been changed meanwhile: open it again".to_owned();
                     return Err(Error::Configuration { what });
                 }
-                if !exists(connection, &table.table.name)? {
+                if exists(connection, &table.table.name)? {
+                    doubt(connection, table)?;
+                } else {
                     gone::make_again(connection, plan, table)?;
-                } else if untracked::doubt(connection, table)? {
-                    refuse_made_anew(connection, table)?;
-                    let what = match table.table.direction {
-                        Direction::Upload => "change tracking was gone: the next sync sets the rows of the table aside",
-                        _ => "change tracking was gone: the next sync compares the table",
-                    };
-                    tracing::warn!(table = table.table.name, "{what}");
                 }
                 create_triggers(connection, table)
             })?;
         }
     }
     key_ranges::pass_taken_alone(database, plan)
+}
+
+/// The same inside the transaction of a sync that is under way, for tables that the application has made anew, or taken the triggers from,
+/// since it began. [`Error::Configuration`] names one that it has dropped: what is about to happen was asked for when it was there.
+pub(crate) fn refresh_meanwhile(connection: &Connection, plan: &Plan) -> Result<(), Error> {
+    for table in &plan.tables {
+        let name = &table.table.name;
+        if !exists(connection, name)? {
+            let what =
+                format!("table {name:?} of the model has been dropped, or renamed, while a sync ran: sync again");
+            return Err(Error::Configuration { what });
+        }
+        if doubt(connection, table)? {
+            create_triggers(connection, table)?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts a table in doubt whose triggers are not the ones on record; whether they are not.
+fn doubt(connection: &Connection, table: &TablePlan) -> Result<bool, Error> {
+    if !untracked::doubt(connection, table)? {
+        return Ok(false);
+    }
+    refuse_made_anew(connection, table)?;
+    let what = match table.table.direction {
+        Direction::Upload => "change tracking was gone: the next sync sets the rows of the table aside",
+        _ => "change tracking was gone: the next sync compares the table",
+    };
+    tracing::warn!(table = table.table.name, "{what}");
+    Ok(true)
 }
 
 /// The application may have made the table anew, as SQLite has it done for most changes of a table: then it must be as one that is adopted.

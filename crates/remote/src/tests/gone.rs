@@ -100,3 +100,19 @@ fn a_file_of_another_layout_is_named() {
     assert!(matches!(error, Error::Layout { actual: 1, .. }), "{error}");
     assert!(error.to_string().contains("sync it once more with the version that made it"), "{error}");
 }
+
+/// A table that is dropped and made anew while a sync is on its way: what was written to it meanwhile is in no log.
+#[test]
+fn what_is_written_to_a_table_made_anew_during_a_sync_is_not_overwritten_in_silence() {
+    const ANEW: &str = "DROP TABLE item; CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, region TEXT, name TEXT UNIQUE, price TEXT);
+        INSERT INTO item VALUES (1, 'north', 'axe', '1.50'), (2, 'north', 'saw', '2.50')";
+    let f = items();
+    f.sql(ANEW);
+    let applied = f.download(f.down().holds("item", &[Value::text("north")]).rows("item", &[row("1,north,axe,$1.10")]));
+    assert_eq!(applied.untracked, 1);
+    assert_eq!(f.set_aside(), [r#"item {"id":1} untracked out"#]);
+    assert!(crate::untracked::ask(&f.remote.database, &f.remote.plan).expect("asked"), "the table comes whole");
+    f.sql("INSERT INTO item VALUES (9, 'north', 'adze', '9.00')");
+    assert_eq!(f.cut_changes(), ["item: - -> 9,north,adze,9.00"], "it is tracked again");
+    f.check();
+}

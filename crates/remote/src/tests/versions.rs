@@ -215,3 +215,66 @@ fn a_deletion_whose_row_does_not_come_brings_nothing_back() {
     assert_eq!(f.rows("SELECT id FROM item"), ["1"]);
     assert_eq!(f.held(), 0);
 }
+
+/// The application makes a table anew while the download of the new version is on its way: its triggers go along, so what it writes then is
+/// in no log. A table that stays as it is is compared after the change, as after any other sync.
+#[test]
+fn a_table_made_anew_during_the_download_is_compared() {
+    let mut f = Fixture::new(&one());
+    let kinds = ["1,x", "2,y", "3,z"].map(row);
+    f.download(f.down().whole("item", &[]).rows("item", &[row("1,a,1")]).whole("kind", &[]).rows("kind", &kinds));
+    f.sql(
+        "DROP TABLE kind; CREATE TABLE kind (id INTEGER NOT NULL PRIMARY KEY, name TEXT);
+           INSERT INTO kind VALUES (1, 'mine'), (2, 'mine too'), (3, 'z'), (4, 'new')",
+    );
+    upgrade_by(&mut f, usize::MAX, |change| {
+        let headers = change.plan.tables.iter().map(|table| table.header.clone()).collect();
+        let down = Down::new(headers).whole("item", &[]).rows("item", &[row("1,7,a,1,100")]).whole("tag", &[]);
+        down.holds("kind", &[]).rows("kind", &[row("1,theirs")])
+    })
+    .expect("the version changes");
+    assert_eq!(f.set_aside(), [r#"kind {"id":1} untracked out"#], "what a row that came has replaced");
+    assert!(crate::untracked::ask(&f.remote.database, &f.remote.plan).expect("asked"), "the table is to be compared");
+    f.download(f.down().whole("kind", &[]).rows("kind", &["1,theirs", "2,y", "3,z"].map(row)));
+    let mut aside = f.set_aside();
+    aside.sort();
+    let expected = [
+        r#"kind {"id":1} untracked out"#,
+        r#"kind {"id":2} untracked in place"#,
+        r#"kind {"id":4} untracked in place"#,
+    ];
+    assert_eq!(aside, expected);
+    assert_eq!(f.rows("SELECT * FROM kind"), ["1|theirs", "2|mine too", "3|z", "4|new"]);
+    f.check();
+}
+
+/// One that is made anew by the change would come whole over what was written untracked, and one that is dropped would lack its rows for
+/// good: the version does not change until a sync has seen to it.
+#[test]
+fn what_would_be_overwritten_or_missing_keeps_the_old_version() {
+    for (sql, says) in [
+        (
+            "DROP TABLE item; CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT UNIQUE, rowid INTEGER)",
+            "was off",
+        ),
+        ("DROP TABLE kind", "dropped"),
+        ("DROP TABLE item", "dropped"),
+        ("DROP TABLE kind; CREATE TABLE kind (id INTEGER NOT NULL PRIMARY KEY)", "mend it"),
+    ] {
+        let mut f = Fixture::new(&one());
+        f.download(
+            f.down().whole("item", &[]).rows("item", &[row("1,a,1")]).whole("kind", &[]).rows("kind", &[row("1,x")]),
+        );
+        f.sql(sql);
+        let before = everything(&f);
+        let error = upgrade(&mut f, usize::MAX).expect_err(sql).to_string();
+        assert!(error.contains(says), "{sql}: {error}");
+        assert_eq!(everything(&f), before, "{sql}");
+        if !sql.contains("CREATE") {
+            f.reopen();
+            assert_eq!(f.rows("SELECT count(*) FROM hw_watermark"), ["1"], "the table comes whole: {sql}");
+            upgrade(&mut f, usize::MAX).expect("the version changes");
+        }
+        assert_eq!(f.remote.model().version, 1 + u32::from(!sql.contains("CREATE")));
+    }
+}

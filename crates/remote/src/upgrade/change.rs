@@ -110,6 +110,8 @@ pub(crate) fn run(
     change: &mut Change,
     now: &str,
 ) -> Result<Vec<Option<Fresh>>, Error> {
+    // The triggers that are made again below would hide that others, or none, were there.
+    schema::refresh_meanwhile(connection, old)?;
     check(connection, old, change)?;
     let broken = own::broken(connection)?;
     let rows = Rows::new(connection);

@@ -99,4 +99,12 @@ CREATE TABLE "hw_key_range" (
   "next" INTEGER NOT NULL,
   PRIMARY KEY ("table", "first")
 ) WITHOUT ROWID;
+-- Of tables that the model has no more: a later version may bring them back.
+CREATE TABLE "hw_key_range_gone" (
+  "name" TEXT NOT NULL COLLATE NOCASE,
+  "first" INTEGER NOT NULL,
+  "last" INTEGER NOT NULL,
+  "next" INTEGER NOT NULL,
+  PRIMARY KEY ("name", "first")
+) WITHOUT ROWID;
 CREATE TABLE "hw_applying" ("table" INTEGER PRIMARY KEY);

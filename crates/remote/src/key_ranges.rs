@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 
 use crate::database::Database;
 use crate::error::{Error, While};
-use crate::plan::Plan;
+use crate::plan::{Plan, TablePlan};
 use crate::state::State;
 
 /// What is left of each range. The newest of a table is told even when it is used up (as its last key), so that the server knows that
@@ -22,6 +22,23 @@ pub(crate) fn left(connection: &Connection, plan: &Plan) -> Result<Option<KeyRan
         .query_map([], |row| Ok(KeyRange { table: row.get(0)?, first: row.get(1)?, last: row.get(2)? }))
         .and_then(Iterator::collect);
     Ok(Some(KeyRanges { ranges: found.while_doing("reading the key ranges")? }))
+}
+
+/// Keeps the ranges of a table that goes with a version of the model, by its name.
+pub(crate) fn keep(connection: &Connection, table: &TablePlan) -> Result<(), Error> {
+    let sql = "INSERT OR REPLACE INTO \"hw_key_range_gone\" (\"name\", \"first\", \"last\", \"next\") \
+               SELECT ?2, \"first\", \"last\", \"next\" FROM \"hw_key_range\" WHERE \"table\" = ?1";
+    connection.execute(sql, params![table.number, table.table.name]).while_doing("keeping key ranges").map(drop)
+}
+
+/// Gives a table that comes back what is left of its ranges: none of their keys is used a second time.
+pub(crate) fn give_back(connection: &Connection, table: &TablePlan) -> Result<(), Error> {
+    let (number, name) = (table.number, &table.table.name);
+    let sql = "INSERT INTO \"hw_key_range\" (\"table\", \"first\", \"last\", \"next\") \
+               SELECT ?1, \"first\", \"last\", \"next\" FROM \"hw_key_range_gone\" WHERE \"name\" = ?2";
+    connection.execute(sql, params![number, name]).while_doing("giving key ranges back")?;
+    let sql = "DELETE FROM \"hw_key_range_gone\" WHERE \"name\" = ?";
+    connection.execute(sql, [name]).while_doing("giving key ranges back").map(drop)
 }
 
 /// Notes the ranges that came; those that are known stay as they are.
@@ -62,5 +79,6 @@ pub(crate) fn pass_taken_alone(database: &Database, plan: &Plan) -> Result<(), E
 
 /// Forgets all ranges: they are those of the file that this one is a copy of.
 pub(crate) fn forget(connection: &Connection) -> Result<(), Error> {
-    connection.execute("DELETE FROM \"hw_key_range\"", []).while_doing("forgetting the key ranges").map(drop)
+    let sql = "DELETE FROM \"hw_key_range\"; DELETE FROM \"hw_key_range_gone\"";
+    connection.execute_batch(sql).while_doing("forgetting the key ranges")
 }

@@ -9,7 +9,8 @@ use crate::error::{Error, While};
 pub(crate) fn put_right(database: &Database) -> Result<(), Error> {
     list_each_change(database)?;
     keep_frames_where_they_are(database)?;
-    keep_digests(database)
+    keep_digests(database)?;
+    keep_key_ranges(database)
 }
 
 /// The list of changes set aside had room for one change of each row.
@@ -51,6 +52,12 @@ fn keep_frames_where_they_are(database: &Database) -> Result<(), Error> {
 fn keep_digests(database: &Database) -> Result<(), Error> {
     let is_old = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM pragma_table_info('hw_sent') WHERE name = 'digest')";
     make_anew(database, is_old, || "ALTER TABLE \"hw_sent\" ADD COLUMN \"digest\" BLOB".to_owned())
+}
+
+/// The key ranges of a table went with it.
+fn keep_key_ranges(database: &Database) -> Result<(), Error> {
+    let is_old = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'hw_key_range_gone')";
+    make_anew(database, is_old, || made(&["\"hw_key_range_gone\""]))
 }
 
 /// Looked at again once nobody else writes.

@@ -120,6 +120,13 @@ impl Change {
         }
     }
 
+    /// The tables that the old version does not have.
+    pub(crate) fn added(&self) -> impl Iterator<Item = &TablePlan> {
+        let is_of =
+            |number: u32| self.fates.iter().any(|fate| matches!(fate, Fate::Same(n) | Fate::Remade(n) if *n == number));
+        self.plan.tables.iter().filter(move |table| !is_of(table.number))
+    }
+
     /// What has been seen of the tables that stay as they are.
     pub(crate) fn watermarks(&self, mut seen: Watermarks) -> Watermarks {
         seen.entries.retain_mut(|entry| match self.fates.get(entry.table as usize) {

@@ -421,3 +421,45 @@ fn what_is_lost_in_a_column_that_goes_is_on_the_list() -> Result<()> {
     }
     Ok(())
 }
+
+/// A table goes with one version of the model and comes back with the next: its keys are not handed out, or used, a second time.
+#[test]
+fn a_table_that_comes_back_has_its_key_ranges() -> Result<()> {
+    let schema = "CREATE TABLE item (id BIGINT NOT NULL PRIMARY KEY, text TEXT); CREATE TABLE other (id TEXT NOT NULL PRIMARY KEY)";
+    let other = "[tables.other]\nkey = [\"id\"]\ncolumns = { id = \"text not null\" }\n";
+    let item = "[tables.item]\nkey = [\"id\"]\nkey_range = { size = 10, from = 1000 }\ncolumns = { id = \"int not null\", text = \"text\" }\n";
+    let model = |version: u32, tables: &str| format!("name = \"m\"\nversion = {version}\n{tables}{other}");
+    let next = "SELECT key, \"left\" FROM hw_next_key";
+    let insert = "INSERT INTO item (id, text) SELECT key, 'made offline' FROM hw_next_key";
+    for kind in KINDS {
+        let mut world = World::new(kind, schema, &model(1, item), &["ann"])?;
+        let (mut one, mut two) = (world.remote("one", "ann")?, world.remote("two", "ann")?);
+        world.sync(&mut one)?;
+        world.sync(&mut two)?;
+        for _ in 0..3 {
+            world.edit("one", insert)?;
+            world.sync(&mut one)?;
+        }
+        // Nothing tells any more that its last keys were used.
+        world.edit("one", "DELETE FROM item WHERE id > 1000")?;
+        for version in [2, 3] {
+            world.serve_also(&model(version, if version == 2 { "" } else { item }))?;
+            let new = world.beside.last().context("a version")?.model.clone();
+            for remote in [&mut one, &mut two] {
+                remote.set_server(&world.server_url()?, "ann")?;
+                upgrade(&world, remote, &new).with_context(|| format!("{kind:?}, version {version}"))?;
+            }
+        }
+        assert_eq!(world.rows("one", next)?, texts(&[&["1003", "7"]]), "{kind:?}");
+        assert_eq!(world.rows("two", next)?, texts(&[&["1010", "10"]]), "{kind:?}");
+        for _ in 0..7 {
+            world.edit("one", insert)?;
+        }
+        let report = world.sync(&mut one)?;
+        assert_eq!((report.conflicts, report.refused), (0, 0), "{kind:?}");
+        assert_eq!(world.rows("one", next)?, texts(&[&["1020", "10"]]), "{kind:?}");
+        world.sync(&mut two)?;
+        assert!(world.diff("one")?.is_equal(false) && world.diff("two")?.is_equal(false), "{kind:?}");
+    }
+    Ok(())
+}

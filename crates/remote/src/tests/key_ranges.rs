@@ -149,3 +149,18 @@ fn no_table_is_read_through_for_its_next_key() {
         assert!(scans.is_empty(), "{sql}: {steps:?}");
     }
 }
+
+/// A file that was made when the ranges of a table went with it.
+#[test]
+fn a_file_that_kept_no_ranges_of_tables_that_are_gone_is_put_right() {
+    let mut f = items();
+    f.sql("DROP TABLE hw_key_range_gone");
+    f.reopen();
+    let connection = &f.remote.database.connection;
+    key_ranges::keep(connection, &f.remote.plan.tables[1]).expect("kept");
+    assert_eq!(f.rows("SELECT * FROM hw_key_range_gone"), ["item|1000|1009|1000", "item|1050|1059|1050"]);
+    // A copy that goes on under another remote ID has no keys of this one's.
+    key_ranges::forget(connection).expect("forgotten");
+    assert_eq!(f.rows("SELECT * FROM hw_key_range_gone"), Vec::<String>::new());
+    assert_eq!(left(&f), []);
+}

@@ -18,6 +18,7 @@ use super::own::{self, Own};
 use super::{Change, Fate, refused};
 use crate::cut::log_change;
 use crate::error::{Error, While};
+use crate::key_ranges;
 use crate::local::{Local, from_wire, to_wire};
 use crate::plan::{Plan, TablePlan, decoded};
 use crate::rows::{Pending, Placed, Rows};
@@ -68,10 +69,8 @@ pub(crate) fn check(connection: &Connection, old: &Plan, change: &Change) -> Res
             )));
         }
     }
-    for table in &change.plan.tables {
-        let is_new =
-            change.fates.iter().all(|fate| !matches!(fate, Fate::Same(n) | Fate::Remade(n) if *n == table.number));
-        if is_new && schema::exists(connection, &table.table.name)? {
+    for table in change.added() {
+        if schema::exists(connection, &table.table.name)? {
             return Err(refused(format!(
                 "the file has a table {:?} of the application's own, and the new version has one of that name: rename it first",
                 table.table.name
@@ -123,7 +122,10 @@ pub(crate) fn run(
             connection.execute_batch(&sql).while_doing("creating the tables of the model")?;
         }
     }
+    let gone = old.tables.iter().zip(&change.fates).filter(|(_, fate)| **fate == Fate::Gone);
+    gone.map(|(table, _)| table).try_for_each(|table| key_ranges::keep(connection, table))?;
     renumber(connection, change)?;
+    change.added().try_for_each(|table| key_ranges::give_back(connection, table))?;
     let sql = "CREATE TEMP TABLE IF NOT EXISTS \"hw_absent\" (\"table\" INTEGER, \"key\" BLOB, PRIMARY KEY (\"table\", \"key\")) \
                WITHOUT ROWID; DELETE FROM temp.\"hw_absent\"";
     connection.execute_batch(sql).while_doing("changing the version")?;

@@ -15,6 +15,8 @@ pub(crate) struct Plan {
     /// As it was when the file's tables were made: a later Headwater may write the same model in other words.
     pub(crate) fingerprint: u64,
     pub(crate) tables: Vec<TablePlan>,
+    /// The file's `PRAGMA schema_version` before its tables and triggers were looked at the last time.
+    pub(crate) schema_version: Option<i64>,
 }
 
 /// A table made ready.
@@ -71,7 +73,7 @@ impl Plan {
     pub(crate) fn new(model: Model) -> Plan {
         let numbers = 0..model.tables.len();
         let tables = numbers.map(|number| TablePlan::new(&model, number)).collect();
-        Plan { fingerprint: model.fingerprint(), model, tables }
+        Plan { fingerprint: model.fingerprint(), model, tables, schema_version: None }
     }
 
     pub(crate) fn table(&self, number: u32) -> Option<&TablePlan> {

@@ -48,6 +48,7 @@ pub(crate) fn exists(connection: &Connection, name: &str) -> Result<bool, Error>
 pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error> {
     let connection = &database.connection;
     older::put_right(database)?;
+    plan.schema_version = Some(schema_version(connection)?);
     learn_uniques(connection, plan)?;
     let fingerprint = plan.fingerprint;
     for table in &plan.tables {
@@ -73,6 +74,9 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
 /// The same inside the transaction of a sync that is under way, for tables that the application has made anew, or taken the triggers from,
 /// since it began. [`Error::Configuration`] names one that it has dropped: what is about to happen was asked for when it was there.
 pub(crate) fn refresh_meanwhile(connection: &Connection, plan: &Plan) -> Result<(), Error> {
+    if plan.schema_version == Some(schema_version(connection)?) {
+        return Ok(());
+    }
     for table in &plan.tables {
         let name = &table.table.name;
         if !exists(connection, name)? {
@@ -85,6 +89,12 @@ pub(crate) fn refresh_meanwhile(connection: &Connection, plan: &Plan) -> Result<
         }
     }
     Ok(())
+}
+
+/// Another one whenever any table, index or trigger has been made, changed or dropped.
+fn schema_version(connection: &Connection) -> Result<i64, Error> {
+    let select = connection.prepare_cached("PRAGMA schema_version");
+    select.and_then(|mut select| select.query_row([], |row| row.get(0))).while_doing("reading the catalogue")
 }
 
 /// Puts a table in doubt whose triggers are not the ones on record; whether they are not.

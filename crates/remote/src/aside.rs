@@ -77,13 +77,15 @@ struct Note<'p> {
     key: Vec<u8>,
     in_place: bool,
     is_untracked: bool,
+    /// Whether nobody knows what it made of the row.
+    is_gone: bool,
     old: Option<Row>,
     new: Option<Row>,
 }
 
 impl Note<'_> {
     /// Whether it is of columns that went with a version of the model.
-    fn is_gone(&self) -> bool {
+    fn is_in_gone_column(&self) -> bool {
         !self.in_place && self.old.is_none() && self.new.is_none()
     }
 }
@@ -232,18 +234,27 @@ fn chosen<'p>(
     while let Some(row) = rows.next().while_doing("reading what is set aside")? {
         let read = || -> rusqlite::Result<_> {
             let images: [Option<Vec<u8>>; 2] = [row.get(4)?, row.get(5)?];
-            let is_untracked = row.get::<_, u16>(6)? == RefusalCode::Untracked as u16;
             let (number, key) = (row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(2)?);
-            Ok((number, row.get::<_, u32>(1)?, key, (row.get(3)?, is_untracked), images))
+            Ok((number, row.get::<_, u32>(1)?, key, (row.get::<_, bool>(3)?, row.get::<_, u16>(6)?), images))
         };
-        let (number, table, key, (in_place, is_untracked), [old, new]) =
-            read().while_doing("reading what is set aside")?;
+        let (number, table, key, (in_place, code), [old, new]) = read().while_doing("reading what is set aside")?;
         let Some(table) = plan.table(table) else {
             continue;
         };
         if choice.is_of(number, table) {
             let image = |bytes: Option<Vec<u8>>| bytes.map(|bytes| decoded(&table.types, &bytes)).transpose();
-            notes.push(Note { number, table, key, in_place, is_untracked, old: image(old)?, new: image(new)? });
+            let is = |it: RefusalCode| code == it as u16;
+            let (is_untracked, is_gone) = (is(RefusalCode::Untracked), is(RefusalCode::Gone) && !in_place);
+            notes.push(Note {
+                number,
+                table,
+                key,
+                in_place,
+                is_untracked,
+                is_gone,
+                old: image(old)?,
+                new: image(new)?,
+            });
         }
     }
     if let Choice::Numbers(numbers) = choice

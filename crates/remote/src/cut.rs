@@ -107,7 +107,7 @@ pub(crate) fn forget_frames(connection: &Connection, sequence: u64) -> Result<()
 }
 
 /// Moves frozen entries that meet a condition (on the log `f`, with parameters from ?1) back among the open ones. Where the key was
-/// changed again since, the frozen entry's old image is the first and stays.
+/// changed again since, the frozen entry's old image is the first and stays; and so does the mark where the row went with its table.
 pub(crate) fn reopen(
     connection: &Connection,
     table: &TablePlan,
@@ -120,7 +120,12 @@ pub(crate) fn reopen(
     let (names, values) =
         (columns.join(", "), columns.iter().map(|name| format!("f.{name}")).collect::<Vec<_>>().join(", "));
     let frozen = format!("FROM {log} AS f WHERE f.\"upload\" = {sequence} AND {condition}");
-    let back = format!("INSERT OR REPLACE INTO {log} (\"upload\", {names}, \"aside\") SELECT 0, {values}, 0 {frozen}");
+    let same: Vec<String> = table.keys("k_").iter().map(|name| format!("g.{name} = f.{name}")).collect();
+    let is_gone = format!("g.\"upload\" = 0 AND g.\"aside\" = {} AND {}", RefusalCode::Gone as u16, same.join(" AND "));
+    let back = format!(
+        "INSERT OR REPLACE INTO {log} (\"upload\", {names}, \"aside\") \
+         SELECT 0, {values}, coalesce((SELECT g.\"aside\" FROM {log} AS g WHERE {is_gone}), 0) {frozen}"
+    );
     connection.execute(&back, params_from_iter(key)).while_doing("reopening a change")?;
     let gone = format!("DELETE FROM {log} AS f WHERE f.\"upload\" = {sequence} AND {condition}");
     connection.execute(&gone, params_from_iter(key)).while_doing("reopening a change").map(drop)

@@ -101,7 +101,7 @@ pub struct SetAside {
     pub is_perhaps_unsent: bool,
     /// The row before the change, as JSON; `None`: there was none.
     pub old: Option<String>,
-    /// The row as the change made it, as JSON; `None`: it deleted the row.
+    /// The row as the change made it, as JSON; `None`: it deleted the row, or, under the code `gone` and not in place, nobody knows.
     pub new: Option<String>,
 }
 

@@ -14,7 +14,7 @@ use crate::plan::{TablePlan, decoded};
 use crate::upgrade::Gone;
 
 /// What of the list of changes set aside is in columns that went with a version of the model.
-pub(crate) const IS_GONE: &str =
+pub(crate) const IS_IN_GONE_COLUMN: &str =
     "\"in_place\" = 0 AND \"old\" IS NULL AND \"new\" IS NULL AND \"new_text\" IS NOT NULL";
 
 /// A pending change: the log's entry beside the row.
@@ -269,7 +269,7 @@ impl<'c> Rows<'c> {
     }
 
     /// Puts on the list what a change has made of columns that the table does not have any more, as it was made. The change itself may be
-    /// pending, or set aside, or both; of the table's columns this has no images ([`IS_GONE`]).
+    /// pending, or set aside, or both; of the table's columns this has no images ([`IS_IN_GONE_COLUMN`]).
     pub(crate) fn note_gone(
         &self,
         table: &TablePlan,
@@ -300,10 +300,13 @@ impl<'c> Rows<'c> {
         if !in_place {
             let key = table.key_bytes(&to_wire(&pending.key, &table.key_types));
             let new = pending.new.as_ref().map(|row| noted_image(table, row, in_place));
+            // What is only known to have been is not what deleted the row.
             let sql = format!(
-                "DELETE FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ? AND \"new\" IS ? AND NOT ({IS_GONE})"
+                "DELETE FROM \"hw_set_aside\" WHERE \"table\" = ?1 AND \"key\" = ?2 AND \"new\" IS ?3 \
+                 AND (\"code\" = ?5) = (?4 = ?5) AND NOT ({IS_IN_GONE_COLUMN})"
             );
-            self.prepare(&sql)?.execute(params![table.number, key, new]).while_doing("setting a change aside")?;
+            let same = params![table.number, key, new, refusal.code as u16, RefusalCode::Gone as u16];
+            self.prepare(&sql)?.execute(same).while_doing("setting a change aside")?;
         }
         self.insert_note(table, pending, refusal, in_place, now)
     }

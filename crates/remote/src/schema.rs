@@ -60,7 +60,7 @@ pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error>
                     return Err(Error::Configuration { what });
                 }
                 if exists(connection, &table.table.name)? {
-                    doubt(connection, table)?;
+                    doubt(connection, plan, table)?;
                 } else {
                     gone::make_again(connection, plan, table)?;
                 }
@@ -84,7 +84,7 @@ pub(crate) fn refresh_meanwhile(connection: &Connection, plan: &Plan) -> Result<
                 format!("table {name:?} of the model has been dropped, or renamed, while a sync ran: sync again");
             return Err(Error::Configuration { what });
         }
-        if doubt(connection, table)? {
+        if doubt(connection, plan, table)? {
             create_triggers(connection, table)?;
         }
     }
@@ -98,11 +98,14 @@ fn schema_version(connection: &Connection) -> Result<i64, Error> {
 }
 
 /// Puts a table in doubt whose triggers are not the ones on record; whether they are not.
-fn doubt(connection: &Connection, table: &TablePlan) -> Result<bool, Error> {
+fn doubt(connection: &Connection, plan: &Plan, table: &TablePlan) -> Result<bool, Error> {
     if !untracked::doubt(connection, table)? {
         return Ok(false);
     }
     refuse_made_anew(connection, table)?;
+    if untracked::has_none(connection, table)? {
+        gone::take_over(connection, plan, table)?;
+    }
     let what = match table.table.direction {
         Direction::Upload => "change tracking was gone: the next sync sets the rows of the table aside",
         _ => "change tracking was gone: the next sync compares the table",

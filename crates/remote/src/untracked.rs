@@ -74,6 +74,11 @@ fn found(connection: &Connection, table: &TablePlan) -> rusqlite::Result<String>
     connection.prepare_cached(sql)?.query_row([&table.table.name], |row| row.get(0))
 }
 
+/// Whether a table has none of Headwater's triggers, as one that was made anew.
+pub(crate) fn has_none(connection: &Connection, table: &TablePlan) -> Result<bool, Error> {
+    found(connection, table).while_doing("looking at the triggers").map(|found| found.is_empty())
+}
+
 /// Puts the triggers of a table on record, as they have just been made.
 pub(crate) fn record(connection: &Connection, table: &TablePlan) -> Result<(), Error> {
     let record = || {

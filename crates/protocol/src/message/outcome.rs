@@ -104,6 +104,8 @@ refusal_codes! {
     Untracked = 16, "untracked";
     /// Its upload was applied, but its receipt can't be had any more. Found by a remote, never in a receipt.
     Unanswered = 17, "unanswered";
+    /// Its row went with the remote's table, which the application dropped or made anew. Found by a remote, never in a receipt.
+    Gone = 18, "gone";
 }
 
 const CONFLICT: u8 = 1;

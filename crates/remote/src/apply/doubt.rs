@@ -12,7 +12,7 @@ use crate::cut::log_change;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
 use crate::plan::TablePlan;
-use crate::rows::{IS_GONE, Pending, Placed, Rows};
+use crate::rows::{IS_IN_GONE_COLUMN, Pending, Placed, Rows};
 use crate::untracked::{self, Doubt};
 
 /// Keeps the rows of a table that is going to come whole, to compare them with what comes. Not those with pending changes: whoever
@@ -152,7 +152,8 @@ impl Apply<'_> {
 
     /// Whether the list has a change of a row: what stands there has taken its place.
     fn is_noted(&self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
-        let sql = format!("SELECT 1 FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ? AND NOT ({IS_GONE})");
+        let sql =
+            format!("SELECT 1 FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ? AND NOT ({IS_IN_GONE_COLUMN})");
         let mut noted = self.rows.prepare(&sql)?;
         let key = table.key_bytes(&to_wire(key, &table.key_types));
         noted.exists(params![table.number, key]).while_doing("reading what is set aside")

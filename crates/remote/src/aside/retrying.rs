@@ -50,7 +50,13 @@ pub(super) fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
             note.number, table.table.name
         )));
     }
-    if note.is_gone() {
+    if note.is_gone {
+        return Err(refused(format!(
+            "change {} went with table {:?}, and what it made of the row is not known: make it once more, and drop it from the list",
+            note.number, table.table.name
+        )));
+    }
+    if note.is_in_gone_column() {
         return Err(refused(format!(
             "change {} can't be sent: table {:?} does not have the column any more that it is of; drop it",
             note.number, table.table.name

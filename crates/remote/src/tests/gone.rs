@@ -22,6 +22,11 @@ fn a_dropped_table_comes_again_and_nothing_is_deleted_by_it() {
     f.reopen();
     assert_eq!(f.rows("SELECT count(*) FROM item"), ["0"]);
     assert_eq!(f.rows("SELECT \"table\" FROM hw_watermark"), ["1", "2"], "it comes whole");
+    let old = r#"{"id":1,"region":"north","name":"axe","price":"1.00"}"#;
+    let list = f.remote.set_aside(9).expect("a list");
+    assert_eq!((list.len(), list[0].reason.as_str(), list[0].old.as_deref()), (1, "gone", Some(old)));
+    let left = f.remote.retry(&Choice::All).expect("none can be made again").left;
+    assert!(left.len() == 1 && left[0].contains("make it once more"), "{left:?}");
     assert_eq!(f.cut_changes(), ["kind: - -> 5,new"], "the other tables' changes are as they were");
     f.receipt(Vec::new());
     let rows = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00")];
@@ -104,15 +109,81 @@ fn a_file_of_another_layout_is_named() {
 /// A table that is dropped and made anew while a sync is on its way: what was written to it meanwhile is in no log.
 #[test]
 fn what_is_written_to_a_table_made_anew_during_a_sync_is_not_overwritten_in_silence() {
-    const ANEW: &str = "DROP TABLE item; CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, region TEXT, name TEXT UNIQUE, price TEXT);
-        INSERT INTO item VALUES (1, 'north', 'axe', '1.50'), (2, 'north', 'saw', '2.50')";
     let f = items();
     f.sql(ANEW);
+    f.sql("INSERT INTO item VALUES (1, 'north', 'axe', '1.50'), (2, 'north', 'saw', '2.50')");
     let applied = f.download(f.down().holds("item", &[Value::text("north")]).rows("item", &[row("1,north,axe,$1.10")]));
     assert_eq!(applied.untracked, 1);
     assert_eq!(f.set_aside(), [r#"item {"id":1} untracked out"#]);
     assert!(crate::untracked::ask(&f.remote.database, &f.remote.plan).expect("asked"), "the table comes whole");
     f.sql("INSERT INTO item VALUES (9, 'north', 'adze', '9.00')");
     assert_eq!(f.cut_changes(), ["item: - -> 9,north,adze,9.00"], "it is tracked again");
+    f.check();
+}
+
+const ANEW: &str =
+    "DROP TABLE item; CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, region TEXT, name TEXT UNIQUE, price TEXT);";
+
+/// Rows with a pending change that are not in a table that was made anew: nobody asked to have them deleted for everybody.
+#[test]
+fn a_table_made_anew_deletes_nothing_and_tells_what_it_lacks() {
+    for is_meanwhile in [false, true] {
+        let mut f = items();
+        f.sql("UPDATE item SET price = '9.00' WHERE id = 1; INSERT INTO item VALUES (3, 'north', 'hoe', '3.00')");
+        f.sql(ANEW);
+        if !is_meanwhile {
+            f.reopen();
+        }
+        assert_eq!(f.cut_changes(), Vec::<String>::new());
+        assert_eq!(f.set_aside(), [r#"item {"id":3} gone out"#, r#"item {"id":1} gone in place"#]);
+        f.download(f.down().holds("item", &[Value::text("north")]));
+        assert!(crate::untracked::ask(&f.remote.database, &f.remote.plan).expect("asked"));
+        let rows = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00")];
+        f.download(f.down().whole("item", &[Value::text("north")]).rows("item", &rows));
+        f.download(f.down().holds("item", &[Value::text("north")]));
+        let expected =
+            [r#"item {"id":2} untracked in place"#, r#"item {"id":3} gone out"#, r#"item {"id":1} gone in place"#];
+        assert_eq!(f.set_aside(), expected);
+        assert_eq!(f.cut(), None, "nothing is deleted by itself");
+        if is_meanwhile {
+            assert_eq!(f.remote.drop_set_aside(&Choice::All).expect("given up"), 3);
+            assert_eq!(f.rows("SELECT id, price FROM item"), ["1|1.00", "2|2.00"]);
+            assert_eq!(f.cut(), None);
+        } else {
+            assert_eq!(f.remote.retry(&Choice::All).expect("sent").changes, 2);
+            assert_eq!(f.cut_changes(), ["item: 1,north,axe,1.00 -> -", "item: 2,north,saw,2.00 -> -"]);
+        }
+        f.check();
+    }
+}
+
+/// What is made again in it goes up as a change of the row that was there.
+#[test]
+fn a_row_made_again_in_a_table_made_anew_is_pending() {
+    let mut f = items();
+    f.sql("UPDATE item SET price = '9.00' WHERE id = 1");
+    f.sql(ANEW);
+    f.reopen();
+    f.sql("INSERT INTO item VALUES (1, 'north', 'axe', '8.00')");
+    assert_eq!(f.cut_changes(), ["item: 1,north,axe,1.00 -> 1,north,axe,8.00"]);
+    f.receipt(Vec::new());
+    assert_eq!(f.set_aside(), Vec::<String>::new());
+    f.check();
+}
+
+/// An upload was on its way when the table was made anew, and comes back: it says what it said.
+#[test]
+fn an_upload_on_its_way_outlives_a_table_made_anew() {
+    let mut f = items();
+    f.sql("UPDATE item SET price = '9.00' WHERE id = 1; INSERT INTO item VALUES (3, 'north', 'hoe', '3.00')");
+    let sent = f.cut_changes();
+    f.sql("UPDATE item SET price = '9.50' WHERE id = 1");
+    f.sql(ANEW);
+    f.reopen();
+    assert_eq!(f.rows("SELECT id, price FROM item"), ["3|3.00"]);
+    assert_eq!(f.set_aside(), [r#"item {"id":1} gone in place"#]);
+    let thaw = |connection: &_| crate::cut::thaw(connection, &f.remote.plan);
+    f.remote.database.write("thawing", thaw).expect("thawed");
+    assert_eq!(f.cut_changes(), sent[1..], "and nothing else");
     f.check();
 }

@@ -127,6 +127,9 @@ fn show_set_aside(change: &SetAside, output: &Output) -> Result<()> {
     )))?;
     let row = |image: &Option<String>| image.as_deref().map_or_else(|| "(no row)".to_owned(), shortened);
     output.line(printable(&format!("      old {}", row(&change.old))))?;
+    if change.reason == "gone" && !change.is_in_place {
+        return output.line("      new (not known: it went with the table)");
+    }
     output.line(printable(&format!("      new {}", row(&change.new))))?;
     if change.is_perhaps_unsent {
         output.line("      the row stays as it is: retry sends it as an insert, drop only takes it off the list")

@@ -110,6 +110,27 @@ pub(crate) fn a_count_that_is_ahead_begins_a_new_incarnation(database: &Database
     assert_eq!(incarnation(database), second, "once");
 }
 
+/// Somebody has deleted the remote's row: so it would look to it in a backup from before its first sync, and what others have seen of what
+/// came after that nobody can tell.
+pub(crate) fn a_remote_without_its_row_looks_like_a_backup(database: &Database) {
+    let plan = database.standard();
+    let (mut one, mut two) = (Sealed::new(&plan, "anna"), Sealed::new(&plan, "anna"));
+    one.sync(database, &plan);
+    two.sync(database, &plan);
+    let id = hex::encode(one.hello.remote_id);
+    database.application(&match database.dialect() {
+        Dialect::Sqlite => format!("DELETE FROM headwater_remote WHERE remote_id = x'{id}'"),
+        Dialect::Postgres => format!("DELETE FROM headwater.remote WHERE remote_id = '\\x{id}'"),
+    });
+    let first = incarnation(database);
+    assert_eq!(two.sync(database, &plan), (false, 0), "nothing happens as long as that remote stays away");
+    assert!(one.sync(database, &plan).0 && two.sync(database, &plan).0, "then all start afresh");
+    assert_ne!(incarnation(database), first);
+    for remote in [&mut one, &mut two] {
+        assert_eq!(remote.sync(database, &plan), (false, 0), "once");
+    }
+}
+
 /// All transactions that a snapshot saw are committed before its count is: who has lost one of them has lost the count.
 pub(crate) fn a_download_is_counted_after_its_snapshot(database: &Database) {
     let plan = database.standard();

@@ -103,6 +103,7 @@ contract! {
     watermarks::watermarks_of_another_database_are_refused,
     watermarks::own_changes_are_not_sent_back_unless_the_database_changed_them,
     incarnation::a_count_that_is_ahead_begins_a_new_incarnation,
+    incarnation::a_remote_without_its_row_looks_like_a_backup,
     incarnation::a_download_is_counted_after_its_snapshot,
     incarnation::what_a_remote_only_says_begins_no_incarnation,
     incarnation::a_copy_keeps_its_watermarks,

@@ -60,6 +60,8 @@ pub(crate) struct Applied {
     pub(crate) held: u64,
     /// Pending changes set aside because they were in the way.
     pub(crate) set_aside: u64,
+    /// Pending changes of columns that went with the model's version; what they made of those is on the list.
+    pub(crate) left_out: u64,
     /// Rows that the file does not take; they are held and tried again.
     pub(crate) not_stored: u64,
     /// Rows that were changed here while change tracking was off, or perhaps were.
@@ -242,6 +244,7 @@ impl<'a> Apply<'a> {
             own_columns: own_columns::find(connection, plan)?,
             applied: Applied {
                 set_aside: fresh.iter().flatten().map(|fresh| fresh.listed).sum(),
+                left_out: fresh.iter().flatten().map(|fresh| fresh.left_out).sum(),
                 ..Applied::default()
             },
         };

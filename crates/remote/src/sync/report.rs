@@ -57,6 +57,9 @@ pub struct SyncReport {
     pub held: u64,
     /// Pending changes set aside because a row that came down needs their place.
     pub set_aside: u64,
+    /// Pending changes of columns that the model's new version does not have ([`crate::Remote::upgrade`]): what they made of those is among the
+    /// changes set aside, the rest of them stays pending.
+    pub left_out: u64,
     /// Rows that came down and that the file does not take; they are held and tried again.
     pub not_stored: u64,
     /// Rows that were changed here while change tracking was off, or perhaps were; they are among the changes set aside.
@@ -118,6 +121,7 @@ impl SyncReport {
         self.deletions_down += applied.deletions;
         self.held += applied.held;
         self.set_aside += applied.set_aside;
+        self.left_out += applied.left_out;
         self.not_stored += applied.not_stored;
         self.untracked += applied.untracked;
         self.afresh += applied.afresh;

@@ -134,7 +134,15 @@ pub(crate) fn run(
         let table = &change.plan.tables[kept.number as usize];
         let before = kept.old.table.columns.iter().map(|column| (column.name.as_str(), column.kind));
         let converter = Converter::new(&rows, before, table)?;
-        let remaking = Remaking { rows: &rows, old: kept.old, table, converter, now, listed: Cell::new(0) };
+        let remaking = Remaking {
+            rows: &rows,
+            old: kept.old,
+            table,
+            converter,
+            now,
+            listed: Cell::new(0),
+            left_out: Cell::new(0),
+        };
         fresh[kept.number as usize] = Some(remaking.run()?);
         own::again(connection, table, &kept.indexes)?;
         own::again(connection, table, &kept.triggers)?;
@@ -248,6 +256,8 @@ struct Remaking<'a> {
     now: &'a str,
     /// Changes that are on the list now.
     listed: Cell<u64>,
+    /// Changes of columns that go.
+    left_out: Cell<u64>,
 }
 
 impl Remaking<'_> {
@@ -267,7 +277,7 @@ impl Remaking<'_> {
         if self.old.table.direction == Direction::Upload && self.table.table.direction == Direction::Both {
             self.unsent()?;
         }
-        Ok(Fresh { listed: self.listed.get(), ..self.converter.finish()? })
+        Ok(Fresh { listed: self.listed.get(), left_out: self.left_out.get(), ..self.converter.finish()? })
     }
 
     /// Goes through a temporary table, and drops it.
@@ -293,7 +303,7 @@ impl Remaking<'_> {
             key: pending.key.clone(),
         };
         if let Some(gone) = self.converter.what_goes(pending.old.as_deref(), pending.new.as_deref()) {
-            self.listed.set(self.listed.get() + 1);
+            self.left_out.set(self.left_out.get() + 1);
             self.rows.note_gone(self.table, &change.key, RefusalCode::Data, &gone, self.now)?;
         }
         let placed = match &change.new {

@@ -19,6 +19,8 @@ pub(crate) struct Fresh {
     pub(crate) retyped: Vec<usize>,
     /// Changes of the table that only the list has now.
     pub(crate) listed: u64,
+    /// Changes of columns that went: only the list has what they made of those.
+    pub(crate) left_out: u64,
 }
 
 /// What a change has made of columns that are no more: it goes nowhere any more, and only the list of changes set aside has it.

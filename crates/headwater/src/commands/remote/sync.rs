@@ -158,6 +158,14 @@ pub(super) fn show(report: &SyncReport, output: &Output) -> Result<()> {
     let notes = [
         (report.set_aside > 0, format!("{} local changes stood in the way and are set aside", report.set_aside)),
         (
+            report.left_out > 0,
+            format!(
+                "{} local changes were of columns that the new version does not have: what they made of those is set aside \
+                 (headwater remote log FILE --set-aside)",
+                report.left_out
+            ),
+        ),
+        (
             report.not_stored > 0,
             format!(
                 "{} rows that came down are held: the file does not take them (headwater remote log FILE --held)",
@@ -223,7 +231,7 @@ pub(super) fn as_json(report: &SyncReport) -> Value {
     json!({
         "changes_up": report.changes_up, "conflicts": report.conflicts, "refused": report.refused,
         "rows_down": report.rows_down, "deletions_down": report.deletions_down, "held": report.held,
-        "set_aside": report.set_aside, "not_stored": report.not_stored, "untracked": report.untracked,
+        "set_aside": report.set_aside, "left_out": report.left_out, "not_stored": report.not_stored, "untracked": report.untracked,
         "perhaps_unsent": report.perhaps_unsent, "afresh": report.afresh,
         "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down, "requests": report.requests, "failures": report.failures,

@@ -436,6 +436,33 @@ fn upload_scripts_write_where_they_like_and_are_refused_row_by_row() -> Result<(
     Ok(())
 }
 
+/// A script may leave a row as it is, and no change of it is tracked then: the row goes back all the same, or the remote would differ for good.
+#[test]
+fn what_a_script_leaves_as_it_is_comes_back() -> Result<()> {
+    let model = "name = \"m\"\nversion = 1\n[tables.item]\nkey = [\"id\"]\ncolumns = { id = \"int not null\", name = \"text\" }\n\
+                 scripts = { upload_update = \"update\", upload_delete = \"delete\" }\n";
+    let scripts = [
+        ("update", "UPDATE item SET name = :r.name WHERE id = :r.id AND name <> 'locked'"),
+        ("delete", "DELETE FROM item WHERE id = :o.id AND name <> 'locked'"),
+    ];
+    let schema = "CREATE TABLE item (id BIGINT NOT NULL PRIMARY KEY, name TEXT);
+        INSERT INTO item VALUES (1, 'a'), (2, 'locked'), (3, 'locked'), (4, 'd');";
+    for kind in KINDS {
+        let world = scripted(kind, schema, model, &["ann"], &scripts)?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        world.edit("one", "UPDATE item SET name = 'mine' WHERE id < 3; DELETE FROM item WHERE id > 2")?;
+        let report = world.sync(&mut remote)?;
+        ensure!((report.changes_up, report.rows_down, report.deletions_down) == (4, 2, 0), "{kind:?}: {report:?}");
+        let held = texts(world.rows("one", "SELECT id, name FROM item ORDER BY id")?);
+        ensure!(held == [["1", "mine"], ["2", "locked"], ["3", "locked"]], "{kind:?}: {held:?}");
+        ensure!(world.diff("one")?.is_equal(false), "{kind:?}");
+        let again = world.sync(&mut remote)?;
+        ensure!((again.changes_up, again.rows_down) == (0, 0), "{kind:?}: {again:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn a_script_says_what_becomes_of_a_conflict() -> Result<()> {
     for kind in KINDS {

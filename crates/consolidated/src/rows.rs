@@ -140,9 +140,14 @@ impl<'a, 's> RowsWriter<'a, 's> {
         self.end()
     }
 
-    /// Ends a row that may come up once more later on: then it will be left out.
+    /// Ends a row that may come up once more later on: then it will be left out. One that is just as uploaded is left out at once.
     pub fn end_row_early(&mut self) -> Result<(), Error> {
-        self.early.insert(self.table.number, &self.payload[self.row_start..]);
+        let (table, bytes) = (self.table.number, &self.payload[self.row_start..]);
+        if self.echo.contains(table, bytes) || self.early.contains(table, bytes) {
+            self.payload.truncate(self.row_start);
+            return Ok(());
+        }
+        self.early.insert(table, bytes);
         self.end()
     }
 

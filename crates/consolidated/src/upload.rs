@@ -125,7 +125,7 @@ pub struct Uploaded {
     pub echo: Echo,
     /// What the upload's changes are known by in the side tables; empty unless applied or replayed.
     pub own: Vec<u8>,
-    /// Tables and keys of conflicts: their rows go back as they are now.
+    /// Tables and keys of conflicts, and of rows that scripts were to change: their rows go back as they are now.
     pub conflicted: Vec<(u32, Row)>,
     /// Sums; zero for a replay.
     pub counts: Counts,

@@ -40,6 +40,8 @@ pub(super) struct Effects {
     pub(super) conflicts: Vec<Conflict>,
     /// Rows stored and keys deleted just as uploaded.
     pub(super) echo: Vec<EchoMark>,
+    /// Tables and keys of rows that scripts changed, or left as they were.
+    pub(super) scripted: Vec<(usize, Row)>,
     pub(super) inserts: u64,
     pub(super) updates: u64,
     pub(super) deletes: u64,
@@ -317,6 +319,7 @@ impl<'a> Batch<'a> {
                 let items = doomed.iter().map(|doomed| doomed.item);
                 let given = items.map(|item| Given { old: Some(item.change.image()), ..Given::default() });
                 self.run_script(table, script, given)?;
+                self.effects.scripted.extend(doomed.iter().map(|doomed| (doomed.item.table, doomed.key.clone())));
             }
             None => self.delete(table, &doomed.iter().map(|doomed| &doomed.key).collect::<Vec<_>>())?,
         }
@@ -421,6 +424,8 @@ impl<'a> Batch<'a> {
 
     fn update_judged(&mut self, table: &TablePlan, judged: &[Judged<'_>]) -> Result<(), Error> {
         if let Some(script) = table.table.script(Step::UploadUpdate) {
+            let keys = judged.iter().map(|judged| (judged.item.table, table.key_of(&judged.row)));
+            self.effects.scripted.extend(keys);
             return self.run_script(table, script, judged.iter().map(Judged::given));
         }
         let rows: Vec<&Row> = judged.iter().map(|judged| &judged.row).collect();

@@ -1,6 +1,7 @@
 //! What the database keeps of a remote's uploads: number, digest and receipt of the last one, number and digest of some before.
 
-use headwater_protocol::message::{Outcome, Receipt};
+use headwater_model::script::Step;
+use headwater_protocol::message::{Change, Outcome, Receipt};
 use headwater_protocol::{Value, upload as protocol};
 
 use super::source::SourceReader;
@@ -80,6 +81,14 @@ pub(super) fn replay(
         for item in items {
             let table = &request.plan.tables[item.table];
             let outcome = outcomes.next_if(|(ordinal, _)| *ordinal == item.ordinal).map(|(_, outcome)| outcome);
+            let step = match item.change {
+                Change { new: None, .. } => Some(Step::UploadDelete),
+                Change { old: Some(_), .. } => Some(Step::UploadUpdate),
+                _ => None,
+            };
+            if outcome.is_none() && step.is_some_and(|step| table.table.script(step).is_some()) {
+                conflicted.push((table.number, table.key_of(item.change.image())));
+            }
             match (outcome, &item.change.new) {
                 (None, Some(row)) => echo.extend([echo.marker().stored(table, row)]),
                 (None, None) => echo.extend([echo.marker().deleted(table, &table.key_of(item.change.image()))]),

@@ -857,6 +857,17 @@ fn rows_in_common_come_to_every_client() {
     }
 }
 
+#[test]
+fn clients_that_are_slow_get_every_row_too() {
+    let speed = "link_bits_per_s = 1_000_000, link_delay_ms = 5, row_us = 200";
+    let place = Place::new(&syncs(&format!("kind = {KINDS}, {speed}"), "load.clients = 3"));
+    for target in targets(&place) {
+        let file = format!("{}.lab", target.name());
+        let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", &file]);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+}
+
 /// A database in which updates of one purchase are made in this way, as soon as the table is there.
 fn planted(update: &str) -> Database {
     let url = Postgres::shared().and_then(Postgres::create_database).expect("a database");
@@ -908,6 +919,13 @@ fn what_syncs_can_not_be_is_told_at_its_line() {
         ),
         ("workers = [4, 0]", "", "x.toml:2:54: scenario \"sync\" can't have workers = 0, only 1 to 1000"),
         ("workers = 2, uploaders = 3", "", "x.toml:2:65: scenario \"sync\" can't have 3 uploaders among 2 workers"),
+        (
+            "link_bits_per_s = 299",
+            "",
+            "x.toml:2:58: scenario \"sync\" can't have a link of 299 bits a second, only 300",
+        ),
+        ("link_delay_ms = -1", "", "x.toml:2:56: scenario \"sync\" can't have link_delay_ms = -1, only 0 to 2000"),
+        ("row_us = \"1ms\"", "", "x.toml:2:49: row_us is the string \"1ms\", expected a whole number"),
         ("worker = 4", "", "x.toml:2:40: unknown parameter \"worker\" of scenario \"sync\""),
         ("workers = 4", "load.think = \"1s\"", "x.toml:3:14: load.think with scenario \"sync\""),
         ("workers = 4", "load = { arrival = \"constant\", rate = 3 }", "load.arrival with scenario \"sync\""),

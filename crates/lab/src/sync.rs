@@ -4,6 +4,7 @@
 //! memory    a remote without a file: the protocol's own session, carried out in memory
 //!   |
 //! http      one request and its answer, on a connection of its own
+//! link      what is between client and server: its rate and its delay
 //! purchase  the rows of MLBench's table: made, encoded, and checked one by one
 //! kind      what a set of syncs does, with which numbers
 //! server    `headwater serve`, as a process of its own
@@ -12,6 +13,7 @@
 
 mod http;
 pub mod kind;
+pub mod link;
 pub mod memory;
 pub mod purchase;
 mod server;

@@ -7,7 +7,7 @@ use headwater_access::Tokens;
 use headwater_consolidated::postgres::{Postgres, Settings};
 use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::{Backend, Plan, system, track};
-use headwater_lab::sync::memory::{Identity, MemoryRemote, Synced, Upload};
+use headwater_lab::sync::memory::{Identity, MemoryRemote, Pace, Synced, Upload};
 use headwater_lab::sync::purchase::{self, Purchases};
 use headwater_protocol::ValueRef;
 use headwater_protocol::message::{ChangeOp, RowOp};
@@ -69,6 +69,10 @@ impl World {
     }
 
     fn sync(&self, remote: &mut MemoryRemote, is_updated: bool) -> Result<Synced, String> {
+        self.sync_at(Pace::default(), remote, is_updated)
+    }
+
+    fn sync_at(&self, pace: Pace, remote: &mut MemoryRemote, is_updated: bool) -> Result<Synced, String> {
         let mut check = |op, row: &[ValueRef<'_>]| match (op, row) {
             (RowOp::Delete, &[ValueRef::Int(employee), ValueRef::Int(number)]) => Ok(purchase::mark(employee, number)),
             _ => match self.purchases.check(row, is_updated) {
@@ -76,7 +80,7 @@ impl World {
                 None => Err(format!("{row:?}")),
             },
         };
-        self.runtime.block_on(remote.sync(&mut check)).map_err(|failure| failure.detail)
+        self.runtime.block_on(remote.sync(pace, &mut check)).map_err(|failure| failure.detail)
     }
 
     fn up(&self, remote: &mut MemoryRemote, op: ChangeOp, is_updated: bool) -> (u64, u64, u64) {

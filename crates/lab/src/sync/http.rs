@@ -1,4 +1,5 @@
-//! A request to a Headwater server, and its answer as it comes. As a remote does it, each has a connection of its own.
+//! A request to a Headwater server, and its answer as it comes. As a remote does it, each has a connection of its own, over the
+//! client's link.
 
 use std::fmt::Write as _;
 
@@ -10,7 +11,10 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::{Request, Response, header};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+
+use super::link::Link;
 
 /// The media type of frames.
 const FRAMES: &str = "application/vnd.headwater.sync";
@@ -28,7 +32,7 @@ pub(super) struct Answer(Incoming);
 
 /// Sends frames to the server at `place` (host and port), as this user's remote.
 pub(super) async fn sync(
-    place: &str,
+    (place, link): (&str, Link),
     token: &str,
     user: &str,
     remote_id: [u8; 16],
@@ -42,7 +46,7 @@ pub(super) async fn sync(
         .header(header::CONTENT_TYPE, FRAMES)
         .body(Full::new(frames))
         .map_err(|error| Refused::Network(error.to_string()))?;
-    let answer = send(place, request).await.map_err(Refused::Network)?;
+    let answer = send(place, link, request).await.map_err(Refused::Network)?;
     let is_frames = answer.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == FRAMES);
     if is_frames {
         return Ok(Answer(answer.into_body()));
@@ -52,9 +56,21 @@ pub(super) async fn sync(
     Err(Refused::Status(status_error(answer.status().as_u16(), retry_after_s)))
 }
 
-async fn send(place: &str, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {
+async fn send(place: &str, link: Link, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {
     let stream = TcpStream::connect(place).await.map_err(|error| error.to_string())?;
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
+    if link.is_plain() {
+        return ask(stream, request).await;
+    }
+    // A connection is made by one packet there and one back.
+    tokio::time::sleep(2 * link.delay).await;
+    ask(link.over(stream), request).await
+}
+
+async fn ask(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Incoming>, String> {
     let connected = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = connected.map_err(|error| error.to_string())?;
     // Ends when the answer has been read, or is not wanted any more; what goes wrong is told to whoever reads.
@@ -81,4 +97,56 @@ fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// A server that answers one request, with three bytes of frames, once it is whole; and the place where it listens.
+    fn server(request_bytes: usize) -> String {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let place = listener.local_addr().expect("an address").to_string();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
+            while !heard.ends_with(&vec![b'!'; request_bytes]) {
+                let read = stream.read(&mut buffer).expect("a request");
+                heard.extend_from_slice(&buffer[..read]);
+            }
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: {FRAMES}\r\ncontent-length: 3\r\n\r\nabc");
+            stream.write_all(answer.as_bytes()).expect("a client that listens");
+            // Until the client leaves.
+            let _ = stream.read(&mut buffer);
+        });
+        place
+    }
+
+    /// The clock stands still while the server works, and goes on with the link's timers alone.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_is_as_long_under_way_as_the_link_is() {
+        let delay = Duration::from_millis(300);
+        for (link, expected) in [
+            (Link::default(), Duration::ZERO),
+            // There and back for the connection, there with the request, back with the answer.
+            (Link { bits_per_s: 0, delay }, 4 * delay),
+            // A second for the body, and some more for the heads.
+            (Link { bits_per_s: 80_000, delay }, 4 * delay + Duration::from_secs(1)),
+        ] {
+            let place = server(10_000);
+            let begin = Instant::now();
+            let body = Bytes::from(vec![b'!'; 10_000]);
+            let answer = sync((&place, link), "token", "anna", [1; 16], body).await;
+            let Ok(mut answer) = answer else { panic!("no answer over {link:?}") };
+            assert_eq!(answer.next().await, Ok(Some(Bytes::from("abc"))), "{link:?}");
+            let heads = if link.bits_per_s == 0 { Duration::ZERO } else { Duration::from_millis(100) };
+            let took = begin.elapsed();
+            assert!(expected <= took && took <= expected + heads, "{link:?}: {took:?}, expected {expected:?}");
+        }
+    }
 }

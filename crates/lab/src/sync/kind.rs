@@ -1,13 +1,26 @@
 //! What a set of syncs does, and with what: the parameters of the scenario `sync`.
 
+use std::time::Duration;
+
 use headwater_protocol::message::ChangeOp;
 
+use super::link::Link;
+use super::memory::Pace;
 use super::purchase;
 use crate::scenario::Scenario;
 use crate::value::Value;
 
 /// The scenario's name.
 pub const NAME: &str = "sync";
+
+/// The slowest link: on a slower one the server would call it silence.
+const LINK_BITS_MIN: u64 = 300;
+/// The fastest link but that which is none.
+const LINK_BITS_MAX: i64 = 100_000_000_000;
+/// The longest way in one direction, in milliseconds: to a satellite and back, twice.
+const LINK_DELAY_MAX: i64 = 2_000;
+/// The longest time for a row.
+const ROW_US_MAX: i64 = 1_000_000;
 
 /// The kinds by the names that experiments have for them.
 const KINDS: [(&str, Way, ChangeOp); 6] = [
@@ -52,6 +65,8 @@ pub struct SyncSettings {
     pub workers: i64,
     /// Of them, uploaders.
     pub uploaders: i64,
+    /// How fast clients are in what is measured.
+    pub pace: Pace,
 }
 
 /// The scenario, as experiments choose it.
@@ -66,6 +81,9 @@ pub fn scenario() -> Scenario {
             number("common_percent", 0),
             number("workers", 5),
             number("uploaders", 0),
+            number("link_bits_per_s", 0),
+            number("link_delay_ms", 0),
+            number("row_us", 0),
         ],
         constants: Vec::new(),
         prepare: None,
@@ -106,7 +124,16 @@ impl SyncSettings {
             }
             uploaders => uploaders,
         };
-        Ok(SyncSettings { way, op, rows, common: rows * percent / 100, workers, uploaders })
+        let link = Link {
+            bits_per_s: number("link_bits_per_s", 0..=LINK_BITS_MAX)? as u64,
+            delay: Duration::from_millis(number("link_delay_ms", 0..=LINK_DELAY_MAX)? as u64),
+        };
+        if (1..LINK_BITS_MIN).contains(&link.bits_per_s) {
+            let why = format!("have a link of {} bits a second, only {LINK_BITS_MIN} and more, or 0", link.bits_per_s);
+            return Err(("link_bits_per_s", why));
+        }
+        let pace = Pace { link, row: Duration::from_micros(number("row_us", 0..=ROW_US_MAX)? as u64) };
+        Ok(SyncSettings { way, op, rows, common: rows * percent / 100, workers, uploaders, pace })
     }
 
     /// How purchases stand before a set.

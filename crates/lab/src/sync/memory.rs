@@ -18,6 +18,7 @@ use headwater_protocol::{DecodeError, Frame, Kind, Limits, ROW_BYTES_MAX, ValueR
 use tokio::time::Instant;
 
 use super::http::{self, Answer, Refused};
+use super::link::Link;
 use crate::harness::{self, Class};
 
 /// How full a frame of changes gets before it is closed.
@@ -38,6 +39,15 @@ pub struct Identity {
     pub remote_id: [u8; 16],
     /// What binds the remote ID to this remote.
     pub secret: [u8; 32],
+}
+
+/// How fast a client is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// What is between it and the server.
+    pub link: Link,
+    /// What it takes for each row: before the first request for those that go up, as they come for those that come down.
+    pub row: Duration,
 }
 
 /// A remote.
@@ -131,6 +141,9 @@ struct Stage {
 struct Exchange<'r, 'c> {
     remote: &'r mut MemoryRemote,
     session: Session,
+    pace: Pace,
+    /// Rows for which the client has not taken its time yet.
+    rows_due: u64,
     begin: Instant,
     answer: Option<Answer>,
     stage: Stage,
@@ -161,7 +174,11 @@ impl MemoryRemote {
 
     /// Syncs: what is to go up, then what is new. After a failure the upload still waits, whether it was applied or not: the next sync
     /// finds out.
-    pub async fn sync(&mut self, check: Check<'_>) -> Result<Synced, harness::Failure> {
+    pub async fn sync(&mut self, pace: Pace, check: Check<'_>) -> Result<Synced, harness::Failure> {
+        self.exchange(pace, check).run().await
+    }
+
+    fn exchange<'r, 'c>(&'r mut self, pace: Pace, check: Check<'c>) -> Exchange<'r, 'c> {
         let start = Start {
             upload_sequence: self.upload_sequence,
             frozen: None,
@@ -174,7 +191,7 @@ impl MemoryRemote {
         let session = Session::new(start, config, seed);
         let begin = Instant::now();
         let (stage, synced) = (Stage::default(), Synced::default());
-        Exchange { remote: self, session, begin, answer: None, stage, check, synced }.run().await
+        Exchange { remote: self, session, pace, rows_due: 0, begin, answer: None, stage, check, synced }
     }
 
     fn end(&self) -> Option<UploadEnd> {
@@ -239,6 +256,7 @@ impl Exchange<'_, '_> {
                 Instruction::Failed(failure) => return Err(failed(&failure)),
                 other => {
                     let reply = self.carry_out(other)?;
+                    self.take_time().await;
                     self.session.done(self.begin.elapsed(), reply);
                 }
             }
@@ -249,7 +267,7 @@ impl Exchange<'_, '_> {
         self.answer = None;
         let body = self.remote.request(has_upload, wants_download);
         let Identity { place, token, user, remote_id, .. } = &self.remote.identity;
-        let answer = http::sync(place, token, user, *remote_id, body).await;
+        let answer = http::sync((place, self.pace.link), token, user, *remote_id, body).await;
         let now = self.begin.elapsed();
         match answer {
             Ok(answer) => {
@@ -275,10 +293,24 @@ impl Exchange<'_, '_> {
         }
     }
 
+    /// The client's time for the rows that it has had in hand.
+    async fn take_time(&mut self) {
+        let rows = std::mem::take(&mut self.rows_due);
+        let time = self.pace.row.saturating_mul(u32::try_from(rows).unwrap_or(u32::MAX));
+        if !time.is_zero() {
+            tokio::time::sleep(time).await;
+            // Who did not listen can't call it silence.
+            self.session.bytes(self.begin.elapsed(), &[]);
+        }
+    }
+
     /// What a remote does to its file, done in memory.
     fn carry_out(&mut self, instruction: Instruction) -> Result<Reply, harness::Failure> {
         match instruction {
-            Instruction::Cut => return Ok(Reply::Cut(self.remote.end().map(|end| end.sequence))),
+            Instruction::Cut => {
+                self.rows_due += self.remote.pending.as_ref().map_or(0, |upload| upload.changes);
+                return Ok(Reply::Cut(self.remote.end().map(|end| end.sequence)));
+            }
             Instruction::ApplyReceipt(receipt) => {
                 self.remote.apply_receipt(&receipt);
             }
@@ -309,7 +341,7 @@ impl Exchange<'_, '_> {
             Kind::Download => self.stage.download = Some(Download::from_payload(&payload).map_err(broken)?),
             Kind::Table => self.stage.header = Some(TableHeader::from_payload(&payload).map_err(broken)?),
             Kind::Watermarks => self.stage.watermarks = Some(Watermarks::from_payload(&payload).map_err(broken)?),
-            Kind::Rows => self.stage.rows(&payload, self.check)?,
+            Kind::Rows => self.rows_due += self.stage.rows(&payload, self.check)?,
             _ => {}
         }
         Ok(())
@@ -339,8 +371,9 @@ impl Exchange<'_, '_> {
 }
 
 impl Stage {
-    /// Reads rows, each to its last value.
-    fn rows(&mut self, payload: &[u8], check: Check<'_>) -> Result<(), harness::Failure> {
+    /// Reads rows, each to its last value; gives how many.
+    fn rows(&mut self, payload: &[u8], check: Check<'_>) -> Result<u64, harness::Failure> {
+        let before = self.upserts + self.deletes;
         let wrong = |what: String| harness::Failure::new(Class::Other, format!("a downloaded row is wrong: {what}"));
         let Some(header) = &self.header else { return Err(wrong("it comes before its table".to_owned())) };
         let (types, key_types) = (header.types(), header.key_types());
@@ -361,7 +394,7 @@ impl Stage {
                 RowOp::Delete => self.deletes += 1,
             }
         }
-        Ok(())
+        Ok(self.upserts + self.deletes - before)
     }
 }
 
@@ -383,4 +416,57 @@ fn failed(failure: &Failure) -> harness::Failure {
     let cause = std::error::Error::source(failure).map(|cause| format!(": {cause}")).unwrap_or_default();
     // Each request has a connection of its own: none is left to be of no use.
     harness::Failure { is_broken: false, ..harness::Failure::new(class, format!("{failure}{cause}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use headwater_protocol::Value;
+    use headwater_protocol::message::ChangeOp;
+    use headwater_protocol::row::put_row;
+
+    use super::super::purchase::{self, Purchases};
+    use super::*;
+
+    fn deletions(header: &TableHeader, count: i64) -> Frame {
+        let (mut payload, types) = (Vec::new(), header.key_types());
+        for number in 1..=count {
+            payload.push(RowOp::Delete as u8);
+            put_row(&mut payload, &types, &[Value::Int(1), Value::Int(number)]);
+        }
+        Frame::packed(Kind::Rows, payload)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_takes_its_time_for_each_row() {
+        let purchases = Purchases::new(&purchase::plan());
+        let header = &purchases.header;
+        let mut remote = MemoryRemote::new(Identity {
+            place: String::new(),
+            user: String::new(),
+            token: String::new(),
+            model: (String::new(), 1, 0),
+            remote_id: [1; 16],
+            secret: [1; 32],
+        });
+        let changes = (1..=30).map(|number| purchases.change(ChangeOp::Update, 1, number, true));
+        remote.put(Upload::of(header, changes));
+        let pace = Pace { row: Duration::from_millis(7), ..Pace::default() };
+        let mut check = |_, _: &[ValueRef<'_>]| Ok(0);
+        let mut exchange = remote.exchange(pace, &mut check);
+        let begin = Instant::now();
+        for (instruction, rows) in [
+            (Instruction::Cut, 30),
+            (Instruction::Stage(header.to_frame()), 30),
+            (Instruction::Stage(deletions(header, 50)), 80),
+            (Instruction::DropStaged, 80),
+            (Instruction::Stage(header.to_frame()), 80),
+            (Instruction::Stage(deletions(header, 5_000)), 5_080),
+            (Instruction::StageComplete, 5_080),
+        ] {
+            exchange.carry_out(instruction).expect("done");
+            exchange.take_time().await;
+            assert_eq!(begin.elapsed(), rows * pace.row);
+        }
+        assert_eq!(exchange.stage.deletes, 5_000);
+    }
 }

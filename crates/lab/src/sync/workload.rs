@@ -20,7 +20,7 @@ use headwater_protocol::message::{ChangeOp, RowOp};
 use tokio::sync::{Mutex, watch};
 
 use super::kind::{Standing, SyncSettings, Way};
-use super::memory::{Identity, MemoryRemote, Synced, Upload};
+use super::memory::{Identity, MemoryRemote, Pace, Synced, Upload};
 use super::purchase::{self, Purchases};
 use super::server::Server;
 use crate::harness::{Class, Failure, Tally, Workload};
@@ -166,7 +166,7 @@ impl SyncWorkload {
     /// A sync, and then whether it brought what it must: these changes, so many up, and nothing else. Where not, that is a fault.
     async fn sync(
         &self,
-        client: &mut Client,
+        (client, pace): (&mut Client, Pace),
         down: Option<ChangeOp>,
         up: u64,
         standing: Standing,
@@ -189,7 +189,7 @@ impl SyncWorkload {
                 None => Err(format!("{row:?}")),
             },
         };
-        let done = remote.sync(&mut check).await?;
+        let done = remote.sync(pace, &mut check).await?;
         let actual = Synced { bytes_in: 0, requests: 0, ..done };
         if actual != expected {
             let what = format!("client {} had {}, expected {}", number + 1, told(&actual), told(&expected));
@@ -271,7 +271,7 @@ impl Workload for SyncWorkload {
             secret: std::array::from_fn(|place| bytes[16 + place]),
         }));
         let before = self.settings.before();
-        self.sync(client, before.are_there.then_some(ChangeOp::Insert), 0, before).await?
+        self.sync((client, Pace::default()), before.are_there.then_some(ChangeOp::Insert), 0, before).await?
     }
 
     fn is_in_sets(&self) -> bool {
@@ -296,10 +296,10 @@ impl Workload for SyncWorkload {
     }
 
     async fn execute(&self, client: &mut Client) -> Result<(), Failure> {
-        let SyncSettings { way, op, rows, .. } = self.settings;
+        let SyncSettings { way, op, rows, pace, .. } = self.settings;
         match way {
-            Way::Down => self.sync(client, Some(op), 0, self.settings.after()).await?,
-            Way::Up => self.sync(client, None, rows as u64, self.settings.after()).await?,
+            Way::Down => self.sync((client, pace), Some(op), 0, self.settings.after()).await?,
+            Way::Up => self.sync((client, pace), None, rows as u64, self.settings.after()).await?,
         }
     }
 
@@ -316,11 +316,11 @@ impl Workload for SyncWorkload {
     async fn restore(&self, client: &mut Client) -> Result<(), Failure> {
         let (back, before) = (self.settings.back(), self.settings.before());
         let synced = match self.settings.way {
-            Way::Down => self.sync(client, Some(back), 0, before).await,
+            Way::Down => self.sync((client, Pace::default()), Some(back), 0, before).await,
             Way::Up => {
                 let upload = self.upload(client, back, false);
                 client.remote.iter_mut().for_each(|remote| remote.put(upload.clone()));
-                self.sync(client, None, self.settings.rows as u64, before).await
+                self.sync((client, Pace::default()), None, self.settings.rows as u64, before).await
             }
         };
         // A fault is told by verify.

@@ -1,0 +1,179 @@
+//! The link between a client and the server: how many bits go through in a second, and how long each is under way.
+//!
+//! ```text
+//! from --read--> bucket (waits until there are tokens) --under way--> delay --write--> to
+//! ```
+//!
+//! A stream goes through it piece by piece, each way by itself. A piece arrives when its last byte would. The bucket keeps what was not
+//! used for [`SAVED`] and no longer: that evens out what timers are late, and bounds what can go through at once.
+//!
+//! *Caveats.* Nothing is lost: what a loss costs is TCP's matter, which a stream of bytes does not show. What the kernel's buffers of the
+//! connection hold has left the server, though the client has not got it yet.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, duplex, split};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+/// How long the bucket keeps what was not used.
+pub const SAVED: Duration = Duration::from_millis(10);
+/// Bytes of a piece, at most.
+const PIECE_MAX: usize = 16 * 1024;
+/// And on the slowest link.
+const PIECE_MIN: usize = 64;
+/// Pieces under way: with more, the sender waits.
+const UNDER_WAY_MAX: usize = 256;
+
+/// A client's link, the same both ways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Bits a second; 0: as many as the machine can.
+    pub bits_per_s: u64,
+    /// How long a byte is under way.
+    pub delay: Duration,
+}
+
+impl Link {
+    /// Whether it is as if there were none.
+    pub fn is_plain(self) -> bool {
+        self == Link::default()
+    }
+
+    /// The client's end of a link to this stream. Whichever end is closed, the other is too, once what is under way to it has arrived.
+    pub fn over(self, stream: impl AsyncRead + AsyncWrite + Send + 'static) -> DuplexStream {
+        let (end, near) = duplex(PIECE_MAX);
+        tokio::spawn(async move {
+            let ((near_in, near_out), (far_in, far_out)) = (split(near), split(stream));
+            tokio::select! {
+                () = self.carry(near_in, far_out) => {}
+                () = self.carry(far_in, near_out) => {}
+            }
+        });
+        end
+    }
+
+    /// One way, until there is no more to read or nobody to write to.
+    async fn carry(self, mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
+        let (sender, mut under_way) = mpsc::channel(UNDER_WAY_MAX);
+        let send = async move {
+            let mut through = Instant::now();
+            loop {
+                let mut piece = vec![0; self.piece()];
+                let Ok(read @ 1..) = from.read(&mut piece).await else { return };
+                piece.truncate(read);
+                through = self.through(through, Instant::now(), read);
+                sleep_until(through).await;
+                if sender.send((through + self.delay, piece)).await.is_err() {
+                    return;
+                }
+            }
+        };
+        let arrive = async move {
+            while let Some((at, piece)) = under_way.recv().await {
+                sleep_until(at).await;
+                if to.write_all(&piece).await.is_err() {
+                    return;
+                }
+            }
+            // Who does not listen any more need not be told that there is no more.
+            let _ = to.shutdown().await;
+        };
+        tokio::join!(send, arrive);
+    }
+
+    /// When so many bytes, which are there now, are through, after those that were by `before`.
+    fn through(self, before: Instant, now: Instant, bytes: usize) -> Instant {
+        if self.bits_per_s == 0 {
+            return now;
+        }
+        let saved_from = now.checked_sub(SAVED).unwrap_or(now);
+        before.max(saved_from) + Duration::from_secs_f64(bytes as f64 * 8.0 / self.bits_per_s as f64)
+    }
+
+    /// As much as goes through in the time that the bucket saves.
+    fn piece(self) -> usize {
+        let bytes = (self.bits_per_s as f64 / 8.0 * SAVED.as_secs_f64()) as usize;
+        if self.bits_per_s == 0 { PIECE_MAX } else { bytes.clamp(PIECE_MIN, PIECE_MAX) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When each part of what is written at one end has arrived at the other: bytes so far, and the time since the beginning.
+    async fn arrivals(link: Link, bytes: usize, is_upwards: bool) -> Vec<(usize, Duration)> {
+        let (far, server) = duplex(1 << 20);
+        let client = link.over(far);
+        let (mut from, mut to) = if is_upwards { (client, server) } else { (server, client) };
+        let begin = Instant::now();
+        tokio::spawn(async move {
+            let sent: Vec<u8> = (0..bytes).map(|place| place as u8).collect();
+            from.write_all(&sent).await.expect("somebody reads");
+        });
+        let (mut all, mut buffer, mut seen) = (Vec::new(), vec![0; 1 << 16], Vec::new());
+        while let Ok(read @ 1..) = to.read(&mut buffer).await {
+            all.extend_from_slice(&buffer[..read]);
+            seen.push((all.len(), begin.elapsed()));
+        }
+        assert!(all.len() == bytes && all.iter().enumerate().all(|(place, byte)| *byte == place as u8));
+        seen
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_comes_through_than_the_rate() {
+        for (bits_per_s, bytes) in [(4_800, 6_000), (10_000_000, 1_250_000), (1_000_000_000, 2_500_000)] {
+            let link = Link { bits_per_s, delay: Duration::ZERO };
+            for is_upwards in [true, false] {
+                let seen = arrivals(link, bytes, is_upwards).await;
+                let most = |time: Duration| (time + SAVED).as_secs_f64() * bits_per_s as f64 / 8.0;
+                let early = seen.iter().find(|(bytes, time)| *bytes as f64 > most(*time) + 1.0);
+                assert_eq!(early, None, "{link:?}");
+                let whole = Duration::from_secs_f64(bytes as f64 * 8.0 / bits_per_s as f64);
+                let last = seen.last().expect("something").1;
+                // Timers have whole milliseconds.
+                assert!(last < whole + SAVED, "{link:?}: {last:?}, {whole:?} would do");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_earns_no_more_than_the_bucket_holds() {
+        let link = Link { bits_per_s: 8_000, delay: Duration::ZERO };
+        let (mut far, server) = duplex(1 << 20);
+        let mut client = link.over(server);
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        let begin = Instant::now();
+        far.write_all(&[1; 1_000]).await.expect("somebody reads");
+        client.read_exact(&mut [0; 1_000]).await.expect("all");
+        assert!(begin.elapsed() + SAVED >= Duration::from_secs(1), "{:?}", begin.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_byte_is_under_way_for_the_delay_and_none_waits_for_another() {
+        let delay = Duration::from_millis(200);
+        let all_at_once = Link { bits_per_s: 0, delay };
+        for (bytes, time) in arrivals(all_at_once, 1_000_000, false).await {
+            assert_eq!(time, delay, "{bytes} bytes");
+        }
+        // As long as it takes to send them, and the delay once.
+        let at_a_rate = Link { bits_per_s: 8_000_000, delay };
+        let seen = arrivals(at_a_rate, 1_000_000, true).await;
+        let (first, last) = (seen[0].1, seen.last().expect("something").1);
+        assert!(first >= delay && first < delay + 2 * SAVED, "{first:?}");
+        let whole = Duration::from_secs(1) + delay;
+        assert!(last + SAVED >= whole && last < whole + SAVED, "{last:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_gone_is_gone_at_the_server_too() {
+        let (far, mut server) = duplex(1 << 20);
+        let mut client = Link { bits_per_s: 8_000, delay: Duration::from_millis(50) }.over(far);
+        client.write_all(b"last words").await.expect("somebody reads");
+        drop(client);
+        let mut heard = Vec::new();
+        server.read_to_end(&mut heard).await.expect("an end");
+        assert_eq!(heard, b"last words");
+    }
+}

@@ -868,6 +868,29 @@ fn clients_that_are_slow_get_every_row_too() {
     }
 }
 
+#[test]
+fn refusals_of_a_full_backlog_are_counted_and_lose_nothing() {
+    let refusing = "workers = 1, backlog = [0, 200], retry_delay_ms = 1";
+    let kinds = "kind = [\"download-updates\", \"upload-inserts\"]";
+    let place = Place::new(&syncs(&format!("{kinds}, {refusing}"), "load.clients = 12"));
+    for target in targets(&place) {
+        let file = format!("{}.lab", target.name());
+        let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", &file]);
+        assert_eq!(said.code, 0, "{said:?}");
+        assert!(said.out.contains("refusals") && said.out.contains("retries"), "{said:?}");
+        let results = rusqlite::Connection::open(place.path(&file)).expect("a file of SQLite");
+        let of = |backlog: &str| {
+            let sql = "SELECT sum(refusals), sum(retries) FROM run JOIN cell_value USING (cell) \
+                       WHERE key = 'scenario.backlog' AND value = ?1";
+            let counts = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?));
+            results.query_row(sql, [backlog], counts).expect(sql)
+        };
+        let (refusals, retries) = of("0");
+        assert!(refusals > 0 && retries >= refusals, "{refusals} refusals, {retries} retries");
+        assert_eq!(of("200"), (0, 0));
+    }
+}
+
 /// A database in which updates of one purchase are made in this way, as soon as the table is there.
 fn planted(update: &str) -> Database {
     let url = Postgres::shared().and_then(Postgres::create_database).expect("a database");
@@ -925,6 +948,12 @@ fn what_syncs_can_not_be_is_told_at_its_line() {
             "x.toml:2:58: scenario \"sync\" can't have a link of 299 bits a second, only 300",
         ),
         ("link_delay_ms = -1", "", "x.toml:2:56: scenario \"sync\" can't have link_delay_ms = -1, only 0 to 2000"),
+        ("backlog = -1", "", "x.toml:2:50: scenario \"sync\" can't have backlog = -1, only 0 to 1000000"),
+        (
+            "retry_delay_ms = 300_001",
+            "",
+            "x.toml:2:57: scenario \"sync\" can't have retry_delay_ms = 300001, only 0 to",
+        ),
         ("row_us = \"1ms\"", "", "x.toml:2:49: row_us is the string \"1ms\", expected a whole number"),
         ("worker = 4", "", "x.toml:2:40: unknown parameter \"worker\" of scenario \"sync\""),
         ("workers = 4", "load.think = \"1s\"", "x.toml:3:14: load.think with scenario \"sync\""),

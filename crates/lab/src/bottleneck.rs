@@ -273,7 +273,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::harness::{Ended, Histogram, Tally};
+    use crate::harness::{Attempts, Ended, Histogram, Tally};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -292,6 +292,7 @@ mod tests {
             response: service.clone(),
             service,
             errors: BTreeMap::new(),
+            attempts: Attempts::default(),
             late: 0,
             dropped: 0,
             longest_queue: 0,

@@ -57,8 +57,8 @@ pub trait Workload: Send + Sync + 'static {
     /// Draws what the next operation is; no time is taken.
     fn generate(&self, client: &mut Self::Client);
 
-    /// Does it.
-    fn execute(&self, client: &mut Self::Client) -> impl Future<Output = Result<(), Failure>>;
+    /// Does it; tells what it took, where it was not done at the first attempt.
+    fn execute(&self, client: &mut Self::Client) -> impl Future<Output = Result<Attempts, Failure>>;
 
     /// Whether clients do their operations in sets: all begin one together, and none goes on before all have done theirs.
     fn is_in_sets(&self) -> bool {
@@ -85,6 +85,22 @@ pub trait Workload: Send + Sync + 'static {
 
     /// Removes what `prepare` made, if it made anything.
     fn clean_up(&self) -> impl Future<Output = Result<(), Failure>>;
+}
+
+/// What operations that succeeded met before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempts {
+    /// How often they were told to come back: the server had too much to do.
+    pub refusals: u64,
+    /// How often they were tried again, after a refusal or for any other reason.
+    pub retries: u64,
+}
+
+impl std::ops::AddAssign for Attempts {
+    fn add_assign(&mut self, other: Attempts) {
+        self.refusals += other.refusals;
+        self.retries += other.retries;
+    }
 }
 
 /// All operations of a run, those of the warm-up too.

@@ -9,7 +9,7 @@ use headwater_model::sql::with_parameters;
 use tokio::sync::{Mutex, watch};
 
 use crate::experiment::Cell;
-use crate::harness::{Class, Failure, Tally, Workload};
+use crate::harness::{Attempts, Class, Failure, Tally, Workload};
 use crate::random::{Random, stream};
 use crate::scenario::{DONE, FAILED, READ, Scenario};
 use crate::target::{Row, Session, Target};
@@ -192,7 +192,7 @@ impl Workload for SqlWorkload {
         self.kinds.draw(&mut client.operation);
     }
 
-    async fn execute(&self, client: &mut Client) -> Result<(), Failure> {
+    async fn execute(&self, client: &mut Client) -> Result<Attempts, Failure> {
         let Client { session: Some(session), operation } = client else {
             return Err(Failure::new(Class::Lost, "the client has no connection"));
         };
@@ -211,7 +211,8 @@ impl Workload for SqlWorkload {
             }
             Err(_) => {}
         }
-        done.map(|_| ())
+        // Nothing is tried again.
+        done.map(|_| Attempts::default())
     }
 
     async fn verify(&self, tally: Tally) -> Result<Vec<String>, Failure> {

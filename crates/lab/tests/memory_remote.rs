@@ -1,5 +1,7 @@
 //! A remote in memory against a real server, on both databases.
 
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -47,8 +49,12 @@ impl World {
     }
 
     fn remote(&self, number: u8) -> MemoryRemote {
+        self.remote_at(self.server.local_addr().to_string(), number)
+    }
+
+    fn remote_at(&self, place: String, number: u8) -> MemoryRemote {
         MemoryRemote::new(Identity {
-            place: self.server.local_addr().to_string(),
+            place,
             user: "one".to_owned(),
             token: self.token.clone(),
             model: (self.plan.model.name.clone(), self.plan.model.version, self.plan.fingerprint),
@@ -135,4 +141,50 @@ fn every_row_goes_both_ways_on_sqlite() {
     let path = folder.path().join("central.db");
     std::fs::File::create(&path).expect("a file");
     every_row_goes_both_ways(Arc::new(Sqlite::new(path)), false);
+}
+
+/// Somebody before the server who refuses so many connections, each until an hour from now, and passes the others on; the place where it
+/// listens.
+fn refusing(server: SocketAddr, times: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let place = listener.local_addr().expect("an address").to_string();
+    std::thread::spawn(move || {
+        // Closed later: a request that was not read to its end would break its answer.
+        let mut refused = Vec::new();
+        for (number, client) in listener.incoming().enumerate() {
+            let mut client = client.expect("a client");
+            if number < times {
+                let mut heard = vec![0; 1 << 16];
+                let _ = client.read(&mut heard).expect("a request");
+                let refusal = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 3600\r\ncontent-length: 0\r\n\r\n";
+                client.write_all(refusal.as_bytes()).expect("a client that listens");
+                refused.push(client);
+                continue;
+            }
+            let mut server = TcpStream::connect(server).expect("the server");
+            let (mut from, mut to) = (client.try_clone().expect("a copy"), server.try_clone().expect("a copy"));
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            std::thread::spawn(move || std::io::copy(&mut server, &mut client));
+        }
+    });
+    place
+}
+
+#[test]
+fn who_is_refused_comes_back_when_told_or_when_it_likes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("central.db");
+    std::fs::File::create(&path).expect("a file");
+    let world = World::new(Arc::new(Sqlite::new(path)), false);
+    world.sql(&purchase::all_sql(ChangeOp::Insert, false));
+    let mut impatient = world.remote_at(refusing(world.server.local_addr(), 20), 1);
+    let at_once = Pace { retry_delay: Some(Duration::from_millis(1)), ..Pace::default() };
+    let synced = world.sync_at(at_once, &mut impatient, false).expect("let in in the end");
+    assert_eq!((synced.upserts, synced.refusals, synced.retries), (ROWS as u64, 20, 20));
+    let synced = world.sync_at(at_once, &mut impatient, false).expect("let in");
+    assert_eq!((synced.refusals, synced.retries), (0, 0));
+    // An hour is more than any sync is tried for.
+    let mut obedient = world.remote_at(refusing(world.server.local_addr(), 20), 2);
+    let told = world.sync_at(Pace::default(), &mut obedient, false).expect_err("it does not come back within the hour");
+    assert!(told.contains("HTTP status 503"), "{told}");
 }

@@ -61,8 +61,8 @@ impl<W> Clone for Shared<W> {
 }
 
 /// How an operation came out.
-enum Done {
-    Ended(Result<(), Failure>),
+enum Done<T> {
+    Ended(Result<T, Failure>),
     GivenUp,
 }
 
@@ -160,16 +160,16 @@ async fn connect<W: Workload>(
     state: &mut W::Client,
     timeout: Duration,
     phase: &mut watch::Receiver<Phase>,
-) -> Done {
+) -> Done<()> {
     within(timeout, workload.connect(state), phase).await
 }
 
 /// The result, or that it took too long, unless everything ends.
-async fn within(
+async fn within<T>(
     timeout: Duration,
-    future: impl Future<Output = Result<(), Failure>>,
+    future: impl Future<Output = Result<T, Failure>>,
     phase: &mut watch::Receiver<Phase>,
-) -> Done {
+) -> Done<T> {
     tokio::select! {
         biased;
         done = tokio::time::timeout(timeout, future) => {

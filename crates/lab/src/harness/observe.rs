@@ -17,7 +17,7 @@ use super::record::{Counted, Histogram, Interval, Recorder};
 use super::schedule::Schedule;
 use super::sets::{SetTimes, Sets};
 use super::steady::{Done, Warming};
-use super::{RunFailure, Settings, Tally, Workload, interrupted};
+use super::{Attempts, RunFailure, Settings, Tally, Workload, interrupted};
 use crate::experiment::StopRule;
 
 /// How often a run is looked at.
@@ -48,6 +48,8 @@ pub struct Measured {
     pub response: Histogram,
     /// Failures by class.
     pub errors: BTreeMap<Class, Counted>,
+    /// What operations that succeeded met before.
+    pub attempts: Attempts,
     /// Arrivals for which no client was free.
     pub late: u64,
     /// Arrivals that never began: the queue was full, or the run ended.
@@ -272,6 +274,7 @@ struct Totals {
     service: Histogram,
     response: Histogram,
     errors: BTreeMap<Class, Counted>,
+    attempts: Attempts,
     last: Option<Instant>,
     /// Seconds to which something may be added still.
     open: BTreeMap<u64, (Histogram, u64)>,
@@ -337,7 +340,7 @@ impl Watcher<'_> {
         self.drain();
         let from = self.schedule.measure_from().unwrap_or(finished);
         let waits = self.schedule.waits(finished);
-        let Totals { service, response, errors, last, open, mut series, .. } = self.totals;
+        let Totals { service, response, errors, attempts, last, open, mut series, .. } = self.totals;
         series.extend(open.into_iter().map(second));
         let end = match how {
             Ended::Iterations => last,
@@ -361,6 +364,7 @@ impl Watcher<'_> {
             service,
             response,
             errors,
+            attempts,
             late: waits.late,
             dropped: waits.dropped,
             longest_queue: waits.longest_queue,
@@ -443,6 +447,7 @@ impl Totals {
         let (response, errors) = self.open.entry(interval.second.max(self.open_from)).or_default();
         response.add(&interval.response);
         self.last = self.last.max(interval.last);
+        self.attempts += interval.attempts;
         for (class, counted) in interval.errors {
             *errors += counted.count;
             let Counted { count, example } = counted;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Tally;
 use super::failure::{Class, Failure};
 use super::steady::Done;
+use super::{Attempts, Tally};
 
 /// Times in nanoseconds, to three digits, of any length.
 #[derive(Clone, Debug)]
@@ -96,6 +96,7 @@ pub(super) struct Interval {
     pub(super) service: Histogram,
     pub(super) response: Histogram,
     pub(super) errors: BTreeMap<Class, Counted>,
+    pub(super) attempts: Attempts,
     /// The end of the last operation.
     pub(super) last: Option<Instant>,
 }
@@ -125,9 +126,9 @@ pub(super) struct Times {
 
 impl Recorder {
     /// `measured_from`: none in the warm-up.
-    pub(super) fn record(&mut self, times: &Times, measured_from: Option<Instant>, result: &Result<(), Failure>) {
+    pub(super) fn record(&mut self, times: &Times, measured_from: Option<Instant>, result: &Result<Attempts, Failure>) {
         match result {
-            Ok(()) => {
+            Ok(_) => {
                 self.tally.done += 1;
                 self.last_success = Some(times.ended);
                 self.unreachable = None;
@@ -144,7 +145,8 @@ impl Recorder {
         self.turn(from, times.ended);
         self.current.last = Some(times.ended);
         match result {
-            Ok(()) => {
+            Ok(attempts) => {
+                self.current.attempts += *attempts;
                 self.current.service.record(times.ended.saturating_duration_since(times.started));
                 self.current.response.record(times.ended.saturating_duration_since(times.intended));
             }

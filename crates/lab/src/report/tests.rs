@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::bottleneck::{Bottleneck, Verdict};
 use crate::campaign::Seen;
 use crate::experiment::Experiment;
-use crate::harness::{Class, Counted, Ended, Histogram, Measured, Outcome, RunFailure, Second, Tally};
+use crate::harness::{Attempts, Class, Counted, Ended, Histogram, Measured, Outcome, RunFailure, Second, Tally};
 use crate::plan::Plan;
 use crate::results::{Campaign, CellTable, Estimate, RunRecord, Writer};
 use crate::sampling::Sampled;
@@ -94,6 +94,7 @@ fn ran(times: &[(u64, u64)]) -> Outcome {
         service: response.clone(),
         response,
         errors: BTreeMap::new(),
+        attempts: Attempts::default(),
         late: 0,
         dropped: 0,
         longest_queue: 0,

@@ -33,7 +33,7 @@ pub enum Rows {
 type Line = Vec<(String, Value)>;
 
 const RUNS: &str = "SELECT cell, repetition, started, state, detail, ended_by, elapsed_ns, sets, sets_ns, operations, errors, late, dropped, \
-                    longest_queue, client_cpu_ns, steal_percent, processors, bottleneck, evidence, warmup_ns, \
+                    longest_queue, refusals, retries, client_cpu_ns, steal_percent, processors, bottleneck, evidence, warmup_ns, \
                     is_steady FROM run ORDER BY id";
 const SECONDS: &str = "SELECT cell, repetition, second, second.operations, second.errors, response_p50_ns, response_p99_ns, \
                        response_max_ns FROM second JOIN run ON run.id = second.run ORDER BY run.id, second";
@@ -129,6 +129,8 @@ fn cell(cell: &CellSummary) -> Line {
     add("late", json!(cell.late));
     add("dropped", json!(cell.dropped));
     add("longest_queue", json!(cell.longest_queue));
+    add("refusals", json!(cell.refusals));
+    add("retries", json!(cell.retries));
     add("operations_per_cpu_second", json!(cell.operations_per_cpu_second));
     add("bottleneck", json!(cell.bottleneck.as_ref().map(|(name, _)| name)));
     add("evidence", json!(cell.bottleneck.as_ref().map(|(_, evidence)| evidence)));

@@ -52,6 +52,8 @@ pub(crate) struct RunRow {
     pub(crate) late: i64,
     pub(crate) dropped: i64,
     pub(crate) longest_queue: i64,
+    pub(crate) refusals: i64,
+    pub(crate) retries: i64,
     pub(crate) processors: Option<f64>,
     pub(crate) bottleneck: Option<String>,
     pub(crate) evidence: Option<String>,
@@ -154,7 +156,7 @@ impl Campaign {
 
     pub(crate) fn runs(&self) -> Result<Vec<RunRow>, Error> {
         let sql = "SELECT id, cell, state, detail, elapsed_ns, operations, errors, late, dropped, longest_queue, repetition, processors, \
-                   bottleneck, evidence, sets_ns, is_steady FROM run ORDER BY id";
+                   bottleneck, evidence, sets_ns, is_steady, refusals, retries FROM run ORDER BY id";
         self.rows(sql, |row| {
             Ok(RunRow {
                 id: row.get(0)?,
@@ -173,6 +175,8 @@ impl Campaign {
                 evidence: row.get(13)?,
                 sets_ns: row.get(14)?,
                 is_steady: row.get(15)?,
+                refusals: row.get(16)?,
+                retries: row.get(17)?,
             })
         })
     }

@@ -52,6 +52,8 @@ CREATE TABLE run (
   late INTEGER NOT NULL,
   dropped INTEGER NOT NULL,
   longest_queue INTEGER NOT NULL,
+  refusals INTEGER NOT NULL,     -- how often operations that succeeded were told to come back before
+  retries INTEGER NOT NULL,      -- how often they were tried again, after that or for any other reason
   client_cpu_ns INTEGER,         -- of the lab itself, preparation and verify included; NULL where the system does not tell
   steal_percent REAL,            -- of the machine's time that its host kept for others
   processors REAL,               -- in use by the lab and the database, on average; NULL: the database is elsewhere, or nothing was sampled

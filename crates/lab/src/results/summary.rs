@@ -69,6 +69,10 @@ pub struct CellSummary {
     pub dropped: u64,
     /// The longest of all runs.
     pub longest_queue: u64,
+    /// How often operations that succeeded were told to come back before.
+    pub refusals: u64,
+    /// How often they were tried again.
+    pub retries: u64,
     /// Operations for each second of processor time that the lab and the database took, where both are known (SQLite is in the lab).
     pub operations_per_cpu_second: Option<f64>,
     /// What limited most of the runs, and how that is known of the first of them.
@@ -134,6 +138,8 @@ impl Campaign {
             errors: sum(|run| run.errors),
             late: sum(|run| run.late),
             dropped: sum(|run| run.dropped),
+            refusals: sum(|run| run.refusals),
+            retries: sum(|run| run.retries),
             operations_per_cpu_second: per_cpu_second(&done),
             bottleneck: bottleneck(&done),
             unsteady: done.iter().filter(|run| run.is_steady == Some(false)).count() as u64,

@@ -28,7 +28,7 @@ impl CellTable {
         }
         let is_sync = cells.iter().any(|cell| cell.scenario == kind::NAME);
         if is_sync {
-            head.extend(["mean ms", "rows/s", "active"]);
+            head.extend(["mean ms", "rows/s", "active", "refusals", "retries"]);
         }
         let head: Vec<String> = head.into_iter().map(str::to_owned).collect();
         let rows = cells.iter().map(|cell| row(cell, varied, (is_open, is_sync), head.len())).collect();
@@ -58,6 +58,7 @@ fn row(cell: &CellSummary, varied: &[String], (is_open, is_sync): (bool, bool), 
         // Little's law: so many are at it on average.
         let active = mean.as_secs_f64() * cell.rate.mean;
         row.extend([millis(mean), format!("{:.0}", cell.rate.mean * rows), format!("{active:.1}")]);
+        row.extend([cell.refusals, cell.retries].map(thousands));
     }
     row
 }

@@ -123,8 +123,9 @@ impl Writer {
             let of = |count: fn(&Measured) -> u64| measured.map_or(0, count) as i64;
             connection.execute(
                 "INSERT INTO run (cell, repetition, started, state, detail, ended_by, elapsed_ns, operations, errors, late, dropped, \
-                 longest_queue, client_cpu_ns, steal_percent, processors, bottleneck, evidence, sets, sets_ns, warmup_ns, is_steady) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)",
+                 longest_queue, client_cpu_ns, steal_percent, processors, bottleneck, evidence, sets, sets_ns, warmup_ns, is_steady, \
+                 refusals, retries) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
                 params![
                     record.run.cell as i64 + 1,
                     record.run.repetition as i64 + 1,
@@ -147,6 +148,8 @@ impl Writer {
                     sets.map(|sets| sets.time.as_nanos() as i64),
                     of(|measured| measured.warmup.as_nanos() as u64),
                     measured.and_then(|measured| measured.is_steady),
+                    of(|measured| measured.attempts.refusals),
+                    of(|measured| measured.attempts.retries),
                 ],
             )?;
             let id = connection.last_insert_rowid();

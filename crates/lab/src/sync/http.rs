@@ -6,10 +6,11 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use headwater_protocol::client::status_error;
 use headwater_protocol::message::ServerError;
-use http_body_util::{BodyExt as _, Full};
+use headwater_protocol::{Decoder, Kind};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::{Request, Response, header};
+use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -18,6 +19,9 @@ use super::link::Link;
 
 /// The media type of frames.
 const FRAMES: &str = "application/vnd.headwater.sync";
+
+/// The most bytes of a refusal.
+const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
 /// Why there is no answer of frames.
 pub(super) enum Refused {
@@ -48,12 +52,23 @@ pub(super) async fn sync(
         .map_err(|error| Refused::Network(error.to_string()))?;
     let answer = send(place, link, request).await.map_err(Refused::Network)?;
     let is_frames = answer.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == FRAMES);
-    if is_frames {
+    if is_frames && answer.status() != StatusCode::SERVICE_UNAVAILABLE {
         return Ok(Answer(answer.into_body()));
     }
     let retry_after = answer.headers().get(header::RETRY_AFTER);
     let retry_after_s = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
-    Err(Refused::Status(status_error(answer.status().as_u16(), retry_after_s)))
+    let of_the_head = status_error(answer.status().as_u16(), retry_after_s);
+    let body = Limited::new(answer.into_body(), REFUSAL_BYTES_MAX).collect().await.ok();
+    let told = body.filter(|_| is_frames).and_then(|body| server_error(&body.to_bytes()));
+    Err(Refused::Status(told.unwrap_or(of_the_head)))
+}
+
+/// The ERROR frame that a refusal is.
+fn server_error(body: &[u8]) -> Option<ServerError> {
+    let mut decoder = Decoder::new(REFUSAL_BYTES_MAX);
+    decoder.push(body);
+    let frame = decoder.next_frame().ok()?.filter(|frame| frame.kind == Kind::Error)?;
+    ServerError::from_payload(&frame.payload(REFUSAL_BYTES_MAX).ok()?).ok()
 }
 
 async fn send(place: &str, link: Link, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {

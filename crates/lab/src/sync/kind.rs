@@ -22,6 +22,9 @@ const LINK_DELAY_MAX: i64 = 2_000;
 /// The longest time for a row.
 const ROW_US_MAX: i64 = 1_000_000;
 
+/// The longest time that a client stays away of its own will, in milliseconds: what the whitepaper tried, and more.
+const RETRY_DELAY_MAX: i64 = 300_000;
+
 /// The kinds by the names that experiments have for them.
 const KINDS: [(&str, Way, ChangeOp); 6] = [
     ("download-inserts", Way::Down, ChangeOp::Insert),
@@ -65,7 +68,9 @@ pub struct SyncSettings {
     pub workers: i64,
     /// Of them, uploaders.
     pub uploaders: i64,
-    /// How fast clients are in what is measured.
+    /// Syncs that may wait for a worker.
+    pub backlog: i64,
+    /// How fast and how patient clients are in what is measured.
     pub pace: Pace,
 }
 
@@ -81,6 +86,8 @@ pub fn scenario() -> Scenario {
             number("common_percent", 0),
             number("workers", 5),
             number("uploaders", 0),
+            number("backlog", 200),
+            number("retry_delay_ms", 0),
             number("link_bits_per_s", 0),
             number("link_delay_ms", 0),
             number("row_us", 0),
@@ -132,8 +139,12 @@ impl SyncSettings {
             let why = format!("have a link of {} bits a second, only {LINK_BITS_MIN} and more, or 0", link.bits_per_s);
             return Err(("link_bits_per_s", why));
         }
-        let pace = Pace { link, row: Duration::from_micros(number("row_us", 0..=ROW_US_MAX)? as u64) };
-        Ok(SyncSettings { way, op, rows, common: rows * percent / 100, workers, uploaders, pace })
+        let row = Duration::from_micros(number("row_us", 0..=ROW_US_MAX)? as u64);
+        let retry_delay = Duration::from_millis(number("retry_delay_ms", 0..=RETRY_DELAY_MAX)? as u64);
+        let retry_delay = (!retry_delay.is_zero()).then_some(retry_delay);
+        let backlog = number("backlog", 0..=1_000_000)?;
+        let pace = Pace { link, row, retry_delay };
+        Ok(SyncSettings { way, op, rows, common: rows * percent / 100, workers, uploaders, backlog, pace })
     }
 
     /// How purchases stand before a set.

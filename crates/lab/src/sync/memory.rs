@@ -41,13 +41,15 @@ pub struct Identity {
     pub secret: [u8; 32],
 }
 
-/// How fast a client is.
+/// How fast a client is, and how patient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
     /// What is between it and the server.
     pub link: Link,
     /// What it takes for each row: before the first request for those that go up, as they come for those that come down.
     pub row: Duration,
+    /// When it comes back after a refusal, whenever the server would like it; none: when the server says.
+    pub retry_delay: Option<Duration>,
 }
 
 /// A remote.
@@ -123,6 +125,10 @@ pub struct Synced {
     pub bytes_in: u64,
     /// Requests that were made.
     pub requests: u32,
+    /// How often the server was overloaded, and told when to come back.
+    pub refusals: u64,
+    /// Attempts that failed, those among them.
+    pub retries: u64,
 }
 
 /// What has come of a download that is not whole yet.
@@ -187,7 +193,8 @@ impl MemoryRemote {
             staged: Staged::Nothing,
         };
         let seed = u64::from_le_bytes(std::array::from_fn(|place| self.identity.remote_id[place]));
-        let config = Config { limits: self.limits, ..Config::default() };
+        // Who syncs decides how long it is tried.
+        let config = Config { limits: self.limits, attempts_max: u32::MAX, ..Config::default() };
         let session = Session::new(start, config, seed);
         let begin = Instant::now();
         let (stage, synced) = (Stage::default(), Synced::default());
@@ -275,8 +282,21 @@ impl Exchange<'_, '_> {
                 self.session.done(now, Reply::Done);
             }
             Err(Refused::Network(text)) => self.session.io_error(now, text),
-            Err(Refused::Status(error)) => self.session.refused(now, error),
+            Err(Refused::Status(error)) => {
+                let error = self.come_back(error);
+                self.session.refused(now, error);
+            }
         }
+    }
+
+    /// The refusal, with the time at which this client comes back.
+    fn come_back(&mut self, error: ServerError) -> ServerError {
+        if error.code != ErrorCode::Overloaded {
+            return error;
+        }
+        self.synced.refusals += 1;
+        let own = self.pace.retry_delay.map(|delay| u32::try_from(delay.as_millis()).unwrap_or(u32::MAX));
+        ServerError { retry_after_ms: own.unwrap_or(error.retry_after_ms), ..error }
     }
 
     async fn read(&mut self, until: Duration) {
@@ -365,8 +385,9 @@ impl Exchange<'_, '_> {
     }
 
     fn done(self, summary: &Summary) -> Synced {
-        let Summary { changes, conflicts, refused, bytes_in, requests, .. } = *summary;
-        Synced { changes, contested: conflicts + refused, bytes_in, requests, ..self.synced }
+        let Summary { changes, conflicts, refused, bytes_in, requests, failures, .. } = *summary;
+        let (contested, retries) = (conflicts + refused, failures.into());
+        Synced { changes, contested, bytes_in, requests, retries, ..self.synced }
     }
 }
 

@@ -36,6 +36,7 @@ impl Server {
         }
         command.arg("--config").arg(&config).args(["serve", "--listen", "127.0.0.1:0"]);
         command.args(["--workers", &settings.workers.to_string(), "--uploaders", &settings.uploaders.to_string()]);
+        command.args(["--backlog", &settings.backlog.to_string()]);
         command.env("HEADWATER_DATABASE", database).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said_to);
         let process = command.spawn().map_err(|error| failed(error.to_string()))?;
         let mut server = Server { process, place: String::new(), _folder: folder };

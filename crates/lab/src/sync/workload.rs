@@ -20,10 +20,11 @@ use headwater_protocol::message::{ChangeOp, RowOp};
 use tokio::sync::{Mutex, watch};
 
 use super::kind::{Standing, SyncSettings, Way};
+use super::link::Link;
 use super::memory::{Identity, MemoryRemote, Pace, Synced, Upload};
 use super::purchase::{self, Purchases};
 use super::server::Server;
-use crate::harness::{Class, Failure, Tally, Workload};
+use crate::harness::{Attempts, Class, Failure, Tally, Workload};
 use crate::random::Random;
 use crate::scenario::Scenario;
 use crate::target::{Session, Target};
@@ -35,6 +36,12 @@ const STATEMENT: Duration = Duration::from_hours(6);
 const TOKEN: Duration = Duration::from_hours(24 * 30);
 /// How many rows are put into the stock by one statement.
 const STOCK_ROWS: i64 = 1_000;
+/// How clients sync where nothing is measured.
+const UNMEASURED: Pace = Pace {
+    link: Link { bits_per_s: 0, delay: Duration::ZERO },
+    row: Duration::ZERO,
+    retry_delay: Some(Duration::from_millis(20)),
+};
 /// How many faults are told.
 const FAULTS_MAX: usize = 3;
 /// Whose purchases all have in common.
@@ -170,7 +177,7 @@ impl SyncWorkload {
         down: Option<ChangeOp>,
         up: u64,
         standing: Standing,
-    ) -> Result<Result<(), Failure>, Failure> {
+    ) -> Result<Result<Attempts, Failure>, Failure> {
         let number = client.number;
         let expected = {
             let rows = self.settings.rows as u64;
@@ -190,13 +197,14 @@ impl SyncWorkload {
             },
         };
         let done = remote.sync(pace, &mut check).await?;
-        let actual = Synced { bytes_in: 0, requests: 0, ..done };
+        let attempts = Attempts { refusals: done.refusals, retries: done.retries };
+        let actual = Synced { bytes_in: 0, requests: 0, refusals: 0, retries: 0, ..done };
         if actual != expected {
             let what = format!("client {} had {}, expected {}", number + 1, told(&actual), told(&expected));
             self.fault(what.clone());
             return Ok(Err(Failure::new(Class::Other, what)));
         }
-        Ok(Ok(()))
+        Ok(Ok(attempts))
     }
 
     fn fault(&self, what: String) {
@@ -271,7 +279,7 @@ impl Workload for SyncWorkload {
             secret: std::array::from_fn(|place| bytes[16 + place]),
         }));
         let before = self.settings.before();
-        self.sync((client, Pace::default()), before.are_there.then_some(ChangeOp::Insert), 0, before).await?
+        self.sync((client, UNMEASURED), before.are_there.then_some(ChangeOp::Insert), 0, before).await?.map(|_| ())
     }
 
     fn is_in_sets(&self) -> bool {
@@ -295,7 +303,7 @@ impl Workload for SyncWorkload {
         }
     }
 
-    async fn execute(&self, client: &mut Client) -> Result<(), Failure> {
+    async fn execute(&self, client: &mut Client) -> Result<Attempts, Failure> {
         let SyncSettings { way, op, rows, pace, .. } = self.settings;
         match way {
             Way::Down => self.sync((client, pace), Some(op), 0, self.settings.after()).await?,
@@ -316,11 +324,11 @@ impl Workload for SyncWorkload {
     async fn restore(&self, client: &mut Client) -> Result<(), Failure> {
         let (back, before) = (self.settings.back(), self.settings.before());
         let synced = match self.settings.way {
-            Way::Down => self.sync((client, Pace::default()), Some(back), 0, before).await,
+            Way::Down => self.sync((client, UNMEASURED), Some(back), 0, before).await,
             Way::Up => {
                 let upload = self.upload(client, back, false);
                 client.remote.iter_mut().for_each(|remote| remote.put(upload.clone()));
-                self.sync((client, Pace::default()), None, self.settings.rows as u64, before).await
+                self.sync((client, UNMEASURED), None, self.settings.rows as u64, before).await
             }
         };
         // A fault is told by verify.

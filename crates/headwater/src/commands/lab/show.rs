@@ -102,6 +102,7 @@ fn as_json(cell: &CellSummary) -> serde_json::Value {
         "rate": cell.rate.mean, "rate_half_interval": cell.rate.half, "operations": cell.operations, "errors": cell.errors,
         "p50_ms": of(0.5), "p99_ms": of(0.99), "late": cell.late, "dropped": cell.dropped, "longest_queue": cell.longest_queue,
         "unsteady": cell.unsteady,
+        "refusals": cell.refusals, "retries": cell.retries,
         "bottleneck": cell.bottleneck.as_ref().map(|(name, _)| name), "evidence": cell.bottleneck.as_ref().map(|(_, evidence)| evidence),
     })
 }

@@ -891,6 +891,17 @@ fn refusals_of_a_full_backlog_are_counted_and_lose_nothing() {
     }
 }
 
+#[test]
+fn uploads_are_right_with_conflicts_off() {
+    let kinds = "kind = [\"upload-updates\", \"upload-deletes\", \"upload-inserts\"]";
+    let place = Place::new(&syncs(&format!("{kinds}, conflicts = [\"detected\", \"off\"]"), "load.clients = 3"));
+    for target in targets(&place) {
+        let file = format!("{}.lab", target.name());
+        let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", &file]);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+}
+
 /// A database in which updates of one purchase are made in this way, as soon as the table is there.
 fn planted(update: &str) -> Database {
     let url = Postgres::shared().and_then(Postgres::create_database).expect("a database");
@@ -948,6 +959,8 @@ fn what_syncs_can_not_be_is_told_at_its_line() {
             "x.toml:2:58: scenario \"sync\" can't have a link of 299 bits a second, only 300",
         ),
         ("link_delay_ms = -1", "", "x.toml:2:56: scenario \"sync\" can't have link_delay_ms = -1, only 0 to 2000"),
+        ("conflicts = \"off\"", "", "x.toml:2:52: scenario \"sync\" can't have conflicts off in a download"),
+        ("conflicts = \"on\"", "", "x.toml:2:52: scenario \"sync\" can't have conflicts = \"on\", only detected, off"),
         ("backlog = -1", "", "x.toml:2:50: scenario \"sync\" can't have backlog = -1, only 0 to 1000000"),
         (
             "retry_delay_ms = 300_001",

@@ -31,7 +31,11 @@ struct World {
 
 impl World {
     fn new(backend: Arc<dyn Backend>, is_postgresql: bool) -> World {
-        let plan = purchase::plan();
+        World::with(backend, is_postgresql, true)
+    }
+
+    fn with(backend: Arc<dyn Backend>, is_postgresql: bool, detects_conflicts: bool) -> World {
+        let plan = purchase::plan(detects_conflicts);
         let mut connection = backend.connect().expect("a database");
         connection.batch(&purchase::tables_sql(is_postgresql)).expect("tables");
         let fill = "INSERT INTO lab_member VALUES ('one', 1)";
@@ -187,4 +191,23 @@ fn who_is_refused_comes_back_when_told_or_when_it_likes() {
     let mut obedient = world.remote_at(refusing(world.server.local_addr(), 20), 2);
     let told = world.sync_at(Pace::default(), &mut obedient, false).expect_err("it does not come back within the hour");
     assert!(told.contains("HTTP status 503"), "{told}");
+}
+
+#[test]
+fn conflicts_are_found_unless_they_are_off() {
+    for (detects_conflicts, contested) in [(true, ROWS as u64), (false, 0)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("central.db");
+        std::fs::File::create(&path).expect("a file");
+        let world = World::with(Arc::new(Sqlite::new(path)), false, detects_conflicts);
+        let mut remote = world.remote(1);
+        world.sql(&purchase::all_sql(ChangeOp::Insert, false));
+        world.sync(&mut remote, false).expect("the rows");
+        world.sql("UPDATE lab_purchase SET cost = '1.000000'");
+        // What comes down after the upload is looked at by nobody here: with conflicts the rows are neither.
+        let changes = (1..=ROWS).map(|number| world.purchases.change(ChangeOp::Update, 1, number, true));
+        remote.put(Upload::of(&world.purchases.header, changes));
+        let synced = world.runtime.block_on(remote.sync(Pace::default(), &mut |_, _| Ok(0))).expect("a sync");
+        assert_eq!((synced.changes, synced.contested), (ROWS as u64, contested));
+    }
 }

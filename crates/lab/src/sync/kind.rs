@@ -64,6 +64,8 @@ pub struct SyncSettings {
     pub rows: i64,
     /// Of them, those of rows that all clients have in common.
     pub common: i64,
+    /// Whether uploads are held against what is there.
+    pub detects_conflicts: bool,
     /// Workers of the server.
     pub workers: i64,
     /// Of them, uploaders.
@@ -84,6 +86,7 @@ pub fn scenario() -> Scenario {
             ("kind".to_owned(), Value::Text(KINDS[0].0.to_owned())),
             number("rows", 100),
             number("common_percent", 0),
+            ("conflicts".to_owned(), Value::Text("detected".to_owned())),
             number("workers", 5),
             number("uploaders", 0),
             number("backlog", 200),
@@ -123,6 +126,14 @@ impl SyncSettings {
                 "have rows in common in an upload: clients would change each other's".to_owned(),
             ));
         }
+        let detects_conflicts = match value("conflicts").map(ToString::to_string).unwrap_or_default().as_str() {
+            "detected" => true,
+            "off" if way == Way::Down => {
+                return Err(("conflicts", "have conflicts off in a download: nothing is uploaded".to_owned()));
+            }
+            "off" => false,
+            other => return Err(("conflicts", format!("have conflicts = {other:?}, only detected, off"))),
+        };
         let workers = number("workers", 1..=1_000)?;
         let uploaders = match number("uploaders", 0..=1_000)? {
             0 => workers,
@@ -144,7 +155,8 @@ impl SyncSettings {
         let retry_delay = (!retry_delay.is_zero()).then_some(retry_delay);
         let backlog = number("backlog", 0..=1_000_000)?;
         let pace = Pace { link, row, retry_delay };
-        Ok(SyncSettings { way, op, rows, common: rows * percent / 100, workers, uploaders, backlog, pace })
+        let common = rows * percent / 100;
+        Ok(SyncSettings { way, op, rows, common, detects_conflicts, workers, uploaders, backlog, pace })
     }
 
     /// How purchases stand before a set.

@@ -459,7 +459,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_takes_its_time_for_each_row() {
-        let purchases = Purchases::new(&purchase::plan());
+        let purchases = Purchases::new(&purchase::plan(true));
         let header = &purchases.header;
         let mut remote = MemoryRemote::new(Identity {
             place: String::new(),

@@ -17,7 +17,7 @@ const COST_UPDATED: &str = "123456790.120000";
 const ORDERED: i64 = 1_104_537_600_000_000;
 
 /// The model: every user has the purchases of some employees.
-pub(super) const MODEL: &str = r#"
+const MODEL: &str = r#"
 name = "lab_purchase"
 version = 1
 [partitions.employee]
@@ -25,7 +25,7 @@ columns = { emp_id = "int" }
 members = "SELECT emp_id FROM lab_member WHERE user_name = :s.user"
 [tables.lab_purchase]
 direction = "both"
-conflict = "consolidated_wins"
+conflict = "CONFLICT"
 key = ["emp_id", "purch_id"]
 partition = "employee"
 [tables.lab_purchase.columns]
@@ -37,9 +37,17 @@ order_date = "timestamp not null"
 notes = "text not null"
 "#;
 
+/// The rule for conflicts, by whether they are looked for.
+const RULES: [&str; 2] = ["off", "consolidated_wins"];
+
+/// The model's text.
+pub(super) fn model(detects_conflicts: bool) -> String {
+    MODEL.replace("CONFLICT", RULES[usize::from(detects_conflicts)])
+}
+
 /// The model, ready.
-pub fn plan() -> Plan {
-    let model = headwater_model::parse::parse("lab_purchase.toml", MODEL);
+pub fn plan(detects_conflicts: bool) -> Plan {
+    let model = headwater_model::parse::parse("lab_purchase.toml", &model(detects_conflicts));
     Plan::new(model.expect("the built-in model is valid"))
 }
 
@@ -213,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_row_is_right_in_every_column_or_not_at_all() {
-        let purchases = Purchases::new(&plan());
+        let purchases = Purchases::new(&plan(true));
         let row = purchases.row(3, 7, false);
         let values = |row: &Row| -> Option<(i64, i64)> {
             purchases.check(&row.iter().map(Value::as_ref).collect::<Vec<_>>(), false)

@@ -26,7 +26,7 @@ impl Server {
         let (config, said) = (folder.path().join("headwater.toml"), folder.path().join("said"));
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text);
         let written = write("headwater.toml", "models = [\"lab_purchase.toml\"]\n")
-            .and_then(|()| write("lab_purchase.toml", purchase::MODEL))
+            .and_then(|()| write("lab_purchase.toml", &purchase::model(settings.detects_conflicts)))
             .and_then(|()| std::fs::File::create(&said));
         let said_to = written.map_err(|error| failed(error.to_string()))?;
         let mut command = Command::new(program);

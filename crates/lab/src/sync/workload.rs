@@ -97,7 +97,7 @@ impl SyncWorkload {
         (clients, seed): (usize, u64),
         interrupt: watch::Receiver<bool>,
     ) -> SyncWorkload {
-        let plan = purchase::plan();
+        let plan = purchase::plan(settings.detects_conflicts);
         SyncWorkload {
             place,
             scenario: scenario.clone(),

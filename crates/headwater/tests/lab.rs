@@ -902,6 +902,43 @@ fn uploads_are_right_with_conflicts_off() {
     }
 }
 
+#[test]
+fn what_a_sync_takes_is_a_line_of_its_rows() {
+    let place = Place::new(
+        "name = \"rows\"\nrepetitions = 2\nscenario = { name = \"sync\", rows = [5, 50], kind = [\"download-updates\", \
+         \"upload-updates\"] }\nload.clients = 3\nstop.iterations = 3\n",
+    );
+    let said = place.run(&["run", "x.toml", "--target", "sqlite:t.db", "--results", "x.lab"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    for kind in ["download-updates", "upload-updates"] {
+        let line =
+            said.out.lines().find(|line| line.starts_with(&format!("scenario.kind = {kind}, over scenario.rows: ")));
+        let line = line.unwrap_or_else(|| panic!("{said:?}"));
+        assert!(line.contains(" ms a sync and ") && line.ends_with(" ms a row (95 %, 4 runs)"), "{line}");
+    }
+    let shown = place.json(&["show", "x.lab"]);
+    let fits = shown["fits"].as_array().expect("fits");
+    assert!(fits.len() == 2 && fits.iter().all(|fit| fit["row_ms_half_interval"].is_number()), "{shown}");
+    // With two numbers of rows it goes through the middle of the runs at each, weighed as the line weighs them.
+    let results = rusqlite::Connection::open(place.path("x.lab")).expect("a file of SQLite");
+    let middle = "SELECT sum(1 / ms) / sum(1 / ms / ms) FROM (SELECT cell, sets_ns / 1e6 / operations AS ms FROM run) \
+                  JOIN cell_value kind USING (cell) JOIN cell_value rows USING (cell) \
+                  WHERE kind.key = 'scenario.kind' AND kind.value = ?1 AND rows.key = 'scenario.rows' AND rows.value = ?2";
+    for fit in fits {
+        let kind = fit["values"]["scenario.kind"].as_str().expect("a kind");
+        let (sync, row) = (fit["sync_ms"].as_f64().expect("a time"), fit["row_ms"].as_f64().expect("a time"));
+        for rows in [5, 50] {
+            let of = (kind, rows.to_string());
+            let expected: f64 = results.query_row(middle, of, |row| row.get(0)).expect(middle);
+            let found = sync + row * f64::from(rows);
+            assert!((found - expected).abs() < 1e-6 * expected, "{kind} {rows}: {found}, expected {expected}");
+        }
+    }
+    assert_eq!(place.run(&["report", "x.lab"]).code, 0);
+    let page = std::fs::read_to_string(place.path("x.html")).expect("a report");
+    assert!(page.contains("What a sync takes, as a line of its rows"));
+}
+
 /// A database in which updates of one purchase are made in this way, as soon as the table is there.
 fn planted(update: &str) -> Database {
     let url = Postgres::shared().and_then(Postgres::create_database).expect("a database");

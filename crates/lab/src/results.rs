@@ -4,10 +4,12 @@
 //! write: Writer (a campaign as it runs)     read: Campaign -> summary (cells, their runs put together) -> export (CSV, JSON)
 //!                                                            -> table (for people)
 //!                                                            -> compare (two campaigns)
+//!                                                            -> fit (what a sync takes by its rows)
 //! ```
 
 mod compare;
 mod export;
+mod fit;
 mod read;
 mod student;
 mod summary;
@@ -18,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 pub use compare::{Compared, ComparedCell, Comparison, Measure, Ratio, Verdict};
 pub use export::{Format, Rows};
+pub use fit::Fit;
 pub use read::Campaign;
 pub(crate) use read::RunRow;
 pub use summary::{CellSummary, Estimate};

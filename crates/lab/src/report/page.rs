@@ -46,6 +46,7 @@ fn section(view: &View<'_>, number: usize, published: Option<&Published>) -> Str
         part("Summary", &summary(view)),
         part("What limited each cell", &table(&view.limits())),
         part("Not steady", &table(&view.unsteady())),
+        part("What a sync takes, as a line of its rows", &table(&view.lines())),
         sweeps(view, &id, published),
         figures("Percentiles", &percentile::figures(view, &format!("{id}-percentiles"))),
         figures("Timelines", &timeline::figures(view, &format!("{id}-run"))),

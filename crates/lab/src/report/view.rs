@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::harness::Second;
-use crate::results::{Campaign, CellSummary, CellTable, RunRow};
+use crate::results::{Campaign, CellSummary, CellTable, Estimate, Fit, RunRow};
 
 use super::chart::{Chart, Line};
 
@@ -15,6 +15,8 @@ pub(super) struct View<'c> {
     pub(super) varied: Vec<String>,
     /// In the order in which they were made, whatever became of them.
     pub(super) runs: Vec<Run>,
+    /// What syncs take by their rows, where these vary.
+    pub(super) fits: Vec<Fit>,
     pub(super) environment: Vec<(String, String)>,
     /// Cell, class, how many, what the first said.
     pub(super) errors: Vec<(u64, String, u64, String)>,
@@ -55,6 +57,7 @@ impl<'c> View<'c> {
             cells: campaign.summary()?,
             varied: campaign.varied()?,
             runs: campaign.runs()?.into_iter().map(run).collect::<Result<_, Error>>()?,
+            fits: campaign.fits()?,
             environment: campaign.environment()?,
             errors: campaign.errors()?,
         })
@@ -87,6 +90,21 @@ impl<'c> View<'c> {
         let row = |cell: &CellSummary| Some(vec![cell.cell.to_string(), self.name_of(cell), cell.unsteadiness()?]);
         let head = ["cell", "with", "found"].map(str::to_owned).to_vec();
         Table { head, rows: self.cells.iter().filter_map(row).collect(), names: 3 }
+    }
+
+    /// The lines through what syncs take against their rows.
+    pub(super) fn lines(&self) -> Table {
+        let columns = |estimate: &Estimate, places: usize| {
+            let half = estimate.half.map_or("-".to_owned(), |half| format!("{half:.places$}"));
+            [format!("{:.places$}", estimate.mean), half]
+        };
+        let row = |fit: &Fit| {
+            let values: Vec<String> = fit.values.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+            let numbers = [columns(&fit.sync_ms, 3), columns(&fit.row_ms, 5)].concat();
+            [vec![values.join(", ")], numbers, vec![fit.runs.to_string()]].concat()
+        };
+        let head = ["with", "ms a sync", "± (95 %)", "ms a row", "± (95 %)", "runs"].map(str::to_owned).to_vec();
+        Table { head, rows: self.fits.iter().map(row).collect(), names: 1 }
     }
 
     /// The runs that are in no number of the summary, with their reason.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use headwater_lab::results::{Campaign, CellSummary, CellTable};
+use headwater_lab::results::{Campaign, CellSummary, CellTable, Fit};
 use serde_json::json;
 
 use crate::Done;
@@ -37,7 +37,9 @@ pub(super) fn run(args: &ShowArgs, output: &Output) -> Done {
     let campaign = Campaign::open(&args.results)?;
     if output.is_json() {
         let cells: Vec<_> = campaign.summary()?.iter().map(as_json).collect();
-        output.answer(&json!({ "name": campaign.name, "state": campaign.state, "cells": cells }), |_| Ok(()))?;
+        let fits: Vec<_> = campaign.fits()?.iter().map(fit_as_json).collect();
+        let all = json!({ "name": campaign.name, "state": campaign.state, "cells": cells, "fits": fits });
+        output.answer(&all, |_| Ok(()))?;
         return Ok(Exit::Done);
     }
     let Campaign { name, state, started, seed, .. } = &campaign;
@@ -61,6 +63,9 @@ pub(super) fn tables(campaign: &Campaign, output: &Output) -> Result<()> {
     let CellTable { head, rows, columns_of_cell } = CellTable::of(&cells, &campaign.varied()?);
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
     output.table(&head, to_the_right(rows, columns_of_cell))?;
+    for fit in campaign.fits()? {
+        output.line(fit.to_string())?;
+    }
     for (cell, class, count, example) in campaign.errors()? {
         output.line(format!("cell {cell}: {} errors {class}: {example}", thousands(count)))?;
     }
@@ -91,6 +96,15 @@ fn to_the_right(mut rows: Vec<Vec<String>>, from: usize) -> Vec<Vec<String>> {
         }
     }
     rows
+}
+
+fn fit_as_json(fit: &Fit) -> serde_json::Value {
+    let values: serde_json::Map<_, _> = fit.values.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+    json!({
+        "values": values, "runs": fit.runs,
+        "sync_ms": fit.sync_ms.mean, "sync_ms_half_interval": fit.sync_ms.half,
+        "row_ms": fit.row_ms.mean, "row_ms_half_interval": fit.row_ms.half,
+    })
 }
 
 fn as_json(cell: &CellSummary) -> serde_json::Value {

@@ -372,6 +372,37 @@ fn what_is_set_aside_in_a_column_that_goes_stays_on_the_list() -> Result<()> {
     Ok(())
 }
 
+/// A row that may not have gone up is on the list alone, and leaves it when it is changed.
+#[test]
+fn what_may_not_have_gone_up_in_a_column_that_goes_stays_on_the_list() -> Result<()> {
+    let schema = "CREATE TABLE item (id TEXT NOT NULL PRIMARY KEY, name TEXT, note TEXT)";
+    let up = |model: String| format!("{model}direction = \"upload\"\n");
+    for (kind, comes_down) in KINDS.into_iter().flat_map(|kind| [false, true].map(|comes_down| (kind, comes_down))) {
+        let context = format!("{kind:?}, comes down: {comes_down}");
+        let mut world = World::new(kind, schema, &up(noted(1, ", note = \"text\"")), &["bo"])?;
+        let mut remote = world.remote("one", "bo")?;
+        world.sync(&mut remote)?;
+        world.untrack("one", "item")?;
+        world.edit("one", "INSERT INTO item VALUES ('a', 'apple', 'mine')")?;
+        world.sync(&mut remote)?;
+        assert!(remote.set_aside(9)?.iter().all(|one| one.is_perhaps_unsent), "{context}");
+        let two = noted(2, "");
+        world.serve_also(&if comes_down { two } else { up(two) })?;
+        remote.set_server(&world.server_url()?, "bo")?;
+        let new = world.beside[0].model.clone();
+        assert_eq!(upgrade(&world, &mut remote, &new)?.sync.left_out, 1, "{context}");
+        world.edit("one", "UPDATE item SET name = 'y'")?;
+        world.sync(&mut remote)?;
+        let aside = remote.set_aside(9)?;
+        let [one] = &aside[..] else { panic!("{context}: {aside:?}") };
+        assert!(one.message.contains("no column \"note\"") && !one.is_in_place, "{context}: {one:?}");
+        assert_eq!(one.new.as_deref(), Some(r#"{"id":"a","name":"apple","note":"mine"}"#), "{context}");
+        let there = world.central.rows("SELECT id, name, note FROM item")?;
+        assert_eq!(there, texts(&[&["a", "y", "-"]]), "{context}");
+    }
+    Ok(())
+}
+
 /// An upload of the old version is lost, and the file has the new one when it learns of it.
 #[test]
 fn what_is_lost_in_a_column_that_goes_is_on_the_list() -> Result<()> {

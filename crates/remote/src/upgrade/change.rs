@@ -302,10 +302,7 @@ impl Remaking<'_> {
             new: image(&pending.new)?,
             key: pending.key.clone(),
         };
-        if let Some(gone) = self.converter.what_goes(pending.old.as_deref(), pending.new.as_deref()) {
-            self.left_out.set(self.left_out.get() + 1);
-            self.rows.note_gone(self.table, &change.key, RefusalCode::Data, &gone, self.now)?;
-        }
+        self.list_what_goes(pending.old.as_deref(), pending.new.as_deref(), &pending.key)?;
         let placed = match &change.new {
             Some(row) => self.rows.upsert(self.table, row)?,
             None => Placed::Done,
@@ -359,25 +356,40 @@ impl Remaking<'_> {
     fn notes(&self) -> Result<(), Error> {
         let mut after = 0i64;
         loop {
-            let sql = "SELECT \"id\", \"old\", \"new\" FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"id\" > ? ORDER BY \"id\" LIMIT 1";
-            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, [row.get(1)?, row.get(2)?]));
-            let found: Option<(i64, [Option<Vec<u8>>; 2])> = self
-                .rows
-                .prepare(sql)?
-                .query_row(params![self.table.number, after], read)
-                .optional()
-                .while_doing("reading what is set aside")?;
-            let Some((id, images)) = found else { return Ok(()) };
+            let sql = "SELECT \"id\", \"in_place\", \"old\", \"new\" FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"id\" > ? \
+                       ORDER BY \"id\" LIMIT 1";
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, bool>(1)?, [row.get(2)?, row.get(3)?]));
+            let found = self.rows.prepare(sql)?.query_row(params![self.table.number, after], read).optional();
+            let Some((id, in_place, [old, new])) = found.while_doing("reading what is set aside")? else {
+                return Ok(());
+            };
             after = id;
-            let [old, new] = images.map(|bytes| bytes.map(|bytes| self.rewritten(&bytes)).transpose());
+            let (old, new) = (self.made(old)?, self.made(new)?);
+            let bytes = |row: &Option<Vec<Local>>| row.as_ref().map(|row| self.rewritten(row)).transpose();
             let sql = "UPDATE \"hw_set_aside\" SET \"old\" = ?, \"new\" = ? WHERE \"id\" = ?";
-            let values = params![old?, new?, id];
+            let values = params![bytes(&old)?, bytes(&new)?, id];
             self.rows.prepare(sql)?.execute(values).while_doing("rewriting what is set aside")?;
+            // One that stands where it is comes with the pending changes.
+            if let Some(new) = new.filter(|_| !in_place) {
+                self.list_what_goes(old.as_deref(), Some(&new), &self.old.key_of(&new))?;
+            }
         }
     }
 
-    fn rewritten(&self, bytes: &[u8]) -> Result<Vec<u8>, Error> {
-        let row = self.converter.image(&from_wire(&decoded(&self.old.types, bytes)?))?;
+    fn made(&self, image: Option<Vec<u8>>) -> Result<Option<Vec<Local>>, Error> {
+        image.map(|bytes| Ok(from_wire(&decoded(&self.old.types, &bytes)?))).transpose()
+    }
+
+    fn rewritten(&self, made: &[Local]) -> Result<Vec<u8>, Error> {
+        let row = self.converter.image(made)?;
         Ok(self.table.row_bytes(&to_wire(&row, &self.table.types)))
+    }
+
+    /// What a change made of columns that go with the old version goes nowhere any more: only the list has it. The change's own line there
+    /// ends when it is sent, or the row is changed once more.
+    fn list_what_goes(&self, old: Option<&[Local]>, new: Option<&[Local]>, key: &[Local]) -> Result<(), Error> {
+        let Some(gone) = self.converter.what_goes(old, new) else { return Ok(()) };
+        self.left_out.set(self.left_out.get() + 1);
+        self.rows.note_gone(self.table, key, RefusalCode::Data, &gone, self.now)
     }
 }

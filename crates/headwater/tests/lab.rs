@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use headwater_testkit::proxy::{Direction, FaultProxy, Plan as Faults};
 use headwater_testkit::{Postgres, free_port, wait_until};
 use serde_json::Value;
 
@@ -844,6 +845,73 @@ fn each_kind_of_sync_runs_on_both_databases_and_leaves_nothing() {
         let results = rusqlite::Connection::open(place.path(&file)).expect("a file of SQLite");
         let count = |sql: &str| results.query_row(sql, [], |row| row.get::<_, i64>(0)).expect(sql);
         assert_eq!(count("SELECT count(*) FROM run WHERE sets = 2 AND sets_ns > 0 AND sets_ns < elapsed_ns"), 6);
+    }
+}
+
+/// How often what is planted must show: other work on the machine may limit a run just as well.
+const TRIES: u32 = 3;
+
+/// Runs syncs until what limits them is as expected, and gives the evidence.
+fn limit_of_syncs(expected: &str, target: &str, scenario: &str, clients: u32) -> String {
+    let mut seen = Vec::new();
+    for _ in 0..TRIES {
+        let place = Place::new(&format!(
+            "name = \"limits\"\nscenario = {{ name = \"sync\", {scenario} }}\nload.clients = {clients}\nstop.iterations = {clients}\n"
+        ));
+        let said = place.run(&["run", "x.toml", "--target", target, "--results", "x.lab"]);
+        assert_eq!(said.code, 0, "{said:?}");
+        let cell = &place.json(&["show", "x.lab"])["cells"][0];
+        let evidence = cell["evidence"].as_str().expect("evidence").to_owned();
+        if cell["bottleneck"] == expected {
+            return evidence;
+        }
+        seen.push(format!("{}: {evidence}", cell["bottleneck"]));
+    }
+    panic!("{expected} was planted, and named was:\n{}", seen.join("\n"));
+}
+
+#[test]
+fn what_limits_syncs_is_named() {
+    // A commit takes 20 ms, a word to the database and back 20 ms.
+    let cluster = Postgres::builder().slow_disk(Duration::from_millis(20)).start().expect("a cluster");
+    let proxy = FaultProxy::start(("127.0.0.1", cluster.port())).expect("a proxy");
+    proxy.script(|_| Faults::clean().delay(Direction::Down, Duration::from_millis(20)));
+    let near = || cluster.create_database().expect("a database");
+    let far = near().replace(&cluster.port().to_string(), &proxy.address().port().to_string());
+    let uploads = "kind = \"upload-inserts\"";
+    let few = format!("{uploads}, rows = 20, workers = 2");
+    let evidence = limit_of_syncs("workers", &far, &few, 8);
+    assert!(
+        evidence.contains(" of 2 workers are busy while ") && evidence.contains("raise scenario.workers"),
+        "{evidence}"
+    );
+    let evidence = limit_of_syncs("workers", &far, &format!("{few}, uploaders = 1"), 6);
+    assert!(evidence.contains("raise scenario.uploaders"), "{evidence}");
+    let evidence = limit_of_syncs("disk", &near(), &format!("{uploads}, rows = 1, workers = 4, database_cpus = 1"), 60);
+    assert!(evidence.contains("of the workers wait for it"), "{evidence}");
+    let evidence = limit_of_syncs("link", &near(), &format!("{uploads}, rows = 20, link_bits_per_s = 10_000"), 4);
+    assert!(evidence.contains("the clients' links are slow"), "{evidence}");
+    limit_of_syncs("client", &near(), "rows = 20, row_us = 100_000", 4);
+    let confined = format!("{uploads}, rows = 2_000, server_cpus = 1");
+    let evidence = limit_of_syncs("server", "sqlite:x.db", &confined, 6);
+    assert!(
+        evidence.starts_with("of 1 processors that it may use, the server, where SQLite works, has "),
+        "{evidence}"
+    );
+}
+
+#[test]
+fn processors_that_there_are_not_are_refused() {
+    let place = Place::new("");
+    for (key, why) in [
+        ("server_cpus = 1_000", "scenario.server_cpus = 1000: there are "),
+        ("database_cpus = 1", "scenario.database_cpus = 1: SQLite works in the server; write server_cpus"),
+    ] {
+        std::fs::write(place.path("x.toml"), syncs(key, "load.clients = 3")).expect("written");
+        let said = place.run(&["run", "x.toml", "--target", "sqlite:s.db", "--results", "x.lab"]);
+        assert_eq!(said.code, 2, "{said:?}");
+        assert!(said.err.contains(why), "{said:?}");
+        assert!(!place.path("s.db").exists());
     }
 }
 

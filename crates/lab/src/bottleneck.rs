@@ -8,11 +8,14 @@
 //! is none of the places named here (a timer, another process of the database, a standby) is *unknown*, with the wait's name. Without the
 //! database's own word (SQLite) only the lab's processor time is known.
 
+mod syncs;
+
 use std::fmt;
 
 use crate::experiment::{Arrival, Load};
 use crate::harness::Measured;
-use crate::sampling::{DATABASE, LAB, ProcessUse, Sampled, Wait, Waits};
+use crate::sampling::{DATABASE, LAB, ProcessUse, SERVER, Sampled, Wait, Waits};
+pub(crate) use syncs::{KnownSyncs, verdict_of_syncs};
 
 /// A place that has at least this part of the clients is named.
 const MOST: f64 = 0.5;
@@ -26,8 +29,12 @@ const ALL: f64 = 0.98;
 pub enum Bottleneck {
     /// The load that was asked for, or the lab itself.
     Client,
-    /// The way between the lab and the database.
+    /// The way between the lab and the database, or the server of syncs.
     Link,
+    /// The processors of the server of syncs.
+    Server,
+    /// That it has no more workers, or uploaders.
+    Workers,
     /// The processors of the database.
     DatabaseCpu,
     /// Locks in the database.
@@ -43,6 +50,8 @@ impl fmt::Display for Bottleneck {
         f.write_str(match self {
             Bottleneck::Client => "client",
             Bottleneck::Link => "link",
+            Bottleneck::Server => "server",
+            Bottleneck::Workers => "workers",
             Bottleneck::DatabaseCpu => "database CPU",
             Bottleneck::Locks => "locks",
             Bottleneck::Disk => "disk",
@@ -158,15 +167,12 @@ fn by_places(known: &Known<'_>) -> (Bottleneck, String) {
     if part < MOST {
         return (Bottleneck::Unknown, format!("no place has half of the clients: {figures}"));
     }
-    (bottleneck, format!("{} of the clients: {figures}{}", percent(part), detail(bottleneck, waits, known)))
+    (bottleneck, format!("{} of the clients: {figures}{}", percent(part), detail_of(bottleneck, waits, known.sampled)))
 }
 
 impl Places {
     fn of(waits: &Waits, known: &Known<'_>) -> Places {
-        let mut places = Places::default();
-        for wait in &waits.waits {
-            *places.of_wait(wait) += wait.seen as f64 / waits.looks as f64;
-        }
+        let mut places = Places::of_sessions(waits);
         // A session that has a statement before it but no processor yet still looks idle.
         if let Some((used, ready)) = processors(known.sampled.process(DATABASE)) {
             let unseen = (used + ready - places.database_cpu).clamp(0.0, places.outside);
@@ -174,6 +180,14 @@ impl Places {
             places.outside -= unseen;
         }
         places.outside = (places.outside - idle(known)).max(0.0);
+        places
+    }
+
+    fn of_sessions(waits: &Waits) -> Places {
+        let mut places = Places::default();
+        for wait in &waits.waits {
+            *places.of_wait(wait) += wait.seen as f64 / waits.looks as f64;
+        }
         places
     }
 
@@ -217,16 +231,18 @@ impl fmt::Display for Places {
 }
 
 /// What most of those in the place were at.
-fn detail(bottleneck: Bottleneck, waits: &Waits, known: &Known<'_>) -> String {
+fn detail_of(bottleneck: Bottleneck, waits: &Waits, sampled: &Sampled) -> String {
     let mut scratch = Places::default();
     let mut is_there = |wait: &&Wait| {
         scratch = Places::default();
         *scratch.of_wait(wait) += 1.0;
         scratch.most(None).0 == bottleneck
     };
-    let used = |name| processors(known.sampled.process(name)).map_or("?".to_owned(), |(used, _)| format!("{used:.2}"));
+    let used = |name| processors(sampled.process(name)).map_or("?".to_owned(), |(used, _)| format!("{used:.2}"));
     match bottleneck {
-        Bottleneck::Client | Bottleneck::Link => format!("; the lab uses {} processors", used(LAB)),
+        Bottleneck::Client | Bottleneck::Link | Bottleneck::Server | Bottleneck::Workers => {
+            format!("; the lab uses {} processors", used(LAB))
+        }
         Bottleneck::DatabaseCpu => {
             let statement = waits.waits.iter().find(&mut is_there).map_or("", |wait| wait.statement.as_str());
             format!("; the database uses {} processors, most in: {}", used(DATABASE), one_line(statement))
@@ -240,11 +256,12 @@ fn detail(bottleneck: Bottleneck, waits: &Waits, known: &Known<'_>) -> String {
     }
 }
 
-/// Processors that the lab and the database had in use, on average; none: not all of it is known.
-pub(crate) fn processors_in_use(known: &Known<'_>) -> Option<f64> {
-    let used = |name| processors(known.sampled.process(name)).map(|(used, _)| used);
-    let database = if known.is_embedded { 0.0 } else { used(DATABASE)? };
-    Some(used(LAB)? + database)
+/// Processors that the lab, the database and the server of syncs had in use, on average; none: not all of it is known.
+pub(crate) fn processors_in_use(sampled: &Sampled, is_embedded: bool, has_server: bool) -> Option<f64> {
+    let used = |name| processors(sampled.process(name)).map(|(used, _)| used);
+    let database = if is_embedded { 0.0 } else { used(DATABASE)? };
+    let server = if has_server { used(SERVER)? } else { 0.0 };
+    Some(used(LAB)? + database + server)
 }
 
 /// Processors in use on average, and threads that were ready and had none.
@@ -333,7 +350,7 @@ mod tests {
         processes: Vec<(String, Vec<ProcessUse>)>,
         waits: Result<Waits, String>,
     ) -> Bottleneck {
-        let sampled = Sampled { machine: Vec::new(), processes, waits };
+        let sampled = Sampled { machine: Vec::new(), processes, waits, server: None };
         verdict(&Known { load, threads: 2, is_embedded: false, measured, sampled: &sampled }).bottleneck
     }
 
@@ -402,8 +419,12 @@ mod tests {
     fn sqlite_works_on_the_clients_threads() {
         let closed = load(Arrival::Closed { think: Duration::ZERO });
         let of = |cpu, ready| {
-            let sampled =
-                Sampled { machine: Vec::new(), processes: vec![process(LAB, cpu, ready)], waits: Err(String::new()) };
+            let sampled = Sampled {
+                machine: Vec::new(),
+                processes: vec![process(LAB, cpu, ready)],
+                waits: Err(String::new()),
+                server: None,
+            };
             let measured = measured();
             verdict(&Known { load: &closed, threads: 4, is_embedded: true, measured: &measured, sampled: &sampled })
                 .bottleneck

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicI32;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::bottleneck::{self, Bottleneck, Known, Verdict};
+use crate::bottleneck::{self, Known, KnownSyncs, Verdict};
 use crate::error::Error;
 use crate::experiment::{Cell, Experiment};
 use crate::harness::{self, Failure, Outcome, Progress, RunFailure, Settings, Time};
@@ -16,13 +15,11 @@ use crate::host::{self, Usage};
 use crate::plan::{Plan, Run};
 use crate::random::{Random, stream};
 use crate::results::{RunRecord, Writer};
-use crate::sampling::{self, DATABASE, Find, Roots, Sampled, Sampler};
+use crate::sampling::{self, DATABASE, Find, Sampled, Sampler, Serving, Watched, Whose};
 use crate::sync::{Place, SyncSettings, SyncWorkload};
 use crate::target::Target;
 use crate::workload::{SqlWorkload, refuse_existing};
 
-/// The process that serves syncs, in samples.
-const SERVER: &str = "server";
 /// How long a look at a target may take before anything is run.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -197,15 +194,16 @@ impl<'c> Campaign<'c> {
         let outcome = harness::run(workload, &settings, interrupt, progress).await;
         let all = sampling.stop();
         let seen = outcome.measured.as_ref().map(|measured| {
-            let sampled = all.during(measured.from, measured.elapsed);
+            let sampled = all.during(measured.from, measured.elapsed, None);
             let (threads, is_embedded) = (settings.time.threads(), target.is_blocking());
             let known = Known { load: &cell.load, threads, is_embedded, measured, sampled: &sampled };
-            Seen { verdict: bottleneck::verdict(&known), processors: bottleneck::processors_in_use(&known), sampled }
+            let processors = bottleneck::processors_in_use(&sampled, is_embedded, false);
+            Seen { verdict: bottleneck::verdict(&known), processors, sampled }
         });
         Ok((outcome, seen))
     }
 
-    /// A run of syncs. Which place limits them is not told yet.
+    /// A run of syncs.
     async fn syncs(
         &self,
         cell: &Cell,
@@ -217,7 +215,7 @@ impl<'c> Campaign<'c> {
             return Err(Error::Usage("syncs take the program that serves them".to_owned()));
         };
         let of_cell = SyncSettings::of(&cell.parameters).map_err(|(_, why)| Error::Usage(why))?;
-        let (target, server) = (self.target_of(cell).clone(), Arc::new(AtomicI32::new(0)));
+        let (target, server) = (self.target_of(cell).clone(), Arc::new(Serving::default()));
         let address = match &target {
             Target::Sqlite { .. } => target.address(),
             Target::Postgres(_) => self.target.or(cell.target.url.as_deref()).unwrap_or_default().to_owned(),
@@ -229,10 +227,21 @@ impl<'c> Campaign<'c> {
         let sampling = self.sampler(&target, Some(server), interrupt).await?;
         let outcome = harness::run(workload, settings, interrupt, progress).await;
         let all = sampling.stop();
-        let seen = outcome.measured.as_ref().map(|measured| {
-            let evidence = "what limits syncs is not told yet".to_owned();
-            let verdict = Verdict { bottleneck: Bottleneck::Unknown, evidence };
-            Seen { verdict, processors: None, sampled: all.during(measured.from, measured.elapsed) }
+        let seen = outcome.measured.as_ref().zip(outcome.measured.as_ref().and_then(|measured| measured.sets.as_ref()));
+        let seen = seen.map(|(measured, sets)| {
+            let sampled = all.during(measured.from, measured.elapsed, Some(sets));
+            let of_sets = sampled.of_sets(sets, measured.from);
+            let threads = settings.time.threads();
+            let known = KnownSyncs {
+                settings: &of_cell,
+                threads,
+                is_embedded: target.is_blocking(),
+                measured,
+                sets,
+                sampled: &of_sets,
+            };
+            let processors = bottleneck::processors_in_use(&sampled, target.is_blocking(), true);
+            Seen { verdict: bottleneck::verdict_of_syncs(&known), processors, sampled }
         });
         Ok((outcome, seen))
     }
@@ -244,19 +253,17 @@ impl<'c> Campaign<'c> {
         Ok(Settings { load: cell.load.clone(), stop: cell.stop, seed, time: self.time(cell)? })
     }
 
-    /// `server`: the process that serves syncs, whose sessions are none of the lab's.
+    /// `server`: what serves syncs, whose sessions are looked at then.
     async fn sampler(
         &self,
         target: &Target,
-        server: Option<Arc<AtomicI32>>,
+        server: Option<Arc<Serving>>,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<Sampler, Error> {
         let processes = self.processes(target, interrupt).await;
-        let mut processes: Vec<_> = processes.into_iter().map(|(name, ids)| (name, Roots::Known(ids))).collect();
-        let has_waits = self.experiment.sample.has_waits && server.is_none();
-        processes.extend(server.map(|server| (SERVER.to_owned(), Roots::Coming(server))));
-        let sessions_of = has_waits.then(|| target.clone());
-        Sampler::start(processes, sessions_of, interrupt.clone())
+        let whose = if server.is_some() { Whose::Servers } else { Whose::Labs };
+        let sessions = self.experiment.sample.has_waits.then(|| (target.clone(), whose));
+        Sampler::start(Watched { processes, sessions, server }, interrupt.clone())
     }
 
     /// The processes to sample, as they are now.

@@ -1,7 +1,8 @@
 //! What the machine, the processes and the database were doing while a run was measured.
 //!
 //! ```text
-//! sampler (a thread of its own) -- each tenth of a second --> sessions: what the database's sessions of the lab do or wait for
+//! sampler (a thread of its own) -- each tenth of a second --> sessions: what the database's sessions do or wait for
+//!                               -- each tenth of a second --> served: how full the server of syncs is
 //!                               -- each half second --------> counters: /proc of the machine and of each process
 //!      |
 //!   samples --during(what was measured)--> sampled --> bottleneck, results
@@ -15,13 +16,13 @@
 
 mod counters;
 mod find;
+mod served;
 mod sessions;
 #[cfg_attr(target_os = "linux", path = "sampling/linux.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "sampling/elsewhere.rs")]
 mod system;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -29,14 +30,20 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::error::Error;
+use crate::harness::SetTimes;
 use crate::target::{Session, Target};
 
 pub(crate) use counters::Spent;
 pub use counters::{MachineUse, ProcessUse};
 pub use find::Find;
 pub(crate) use find::database;
+pub use served::ServerLoad;
+pub(crate) use served::Serving;
+pub(crate) use sessions::Whose;
 pub use sessions::{Blocked, Wait, Waits};
 pub(crate) use system::spent;
+#[cfg(target_os = "linux")]
+pub(crate) use system::tree;
 
 /// How often the sessions are looked at.
 const SESSIONS_EVERY: Duration = Duration::from_millis(100);
@@ -48,6 +55,8 @@ const LOOK: Duration = Duration::from_secs(2);
 pub(crate) const LAB: &str = "lab";
 /// The target's database, among the processes.
 pub(crate) const DATABASE: &str = "database";
+/// What serves syncs, among the processes.
+pub(crate) const SERVER: &str = "server";
 
 /// What is sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,22 +73,14 @@ impl Default for Sample {
     }
 }
 
-/// The uppermost processes of what is sampled under one name.
-#[derive(Clone, Debug)]
-pub(crate) enum Roots {
-    /// They are there already.
-    Known(Vec<i32>),
-    /// It is started later; 0: it does not run.
-    Coming(Arc<AtomicI32>),
-}
-
-impl Roots {
-    fn ids(&self) -> Vec<i32> {
-        match self {
-            Roots::Known(ids) => ids.clone(),
-            Roots::Coming(id) => Some(id.load(Ordering::Relaxed)).filter(|id| *id > 0).into_iter().collect(),
-        }
-    }
+/// What is looked at.
+pub(crate) struct Watched {
+    /// Processes by name, each with its roots; the lab is counted without being named.
+    pub(crate) processes: Vec<(String, Vec<i32>)>,
+    /// Whose sessions; none: nobody's.
+    pub(crate) sessions: Option<(Target, Whose)>,
+    /// What serves syncs, where something does.
+    pub(crate) server: Option<Arc<Serving>>,
 }
 
 /// Takes samples until it is stopped.
@@ -97,6 +98,7 @@ pub(crate) struct Samples {
     own: Series,
     processes: Vec<(String, Series)>,
     sessions: Result<Vec<(Instant, sessions::Seen)>, String>,
+    served: Vec<(Instant, ServerLoad)>,
 }
 
 /// What was seen while a run was measured.
@@ -106,20 +108,18 @@ pub struct Sampled {
     pub machine: Vec<MachineUse>,
     /// Each process, by name, sample by sample.
     pub processes: Vec<(String, Vec<ProcessUse>)>,
-    /// What the lab's sessions did; or why that is not known.
+    /// What the lab's sessions did, or those of the server of syncs; or why that is not known.
     pub waits: Result<Waits, String>,
+    /// How full the server of syncs was on average, where there is one.
+    pub server: Option<ServerLoad>,
 }
 
 impl Sampler {
-    /// Begins. `processes` by name, each with its roots; the lab is counted without being named.
-    pub(crate) fn start(
-        processes: Vec<(String, Roots)>,
-        sessions_of: Option<Target>,
-        interrupt: watch::Receiver<bool>,
-    ) -> Result<Sampler, Error> {
+    /// Begins.
+    pub(crate) fn start(watched: Watched, interrupt: watch::Receiver<bool>) -> Result<Sampler, Error> {
         let (stop, stopped) = watch::channel(false);
         let sample = move || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime.block_on(sample(&processes, sessions_of, &interrupt, stopped)),
+            Ok(runtime) => runtime.block_on(sample(&watched, &interrupt, stopped)),
             Err(error) => Samples::none(format!("the sampler could not be started: {error}")),
         };
         let thread = std::thread::Builder::new().name("lab-sampler".to_owned()).spawn(sample);
@@ -135,18 +135,17 @@ impl Sampler {
     }
 }
 
-async fn sample(
-    processes: &[(String, Roots)],
-    sessions_of: Option<Target>,
-    interrupt: &watch::Receiver<bool>,
-    mut stopped: watch::Receiver<bool>,
-) -> Samples {
+async fn sample(watched: &Watched, interrupt: &watch::Receiver<bool>, mut stopped: watch::Receiver<bool>) -> Samples {
+    let names = watched.processes.iter().map(|(name, _)| name.clone());
+    let names = names.chain(watched.server.iter().map(|_| SERVER.to_owned()));
     let mut samples = Samples {
-        processes: processes.iter().map(|(name, _)| (name.clone(), Vec::new())).collect(),
+        processes: names.map(|name| (name, Vec::new())).collect(),
         sessions: Ok(Vec::new()),
         ..Samples::none(String::new())
     };
-    let mut session = connect(sessions_of, interrupt).await;
+    let mut asker = served::Asker::default();
+    let whose = watched.sessions.as_ref().map_or(Whose::Labs, |(_, whose)| *whose);
+    let mut session = connect(watched.sessions.as_ref().map(|(target, _)| target), interrupt).await;
     let mut ticks = tokio::time::interval(SESSIONS_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     for tick in 0u32.. {
@@ -156,11 +155,14 @@ async fn sample(
             _ = ticks.tick() => {}
         }
         if tick.is_multiple_of(COUNTERS_EVERY) {
-            samples.count(processes);
+            samples.count(watched);
+        }
+        if let Some(serving) = &watched.server {
+            samples.served.extend(asker.look(serving).await.map(|load| (Instant::now(), load)));
         }
         if let Ok(open) = &mut session {
             let with_blockers = tick.is_multiple_of(sessions::BLOCKERS_EVERY);
-            let looked = tokio::time::timeout(LOOK, sessions::look(open, with_blockers)).await;
+            let looked = tokio::time::timeout(LOOK, sessions::look(open, whose, with_blockers)).await;
             match looked {
                 Ok(Ok(seen)) => samples.sessions.iter_mut().for_each(|all| all.push((Instant::now(), seen.clone()))),
                 Ok(Err(failure)) => session = Err(failure.to_string()),
@@ -168,14 +170,14 @@ async fn sample(
             }
         }
     }
-    samples.count(processes);
+    samples.count(watched);
     if let Err(why) = session {
         samples.sessions = Err(why);
     }
     samples
 }
 
-async fn connect(target: Option<Target>, interrupt: &watch::Receiver<bool>) -> Result<Session, String> {
+async fn connect(target: Option<&Target>, interrupt: &watch::Receiver<bool>) -> Result<Session, String> {
     let Some(target) = target else { return Err("sample.waits is false".to_owned()) };
     if target.is_blocking() {
         return Err("SQLite does not tell what it waits for".to_owned());
@@ -186,24 +188,29 @@ async fn connect(target: Option<Target>, interrupt: &watch::Receiver<bool>) -> R
 
 impl Samples {
     fn none(why: String) -> Samples {
-        Samples { machine: Vec::new(), own: Vec::new(), processes: Vec::new(), sessions: Err(why) }
+        let (machine, own, processes, served) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Samples { machine, own, processes, sessions: Err(why), served }
     }
 
-    fn count(&mut self, processes: &[(String, Roots)]) {
+    fn count(&mut self, watched: &Watched) {
         let now = Instant::now();
         self.machine.extend(system::machine().map(|machine| (now, machine)));
         let all = system::processes();
         self.own.extend(system::own(&all).map(|process| (now, process)));
-        for ((_, roots), (_, series)) in processes.iter().zip(&mut self.processes) {
-            series.extend(system::of_tree(&all, &roots.ids()).map(|process| (now, process)));
+        let server = watched.server.iter().map(|serving| serving.process().into_iter().collect());
+        let roots = watched.processes.iter().map(|(_, roots)| roots.clone()).chain(server);
+        for (roots, (_, series)) in roots.zip(&mut self.processes) {
+            series.extend(system::of_tree(&all, &roots).map(|process| (now, process)));
         }
     }
 
-    /// What was seen in the time after `from`.
-    pub(crate) fn during(self, from: Instant, time: Duration) -> Sampled {
+    /// What was seen in the time after `from`; of sessions and the server's load, only what was seen in its sets, where operations were
+    /// done in sets.
+    pub(crate) fn during(self, from: Instant, time: Duration, sets: Option<&SetTimes>) -> Sampled {
         let span = (from, from + time);
         let processes = [(LAB.to_owned(), self.own)].into_iter().chain(self.processes);
-        let within = |at: &Instant| span.0 <= *at && *at <= span.1;
+        let spans = sets.map_or_else(|| vec![span], |sets| sets.spans.clone());
+        let within = |at: &Instant| spans.iter().any(|(begin, end)| begin <= at && at <= end);
         let seen = |all: Vec<(Instant, sessions::Seen)>| {
             sessions::add_up(all.into_iter().filter(|(at, _)| within(at)).map(|(_, seen)| seen))
         };
@@ -211,6 +218,7 @@ impl Samples {
             machine: between(self.machine, span, counters::Machine::since),
             processes: processes.map(|(name, all)| (name, between(all, span, counters::Process::since))).collect(),
             waits: self.sessions.and_then(seen),
+            server: ServerLoad::average(self.served.into_iter().filter(|(at, _)| within(at)).map(|(_, load)| load)),
         }
     }
 }
@@ -230,6 +238,25 @@ impl Sampled {
     /// The samples of a process.
     pub(crate) fn process(&self, name: &str) -> &[ProcessUse] {
         self.processes.iter().find(|(known, _)| known == name).map_or(&[], |(_, series)| series)
+    }
+
+    /// Of the machine and processes only the samples of which half or more lie in these sets, which were measured after `from`.
+    pub(crate) fn of_sets(&self, sets: &SetTimes, from: Instant) -> Sampled {
+        let in_sets = |at: Duration, span: Duration| {
+            let (begin, end) = (from + at.saturating_sub(span), from + at);
+            let common =
+                |(first, last): &(Instant, Instant)| end.min(*last).saturating_duration_since(begin.max(*first));
+            2 * sets.spans.iter().map(common).sum::<Duration>() >= span
+        };
+        let of = |series: &Vec<ProcessUse>| {
+            series.iter().filter(|one| in_sets(one.at, one.span)).copied().collect::<Vec<_>>()
+        };
+        Sampled {
+            machine: self.machine.iter().filter(|one| in_sets(one.at, one.span)).copied().collect(),
+            processes: self.processes.iter().map(|(name, series)| (name.clone(), of(series))).collect(),
+            waits: self.waits.clone(),
+            server: self.server,
+        }
     }
 }
 

@@ -7,10 +7,12 @@
 //! link      what is between client and server: its rate and its delay
 //! purchase  the rows of MLBench's table: made, encoded, and checked one by one
 //! kind      what a set of syncs does, with which numbers
+//! affinity  on which processors server and database run
 //! server    `headwater serve`, as a process of its own
 //! workload  all of it, as the harness drives it
 //! ```
 
+mod affinity;
 mod http;
 pub mod kind;
 pub mod link;
@@ -19,5 +21,5 @@ pub mod purchase;
 mod server;
 mod workload;
 
-pub use kind::SyncSettings;
+pub use kind::{SyncSettings, Way};
 pub(crate) use workload::{Place, SyncWorkload};

@@ -65,7 +65,7 @@ pub struct Measured {
 impl Measured {
     /// Operations a second that succeeded.
     pub fn throughput(&self) -> f64 {
-        let time = self.sets.map_or(self.elapsed, |sets| sets.time);
+        let time = self.sets.as_ref().map_or(self.elapsed, SetTimes::time);
         if time.is_zero() { 0.0 } else { self.operations as f64 / time.as_secs_f64() }
     }
 

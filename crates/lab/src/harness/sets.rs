@@ -15,17 +15,29 @@ use tokio::time::Instant;
 
 use super::client::{Phase, unless_over};
 use super::failure::Failure;
-use super::record::{Recorder, Times};
+use super::record::{Histogram, Recorder, Times};
 use super::schedule::Schedule;
 use super::{Settings, Workload};
 
 /// The sets of a run that were measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct SetTimes {
+    /// Each, from its first operation's start to its last one's end.
+    pub spans: Vec<(Instant, Instant)>,
+    /// How long after its set's first one each operation began: how well the gate holds clients together.
+    pub starts: Histogram,
+}
+
+impl SetTimes {
     /// How many.
-    pub count: u64,
+    pub fn count(&self) -> u64 {
+        self.spans.len() as u64
+    }
+
     /// Of all of them.
-    pub time: Duration,
+    pub fn time(&self) -> Duration {
+        self.spans.iter().map(|(first, last)| last.saturating_duration_since(*first)).sum()
+    }
 }
 
 /// What the clients of a run share.
@@ -38,8 +50,10 @@ pub(super) struct Sets {
 struct State {
     /// Whether the next set is measured; none: there is none.
     next: Option<bool>,
-    /// The first start and the last end of the present one.
-    span: Option<(Instant, Instant)>,
+    /// The starts of the present one's operations.
+    starts: Vec<Instant>,
+    /// The last end of them.
+    end: Option<Instant>,
     measured: SetTimes,
 }
 
@@ -50,7 +64,7 @@ impl Sets {
 
     /// The sets that were measured.
     pub(super) fn measured(&self) -> SetTimes {
-        self.lock().measured
+        self.lock().measured.clone()
     }
 
     /// Waits for all clients; true for one of them.
@@ -60,16 +74,18 @@ impl Sets {
 
     fn note(&self, started: Instant, ended: Instant) {
         let mut state = self.lock();
-        let (first, last) = state.span.unwrap_or((started, ended));
-        state.span = Some((first.min(started), last.max(ended)));
+        state.starts.push(started);
+        state.end = state.end.max(Some(ended));
     }
 
     /// All have done theirs.
     fn count(&self) {
         let mut state = self.lock();
-        if let (Some((first, last)), Some(true)) = (state.span.take(), state.next) {
-            state.measured.count += 1;
-            state.measured.time += last.saturating_duration_since(first);
+        let (starts, end) = (std::mem::take(&mut state.starts), state.end.take());
+        let (Some(first), Some(end), Some(true)) = (starts.iter().min(), end, state.next) else { return };
+        state.measured.spans.push((*first, end));
+        for start in &starts {
+            state.measured.starts.record(start.saturating_duration_since(*first));
         }
     }
 
@@ -134,5 +150,27 @@ impl<W: Workload> Part<'_, W> {
 
     fn record(&self) -> MutexGuard<'_, Recorder> {
         self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn starts_count_from_the_sets_first() {
+        let (sets, begin, ms) = (Sets::new(3), Instant::now(), Duration::from_millis(1));
+        for is_measured in [false, true, true] {
+            sets.lock().next = Some(is_measured);
+            for start in [5, 2, 30] {
+                sets.note(begin + start * ms, begin + (40 - start) * ms);
+            }
+            sets.count();
+        }
+        let measured = sets.measured();
+        assert_eq!((measured.count(), measured.time()), (2, 2 * 36 * ms), "from 2 to 38");
+        let near = |time: Duration, ms: f64| (time.as_secs_f64() * 1e3 / ms - 1.0).abs() < 1e-3;
+        assert_eq!(measured.starts.len(), 6);
+        assert!(near(measured.starts.max(), 28.0) && near(measured.starts.quantile(0.5), 3.0), "{:?}", measured.starts);
     }
 }

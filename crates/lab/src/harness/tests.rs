@@ -462,15 +462,15 @@ async fn in_sets_each_client_does_one_operation_and_waits_for_all() {
     let (target, outcome) = drive(in_sets(by_chance), &settings(7, CLOSED, StopRule::Iterations(15))).await;
     assert_eq!(outcome.failure, None);
     let measured = outcome.measured.expect("measured");
-    let sets = measured.sets.expect("sets");
-    assert_eq!((sets.count, measured.operations), (3, 21), "a set is never cut");
+    let sets = measured.sets.as_ref().expect("sets");
+    assert_eq!((sets.count(), measured.operations), (3, 21), "a set is never cut");
     let (begun, ended, of) = target.sets.as_ref().expect("sets").lock().expect("not poisoned").clone();
     assert_eq!((begun, ended), (3, 3));
     assert_eq!(of, [[1; 7], [2; 7], [3; 7]].concat());
     // A set takes as long as its slowest operation; what lies between sets is in no time.
-    assert!(sets.time >= measured.service.max() && sets.time <= 3 * 51 * MS, "{sets:?}");
-    assert!(measured.service.mean() < sets.time && measured.elapsed > 400 * MS, "{measured:?}");
-    assert!((measured.throughput() * sets.time.as_secs_f64() - 21.0).abs() < 1e-9);
+    assert!(sets.time() >= measured.service.max() && sets.time() <= 3 * 51 * MS, "{sets:?}");
+    assert!(measured.service.mean() < sets.time() && measured.elapsed > 400 * MS, "{measured:?}");
+    assert!((measured.throughput() * sets.time().as_secs_f64() - 21.0).abs() < 1e-9);
 }
 
 #[tokio::test(start_paused = true)]
@@ -481,9 +481,9 @@ async fn sets_of_the_warm_up_do_not_count() {
     let measured = outcome.measured.expect("measured");
     let sets = measured.sets.expect("sets");
     let (begun, ..) = target.sets.as_ref().expect("sets").lock().expect("not poisoned").clone();
-    assert_eq!((begun, sets.count, measured.operations), (5, 2, 4), "one begins each 200 ms: at 600 and at 800");
+    assert_eq!((begun, sets.count(), measured.operations), (5, 2, 4), "one begins each 200 ms: at 600 and at 800");
     assert_eq!(measured.attempts, Attempts { refusals: 4, retries: 8 });
-    assert_eq!((sets.time, measured.ended), (100 * MS, Ended::Duration));
+    assert_eq!((sets.time(), measured.ended), (100 * MS, Ended::Duration));
 }
 
 #[tokio::test(start_paused = true)]

@@ -106,7 +106,8 @@ fn ran(times: &[(u64, u64)]) -> Outcome {
 
 /// Locks, with markup in the evidence.
 fn seen() -> Seen {
-    let sampled = Sampled { machine: Vec::new(), processes: Vec::new(), waits: Err("not asked".to_owned()) };
+    let sampled =
+        Sampled { machine: Vec::new(), processes: Vec::new(), waits: Err("not asked".to_owned()), server: None };
     let evidence = "85 % of the clients in: SELECT '<b>'".to_owned();
     Seen { verdict: Verdict { bottleneck: Bottleneck::Locks, evidence }, processors: None, sampled }
 }

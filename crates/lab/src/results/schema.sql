@@ -56,8 +56,8 @@ CREATE TABLE run (
   retries INTEGER NOT NULL,      -- how often they were tried again, after that or for any other reason
   client_cpu_ns INTEGER,         -- of the lab itself, preparation and verify included; NULL where the system does not tell
   steal_percent REAL,            -- of the machine's time that its host kept for others
-  processors REAL,               -- in use by the lab and the database, on average; NULL: the database is elsewhere, or nothing was sampled
-  bottleneck TEXT,               -- what limited it: client, link, database CPU, locks, disk, unknown; NULL: nothing was measured
+  processors REAL,               -- in use by the lab, the database and the server of syncs, on average; NULL: the database is elsewhere, or nothing was sampled
+  bottleneck TEXT,               -- what limited it: client, link, server, workers, database CPU, locks, disk, unknown; NULL: nothing was measured
   evidence TEXT                  -- how that is known
 );
 
@@ -97,7 +97,17 @@ CREATE TABLE process (
   PRIMARY KEY (run, name, at_ns)
 ) WITHOUT ROWID;
 
--- What the lab's sessions in the database were at: how many of them, on average.
+-- How full the server of syncs was, in sets: syncs in each place, on average.
+CREATE TABLE server_load (
+  run INTEGER PRIMARY KEY REFERENCES run (id),
+  receiving REAL NOT NULL,       -- whose requests came in
+  waiting REAL NOT NULL,         -- that waited for a worker
+  workers_busy REAL NOT NULL,    -- that had one
+  uploaders_busy REAL NOT NULL,  -- of them, those with an upload
+  sending REAL NOT NULL          -- whose answers went out
+);
+
+-- What sessions in the database were at, the lab's or those of the server of syncs (then in sets): how many of them, on average.
 CREATE TABLE wait (
   run INTEGER NOT NULL REFERENCES run (id),
   state TEXT NOT NULL,           -- active, idle, idle in transaction, ...
@@ -140,7 +150,7 @@ CREATE TABLE second (
 -- The histograms: how many operations took this long, to three digits. Buckets of several runs may be added up.
 CREATE TABLE bucket (
   run INTEGER NOT NULL REFERENCES run (id),
-  clock TEXT NOT NULL,           -- service, response
+  clock TEXT NOT NULL,           -- service, response; start: how long after its set's first one each operation began
   up_to_ns INTEGER NOT NULL,
   count INTEGER NOT NULL,
   PRIMARY KEY (run, clock, up_to_ns)

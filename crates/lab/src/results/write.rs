@@ -119,7 +119,7 @@ impl Writer {
                 Some(_) => "failed",
             };
             let measured = record.outcome.measured.as_ref();
-            let sets = measured.and_then(|measured| measured.sets);
+            let sets = measured.and_then(|measured| measured.sets.as_ref());
             let of = |count: fn(&Measured) -> u64| measured.map_or(0, count) as i64;
             connection.execute(
                 "INSERT INTO run (cell, repetition, started, state, detail, ended_by, elapsed_ns, operations, errors, late, dropped, \
@@ -144,8 +144,8 @@ impl Writer {
                     record.seen.and_then(|seen| seen.processors),
                     record.seen.map(|seen| seen.verdict.bottleneck.to_string()),
                     record.seen.map(|seen| seen.verdict.evidence.as_str()),
-                    sets.map(|sets| sets.count as i64),
-                    sets.map(|sets| sets.time.as_nanos() as i64),
+                    sets.map(|sets| sets.count() as i64),
+                    sets.map(|sets| sets.time().as_nanos() as i64),
                     of(|measured| measured.warmup.as_nanos() as u64),
                     measured.and_then(|measured| measured.is_steady),
                     of(|measured| measured.attempts.refusals),
@@ -232,7 +232,8 @@ fn details(connection: &Connection, run: i64, measured: &Measured) -> rusqlite::
         ])?;
     }
     buckets(connection, run, "service", &measured.service)?;
-    buckets(connection, run, "response", &measured.response)
+    buckets(connection, run, "response", &measured.response)?;
+    measured.sets.as_ref().map_or(Ok(()), |sets| buckets(connection, run, "start", &sets.starts))
 }
 
 fn samples(connection: &Connection, run: i64, sampled: &Sampled) -> rusqlite::Result<()> {
@@ -262,6 +263,10 @@ fn samples(connection: &Connection, run: i64, sampled: &Sampled) -> rusqlite::Re
         ];
         let numbers = times.into_iter().chain(counts.map(|count| count as i64)).map(rusqlite::types::Value::from);
         insert.execute(params_from_iter([run.into(), name.clone().into()].into_iter().chain(numbers)))?;
+    }
+    if let Some(load) = &sampled.server {
+        let row = params![run, load.receiving, load.waiting, load.workers_busy, load.uploaders_busy, load.sending];
+        connection.execute("INSERT INTO server_load VALUES (?1, ?2, ?3, ?4, ?5, ?6)", row)?;
     }
     let Ok(waits) = &sampled.waits else { return Ok(()) };
     let mut insert = connection.prepare("INSERT INTO wait VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;

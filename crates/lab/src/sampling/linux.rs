@@ -37,19 +37,34 @@ pub(super) fn own(all: &All) -> Option<Process> {
 
 /// The processes of these roots and all below them; none: there is none of them.
 pub(super) fn of_tree(all: &All, roots: &[i32]) -> Option<Process> {
+    let mut sum = None;
+    for place in places(all, roots) {
+        let (entry, stat) = &all[place];
+        add(sum.get_or_insert_with(Process::default), entry, stat);
+    }
+    sum
+}
+
+/// The IDs of a process and all below it.
+pub(crate) fn tree(root: i32) -> Vec<i32> {
+    let all = processes();
+    places(&all, &[root]).into_iter().map(|place| all[place].1.pid).collect()
+}
+
+/// Where these roots and all below them are.
+fn places(all: &All, roots: &[i32]) -> Vec<usize> {
     let mut children: HashMap<i32, Vec<usize>> = HashMap::new();
     for (place, (_, stat)) in all.iter().enumerate() {
         children.entry(stat.ppid).or_default().push(place);
     }
     let mut todo: Vec<usize> = (0..all.len()).filter(|place| roots.contains(&all[*place].1.pid)).collect();
-    let mut sum = None;
+    let mut places = Vec::new();
     while let Some(place) = todo.pop() {
-        let (entry, stat) = &all[place];
-        add(sum.get_or_insert_with(Process::default), entry, stat);
-        let below = children.get(&stat.pid).into_iter().flatten();
+        places.push(place);
+        let below = children.get(&all[place].1.pid).into_iter().flatten();
         todo.extend(below.filter(|below| !roots.contains(&all[**below].1.pid)));
     }
-    sum
+    places
 }
 
 fn add(sum: &mut Process, entry: &Entry, stat: &Stat) {

@@ -1,4 +1,4 @@
-//! What the database's sessions of the lab do: run, or wait, and for what.
+//! What the database's sessions do, the lab's or those of the server of syncs: run, or wait, and for what.
 
 use std::collections::BTreeMap;
 
@@ -63,16 +63,25 @@ pub struct Blocked {
     pub seen: u64,
 }
 
+/// Whose sessions are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The lab's own.
+    Labs,
+    /// Those of a server of syncs: all of the database's but the lab's.
+    Servers,
+}
+
 /// Asks once.
-pub(super) async fn look(session: &mut Session, with_blockers: bool) -> Result<Seen, Failure> {
+pub(super) async fn look(session: &mut Session, whose: Whose, with_blockers: bool) -> Result<Seen, Failure> {
     let text =
         |row: &[(String, String)], place: usize| row.get(place).map_or(String::new(), |(_, value)| value.clone());
     let count = |row: &[(String, String)], place: usize| text(row, place).parse().unwrap_or(0);
-    let rows = session.rows(postgres::SESSIONS, usize::MAX).await?;
+    let rows = session.rows(&postgres::sessions(whose), usize::MAX).await?;
     let of = |row: &Vec<(String, String)>| ((text(row, 0), text(row, 1), text(row, 2), text(row, 3)), count(row, 4));
     let mut seen = Seen { sessions: rows.iter().map(of).collect(), blocked: Vec::new(), has_blocked: with_blockers };
     if with_blockers {
-        let rows = session.rows(postgres::BLOCKERS, usize::MAX).await?;
+        let rows = session.rows(&postgres::blockers(whose), usize::MAX).await?;
         seen.blocked = rows.iter().map(|row| ((text(row, 0), text(row, 1)), count(row, 2))).collect();
     }
     Ok(seen)
@@ -96,7 +105,7 @@ pub(super) fn add_up(all: impl Iterator<Item = Seen>) -> Result<Waits, String> {
         return Err("the run was too short to be sampled".to_owned());
     }
     if sessions.is_empty() {
-        return Err("the database shows no session of the lab's; is there a pooler between?".to_owned());
+        return Err("the database shows no session of theirs; is there a pooler between?".to_owned());
     }
     let wait = |((state, kind, event, statement), seen)| Wait { state, kind, event, statement, seen };
     waits.waits = sessions.into_iter().map(wait).collect();

@@ -25,6 +25,9 @@ const ROW_US_MAX: i64 = 1_000_000;
 /// The longest time that a client stays away of its own will, in milliseconds: what the whitepaper tried, and more.
 const RETRY_DELAY_MAX: i64 = 300_000;
 
+/// The most processors that the server or the database may be confined to.
+const CPUS_MAX: i64 = 1_024;
+
 /// The kinds by the names that experiments have for them.
 const KINDS: [(&str, Way, ChangeOp); 6] = [
     ("download-inserts", Way::Down, ChangeOp::Insert),
@@ -74,6 +77,10 @@ pub struct SyncSettings {
     pub backlog: i64,
     /// How fast and how patient clients are in what is measured.
     pub pace: Pace,
+    /// How many processors the server may run on; none: all of them.
+    pub server_cpus: Option<usize>,
+    /// How many processors the database may run on.
+    pub database_cpus: Option<usize>,
 }
 
 /// The scenario, as experiments choose it.
@@ -94,6 +101,8 @@ pub fn scenario() -> Scenario {
             number("link_bits_per_s", 0),
             number("link_delay_ms", 0),
             number("row_us", 0),
+            number("server_cpus", 0),
+            number("database_cpus", 0),
         ],
         constants: Vec::new(),
         prepare: None,
@@ -156,7 +165,21 @@ impl SyncSettings {
         let backlog = number("backlog", 0..=1_000_000)?;
         let pace = Pace { link, row, retry_delay };
         let common = rows * percent / 100;
-        Ok(SyncSettings { way, op, rows, common, detects_conflicts, workers, uploaders, backlog, pace })
+        let cpus = |name| Ok(Some(number(name, 0..=CPUS_MAX)? as usize).filter(|cpus| *cpus > 0));
+        let (server_cpus, database_cpus) = (cpus("server_cpus")?, cpus("database_cpus")?);
+        Ok(SyncSettings {
+            way,
+            op,
+            rows,
+            common,
+            detects_conflicts,
+            workers,
+            uploaders,
+            backlog,
+            pace,
+            server_cpus,
+            database_cpus,
+        })
     }
 
     /// How purchases stand before a set.

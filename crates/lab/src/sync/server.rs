@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 use super::kind::SyncSettings;
-use super::purchase;
+use super::{affinity, purchase};
 use crate::harness::{Class, Failure};
 
 /// A server that runs; dropped, it is ended.
@@ -38,7 +38,12 @@ impl Server {
         command.args(["--workers", &settings.workers.to_string(), "--uploaders", &settings.uploaders.to_string()]);
         command.args(["--backlog", &settings.backlog.to_string()]);
         command.env("HEADWATER_DATABASE", database).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said_to);
-        let process = command.spawn().map_err(|error| failed(error.to_string()))?;
+        let process = match settings.server_cpus {
+            None => command.spawn(),
+            Some(cpus) => affinity::confined(cpus, || command.spawn())
+                .map_err(|why| Failure::usage(format!("scenario.server_cpus = {cpus}: {why}")))?,
+        };
+        let process = process.map_err(|error| failed(error.to_string()))?;
         let mut server = Server { process, place: String::new(), _folder: folder };
         let mut line = String::new();
         if let Some(out) = server.process.stdout.take() {

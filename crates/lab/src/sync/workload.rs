@@ -8,7 +8,6 @@
 //! ```
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -19,6 +18,7 @@ use headwater_protocol::ValueRef;
 use headwater_protocol::message::{ChangeOp, RowOp};
 use tokio::sync::{Mutex, watch};
 
+use super::affinity::Confined;
 use super::kind::{Standing, SyncSettings, Way};
 use super::link::Link;
 use super::memory::{Identity, MemoryRemote, Pace, Synced, Upload};
@@ -26,6 +26,7 @@ use super::purchase::{self, Purchases};
 use super::server::Server;
 use crate::harness::{Attempts, Class, Failure, Tally, Workload};
 use crate::random::Random;
+use crate::sampling::{self, Serving};
 use crate::scenario::Scenario;
 use crate::target::{Session, Target};
 use crate::workload::refuse_existing;
@@ -55,8 +56,8 @@ pub(crate) struct Place {
     pub(crate) address: String,
     /// The program that serves.
     pub(crate) program: PathBuf,
-    /// The server's process, once it runs.
-    pub(crate) server: Arc<AtomicI32>,
+    /// Told when the server runs, and when no more.
+    pub(crate) server: Arc<Serving>,
 }
 
 /// Sets of syncs.
@@ -80,6 +81,8 @@ pub(crate) struct SyncWorkload {
 struct Admin {
     session: Option<Session>,
     server: Option<Server>,
+    /// The database's processes, where they are.
+    database: Option<Confined>,
     has_made: bool,
 }
 
@@ -163,6 +166,19 @@ impl SyncWorkload {
         Ok((start()?, tokens.map_err(of_tokens)?))
     }
 
+    /// Has the database run on as many processors as it may.
+    async fn confine(&self, session: &mut Session) -> Result<Option<Confined>, Failure> {
+        let Some(cpus) = self.settings.database_cpus else { return Ok(None) };
+        let failed = |why: &str| Failure::usage(format!("scenario.database_cpus = {cpus}: {why}"));
+        if self.place.target.is_blocking() {
+            return Err(failed("SQLite works in the server; write server_cpus"));
+        }
+        let Some(root) = sampling::database(&self.place.target, session).await? else {
+            return Err(failed("the database is not on this machine"));
+        };
+        Confined::tree(root, cpus).map(Some).map_err(|why| failed(&why))
+    }
+
     /// The sum over the keys of all rows that a client has.
     fn sum(&self, number: usize) -> u64 {
         let SyncSettings { rows, common, .. } = self.settings;
@@ -238,6 +254,7 @@ impl Workload for SyncWorkload {
         let target = &self.place.target;
         let mut session = target.connect(STATEMENT, &self.interrupt).await?;
         refuse_existing(target, &mut session, &self.scenario).await?;
+        admin.database = self.confine(&mut session).await?;
         session.transaction(&purchase::tables_sql(!target.is_blocking()), |_| {}).await?;
         admin.has_made = true;
         self.fill(&mut session).await?;
@@ -247,7 +264,7 @@ impl Workload for SyncWorkload {
         let serve = move || SyncWorkload::serve(&database, &plan, clients, start);
         let started = tokio::task::spawn_blocking(serve).await;
         let (server, tokens) = started.map_err(|defect| Failure::new(Class::Other, defect.to_string()))??;
-        self.place.server.store(server.id(), Ordering::Relaxed);
+        self.place.server.begin(server.id(), &server.place);
         let _ = self.served.set((server.place.clone(), tokens));
         admin.server = Some(server);
         if !target.is_blocking() {
@@ -353,8 +370,9 @@ impl Workload for SyncWorkload {
         if let Some(session) = admin.session.take() {
             session.abandon().await;
         }
+        self.place.server.end();
         admin.server = None;
-        self.place.server.store(0, Ordering::Relaxed);
+        admin.database = None;
         if !admin.has_made {
             return Ok(());
         }

@@ -13,6 +13,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::Row;
 use crate::harness::{Class, Failure};
+use crate::sampling::Whose;
 use crate::scenario::Statement;
 use crate::value::Value;
 
@@ -27,16 +28,38 @@ pub(super) const DESCRIPTION: &[&str] = &[
      'work_mem') ORDER BY name",
 ];
 
-/// What the lab's sessions are at: state, type of the wait, event, statement, how many. Its own is left out.
-pub(crate) const SESSIONS: &str = "SELECT coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, ''), \
-     CASE WHEN state = 'active' THEN left(query, 200) ELSE '' END, count(*) FROM pg_stat_activity \
-     WHERE application_name = 'headwater lab' AND datname = current_database() AND pid <> pg_backend_pid() GROUP BY 1, 2, 3, 4";
+/// What sessions are at: state, type of the wait, event, statement, how many. Whoever asks is left out.
+pub(crate) fn sessions(whose: Whose) -> String {
+    format!(
+        "SELECT coalesce(state, ''), coalesce(wait_event_type, ''), coalesce(wait_event, ''), \
+         CASE WHEN state = 'active' THEN left(query, 200) ELSE '' END, count(*) FROM pg_stat_activity seen \
+         WHERE {} AND pid <> pg_backend_pid() GROUP BY 1, 2, 3, 4",
+        theirs("seen", whose)
+    )
+}
 
-/// Which statement of a session of the lab's waits for which of another: statement, the other's, how many.
-pub(crate) const BLOCKERS: &str = "SELECT left(waiting.query, 200), left(other.query, 200), count(*) FROM pg_stat_activity waiting \
-     CROSS JOIN LATERAL unnest(pg_blocking_pids(waiting.pid)) blocking (pid) JOIN pg_stat_activity other ON other.pid = blocking.pid \
-     WHERE waiting.application_name = 'headwater lab' AND waiting.datname = current_database() \
-     AND waiting.wait_event_type = 'Lock' GROUP BY 1, 2";
+/// Which statement of a session waits for which of another: statement, the other's, how many.
+pub(crate) fn blockers(whose: Whose) -> String {
+    format!(
+        "SELECT left(waiting.query, 200), left(other.query, 200), count(*) FROM pg_stat_activity waiting \
+         CROSS JOIN LATERAL unnest(pg_blocking_pids(waiting.pid)) blocking (pid) \
+         JOIN pg_stat_activity other ON other.pid = blocking.pid \
+         WHERE {} AND waiting.wait_event_type = 'Lock' GROUP BY 1, 2",
+        theirs("waiting", whose)
+    )
+}
+
+/// The condition that a session is one of theirs.
+fn theirs(session: &str, whose: Whose) -> String {
+    let is = match whose {
+        Whose::Labs => "=",
+        Whose::Servers => "<>",
+    };
+    format!(
+        "{session}.application_name {is} 'headwater lab' AND {session}.datname = current_database() \
+         AND {session}.backend_type = 'client backend'"
+    )
+}
 
 /// How long a server may take to hear that something is to be cancelled.
 const CANCEL: Duration = Duration::from_secs(1);

@@ -908,7 +908,8 @@ fn processors_that_there_are_not_are_refused() {
         ("database_cpus = 1", "scenario.database_cpus = 1: SQLite works in the server; write server_cpus"),
     ] {
         std::fs::write(place.path("x.toml"), syncs(key, "load.clients = 3")).expect("written");
-        let said = place.run(&["run", "x.toml", "--target", "sqlite:s.db", "--results", "x.lab"]);
+        let file = format!("{key}.lab");
+        let said = place.run(&["run", "x.toml", "--target", "sqlite:s.db", "--results", &file]);
         assert_eq!(said.code, 2, "{said:?}");
         assert!(said.err.contains(why), "{said:?}");
         assert!(!place.path("s.db").exists());

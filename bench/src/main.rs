@@ -8,6 +8,7 @@
 
 mod bare;
 mod figures;
+mod generator;
 mod memory;
 mod purchase;
 mod tpcb;
@@ -46,6 +47,9 @@ enum Part {
     /// TPC-B by the lab and by pgbench, in turns
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- tpcb --seconds 5")]
     Tpcb(tpcb::TpcbArguments),
+    /// Rows that the lab's remotes in memory read and check on one core
+    #[command(after_help = "Example: cargo run --release -p headwater-bench -- generator --rows 50000")]
+    Generator(generator::GeneratorArguments),
 }
 
 fn main() -> Result<()> {
@@ -53,6 +57,7 @@ fn main() -> Result<()> {
     match &arguments.part {
         Some(Part::Remote(remote)) => println!("{}", memory::be_remote(remote)?),
         Some(Part::Tpcb(arguments)) => tpcb::measure(arguments)?,
+        Some(Part::Generator(arguments)) => generator::measure(arguments)?,
         None => sync(&arguments)?,
     }
     Ok(())

@@ -81,6 +81,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next `count` bytes.
+    #[inline]
     pub fn take(&mut self, count: usize, field: &'static str) -> Result<&'a [u8], DecodeError> {
         match self.bytes.split_at_checked(count) {
             Some((taken, rest)) => {
@@ -92,6 +93,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next `N` bytes as an array.
+    #[inline]
     pub fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(N, field)?);
@@ -99,6 +101,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A byte.
+    #[inline]
     pub fn u8(&mut self, field: &'static str) -> Result<u8, DecodeError> {
         Ok(self.array::<1>(field)?[0])
     }
@@ -119,6 +122,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A varint. Forms longer than needed are refused, so that equal values have equal bytes.
+    #[inline]
     pub fn varint(&mut self, field: &'static str) -> Result<u64, DecodeError> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -136,6 +140,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A varint that counts or measures something, at most `limit`.
+    #[inline]
     pub fn count(&mut self, limit: usize, field: &'static str) -> Result<usize, DecodeError> {
         let actual = self.varint(field)?;
         if actual > limit as u64 {
@@ -145,12 +150,14 @@ impl<'a> Reader<'a> {
     }
 
     /// A signed integer as a zigzag varint.
+    #[inline]
     pub fn signed(&mut self, field: &'static str) -> Result<i64, DecodeError> {
         let coded = self.varint(field)?;
         Ok((coded >> 1) as i64 ^ -((coded & 1) as i64))
     }
 
     /// A `bytes` field of at most `limit` bytes.
+    #[inline]
     pub fn bytes(&mut self, limit: usize, field: &'static str) -> Result<&'a [u8], DecodeError> {
         let length = self.count(limit, field)?;
         self.take(length, field)

@@ -4,6 +4,7 @@
 //! gate | one: begin_set | gate | generate | gate | execute, measured | gate | one: end_set | gate | restore | gate ...
 //! ```
 //!
+//! All should begin when the first of a set does: from there *response time* counts, *service time* from where each really began.
 //! A set's time is from its first operation's start to its last one's end; only these are counted, not what lies between sets. A set is
 //! never cut: the run ends after the one in which its rule is met.
 
@@ -52,8 +53,8 @@ struct State {
     next: Option<bool>,
     /// The starts of the present one's operations.
     starts: Vec<Instant>,
-    /// The last end of them.
-    end: Option<Instant>,
+    /// The first of them, and the last end.
+    span: Option<(Instant, Instant)>,
     measured: SetTimes,
 }
 
@@ -72,25 +73,41 @@ impl Sets {
         self.gate.wait().await.is_leader()
     }
 
-    fn note(&self, started: Instant, ended: Instant) {
+    /// An operation begins now; gives when.
+    fn begin(&self) -> Instant {
+        let now = Instant::now();
         let mut state = self.lock();
-        state.starts.push(started);
-        state.end = state.end.max(Some(ended));
+        state.starts.push(now);
+        state.extend(now);
+        now
+    }
+
+    /// An operation has ended; gives when the first of its set began, which is when it should have begun itself.
+    fn end(&self, ended: Instant) -> Instant {
+        self.lock().extend(ended).0
     }
 
     /// All have done theirs.
     fn count(&self) {
         let mut state = self.lock();
-        let (starts, end) = (std::mem::take(&mut state.starts), state.end.take());
-        let (Some(first), Some(end), Some(true)) = (starts.iter().min(), end, state.next) else { return };
-        state.measured.spans.push((*first, end));
+        let (starts, span) = (std::mem::take(&mut state.starts), state.span.take());
+        let (Some(span), Some(true)) = (span, state.next) else { return };
+        state.measured.spans.push(span);
         for start in &starts {
-            state.measured.starts.record(start.saturating_duration_since(*first));
+            state.measured.starts.record(start.saturating_duration_since(span.0));
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The present set's span, with this moment in it.
+    fn extend(&mut self, moment: Instant) -> (Instant, Instant) {
+        let (first, last) = self.span.unwrap_or((moment, moment));
+        *self.span.insert((first.min(moment), last.max(moment)))
     }
 }
 
@@ -123,14 +140,14 @@ impl<W: Workload> Part<'_, W> {
         let Some(is_measured) = sets.lock().next else { return false };
         workload.generate(client);
         sets.gate().await;
-        let started = Instant::now();
+        let started = sets.begin();
         let limit = settings.load.timeout;
         let done = tokio::time::timeout(limit, workload.execute(client)).await;
         let ended = Instant::now();
         let result = done.unwrap_or_else(|_| Err(Failure::time_out(limit)));
         let from = schedule.measure_from().filter(|_| is_measured);
-        self.record().record(&Times { intended: started, started, ended }, from, &result);
-        sets.note(started, ended);
+        let intended = sets.end(ended);
+        self.record().record(&Times { intended, started, ended }, from, &result);
         if sets.gate().await {
             sets.count();
             self.unless_failed(workload.end_set().await).await;
@@ -159,16 +176,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn starts_count_from_the_sets_first() {
-        let (sets, begin, ms) = (Sets::new(3), Instant::now(), Duration::from_millis(1));
+        let (sets, ms) = (Sets::new(3), Duration::from_millis(1));
         for is_measured in [false, true, true] {
             sets.lock().next = Some(is_measured);
-            for start in [5, 2, 30] {
-                sets.note(begin + start * ms, begin + (40 - start) * ms);
+            let first = sets.begin();
+            for later in [3, 25] {
+                tokio::time::advance(later * ms).await;
+                sets.begin();
+            }
+            for _ in 0..3 {
+                tokio::time::advance(5 * ms).await;
+                assert_eq!(sets.end(Instant::now()), first, "all should have begun then");
             }
             sets.count();
         }
         let measured = sets.measured();
-        assert_eq!((measured.count(), measured.time()), (2, 2 * 36 * ms), "from 2 to 38");
+        assert_eq!((measured.count(), measured.time()), (2, 2 * 43 * ms));
         let near = |time: Duration, ms: f64| (time.as_secs_f64() * 1e3 / ms - 1.0).abs() < 1e-3;
         assert_eq!(measured.starts.len(), 6);
         assert!(near(measured.starts.max(), 28.0) && near(measured.starts.quantile(0.5), 3.0), "{:?}", measured.starts);

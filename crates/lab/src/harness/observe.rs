@@ -25,6 +25,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A target that no client can connect to, and that has done nothing for so long, is lost; or for twice the time-out, if that is less.
 const LOST_AFTER: Duration = Duration::from_secs(10);
 
+/// How many steps of clients a thread takes before it looks for what has come meanwhile, otherwise: tokio's own number.
+const EVENT_INTERVAL: u32 = 61;
+
 /// What was measured.
 #[derive(Clone, Debug)]
 pub struct Measured {
@@ -219,7 +222,13 @@ fn start<W: Workload>(
         recorders.push(recorder.clone());
         let (shared, alive) = (shared.clone(), alive.clone());
         let started = std::thread::Builder::new().name(format!("lab-{thread}")).spawn(move || {
-            match tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime.enable_all();
+            if shared.workload.is_in_sets() {
+                // All of a set begin before the first answer is looked at: a gate holds them closer together.
+                runtime.event_interval(EVENT_INTERVAL.max(2 * numbers.len() as u32));
+            }
+            match runtime.build_local(LocalOptions::default()) {
                 Ok(runtime) => runtime.block_on(group(shared, numbers, recorder, alive)),
                 Err(error) => {
                     let detail = format!("a thread of clients could not start: {error}");

@@ -623,6 +623,13 @@ fn a_report_is_one_page_with_the_numbers_of_show() {
     let cells: Vec<&str> = line.split("</td>").filter_map(|cell| Some(cell.rsplit_once('>')?.1)).collect();
     assert_eq!(cells[..row.len()], row[..], "{line}");
 
+    let said = place.run(&["report", "a.lab", "--out", "again.html", "--plots", "pictures"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let drawn = std::fs::read_dir(place.path("pictures")).expect("a folder").count();
+    assert_eq!(drawn, page.matches("<figure ").count());
+    assert!(std::fs::read_to_string(place.path("pictures/a-0-rate.svg")).expect("a plot").starts_with("<svg xmlns="));
+    let said = place.run(&["report", "a.lab", "--out", "third.html", "--plots", "a.html"]);
+    assert!(said.code == 2 && said.err.contains("the folder a.html can't be made"), "{said:?}");
     let said = place.run(&["report", "b.lab", "a.lab", "--published", "paper.csv", "--out", "-"]);
     assert!(said.code == 0 && said.out.starts_with("<!DOCTYPE html>") && said.err.is_empty(), "{}", said.err);
     assert!(said.out.contains("5 done, 1 failed") && said.out.contains("it &lt;broke&gt;"), "{}", said.out);

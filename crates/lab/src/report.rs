@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Campaign -> View -> sweep, percentile, timeline -> Figure (chart, numbers, words) -> SVG (chart, axis, palette)
-//!                                                                                   -> HTML (html, page)
+//!                                                                                   -> HTML (html, page), files (picture)
 //! ```
 //!
 //! Up to figures there is no markup, and from there on no database. The same campaigns give the same bytes.
@@ -16,6 +16,7 @@ mod html;
 mod page;
 mod palette;
 mod percentile;
+mod picture;
 mod published;
 mod sweep;
 #[cfg(test)]
@@ -34,4 +35,21 @@ use view::View;
 pub fn html(campaigns: &[Campaign], published: Option<&Published>) -> Result<String, Error> {
     let views = campaigns.iter().map(View::of).collect::<Result<Vec<_>, _>>()?;
     Ok(page::page(&views, published))
+}
+
+/// The plots of the report, each as an SVG file that needs no page: its name without an ending, and its text. `name` begins the names;
+/// those of a campaign after the first have its number in them.
+pub fn plots(
+    campaigns: &[Campaign],
+    published: Option<&Published>,
+    name: &str,
+) -> Result<Vec<(String, String)>, Error> {
+    let mut all = Vec::new();
+    for (place, campaign) in campaigns.iter().enumerate() {
+        let view = View::of(campaign)?;
+        let id = if place == 0 { name.to_owned() } else { format!("{name}-{}", place + 1) };
+        let figures = page::plots(&view, &id, published).into_iter().flat_map(|(_, figures)| figures);
+        all.extend(figures.map(|figure| (figure.id.clone(), picture::picture(&figure))));
+    }
+    Ok(all)
 }

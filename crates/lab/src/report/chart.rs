@@ -15,8 +15,8 @@ use super::axis::Axis;
 use super::palette::{self, Ink};
 use super::units::printable;
 
-const WIDTH: u32 = 960;
-const HEIGHT: u32 = 600;
+pub(super) const WIDTH: u32 = 960;
+pub(super) const HEIGHT: u32 = 600;
 /// The size of text; the library writes it divided by 1.24.
 const FONT: f64 = 36.0;
 /// About how wide a letter is.

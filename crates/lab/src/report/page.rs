@@ -47,9 +47,7 @@ fn section(view: &View<'_>, number: usize, published: Option<&Published>) -> Str
         part("What limited each cell", &table(&view.limits())),
         part("Not steady", &table(&view.unsteady())),
         part("What a sync takes, as a line of its rows", &table(&view.lines())),
-        sweeps(view, &id, published),
-        figures("Percentiles", &percentile::figures(view, &format!("{id}-percentiles"))),
-        figures("Timelines", &timeline::figures(view, &format!("{id}-run"))),
+        plots(view, &id, published).iter().map(|(title, all)| figures(title, all)).collect(),
         part("Errors", &errors(view)),
         part("Runs that are not counted", &table(&view.not_counted())),
         part("Environment", &environment(view)),
@@ -107,13 +105,21 @@ fn summary(view: &View<'_>) -> String {
     format!("{}<p class=\"note\">{note}</p>\n", table(&view.summary()))
 }
 
-fn sweeps(view: &View<'_>, id: &str, published: Option<&Published>) -> String {
+/// All plots of a campaign, under their headings.
+pub(super) fn plots(view: &View<'_>, id: &str, published: Option<&Published>) -> Vec<(String, Vec<Figure>)> {
+    let mut all = sweeps(view, id, published);
+    all.push(("Percentiles".to_owned(), percentile::figures(view, &format!("{id}-percentiles"))));
+    all.push(("Timelines".to_owned(), timeline::figures(view, &format!("{id}-run"))));
+    all
+}
+
+fn sweeps(view: &View<'_>, id: &str, published: Option<&Published>) -> Vec<(String, Vec<Figure>)> {
     let sweeps = sweep::sweeps(&view.cells, &view.varied);
     let about = published.and_then(|table| sweeps.iter().position(|sweep| sweep::is_about(sweep, table.along())));
     let with = about.unwrap_or(0);
     let one = |(place, sweep): (usize, &sweep::Sweep)| {
         let published = published.filter(|_| place == with);
-        figures(&format!("Against {}", sweep.key), &sweep::figures(view, sweep, &format!("{id}-{place}"), published))
+        (format!("Against {}", sweep.key), sweep::figures(view, sweep, &format!("{id}-{place}"), published))
     };
     sweeps.iter().enumerate().map(one).collect()
 }

@@ -19,8 +19,7 @@ pub(super) struct Ink {
 }
 
 /// What is behind a plot.
-#[cfg(test)]
-const PANEL: Ink = Ink { light: (0xff, 0xff, 0xff), dark: (0x17, 0x1a, 0x1e) };
+pub(super) const PANEL: Ink = Ink { light: (0xff, 0xff, 0xff), dark: (0x17, 0x1a, 0x1e) };
 /// Text and axes.
 pub(super) const TEXT: Ink = Ink { light: (0x22, 0x26, 0x2b), dark: (0xe2, 0xe5, 0xe9) };
 /// The lines of the grid.
@@ -45,6 +44,11 @@ pub(super) fn line(number: usize) -> Ink {
 }
 
 impl Ink {
+    /// The light one, as text.
+    pub(super) fn light(self) -> String {
+        hex(self.light)
+    }
+
     /// As plots are written.
     pub(super) fn color(self) -> RGBColor {
         let (red, green, blue) = self.light;
@@ -68,6 +72,12 @@ pub(super) fn rules() -> String {
     }
     rules.push_str("}\n");
     rules
+}
+
+/// The same where there is no page around a plot: of its panel and its words too.
+pub(super) fn rules_of_a_picture() -> String {
+    let own = format!("  .panel {{ fill: {} }}\n  .word {{ fill: {} }}\n}}\n", hex(PANEL.dark), hex(TEXT.dark));
+    rules().trim_end_matches("}\n").to_owned() + &own
 }
 
 #[cfg(test)]

@@ -471,3 +471,32 @@ fn check_text(text: &str) {
     }
     assert!(!text.chars().any(|letter| letter.is_control() && letter != '\n' && letter != '\t'), "{text:?}");
 }
+
+#[test]
+fn each_plot_is_a_file_that_needs_no_page() {
+    let rest = "load.clients = [1, 2]\ntarget.setup = [\"SELECT '<&>'\", \"SELECT 2\"]";
+    let sample = Sample::new(rest, |_, _| Some(ran(&[(100, 10)])));
+    let campaigns = [sample.campaign(), sample.campaign()];
+    let plots = super::plots(&campaigns, None, "own").expect("plots");
+    let page = html(&campaigns, None).expect("a report");
+    assert_eq!(plots.len(), page.matches("<figure ").count(), "all of the report's");
+    let names: std::collections::BTreeSet<&str> = plots.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names.len(), plots.len(), "none replaces another");
+    assert!(names.contains("own-0-rate") && names.contains("own-2-0-rate"), "{names:?}");
+    for (name, svg) in &plots {
+        let document = roxmltree::Document::parse(svg).unwrap_or_else(|error| panic!("{name}: {error}\n{svg}"));
+        let words: Vec<&str> = document
+            .descendants()
+            .filter(|node| node.has_tag_name(("http://www.w3.org/2000/svg", "text")))
+            .filter_map(|node| node.text())
+            .collect();
+        let title = document.descendants().find(|node| node.tag_name().name() == "title").and_then(|node| node.text());
+        assert!(words.first() == title.as_ref() && title.is_some(), "{name}: {words:?}");
+        assert!(!svg.contains("href"), "{name}");
+    }
+    let (_, rate) = plots.iter().find(|(name, _)| name == "own-0-rate").expect("a plot of rates");
+    assert!(
+        rate.contains("target.setup = SELECT &#39;&lt;&amp;&gt;&#39;</text>"),
+        "the legend names the lines: {rate}"
+    );
+}

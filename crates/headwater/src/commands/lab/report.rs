@@ -17,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   headwater lab report tpcb.lab                                       # makes tpcb.html
   headwater lab report before.lab after.lab --out both.html --force
+  headwater lab report clients.lab --plots pictures                   # clients-0-rate.svg and so on, for a page of yours
   headwater lab report clients.lab --published whitepaper.csv         # their curve beside ours
   headwater lab report tpcb.lab --out - | ssh me@host 'cat > tpcb.html'
 
@@ -37,6 +38,9 @@ pub(super) struct ReportArgs {
     /// Replace the file if it exists.
     #[arg(long)]
     force: bool,
+    /// Make each plot an SVG file in this folder too; files of these names are replaced.
+    #[arg(long, value_name = "FOLDER")]
+    plots: Option<PathBuf>,
     /// A table (CSV) of published curves, drawn beside the throughput.
     #[arg(long, value_name = "FILE")]
     published: Option<PathBuf>,
@@ -53,6 +57,10 @@ pub(super) fn run(args: &ReportArgs, output: &Output) -> Done {
     let campaigns = args.results.iter().map(|path| Campaign::open(path)).collect::<Result<Vec<_>, _>>()?;
     let published = args.published.as_deref().map(Published::read).transpose()?;
     let html = report::html(&campaigns, published.as_ref())?;
+    if let Some(folder) = &args.plots {
+        let name = first.file_stem().unwrap_or_default().to_string_lossy();
+        draw(folder, &report::plots(&campaigns, published.as_ref(), &name)?)?;
+    }
     if is_stdout {
         std::io::stdout().lock().write_all(html.as_bytes())?;
         return Ok(Exit::Done);
@@ -60,6 +68,15 @@ pub(super) fn run(args: &ReportArgs, output: &Output) -> Done {
     write(&out, &html, args.force)?;
     output.answer(&json!({ "report": out }), |output| output.line(out.display()))?;
     Ok(Exit::Done)
+}
+
+fn draw(folder: &Path, plots: &[(String, String)]) -> Result<()> {
+    std::fs::create_dir_all(folder).or_usage(|| format!("the folder {} can't be made", folder.display()))?;
+    for (name, svg) in plots {
+        let file = folder.join(format!("{name}.svg"));
+        std::fs::write(&file, svg).with_context(|| format!("{} could not be written", file.display()))?;
+    }
+    Ok(())
 }
 
 /// What would be overwritten is told before the work is done.

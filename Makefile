@@ -44,6 +44,7 @@ check: ## Check format, lints, documentation, licences and house rules
 	scripts/check-licences
 	scripts/check-self
 	scripts/check-guarantees
+	scripts/check-measurements
 	scripts/mutants --check
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 	    $(CARGO) deny --locked --all-features check bans licenses sources; \

@@ -82,15 +82,29 @@ fn by_workers(known: &KnownSyncs<'_>) -> Option<Found> {
             ));
         }
     }
-    let free = processors_of(&known.sampled.machine).unwrap_or(0.0) - in_use(&known.sampled.machine);
+    let waiting = load.waiting;
     Some((
         Bottleneck::Workers,
         format!(
-            "{busy:.2} of {all} {key} are busy while {:.2} syncs wait for one and {free:.2} processors are free; \
-             raise scenario.{key}",
-            load.waiting
+            "{busy:.2} of {all} {key} are busy while {waiting:.2} syncs wait for one; {}",
+            room(known.sampled, key)
         ),
     ))
+}
+
+/// Whether the machine has processors for more workers.
+fn room(sampled: &Sampled, key: &str) -> String {
+    let machine = processors_of(&sampled.machine).unwrap_or(0.0);
+    let used = [LAB, SERVER, DATABASE].map(|name| processors(sampled.process(name)).unwrap_or_default().0);
+    let (ours, all) = (used.iter().sum::<f64>(), in_use(&sampled.machine));
+    if all < SATURATED * machine {
+        format!("of {machine:.0} processors {:.2} are free: raise scenario.{key}", machine - all)
+    } else {
+        format!(
+            "of {machine:.0} processors {ours:.2} are in use by them, the lab and the database, {:.2} by others",
+            all - ours
+        )
+    }
 }
 
 /// Workers are free: syncs are at the clients, or on their way.

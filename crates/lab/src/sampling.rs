@@ -49,6 +49,8 @@ pub(crate) use system::tree;
 const SESSIONS_EVERY: Duration = Duration::from_millis(100);
 /// Each so many looks the counters are read.
 const COUNTERS_EVERY: u32 = 5;
+/// The same of syncs, whose sets may be short.
+const COUNTERS_OF_SETS_EVERY: u32 = 2;
 /// How long a look at the sessions may take.
 const LOOK: Duration = Duration::from_secs(2);
 /// The lab itself, among the processes.
@@ -148,13 +150,14 @@ async fn sample(watched: &Watched, interrupt: &watch::Receiver<bool>, mut stoppe
     let mut session = connect(watched.sessions.as_ref().map(|(target, _)| target), interrupt).await;
     let mut ticks = tokio::time::interval(SESSIONS_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let counters_every = if watched.server.is_some() { COUNTERS_OF_SETS_EVERY } else { COUNTERS_EVERY };
     for tick in 0u32.. {
         tokio::select! {
             biased;
             _ = stopped.wait_for(|is_stopped| *is_stopped) => break,
             _ = ticks.tick() => {}
         }
-        if tick.is_multiple_of(COUNTERS_EVERY) {
+        if tick.is_multiple_of(counters_every) {
             samples.count(watched);
         }
         if let Some(serving) = &watched.server {

@@ -62,6 +62,7 @@ fn by_processors(known: &KnownSyncs<'_>) -> Option<Found> {
 /// All workers are busy: with what the database waits for, or they are too few.
 fn by_workers(known: &KnownSyncs<'_>) -> Option<Found> {
     let load = known.sampled.server?;
+    let machine = processors_of(&known.sampled.machine)?;
     let SyncSettings { workers, uploaders, way, .. } = *known.settings;
     let (busy, all, key) = match way {
         Way::Up if uploaders < workers => (load.uploaders_busy, uploaders, "uploaders"),
@@ -87,14 +88,13 @@ fn by_workers(known: &KnownSyncs<'_>) -> Option<Found> {
         Bottleneck::Workers,
         format!(
             "{busy:.2} of {all} {key} are busy while {waiting:.2} syncs wait for one; {}",
-            room(known.sampled, key)
+            room(known.sampled, machine, key)
         ),
     ))
 }
 
 /// Whether the machine has processors for more workers.
-fn room(sampled: &Sampled, key: &str) -> String {
-    let machine = processors_of(&sampled.machine).unwrap_or(0.0);
+fn room(sampled: &Sampled, machine: f64, key: &str) -> String {
     let used = [LAB, SERVER, DATABASE].map(|name| processors(sampled.process(name)).unwrap_or_default().0);
     let (ours, all) = (used.iter().sum::<f64>(), in_use(&sampled.machine));
     if all < SATURATED * machine {
@@ -109,8 +109,8 @@ fn room(sampled: &Sampled, key: &str) -> String {
 
 /// Workers are free: syncs are at the clients, or on their way.
 fn outside(known: &KnownSyncs<'_>) -> Found {
-    let Some(load) = known.sampled.server else {
-        return (Bottleneck::Unknown, "the sets were too short for the server to be asked".to_owned());
+    let Some(load) = known.sampled.server.filter(|_| !known.sampled.machine.is_empty()) else {
+        return (Bottleneck::Unknown, "the sets were too short to be sampled; raise scenario.rows".to_owned());
     };
     let ServerLoad { receiving, waiting, workers_busy, sending, .. } = load;
     let time = known.sets.time().as_secs_f64();
@@ -287,6 +287,21 @@ mod tests {
         assert_eq!(named(&IDLE, &[("row_us", 6_000)]), Bottleneck::Client, "0.6 s of a second");
         assert_eq!(named(&IDLE, &[("row_us", 4_000)]), Bottleneck::Unknown);
         assert_eq!(named(&IDLE, &[("row_us", 4_000), ("link_delay_ms", 100)]), Bottleneck::Link);
+    }
+
+    #[test]
+    fn short_sets_tell_nothing() {
+        let named = |sampled: &Sampled| {
+            let settings = SyncSettings::of(&crate::sync::kind::scenario().parameters).expect("possible");
+            let (measured, sets) = measured();
+            let (settings, measured, sets) = (&settings, &measured, &sets);
+            verdict_of_syncs(&KnownSyncs { settings, threads: 4, is_embedded: false, measured, sets, sampled })
+        };
+        let short = Sampled { machine: Vec::new(), processes: Vec::new(), ..sampled(&BUSY) };
+        let verdict = named(&short);
+        assert_eq!(verdict.bottleneck, Bottleneck::Unknown);
+        assert!(verdict.evidence.contains("too short"), "{}", verdict.evidence);
+        assert_eq!(named(&Sampled { server: None, ..sampled(&BUSY) }).bottleneck, Bottleneck::Unknown);
     }
 
     #[test]

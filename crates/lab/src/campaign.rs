@@ -139,6 +139,7 @@ impl<'c> Campaign<'c> {
         interrupt: &watch::Receiver<bool>,
         watch: &mut dyn FnMut(Event<'_>),
     ) -> Result<Ended, Error> {
+        host::raise_open_files();
         self.look(results, interrupt).await?;
         let mut ended = Ended { done: 0, failed: 0, is_interrupted: false };
         for (place, run) in self.plan.runs.iter().enumerate() {

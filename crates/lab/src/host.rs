@@ -30,6 +30,19 @@ pub(crate) fn describe(folder: &Path) -> Vec<(String, String)> {
     known.filter(|(_, value)| !value.is_empty()).collect()
 }
 
+/// Opens as many files as this process may: each client has a connection. What it starts may do so too. Where that is refused, connections
+/// fail and say so.
+#[cfg(unix)]
+pub(crate) fn raise_open_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
+}
+
+#[cfg(not(unix))]
+pub(crate) fn raise_open_files() {}
+
 /// The commit of the repository that the experiment lies in, and whether its files differ from it.
 fn commit(folder: &Path) -> Option<String> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };

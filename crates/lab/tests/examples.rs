@@ -8,11 +8,11 @@ use headwater_lab::figures::{Figures, How};
 /// What `make bench` measures; no experiment itself.
 const FIGURES: &str = "figures.toml";
 
-#[test]
-fn the_examples_are_valid() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab");
+/// The experiments of a folder, each with how many cells it has.
+fn experiments(folder: &str) -> Vec<(String, usize)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
     let mut found: Vec<(String, usize)> = Vec::new();
-    for entry in std::fs::read_dir(&folder).expect("the folder of examples") {
+    for entry in std::fs::read_dir(&folder).expect("a folder of examples") {
         let path = entry.expect("an entry").path();
         if path.extension().is_some_and(|extension| extension == "toml") && !path.ends_with(FIGURES) {
             let experiment = Experiment::open(&path).unwrap_or_else(|error| panic!("{error}"));
@@ -20,6 +20,11 @@ fn the_examples_are_valid() {
         }
     }
     found.sort();
+    found
+}
+
+#[test]
+fn the_examples_are_valid() {
     let expected = [
         ("bristlecone-batch.toml", 9),
         ("bristlecone-deadlock.toml", 6),
@@ -28,8 +33,12 @@ fn the_examples_are_valid() {
         ("bristlecone-read-rows.toml", 10),
         ("bristlecone-read-scaling.toml", 16),
         ("commit.toml", 8),
+        ("crowd.toml", 1),
+        ("gate.toml", 1),
         ("mobilink-backlog.toml", 20),
         ("mobilink-clients.toml", 32),
+        ("mobilink-cpus.toml", 8),
+        ("mobilink-headline.toml", 4),
         ("mobilink-retry-delay.toml", 24),
         ("mobilink-rows-per-sync.toml", 20),
         ("mobilink-slower-clients.toml", 24),
@@ -41,7 +50,14 @@ fn the_examples_are_valid() {
         ("own.toml", 6),
         ("tpcb.toml", 6),
     ];
-    assert_eq!(found, expected.map(|(name, cells)| (name.to_owned(), cells)));
+    assert_eq!(experiments("lab"), expected.map(|(name, cells)| (name.to_owned(), cells)));
+}
+
+#[test]
+fn each_of_mobilinks_charts_has_its_full_form() {
+    let names = |folder: &str| -> Vec<String> { experiments(folder).into_iter().map(|(name, _)| name).collect() };
+    let small: Vec<String> = names("lab").into_iter().filter(|name| name.starts_with("mobilink-")).collect();
+    assert_eq!((names("lab/full"), small.len()), (small, 11));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use headwater_access::{Access, Jwt, JwtError, Settings};
 use headwater_consolidated::{Backend, Plan, Pool};
 use thiserror::Error;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -94,6 +94,7 @@ impl Server {
     /// # Ok(())
     /// # }
     /// ```
+    #[expect(clippy::unused_async, reason = "it has to be called where tasks can be started")]
     pub async fn start(config: Config, backend: Arc<dyn Backend>, plans: Vec<Plan>) -> Result<Handle, StartError> {
         config.validate()?;
         let tls = match (&config.tls_certificate, &config.tls_key) {
@@ -102,7 +103,7 @@ impl Server {
         };
         let jwt = config.jwt().map(Jwt::new).transpose()?;
         let unusable = |source| StartError::Listen { address: config.listen, source };
-        let listener = TcpListener::bind(config.listen).await.map_err(unusable)?;
+        let listener = listen(config.listen).map_err(unusable)?;
         let local_addr = listener.local_addr().map_err(unusable)?;
         let shared = share(config, backend, plans, jwt);
         let service = Service::new(router(Arc::clone(&shared)), tls, &shared.config);
@@ -118,6 +119,19 @@ impl Server {
         tracing::info!(%local_addr, workers = shared.config.workers, "listening");
         Ok(Handle { local_addr, shared, cutting, connections, accepting, background })
     }
+}
+
+/// Remotes that come at once wait for their connection in the kernel. Who finds no room there knocks again after a second, then after two, four
+/// and so on: the room is as large as the kernel allows (`net.core.somaxconn`), up to this.
+const LISTEN_BACKLOG: u32 = 65_535;
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // On Windows it would let others take the port.
+    #[cfg(not(windows))]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(LISTEN_BACKLOG)
 }
 
 impl Handle {

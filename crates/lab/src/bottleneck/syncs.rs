@@ -54,9 +54,12 @@ fn by_processors(known: &KnownSyncs<'_>) -> Option<Found> {
             return Some((bottleneck, format!("of {limit:.0} processors that it may use, {figures}")));
         }
     }
+    // Threads wait for processors that others have, too: those must be busy, half of them with what is measured.
     let demand: f64 = used.iter().map(|(_, used, ready)| used + ready).sum();
+    let ours: f64 = used.iter().map(|(_, used, _)| used).sum();
+    let is_full = ours >= MOST * machine && in_use(&known.sampled.machine) >= SATURATED * machine;
     let (most, ..) = used.into_iter().max_by(|one, other| one.1.total_cmp(&other.1))?;
-    (demand >= SATURATED * machine).then(|| (most, format!("of {machine:.0} processors, {figures}")))
+    (is_full && demand >= SATURATED * machine).then(|| (most, format!("of {machine:.0} processors, {figures}")))
 }
 
 /// All workers are busy: with what the database waits for, or they are too few.
@@ -270,9 +273,11 @@ mod tests {
     #[test]
     fn who_has_most_of_the_processors_is_named_where_they_are_at_their_end() {
         let full = |lab, server, database| Seen { cpu: [(lab, 0.0), (server, 0.3), (database, 0.3)], ..BUSY };
-        assert_eq!(named(&full(0.5, 1.5, 0.8), &[]), Bottleneck::Server);
-        assert_eq!(named(&full(0.5, 0.8, 1.5), &[]), Bottleneck::DatabaseCpu);
-        assert_eq!(named(&full(1.5, 0.5, 0.8), &[]), Bottleneck::Client);
+        assert_eq!(named(&full(0.6, 1.8, 0.9), &[]), Bottleneck::Server);
+        assert_eq!(named(&full(0.6, 0.9, 1.8), &[]), Bottleneck::DatabaseCpu);
+        assert_eq!(named(&full(1.8, 0.6, 0.9), &[]), Bottleneck::Client);
+        let waiting = Seen { cpu: [(0.2, 2.0), (0.4, 2.0), (0.4, 2.0)], ..BUSY };
+        assert_eq!(named(&waiting, &[]), Bottleneck::Workers, "for processors that others have");
         assert_eq!(named(&full(0.2, 0.9, 0.2), &[]), Bottleneck::Workers, "not half of the four are in use");
         assert_eq!(named(&full(0.2, 0.9, 0.2), &[("server_cpus", 1)]), Bottleneck::Server);
         assert_eq!(named(&full(0.2, 0.2, 0.9), &[("database_cpus", 1)]), Bottleneck::DatabaseCpu);

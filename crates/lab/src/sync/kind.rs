@@ -75,6 +75,10 @@ pub struct SyncSettings {
     pub uploaders: i64,
     /// Syncs that may wait for a worker.
     pub backlog: i64,
+    /// Syncs that the server receives at a time.
+    pub receiving_max: i64,
+    /// Connections that it keeps open.
+    pub connections_max: i64,
     /// How fast and how patient clients are in what is measured.
     pub pace: Pace,
     /// How many processors the server may run on; none: all of them.
@@ -97,6 +101,8 @@ pub fn scenario() -> Scenario {
             number("workers", 5),
             number("uploaders", 0),
             number("backlog", 200),
+            number("receiving_max", 200),
+            number("connections_max", 2_000),
             number("retry_delay_ms", 0),
             number("link_bits_per_s", 0),
             number("link_delay_ms", 0),
@@ -163,6 +169,8 @@ impl SyncSettings {
         let retry_delay = Duration::from_millis(number("retry_delay_ms", 0..=RETRY_DELAY_MAX)? as u64);
         let retry_delay = (!retry_delay.is_zero()).then_some(retry_delay);
         let backlog = number("backlog", 0..=1_000_000)?;
+        let receiving_max = number("receiving_max", 1..=1_000_000)?;
+        let connections_max = number("connections_max", 1..=1_000_000)?;
         let pace = Pace { link, row, retry_delay };
         let common = rows * percent / 100;
         let cpus = |name| Ok(Some(number(name, 0..=CPUS_MAX)? as usize).filter(|cpus| *cpus > 0));
@@ -176,6 +184,8 @@ impl SyncSettings {
             workers,
             uploaders,
             backlog,
+            receiving_max,
+            connections_max,
             pace,
             server_cpus,
             database_cpus,

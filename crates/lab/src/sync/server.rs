@@ -25,7 +25,9 @@ impl Server {
         let folder = tempfile::tempdir().map_err(|error| failed(error.to_string()))?;
         let (config, said) = (folder.path().join("headwater.toml"), folder.path().join("said"));
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text);
-        let written = write("headwater.toml", "models = [\"lab_purchase.toml\"]\n")
+        let SyncSettings { receiving_max, connections_max, .. } = settings;
+        let limits = format!("[server]\nreceiving_max = {receiving_max}\nconnections_max = {connections_max}\n");
+        let written = write("headwater.toml", &format!("models = [\"lab_purchase.toml\"]\n{limits}"))
             .and_then(|()| write("lab_purchase.toml", &purchase::model(settings.detects_conflicts)))
             .and_then(|()| std::fs::File::create(&said));
         let said_to = written.map_err(|error| failed(error.to_string()))?;

@@ -1,7 +1,10 @@
 //! Starting and stopping.
 
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
 
+use headwater_consolidated::sqlite::Sqlite;
 use headwater_protocol::message::ErrorCode;
 use headwater_server::{Config, Server, Stopped};
 
@@ -105,4 +108,20 @@ fn an_address_in_use_is_an_error_that_names_it() {
         error.to_string(),
         format!("can't listen on {}: expected a free local address in `listen`", stand.address)
     );
+}
+
+#[test]
+fn five_hundred_that_come_at_once_need_not_knock_twice() {
+    let stand = Stand::start(config());
+    // A server that stands still: only the kernel takes connections.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let backend = Arc::new(Sqlite::new(stand.file()));
+    let server = runtime.block_on(Server::start(config(), backend, vec![plan()])).expect("a server");
+    let allowed =
+        std::fs::read_to_string("/proc/sys/net/core/somaxconn").ok().and_then(|text| text.trim().parse().ok());
+    // Who is not let in knocks again after a second.
+    let connect = |_| TcpStream::connect_timeout(&server.local_addr(), Duration::from_millis(900));
+    let waiting: Result<Vec<TcpStream>, _> = (0..allowed.unwrap_or(128).min(500)).map(connect).collect();
+    waiting.expect("room for all");
+    runtime.block_on(server.shutdown());
 }

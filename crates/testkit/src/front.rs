@@ -88,7 +88,7 @@ impl Proxied {
 }
 
 /// Debian has them where a user's path does not lead.
-fn find(program: &str) -> Result<PathBuf> {
+pub(crate) fn find(program: &str) -> Result<PathBuf> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&paths).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
     let found = folders.map(|folder| folder.join(program)).find(|path| path.is_file());

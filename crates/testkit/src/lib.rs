@@ -27,6 +27,7 @@ pub mod postgres;
 pub mod process;
 pub mod proxy;
 pub mod random;
+pub mod squid;
 
 pub use front::{FRONTS, Front, Proxied};
 pub use ports::free_port;
@@ -34,3 +35,4 @@ pub use postgres::{DataCopy, Postgres, sql};
 pub use process::{Child, headwater_binary, wait_until};
 pub use proxy::{FaultProxy, Plan};
 pub use random::Random;
+pub use squid::Squid;

@@ -1,5 +1,8 @@
 //! Addresses as people may see them: never with a password.
 
+/// The word for no address, where some cells have one and others don't.
+pub(crate) const NONE: &str = "none";
+
 /// The address without what may be secret: of a URL the user, host and database, of `key=value` pairs those three.
 ///
 /// ```
@@ -7,9 +10,10 @@
 /// assert_eq!(shown("postgres://me:secret@db:5433/shop?password=x"), "postgres://me@db:5433/shop");
 /// assert_eq!(shown("host=db user=me password=secret dbname=shop"), "host=db user=me dbname=shop");
 /// assert_eq!(shown("sqlite:shop.db"), "sqlite:shop.db");
+/// assert_eq!(shown("http://me:secret@cache:3128/rows?token=x"), "http://me@cache:3128/rows");
 /// ```
 pub fn shown(address: &str) -> String {
-    if address.starts_with("sqlite:") {
+    if address == NONE || ["sqlite:", "origin:"].iter().any(|scheme| address.starts_with(scheme)) {
         return address.to_owned();
     }
     if address.contains('\'') {

@@ -8,6 +8,7 @@
 //! is none of the places named here (a timer, another process of the database, a standby) is *unknown*, with the wait's name. Without the
 //! database's own word (SQLite) only the lab's processor time is known.
 
+mod requests;
 mod syncs;
 
 use std::fmt;
@@ -15,6 +16,7 @@ use std::fmt;
 use crate::experiment::{Arrival, Load};
 use crate::harness::Measured;
 use crate::sampling::{DATABASE, LAB, ProcessUse, SERVER, Sampled, Wait, Waits};
+pub(crate) use requests::verdict_of_requests;
 pub(crate) use syncs::{KnownSyncs, verdict_of_syncs};
 
 /// A place that has at least this part of the clients is named.

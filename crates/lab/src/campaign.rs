@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::bottleneck::{self, Known, KnownSyncs, Verdict};
@@ -12,10 +13,12 @@ use crate::error::Error;
 use crate::experiment::{Cell, Experiment};
 use crate::harness::{self, Failure, Outcome, Progress, RunFailure, Settings, Time};
 use crate::host::{self, Usage};
+use crate::http::{HttpSettings, HttpTarget, HttpWorkload};
 use crate::plan::{Plan, Run};
 use crate::random::{Random, stream};
 use crate::results::{RunRecord, Writer};
 use crate::sampling::{self, DATABASE, Find, Sampled, Sampler, Serving, Watched, Whose};
+use crate::scenario::Drives;
 use crate::sync::{Place, SyncSettings, SyncWorkload};
 use crate::target::Target;
 use crate::workload::{SqlWorkload, refuse_existing};
@@ -69,6 +72,8 @@ pub struct Campaign<'c> {
     plan: &'c Plan,
     /// By address as it was written.
     targets: BTreeMap<String, Target>,
+    /// Where requests go, by address and proxy.
+    servers: BTreeMap<(String, Option<String>), HttpTarget>,
     target: Option<&'c str>,
     /// For files of SQLite.
     folder: PathBuf,
@@ -86,13 +91,24 @@ impl<'c> Campaign<'c> {
         folder: &Path,
     ) -> Result<Campaign<'c>, Error> {
         let folder = folder.to_owned();
-        let mut campaign = Campaign { experiment, plan, targets: BTreeMap::new(), target, folder, program: None };
+        let mut campaign = Campaign {
+            experiment,
+            plan,
+            targets: BTreeMap::new(),
+            servers: BTreeMap::new(),
+            target,
+            folder,
+            program: None,
+        };
         for cell in &experiment.cells {
             let Some(address) = target.or(cell.target.url.as_deref()) else {
                 let what = "the experiment has no target.url; write one, or give --target URL".to_owned();
                 return Err(Error::Usage(what));
             };
-            if !campaign.targets.contains_key(address) {
+            if campaign.drives(cell) == Drives::Requests {
+                let server = HttpTarget::parse(address, cell.target.proxy.as_deref())?;
+                campaign.servers.insert((address.to_owned(), cell.target.proxy.clone()), server);
+            } else if !campaign.targets.contains_key(address) {
                 let target = Target::parse(address, &campaign.folder)?;
                 campaign.targets.insert(address.to_owned(), target);
             }
@@ -185,13 +201,15 @@ impl<'c> Campaign<'c> {
         let cell = &self.experiment.cells[run.cell];
         let scenario = &self.experiment.scenarios[cell.scenario];
         let settings = self.settings(run)?;
-        let target = self.target_of(cell);
-        if scenario.is_sync() {
-            return self.syncs(cell, &settings, interrupt, progress).await;
+        match scenario.drives {
+            Drives::Syncs => return self.syncs(cell, &settings, interrupt, progress).await,
+            Drives::Requests => return self.requests(cell, &settings, interrupt, progress).await,
+            Drives::Transactions => {}
         }
+        let target = self.target_of(cell);
         let workload = SqlWorkload::new(target.clone(), scenario, cell, settings.seed, interrupt.clone());
         let workload = Arc::new(workload.map_err(Error::Target)?);
-        let sampling = self.sampler(target, None, interrupt).await?;
+        let sampling = self.sampler(Some(target), None, interrupt).await?;
         let outcome = harness::run(workload, &settings, interrupt, progress).await;
         let all = sampling.stop();
         let seen = outcome.measured.as_ref().map(|measured| {
@@ -225,7 +243,7 @@ impl<'c> Campaign<'c> {
         let scenario = &self.experiment.scenarios[cell.scenario];
         let of_run = (cell.load.clients, settings.seed);
         let workload = Arc::new(SyncWorkload::new(place, scenario, of_cell, of_run, interrupt.clone()));
-        let sampling = self.sampler(&target, Some(server), interrupt).await?;
+        let sampling = self.sampler(Some(&target), Some(server), interrupt).await?;
         let outcome = harness::run(workload, settings, interrupt, progress).await;
         let all = sampling.stop();
         let seen = outcome.measured.as_ref().zip(outcome.measured.as_ref().and_then(|measured| measured.sets.as_ref()));
@@ -247,6 +265,32 @@ impl<'c> Campaign<'c> {
         Ok((outcome, seen))
     }
 
+    /// A run of requests.
+    async fn requests(
+        &self,
+        cell: &Cell,
+        settings: &Settings,
+        interrupt: &watch::Receiver<bool>,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<(Outcome, Option<Seen>), Error> {
+        let of_cell = HttpSettings::of(&cell.parameters).map_err(|(_, why)| Error::Usage(why))?;
+        let target = self.server_of(cell)?.clone();
+        let (link, is_own) = (of_cell.link, target.is_own());
+        let workload = HttpWorkload::new(target, of_cell, (settings.seed, cell.load.timeout));
+        let workload = Arc::new(workload.map_err(Error::Target)?);
+        let sampling = self.sampler(None, None, interrupt).await?;
+        let outcome = harness::run(workload, settings, interrupt, progress).await;
+        let all = sampling.stop();
+        let seen = outcome.measured.as_ref().map(|measured| {
+            let sampled = all.during(measured.from, measured.elapsed, None);
+            let threads = settings.time.threads();
+            let known = Known { load: &cell.load, threads, is_embedded: false, measured, sampled: &sampled };
+            let verdict = bottleneck::verdict_of_requests(&known, link, is_own);
+            Seen { verdict, processors: None, sampled }
+        });
+        Ok((outcome, seen))
+    }
+
     fn settings(&self, run: Run) -> Result<Settings, Error> {
         let cell = &self.experiment.cells[run.cell];
         // The same in each cell of a round: cells are compared by the same draws.
@@ -257,22 +301,24 @@ impl<'c> Campaign<'c> {
     /// `server`: what serves syncs, whose sessions are looked at then.
     async fn sampler(
         &self,
-        target: &Target,
+        target: Option<&Target>,
         server: Option<Arc<Serving>>,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<Sampler, Error> {
         let processes = self.processes(target, interrupt).await;
         let whose = if server.is_some() { Whose::Servers } else { Whose::Labs };
-        let sessions = self.experiment.sample.has_waits.then(|| (target.clone(), whose));
+        let sessions = target.filter(|_| self.experiment.sample.has_waits).map(|target| (target.clone(), whose));
         Sampler::start(Watched { processes, sessions, server }, interrupt.clone())
     }
 
     /// The processes to sample, as they are now.
-    async fn processes(&self, target: &Target, interrupt: &watch::Receiver<bool>) -> Vec<(String, Vec<i32>)> {
+    async fn processes(&self, target: Option<&Target>, interrupt: &watch::Receiver<bool>) -> Vec<(String, Vec<i32>)> {
         let named = &self.experiment.sample.processes;
         let of = |(name, find): &(String, Find)| (name.clone(), find.roots(&self.folder).unwrap_or_default());
         let mut all: Vec<_> = named.iter().map(of).collect();
-        if !named.iter().any(|(name, _)| name == DATABASE) {
+        if let Some(target) = target
+            && !named.iter().any(|(name, _)| name == DATABASE)
+        {
             let found = tokio::time::timeout(LOOK, async {
                 let mut session = target.connect(LOOK, interrupt).await.ok()?;
                 sampling::database(target, &mut session).await.ok()?
@@ -288,7 +334,8 @@ impl<'c> Campaign<'c> {
         for (place, (address, target)) in self.targets.iter().enumerate() {
             let looked = tokio::time::timeout(LOOK, async {
                 let mut session = target.connect(LOOK, interrupt).await?;
-                for cell in &self.experiment.cells {
+                let is_sql = |cell: &&Cell| self.drives(cell) != Drives::Requests;
+                for cell in self.experiment.cells.iter().filter(is_sql) {
                     if self.target.or(cell.target.url.as_deref()) == Some(address) {
                         let scenario = &self.experiment.scenarios[cell.scenario];
                         refuse_existing(target, &mut session, scenario).await?;
@@ -305,11 +352,27 @@ impl<'c> Campaign<'c> {
             let described = looked.map_err(Error::Target)?;
             facts.extend(described.into_iter().map(|(key, value)| (format!("target {} {key}", place + 1), value)));
         }
+        for (place, server) in self.servers.values().enumerate() {
+            look_at(server).await.map_err(Error::Target)?;
+            let described = server.describe().into_iter();
+            let number = self.targets.len() + place + 1;
+            facts.extend(described.map(|(key, value)| (format!("target {number} {key}"), value)));
+        }
         for (name, find) in &self.experiment.sample.processes {
             find.roots(&self.folder).map_err(|why| Error::Usage(format!("sample.process.{name}: {why}")))?;
         }
         results.environment(&facts)?;
         Ok(())
+    }
+
+    fn drives(&self, cell: &Cell) -> Drives {
+        self.experiment.scenarios[cell.scenario].drives
+    }
+
+    fn server_of(&self, cell: &Cell) -> Result<&HttpTarget, Error> {
+        let address = self.target.or(cell.target.url.as_deref()).unwrap_or_default();
+        let server = self.servers.get(&(address.to_owned(), cell.target.proxy.clone()));
+        server.ok_or_else(|| Error::Usage("the experiment has another target than before".to_owned()))
     }
 
     fn target_of(&self, cell: &Cell) -> &Target {
@@ -319,7 +382,7 @@ impl<'c> Campaign<'c> {
 
     fn time(&self, cell: &Cell) -> Result<Time, Error> {
         let clients = cell.load.clients;
-        if self.target_of(cell).is_blocking() && !self.experiment.scenarios[cell.scenario].is_sync() {
+        if self.drives(cell) == Drives::Transactions && self.target_of(cell).is_blocking() {
             if let Some(threads) = cell.load.threads.filter(|threads| *threads != clients) {
                 let what = format!(
                     "load.threads is {threads} with {clients} clients of SQLite; leave it out: each has a thread"
@@ -330,5 +393,16 @@ impl<'c> Campaign<'c> {
         }
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Ok(Time::Real { threads: cell.load.threads.unwrap_or(processors.min(clients)) })
+    }
+}
+
+/// Whether somebody listens there.
+async fn look_at(server: &HttpTarget) -> Result<(), Failure> {
+    let Some(place) = server.place() else { return Ok(()) };
+    let refused = |why: String| Failure::new(harness::Class::Refused, format!("{place}: {why}"));
+    match tokio::time::timeout(LOOK, TcpStream::connect(&place)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(refused(error.to_string())),
+        Err(_) => Err(refused(format!("no connection within {LOOK:?}"))),
     }
 }

@@ -105,10 +105,12 @@ pub struct Cell {
 /// What a cell runs against.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TargetSettings {
-    /// The address: `postgres://...`, `sqlite:FILE`; may have a password in it.
+    /// The address: `postgres://...`, `sqlite:FILE`, `http://...`, `origin:`; may have a password in it.
     pub url: Option<String>,
     /// SQL that each connection begins with.
     pub setup: Option<String>,
+    /// The proxy that requests of HTTP go by; `none`: by none.
+    pub proxy: Option<String>,
 }
 
 /// Who comes, and when.
@@ -252,6 +254,7 @@ impl Cell {
             }
         }
         all.extend(self.target.url.iter().map(|url| ("target.url", crate::address::shown(url))));
+        all.extend(self.target.proxy.iter().map(|url| ("target.proxy", crate::address::shown(url))));
         all.extend(self.target.setup.iter().map(|setup| ("target.setup", setup.clone())));
         all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }

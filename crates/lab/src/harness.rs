@@ -87,19 +87,59 @@ pub trait Workload: Send + Sync + 'static {
     fn clean_up(&self) -> impl Future<Output = Result<(), Failure>>;
 }
 
-/// What operations that succeeded met before.
+/// What operations that succeeded met before, and what they moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempts {
     /// How often they were told to come back: the server had too much to do.
     pub refusals: u64,
     /// How often they were tried again, after a refusal or for any other reason.
     pub retries: u64,
+    /// What went over the network, where that is counted.
+    pub traffic: Traffic,
+}
+
+/// What requests moved over the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes that clients sent.
+    pub sent_bytes: u64,
+    /// Bytes that they received: heads, and bodies as they are sent.
+    pub received_bytes: u64,
+    /// Of them, the bodies'.
+    pub body_bytes: u64,
+    /// The bodies once they are decoded.
+    pub content_bytes: u64,
+    /// Answers that came from a cache, as they say themselves.
+    pub hits: u64,
+    /// Answers that passed a cache and did not come from it.
+    pub misses: u64,
 }
 
 impl std::ops::AddAssign for Attempts {
     fn add_assign(&mut self, other: Attempts) {
         self.refusals += other.refusals;
         self.retries += other.retries;
+        self.traffic += other.traffic;
+    }
+}
+
+impl std::ops::Add for Traffic {
+    type Output = Traffic;
+
+    fn add(mut self, other: Traffic) -> Traffic {
+        self += other;
+        self
+    }
+}
+
+impl std::ops::AddAssign for Traffic {
+    fn add_assign(&mut self, other: Traffic) {
+        self.sent_bytes += other.sent_bytes;
+        self.received_bytes += other.received_bytes;
+        self.body_bytes += other.body_bytes;
+        self.content_bytes += other.content_bytes;
+        self.hits += other.hits;
+        self.misses += other.misses;
     }
 }
 

@@ -30,6 +30,8 @@ pub mod experiment;
 pub mod figures;
 pub mod harness;
 mod host;
+pub mod http;
+pub mod link;
 pub mod null;
 pub mod plan;
 pub mod random;

@@ -33,12 +33,23 @@ pub struct Behaviour {
 /// Serves all who come, until it is dropped.
 pub async fn serve(listener: TcpListener, behaviour: Behaviour) -> std::io::Result<()> {
     let first: Arc<OnceLock<Instant>> = Arc::default();
+    let serve = |stream| {
+        let first = first.clone();
+        // Whoever goes has no more to say.
+        async move { drop(session(stream, behaviour, &first).await) }
+    };
+    serve_each(listener, serve).await
+}
+
+/// Serves each connection by itself, until it is dropped.
+pub(crate) async fn serve_each<F: Future<Output = ()> + Send + 'static>(
+    listener: TcpListener,
+    serve: impl Fn(TcpStream) -> F,
+) -> std::io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
-        let first = first.clone();
-        // Whoever goes has no more to say.
-        tokio::spawn(async move { session(stream, behaviour, &first).await.ok() });
+        tokio::spawn(serve(stream));
     }
 }
 

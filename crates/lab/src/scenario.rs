@@ -25,6 +25,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
+use crate::http::{HttpSettings, settings};
 use crate::sync::{SyncSettings, kind};
 use crate::value::Value;
 
@@ -64,7 +65,18 @@ const WEIGHT_MAX: i64 = 1_000_000;
 
 /// The names of the built-in scenarios.
 pub fn built_in_names() -> impl Iterator<Item = &'static str> {
-    BUILT_IN.iter().map(|(name, _)| *name).chain([kind::NAME])
+    BUILT_IN.iter().map(|(name, _)| *name).chain([kind::NAME, settings::NAME])
+}
+
+/// What the operations of a scenario are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drives {
+    /// Transactions, in SQL.
+    Transactions,
+    /// Syncs, in sets.
+    Syncs,
+    /// Requests of HTTP.
+    Requests,
 }
 
 /// What clients do.
@@ -72,6 +84,8 @@ pub fn built_in_names() -> impl Iterator<Item = &'static str> {
 pub struct Scenario {
     /// Its name.
     pub name: String,
+    /// What its operations are.
+    pub drives: Drives,
     /// The tables that `prepare` creates.
     pub tables: Vec<String>,
     /// What an experiment may set, with the value otherwise.
@@ -123,6 +137,9 @@ impl Scenario {
         if name == kind::NAME {
             return Some(kind::scenario());
         }
+        if name == settings::NAME {
+            return Some(settings::scenario());
+        }
         let (_, files) = BUILT_IN.iter().find(|(known, _)| *known == name)?;
         let file = |wanted: &str| files.iter().find(|(name, _)| *name == wanted).map(|(_, text)| (*text).to_owned());
         let text = file("scenario.toml").unwrap_or_default();
@@ -133,15 +150,12 @@ impl Scenario {
         }
     }
 
-    /// Whether clients sync, rather than execute transactions.
-    pub fn is_sync(&self) -> bool {
-        self.transactions.is_empty()
-    }
-
     /// Whether it can be run with these parameters by so many clients; an error says what it can't.
     pub(crate) fn check(&self, parameters: &[(String, Value)], clients: usize) -> Result<(), String> {
-        if self.is_sync() {
-            return SyncSettings::of(parameters).map(|_| ()).map_err(|(_, why)| why);
+        match self.drives {
+            Drives::Syncs => return SyncSettings::of(parameters).map(|_| ()).map_err(|(_, why)| why),
+            Drives::Requests => return HttpSettings::of(parameters).map(|_| ()).map_err(|(_, why)| why),
+            Drives::Transactions => {}
         }
         let draw = |(name, generator): &(String, Generator)| match generator.resolve(parameters, 0, clients) {
             Ok(_) => Ok(()),

@@ -4,7 +4,6 @@
 //! memory    a remote without a file: the protocol's own session, carried out in memory
 //!   |
 //! http      one request and its answer, on a connection of its own
-//! link      what is between client and server: its rate and its delay
 //! purchase  the rows of MLBench's table: made, encoded, and checked one by one
 //! kind      what a set of syncs does, with which numbers
 //! affinity  on which processors server and database run
@@ -15,7 +14,6 @@
 mod affinity;
 mod http;
 pub mod kind;
-pub mod link;
 pub mod memory;
 pub mod purchase;
 mod server;

@@ -1,6 +1,7 @@
 //! Values of settings and parameters, and of what is bound to statements.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::scenario::Database;
@@ -49,6 +50,21 @@ fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits = bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
     digits.map(char::from).collect()
+}
+
+/// The whole number of a scenario's parameter; an error has the parameter's name, and what is wrong with it.
+pub(crate) fn integer(
+    parameters: &[(String, Value)],
+    name: &'static str,
+    range: RangeInclusive<i64>,
+) -> Result<i64, (&'static str, String)> {
+    match parameters.iter().find(|(known, _)| known == name).map(|(_, value)| value) {
+        Some(Value::Integer(number)) if range.contains(number) => Ok(*number),
+        other => {
+            let found = other.map_or("nothing".to_owned(), ToString::to_string);
+            Err((name, format!("have {name} = {found}, only {} to {}", range.start(), range.end())))
+        }
+    }
 }
 
 impl fmt::Display for Value {

@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, watch};
 use crate::experiment::Cell;
 use crate::harness::{Attempts, Class, Failure, Tally, Workload};
 use crate::random::{Random, stream};
-use crate::scenario::{DONE, FAILED, READ, Scenario};
+use crate::scenario::{DONE, Drives, FAILED, READ, Scenario};
 use crate::target::{Row, Session, Target};
 use crate::value::Value;
 use operation::{Act, Kinds, Operation};
@@ -264,7 +264,7 @@ pub(crate) async fn refuse_existing(
     scenario: &Scenario,
 ) -> Result<(), Failure> {
     let mut existing = session.existing(&scenario.tables).await?;
-    if scenario.is_sync() {
+    if scenario.drives == Drives::Syncs {
         existing.extend(headwaters(target, session).await?);
     }
     if existing.is_empty() {

@@ -13,6 +13,9 @@ use crate::value::Value;
 const KEYS: [&str; 12] =
     ["name", "about", "seed", "repetitions", "scenario", "target", "load", "stop", "zip", "exclude", "sample", "order"];
 
+/// The keys whose values may have passwords in them.
+pub(super) const ADDRESSES: [&str; 2] = ["target.url", "target.proxy"];
+
 /// A key with its values.
 pub(super) struct Axis {
     /// With its section: `load.clients`.
@@ -95,7 +98,7 @@ impl Draft {
 impl Draft {
     /// The file's text with addresses as people may see them.
     pub(super) fn without_secrets(&self, text: &str) -> String {
-        let urls = self.axes.iter().filter(|axis| axis.key == "target.url").flat_map(|axis| &axis.values);
+        let urls = self.axes.iter().filter(|axis| ADDRESSES.contains(&axis.key.as_str())).flat_map(|axis| &axis.values);
         let mut places: Vec<_> = urls.map(|(url, span)| (span, crate::address::shown(&url.to_string()))).collect();
         places.sort_by_key(|(span, _)| std::cmp::Reverse(span.start));
         let mut text = text.to_owned();

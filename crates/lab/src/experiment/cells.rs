@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use super::axes::{Axis, Draft, Exclusion};
+use super::axes::{ADDRESSES, Axis, Draft, Exclusion};
 use super::{Arrival, CELLS_MAX, Cell, Load, Stop, StopRule, TargetSettings};
+use crate::http::HttpSettings;
 use crate::reading::{Reader, Span};
+use crate::scenario::{Drives, Scenario};
 use crate::sync::SyncSettings;
 use crate::value::Value;
 
@@ -120,7 +122,11 @@ impl<'d> Choice<'d> {
         let varied = varied.map(|axis| (axis.key.clone(), self.shown(axis))).collect();
         let load = self.load(reader);
         let stop = self.stop(reader);
-        let target = TargetSettings { url: self.text("target.url"), setup: self.text("target.setup") };
+        let target = TargetSettings {
+            url: self.text("target.url"),
+            setup: self.text("target.setup"),
+            proxy: self.text("target.proxy"),
+        };
         let scenario = self.axis("scenario.name").or_else(|| self.axis("scenario.file"))?;
         let scenario = self.places[scenario.group];
         let parameters = self.parameters(reader, scenario, load.as_ref().map_or(1, |load| load.clients))?;
@@ -130,7 +136,7 @@ impl<'d> Choice<'d> {
     /// A value as tables show it; addresses without what may be a password.
     fn shown(&self, axis: &Axis) -> String {
         let value = self.value_of(axis).to_string();
-        if axis.key == "target.url" { crate::address::shown(&value) } else { value }
+        if ADDRESSES.contains(&axis.key.as_str()) { crate::address::shown(&value) } else { value }
     }
 
     fn load(&self, reader: &mut Reader<'_>) -> Option<Load> {
@@ -222,19 +228,61 @@ impl<'d> Choice<'d> {
             (name.clone(), value.clone())
         };
         let parameters: Vec<_> = scenario.parameters.iter().map(with).collect();
-        if scenario.is_sync() {
-            return self.syncs(reader, &parameters).then_some(parameters);
+        let is_possible = match scenario.drives {
+            Drives::Syncs => self.syncs(reader, &parameters),
+            Drives::Requests => self.requests(reader, &parameters),
+            Drives::Transactions => self.transactions(reader, scenario, &parameters, clients),
+        };
+        is_possible.then_some(parameters)
+    }
+
+    /// Whether its generators are possible with these parameters.
+    fn transactions(
+        &self,
+        reader: &mut Reader<'_>,
+        scenario: &Scenario,
+        parameters: &[(String, Value)],
+        clients: usize,
+    ) -> bool {
+        if self.axis("target.proxy").is_some() {
+            reader.error(
+                &self.span("target.proxy"),
+                "target.proxy with a database",
+                "none: it is for requests of HTTP",
+            );
+            return false;
         }
-        if let Err(error) = scenario.check(&parameters, clients) {
+        if let Err(error) = scenario.check(parameters, clients) {
             // Whoever set a parameter is told there, else where the scenario is named.
             let set = scenario.parameters.iter().map(|(name, _)| format!("scenario.{name}"));
             let key = set.into_iter().find(|key| self.axis(key).is_some());
             let key = key.unwrap_or_else(|| "scenario.name".to_owned());
             let found = format!("scenario {:?} can't {error}", scenario.name);
             reader.error(&self.span(&key), found, "parameters with which it can");
-            return None;
+            return false;
         }
-        Some(parameters)
+        true
+    }
+
+    /// Whether requests are possible with these parameters.
+    fn requests(&self, reader: &mut Reader<'_>, parameters: &[(String, Value)]) -> bool {
+        let impossible = HttpSettings::of(parameters).err();
+        if let Some((name, why)) = &impossible {
+            let found = format!("scenario \"http\" can't {why}");
+            reader.error(&self.span(&self.set(name)), found, "parameters with which it can");
+        }
+        let has_setup = self.axis("target.setup").is_some();
+        if has_setup {
+            let found = "target.setup with scenario \"http\"";
+            reader.error(&self.span("target.setup"), found, "none: there is no database");
+        }
+        impossible.is_none() && !has_setup
+    }
+
+    /// Where a parameter is set, or else where the scenario is named.
+    fn set(&self, parameter: &str) -> String {
+        let key = format!("scenario.{parameter}");
+        if self.axis(&key).is_some() { key } else { "scenario.name".to_owned() }
     }
 
     /// Whether syncs are possible so: sets of them, each with these parameters.
@@ -252,7 +300,15 @@ impl<'d> Choice<'d> {
                 "parameters with which it can",
             );
         }
-        for key in ["load.arrival", "load.think", "load.ramp", "target.setup", "stop.interval", "stop.steady_within"] {
+        for key in [
+            "load.arrival",
+            "load.think",
+            "load.ramp",
+            "target.setup",
+            "target.proxy",
+            "stop.interval",
+            "stop.steady_within",
+        ] {
             let is_closed = key == "load.arrival" && self.text(key).is_none_or(|arrival| arrival == "closed");
             if self.axis(key).is_some() && !is_closed {
                 refuse(key, format!("{key} with scenario \"sync\""), "none: its clients sync in sets, all at once");

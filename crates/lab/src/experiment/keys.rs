@@ -5,7 +5,7 @@ use crate::value::Value;
 
 /// The sections, with their keys.
 pub(super) const SECTIONS: [(&str, &[(&str, Kind)]); 3] = [
-    ("target", &[("url", Kind::Text), ("setup", Kind::Text)]),
+    ("target", &[("url", Kind::Text), ("setup", Kind::Text), ("proxy", Kind::Text)]),
     (
         "load",
         &[

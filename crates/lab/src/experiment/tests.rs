@@ -168,3 +168,26 @@ fn addresses_are_shown_without_passwords() {
     assert_eq!(varied(&experiment), ["postgres://me@a/x", "postgres://me@b/x"]);
     assert_eq!(experiment.cells[0].target.url.as_deref(), Some("postgres://me:secret@a/x"));
 }
+
+#[test]
+fn requests_have_keys_of_their_own() {
+    let of = |rest: &str| format!("name = \"x\"\nstop.duration = \"1s\"\nscenario.name = \"http\"\n{rest}");
+    for (rest, said) in [
+        ("scenario.hit_ratio = 1.5", "scenario \"http\" can't have hit_ratio = 1.5, only 0 to 1"),
+        ("scenario.column = \"date\"", "can't have the column \"date\", only int, float, double, text, blob"),
+        ("scenario.compression = 10", "can't have compression = 10, only 0 to 9"),
+        ("scenario.payload_bytes = 63", "can't have payload_bytes = 63, only 64 to 268435456"),
+        ("scenario.expect_crc32 = \"12\"", "can't have expect_crc32 = \"12\", only eight hex digits"),
+        ("scenario.link_bits_per_s = 299", "can't have a link of 299 bits a second"),
+        ("target.setup = \"SET x = 1\"", "target.setup with scenario \"http\""),
+    ] {
+        let told = errors_of(&of(rest));
+        assert!(told.len() == 1 && told[0].starts_with("x.toml:4:") && told[0].contains(said), "{told:?}");
+    }
+    let told = errors("target.proxy = \"http://squid:3128\"");
+    assert!(told[0].starts_with("x.toml:4:16: target.proxy with a database"), "{told:?}");
+    let secret = "target.url = \"origin:\"\ntarget.proxy = [\"none\", \"http://me:secret@squid:3128\"]";
+    let experiment = parse(&of(secret)).unwrap_or_else(|errors| panic!("{errors:#?}"));
+    assert_eq!(varied(&experiment), ["none", "http://me@squid:3128"]);
+    assert!(!experiment.text.contains("secret") && experiment.text.contains("origin:"), "{}", experiment.text);
+}

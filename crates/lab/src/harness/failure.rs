@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The class of a failure.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// The database refused it with this code: a SQLSTATE, or SQLite's name of the error.
+    /// It was refused, or the answer is wrong, by this code: a SQLSTATE, SQLite's name of the error, `HTTP 404`, `checksum`.
     Code(String),
     /// No connection could be made.
     Refused,

@@ -95,7 +95,7 @@ impl Workload for Target {
         });
         match &self.failure {
             Some((from, failure)) if nth >= *from => Err(failure.clone()),
-            _ => Ok(Attempts { refusals: 1, retries: 2 }),
+            _ => Ok(Attempts { refusals: 1, retries: 2, ..Attempts::default() }),
         }
     }
 
@@ -482,7 +482,7 @@ async fn sets_of_the_warm_up_do_not_count() {
     let sets = measured.sets.expect("sets");
     let (begun, ..) = target.sets.as_ref().expect("sets").lock().expect("not poisoned").clone();
     assert_eq!((begun, sets.count(), measured.operations), (5, 2, 4), "one begins each 200 ms: at 600 and at 800");
-    assert_eq!(measured.attempts, Attempts { refusals: 4, retries: 8 });
+    assert_eq!(measured.attempts, Attempts { refusals: 4, retries: 8, ..Attempts::default() });
     assert_eq!((sets.time(), measured.ended), (100 * MS, Ended::Duration));
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::http::settings;
 use crate::results::{CellSummary, Estimate};
 
 use super::axis::Axis;
@@ -99,7 +100,7 @@ struct Measure {
     of: fn(&CellSummary) -> Estimate,
 }
 
-const MEASURES: [Measure; 3] = [
+const MEASURES: [Measure; 6] = [
     Measure { id: "rate", title: "Throughput", axis: "operations/s", unit: Unit::Number, of: |cell| cell.rate },
     Measure {
         id: "p50",
@@ -115,13 +116,38 @@ const MEASURES: [Measure; 3] = [
         unit: Unit::Time,
         of: |cell| cell.response_p99_ns,
     },
+    Measure {
+        id: "received",
+        title: "What clients receive",
+        axis: "bytes/s",
+        unit: Unit::Number,
+        of: |cell| cell.received_per_s,
+    },
+    Measure {
+        id: "payload",
+        title: "Bodies in % of their content",
+        axis: "%",
+        unit: Unit::Number,
+        of: |cell| Estimate { mean: cell.payload_percent().unwrap_or_default(), half: None },
+    },
+    Measure {
+        id: "failed",
+        title: "Requests that failed",
+        axis: "%",
+        unit: Unit::Number,
+        of: |cell| Estimate { mean: cell.failed_percent(), half: None },
+    },
 ];
+/// So many of them are of every scenario, the others of requests.
+const OF_ALL: usize = 3;
 
 /// The figures of a sweep. `prefix`: of their names on the page.
 pub(super) fn figures(view: &View<'_>, sweep: &Sweep, prefix: &str, published: Option<&Published>) -> Vec<Figure> {
     let table = table(view, sweep);
+    let is_http = view.cells.iter().any(|cell| cell.scenario == settings::NAME);
     let mut figures: Vec<Figure> = MEASURES
         .iter()
+        .take(if is_http { MEASURES.len() } else { OF_ALL })
         .map(|measure| {
             let mut notes = vec!["Means of the runs, with their 95 % intervals.".to_owned()];
             notes.extend(left_out(view, sweep));

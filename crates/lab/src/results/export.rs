@@ -8,6 +8,8 @@ use super::Estimate;
 use super::read::Campaign;
 use super::summary::{CellSummary, millis};
 use crate::error::Error;
+use crate::harness::Traffic;
+use crate::http::settings;
 
 /// In which form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +36,8 @@ type Line = Vec<(String, Value)>;
 
 const RUNS: &str = "SELECT cell, repetition, started, state, detail, ended_by, elapsed_ns, sets, sets_ns, operations, errors, late, dropped, \
                     longest_queue, refusals, retries, client_cpu_ns, steal_percent, processors, bottleneck, evidence, warmup_ns, \
-                    is_steady FROM run ORDER BY id";
+                    is_steady, sent_bytes, received_bytes, body_bytes, content_bytes, hits, misses \
+                    FROM run LEFT JOIN traffic ON traffic.run = run.id ORDER BY id";
 const SECONDS: &str = "SELECT cell, repetition, second, second.operations, second.errors, response_p50_ns, response_p99_ns, \
                        response_max_ns FROM second JOIN run ON run.id = second.run ORDER BY run.id, second";
 
@@ -131,6 +134,21 @@ fn cell(cell: &CellSummary) -> Line {
     add("longest_queue", json!(cell.longest_queue));
     add("refusals", json!(cell.refusals));
     add("retries", json!(cell.retries));
+    if cell.scenario == settings::NAME {
+        let Traffic { sent_bytes, received_bytes, body_bytes, content_bytes, hits, misses } = cell.traffic;
+        for (name, number) in [
+            ("sent_bytes", sent_bytes),
+            ("received_bytes", received_bytes),
+            ("body_bytes", body_bytes),
+            ("content_bytes", content_bytes),
+            ("hits", hits),
+            ("misses", misses),
+        ] {
+            add(name, json!(number));
+        }
+        add("failed_percent", json!(cell.failed_percent()));
+        add("hit_percent", json!(cell.hit_percent()));
+    }
     add("operations_per_cpu_second", json!(cell.operations_per_cpu_second));
     add("bottleneck", json!(cell.bottleneck.as_ref().map(|(name, _)| name)));
     add("evidence", json!(cell.bottleneck.as_ref().map(|(_, evidence)| evidence)));

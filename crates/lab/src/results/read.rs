@@ -7,7 +7,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row};
 
 use super::{APPLICATION_ID, ResultsError, VERSION};
 use crate::error::Error;
-use crate::harness::{Histogram, Second};
+use crate::harness::{Histogram, Second, Traffic};
 
 /// A campaign from its file.
 #[derive(Debug)]
@@ -58,6 +58,7 @@ pub(crate) struct RunRow {
     pub(crate) bottleneck: Option<String>,
     pub(crate) evidence: Option<String>,
     pub(crate) is_steady: Option<bool>,
+    pub(crate) traffic: Traffic,
 }
 
 impl RunRow {
@@ -156,8 +157,11 @@ impl Campaign {
 
     pub(crate) fn runs(&self) -> Result<Vec<RunRow>, Error> {
         let sql = "SELECT id, cell, state, detail, elapsed_ns, operations, errors, late, dropped, longest_queue, repetition, processors, \
-                   bottleneck, evidence, sets_ns, is_steady, refusals, retries FROM run ORDER BY id";
+                   bottleneck, evidence, sets_ns, is_steady, refusals, retries, coalesce(sent_bytes, 0), coalesce(received_bytes, 0), \
+ coalesce(body_bytes, 0), coalesce(content_bytes, 0), coalesce(hits, 0), coalesce(misses, 0) \
+ FROM run LEFT JOIN traffic ON traffic.run = run.id ORDER BY id";
         self.rows(sql, |row| {
+            let count = |place| row.get::<_, i64>(place).map(|number| number as u64);
             Ok(RunRow {
                 id: row.get(0)?,
                 cell: row.get(1)?,
@@ -177,6 +181,14 @@ impl Campaign {
                 is_steady: row.get(15)?,
                 refusals: row.get(16)?,
                 retries: row.get(17)?,
+                traffic: Traffic {
+                    sent_bytes: count(18)?,
+                    received_bytes: count(19)?,
+                    body_bytes: count(20)?,
+                    content_bytes: count(21)?,
+                    hits: count(22)?,
+                    misses: count(23)?,
+                },
             })
         })
     }

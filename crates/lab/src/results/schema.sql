@@ -127,9 +127,20 @@ CREATE TABLE blocked (
   PRIMARY KEY (run, statement, behind)
 ) WITHOUT ROWID;
 
+-- What went over the network, of runs of requests: sums over operations that succeeded.
+CREATE TABLE traffic (
+  run INTEGER PRIMARY KEY REFERENCES run (id),
+  sent_bytes INTEGER NOT NULL,   -- by the clients
+  received_bytes INTEGER NOT NULL, -- by them: heads, and bodies as they are sent
+  body_bytes INTEGER NOT NULL,   -- of them, the bodies'
+  content_bytes INTEGER NOT NULL, -- the bodies once they are decoded
+  hits INTEGER NOT NULL,         -- answers that came from a cache, as they say themselves
+  misses INTEGER NOT NULL        -- answers that passed a cache and did not come from it
+);
+
 CREATE TABLE error (
   run INTEGER NOT NULL REFERENCES run (id),
-  class TEXT NOT NULL,           -- SQLSTATE, SQLite's name, refused, time-out, lost, other
+  class TEXT NOT NULL,           -- SQLSTATE, SQLite's name, HTTP 404, truncated, checksum, size, refused, time-out, lost, other
   count INTEGER NOT NULL,
   example TEXT NOT NULL,         -- what the first of them said
   PRIMARY KEY (run, class)

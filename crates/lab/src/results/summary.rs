@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::read::{Campaign, RunRow};
 use super::student;
 use crate::error::Error;
-use crate::harness::Histogram;
+use crate::harness::{Histogram, Traffic};
 
 /// A mean over runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -73,6 +73,10 @@ pub struct CellSummary {
     pub refusals: u64,
     /// How often they were tried again.
     pub retries: u64,
+    /// What went over the network, of requests that succeeded.
+    pub traffic: Traffic,
+    /// Bytes that clients received in a second.
+    pub received_per_s: Estimate,
     /// Operations for each second of processor time that the lab and the database took, where both are known (SQLite is in the lab).
     pub operations_per_cpu_second: Option<f64>,
     /// What limited most of the runs, and how that is known of the first of them.
@@ -92,6 +96,21 @@ impl CellSummary {
                 self.value("stop.steady_within")
             )
         })
+    }
+
+    /// Of all operations, how many in a hundred failed.
+    pub fn failed_percent(&self) -> f64 {
+        percent(self.errors, self.operations + self.errors).unwrap_or(0.0)
+    }
+
+    /// Of all answers of which a cache tells, how many in a hundred came from it; none: no cache tells.
+    pub fn hit_percent(&self) -> Option<f64> {
+        percent(self.traffic.hits, self.traffic.hits + self.traffic.misses)
+    }
+
+    /// The bodies as they are sent, in per cent of what they are once decoded; none: nothing came.
+    pub fn payload_percent(&self) -> Option<f64> {
+        percent(self.traffic.body_bytes, self.traffic.content_bytes)
     }
 
     /// The value of a key.
@@ -140,12 +159,18 @@ impl Campaign {
             dropped: sum(|run| run.dropped),
             refusals: sum(|run| run.refusals),
             retries: sum(|run| run.retries),
+            traffic: done.iter().fold(Traffic::default(), |sum, run| sum + run.traffic),
+            received_per_s: Estimate::of(&done.iter().map(|run| received_per_s(run)).collect::<Vec<_>>()),
             operations_per_cpu_second: per_cpu_second(&done),
             bottleneck: bottleneck(&done),
             unsteady: done.iter().filter(|run| run.is_steady == Some(false)).count() as u64,
             longest_queue: done.iter().map(|run| run.longest_queue).max().unwrap_or(0) as u64,
         })
     }
+}
+
+fn received_per_s(run: &RunRow) -> f64 {
+    if run.elapsed_ns > 0 { run.traffic.received_bytes as f64 * 1e9 / run.elapsed_ns as f64 } else { 0.0 }
 }
 
 /// Operations of runs whose processor time is known, for each second of it.
@@ -164,6 +189,10 @@ fn bottleneck(runs: &[&RunRow]) -> Option<(String, String)> {
     let most = named.iter().rev().max_by_key(|(name, _)| votes(name))?;
     let (name, evidence) = named.iter().find(|(name, _)| name == &most.0)?;
     Some(((*name).clone(), (*evidence).clone()))
+}
+
+fn percent(part: u64, of: u64) -> Option<f64> {
+    (of > 0).then(|| part as f64 * 100.0 / of as f64)
 }
 
 /// Milliseconds, as tables show times.

@@ -3,7 +3,12 @@
 use std::time::Duration;
 
 use super::summary::CellSummary;
+use crate::harness::Traffic;
+use crate::http::settings;
 use crate::sync::kind;
+
+/// What cells of requests have more; bytes are of a request.
+const HTTP: [&str; 7] = ["failed %", "Mbit/s", "received B", "body B", "content B", "body %", "hits %"];
 
 /// Cells as text, a row for each.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,13 +35,22 @@ impl CellTable {
         if is_sync {
             head.extend(["mean ms", "rows/s", "active", "refusals", "retries"]);
         }
+        let is_http = cells.iter().any(|cell| cell.scenario == settings::NAME);
+        if is_http {
+            head.extend(HTTP);
+        }
         let head: Vec<String> = head.into_iter().map(str::to_owned).collect();
-        let rows = cells.iter().map(|cell| row(cell, varied, (is_open, is_sync), head.len())).collect();
+        let rows = cells.iter().map(|cell| row(cell, varied, (is_open, is_sync, is_http), head.len())).collect();
         CellTable { head, rows, columns_of_cell: 1 + varied.len() }
     }
 }
 
-fn row(cell: &CellSummary, varied: &[String], (is_open, is_sync): (bool, bool), columns: usize) -> Vec<String> {
+fn row(
+    cell: &CellSummary,
+    varied: &[String],
+    (is_open, is_sync, is_http): (bool, bool, bool),
+    columns: usize,
+) -> Vec<String> {
     let mut row = vec![cell.cell.to_string()];
     row.extend(varied.iter().map(|key| cell.value(key).to_owned()));
     row.push(cell.runs_done.to_string());
@@ -60,7 +74,26 @@ fn row(cell: &CellSummary, varied: &[String], (is_open, is_sync): (bool, bool), 
         row.extend([millis(mean), format!("{:.0}", cell.rate.mean * rows), format!("{active:.1}")]);
         row.extend([cell.refusals, cell.retries].map(thousands));
     }
+    if is_http {
+        row.extend(requests(cell));
+    }
     row
+}
+
+/// What the columns of [`HTTP`] say.
+fn requests(cell: &CellSummary) -> [String; 7] {
+    let each = |bytes: u64| thousands(bytes.checked_div(cell.operations).unwrap_or(0));
+    let percent = |percent: Option<f64>| percent.map_or("-".to_owned(), |percent| format!("{percent:.1}"));
+    let Traffic { received_bytes, body_bytes, content_bytes, .. } = cell.traffic;
+    [
+        format!("{:.2}", cell.failed_percent()),
+        format!("{:.1}", cell.received_per_s.mean * 8.0 / 1e6),
+        each(received_bytes),
+        each(body_bytes),
+        each(content_bytes),
+        percent(cell.payload_percent()),
+        percent(cell.hit_percent()),
+    ]
 }
 
 fn millis(time: Duration) -> String {

@@ -9,7 +9,7 @@ use super::{APPLICATION_ID, ResultsError, VERSION};
 use crate::campaign::Seen;
 use crate::error::Error;
 use crate::experiment::{Cell, Experiment};
-use crate::harness::{Ended, Histogram, Measured, Outcome, RunFailure};
+use crate::harness::{Ended, Histogram, Measured, Outcome, RunFailure, Traffic};
 use crate::plan::{Plan, Run};
 use crate::sampling::Sampled;
 
@@ -218,6 +218,13 @@ fn details(connection: &Connection, run: i64, measured: &Measured) -> rusqlite::
         insert.execute(params![run, class.to_string(), counted.count as i64, counted.example])?;
     }
     let mut insert = connection.prepare("INSERT INTO second VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?;
+    let traffic = measured.attempts.traffic;
+    if traffic != Traffic::default() {
+        let Traffic { sent_bytes, received_bytes, body_bytes, content_bytes, hits, misses } = traffic;
+        let all = [sent_bytes, received_bytes, body_bytes, content_bytes, hits, misses].map(|number| number as i64);
+        let row = [run].into_iter().chain(all);
+        connection.execute("INSERT INTO traffic VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)", params_from_iter(row))?;
+    }
     for second in &measured.series {
         let times = [second.response_p50, second.response_p99, second.response_max].map(|time| time.as_nanos() as i64);
         let [p50, p99, max] = times;

@@ -5,7 +5,7 @@ use toml::de::DeValue;
 use super::formula::Formula;
 use super::generator::Generator;
 use super::step::{Send, Sending, Step};
-use super::{ByDatabase, Check, DONE, FAILED, READ, Scenario, Transaction, sql};
+use super::{ByDatabase, Check, DONE, Drives, FAILED, READ, Scenario, Transaction, sql};
 use crate::reading::{self, Entry, Reader, SpecError};
 use crate::value::Value;
 
@@ -55,7 +55,8 @@ impl Scenario {
             }
             let steps: Vec<&str> = transactions.iter().flat_map(|t| &t.steps).map(|step| step.name.as_str()).collect();
             let checks = find("verify").map(|entry| look.checks(&entry, &steps)).unwrap_or_default();
-            Some(Scenario { name: name?, tables, parameters, constants, prepare, transactions, checks })
+            let (name, drives) = (name?, Drives::Transactions);
+            Some(Scenario { name, drives, tables, parameters, constants, prepare, transactions, checks })
         })
     }
 }

@@ -12,10 +12,8 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 
-use super::link::Link;
+use crate::link::Link;
 
 /// The media type of frames.
 const FRAMES: &str = "application/vnd.headwater.sync";
@@ -72,20 +70,7 @@ fn server_error(body: &[u8]) -> Option<ServerError> {
 }
 
 async fn send(place: &str, link: Link, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {
-    let stream = TcpStream::connect(place).await.map_err(|error| error.to_string())?;
-    stream.set_nodelay(true).map_err(|error| error.to_string())?;
-    if link.is_plain() {
-        return ask(stream, request).await;
-    }
-    // A connection is made by one packet there and one back.
-    tokio::time::sleep(2 * link.delay).await;
-    ask(link.over(stream), request).await
-}
-
-async fn ask(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<Full<Bytes>>,
-) -> Result<Response<Incoming>, String> {
+    let stream = link.connect(place).await.map_err(|error| error.to_string())?;
     let connected = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = connected.map_err(|error| error.to_string())?;
     // Ends when the answer has been read, or is not wanted any more; what goes wrong is told to whoever reads.

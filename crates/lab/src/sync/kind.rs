@@ -4,21 +4,15 @@ use std::time::Duration;
 
 use headwater_protocol::message::ChangeOp;
 
-use super::link::Link;
 use super::memory::Pace;
 use super::purchase;
-use crate::scenario::Scenario;
-use crate::value::Value;
+use crate::link::Link;
+use crate::scenario::{Drives, Scenario};
+use crate::value::{Value, integer};
 
 /// The scenario's name.
 pub const NAME: &str = "sync";
 
-/// The slowest link: on a slower one the server would call it silence.
-const LINK_BITS_MIN: u64 = 300;
-/// The fastest link but that which is none.
-const LINK_BITS_MAX: i64 = 100_000_000_000;
-/// The longest way in one direction, in milliseconds: to a satellite and back, twice.
-const LINK_DELAY_MAX: i64 = 2_000;
 /// The longest time for a row.
 const ROW_US_MAX: i64 = 1_000_000;
 
@@ -92,6 +86,7 @@ pub fn scenario() -> Scenario {
     let number = |name: &str, number| (name.to_owned(), Value::Integer(number));
     Scenario {
         name: NAME.to_owned(),
+        drives: Drives::Syncs,
         tables: purchase::TABLES.map(str::to_owned).to_vec(),
         parameters: vec![
             ("kind".to_owned(), Value::Text(KINDS[0].0.to_owned())),
@@ -121,13 +116,7 @@ impl SyncSettings {
     /// From the scenario's parameters; an error has the name of the one that is not possible, and why.
     pub fn of(parameters: &[(String, Value)]) -> Result<SyncSettings, (&'static str, String)> {
         let value = |name: &str| parameters.iter().find(|(known, _)| known == name).map(|(_, value)| value);
-        let number = |name: &'static str, range: std::ops::RangeInclusive<i64>| match value(name) {
-            Some(Value::Integer(number)) if range.contains(number) => Ok(*number),
-            other => {
-                let found = other.map_or("nothing".to_owned(), ToString::to_string);
-                Err((name, format!("have {name} = {found}, only {} to {}", range.start(), range.end())))
-            }
-        };
+        let number = |name, range| integer(parameters, name, range);
         let kind = value("kind").map(ToString::to_string).unwrap_or_default();
         let Some((_, way, op)) = KINDS.into_iter().find(|(name, ..)| *name == kind) else {
             let names = KINDS.map(|(name, ..)| name).join(", ");
@@ -157,14 +146,7 @@ impl SyncSettings {
             }
             uploaders => uploaders,
         };
-        let link = Link {
-            bits_per_s: number("link_bits_per_s", 0..=LINK_BITS_MAX)? as u64,
-            delay: Duration::from_millis(number("link_delay_ms", 0..=LINK_DELAY_MAX)? as u64),
-        };
-        if (1..LINK_BITS_MIN).contains(&link.bits_per_s) {
-            let why = format!("have a link of {} bits a second, only {LINK_BITS_MIN} and more, or 0", link.bits_per_s);
-            return Err(("link_bits_per_s", why));
-        }
+        let link = Link::of(parameters)?;
         let row = Duration::from_micros(number("row_us", 0..=ROW_US_MAX)? as u64);
         let retry_delay = Duration::from_millis(number("retry_delay_ms", 0..=RETRY_DELAY_MAX)? as u64);
         let retry_delay = (!retry_delay.is_zero()).then_some(retry_delay);

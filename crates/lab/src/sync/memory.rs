@@ -18,8 +18,8 @@ use headwater_protocol::{DecodeError, Frame, Kind, Limits, ROW_BYTES_MAX, ValueR
 use tokio::time::Instant;
 
 use super::http::{self, Answer, Refused};
-use super::link::Link;
 use crate::harness::{self, Class};
+use crate::link::Link;
 
 /// How full a frame of changes gets before it is closed.
 const FRAME_BYTES_TARGET: usize = 64 * 1024;

@@ -20,11 +20,11 @@ use tokio::sync::{Mutex, watch};
 
 use super::affinity::Confined;
 use super::kind::{Standing, SyncSettings, Way};
-use super::link::Link;
 use super::memory::{Identity, MemoryRemote, Pace, Synced, Upload};
 use super::purchase::{self, Purchases};
 use super::server::Server;
 use crate::harness::{Attempts, Class, Failure, Tally, Workload};
+use crate::link::Link;
 use crate::random::Random;
 use crate::sampling::{self, Serving};
 use crate::scenario::Scenario;
@@ -213,7 +213,7 @@ impl SyncWorkload {
             },
         };
         let done = remote.sync(pace, &mut check).await?;
-        let attempts = Attempts { refusals: done.refusals, retries: done.retries };
+        let attempts = Attempts { refusals: done.refusals, retries: done.retries, ..Attempts::default() };
         let actual = Synced { bytes_in: 0, requests: 0, refusals: 0, retries: 0, ..done };
         if actual != expected {
             let what = format!("client {} had {}, expected {}", number + 1, told(&actual), told(&expected));

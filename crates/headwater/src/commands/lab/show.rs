@@ -117,6 +117,9 @@ fn as_json(cell: &CellSummary) -> serde_json::Value {
         "p50_ms": of(0.5), "p99_ms": of(0.99), "late": cell.late, "dropped": cell.dropped, "longest_queue": cell.longest_queue,
         "unsteady": cell.unsteady,
         "refusals": cell.refusals, "retries": cell.retries,
+        "failed_percent": cell.failed_percent(), "hit_percent": cell.hit_percent(), "hits": cell.traffic.hits, "misses": cell.traffic.misses,
+        "sent_bytes": cell.traffic.sent_bytes, "received_bytes": cell.traffic.received_bytes, "body_bytes": cell.traffic.body_bytes,
+        "content_bytes": cell.traffic.content_bytes,
         "bottleneck": cell.bottleneck.as_ref().map(|(name, _)| name), "evidence": cell.bottleneck.as_ref().map(|(_, evidence)| evidence),
     })
 }

@@ -13,8 +13,18 @@
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, duplex, split};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::value::{Value, integer};
+
+/// The slowest link: on a slower one servers would call it silence.
+const BITS_MIN: u64 = 300;
+/// The fastest link but that which is none.
+const BITS_MAX: i64 = 100_000_000_000;
+/// The longest way in one direction, in milliseconds: to a satellite and back, twice.
+const DELAY_MAX: i64 = 2_000;
 
 /// How long the bucket keeps what was not used.
 pub const SAVED: Duration = Duration::from_millis(10);
@@ -34,7 +44,35 @@ pub struct Link {
     pub delay: Duration,
 }
 
+/// A connection, with or without a link before it.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
 impl Link {
+    /// From the parameters that scenarios have for it; an error has the name of the one that is not possible, and why.
+    pub(crate) fn of(parameters: &[(String, Value)]) -> Result<Link, (&'static str, String)> {
+        let bits_per_s = integer(parameters, "link_bits_per_s", 0..=BITS_MAX)? as u64;
+        if (1..BITS_MIN).contains(&bits_per_s) {
+            let why = format!("have a link of {bits_per_s} bits a second, only {BITS_MIN} and more, or 0");
+            return Err(("link_bits_per_s", why));
+        }
+        let delay = integer(parameters, "link_delay_ms", 0..=DELAY_MAX)? as u64;
+        Ok(Link { bits_per_s, delay: Duration::from_millis(delay) })
+    }
+
+    /// Connects to a server (host and port) over it.
+    pub(crate) async fn connect(self, place: &str) -> std::io::Result<Box<dyn Stream>> {
+        let stream = TcpStream::connect(place).await?;
+        stream.set_nodelay(true)?;
+        if self.is_plain() {
+            return Ok(Box::new(stream));
+        }
+        // A connection is made by one packet there and one back.
+        sleep(2 * self.delay).await;
+        Ok(Box::new(self.over(stream)))
+    }
+
     /// Whether it is as if there were none.
     pub fn is_plain(self) -> bool {
         self == Link::default()

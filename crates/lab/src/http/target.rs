@@ -1,0 +1,118 @@
+//! Where requests go.
+
+use hyper::Uri;
+
+use crate::address::{NONE, shown};
+use crate::error::Error;
+
+/// What an address begins with that asks for the lab's own server.
+const OWN: &str = "origin:";
+/// The lab's own server, where nobody says at which port it is to be.
+const ANYWHERE: &str = "127.0.0.1:0";
+/// The port of HTTP.
+const PORT: u16 = 80;
+
+/// A server, and the proxy before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HttpTarget {
+    pub(super) server: Server,
+    /// Its host and port.
+    pub(super) proxy: Option<String>,
+}
+
+/// Whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Server {
+    /// The lab's, which is to listen at this host and port.
+    Own(String),
+    /// Somebody's.
+    Theirs(Uri),
+}
+
+impl HttpTarget {
+    /// Reads an address, and that of a proxy. Does not connect.
+    pub(crate) fn parse(address: &str, proxy: Option<&str>) -> Result<HttpTarget, Error> {
+        let server = match address.strip_prefix(OWN) {
+            Some("") => Server::Own(ANYWHERE.to_owned()),
+            Some(place) => Server::Own(place.trim_start_matches('/').to_owned()),
+            None => Server::Theirs(url("target.url", address)?),
+        };
+        let proxy = match proxy.filter(|proxy| *proxy != NONE) {
+            None => None,
+            Some(proxy) => match url("target.proxy", proxy)? {
+                uri if uri.path() == "/" && uri.query().is_none() => Some(place(&uri)),
+                _ => return Err(Error::Usage("target.proxy has a path, expected http://host:port".to_owned())),
+            },
+        };
+        Ok(HttpTarget { server, proxy })
+    }
+
+    /// The addresses as people may see them.
+    pub(crate) fn describe(&self) -> Vec<(String, String)> {
+        let address = match &self.server {
+            Server::Own(place) => format!("{OWN}{place}"),
+            Server::Theirs(uri) => shown(&uri.to_string()),
+        };
+        let proxy = self.proxy.iter().map(|place| ("proxy".to_owned(), place.clone()));
+        [("address".to_owned(), address)].into_iter().chain(proxy).collect()
+    }
+
+    /// The host and port that must be there before anything is run; none: it is the lab's own.
+    pub(crate) fn place(&self) -> Option<String> {
+        match (&self.proxy, &self.server) {
+            (Some(proxy), _) => Some(proxy.clone()),
+            (None, Server::Theirs(uri)) => Some(place(uri)),
+            (None, Server::Own(_)) => None,
+        }
+    }
+
+    /// Whether it is the lab's own server.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self.server, Server::Own(_))
+    }
+}
+
+/// A URL of HTTP. What it says may have a password in it: only what is at fault is told.
+fn url(key: &str, address: &str) -> Result<Uri, Error> {
+    let refuse = |what: &str| {
+        let expected = "expected http://host:port/path, or origin: for the lab's own server, with scenario \"http\"";
+        Err(Error::Usage(format!("{key} {what}, {expected}")))
+    };
+    let Ok(uri) = address.parse::<Uri>() else { return refuse("is no URL") };
+    match (uri.scheme_str(), uri.authority()) {
+        (Some("http"), Some(authority)) if authority.as_str().contains('@') => refuse("has a user, which is not sent"),
+        (Some("http"), Some(_)) => Ok(uri),
+        (Some("https"), _) => refuse("is https, which the lab does not speak yet"),
+        (scheme, _) => refuse(&format!("has {:?}", scheme.unwrap_or("no scheme"))),
+    }
+}
+
+/// Its host and port.
+pub(super) fn place(uri: &Uri) -> String {
+    format!("{}:{}", uri.host().unwrap_or_default(), uri.port_u16().unwrap_or(PORT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_asked_is_refused_without_telling_secrets() {
+        let refused = |url: &str, proxy| HttpTarget::parse(url, proxy).expect_err("refused").to_string();
+        assert!(refused("https://shop/rows", None).contains("target.url is https"));
+        assert!(refused("postgres://me:secret@db/x", None).starts_with("target.url has \"postgres\""));
+        let told = refused("http://me:secret@shop/", None);
+        assert!(told.contains("has a user") && !told.contains("secret"), "{told}");
+        assert!(refused("origin:", Some("http://squid:3128/path")).starts_with("target.proxy has a path"));
+        assert!(refused("origin:", Some("squid")).starts_with("target.proxy has \"no scheme\""));
+    }
+
+    #[test]
+    fn a_proxy_is_asked_in_place_of_the_server() {
+        let parse = |url: &str, proxy| HttpTarget::parse(url, proxy).expect("an address");
+        assert_eq!(parse("http://shop/rows", Some("none")).place().as_deref(), Some("shop:80"));
+        assert_eq!(parse("http://shop/rows", Some("http://squid:3128")).place().as_deref(), Some("squid:3128"));
+        assert_eq!(parse("origin:", None).place(), None);
+        assert_eq!(parse("origin:127.0.0.1:8000", None).server, Server::Own("127.0.0.1:8000".to_owned()));
+    }
+}

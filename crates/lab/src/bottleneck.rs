@@ -293,6 +293,7 @@ mod tests {
 
     use super::*;
     use crate::harness::{Attempts, Ended, Histogram, Tally};
+    use crate::link::Link;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -433,5 +434,25 @@ mod tests {
         };
         assert_eq!(of(1.5, 1.0), Bottleneck::DatabaseCpu);
         assert_eq!(of(0.5, 0.1), Bottleneck::Unknown, "four clients wait, nobody says for what");
+    }
+
+    #[test]
+    fn requests_are_limited_by_full_links_or_by_the_lab() {
+        let named = |link_bits: u64, received_bytes: u64, busy: f64| {
+            let mut measured = measured();
+            measured.attempts.traffic.received_bytes = received_bytes;
+            let processes = vec![process(LAB, busy, 0.0)];
+            let waits = Err("there is no database".to_owned());
+            let sampled = Sampled { machine: Vec::new(), processes, waits, server: None };
+            let load = load(Arrival::Closed { think: Duration::ZERO });
+            let known = Known { load: &load, threads: 1, is_embedded: false, measured: &measured, sampled: &sampled };
+            let link = Link { bits_per_s: link_bits, delay: Duration::ZERO };
+            verdict_of_requests(&known, link, false).bottleneck
+        };
+        // Four clients in ten seconds: 5,000,000 bytes at 1 Mbit/s each.
+        assert_eq!(named(1_000_000, 4_100_000, 0.1), Bottleneck::Link);
+        assert_eq!(named(1_000_000, 3_900_000, 0.1), Bottleneck::Unknown);
+        assert_eq!(named(0, 4_100_000, 0.1), Bottleneck::Unknown, "there is no link");
+        assert_eq!(named(0, 4_100_000, 0.9), Bottleneck::Client, "its one thread is busy");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use headwater_lab::Error;
@@ -100,6 +100,18 @@ fn squid_hits_what_the_experiment_says() {
     assert_eq!(answers.len(), 3003);
 }
 
+/// A request's head; none: the client is gone.
+fn head(stream: &mut TcpStream) -> Option<String> {
+    let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
+    while !heard.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut buffer) {
+            Ok(read @ 1..) => heard.extend_from_slice(&buffer[..read]),
+            _ => return None,
+        }
+    }
+    String::from_utf8(heard).ok()
+}
+
 /// A server of which each answer is what `answers` says by its number, over a connection that is closed after it.
 fn serve(answers: impl Fn(usize) -> Vec<u8> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -108,20 +120,48 @@ fn serve(answers: impl Fn(usize) -> Vec<u8> + Send + 'static) -> String {
         let mut number = 0;
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { continue };
-            let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
-            while !heard.ends_with(b"\r\n\r\n") {
-                match stream.read(&mut buffer) {
-                    Ok(read @ 1..) => heard.extend_from_slice(&buffer[..read]),
-                    _ => break,
-                }
-            }
-            if heard.ends_with(b"\r\n\r\n") {
+            if head(&mut stream).is_some() {
                 let _ = stream.write_all(&answers(number));
                 number += 1;
             }
         }
     });
     url
+}
+
+/// A proxy that fetches each answer anew, and says that it had it.
+fn liar() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { continue };
+            let Some(heard) = head(&mut stream) else { continue };
+            let Some((place, path)) = heard.strip_prefix("GET http://").and_then(|rest| rest.split_once('/')) else {
+                continue;
+            };
+            let path = path.split(' ').next().unwrap_or_default();
+            let mut server = TcpStream::connect(place).expect("the server");
+            write!(server, "GET /{path} HTTP/1.1\r\nhost: {place}\r\nconnection: close\r\n\r\n").expect("asked");
+            let mut answer = Vec::new();
+            server.read_to_end(&mut answer).expect("an answer");
+            let line = answer.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
+            let _ = stream.write_all(&[&answer[..line], b"x-cache: HIT from liar\r\n", &answer[line..]].concat());
+        }
+    });
+    url
+}
+
+#[test]
+fn hits_that_came_to_the_server_fail_the_run() {
+    let ran = run(&format!(
+        "scenario.hit_ratio = 0.5\ntarget.url = \"origin:\"\ntarget.proxy = {:?}\nstop.iterations = 10",
+        liar()
+    ));
+    let [Some(RunFailure::Verify(faults))] = &ran.failures[..] else { panic!("{:?}", ran.failures) };
+    let said =
+        "not so: what caches call hits never came to the server (10 requests came to the server, of 10 with 10 hits)";
+    assert_eq!(faults, &[said]);
 }
 
 const WHOLE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 9\r\nconnection: close\r\n\r\n123456789";

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use headwater_lab::Error;
@@ -198,6 +200,35 @@ fn what_is_no_whole_answer_fails_in_its_class() {
         assert!((cell.failed_percent() - 50.0).abs() < 1e-9);
         assert_eq!(cell.traffic.content_bytes, 5 * 9, "only what succeeded is counted");
     }
+}
+
+/// How many connections come of ten requests by two clients; one comes from the look before anything is run, and one with the first request.
+fn connections(kind: &str) -> u64 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/rows", listener.local_addr().expect("an address"));
+    let (count, counted) = (Arc::new(AtomicU64::new(0)), WHOLE.replace("connection: close\r\n", ""));
+    let seen = count.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            count.fetch_add(1, Ordering::Relaxed);
+            let (mut stream, answer) = (stream, counted.clone());
+            std::thread::spawn(
+                move || while head(&mut stream).is_some() && stream.write_all(answer.as_bytes()).is_ok() {},
+            );
+        }
+    });
+    let ran = run(&format!(
+        "scenario.connection = {kind:?}\nscenario.expect_bytes = 9\ntarget.url = {url:?}\nload.clients = 2\nstop.iterations = 10"
+    ));
+    assert_eq!((ran.cells[0].operations, ran.cells[0].errors), (10, 0), "{:?}", ran.errors);
+    seen.load(Ordering::Relaxed)
+}
+
+#[test]
+fn connections_are_kept_or_not_as_the_experiment_says() {
+    assert_eq!(connections("kept"), 2 + 2);
+    // Clients come with one, for their first request.
+    assert_eq!(connections("new"), 2 + 10);
 }
 
 #[test]

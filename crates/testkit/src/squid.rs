@@ -2,6 +2,7 @@
 //!
 //! # Caveats
 //! - It is a forward proxy for this machine alone, one process, without a cache on a disk.
+//! - A test process that is killed (SIGKILL) leaves it, as it leaves nginx and HAProxy.
 
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;

@@ -282,10 +282,10 @@ mod tests {
     #[test]
     fn processes_are_found_with_what_they_started() {
         let folder = tempfile::tempdir().expect("a folder");
-        let script = "sleep 100 & echo $! > child; echo $$ > parent.tmp; mv parent.tmp parent; wait";
+        let script = "sleep 100 & echo $! > child; echo $$ > parent; : > ready; wait";
         let mut shell = std::process::Command::new("sh");
         let mut shell = shell.current_dir(folder.path()).args(["-c", script]).spawn().expect("sh starts");
-        let file = folder.path().join("parent");
+        let file = folder.path().join("ready");
         while !file.exists() {
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -126,7 +126,14 @@ pub struct Builder {
 
 impl Default for Builder {
     fn default() -> Self {
-        let settings = [("max_connections", "200"), ("shared_buffers", "128MB"), ("listen_addresses", "127.0.0.1")];
+        let settings = [
+            ("max_connections", "200"),
+            ("shared_buffers", "128MB"),
+            ("listen_addresses", "127.0.0.1"),
+            // A hundred databases made one after the other would leave a gigabyte of log on the disk.
+            ("max_wal_size", "128MB"),
+            ("min_wal_size", "32MB"),
+        ];
         let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         Self { settings, place: None, sync_delay: None }.fsync(false).max_prepared_transactions(10)
     }

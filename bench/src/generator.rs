@@ -52,7 +52,7 @@ pub(crate) fn measure(arguments: &GeneratorArguments) -> Result<()> {
     for first in (1..=rows).step_by(STOCK_ROWS as usize) {
         connection.batch(&purchase::stock_sql(1, first..(first + STOCK_ROWS).min(rows + 1)))?;
     }
-    connection.batch(&purchase::all_sql(ChangeOp::Insert, false))?;
+    connection.batch(&purchase::all_sql(purchase::Whose::Clients(1), ChangeOp::Insert, false))?;
     system::add_account(&mut *connection, "one", "no password fits this")?;
     let tokens = Tokens::new(&system::identity(&mut *connection)?.token_key)?;
     let token = tokens.issue("one", Duration::from_hours(1), SystemTime::now())?.expose().to_owned();

@@ -1,5 +1,5 @@
 //! What `make bench` runs for the figures of [`lab/figures.toml`](../../lab/figures.toml) that are no experiments: sync against the bare limit
-//! in the same run, and the lab against pgbench.
+//! in the same run, the lab against pgbench, and what a pilot predicts against what is.
 //!
 //! Everything runs on a throw-away PostgreSQL (fsync on) on this machine, over the table Purchase of MLBench. What is compared takes
 //! turns, at least five times each; a figure is the median of the turns' ratios, because machines are shared and noisy. A result is a
@@ -10,6 +10,7 @@ mod bare;
 mod figures;
 mod generator;
 mod memory;
+mod prediction;
 mod purchase;
 mod tpcb;
 
@@ -50,6 +51,9 @@ enum Part {
     /// Rows that the lab's remotes in memory read and check on one core
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- generator --rows 50000")]
     Generator(generator::GeneratorArguments),
+    /// How far the lab's pilot is off
+    #[command(after_help = "Example: cargo run --release -p headwater-bench -- prediction --for 200 --repetitions 2")]
+    Prediction(prediction::PredictionArguments),
 }
 
 fn main() -> Result<()> {
@@ -58,6 +62,7 @@ fn main() -> Result<()> {
         Some(Part::Remote(remote)) => println!("{}", memory::be_remote(remote)?),
         Some(Part::Tpcb(arguments)) => tpcb::measure(arguments)?,
         Some(Part::Generator(arguments)) => generator::measure(arguments)?,
+        Some(Part::Prediction(arguments)) => prediction::measure(arguments)?,
         None => sync(&arguments)?,
     }
     Ok(())

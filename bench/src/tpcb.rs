@@ -111,14 +111,14 @@ fn of_children() -> Result<Duration> {
     Ok(Duration::from_secs_f64((stat.cutime + stat.cstime) as f64 / procfs::ticks_per_second() as f64))
 }
 
-fn headwater() -> Result<PathBuf> {
+pub(crate) fn headwater() -> Result<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name("headwater");
     let path = std::env::var_os("HEADWATER").map_or(beside, PathBuf::from);
     ensure!(path.is_file(), "{} is missing: cargo build --release -p headwater", path.display());
     Ok(path)
 }
 
-fn run(command: &mut Command) -> Result<String> {
+pub(crate) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{} could not be run", command.get_program().display()))?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success(), "{command:?}: {said}{}", String::from_utf8_lossy(&output.stderr));

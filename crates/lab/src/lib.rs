@@ -33,6 +33,7 @@ mod host;
 pub mod http;
 pub mod link;
 pub mod null;
+pub mod pilot;
 pub mod plan;
 pub mod random;
 pub mod reading;

@@ -11,7 +11,7 @@ mod compare;
 mod export;
 mod fit;
 mod read;
-mod student;
+pub(crate) mod student;
 mod summary;
 mod table;
 mod write;

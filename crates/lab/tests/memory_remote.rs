@@ -19,6 +19,9 @@ use tokio::runtime::Runtime;
 /// The rows of the employee.
 const ROWS: i64 = 2_000;
 
+/// All of them.
+const ALL: purchase::Whose = purchase::Whose::Clients(1);
+
 /// A database with purchases, and a server on it.
 struct World {
     backend: Arc<dyn Backend>,
@@ -74,7 +77,7 @@ impl World {
     /// How many rows the consolidated database has in another way than this.
     fn differences(&self, are_there: bool, is_updated: bool) -> usize {
         let mut connection = self.backend.connect().expect("a database");
-        let queries = purchase::differences_sql(are_there, is_updated);
+        let queries = purchase::differences_sql(ALL, are_there, is_updated);
         queries.iter().map(|sql| connection.query(sql, &[]).expect(sql).len()).sum()
     }
 
@@ -109,15 +112,15 @@ fn every_row_goes_both_ways(backend: Arc<dyn Backend>, is_postgresql: bool) {
     let counts = |synced: Synced| (synced.upserts, synced.deletes, synced.sum);
     assert_eq!(world.sync(&mut one, false).map(counts), Ok((0, 0, 0)), "an empty sync");
     // Down.
-    world.sql(&purchase::all_sql(ChangeOp::Insert, false));
+    world.sql(&purchase::all_sql(ALL, ChangeOp::Insert, false));
     assert_eq!(world.sync(&mut one, false).map(counts), Ok((rows, 0, all)));
     assert_eq!(world.sync(&mut one, false).map(counts), Ok((0, 0, 0)), "it has seen them");
-    world.sql(&purchase::all_sql(ChangeOp::Update, true));
+    world.sql(&purchase::all_sql(ALL, ChangeOp::Update, true));
     let wrong = world.sync(&mut one, false).expect_err("the rows are others than it is told");
     assert!(wrong.contains("a downloaded row is wrong"), "{wrong}");
     assert_eq!(world.sync(&mut one, true).map(counts), Ok((rows, 0, all)), "and they come again");
     assert_eq!(world.sync(&mut other, true).map(counts), Ok((rows, 0, all)));
-    world.sql(&purchase::all_sql(ChangeOp::Delete, false));
+    world.sql(&purchase::all_sql(ALL, ChangeOp::Delete, false));
     assert_eq!(world.sync(&mut one, false).map(counts), Ok((0, rows, all)));
     // Up: what one sends, the other has, and it itself gets nothing back.
     for (op, is_updated) in [(ChangeOp::Insert, false), (ChangeOp::Update, true), (ChangeOp::Update, false)] {
@@ -180,7 +183,7 @@ fn who_is_refused_comes_back_when_told_or_when_it_likes() {
     let path = folder.path().join("central.db");
     std::fs::File::create(&path).expect("a file");
     let world = World::new(Arc::new(Sqlite::new(path)), false);
-    world.sql(&purchase::all_sql(ChangeOp::Insert, false));
+    world.sql(&purchase::all_sql(ALL, ChangeOp::Insert, false));
     let mut impatient = world.remote_at(refusing(world.server.local_addr(), 20), 1);
     let at_once = Pace { retry_delay: Some(Duration::from_millis(1)), ..Pace::default() };
     let synced = world.sync_at(at_once, &mut impatient, false).expect("let in in the end");
@@ -201,7 +204,7 @@ fn conflicts_are_found_unless_they_are_off() {
         std::fs::File::create(&path).expect("a file");
         let world = World::with(Arc::new(Sqlite::new(path)), false, detects_conflicts);
         let mut remote = world.remote(1);
-        world.sql(&purchase::all_sql(ChangeOp::Insert, false));
+        world.sql(&purchase::all_sql(ALL, ChangeOp::Insert, false));
         world.sync(&mut remote, false).expect("the rows");
         world.sql("UPDATE lab_purchase SET cost = '1.000000'");
         // What comes down after the upload is looked at by nobody here: with conflicts the rows are neither.

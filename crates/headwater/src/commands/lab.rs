@@ -4,6 +4,7 @@ mod check;
 mod compare;
 mod export;
 mod figures;
+mod pilot;
 mod report;
 mod run;
 mod selftest;
@@ -35,6 +36,8 @@ enum LabCommand {
     Report(report::ReportArgs),
     /// Results for other programs
     Export(export::ExportArgs),
+    /// Try with a few clients, and predict many
+    Pilot(pilot::PilotArgs),
     /// Measure figures that a file lists, and hold them against their targets
     Figures(figures::FiguresArgs),
     /// See that the lab finds what is planted, and how much it can do on this machine
@@ -53,6 +56,7 @@ pub fn run(args: &LabArgs, output: &Output) -> Done {
         LabCommand::Compare(args) => compare::run(args, output),
         LabCommand::Report(args) => report::run(args, output),
         LabCommand::Export(args) => export::run(args),
+        LabCommand::Pilot(args) => pilot::run(args, output),
         LabCommand::Figures(args) => figures::run(args, output),
         LabCommand::Selftest => selftest::run(output),
         LabCommand::NullServer(args) => selftest::null_server(args),

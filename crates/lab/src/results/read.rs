@@ -145,12 +145,12 @@ impl Campaign {
         self.rows(sql, |row| row.get(0))
     }
 
-    pub(super) fn cells(&self) -> Result<Vec<(i64, String)>, Error> {
+    pub(crate) fn cells(&self) -> Result<Vec<(i64, String)>, Error> {
         self.rows("SELECT id, scenario FROM cell ORDER BY id", |row| Ok((row.get(0)?, row.get(1)?)))
     }
 
     /// All values of a cell: key, value, whether it varies.
-    pub(super) fn values(&self, cell: i64) -> Result<Vec<(String, String, bool)>, Error> {
+    pub(crate) fn values(&self, cell: i64) -> Result<Vec<(String, String, bool)>, Error> {
         let sql = format!("SELECT key, value, is_varied FROM cell_value WHERE cell = {cell} ORDER BY position");
         self.rows(&sql, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
     }
@@ -214,7 +214,7 @@ impl Campaign {
     }
 
     /// Adds a run's histogram to another.
-    pub(super) fn add_buckets(&self, run: i64, clock: &str, into: &mut Histogram) -> Result<(), Error> {
+    pub(crate) fn add_buckets(&self, run: i64, clock: &str, into: &mut Histogram) -> Result<(), Error> {
         let sql = format!("SELECT up_to_ns, count FROM bucket WHERE run = {run} AND clock = '{clock}'");
         for (up_to, count) in self.rows(&sql, |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))? {
             into.record_many(up_to as u64, count as u64);
@@ -222,7 +222,7 @@ impl Campaign {
         Ok(())
     }
 
-    pub(super) fn rows<T>(
+    pub(crate) fn rows<T>(
         &self,
         sql: &str,
         read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,

@@ -2,7 +2,7 @@
 //! 26.7.3 and 26.7.4).
 
 /// The value that |t| exceeds with this chance.
-pub(super) fn two_sided(chance: f64, freedom: usize) -> f64 {
+pub(crate) fn two_sided(chance: f64, freedom: usize) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     while 1.0 - within(high, freedom) > chance && high < 1e12 {
         high *= 2.0;

@@ -19,6 +19,9 @@ const ROW_US_MAX: i64 = 1_000_000;
 /// The longest time that a client stays away of its own will, in milliseconds: what the whitepaper tried, and more.
 const RETRY_DELAY_MAX: i64 = 300_000;
 
+/// The most clients whose rows are there, and who don't sync.
+const OTHERS_MAX: i64 = 1_000_000;
+
 /// The most processors that the server or the database may be confined to.
 const CPUS_MAX: i64 = 1_024;
 
@@ -61,6 +64,8 @@ pub struct SyncSettings {
     pub rows: i64,
     /// Of them, those of rows that all clients have in common.
     pub common: i64,
+    /// Clients whose rows are there, and who don't sync.
+    pub others: i64,
     /// Whether uploads are held against what is there.
     pub detects_conflicts: bool,
     /// Workers of the server.
@@ -92,6 +97,7 @@ pub fn scenario() -> Scenario {
             ("kind".to_owned(), Value::Text(KINDS[0].0.to_owned())),
             number("rows", 100),
             number("common_percent", 0),
+            number("others", 0),
             ("conflicts".to_owned(), Value::Text("detected".to_owned())),
             number("workers", 5),
             number("uploaders", 0),
@@ -155,6 +161,7 @@ impl SyncSettings {
         let connections_max = number("connections_max", 1..=1_000_000)?;
         let pace = Pace { link, row, retry_delay };
         let common = rows * percent / 100;
+        let others = number("others", 0..=OTHERS_MAX)?;
         let cpus = |name| Ok(Some(number(name, 0..=CPUS_MAX)? as usize).filter(|cpus| *cpus > 0));
         let (server_cpus, database_cpus) = (cpus("server_cpus")?, cpus("database_cpus")?);
         Ok(SyncSettings {
@@ -162,6 +169,7 @@ impl SyncSettings {
             op,
             rows,
             common,
+            others,
             detects_conflicts,
             workers,
             uploaders,

@@ -148,33 +148,53 @@ fn columns(is_updated: bool) -> String {
     format!("emp_id, purch_id, cust_id, '{cost}', order_date, notes")
 }
 
-/// What changes all purchases at once.
-pub fn all_sql(op: ChangeOp, is_updated: bool) -> String {
-    let cost = if is_updated { COST_UPDATED } else { COST };
-    match op {
-        ChangeOp::Insert => "INSERT INTO lab_purchase SELECT * FROM lab_stock".to_owned(),
-        ChangeOp::Update => format!("UPDATE lab_purchase SET cost = '{cost}'"),
-        ChangeOp::Delete => "DELETE FROM lab_purchase".to_owned(),
+/// Whose purchases a statement is about: employees are numbered from 1, those who sync first; what all have in common is number 0's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Of so many who sync, and what they have in common.
+    Clients(usize),
+    /// Of all others.
+    Others(usize),
+}
+
+impl Whose {
+    fn condition(self, column: &str) -> String {
+        match self {
+            Whose::Clients(clients) => format!("{column} <= {clients}"),
+            Whose::Others(clients) => format!("{column} > {clients}"),
+        }
     }
 }
 
-/// Queries that give a row for each difference of the purchases from the stock at this cost, or from nothing where none is to be there.
-pub fn differences_sql(are_there: bool, is_updated: bool) -> Vec<String> {
-    if !are_there {
-        return vec!["SELECT emp_id, purch_id, 'too many' AS fault FROM lab_purchase LIMIT 3".to_owned()];
+/// What changes all their purchases at once.
+pub fn all_sql(whose: Whose, op: ChangeOp, is_updated: bool) -> String {
+    let cost = if is_updated { COST_UPDATED } else { COST };
+    let theirs = whose.condition("emp_id");
+    match op {
+        ChangeOp::Insert => format!("INSERT INTO lab_purchase SELECT * FROM lab_stock WHERE {theirs}"),
+        ChangeOp::Update => format!("UPDATE lab_purchase SET cost = '{cost}' WHERE {theirs}"),
+        ChangeOp::Delete => format!("DELETE FROM lab_purchase WHERE {theirs}"),
     }
+}
+
+/// Queries that give a row for each difference of their purchases from the stock at this cost, or from nothing where none is to be there.
+pub fn differences_sql(whose: Whose, are_there: bool, is_updated: bool) -> Vec<String> {
+    let theirs = whose.condition("emp_id");
+    if !are_there {
+        return vec![format!("SELECT emp_id, purch_id, 'too many' AS fault FROM lab_purchase WHERE {theirs} LIMIT 3")];
+    }
+    // All at once by `EXCEPT`, which no planner takes row by row.
+    let without = |fault: &str, name: &str, these: &str, those: &str| {
+        format!(
+            "SELECT emp_id, purch_id, '{fault}' AS fault FROM ({these} WHERE {theirs} EXCEPT {those} WHERE {theirs}) AS {name} LIMIT 3"
+        )
+    };
     let stock = format!("SELECT {} FROM lab_stock", columns(is_updated));
     let there = "SELECT emp_id, purch_id, cust_id, cost, order_date, notes FROM lab_purchase";
-    // Where a literal stands first, a database might not know of what type it is to be.
+    let keys = |table: &str| format!("SELECT emp_id, purch_id FROM {table}");
     vec![
-        format!(
-            "SELECT s.emp_id, s.purch_id, 'missing or wrong' AS fault FROM lab_stock s LEFT JOIN \
-             ({there} INTERSECT {stock}) p ON p.emp_id = s.emp_id AND p.purch_id = s.purch_id \
-             WHERE p.purch_id IS NULL LIMIT 3"
-        ),
-        "SELECT p.emp_id, p.purch_id, 'too many' AS fault FROM lab_purchase p LEFT JOIN lab_stock s \
-         ON p.emp_id = s.emp_id AND p.purch_id = s.purch_id WHERE s.purch_id IS NULL LIMIT 3"
-            .to_owned(),
+        without("missing or wrong", "wrong", &stock, there),
+        without("too many", "more", &keys("lab_purchase"), &keys("lab_stock")),
     ]
 }
 

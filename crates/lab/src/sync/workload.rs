@@ -21,7 +21,7 @@ use tokio::sync::{Mutex, watch};
 use super::affinity::Confined;
 use super::kind::{Standing, SyncSettings, Way};
 use super::memory::{Identity, MemoryRemote, Pace, Synced, Upload};
-use super::purchase::{self, Purchases};
+use super::purchase::{self, Purchases, Whose};
 use super::server::Server;
 use crate::harness::{Attempts, Class, Failure, Tally, Workload};
 use crate::link::Link;
@@ -118,9 +118,9 @@ impl SyncWorkload {
 
     /// Makes the tables and the stock.
     async fn fill(&self, session: &mut Session) -> Result<(), Failure> {
-        let SyncSettings { rows, common, .. } = self.settings;
+        let SyncSettings { rows, common, others, .. } = self.settings;
         let own = rows - common;
-        let employees = (1..=self.clients as i64).map(|employee| (employee, own));
+        let employees = (1..=self.clients as i64 + others).map(|employee| (employee, own));
         for (employee, count) in employees.chain([(COMMON, common)]) {
             for first in (1..=count).step_by(STOCK_ROWS as usize) {
                 let last = (first + STOCK_ROWS).min(count + 1);
@@ -132,10 +132,21 @@ impl SyncWorkload {
             let common = if common > 0 { format!(", ('{user}', {COMMON})") } else { String::new() };
             session.script(&format!("INSERT INTO lab_member VALUES ('{user}', {employee}){common}")).await?;
         }
+        session.script(&purchase::all_sql(self.others(), ChangeOp::Insert, false)).await?;
         if self.settings.before().are_there {
-            session.script(&purchase::all_sql(ChangeOp::Insert, false)).await?;
+            session.script(&purchase::all_sql(self.own(), ChangeOp::Insert, false)).await?;
         }
         Ok(())
+    }
+
+    /// The purchases of those who sync.
+    fn own(&self) -> Whose {
+        Whose::Clients(self.clients)
+    }
+
+    /// Those that nobody touches.
+    fn others(&self) -> Whose {
+        Whose::Others(self.clients)
     }
 
     /// Has the consolidated database ready for a server, and starts that; blocks.
@@ -234,9 +245,15 @@ impl SyncWorkload {
         Upload::of(&self.purchases.header, changes)
     }
 
-    /// Complains of each row of the consolidated database that is not as it should be.
-    async fn compare(&self, session: &mut Session, standing: Standing, when: &str) -> Result<(), Failure> {
-        for query in purchase::differences_sql(standing.are_there, standing.is_updated) {
+    /// Complains of each of these rows of the consolidated database that is not as it should be.
+    async fn compare(
+        &self,
+        session: &mut Session,
+        whose: Whose,
+        standing: Standing,
+        when: &str,
+    ) -> Result<(), Failure> {
+        for query in purchase::differences_sql(whose, standing.are_there, standing.is_updated) {
             for row in session.rows(&query, FAULTS_MAX).await? {
                 let row: Vec<String> = row.into_iter().map(|(name, value)| format!("{name} = {value}")).collect();
                 self.fault(format!("not so: the consolidated rows are as they must be {when} ({})", row.join(", ")));
@@ -307,7 +324,7 @@ impl Workload for SyncWorkload {
         let mut admin = self.admin.lock().await;
         match &mut admin.session {
             Some(session) if self.settings.way == Way::Down => {
-                session.script(&purchase::all_sql(self.settings.op, self.settings.after().is_updated)).await
+                session.script(&purchase::all_sql(self.own(), self.settings.op, self.settings.after().is_updated)).await
             }
             _ => Ok(()),
         }
@@ -331,9 +348,9 @@ impl Workload for SyncWorkload {
     async fn end_set(&self) -> Result<(), Failure> {
         let mut admin = self.admin.lock().await;
         let Some(session) = &mut admin.session else { return Ok(()) };
-        self.compare(session, self.settings.after(), "after a set").await?;
+        self.compare(session, self.own(), self.settings.after(), "after a set").await?;
         match self.settings.way {
-            Way::Down => session.script(&purchase::all_sql(self.settings.back(), false)).await,
+            Way::Down => session.script(&purchase::all_sql(self.own(), self.settings.back(), false)).await,
             Way::Up => Ok(()),
         }
     }
@@ -355,7 +372,9 @@ impl Workload for SyncWorkload {
     async fn verify(&self, tally: Tally) -> Result<Vec<String>, Failure> {
         let mut admin = self.admin.lock().await;
         if let Some(session) = &mut admin.session {
-            self.compare(session, self.settings.before(), "at the end").await?;
+            self.compare(session, self.own(), self.settings.before(), "at the end").await?;
+            let untouched = Standing { are_there: true, is_updated: false };
+            self.compare(session, self.others(), untouched, "of those who don't sync").await?;
         }
         let mut faults = std::mem::take(&mut *self.faults.lock().unwrap_or_else(PoisonError::into_inner));
         faults.truncate(FAULTS_MAX);

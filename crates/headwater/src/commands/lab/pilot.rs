@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::Args;
 use headwater_lab::experiment::Experiment;
 use headwater_lab::pilot::{Curve, Pilot, Prediction, Predictions, advice};
@@ -96,10 +96,9 @@ pub(super) fn run(args: &PilotArgs, output: &Output) -> Done {
     let ended = carry_out(&experiment, seed, Some(&args.target), &path, &interrupt()?, output)?;
     if ended.is_interrupted || ended.failed > 0 {
         let why = if ended.is_interrupted { "it was interrupted" } else { "a run failed" };
-        return Err(anyhow!(
-            "nothing is predicted: {why}; what was measured is kept: headwater lab show {}",
-            path.display()
-        ));
+        let kept = path.display();
+        output.note(format!("nothing is predicted: {why}; what was measured is kept: headwater lab show {kept}"));
+        return Ok(Exit::Found);
     }
     let predictions = Predictions::of(&pilot, &Campaign::open(&path)?)?;
     output.answer(&as_json(&predictions), |output| tell(&predictions, output))?;

@@ -88,7 +88,7 @@ pub(crate) fn measure(arguments: &GeneratorArguments) -> Result<()> {
 
 /// A remote that has nothing syncs on this thread.
 fn sync(identity: Identity, purchases: &Purchases) -> Result<Synced> {
-    let mut check = |op, row: &[ValueRef<'_>]| match (op, purchases.check(row, false)) {
+    let mut check = |_, op, row: &[ValueRef<'_>]| match (op, purchases.check(row, false)) {
         (RowOp::Upsert, Some((employee, number))) => Ok(purchase::mark(employee, number)),
         _ => Err(format!("{row:?}")),
     };

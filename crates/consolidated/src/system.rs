@@ -26,7 +26,7 @@ pub use horizon::{PurgeRequest, Purged, is_note_due, purge};
 pub(crate) use identity::renew_incarnation;
 pub use identity::{Identity, identity, take_note};
 pub use key_ranges::key_ranges;
-pub use remotes::{RemoteRecord, remotes};
+pub use remotes::{RemoteRecord, forget_remotes, remotes};
 pub use schema::install;
 pub(crate) use schema::{is_installed, table_statements};
 pub use seal::{SealRequest, seal_watermarks};

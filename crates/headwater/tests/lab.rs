@@ -1,5 +1,8 @@
 //! `headwater lab`, through the built program.
 
+#[path = "lab/pilot.rs"]
+mod pilot;
+
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -1108,63 +1111,4 @@ fn a_database_that_is_in_use_is_no_place_for_syncs() {
         assert!(said.err.contains("They are not touched"), "{said:?}");
         assert_eq!(target.tables(), 1);
     }
-}
-
-#[test]
-fn a_pilot_predicts_many_and_is_held_against_them() {
-    let place = Place::new("");
-    let tried = ["--clients", "6", "--for", "30", "--workers", "2,1", "--kind", "download-updates,upload-inserts"];
-    let short = ["--rows", "5", "--time", "0.2", "--repetitions", "2", "--check", "--results", "p.lab"];
-    for target in targets(&place) {
-        let url = target.address();
-        let said = place.json(&[&["pilot", "--target", &url], &tried[..], &short[..]].concat());
-        let predictions = said["predictions"].as_array().expect("predictions");
-        let which: Vec<_> = predictions.iter().map(|of| format!("{} {}", of["kind"], of["workers"])).collect();
-        let expected =
-            ["\"download-updates\" 1", "\"download-updates\" 2", "\"upload-inserts\" 1", "\"upload-inserts\" 2"];
-        assert_eq!(which, expected);
-        for of in predictions {
-            let number = |name: &str| of[name].as_f64().unwrap_or_else(|| panic!("{name}: {of}"));
-            let (low, middle, high) = (number("all_ended_s_low"), number("all_ended_s"), number("all_ended_s_high"));
-            assert!(0.0 < low && low < middle && middle < high, "{of}");
-            assert!(number("average_s") < middle && number("by_curve_s") > 0.0, "{of}");
-            let (was, off) = (number("actual_all_ended_s"), number("error_percent"));
-            assert!(was > 0.0 && (off - (middle / was - 1.0) * 100.0).abs() < 1e-6, "{of}");
-        }
-        assert!(said["advice"].to_string().contains("--workers"), "{said}");
-        assert_eq!(target.tables(), 0);
-        std::fs::remove_file(place.path("p.lab")).expect("results");
-    }
-}
-
-#[test]
-fn a_pilot_advises_in_sentences() {
-    let place = Place::new("");
-    // Long enough for some samples of the processes.
-    let short = ["--kind", "upload-inserts", "--workers", "1", "--clients", "3", "--time", "1.6", "--repetitions", "2"];
-    let said = place.run(&[&["pilot", "--target", "sqlite:scratch.db"], &short[..]].concat());
-    assert_eq!(said.code, 0, "{said:?}");
-    for expected in ["1,000 clients at once, as 3 say:", "- Workers: 1", "- Memory: the server took ", "- Processors: "]
-    {
-        assert!(said.out.contains(expected), "{expected}: {said:?}");
-    }
-    assert!(!said.out.contains("off by") && !place.path("scratch.db").exists(), "{said:?}");
-}
-
-#[test]
-fn a_pilot_that_can_tell_nothing_is_refused() {
-    let place = Place::new("");
-    for (options, expected) in [
-        (&["--for", "20"][..], "give --for a larger number"),
-        (&["--workers", "7"], "a pilot of 21 clients at least (--clients)"),
-        (&["--kind", "download"], "can't be of the kind \"download\", only download-inserts"),
-        (&["--time", "0"], "0.1 to 3600 seconds"),
-    ] {
-        let said = place.run(&[&["pilot", "--target", "sqlite:scratch.db"], options].concat());
-        assert_eq!(said.code, 2, "{said:?}");
-        assert!(said.err.contains(expected), "{expected}: {said:?}");
-    }
-    let said = place.run(&["pilot", "--target", "sqlite:no/such/scratch.db", "--results", "p.lab"]);
-    assert!(said.code == 2 || said.code == 3, "{said:?}");
-    assert!(!place.path("p.lab").exists(), "{said:?}");
 }

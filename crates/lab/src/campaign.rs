@@ -19,7 +19,7 @@ use crate::random::{Random, stream};
 use crate::results::{RunRecord, Writer};
 use crate::sampling::{self, DATABASE, Find, Sampled, Sampler, Serving, Watched, Whose};
 use crate::scenario::Drives;
-use crate::sync::{Place, SyncSettings, SyncWorkload};
+use crate::sync::{Own, OwnWorkload, Place, SyncSettings, SyncWorkload};
 use crate::target::Target;
 use crate::workload::{SqlWorkload, refuse_existing};
 
@@ -79,6 +79,8 @@ pub struct Campaign<'c> {
     folder: PathBuf,
     /// What serves syncs.
     program: Option<PathBuf>,
+    /// A system of one's own.
+    own: Option<Own>,
 }
 
 impl<'c> Campaign<'c> {
@@ -99,6 +101,7 @@ impl<'c> Campaign<'c> {
             target,
             folder,
             program: None,
+            own: None,
         };
         for cell in &experiment.cells {
             let Some(address) = target.or(cell.target.url.as_deref()) else {
@@ -121,6 +124,12 @@ impl<'c> Campaign<'c> {
     #[must_use]
     pub fn served_by(self, program: PathBuf) -> Campaign<'c> {
         Campaign { program: Some(program), ..self }
+    }
+
+    /// With a system of one's own, for the scenario `own`.
+    #[must_use]
+    pub fn with_own(self, own: Option<Own>) -> Campaign<'c> {
+        Campaign { own, ..self }
     }
 
     /// Runs all. Before anything is run every target is looked at: it must be there, and have none of the tables.
@@ -202,7 +211,7 @@ impl<'c> Campaign<'c> {
         let scenario = &self.experiment.scenarios[cell.scenario];
         let settings = self.settings(run)?;
         match scenario.drives {
-            Drives::Syncs => return self.syncs(cell, &settings, interrupt, progress).await,
+            Drives::Syncs | Drives::Own => return self.syncs(cell, &settings, interrupt, progress).await,
             Drives::Requests => return self.requests(cell, &settings, interrupt, progress).await,
             Drives::Transactions => {}
         }
@@ -233,18 +242,30 @@ impl<'c> Campaign<'c> {
         let Some(program) = self.program.clone() else {
             return Err(Error::Usage("syncs take the program that serves them".to_owned()));
         };
-        let of_cell = SyncSettings::of(&cell.parameters).map_err(|(_, why)| Error::Usage(why))?;
+        let is_own = self.drives(cell) == Drives::Own;
+        let of_cell = if is_own { SyncSettings::of_own(&cell.parameters) } else { SyncSettings::of(&cell.parameters) };
+        let of_cell = of_cell.map_err(|(_, why)| Error::Usage(why))?;
         let (target, server) = (self.target_of(cell).clone(), Arc::new(Serving::default()));
         let address = match &target {
             Target::Sqlite { .. } => target.address(),
             Target::Postgres(_) => self.target.or(cell.target.url.as_deref()).unwrap_or_default().to_owned(),
         };
-        let place = Place { target: target.clone(), address, program, server: server.clone() };
-        let scenario = &self.experiment.scenarios[cell.scenario];
         let of_run = (cell.load.clients, settings.seed);
-        let workload = Arc::new(SyncWorkload::new(place, scenario, of_cell, of_run, interrupt.clone()));
-        let sampling = self.sampler(Some(&target), Some(server), interrupt).await?;
-        let outcome = harness::run(workload, settings, interrupt, progress).await;
+        let sampling = self.sampler(Some(&target), Some(server.clone()), interrupt).await?;
+        let outcome = if is_own {
+            let Some(own) = self.own.clone() else {
+                return Err(Error::Usage(
+                    "scenario \"own\" takes a system of one's own: headwater lab pilot --own".to_owned(),
+                ));
+            };
+            let workload = Arc::new(OwnWorkload::new(own, program, of_cell, settings.seed, server));
+            harness::run(workload, settings, interrupt, progress).await
+        } else {
+            let place = Place { target: target.clone(), address, program, server };
+            let scenario = &self.experiment.scenarios[cell.scenario];
+            let workload = Arc::new(SyncWorkload::new(place, scenario, of_cell, of_run, interrupt.clone()));
+            harness::run(workload, settings, interrupt, progress).await
+        };
         let all = sampling.stop();
         let seen = outcome.measured.as_ref().zip(outcome.measured.as_ref().and_then(|measured| measured.sets.as_ref()));
         let seen = seen.map(|(measured, sets)| {

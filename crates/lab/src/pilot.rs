@@ -38,7 +38,7 @@ pub struct Pilot {
     pub workers: Vec<usize>,
     /// The kinds of syncs, by the names that experiments have for them.
     pub kinds: Vec<String>,
-    /// Changes of each sync.
+    /// Changes of each sync; of one's own system, of uploads.
     pub rows: usize,
     /// How long each run is measured.
     pub time: Duration,
@@ -46,6 +46,8 @@ pub struct Pilot {
     pub repetitions: usize,
     /// Whether as many as are asked for sync as well.
     pub is_checked: bool,
+    /// Whether they sync with a system of one's own, not on the table Purchase.
+    pub is_own: bool,
 }
 
 impl Pilot {
@@ -55,7 +57,7 @@ impl Pilot {
     /// What can't be predicted from this, and the option that mends it.
     pub fn specification(&self) -> Result<String, Error> {
         self.refuse()?;
-        let Pilot { clients, expected, workers, kinds, rows, time, repetitions, is_checked } = self;
+        let Pilot { clients, expected, workers, kinds, rows, time, repetitions, is_checked, is_own } = self;
         let kinds: Vec<String> = kinds.iter().map(|kind| toml_string(kind)).collect();
         let (sync, others) = match is_checked {
             false => (clients.to_string(), (expected - clients).to_string()),
@@ -64,13 +66,14 @@ impl Pilot {
         let mut text = format!(
             "name = \"pilot\"\nabout = \"{clients} clients, to predict {expected}\"\nrepetitions = {repetitions}\n"
         );
-        if *is_checked {
+        if *is_checked && !is_own {
             text.push_str("zip = [[\"load.clients\", \"scenario.others\"]]\n");
         }
+        let (name, others) = if *is_own { ("own", String::new()) } else { ("sync", format!("others = {others}\n")) };
         // None is refused: whoever is told to come back would have to be predicted as well.
         let _ = write!(
             text,
-            "\n[scenario]\nname = \"sync\"\nkind = [{}]\nworkers = {workers:?}\nrows = {rows}\nothers = {others}\n\
+            "\n[scenario]\nname = \"{name}\"\nkind = [{}]\nworkers = {workers:?}\nrows = {rows}\n{others}\
              backlog = {expected}\nreceiving_max = {expected}\nconnections_max = {}\n\n\
              [load]\nclients = {sync}\ntimeout = \"10m\"\n\n[stop]\nduration = \"{}ms\"\n",
             kinds.join(", "),
@@ -118,6 +121,7 @@ mod tests {
             time: Duration::from_millis(1_500),
             repetitions: 3,
             is_checked: false,
+            is_own: false,
         }
     }
 
@@ -137,6 +141,9 @@ mod tests {
         let checked = cells(&Pilot { is_checked: true, ..pilot() });
         let many = checked.iter().filter(|cell| *cell == "1000 and Some(\"0\")").count();
         assert_eq!((checked.len(), many), (8, 4), "{checked:?}");
+        let kinds = vec!["first-download".to_owned(), "upload".to_owned()];
+        let own = cells(&Pilot { is_own: true, is_checked: true, kinds, ..pilot() });
+        assert_eq!(own.iter().filter(|cell| *cell == "1000 and None").count(), 4, "{own:?}");
     }
 
     #[test]

@@ -65,7 +65,7 @@ const WEIGHT_MAX: i64 = 1_000_000;
 
 /// The names of the built-in scenarios.
 pub fn built_in_names() -> impl Iterator<Item = &'static str> {
-    BUILT_IN.iter().map(|(name, _)| *name).chain([kind::NAME, settings::NAME])
+    BUILT_IN.iter().map(|(name, _)| *name).chain([kind::NAME, kind::OWN, settings::NAME])
 }
 
 /// What the operations of a scenario are.
@@ -75,6 +75,8 @@ pub enum Drives {
     Transactions,
     /// Syncs, in sets.
     Syncs,
+    /// Syncs, in sets, of a system of one's own.
+    Own,
     /// Requests of HTTP.
     Requests,
 }
@@ -137,6 +139,9 @@ impl Scenario {
         if name == kind::NAME {
             return Some(kind::scenario());
         }
+        if name == kind::OWN {
+            return Some(kind::own());
+        }
         if name == settings::NAME {
             return Some(settings::scenario());
         }
@@ -154,6 +159,7 @@ impl Scenario {
     pub(crate) fn check(&self, parameters: &[(String, Value)], clients: usize) -> Result<(), String> {
         match self.drives {
             Drives::Syncs => return SyncSettings::of(parameters).map(|_| ()).map_err(|(_, why)| why),
+            Drives::Own => return SyncSettings::of_own(parameters).map(|_| ()).map_err(|(_, why)| why),
             Drives::Requests => return HttpSettings::of(parameters).map(|_| ()).map_err(|(_, why)| why),
             Drives::Transactions => {}
         }

@@ -9,15 +9,19 @@
 //! affinity  on which processors server and database run
 //! server    `headwater serve`, as a process of its own
 //! workload  all of it, as the harness drives it
+//! own       the same with a server, a model and data of one's own
 //! ```
 
 mod affinity;
 mod http;
 pub mod kind;
 pub mod memory;
+mod own;
 pub mod purchase;
 mod server;
 mod workload;
 
 pub use kind::{SyncSettings, Way};
+pub use own::Own;
+pub(crate) use own::OwnWorkload;
 pub(crate) use workload::{Place, SyncWorkload};

@@ -86,7 +86,7 @@ impl World {
     }
 
     fn sync_at(&self, pace: Pace, remote: &mut MemoryRemote, is_updated: bool) -> Result<Synced, String> {
-        let mut check = |op, row: &[ValueRef<'_>]| match (op, row) {
+        let mut check = |_, op, row: &[ValueRef<'_>]| match (op, row) {
             (RowOp::Delete, &[ValueRef::Int(employee), ValueRef::Int(number)]) => Ok(purchase::mark(employee, number)),
             _ => match self.purchases.check(row, is_updated) {
                 Some((employee, number)) => Ok(purchase::mark(employee, number)),
@@ -210,7 +210,7 @@ fn conflicts_are_found_unless_they_are_off() {
         // What comes down after the upload is looked at by nobody here: with conflicts the rows are neither.
         let changes = (1..=ROWS).map(|number| world.purchases.change(ChangeOp::Update, 1, number, true));
         remote.put(Upload::of(&world.purchases.header, changes));
-        let synced = world.runtime.block_on(remote.sync(Pace::default(), &mut |_, _| Ok(0))).expect("a sync");
+        let synced = world.runtime.block_on(remote.sync(Pace::default(), &mut |_, _, _| Ok(0))).expect("a sync");
         assert_eq!((synced.changes, synced.contested), (ROWS as u64, contested));
     }
 }

@@ -1,9 +1,9 @@
 //! The remotes that have synced.
 
-use headwater_protocol::Row;
+use headwater_protocol::{Row, Value};
 
 use super::sql::{array, dialect_sql, integer, text};
-use crate::{Connection, Error};
+use crate::{Connection, Error, Mode};
 
 /// What the database knows of a remote.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +31,18 @@ pub fn remotes(connection: &mut dyn Connection, limit: u32) -> Result<Vec<Remote
          ORDER BY last_sync_at DESC, remote_id LIMIT {limit}"
     );
     connection.query(&dialect_sql(connection.dialect(), &sql), &[])?.iter().map(record).collect()
+}
+
+/// Forgets these remotes, and the key ranges that they had: one of them that syncs again is a new one. All of them or none.
+pub fn forget_remotes(connection: &mut dyn Connection, remote_ids: &[[u8; 16]]) -> Result<(), Error> {
+    connection.begin(Mode::Upload)?;
+    for remote_id in remote_ids {
+        for table in ["key_range", "remote"] {
+            let sql = dialect_sql(connection.dialect(), &format!("DELETE FROM {{hw}}{table} WHERE remote_id = ?1"));
+            connection.execute(&sql, &[Value::Bytes(remote_id.to_vec())])?;
+        }
+    }
+    connection.commit()
 }
 
 fn record(row: &Row) -> Result<RemoteRecord, Error> {

@@ -13,6 +13,7 @@ mod show;
 use clap::{Args, Subcommand};
 
 use crate::Done;
+use crate::cli::Global;
 use crate::output::Output;
 
 /// The arguments.
@@ -48,7 +49,7 @@ enum LabCommand {
 }
 
 /// Does what is asked.
-pub fn run(args: &LabArgs, output: &Output) -> Done {
+pub fn run(args: &LabArgs, global: &Global, output: &Output) -> Done {
     match &args.command {
         LabCommand::Check(args) => check::run(args, output),
         LabCommand::Run(args) => run::run(args, output),
@@ -56,7 +57,7 @@ pub fn run(args: &LabArgs, output: &Output) -> Done {
         LabCommand::Compare(args) => compare::run(args, output),
         LabCommand::Report(args) => report::run(args, output),
         LabCommand::Export(args) => export::run(args),
-        LabCommand::Pilot(args) => pilot::run(args, output),
+        LabCommand::Pilot(args) => pilot::run(args, global, output),
         LabCommand::Figures(args) => figures::run(args, output),
         LabCommand::Selftest => selftest::run(output),
         LabCommand::NullServer(args) => selftest::null_server(args),

@@ -229,7 +229,8 @@ impl<'d> Choice<'d> {
         };
         let parameters: Vec<_> = scenario.parameters.iter().map(with).collect();
         let is_possible = match scenario.drives {
-            Drives::Syncs => self.syncs(reader, &parameters),
+            Drives::Syncs => self.syncs(reader, &scenario.name, SyncSettings::of(&parameters)),
+            Drives::Own => self.syncs(reader, &scenario.name, SyncSettings::of_own(&parameters)),
             Drives::Requests => self.requests(reader, &parameters),
             Drives::Transactions => self.transactions(reader, scenario, &parameters, clients),
         };
@@ -285,18 +286,23 @@ impl<'d> Choice<'d> {
         if self.axis(&key).is_some() { key } else { "scenario.name".to_owned() }
     }
 
-    /// Whether syncs are possible so: sets of them, each with these parameters.
-    fn syncs(&self, reader: &mut Reader<'_>, parameters: &[(String, Value)]) -> bool {
+    /// Whether syncs are possible so: sets of them, each with these settings.
+    fn syncs(
+        &self,
+        reader: &mut Reader<'_>,
+        name: &str,
+        settings: Result<SyncSettings, (&'static str, String)>,
+    ) -> bool {
         let mut is_possible = true;
         let mut refuse = |key: &str, found: String, expected: &str| {
             let key = if self.axis(key).is_some() { key } else { "scenario.name" };
             reader.error(&self.span(key), found, expected);
             is_possible = false;
         };
-        if let Err((name, why)) = SyncSettings::of(parameters) {
+        if let Err((parameter, why)) = settings {
             refuse(
-                &format!("scenario.{name}"),
-                format!("scenario \"sync\" can't {why}"),
+                &format!("scenario.{parameter}"),
+                format!("scenario {name:?} can't {why}"),
                 "parameters with which it can",
             );
         }
@@ -311,7 +317,7 @@ impl<'d> Choice<'d> {
         ] {
             let is_closed = key == "load.arrival" && self.text(key).is_none_or(|arrival| arrival == "closed");
             if self.axis(key).is_some() && !is_closed {
-                refuse(key, format!("{key} with scenario \"sync\""), "none: its clients sync in sets, all at once");
+                refuse(key, format!("{key} with scenario {name:?}"), "none: its clients sync in sets, all at once");
             }
         }
         is_possible

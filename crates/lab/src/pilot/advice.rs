@@ -150,10 +150,10 @@ mod tests {
         let said = advice(&predictions(vec![
             prediction("download-inserts", 2, 300.0),
             prediction("download-inserts", 4, 500.0),
-            prediction("download-inserts", 6, 505.0),
+            prediction("download-inserts", 6, 520.0),
             prediction("upload-updates", 2, 100.0),
             prediction("upload-updates", 4, 99.0),
-            prediction("upload-updates", 6, 98.0),
+            prediction("upload-updates", 6, 98.5),
         ]));
         let all = said.join("\n");
         assert!(all.contains("--workers 4") && all.contains("--uploaders 2"), "{all}");

@@ -129,8 +129,8 @@ impl Predictions {
             expected: pilot.expected,
             all: tried.iter().map(predict).collect(),
             curves,
-            taken: taken(campaign)?,
-            limits: limits(campaign)?,
+            taken: taken(pilot, campaign)?,
+            limits: limits(pilot, campaign)?,
         })
     }
 
@@ -245,18 +245,24 @@ fn prediction(tried: &Tried, expected: f64, scatter: Scatter, law: Option<Scalab
 }
 
 /// What the processes took in the pilot's runs.
-fn taken(campaign: &Campaign) -> Result<Vec<Taken>, Error> {
-    let sql = "SELECT name, sum(cpu_ns) * 1.0 / sum(sum(cpu_ns)) OVER (), max(rss_bytes) * 1.0 FROM process \
-               JOIN run ON run.id = process.run JOIN cell_value ON cell_value.cell = run.cell AND key = 'scenario.others' \
-               WHERE state = 'done' AND value <> '0' GROUP BY name ORDER BY name";
-    campaign.rows(sql, |row| Ok(Taken { process: row.get(0)?, share: row.get(1)?, memory_bytes: row.get(2)? }))
+fn taken(pilot: &Pilot, campaign: &Campaign) -> Result<Vec<Taken>, Error> {
+    let sql = format!(
+        "SELECT name, sum(cpu_ns) * 1.0 / sum(sum(cpu_ns)) OVER (), max(rss_bytes) * 1.0 FROM process \
+               JOIN run ON run.id = process.run JOIN cell_value ON cell_value.cell = run.cell AND key = 'load.clients' \
+               WHERE state = 'done' AND value = '{}' GROUP BY name ORDER BY name",
+        pilot.clients
+    );
+    campaign.rows(&sql, |row| Ok(Taken { process: row.get(0)?, share: row.get(1)?, memory_bytes: row.get(2)? }))
 }
 
 /// What limited the pilot's runs, and how many of them.
-fn limits(campaign: &Campaign) -> Result<Vec<(String, u64)>, Error> {
-    let sql = "SELECT bottleneck, count(*) FROM run JOIN cell_value ON cell_value.cell = run.cell AND key = 'scenario.others' \
-               WHERE state = 'done' AND value <> '0' AND bottleneck IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 1";
-    campaign.rows(sql, |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)))
+fn limits(pilot: &Pilot, campaign: &Campaign) -> Result<Vec<(String, u64)>, Error> {
+    let sql = format!(
+        "SELECT bottleneck, count(*) FROM run JOIN cell_value ON cell_value.cell = run.cell AND key = 'load.clients' \
+               WHERE state = 'done' AND value = '{}' AND bottleneck IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 1",
+        pilot.clients
+    );
+    campaign.rows(&sql, |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)))
 }
 
 #[cfg(test)]

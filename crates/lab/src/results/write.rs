@@ -19,12 +19,17 @@ pub struct Writer {
     path: PathBuf,
 }
 
-/// A name for the file of a campaign that begins now: `NAME-20260131T120000Z.lab`.
+/// A name for the file of a campaign that begins now: `NAME-20260131T120000Z.lab`, or `NAME-20260131T120000Z-2.lab` where that is there.
 pub fn usual_name(experiment: &Experiment) -> PathBuf {
     let now = Connection::open_in_memory().and_then(|clock| {
         clock.query_row("SELECT strftime('%Y%m%dT%H%M%SZ', 'now')", [], |row| row.get::<_, String>(0))
     });
-    PathBuf::from(format!("{}-{}.lab", experiment.name, now.unwrap_or_default()))
+    let name = format!("{}-{}", experiment.name, now.unwrap_or_default());
+    let names = (1..).map(|number| match number {
+        1 => PathBuf::from(format!("{name}.lab")),
+        number => PathBuf::from(format!("{name}-{number}.lab")),
+    });
+    names.into_iter().find(|path| !path.exists()).unwrap_or_default()
 }
 
 /// What is kept of a run beside its outcome.

@@ -35,6 +35,26 @@ const KINDS: [(&str, Way, ChangeOp); 6] = [
     ("upload-inserts", Way::Up, ChangeOp::Insert),
 ];
 
+/// The scenario of a system of one's own.
+pub const OWN: &str = "own";
+
+/// Its kinds, and those of Purchase that go the same way.
+const OWN_KINDS: [(&str, &str); 2] = [("first-download", "download-inserts"), ("upload", "upload-updates")];
+
+/// Its parameters that the other has too.
+const OWN_PARAMETERS: [&str; 10] = [
+    "rows",
+    "workers",
+    "uploaders",
+    "backlog",
+    "receiving_max",
+    "connections_max",
+    "retry_delay_ms",
+    "link_bits_per_s",
+    "link_delay_ms",
+    "row_us",
+];
+
 /// Which way changes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -118,7 +138,38 @@ pub fn scenario() -> Scenario {
     }
 }
 
+/// The scenario of a system of one's own, as experiments choose it.
+pub fn own() -> Scenario {
+    let purchase = scenario();
+    let shared = purchase.parameters.into_iter().filter(|(name, _)| OWN_PARAMETERS.contains(&name.as_str()));
+    let kind = ("kind".to_owned(), Value::Text(OWN_KINDS[0].0.to_owned()));
+    Scenario {
+        name: OWN.to_owned(),
+        drives: Drives::Own,
+        tables: Vec::new(),
+        parameters: std::iter::once(kind).chain(shared).collect(),
+        ..scenario()
+    }
+}
+
 impl SyncSettings {
+    /// From the parameters of the scenario of one's own.
+    pub fn of_own(parameters: &[(String, Value)]) -> Result<SyncSettings, (&'static str, String)> {
+        let mut all = scenario().parameters;
+        for (name, value) in parameters {
+            let value = match (name.as_str(), OWN_KINDS.iter().find(|(own, _)| *own == value.to_string())) {
+                ("kind", Some((_, same))) => Value::Text((*same).to_owned()),
+                ("kind", None) => {
+                    let names = OWN_KINDS.map(|(name, _)| name).join(", ");
+                    return Err(("kind", format!("be of the kind {:?}, only {names}", value.to_string())));
+                }
+                _ => value.clone(),
+            };
+            all.iter_mut().filter(|(known, _)| known == name).for_each(|(_, known)| *known = value.clone());
+        }
+        SyncSettings::of(&all)
+    }
+
     /// From the scenario's parameters; an error has the name of the one that is not possible, and why.
     pub fn of(parameters: &[(String, Value)]) -> Result<SyncSettings, (&'static str, String)> {
         let value = |name: &str| parameters.iter().find(|(known, _)| known == name).map(|(_, value)| value);

@@ -105,8 +105,9 @@ impl Upload {
     }
 }
 
-/// What is told of each row that comes: what it does, and its values, or those of its key. An error says what is wrong with it.
-pub type Check<'c> = &'c mut dyn FnMut(RowOp, &[ValueRef<'_>]) -> Result<u64, String>;
+/// What is told of each row that comes: its table's number, what it does, and its values, or those of its key. An error says what is wrong
+/// with it.
+pub type Check<'c> = &'c mut dyn FnMut(u32, RowOp, &[ValueRef<'_>]) -> Result<u64, String>;
 
 /// What a sync did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -409,7 +410,7 @@ impl Stage {
                 let Cell::Value(value) = cell else { return Err(wrong("it leaves a value out".to_owned())) };
                 row.push(value);
             }
-            self.sum = self.sum.wrapping_add(check(op, &row).map_err(wrong)?);
+            self.sum = self.sum.wrapping_add(check(header.table, op, &row).map_err(wrong)?);
             match op {
                 RowOp::Upsert => self.upserts += 1,
                 RowOp::Delete => self.deletes += 1,
@@ -472,7 +473,7 @@ mod tests {
         let changes = (1..=30).map(|number| purchases.change(ChangeOp::Update, 1, number, true));
         remote.put(Upload::of(header, changes));
         let pace = Pace { row: Duration::from_millis(7), ..Pace::default() };
-        let mut check = |_, _: &[ValueRef<'_>]| Ok(0);
+        let mut check = |_, _, _: &[ValueRef<'_>]| Ok(0);
         let mut exchange = remote.exchange(pace, &mut check);
         let begin = Instant::now();
         for (instruction, rows) in [

@@ -25,20 +25,46 @@ impl Server {
         let folder = tempfile::tempdir().map_err(|error| failed(error.to_string()))?;
         let (config, said) = (folder.path().join("headwater.toml"), folder.path().join("said"));
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text);
-        let SyncSettings { receiving_max, connections_max, .. } = settings;
-        let limits = format!("[server]\nreceiving_max = {receiving_max}\nconnections_max = {connections_max}\n");
-        let written = write("headwater.toml", &format!("models = [\"lab_purchase.toml\"]\n{limits}"))
+        let written = write("headwater.toml", "models = [\"lab_purchase.toml\"]\n")
             .and_then(|()| write("lab_purchase.toml", &purchase::model(settings.detects_conflicts)))
             .and_then(|()| std::fs::File::create(&said));
         let said_to = written.map_err(|error| failed(error.to_string()))?;
+        Server::run((program, &config), database, settings, folder, said_to)
+    }
+
+    /// Starts one by this configuration; the database and what the settings say go before what it has.
+    pub(super) fn own(
+        program: &Path,
+        config: &Path,
+        database: &str,
+        settings: SyncSettings,
+    ) -> Result<Server, Failure> {
+        let failed =
+            |error: std::io::Error| Failure::new(Class::Other, format!("the server could not be started: {error}"));
+        let folder = tempfile::tempdir().map_err(failed)?;
+        let said_to = std::fs::File::create(folder.path().join("said")).map_err(failed)?;
+        Server::run((program, config), database, settings, folder, said_to)
+    }
+
+    fn run(
+        (program, config): (&Path, &Path),
+        database: &str,
+        settings: SyncSettings,
+        folder: TempDir,
+        said_to: std::fs::File,
+    ) -> Result<Server, Failure> {
+        let failed = |what: String| Failure::new(Class::Other, format!("the server could not be started: {what}"));
+        let said = folder.path().join("said");
         let mut command = Command::new(program);
         // Nothing but what is written here decides how it runs.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HEADWATER_")) {
             command.env_remove(name);
         }
-        command.arg("--config").arg(&config).args(["serve", "--listen", "127.0.0.1:0"]);
+        command.arg("--config").arg(config).args(["serve", "--listen", "127.0.0.1:0"]);
         command.args(["--workers", &settings.workers.to_string(), "--uploaders", &settings.uploaders.to_string()]);
         command.args(["--backlog", &settings.backlog.to_string()]);
+        command.args(["--set", &format!("receiving_max={}", settings.receiving_max)]);
+        command.args(["--set", &format!("connections_max={}", settings.connections_max)]);
         command.env("HEADWATER_DATABASE", database).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said_to);
         let process = match settings.server_cpus {
             None => command.spawn(),
@@ -54,7 +80,9 @@ impl Server {
         }
         let Some(place) = line.trim().strip_prefix("listening on http://") else {
             let said = std::fs::read_to_string(said).unwrap_or_default();
-            return Err(failed(said.trim().to_owned()));
+            let is_tls = line.contains("https://");
+            let tls = if is_tls { "it serves by TLS, which a remote in memory does not speak" } else { "" };
+            return Err(failed(format!("{}{tls}", said.trim())));
         };
         place.clone_into(&mut server.place);
         Ok(server)

@@ -216,7 +216,7 @@ impl SyncWorkload {
             Synced { upserts, deletes, sum, changes: up, ..Synced::default() }
         };
         let Some(remote) = &mut client.remote else { return Err(Failure::new(Class::Other, "there is no remote")) };
-        let mut check = |op, row: &[ValueRef<'_>]| match (op, row) {
+        let mut check = |_, op, row: &[ValueRef<'_>]| match (op, row) {
             (RowOp::Delete, &[ValueRef::Int(employee), ValueRef::Int(number)]) => Ok(purchase::mark(employee, number)),
             _ => match self.purchases.check(row, standing.is_updated) {
                 Some((employee, number)) => Ok(purchase::mark(employee, number)),

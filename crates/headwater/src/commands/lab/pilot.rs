@@ -8,11 +8,15 @@ use clap::Args;
 use headwater_lab::experiment::Experiment;
 use headwater_lab::pilot::{Curve, Pilot, Prediction, Predictions, advice};
 use headwater_lab::results::{Campaign, usual_name};
+use headwater_lab::sync::Own;
 use serde_json::json;
 
-use super::run::{any_seed, carry_out, interrupt};
+use super::run::{any_seed, carry_out_with, interrupt};
 use crate::Done;
-use crate::exit::Exit;
+use crate::cli::Global;
+use crate::config::Config;
+use crate::database::Address;
+use crate::exit::{Exit, usage};
 use crate::output::{Output, thousands};
 
 const EXAMPLES: &str = "\
@@ -20,17 +24,34 @@ Examples:
   headwater lab pilot --target postgres://me@localhost/scratch --for 5000
   headwater lab pilot --target postgres://me@localhost/scratch --rows 20 --kind upload-updates,download-inserts
   headwater lab pilot --target postgres://me@localhost/scratch --workers 2,6 --check
+  headwater --config copy/headwater.toml lab pilot --own --for 2000 --rows 20
 
 A few clients sync with a server that the lab starts, on a table Purchase with the rows of all that are asked for; the time of many follows from
-when each of the few was done. With --check as many as are asked for sync as well, and the prediction is held against them.";
+when each of the few was done. With --own they are remotes of your users, of your model, on your database (take a copy): each gets all that it may have, or
+sends rows that it got back as they are. With --check as many as are asked for sync as well, and the prediction is held against them.";
 
 /// The arguments.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct PilotArgs {
     /// The consolidated database: a PostgreSQL for scratch, or sqlite:FILE.
-    #[arg(long, value_name = "URL", env = "HEADWATER_LAB_TARGET", hide_env_values = true)]
-    target: String,
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "HEADWATER_LAB_TARGET",
+        hide_env_values = true,
+        required_unless_present = "own"
+    )]
+    target: Option<String>,
+    /// Sync with a system of your own, as its configuration has it (--config): server, model, scripts and a copy of its data.
+    #[arg(long)]
+    own: bool,
+    /// With --own: whose remotes clients are, in turns; otherwise those of all accounts.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "own")]
+    users: Vec<String>,
+    /// With --own: the model, where there are several; its newest version is taken.
+    #[arg(long, value_name = "NAME", requires = "own")]
+    model: Option<String>,
     /// For how many clients at once it is asked what would be.
     #[arg(long = "for", value_name = "CLIENTS", default_value_t = 1_000)]
     expected: usize,
@@ -40,13 +61,8 @@ pub(super) struct PilotArgs {
     /// The server's workers, one number after the other.
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "2,4,6", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     workers: Vec<u16>,
-    /// What syncs do (docs/lab.md).
-    #[arg(
-        long = "kind",
-        value_name = "KINDS",
-        value_delimiter = ',',
-        default_value = "download-inserts,upload-updates,upload-deletes,upload-inserts"
-    )]
+    /// What syncs do (docs/lab.md): otherwise download-inserts, upload-updates, upload-deletes and upload-inserts; with --own, first-download and upload.
+    #[arg(long = "kind", value_name = "KINDS", value_delimiter = ',')]
     kinds: Vec<String>,
     /// Changes of each sync.
     #[arg(long, value_name = "NUMBER", default_value_t = 100)]
@@ -74,7 +90,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 /// Tries, and predicts.
-pub(super) fn run(args: &PilotArgs, output: &Output) -> Done {
+pub(super) fn run(args: &PilotArgs, global: &Global, output: &Output) -> Done {
     let mut workers: Vec<usize> = args.workers.iter().map(|workers| usize::from(*workers)).collect();
     workers.sort_unstable();
     workers.dedup();
@@ -82,18 +98,21 @@ pub(super) fn run(args: &PilotArgs, output: &Output) -> Done {
         clients: args.clients,
         expected: args.expected,
         workers,
-        kinds: args.kinds.clone(),
+        kinds: if args.kinds.is_empty() { usual_kinds(args.own) } else { args.kinds.clone() },
         rows: args.rows,
         time: Duration::from_secs_f64(args.time),
         repetitions: args.repetitions,
         is_checked: args.check,
+        is_own: args.own,
     };
     let text = pilot.specification()?;
     let none = |name: &str| Err(format!("{name} is no part of a pilot"));
     let experiment = Experiment::parse("pilot", &text, &none).map_err(headwater_lab::Error::Spec)?;
     let seed = args.seed.unwrap_or_else(any_seed);
     let path = args.results.clone().unwrap_or_else(|| usual_name(&experiment));
-    let ended = carry_out(&experiment, seed, Some(&args.target), &path, &interrupt()?, output)?;
+    let own = if args.own { Some(system(args, global)?) } else { None };
+    let target = own.as_ref().map(|own| own.address.clone()).or_else(|| args.target.clone());
+    let ended = carry_out_with(own, &experiment, (seed, target.as_deref()), &path, &interrupt()?, output)?;
     if ended.is_interrupted || ended.failed > 0 {
         let why = if ended.is_interrupted { "it was interrupted" } else { "a run failed" };
         let kept = path.display();
@@ -104,6 +123,39 @@ pub(super) fn run(args: &PilotArgs, output: &Output) -> Done {
     output.answer(&as_json(&predictions), |output| tell(&predictions, output))?;
     output.note(format!("headwater lab report {}", path.display()));
     Ok(Exit::Done)
+}
+
+fn usual_kinds(is_own: bool) -> Vec<String> {
+    let own = ["first-download", "upload"];
+    let purchase = ["download-inserts", "upload-updates", "upload-deletes", "upload-inserts"];
+    (if is_own { &own[..] } else { &purchase[..] }).iter().map(|kind| (*kind).to_owned()).collect()
+}
+
+/// A system as its configuration has it.
+fn system(args: &PilotArgs, global: &Global) -> Result<Own> {
+    let config = Config::read(global)?;
+    drop(config.connect_installed()?);
+    let plans = config.plans()?;
+    let mut names: Vec<&str> = plans.iter().map(|plan| plan.model.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let name = match (&args.model, &names[..]) {
+        (Some(name), _) => name.as_str(),
+        (None, [name]) => name,
+        (None, _) => {
+            return Err(usage(format!("there are several models: choose one by --model, of {}", names.join(", "))));
+        }
+    };
+    let newest = plans.iter().filter(|plan| plan.model.name == name).max_by_key(|plan| plan.model.version);
+    let Some(plan) = newest else {
+        return Err(usage(format!("--model: there is no model {name:?}, only {}", names.join(", "))));
+    };
+    let address = match &config.database {
+        Address::Sqlite(path) => format!("sqlite:{}", std::path::absolute(path)?.display()),
+        Address::Postgres(text) => text.clone(),
+    };
+    let backend = config.database.backend()?;
+    Ok(Own { config: global.config.clone(), backend, address, plan: plan.clone(), users: args.users.clone() })
 }
 
 fn tell(predictions: &Predictions, output: &Output) -> Result<()> {

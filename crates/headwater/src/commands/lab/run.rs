@@ -10,6 +10,7 @@ use headwater_lab::experiment::{Cell, Experiment};
 use headwater_lab::harness::{Outcome, Progress};
 use headwater_lab::plan::{Expected, Plan, Run};
 use headwater_lab::results::{self, Writer, usual_name};
+use headwater_lab::sync::Own;
 use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -73,9 +74,21 @@ pub(super) fn carry_out(
     interrupt: &watch::Receiver<bool>,
     output: &Output,
 ) -> Result<Ended> {
+    carry_out_with(None, experiment, (seed, target), path, interrupt, output)
+}
+
+/// The same, with a system of one's own.
+pub(super) fn carry_out_with(
+    own: Option<Own>,
+    experiment: &Experiment,
+    (seed, target): (u64, Option<&str>),
+    path: &Path,
+    interrupt: &watch::Receiver<bool>,
+    output: &Output,
+) -> Result<Ended> {
     let plan = Plan::new(experiment, seed);
-    let own = std::env::current_exe().context("this program's own file could not be found")?;
-    let campaign = Campaign::new(experiment, &plan, target, Path::new(""))?.served_by(own);
+    let program = std::env::current_exe().context("this program's own file could not be found")?;
+    let campaign = Campaign::new(experiment, &plan, target, Path::new(""))?.served_by(program).with_own(own);
     let writer = Writer::create(path, experiment, &plan)?;
     output.note(format!("{}; seed {seed}; results in {}", summary(experiment), path.display()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

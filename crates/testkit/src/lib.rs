@@ -1,4 +1,4 @@
-//! What tests need around the program: a throw-away PostgreSQL, a network that breaks on demand, and the built binary.
+//! What tests need around the program: a throw-away PostgreSQL and MariaDB, a network that breaks on demand, and the built binary.
 //!
 //! Tests run against the real thing (a real cluster, a real TCP connection, the real process), and this crate makes that
 //! cheap and leaves nothing behind: no process and no file survives the test binary, even one that is killed.
@@ -22,6 +22,7 @@
 //! - Processes are looked up in `/proc`: Linux only.
 
 pub mod front;
+pub mod mariadb;
 pub mod ports;
 pub mod postgres;
 pub mod process;
@@ -30,6 +31,7 @@ pub mod random;
 pub mod squid;
 
 pub use front::{FRONTS, Front, Proxied};
+pub use mariadb::MariaDb;
 pub use ports::free_port;
 pub use postgres::{DataCopy, Postgres, sql};
 pub use process::{Child, headwater_binary, wait_until};

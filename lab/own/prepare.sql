@@ -4,5 +4,5 @@ CREATE TABLE lab_order (id INTEGER PRIMARY KEY, customer INTEGER NOT NULL, artic
 CREATE INDEX lab_order_customer ON lab_order (customer, id);
 
 INSERT INTO lab_customer
-  WITH RECURSIVE keys (id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM keys WHERE id < :customers)
-  SELECT id, 0, 0 FROM keys;
+  WITH RECURSIVE ids (id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM ids WHERE id < :customers)
+  SELECT id, 0, 0 FROM ids;

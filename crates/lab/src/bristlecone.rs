@@ -85,12 +85,22 @@ fn plain(name: &str) -> String {
     if name.is_empty() { "bristlecone".to_owned() } else { name }
 }
 
+/// The addresses of Java's that we know.
+const JDBC: &str = "jdbc:postgresql://..., jdbc:mysql://..., jdbc:mariadb://... or jdbc:sqlite:FILE";
+
 /// Our address for one of Java's.
 fn address(jdbc: &str, user: Option<&str>, password: Option<&str>) -> Option<String> {
     if let Some(file) = jdbc.strip_prefix("jdbc:sqlite:") {
         return Some(format!("sqlite:{file}"));
     }
-    let place = jdbc.strip_prefix("jdbc:postgresql://")?;
+    let schemes = [
+        ("jdbc:postgresql://", "postgres"),
+        ("jdbc:mysql://", "mysql"),
+        ("jdbc:mysql:thin://", "mysql"),
+        ("jdbc:mariadb://", "mariadb"),
+    ];
+    let of = |(theirs, ours): (&str, &'static str)| jdbc.strip_prefix(theirs).map(|place| (ours, place));
+    let (scheme, place) = schemes.into_iter().find_map(of)?;
     let escaped = |text: &str| -> String {
         let keep = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
         text.bytes()
@@ -99,7 +109,7 @@ fn address(jdbc: &str, user: Option<&str>, password: Option<&str>) -> Option<Str
     };
     let password = password.map(|password| format!(":{}", escaped(password))).unwrap_or_default();
     Some(match user {
-        Some(user) => format!("postgres://{}{password}@{place}", escaped(user)),
-        None => format!("postgres://{place}"),
+        Some(user) => format!("{scheme}://{}{password}@{place}", escaped(user)),
+        None => format!("{scheme}://{place}"),
     })
 }

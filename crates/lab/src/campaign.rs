@@ -19,7 +19,7 @@ use crate::random::{Random, stream};
 use crate::results::{RunRecord, Writer};
 use crate::sampling::{self, DATABASE, Find, Sampled, Sampler, Serving, Watched, Whose};
 use crate::scenario::Drives;
-use crate::sync::{Own, OwnWorkload, Place, SyncSettings, SyncWorkload};
+use crate::sync::{NO_MARIADB, Own, OwnWorkload, Place, SyncSettings, SyncWorkload};
 use crate::target::Target;
 use crate::workload::{SqlWorkload, refuse_existing};
 
@@ -113,6 +113,9 @@ impl<'c> Campaign<'c> {
                 campaign.servers.insert((address.to_owned(), cell.target.proxy.clone()), server);
             } else if !campaign.targets.contains_key(address) {
                 let target = Target::parse(address, &campaign.folder)?;
+                if campaign.drives(cell) == Drives::Syncs && matches!(target, Target::MariaDb(_)) {
+                    return Err(Error::Usage(NO_MARIADB.to_owned()));
+                }
                 campaign.targets.insert(address.to_owned(), target);
             }
             campaign.time(cell)?;
@@ -248,7 +251,9 @@ impl<'c> Campaign<'c> {
         let (target, server) = (self.target_of(cell).clone(), Arc::new(Serving::default()));
         let address = match &target {
             Target::Sqlite { .. } => target.address(),
-            Target::Postgres(_) => self.target.or(cell.target.url.as_deref()).unwrap_or_default().to_owned(),
+            Target::Postgres(_) | Target::MariaDb(_) => {
+                self.target.or(cell.target.url.as_deref()).unwrap_or_default().to_owned()
+            }
         };
         let of_run = (cell.load.clients, settings.seed);
         let sampling = self.sampler(Some(&target), Some(server.clone()), interrupt).await?;

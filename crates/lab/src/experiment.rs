@@ -42,7 +42,7 @@ use crate::bristlecone;
 use crate::error::Error;
 use crate::reading::{self, SpecError};
 use crate::sampling::Sample;
-use crate::scenario::Scenario;
+use crate::scenario::{ByDatabase, Scenario};
 use crate::value::Value;
 
 /// More cells than anybody waits for.
@@ -102,6 +102,9 @@ pub struct Cell {
     pub stop: Stop,
 }
 
+/// The keys of `setup_of`, in its order.
+const SETUPS: [&str; 3] = ["target.setup_postgresql", "target.setup_mariadb", "target.setup_sqlite"];
+
 /// What a cell runs against.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TargetSettings {
@@ -109,6 +112,8 @@ pub struct TargetSettings {
     pub url: Option<String>,
     /// SQL that each connection begins with.
     pub setup: Option<String>,
+    /// And after it where the target is such a database.
+    pub setup_of: ByDatabase<Option<String>>,
     /// The proxy that requests of HTTP go by; `none`: by none.
     pub proxy: Option<String>,
 }
@@ -256,6 +261,8 @@ impl Cell {
         all.extend(self.target.url.iter().map(|url| ("target.url", crate::address::shown(url))));
         all.extend(self.target.proxy.iter().map(|url| ("target.proxy", crate::address::shown(url))));
         all.extend(self.target.setup.iter().map(|setup| ("target.setup", setup.clone())));
+        let of = self.target.setup_of.all().into_iter().zip(SETUPS);
+        all.extend(of.filter_map(|(setup, key)| Some((key, setup.clone()?))));
         all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
 }

@@ -45,19 +45,19 @@ macro_rules! files {
 
 /// The built-in scenarios' files.
 const BUILT_IN: [(&str, &[(&str, &str)]); 13] = [
-    files!("read_simple": "scenario.toml", "prepare.sql"),
+    files!("read_simple": "scenario.toml", "prepare.sql", "prepare-mariadb.sql"),
     files!("read_simple_large": "scenario.toml", "prepare.sql"),
     files!("read_scaling_aggregates": "scenario.toml", "look.sql", "prepare.sql"),
     files!("read_scaling_inverted_keys": "scenario.toml", "prepare.sql"),
-    files!("write_simple": "scenario.toml", "prepare.sql", "verify.sql"),
+    files!("write_simple": "scenario.toml", "prepare.sql", "prepare-mariadb.sql", "verify.sql"),
     files!("write_complex": "scenario.toml", "prepare.sql", "update.sql", "verify.sql"),
     files!("read_write": "scenario.toml", "both.sql", "prepare.sql", "verify.sql"),
     files!("deadlock": "scenario.toml", "prepare.sql", "verify.sql"),
     files!("prepared_write": "scenario.toml", "verify.sql"),
     files!("statement_batching": "scenario.toml", "verify.sql"),
-    files!("batch_load": "scenario.toml", "prepare.sql", "verify.sql"),
+    files!("batch_load": "scenario.toml", "prepare.sql", "prepare-mariadb.sql", "verify.sql"),
     files!("tpcb": "scenario.toml", "prepare.sql", "transaction.sql", "verify.sql"),
-    files!("mixed": "scenario.toml", "delete.sql", "heavy.sql", "insert.sql", "medium.sql", "prepare.sql", "update.sql", "verify.sql"),
+    files!("mixed": "scenario.toml", "delete.sql", "delete-mariadb.sql", "heavy.sql", "insert.sql", "medium.sql", "prepare.sql", "update.sql", "verify.sql"),
 ];
 
 /// The largest weight.

@@ -24,4 +24,4 @@ mod workload;
 pub use kind::{SyncSettings, Way};
 pub use own::Own;
 pub(crate) use own::OwnWorkload;
-pub(crate) use workload::{Place, SyncWorkload};
+pub(crate) use workload::{NO_MARIADB, Place, SyncWorkload};

@@ -1,5 +1,6 @@
 //! Databases that are measured: an address, and sessions on it.
 
+pub(crate) mod mariadb;
 pub(crate) mod postgres;
 mod sqlite;
 
@@ -12,14 +13,19 @@ use tokio::sync::watch;
 
 use crate::error::Error;
 use crate::harness::Failure;
+use crate::sampling::Whose;
 use crate::scenario::{Database, Statement};
 use crate::value::Value;
+
+pub use mariadb::MariaDb;
 
 /// A database.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// A PostgreSQL server's.
     Postgres(Box<Postgres>),
+    /// A MariaDB server's.
+    MariaDb(MariaDb),
     /// A file.
     Sqlite {
         /// Where it is.
@@ -41,11 +47,15 @@ impl Target {
             let is_old = path.exists();
             return Ok(Target::Sqlite { path, is_old });
         }
+        if ["mysql://", "mariadb://"].iter().any(|scheme| address.starts_with(scheme)) {
+            return MariaDb::parse(address).map(Target::MariaDb);
+        }
         let is_postgres = ["postgres://", "postgresql://"].iter().any(|scheme| address.starts_with(scheme));
         if !is_postgres && !address.contains("host=") {
             // Perhaps it has a password in it: only the scheme is shown.
             let scheme = address.split_once(':').map_or("no scheme", |(scheme, _)| scheme);
-            let expected = "expected sqlite:FILE or postgres://user@host/database in target.url or --target";
+            let expected =
+                "expected sqlite:FILE, postgres://user@host/database or mariadb://... in target.url or --target";
             return Err(Error::Usage(format!("the target's address has {scheme:?}, {expected}")));
         }
         let postgres = Postgres::new(address, Settings::default());
@@ -57,6 +67,7 @@ impl Target {
     pub fn address(&self) -> String {
         match self {
             Target::Postgres(postgres) => postgres.address(),
+            Target::MariaDb(server) => server.address().to_owned(),
             Target::Sqlite { path, .. } => format!("sqlite:{}", path.display()),
         }
     }
@@ -70,8 +81,14 @@ impl Target {
     pub fn database(&self) -> Database {
         match self {
             Target::Postgres(_) => Database::Postgresql,
+            Target::MariaDb(_) => Database::Mariadb,
             Target::Sqlite { .. } => Database::Sqlite,
         }
+    }
+
+    /// The port of TCP that it listens on, where that is known.
+    pub(crate) fn port(&self) -> Option<u16> {
+        if let Target::MariaDb(server) = self { Some(server.port()) } else { None }
     }
 
     /// A session. What it is asked fails after `timeout`, as far as that is for the session to see to, and on an interrupt.
@@ -82,6 +99,7 @@ impl Target {
     ) -> Result<Session, Failure> {
         match self {
             Target::Postgres(postgres) => postgres::Session::connect(postgres).await.map(Session::Postgres),
+            Target::MariaDb(server) => mariadb::Session::connect(server).await.map(Session::MariaDb),
             Target::Sqlite { path, .. } => sqlite::Session::open(path, timeout, interrupt.clone()).map(Session::Sqlite),
         }
     }
@@ -90,6 +108,7 @@ impl Target {
     pub(crate) async fn describe(&self, session: &mut Session) -> Result<Vec<(String, String)>, Failure> {
         let queries = match self {
             Target::Postgres(_) => postgres::DESCRIPTION,
+            Target::MariaDb(_) => mariadb::DESCRIPTION,
             Target::Sqlite { .. } => sqlite::DESCRIPTION,
         };
         let mut description = vec![("address".to_owned(), self.address())];
@@ -123,6 +142,7 @@ pub(crate) type Row = Vec<(String, String)>;
 /// A connection.
 pub(crate) enum Session {
     Postgres(postgres::Session),
+    MariaDb(mariadb::Session),
     Sqlite(sqlite::Session),
 }
 
@@ -131,6 +151,7 @@ impl Session {
     pub(crate) async fn prepare(&mut self, statements: &[Statement]) -> Result<(), Failure> {
         match self {
             Session::Postgres(session) => session.prepare(statements).await,
+            Session::MariaDb(session) => session.prepare(statements).await,
             Session::Sqlite(session) => session.prepare(statements),
         }
     }
@@ -139,6 +160,7 @@ impl Session {
     pub(crate) async fn execute(&mut self, statement: usize, values: &[&Value]) -> Result<u64, Failure> {
         match self {
             Session::Postgres(session) => session.execute(statement, values).await,
+            Session::MariaDb(session) => session.execute(statement, values).await,
             Session::Sqlite(session) => session.execute(statement, values),
         }
     }
@@ -147,6 +169,7 @@ impl Session {
     pub(crate) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
         match self {
             Session::Postgres(session) => session.script(sql).await,
+            Session::MariaDb(session) => session.script(sql).await,
             Session::Sqlite(session) => session.script(sql),
         }
     }
@@ -155,6 +178,7 @@ impl Session {
     pub(crate) async fn rows(&mut self, sql: &str, most: usize) -> Result<Vec<Row>, Failure> {
         match self {
             Session::Postgres(session) => session.rows(sql, most).await,
+            Session::MariaDb(session) => session.rows(sql, most).await,
             Session::Sqlite(session) => session.rows(sql, most),
         }
     }
@@ -166,6 +190,9 @@ impl Session {
             let name = headwater_model::sql::literal(table);
             let query = match self {
                 Session::Postgres(_) => format!("SELECT 1 WHERE to_regclass({name}) IS NOT NULL"),
+                Session::MariaDb(_) => format!(
+                    "SELECT 1 FROM information_schema.tables WHERE table_schema = database() AND table_name = {name}"
+                ),
                 Session::Sqlite(_) => format!("SELECT 1 FROM sqlite_master WHERE lower(name) = {name}"),
             };
             if !self.rows(&query, 1).await?.is_empty() {
@@ -175,13 +202,25 @@ impl Session {
         Ok(existing)
     }
 
-    /// Runs the script as one transaction: all of it, or nothing. `note` is told the transaction's ID, by which
-    /// [`Session::was_committed`] knows later what became of it, and none once nothing of it is left for certain.
-    pub(crate) async fn transaction(
+    /// Of runs that were killed: what each has left, as names after one another. Only where nothing but a mark tells whose tables are.
+    pub(crate) async fn left_by_runs(&mut self) -> Result<Vec<String>, Failure> {
+        let Session::MariaDb(session) = self else { return Ok(Vec::new()) };
+        let rows = session.rows(mariadb::LEFT, usize::MAX).await?;
+        let names = |row: Row| row.into_iter().rev().map(|(_, value)| value).collect::<Vec<_>>().join(", ");
+        Ok(rows.into_iter().map(names).collect())
+    }
+
+    /// Runs the script that makes these tables: all of it, or nothing. `note` is told an ID by which [`Session::was_made`] knows later what
+    /// became of it, and none once nothing of it is left for certain.
+    pub(crate) async fn make(
         &mut self,
+        tables: &[String],
         script: &str,
-        mut note: impl FnMut(Option<String>),
+        note: &mut dyn FnMut(Option<String>),
     ) -> Result<(), Failure> {
+        if let Session::MariaDb(session) = self {
+            return session.make(tables, script, note).await;
+        }
         self.script("BEGIN").await?;
         let before = self.transaction_id().await?;
         note(Some(before.clone()));
@@ -208,14 +247,19 @@ impl Session {
                 let rows = session.rows("SELECT pg_current_xact_id()", 1).await?;
                 Ok(rows.into_iter().flatten().map(|(_, value)| value).collect())
             }
+            Session::MariaDb(_) => Ok(String::new()),
             Session::Sqlite(session) => Ok(session.is_in_transaction().to_string()),
         }
     }
 
-    /// Whether a transaction whose end nobody saw was committed. SQLite does not know: what is there now, and was not before, was.
-    pub(crate) async fn was_committed(&mut self, transaction: &str) -> Result<bool, Failure> {
-        let Session::Postgres(session) = self else { return Ok(true) };
-        let query = format!("SELECT pg_xact_status({}::xid8)", headwater_model::sql::literal(transaction));
+    /// Whether a script whose end nobody saw has made its tables. SQLite does not know: what is there now, and was not before, was.
+    pub(crate) async fn was_made(&mut self, id: &str) -> Result<bool, Failure> {
+        let session = match self {
+            Session::Postgres(session) => session,
+            Session::MariaDb(session) => return session.has_made(id).await,
+            Session::Sqlite(_) => return Ok(true),
+        };
+        let query = format!("SELECT pg_xact_status({}::xid8)", headwater_model::sql::literal(id));
         loop {
             match session.rows(&query, 1).await?.first().and_then(|row| row.first()) {
                 Some((_, status)) if status == "in progress" => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -224,10 +268,43 @@ impl Session {
         }
     }
 
+    /// Drops tables, and what tells that the run of this ID has made them.
+    pub(crate) async fn unmake(&mut self, tables: &[String], id: &str) -> Result<(), Failure> {
+        if let Session::MariaDb(session) = self {
+            return session.unmake(tables, id).await;
+        }
+        for table in tables.iter().rev() {
+            self.script(&format!("DROP TABLE IF EXISTS {}", headwater_model::sql::quote(table))).await?;
+        }
+        Ok(())
+    }
+
+    /// Has statistics made of a table, and what a first reader would tidy up.
+    pub(crate) async fn analyze(&mut self, table: &str) -> Result<(), Failure> {
+        let statement = match self {
+            Session::Postgres(_) => "VACUUM (ANALYZE)",
+            Session::MariaDb(_) => "ANALYZE TABLE",
+            Session::Sqlite(_) => "ANALYZE",
+        };
+        self.script(&format!("{statement} {}", headwater_model::sql::quote(table))).await
+    }
+
+    /// The queries for what sessions are at (state, kind of the wait, event, statement, how many), and for which statement waits for which
+    /// (statement, the other's, how many). Whoever asks is left out.
+    pub(crate) fn watching(&self, whose: Whose) -> Option<(String, String)> {
+        match self {
+            Session::Postgres(_) => Some((postgres::sessions(whose), postgres::blockers(whose))),
+            Session::MariaDb(session) => Some((session.sessions(), session.blockers())),
+            Session::Sqlite(_) => None,
+        }
+    }
+
     /// Ends what the session is asked and may still be at, then the session.
     pub(crate) async fn abandon(self) {
-        if let Session::Postgres(session) = self {
-            session.cancel().await;
+        match self {
+            Session::Postgres(session) => session.cancel().await,
+            Session::MariaDb(session) => session.cancel().await,
+            Session::Sqlite(_) => {}
         }
     }
 }

@@ -40,7 +40,7 @@ impl Value {
             (Value::Integer(..0), _) => format!("({self})"),
             (Value::Real(number), _) if *number < 0.0 => format!("({self})"),
             (Value::Integer(_) | Value::Real(_), _) => self.to_string(),
-            (Value::Bytes(bytes), Database::Sqlite) => format!("X'{}'", hex(bytes)),
+            (Value::Bytes(bytes), Database::Mariadb | Database::Sqlite) => format!("X'{}'", hex(bytes)),
             _ => headwater_model::sql::literal(&self.to_string()),
         }
     }
@@ -86,10 +86,12 @@ mod tests {
 
     #[test]
     fn literals_are_what_the_database_reads() {
-        let literal = |value: Value| [Database::Postgresql, Database::Sqlite].map(|database| value.literal(database));
-        assert_eq!(literal(Value::Integer(5)), ["5", "5"]);
-        assert_eq!(literal(Value::Integer(-5)), ["(-5)", "(-5)"], "a minus before it would begin a comment");
-        assert_eq!(literal(Value::Text("it's".to_owned())), ["'it''s'", "'it''s'"]);
-        assert_eq!(literal(Value::Bytes(vec![0, 171])), ["'\\x00ab'", "X'00ab'"]);
+        let literal = |value: Value| {
+            [Database::Postgresql, Database::Mariadb, Database::Sqlite].map(|database| value.literal(database))
+        };
+        assert_eq!(literal(Value::Integer(5)), ["5", "5", "5"]);
+        assert_eq!(literal(Value::Integer(-5)), ["(-5)", "(-5)", "(-5)"], "a minus before it would begin a comment");
+        assert_eq!(literal(Value::Text("it's".to_owned())), ["'it''s'", "'it''s'", "'it''s'"]);
+        assert_eq!(literal(Value::Bytes(vec![0, 171])), ["'\\x00ab'", "X'00ab'", "X'00ab'"]);
     }
 }

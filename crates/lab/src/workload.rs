@@ -8,7 +8,7 @@ use std::time::Duration;
 use headwater_model::sql::with_parameters;
 use tokio::sync::{Mutex, watch};
 
-use crate::experiment::Cell;
+use crate::experiment::{Cell, TargetSettings};
 use crate::harness::{Attempts, Class, Failure, Tally, Workload};
 use crate::random::{Random, stream};
 use crate::scenario::{DONE, Drives, FAILED, READ, Scenario};
@@ -47,9 +47,10 @@ struct Admin {
 #[derive(Debug)]
 enum Made {
     No,
-    /// The transaction of this ID makes them; its end was not seen.
+    /// What is known by this ID makes them; its end was not seen.
     Perhaps(String),
-    Yes,
+    /// By this ID.
+    Yes(String),
 }
 
 /// One client.
@@ -82,7 +83,8 @@ impl SqlWorkload {
 
     async fn session(&self, timeout: Duration) -> Result<Session, Failure> {
         let mut session = self.target.connect(timeout, &self.interrupt).await?;
-        if let Some(setup) = &self.cell.target.setup {
+        let TargetSettings { setup, setup_of, .. } = &self.cell.target;
+        for setup in setup.iter().chain(setup_of.of(self.target.database())) {
             session.script(setup).await.map_err(|failure| of_the_user("target.setup", failure))?;
         }
         Ok(session)
@@ -97,22 +99,6 @@ impl SqlWorkload {
             let more = || more.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string());
             fixed.or_else(more).unwrap_or_else(|| parameter.to_owned())
         })
-    }
-
-    /// Statistics, and what a first reader would tidy up.
-    async fn analyze(&self, session: &mut Session) -> Result<(), Failure> {
-        for table in &self.scenario.tables {
-            let statement = if self.target.is_blocking() { "ANALYZE" } else { "VACUUM (ANALYZE)" };
-            session.script(&format!("{statement} {}", headwater_model::sql::quote(table))).await?;
-        }
-        Ok(())
-    }
-
-    async fn drop_tables(&self, session: &mut Session) -> Result<(), Failure> {
-        for table in self.scenario.tables.iter().rev() {
-            session.script(&format!("DROP TABLE IF EXISTS {}", headwater_model::sql::quote(table))).await?;
-        }
-        Ok(())
     }
 
     /// Does what was drawn; gives the number of rows read.
@@ -162,11 +148,16 @@ impl Workload for SqlWorkload {
         let session = session.insert(self.session(SCRIPT).await?);
         refuse_existing(&self.target, session, &self.scenario).await?;
         if let Some(script) = &self.scenario.prepare {
-            let note = |id: Option<String>| *made = id.map_or(Made::No, Made::Perhaps);
-            let prepared = session.transaction(&self.filled(script.of(self.target.database()), &[]), note).await;
+            let script = self.filled(script.of(self.target.database()), &[]);
+            let mut note = |id: Option<String>| *made = id.map_or(Made::No, Made::Perhaps);
+            let prepared = session.make(&self.scenario.tables, &script, &mut note).await;
             prepared.map_err(|failure| of_the_user("prepare", failure))?;
-            *made = Made::Yes;
-            self.analyze(session).await?;
+            if let Made::Perhaps(id) = std::mem::replace(made, Made::No) {
+                *made = Made::Yes(id);
+            }
+            for table in &self.scenario.tables {
+                session.analyze(table).await?;
+            }
         }
         admin.session = None;
         Ok(())
@@ -233,20 +224,20 @@ impl Workload for SqlWorkload {
         if let Some(session) = admin.session.take() {
             session.abandon().await;
         }
-        if matches!(admin.made, Made::No) {
-            return Ok(());
-        }
+        let (id, is_certain) = match &admin.made {
+            Made::No => return Ok(()),
+            Made::Perhaps(id) => (id, false),
+            Made::Yes(id) => (id, true),
+        };
         let tables = self.scenario.tables.join(", ");
         let drop = async {
             // Nothing of the cell's setup, and no interrupt: that has done its work.
             let (_keep, never) = watch::channel(false);
             let mut session = self.target.connect(SCRIPT, &never).await?;
-            if let Made::Perhaps(id) = &admin.made
-                && !session.was_committed(id).await?
-            {
+            if !is_certain && !session.was_made(id).await? {
                 return Ok(());
             }
-            self.drop_tables(&mut session).await
+            session.unmake(&self.scenario.tables, id).await
         };
         drop.await.map_err(|failure: Failure| {
             let detail = format!("the tables {tables} could not be dropped: {}", failure.detail);
@@ -270,12 +261,16 @@ pub(crate) async fn refuse_existing(
     if existing.is_empty() {
         return Ok(());
     }
+    let is_of = |left: &String| left.split(", ").any(|name| existing.iter().any(|known| known == name));
+    let left = session.left_by_runs().await?.into_iter().filter(is_of);
+    let left: Vec<_> = left.map(|names| format!(". A run that was killed has left them: DROP TABLE {names}")).collect();
     Err(Failure::usage(format!(
         "{} has the tables of scenario {:?} already: {}. They are not touched: drop them if a run that was killed has left them, or \
-         take another database",
+         take another database{}",
         target.address(),
         scenario.name,
         existing.join(", "),
+        left.concat(),
     )))
 }
 
@@ -285,6 +280,7 @@ async fn headwaters(target: &Target, session: &mut Session) -> Result<Option<Str
         Target::Sqlite { is_old, path } => {
             Ok(is_old.then(|| format!("{}, which is there already: syncs take a file of their own", path.display())))
         }
+        Target::MariaDb(_) => Ok(None),
         Target::Postgres(_) => {
             let rows = session.rows("SELECT 1 FROM pg_namespace WHERE nspname = 'headwater'", 1).await?;
             Ok((!rows.is_empty()).then(|| "Headwater's own (schema headwater)".to_owned()))

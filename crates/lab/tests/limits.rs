@@ -1,4 +1,4 @@
-//! What limits a run is planted, on a real PostgreSQL, and must be named.
+//! What limits a run is planted, on a real PostgreSQL and a real MariaDB, and must be named.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use headwater_lab::campaign::{Campaign, Event};
 use headwater_lab::experiment::Experiment;
 use headwater_lab::plan::Plan;
 use headwater_lab::results::Writer;
-use headwater_testkit::Postgres;
 use headwater_testkit::proxy::{Direction, FaultProxy, Plan as Faults};
+use headwater_testkit::{MariaDb, Postgres};
 use tokio::sync::watch;
 
 /// One row that all clients change, and a table that each adds to.
@@ -79,6 +79,18 @@ fn what_is_planted_is_named() {
     assert!(evidence.contains("in: UPDATE planted") && evidence.contains(", behind: "), "{evidence}");
     planted("database CPU", "sql = \"SELECT count(*) FROM generate_series(1, 100000)\"", "clients = 4");
     planted("disk", "sql = \"INSERT INTO planted VALUES (2, 1)\"", "clients = 4");
+}
+
+#[test]
+fn what_is_planted_on_mariadb_is_named() {
+    let server = MariaDb::shared().expect("a server");
+    let url = server.url(&server.create_database().expect("a database"));
+    let planted = |expected, transaction, load| evidence(expected, &url, transaction, load);
+    planted("client", "sql = \"SELECT 1\"", "clients = 2, think = \"50ms\"");
+    let hold = "sql = \"UPDATE planted SET value = value + 1 WHERE id = 1; SELECT sleep(0.005)\"";
+    let evidence = planted("locks", hold, "clients = 8");
+    assert!(evidence.contains("most at Lock row in: UPDATE planted") && evidence.contains(", behind: "), "{evidence}");
+    planted("database CPU", "sql = \"SELECT benchmark(200000, md5('x'))\"", "clients = 4");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use roxmltree::{Document, Node};
 
-use super::{Faults, Translation, address, plain, quoted};
+use super::{Faults, JDBC, Translation, address, plain, quoted};
 use crate::reading::SpecError;
 
 /// What each element may have. Those that say where output goes and how often change nothing here, where all is kept.
@@ -101,7 +101,7 @@ fn database_of(database: &Element, translation: &mut Translation, faults: &mut F
     let url = database.text("url").unwrap_or_default();
     match address(url, database.text("user"), database.text("password")) {
         Some(ours) => translation.line(database.line, "target.url", &quoted(&ours)),
-        None => faults.add(database.line, format!("url is {url:?}"), "jdbc:postgresql://... or jdbc:sqlite:FILE"),
+        None => faults.add(database.line, format!("url is {url:?}"), JDBC),
     }
 }
 
@@ -178,7 +178,7 @@ mod tests {
             ),
             ("</TableGroup>", "</TableGroup><Graph/>", "mixed.xml:8:1: unknown element"),
             ("testDuration=\"600\"", "testDuration=\"50\"", "threads come for 50 s of 50"),
-            ("jdbc:postgresql:", "jdbc:mysql:", "mixed.xml:4:1: url is"),
+            ("jdbc:postgresql:", "jdbc:oracle:", "mixed.xml:4:1: url is"),
             ("threadCount=\"100\"", "threadCount=\"0\"", "mixed.xml:6:1: clients is"),
             ("readSize", "queryWeight=\"none\" readSize", "queryWeight is \"none\""),
             ("</TableGroup>", "", "the file is not XML"),

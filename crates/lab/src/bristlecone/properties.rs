@@ -1,6 +1,6 @@
 //! A Benchmark's file: `key = value`, of which `a|b|c` is a list. The cross product of all lists is run, as with us.
 
-use super::{Faults, Translation, address, list, plain, quoted};
+use super::{Faults, JDBC, Translation, address, list, plain, quoted};
 use crate::reading::SpecError;
 
 /// Their scenarios, and ours.
@@ -138,7 +138,7 @@ fn addresses(all: &[Property], included: &[Vec<Property>], translation: &mut Tra
         for jdbc in &url.values {
             match address(jdbc, own("user").as_deref(), own("password").as_deref()) {
                 Some(ours) => found.push(quoted(&ours)),
-                None => faults.add(url.line, format!("url is {jdbc:?}"), "jdbc:postgresql://... or jdbc:sqlite:FILE"),
+                None => faults.add(url.line, format!("url is {jdbc:?}"), JDBC),
             }
         }
     }
@@ -255,11 +255,7 @@ mod tests {
             ("two.properties", "three.properties", "three.properties can't be read: there is none"),
             ("bound=duration", "bound=both", "bound is \"both\", expected iterations or duration"),
             ("selectrows=", "replicaUrl=", "unknown key \"replicaUrl\""),
-            (
-                "include=one.properties|two.properties",
-                "url=jdbc:mysql://db",
-                "expected jdbc:postgresql://... or jdbc:sqlite:FILE",
-            ),
+            ("include=one.properties|two.properties", "url=jdbc:oracle://db", "expected jdbc:postgresql://..."),
             ("selectrows=200|50", "branches=3", "branches"),
         ] {
             let told = told(from, to);

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::axes::{ADDRESSES, Axis, Draft, Exclusion};
-use super::{Arrival, CELLS_MAX, Cell, Load, Stop, StopRule, TargetSettings};
+use super::{Arrival, CELLS_MAX, Cell, Load, SETUPS, Stop, StopRule, TargetSettings};
 use crate::http::HttpSettings;
 use crate::reading::{Reader, Span};
-use crate::scenario::{Drives, Scenario};
+use crate::scenario::{ByDatabase, Drives, Scenario};
 use crate::sync::SyncSettings;
 use crate::value::Value;
 
@@ -122,9 +122,15 @@ impl<'d> Choice<'d> {
         let varied = varied.map(|axis| (axis.key.clone(), self.shown(axis))).collect();
         let load = self.load(reader);
         let stop = self.stop(reader);
+        let setup_of = SETUPS.map(|key| self.text(key));
         let target = TargetSettings {
             url: self.text("target.url"),
             setup: self.text("target.setup"),
+            setup_of: ByDatabase {
+                postgresql: setup_of[0].clone(),
+                mariadb: setup_of[1].clone(),
+                sqlite: setup_of[2].clone(),
+            },
             proxy: self.text("target.proxy"),
         };
         let scenario = self.axis("scenario.name").or_else(|| self.axis("scenario.file"))?;
@@ -272,12 +278,13 @@ impl<'d> Choice<'d> {
             let found = format!("scenario \"http\" can't {why}");
             reader.error(&self.span(&self.set(name)), found, "parameters with which it can");
         }
-        let has_setup = self.axis("target.setup").is_some();
-        if has_setup {
-            let found = "target.setup with scenario \"http\"";
-            reader.error(&self.span("target.setup"), found, "none: there is no database");
+        let mut setups = std::iter::once("target.setup").chain(SETUPS);
+        let setup = setups.find(|key| self.axis(key).is_some());
+        if let Some(key) = setup {
+            let found = format!("{key} with scenario \"http\"");
+            reader.error(&self.span(key), found, "none: there is no database");
         }
-        impossible.is_none() && !has_setup
+        impossible.is_none() && setup.is_none()
     }
 
     /// Where a parameter is set, or else where the scenario is named.
@@ -314,7 +321,10 @@ impl<'d> Choice<'d> {
             "target.proxy",
             "stop.interval",
             "stop.steady_within",
-        ] {
+        ]
+        .into_iter()
+        .chain(SETUPS)
+        {
             let is_closed = key == "load.arrival" && self.text(key).is_none_or(|arrival| arrival == "closed");
             if self.axis(key).is_some() && !is_closed {
                 refuse(key, format!("{key} with scenario {name:?}"), "none: its clients sync in sets, all at once");

@@ -5,7 +5,17 @@ use crate::value::Value;
 
 /// The sections, with their keys.
 pub(super) const SECTIONS: [(&str, &[(&str, Kind)]); 3] = [
-    ("target", &[("url", Kind::Text), ("setup", Kind::Text), ("proxy", Kind::Text)]),
+    (
+        "target",
+        &[
+            ("url", Kind::Text),
+            ("setup", Kind::Text),
+            ("setup_postgresql", Kind::Text),
+            ("setup_mariadb", Kind::Text),
+            ("setup_sqlite", Kind::Text),
+            ("proxy", Kind::Text),
+        ],
+    ),
     (
         "load",
         &[

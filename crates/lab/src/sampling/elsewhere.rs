@@ -34,3 +34,7 @@ pub(super) fn roots(find: &Find, _: &Path) -> Result<Vec<i32>, String> {
 pub(super) fn parent_of(_: i32, _: f64) -> Option<i32> {
     None
 }
+
+pub(super) fn began_at(_: i32, _: f64) -> bool {
+    false
+}

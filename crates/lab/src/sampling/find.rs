@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::harness::Failure;
-use crate::target::{Session, Target};
+use crate::target::{Session, Target, mariadb, postgres};
 
 /// How a process is found; with all that it has started it counts as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,13 +35,22 @@ impl Find {
 
 /// The root of a database's processes, if they are on this machine.
 pub(crate) async fn database(target: &Target, session: &mut Session) -> Result<Option<i32>, Failure> {
-    if target.is_blocking() {
-        return Ok(None);
-    }
-    let sql = "SELECT pid, extract(epoch FROM backend_start) FROM pg_stat_activity WHERE pid = pg_backend_pid()";
+    let sql = match target {
+        Target::Postgres(_) => postgres::PROCESS,
+        Target::MariaDb(_) => mariadb::PROCESS,
+        Target::Sqlite { .. } => return Ok(None),
+    };
     let rows = session.rows(sql, 1).await?;
     let values: Vec<&str> = rows.iter().flatten().map(|(_, value)| value.as_str()).collect();
-    let [pid, start] = values[..] else { return Ok(None) };
-    let (Ok(pid), Ok(start)) = (pid.parse(), start.parse()) else { return Ok(None) };
-    Ok(super::system::parent_of(pid, start))
+    let [process, start] = values[..] else { return Ok(None) };
+    let Ok(start) = start.parse() else { return Ok(None) };
+    if let Target::Postgres(_) = target {
+        let Ok(pid) = process.parse() else { return Ok(None) };
+        return Ok(super::system::parent_of(pid, start));
+    }
+    // The file may be on another machine, or not for our eyes; who listens on that port here is not always it either.
+    let by_file = Find::PidFile(process.to_owned()).roots(Path::new(""));
+    let by_port = |_| target.port().map_or(Ok(Vec::new()), |port| Find::Port(port).roots(Path::new("")));
+    let found = by_file.or_else(by_port).unwrap_or_default();
+    Ok(found.into_iter().find(|pid| super::system::began_at(*pid, start)))
 }

@@ -160,9 +160,17 @@ fn listening(all: &All, port: u16) -> Result<HashSet<i32>, String> {
 
 /// The parent of the process that has this ID here and began at that second since 1970: another machine's ID may be in use here too.
 pub(super) fn parent_of(pid: i32, start: f64) -> Option<i32> {
+    began_at(pid, start).then(|| Some(Entry::new(pid).ok()?.stat().ok()?.ppid)).flatten()
+}
+
+/// Whether the process that has this ID here began at that second since 1970.
+pub(super) fn began_at(pid: i32, start: f64) -> bool {
+    began(pid).is_some_and(|began| (began - start).abs() < SAME_START)
+}
+
+fn began(pid: i32) -> Option<f64> {
     let process = Entry::new(pid).ok()?.stat().ok()?;
     let uptime = Duration::from_secs_f64(procfs::Uptime::current().ok()?.uptime);
     let booted = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.checked_sub(uptime)?.as_secs_f64();
-    let began = booted + process.starttime as f64 / procfs::ticks_per_second() as f64;
-    ((began - start).abs() < SAME_START).then_some(process.ppid)
+    Some(booted + process.starttime as f64 / procfs::ticks_per_second() as f64)
 }

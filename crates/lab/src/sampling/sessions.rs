@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::harness::Failure;
-use crate::target::{Session, postgres};
+use crate::target::Session;
 
-/// Each so many looks it is asked who blocks whom: PostgreSQL stops its lock manager for a moment to tell.
+/// Each so many looks it is asked who blocks whom: the database stops its locks for a moment to tell.
 pub(super) const BLOCKERS_EVERY: u32 = 10;
 /// Statements and blockers that are kept of a run, the most frequent.
 const KEPT: usize = 100;
@@ -77,11 +77,12 @@ pub(super) async fn look(session: &mut Session, whose: Whose, with_blockers: boo
     let text =
         |row: &[(String, String)], place: usize| row.get(place).map_or(String::new(), |(_, value)| value.clone());
     let count = |row: &[(String, String)], place: usize| text(row, place).parse().unwrap_or(0);
-    let rows = session.rows(&postgres::sessions(whose), usize::MAX).await?;
+    let Some((sessions, blockers)) = session.watching(whose) else { return Ok(Seen::default()) };
+    let rows = session.rows(&sessions, usize::MAX).await?;
     let of = |row: &Vec<(String, String)>| ((text(row, 0), text(row, 1), text(row, 2), text(row, 3)), count(row, 4));
     let mut seen = Seen { sessions: rows.iter().map(of).collect(), blocked: Vec::new(), has_blocked: with_blockers };
     if with_blockers {
-        let rows = session.rows(&postgres::blockers(whose), usize::MAX).await?;
+        let rows = session.rows(&blockers, usize::MAX).await?;
         seen.blocked = rows.iter().map(|row| ((text(row, 0), text(row, 1)), count(row, 2))).collect();
     }
     Ok(seen)

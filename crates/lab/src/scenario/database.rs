@@ -5,6 +5,8 @@
 pub enum Database {
     /// PostgreSQL.
     Postgresql,
+    /// MariaDB.
+    Mariadb,
     /// SQLite.
     Sqlite,
 }
@@ -14,6 +16,8 @@ pub enum Database {
 pub struct ByDatabase<T> {
     /// For PostgreSQL.
     pub postgresql: T,
+    /// For MariaDB.
+    pub mariadb: T,
     /// For SQLite.
     pub sqlite: T,
 }
@@ -23,23 +27,24 @@ impl<T> ByDatabase<T> {
     pub fn of(&self, database: Database) -> &T {
         match database {
             Database::Postgresql => &self.postgresql,
+            Database::Mariadb => &self.mariadb,
             Database::Sqlite => &self.sqlite,
         }
     }
 
     /// Each of them.
-    pub(crate) fn all(&self) -> [&T; 2] {
-        [&self.postgresql, &self.sqlite]
+    pub(crate) fn all(&self) -> [&T; 3] {
+        [&self.postgresql, &self.mariadb, &self.sqlite]
     }
 
     pub(super) fn map<U>(self, change: impl Fn(T) -> U) -> ByDatabase<U> {
-        ByDatabase { postgresql: change(self.postgresql), sqlite: change(self.sqlite) }
+        ByDatabase { postgresql: change(self.postgresql), mariadb: change(self.mariadb), sqlite: change(self.sqlite) }
     }
 }
 
 impl<T: Clone> ByDatabase<T> {
     /// The same for all.
     pub(super) fn same(one: T) -> ByDatabase<T> {
-        ByDatabase { postgresql: one.clone(), sqlite: one }
+        ByDatabase { postgresql: one.clone(), mariadb: one.clone(), sqlite: one }
     }
 }

@@ -234,11 +234,19 @@ impl Look<'_, '_> {
     ) -> Option<ByDatabase<T>> {
         let DeValue::Table(table) = entry.value.get_ref() else { return read(self, entry).map(ByDatabase::same) };
         let keys = reading::entries(table);
-        self.reader.allow(&keys, entry.name, &["postgresql", "sqlite"]);
+        self.reader.allow(&keys, entry.name, &["postgresql", "mariadb", "sqlite"]);
         let (Some(postgresql), Some(sqlite)) = (find(&keys, "postgresql"), find(&keys, "sqlite")) else {
-            return self.reader.mismatch(entry, "a string, or { postgresql = \"...\", sqlite = \"...\" }");
+            return self
+                .reader
+                .mismatch(entry, "a string, or { postgresql = \"...\", sqlite = \"...\" }, perhaps with mariadb");
         };
-        Some(ByDatabase { postgresql: read(self, &postgresql)?, sqlite: read(self, &sqlite)? })
+        // MariaDB has PostgreSQL's unless it has its own.
+        let mariadb = find(&keys, "mariadb").unwrap_or(postgresql);
+        Some(ByDatabase {
+            postgresql: read(self, &postgresql)?,
+            mariadb: read(self, &mariadb)?,
+            sqlite: read(self, &sqlite)?,
+        })
     }
 
     fn check_names(&mut self, entry: &Entry<'_>, text: &str, more: &[&str]) {

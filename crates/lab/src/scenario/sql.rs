@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use headwater_model::sql::{parameters, with_parameters};
 
+use super::Database;
+
 /// The statements of a script: cut at semicolons outside quotes, dollar quotes and comments; without what is only comment.
 ///
 /// *Caveats.* The body of a trigger or of a function in the SQL standard's form is cut too: such things belong into `prepare`, which is
@@ -101,7 +103,7 @@ pub(super) fn names(sql: &str) -> Result<Vec<&str>, &str> {
     Ok(names)
 }
 
-/// A statement ready for a database: `$1` or `?1` for each name, and which value goes where.
+/// A statement ready for a database: `$1`, `?` or `?1` for each name, and which value goes where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Statement {
     pub(crate) sql: String,
@@ -158,8 +160,18 @@ impl Template {
         self.places.extend(other.places.iter().map(|of| place(*of)));
     }
 
+    /// As the database prepares it.
+    pub(crate) fn prepared(&self, database: Database) -> Statement {
+        match database {
+            Database::Postgresql => self.numbered('$'),
+            // Its marks have no numbers: each has a value of its own.
+            Database::Mariadb => Statement { sql: self.filled(|_| "?".to_owned()), places: self.places.clone() },
+            Database::Sqlite => self.numbered('?'),
+        }
+    }
+
     /// With numbers, `mark` before each; what has one place has one number.
-    pub(crate) fn numbered(&self, mark: char) -> Statement {
+    fn numbered(&self, mark: char) -> Statement {
         let mut numbers: HashMap<usize, usize> = HashMap::new();
         let mut places = Vec::new();
         let sql = self.filled(|place| {
@@ -214,6 +226,9 @@ mod tests {
         let statement = template.numbered('$');
         assert_eq!(statement.sql, "UPDATE t SET a = a + $1, b = ':delta', c = $1::int WHERE id = $2");
         assert_eq!(statement.places, [1, 0]);
+        let statement = template.prepared(Database::Mariadb);
+        assert_eq!(statement.sql, "UPDATE t SET a = a + ?, b = ':delta', c = ?::int WHERE id = ?");
+        assert_eq!(statement.places, [1, 1, 0]);
         assert_eq!(names("SELECT $1"), Err("$1"));
         let filled = template.filled(|place| ["7", "1"][place].to_owned());
         assert_eq!(filled, "UPDATE t SET a = a + 1, b = ':delta', c = 1::int WHERE id = 7");

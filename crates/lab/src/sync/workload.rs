@@ -45,6 +45,8 @@ const UNMEASURED: Pace = Pace {
 };
 /// How many faults are told.
 const FAULTS_MAX: usize = 3;
+/// What MariaDB is no target for.
+pub(crate) const NO_MARIADB: &str = "syncs take PostgreSQL or SQLite: MariaDB is no consolidated database";
 /// Whose purchases all have in common.
 const COMMON: i64 = 0;
 
@@ -159,6 +161,7 @@ impl SyncWorkload {
         let backend: Arc<dyn Backend> = match database {
             Target::Postgres(postgres) => Arc::new((**postgres).clone()),
             Target::Sqlite { path, .. } => Arc::new(Sqlite::new(path)),
+            Target::MariaDb(_) => return Err(Failure::usage(NO_MARIADB)),
         };
         let of_the_database = |error: headwater_consolidated::Error| Failure::new(Class::Other, error.to_string());
         let of_tokens = |error: headwater_access::Error| Failure::new(Class::Other, error.to_string());
@@ -272,7 +275,7 @@ impl Workload for SyncWorkload {
         let mut session = target.connect(STATEMENT, &self.interrupt).await?;
         refuse_existing(target, &mut session, &self.scenario).await?;
         admin.database = self.confine(&mut session).await?;
-        session.transaction(&purchase::tables_sql(!target.is_blocking()), |_| {}).await?;
+        session.make(&[], &purchase::tables_sql(!target.is_blocking()), &mut |_| {}).await?;
         admin.has_made = true;
         self.fill(&mut session).await?;
         let (database, plan, clients) = (target.clone(), self.plan.clone(), self.clients);

@@ -28,6 +28,10 @@ pub(super) const DESCRIPTION: &[&str] = &[
      'work_mem') ORDER BY name",
 ];
 
+/// Whose process is below that of the server, and since when: the ID, and the second since 1970 in which it began.
+pub(crate) const PROCESS: &str =
+    "SELECT pid, extract(epoch FROM backend_start) FROM pg_stat_activity WHERE pid = pg_backend_pid()";
+
 /// What sessions are at: state, type of the wait, event, statement, how many. Whoever asks is left out.
 pub(crate) fn sessions(whose: Whose) -> String {
     format!(

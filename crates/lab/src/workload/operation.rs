@@ -105,10 +105,10 @@ impl Kinds {
         };
         let (mut whole, rest) = (templates(numbers.batch), templates(numbers.repeat % numbers.batch));
         let is_text = numbers.sending == Sending::Joined;
-        let mark = if self.database == Database::Sqlite { '?' } else { '$' };
+        let database = self.database;
         let mut prepare = |templates: &[Template]| {
             let start = self.statements.len();
-            self.statements.extend(templates.iter().filter(|_| !is_text).map(|template| template.numbered(mark)));
+            self.statements.extend(templates.iter().filter(|_| !is_text).map(|template| template.prepared(database)));
             start..self.statements.len()
         };
         let (prepared, prepared_rest) = (prepare(&whole), prepare(&rest));

@@ -39,7 +39,7 @@ pub(super) struct RunArgs {
     /// The experiment (docs/lab.md).
     #[arg(value_name = "FILE")]
     experiment: PathBuf,
-    /// The database, instead of the experiment's: postgres://... or sqlite:FILE.
+    /// The database, instead of the experiment's: postgres://..., mariadb://... or sqlite:FILE.
     #[arg(long, value_name = "URL", env = "HEADWATER_LAB_TARGET", hide_env_values = true)]
     target: Option<String>,
     /// The file for the results; must not exist. Otherwise the experiment's name with the time.

@@ -1,0 +1,3 @@
+CREATE TABLE lab_load (id BIGINT PRIMARY KEY, owner INTEGER NOT NULL, amount DOUBLE PRECISION NOT NULL, payload LONGTEXT NOT NULL,
+  data LONGBLOB NOT NULL);
+CREATE INDEX lab_load_owner ON lab_load (owner);

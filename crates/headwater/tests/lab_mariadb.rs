@@ -163,3 +163,17 @@ fn syncs_are_refused() {
     assert_eq!(said.code, Some(2), "{said:?}");
     assert!(said.text.contains("MariaDB is no consolidated database"), "{said:?}");
 }
+
+#[test]
+fn a_preparation_may_make_more_rows_than_recursions_have_by_themselves() {
+    let rows =
+        "WITH RECURSIVE ids (id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM ids WHERE id < 3000) SELECT id FROM ids";
+    let place =
+        Place::new(&format!("CREATE TABLE t (id BIGINT); INSERT INTO t {rows}; CREATE TABLE u (id BIGINT)"), INSERT);
+    let text = std::fs::read_to_string(place.path("s.toml")).expect("read");
+    let verify =
+        "[[verify]]\nwhat = \"all are there\"\nsql = \"SELECT count(*) AS found FROM t HAVING count(*) <> 3010\"\n";
+    std::fs::write(place.path("s.toml"), text + verify).expect("written");
+    let said = place.run();
+    assert_eq!(said.code, Some(0), "{said:?}");
+}

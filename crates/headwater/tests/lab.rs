@@ -226,7 +226,7 @@ const SMALL: [(&str, &str); 15] = [
     ("deadlock", "rows = 1000, operations = 3, delay_ms = 1"),
     ("prepared_write", "writes = 25, batch = [1, 10]"),
     ("statement_batching", "inserts = 25, batch = 10"),
-    ("batch_load", "rows = 25, batch = 10, bytes = 5, by = [\"one\", \"joined\", \"rows\"]"),
+    ("batch_load", "rows = 25, batch = 10, bytes = 5, by = [\"one\", \"joined\", \"rows\", \"bulk\"]"),
     ("tpcb", "accounts = 100, query_percent = 50"),
     ("mixed", "size = 20, inserts = 50, updates = 50, deletes = 30"),
     ("mixed", "size = 20, updates = 10, heavy = 0, medium = 100"),

@@ -165,6 +165,17 @@ impl Session {
         }
     }
 
+    /// Executes a prepared statement, which gives no rows, with each of these values: in one message, as far as the database has such.
+    pub(crate) async fn execute_all(&mut self, statement: usize, all: &[Vec<&Value>]) -> Result<(), Failure> {
+        match self {
+            Session::Postgres(session) => session.execute_all(statement, all).await,
+            Session::MariaDb(session) => session.execute_all(statement, all).await,
+            Session::Sqlite(session) => {
+                all.iter().try_for_each(|values| session.execute(statement, values).map(|_| ()))
+            }
+        }
+    }
+
     /// Executes a script, without parameters.
     pub(crate) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
         match self {

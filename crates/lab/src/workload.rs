@@ -114,6 +114,10 @@ impl SqlWorkload {
                     let values = self.kinds.values(operation, *statement, *base);
                     read += session.execute(*statement, &values).await?;
                 }
+                Act::Bulk { statement, base, own, count } => {
+                    let values = |number| self.kinds.values(operation, *statement, base + number * own);
+                    session.execute_all(*statement, &(0..*count).map(values).collect::<Vec<_>>()).await?;
+                }
                 Act::Send(text) => session.script(text).await?,
                 Act::Pause(time) => tokio::time::sleep(*time).await,
             }

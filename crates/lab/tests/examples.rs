@@ -29,7 +29,7 @@ fn experiments(folder: &str) -> Vec<(String, usize)> {
 #[test]
 fn the_examples_are_valid() {
     let expected = [
-        ("bristlecone-batch.toml", 9),
+        ("bristlecone-batch.toml", 12),
         ("bristlecone-deadlock.toml", 6),
         ("bristlecone-mixed.toml", 6),
         ("bristlecone-read-clients.toml", 7),

@@ -5,6 +5,7 @@
 //! one      S  S  S  S  S           each prepared, each with an answer
 //! joined   S;S  S;S  S             the text of so many in one message
 //! rows     SS  SS  S               one INSERT with so many rows in its VALUES
+//! bulk     S*2 S*2 S*1             one prepared INSERT, and the values of so many executions
 //! ```
 
 use std::time::Duration;
@@ -60,6 +61,8 @@ pub enum Sending {
     Joined,
     /// As rows of one statement's VALUES, prepared.
     Rows,
+    /// The statement prepared, with the values of several executions in one message, or without waiting for the answers between.
+    Bulk,
 }
 
 /// A step with its numbers.
@@ -78,11 +81,11 @@ pub struct Resolved {
 }
 
 impl Sending {
-    pub(super) const WORDS: [&str; 3] = ["one", "joined", "rows"];
+    pub(super) const WORDS: [&str; 4] = ["one", "joined", "rows", "bulk"];
 
     pub(super) fn parse(word: &str) -> Option<Sending> {
         let place = Sending::WORDS.iter().position(|known| *known == word)?;
-        [Sending::One, Sending::Joined, Sending::Rows].get(place).copied()
+        [Sending::One, Sending::Joined, Sending::Rows, Sending::Bulk].get(place).copied()
     }
 }
 
@@ -101,7 +104,7 @@ impl Step {
             Send::Parameter(name) => {
                 let word = parameters.iter().find(|(known, _)| known == name).map(|(_, value)| value.to_string());
                 let word = word.unwrap_or_default();
-                Sending::parse(&word).ok_or_else(|| format!("send is {word:?}, it may be one, joined or rows"))?
+                Sending::parse(&word).ok_or_else(|| format!("send is {word:?}, it may be one, joined, rows or bulk"))?
             }
         };
         let batch = batch.min(repeat.max(1));

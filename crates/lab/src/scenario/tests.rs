@@ -32,7 +32,7 @@ fn what_a_step_cannot_be_is_told_at_its_place() {
     for (text, start) in [
         ("sql = \"SELECT :n\"\nchance = 5", "s.toml:5:1: unknown key \"chance\" in the transaction"),
         ("sql = \"SELECT :n\"\nrepeat = \"m\"", "s.toml:5:10: repeat has the unknown parameter \"m\""),
-        ("sql = \"SELECT :n\"\nsend = \"row\"", "s.toml:5:8: send is \"row\", expected one, joined, rows or"),
+        ("sql = \"SELECT :n\"\nsend = \"row\"", "s.toml:5:8: send is \"row\", expected one, joined, rows, bulk or"),
         ("sql = \"SELECT :n\"\nsend = \":n\"", "s.toml:5:8: send is \":n\""),
         ("sql = \"SELECT :n\"\nsend = \"rows\"", "s.toml:5:8: send by rows, expected one statement, with VALUES (...)"),
         ("sql = \"SELECT :n\"\nsend = \":how\"", "s.toml:5:8: send by rows"),
@@ -64,7 +64,11 @@ fn what_parameters_make_impossible_is_told() {
         ("n", Value::Integer(-1), "execute its step a: repeat is -1, it may be 0 to 100000"),
         ("n", Value::Integer(0), "execute its step a: batch is 0, it may be 1 to 100000"),
         ("n", Value::Integer(30_001), "execute its step a: 30001 values in one statement, there may be 30000"),
-        ("how", Value::Text("copy".to_owned()), "execute its step a: send is \"copy\", it may be one, joined or rows"),
+        (
+            "how",
+            Value::Text("copy".to_owned()),
+            "execute its step a: send is \"copy\", it may be one, joined, rows or bulk",
+        ),
         ("share", Value::Integer(0), "choose a transaction: all weights are 0"),
         ("share", Value::Integer(-1), "choose a transaction: a weighs -1, it may be 0 to 1000000"),
     ] {

@@ -18,7 +18,7 @@ use crate::value::Value;
 
 pub(super) use making::LEFT;
 
-/// What each session begins with. A recursion that makes rows would end after a thousand of them, with a warning alone.
+/// What each session begins with. A recursion that makes rows would end after a thousand of them.
 const SETUP: &str = "SET SESSION sql_mode = concat(@@sql_mode, ',ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT'), \
     SESSION max_recursive_iterations = 4294967295";
 
@@ -142,6 +142,14 @@ impl Session {
             count += 1;
         }
         Ok(count)
+    }
+
+    /// All go in one message (`COM_STMT_BULK_EXECUTE`), or in as few as `max_allowed_packet` lets them.
+    pub(super) async fn execute_all(&mut self, statement: usize, all: &[Vec<&Value>]) -> Result<(), Failure> {
+        let parameters =
+            |values: &Vec<&Value>| -> Vec<Parameter> { values.iter().map(|value| parameter(value)).collect() };
+        let all: Vec<_> = all.iter().map(parameters).collect();
+        self.conn.exec_batch(&self.statements[statement], all).await.map_err(|error| failure(&error))
     }
 
     pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::TryStreamExt as _;
+use futures_util::future::try_join_all;
 use headwater_consolidated::postgres::Postgres;
 use tokio_postgres::types::{Format, IsNull, ToSql, Type};
 use tokio_postgres::{CancelToken, Client, SimpleQueryMessage};
@@ -120,6 +121,15 @@ impl Session {
             count += 1;
         }
         Ok(count)
+    }
+
+    /// One after the other, but without waiting for the answers between.
+    pub(super) async fn execute_all(&mut self, statement: usize, all: &[Vec<&Value>]) -> Result<(), Failure> {
+        let executed = all.iter().map(|values| {
+            let parameters: Vec<_> = values.iter().map(|value| AsText(value)).collect();
+            self.client.execute_raw(&self.statements[statement], parameters)
+        });
+        try_join_all(executed).await.map(|_| ()).map_err(|error| failure(&error))
     }
 
     pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {

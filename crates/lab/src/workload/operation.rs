@@ -66,6 +66,8 @@ pub(super) struct Operation {
 pub(super) enum Act {
     /// This statement, with the draws that begin there.
     Execute { statement: usize, base: usize },
+    /// This statement so many times, with the draws that begin there and every `own` further.
+    Bulk { statement: usize, base: usize, own: usize, count: usize },
     /// This text.
     Send(String),
     /// Nothing, for so long.
@@ -100,10 +102,14 @@ impl Kinds {
             match numbers.sending {
                 _ if count == 0 => Vec::new(),
                 Sending::Rows => sql.iter().filter_map(with_rows).collect(),
-                Sending::One | Sending::Joined => sql.iter().map(|sql| Template::new(sql, &known)).collect(),
+                Sending::One | Sending::Joined | Sending::Bulk => {
+                    sql.iter().map(|sql| Template::new(sql, &known)).collect()
+                }
             }
         };
-        let (mut whole, rest) = (templates(numbers.batch), templates(numbers.repeat % numbers.batch));
+        // What is executed as often as there is left needs no statement of its own for that.
+        let left = if numbers.sending == Sending::Bulk { 0 } else { numbers.repeat % numbers.batch };
+        let (mut whole, rest) = (templates(numbers.batch), templates(left));
         let is_text = numbers.sending == Sending::Joined;
         let database = self.database;
         let mut prepare = |templates: &[Template]| {
@@ -128,7 +134,7 @@ impl Kinds {
         let (Some(kind), Some((own, of_steps))) = (self.all.get(*chosen), draws.get_mut(*chosen)) else { return };
         values.extend(own.iter_mut().map(|draw| draw.next(random)));
         for (part, draws) in kind.parts.iter().zip(of_steps) {
-            let Resolved { chance, repeat, batch, pause, .. } = part.numbers;
+            let Resolved { chance, repeat, batch, pause, sending } = part.numbers;
             if chance < 100 && random.below(100) >= chance {
                 continue;
             }
@@ -141,7 +147,11 @@ impl Kinds {
                 for _ in 0..count {
                     values.extend(draws.iter_mut().map(|draw| draw.next(random)));
                 }
-                if part.templates.is_empty() {
+                if sending == Sending::Bulk {
+                    let own = draws.len();
+                    let bulk = |statement| Act::Bulk { statement, base, own, count };
+                    acts.extend(part.whole.clone().map(bulk));
+                } else if part.templates.is_empty() {
                     let statements = if count == batch { &part.whole } else { &part.rest };
                     acts.extend(statements.clone().map(|statement| Act::Execute { statement, base }));
                 } else {

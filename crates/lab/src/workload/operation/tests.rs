@@ -12,11 +12,15 @@ fn drawn(scenario: &Scenario, kinds: &Kinds, operations: usize) -> Vec<Vec<Strin
     let mut operation = Operation::new(scenario, &scenario.parameters, Random::seeded(1), (0, 1));
     let mut next = |_| {
         kinds.draw(&mut operation);
+        let executed = |statement: usize, base: usize| {
+            let values = kinds.values(&operation, statement, base);
+            let values: Vec<_> = values.into_iter().map(ToString::to_string).collect();
+            format!("{} [{}]", kinds.statements[statement].sql, values.join(", "))
+        };
         let shown = |act: &Act| match act {
-            Act::Execute { statement, base } => {
-                let values = kinds.values(&operation, *statement, *base);
-                let values: Vec<_> = values.into_iter().map(ToString::to_string).collect();
-                format!("{} [{}]", kinds.statements[*statement].sql, values.join(", "))
+            Act::Execute { statement, base } => executed(*statement, *base),
+            Act::Bulk { statement, base, own, count } => {
+                (0..*count).map(|number| executed(*statement, base + number * own)).collect::<Vec<_>>().join(" & ")
             }
             Act::Send(text) => text.clone(),
             Act::Pause(time) => format!("{time:?}"),
@@ -43,6 +47,14 @@ fn rows_go_in_batches_and_what_is_left_over_too() {
     let expected = ["INSERT INTO t VALUES (?1, ?2), (?3, ?2) [1, 3, 2]", "INSERT INTO t VALUES (?1, ?2) [3, 3]"];
     assert_eq!(drawn(&scenario, &kinds, 1), [expected]);
     assert_eq!(kinds.statements.len(), 2);
+}
+
+#[test]
+fn bulks_are_of_one_statement() {
+    let (scenario, kinds) = kinds(&format!("{INSERT}send = \"bulk\"\nbatch = 2"), "n = 3");
+    let insert = |id: u32| format!("INSERT INTO t VALUES (?1, ?2) [{id}, 3]");
+    assert_eq!(drawn(&scenario, &kinds, 1), [[format!("{} & {}", insert(1), insert(2)), insert(3)]]);
+    assert_eq!(kinds.statements.len(), 1);
 }
 
 #[test]

@@ -2,14 +2,14 @@
 
 use std::process::Command;
 
-use super::{Database, Place, targets};
+use super::{Database, Place, consolidated};
 
 #[test]
 fn a_pilot_predicts_many_and_is_held_against_them() {
     let place = Place::new("");
     let tried = ["--clients", "6", "--for", "30", "--workers", "2,1", "--kind", "download-updates,upload-inserts"];
     let short = ["--rows", "5", "--time", "0.2", "--repetitions", "2", "--check", "--results", "p.lab"];
-    for target in targets(&place) {
+    for target in consolidated(&place) {
         let url = target.address();
         let said = place.json(&[&["pilot", "--target", &url], &tried[..], &short[..]].concat());
         let predictions = said["predictions"].as_array().expect("predictions");
@@ -102,7 +102,7 @@ fn shop(place: &Place, target: &Database) {
 fn a_pilot_syncs_with_a_system_of_ones_own_and_leaves_no_remote() {
     for of_target in 0..2 {
         let place = Place::new("");
-        let target = targets(&place).into_iter().nth(of_target).expect("two databases");
+        let target = consolidated(&place).into_iter().nth(of_target).expect("two databases");
         if let Database::Sqlite(path) = &target {
             std::fs::File::create(path).expect("a file");
         }

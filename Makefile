@@ -6,7 +6,7 @@ TARGET ?= $(or $(CARGO_TARGET_DIR),target)
 # Time budgets by suite, in seconds. They stop what hangs; each suite takes a small part of its own.
 BUDGET_BUILD ?= 2400
 BUDGET_UNIT ?= 300
-BUDGET_INTEGRATION ?= 1800
+BUDGET_INTEGRATION ?= 3000
 BUDGET_DOC ?= 600
 BUDGET_FUZZ ?= 900
 

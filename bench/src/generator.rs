@@ -40,7 +40,7 @@ pub(crate) fn measure(arguments: &GeneratorArguments) -> Result<()> {
     let rows = arguments.rows;
     ensure!((1..=purchase::ROWS_MAX).contains(&rows), "--rows is {rows}, expected 1 to {}", purchase::ROWS_MAX);
     let plan = purchase::plan(true);
-    let purchases = Purchases::new(&plan);
+    let purchases = Purchases::new(&plan, purchase::NOTES_BYTES);
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("central.db");
     std::fs::File::create(&path)?;
@@ -50,7 +50,7 @@ pub(crate) fn measure(arguments: &GeneratorArguments) -> Result<()> {
     connection.batch("INSERT INTO lab_member VALUES ('one', 1)")?;
     track::track(&mut *connection, &plan)?;
     for first in (1..=rows).step_by(STOCK_ROWS as usize) {
-        connection.batch(&purchase::stock_sql(1, first..(first + STOCK_ROWS).min(rows + 1)))?;
+        connection.batch(&purchase::stock_sql(1, first..(first + STOCK_ROWS).min(rows + 1), purchase::NOTES_BYTES))?;
     }
     connection.batch(&purchase::all_sql(purchase::Whose::Clients(1), ChangeOp::Insert, false))?;
     system::add_account(&mut *connection, "one", "no password fits this")?;

@@ -8,6 +8,7 @@
 
 mod bare;
 mod figures;
+mod gate;
 mod generator;
 mod memory;
 mod prediction;
@@ -54,6 +55,9 @@ enum Part {
     /// How far the lab's pilot is off
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- prediction --for 200 --repetitions 2")]
     Prediction(prediction::PredictionArguments),
+    /// How close together clients of two agents begin
+    #[command(after_help = "Example: cargo run --release -p headwater-bench -- gate --clients 100 --delay-ms 50")]
+    Gate(gate::GateArguments),
 }
 
 fn main() -> Result<()> {
@@ -63,6 +67,7 @@ fn main() -> Result<()> {
         Some(Part::Tpcb(arguments)) => tpcb::measure(arguments)?,
         Some(Part::Generator(arguments)) => generator::measure(arguments)?,
         Some(Part::Prediction(arguments)) => prediction::measure(arguments)?,
+        Some(Part::Gate(arguments)) => gate::measure(arguments)?,
         None => sync(&arguments)?,
     }
     Ok(())

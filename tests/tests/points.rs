@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use headwater_consolidated::Backend;
 use headwater_consolidated::postgres::{Postgres, Settings};
 use headwater_testkit::proxy::{Cut, Direction};
@@ -24,7 +24,9 @@ const SIGKILL: i32 = 9;
 /// The calls by which a process changes what others see.
 const CALLS: [&str; 7] = ["pwrite64", "fdatasync", "ftruncate", "unlink", "sendto", "write", "writev"];
 /// How many bytes lie between two cuts of a connection.
-const CUT_EVERY: usize = 293;
+const CUT_EVERY: u64 = 293;
+/// The cuts are shared out to so many stages at once: most of the time is spent waiting for a new connection.
+const CUT_PARTS: u64 = 6;
 
 /// strace's arguments to kill at the n-th call of this kind (in the thread that comes to it first).
 fn kill_at(call: &str, number: usize) -> [String; 7] {
@@ -33,28 +35,34 @@ fn kill_at(call: &str, number: usize) -> [String; 7] {
 }
 
 /// Runs `attempt` for each point of each call, until it says twice in a row that it ran clean. (Once may be chance: threads share
-/// their work differently each time.)
-fn sweep(mut attempt: impl FnMut(&str, usize) -> Result<bool>) -> Result<u64> {
-    let mut points = 0;
-    for call in CALLS {
-        let mut clean = 0;
+/// their work differently each time.) Each call has a stage of its own, and all are swept at once: most of the time is spent waiting.
+fn sweep(kind: Kind, attempt: impl Fn(&mut Stage, &str, usize) -> Result<bool> + Sync) -> Result<u64> {
+    let of_call = |call: &str| {
+        let mut stage = Stage::new(kind)?;
+        let (mut points, mut clean) = (0, 0);
         for number in 1.. {
             ensure!(number < 10_000, "{call}: no end of it");
-            let ran_clean = attempt(call, number).with_context(|| format!("killed at {call} number {number}"))?;
+            let ran_clean =
+                attempt(&mut stage, call, number).with_context(|| format!("killed at {call} number {number}"))?;
             clean = if ran_clean { clean + 1 } else { 0 };
             if clean == 2 {
                 break;
             }
             points += u64::from(!ran_clean);
         }
-    }
-    Ok(points)
+        stage.tally("kills", points);
+        converged(&stage.world, NAME)?;
+        Ok(points)
+    };
+    std::thread::scope(|scope| {
+        let sweeps = CALLS.map(|call| scope.spawn(move || of_call(call)));
+        sweeps.into_iter().map(|sweep| sweep.join().map_err(|_| anyhow!("a sweep panicked"))?).sum()
+    })
 }
 
 #[test]
 fn the_remote_is_killed_at_every_call() -> Result<()> {
-    let mut stage = Stage::new(Kind::Sqlite)?;
-    let points = sweep(|call, number| {
+    let points = sweep(Kind::Sqlite, |stage, call, number| {
         stage.edit()?;
         let mut command = Command::new("strace");
         // -D: the process that is started is the program itself, and strace watches from beside it.
@@ -70,9 +78,8 @@ fn the_remote_is_killed_at_every_call() -> Result<()> {
         stage.heal()?;
         Ok(status.success())
     })?;
-    stage.tally("kills", points);
     ensure!(points >= 20, "only {points} points");
-    converged(&stage.world, NAME)
+    Ok(())
 }
 
 /// A server that listens, with strace attached since then: what it does to start is over.
@@ -117,9 +124,8 @@ impl Drop for Doomed {
 }
 
 fn server_killed(kind: Kind) -> Result<u64> {
-    let mut stage = Stage::new(kind)?;
-    let clean = stage.world.server_url()?;
-    let points = sweep(|call, number| {
+    sweep(kind, |stage, call, number| {
+        let clean = stage.world.server_url()?;
         stage.edit()?;
         let server = Doomed::start(&stage.world, call, number)?;
         stage.point_at(&format!("http://{}", server.address))?;
@@ -132,10 +138,7 @@ fn server_killed(kind: Kind) -> Result<u64> {
         stage.point_at(&clean)?;
         stage.heal()?;
         Ok(ran_clean)
-    })?;
-    stage.tally("kills", points);
-    converged(&stage.world, NAME)?;
-    Ok(points)
+    })
 }
 
 #[test]
@@ -150,6 +153,18 @@ fn the_server_is_killed_at_every_call() -> Result<()> {
 /// Where a connection is cut after the commit was sent and before its answer came, nobody knows whether it was done.
 #[test]
 fn the_connection_to_postgresql_is_cut_everywhere() -> Result<()> {
+    let parts = std::thread::scope(|scope| {
+        let parts: Vec<_> = (0..CUT_PARTS).map(|part| scope.spawn(move || cut_in_part(part))).collect();
+        parts.into_iter().map(|part| part.join().map_err(|_| anyhow!("a part panicked"))?).collect::<Result<Vec<_>>>()
+    })?;
+    let (points, faults) = parts.iter().fold((0, 0), |sum, (points, faults)| (sum.0 + points, sum.1 + faults));
+    ensure!(points >= 100, "only {points} points");
+    ensure!(faults >= points / 2, "hardly any connection was cut: {faults} of {points}");
+    Ok(())
+}
+
+/// Cuts at every [`CUT_PARTS`]th point from this one on; gives how many those were, and how often a connection was cut.
+fn cut_in_part(nth: u64) -> Result<(u64, u64)> {
     let mut stage = Stage::new(Kind::Postgres)?;
     let Central::Postgres(url) = &stage.world.central else { unreachable!("a PostgreSQL world") };
     let address: tokio_postgres::Config = url.parse()?;
@@ -168,7 +183,7 @@ fn the_connection_to_postgresql_is_cut_everywhere() -> Result<()> {
     let mut points = 0;
     for (direction, bytes) in [(Direction::Up, whole.up - before.up), (Direction::Down, whole.down - before.down)] {
         // A connection that is opened anew carries more than one that was there.
-        for at in (0..bytes + 4_000).step_by(CUT_EVERY) {
+        for at in (nth * CUT_EVERY..bytes + 4_000).step_by((CUT_PARTS * CUT_EVERY) as usize) {
             stage.edit()?;
             proxy.cut_all();
             let cut = if points % 2 == 0 { Cut::Reset } else { Cut::Fin };
@@ -184,6 +199,6 @@ fn the_connection_to_postgresql_is_cut_everywhere() -> Result<()> {
         }
     }
     stage.tally("cuts", proxy.counters().faults);
-    ensure!(proxy.counters().faults >= points / 2, "hardly any connection was cut: {:?} of {points}", proxy.counters());
-    converged(&stage.world, NAME)
+    converged(&stage.world, NAME)?;
+    Ok((points, proxy.counters().faults))
 }

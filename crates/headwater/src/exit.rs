@@ -85,6 +85,7 @@ fn kind(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         return match error.fault() {
             headwater_lab::Fault::Usage => Some(Exit::Usage),
             headwater_lab::Fault::Target => Some(Exit::Unreachable),
+            headwater_lab::Fault::Interrupt => Some(Exit::Found),
             headwater_lab::Fault::Lab => None,
         };
     }

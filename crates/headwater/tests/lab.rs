@@ -1,7 +1,27 @@
 //! `headwater lab`, through the built program.
 
+#[path = "lab/agents.rs"]
+mod agents;
+#[path = "lab/common.rs"]
+mod common;
+#[path = "lab/evaluator.rs"]
+mod evaluator;
+#[path = "lab/files.rs"]
+mod files;
+#[path = "lab/https.rs"]
+mod https;
+#[path = "lab/live.rs"]
+mod live;
+#[path = "lab/machine.rs"]
+mod machine;
 #[path = "lab/pilot.rs"]
 mod pilot;
+#[path = "lab/replica.rs"]
+mod replica;
+#[path = "lab/stamps.rs"]
+mod stamps;
+#[path = "lab/tables.rs"]
+mod tables;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -978,18 +998,8 @@ fn processors_that_there_are_not_are_refused() {
 }
 
 #[test]
-fn rows_in_common_come_to_every_client() {
-    let place = Place::new(&syncs("kind = \"download-updates\", common_percent = [0, 50, 100]", "load.clients = 3"));
-    for target in consolidated(&place) {
-        let file = format!("{}.lab", target.name());
-        let said = place.run(&["run", "x.toml", "--target", &target.address(), "--results", &file]);
-        assert_eq!(said.code, 0, "{said:?}");
-    }
-}
-
-#[test]
 fn clients_that_are_slow_get_every_row_too() {
-    let speed = "link_bits_per_s = 1_000_000, link_delay_ms = 5, row_us = 200";
+    let speed = "link_bits_per_s = 1_000_000, link_delay_ms = 5, link_loss_permille = 20, row_us = 200";
     let place = Place::new(&syncs(&format!("kind = {KINDS}, {speed}"), "load.clients = 3"));
     for target in consolidated(&place) {
         let file = format!("{}.lab", target.name());
@@ -1119,11 +1129,6 @@ fn what_syncs_can_not_be_is_told_at_its_line() {
             "",
             "x.toml:2:47: scenario \"sync\" can't be of the kind \"download\", only download-inserts",
         ),
-        (
-            "kind = \"upload-inserts\", common_percent = 10",
-            "",
-            "x.toml:2:82: scenario \"sync\" can't have rows in common in an upload",
-        ),
         ("workers = [4, 0]", "", "x.toml:2:54: scenario \"sync\" can't have workers = 0, only 1 to 1000"),
         ("workers = 2, uploaders = 3", "", "x.toml:2:65: scenario \"sync\" can't have 3 uploaders among 2 workers"),
         (
@@ -1131,6 +1136,8 @@ fn what_syncs_can_not_be_is_told_at_its_line() {
             "",
             "x.toml:2:58: scenario \"sync\" can't have a link of 299 bits a second, only 300",
         ),
+        ("notes_bytes = 0", "", "can't have notes_bytes = 0, only 1 to 1000000"),
+        ("link_loss_permille = 501", "", "can't have link_loss_permille = 501, only 0 to 500"),
         ("link_delay_ms = -1", "", "x.toml:2:56: scenario \"sync\" can't have link_delay_ms = -1, only 0 to 2000"),
         ("conflicts = \"off\"", "", "x.toml:2:52: scenario \"sync\" can't have conflicts off in a download"),
         ("conflicts = \"on\"", "", "x.toml:2:52: scenario \"sync\" can't have conflicts = \"on\", only detected, off"),

@@ -14,10 +14,10 @@ mod syncs;
 use std::fmt;
 
 use crate::experiment::{Arrival, Load};
-use crate::harness::Measured;
+use crate::harness::{AgentsUse, Measured};
 use crate::sampling::{DATABASE, LAB, ProcessUse, SERVER, Sampled, Wait, Waits};
 pub(crate) use requests::verdict_of_requests;
-pub(crate) use syncs::{KnownSyncs, verdict_of_syncs};
+pub(crate) use syncs::{KnownSyncs, shares, verdict_of_syncs};
 
 /// A place that has at least this part of the clients is named.
 const MOST: f64 = 0.5;
@@ -94,7 +94,7 @@ struct Places {
 
 /// Names what limited the run.
 pub(crate) fn verdict(known: &Known<'_>) -> Verdict {
-    let by_the_load = asked_for(known).or_else(|| thought(known));
+    let by_the_load = asked_for(known).or_else(|| thought(known)).or_else(|| of_agents(known.measured));
     if let Some(evidence) = by_the_load {
         return Verdict { bottleneck: Bottleneck::Client, evidence };
     }
@@ -122,6 +122,17 @@ fn thought(known: &Known<'_>) -> Option<String> {
 fn in_operations(known: &Known<'_>) -> f64 {
     let Measured { elapsed, service, .. } = known.measured;
     if elapsed.is_zero() { 0.0 } else { service.mean().as_secs_f64() * service.len() as f64 / elapsed.as_secs_f64() }
+}
+
+/// Agents whose threads have no more to give.
+fn of_agents(measured: &Measured) -> Option<String> {
+    let AgentsUse { cpu, span, threads } = measured.agents?;
+    let used = if span.is_zero() { 0.0 } else { cpu.as_secs_f64() / span.as_secs_f64() };
+    (threads > 0 && used >= SATURATED * threads as f64).then(|| {
+        format!(
+            "the {threads} threads of the agents have {used:.2} processors; take more agents, or raise load.threads"
+        )
+    })
 }
 
 /// Clients that had nothing to do, on average.
@@ -294,6 +305,7 @@ mod tests {
     use super::*;
     use crate::harness::{Attempts, Ended, Histogram, Tally};
     use crate::link::Link;
+    use crate::sampling::MachineUse;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -318,6 +330,7 @@ mod tests {
             longest_queue: 0,
             series: Vec::new(),
             tally: Tally::default(),
+            agents: None,
         }
     }
 
@@ -437,6 +450,45 @@ mod tests {
     }
 
     #[test]
+    fn agents_have_threads_that_can_be_at_their_end() {
+        let closed = load(Arrival::Closed { think: Duration::ZERO });
+        let of = |cpu, threads| {
+            let agents = Some(AgentsUse { cpu, span: 10 * SECOND, threads });
+            let busy = Ok(waits(&[("active", "", "", 4.0)]));
+            named_of(&closed, &Measured { agents, ..measured() }, vec![process(LAB, 0.1, 0.0)], busy)
+        };
+        assert_eq!(of(35 * SECOND, 4), Bottleneck::Client);
+        assert_eq!(of(35 * SECOND, 8), Bottleneck::DatabaseCpu);
+        let one = AgentsUse { cpu: SECOND, span: 3 * SECOND, threads: 2 };
+        let sum = one + AgentsUse { cpu: SECOND, span: SECOND, threads: 1 };
+        assert_eq!(sum, AgentsUse { cpu: 2 * SECOND, span: 3 * SECOND, threads: 3 });
+    }
+
+    #[test]
+    fn requests_are_limited_by_a_server_without_processors() {
+        let named = |cache: (f64, f64), machine_busy: f64| {
+            let (load, measured) = (load(Arrival::Closed { think: Duration::ZERO }), measured());
+            let of = |part: f64| (10 * SECOND).mul_f64(part);
+            let machine = MachineUse {
+                busy: of(4.0 * machine_busy),
+                idle: of(4.0 * (1.0 - machine_busy)),
+                ..MachineUse::default()
+            };
+            let processes =
+                vec![process(LAB, 0.3, 0.0), process("squid", cache.0, cache.1), process("other", 0.1, 0.0)];
+            let sampled = Sampled { machine: vec![machine], processes, waits: Err(String::new()), server: None };
+            let known = Known { load: &load, threads: 4, is_embedded: false, measured: &measured, sampled: &sampled };
+            verdict_of_requests(&known, Link::default(), false)
+        };
+        let one_thread = named((0.95, 0.05), 0.4);
+        assert_eq!(one_thread.bottleneck, Bottleneck::Server);
+        assert!(one_thread.evidence.starts_with("squid has 0.95 processors"), "{}", one_thread.evidence);
+        assert_eq!(named((0.5, 0.1), 0.4).bottleneck, Bottleneck::Unknown);
+        assert_eq!(named((2.4, 1.5), 0.4).bottleneck, Bottleneck::Unknown, "the machine has room");
+        assert_eq!(named((2.4, 1.5), 0.9).bottleneck, Bottleneck::Server);
+    }
+
+    #[test]
     fn requests_are_limited_by_full_links_or_by_the_lab() {
         let named = |link_bits: u64, received_bytes: u64, busy: f64| {
             let mut measured = measured();
@@ -446,7 +498,7 @@ mod tests {
             let sampled = Sampled { machine: Vec::new(), processes, waits, server: None };
             let load = load(Arrival::Closed { think: Duration::ZERO });
             let known = Known { load: &load, threads: 1, is_embedded: false, measured: &measured, sampled: &sampled };
-            let link = Link { bits_per_s: link_bits, delay: Duration::ZERO };
+            let link = Link { bits_per_s: link_bits, ..Link::default() };
             verdict_of_requests(&known, link, false).bottleneck
         };
         // Four clients in ten seconds: 5,000,000 bytes at 1 Mbit/s each.

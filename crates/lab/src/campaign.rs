@@ -1,6 +1,7 @@
 //! A campaign: an experiment's runs, one after the other, each kept as soon as it is over.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,18 +9,22 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use crate::address;
+use crate::agents::Agents;
+use crate::agents::wire::Task;
 use crate::bottleneck::{self, Known, KnownSyncs, Verdict};
 use crate::error::Error;
 use crate::experiment::{Cell, Experiment};
-use crate::harness::{self, Failure, Outcome, Progress, RunFailure, Settings, Time};
+use crate::harness::{self, Crew, Failure, Outcome, Progress, RunFailure, Settings, Time};
 use crate::host::{self, Usage};
 use crate::http::{HttpSettings, HttpTarget, HttpWorkload};
 use crate::plan::{Plan, Run};
 use crate::random::{Random, stream};
+use crate::replica::Behind;
 use crate::results::{RunRecord, Writer};
 use crate::sampling::{self, DATABASE, Find, Sampled, Sampler, Serving, Watched, Whose};
 use crate::scenario::Drives;
-use crate::sync::{NO_MARIADB, Own, OwnWorkload, Place, SyncSettings, SyncWorkload};
+use crate::sync::{NO_MARIADB, Own, OwnWorkload, Place, Stamped, SyncSettings, SyncWorkload};
 use crate::target::Target;
 use crate::workload::{SqlWorkload, refuse_existing};
 
@@ -53,6 +58,12 @@ pub struct Seen {
     pub processors: Option<f64>,
     /// The samples.
     pub sampled: Sampled,
+    /// When each sync that was measured began and ended.
+    pub(crate) syncs: Vec<Stamped>,
+    /// Of all processors' time in sets of syncs, what the server and the database had, in per cent; none: nothing was sampled, or there are no such.
+    pub(crate) shares: [Option<f64>; 2],
+    /// How far the target's replica was behind, where there is one.
+    pub behind: Option<Behind>,
 }
 
 /// How a campaign ended.
@@ -75,12 +86,16 @@ pub struct Campaign<'c> {
     /// Where requests go, by address and proxy.
     servers: BTreeMap<(String, Option<String>), HttpTarget>,
     target: Option<&'c str>,
+    /// In the place of all replicas of the experiment.
+    replica: Option<&'c str>,
     /// For files of SQLite.
     folder: PathBuf,
     /// What serves syncs.
     program: Option<PathBuf>,
     /// A system of one's own.
     own: Option<Own>,
+    /// Who has the clients; none: this process.
+    agents: Option<Agents>,
 }
 
 impl<'c> Campaign<'c> {
@@ -99,9 +114,11 @@ impl<'c> Campaign<'c> {
             targets: BTreeMap::new(),
             servers: BTreeMap::new(),
             target,
+            replica: None,
             folder,
             program: None,
             own: None,
+            agents: None,
         };
         for cell in &experiment.cells {
             let Some(address) = target.or(cell.target.url.as_deref()) else {
@@ -119,8 +136,40 @@ impl<'c> Campaign<'c> {
                 campaign.targets.insert(address.to_owned(), target);
             }
             campaign.time(cell)?;
+            campaign.add_replica(cell)?;
         }
         Ok(campaign)
+    }
+
+    /// With this replica in the place of all of the experiment. Connects to nothing.
+    pub fn with_replica(self, replica: Option<&'c str>) -> Result<Campaign<'c>, Error> {
+        let mut campaign = Campaign { replica, ..self };
+        campaign.experiment.cells.iter().try_for_each(|cell| campaign.add_replica(cell))?;
+        Ok(campaign)
+    }
+
+    fn add_replica(&mut self, cell: &Cell) -> Result<(), Error> {
+        let Some(address) = self.replica_address(cell).map(str::to_owned) else { return Ok(()) };
+        let refuse = |what: &str| {
+            Err(Error::Usage(format!("{what} has no replica: leave target.replica_url and --replica out")))
+        };
+        if self.drives(cell) != Drives::Transactions {
+            return refuse(&format!("scenario {:?}", self.experiment.scenarios[cell.scenario].name));
+        }
+        if self.target_of(cell).is_blocking() {
+            return refuse("a file of SQLite");
+        }
+        let replica = Target::parse(&address, &self.folder)?;
+        self.targets.entry(address).or_insert(replica);
+        Ok(())
+    }
+
+    fn replica_address<'a>(&'a self, cell: &'a Cell) -> Option<&'a str> {
+        self.replica.or(cell.target.replica_url.as_deref()).filter(|address| *address != address::NONE)
+    }
+
+    fn replica_of(&self, cell: &Cell) -> Option<&Target> {
+        self.replica_address(cell).and_then(|address| self.targets.get(address))
     }
 
     /// With the program `headwater`, which serves where the scenario is one of syncs.
@@ -133,6 +182,34 @@ impl<'c> Campaign<'c> {
     #[must_use]
     pub fn with_own(self, own: Option<Own>) -> Campaign<'c> {
         Campaign { own, ..self }
+    }
+
+    /// With the clients at these agents. An error: a cell is not for agents.
+    pub fn driven_by(self, agents: Option<Agents>) -> Result<Campaign<'c>, Error> {
+        if let Some(agents) = &agents {
+            self.look_over(agents.count())?;
+        }
+        Ok(Campaign { agents, ..self })
+    }
+
+    /// Whether so many agents can do all cells; an error says why not. Looks at nothing but the experiment.
+    pub fn look_over(&self, agents: usize) -> Result<(), Error> {
+        for cell in &self.experiment.cells {
+            let clients = cell.load.clients;
+            let why = if clients < agents {
+                format!("load.clients = {clients} is less than one for each of {agents} agents")
+            } else if cell.stop.steady_within.is_some() {
+                "stop.steady is looked for by one process alone; write stop.warmup".to_owned()
+            } else if self.drives(cell) == Drives::Transactions && self.target_of(cell).is_blocking() {
+                "agents can't reach a file of SQLite; name a database that has an address".to_owned()
+            } else if self.drives(cell) == Drives::Own {
+                "a system of one's own is tried by one process alone".to_owned()
+            } else {
+                continue;
+            };
+            return Err(Error::Usage(why));
+        }
+        Ok(())
     }
 
     /// Runs all. Before anything is run every target is looked at: it must be there, and have none of the tables.
@@ -149,6 +226,9 @@ impl<'c> Campaign<'c> {
             Err(_) => "failed",
         };
         let kept = results.end(state);
+        if let Some(agents) = &self.agents {
+            agents.dismiss().await;
+        }
         let mut removed = self.targets.values().map(|target| (target, target.remove_if_new()));
         let left = removed.find_map(|(target, removed)| Some((target, removed.err()?)));
         let ended = ended?;
@@ -184,7 +264,7 @@ impl<'c> Campaign<'c> {
                 started,
                 outcome: &outcome,
                 seen: seen.as_ref(),
-                client_cpu_ns: usage.client_cpu_ns(),
+                client_cpu_ns: outcome.agents_cpu_ns().or_else(|| usage.client_cpu_ns()),
                 steal_percent: usage.steal_percent(),
             })?;
             watch(Event::Ended(*run, &outcome, seen.as_ref().map(|seen| &seen.verdict)));
@@ -214,22 +294,31 @@ impl<'c> Campaign<'c> {
         let scenario = &self.experiment.scenarios[cell.scenario];
         let settings = self.settings(run)?;
         match scenario.drives {
-            Drives::Syncs | Drives::Own => return self.syncs(cell, &settings, interrupt, progress).await,
-            Drives::Requests => return self.requests(cell, &settings, interrupt, progress).await,
+            Drives::Syncs | Drives::Own => return self.syncs(run, &settings, interrupt, progress).await,
+            Drives::Requests => return self.requests(run, &settings, interrupt, progress).await,
             Drives::Transactions => {}
         }
         let target = self.target_of(cell);
         let workload = SqlWorkload::new(target.clone(), scenario, cell, settings.seed, interrupt.clone());
-        let workload = Arc::new(workload.map_err(Error::Target)?);
+        let workload = Arc::new(workload.map_err(Error::Target)?.with_replica(self.replica_of(cell).cloned()));
         let sampling = self.sampler(Some(target), None, interrupt).await?;
-        let outcome = harness::run(workload, &settings, interrupt, progress).await;
+        let task = self.task(run, &settings);
+        let outcome = harness::run_by(self.crew(&task), workload.clone(), &settings, interrupt, progress).await;
         let all = sampling.stop();
         let seen = outcome.measured.as_ref().map(|measured| {
             let sampled = all.during(measured.from, measured.elapsed, None);
             let (threads, is_embedded) = (settings.time.threads(), target.is_blocking());
             let known = Known { load: &cell.load, threads, is_embedded, measured, sampled: &sampled };
             let processors = bottleneck::processors_in_use(&sampled, is_embedded, false);
-            Seen { verdict: bottleneck::verdict(&known), processors, sampled }
+            let behind = workload.behind(measured.from, measured.elapsed);
+            Seen {
+                verdict: bottleneck::verdict(&known),
+                processors,
+                sampled,
+                syncs: Vec::new(),
+                shares: [None; 2],
+                behind,
+            }
         });
         Ok((outcome, seen))
     }
@@ -237,11 +326,12 @@ impl<'c> Campaign<'c> {
     /// A run of syncs.
     async fn syncs(
         &self,
-        cell: &Cell,
+        run: Run,
         settings: &Settings,
         interrupt: &watch::Receiver<bool>,
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<(Outcome, Option<Seen>), Error> {
+        let cell = &self.experiment.cells[run.cell];
         let Some(program) = self.program.clone() else {
             return Err(Error::Usage("syncs take the program that serves them".to_owned()));
         };
@@ -257,6 +347,7 @@ impl<'c> Campaign<'c> {
         };
         let of_run = (cell.load.clients, settings.seed);
         let sampling = self.sampler(Some(&target), Some(server.clone()), interrupt).await?;
+        let mut syncs = Vec::new();
         let outcome = if is_own {
             let Some(own) = self.own.clone() else {
                 return Err(Error::Usage(
@@ -266,16 +357,21 @@ impl<'c> Campaign<'c> {
             let workload = Arc::new(OwnWorkload::new(own, program, of_cell, settings.seed, server));
             harness::run(workload, settings, interrupt, progress).await
         } else {
-            let place = Place { target: target.clone(), address, program, server };
+            let host = self.agents.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |agents| agents.host);
+            let place = Place { target: target.clone(), address, program, server, host };
             let scenario = &self.experiment.scenarios[cell.scenario];
             let workload = Arc::new(SyncWorkload::new(place, scenario, of_cell, of_run, interrupt.clone()));
-            harness::run(workload, settings, interrupt, progress).await
+            let task = self.task(run, settings);
+            let outcome = harness::run_by(self.crew(&task), workload.clone(), settings, interrupt, progress).await;
+            syncs = workload.stamps().take();
+            outcome
         };
         let all = sampling.stop();
         let seen = outcome.measured.as_ref().zip(outcome.measured.as_ref().and_then(|measured| measured.sets.as_ref()));
         let seen = seen.map(|(measured, sets)| {
             let sampled = all.during(measured.from, measured.elapsed, Some(sets));
             let of_sets = sampled.of_sets(sets, measured.from);
+            let shares = bottleneck::shares(&of_sets);
             let threads = settings.time.threads();
             let known = KnownSyncs {
                 settings: &of_cell,
@@ -286,7 +382,13 @@ impl<'c> Campaign<'c> {
                 sampled: &of_sets,
             };
             let processors = bottleneck::processors_in_use(&sampled, target.is_blocking(), true);
-            Seen { verdict: bottleneck::verdict_of_syncs(&known), processors, sampled }
+            // By their middle: an agent's clock is known to a part of a millisecond.
+            let middle = |sync: &Stamped| sync.began + sync.ended.saturating_duration_since(sync.began) / 2;
+            let is_measured =
+                |sync: &Stamped| sets.spans.iter().any(|(first, last)| (*first..=*last).contains(&middle(sync)));
+            syncs.retain(is_measured);
+            let syncs = std::mem::take(&mut syncs);
+            Seen { verdict: bottleneck::verdict_of_syncs(&known), processors, sampled, syncs, shares, behind: None }
         });
         Ok((outcome, seen))
     }
@@ -294,27 +396,49 @@ impl<'c> Campaign<'c> {
     /// A run of requests.
     async fn requests(
         &self,
-        cell: &Cell,
+        run: Run,
         settings: &Settings,
         interrupt: &watch::Receiver<bool>,
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<(Outcome, Option<Seen>), Error> {
+        let cell = &self.experiment.cells[run.cell];
         let of_cell = HttpSettings::of(&cell.parameters).map_err(|(_, why)| Error::Usage(why))?;
         let target = self.server_of(cell)?.clone();
         let (link, is_own) = (of_cell.link, target.is_own());
         let workload = HttpWorkload::new(target, of_cell, (settings.seed, cell.load.timeout));
         let workload = Arc::new(workload.map_err(Error::Target)?);
         let sampling = self.sampler(None, None, interrupt).await?;
-        let outcome = harness::run(workload, settings, interrupt, progress).await;
+        let task = self.task(run, settings);
+        let outcome = harness::run_by(self.crew(&task), workload, settings, interrupt, progress).await;
         let all = sampling.stop();
         let seen = outcome.measured.as_ref().map(|measured| {
             let sampled = all.during(measured.from, measured.elapsed, None);
             let threads = settings.time.threads();
             let known = Known { load: &cell.load, threads, is_embedded: false, measured, sampled: &sampled };
             let verdict = bottleneck::verdict_of_requests(&known, link, is_own);
-            Seen { verdict, processors: None, sampled }
+            Seen { verdict, processors: None, sampled, syncs: Vec::new(), shares: [None; 2], behind: None }
         });
         Ok((outcome, seen))
+    }
+
+    /// What agents are told of a run, but which clients they have.
+    fn task(&self, run: Run, settings: &Settings) -> Task {
+        let cell = &self.experiment.cells[run.cell];
+        let address = self.target.or(cell.target.url.as_deref()).unwrap_or_default();
+        Task {
+            text: self.experiment.text.clone(),
+            files: self.experiment.files.clone(),
+            cell: run.cell,
+            seed: settings.seed,
+            clients: 0..0,
+            target: address::shown(address),
+            handover: serde_json::Value::Null,
+        }
+    }
+
+    /// Who drives the clients, where that is not this process.
+    fn crew<'t>(&'t self, task: &'t Task) -> Option<Crew<'t>> {
+        self.agents.as_ref().map(|agents| Crew { agents, task })
     }
 
     fn settings(&self, run: Run) -> Result<Settings, Error> {
@@ -386,6 +510,9 @@ impl<'c> Campaign<'c> {
         }
         for (name, find) in &self.experiment.sample.processes {
             find.roots(&self.folder).map_err(|why| Error::Usage(format!("sample.process.{name}: {why}")))?;
+        }
+        if let Some(agents) = &self.agents {
+            facts.extend(agents.describe().await);
         }
         results.environment(&facts)?;
         Ok(())

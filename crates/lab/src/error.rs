@@ -23,6 +23,9 @@ pub enum Error {
     /// What was asked for is not possible.
     #[error("{0}")]
     Usage(String),
+    /// Somebody has stopped it before anything was run.
+    #[error("interrupted before {0}")]
+    Interrupted(&'static str),
     /// A target could not be used.
     #[error("{0}")]
     Target(Failure),
@@ -35,6 +38,9 @@ pub enum Error {
     /// Results could not be written or read.
     #[error(transparent)]
     Results(#[from] ResultsError),
+    /// What is put in order on the way could not be kept.
+    #[error("the temporary database failed; is there room in the folder for temporary files (SQLITE_TMPDIR)?")]
+    Temporary(#[source] rusqlite::Error),
     /// An export could not be written.
     #[error("the export could not be written")]
     Write(#[source] std::io::Error),
@@ -45,6 +51,8 @@ pub enum Error {
 pub enum Fault {
     /// Of what was asked for.
     Usage,
+    /// Nobody's: it was stopped.
+    Interrupt,
     /// Of a target that is not there, or does not do what it should.
     Target,
     /// Of the lab or its machine.
@@ -56,10 +64,11 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Error::File { .. } | Error::Spec(_) | Error::Usage(_) => Fault::Usage,
+            Error::Interrupted(_) => Fault::Interrupt,
             Error::Target(failure) if failure.is_usage => Fault::Usage,
             Error::Target(_) | Error::Lost(_) | Error::LeftBehind(_) => Fault::Target,
             Error::Results(error) if error.is_usage => Fault::Usage,
-            Error::Results(_) | Error::Write(_) => Fault::Lab,
+            Error::Results(_) | Error::Write(_) | Error::Temporary(_) => Fault::Lab,
         }
     }
 }

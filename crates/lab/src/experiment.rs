@@ -35,6 +35,8 @@ mod sample;
 #[cfg(test)]
 mod tests;
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -73,6 +75,8 @@ pub struct Experiment {
     pub cells: Vec<Cell>,
     /// What is sampled beside the runs.
     pub sample: Sample,
+    /// The files that it names, as they were read.
+    pub files: BTreeMap<String, String>,
 }
 
 /// The order of the cells in each round.
@@ -116,6 +120,8 @@ pub struct TargetSettings {
     pub setup_of: ByDatabase<Option<String>>,
     /// The proxy that requests of HTTP go by; `none`: by none.
     pub proxy: Option<String>,
+    /// Where what is written at the target comes to be read; may have a password in it; `none`: nowhere.
+    pub replica_url: Option<String>,
 }
 
 /// Who comes, and when.
@@ -208,8 +214,14 @@ impl Experiment {
         text: &str,
         files: &dyn Fn(&str) -> Result<String, String>,
     ) -> Result<Experiment, Vec<SpecError>> {
-        reading::read(file, text, |reader, tree| {
-            let draft = axes::Draft::read(reader, tree, files)?;
+        let read = RefCell::new(BTreeMap::new());
+        let keeping = |name: &str| {
+            let text = files(name)?;
+            read.borrow_mut().insert(name.to_owned(), text.clone());
+            Ok(text)
+        };
+        let experiment = reading::read(file, text, |reader, tree| {
+            let draft = axes::Draft::read(reader, tree, &keeping)?;
             let cells = if reader.is_clean() { cells::cells(reader, &draft) } else { Vec::new() };
             let text = draft.without_secrets(text);
             let axes::Draft { name, about, seed, repetitions, order, scenarios, sample, .. } = draft;
@@ -224,8 +236,10 @@ impl Experiment {
                 scenarios,
                 cells,
                 sample,
+                files: BTreeMap::new(),
             })
-        })
+        })?;
+        Ok(Experiment { files: read.into_inner(), ..experiment })
     }
 }
 
@@ -260,6 +274,7 @@ impl Cell {
         }
         all.extend(self.target.url.iter().map(|url| ("target.url", crate::address::shown(url))));
         all.extend(self.target.proxy.iter().map(|url| ("target.proxy", crate::address::shown(url))));
+        all.extend(self.target.replica_url.iter().map(|url| ("target.replica_url", crate::address::shown(url))));
         all.extend(self.target.setup.iter().map(|setup| ("target.setup", setup.clone())));
         let of = self.target.setup_of.all().into_iter().zip(SETUPS);
         all.extend(of.filter_map(|(setup, key)| Some((key, setup.clone()?))));

@@ -17,8 +17,10 @@
 
 mod client;
 mod clock;
+mod conduct;
 mod failure;
 mod observe;
+mod part;
 mod record;
 mod schedule;
 mod sets;
@@ -31,12 +33,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::experiment::{Load, Stop};
 
 pub use clock::Time;
+pub(crate) use conduct::Crew;
 pub use failure::{Class, Failure};
-pub use observe::{Ended, Measured, Progress, Second};
+pub use observe::{AgentsUse, Ended, Measured, Progress, Second};
+pub(crate) use part::take_part;
 pub use record::{Counted, Histogram};
 pub use sets::SetTimes;
 
@@ -80,6 +85,24 @@ pub trait Workload: Send + Sync + 'static {
         std::future::ready(Ok(()))
     }
 
+    /// What an agent must know of the preparation, to drive clients of the same run.
+    fn handover(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+
+    /// Takes what another's `handover` has given, in the place of the preparation.
+    fn join(&self, _handover: &serde_json::Value) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// What who conducts must know of an agent's clients, when they have ended; `own` gives a moment by the agent's clock.
+    fn report(&self, _own: &dyn Fn(Instant) -> u64) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+
+    /// Takes what an agent's `report` has given; `moment` gives one of the agent's clock here.
+    fn take_report(&self, _report: &serde_json::Value, _moment: &dyn Fn(u64) -> Instant) {}
+
     /// What does not hold after `tally`; empty: all is as it should be.
     fn verify(&self, tally: Tally) -> impl Future<Output = Result<Vec<String>, Failure>>;
 
@@ -96,6 +119,33 @@ pub struct Attempts {
     pub retries: u64,
     /// What went over the network, where that is counted.
     pub traffic: Traffic,
+    /// What their statements did, where they are SQL.
+    pub work: Work,
+}
+
+/// What statements did. Each is of the kind that its first word says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Those that are no insert, update or delete and read: `SELECT`, `VALUES`, `WITH`.
+    pub queries: u64,
+    /// Rows that statements gave.
+    pub rows_read: u64,
+    /// `UPDATE`.
+    pub updates: u64,
+    /// `DELETE`.
+    pub deletes: u64,
+    /// `INSERT`; one for each row where a step sends several rows at once.
+    pub inserts: u64,
+}
+
+impl std::ops::AddAssign for Work {
+    fn add_assign(&mut self, other: Work) {
+        self.queries += other.queries;
+        self.rows_read += other.rows_read;
+        self.updates += other.updates;
+        self.deletes += other.deletes;
+        self.inserts += other.inserts;
+    }
 }
 
 /// What requests moved over the network.
@@ -120,6 +170,7 @@ impl std::ops::AddAssign for Attempts {
         self.refusals += other.refusals;
         self.retries += other.retries;
         self.traffic += other.traffic;
+        self.work += other.work;
     }
 }
 
@@ -176,6 +227,13 @@ pub struct Outcome {
     pub left_behind: Option<String>,
 }
 
+impl Outcome {
+    /// Processor time of the agents, in nanoseconds; none: there were none.
+    pub(crate) fn agents_cpu_ns(&self) -> Option<u64> {
+        self.measured.as_ref()?.agents.map(|agents| agents.cpu.as_nanos() as u64)
+    }
+}
+
 /// Why a run is no valid result, or not a whole one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunFailure {
@@ -211,6 +269,17 @@ pub async fn run<W: Workload>(
     interrupt: &watch::Receiver<bool>,
     progress: &mut dyn FnMut(&Progress),
 ) -> Outcome {
+    run_by(None, workload, settings, interrupt, progress).await
+}
+
+/// The same with the clients at these agents, if there are some.
+pub(crate) async fn run_by<W: Workload>(
+    crew: Option<Crew<'_>>,
+    workload: Arc<W>,
+    settings: &Settings,
+    interrupt: &watch::Receiver<bool>,
+    progress: &mut dyn FnMut(&Progress),
+) -> Outcome {
     let mut outcome = Outcome { measured: None, failure: None, left_behind: None };
     let prepared = tokio::select! {
         prepared = workload.prepare() => prepared.map_err(RunFailure::Target),
@@ -218,7 +287,10 @@ pub async fn run<W: Workload>(
     };
     match prepared {
         Err(failure) => outcome.failure = Some(failure),
-        Ok(()) => measure_and_verify(&workload, settings, interrupt, progress, &mut outcome).await,
+        Ok(()) => {
+            (outcome.measured, outcome.failure) =
+                measure_and_verify(&workload, settings, interrupt, progress, crew).await;
+        }
     }
     if let Err(failure) = clean_up(&*workload, settings.load.timeout).await {
         outcome.left_behind = Some(failure.to_string());
@@ -231,16 +303,13 @@ async fn measure_and_verify<W: Workload>(
     settings: &Settings,
     interrupt: &watch::Receiver<bool>,
     progress: &mut dyn FnMut(&Progress),
-    outcome: &mut Outcome,
-) {
-    let measured = match observe::measure(workload.clone(), settings, interrupt, progress).await {
+    crew: Option<Crew<'_>>,
+) -> (Option<Measured>, Option<RunFailure>) {
+    let measured = match observe::measure(workload.clone(), settings, interrupt, progress, crew).await {
         Ok(measured) => measured,
-        Err(failure) => {
-            outcome.failure = Some(failure);
-            return;
-        }
+        Err(failure) => return (None, Some(failure)),
     };
-    outcome.failure = match &measured.ended {
+    let failure = match &measured.ended {
         Ended::Interrupted => Some(RunFailure::Interrupted),
         Ended::Lost(detail) => Some(RunFailure::Lost(detail.clone())),
         _ => {
@@ -257,7 +326,7 @@ async fn measure_and_verify<W: Workload>(
             }
         }
     };
-    outcome.measured = Some(measured);
+    (Some(measured), failure)
 }
 
 /// A target that does not answer keeps nobody waiting for good.

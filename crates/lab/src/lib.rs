@@ -19,9 +19,11 @@
 //! ```
 //!
 //! The experiment is pure: it reads text and connects to nothing. The harness knows no database, and runs on virtual time in its tests.
-//! Only `target` knows one database from another.
+//! Only `target` knows one database from another. Clients may be driven at agents in other processes (`agents`), by the same harness. `tables` compares what two
+//! targets hold, and measures nothing.
 
 pub mod address;
+pub mod agents;
 pub mod bottleneck;
 mod bristlecone;
 pub mod campaign;
@@ -37,11 +39,13 @@ pub mod pilot;
 pub mod plan;
 pub mod random;
 pub mod reading;
+pub mod replica;
 pub mod report;
 pub mod results;
 pub mod sampling;
 pub mod scenario;
 pub mod sync;
+pub mod tables;
 pub mod target;
 pub mod value;
 pub mod workload;

@@ -16,6 +16,8 @@ pub(crate) mod stream {
     pub(crate) const CONSTANTS: u64 = 4;
     /// What a client draws.
     pub(crate) const DRAWS: u64 = 5;
+    /// What a link loses.
+    pub(crate) const LOSSES: u64 = 6;
 }
 
 /// A sequence of numbers that its seed fixes.

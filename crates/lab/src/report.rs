@@ -1,7 +1,7 @@
 //! Campaigns as one HTML file that needs no other: tables, and plots as SVG.
 //!
 //! ```text
-//! Campaign -> View -> sweep, percentile, timeline -> Figure (chart, numbers, words) -> SVG (chart, axis, palette)
+//! Campaign -> View -> sweep, percentile, timeline, phases -> Figure (chart, numbers, words) -> SVG (chart, axis, palette)
 //!                                                                                   -> HTML (html, page), files (picture)
 //! ```
 //!
@@ -16,6 +16,7 @@ mod html;
 mod page;
 mod palette;
 mod percentile;
+mod phases;
 mod picture;
 mod published;
 mod sweep;

@@ -1,13 +1,14 @@
 //! Results: one SQLite file a campaign (`schema.sql`), written run by run, so that what has been measured is kept whatever comes.
 //!
 //! ```text
-//! write: Writer (a campaign as it runs)     read: Campaign -> summary (cells, their runs put together) -> export (CSV, JSON)
+//! write: Writer (a campaign as it runs)     read: Campaign -> summary (cells, their runs put together) -> export (CSV, JSON; evaluator: XML)
 //!                                                            -> table (for people)
 //!                                                            -> compare (two campaigns)
 //!                                                            -> fit (what a sync takes by its rows)
 //! ```
 
 mod compare;
+mod evaluator;
 mod export;
 mod fit;
 mod read;
@@ -22,7 +23,7 @@ pub use compare::{Compared, ComparedCell, Comparison, Measure, Ratio, Verdict};
 pub use export::{Format, Rows};
 pub use fit::Fit;
 pub use read::Campaign;
-pub(crate) use read::RunRow;
+pub(crate) use read::{RunRow, SyncRow};
 pub use summary::{CellSummary, Estimate};
 pub use table::CellTable;
 pub(crate) use table::thousands;
@@ -31,7 +32,7 @@ pub use write::{RunRecord, Writer, usual_name};
 /// "HWlb", in the file's head: nothing else is taken for results.
 const APPLICATION_ID: i64 = 0x4857_6c62;
 /// Of the schema.
-const VERSION: i64 = 6;
+const VERSION: i64 = 7;
 
 /// A results file could not be written or read.
 #[derive(Debug, thiserror::Error)]

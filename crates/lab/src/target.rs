@@ -139,6 +139,9 @@ impl Target {
 /// A row as text: each column's name and value.
 pub(crate) type Row = Vec<(String, String)>;
 
+/// A row's values; `None` is NULL.
+pub(crate) type RawRow = Vec<Option<Vec<u8>>>;
+
 /// A connection.
 pub(crate) enum Session {
     Postgres(postgres::Session),
@@ -191,6 +194,16 @@ impl Session {
             Session::Postgres(session) => session.rows(sql, most).await,
             Session::MariaDb(session) => session.rows(sql, most).await,
             Session::Sqlite(session) => session.rows(sql, most),
+        }
+    }
+
+    /// Reads a query's rows to the last, a few at a time, as the driver's text; bytes are themselves, but for PostgreSQL's (`\\x00`). `each` gives
+    /// whether more are wanted.
+    pub(crate) async fn each(&mut self, sql: &str, each: &mut dyn FnMut(RawRow) -> bool) -> Result<(), Failure> {
+        match self {
+            Session::Postgres(session) => session.each(sql, each).await,
+            Session::MariaDb(session) => session.each(sql, each).await,
+            Session::Sqlite(session) => session.each(sql, each),
         }
     }
 

@@ -40,16 +40,10 @@ impl Value {
             (Value::Integer(..0), _) => format!("({self})"),
             (Value::Real(number), _) if *number < 0.0 => format!("({self})"),
             (Value::Integer(_) | Value::Real(_), _) => self.to_string(),
-            (Value::Bytes(bytes), Database::Mariadb | Database::Sqlite) => format!("X'{}'", hex(bytes)),
+            (Value::Bytes(bytes), Database::Mariadb | Database::Sqlite) => format!("X'{}'", hex::encode(bytes)),
             _ => headwater_model::sql::literal(&self.to_string()),
         }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-    digits.map(char::from).collect()
 }
 
 /// The whole number of a scenario's parameter; an error has the parameter's name, and what is wrong with it.
@@ -74,7 +68,7 @@ impl fmt::Display for Value {
             Value::Real(number) => write!(f, "{number}"),
             Value::Text(text) => f.write_str(text),
             // As PostgreSQL reads and writes them.
-            Value::Bytes(bytes) => write!(f, "\\x{}", hex(bytes)),
+            Value::Bytes(bytes) => write!(f, "\\x{}", hex::encode(bytes)),
             Value::Time(time) => write!(f, "{time:?}"),
         }
     }

@@ -3,14 +3,17 @@
 mod operation;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use headwater_model::sql::with_parameters;
 use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
 
 use crate::experiment::{Cell, TargetSettings};
-use crate::harness::{Attempts, Class, Failure, Tally, Workload};
+use crate::harness::{Attempts, Class, Failure, Tally, Work, Workload};
 use crate::random::{Random, stream};
+use crate::replica::{self, Behind, Heart, Lags};
 use crate::scenario::{DONE, Drives, FAILED, READ, Scenario};
 use crate::target::{Row, Session, Target};
 use crate::value::Value;
@@ -24,6 +27,10 @@ const FAULTS_MAX: usize = 3;
 /// A scenario on a database.
 pub struct SqlWorkload {
     target: Target,
+    /// What comes to be read there is waited for.
+    replica: Option<Target>,
+    lags: Arc<Lags>,
+    drained: OnceLock<Duration>,
     scenario: Scenario,
     cell: Cell,
     seed: u64,
@@ -41,6 +48,7 @@ pub struct SqlWorkload {
 struct Admin {
     session: Option<Session>,
     made: Made,
+    heart: Option<Heart>,
 }
 
 /// Whether the scenario's tables are ours.
@@ -76,9 +84,47 @@ impl SqlWorkload {
         }
         let kinds = Kinds::new(scenario, &fixed, target.database()).map_err(Failure::usage)?;
         let executed = kinds.steps.iter().map(|_| AtomicU64::new(0)).collect();
-        let admin = Mutex::new(Admin { session: None, made: Made::No });
+        let admin = Mutex::new(Admin { session: None, made: Made::No, heart: None });
         let (scenario, cell, read) = (scenario.clone(), cell.clone(), AtomicU64::new(0));
-        Ok(SqlWorkload { target, scenario, cell, seed, fixed, kinds, read, executed, interrupt, admin })
+        let (replica, lags, drained) = (None, Arc::default(), OnceLock::new());
+        Ok(SqlWorkload {
+            target,
+            replica,
+            lags,
+            drained,
+            scenario,
+            cell,
+            seed,
+            fixed,
+            kinds,
+            read,
+            executed,
+            interrupt,
+            admin,
+        })
+    }
+
+    /// With a replica that is watched.
+    #[must_use]
+    pub fn with_replica(mut self, replica: Option<Target>) -> SqlWorkload {
+        if replica.is_some() {
+            self.scenario.tables.push(replica::TABLE.to_owned());
+        }
+        SqlWorkload { replica, ..self }
+    }
+
+    /// How far the replica was behind in this time.
+    pub fn behind(&self, from: Instant, elapsed: Duration) -> Option<Behind> {
+        self.replica.as_ref().map(|_| Behind::during(&self.lags, from, elapsed, self.drained.get().copied()))
+    }
+
+    /// The script of the preparation; none: there is nothing to make.
+    fn preparation(&self) -> Option<String> {
+        let script = self.scenario.prepare.as_ref().map(|script| self.filled(script.of(self.target.database()), &[]));
+        match self.replica {
+            Some(_) => Some(format!("{};\n{}", replica::MAKE, script.unwrap_or_default())),
+            None => script,
+        }
     }
 
     async fn session(&self, timeout: Duration) -> Result<Session, Failure> {
@@ -148,11 +194,10 @@ impl Workload for SqlWorkload {
 
     async fn prepare(&self) -> Result<(), Failure> {
         let mut admin = self.admin.lock().await;
-        let Admin { session, made } = &mut *admin;
+        let Admin { session, made, heart } = &mut *admin;
         let session = session.insert(self.session(SCRIPT).await?);
         refuse_existing(&self.target, session, &self.scenario).await?;
-        if let Some(script) = &self.scenario.prepare {
-            let script = self.filled(script.of(self.target.database()), &[]);
+        if let Some(script) = self.preparation() {
             let mut note = |id: Option<String>| *made = id.map_or(Made::No, Made::Perhaps);
             let prepared = session.make(&self.scenario.tables, &script, &mut note).await;
             prepared.map_err(|failure| of_the_user("prepare", failure))?;
@@ -162,6 +207,9 @@ impl Workload for SqlWorkload {
             for table in &self.scenario.tables {
                 session.analyze(table).await?;
             }
+        }
+        if let Some(replica) = &self.replica {
+            *heart = Some(Heart::start(&self.target, replica, self.lags.clone(), &self.interrupt).await?);
         }
         admin.session = None;
         Ok(())
@@ -207,10 +255,28 @@ impl Workload for SqlWorkload {
             Err(_) => {}
         }
         // Nothing is tried again.
-        done.map(|_| Attempts::default())
+        let rows_read = done?;
+        let work = Work { rows_read, ..self.kinds.work(operation) };
+        Ok(Attempts { work, ..Attempts::default() })
+    }
+
+    fn report(&self, _: &dyn Fn(Instant) -> u64) -> serde_json::Value {
+        let executed: Vec<_> = self.executed.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        serde_json::json!({ "read": self.read.load(Ordering::Relaxed), "executed": executed })
+    }
+
+    fn take_report(&self, report: &serde_json::Value, _: &dyn Fn(u64) -> Instant) {
+        let number = |value: &serde_json::Value| value.as_u64().unwrap_or_default();
+        self.read.fetch_add(number(&report["read"]), Ordering::Relaxed);
+        for (place, executed) in self.executed.iter().enumerate() {
+            executed.fetch_add(number(&report["executed"][place]), Ordering::Relaxed);
+        }
     }
 
     async fn verify(&self, tally: Tally) -> Result<Vec<String>, Failure> {
+        if let Some(heart) = self.admin.lock().await.heart.take() {
+            let _ = self.drained.set(heart.drain().await?);
+        }
         let mut session = self.session(SCRIPT).await?;
         let (mut faults, counts) = (Vec::new(), self.counts(tally));
         for check in &self.scenario.checks {
@@ -225,6 +291,8 @@ impl Workload for SqlWorkload {
 
     async fn clean_up(&self) -> Result<(), Failure> {
         let mut admin = self.admin.lock().await;
+        // It ends by itself.
+        admin.heart = None;
         if let Some(session) = admin.session.take() {
             session.abandon().await;
         }

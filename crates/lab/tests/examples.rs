@@ -35,6 +35,7 @@ fn the_examples_are_valid() {
         ("bristlecone-read-clients.toml", 7),
         ("bristlecone-read-rows.toml", 10),
         ("bristlecone-read-scaling.toml", 16),
+        ("bristlecone-replica.toml", 6),
         ("commit.toml", 8),
         ("crowd.toml", 1),
         ("frontier-clients.toml", 10),
@@ -57,6 +58,12 @@ fn the_examples_are_valid() {
         ("tpcb.toml", 6),
     ];
     assert_eq!(experiments("lab"), expected.map(|(name, cells)| (name.to_owned(), cells)));
+}
+
+#[test]
+fn those_of_the_page_about_measuring_are_valid() {
+    let expected = [("arms.toml", 2), ("clients.toml", 6), ("stall-closed.toml", 1), ("stall-open.toml", 1)];
+    assert_eq!(experiments("lab/measuring"), expected.map(|(name, cells)| (name.to_owned(), cells)));
 }
 
 #[test]

@@ -42,7 +42,9 @@ impl World {
         let mut connection = backend.connect().expect("a database");
         connection.batch(&purchase::tables_sql(is_postgresql)).expect("tables");
         let fill = "INSERT INTO lab_member VALUES ('one', 1)";
-        connection.batch(&format!("{}; {fill}", purchase::stock_sql(1, 1..ROWS + 1))).expect("filled");
+        connection
+            .batch(&format!("{}; {fill}", purchase::stock_sql(1, 1..ROWS + 1, purchase::NOTES_BYTES)))
+            .expect("filled");
         track::track(&mut *connection, &plan).expect("tracked");
         system::add_account(&mut *connection, "one", "no password fits this").expect("an account");
         let key = system::identity(&mut *connection).expect("an identity").token_key;
@@ -51,7 +53,7 @@ impl World {
         let runtime = Runtime::new().expect("a runtime");
         let config = Config { listen: ([127, 0, 0, 1], 0).into(), ..Config::default() };
         let server = runtime.block_on(Server::start(config, backend.clone(), vec![plan.clone()])).expect("a server");
-        let purchases = Purchases::new(&plan);
+        let purchases = Purchases::new(&plan, purchase::NOTES_BYTES);
         World { backend, plan, purchases, server, token: token.expect("a token").expose().to_owned(), runtime }
     }
 

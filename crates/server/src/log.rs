@@ -1,6 +1,8 @@
-//! One line a sync, with its times by phase.
+//! One line a sync, with its times by phase; and its stamps, for who has given it an ID and asks for them.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::http::HeaderMap;
 
 use headwater_protocol::message::Fault;
 
@@ -8,9 +10,17 @@ use crate::failure::Failure;
 use crate::receive::Received;
 use crate::work::Done;
 
+/// The header by which a client calls its sync by an ID.
+const SYNC_ID: &str = "headwater-sync-id";
+/// The most letters of one.
+const SYNC_ID_LETTERS_MAX: usize = 64;
+
 /// What a sync's line says.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Line {
+    /// As the client calls the sync; empty: it does not.
+    id: String,
+    begun: Option<SystemTime>,
     pub(crate) user: String,
     remote: String,
     model: String,
@@ -87,6 +97,15 @@ macro_rules! line {
 }
 
 impl Line {
+    /// Of a sync that begins now.
+    pub(crate) fn begin(headers: &HeaderMap) -> Line {
+        let id = headers.get(SYNC_ID).and_then(|id| id.to_str().ok()).unwrap_or_default();
+        let is_id = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+        let is_fit = id.len() <= SYNC_ID_LETTERS_MAX && id.chars().all(is_id);
+        let id = if is_fit { id.to_owned() } else { String::new() };
+        Line { id, begun: Some(SystemTime::now()), ..Line::default() }
+    }
+
     pub(crate) fn received(&mut self, received: &Received) {
         self.remote = uuid::Uuid::from_bytes(received.hello.remote_id).to_string();
         self.model.clone_from(&received.hello.model);
@@ -101,6 +120,9 @@ impl Line {
     /// Writes the line: an error where it is the server's fault, else information.
     pub(crate) fn write(&self, outcome: &Outcome<'_>) {
         let name = outcome.name();
+        if !self.id.is_empty() {
+            self.write_stamps(name);
+        }
         match outcome.failure() {
             None => line!(info, self, name, tracing::field::Empty),
             Some(failure) => {
@@ -115,6 +137,52 @@ impl Line {
     }
 }
 
+impl Line {
+    /// When the sync began and ended by this server's clock, in microseconds since 1970, and how long each phase took.
+    fn write_stamps(&self, outcome: &str) {
+        let (line, done) = (self, &self.done);
+        let begun = line.begun.and_then(|begun| begun.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        tracing::debug!(
+            target: "headwater::stamps",
+            id = line.id,
+            outcome,
+            begun_us = microseconds(begun),
+            ended_us = microseconds(UNIX_EPOCH.elapsed().unwrap_or_default()),
+            receive_us = microseconds(line.receive),
+            wait_us = microseconds(line.wait),
+            greet_us = microseconds(done.greet),
+            upload_us = microseconds(done.upload),
+            download_us = microseconds(done.download),
+            send_us = microseconds(line.send),
+            "stamps"
+        );
+    }
+}
+
+fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_sync_is_called_as_its_client_calls_it() {
+        let long = "a".repeat(65);
+        for (id, expected) in
+            [("7f-1", "7f-1"), ("", ""), ("a b", ""), ("a\"b", ""), (&long[..64], &long[..64]), (&long, "")]
+        {
+            let mut headers = HeaderMap::new();
+            headers.insert(SYNC_ID, HeaderValue::from_str(id).expect("a value"));
+            assert_eq!(Line::begin(&headers).id, expected);
+        }
+        assert_eq!(Line::begin(&HeaderMap::new()).id, "");
+    }
 }

@@ -31,7 +31,7 @@ use crate::work::{Done, Source, Stop, Work};
 pub(crate) async fn post_sync(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let started = Instant::now();
     let (head, mut body) = request.into_parts();
-    let mut line = Line::default();
+    let mut line = Line::begin(&head.headers);
     match admit_and_receive(&shared, &head.headers, &mut body, &mut line).await {
         Ok((user, received)) => {
             line.receive = started.elapsed();

@@ -1,14 +1,17 @@
 //! `headwater lab`: experiments on databases.
 
+mod agent;
 mod check;
 mod compare;
 mod export;
 mod figures;
+mod live;
 mod pilot;
 mod report;
 mod run;
 mod selftest;
 mod show;
+mod tables;
 
 use clap::{Args, Subcommand};
 
@@ -29,6 +32,8 @@ enum LabCommand {
     Check(check::CheckArgs),
     /// Run an experiment, and keep what it measures
     Run(run::RunArgs),
+    /// Have clients of a run that is conducted elsewhere
+    Agent(agent::AgentArgs),
     /// Results as tables
     Show(show::ShowArgs),
     /// What two campaigns say of each other: better, worse, or no difference
@@ -37,6 +42,8 @@ enum LabCommand {
     Report(report::ReportArgs),
     /// Results for other programs
     Export(export::ExportArgs),
+    /// How two tables differ, row by row, in whichever databases they are
+    Tables(tables::TablesArgs),
     /// Try with a few clients, and predict many
     Pilot(pilot::PilotArgs),
     /// Measure figures that a file lists, and hold them against their targets
@@ -53,10 +60,12 @@ pub fn run(args: &LabArgs, global: &Global, output: &Output) -> Done {
     match &args.command {
         LabCommand::Check(args) => check::run(args, output),
         LabCommand::Run(args) => run::run(args, output),
+        LabCommand::Agent(args) => agent::run(args, output),
         LabCommand::Show(args) => show::run(args, output),
         LabCommand::Compare(args) => compare::run(args, output),
         LabCommand::Report(args) => report::run(args, output),
         LabCommand::Export(args) => export::run(args),
+        LabCommand::Tables(args) => tables::run(args, output),
         LabCommand::Pilot(args) => pilot::run(args, global, output),
         LabCommand::Figures(args) => figures::run(args, output),
         LabCommand::Selftest => selftest::run(output),

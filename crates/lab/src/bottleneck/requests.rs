@@ -1,16 +1,21 @@
-//! What limited a run of requests, as far as that is told: the load, the lab, or its links. What servers and caches do is not known.
+//! What limited a run of requests, as far as that is told: the load, the lab, its links, or the processors of a server or cache that is sampled.
 
-use super::{Bottleneck, Known, SATURATED, Verdict, asked_for, processors, thought};
+use super::{Bottleneck, Known, SATURATED, Verdict, asked_for, of_agents, processors, thought};
 use crate::harness::Measured;
 use crate::link::Link;
 use crate::sampling::LAB;
 
+/// Processors in use, and waited for, by one thread that never rests.
+const ONE_THREAD: std::ops::RangeInclusive<f64> = 0.9..=1.1;
+
 /// Names what limited the run. `link`: what each client has before it; `is_own`: the server is the lab's own, and works in its process.
 pub(crate) fn verdict_of_requests(known: &Known<'_>, link: Link, is_own: bool) -> Verdict {
-    let of_the_load = asked_for(known).or_else(|| thought(known)).map(|evidence| (Bottleneck::Client, evidence));
+    let of_the_load = asked_for(known).or_else(|| thought(known)).or_else(|| of_agents(known.measured));
+    let of_the_load = of_the_load.map(|evidence| (Bottleneck::Client, evidence));
     let found = of_the_load.or_else(|| of_the_links(known, link)).or_else(|| of_the_lab(known, is_own));
+    let found = found.or_else(|| of_a_server(known));
     let (bottleneck, evidence) = found.unwrap_or_else(|| {
-        let evidence = "neither the load, the links nor the lab; what servers and caches wait for is not told yet";
+        let evidence = "neither the load, the links, the lab, nor the processors of what is sampled";
         (Bottleneck::Unknown, evidence.to_owned())
     });
     Verdict { bottleneck, evidence }
@@ -36,5 +41,20 @@ fn of_the_lab(known: &Known<'_>, is_own: bool) -> Option<(Bottleneck, String)> {
             Bottleneck::Client,
             format!("{what} {used:.2} processors and wait for {ready:.2} more, with {threads} to be had"),
         )
+    })
+}
+
+/// A process of `[sample]` that has as much as one busy thread, or most of what a machine with nothing to spare has. A cache has one thread that does the work.
+fn of_a_server(known: &Known<'_>) -> Option<(Bottleneck, String)> {
+    let others = known.sampled.processes.iter().filter(|(name, _)| name != LAB);
+    let used = others.filter_map(|(name, series)| Some((name, processors(series)?)));
+    let (name, (used, ready)) = used.max_by(|(_, one), (_, other)| one.0.total_cmp(&other.0))?;
+    let machine: f64 = known.sampled.machine.iter().map(|sample| (sample.busy + sample.idle).as_secs_f64()).sum();
+    let busy: f64 = known.sampled.machine.iter().map(|sample| sample.busy.as_secs_f64()).sum();
+    let is_full = machine > 0.0 && busy >= SATURATED * machine;
+    let is_one_thread = ONE_THREAD.contains(&(used + ready));
+    (is_one_thread || is_full && used + ready >= SATURATED).then(|| {
+        let why = if is_one_thread { "as one thread that is always busy" } else { "and the machine has none to spare" };
+        (Bottleneck::Server, format!("{name} has {used:.2} processors and waits for {ready:.2} more, {why}"))
     })
 }

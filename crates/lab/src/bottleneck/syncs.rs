@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Bottleneck, MOST, Places, SATURATED, Verdict, detail_of, percent, processors};
+use super::{Bottleneck, MOST, Places, SATURATED, Verdict, detail_of, of_agents, percent, processors};
 use crate::harness::{Measured, SetTimes};
 use crate::sampling::{DATABASE, LAB, MachineUse, SERVER, Sampled, ServerLoad};
 use crate::sync::{SyncSettings, Way};
@@ -24,7 +24,9 @@ pub(crate) struct KnownSyncs<'k> {
 
 /// Names what limited the run.
 pub(crate) fn verdict_of_syncs(known: &KnownSyncs<'_>) -> Verdict {
-    let found = by_processors(known).or_else(|| by_workers(known)).unwrap_or_else(|| outside(known));
+    let by_agents = of_agents(known.measured).map(|evidence| (Bottleneck::Client, evidence));
+    let found =
+        by_agents.or_else(|| by_processors(known)).or_else(|| by_workers(known)).unwrap_or_else(|| outside(known));
     Verdict { bottleneck: found.0, evidence: found.1 }
 }
 
@@ -94,6 +96,13 @@ fn by_workers(known: &KnownSyncs<'_>) -> Option<Found> {
             room(known.sampled, machine, key)
         ),
     ))
+}
+
+/// Of all processors' time in the sets, what the server and the database had, in per cent.
+pub(crate) fn shares(sampled: &Sampled) -> [Option<f64>; 2] {
+    let machine = processors_of(&sampled.machine);
+    let share = |name| Some(100.0 * processors(sampled.process(name))?.0 / machine?);
+    [share(SERVER), share(DATABASE)]
 }
 
 /// Whether the machine has processors for more workers.
@@ -168,7 +177,7 @@ mod tests {
         let mut service = Histogram::default();
         service.record_many(1_000_000_000, 200);
         let from = Instant::now();
-        let sets = SetTimes { spans: vec![(from, from + 10 * SECOND)], starts: Histogram::default() };
+        let sets = SetTimes { spans: vec![(from, from + 10 * SECOND)], ..SetTimes::default() };
         let measured = Measured {
             ended: Ended::Iterations,
             from,
@@ -186,6 +195,7 @@ mod tests {
             longest_queue: 0,
             series: Vec::new(),
             tally: Tally::default(),
+            agents: None,
         };
         (measured, sets)
     }

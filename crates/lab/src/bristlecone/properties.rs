@@ -37,8 +37,8 @@ const NUMBERS: [(&str, &str); 14] = [
 ];
 
 /// Keys that are read beside these.
-const OTHERS: [&str; 9] =
-    ["scenario", "include", "url", "user", "password", "bound", "duration", "datawidth", "datatype"];
+const OTHERS: [&str; 10] =
+    ["scenario", "include", "url", "user", "password", "replicaUrl", "bound", "duration", "datawidth", "datatype"];
 
 /// Keys that change nothing here: the database is always analyzed, each scenario commits in its own way and reads as it comes.
 const LEFT_OUT: [&str; 6] = ["autocommit", "analyzeCmd", "fetchsize", "batchType", "reusedata", "tables"];
@@ -144,6 +144,16 @@ fn addresses(all: &[Property], included: &[Vec<Property>], translation: &mut Tra
     }
     if !found.is_empty() {
         translation.line(first, "target.url", &list(&found));
+    }
+    let Some(replica) = of(all, "replicaUrl") else { return };
+    let own = |key| of(all, key).and_then(|property| property.values.first().cloned());
+    let ours = |jdbc: &String| address(jdbc, own("user").as_deref(), own("password").as_deref());
+    match replica.values.iter().map(ours).collect::<Option<Vec<_>>>() {
+        Some(all) => {
+            let all: Vec<_> = all.iter().map(|address| quoted(address)).collect();
+            translation.line(replica.line, "target.replica_url", &list(&all));
+        }
+        None => faults.add(replica.line, format!("replicaUrl is {:?}", replica.values.join("|")), JDBC),
     }
 }
 
@@ -254,7 +264,8 @@ mod tests {
             ("two.properties", "odd.properties", "odd.properties has another threads than what stands here"),
             ("two.properties", "three.properties", "three.properties can't be read: there is none"),
             ("bound=duration", "bound=both", "bound is \"both\", expected iterations or duration"),
-            ("selectrows=", "replicaUrl=", "unknown key \"replicaUrl\""),
+            ("selectrows=", "replicaURL=", "unknown key \"replicaURL\""),
+            ("selectrows=", "replicaUrl=", "replicaUrl is \"200|50\", expected jdbc:postgresql://..."),
             ("include=one.properties|two.properties", "url=jdbc:oracle://db", "expected jdbc:postgresql://..."),
             ("selectrows=200|50", "branches=3", "branches"),
         ] {

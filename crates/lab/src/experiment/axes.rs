@@ -14,7 +14,7 @@ const KEYS: [&str; 12] =
     ["name", "about", "seed", "repetitions", "scenario", "target", "load", "stop", "zip", "exclude", "sample", "order"];
 
 /// The keys whose values may have passwords in them.
-pub(super) const ADDRESSES: [&str; 2] = ["target.url", "target.proxy"];
+pub(super) const ADDRESSES: [&str; 3] = ["target.url", "target.proxy", "target.replica_url"];
 
 /// A key with its values.
 pub(super) struct Axis {

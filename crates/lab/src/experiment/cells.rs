@@ -132,6 +132,7 @@ impl<'d> Choice<'d> {
                 sqlite: setup_of[2].clone(),
             },
             proxy: self.text("target.proxy"),
+            replica_url: self.text("target.replica_url"),
         };
         let scenario = self.axis("scenario.name").or_else(|| self.axis("scenario.file"))?;
         let scenario = self.places[scenario.group];
@@ -278,7 +279,7 @@ impl<'d> Choice<'d> {
             let found = format!("scenario \"http\" can't {why}");
             reader.error(&self.span(&self.set(name)), found, "parameters with which it can");
         }
-        let mut setups = std::iter::once("target.setup").chain(SETUPS);
+        let mut setups = ["target.setup", "target.replica_url"].into_iter().chain(SETUPS);
         let setup = setups.find(|key| self.axis(key).is_some());
         if let Some(key) = setup {
             let found = format!("{key} with scenario \"http\"");
@@ -319,6 +320,7 @@ impl<'d> Choice<'d> {
             "load.ramp",
             "target.setup",
             "target.proxy",
+            "target.replica_url",
             "stop.interval",
             "stop.steady_within",
         ]

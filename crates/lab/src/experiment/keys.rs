@@ -14,6 +14,7 @@ pub(super) const SECTIONS: [(&str, &[(&str, Kind)]); 3] = [
             ("setup_mariadb", Kind::Text),
             ("setup_sqlite", Kind::Text),
             ("proxy", Kind::Text),
+            ("replica_url", Kind::Text),
         ],
     ),
     (

@@ -18,6 +18,14 @@ pub enum Class {
     Other,
 }
 
+impl Class {
+    /// The class of this name.
+    pub(crate) fn of(name: &str) -> Class {
+        let all = [Class::Refused, Class::TimeOut, Class::Lost, Class::Other];
+        all.into_iter().find(|class| class.to_string() == name).unwrap_or_else(|| Class::Code(name.to_owned()))
+    }
+}
+
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

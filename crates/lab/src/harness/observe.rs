@@ -12,12 +12,13 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::client::{Event, Phase, Shared, client};
 use super::clock::Time;
+use super::conduct::Crew;
 use super::failure::{Class, Failure};
 use super::record::{Counted, Histogram, Interval, Recorder};
-use super::schedule::Schedule;
+use super::schedule::{Schedule, Waits};
 use super::sets::{SetTimes, Sets};
 use super::steady::{Done, Warming};
-use super::{Attempts, RunFailure, Settings, Tally, Workload, interrupted};
+use super::{Attempts, RunFailure, Settings, Tally, Work, Workload, interrupted};
 use crate::experiment::StopRule;
 
 /// How often a run is looked at.
@@ -63,6 +64,28 @@ pub struct Measured {
     pub series: Vec<Second>,
     /// With the warm-up.
     pub tally: Tally,
+    /// What agents took for their clients; none: there were none, or it is not known.
+    pub agents: Option<AgentsUse>,
+}
+
+/// What agents took for their clients, warm-up and all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentsUse {
+    /// Processor time of all of them.
+    pub cpu: Duration,
+    /// From the first connection to the end, of the one that took longest.
+    pub span: Duration,
+    /// Threads that the clients shared, at all of them.
+    pub threads: usize,
+}
+
+impl std::ops::Add for AgentsUse {
+    type Output = AgentsUse;
+
+    fn add(self, other: AgentsUse) -> AgentsUse {
+        let span = self.span.max(other.span);
+        AgentsUse { cpu: self.cpu + other.cpu, span, threads: self.threads + other.threads }
+    }
 }
 
 impl Measured {
@@ -95,7 +118,7 @@ pub enum Ended {
 }
 
 /// One second of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Second {
     /// From the beginning of measuring.
     pub second: u64,
@@ -109,10 +132,14 @@ pub struct Second {
     pub response_p99: Duration,
     /// The slowest.
     pub response_max: Duration,
+    /// The arithmetic mean.
+    pub response_mean: Duration,
+    /// What the statements of those that succeeded did.
+    pub work: Work,
 }
 
 /// Where a run is.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
     /// Since the gate opened, warm-up included.
     pub elapsed: Duration,
@@ -122,8 +149,8 @@ pub struct Progress {
     pub total: Option<Duration>,
     /// Operations measured so far.
     pub operations: u64,
-    /// Operations of the last second that was counted.
-    pub rate: u64,
+    /// The seconds that were over since the last look, those in which nothing ended too.
+    pub seconds: Vec<Second>,
     /// All responses but a hundredth were faster, so far.
     pub response_p99: Duration,
     /// Failures so far.
@@ -136,16 +163,25 @@ pub(super) async fn measure<W: Workload>(
     settings: &Settings,
     interrupt: &watch::Receiver<bool>,
     progress: &mut dyn FnMut(&Progress),
+    crew: Option<Crew<'_>>,
 ) -> Result<Measured, RunFailure> {
     let (phase, receiver) = watch::channel(Phase::Connecting);
     let (events, mut told) = mpsc::unbounded_channel();
     // Held by all that belong to a client: closed once all clients have ended.
     let (alive, mut ended) = mpsc::channel::<()>(1);
-    let sets = Arc::new(Sets::new(settings.load.clients));
+    let parties = crew.map_or(settings.load.clients, |crew| crew.agents.all.len());
+    let lead = match crew {
+        Some(crew) => crew.agents.lead().await,
+        None => Duration::ZERO,
+    };
+    let sets = Arc::new(Sets::new(parties));
     let sets_of = workload.is_in_sets().then(|| sets.clone());
     let shared = Shared { workload, settings: settings.clone(), phase: receiver, events, sets };
     let local = LocalSet::new();
-    let recorders = start(&shared, &local, &alive)?;
+    let recorders = match crew {
+        Some(crew) => crew.start(&shared, &local, &alive),
+        None => start(&shared, &local, &alive, 0..settings.load.clients)?,
+    };
     drop((shared, alive));
     local
         .run_until(async {
@@ -159,7 +195,7 @@ pub(super) async fn measure<W: Workload>(
                 while ended.recv().await.is_some() {}
                 return Err(failure);
             }
-            let begin = Instant::now();
+            let begin = Instant::now() + lead;
             let schedule = Arc::new(Schedule::new(settings.load.arrival, &settings.stop, begin, settings.seed));
             phase.send_replace(Phase::Running(schedule.clone()));
             let totals = Totals::default();
@@ -170,9 +206,11 @@ pub(super) async fn measure<W: Workload>(
                 recorders,
                 totals,
                 sets: sets_of,
+                is_conducted: crew.is_some(),
                 warming: Warming::default(),
                 looked: begin,
                 is_steady: None,
+                untold: 0,
             };
             let how = watcher.watch(&mut ended, interrupt, progress).await;
             let is_abort = matches!(how, Ended::Interrupted | Ended::Lost(_));
@@ -191,7 +229,8 @@ pub(super) async fn measure<W: Workload>(
         .await
 }
 
-async fn all_connected(told: &mut mpsc::UnboundedReceiver<Event>, clients: usize) -> Result<(), Failure> {
+/// Returns once so many clients are connected.
+pub(super) async fn all_connected(told: &mut mpsc::UnboundedReceiver<Event>, clients: usize) -> Result<(), Failure> {
     for _ in 0..clients {
         match told.recv().await {
             Some(Event::Connected) => {}
@@ -202,22 +241,23 @@ async fn all_connected(told: &mut mpsc::UnboundedReceiver<Event>, clients: usize
     Ok(())
 }
 
-/// Starts the clients; one recorder for each thread.
-fn start<W: Workload>(
+/// Starts these clients; one recorder for each thread.
+pub(super) fn start<W: Workload>(
     shared: &Shared<W>,
     local: &LocalSet,
     alive: &mpsc::Sender<()>,
+    all: Range<usize>,
 ) -> Result<Vec<Arc<Mutex<Recorder>>>, RunFailure> {
-    let clients = shared.settings.load.clients;
+    let clients = all.len();
     let Time::Real { threads } = shared.settings.time else {
         let recorder = Arc::new(Mutex::new(Recorder::default()));
-        local.spawn_local(group(shared.clone(), 0..clients, recorder.clone(), alive.clone()));
+        local.spawn_local(group(shared.clone(), all, recorder.clone(), alive.clone()));
         return Ok(vec![recorder]);
     };
     let threads = threads.clamp(1, clients.max(1));
     let mut recorders = Vec::new();
     for thread in 0..threads {
-        let numbers = clients * thread / threads..clients * (thread + 1) / threads;
+        let numbers = all.start + clients * thread / threads..all.start + clients * (thread + 1) / threads;
         let recorder = Arc::new(Mutex::new(Recorder::default()));
         recorders.push(recorder.clone());
         let (shared, alive) = (shared.clone(), alive.clone());
@@ -271,10 +311,14 @@ struct Watcher<'w> {
     recorders: Vec<Arc<Mutex<Recorder>>>,
     totals: Totals,
     sets: Option<Arc<Sets>>,
+    /// Whether clients are at agents, which have the schedule's arrivals.
+    is_conducted: bool,
     warming: Warming,
     /// When the warm-up was looked at last.
     looked: Instant,
     is_steady: Option<bool>,
+    /// The first second that [`Progress`] has not told of.
+    untold: u64,
 }
 
 /// What has been added up so far.
@@ -286,10 +330,18 @@ struct Totals {
     attempts: Attempts,
     last: Option<Instant>,
     /// Seconds to which something may be added still.
-    open: BTreeMap<u64, (Histogram, u64)>,
+    open: BTreeMap<u64, OpenSecond>,
     /// The first of them.
     open_from: u64,
     series: Vec<Second>,
+}
+
+/// What has come of a second so far.
+#[derive(Default)]
+struct OpenSecond {
+    response: Histogram,
+    errors: u64,
+    work: Work,
 }
 
 impl Watcher<'_> {
@@ -315,7 +367,8 @@ impl Watcher<'_> {
             }
             self.begin_measuring(Instant::now());
             self.drain();
-            progress(&self.progress(Instant::now()));
+            let at = self.progress(Instant::now());
+            progress(&at);
             if self.is_narrow() {
                 return Ended::Interval;
             }
@@ -348,7 +401,7 @@ impl Watcher<'_> {
     fn finish(mut self, how: Ended, finished: Instant) -> Measured {
         self.drain();
         let from = self.schedule.measure_from().unwrap_or(finished);
-        let waits = self.schedule.waits(finished);
+        let mut waits = if self.is_conducted { Waits::default() } else { self.schedule.waits(finished) };
         let Totals { service, response, errors, attempts, last, open, mut series, .. } = self.totals;
         series.extend(open.into_iter().map(second));
         let end = match how {
@@ -357,10 +410,12 @@ impl Watcher<'_> {
             _ => Some(finished),
         };
         let elapsed = end.max(last).map_or(Duration::ZERO, |end| end.saturating_duration_since(from));
-        let mut tally = Tally::default();
+        let (mut tally, mut agents) = (Tally::default(), None);
         for recorder in &self.recorders {
-            let recorded = recorder.lock().unwrap_or_else(PoisonError::into_inner).tally;
-            tally = Tally { done: tally.done + recorded.done, failed: tally.failed + recorded.failed };
+            let recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner);
+            tally = Tally { done: tally.done + recorder.tally.done, failed: tally.failed + recorder.tally.failed };
+            waits += recorder.waits;
+            agents = recorder.used.map(|used| used + agents.unwrap_or_default()).or(agents);
         }
         Measured {
             ended: how,
@@ -379,6 +434,7 @@ impl Watcher<'_> {
             longest_queue: waits.longest_queue,
             series,
             tally,
+            agents,
         }
     }
 
@@ -426,7 +482,21 @@ impl Watcher<'_> {
         self.recorders.iter().find_map(of)
     }
 
-    fn progress(&self, now: Instant) -> Progress {
+    /// Seconds that are over, and were not told of before.
+    fn news(&mut self) -> Vec<Second> {
+        let (from, end) = (self.untold, self.totals.open_from);
+        self.untold = end.max(from);
+        let mut seconds: Vec<_> = (from..end).map(|second| Second { second, ..Second::default() }).collect();
+        for second in self.totals.series.iter().rev().take_while(|second| second.second >= from) {
+            if let Some(told) = seconds.get_mut((second.second - from) as usize) {
+                *told = *second;
+            }
+        }
+        seconds
+    }
+
+    fn progress(&mut self, now: Instant) -> Progress {
+        let seconds = self.news();
         let stop = &self.settings.stop;
         let total = match stop.rule {
             StopRule::Iterations(_) => None,
@@ -441,7 +511,7 @@ impl Watcher<'_> {
             is_warmup: self.schedule.measure_from().is_none_or(|from| now < from),
             total,
             operations: self.totals.response.len(),
-            rate: self.totals.series.last().map_or(0, |second| second.operations),
+            seconds,
             response_p99: self.totals.response.quantile(0.99),
             errors: self.totals.errors.values().map(|counted| counted.count).sum(),
         }
@@ -453,19 +523,20 @@ impl Totals {
         self.service.add(&interval.service);
         self.response.add(&interval.response);
         // A thread that the machine has held up between an operation's end and its record is counted a little later.
-        let (response, errors) = self.open.entry(interval.second.max(self.open_from)).or_default();
-        response.add(&interval.response);
+        let open = self.open.entry(interval.second.max(self.open_from)).or_default();
+        open.response.add(&interval.response);
+        open.work += interval.attempts.work;
         self.last = self.last.max(interval.last);
         self.attempts += interval.attempts;
         for (class, counted) in interval.errors {
-            *errors += counted.count;
+            open.errors += counted.count;
             let Counted { count, example } = counted;
             self.errors.entry(class).or_insert(Counted { count: 0, example }).count += count;
         }
     }
 }
 
-fn second((second, (response, errors)): (u64, (Histogram, u64))) -> Second {
+fn second((second, OpenSecond { response, errors, work }): (u64, OpenSecond)) -> Second {
     Second {
         second,
         operations: response.len(),
@@ -473,5 +544,7 @@ fn second((second, (response, errors)): (u64, (Histogram, u64))) -> Second {
         response_p50: response.quantile(0.5),
         response_p99: response.quantile(0.99),
         response_max: response.max(),
+        response_mean: response.mean(),
+        work,
     }
 }

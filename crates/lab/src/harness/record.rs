@@ -6,8 +6,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::failure::{Class, Failure};
+use super::observe::AgentsUse;
+use super::schedule::Waits;
 use super::steady::Done;
-use super::{Attempts, Tally};
+use super::{Attempts, Tally, Traffic, Work};
+use crate::agents::wire::{self, Recorded};
 
 /// Times in nanoseconds, to three digits, of any length.
 #[derive(Clone, Debug)]
@@ -37,6 +40,15 @@ impl Histogram {
     pub fn add(&mut self, other: &Histogram) {
         let added = self.0.add(&other.0);
         debug_assert!(added.is_ok(), "{added:?}");
+    }
+
+    /// Of these times in nanoseconds, each with how often.
+    pub(crate) fn of(buckets: &[(u64, u64)]) -> Histogram {
+        let mut histogram = Histogram::default();
+        for (nanos, count) in buckets {
+            histogram.record_many(*nanos, *count);
+        }
+        histogram
     }
 
     /// How many times it has counted.
@@ -115,6 +127,10 @@ pub(super) struct Recorder {
     pub(super) unreachable: Option<String>,
     /// How a client panicked.
     pub(super) defect: Option<String>,
+    /// What an agent's part of an open loop could not begin in time; of clients here the schedule knows.
+    pub(super) waits: Waits,
+    /// What an agent took.
+    pub(super) used: Option<AgentsUse>,
 }
 
 /// An operation's times.
@@ -168,6 +184,27 @@ impl Recorder {
         self.tally.failed += 1;
     }
 
+    /// Takes in what an agent has recorded, whose clock `ours` converts.
+    pub(super) fn take_in(&mut self, recorded: Recorded, ours: impl Fn(u64) -> Instant) {
+        let Recorded { seconds, tally: [done, failed], last_success, unreachable, defect } = recorded;
+        self.full.extend(seconds.into_iter().map(|second| Interval::from_wire(second, &ours)));
+        self.tally = Tally { done, failed };
+        self.last_success = last_success.map(ours).or(self.last_success);
+        self.unreachable = unreachable;
+        self.defect = defect.or_else(|| self.defect.take());
+    }
+
+    /// What an agent has recorded since the last time, by its own clock.
+    pub(super) fn give_out(&mut self, own: impl Fn(Instant) -> u64) -> Recorded {
+        Recorded {
+            seconds: self.drain().into_iter().map(|interval| interval.to_wire(&own)).collect(),
+            tally: [self.tally.done, self.tally.failed],
+            last_success: self.last_success.map(own),
+            unreachable: self.unreachable.clone(),
+            defect: self.defect.clone(),
+        }
+    }
+
     /// Takes out what has been recorded since the last time.
     pub(super) fn drain(&mut self) -> Vec<Interval> {
         if !self.current.is_empty() {
@@ -190,6 +227,41 @@ impl Recorder {
 }
 
 impl Interval {
+    fn from_wire(second: wire::Second, ours: impl Fn(u64) -> Instant) -> Interval {
+        let wire::Second { number, service, response, errors, attempts: [refusals, retries], traffic, work, last } =
+            second;
+        let [sent_bytes, received_bytes, body_bytes, content_bytes, hits, misses] = traffic;
+        let traffic = Traffic { sent_bytes, received_bytes, body_bytes, content_bytes, hits, misses };
+        let [queries, rows_read, updates, deletes, inserts] = work;
+        let work = Work { queries, rows_read, updates, deletes, inserts };
+        let counted = |(class, count, example): (String, u64, String)| (Class::of(&class), Counted { count, example });
+        Interval {
+            second: number,
+            service: Histogram::of(&service),
+            response: Histogram::of(&response),
+            errors: errors.into_iter().map(counted).collect(),
+            attempts: Attempts { refusals, retries, traffic, work },
+            last: last.map(ours),
+        }
+    }
+
+    fn to_wire(&self, own: impl Fn(Instant) -> u64) -> wire::Second {
+        let Attempts { refusals, retries, traffic, work } = self.attempts;
+        let Work { queries, rows_read, updates, deletes, inserts } = work;
+        let Traffic { sent_bytes, received_bytes, body_bytes, content_bytes, hits, misses } = traffic;
+        let errors = self.errors.iter();
+        wire::Second {
+            number: self.second,
+            service: self.service.buckets().collect(),
+            response: self.response.buckets().collect(),
+            errors: errors.map(|(class, of)| (class.to_string(), of.count, of.example.clone())).collect(),
+            attempts: [refusals, retries],
+            traffic: [sent_bytes, received_bytes, body_bytes, content_bytes, hits, misses],
+            work: [queries, rows_read, updates, deletes, inserts],
+            last: self.last.map(own),
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.service.is_empty() && self.errors.is_empty()
     }

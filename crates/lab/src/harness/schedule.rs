@@ -29,6 +29,15 @@ pub(super) struct Waits {
     pub(super) longest_queue: u64,
 }
 
+impl std::ops::AddAssign for Waits {
+    fn add_assign(&mut self, other: Waits) {
+        self.late += other.late;
+        self.dropped += other.dropped;
+        // At different moments, perhaps; it is no less than the longest.
+        self.longest_queue += other.longest_queue;
+    }
+}
+
 pub(super) struct Schedule {
     arrival: Arrival,
     begin: Instant,

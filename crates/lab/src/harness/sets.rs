@@ -7,14 +7,18 @@
 //! All should begin when the first of a set does: from there *response time* counts, *service time* from where each really began.
 //! A set's time is from its first operation's start to its last one's end; only these are counted, not what lies between sets. A set is
 //! never cut: the run ends after the one in which its rule is met.
+//!
+//! Where clients are at agents, what one of them does here is done by who conducts, and each gate is of all agents: an agent's own clients
+//! wait at their gate while one of them asks.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Barrier, watch};
+use tokio::sync::{Barrier, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::client::{Phase, unless_over};
+use super::clock::Alarm;
 use super::failure::Failure;
 use super::record::{Histogram, Recorder, Times};
 use super::schedule::Schedule;
@@ -27,6 +31,8 @@ pub struct SetTimes {
     pub spans: Vec<(Instant, Instant)>,
     /// How long after its set's first one each operation began: how well the gate holds clients together.
     pub starts: Histogram,
+    /// How far the wall clocks of agents were off the one here, each before each set. Nothing depends on them.
+    pub clocks: Histogram,
 }
 
 impl SetTimes {
@@ -41,10 +47,22 @@ impl SetTimes {
     }
 }
 
-/// What the clients of a run share.
+/// What the clients of a run share, or its agents.
 pub(super) struct Sets {
     gate: Barrier,
     state: Mutex<State>,
+    /// Who conducts, where that is not us.
+    conductor: Option<mpsc::UnboundedSender<Ask>>,
+}
+
+/// What an agent's clients ask who conducts; each is answered when all agents have come so far.
+pub(super) enum Ask {
+    /// Is there a further set, and does it count?
+    Next(oneshot::Sender<Option<bool>>),
+    /// When does it begin?
+    Go(oneshot::Sender<Instant>),
+    /// All have done theirs: they began then, and the last one ended then.
+    Done { starts: Vec<Instant>, ended: Instant, go_on: oneshot::Sender<()> },
 }
 
 #[derive(Default)]
@@ -56,11 +74,21 @@ struct State {
     /// The first of them, and the last end.
     span: Option<(Instant, Instant)>,
     measured: SetTimes,
+    /// How long a question to an agent and its answer take: the longest before this set.
+    round_trip: Duration,
+    /// When all agents begin.
+    go: Option<Instant>,
 }
 
 impl Sets {
-    pub(super) fn new(clients: usize) -> Sets {
-        Sets { gate: Barrier::new(clients), state: Mutex::default() }
+    /// Of so many clients or agents.
+    pub(super) fn new(parties: usize) -> Sets {
+        Sets { gate: Barrier::new(parties), state: Mutex::default(), conductor: None }
+    }
+
+    /// Of the clients of an agent.
+    pub(super) fn conducted(clients: usize, conductor: mpsc::UnboundedSender<Ask>) -> Sets {
+        Sets { conductor: Some(conductor), ..Sets::new(clients) }
     }
 
     /// The sets that were measured.
@@ -69,7 +97,7 @@ impl Sets {
     }
 
     /// Waits for all clients; true for one of them.
-    async fn gate(&self) -> bool {
+    pub(super) async fn gate(&self) -> bool {
         self.gate.wait().await.is_leader()
     }
 
@@ -87,15 +115,61 @@ impl Sets {
         self.lock().extend(ended).0
     }
 
-    /// All have done theirs.
-    fn count(&self) {
+    /// Whether the next set is measured; none: there is none.
+    pub(super) fn next(&self) -> Option<bool> {
+        self.lock().next
+    }
+
+    pub(super) fn set_next(&self, next: Option<bool>) {
         let mut state = self.lock();
-        let (starts, span) = (std::mem::take(&mut state.starts), state.span.take());
+        (state.next, state.go, state.round_trip) = (next, None, Duration::ZERO);
+    }
+
+    /// What was seen of an agent's clock before this set.
+    pub(super) fn look(&self, round_trip: Duration, wall_off: Duration) {
+        let mut state = self.lock();
+        state.round_trip = state.round_trip.max(round_trip);
+        if state.next == Some(true) {
+            state.measured.clocks.record(wall_off);
+        }
+    }
+
+    /// When all agents begin.
+    pub(super) fn go(&self) -> Option<Instant> {
+        self.lock().go
+    }
+
+    /// Says so, by the longest round trip.
+    pub(super) fn set_go(&self, at: impl FnOnce(Duration) -> Instant) {
+        let mut state = self.lock();
+        state.go = Some(at(state.round_trip));
+    }
+
+    /// An agent's operations began at these moments; the last one ended then.
+    pub(super) fn add(&self, starts: impl Iterator<Item = Instant>, ended: Instant) {
+        let mut state = self.lock();
+        for start in starts {
+            state.starts.push(start);
+            state.extend(start);
+        }
+        state.extend(ended);
+    }
+
+    /// All have done theirs.
+    pub(super) fn count(&self) {
+        let (starts, span) = self.take();
+        let mut state = self.lock();
         let (Some(span), Some(true)) = (span, state.next) else { return };
         state.measured.spans.push(span);
         for start in &starts {
             state.measured.starts.record(start.saturating_duration_since(span.0));
         }
+    }
+
+    /// The present set's starts, and from the first to the last end.
+    fn take(&self) -> (Vec<Instant>, Option<(Instant, Instant)>) {
+        let mut state = self.lock();
+        (std::mem::take(&mut state.starts), state.span.take())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -108,6 +182,16 @@ impl State {
     fn extend(&mut self, moment: Instant) -> (Instant, Instant) {
         let (first, last) = self.span.unwrap_or((moment, moment));
         *self.span.insert((first.min(moment), last.max(moment)))
+    }
+}
+
+/// Asks who conducts. Where nobody answers any more the run is over, and this is dropped.
+async fn ask<T>(conductor: &mpsc::UnboundedSender<Ask>, question: impl FnOnce(oneshot::Sender<T>) -> Ask) -> T {
+    let (sender, answer) = oneshot::channel();
+    let _ = conductor.send(question(sender));
+    match answer.await {
+        Ok(answer) => answer,
+        Err(_) => std::future::pending().await,
     }
 }
 
@@ -130,16 +214,12 @@ impl<W: Workload> Part<'_, W> {
     async fn set(&self, client: &mut W::Client) -> bool {
         let Part { workload, settings, sets, schedule, .. } = self;
         if sets.gate().await {
-            let next = schedule.begin_set(Instant::now(), settings.load.clients);
-            if next.is_some() {
-                self.unless_failed(workload.begin_set().await).await;
-            }
-            sets.lock().next = next;
+            self.begin_set().await;
         }
         sets.gate().await;
-        let Some(is_measured) = sets.lock().next else { return false };
+        let Some(is_measured) = sets.next() else { return false };
         workload.generate(client);
-        sets.gate().await;
+        self.wait_for_go().await;
         let started = sets.begin();
         let limit = settings.load.timeout;
         let done = tokio::time::timeout(limit, workload.execute(client)).await;
@@ -149,12 +229,50 @@ impl<W: Workload> Part<'_, W> {
         let intended = sets.end(ended);
         self.record().record(&Times { intended, started, ended }, from, &result);
         if sets.gate().await {
-            sets.count();
-            self.unless_failed(workload.end_set().await).await;
+            self.end_set().await;
         }
         sets.gate().await;
         self.unless_failed(workload.restore(client).await).await;
         true
+    }
+
+    /// Done by one of the clients while all others wait.
+    async fn begin_set(&self) {
+        let Part { workload, settings, sets, schedule, .. } = self;
+        let next = match &sets.conductor {
+            Some(conductor) => ask(conductor, Ask::Next).await,
+            None => {
+                let next = schedule.begin_set(Instant::now(), settings.load.clients);
+                if next.is_some() {
+                    self.unless_failed(workload.begin_set().await).await;
+                }
+                next
+            }
+        };
+        sets.set_next(next);
+    }
+
+    /// All begin together, at an agent at the moment that all agents were told.
+    async fn wait_for_go(&self) {
+        let is_one = self.sets.gate().await;
+        let Some(conductor) = &self.sets.conductor else { return };
+        if is_one {
+            let go = ask(conductor, Ask::Go).await;
+            Alarm::new(self.settings.time).wait_until(go).await;
+        }
+        self.sets.gate().await;
+    }
+
+    /// Done by one of the clients while all others wait.
+    async fn end_set(&self) {
+        let Part { workload, sets, .. } = self;
+        let Some(conductor) = &sets.conductor else {
+            sets.count();
+            return self.unless_failed(workload.end_set().await).await;
+        };
+        let (starts, span) = sets.take();
+        let ended = span.map_or_else(Instant::now, |(_, last)| last);
+        ask(conductor, |go_on| Ask::Done { starts, ended, go_on }).await;
     }
 
     /// Between sets there is nothing to go on from: the run is ended from outside, with the reason.

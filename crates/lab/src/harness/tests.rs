@@ -493,3 +493,68 @@ async fn what_fails_between_sets_ends_the_run() {
     let (_, outcome) = drive(target, &settings(3, CLOSED, seconds(100))).await;
     assert_eq!(outcome.failure, Some(RunFailure::Lost("no way back".to_owned())));
 }
+
+/// One that joins, says what time it is, and nothing else.
+async fn silent_agent(place: std::net::SocketAddr, key: &str) {
+    use crate::agents::wire::{self, FromAgent, PROTOCOL, ToAgent};
+    let mut stream = tokio::net::TcpStream::connect(place).await.expect("somebody conducts");
+    while let Ok(message) = wire::read(&mut stream, wire::FRIEND_BYTES_MAX).await {
+        let answer = match message {
+            ToAgent::Challenge { nonce, .. } => FromAgent::Hello {
+                protocol: PROTOCOL,
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                name: "anna\u{7}".to_owned(),
+                proof: wire::proof(key, &nonce),
+            },
+            ToAgent::Ping => FromAgent::Pong { at: 1_000, wall: 0 },
+            _ => continue,
+        };
+        wire::write(&mut stream, &answer).await.expect("it is listened to");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_says_nothing_is_lost() {
+    use crate::agents::Gathering;
+    use crate::agents::wire::Task;
+    let (_keep, interrupt) = watch::channel(false);
+    let gathering = Gathering::listen("127.0.0.1:0".parse().expect("an address"), "a key").await.expect("a port");
+    tokio::spawn(silent_agent(gathering.place(), "a key"));
+    let agents = gathering.gather(1, &interrupt, &mut |joined| assert_eq!(joined.name, "anna")).await.expect("one");
+    let task = Task {
+        text: String::new(),
+        files: std::collections::BTreeMap::new(),
+        cell: 0,
+        seed: 1,
+        clients: 0..0,
+        target: String::new(),
+        handover: serde_json::Value::Null,
+    };
+    tokio::time::pause();
+    let workload = Arc::new(Target::new(|_| MS));
+    let crew = Some(Crew { agents: &agents, task: &task });
+    let settings = settings(2, Arrival::Closed { think: MS }, StopRule::Iterations(5));
+    let outcome = run_by(crew, workload.clone(), &settings, &interrupt, &mut |_| {}).await;
+    let Some(RunFailure::Target(failure)) = outcome.failure else { panic!("{:?}", outcome.failure) };
+    assert_eq!(failure, Failure::new(Class::Lost, "agent 1 (anna) has said nothing for 30s"));
+    assert_eq!(workload.cleaned.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_second_is_told_once_those_of_a_stall_too() {
+    let mut settings = settings(2, CLOSED, seconds(10));
+    settings.stop.warmup = Duration::from_secs(2);
+    let target = Target { stall: Some((Duration::from_secs(5), Duration::from_secs(8))), ..Target::new(ten) };
+    let (_keep, interrupt) = watch::channel(false);
+    let mut told = Vec::new();
+    let outcome = run(Arc::new(target), &settings, &interrupt, &mut |at| told.extend_from_slice(&at.seconds)).await;
+    let series = outcome.measured.expect("measured").series;
+    let numbers: Vec<u64> = told.iter().map(|second| second.second).collect();
+    assert_eq!(numbers, (0..numbers.len() as u64).collect::<Vec<_>>());
+    assert!(numbers.len() >= 8, "{numbers:?}");
+    for second in told {
+        let kept = series.iter().find(|kept| kept.second == second.second).copied();
+        assert_eq!(second, kept.unwrap_or(Second { second: second.second, ..Second::default() }));
+        assert_eq!(second.operations == 0, matches!(second.second, 4 | 5), "{second:?}");
+    }
+}

@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::decode::{Decoder, Sum};
+use super::tls::Tls;
 use super::told;
 use crate::harness::{Class, Failure, Traffic};
 use crate::link::{Link, Stream};
@@ -33,11 +34,15 @@ pub(super) struct Got {
 }
 
 impl Connection {
-    /// Makes one to a place (host and port).
-    pub(super) async fn open(place: &str, link: Link) -> Result<Connection, Failure> {
+    /// Makes one to a place (host and port). What is counted is what goes over the network, whether that is TLS or not.
+    pub(super) async fn open(place: &str, link: Link, tls: Option<&Tls>) -> Result<Connection, Failure> {
         let refused = |error: std::io::Error| Failure::new(Class::Refused, format!("{place}: {error}"));
         let wire = Arc::new(Wire::default());
         let stream = Counted { stream: link.connect(place).await.map_err(refused)?, wire: wire.clone() };
+        let stream = match tls {
+            Some(tls) => tls.over(stream).await?,
+            None => Box::new(stream),
+        };
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| lost(&error))?;
         // Ends with its sender; what goes wrong is told to whoever reads.
         tokio::spawn(connection);

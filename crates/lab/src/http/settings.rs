@@ -58,6 +58,7 @@ pub fn scenario() -> Scenario {
             word("expect_crc32", ""),
             number("link_bits_per_s", 0),
             number("link_delay_ms", 0),
+            number("link_loss_permille", 0),
         ],
         constants: Vec::new(),
         prepare: None,

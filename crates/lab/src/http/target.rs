@@ -9,8 +9,8 @@ use crate::error::Error;
 const OWN: &str = "origin:";
 /// The lab's own server, where nobody says at which port it is to be.
 const ANYWHERE: &str = "127.0.0.1:0";
-/// The port of HTTP.
-const PORT: u16 = 80;
+/// The ports of HTTP, without TLS and with it.
+const PORTS: [u16; 2] = [80, 443];
 
 /// A server, and the proxy before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +44,13 @@ impl HttpTarget {
                 _ => return Err(Error::Usage("target.proxy has a path, expected http://host:port".to_owned())),
             },
         };
+        if let (Server::Theirs(uri), Some(_)) = (&server, &proxy)
+            && is_https(uri)
+        {
+            return Err(Error::Usage(
+                "target.url is https, of which a proxy sees nothing: leave target.proxy out".to_owned(),
+            ));
+        }
         Ok(HttpTarget { server, proxy })
     }
 
@@ -75,21 +82,28 @@ impl HttpTarget {
 /// A URL of HTTP. What it says may have a password in it: only what is at fault is told.
 fn url(key: &str, address: &str) -> Result<Uri, Error> {
     let refuse = |what: &str| {
-        let expected = "expected http://host:port/path, or origin: for the lab's own server, with scenario \"http\"";
+        let expected = "expected http://host:port/path or https://..., or origin: for the lab's own server, with scenario \"http\"";
         Err(Error::Usage(format!("{key} {what}, {expected}")))
     };
     let Ok(uri) = address.parse::<Uri>() else { return refuse("is no URL") };
     match (uri.scheme_str(), uri.authority()) {
-        (Some("http"), Some(authority)) if authority.as_str().contains('@') => refuse("has a user, which is not sent"),
-        (Some("http"), Some(_)) => Ok(uri),
-        (Some("https"), _) => refuse("is https, which the lab does not speak yet"),
+        (Some("http" | "https"), Some(authority)) if authority.as_str().contains('@') => {
+            refuse("has a user, which is not sent")
+        }
+        (Some("https"), Some(_)) if key == "target.proxy" => refuse("is https, which proxies are not asked by"),
+        (Some("http" | "https"), Some(_)) => Ok(uri),
         (scheme, _) => refuse(&format!("has {:?}", scheme.unwrap_or("no scheme"))),
     }
 }
 
 /// Its host and port.
 pub(super) fn place(uri: &Uri) -> String {
-    format!("{}:{}", uri.host().unwrap_or_default(), uri.port_u16().unwrap_or(PORT))
+    let usual = PORTS[usize::from(is_https(uri))];
+    format!("{}:{}", uri.host().unwrap_or_default(), uri.port_u16().unwrap_or(usual))
+}
+
+fn is_https(uri: &Uri) -> bool {
+    uri.scheme_str() == Some("https")
 }
 
 #[cfg(test)]
@@ -99,7 +113,10 @@ mod tests {
     #[test]
     fn what_cannot_be_asked_is_refused_without_telling_secrets() {
         let refused = |url: &str, proxy| HttpTarget::parse(url, proxy).expect_err("refused").to_string();
-        assert!(refused("https://shop/rows", None).contains("target.url is https"));
+        assert!(
+            refused("https://shop/rows", Some("http://squid:3128")).contains("target.url is https, of which a proxy")
+        );
+        assert!(refused("origin:", Some("https://squid:3128")).starts_with("target.proxy is https"));
         assert!(refused("postgres://me:secret@db/x", None).starts_with("target.url has \"postgres\""));
         let told = refused("http://me:secret@shop/", None);
         assert!(told.contains("has a user") && !told.contains("secret"), "{told}");
@@ -111,6 +128,7 @@ mod tests {
     fn a_proxy_is_asked_in_place_of_the_server() {
         let parse = |url: &str, proxy| HttpTarget::parse(url, proxy).expect("an address");
         assert_eq!(parse("http://shop/rows", Some("none")).place().as_deref(), Some("shop:80"));
+        assert_eq!(parse("https://shop/rows", None).place().as_deref(), Some("shop:443"));
         assert_eq!(parse("http://shop/rows", Some("http://squid:3128")).place().as_deref(), Some("squid:3128"));
         assert_eq!(parse("origin:", None).place(), None);
         assert_eq!(parse("origin:127.0.0.1:8000", None).server, Server::Own("127.0.0.1:8000".to_owned()));

@@ -12,12 +12,14 @@ use http_body_util::Empty;
 use hyper::header::{ACCEPT_ENCODING, HOST};
 use hyper::{Request, Uri};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::fetch::{Connection, Got, wrong};
 use super::origin::{self, KEY, Origin};
 use super::payload::Rows;
 use super::settings::HttpSettings;
 use super::target::{HttpTarget, Server, place};
+use super::tls::Tls;
 use crate::harness::{Attempts, Class, Failure, Tally, Workload};
 use crate::link::Link;
 use crate::random::{Random, stream};
@@ -25,6 +27,8 @@ use crate::random::{Random, stream};
 /// Requests.
 pub(crate) struct HttpWorkload {
     target: HttpTarget,
+    /// Where the server is one of https.
+    tls: Option<Tls>,
     settings: HttpSettings,
     seed: u64,
     timeout: Duration,
@@ -71,8 +75,12 @@ impl HttpWorkload {
                 "expect_bytes and expect_crc32 are for a server of somebody else's: the lab knows what its own answers";
             return Err(Failure::usage(what));
         }
+        let tls = match &target.server {
+            Server::Theirs(uri) => Tls::to(uri)?,
+            Server::Own(_) => None,
+        };
         let (served, origin, hits) = (OnceLock::new(), Mutex::default(), AtomicU64::new(0));
-        Ok(HttpWorkload { target, settings, seed, timeout, served, origin, hits })
+        Ok(HttpWorkload { target, tls, settings, seed, timeout, served, origin, hits })
     }
 
     fn served(&self) -> Result<&Served, Failure> {
@@ -140,7 +148,7 @@ impl Workload for HttpWorkload {
         let (mut served, origin) = self.serve()?;
         // What comes of it is no matter: the clients will see.
         let ask = async {
-            let mut connection = Connection::open(&served.place, Link::default()).await?;
+            let mut connection = Connection::open(&served.place, Link::default(), self.tls.as_ref()).await?;
             connection.get(self.request(&served, "")?).await
         };
         let _ = tokio::time::timeout(self.timeout, ask).await;
@@ -157,7 +165,7 @@ impl Workload for HttpWorkload {
 
     async fn connect(&self, client: &mut Client) -> Result<(), Failure> {
         client.connection = None;
-        client.connection = Some(Connection::open(&self.served()?.place, self.settings.link).await?);
+        client.connection = Some(Connection::open(&self.served()?.place, self.settings.link, self.tls.as_ref()).await?);
         Ok(())
     }
 
@@ -178,7 +186,7 @@ impl Workload for HttpWorkload {
         };
         let mut connection = match kept {
             Some(connection) => connection,
-            None => Connection::open(&served.place, self.settings.link).await?,
+            None => Connection::open(&served.place, self.settings.link, self.tls.as_ref()).await?,
         };
         let got = connection.get(request).await;
         let is_whole = got.as_ref().map_or_else(|failure| !failure.is_broken, |_| true);
@@ -189,6 +197,34 @@ impl Workload for HttpWorkload {
         self.check(served, &client.key, &got)?;
         self.hits.fetch_add(got.traffic.hits, Ordering::Relaxed);
         Ok(Attempts { traffic: got.traffic, ..Attempts::default() })
+    }
+
+    fn handover(&self) -> serde_json::Value {
+        let of = |served: &Served| {
+            let Served { place, host, url, begun, .. } = served;
+            serde_json::json!({ "place": place, "host": host, "url": url, "begun": begun.to_string() })
+        };
+        self.served.get().map(of).unwrap_or_default()
+    }
+
+    fn join(&self, handover: &serde_json::Value) -> Result<(), Failure> {
+        let text = |name: &str| handover[name].as_str().map(str::to_owned);
+        let served = || {
+            let rows = self.target.is_own().then(|| Arc::new(Rows::of(self.settings.payload)));
+            let begun = text("begun")?.parse().ok()?;
+            let (place, host, url) = (text("place")?, text("host")?, text("url")?);
+            Some(Served { place, host, url, begun, rows, requests_before: 0 })
+        };
+        let _ = self.served.set(served().ok_or_else(|| Failure::new(Class::Other, "nothing is prepared"))?);
+        Ok(())
+    }
+
+    fn report(&self, _: &dyn Fn(Instant) -> u64) -> serde_json::Value {
+        self.hits.load(Ordering::Relaxed).into()
+    }
+
+    fn take_report(&self, report: &serde_json::Value, _: &dyn Fn(u64) -> Instant) {
+        self.hits.fetch_add(report.as_u64().unwrap_or_default(), Ordering::Relaxed);
     }
 
     /// What is said to come from a cache must not have come from the server. Of requests that failed nobody knows.

@@ -4,7 +4,7 @@ use super::html::{element, escape, figure, table};
 use super::percentile::plural;
 use super::published::Published;
 use super::view::{Figure, Table, View};
-use super::{palette, percentile, sweep, timeline};
+use super::{palette, percentile, phases, sweep, timeline};
 
 /// The whole document.
 pub(super) fn page(views: &[View<'_>], published: Option<&Published>) -> String {
@@ -110,6 +110,7 @@ pub(super) fn plots(view: &View<'_>, id: &str, published: Option<&Published>) ->
     let mut all = sweeps(view, id, published);
     all.push(("Percentiles".to_owned(), percentile::figures(view, &format!("{id}-percentiles"))));
     all.push(("Timelines".to_owned(), timeline::figures(view, &format!("{id}-run"))));
+    all.push(("Syncs by phase".to_owned(), phases::figures(view, &format!("{id}-phases"))));
     all
 }
 

@@ -97,16 +97,43 @@ struct Measure {
     title: &'static str,
     axis: &'static str,
     unit: Unit,
+    whose: Whose,
     of: fn(&CellSummary) -> Estimate,
 }
 
-const MEASURES: [Measure; 6] = [
-    Measure { id: "rate", title: "Throughput", axis: "operations/s", unit: Unit::Number, of: |cell| cell.rate },
+/// The cells that have a measure.
+#[derive(Clone, Copy)]
+enum Whose {
+    All,
+    Requests,
+    Replicated,
+}
+
+impl Whose {
+    fn has(self, cell: &CellSummary) -> bool {
+        match self {
+            Whose::All => true,
+            Whose::Requests => cell.scenario == settings::NAME,
+            Whose::Replicated => !cell.lag.is_empty(),
+        }
+    }
+}
+
+const MEASURES: [Measure; 10] = [
+    Measure {
+        id: "rate",
+        title: "Throughput",
+        axis: "operations/s",
+        unit: Unit::Number,
+        whose: Whose::All,
+        of: |cell| cell.rate,
+    },
     Measure {
         id: "p50",
         title: "Median response time",
         axis: "median",
         unit: Unit::Time,
+        whose: Whose::All,
         of: |cell| cell.response_p50_ns,
     },
     Measure {
@@ -114,6 +141,7 @@ const MEASURES: [Measure; 6] = [
         title: "99th percentile of the response times",
         axis: "99th percentile",
         unit: Unit::Time,
+        whose: Whose::All,
         of: |cell| cell.response_p99_ns,
     },
     Measure {
@@ -121,6 +149,7 @@ const MEASURES: [Measure; 6] = [
         title: "What clients receive",
         axis: "bytes/s",
         unit: Unit::Number,
+        whose: Whose::Requests,
         of: |cell| cell.received_per_s,
     },
     Measure {
@@ -128,6 +157,7 @@ const MEASURES: [Measure; 6] = [
         title: "Bodies in % of their content",
         axis: "%",
         unit: Unit::Number,
+        whose: Whose::Requests,
         of: |cell| Estimate { mean: cell.payload_percent().unwrap_or_default(), half: None },
     },
     Measure {
@@ -135,19 +165,49 @@ const MEASURES: [Measure; 6] = [
         title: "Requests that failed",
         axis: "%",
         unit: Unit::Number,
+        whose: Whose::Requests,
         of: |cell| Estimate { mean: cell.failed_percent(), half: None },
     },
+    Measure {
+        id: "processors",
+        title: "Processors of the lab's machine that are busy",
+        axis: "processors",
+        unit: Unit::Number,
+        whose: Whose::Requests,
+        of: |cell| cell.busy_processors,
+    },
+    Measure {
+        id: "load",
+        title: "Load of the lab's machine",
+        axis: "load average",
+        unit: Unit::Number,
+        whose: Whose::Requests,
+        of: |cell| cell.load,
+    },
+    Measure {
+        id: "lag",
+        title: "99th percentile of how far the replica is behind",
+        axis: "lag",
+        unit: Unit::Time,
+        whose: Whose::Replicated,
+        of: |cell| cell.lag_p99_ns,
+    },
+    Measure {
+        id: "drained",
+        title: "From the end of the clients until the replica has all",
+        axis: "until drained",
+        unit: Unit::Time,
+        whose: Whose::Replicated,
+        of: |cell| cell.drained_ns,
+    },
 ];
-/// So many of them are of every scenario, the others of requests.
-const OF_ALL: usize = 3;
 
 /// The figures of a sweep. `prefix`: of their names on the page.
 pub(super) fn figures(view: &View<'_>, sweep: &Sweep, prefix: &str, published: Option<&Published>) -> Vec<Figure> {
     let table = table(view, sweep);
-    let is_http = view.cells.iter().any(|cell| cell.scenario == settings::NAME);
     let mut figures: Vec<Figure> = MEASURES
         .iter()
-        .take(if is_http { MEASURES.len() } else { OF_ALL })
+        .filter(|measure| view.cells.iter().any(|cell| measure.whose.has(cell)))
         .map(|measure| {
             let mut notes = vec!["Means of the runs, with their 95 % intervals.".to_owned()];
             notes.extend(left_out(view, sweep));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::bottleneck::{Bottleneck, Verdict};
 use crate::campaign::Seen;
 use crate::experiment::Experiment;
-use crate::harness::{Attempts, Class, Counted, Ended, Histogram, Measured, Outcome, RunFailure, Second, Tally};
+use crate::harness::{Attempts, Class, Counted, Ended, Histogram, Measured, Outcome, RunFailure, Second, Tally, Work};
 use crate::plan::Plan;
 use crate::results::{Campaign, CellTable, Estimate, RunRecord, Writer};
 use crate::sampling::Sampled;
@@ -100,6 +100,7 @@ fn ran(times: &[(u64, u64)]) -> Outcome {
         longest_queue: 0,
         series,
         tally: Tally { done: operations, failed: 0 },
+        agents: None,
     };
     Outcome { measured: Some(measured), failure: None, left_behind: None }
 }
@@ -109,12 +110,22 @@ fn seen() -> Seen {
     let sampled =
         Sampled { machine: Vec::new(), processes: Vec::new(), waits: Err("not asked".to_owned()), server: None };
     let evidence = "85 % of the clients in: SELECT '<b>'".to_owned();
-    Seen { verdict: Verdict { bottleneck: Bottleneck::Locks, evidence }, processors: None, sampled }
+    let verdict = Verdict { bottleneck: Bottleneck::Locks, evidence };
+    Seen { verdict, processors: None, sampled, syncs: Vec::new(), shares: [None; 2], behind: None }
 }
 
 fn second(second: u64, operations: u64, errors: u64) -> Second {
     let response = Duration::from_millis(1);
-    Second { second, operations, errors, response_p50: response, response_p99: response, response_max: response }
+    Second {
+        second,
+        operations,
+        errors,
+        response_p50: response,
+        response_p99: response,
+        response_max: response,
+        response_mean: response,
+        work: Work { queries: operations, rows_read: 3 * operations, updates: 2, deletes: 1, inserts: 4 },
+    }
 }
 
 fn names(sweep: &Sweep) -> Vec<&str> {
@@ -422,7 +433,7 @@ fn nonsense_in_a_file_does_no_harm() {
         "UPDATE cell_value SET value = '1e308' WHERE cell = 2 AND key = 'load.clients'; \
          UPDATE cell_value SET value = '5e-324' WHERE cell = 3 AND key = 'load.clients'; \
          UPDATE run SET elapsed_ns = 9223372036854775807 WHERE cell = 1; UPDATE run SET elapsed_ns = -5 WHERE cell = 2; \
-         INSERT INTO second VALUES (1, -1, 5, 5, -1, -1, -1), (2, 9223372036854775807, 5, 5, 9, 9, 9); \
+         INSERT INTO second VALUES (1, -1, 5, 5, -1, -1, -1, -1, -1, 0, 0, 0, 0), (2, 9223372036854775807, 5, 5, 9, 9, 9, 9, 0, 0, 0, 0, 0); \
          UPDATE run SET elapsed_ns = 1, operations = 9223372036854775807 WHERE cell = 3",
     );
     let table = published("clients,a,b_ops_per_s\n0,1e308,-1\n-1e308,5e-324,0\n");
@@ -499,4 +510,19 @@ fn each_plot_is_a_file_that_needs_no_page() {
         rate.contains("target.setup = SELECT &#39;&lt;&amp;&gt;&#39;</text>"),
         "the legend names the lines: {rate}"
     );
+}
+
+#[test]
+fn a_second_in_which_nothing_ended_is_in_an_evaluators_file() {
+    let sample = Sample::new("", |_, _| Some(ran(&[(500, 100)])));
+    sample.sql("DELETE FROM second WHERE second = 0");
+    let mut written = Vec::new();
+    sample.campaign().export_evaluator(None, &mut written).expect("written");
+    let expected = r#"<?xml version="1.0" encoding="UTF-8"?>
+<EvaluatorResults name="sample">
+  <Stats label="cell 1, repetition 1, second 0" time="0" users="1" avgResponseTime="0.000" queries="0" queriesPerSecond="0" rowsRead="0" updates="0" deletes="0" inserts="0" interval="1"/>
+  <Stats label="cell 1, repetition 1, second 1" time="1" users="1" avgResponseTime="1.000" queries="50" queriesPerSecond="50" rowsRead="150" updates="2" deletes="1" inserts="4" interval="1"/>
+</EvaluatorResults>
+"#;
+    assert_eq!(String::from_utf8(written).expect("text"), expected);
 }

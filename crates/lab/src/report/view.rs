@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::harness::Second;
-use crate::results::{Campaign, CellSummary, CellTable, Estimate, Fit, RunRow};
+use crate::results::{Campaign, CellSummary, CellTable, Estimate, Fit, RunRow, SyncRow};
 
 use super::chart::{Chart, Line};
 
@@ -26,6 +26,8 @@ pub(super) struct View<'c> {
 pub(super) struct Run {
     pub(super) row: RunRow,
     pub(super) seconds: Vec<Second>,
+    /// Of a run of syncs.
+    pub(super) syncs: Vec<SyncRow>,
 }
 
 /// A chart with what is said about it.
@@ -51,7 +53,7 @@ pub(super) struct Table {
 impl<'c> View<'c> {
     /// Reads all of it.
     pub(super) fn of(campaign: &'c Campaign) -> Result<View<'c>, Error> {
-        let run = |row: RunRow| Ok(Run { seconds: campaign.seconds(row.id)?, row });
+        let run = |row: RunRow| Ok(Run { seconds: campaign.seconds(row.id)?, syncs: campaign.syncs(row.id)?, row });
         Ok(View {
             campaign,
             cells: campaign.summary()?,

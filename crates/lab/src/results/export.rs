@@ -36,10 +36,10 @@ type Line = Vec<(String, Value)>;
 
 const RUNS: &str = "SELECT cell, repetition, started, state, detail, ended_by, elapsed_ns, sets, sets_ns, operations, errors, late, dropped, \
                     longest_queue, refusals, retries, client_cpu_ns, steal_percent, processors, bottleneck, evidence, warmup_ns, \
-                    is_steady, sent_bytes, received_bytes, body_bytes, content_bytes, hits, misses \
+                    is_steady, replica_drained_ns, server_percent, database_percent, sent_bytes, received_bytes, body_bytes, content_bytes, hits, misses \
                     FROM run LEFT JOIN traffic ON traffic.run = run.id ORDER BY id";
 const SECONDS: &str = "SELECT cell, repetition, second, second.operations, second.errors, response_p50_ns, response_p99_ns, \
-                       response_max_ns FROM second JOIN run ON run.id = second.run ORDER BY run.id, second";
+                       response_max_ns, response_mean_ns, queries, updates, deletes, inserts, rows_read FROM second JOIN run ON run.id = second.run ORDER BY run.id, second";
 
 impl Campaign {
     /// Writes results out.
@@ -148,6 +148,13 @@ fn cell(cell: &CellSummary) -> Line {
         }
         add("failed_percent", json!(cell.failed_percent()));
         add("hit_percent", json!(cell.hit_percent()));
+    }
+    if !cell.lag.is_empty() {
+        for (name, part) in [("p50", 0.5), ("p99", 0.99)] {
+            add(&format!("replica_lag_{name}_ms"), json!(millis(cell.lag.quantile(part))));
+        }
+        add("replica_lag_max_ms", json!(millis(cell.lag.max())));
+        add("replica_drained_ms", json!(cell.drained_ns.mean / 1e6));
     }
     add("operations_per_cpu_second", json!(cell.operations_per_cpu_second));
     add("bottleneck", json!(cell.bottleneck.as_ref().map(|(name, _)| name)));

@@ -7,7 +7,8 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row};
 
 use super::{APPLICATION_ID, ResultsError, VERSION};
 use crate::error::Error;
-use crate::harness::{Histogram, Second, Traffic};
+use crate::harness::{Histogram, Second, Traffic, Work};
+use crate::sync::PHASES;
 
 /// A campaign from its file.
 #[derive(Debug)]
@@ -59,6 +60,25 @@ pub(crate) struct RunRow {
     pub(crate) evidence: Option<String>,
     pub(crate) is_steady: Option<bool>,
     pub(crate) traffic: Traffic,
+    /// Processors of the machine that were busy, and its load, on average; none: nothing was sampled.
+    pub(crate) machine: Option<(f64, f64)>,
+    /// How many.
+    pub(crate) sets: Option<i64>,
+    /// Of all processors' time in sets.
+    pub(crate) server_percent: Option<f64>,
+    pub(crate) database_percent: Option<f64>,
+    /// Until all showed at the replica.
+    pub(crate) drained_ns: Option<i64>,
+}
+
+/// A sync, in nanoseconds from the end of the warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SyncRow {
+    pub(crate) client: i64,
+    pub(crate) began_ns: i64,
+    pub(crate) ended_ns: i64,
+    /// At the server: its begin, its end, and how long each phase took; none: the server has said nothing of it.
+    pub(crate) served: Option<(i64, i64, [i64; PHASES.len()])>,
 }
 
 impl RunRow {
@@ -158,8 +178,10 @@ impl Campaign {
     pub(crate) fn runs(&self) -> Result<Vec<RunRow>, Error> {
         let sql = "SELECT id, cell, state, detail, elapsed_ns, operations, errors, late, dropped, longest_queue, repetition, processors, \
                    bottleneck, evidence, sets_ns, is_steady, refusals, retries, coalesce(sent_bytes, 0), coalesce(received_bytes, 0), \
- coalesce(body_bytes, 0), coalesce(content_bytes, 0), coalesce(hits, 0), coalesce(misses, 0) \
- FROM run LEFT JOIN traffic ON traffic.run = run.id ORDER BY id";
+ coalesce(body_bytes, 0), coalesce(content_bytes, 0), coalesce(hits, 0), coalesce(misses, 0), busy, load, replica_drained_ns, sets, server_percent, database_percent \
+ FROM run LEFT JOIN traffic ON traffic.run = run.id \
+ LEFT JOIN (SELECT run AS of, sum(busy_ns) * 1.0 / sum(span_ns) AS busy, avg(load) AS load FROM machine GROUP BY run) ON of = id \
+ ORDER BY id";
         self.rows(sql, |row| {
             let count = |place| row.get::<_, i64>(place).map(|number| number as u64);
             Ok(RunRow {
@@ -189,6 +211,11 @@ impl Campaign {
                     hits: count(22)?,
                     misses: count(23)?,
                 },
+                machine: row.get::<_, Option<f64>>(24)?.zip(row.get(25)?),
+                drained_ns: row.get(26)?,
+                sets: row.get(27)?,
+                server_percent: row.get(28)?,
+                database_percent: row.get(29)?,
             })
         })
     }
@@ -196,8 +223,8 @@ impl Campaign {
     /// The seconds of a run in which operations ended.
     pub(crate) fn seconds(&self, run: i64) -> Result<Vec<Second>, Error> {
         let sql = format!(
-            "SELECT second, operations, errors, response_p50_ns, response_p99_ns, response_max_ns FROM second WHERE run = {run} \
-             ORDER BY second"
+            "SELECT second, operations, errors, response_p50_ns, response_p99_ns, response_max_ns, response_mean_ns, \
+             queries, updates, deletes, inserts, rows_read FROM second WHERE run = {run} ORDER BY second"
         );
         self.rows(&sql, |row| {
             let count = |place| row.get::<_, i64>(place).map(|number| number as u64);
@@ -209,7 +236,36 @@ impl Campaign {
                 response_p50: time(3)?,
                 response_p99: time(4)?,
                 response_max: time(5)?,
+                response_mean: time(6)?,
+                work: Work {
+                    queries: count(7)?,
+                    updates: count(8)?,
+                    deletes: count(9)?,
+                    inserts: count(10)?,
+                    rows_read: count(11)?,
+                },
             })
+        })
+    }
+
+    /// The syncs of a run, by client.
+    pub(crate) fn syncs(&self, run: i64) -> Result<Vec<SyncRow>, Error> {
+        let sql = format!(
+            "SELECT client, began_ns, ended_ns, server_began_ns, server_ended_ns, receive_ns, wait_ns, greet_ns, upload_ns, download_ns, \
+             send_ns FROM sync WHERE run = {run} ORDER BY client, began_ns"
+        );
+        self.rows(&sql, |row| {
+            let served = match (row.get(3)?, row.get(4)?) {
+                (Some(began), Some(ended)) => {
+                    let mut phases = [0; PHASES.len()];
+                    for (place, phase) in phases.iter_mut().enumerate() {
+                        *phase = row.get(5 + place)?;
+                    }
+                    Some((began, ended, phases))
+                }
+                _ => None,
+            };
+            Ok(SyncRow { client: row.get(0)?, began_ns: row.get(1)?, ended_ns: row.get(2)?, served })
         })
     }
 

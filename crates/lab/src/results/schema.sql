@@ -54,11 +54,14 @@ CREATE TABLE run (
   longest_queue INTEGER NOT NULL,
   refusals INTEGER NOT NULL,     -- how often operations that succeeded were told to come back before
   retries INTEGER NOT NULL,      -- how often they were tried again, after that or for any other reason
-  client_cpu_ns INTEGER,         -- of the lab itself, preparation and verify included; NULL where the system does not tell
+  client_cpu_ns INTEGER,         -- of the lab itself, preparation and verify included, or of its agents; NULL where the system does not tell
   steal_percent REAL,            -- of the machine's time that its host kept for others
   processors REAL,               -- in use by the lab, the database and the server of syncs, on average; NULL: the database is elsewhere, or nothing was sampled
   bottleneck TEXT,               -- what limited it: client, link, server, workers, database CPU, locks, disk, unknown; NULL: nothing was measured
-  evidence TEXT                  -- how that is known
+  evidence TEXT,                 -- how that is known
+  server_percent REAL,           -- of all processors' time in sets of syncs, the server's; NULL: nothing was sampled, or there is none
+  database_percent REAL,         -- the same of the database's processes
+  replica_drained_ns INTEGER     -- from the end of the clients until all that they had done showed at the replica; NULL: there is none, or that was not seen
 );
 
 -- The machine that the lab ran on, sample by sample; what was used since the sample before, in `span_ns`.
@@ -106,6 +109,24 @@ CREATE TABLE server_load (
   uploaders_busy REAL NOT NULL,  -- of them, those with an upload
   sending REAL NOT NULL          -- whose answers went out
 );
+
+-- Each sync that was measured: when it began and ended at its client and at the server, from the end of the warm-up, and what the server did.
+-- The server's columns are of the request that succeeded; NULL where its log has none. At most 100,000 of a run.
+CREATE TABLE sync (
+  run INTEGER NOT NULL REFERENCES run (id),
+  client INTEGER NOT NULL,       -- from 1
+  began_ns INTEGER NOT NULL,
+  ended_ns INTEGER NOT NULL,
+  server_began_ns INTEGER,
+  server_ended_ns INTEGER,
+  receive_ns INTEGER,            -- the request
+  wait_ns INTEGER,               -- for a worker
+  greet_ns INTEGER,              -- who it is, and what it has
+  upload_ns INTEGER,
+  download_ns INTEGER,
+  send_ns INTEGER,               -- what the client had not taken yet
+  PRIMARY KEY (run, client, began_ns)
+) WITHOUT ROWID;
 
 -- What sessions in the database were at, the lab's or those of the server of syncs (then in sets): how many of them, on average.
 CREATE TABLE wait (
@@ -155,13 +176,21 @@ CREATE TABLE second (
   response_p50_ns INTEGER NOT NULL,
   response_p99_ns INTEGER NOT NULL,
   response_max_ns INTEGER NOT NULL,
+  response_mean_ns INTEGER NOT NULL,
+  queries INTEGER NOT NULL,      -- statements of operations that succeeded, by their first word: SELECT, VALUES, WITH;
+  updates INTEGER NOT NULL,      -- UPDATE,
+  deletes INTEGER NOT NULL,      -- DELETE,
+  inserts INTEGER NOT NULL,      -- INSERT, one for each row of those that a step sends with several; 0 where nothing is SQL
+  rows_read INTEGER NOT NULL,    -- that statements gave
   PRIMARY KEY (run, second)
 ) WITHOUT ROWID;
 
 -- The histograms: how many operations took this long, to three digits. Buckets of several runs may be added up.
 CREATE TABLE bucket (
   run INTEGER NOT NULL REFERENCES run (id),
-  clock TEXT NOT NULL,           -- service, response; start: how long after its set's first one each operation began
+  clock TEXT NOT NULL,           -- service, response; start: how long after its set's first one each operation began;
+                                 -- clock: how far agents' wall clocks were off, before each set;
+                                 -- replica: of heartbeats, from the target's acknowledgement until each showed at its replica
   up_to_ns INTEGER NOT NULL,
   count INTEGER NOT NULL,
   PRIMARY KEY (run, clock, up_to_ns)

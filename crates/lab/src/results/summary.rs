@@ -77,10 +77,26 @@ pub struct CellSummary {
     pub traffic: Traffic,
     /// Bytes that clients received in a second.
     pub received_per_s: Estimate,
+    /// Processors of the machine that were busy, whoever had them.
+    pub busy_processors: Estimate,
+    /// The machine's load: tasks that ran, or wanted to.
+    pub load: Estimate,
     /// Operations for each second of processor time that the lab and the database took, where both are known (SQLite is in the lab).
     pub operations_per_cpu_second: Option<f64>,
     /// What limited most of the runs, and how that is known of the first of them.
     pub bottleneck: Option<(String, String)>,
+    /// How long a set took on average, from the first operation's start to the last one's end; zero: there were none.
+    pub set_mean: Duration,
+    /// Of all processors' time in sets, the server's, in per cent.
+    pub server_percent: Estimate,
+    /// The database's.
+    pub database_percent: Estimate,
+    /// How far the replica was behind, heartbeat by heartbeat; empty: there is none.
+    pub lag: Histogram,
+    /// The 99th percentiles of the runs' lags, in nanoseconds.
+    pub lag_p99_ns: Estimate,
+    /// From the end of the clients until all that they had done showed at the replica, in nanoseconds.
+    pub drained_ns: Estimate,
     /// Runs that were not steady when measuring began, of those in which that was looked for.
     pub unsteady: u64,
 }
@@ -132,8 +148,15 @@ impl Campaign {
             runs.iter().filter(|run| run.cell == cell).partition(|run| run.state == "done");
         let (mut service, mut response) = (Histogram::default(), Histogram::default());
         let (mut medians, mut ninety_ninths) = (Vec::new(), Vec::new());
+        let (mut lag, mut lags) = (Histogram::default(), Vec::new());
         for run in &done {
             self.add_buckets(run.id, "service", &mut service)?;
+            let mut behind = Histogram::default();
+            self.add_buckets(run.id, "replica", &mut behind)?;
+            if !behind.is_empty() {
+                lags.push(behind.quantile(0.99).as_nanos() as f64);
+                lag.add(&behind);
+            }
             let mut own = Histogram::default();
             self.add_buckets(run.id, "response", &mut own)?;
             medians.push(own.quantile(0.5).as_nanos() as f64);
@@ -161,6 +184,14 @@ impl Campaign {
             retries: sum(|run| run.retries),
             traffic: done.iter().fold(Traffic::default(), |sum, run| sum + run.traffic),
             received_per_s: Estimate::of(&done.iter().map(|run| received_per_s(run)).collect::<Vec<_>>()),
+            busy_processors: of(&done, |run| Some(run.machine?.0)),
+            load: of(&done, |run| Some(run.machine?.1)),
+            set_mean: set_mean(&done),
+            server_percent: of(&done, |run| run.server_percent),
+            database_percent: of(&done, |run| run.database_percent),
+            lag,
+            lag_p99_ns: Estimate::of(&lags),
+            drained_ns: of(&done, |run| Some(run.drained_ns? as f64)),
             operations_per_cpu_second: per_cpu_second(&done),
             bottleneck: bottleneck(&done),
             unsteady: done.iter().filter(|run| run.is_steady == Some(false)).count() as u64,
@@ -171,6 +202,18 @@ impl Campaign {
 
 fn received_per_s(run: &RunRow) -> f64 {
     if run.elapsed_ns > 0 { run.traffic.received_bytes as f64 * 1e9 / run.elapsed_ns as f64 } else { 0.0 }
+}
+
+/// Of runs in which that is known.
+fn of(runs: &[&RunRow], which: fn(&RunRow) -> Option<f64>) -> Estimate {
+    Estimate::of(&runs.iter().filter_map(|run| which(run)).collect::<Vec<_>>())
+}
+
+/// Over all runs' sets.
+fn set_mean(runs: &[&RunRow]) -> Duration {
+    let sets = runs.iter().filter_map(|run| Some((run.sets_ns? as u64, run.sets? as u64)));
+    let (time, count) = sets.fold((0, 0), |sum, (time, count)| (sum.0 + time, sum.1 + count));
+    Duration::from_nanos(time.checked_div(count).unwrap_or(0))
 }
 
 /// Operations of runs whose processor time is known, for each second of it.

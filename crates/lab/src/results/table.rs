@@ -2,13 +2,20 @@
 
 use std::time::Duration;
 
-use super::summary::CellSummary;
+use super::summary::{CellSummary, Estimate};
 use crate::harness::Traffic;
 use crate::http::settings;
 use crate::sync::kind;
 
 /// What cells of requests have more; bytes are of a request.
 const HTTP: [&str; 7] = ["failed %", "Mbit/s", "received B", "body B", "content B", "body %", "hits %"];
+
+/// What cells of syncs have more.
+const SYNC: [&str; 9] =
+    ["mean ms", "mean/set", "max/set", "rows/s", "active", "server %", "database %", "refusals", "retries"];
+
+/// What cells with a replica have more.
+const REPLICA: [&str; 4] = ["lag p50 ms", "lag p99 ms", "lag max ms", "drained ms"];
 
 /// Cells as text, a row for each.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,14 +40,21 @@ impl CellTable {
         }
         let is_sync = cells.iter().any(|cell| cell.scenario == kind::NAME);
         if is_sync {
-            head.extend(["mean ms", "rows/s", "active", "refusals", "retries"]);
+            head.extend(SYNC);
         }
         let is_http = cells.iter().any(|cell| cell.scenario == settings::NAME);
         if is_http {
             head.extend(HTTP);
         }
+        let is_replicated = cells.iter().any(|cell| !cell.lag.is_empty());
+        if is_replicated {
+            head.extend(REPLICA);
+        }
         let head: Vec<String> = head.into_iter().map(str::to_owned).collect();
-        let rows = cells.iter().map(|cell| row(cell, varied, (is_open, is_sync, is_http), head.len())).collect();
+        let rows = cells
+            .iter()
+            .map(|cell| row(cell, varied, [is_open, is_sync, is_http, is_replicated], head.len()))
+            .collect();
         CellTable { head, rows, columns_of_cell: 1 + varied.len() }
     }
 }
@@ -48,7 +62,7 @@ impl CellTable {
 fn row(
     cell: &CellSummary,
     varied: &[String],
-    (is_open, is_sync, is_http): (bool, bool, bool),
+    [is_open, is_sync, is_http, is_replicated]: [bool; 4],
     columns: usize,
 ) -> Vec<String> {
     let mut row = vec![cell.cell.to_string()];
@@ -67,17 +81,49 @@ fn row(
         row.extend([cell.late, cell.dropped, cell.longest_queue].map(thousands));
     }
     if is_sync {
-        let rows: f64 = cell.value("scenario.rows").parse().unwrap_or(0.0);
-        let mean = cell.service.mean();
-        // Little's law: so many are at it on average.
-        let active = mean.as_secs_f64() * cell.rate.mean;
-        row.extend([millis(mean), format!("{:.0}", cell.rate.mean * rows), format!("{active:.1}")]);
-        row.extend([cell.refusals, cell.retries].map(thousands));
+        row.extend(syncs(cell));
     }
     if is_http {
         row.extend(requests(cell));
     }
+    if is_replicated {
+        row.extend(replica(cell));
+    }
     row
+}
+
+/// What the columns of [`SYNC`] say.
+fn syncs(cell: &CellSummary) -> [String; 9] {
+    let rows: f64 = cell.value("scenario.rows").parse().unwrap_or(0.0);
+    let (mean, max) = (cell.service.mean(), cell.service.max());
+    // Little's law: so many are at it on average.
+    let active = mean.as_secs_f64() * cell.rate.mean;
+    let of_set = |time: Duration| match cell.set_mean.as_secs_f64() {
+        0.0 => "-".to_owned(),
+        set => format!("{:.2}", time.as_secs_f64() / set),
+    };
+    // What was not sampled has no share.
+    let share = |part: Estimate| if part.mean > 0.0 { format!("{:.0}", part.mean) } else { "-".to_owned() };
+    [
+        millis(mean),
+        of_set(mean),
+        of_set(max),
+        format!("{:.0}", cell.rate.mean * rows),
+        format!("{active:.1}"),
+        share(cell.server_percent),
+        share(cell.database_percent),
+        thousands(cell.refusals),
+        thousands(cell.retries),
+    ]
+}
+
+/// What the columns of [`REPLICA`] say.
+fn replica(cell: &CellSummary) -> [String; 4] {
+    if cell.lag.is_empty() {
+        return ["-"; 4].map(str::to_owned);
+    }
+    let [p50, p99] = [0.5, 0.99].map(|part| millis(cell.lag.quantile(part)));
+    [p50, p99, millis(cell.lag.max()), format!("{:.3}", cell.drained_ns.mean / 1e6)]
 }
 
 /// What the columns of [`HTTP`] say.

@@ -4,14 +4,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, params, params_from_iter};
+use tokio::time::Instant;
 
 use super::{APPLICATION_ID, ResultsError, VERSION};
 use crate::campaign::Seen;
 use crate::error::Error;
 use crate::experiment::{Cell, Experiment};
-use crate::harness::{Ended, Histogram, Measured, Outcome, RunFailure, Traffic};
+use crate::harness::{Ended, Histogram, Measured, Outcome, RunFailure, Traffic, Work};
 use crate::plan::{Plan, Run};
 use crate::sampling::Sampled;
+use crate::sync::{PHASES, Stamped};
 
 /// Writes one campaign. Each call is one durable transaction: after an error the file has all that was written before.
 pub struct Writer {
@@ -125,12 +127,13 @@ impl Writer {
             };
             let measured = record.outcome.measured.as_ref();
             let sets = measured.and_then(|measured| measured.sets.as_ref());
+            let behind = record.seen.and_then(|seen| seen.behind.as_ref());
             let of = |count: fn(&Measured) -> u64| measured.map_or(0, count) as i64;
             connection.execute(
                 "INSERT INTO run (cell, repetition, started, state, detail, ended_by, elapsed_ns, operations, errors, late, dropped, \
                  longest_queue, client_cpu_ns, steal_percent, processors, bottleneck, evidence, sets, sets_ns, warmup_ns, is_steady, \
-                 refusals, retries) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
+                 refusals, retries, replica_drained_ns, server_percent, database_percent) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26)",
                 params![
                     record.run.cell as i64 + 1,
                     record.run.repetition as i64 + 1,
@@ -155,10 +158,17 @@ impl Writer {
                     measured.and_then(|measured| measured.is_steady),
                     of(|measured| measured.attempts.refusals),
                     of(|measured| measured.attempts.retries),
+                    behind.and_then(|behind| behind.drained).map(|time| time.as_nanos() as i64),
+                    record.seen.and_then(|seen| seen.shares[0]),
+                    record.seen.and_then(|seen| seen.shares[1]),
                 ],
             )?;
             let id = connection.last_insert_rowid();
             record.seen.map_or(Ok(()), |seen| samples(connection, id, &seen.sampled))?;
+            behind.map_or(Ok(()), |behind| buckets(connection, id, "replica", &behind.lags))?;
+            if let Some((seen, measured)) = record.seen.zip(measured) {
+                syncs(connection, id, &seen.syncs, measured.from)?;
+            }
             measured.map_or(Ok(()), |measured| details(connection, id, measured))
         })
     }
@@ -222,7 +232,8 @@ fn details(connection: &Connection, run: i64, measured: &Measured) -> rusqlite::
     for (class, counted) in &measured.errors {
         insert.execute(params![run, class.to_string(), counted.count as i64, counted.example])?;
     }
-    let mut insert = connection.prepare("INSERT INTO second VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?;
+    let mut insert =
+        connection.prepare("INSERT INTO second VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)")?;
     let traffic = measured.attempts.traffic;
     if traffic != Traffic::default() {
         let Traffic { sent_bytes, received_bytes, body_bytes, content_bytes, hits, misses } = traffic;
@@ -231,21 +242,19 @@ fn details(connection: &Connection, run: i64, measured: &Measured) -> rusqlite::
         connection.execute("INSERT INTO traffic VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)", params_from_iter(row))?;
     }
     for second in &measured.series {
-        let times = [second.response_p50, second.response_p99, second.response_max].map(|time| time.as_nanos() as i64);
-        let [p50, p99, max] = times;
-        insert.execute(params![
-            run,
-            second.second as i64,
-            second.operations as i64,
-            second.errors as i64,
-            p50,
-            p99,
-            max
-        ])?;
+        let times = [second.response_p50, second.response_p99, second.response_max, second.response_mean];
+        let times = times.map(|time| time.as_nanos() as i64);
+        let Work { queries, rows_read, updates, deletes, inserts } = second.work;
+        let counts = [second.second, second.operations, second.errors].map(|number| number as i64);
+        let work = [queries, updates, deletes, inserts, rows_read].map(|number| number as i64);
+        let row = [run].into_iter().chain(counts).chain(times).chain(work);
+        insert.execute(params_from_iter(row))?;
     }
     buckets(connection, run, "service", &measured.service)?;
     buckets(connection, run, "response", &measured.response)?;
-    measured.sets.as_ref().map_or(Ok(()), |sets| buckets(connection, run, "start", &sets.starts))
+    let Some(sets) = &measured.sets else { return Ok(()) };
+    buckets(connection, run, "start", &sets.starts)?;
+    buckets(connection, run, "clock", &sets.clocks)
 }
 
 fn samples(connection: &Connection, run: i64, sampled: &Sampled) -> rusqlite::Result<()> {
@@ -290,6 +299,24 @@ fn samples(connection: &Connection, run: i64, sampled: &Sampled) -> rusqlite::Re
     for blocked in &waits.blocked {
         let sessions = blocked.seen as f64 / waits.looks_at_blockers as f64;
         insert.execute(params![run, blocked.statement, blocked.behind, sessions])?;
+    }
+    Ok(())
+}
+
+/// Each sync that was measured, by the moment at which measuring began.
+fn syncs(connection: &Connection, run: i64, syncs: &[Stamped], from: Instant) -> rusqlite::Result<()> {
+    let mut insert =
+        connection.prepare("INSERT INTO sync VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)")?;
+    let nanos = |moment: Instant| moment.saturating_duration_since(from).as_nanos() as i64;
+    for Stamped { client, began, ended, served } in syncs {
+        let own = [run, *client as i64 + 1, nanos(*began), nanos(*ended)].map(Some);
+        let mut theirs = [None; 2 + PHASES.len()];
+        if let Some(served) = served {
+            let phases = served.phases.iter().map(|phase| phase.as_nanos() as i64);
+            let all = [nanos(served.began), nanos(served.ended)].into_iter().chain(phases);
+            theirs.iter_mut().zip(all).for_each(|(column, value)| *column = Some(value));
+        }
+        insert.execute(params_from_iter(own.into_iter().chain(theirs)))?;
     }
     Ok(())
 }

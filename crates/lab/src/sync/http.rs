@@ -38,7 +38,7 @@ pub(super) async fn sync(
     token: &str,
     user: &str,
     remote_id: [u8; 16],
-    frames: Bytes,
+    (frames, sync_id): (Bytes, &str),
 ) -> Result<Answer, Refused> {
     let request = Request::post("/v1/sync")
         .header(header::HOST, place)
@@ -46,6 +46,7 @@ pub(super) async fn sync(
         .header("headwater-user", hex(user.as_bytes()))
         .header("headwater-remote-id", hex(&remote_id))
         .header(header::CONTENT_TYPE, FRAMES)
+        .header("headwater-sync-id", sync_id)
         .body(Full::new(frames))
         .map_err(|error| Refused::Network(error.to_string()))?;
     let answer = send(place, link, request).await.map_err(Refused::Network)?;
@@ -134,14 +135,14 @@ mod tests {
         for (link, expected) in [
             (Link::default(), Duration::ZERO),
             // There and back for the connection, there with the request, back with the answer.
-            (Link { bits_per_s: 0, delay }, 4 * delay),
+            (Link { delay, ..Link::default() }, 4 * delay),
             // A second for the body, and some more for the heads.
-            (Link { bits_per_s: 80_000, delay }, 4 * delay + Duration::from_secs(1)),
+            (Link { bits_per_s: 80_000, delay, loss_permille: 0 }, 4 * delay + Duration::from_secs(1)),
         ] {
             let place = server(10_000);
             let begin = Instant::now();
             let body = Bytes::from(vec![b'!'; 10_000]);
-            let answer = sync((&place, link), "token", "anna", [1; 16], body).await;
+            let answer = sync((&place, link), "token", "anna", [1; 16], (body, "1-1")).await;
             let Ok(mut answer) = answer else { panic!("no answer over {link:?}") };
             assert_eq!(answer.next().await, Ok(Some(Bytes::from("abc"))), "{link:?}");
             let heads = if link.bits_per_s == 0 { Duration::ZERO } else { Duration::from_millis(100) };

@@ -42,7 +42,7 @@ pub const OWN: &str = "own";
 const OWN_KINDS: [(&str, &str); 2] = [("first-download", "download-inserts"), ("upload", "upload-updates")];
 
 /// Its parameters that the other has too.
-const OWN_PARAMETERS: [&str; 10] = [
+const OWN_PARAMETERS: [&str; 11] = [
     "rows",
     "workers",
     "uploaders",
@@ -52,6 +52,7 @@ const OWN_PARAMETERS: [&str; 10] = [
     "retry_delay_ms",
     "link_bits_per_s",
     "link_delay_ms",
+    "link_loss_permille",
     "row_us",
 ];
 
@@ -73,6 +74,15 @@ pub struct Standing {
     pub is_updated: bool,
 }
 
+/// What clients are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remotes {
+    /// Remotes in memory, thousands of them in few threads.
+    Memory,
+    /// Real ones, each with a file, and a thread while it syncs.
+    Files,
+}
+
 /// What a run's sets are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncSettings {
@@ -84,6 +94,8 @@ pub struct SyncSettings {
     pub rows: i64,
     /// Of them, those of rows that all clients have in common.
     pub common: i64,
+    /// Letters of a row's notes.
+    pub notes_bytes: usize,
     /// Clients whose rows are there, and who don't sync.
     pub others: i64,
     /// Whether uploads are held against what is there.
@@ -100,6 +112,8 @@ pub struct SyncSettings {
     pub connections_max: i64,
     /// How fast and how patient clients are in what is measured.
     pub pace: Pace,
+    /// What clients are.
+    pub remotes: Remotes,
     /// How many processors the server may run on; none: all of them.
     pub server_cpus: Option<usize>,
     /// How many processors the database may run on.
@@ -116,6 +130,8 @@ pub fn scenario() -> Scenario {
         parameters: vec![
             ("kind".to_owned(), Value::Text(KINDS[0].0.to_owned())),
             number("rows", 100),
+            number("notes_bytes", purchase::NOTES_BYTES as i64),
+            ("remotes".to_owned(), Value::Text("memory".to_owned())),
             number("common_percent", 0),
             number("others", 0),
             ("conflicts".to_owned(), Value::Text("detected".to_owned())),
@@ -127,6 +143,7 @@ pub fn scenario() -> Scenario {
             number("retry_delay_ms", 0),
             number("link_bits_per_s", 0),
             number("link_delay_ms", 0),
+            number("link_loss_permille", 0),
             number("row_us", 0),
             number("server_cpus", 0),
             number("database_cpus", 0),
@@ -181,12 +198,6 @@ impl SyncSettings {
         };
         let rows = number("rows", 1..=purchase::ROWS_MAX)?;
         let percent = number("common_percent", 0..=100)?;
-        if percent > 0 && way == Way::Up {
-            return Err((
-                "common_percent",
-                "have rows in common in an upload: clients would change each other's".to_owned(),
-            ));
-        }
         let detects_conflicts = match value("conflicts").map(ToString::to_string).unwrap_or_default().as_str() {
             "detected" => true,
             "off" if way == Way::Down => {
@@ -211,7 +222,9 @@ impl SyncSettings {
         let receiving_max = number("receiving_max", 1..=1_000_000)?;
         let connections_max = number("connections_max", 1..=1_000_000)?;
         let pace = Pace { link, row, retry_delay };
+        let remotes = remotes(&value("remotes").map(ToString::to_string).unwrap_or_default(), &pace)?;
         let common = rows * percent / 100;
+        let notes_bytes = number("notes_bytes", 1..=purchase::NOTES_BYTES_MAX)? as usize;
         let others = number("others", 0..=OTHERS_MAX)?;
         let cpus = |name| Ok(Some(number(name, 0..=CPUS_MAX)? as usize).filter(|cpus| *cpus > 0));
         let (server_cpus, database_cpus) = (cpus("server_cpus")?, cpus("database_cpus")?);
@@ -220,6 +233,7 @@ impl SyncSettings {
             op,
             rows,
             common,
+            notes_bytes,
             others,
             detects_conflicts,
             workers,
@@ -228,6 +242,7 @@ impl SyncSettings {
             receiving_max,
             connections_max,
             pace,
+            remotes,
             server_cpus,
             database_cpus,
         })
@@ -250,5 +265,19 @@ impl SyncSettings {
             ChangeOp::Update => ChangeOp::Update,
             ChangeOp::Delete => ChangeOp::Insert,
         }
+    }
+}
+
+/// What clients are, by the name that experiments have for it.
+fn remotes(name: &str, pace: &Pace) -> Result<Remotes, (&'static str, String)> {
+    match name {
+        "memory" => Ok(Remotes::Memory),
+        "files" if *pace != Pace::default() => {
+            let what =
+                "have files with a link, row_us or retry_delay_ms: only remotes in memory are slowed down".to_owned();
+            Err(("remotes", what))
+        }
+        "files" => Ok(Remotes::Files),
+        other => Err(("remotes", format!("have remotes = {other:?}, only memory, files"))),
     }
 }

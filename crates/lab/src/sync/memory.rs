@@ -66,6 +66,8 @@ pub struct MemoryRemote {
     /// What is to go up next; stays where a sync fails.
     pending: Option<Upload>,
     limits: Limits,
+    /// How the next sync is called, so that the server's stamps are known for its own.
+    sync_id: String,
 }
 
 /// An upload, encoded.
@@ -171,7 +173,13 @@ impl MemoryRemote {
             last_upload: None,
             pending: None,
             limits: Limits { frame_bytes_max: Limits::REQUEST.frame_bytes_max, ..Limits::ANSWER },
+            sync_id: String::new(),
         }
+    }
+
+    /// Calls the next sync so; empty: it has no name.
+    pub fn call(&mut self, sync_id: String) {
+        self.sync_id = sync_id;
     }
 
     /// Has an upload go with the next sync, in the place of one that waits.
@@ -275,6 +283,7 @@ impl Exchange<'_, '_> {
         self.answer = None;
         let body = self.remote.request(has_upload, wants_download);
         let Identity { place, token, user, remote_id, .. } = &self.remote.identity;
+        let body = (body, self.remote.sync_id.as_str());
         let answer = http::sync((place, self.pace.link), token, user, *remote_id, body).await;
         let now = self.begin.elapsed();
         match answer {
@@ -460,7 +469,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_takes_its_time_for_each_row() {
-        let purchases = Purchases::new(&purchase::plan(true));
+        let purchases = Purchases::new(&purchase::plan(true), purchase::NOTES_BYTES);
         let header = &purchases.header;
         let mut remote = MemoryRemote::new(Identity {
             place: String::new(),

@@ -1,4 +1,4 @@
-//! The table Purchase of MLBench: large values, notes of exactly 64 letters, no row shared between clients. What a row holds follows
+//! The table Purchase of MLBench: large values, notes of exactly 64 letters unless others are asked for, no row shared between clients. What a row holds follows
 //! from its key, so that whoever receives it can tell whether it is right.
 
 use headwater_consolidated::Plan;
@@ -8,6 +8,17 @@ use headwater_protocol::{Decimal, Row, Value, ValueRef};
 
 /// The most rows of one employee: a purchase's number stays within 32 bits, as the table has it.
 pub const ROWS_MAX: i64 = 1_000_000;
+
+/// The letters of notes, where nobody says otherwise.
+pub const NOTES_BYTES: usize = 64;
+/// The most.
+pub const NOTES_BYTES_MAX: i64 = 1_000_000;
+/// Letters that are made at a time.
+const BLOCK: usize = 64;
+/// About how much one statement puts into the stock.
+const STATEMENT_BYTES: usize = 1 << 20;
+/// How many rows at most.
+const STATEMENT_ROWS: usize = 1_000;
 
 /// What a purchase costs at first, to the six places that the column keeps: a row that the database changes is sent back.
 const COST: &str = "123456789.120000";
@@ -58,14 +69,15 @@ pub struct Purchases {
     pub header: TableHeader,
     cost: Decimal,
     cost_updated: Decimal,
+    notes_bytes: usize,
 }
 
 impl Purchases {
-    /// Those of this model.
-    pub fn new(plan: &Plan) -> Purchases {
+    /// Those of this model, with so many letters of notes.
+    pub fn new(plan: &Plan, notes_bytes: usize) -> Purchases {
         let decimal = |text| Decimal::parse(text).expect("a decimal");
         let header = plan.tables[0].header.clone();
-        Purchases { header, cost: decimal(COST), cost_updated: decimal(COST_UPDATED) }
+        Purchases { header, cost: decimal(COST), cost_updated: decimal(COST_UPDATED), notes_bytes }
     }
 
     /// The purchase of this number.
@@ -77,7 +89,7 @@ impl Purchases {
             Value::Int(customer(number)),
             Value::Decimal(cost.clone()),
             Value::Timestamp(ordered(number)),
-            Value::Text(notes(employee, number).to_vec()),
+            Value::Text(notes(employee, number, self.notes_bytes)),
         ]
     }
 
@@ -108,15 +120,42 @@ impl Purchases {
         let is_right = customer_id == customer(number)
             && cost.same(&expected.as_ref())
             && order_date == ordered(number)
-            && text == notes(employee, number);
+            && are_notes(text, employee, number, self.notes_bytes);
         is_right.then_some((employee, number))
+    }
+}
+
+/// A purchase as a remote's file has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TextRow {
+    pub(super) employee: i64,
+    pub(super) number: i64,
+    pub(super) customer: i64,
+    pub(super) cost: String,
+    pub(super) ordered: String,
+    pub(super) notes: String,
+}
+
+impl TextRow {
+    /// The purchase of this number.
+    pub(super) fn of(employee: i64, number: i64, is_updated: bool, notes_bytes: usize) -> TextRow {
+        let mut date = String::new();
+        write_timestamp(&mut date, ordered(number));
+        TextRow {
+            employee,
+            number,
+            customer: customer(number),
+            cost: if is_updated { COST_UPDATED } else { COST }.to_owned(),
+            ordered: date,
+            notes: String::from_utf8_lossy(&notes(employee, number, notes_bytes)).into_owned(),
+        }
     }
 }
 
 /// The statements that make the tables: those of the purchases and of who may see them, and the stock that purchases are taken from.
 pub fn tables_sql(is_postgresql: bool) -> String {
     let (date, cost, notes) =
-        if is_postgresql { ("timestamp", "numeric(30,6)", "varchar(64)") } else { ("TEXT", "TEXT", "TEXT") };
+        if is_postgresql { ("timestamp", "numeric(30,6)", "text") } else { ("TEXT", "TEXT", "TEXT") };
     let columns = format!(
         "emp_id integer NOT NULL, purch_id integer NOT NULL, cust_id integer NOT NULL, cost {cost} NOT NULL, \
          order_date {date} NOT NULL, notes {notes} NOT NULL, PRIMARY KEY (emp_id, purch_id)"
@@ -130,14 +169,16 @@ pub fn tables_sql(is_postgresql: bool) -> String {
 /// The tables, in the order in which they are made.
 pub const TABLES: [&str; 3] = ["lab_purchase", "lab_stock", "lab_member"];
 
+/// How many purchases one statement puts into the stock.
+pub fn rows_a_statement(notes_bytes: usize) -> i64 {
+    (STATEMENT_BYTES / notes_bytes.max(1)).clamp(1, STATEMENT_ROWS) as i64
+}
+
 /// The statement that puts these purchases of an employee into the stock.
-pub fn stock_sql(employee: i64, numbers: std::ops::Range<i64>) -> String {
+pub fn stock_sql(employee: i64, numbers: std::ops::Range<i64>, notes_bytes: usize) -> String {
     let row = |number: i64| {
-        let mut date = String::new();
-        write_timestamp(&mut date, ordered(number));
-        let notes = notes(employee, number);
-        let notes = String::from_utf8_lossy(&notes);
-        format!("({employee}, {number}, {}, '{COST}', '{date}', '{notes}')", customer(number))
+        let TextRow { customer, cost, ordered, notes, .. } = TextRow::of(employee, number, false, notes_bytes);
+        format!("({employee}, {number}, {customer}, '{cost}', '{ordered}', '{notes}')")
     };
     format!("INSERT INTO lab_stock VALUES {}", numbers.map(row).collect::<Vec<_>>().join(",\n"))
 }
@@ -211,20 +252,36 @@ fn ordered(number: i64) -> i64 {
     ORDERED + number * 1_000_001
 }
 
-/// 64 letters and digits, another text for each key; they don't compress to nothing.
-fn notes(employee: i64, number: i64) -> [u8; 64] {
-    const LETTERS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
-    let mut notes = [0; 64];
+/// Letters and digits, another text for each key; they don't compress to nothing.
+fn notes(employee: i64, number: i64, bytes: usize) -> Vec<u8> {
     let mut state = mark(employee, number);
-    for part in notes.chunks_mut(10) {
-        state = mixed(state);
-        let mut bits = state;
+    let mut notes = Vec::with_capacity(bytes.next_multiple_of(BLOCK));
+    while notes.len() < bytes {
+        notes.extend_from_slice(&block(&mut state));
+    }
+    notes.truncate(bytes);
+    notes
+}
+
+/// Whether these are the key's notes; nothing is allocated.
+fn are_notes(text: &[u8], employee: i64, number: i64, bytes: usize) -> bool {
+    let mut state = mark(employee, number);
+    text.len() == bytes && text.chunks(BLOCK).all(|part| *part == block(&mut state)[..part.len()])
+}
+
+/// The next letters of notes.
+fn block(state: &mut u64) -> [u8; BLOCK] {
+    const LETTERS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+    let mut letters = [0; BLOCK];
+    for part in letters.chunks_mut(10) {
+        *state = mixed(*state);
+        let mut bits = *state;
         for letter in part {
             *letter = LETTERS[(bits & 63) as usize];
             bits >>= 6;
         }
     }
-    notes
+    letters
 }
 
 /// SplitMix64's last step: every bit of the result depends on every bit of the number.
@@ -241,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_row_is_right_in_every_column_or_not_at_all() {
-        let purchases = Purchases::new(&plan(true));
+        let purchases = Purchases::new(&plan(true), NOTES_BYTES);
         let row = purchases.row(3, 7, false);
         let values = |row: &Row| -> Option<(i64, i64)> {
             purchases.check(&row.iter().map(Value::as_ref).collect::<Vec<_>>(), false)
@@ -263,5 +320,25 @@ mod tests {
         assert_eq!(values(&row[..5].to_vec()), None);
         let Value::Text(notes) = &row[5] else { panic!("{row:?}") };
         assert!(notes.len() == 64 && notes.iter().all(u8::is_ascii_graphic), "{notes:?}");
+    }
+
+    #[test]
+    fn notes_of_any_length_are_known_to_the_last_letter() {
+        for bytes in [1, 9, 63, 64, 65, 1_000, 100_001] {
+            let purchases = Purchases::new(&plan(true), bytes);
+            let mut row = purchases.row(3, 7, true);
+            let is_right = |row: &Row| purchases.check(&row.iter().map(Value::as_ref).collect::<Vec<_>>(), true);
+            assert_eq!(is_right(&row), Some((3, 7)), "{bytes}");
+            let Value::Text(notes) = &mut row[5] else { panic!("{row:?}") };
+            assert_eq!(notes.len(), bytes);
+            *notes.last_mut().expect("a letter") ^= 1;
+            assert_eq!(is_right(&row), None, "{bytes}: the last letter is another");
+            let Value::Text(notes) = &mut row[5] else { panic!("{row:?}") };
+            *notes.last_mut().expect("a letter") ^= 1;
+            notes.push(b'a');
+            assert_eq!(is_right(&row), None, "{bytes}: one more");
+            assert!((1..=1_000).contains(&rows_a_statement(bytes)));
+        }
+        assert_eq!((rows_a_statement(64), rows_a_statement(1 << 20), rows_a_statement(1 << 30)), (1_000, 1, 1));
     }
 }

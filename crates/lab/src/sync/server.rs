@@ -1,7 +1,8 @@
 //! The server under test: `headwater serve` as a process of its own, so that what it takes is known apart from the lab.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
@@ -15,12 +16,16 @@ pub(super) struct Server {
     process: Child,
     /// Host and port.
     pub(super) place: String,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Server {
     /// Starts one on the database of this address, and returns when it listens. Blocks for that long.
-    pub(super) fn start(program: &Path, database: &str, settings: SyncSettings) -> Result<Server, Failure> {
+    pub(super) fn start(
+        program: &Path,
+        (database, host): (&str, IpAddr),
+        settings: SyncSettings,
+    ) -> Result<Server, Failure> {
         let failed = |what: String| Failure::new(Class::Other, format!("the server could not be started: {what}"));
         let folder = tempfile::tempdir().map_err(|error| failed(error.to_string()))?;
         let (config, said) = (folder.path().join("headwater.toml"), folder.path().join("said"));
@@ -29,7 +34,7 @@ impl Server {
             .and_then(|()| write("lab_purchase.toml", &purchase::model(settings.detects_conflicts)))
             .and_then(|()| std::fs::File::create(&said));
         let said_to = written.map_err(|error| failed(error.to_string()))?;
-        Server::run((program, &config), database, settings, folder, said_to)
+        Server::run((program, &config), (database, host), settings, folder, said_to)
     }
 
     /// Starts one by this configuration; the database and what the settings say go before what it has.
@@ -43,12 +48,13 @@ impl Server {
             |error: std::io::Error| Failure::new(Class::Other, format!("the server could not be started: {error}"));
         let folder = tempfile::tempdir().map_err(failed)?;
         let said_to = std::fs::File::create(folder.path().join("said")).map_err(failed)?;
-        Server::run((program, config), database, settings, folder, said_to)
+        let here = Ipv4Addr::LOCALHOST.into();
+        Server::run((program, config), (database, here), settings, folder, said_to)
     }
 
     fn run(
         (program, config): (&Path, &Path),
-        database: &str,
+        (database, host): (&str, IpAddr),
         settings: SyncSettings,
         folder: TempDir,
         said_to: std::fs::File,
@@ -60,11 +66,13 @@ impl Server {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HEADWATER_")) {
             command.env_remove(name);
         }
-        command.arg("--config").arg(config).args(["serve", "--listen", "127.0.0.1:0"]);
+        command.arg("--config").arg(config).args(["serve", "--listen", &SocketAddr::from((host, 0)).to_string()]);
         command.args(["--workers", &settings.workers.to_string(), "--uploaders", &settings.uploaders.to_string()]);
         command.args(["--backlog", &settings.backlog.to_string()]);
         command.args(["--set", &format!("receiving_max={}", settings.receiving_max)]);
         command.args(["--set", &format!("connections_max={}", settings.connections_max)]);
+        // One line a sync, as it writes otherwise, but that with the stamps.
+        command.args(["--log-json", "--log", "warn,headwater::stamps=debug"]);
         command.env("HEADWATER_DATABASE", database).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said_to);
         let process = match settings.server_cpus {
             None => command.spawn(),
@@ -72,7 +80,7 @@ impl Server {
                 .map_err(|why| Failure::usage(format!("scenario.server_cpus = {cpus}: {why}")))?,
         };
         let process = process.map_err(|error| failed(error.to_string()))?;
-        let mut server = Server { process, place: String::new(), _folder: folder };
+        let mut server = Server { process, place: String::new(), folder };
         let mut line = String::new();
         if let Some(out) = server.process.stdout.take() {
             // It says one line when it listens, or ends.
@@ -86,6 +94,11 @@ impl Server {
         };
         place.clone_into(&mut server.place);
         Ok(server)
+    }
+
+    /// What it logs.
+    pub(super) fn log(&self) -> PathBuf {
+        self.folder.path().join("said")
     }
 
     /// Its process.

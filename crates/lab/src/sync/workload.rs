@@ -7,8 +7,9 @@
 //! restore     the sync that takes the remote back to where it was
 //! ```
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex as StdMutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use headwater_access::Tokens;
@@ -16,13 +17,17 @@ use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::{Backend, Mode, Plan, system, track};
 use headwater_protocol::ValueRef;
 use headwater_protocol::message::{ChangeOp, RowOp};
+use tempfile::TempDir;
 use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
 
 use super::affinity::Confined;
-use super::kind::{Standing, SyncSettings, Way};
+use super::file::FileRemote;
+use super::kind::{Remotes, Standing, SyncSettings, Way};
 use super::memory::{Identity, MemoryRemote, Pace, Synced, Upload};
-use super::purchase::{self, Purchases, Whose};
+use super::purchase::{self, Purchases, TextRow, Whose};
 use super::server::Server;
+use super::stamps::Stamps;
 use crate::harness::{Attempts, Class, Failure, Tally, Workload};
 use crate::link::Link;
 use crate::random::Random;
@@ -35,14 +40,14 @@ use crate::workload::refuse_existing;
 const STATEMENT: Duration = Duration::from_hours(6);
 /// For how long the clients' tokens are good.
 const TOKEN: Duration = Duration::from_hours(24 * 30);
-/// How many rows are put into the stock by one statement.
-const STOCK_ROWS: i64 = 1_000;
 /// How clients sync where nothing is measured.
 const UNMEASURED: Pace = Pace {
-    link: Link { bits_per_s: 0, delay: Duration::ZERO },
+    link: Link { bits_per_s: 0, delay: Duration::ZERO, loss_permille: 0 },
     row: Duration::ZERO,
     retry_delay: Some(Duration::from_millis(20)),
 };
+/// The most clients with files: what a runtime has threads for that may block.
+const FILES_MAX: usize = 500;
 /// How many faults are told.
 const FAULTS_MAX: usize = 3;
 /// What MariaDB is no target for.
@@ -60,6 +65,17 @@ pub(crate) struct Place {
     pub(crate) program: PathBuf,
     /// Told when the server runs, and when no more.
     pub(crate) server: Arc<Serving>,
+    /// Where it listens.
+    pub(crate) host: IpAddr,
+}
+
+impl Place {
+    /// For clients of a server that somebody else has started.
+    pub(crate) fn elsewhere() -> Place {
+        let nowhere = Target::Sqlite { path: PathBuf::new(), is_old: true };
+        let (address, program, server) = (String::new(), PathBuf::new(), Arc::default());
+        Place { target: nowhere, address, program, server, host: Ipv4Addr::LOCALHOST.into() }
+    }
 }
 
 /// Sets of syncs.
@@ -76,6 +92,9 @@ pub(crate) struct SyncWorkload {
     /// Host and port of the server, and each client's token.
     served: OnceLock<(String, Vec<String>)>,
     faults: StdMutex<Vec<String>>,
+    stamps: StdMutex<Stamps>,
+    /// The remotes' files, where they have some.
+    files: StdMutex<Option<TempDir>>,
 }
 
 /// What prepares and cleans up.
@@ -91,7 +110,22 @@ struct Admin {
 /// One client.
 pub(crate) struct Client {
     number: usize,
-    remote: Option<MemoryRemote>,
+    remote: Option<AnyRemote>,
+    /// How many syncs it has done that are measured.
+    syncs: u64,
+}
+
+enum AnyRemote {
+    Memory(Box<MemoryRemote>),
+    File(FileRemote),
+}
+
+impl AnyRemote {
+    fn call(&mut self, sync_id: String) {
+        if let AnyRemote::Memory(remote) = self {
+            remote.call(sync_id);
+        }
+    }
 }
 
 impl SyncWorkload {
@@ -109,24 +143,27 @@ impl SyncWorkload {
             settings,
             clients,
             seed,
-            purchases: Purchases::new(&plan),
+            purchases: Purchases::new(&plan, settings.notes_bytes),
             plan,
             interrupt,
             admin: Mutex::default(),
             served: OnceLock::new(),
             faults: StdMutex::default(),
+            stamps: StdMutex::new(Stamps::new()),
+            files: StdMutex::default(),
         }
     }
 
     /// Makes the tables and the stock.
     async fn fill(&self, session: &mut Session) -> Result<(), Failure> {
-        let SyncSettings { rows, common, others, .. } = self.settings;
+        let SyncSettings { rows, common, others, notes_bytes, .. } = self.settings;
+        let at_once = purchase::rows_a_statement(notes_bytes);
         let own = rows - common;
         let employees = (1..=self.clients as i64 + others).map(|employee| (employee, own));
         for (employee, count) in employees.chain([(COMMON, common)]) {
-            for first in (1..=count).step_by(STOCK_ROWS as usize) {
-                let last = (first + STOCK_ROWS).min(count + 1);
-                session.script(&purchase::stock_sql(employee, first..last)).await?;
+            for first in (1..=count).step_by(at_once as usize) {
+                let last = (first + at_once).min(count + 1);
+                session.script(&purchase::stock_sql(employee, first..last, notes_bytes)).await?;
             }
         }
         for employee in 1..=self.clients as i64 {
@@ -195,12 +232,18 @@ impl SyncWorkload {
 
     /// The sum over the keys of all rows that a client has.
     fn sum(&self, number: usize) -> u64 {
-        let SyncSettings { rows, common, .. } = self.settings;
-        let all = |employee: i64, count: i64| (1..=count).map(move |number| purchase::mark(employee, number));
-        all(number as i64 + 1, rows - common).chain(all(COMMON, common)).fold(0, u64::wrapping_add)
+        self.rows_of(number).map(|(employee, number)| purchase::mark(employee, number)).fold(0, u64::wrapping_add)
     }
 
-    /// A sync, and then whether it brought what it must: these changes, so many up, and nothing else. Where not, that is a fault.
+    /// All rows that a client changes, by employee and number: its own, then those that all have in common.
+    fn rows_of(&self, number: usize) -> impl Iterator<Item = (i64, i64)> + use<> {
+        let SyncSettings { rows, common, .. } = self.settings;
+        let all = |employee: i64, count: i64| (1..=count).map(move |number| (employee, number));
+        all(number as i64 + 1, rows - common).chain(all(COMMON, common))
+    }
+
+    /// A sync, and then whether it brought what it must: these changes, so many up, and nothing else. Where not, that is a fault. With an upload may
+    /// come what others have made of the rows that all have in common: each of them once, or not at all, as this client's own upload leaves it.
     async fn sync(
         &self,
         (client, pace): (&mut Client, Pace),
@@ -219,16 +262,28 @@ impl SyncWorkload {
             Synced { upserts, deletes, sum, changes: up, ..Synced::default() }
         };
         let Some(remote) = &mut client.remote else { return Err(Failure::new(Class::Other, "there is no remote")) };
+        // Of an upload only what is not in common is marked: nothing of it may come.
+        let mark = |employee, number| {
+            if up > 0 && employee == COMMON { 0 } else { purchase::mark(employee, number) }
+        };
         let mut check = |_, op, row: &[ValueRef<'_>]| match (op, row) {
-            (RowOp::Delete, &[ValueRef::Int(employee), ValueRef::Int(number)]) => Ok(purchase::mark(employee, number)),
+            (RowOp::Delete, &[ValueRef::Int(employee), ValueRef::Int(number)]) => Ok(mark(employee, number)),
             _ => match self.purchases.check(row, standing.is_updated) {
-                Some((employee, number)) => Ok(purchase::mark(employee, number)),
+                Some((employee, number)) => Ok(mark(employee, number)),
                 None => Err(format!("{row:?}")),
             },
         };
-        let done = remote.sync(pace, &mut check).await?;
+        let (done, expected) = match remote {
+            AnyRemote::Memory(remote) => (remote.sync(pace, &mut check).await?, expected),
+            // Its rows are looked at afterwards, when no time is taken.
+            AnyRemote::File(remote) => (remote.sync().await?, Synced { sum: 0, ..expected }),
+        };
         let attempts = Attempts { refusals: done.refusals, retries: done.retries, ..Attempts::default() };
-        let actual = Synced { bytes_in: 0, requests: 0, refusals: 0, retries: 0, ..done };
+        let mut actual = Synced { bytes_in: 0, requests: 0, refusals: 0, retries: 0, ..done };
+        if up > 0 {
+            let of_others = if standing.are_there { &mut actual.upserts } else { &mut actual.deletes };
+            *of_others = of_others.saturating_sub(self.settings.common as u64);
+        }
         if actual != expected {
             let what = format!("client {} had {}, expected {}", number + 1, told(&actual), told(&expected));
             self.fault(what.clone());
@@ -237,15 +292,70 @@ impl SyncWorkload {
         Ok(Ok(attempts))
     }
 
+    /// When the syncs of the clients here began and ended; known once the server has ended.
+    pub(crate) fn stamps(&self) -> MutexGuard<'_, Stamps> {
+        self.stamps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn fault(&self, what: String) {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
-    /// What the client is to send for this change of all its rows.
-    fn upload(&self, client: &Client, op: ChangeOp, is_updated: bool) -> Option<Upload> {
-        let employee = client.number as i64 + 1;
-        let changes = (1..=self.settings.rows).map(|number| self.purchases.change(op, employee, number, is_updated));
-        Upload::of(&self.purchases.header, changes)
+    fn in_memory(&self, number: usize, place: &str, (user, token): (String, String)) -> MemoryRemote {
+        let mut random = Random::derived(self.seed, &[number as u64]);
+        let mut bytes = [0; 48];
+        bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.bits().to_le_bytes()));
+        let model = &self.plan.model;
+        MemoryRemote::new(Identity {
+            place: place.to_owned(),
+            user,
+            token,
+            model: (model.name.clone(), model.version, self.plan.fingerprint),
+            remote_id: std::array::from_fn(|place| bytes[place]),
+            secret: std::array::from_fn(|place| bytes[16 + place]),
+        })
+    }
+
+    /// Where a client has its file: in a folder that goes with the run.
+    fn file(&self, number: usize) -> Result<PathBuf, Failure> {
+        let mut folder = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if folder.is_none() {
+            let made = tempfile::Builder::new().prefix("headwater-lab-").tempdir();
+            let failed = |error| Failure::new(Class::Other, format!("no folder for the remotes' files: {error}"));
+            *folder = Some(made.map_err(failed)?);
+        }
+        let path = folder.as_ref().map(|folder| folder.path().join(format!("{}.db", user(number))));
+        path.ok_or_else(|| Failure::new(Class::Other, "there is no folder for files"))
+    }
+
+    /// Has the client send this change of all its rows with its next sync.
+    fn put(&self, client: &mut Client, op: ChangeOp, is_updated: bool) {
+        let rows = self.rows_of(client.number);
+        match &mut client.remote {
+            None => {}
+            Some(AnyRemote::Memory(remote)) => {
+                let changes = rows.map(|(employee, number)| self.purchases.change(op, employee, number, is_updated));
+                remote.put(Upload::of(&self.purchases.header, changes));
+            }
+            Some(AnyRemote::File(remote)) => {
+                let notes_bytes = self.settings.notes_bytes;
+                remote.write(op, rows.map(|(employee, number)| TextRow::of(employee, number, is_updated, notes_bytes)));
+            }
+        }
+    }
+
+    /// Complains of what is in the client's file, where it has one, if that is not as it must be after a set.
+    async fn look_at_file(&self, client: &Client) -> Result<(), Failure> {
+        let Some(AnyRemote::File(remote)) = &client.remote else { return Ok(()) };
+        let (standing, notes_bytes) = (self.settings.after(), self.settings.notes_bytes);
+        let mut rows: Vec<_> = self.rows_of(client.number).collect();
+        rows.sort_unstable();
+        let row = |(employee, number)| TextRow::of(employee, number, standing.is_updated, notes_bytes);
+        let expected = rows.into_iter().map(row).collect();
+        if let Some(fault) = remote.fault(standing, expected).await? {
+            self.fault(format!("client {}: {fault}", client.number + 1));
+        }
+        Ok(())
     }
 
     /// Complains of each of these rows of the consolidated database that is not as it should be.
@@ -273,6 +383,11 @@ impl Workload for SyncWorkload {
         let mut admin = self.admin.lock().await;
         let target = &self.place.target;
         let mut session = target.connect(STATEMENT, &self.interrupt).await?;
+        if self.settings.remotes == Remotes::Files && self.clients > FILES_MAX {
+            let what =
+                format!("{} clients with remotes = \"files\": each takes a thread, at most {FILES_MAX}", self.clients);
+            return Err(Failure::usage(what));
+        }
         refuse_existing(target, &mut session, &self.scenario).await?;
         admin.database = self.confine(&mut session).await?;
         session.make(&[], &purchase::tables_sql(!target.is_blocking()), &mut |_| {}).await?;
@@ -280,7 +395,8 @@ impl Workload for SyncWorkload {
         self.fill(&mut session).await?;
         let (database, plan, clients) = (target.clone(), self.plan.clone(), self.clients);
         let (program, address, settings) = (self.place.program.clone(), self.place.address.clone(), self.settings);
-        let start = move || Server::start(&program, &address, settings);
+        let host = self.place.host;
+        let start = move || Server::start(&program, (&address, host), settings);
         let serve = move || SyncWorkload::serve(&database, &plan, clients, start);
         let started = tokio::task::spawn_blocking(serve).await;
         let (server, tokens) = started.map_err(|defect| Failure::new(Class::Other, defect.to_string()))??;
@@ -295,7 +411,7 @@ impl Workload for SyncWorkload {
     }
 
     fn client(&self, number: usize) -> Client {
-        Client { number, remote: None }
+        Client { number, remote: None, syncs: 0 }
     }
 
     /// A first sync, in which it has the rows that are there from the start.
@@ -303,18 +419,15 @@ impl Workload for SyncWorkload {
         let Some((place, tokens)) = self.served.get() else {
             return Err(Failure::new(Class::Other, "no server runs"));
         };
-        let mut random = Random::derived(self.seed, &[client.number as u64]);
-        let mut bytes = [0; 48];
-        bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.bits().to_le_bytes()));
-        let model = &self.plan.model;
-        client.remote = Some(MemoryRemote::new(Identity {
-            place: place.clone(),
-            user: user(client.number),
-            token: tokens[client.number].clone(),
-            model: (model.name.clone(), model.version, self.plan.fingerprint),
-            remote_id: std::array::from_fn(|place| bytes[place]),
-            secret: std::array::from_fn(|place| bytes[16 + place]),
-        }));
+        let (user, token) = (user(client.number), tokens[client.number].clone());
+        client.remote = Some(match self.settings.remotes {
+            Remotes::Memory => AnyRemote::Memory(Box::new(self.in_memory(client.number, place, (user, token)))),
+            Remotes::Files => {
+                let path = self.file(client.number)?;
+                let model = self.plan.model.clone();
+                AnyRemote::File(FileRemote::create(path, model, (place, user, token)).await?)
+            }
+        });
         let before = self.settings.before();
         self.sync((client, UNMEASURED), before.are_there.then_some(ChangeOp::Insert), 0, before).await?.map(|_| ())
     }
@@ -335,17 +448,21 @@ impl Workload for SyncWorkload {
 
     fn generate(&self, client: &mut Client) {
         if self.settings.way == Way::Up {
-            let upload = self.upload(client, self.settings.op, self.settings.after().is_updated);
-            client.remote.iter_mut().for_each(|remote| remote.put(upload.clone()));
+            self.put(client, self.settings.op, self.settings.after().is_updated);
         }
     }
 
     async fn execute(&self, client: &mut Client) -> Result<Attempts, Failure> {
         let SyncSettings { way, op, rows, pace, .. } = self.settings;
-        match way {
-            Way::Down => self.sync((client, pace), Some(op), 0, self.settings.after()).await?,
-            Way::Up => self.sync((client, pace), None, rows as u64, self.settings.after()).await?,
-        }
+        let (down, up) = if way == Way::Down { (Some(op), 0) } else { (None, rows as u64) };
+        client.syncs += 1;
+        let id = format!("{:x}-{:x}", client.number, client.syncs);
+        client.remote.iter_mut().for_each(|remote| remote.call(id.clone()));
+        let began = Instant::now();
+        let done = self.sync((client, pace), down, up, self.settings.after()).await?;
+        client.remote.iter_mut().for_each(|remote| remote.call(String::new()));
+        self.stamps().tell(client.number, id, began);
+        done
     }
 
     async fn end_set(&self) -> Result<(), Failure> {
@@ -360,16 +477,45 @@ impl Workload for SyncWorkload {
 
     async fn restore(&self, client: &mut Client) -> Result<(), Failure> {
         let (back, before) = (self.settings.back(), self.settings.before());
+        self.look_at_file(client).await?;
         let synced = match self.settings.way {
             Way::Down => self.sync((client, UNMEASURED), Some(back), 0, before).await,
             Way::Up => {
-                let upload = self.upload(client, back, false);
-                client.remote.iter_mut().for_each(|remote| remote.put(upload.clone()));
+                self.put(client, back, false);
                 self.sync((client, UNMEASURED), None, self.settings.rows as u64, before).await
             }
         };
         // A fault is told by verify.
         synced.map(|_| ())
+    }
+
+    fn handover(&self) -> serde_json::Value {
+        self.served
+            .get()
+            .map(|(place, tokens)| serde_json::json!({ "place": place, "tokens": tokens }))
+            .unwrap_or_default()
+    }
+
+    fn join(&self, handover: &serde_json::Value) -> Result<(), Failure> {
+        let served = || {
+            let tokens = handover["tokens"].as_array()?.iter().map(|token| token.as_str().map(str::to_owned));
+            let tokens: Vec<_> = tokens.collect::<Option<_>>()?;
+            (tokens.len() == self.clients).then_some((handover["place"].as_str()?.to_owned(), tokens))
+        };
+        let _ = self.served.set(served().ok_or_else(|| Failure::new(Class::Other, "no server runs"))?);
+        Ok(())
+    }
+
+    fn report(&self, own: &dyn Fn(Instant) -> u64) -> serde_json::Value {
+        let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let faults: Vec<_> = faults.iter().take(FAULTS_MAX).collect();
+        serde_json::json!({ "faults": faults, "syncs": self.stamps().report(own) })
+    }
+
+    fn take_report(&self, report: &serde_json::Value, moment: &dyn Fn(u64) -> Instant) {
+        let faults = report["faults"].as_array().into_iter().flatten().filter_map(|fault| fault.as_str());
+        faults.for_each(|fault| self.fault(fault.to_owned()));
+        self.stamps().take_report(&report["syncs"], moment);
     }
 
     async fn verify(&self, tally: Tally) -> Result<Vec<String>, Failure> {
@@ -393,7 +539,9 @@ impl Workload for SyncWorkload {
             session.abandon().await;
         }
         self.place.server.end();
-        admin.server = None;
+        if let Some(server) = admin.server.take() {
+            self.stamps().join(&server.log());
+        }
         admin.database = None;
         if !admin.has_made {
             return Ok(());

@@ -10,7 +10,7 @@ use std::time::Duration;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Error as DriverError, IoError, Opts, OptsBuilder, Params, Value as Parameter};
 
-use super::Row;
+use super::{RawRow, Row};
 use crate::error::Error;
 use crate::harness::{Class, Failure};
 use crate::scenario::Statement;
@@ -166,6 +166,16 @@ impl Session {
         Ok(rows.iter().take(most).map(read).collect())
     }
 
+    pub(super) async fn each(&mut self, sql: &str, each: &mut dyn FnMut(RawRow) -> bool) -> Result<(), Failure> {
+        let mut rows = self.conn.query_iter(sql).await.map_err(|error| failure(&error))?;
+        while let Some(row) = rows.next().await.map_err(|error| failure(&error))? {
+            if !each(row.unwrap().into_iter().map(raw).collect()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// What the lab's sessions are at: state, kind of the wait, event, statement, how many. Whoever asks is left out.
     ///
     /// *Caveats.* MariaDB tells of a statement that waits for a lock, for its commit or for the client; one that waits for a page of a
@@ -239,6 +249,14 @@ fn shown(value: &Parameter) -> String {
         Parameter::NULL => "NULL".to_owned(),
         Parameter::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         other => other.as_sql(true),
+    }
+}
+
+fn raw(value: Parameter) -> Option<Vec<u8>> {
+    match value {
+        Parameter::NULL => None,
+        Parameter::Bytes(bytes) => Some(bytes),
+        other => Some(other.as_sql(true).into_bytes()),
     }
 }
 

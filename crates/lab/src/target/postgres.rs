@@ -4,15 +4,15 @@ use std::error::Error as _;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use bytes::BytesMut;
-use futures_util::TryStreamExt as _;
+use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
+use futures_util::{SinkExt as _, TryStreamExt as _};
 use headwater_consolidated::postgres::Postgres;
 use tokio_postgres::types::{Format, IsNull, ToSql, Type};
 use tokio_postgres::{CancelToken, Client, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::Row;
+use super::{RawRow, Row};
 use crate::harness::{Class, Failure};
 use crate::sampling::Whose;
 use crate::scenario::Statement;
@@ -66,6 +66,9 @@ fn theirs(session: &str, whose: Whose) -> String {
     )
 }
 
+/// About how much of a `COPY` goes in one message.
+const COPY_BYTES: usize = 64 * 1024;
+
 /// How long a server may take to hear that something is to be cancelled.
 const CANCEL: Duration = Duration::from_secs(1);
 
@@ -73,7 +76,8 @@ pub(crate) struct Session {
     client: Client,
     cancel: CancelToken,
     tls: MakeRustlsConnect,
-    statements: Vec<tokio_postgres::Statement>,
+    /// Each with the `COPY` that does the same with many values, where there is one.
+    statements: Vec<(tokio_postgres::Statement, Option<String>)>,
 }
 
 impl Session {
@@ -107,14 +111,14 @@ impl Session {
                     ..failure
                 }
             })?;
-            self.statements.push(prepared);
+            self.statements.push((prepared, copy_of(&statement.sql)));
         }
         Ok(())
     }
 
     pub(super) async fn execute(&mut self, statement: usize, values: &[&Value]) -> Result<u64, Failure> {
         let parameters: Vec<_> = values.iter().map(|value| AsText(value)).collect();
-        let rows = self.client.query_raw(&self.statements[statement], parameters).await;
+        let rows = self.client.query_raw(&self.statements[statement].0, parameters).await;
         let mut rows = std::pin::pin!(rows.map_err(|error| failure(&error))?);
         let mut count = 0;
         while rows.try_next().await.map_err(|error| failure(&error))?.is_some() {
@@ -123,13 +127,32 @@ impl Session {
         Ok(count)
     }
 
-    /// One after the other, but without waiting for the answers between.
+    /// By the server's bulk path, where the statement is an `INSERT` of its parameters and nothing else. Otherwise one after the other, but without
+    /// waiting for the answers between.
     pub(super) async fn execute_all(&mut self, statement: usize, all: &[Vec<&Value>]) -> Result<(), Failure> {
+        if let (_, Some(copy)) = &self.statements[statement] {
+            return self.copy(copy, all).await.map_err(|error| failure(&error));
+        }
         let executed = all.iter().map(|values| {
             let parameters: Vec<_> = values.iter().map(|value| AsText(value)).collect();
-            self.client.execute_raw(&self.statements[statement], parameters)
+            self.client.execute_raw(&self.statements[statement].0, parameters)
         });
         try_join_all(executed).await.map(|_| ()).map_err(|error| failure(&error))
+    }
+
+    async fn copy(&self, copy: &str, all: &[Vec<&Value>]) -> Result<(), tokio_postgres::Error> {
+        let sink = self.client.copy_in::<_, Bytes>(copy).await?;
+        let mut sink = std::pin::pin!(sink);
+        let mut rows = BytesMut::new();
+        for values in all {
+            write_row(&mut rows, values);
+            if rows.len() >= COPY_BYTES {
+                sink.as_mut().send(rows.split().freeze()).await?;
+            }
+        }
+        sink.as_mut().send(rows.freeze()).await?;
+        sink.as_mut().finish().await?;
+        Ok(())
     }
 
     pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
@@ -149,10 +172,57 @@ impl Session {
         Ok(rows.take(most).map(read).collect())
     }
 
+    pub(super) async fn each(&mut self, sql: &str, each: &mut dyn FnMut(RawRow) -> bool) -> Result<(), Failure> {
+        let messages = self.client.simple_query_raw(sql).await.map_err(|error| failure(&error))?;
+        let mut messages = std::pin::pin!(messages);
+        while let Some(message) = messages.try_next().await.map_err(|error| failure(&error))? {
+            let SimpleQueryMessage::Row(row) = message else { continue };
+            let value = |place| Ok(row.try_get(place)?.map(|text| text.as_bytes().to_vec()));
+            let values = (0..row.len()).map(value).collect::<Result<_, _>>();
+            if !each(values.map_err(|error| failure(&error))?) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Has the server give up what it is at. It may not listen; then the closed connection tells it later.
     pub(super) async fn cancel(self) {
         let _ = tokio::time::timeout(CANCEL, self.cancel.cancel_query(self.tls)).await;
     }
+}
+
+/// The `COPY` that does what many executions of an `INSERT` do: one of its parameters in their order, each once, and nothing else.
+fn copy_of(insert: &str) -> Option<String> {
+    let text = insert.trim().trim_end_matches(';').trim_end();
+    let word = |text: &str, word: &str| text.get(..word.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(word));
+    let rest = text.get(12..).filter(|_| word(text, "INSERT INTO "))?;
+    let (place, values) = rest.match_indices(|c: char| c.is_whitespace()).find_map(|(at, _)| {
+        let after = rest[at..].trim_start();
+        word(after, "VALUES").then(|| (rest[..at].trim(), after[6..].trim()))
+    })?;
+    let list = values.strip_prefix('(')?.strip_suffix(')')?;
+    let are_parameters = list.split(',').enumerate().all(|(nth, value)| value.trim() == format!("${}", nth + 1));
+    (are_parameters && place.ends_with(')')).then(|| format!("COPY {place} FROM STDIN"))
+}
+
+/// A line of `COPY`'s text format: https://www.postgresql.org/docs/15/sql-copy.html, "Text Format".
+fn write_row(out: &mut BytesMut, values: &[&Value]) {
+    for (nth, value) in values.iter().enumerate() {
+        if nth > 0 {
+            out.extend_from_slice(b"\t");
+        }
+        for byte in value.to_string().bytes() {
+            match byte {
+                b'\\' => out.extend_from_slice(b"\\\\"),
+                b'\n' => out.extend_from_slice(b"\\n"),
+                b'\r' => out.extend_from_slice(b"\\r"),
+                b'\t' => out.extend_from_slice(b"\\t"),
+                other => out.extend_from_slice(&[other]),
+            }
+        }
+    }
+    out.extend_from_slice(b"\n");
 }
 
 /// A value in text form.
@@ -201,4 +271,37 @@ fn failure(error: &tokio_postgres::Error) -> Failure {
         cause = error.source();
     }
     Failure::new(Class::Lost, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_insert_of_its_parameters_has_a_copy() {
+        let copy = |sql: &str| copy_of(sql);
+        assert_eq!(copy("INSERT INTO t (a, b) VALUES ($1, $2)").as_deref(), Some("COPY t (a, b) FROM STDIN"));
+        assert_eq!(copy(" insert into \"T\" (a)\n values ( $1 ) ; ").as_deref(), Some("COPY \"T\" (a) FROM STDIN"));
+        for other in [
+            "INSERT INTO t (a, b) VALUES ($2, $1)",
+            "INSERT INTO t (a, b) VALUES ($1, $1)",
+            "INSERT INTO t (a, b) VALUES ($1, lower($2))",
+            "INSERT INTO t (a) VALUES ($1) ON CONFLICT DO NOTHING",
+            "INSERT INTO t (a) VALUES ($1) RETURNING (a)",
+            "INSERT INTO t VALUES ($1)",
+            "INSERT INTO t (a) SELECT ($1)",
+            "UPDATE t SET a = $1",
+            "",
+        ] {
+            assert_eq!(copy(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn what_parts_rows_and_values_is_told_from_what_is_in_them() {
+        let mut out = BytesMut::new();
+        let text = Value::Text("a\tb\nc\\d\re".to_owned());
+        write_row(&mut out, &[&Value::Integer(-5), &text, &Value::Bytes(vec![0, 255])]);
+        assert_eq!(&out[..], b"-5\ta\\tb\\nc\\\\d\\re\t\\\\x00ff\n");
+    }
 }

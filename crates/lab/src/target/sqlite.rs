@@ -9,7 +9,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql};
 use tokio::sync::watch;
 
-use super::Row;
+use super::{RawRow, Row};
 use crate::harness::{Class, Failure};
 use crate::scenario::Statement;
 use crate::value::Value;
@@ -107,6 +107,24 @@ impl Session {
         })
     }
 
+    pub(super) fn each(&mut self, sql: &str, each: &mut dyn FnMut(RawRow) -> bool) -> Result<(), Failure> {
+        let mut read = |connection: &Connection| {
+            let mut prepared = connection.prepare(sql)?;
+            let columns = prepared.column_count();
+            let mut rows = prepared.query([])?;
+            while let Some(row) = rows.next()? {
+                let values = (0..columns).map(|place| Ok(raw(row.get_ref(place)?))).collect::<rusqlite::Result<_>>()?;
+                if !each(values) {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        // However long it takes.
+        self.watchdog.deadline.store(0, Ordering::Relaxed);
+        read(&self.connection).map_err(|error| failure(&error))
+    }
+
     pub(super) fn is_in_transaction(&self) -> bool {
         !self.connection.is_autocommit()
     }
@@ -140,6 +158,15 @@ fn shown(value: ValueRef<'_>) -> String {
         ValueRef::Real(number) => number.to_string(),
         ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
         ValueRef::Blob(bytes) => format!("{} bytes", bytes.len()),
+    }
+}
+
+fn raw(value: ValueRef<'_>) -> Option<Vec<u8>> {
+    match value {
+        ValueRef::Null => None,
+        ValueRef::Integer(number) => Some(number.to_string().into_bytes()),
+        ValueRef::Real(number) => Some(number.to_string().into_bytes()),
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Some(bytes.to_vec()),
     }
 }
 

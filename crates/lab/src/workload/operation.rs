@@ -12,6 +12,7 @@ mod tests;
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::harness::Work;
 use crate::random::Random;
 use crate::scenario::{Database, Draw, Generator, Resolved, Scenario, Sending, Statement, Step, Template, Transaction};
 use crate::value::Value;
@@ -23,6 +24,8 @@ pub(super) struct Kinds {
     pub(super) statements: Vec<Statement>,
     /// The names of all kinds' steps.
     pub(super) steps: Vec<String>,
+    /// What one repetition of each does, without the rows it reads.
+    works: Vec<Work>,
     database: Database,
 }
 
@@ -77,7 +80,8 @@ pub(super) enum Act {
 impl Kinds {
     /// An error says what is not possible with these parameters.
     pub(super) fn new(scenario: &Scenario, fixed: &[(String, Value)], database: Database) -> Result<Kinds, String> {
-        let mut kinds = Kinds { all: Vec::new(), statements: Vec::new(), steps: Vec::new(), database };
+        let mut kinds =
+            Kinds { all: Vec::new(), statements: Vec::new(), steps: Vec::new(), works: Vec::new(), database };
         let mut weight_up_to = 0;
         for transaction in &scenario.transactions {
             weight_up_to += transaction.weighs(fixed)?;
@@ -120,6 +124,11 @@ impl Kinds {
         let (prepared, prepared_rest) = (prepare(&whole), prepare(&rest));
         whole.truncate(if is_text { whole.len() } else { 0 });
         self.steps.push(step.name.clone());
+        let mut work = Work::default();
+        for sql in sql {
+            work += work_of(sql);
+        }
+        self.works.push(work);
         Ok(Part { step: self.steps.len() - 1, numbers, whole: prepared, rest: prepared_rest, templates: whole })
     }
 
@@ -180,11 +189,49 @@ impl Kinds {
         self.all[operation.kind].begin.as_deref()
     }
 
+    /// What the operation's statements do, without the rows they read.
+    pub(super) fn work(&self, operation: &Operation) -> Work {
+        let mut all = Work::default();
+        for (step, count) in operation.executed() {
+            let Work { queries, updates, deletes, inserts, .. } = self.works[*step];
+            all += Work {
+                queries: queries * count,
+                updates: updates * count,
+                deletes: deletes * count,
+                inserts: inserts * count,
+                rows_read: 0,
+            };
+        }
+        all
+    }
+
     /// The values of a statement, in the order of its parameters.
     pub(super) fn values<'o>(&self, operation: &'o Operation, statement: usize, base: usize) -> Vec<&'o Value> {
         let shared = self.all[operation.kind].shared;
         self.statements[statement].places.iter().map(|place| &operation.values[at(*place, shared, base)]).collect()
     }
+}
+
+/// What a statement does, by its first word behind comments; nothing, if that is none that reads or writes rows.
+fn work_of(sql: &str) -> Work {
+    let mut rest = sql.trim_start();
+    while let Some(end) = match rest.get(..2) {
+        Some("--") => Some("\n"),
+        Some("/*") => Some("*/"),
+        _ => None,
+    } {
+        rest = rest.split_once(end).map_or("", |(_, behind)| behind).trim_start();
+    }
+    let first: String = rest.chars().take_while(char::is_ascii_alphabetic).collect();
+    let mut work = Work::default();
+    match first.to_ascii_uppercase().as_str() {
+        "SELECT" | "VALUES" | "WITH" => work.queries = 1,
+        "UPDATE" => work.updates = 1,
+        "DELETE" => work.deletes = 1,
+        "INSERT" => work.inserts = 1,
+        _ => {}
+    }
+    work
 }
 
 /// Where the value of a place is.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use headwater_lab::Error;
 use headwater_lab::results::{Campaign, Format, Rows};
 
 use crate::Done;
@@ -12,6 +13,7 @@ const EXAMPLES: &str = "\
 Examples:
   headwater lab export tpcb.lab > cells.csv
   headwater lab export tpcb.lab --rows seconds --format json | jq '.seconds[].operations'
+  headwater lab export mixed.lab --format xml --run 3 > results.xml
 
 The file itself is SQLite, with its schema in docs/lab.md: sqlite3 tpcb.lab 'SELECT * FROM run'.";
 
@@ -22,18 +24,23 @@ pub(super) struct ExportArgs {
     /// The results.
     #[arg(value_name = "FILE")]
     results: PathBuf,
-    /// In which form.
+    /// In which form; xml is that of the results of Bristlecone's Evaluator, one run's seconds.
     #[arg(long, value_enum, default_value = "csv")]
     format: FormatName,
-    /// A line for each of these: cells with their runs put together, runs, or seconds of runs.
-    #[arg(long, value_enum, default_value = "cells")]
-    rows: RowsName,
+    /// A line for each of these: cells with their runs put together, runs, or seconds of runs; cells unless
+    /// given, and not with xml.
+    #[arg(long, value_enum)]
+    rows: Option<RowsName>,
+    /// With xml, which run, from 1 in the order in which they were made; otherwise the only one.
+    #[arg(long, value_name = "NUMBER", conflicts_with = "rows")]
+    run: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum FormatName {
     Csv,
     Json,
+    Xml,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -46,15 +53,26 @@ enum RowsName {
 /// Exports.
 pub(super) fn run(args: &ExportArgs) -> Done {
     let campaign = Campaign::open(&args.results)?;
+    let out = &mut std::io::stdout().lock();
     let format = match args.format {
         FormatName::Csv => Format::Csv,
         FormatName::Json => Format::Json,
+        FormatName::Xml if args.rows.is_some() => {
+            return Err(Error::Usage("--format xml has the seconds of a run, and no --rows".to_owned()).into());
+        }
+        FormatName::Xml => {
+            campaign.export_evaluator(args.run, out)?;
+            return Ok(Exit::Done);
+        }
     };
+    if args.run.is_some() {
+        return Err(Error::Usage("--run goes with --format xml".to_owned()).into());
+    }
     let rows = match args.rows {
-        RowsName::Cells => Rows::Cells,
-        RowsName::Runs => Rows::Runs,
-        RowsName::Seconds => Rows::Seconds,
+        None | Some(RowsName::Cells) => Rows::Cells,
+        Some(RowsName::Runs) => Rows::Runs,
+        Some(RowsName::Seconds) => Rows::Seconds,
     };
-    campaign.export(rows, format, &mut std::io::stdout().lock())?;
+    campaign.export(rows, format, out)?;
     Ok(Exit::Done)
 }

@@ -11,7 +11,7 @@ use headwater_lab::results::{Campaign, usual_name};
 use headwater_lab::sync::Own;
 use serde_json::json;
 
-use super::run::{any_seed, carry_out_with, interrupt};
+use super::run::{With, any_seed, carry_out_with, interrupt};
 use crate::Done;
 use crate::cli::Global;
 use crate::config::Config;
@@ -112,7 +112,14 @@ pub(super) fn run(args: &PilotArgs, global: &Global, output: &Output) -> Done {
     let path = args.results.clone().unwrap_or_else(|| usual_name(&experiment));
     let own = if args.own { Some(system(args, global)?) } else { None };
     let target = own.as_ref().map(|own| own.address.clone()).or_else(|| args.target.clone());
-    let ended = carry_out_with(own, &experiment, (seed, target.as_deref()), &path, &interrupt()?, output)?;
+    let ended = carry_out_with(
+        With { own, ..With::default() },
+        &experiment,
+        (seed, target.as_deref()),
+        &path,
+        &interrupt()?,
+        output,
+    )?;
     if ended.is_interrupted || ended.failed > 0 {
         let why = if ended.is_interrupted { "it was interrupted" } else { "a run failed" };
         let kept = path.display();

@@ -107,6 +107,18 @@ fn fit_as_json(fit: &Fit) -> serde_json::Value {
     })
 }
 
+/// How far the replica was behind; null: there is none.
+fn replica_as_json(cell: &CellSummary) -> serde_json::Value {
+    if cell.lag.is_empty() {
+        return serde_json::Value::Null;
+    }
+    let [p50, p99] = [0.5, 0.99].map(|part| cell.lag.quantile(part).as_secs_f64() * 1e3);
+    json!({
+        "lag_p50_ms": p50, "lag_p99_ms": p99, "lag_max_ms": cell.lag.max().as_secs_f64() * 1e3, "heartbeats": cell.lag.len(),
+        "drained_ms": cell.drained_ns.mean / 1e6,
+    })
+}
+
 fn as_json(cell: &CellSummary) -> serde_json::Value {
     let values: serde_json::Map<_, _> = cell.values.iter().map(|(key, value, _)| (key.clone(), json!(value))).collect();
     let millis = |time: Duration| time.as_secs_f64() * 1e3;
@@ -115,7 +127,7 @@ fn as_json(cell: &CellSummary) -> serde_json::Value {
         "cell": cell.cell, "scenario": cell.scenario, "values": values, "runs_done": cell.runs_done, "failures": cell.failures,
         "rate": cell.rate.mean, "rate_half_interval": cell.rate.half, "operations": cell.operations, "errors": cell.errors,
         "p50_ms": of(0.5), "p99_ms": of(0.99), "late": cell.late, "dropped": cell.dropped, "longest_queue": cell.longest_queue,
-        "unsteady": cell.unsteady,
+        "unsteady": cell.unsteady, "replica": replica_as_json(cell),
         "refusals": cell.refusals, "retries": cell.retries,
         "failed_percent": cell.failed_percent(), "hit_percent": cell.hit_percent(), "hits": cell.traffic.hits, "misses": cell.traffic.misses,
         "sent_bytes": cell.traffic.sent_bytes, "received_bytes": cell.traffic.received_bytes, "body_bytes": cell.traffic.body_bytes,

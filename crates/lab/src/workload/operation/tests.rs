@@ -83,3 +83,16 @@ fn steps_share_the_transactions_values_and_come_by_chance() {
         assert!(acts.len() == 1 || acts[0] == format!("SELECT ?1 [{}]", number + 7), "{acts:?}");
     }
 }
+
+#[test]
+fn what_statements_do_is_counted_by_their_first_words() {
+    let step = "[[transaction.step]]\nfile = \"a.sql\"\nrepeat = 3\n[[transaction.step]]\nsql = \"SELECT 1\"\n";
+    let text = format!("name = \"s\"\n[[transaction]]\n{step}");
+    let file = "-- SELECT; perhaps\n/* an */ insert INTO t VALUES (1);\nUpdate t SET n = 1;DELETE FROM t;LOCK t;\nWITH a AS (SELECT 1) SELECT 2;";
+    let scenario = Scenario::parse("s.toml", &text, &|_| Ok(file.to_owned())).expect("valid");
+    let kinds = Kinds::new(&scenario, &[], Database::Postgresql).expect("possible");
+    let mut operation = Operation::new(&scenario, &[], Random::seeded(1), (0, 1));
+    kinds.draw(&mut operation);
+    let expected = Work { queries: 4, rows_read: 0, updates: 3, deletes: 3, inserts: 3 };
+    assert_eq!(kinds.work(&operation), expected);
+}

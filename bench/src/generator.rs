@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use headwater_access::Tokens;
 use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::{Backend, system, track};
+use headwater_lab::peer::Peer;
 use headwater_lab::sync::memory::{Identity, MemoryRemote, Pace, Synced};
 use headwater_lab::sync::purchase::{self, Purchases};
 use headwater_protocol::ValueRef;
@@ -59,10 +60,10 @@ pub(crate) fn measure(arguments: &GeneratorArguments) -> Result<()> {
     let serving = tokio::runtime::Runtime::new()?;
     let config = Config { listen: ([127, 0, 0, 1], 0).into(), ..Config::default() };
     let server = serving.block_on(Server::start(config, backend, vec![plan.clone()]))?;
-    let place = replayed(server.local_addr())?.to_string();
+    let replay = Peer::at(replayed(server.local_addr())?.to_string());
 
     let identity = Identity {
-        place,
+        server: replay,
         user: "one".to_owned(),
         token,
         model: (plan.model.name.clone(), plan.model.version, plan.fingerprint),

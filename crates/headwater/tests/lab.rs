@@ -4,6 +4,8 @@
 mod agents;
 #[path = "lab/common.rs"]
 mod common;
+#[path = "lab/elsewhere.rs"]
+mod elsewhere;
 #[path = "lab/evaluator.rs"]
 mod evaluator;
 #[path = "lab/files.rs"]

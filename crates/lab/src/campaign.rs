@@ -351,9 +351,14 @@ impl<'c> Campaign<'c> {
         let outcome = if is_own {
             let Some(own) = self.own.clone() else {
                 return Err(Error::Usage(
-                    "scenario \"own\" takes a system of one's own: headwater lab pilot --own".to_owned(),
+                    "scenario \"own\" takes a system of one's own: headwater --config FILE lab run".to_owned(),
                 ));
             };
+            if own.server.is_some()
+                && let Some((name, why)) = of_cell.only_of_a_start()
+            {
+                return Err(Error::Usage(format!("scenario.{name} with --server: {why}")));
+            }
             let workload = Arc::new(OwnWorkload::new(own, program, of_cell, settings.seed, server));
             harness::run(workload, settings, interrupt, progress).await
         } else {

@@ -44,7 +44,7 @@ use crate::bristlecone;
 use crate::error::Error;
 use crate::reading::{self, SpecError};
 use crate::sampling::Sample;
-use crate::scenario::{ByDatabase, Scenario};
+use crate::scenario::{ByDatabase, Drives, Scenario};
 use crate::value::Value;
 
 /// More cells than anybody waits for.
@@ -240,6 +240,13 @@ impl Experiment {
             })
         })?;
         Ok(Experiment { files: read.into_inner(), ..experiment })
+    }
+}
+
+impl Experiment {
+    /// Whether it takes a system of one's own: the scenario `own`.
+    pub fn is_of_own(&self) -> bool {
+        self.scenarios.iter().any(|scenario| scenario.drives == Drives::Own)
     }
 }
 

@@ -7,7 +7,6 @@
 //! origin    a server that answers with them, and does nothing else: the most that can be had
 //! fetch     one connection: a request, and its answer to the last byte
 //! decode    a body as it was before its encoding, counted and checked while it comes
-//! tls       what https has between a connection and its bytes
 //! told      whether an answer comes from a cache, as it says itself
 //! workload  all of it, as the harness drives it
 //! ```
@@ -18,7 +17,6 @@ pub mod origin;
 pub mod payload;
 pub mod settings;
 mod target;
-mod tls;
 pub mod told;
 mod workload;
 

@@ -35,6 +35,7 @@ mod host;
 pub mod http;
 pub mod link;
 pub mod null;
+pub mod peer;
 pub mod pilot;
 pub mod plan;
 pub mod random;
@@ -47,6 +48,7 @@ pub mod scenario;
 pub mod sync;
 pub mod tables;
 pub mod target;
+mod tls;
 pub mod value;
 pub mod workload;
 

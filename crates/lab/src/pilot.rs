@@ -48,6 +48,8 @@ pub struct Pilot {
     pub is_checked: bool,
     /// Whether they sync with a system of one's own, not on the table Purchase.
     pub is_own: bool,
+    /// Whether its server runs already, with as many workers as are said, and a queue of its own.
+    pub is_served: bool,
 }
 
 impl Pilot {
@@ -57,7 +59,7 @@ impl Pilot {
     /// What can't be predicted from this, and the option that mends it.
     pub fn specification(&self) -> Result<String, Error> {
         self.refuse()?;
-        let Pilot { clients, expected, workers, kinds, rows, time, repetitions, is_checked, is_own } = self;
+        let Pilot { clients, expected, workers, kinds, rows, time, repetitions, is_checked, is_own, is_served } = self;
         let kinds: Vec<String> = kinds.iter().map(|kind| toml_string(kind)).collect();
         let (sync, others) = match is_checked {
             false => (clients.to_string(), (expected - clients).to_string()),
@@ -71,13 +73,18 @@ impl Pilot {
         }
         let (name, others) = if *is_own { ("own", String::new()) } else { ("sync", format!("others = {others}\n")) };
         // None is refused: whoever is told to come back would have to be predicted as well.
+        let places = match is_served {
+            true => String::new(),
+            false => {
+                let connections = (2 * expected).max(2_000);
+                format!("backlog = {expected}\nreceiving_max = {expected}\nconnections_max = {connections}\n")
+            }
+        };
         let _ = write!(
             text,
-            "\n[scenario]\nname = \"{name}\"\nkind = [{}]\nworkers = {workers:?}\nrows = {rows}\n{others}\
-             backlog = {expected}\nreceiving_max = {expected}\nconnections_max = {}\n\n\
+            "\n[scenario]\nname = \"{name}\"\nkind = [{}]\nworkers = {workers:?}\nrows = {rows}\n{others}{places}\n\
              [load]\nclients = {sync}\ntimeout = \"10m\"\n\n[stop]\nduration = \"{}ms\"\n",
             kinds.join(", "),
-            (2 * expected).max(2_000),
             time.as_millis(),
         );
         Ok(text)
@@ -93,6 +100,8 @@ impl Pilot {
                 "{} workers take a pilot of {needed} clients at least (--clients): the first and the last of a set tell nothing",
                 needed / 3
             )
+        } else if self.is_served && workers.len() != 1 {
+            "a server that runs has one number of workers: give --workers with that alone".to_owned()
         } else if *repetitions < 2 {
             "one run has no interval: give --repetitions 2 or more".to_owned()
         } else {
@@ -122,6 +131,7 @@ mod tests {
             repetitions: 3,
             is_checked: false,
             is_own: false,
+            is_served: false,
         }
     }
 
@@ -144,6 +154,9 @@ mod tests {
         let kinds = vec!["first-download".to_owned(), "upload".to_owned()];
         let own = cells(&Pilot { is_own: true, is_checked: true, kinds, ..pilot() });
         assert_eq!(own.iter().filter(|cell| *cell == "1000 and None").count(), 4, "{own:?}");
+        let served = Pilot { is_own: true, is_served: true, workers: vec![3], ..pilot() };
+        let text = served.specification().expect("a pilot");
+        assert!(text.contains("workers = [3]") && !text.contains("backlog"), "{text}");
     }
 
     #[test]
@@ -155,5 +168,6 @@ mod tests {
         refused(Pilot { expected: 20, ..pilot() }, "--for");
         refused(Pilot { workers: vec![2, 7], ..pilot() }, "--clients");
         refused(Pilot { repetitions: 1, ..pilot() }, "--repetitions");
+        refused(Pilot { is_own: true, is_served: true, ..pilot() }, "--workers with that alone");
     }
 }

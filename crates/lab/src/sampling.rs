@@ -38,7 +38,7 @@ pub use counters::{MachineUse, ProcessUse};
 pub use find::Find;
 pub(crate) use find::database;
 pub use served::ServerLoad;
-pub(crate) use served::Serving;
+pub(crate) use served::{Serving, workers};
 pub(crate) use sessions::Whose;
 pub use sessions::{Blocked, Wait, Waits};
 pub(crate) use system::spent;

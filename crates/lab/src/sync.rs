@@ -11,7 +11,7 @@
 //! stamps    when each sync began and ended, at both ends
 //! server    `headwater serve`, as a process of its own
 //! workload  all of it, as the harness drives it
-//! own       the same with a server, a model and data of one's own
+//! own       the same with a model, data and a server of one's own, which the lab starts or which runs already
 //! ```
 
 mod affinity;

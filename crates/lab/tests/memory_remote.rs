@@ -9,6 +9,7 @@ use headwater_access::Tokens;
 use headwater_consolidated::postgres::{Postgres, Settings};
 use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::{Backend, Plan, system, track};
+use headwater_lab::peer::Peer;
 use headwater_lab::sync::memory::{Identity, MemoryRemote, Pace, Synced, Upload};
 use headwater_lab::sync::purchase::{self, Purchases};
 use headwater_protocol::ValueRef;
@@ -63,7 +64,7 @@ impl World {
 
     fn remote_at(&self, place: String, number: u8) -> MemoryRemote {
         MemoryRemote::new(Identity {
-            place,
+            server: Peer::at(place),
             user: "one".to_owned(),
             token: self.token.clone(),
             model: (self.plan.model.name.clone(), self.plan.model.version, self.plan.fingerprint),

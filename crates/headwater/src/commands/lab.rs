@@ -11,6 +11,7 @@ mod report;
 mod run;
 mod selftest;
 mod show;
+mod system;
 mod tables;
 
 use clap::{Args, Subcommand};
@@ -59,7 +60,7 @@ enum LabCommand {
 pub fn run(args: &LabArgs, global: &Global, output: &Output) -> Done {
     match &args.command {
         LabCommand::Check(args) => check::run(args, output),
-        LabCommand::Run(args) => run::run(args, output),
+        LabCommand::Run(args) => run::run(args, global, output),
         LabCommand::Agent(args) => agent::run(args, output),
         LabCommand::Show(args) => show::run(args, output),
         LabCommand::Compare(args) => compare::run(args, output),

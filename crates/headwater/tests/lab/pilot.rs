@@ -64,7 +64,7 @@ fn a_pilot_that_can_tell_nothing_is_refused() {
 }
 
 /// A system of one's own: orders of two users, each with an audit that a trigger writes.
-fn shop(place: &Place, target: &Database) {
+pub(super) fn shop(place: &Place, target: &Database) {
     let is_postgresql = matches!(target, Database::Postgres(_));
     let audit = if is_postgresql {
         "CREATE FUNCTION heard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO audit VALUES (NEW.id); RETURN NEW; END $$; \

@@ -14,10 +14,10 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::decode::{Decoder, Sum};
-use super::tls::Tls;
 use super::told;
 use crate::harness::{Class, Failure, Traffic};
 use crate::link::{Link, Stream};
+use crate::tls::Tls;
 
 /// A connection.
 pub(super) struct Connection {

@@ -19,10 +19,10 @@ use super::origin::{self, KEY, Origin};
 use super::payload::Rows;
 use super::settings::HttpSettings;
 use super::target::{HttpTarget, Server, place};
-use super::tls::Tls;
 use crate::harness::{Attempts, Class, Failure, Tally, Workload};
 use crate::link::Link;
 use crate::random::{Random, stream};
+use crate::tls::Tls;
 
 /// Requests.
 pub(crate) struct HttpWorkload {

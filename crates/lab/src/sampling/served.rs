@@ -1,5 +1,6 @@
 //! How full a server of syncs is, as it says itself on `/ready`.
 
+use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +9,11 @@ use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, header};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use serde_json::Value;
+
+use crate::harness::{Class, Failure};
+use crate::link::Link;
+use crate::peer::Peer;
 
 /// The most bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -17,12 +22,12 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// A server that is started while samples are taken already.
 #[derive(Debug, Default)]
-pub(crate) struct Serving(Mutex<Option<(i32, String)>>);
+pub(crate) struct Serving(Mutex<Option<(Option<i32>, Peer)>>);
 
 impl Serving {
-    /// It runs: its process, and the host and port where it listens.
-    pub(crate) fn begin(&self, process: i32, place: &str) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((process, place.to_owned()));
+    /// It runs: its process, if that is on this machine and known, and where it listens.
+    pub(crate) fn begin(&self, process: Option<i32>, peer: Peer) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((process, peer));
     }
 
     /// It does not any more.
@@ -30,12 +35,12 @@ impl Serving {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    fn running(&self) -> Option<(i32, String)> {
+    fn running(&self) -> Option<(Option<i32>, Peer)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn process(&self) -> Option<i32> {
-        self.running().map(|(process, _)| process)
+        self.running().and_then(|(process, _)| process)
     }
 }
 
@@ -69,8 +74,7 @@ impl ServerLoad {
     }
 
     /// What `/ready` says.
-    fn read(body: &[u8]) -> Option<ServerLoad> {
-        let body: serde_json::Value = serde_json::from_slice(body).ok()?;
+    fn read(body: &Value) -> Option<ServerLoad> {
         let number = |name: &str| body.get("load")?.get(name)?.as_f64();
         Some(ServerLoad {
             receiving: number("receiving")?,
@@ -88,30 +92,41 @@ pub(super) struct Asker {
     connection: Option<(String, SendRequest<Empty<Bytes>>)>,
 }
 
+/// How many workers a server says that it has.
+pub(crate) async fn workers(peer: &Peer) -> Result<u64, Failure> {
+    let asked = tokio::time::timeout(LOOK, Asker::default().ask(peer)).await;
+    let said = asked.map_err(|_| Failure::new(Class::TimeOut, format!("{} does not answer", peer.place())))??;
+    let workers = said.get("load").and_then(|load| load.get("workers")?.as_u64());
+    workers.ok_or_else(|| Failure::usage(format!("{}: what answers on /ready is no Headwater server", peer.place())))
+}
+
 impl Asker {
     /// One look; none: there is no server, or it does not say.
     pub(super) async fn look(&mut self, serving: &Serving) -> Option<ServerLoad> {
-        let (_, place) = serving.running()?;
-        let looked = tokio::time::timeout(LOOK, self.ask(place)).await.ok().flatten();
-        if looked.is_none() {
+        let (_, peer) = serving.running()?;
+        let said = tokio::time::timeout(LOOK, self.ask(&peer)).await.ok().and_then(Result::ok);
+        if said.is_none() {
             self.connection = None;
         }
-        looked
+        ServerLoad::read(&said?)
     }
 
-    async fn ask(&mut self, place: String) -> Option<ServerLoad> {
-        if self.connection.as_ref().is_none_or(|(of, sender)| *of != place || sender.is_closed()) {
-            let stream = TcpStream::connect(&place).await.ok()?;
-            let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;
+    /// What it says in JSON; null: something else.
+    async fn ask(&mut self, peer: &Peer) -> Result<Value, Failure> {
+        let failed = |error: &dyn Display| Failure::new(Class::Lost, format!("{}: {error}", peer.place()));
+        if self.connection.as_ref().is_none_or(|(of, sender)| of != peer.place() || sender.is_closed()) {
+            let stream = peer.connect(Link::default()).await?;
+            let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;
             // Ends with the sender; what goes wrong is told to whoever asks.
             tokio::spawn(connection);
-            self.connection = Some((place.clone(), sender));
+            self.connection = Some((peer.place().to_owned(), sender));
         }
-        let (_, sender) = self.connection.as_mut()?;
-        sender.ready().await.ok()?;
-        let request = Request::get("/ready").header(header::HOST, place).body(Empty::new()).ok()?;
-        let answer = sender.send_request(request).await.ok()?;
-        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await.ok()?;
-        ServerLoad::read(&body.to_bytes())
+        let Some((_, sender)) = &mut self.connection else { return Ok(Value::Null) };
+        sender.ready().await.map_err(|error| failed(&error))?;
+        let request = Request::get("/ready").header(header::HOST, peer.place()).body(Empty::new());
+        let answer = sender.send_request(request.map_err(|error| failed(&error))?).await;
+        let body = answer.map_err(|error| failed(&error))?.into_body();
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|error| failed(&error))?;
+        Ok(serde_json::from_slice(&body.to_bytes()).unwrap_or_default())
     }
 }

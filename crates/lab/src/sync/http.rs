@@ -14,6 +14,7 @@ use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 
 use crate::link::Link;
+use crate::peer::Peer;
 
 /// The media type of frames.
 const FRAMES: &str = "application/vnd.headwater.sync";
@@ -32,16 +33,16 @@ pub(super) enum Refused {
 /// The frames of an answer, as they come.
 pub(super) struct Answer(Incoming);
 
-/// Sends frames to the server at `place` (host and port), as this user's remote.
+/// Sends frames to a server, as this user's remote.
 pub(super) async fn sync(
-    (place, link): (&str, Link),
+    (server, link): (&Peer, Link),
     token: &str,
     user: &str,
     remote_id: [u8; 16],
     (frames, sync_id): (Bytes, &str),
 ) -> Result<Answer, Refused> {
     let request = Request::post("/v1/sync")
-        .header(header::HOST, place)
+        .header(header::HOST, server.place())
         .header(header::AUTHORIZATION, format!("Bearer {token}"))
         .header("headwater-user", hex(user.as_bytes()))
         .header("headwater-remote-id", hex(&remote_id))
@@ -49,7 +50,7 @@ pub(super) async fn sync(
         .header("headwater-sync-id", sync_id)
         .body(Full::new(frames))
         .map_err(|error| Refused::Network(error.to_string()))?;
-    let answer = send(place, link, request).await.map_err(Refused::Network)?;
+    let answer = send(server, link, request).await.map_err(Refused::Network)?;
     let is_frames = answer.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == FRAMES);
     if is_frames && answer.status() != StatusCode::SERVICE_UNAVAILABLE {
         return Ok(Answer(answer.into_body()));
@@ -70,8 +71,8 @@ fn server_error(body: &[u8]) -> Option<ServerError> {
     ServerError::from_payload(&frame.payload(REFUSAL_BYTES_MAX).ok()?).ok()
 }
 
-async fn send(place: &str, link: Link, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {
-    let stream = link.connect(place).await.map_err(|error| error.to_string())?;
+async fn send(server: &Peer, link: Link, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {
+    let stream = server.connect(link).await.map_err(|failure| failure.to_string())?;
     let connected = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = connected.map_err(|error| error.to_string())?;
     // Ends when the answer has been read, or is not wanted any more; what goes wrong is told to whoever reads.
@@ -139,7 +140,7 @@ mod tests {
             // A second for the body, and some more for the heads.
             (Link { bits_per_s: 80_000, delay, loss_permille: 0 }, 4 * delay + Duration::from_secs(1)),
         ] {
-            let place = server(10_000);
+            let place = Peer::at(server(10_000));
             let begin = Instant::now();
             let body = Bytes::from(vec![b'!'; 10_000]);
             let answer = sync((&place, link), "token", "anna", [1; 16], (body, "1-1")).await;

@@ -248,6 +248,19 @@ impl SyncSettings {
         })
     }
 
+    /// A setting that only a server takes which the lab starts, if one is given, and why it is of no use otherwise.
+    pub fn only_of_a_start(&self) -> Option<(&'static str, &'static str)> {
+        let usual = SyncSettings::of(&scenario().parameters).ok()?;
+        let given = [
+            ("uploaders", self.uploaders != self.workers),
+            ("backlog", self.backlog != usual.backlog),
+            ("receiving_max", self.receiving_max != usual.receiving_max),
+            ("connections_max", self.connections_max != usual.connections_max),
+        ];
+        let (name, _) = given.into_iter().find(|(_, is_given)| *is_given)?;
+        Some((name, "the server runs already, as somebody else has set it; leave it out"))
+    }
+
     /// How purchases stand before a set.
     pub fn before(self) -> Standing {
         Standing { are_there: self.op != ChangeOp::Insert, is_updated: false }

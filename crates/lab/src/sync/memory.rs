@@ -2,7 +2,7 @@
 //! comes, and keeps what the next sync needs: who it is, what it has seen, and how far its uploads are.
 //!
 //! *Caveats.* A download that broke comes whole again. An upload goes within its request, whatever its size. Where the consolidated
-//! database is not the one that it was, the sync fails: in a measurement that is a fault, and nothing to go on from. No TLS.
+//! database is not the one that it was, the sync fails: in a measurement that is a fault, and nothing to go on from.
 
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use super::http::{self, Answer, Refused};
 use crate::harness::{self, Class};
 use crate::link::Link;
+use crate::peer::Peer;
 
 /// How full a frame of changes gets before it is closed.
 const FRAME_BYTES_TARGET: usize = 64 * 1024;
@@ -27,8 +28,8 @@ const FRAME_BYTES_TARGET: usize = 64 * 1024;
 /// Where a remote syncs, as whom, and what.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Host and port of the server.
-    pub place: String,
+    /// The server.
+    pub server: Peer,
     /// The user.
     pub user: String,
     /// The user's token.
@@ -282,9 +283,9 @@ impl Exchange<'_, '_> {
     async fn request(&mut self, has_upload: bool, wants_download: bool) {
         self.answer = None;
         let body = self.remote.request(has_upload, wants_download);
-        let Identity { place, token, user, remote_id, .. } = &self.remote.identity;
+        let Identity { server, token, user, remote_id, .. } = &self.remote.identity;
         let body = (body, self.remote.sync_id.as_str());
-        let answer = http::sync((place, self.pace.link), token, user, *remote_id, body).await;
+        let answer = http::sync((server, self.pace.link), token, user, *remote_id, body).await;
         let now = self.begin.elapsed();
         match answer {
             Ok(answer) => {
@@ -472,7 +473,7 @@ mod tests {
         let purchases = Purchases::new(&purchase::plan(true), purchase::NOTES_BYTES);
         let header = &purchases.header;
         let mut remote = MemoryRemote::new(Identity {
-            place: String::new(),
+            server: Peer::at(""),
             user: String::new(),
             token: String::new(),
             model: (String::new(), 1, 0),

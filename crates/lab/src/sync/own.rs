@@ -10,7 +10,7 @@
 //! *Caveats.* What triggers do at each update stays done. Where a run is killed, rows keep another value in the column: a copy of the data is the place for this.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex as StdMutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -26,8 +26,9 @@ use super::kind::{SyncSettings, Way};
 use super::memory::{Identity, MemoryRemote, Pace, Synced, Upload};
 use super::server::Server;
 use crate::harness::{Attempts, Class, Failure, Tally, Workload};
+use crate::peer::Peer;
 use crate::random::Random;
-use crate::sampling::Serving;
+use crate::sampling::{self, Serving};
 
 /// For how long the clients' tokens are good.
 const TOKEN: Duration = Duration::from_hours(24);
@@ -49,6 +50,8 @@ pub struct Own {
     pub plan: Plan,
     /// Whose remotes the clients are, in turns; none: of every account.
     pub users: Vec<String>,
+    /// Its server, which runs already; none: the lab starts one by the configuration.
+    pub server: Option<Peer>,
 }
 
 /// Sets of its syncs.
@@ -68,7 +71,7 @@ pub(crate) struct OwnWorkload {
 
 /// Where clients sync, and as whom.
 struct Served {
-    place: String,
+    server: Peer,
     /// Users with their tokens.
     users: Vec<(String, String)>,
 }
@@ -153,8 +156,8 @@ impl OwnWorkload {
         }
     }
 
-    /// The users with tokens, and the server; blocks.
-    fn serve(own: &Own, program: &std::path::Path, settings: SyncSettings) -> Result<(Server, Served), Failure> {
+    /// The users with tokens, and the server, if the lab starts it; blocks.
+    fn serve(own: &Own, program: &Path, settings: SyncSettings) -> Result<(Option<Server>, Served), Failure> {
         let of_the_database = |error: headwater_consolidated::Error| Failure::new(Class::Other, error.to_string());
         let mut connection = own.backend.connect().map_err(of_the_database)?;
         let accounts = system::accounts(&mut *connection).map_err(of_the_database)?;
@@ -181,9 +184,24 @@ impl OwnWorkload {
         let users: Result<_, headwater_access::Error> = users.into_iter().map(token).collect();
         let users = users.map_err(|error| Failure::new(Class::Other, error.to_string()))?;
         drop(connection);
+        if let Some(server) = own.server.clone() {
+            return Ok((None, Served { server, users }));
+        }
         let server = Server::own(program, &own.config, &own.address, settings)?;
-        let place = server.place.clone();
-        Ok((server, Served { place, users }))
+        let peer = Peer::at(&server.place);
+        Ok((Some(server), Served { server: peer, users }))
+    }
+
+    /// Complains where the server that runs is another than the settings say.
+    async fn look_at_server(&self, server: &Peer) -> Result<(), Failure> {
+        let (workers, expected) = (sampling::workers(server).await?, self.settings.workers as u64);
+        if workers == expected {
+            return Ok(());
+        }
+        let place = server.place();
+        Err(Failure::usage(format!(
+            "the server at {place} has {workers} workers, and scenario.workers (--workers) says {expected}: give {workers}"
+        )))
     }
 
     /// A new remote of the client's user.
@@ -196,7 +214,7 @@ impl OwnWorkload {
         self.made.lock().unwrap_or_else(PoisonError::into_inner).push(remote_id);
         let model = &self.own.plan.model;
         Ok(MemoryRemote::new(Identity {
-            place: served.place.clone(),
+            server: served.server.clone(),
             user: user.clone(),
             token: token.clone(),
             model: (model.name.clone(), model.version, self.own.plan.fingerprint),
@@ -290,9 +308,12 @@ impl Workload for OwnWorkload {
         let (own, program, settings) = (self.own.clone(), self.program.clone(), self.settings);
         let started = tokio::task::spawn_blocking(move || OwnWorkload::serve(&own, &program, settings)).await;
         let (server, of_clients) = started.map_err(|defect| Failure::new(Class::Other, defect.to_string()))??;
-        self.server.begin(server.id(), &server.place);
+        if server.is_none() {
+            self.look_at_server(&of_clients.server).await?;
+        }
+        self.server.begin(server.as_ref().map(Server::id), of_clients.server.clone());
         let _ = self.served.set(of_clients);
-        *self.running.lock().await = Some(server);
+        *self.running.lock().await = server;
         Ok(())
     }
 

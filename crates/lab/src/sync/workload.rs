@@ -30,6 +30,7 @@ use super::server::Server;
 use super::stamps::Stamps;
 use crate::harness::{Attempts, Class, Failure, Tally, Workload};
 use crate::link::Link;
+use crate::peer::Peer;
 use crate::random::Random;
 use crate::sampling::{self, Serving};
 use crate::scenario::Scenario;
@@ -307,7 +308,7 @@ impl SyncWorkload {
         bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.bits().to_le_bytes()));
         let model = &self.plan.model;
         MemoryRemote::new(Identity {
-            place: place.to_owned(),
+            server: Peer::at(place),
             user,
             token,
             model: (model.name.clone(), model.version, self.plan.fingerprint),
@@ -400,7 +401,7 @@ impl Workload for SyncWorkload {
         let serve = move || SyncWorkload::serve(&database, &plan, clients, start);
         let started = tokio::task::spawn_blocking(serve).await;
         let (server, tokens) = started.map_err(|defect| Failure::new(Class::Other, defect.to_string()))??;
-        self.place.server.begin(server.id(), &server.place);
+        self.place.server.begin(Some(server.id()), Peer::at(&server.place));
         let _ = self.served.set((server.place.clone(), tokens));
         admin.server = Some(server);
         if !target.is_blocking() {

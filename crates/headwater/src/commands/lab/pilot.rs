@@ -8,15 +8,13 @@ use clap::Args;
 use headwater_lab::experiment::Experiment;
 use headwater_lab::pilot::{Curve, Pilot, Prediction, Predictions, advice};
 use headwater_lab::results::{Campaign, usual_name};
-use headwater_lab::sync::Own;
 use serde_json::json;
 
 use super::run::{With, any_seed, carry_out_with, interrupt};
+use super::system::SystemArgs;
 use crate::Done;
 use crate::cli::Global;
-use crate::config::Config;
-use crate::database::Address;
-use crate::exit::{Exit, usage};
+use crate::exit::Exit;
 use crate::output::{Output, thousands};
 
 const EXAMPLES: &str = "\
@@ -25,6 +23,7 @@ Examples:
   headwater lab pilot --target postgres://me@localhost/scratch --rows 20 --kind upload-updates,download-inserts
   headwater lab pilot --target postgres://me@localhost/scratch --workers 2,6 --check
   headwater --config copy/headwater.toml lab pilot --own --for 2000 --rows 20
+  headwater --config copy/headwater.toml lab pilot --own --for 2000 --server https://hub.example --workers 6
 
 A few clients sync with a server that the lab starts, on a table Purchase with the rows of all that are asked for; the time of many follows from
 when each of the few was done. With --own they are remotes of your users, of your model, on your database (take a copy): each gets all that it may have, or
@@ -46,12 +45,8 @@ pub(super) struct PilotArgs {
     /// Sync with a system of your own, as its configuration has it (--config): server, model, scripts and a copy of its data.
     #[arg(long)]
     own: bool,
-    /// With --own: whose remotes clients are, in turns; otherwise those of all accounts.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "own")]
-    users: Vec<String>,
-    /// With --own: the model, where there are several; its newest version is taken.
-    #[arg(long, value_name = "NAME", requires = "own")]
-    model: Option<String>,
+    #[command(flatten)]
+    system: SystemArgs,
     /// For how many clients at once it is asked what would be.
     #[arg(long = "for", value_name = "CLIENTS", default_value_t = 1_000)]
     expected: usize,
@@ -94,6 +89,9 @@ pub(super) fn run(args: &PilotArgs, global: &Global, output: &Output) -> Done {
     let mut workers: Vec<usize> = args.workers.iter().map(|workers| usize::from(*workers)).collect();
     workers.sort_unstable();
     workers.dedup();
+    if !args.own {
+        args.system.refuse("--own")?;
+    }
     let pilot = Pilot {
         clients: args.clients,
         expected: args.expected,
@@ -104,13 +102,14 @@ pub(super) fn run(args: &PilotArgs, global: &Global, output: &Output) -> Done {
         repetitions: args.repetitions,
         is_checked: args.check,
         is_own: args.own,
+        is_served: args.system.has_server(),
     };
     let text = pilot.specification()?;
     let none = |name: &str| Err(format!("{name} is no part of a pilot"));
     let experiment = Experiment::parse("pilot", &text, &none).map_err(headwater_lab::Error::Spec)?;
     let seed = args.seed.unwrap_or_else(any_seed);
     let path = args.results.clone().unwrap_or_else(|| usual_name(&experiment));
-    let own = if args.own { Some(system(args, global)?) } else { None };
+    let own = if args.own { Some(args.system.read(global)?) } else { None };
     let target = own.as_ref().map(|own| own.address.clone()).or_else(|| args.target.clone());
     let ended = carry_out_with(
         With { own, ..With::default() },
@@ -136,33 +135,6 @@ fn usual_kinds(is_own: bool) -> Vec<String> {
     let own = ["first-download", "upload"];
     let purchase = ["download-inserts", "upload-updates", "upload-deletes", "upload-inserts"];
     (if is_own { &own[..] } else { &purchase[..] }).iter().map(|kind| (*kind).to_owned()).collect()
-}
-
-/// A system as its configuration has it.
-fn system(args: &PilotArgs, global: &Global) -> Result<Own> {
-    let config = Config::read(global)?;
-    drop(config.connect_installed()?);
-    let plans = config.plans()?;
-    let mut names: Vec<&str> = plans.iter().map(|plan| plan.model.name.as_str()).collect();
-    names.sort_unstable();
-    names.dedup();
-    let name = match (&args.model, &names[..]) {
-        (Some(name), _) => name.as_str(),
-        (None, [name]) => name,
-        (None, _) => {
-            return Err(usage(format!("there are several models: choose one by --model, of {}", names.join(", "))));
-        }
-    };
-    let newest = plans.iter().filter(|plan| plan.model.name == name).max_by_key(|plan| plan.model.version);
-    let Some(plan) = newest else {
-        return Err(usage(format!("--model: there is no model {name:?}, only {}", names.join(", "))));
-    };
-    let address = match &config.database {
-        Address::Sqlite(path) => format!("sqlite:{}", std::path::absolute(path)?.display()),
-        Address::Postgres(text) => text.clone(),
-    };
-    let backend = config.database.backend()?;
-    Ok(Own { config: global.config.clone(), backend, address, plan: plan.clone(), users: args.users.clone() })
 }
 
 fn tell(predictions: &Predictions, output: &Output) -> Result<()> {

@@ -21,7 +21,9 @@ use super::agent::CrewArgs;
 use super::check::{span, summary};
 use super::live::Live;
 use super::show;
+use super::system::SystemArgs;
 use crate::Done;
+use crate::cli::Global;
 use crate::exit::Exit;
 use crate::output::{Output, Unit, is_colourful, thousands};
 
@@ -30,6 +32,7 @@ Examples:
   headwater lab run lab/tpcb.toml --target postgres://me@localhost/scratch
   headwater lab run lab/tpcb.toml --target sqlite:scratch.db --results tpcb.lab
   headwater lab run lab/open-loop.toml --seed 7 --live
+  headwater --config copy/headwater.toml lab run ours.toml --server http://hub:8080     # its scenario is own
 
 Tables that exist are never touched; those that a scenario makes are dropped afterwards. Results go to a file of their own
 (`headwater lab show FILE`), run by run: Ctrl-C ends cleanly and keeps what was measured.
@@ -59,15 +62,24 @@ pub(super) struct RunArgs {
     live: bool,
     #[command(flatten)]
     crew: CrewArgs,
+    #[command(flatten)]
+    system: SystemArgs,
 }
 
 /// Runs.
-pub(super) fn run(args: &RunArgs, output: &Output) -> Done {
+pub(super) fn run(args: &RunArgs, global: &Global, output: &Output) -> Done {
     let experiment = Experiment::open(&args.experiment)?;
+    let own = if experiment.is_of_own() {
+        Some(args.system.read(global)?)
+    } else {
+        args.system.refuse("scenario \"own\"")?;
+        None
+    };
+    let target = own.as_ref().map(|own| own.address.clone()).or_else(|| args.target.clone());
     let seed = args.seed.or(experiment.seed).unwrap_or_else(any_seed);
     let path = args.results.clone().unwrap_or_else(|| usual_name(&experiment));
-    let with = With { crew: Some(&args.crew), replica: args.replica.as_deref(), is_live: args.live, ..With::default() };
-    let ended = carry_out_with(with, &experiment, (seed, args.target.as_deref()), &path, &interrupt()?, output)?;
+    let with = With { own, crew: Some(&args.crew), replica: args.replica.as_deref(), is_live: args.live };
+    let ended = carry_out_with(with, &experiment, (seed, target.as_deref()), &path, &interrupt()?, output)?;
     tell(&ended, &path, seed, output)?;
     Ok(if ended.failed == 0 && !ended.is_interrupted { Exit::Done } else { Exit::Found })
 }

@@ -13,14 +13,15 @@ use crate::harness::{Class, Failure};
 use crate::link::Stream;
 
 /// What makes TLS to one server.
-pub(super) struct Tls {
+#[derive(Clone)]
+pub(crate) struct Tls {
     connector: TlsConnector,
     name: ServerName<'static>,
 }
 
 impl Tls {
     /// To the server of this address; none: it is one of http.
-    pub(super) fn to(uri: &Uri) -> Result<Option<Tls>, Failure> {
+    pub(crate) fn to(uri: &Uri) -> Result<Option<Tls>, Failure> {
         if uri.scheme_str() != Some("https") {
             return Ok(None);
         }
@@ -41,7 +42,7 @@ impl Tls {
     }
 
     /// Shakes hands over a connection that is there.
-    pub(super) async fn over(&self, stream: impl Stream + 'static) -> Result<Box<dyn Stream>, Failure> {
+    pub(crate) async fn over(&self, stream: impl Stream + 'static) -> Result<Box<dyn Stream>, Failure> {
         let stream = self.connector.connect(self.name.clone(), stream).await;
         let refused = |error: std::io::Error| {
             let name = self.name.to_str();
@@ -51,5 +52,11 @@ impl Tls {
             )
         };
         Ok(Box::new(stream.map_err(refused)?))
+    }
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Tls").field(&self.name).finish()
     }
 }

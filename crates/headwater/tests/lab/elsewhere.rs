@@ -9,7 +9,7 @@ use headwater_testkit::Child;
 use super::pilot::shop;
 use super::{Database, Place, Said, consolidated};
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 const OURS: &str = "name = \"ours\"
 scenario = { name = \"own\", kind = [\"first-download\", \"upload\"], rows = 2, workers = 3 }

@@ -107,7 +107,7 @@ pub enum Command {
     Diff(diff::DiffArgs),
     /// Conflicts that uploads met, with both images and the outcome
     Conflicts(conflicts::ConflictsArgs),
-    /// Measure: experiments on any PostgreSQL or SQLite database
+    /// Measure: experiments on databases, servers of syncs and URLs
     Lab(lab::LabArgs),
     /// Print completions for a shell
     Completions(completions::CompletionsArgs),

@@ -24,6 +24,7 @@ use crate::replica::Behind;
 use crate::results::{RunRecord, Writer};
 use crate::sampling::{self, DATABASE, Find, Sampled, Sampler, Serving, Watched, Whose};
 use crate::scenario::Drives;
+use crate::sync::kind::workers_given;
 use crate::sync::{NO_MARIADB, Own, OwnWorkload, Place, Stamped, SyncSettings, SyncWorkload};
 use crate::target::Target;
 use crate::workload::{SqlWorkload, refuse_existing};
@@ -337,7 +338,7 @@ impl<'c> Campaign<'c> {
         };
         let is_own = self.drives(cell) == Drives::Own;
         let of_cell = if is_own { SyncSettings::of_own(&cell.parameters) } else { SyncSettings::of(&cell.parameters) };
-        let of_cell = of_cell.map_err(|(_, why)| Error::Usage(why))?;
+        let mut of_cell = of_cell.map_err(|(_, why)| Error::Usage(why))?;
         let (target, server) = (self.target_of(cell).clone(), Arc::new(Serving::default()));
         let address = match &target {
             Target::Sqlite { .. } => target.address(),
@@ -359,8 +360,12 @@ impl<'c> Campaign<'c> {
             {
                 return Err(Error::Usage(format!("scenario.{name} with --server: {why}")));
             }
-            let workload = Arc::new(OwnWorkload::new(own, program, of_cell, settings.seed, server));
-            harness::run(workload, settings, interrupt, progress).await
+            let expected = workers_given(&cell.parameters);
+            let workload = OwnWorkload::new(own, program, (of_cell, expected), settings.seed, server);
+            let workload = Arc::new(workload);
+            let outcome = harness::run(workload.clone(), settings, interrupt, progress).await;
+            of_cell = workload.settings();
+            outcome
         } else {
             let host = self.agents.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |agents| agents.host);
             let place = Place { target: target.clone(), address, program, server, host };

@@ -12,7 +12,7 @@ use super::{Database, Place, Said, consolidated};
 const SOON: Duration = Duration::from_mins(1);
 
 const OURS: &str = "name = \"ours\"
-scenario = { name = \"own\", kind = [\"first-download\", \"upload\"], rows = 2, workers = 3 }
+scenario = { name = \"own\", kind = [\"first-download\", \"upload\"], rows = 2 }
 load.clients = 3
 stop.iterations = 9
 ";
@@ -113,8 +113,13 @@ fn what_is_wrong_with_a_server_that_runs_is_told() {
     shop(&place, &target);
     let (_server, port) = serve(&place, &[]);
     let url = format!("http://127.0.0.1:{port}");
-    let of_scenario =
-        |rest: &str| std::fs::write(place.path("x.toml"), OURS.replace("workers = 3", rest)).expect("written");
+    let of_scenario = |rest: &str| {
+        let text = OURS.replace("rows = 2", &format!("rows = 2, {rest}"));
+        std::fs::write(place.path("x.toml"), text).expect("written");
+    };
+    of_scenario("workers = 3");
+    let said = run(&place, &url, &[]);
+    assert_eq!(said.code, 0, "so many it has: {said:?}");
     for (scenario, url, code, expected) in [
         ("workers = 3", "127.0.0.1:80", 2, "--server has \"no scheme\", expected http://HOST:PORT"),
         ("workers = 3", "http://127.0.0.1:1", 3, "127.0.0.1:1: "),

@@ -159,12 +159,16 @@ pub fn scenario() -> Scenario {
 pub fn own() -> Scenario {
     let purchase = scenario();
     let shared = purchase.parameters.into_iter().filter(|(name, _)| OWN_PARAMETERS.contains(&name.as_str()));
+    let of_server = |(name, value): (String, Value)| match name.as_str() {
+        "workers" => (name, Value::Integer(0)),
+        _ => (name, value),
+    };
     let kind = ("kind".to_owned(), Value::Text(OWN_KINDS[0].0.to_owned()));
     Scenario {
         name: OWN.to_owned(),
         drives: Drives::Own,
         tables: Vec::new(),
-        parameters: std::iter::once(kind).chain(shared).collect(),
+        parameters: std::iter::once(kind).chain(shared.map(of_server)).collect(),
         ..scenario()
     }
 }
@@ -180,6 +184,8 @@ impl SyncSettings {
                     let names = OWN_KINDS.map(|(name, _)| name).join(", ");
                     return Err(("kind", format!("be of the kind {:?}, only {names}", value.to_string())));
                 }
+                // As many as a server that runs has, or those of the other scenario.
+                ("workers", _) if *value == Value::Integer(0) => continue,
                 _ => value.clone(),
             };
             all.iter_mut().filter(|(known, _)| known == name).for_each(|(_, known)| *known = value.clone());
@@ -248,6 +254,12 @@ impl SyncSettings {
         })
     }
 
+    /// With as many workers as the server turned out to have.
+    #[must_use]
+    pub fn with_workers(self, workers: i64) -> SyncSettings {
+        SyncSettings { workers, uploaders: self.uploaders.min(workers), ..self }
+    }
+
     /// A setting that only a server takes which the lab starts, if one is given, and why it is of no use otherwise.
     pub fn only_of_a_start(&self) -> Option<(&'static str, &'static str)> {
         let usual = SyncSettings::of(&scenario().parameters).ok()?;
@@ -278,6 +290,15 @@ impl SyncSettings {
             ChangeOp::Update => ChangeOp::Update,
             ChangeOp::Delete => ChangeOp::Insert,
         }
+    }
+}
+
+/// The workers that an experiment of one's own system says; none: as many as its server has.
+pub(crate) fn workers_given(parameters: &[(String, Value)]) -> Option<u64> {
+    let given = parameters.iter().find(|(name, _)| name == "workers").map(|(_, value)| value);
+    match given {
+        Some(Value::Integer(workers)) => u64::try_from(*workers).ok().filter(|workers| *workers > 0),
+        _ => None,
     }
 }
 

@@ -59,6 +59,10 @@ pub(crate) struct OwnWorkload {
     own: Own,
     program: PathBuf,
     settings: SyncSettings,
+    /// The workers that a server which runs must have; none: any number.
+    expected: Option<u64>,
+    /// Those that it has.
+    workers: OnceLock<u64>,
     seed: u64,
     server: Arc<Serving>,
     running: Mutex<Option<Server>>,
@@ -138,7 +142,7 @@ impl OwnWorkload {
     pub(crate) fn new(
         own: Own,
         program: PathBuf,
-        settings: SyncSettings,
+        (settings, expected): (SyncSettings, Option<u64>),
         seed: u64,
         server: Arc<Serving>,
     ) -> OwnWorkload {
@@ -146,6 +150,8 @@ impl OwnWorkload {
             own,
             program,
             settings,
+            expected,
+            workers: OnceLock::new(),
             seed,
             server,
             running: Mutex::default(),
@@ -194,14 +200,20 @@ impl OwnWorkload {
 
     /// Complains where the server that runs is another than the settings say.
     async fn look_at_server(&self, server: &Peer) -> Result<(), Failure> {
-        let (workers, expected) = (sampling::workers(server).await?, self.settings.workers as u64);
-        if workers == expected {
-            return Ok(());
+        let workers = sampling::workers(server).await?;
+        let _ = self.workers.set(workers);
+        match self.expected.filter(|expected| *expected != workers) {
+            None => Ok(()),
+            Some(expected) => Err(Failure::usage(format!(
+                "the server at {} has {workers} workers, and scenario.workers (--workers) says {expected}: give {workers}",
+                server.place()
+            ))),
         }
-        let place = server.place();
-        Err(Failure::usage(format!(
-            "the server at {place} has {workers} workers, and scenario.workers (--workers) says {expected}: give {workers}"
-        )))
+    }
+
+    /// The settings, with the workers that there turned out to be.
+    pub(crate) fn settings(&self) -> SyncSettings {
+        self.workers.get().map_or(self.settings, |workers| self.settings.with_workers(*workers as i64))
     }
 
     /// A new remote of the client's user.

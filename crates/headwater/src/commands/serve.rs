@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use futures_util::future::OptionFuture;
 use headwater_consolidated::Plan;
 use headwater_consolidated::check::{Severity, check};
 use headwater_server::{Handle, Server, StartError};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 use super::check::{place, title};
 use crate::Done;
@@ -48,6 +50,9 @@ pub struct ServeArgs {
     /// Start without holding the model against the database first.
     #[arg(long)]
     no_check: bool,
+    /// Stop once standard input ends: whoever has started it is gone.
+    #[arg(long, hide = true)]
+    until_input_ends: bool,
 }
 
 fn option(text: &str) -> Result<(String, String), String> {
@@ -88,7 +93,11 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
         });
         let handle = handle.or_usage(|| "the server could not be started".into())?;
         announce(&handle, is_tls, output)?;
-        signals.next().await;
+        let input = args.until_input_ends.then(end_of_input);
+        tokio::select! {
+            () = signals.next() => {}
+            Some(_) = OptionFuture::from(input) => {}
+        }
         tracing::info!("stopping; a second signal stops at once");
         tokio::select! {
             stopped = handle.shutdown() => tracing::info!(syncs_cut = stopped.syncs_cut, "stopped"),
@@ -128,6 +137,16 @@ fn announce(handle: &Handle, is_tls: bool, output: &Output) -> Result<()> {
         return output.line(json!({ "listening": url }));
     }
     output.line(format!("listening on {url}"))
+}
+
+/// Told when standard input has ended, or can't be read.
+fn end_of_input() -> oneshot::Receiver<()> {
+    let (tell, told) = oneshot::channel();
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        tell.send(())
+    });
+    told
 }
 
 struct Signals {

@@ -1,9 +1,11 @@
 //! `headwater lab run --agents` and `headwater lab agent`.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use headwater_testkit::proxy::Direction;
-use headwater_testkit::{Child, FaultProxy, Plan};
+use headwater_testkit::{Child, FaultProxy, Plan, wait_until};
 use rusqlite::Connection;
 
 use super::{Database, Place, consolidated};
@@ -14,9 +16,13 @@ const KEY: &str = "correct horse";
 
 /// Who conducts, once it listens, and where.
 fn conductor(place: &Place, options: &[&str]) -> (Child, String) {
+    conductor_with(place, options, |command| command)
+}
+
+fn conductor_with(place: &Place, options: &[&str], with: impl FnOnce(&mut Command) -> &mut Command) -> (Child, String) {
     let always = ["run", "x.toml", "--listen", "127.0.0.1:0", "--key", KEY, "--results", "x.lab"];
-    let mut conductor =
-        Child::spawn("conductor", &mut place.command(&[&always[..], options].concat())).expect("the program");
+    let mut command = place.command(&[&always[..], options].concat());
+    let mut conductor = Child::spawn("conductor", with(&mut command)).expect("the program");
     let line = conductor.wait_for_line("headwater lab agent --join ", SOON).expect("it waits for agents");
     let at = line.split("--join ").nth(1).and_then(|rest| rest.split(' ').next()).expect("where").to_owned();
     (conductor, at)
@@ -151,12 +157,25 @@ fn an_agent_that_is_lost_ends_the_run_and_nothing_stays_behind() {
 #[test]
 fn an_agent_whose_conductor_is_killed_ends() {
     let place = Place::new(&SYNCS.replace("iterations = 21", "duration = \"10m\""));
-    let (mut conductor, at) = conductor(&place, &["--agents", "1", "--target", "sqlite:scratch.db"]);
+    let folder = place.folder.path().to_owned();
+    let options = ["--agents", "1", "--target", "sqlite:scratch.db"];
+    let (mut conductor, at) = conductor_with(&place, &options, |command| command.env("TMPDIR", &folder));
     let mut agent = agent(&place, &at, "anna", &[]);
     agent.wait_for_line(" clients", SOON).expect("its part begins");
+    assert_eq!(servers(&folder), 1, "{}", conductor.stderr());
     conductor.kill().expect("killed");
     assert_eq!(code(&mut agent), Some(3), "{}", agent.stderr());
     assert!(agent.stderr().contains("is gone"), "{}", agent.stderr());
+    assert!(wait_until(SOON, || servers(&folder) == 0), "its server ends as well");
+}
+
+/// How many servers run by a configuration in this folder.
+fn servers(folder: &Path) -> usize {
+    let processes = std::fs::read_dir("/proc").expect("Linux").flatten();
+    let lines = processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
+    let words: Vec<String> = lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect();
+    let folder = folder.to_string_lossy();
+    words.iter().filter(|words| words.contains("\0serve\0") && words.contains(&*folder)).count()
 }
 
 #[test]

@@ -73,7 +73,9 @@ impl Server {
         command.args(["--set", &format!("connections_max={}", settings.connections_max)]);
         // One line a sync, as it writes otherwise, but that with the stamps.
         command.args(["--log-json", "--log", "warn,headwater::stamps=debug"]);
-        command.env("HEADWATER_DATABASE", database).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said_to);
+        // It ends with the lab, however that ends.
+        command.arg("--until-input-ends");
+        command.env("HEADWATER_DATABASE", database).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(said_to);
         let process = match settings.server_cpus {
             None => command.spawn(),
             Some(cpus) => affinity::confined(cpus, || command.spawn())

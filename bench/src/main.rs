@@ -10,6 +10,7 @@ mod bare;
 mod figures;
 mod gate;
 mod generator;
+mod hosts;
 mod memory;
 mod prediction;
 mod purchase;

@@ -16,7 +16,7 @@
 mod connection;
 pub mod plan;
 
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
@@ -91,8 +91,13 @@ struct Signals {
 impl FaultProxy {
     /// Starts a proxy to this address. It forwards everything faithfully until it is given a script.
     pub fn start(target: impl ToSocketAddrs) -> Result<Self> {
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), target)
+    }
+
+    /// The same, at this address of the machine's.
+    pub fn start_at(at: IpAddr, target: impl ToSocketAddrs) -> Result<Self> {
         let target = target.to_socket_addrs()?.next().context("the target's name has no address")?;
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("opening the proxy's port")?;
+        let listener = std::net::TcpListener::bind((at, 0)).context("opening the proxy's port")?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -185,17 +185,9 @@ pub(crate) fn lead(round_trip: Duration) -> Duration {
 
 impl Agent {
     async fn welcome(number: usize, name: String, stream: TcpStream) -> Option<Agent> {
-        let (mut reader, mut writer) = stream.into_split();
-        let (outgoing, mut to_send) = mpsc::unbounded_channel();
+        let (mut reader, writer) = stream.into_split();
+        let outgoing = wire::sender(writer);
         let (heard, incoming) = mpsc::unbounded_channel();
-        tokio::spawn(async move {
-            while let Some(message) = to_send.recv().await {
-                // That it is gone is seen where it is listened to.
-                if wire::write(&mut writer, &message).await.is_err() {
-                    return;
-                }
-            }
-        });
         tokio::spawn(async move {
             while let Ok(message) = wire::read(&mut reader, wire::FRIEND_BYTES_MAX).await {
                 if heard.send((Instant::now(), wall(), message)).is_err() {

@@ -166,16 +166,9 @@ async fn enter(join: &Join) -> Result<(Seat, usize), Error> {
 
 fn sit(stream: TcpStream) -> Seat {
     let epoch = Instant::now();
-    let (mut reader, mut writer) = stream.into_split();
-    let (outgoing, mut to_send) = mpsc::unbounded_channel();
+    let (mut reader, writer) = stream.into_split();
+    let outgoing: mpsc::UnboundedSender<FromAgent> = wire::sender(writer);
     let (heard, incoming) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        while let Some(message) = to_send.recv().await {
-            if wire::write(&mut writer, &message).await.is_err() {
-                return;
-            }
-        }
-    });
     let answers = outgoing.downgrade();
     tokio::spawn(async move {
         while let Ok(message) = wire::read(&mut reader, wire::FRIEND_BYTES_MAX).await {

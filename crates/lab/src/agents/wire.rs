@@ -7,6 +7,7 @@ use std::ops::Range;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::mpsc;
 
 /// Conductor and agent must have the same.
 pub(crate) const PROTOCOL: u32 = 1;
@@ -140,6 +141,21 @@ pub(crate) async fn write<W: AsyncWrite + Unpin>(to: &mut W, message: &impl Seri
     frame.extend_from_slice(&body);
     to.write_all(&frame).await?;
     to.flush().await
+}
+
+/// Sends what it is given, one message after the other, in a task of its own. That nobody is there any more is seen where it is listened to.
+pub(crate) fn sender<M: Serialize + Send + Sync + 'static>(
+    mut to: impl AsyncWrite + Unpin + Send + 'static,
+) -> mpsc::UnboundedSender<M> {
+    let (sender, mut to_send) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(message) = to_send.recv().await {
+            if write(&mut to, &message).await.is_err() {
+                return;
+            }
+        }
+    });
+    sender
 }
 
 /// Reads the next message. An error: the connection ended, or somebody else speaks.

@@ -18,7 +18,7 @@ use headwater_consolidated::{Backend, Mode, Plan, system, track};
 use headwater_protocol::ValueRef;
 use headwater_protocol::message::{ChangeOp, RowOp};
 use tempfile::TempDir;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::affinity::Confined;
@@ -47,6 +47,10 @@ const UNMEASURED: Pace = Pace {
     row: Duration::ZERO,
     retry_delay: Some(Duration::from_millis(20)),
 };
+/// How many clients sync at once where nothing is measured: as many as keep a server busy. All at once would be refused and come again, each time by
+/// a connection of its own; a machine has some 28,000 ports for these, which are used again after a minute, and looks for a free one for
+/// milliseconds where half of them are taken.
+const UNMEASURED_AT_ONCE: usize = 32;
 /// The most clients with files: what a runtime has threads for that may block.
 const FILES_MAX: usize = 500;
 /// How many faults are told.
@@ -90,6 +94,7 @@ pub(crate) struct SyncWorkload {
     plan: Plan,
     interrupt: watch::Receiver<bool>,
     admin: Mutex<Admin>,
+    unmeasured: Semaphore,
     /// Host and port of the server, and each client's token.
     served: OnceLock<(String, Vec<String>)>,
     faults: StdMutex<Vec<String>>,
@@ -148,6 +153,7 @@ impl SyncWorkload {
             plan,
             interrupt,
             admin: Mutex::default(),
+            unmeasured: Semaphore::new(UNMEASURED_AT_ONCE),
             served: OnceLock::new(),
             faults: StdMutex::default(),
             stamps: StdMutex::new(Stamps::new()),
@@ -293,6 +299,12 @@ impl SyncWorkload {
         Ok(Ok(attempts))
     }
 
+    /// A sync between the sets, after which all is as before a set, in its turn.
+    async fn sync_unmeasured(&self, client: &mut Client, down: Option<ChangeOp>, up: u64) -> Result<(), Failure> {
+        let _turn = self.unmeasured.acquire().await;
+        self.sync((client, UNMEASURED), down, up, self.settings.before()).await?.map(|_| ())
+    }
+
     /// When the syncs of the clients here began and ended; known once the server has ended.
     pub(crate) fn stamps(&self) -> MutexGuard<'_, Stamps> {
         self.stamps.lock().unwrap_or_else(PoisonError::into_inner)
@@ -430,7 +442,7 @@ impl Workload for SyncWorkload {
             }
         });
         let before = self.settings.before();
-        self.sync((client, UNMEASURED), before.are_there.then_some(ChangeOp::Insert), 0, before).await?.map(|_| ())
+        self.sync_unmeasured(client, before.are_there.then_some(ChangeOp::Insert), 0).await
     }
 
     fn is_in_sets(&self) -> bool {
@@ -477,17 +489,16 @@ impl Workload for SyncWorkload {
     }
 
     async fn restore(&self, client: &mut Client) -> Result<(), Failure> {
-        let (back, before) = (self.settings.back(), self.settings.before());
+        let back = self.settings.back();
         self.look_at_file(client).await?;
-        let synced = match self.settings.way {
-            Way::Down => self.sync((client, UNMEASURED), Some(back), 0, before).await,
+        // A fault is told by verify.
+        match self.settings.way {
+            Way::Down => self.sync_unmeasured(client, Some(back), 0).await,
             Way::Up => {
                 self.put(client, back, false);
-                self.sync((client, UNMEASURED), None, self.settings.rows as u64, before).await
+                self.sync_unmeasured(client, None, self.settings.rows as u64).await
             }
-        };
-        // A fault is told by verify.
-        synced.map(|_| ())
+        }
     }
 
     fn handover(&self) -> serde_json::Value {

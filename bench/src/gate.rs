@@ -12,7 +12,7 @@ use headwater_testkit::proxy::{Direction, FaultProxy, Plan};
 use rusqlite::Connection;
 
 use crate::figures::figure;
-use crate::hosts::Hosts;
+use crate::hosts::{HERE, Hosts};
 use crate::tpcb::headwater;
 
 /// How long all of it may take.
@@ -39,7 +39,7 @@ pub(crate) struct GateArguments {
 pub(crate) fn measure(arguments: &GateArguments) -> Result<()> {
     let GateArguments { clients, delay_ms, sets, namespaces } = arguments;
     let hosts = if *namespaces { Some(Hosts::make()?) } else { None };
-    let here = hosts.as_ref().map_or(Ipv4Addr::LOCALHOST, Hosts::here);
+    let here = if *namespaces { HERE } else { Ipv4Addr::LOCALHOST };
     let place = tempfile::tempdir()?;
     let file = |name: &str| place.path().join(name);
     std::fs::write(

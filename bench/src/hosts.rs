@@ -9,6 +9,9 @@ use anyhow::{Context, Result, ensure};
 /// How many.
 const COUNT: usize = 2;
 
+/// Where they reach this machine.
+pub(crate) const HERE: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
+
 /// The hosts.
 pub(crate) struct Hosts {
     names: Vec<String>,
@@ -33,11 +36,6 @@ impl Hosts {
             inside(&["route", "add", "default", "via", &address(host, 1).to_string()])?;
         }
         Ok(hosts)
-    }
-
-    /// Where both reach this machine.
-    pub(crate) fn here(&self) -> Ipv4Addr {
-        address(0, 1)
     }
 
     /// A program that runs on one of them.

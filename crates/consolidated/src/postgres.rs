@@ -42,6 +42,7 @@ use std::time::Duration;
 
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::system::SERVER_NAME;
 use crate::{Backend, Connection, Dialect, Error};
 use connection::PostgresConnection;
 use link::Link;
@@ -98,7 +99,8 @@ impl Postgres {
         let mut target = Target::parse(connection_string)?;
         let config = &mut target.config;
         if config.get_application_name().is_none() {
-            config.application_name("headwater");
+            let own = uuid::Uuid::new_v4().simple().to_string();
+            config.application_name(format!("{SERVER_NAME}{}", &own[..8]));
         }
         // A peer that vanished is noticed within a minute, whether it is we or the server that waits.
         config.keepalives(true);

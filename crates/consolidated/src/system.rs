@@ -13,6 +13,7 @@ mod key_ranges;
 mod remotes;
 mod schema;
 mod seal;
+mod share;
 mod sql;
 
 pub use accounts::{
@@ -30,4 +31,6 @@ pub use remotes::{RemoteRecord, forget_remotes, remotes};
 pub use schema::install;
 pub(crate) use schema::{is_installed, table_statements};
 pub use seal::{SealRequest, seal_watermarks};
+pub(crate) use share::SERVER_NAME;
+pub use share::connection_share;
 pub(crate) use sql::{bytes, dialect_sql, integer, optional_text};

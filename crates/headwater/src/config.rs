@@ -224,7 +224,7 @@ mod tests {
         let changed = options(&[("workers", "7"), ("listen", "127.0.0.1:0")]).expect("sound");
         assert_eq!((changed.workers, changed.uploaders, changed.listen.port()), (7, 2, 0));
         assert!(options(&[("workers", "many")]).is_err() && options(&[("wrokers", "7")]).is_err());
-        assert!(options(&[("workers", "0")]).is_err());
+        assert!(options(&[("workers", "1001")]).is_err());
         let provider = options(&[("jwks_file", "keys.json"), ("jwt_audience", "https://shop.example")]).expect("sound");
         assert!(provider.jwks_file.is_some_and(|file| file == config.folder.join("keys.json")));
     }

@@ -8,27 +8,27 @@
 //! free)? Whoever is let in keeps the place; an upload that was received is not thrown away for what came between. The backlog counts
 //! complete requests only, so slow clients fill the places to receive in, never the backlog.
 //!
+//! Workers and uploaders are places ([`crate::places`]); where nobody has fixed their number it is found ([`crate::limit`]), each by what it
+//! does: workers by whole syncs, uploaders by uploads.
+//!
 //! Uploads with large frames take turns before they wait for a worker: each takes several times its frame's bytes of memory, and however
 //! many come at once, those that are read, applied and answered have no more bytes in such frames than one frame may have.
 //!
-//! Who is not let in is told when to come back: when the queue, at the pace measured, is worked off, spread by half of that either
-//! way, so that those turned away together don't come back together.
+//! Who is not let in is told when to come back ([`crate::comeback`]).
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use headwater_protocol::message::ErrorCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::Config;
+use crate::comeback::{Comebacks, Standing};
 use crate::failure::Failure;
-
-/// The part of a new measurement in the average of how long a worker takes for a sync.
-const PACE_WEIGHT: f64 = 0.1;
-const RETRY_MIN: Duration = Duration::from_millis(200);
-const RETRY_MAX: Duration = Duration::from_mins(1);
+use crate::limit::{Class, Done, Kind, Limit};
+use crate::places::{Place, Places, Size};
 
 /// Frames up to this size need no turn: a usual batch of changes is as large.
 const LARGE_BYTES: u64 = 4 << 20;
@@ -67,13 +67,47 @@ impl Drop for Counted {
     }
 }
 
+/// Places for one kind of work, and how many there are.
+#[derive(Debug)]
+struct Crew {
+    places: Places,
+    limit: Mutex<Limit>,
+}
+
+impl Crew {
+    /// `fixed`: so many, 0: as many as are found, up to `most`.
+    fn new(fixed: usize, most: usize) -> Crew {
+        let limit = if fixed == 0 { Limit::new(most) } else { Limit::fixed(fixed) };
+        Crew { places: Places::new(limit.current(), fixed == 0), limit: Mutex::new(limit) }
+    }
+
+    fn limit(&self) -> MutexGuard<'_, Limit> {
+        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Limit)) {
+        let (before, after) = {
+            let mut limit = self.limit();
+            let before = limit.current();
+            change(&mut limit);
+            (before, limit.current())
+        };
+        if before != after {
+            self.places.set_limit(after);
+        }
+    }
+
+    fn done(&self, class: Class, took: Duration) {
+        let busy = self.places.busy();
+        self.change(|limit| limit.done(Instant::now(), Done { class, took, busy }));
+    }
+}
+
 /// The server's places.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    workers: Arc<Semaphore>,
-    workers_max: usize,
-    uploaders: Arc<Semaphore>,
-    uploaders_max: usize,
+    workers: Crew,
+    uploaders: Crew,
     turns: Arc<Semaphore>,
     turns_max: u32,
     receiving: Gauge,
@@ -81,27 +115,40 @@ pub(crate) struct Admission {
     waiting: Gauge,
     backlog: usize,
     pub(crate) sending: Gauge,
-    /// Seconds that a worker takes for a sync, on average.
-    pace: Mutex<f64>,
+    comebacks: Mutex<Comebacks>,
 }
 
 /// What a sync holds while it uses the database.
 #[derive(Debug)]
 pub(crate) struct Permits {
     /// Given back when the upload has been applied.
-    pub(crate) uploader: Option<OwnedSemaphorePermit>,
-    _worker: OwnedSemaphorePermit,
+    pub(crate) uploader: Option<Place>,
+    _worker: Place,
 }
 
 /// What a sync holds while it works with large frames.
 #[derive(Debug)]
 pub(crate) struct Turn(#[expect(dead_code, reason = "it counts by being there")] OwnedSemaphorePermit);
 
+/// How long a worker was busy with a sync, and with what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Worked {
+    /// Changes that went up; none: there was no upload.
+    pub(crate) changes: Option<u64>,
+    /// Rows that came down.
+    pub(crate) rows: u64,
+    /// All of it.
+    pub(crate) took: Duration,
+    /// The upload.
+    pub(crate) upload: Duration,
+}
+
 /// How full the server is.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub(crate) struct Load {
     workers_busy: usize,
     workers: usize,
+    workers_max: usize,
     uploaders_busy: usize,
     uploaders: usize,
     waiting: usize,
@@ -111,14 +158,20 @@ pub(crate) struct Load {
     sending: usize,
 }
 
+impl Load {
+    /// How many workers and uploaders there are.
+    pub(crate) fn crews(&self) -> (usize, usize) {
+        (self.workers, self.uploaders)
+    }
+}
+
 impl Admission {
     pub(crate) fn new(config: &Config) -> Admission {
         let turns_max = (config.frame_bytes_max as u64).max(LARGE_BYTES).div_ceil(TURN_BYTES) as u32;
+        let most = config.workers_most();
         Admission {
-            workers: Arc::new(Semaphore::new(config.workers)),
-            workers_max: config.workers,
-            uploaders: Arc::new(Semaphore::new(config.uploaders.min(config.workers))),
-            uploaders_max: config.uploaders.min(config.workers),
+            workers: Crew::new(config.workers, most),
+            uploaders: Crew::new(config.uploaders.min(most), most),
             turns: Arc::new(Semaphore::new(turns_max as usize)),
             turns_max,
             receiving: Gauge::default(),
@@ -126,24 +179,31 @@ impl Admission {
             waiting: Gauge::default(),
             backlog: config.backlog,
             sending: Gauge::default(),
-            pace: Mutex::new(0.1),
+            comebacks: Mutex::default(),
         }
     }
 
-    /// A place to receive in, if there is one and the backlog leaves room.
-    pub(crate) fn admit(&self) -> Result<Counted, Failure> {
+    /// A place to receive in, if there is one and the backlog leaves room. `remote_id`: whose request it is, where its head says so.
+    pub(crate) fn admit(&self, remote_id: Option<[u8; 16]>) -> Result<Counted, Failure> {
         let waiting = self.waiting.count();
-        if waiting >= self.backlog && self.workers.available_permits() == 0 {
-            return Err(self.overloaded(format!("{waiting} syncs wait for a worker already")));
+        let backlog = self.comebacks().backlog_for(remote_id, self.backlog);
+        if waiting >= backlog && !self.workers.places.is_free() {
+            return Err(self.overloaded(remote_id, format!("{waiting} syncs wait for a worker already")));
         }
-        self.receive()
+        let place = self.receiving_place(remote_id)?;
+        self.comebacks().let_in(remote_id);
+        Ok(place)
     }
 
     /// A place to receive in, for what needs no worker.
     pub(crate) fn receive(&self) -> Result<Counted, Failure> {
-        self.receiving
-            .try_enter(self.receiving_max)
-            .ok_or_else(|| self.overloaded(format!("{} syncs are being received already", self.receiving_max)))
+        self.receiving_place(None)
+    }
+
+    fn receiving_place(&self, remote_id: Option<[u8; 16]>) -> Result<Counted, Failure> {
+        self.receiving.try_enter(self.receiving_max).ok_or_else(|| {
+            self.overloaded(remote_id, format!("{} syncs are being received already", self.receiving_max))
+        })
     }
 
     /// A place among those that wait.
@@ -152,9 +212,9 @@ impl Admission {
     }
 
     /// A worker, and an uploader before it where one is needed: who waits for an uploader keeps no worker from others.
-    pub(crate) async fn permits(&self, uploads: bool) -> Permits {
-        let uploader = if uploads { Some(acquire(&self.uploaders).await) } else { None };
-        Permits { uploader, _worker: acquire(&self.workers).await }
+    pub(crate) async fn permits(&self, uploads: bool, size: Size) -> Permits {
+        let uploader = if uploads { Some(self.uploaders.places.take(size).await) } else { None };
+        Permits { uploader, _worker: self.workers.places.take(size).await }
     }
 
     /// The turn of an upload whose largest frame has so many bytes; `None`: it needs none. To be had before a worker: who waits for a
@@ -170,17 +230,37 @@ impl Admission {
     }
 
     /// Notes how long a worker was busy with one sync.
-    pub(crate) fn note_pace(&self, busy: Duration) {
-        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-        *pace += (busy.as_secs_f64() - *pace) * PACE_WEIGHT;
+    pub(crate) fn note(&self, worked: &Worked) {
+        let Worked { changes, rows, took, upload } = *worked;
+        let kind = match changes {
+            Some(_) if rows > 0 => Kind::Both,
+            Some(_) => Kind::Upload,
+            None => Kind::Download,
+        };
+        self.workers.done(Class::of(kind, rows + changes.unwrap_or(0)), took);
+        if let Some(changes) = changes {
+            self.uploaders.done(Class::of(Kind::Upload, changes), upload);
+        }
+    }
+
+    /// From now on there are so many workers at most, where their number is found; with as many uploaders.
+    pub(crate) fn set_most(&self, most: usize) {
+        for crew in [&self.workers, &self.uploaders] {
+            crew.change(|limit| limit.set_most(most));
+        }
     }
 
     pub(crate) fn load(&self) -> Load {
+        let (workers, workers_max) = {
+            let limit = self.workers.limit();
+            (limit.current(), limit.most())
+        };
         Load {
-            workers_busy: self.workers_max - self.workers.available_permits().min(self.workers_max),
-            workers: self.workers_max,
-            uploaders_busy: self.uploaders_max - self.uploaders.available_permits().min(self.uploaders_max),
-            uploaders: self.uploaders_max,
+            workers_busy: self.workers.places.busy(),
+            workers,
+            workers_max,
+            uploaders_busy: self.uploaders.places.busy(),
+            uploaders: self.uploaders.limit().current(),
             waiting: self.waiting.count(),
             backlog: self.backlog,
             receiving: self.receiving.count(),
@@ -189,22 +269,17 @@ impl Admission {
         }
     }
 
-    pub(crate) fn overloaded(&self, why: String) -> Failure {
-        let spread = RandomState::new().hash_one(0u8) as f64 / u64::MAX as f64;
-        Failure::new(ErrorCode::Overloaded, why).after(self.retry_after(spread))
+    pub(crate) fn overloaded(&self, remote_id: Option<[u8; 16]>, why: String) -> Failure {
+        let random = RandomState::new().hash_one(0u8) as f64 / u64::MAX as f64;
+        let here = self.waiting.count() + self.receiving.count();
+        let standing = Standing { here, backlog: self.backlog, interval: self.workers.limit().interval() };
+        let wait = self.comebacks().send_away(Instant::now(), remote_id, standing, random);
+        Failure::new(ErrorCode::Overloaded, why).after(wait)
     }
 
-    /// When those before are worked off, times 0.5 to 1.5 by `spread` (0 to 1).
-    fn retry_after(&self, spread: f64) -> Duration {
-        let pace = *self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-        let queue = (self.waiting.count() + self.receiving.count() + 1) as f64;
-        let seconds = queue * pace / self.workers_max as f64 * (0.5 + spread);
-        Duration::try_from_secs_f64(seconds).unwrap_or(RETRY_MAX).clamp(RETRY_MIN, RETRY_MAX)
+    fn comebacks(&self) -> MutexGuard<'_, Comebacks> {
+        self.comebacks.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
-    Arc::clone(semaphore).acquire_owned().await.expect("the semaphores are never closed")
 }
 
 #[cfg(test)]
@@ -218,26 +293,26 @@ mod tests {
     #[tokio::test]
     async fn without_a_backlog_only_a_free_worker_lets_in() {
         let admission = admission(1, 0);
-        drop(admission.admit().expect("a free worker"));
-        let working = admission.permits(false).await;
-        assert_eq!(admission.admit().expect_err("no worker").code, ErrorCode::Overloaded);
+        drop(admission.admit(None).expect("a free worker"));
+        let working = admission.permits(false, Size::Small).await;
+        assert_eq!(admission.admit(None).expect_err("no worker").code, ErrorCode::Overloaded);
         drop(working);
-        drop(admission.admit().expect("free again"));
+        drop(admission.admit(None).expect("free again"));
     }
 
     #[tokio::test]
     async fn the_backlog_counts_those_that_wait_not_those_being_received() {
         let admission = admission(1, 1);
-        let working = admission.permits(false).await;
-        let receiving = admission.admit().expect("the backlog is empty");
-        let second = admission.admit().expect("still empty");
-        assert!(admission.admit().is_err(), "no place to receive in");
+        let working = admission.permits(false, Size::Small).await;
+        let receiving = admission.admit(None).expect("the backlog is empty");
+        let second = admission.admit(None).expect("still empty");
+        assert!(admission.admit(None).is_err(), "no place to receive in");
         drop(second);
         let waiting = admission.wait();
         drop(receiving);
-        assert!(admission.admit().is_err(), "the backlog is full");
+        assert!(admission.admit(None).is_err(), "the backlog is full");
         drop(working);
-        assert!(admission.admit().is_ok(), "a worker is free");
+        assert!(admission.admit(None).is_ok(), "a worker is free");
         drop(waiting);
         assert_eq!((admission.load().waiting, admission.load().receiving), (0, 0));
     }
@@ -245,9 +320,9 @@ mod tests {
     #[tokio::test]
     async fn who_waits_for_an_uploader_keeps_no_worker() {
         let admission = admission(2, 9);
-        let uploading = admission.permits(true).await;
-        assert!(tokio::time::timeout(Duration::ZERO, admission.permits(true)).await.is_err());
-        let downloading = admission.permits(false).await;
+        let uploading = admission.permits(true, Size::Small).await;
+        assert!(tokio::time::timeout(Duration::ZERO, admission.permits(true, Size::Small)).await.is_err());
+        let downloading = admission.permits(false, Size::Small).await;
         assert_eq!((admission.load().workers_busy, admission.load().uploaders_busy), (2, 1));
         drop((uploading, downloading));
         assert_eq!((admission.load().workers_busy, admission.load().uploaders_busy), (0, 0));
@@ -268,17 +343,21 @@ mod tests {
         assert!(!waits(six).await);
     }
 
-    #[test]
-    fn who_is_turned_away_is_told_to_come_when_the_queue_is_worked_off() {
-        let admission = admission(2, 9);
-        (0..200).for_each(|_| admission.note_pace(Duration::from_secs(4)));
-        let near = |actual: Duration, expected: f64| (actual.as_secs_f64() - expected).abs() < 0.01;
-        assert!(near(admission.retry_after(0.5), 2.0));
-        let _waiting: Vec<Counted> = (0..9).map(|_| admission.wait()).collect();
-        assert!(near(admission.retry_after(0.0), 10.0) && near(admission.retry_after(1.0), 30.0));
-        (0..200).for_each(|_| admission.note_pace(Duration::from_secs(400)));
-        assert_eq!(admission.retry_after(0.5), RETRY_MAX);
-        (0..200).for_each(|_| admission.note_pace(Duration::ZERO));
-        assert_eq!(admission.retry_after(0.5), RETRY_MIN);
+    #[tokio::test]
+    async fn a_number_that_is_found_follows_the_work_and_a_fixed_one_does_not() {
+        let worked = |took| Worked { changes: Some(10), rows: 0, took, upload: took };
+        for (workers, expected) in [(0, 9), (3, 3)] {
+            let admission = Admission::new(&Config { workers, uploaders: 0, workers_max: 9, ..Config::default() });
+            let mut held = Vec::new();
+            for _ in 0..10_000 {
+                while admission.workers.places.is_free() && admission.uploaders.places.is_free() {
+                    held.push(admission.permits(true, Size::Small).await);
+                }
+                admission.note(&worked(Duration::from_millis(2)));
+            }
+            assert_eq!(admission.load().crews(), (expected, if workers == 0 { 9 } else { expected }));
+            admission.set_most(2);
+            assert_eq!(admission.load().crews().0, if workers == 0 { 2 } else { 3 });
+        }
     }
 }

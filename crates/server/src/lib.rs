@@ -13,12 +13,15 @@
 
 mod admission;
 mod beginning;
+mod comeback;
 mod connection;
 mod downloads;
 mod failure;
+mod limit;
 pub mod limits;
 mod log;
 mod pieces;
+mod places;
 mod receive;
 mod resume;
 mod routes;

@@ -31,6 +31,8 @@ use headwater_protocol::Limits;
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::places::{lane, workers_within};
+
 /// The server's options.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -42,10 +44,14 @@ pub struct Config {
     /// PEM file with the certificate's private key.
     pub tls_key: Option<PathBuf>,
 
-    /// Syncs that use the consolidated database at a time. Depends on the database alone: clients are never waited for.
+    /// Syncs that use the consolidated database at a time. Depends on the database alone: clients are never waited for. 0: as many as the
+    /// database is found to take without a queue of its own; small syncs may be up to a quarter more.
     pub workers: usize,
-    /// Of them, those that may apply an upload; as many as there are workers where this is more.
+    /// Of them, those that may apply an upload; as many as there are workers where this is more. 0: as many as are found to be right.
     pub uploaders: usize,
+    /// Where the number of workers is found: not more than that. Servers on one PostgreSQL have fewer, so that all together leave a
+    /// fifth of its `max_connections` to others.
+    pub workers_max: usize,
     /// Syncs received whole that may wait for a worker before new ones are refused; 0: a sync is refused at once when no worker is
     /// free. Those that were being received by then still wait, so at most `backlog + receiving_max` ever do.
     pub backlog: usize,
@@ -53,7 +59,8 @@ pub struct Config {
     pub receiving_max: usize,
     /// Connections of clients.
     pub connections_max: usize,
-    /// Connections of the consolidated database; 0: `workers + 1`. The one more reads accounts and answers `/ready`.
+    /// Connections of the consolidated database; 0: one for each worker that there may be, and one more, which reads accounts and answers
+    /// `/ready`.
     pub database_connections: usize,
 
     /// Bytes of one upload, uncompressed or as it travels, whichever is more.
@@ -144,8 +151,9 @@ impl Default for Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 7340)),
             tls_certificate: None,
             tls_key: None,
-            workers: 8,
-            uploaders: 4,
+            workers: 0,
+            uploaders: 0,
+            workers_max: 32,
             backlog: 200,
             receiving_max: 200,
             connections_max: 2_000,
@@ -242,13 +250,14 @@ impl Config {
         };
         const MANY: u64 = 1_000_000;
         const DAY_MS: u64 = 24 * 3600 * 1000;
-        range("workers", self.workers as u64, 1, 1_000)?;
-        range("uploaders", self.uploaders as u64, 1, 1_000)?;
+        range("workers", self.workers as u64, 0, 1_000)?;
+        range("uploaders", self.uploaders as u64, 0, 1_000)?;
+        range("workers_max", self.workers_max as u64, 1, 1_000)?;
         range("backlog", self.backlog as u64, 0, MANY)?;
         range("receiving_max", self.receiving_max as u64, 1, MANY)?;
         range("connections_max", self.connections_max as u64, 1, MANY)?;
         if self.database_connections != 0 {
-            range("database_connections", self.database_connections as u64, self.workers as u64 + 1, 10_000)?;
+            range("database_connections", self.database_connections as u64, self.workers.max(1) as u64 + 1, 10_000)?;
         }
         range("upload_bytes_max", self.upload_bytes_max, 1024, 1 << 40)?;
         range("upload_frames_max", self.upload_frames_max, 4, 1 << 24)?;
@@ -328,7 +337,21 @@ impl Config {
 
     /// Connections of the database: as set, or one more than workers.
     pub fn database_connections(&self) -> usize {
-        if self.database_connections == 0 { self.workers + 1 } else { self.database_connections }
+        match (self.database_connections, self.workers) {
+            (0, 0) => self.workers_max + lane(self.workers_max) + 1,
+            (0, workers) => workers + 1,
+            (connections, _) => connections,
+        }
+    }
+
+    /// Workers at most, each with a connection.
+    pub(crate) fn workers_most(&self) -> usize {
+        match (self.workers, self.database_connections) {
+            (0, 0) => self.workers_max,
+            // One reads accounts, and small syncs may be a quarter more.
+            (0, connections) => self.workers_max.min(workers_within(connections)),
+            (workers, _) => workers,
+        }
     }
 
     /// Of what comes within a request, and waits in memory until its frame is whole.
@@ -368,7 +391,11 @@ mod tests {
         let config: Config = serde_json::from_str("{}").expect("defaults");
         assert_eq!(config, Config::default());
         config.validate().expect("valid");
-        assert_eq!(config.database_connections(), config.workers + 1);
+        assert_eq!((config.database_connections(), config.workers_most()), (32 + 8 + 1, 32));
+        let fixed = Config { workers: 7, ..Config::default() };
+        assert_eq!((fixed.database_connections(), fixed.workers_most()), (8, 7));
+        let few = Config { database_connections: 6, ..Config::default() };
+        assert_eq!((few.database_connections(), few.workers_most()), (6, 4));
     }
 
     #[test]
@@ -389,9 +416,9 @@ mod tests {
     fn an_error_names_option_value_and_range() {
         let text = |config: Config| config.validate().expect_err("invalid").to_string();
         let default = Config::default();
-        assert_eq!(text(Config { workers: 0, ..default.clone() }), "[server] workers is 0, expected 1 to 1000");
-        assert_eq!(text(Config { uploaders: 0, ..default.clone() }), "[server] uploaders is 0, expected 1 to 1000");
-        let few = Config { database_connections: 8, ..default.clone() };
+        assert_eq!(text(Config { workers: 1001, ..default.clone() }), "[server] workers is 1001, expected 0 to 1000");
+        assert_eq!(text(Config { workers_max: 0, ..default.clone() }), "[server] workers_max is 0, expected 1 to 1000");
+        let few = Config { workers: 8, database_connections: 8, ..default.clone() };
         assert_eq!(text(few), "[server] database_connections is 8, expected 9 to 10000");
         let half = Config { tls_key: Some("key.pem".into()), ..default.clone() };
         assert_eq!(text(half), "[server] tls_certificate is not set, expected beside tls_key: TLS needs both");

@@ -115,8 +115,9 @@ impl Server {
             tokio::spawn(take_notes(Arc::clone(&shared))),
             tokio::spawn(upkeep::purge_now_and_then(Arc::clone(&shared))),
             tokio::spawn(upkeep::expire(Arc::clone(&shared))),
+            tokio::spawn(upkeep::share_connections(Arc::clone(&shared))),
         ];
-        tracing::info!(%local_addr, workers = shared.config.workers, "listening");
+        tracing::info!(%local_addr, workers = shared.admission.load().crews().0, "listening");
         Ok(Handle { local_addr, shared, cutting, connections, accepting, background })
     }
 }

@@ -16,16 +16,21 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use headwater_access::User;
-use headwater_protocol::message::{ErrorCode, Ticket, UploadEnd};
+use headwater_protocol::message::{ErrorCode, Hello, Ticket, UploadEnd};
 use headwater_protocol::server::RequestError;
 use headwater_protocol::{Frame, Kind};
 
 use crate::failure::{CONTENT_TYPE, Failure};
 use crate::log::{Line, Outcome};
+use crate::places::Size;
 use crate::receive::{self, Received, Upload};
+use crate::resume;
 use crate::spool::download::{Left, Reader, Writer, spool};
 use crate::state::{Shared, Task};
 use crate::work::{Done, Source, Stop, Work};
+
+/// Uploads up to this size are small: they don't wait for large ones.
+const SMALL_BYTES: u64 = 1 << 20;
 
 /// Answers one sync.
 pub(crate) async fn post_sync(State(shared): State<Arc<Shared>>, request: Request) -> Response {
@@ -65,7 +70,7 @@ async fn admit_and_receive(
         let message = format!("the request has {length} bytes, above the limit of {limit} (upload_bytes_max)");
         return Err(Failure::new(ErrorCode::TooLarge, message));
     }
-    let _place = shared.admission.admit()?;
+    let _place = shared.admission.admit(resume::remote_id(headers).ok())?;
     let received = receive::receive(shared, body).await?;
     line.received(&received);
     Ok((user, received))
@@ -144,14 +149,18 @@ impl Sync {
         let claim = shared.remotes.claim(received.hello.remote_id).ok_or_else(Failure::remote_busy)?;
         let remote_id = received.hello.remote_id;
         let (mut upload, mut turn) = (None, None);
+        let mut size = if is_first_download(&received.hello) { Size::Large } else { Size::Small };
         if let Some((end, came)) = received.upload {
-            let (source, frame_bytes) = self.measured(remote_id, &end, came).await?;
+            let (mut source, frame_bytes) = self.measured(remote_id, &end, came).await?;
+            if source.spool().bytes() > SMALL_BYTES {
+                size = Size::Large;
+            }
             turn = self
                 .waited("its turn, after others with large frames, did not come", shared.admission.turn(frame_bytes))
                 .await?;
             upload = Some((end, self.whole(&end, source).await?));
         }
-        let permits = self.waited("no worker was free", shared.admission.permits(upload.is_some())).await?;
+        let permits = self.waited("no worker was free", shared.admission.permits(upload.is_some(), size)).await?;
         let work = Work {
             shared: Arc::clone(&shared),
             user: self.user.name().to_owned(),
@@ -166,7 +175,9 @@ impl Sync {
         };
         let working = Instant::now();
         let (done, result) = self.watched(work).await?;
-        shared.admission.note_pace(working.elapsed());
+        if result.is_ok() {
+            shared.admission.note(&done.worked(working.elapsed()));
+        }
         self.line.done(&done);
         result
     }
@@ -181,7 +192,7 @@ impl Sync {
             had = free => had,
             _ = self.writer.watch(self.shared.config.idle_limit()) => return Err(Stop::Left),
             () = tokio::time::sleep(limit) => {
-                return Err(admission.overloaded(format!("{otherwise} for {} ms", limit.as_millis())).into());
+                return Err(admission.overloaded(None, format!("{otherwise} for {} ms", limit.as_millis())).into());
             }
         };
         self.line.wait += waiting.elapsed();
@@ -226,6 +237,11 @@ impl Sync {
         };
         ended.map_err(|error| Failure::internal(format!("the worker panicked: {error}")).into())
     }
+}
+
+/// Whether a remote has seen nothing: whatever there is for it comes whole.
+fn is_first_download(hello: &Hello) -> bool {
+    hello.wants_download && hello.watermarks.entries.is_empty()
 }
 
 /// Reads an upload on a thread that may wait for the disk.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use headwater_consolidated::system::{self, PurgeRequest, Purged};
 use headwater_consolidated::{Backend, Error};
 
+use crate::places::workers_within;
 use crate::state::Shared;
 
 const DAY: Duration = Duration::from_hours(24);
@@ -52,6 +53,46 @@ pub(crate) async fn expire(shared: Arc<Shared>) {
     while pause(&shared, EXPIRE_EVERY).await {
         shared.downloads.expire();
         shared.tickets.expire();
+    }
+}
+
+/// How often it is looked how many servers share the database, and told how many workers there are.
+const SHARE_EVERY: Duration = Duration::from_secs(15);
+
+/// Keeps the number of workers, where it is found, below this server's share of the database's connections; and says in the log what it is.
+pub(crate) async fn share_connections(shared: Arc<Shared>) {
+    if shared.config.workers != 0 {
+        return;
+    }
+    let mut told = shared.admission.load().crews();
+    loop {
+        let (pool, patience) = (shared.pool.clone(), Duration::from_millis(shared.config.connect_ms_max));
+        let asking = tokio::task::spawn_blocking(move || {
+            let mut connection = pool.checkout(patience)?;
+            let share = system::connection_share(&mut *connection);
+            connection.note(share)
+        });
+        match asking.await {
+            Ok(Ok(Some(share))) => shared.admission.set_most(workers_within(share).min(shared.config.workers_most())),
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "how many servers share the database was not found out"),
+            Err(error) => tracing::error!(%error, "asking for the share of connections panicked"),
+        }
+        if !pause(&shared, SHARE_EVERY).await {
+            return;
+        }
+        let now = shared.admission.load().crews();
+        if now != told {
+            let ((workers, uploaders), (workers_before, uploaders_before)) = (now, told);
+            tracing::info!(
+                workers,
+                uploaders,
+                workers_before,
+                uploaders_before,
+                "the number of workers follows the database"
+            );
+            told = now;
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use headwater_consolidated::{Connection, Error, Plan, Pooled};
 use headwater_protocol::message::{ErrorCode, Hello, KeyRanges, Ticket, UploadEnd, Watermarks};
 use headwater_protocol::{Frame, Row};
 
-use crate::admission::{Permits, Turn};
+use crate::admission::{Permits, Turn, Worked};
 use crate::beginning::Beginning;
 use crate::failure::Failure;
 use crate::spool::UploadSpool;
@@ -69,6 +69,14 @@ pub(crate) struct Done {
     pub(crate) upload: Duration,
     pub(crate) download: Duration,
     pub(crate) retries: u32,
+}
+
+impl Done {
+    /// The same, to find out how many may work at once.
+    pub(crate) fn worked(&self, took: Duration) -> Worked {
+        let changes = (!self.upload.is_zero()).then_some(self.changes);
+        Worked { changes, rows: self.rows_down, took, upload: self.upload }
+    }
 }
 
 /// Why the worker stopped before the end.

@@ -155,8 +155,8 @@ fn config_text(url: &str, model: &Path) -> String {
          # listen = \"{listen}\"\n\
          # tls_certificate = \"certificate.pem\"\n\
          # tls_key = \"key.pem\"\n\
-         # workers = {workers}      # syncs that use the database at a time\n\
-         # uploaders = {uploaders}    # of them, those that may apply an upload\n\
+         # workers = {workers}      # syncs that use the database at a time; 0: as many as it is found to take\n\
+         # uploaders = {uploaders}    # of them, those that may apply an upload; 0: likewise\n\
          # backlog = {backlog}    # syncs that may wait for a worker; more are told when to come back\n",
         model = toml::Value::String(model.display().to_string()),
         url = toml::Value::String(url.to_owned()),

@@ -73,7 +73,9 @@ fn by_workers(known: &KnownSyncs<'_>) -> Option<Found> {
         Way::Up if uploaders < workers => (load.uploaders_busy, uploaders, "uploaders"),
         _ => (load.workers_busy, workers, "workers"),
     };
-    if busy < SATURATED * all as f64 {
+    // Where the server finds their number (0), all of them are busy when somebody waits.
+    let is_found = all == 0;
+    if busy < SATURATED * all as f64 || is_found && load.waiting < 1.0 {
         return None;
     }
     if let Ok(waits) = &known.sampled.waits {
@@ -87,6 +89,9 @@ fn by_workers(known: &KnownSyncs<'_>) -> Option<Found> {
                 format!("{} of the {key} wait for it: {places}{what}", percent(sessions / busy)),
             ));
         }
+    }
+    if is_found {
+        return None;
     }
     let waiting = load.waiting;
     Some((

@@ -102,7 +102,7 @@ pub struct SyncSettings {
     pub detects_conflicts: bool,
     /// Workers of the server.
     pub workers: i64,
-    /// Of them, uploaders.
+    /// Of them, uploaders; 0: as many as the server finds.
     pub uploaders: i64,
     /// Syncs that may wait for a worker.
     pub backlog: i64,
@@ -212,9 +212,10 @@ impl SyncSettings {
             "off" => false,
             other => return Err(("conflicts", format!("have conflicts = {other:?}, only detected, off"))),
         };
-        let workers = number("workers", 1..=1_000)?;
+        let workers = number("workers", 0..=1_000)?;
         let uploaders = match number("uploaders", 0..=1_000)? {
             0 => workers,
+            uploaders if workers == 0 => uploaders,
             uploaders if uploaders > workers => {
                 return Err(("uploaders", format!("have {uploaders} uploaders among {workers} workers")));
             }

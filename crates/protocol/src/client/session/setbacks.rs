@@ -141,16 +141,19 @@ impl Session {
     }
 }
 
+/// The server tells each a time of its own: a long one needs no wider spread.
+const ASKED_MORE_MAX: Duration = Duration::from_secs(1);
+
 /// Random waits from a seed (splitmix64).
 #[derive(Debug)]
 pub(super) struct Jitter(pub(super) u64);
 
 impl Jitter {
-    /// How long to wait after this many failures: as long as the server asked and up to an eighth more, so that those that it
-    /// sent away together don't come back together; else between half of the doubled backoff and all of it.
+    /// How long to wait after this many failures: as long as the server asked and up to an eighth more, a second at most, so that those
+    /// that it sent away together don't come back together; else between half of the doubled backoff and all of it.
     fn wait(&mut self, config: &Config, failures: u32, asked: Duration) -> Duration {
         if !asked.is_zero() {
-            return asked + asked.mul_f64(self.fraction() / 8.0);
+            return asked + (asked / 8).min(ASKED_MORE_MAX).mul_f64(self.fraction());
         }
         let doubled = config.backoff_min.saturating_mul(1 << (failures - 1).min(20)).min(config.backoff_max);
         doubled.mul_f64(0.5 + self.fraction() / 2.0)

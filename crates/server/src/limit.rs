@@ -1,0 +1,242 @@
+//! How many syncs are at work at once where nobody has fixed the number: as many as the database takes without a queue of its own.
+//!
+//! The method is TCP Vegas's (Brakmo, O'Malley, Peterson, SIGCOMM 1994), used for requests in the place of packets as by Netflix's
+//! *concurrency-limits* (2018). What a sync takes when few are at work is known (`fastest`); what it takes now is seen. Of `n` at work
+//!
+//! ```text
+//! queued = n * (1 - fastest / now)
+//! ```
+//!
+//! wait within the database: for processors, locks or the disk. Fewer than [`QUEUED_MIN`], and all places taken: one more place. More than
+//! [`QUEUED_MAX`]: one fewer. A database that slows down is given less at once, one that takes many commits with one write is given more.
+//!
+//! Syncs differ, so each is held against its like: the same kind, and as many rows to a factor of two. What was fastest is forgotten
+//! after a minute or two, and once a minute half of the places are left empty for a moment, so that it is seen anew: a database
+//! that has become slower, or a first measurement under load, does not mislead for ever.
+//!
+//! *Caveats.* Time is passed in; nothing here waits or reads a clock. A limit moves only while its places are all taken.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Below this, one more may work.
+const QUEUED_MIN: f64 = 2.0;
+/// Above this, one fewer.
+const QUEUED_MAX: f64 = 4.0;
+/// So many of a class are measured together: one alone says little.
+const GROUP: u32 = 16;
+/// The fewest that are judged together; and at least as many for each place.
+const WINDOW: u32 = 32;
+const WINDOW_PER_PLACE: u32 = 2;
+/// After how long what was fastest begins to be forgotten.
+const GENERATION: Duration = Duration::from_mins(1);
+/// Where a limit begins.
+const BEGIN: usize = 4;
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    /// An upload was applied.
+    Upload,
+    /// A download was read.
+    Download,
+    /// Both.
+    Both,
+}
+
+/// Syncs that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Class {
+    kind: Kind,
+    /// The rows' binary logarithm.
+    size: u32,
+}
+
+impl Class {
+    /// Of so many rows.
+    pub(crate) fn of(kind: Kind, rows: u64) -> Class {
+        Class { kind, size: u64::BITS - rows.leading_zeros() }
+    }
+}
+
+/// One sync's time at work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub(crate) class: Class,
+    pub(crate) took: Duration,
+    /// How many were at work when it ended, itself among them.
+    pub(crate) busy: usize,
+}
+
+/// The number.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    current: usize,
+    most: usize,
+    is_fixed: bool,
+    classes: HashMap<Class, Pace>,
+    window: Window,
+    generation: Option<Instant>,
+    /// While half of the places are left empty: the number before.
+    probing: Option<usize>,
+    /// What a sync of the present mix takes of the whole database's time at its best, in seconds.
+    interval_s: Option<f64>,
+}
+
+/// What syncs of a class took.
+#[derive(Debug, Default)]
+struct Pace {
+    group: Sums,
+    /// The least of a group's means: in this generation, in the one before.
+    fastest: [Option<f64>; 2],
+    /// The same of the time divided by how many were at work.
+    share: [Option<f64>; 2],
+}
+
+#[derive(Debug, Default)]
+struct Sums {
+    count: u32,
+    took: f64,
+    share: f64,
+}
+
+#[derive(Debug, Default)]
+struct Window {
+    count: u32,
+    fastest: f64,
+    took: f64,
+    busy: f64,
+    busy_max: usize,
+}
+
+impl Limit {
+    /// Of one place at least, and so many at most.
+    pub(crate) fn new(most: usize) -> Limit {
+        Limit {
+            current: BEGIN.min(most).max(1),
+            most: most.max(1),
+            is_fixed: false,
+            classes: HashMap::new(),
+            window: Window::default(),
+            generation: None,
+            probing: None,
+            interval_s: None,
+        }
+    }
+
+    /// Always so many.
+    pub(crate) fn fixed(number: usize) -> Limit {
+        Limit { current: number, is_fixed: true, ..Limit::new(number) }
+    }
+
+    /// How many may work now.
+    pub(crate) fn current(&self) -> usize {
+        self.current
+    }
+
+    /// How many may at most.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// As many as that at most, from now on; one that is fixed stays.
+    pub(crate) fn set_most(&mut self, most: usize) {
+        if !self.is_fixed {
+            self.most = most.max(1);
+            self.current = self.current.min(self.most);
+        }
+    }
+
+    /// How far apart syncs like the last ones end when the database does its best.
+    pub(crate) fn interval(&self) -> Option<Duration> {
+        self.interval_s.map(Duration::from_secs_f64)
+    }
+
+    /// A sync has ended.
+    pub(crate) fn done(&mut self, now: Instant, done: Done) {
+        self.begin_generation(now);
+        let (took, busy) = (done.took.as_secs_f64(), done.busy.max(1));
+        let pace = self.classes.entry(done.class).or_default();
+        pace.add(took, took / busy as f64);
+        let (Some(fastest), Some(share)) = (least(pace.fastest), least(pace.share)) else { return };
+        let interval = self.interval_s.get_or_insert(share);
+        *interval += (share - *interval) * 0.05;
+        if self.is_fixed {
+            return;
+        }
+        self.window.add(fastest, took, busy);
+        if self.window.count >= WINDOW.max(WINDOW_PER_PLACE * self.current as u32) {
+            self.judge();
+        }
+    }
+
+    fn judge(&mut self) {
+        let window = std::mem::take(&mut self.window);
+        if let Some(before) = self.probing.take() {
+            self.current = before.min(self.most);
+            return;
+        }
+        let queued = window.busy / f64::from(window.count) * (1.0 - window.fastest / window.took).max(0.0);
+        let was_full = window.busy_max >= self.current;
+        if queued > QUEUED_MAX {
+            self.current = (self.current - 1).max(1);
+        } else if queued < QUEUED_MIN && was_full {
+            self.current = (self.current + 1).min(self.most);
+        }
+    }
+
+    fn begin_generation(&mut self, now: Instant) {
+        let begun = *self.generation.get_or_insert(now);
+        if now.saturating_duration_since(begun) < GENERATION {
+            return;
+        }
+        self.generation = Some(now);
+        self.classes.retain(|_, pace| pace.grow_old());
+        if self.is_fixed {
+            return;
+        }
+        self.window = Window::default();
+        let before = self.probing.take().unwrap_or(self.current);
+        self.probing = Some(before);
+        self.current = before.div_ceil(2);
+    }
+}
+
+impl Pace {
+    fn add(&mut self, took: f64, share: f64) {
+        let Sums { count, took: sum_took, share: sum_share } = &mut self.group;
+        (*count, *sum_took, *sum_share) = (*count + 1, *sum_took + took, *sum_share + share);
+        if *count < GROUP {
+            return;
+        }
+        let group = std::mem::take(&mut self.group);
+        let mean = |sum: f64| sum / f64::from(group.count);
+        let lower = |known: &mut Option<f64>, seen: f64| *known = Some(known.map_or(seen, |known| known.min(seen)));
+        lower(&mut self.fastest[0], mean(group.took));
+        lower(&mut self.share[0], mean(group.share));
+    }
+
+    /// Whether anything is known still.
+    fn grow_old(&mut self) -> bool {
+        self.fastest = [None, self.fastest[0]];
+        self.share = [None, self.share[0]];
+        self.fastest[1].is_some()
+    }
+}
+
+impl Window {
+    fn add(&mut self, fastest: f64, took: f64, busy: usize) {
+        self.count += 1;
+        self.fastest += fastest.min(took);
+        self.took += took;
+        self.busy += busy as f64;
+        self.busy_max = self.busy_max.max(busy);
+    }
+}
+
+fn least(generations: [Option<f64>; 2]) -> Option<f64> {
+    generations.into_iter().flatten().min_by(f64::total_cmp)
+}
+
+#[cfg(test)]
+mod tests;

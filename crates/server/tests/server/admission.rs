@@ -4,7 +4,7 @@ use headwater_protocol::Kind;
 use headwater_protocol::message::ErrorCode;
 use headwater_server::Config;
 
-use crate::support::{Client, Stand, anna, config, frames, head};
+use crate::support::{Client, Stand, anna, bytes, config, end, frames, head};
 
 fn one_worker(backlog: usize) -> Config {
     Config { workers: 1, uploaders: 1, backlog, ..config() }
@@ -36,6 +36,30 @@ fn with_backlog_0_a_sync_is_refused_at_once_when_no_worker_is_free() {
     assert!(first.answer().is_complete());
     stand.wait_until_idle();
     assert!(stand.sync(&stand.download(2)).is_complete());
+}
+
+#[test]
+fn a_small_sync_has_a_worker_where_large_ones_have_taken_all() {
+    let found = Config { workers: 0, uploaders: 0, workers_max: 1, ..config() };
+    for (config, expected) in [(found, 2), (one_worker(9), 1)] {
+        let stand = Stand::start(config);
+        let held = stand.hold();
+        // First downloads may be of any size.
+        let mut first = stand.post(&stand.download(1));
+        stand.wait_until("the worker at work", |ready| ready["load"]["workers_busy"] == 1);
+        let mut large = stand.post(&stand.download(2));
+        stand.wait_until("the second one waits", |ready| ready["load"]["waiting"] == 1);
+        let mut hello = stand.hello(3);
+        hello.wants_download = false;
+        let mut small = stand.post(&bytes(&[hello.to_frame(), end()]));
+        let waiting = 3 - expected;
+        stand.wait_until("the small one", |ready| {
+            (&ready["load"]["workers_busy"], &ready["load"]["waiting"]) == (&expected.into(), &waiting.into())
+        });
+        drop(held);
+        assert!([&mut first, &mut large, &mut small].into_iter().all(|client| client.answer().is_complete()));
+        stand.wait_until_idle();
+    }
 }
 
 #[test]

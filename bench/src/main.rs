@@ -14,6 +14,7 @@ mod hosts;
 mod memory;
 mod prediction;
 mod purchase;
+mod speed;
 mod tpcb;
 
 use anyhow::Result;
@@ -56,6 +57,9 @@ enum Part {
     /// How far the lab's pilot is off
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- prediction --for 200 --repetitions 2")]
     Prediction(prediction::PredictionArguments),
+    /// How near sync comes to the database itself, with many clients
+    #[command(after_help = "Example: cargo run --release -p headwater-bench -- speed --clients 50 --only first,empty")]
+    Speed(speed::SpeedArguments),
     /// How close together clients of two agents begin
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- gate --clients 100 --delay-ms 50")]
     Gate(gate::GateArguments),
@@ -69,6 +73,7 @@ fn main() -> Result<()> {
         Some(Part::Generator(arguments)) => generator::measure(arguments)?,
         Some(Part::Prediction(arguments)) => prediction::measure(arguments)?,
         Some(Part::Gate(arguments)) => gate::measure(arguments)?,
+        Some(Part::Speed(arguments)) => speed::measure(arguments)?,
         None => sync(&arguments)?,
     }
     Ok(())

@@ -34,6 +34,15 @@ pub enum Inserted {
     Keys(Vec<Row>),
 }
 
+/// A query with its parameters, as [`Connection::query`] takes them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Query {
+    /// With parameters `?1`, `?2`, ...
+    pub sql: String,
+    /// Their values.
+    pub parameters: Vec<Value>,
+}
+
 /// A consolidated database.
 pub trait Backend: Send + Sync + 'static {
     /// Opens a connection, with its time-outs and settings in place.
@@ -54,6 +63,13 @@ pub trait Connection: Send {
 
     /// Begins a transaction.
     fn begin(&mut self, mode: Mode) -> Result<(), Error>;
+
+    /// Begins a transaction in which this user's remote with this ID syncs ([`Connection::set_actor`]). `first` says which queries are asked
+    /// before anything else in it: a database may answer them along with the beginning. After an error too it is to be rolled back.
+    fn open(&mut self, mode: Mode, (user, remote_id): (&str, &[u8; 16]), _first: &[Query]) -> Result<(), Error> {
+        self.begin(mode)?;
+        self.set_actor(user, remote_id)
+    }
 
     /// Commits. After an error it is unknown whether the transaction took place; the upload sequence tells.
     fn commit(&mut self) -> Result<(), Error>;
@@ -162,6 +178,11 @@ pub trait Connection: Send {
     /// Writes what changed in these partitions since the watermark: rows that live in one of them, and deletions of keys that left
     /// one and live in none of `wanted` now. Rows last changed by the transaction with `own` as its mark are ended as own.
     fn read_changes(&mut self, changes: &Changes<'_>, out: &mut RowsWriter<'_, '_>) -> Result<(), Error>;
+
+    /// Of each of these, whether [`Connection::read_changes`] may write anything; all in one look where the database can.
+    fn may_have_changed(&mut self, changes: &[Changes<'_>]) -> Result<Vec<bool>, Error> {
+        Ok(vec![true; changes.len()])
+    }
 
     /// Makes the rest of a download's transaction hurry: a statement that takes longer than this fails, and none waits for a lock.
     fn hurry(&mut self, _limit: Duration) -> Result<(), Error> {

@@ -6,7 +6,7 @@ mod estimate;
 use std::collections::{HashMap, HashSet};
 
 use headwater_model::Direction;
-use headwater_model::script::Step;
+use headwater_model::script::{Script, Step};
 use headwater_protocol::message::{PartitionAction, PartitionMark, WatermarkEntry, Watermarks};
 use headwater_protocol::{Frame, Row};
 
@@ -71,24 +71,40 @@ pub fn write(
     sink: &mut FrameSink<'_>,
 ) -> Result<(DownloadSummary, Watermarks), Error> {
     let time = cursor::read_time(connection, request.plan)?;
-    begin(connection, request.plan)?;
-    let written = connection
-        .set_actor(request.user, &request.remote_id)
-        .and_then(|()| Download::new(connection, request, sink, time))
-        .and_then(Download::run);
+    begin(connection, request.plan, (request.user, &request.remote_id))?;
+    let written = Download::new(connection, request, sink, time).and_then(Download::run);
     let ended = connection.rollback();
     let written = written?;
     ended?;
     Ok(written)
 }
 
+/// Whether a download has left all as the remote had it, so that the sealed watermarks that it came with may be handed out again: they
+/// prove what they proved, and name no download that nobody has counted. Not where a script finds what is new by a time, and not after an
+/// upload, whose rows would come back.
+pub fn brings_nothing(request: &DownloadRequest<'_>, summary: &DownloadSummary, seen: &Watermarks) -> bool {
+    let places = |watermarks: &Watermarks| -> HashSet<(u32, Vec<u8>)> {
+        watermarks.entries.iter().map(|entry| (entry.table, entry.partition.clone())).collect()
+    };
+    let has_cursor = |table: &TablePlan| table.table.script(Step::DownloadCursor).is_some();
+    summary.frames == 0
+        && !request.restart
+        && request.own.is_empty()
+        && !request.plan.tables.iter().any(has_cursor)
+        && places(seen) == places(request.watermarks)
+}
+
 /// How often parts may come or go while a download looks.
 const LOOKS_MAX: usize = 5;
 
 /// Takes a snapshot in which all parts of tracked tables are tracked. What comes later is found by the next download.
-fn begin(connection: &mut dyn Connection, plan: &Plan) -> Result<(), Error> {
+fn begin(connection: &mut dyn Connection, plan: &Plan, actor: (&str, &[u8; 16])) -> Result<(), Error> {
+    let first = memberships::all_asked(&plan.model, actor.0, actor.1);
     for _ in 0..LOOKS_MAX {
-        connection.begin(Mode::Download)?;
+        if let Err(error) = connection.open(Mode::Download, actor, &first) {
+            connection.rollback()?;
+            return Err(error);
+        }
         let looked = connection.parts_have_changed(plan).and_then(|parts| Ok((parts, connection.tracking_mark()?)));
         if let Ok((false, mark)) = &looked
             && connection.whole_tracking().get(&plan.fingerprint) == mark.as_ref()
@@ -132,6 +148,28 @@ struct Download<'a, 's> {
     time: Option<i64>,
 }
 
+/// What is to come of one table.
+struct Coming<'a> {
+    table: &'a TablePlan,
+    /// [`Download::wanted`].
+    wanted: Vec<Row>,
+    /// The script that finds it.
+    cursor: Option<&'a Script>,
+    sorted: Sorted,
+}
+
+impl Coming<'_> {
+    /// What is asked for of the partitions that are there, by watermark.
+    fn changes<'c>(&'c self, request: &'c DownloadRequest<'_>) -> impl Iterator<Item = Changes<'c>> {
+        let (table, wanted) = (self.table, partitions_of(self.table, &self.wanted));
+        let own = Some(request.own).filter(|own| !own.is_empty());
+        self.sorted.since.iter().map(move |(mark, partitions)| {
+            let since = request.watermarks.marks.get(*mark as usize).map(Vec::as_slice).unwrap_or_default();
+            Changes { table, partitions: partitions_of(table, partitions), wanted, since, own }
+        })
+    }
+}
+
 /// One table's partitions, sorted by what is to come of each.
 #[derive(Default)]
 struct Sorted {
@@ -160,10 +198,37 @@ impl<'a, 's> Download<'a, 's> {
 
     fn run(mut self) -> Result<(DownloadSummary, Watermarks), Error> {
         let accepted = self.accepted_marks()?;
-        for table in self.request.plan.tables.iter().filter(|table| table.table.direction != Direction::Upload) {
-            self.table(table, &accepted)?;
+        let tables = self.request.plan.tables.iter().filter(|table| table.table.direction != Direction::Upload);
+        let mut all: Vec<Coming<'_>> = tables.map(|table| self.coming(table, &accepted)).collect();
+        self.leave_out_what_stayed(&mut all)?;
+        for coming in &all {
+            self.table(coming)?;
         }
         Ok((self.summary, self.seen))
+    }
+
+    fn coming(&self, table: &'a TablePlan, accepted: &[Option<Gaps>]) -> Coming<'a> {
+        let wanted = self.wanted(table);
+        let cursor = table.table.script(Step::DownloadCursor);
+        let tells = if cursor.is_some() { self.times_told() } else { changes_told(table, accepted) };
+        let sorted = self.sort(table, &wanted, &tells);
+        Coming { table, wanted, cursor, sorted }
+    }
+
+    /// Of several tables the database says at once which have changed at all: most have not.
+    fn leave_out_what_stayed(&mut self, all: &mut [Coming<'_>]) -> Result<(), Error> {
+        let request = self.request;
+        let by_mark = |coming: &Coming<'_>| if coming.cursor.is_none() { coming.sorted.since.len() } else { 0 };
+        if all.iter().map(by_mark).sum::<usize>() < LOOKED_AT_MIN {
+            return Ok(());
+        }
+        let some = || all.iter().filter(|coming| coming.cursor.is_none());
+        let changes = some().flat_map(|coming| coming.changes(request)).collect::<Vec<_>>();
+        let mut may_have = self.connection.may_have_changed(&changes)?.into_iter();
+        for coming in all.iter_mut().filter(|coming| coming.cursor.is_none()) {
+            coming.sorted.since.retain(|_| may_have.next().unwrap_or(true));
+        }
+        Ok(())
     }
 
     /// Of each of the remote's watermarks, what changes since can't be told; `None`: this database can't have handed it out.
@@ -182,11 +247,9 @@ impl<'a, 's> Download<'a, 's> {
         Ok(accepted)
     }
 
-    fn table(&mut self, table: &TablePlan, accepted: &[Option<Gaps>]) -> Result<(), Error> {
-        let wanted = self.wanted(table);
-        let cursor = table.table.script(Step::DownloadCursor);
-        let tells = if cursor.is_some() { self.times_told() } else { changes_told(table, accepted) };
-        let sorted = self.sort(table, &wanted, &tells);
+    fn table(&mut self, coming: &Coming<'_>) -> Result<(), Error> {
+        let Coming { table, wanted, cursor, sorted } = coming;
+        let (table, cursor) = (*table, *cursor);
         for partition in &sorted.left {
             self.mark(table, PartitionAction::Left, partition.clone())?;
             self.summary.partitions_left += 1;
@@ -212,7 +275,7 @@ impl<'a, 's> Download<'a, 's> {
             for some in keys.chunks(CONFLICTED_AT_ONCE) {
                 let stored = cursor::fetch(&mut **connection, &actor, table, some)?;
                 let standings = standing::of_rows(&mut **connection, table, &stored.iter().collect::<Vec<_>>(), false)?;
-                write_conflicted(table, some, &stored, &standings, &wanted, &mut rows)?;
+                write_conflicted(table, some, &stored, &standings, wanted, &mut rows)?;
             }
         }
         if let Some(cursor) = cursor {
@@ -220,7 +283,7 @@ impl<'a, 's> Download<'a, 's> {
             let time = |mark: u32| marks.get(mark as usize).and_then(|mark| cursor::time_of(mark)).unwrap_or(LONG_AGO);
             let since = |(mark, partitions): &'_ (u32, Vec<Row>)| (time(*mark), partitions.clone());
             let by_time: Vec<(i64, Vec<Row>)> =
-                std::iter::once((LONG_AGO, sorted.whole)).chain(sorted.since.iter().map(since)).collect();
+                std::iter::once((LONG_AGO, sorted.whole.clone())).chain(sorted.since.iter().map(since)).collect();
             let some = by_time.iter().filter(|(_, partitions)| !partitions.is_empty());
             let wanted: Vec<_> = some.map(|(since, partitions)| cursor::Wanted { since: *since, partitions }).collect();
             Download::read_by_cursor(&mut **connection, &actor_of(request), table, cursor, &wanted, &mut rows)?;
@@ -230,15 +293,12 @@ impl<'a, 's> Download<'a, 's> {
         if !sorted.whole.is_empty() {
             connection.read_whole(table, partitions_of(table, &sorted.whole), &mut rows)?;
         }
-        for (mark, partitions) in &sorted.since {
-            let since = request.watermarks.marks.get(*mark as usize).map(Vec::as_slice).unwrap_or_default();
-            let own = Some(request.own).filter(|own| !own.is_empty());
-            let (partitions, wanted) = (partitions_of(table, partitions), partitions_of(table, &wanted));
-            connection.read_changes(&Changes { table, partitions, wanted, since, own }, &mut rows)?;
+        for changes in coming.changes(request) {
+            connection.read_changes(&changes, &mut rows)?;
         }
         let rows = rows.finish()?;
         self.summary.rows += rows;
-        self.remember(table, &wanted)
+        self.remember(table, wanted)
     }
 
     /// The partitions that the remote is to hold afterwards; for a table that is not partitioned, the one without values.
@@ -347,6 +407,9 @@ fn write_conflicted(
 fn actor_of(request: &DownloadRequest<'_>) -> Actor {
     Actor { user: request.user.to_owned(), remote_id: request.remote_id }
 }
+
+/// So many looks into side tables are worth one before them.
+const LOOKED_AT_MIN: usize = 2;
 
 const CONFLICTED_AT_ONCE: usize = 1_000;
 

@@ -1,8 +1,9 @@
 //! A user's memberships: which partitions a remote of his holds. Read inside the transaction that uses them.
 
-use headwater_model::{Partition, sql};
+use headwater_model::{Model, Partition, sql};
 use headwater_protocol::{Row, Value, text};
 
+use crate::backend::Query;
 use crate::{Connection, Error};
 
 /// Runs a partition's membership query for a user. Each row is one partition's values, made the partition's types; rows with a NULL
@@ -13,6 +14,13 @@ pub fn query(
     user: &str,
     remote_id: &[u8; 16],
 ) -> Result<Vec<Row>, Error> {
+    let Query { sql, parameters } = asked(partition, user, remote_id);
+    let rows = connection.query(&sql, &parameters)?;
+    rows.into_iter().filter(|row| !row.iter().any(Value::is_null)).map(|row| typed(partition, &row)).collect()
+}
+
+/// What [`query`] asks the database.
+pub(crate) fn asked(partition: &Partition, user: &str, remote_id: &[u8; 16]) -> Query {
     let sql = positional(&partition.members);
     let parameters: Vec<Value> = sql
         .1
@@ -22,8 +30,12 @@ pub fn query(
             Parameter::RemoteId => Value::text(uuid::Uuid::from_bytes(*remote_id).to_string()),
         })
         .collect();
-    let rows = connection.query(&sql.0, &parameters)?;
-    rows.into_iter().filter(|row| !row.iter().any(Value::is_null)).map(|row| typed(partition, &row)).collect()
+    Query { sql: sql.0, parameters }
+}
+
+/// The same for all partitions of a model.
+pub(crate) fn all_asked(model: &Model, user: &str, remote_id: &[u8; 16]) -> Vec<Query> {
+    model.partitions.iter().map(|partition| asked(partition, user, remote_id)).collect()
 }
 
 /// Whether a partition's membership query can be run and gives a value for each of its columns, whoever asks.

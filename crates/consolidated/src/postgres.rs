@@ -16,6 +16,7 @@
 //! *Caveats.* A pooler that hands one session to several clients (PgBouncer's transaction mode) loses settings and prepared
 //! statements: connect to the server itself.
 
+mod ahead;
 mod bound;
 mod catalogue;
 mod codec;

@@ -20,8 +20,8 @@ pub use accounts::{
     Account, accounts, add_account, find_account, remove_account, set_account_disabled, set_account_password,
 };
 pub use conflicts::{ConflictQuery, ConflictRecord, conflicts};
-pub(crate) use greet::lock_remote;
-pub use greet::{Greeted, Greeting, greet, greet_before_upload};
+pub(crate) use greet::lock_asked;
+pub use greet::{Greeted, Greeting, greet, greet_before_count, greet_before_upload};
 pub(crate) use history::History;
 pub use horizon::{PurgeRequest, Purged, is_note_due, purge};
 pub(crate) use identity::renew_incarnation;
@@ -30,7 +30,7 @@ pub use key_ranges::key_ranges;
 pub use remotes::{RemoteRecord, forget_remotes, remotes};
 pub use schema::install;
 pub(crate) use schema::{is_installed, table_statements};
-pub use seal::{SealRequest, seal_watermarks};
+pub use seal::{Counted, SealRequest, Tally, count_downloads, seal_watermarks};
 pub(crate) use share::SERVER_NAME;
 pub use share::connection_share;
 pub(crate) use sql::{bytes, dialect_sql, integer, optional_text};

@@ -28,7 +28,7 @@ use self::engine::{Engine, Results};
 use self::policy::Policy;
 use self::source::{Item, SourceReader};
 use crate::rows::Echo;
-use crate::{Connection, Error, Mode, Plan, TablePlan};
+use crate::{Connection, Error, Mode, Plan, TablePlan, memberships};
 
 /// Where an upload lies: its TABLE and CHANGES frames, in order, in a spool. Inserts and updates are read forwards, deletions
 /// backwards, and some frames again.
@@ -182,8 +182,12 @@ fn attempt(
     source: &mut dyn UploadSource,
     checking: Checking,
 ) -> Result<Uploaded, Error> {
-    connection.begin(Mode::Upload)?;
-    let applied = inside(connection, request, source, checking);
+    let UploadRequest { plan, user, remote_id, .. } = *request;
+    let mut first = vec![record::asked(connection.dialect(), &remote_id)];
+    first.extend(memberships::all_asked(&plan.model, user, &remote_id));
+    let applied = connection
+        .open(Mode::Upload, (user, &remote_id), &first)
+        .and_then(|()| inside(connection, request, source, checking));
     crate::finish(connection, applied)
 }
 
@@ -262,7 +266,6 @@ fn apply_changes(
     reader: &mut SourceReader<'_>,
     checking: Checking,
 ) -> Result<Uploaded, Error> {
-    connection.set_actor(request.user, &request.remote_id)?;
     let policy = Policy::read(connection, request.plan, request.user, &request.remote_id)?;
     let Results { outcomes, echo, conflicted, counts } =
         Engine::new(connection, request, policy, checking).run(reader)?;

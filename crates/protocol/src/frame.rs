@@ -11,6 +11,10 @@
 //!
 //! Little-endian. A length above the limit is refused when the header is read, before anything is reserved for it.
 
+use std::cell::RefCell;
+
+use zstd::bulk::{Compressor, Decompressor};
+
 use crate::wire::DecodeError;
 
 /// Bytes of a frame before its payload.
@@ -83,6 +87,35 @@ impl Kind {
     }
 }
 
+thread_local! {
+    // What zstd needs room for is made once a thread: to make it anew for each frame takes longer than to compress a small one. It stays below
+    // two megabytes at this level, whatever a frame's size.
+    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// Compressed, if that goes well.
+fn squeezed(payload: &[u8]) -> Option<Vec<u8>> {
+    COMPRESSOR.with_borrow_mut(|kept| {
+        let compressor = match kept {
+            Some(compressor) => compressor,
+            None => kept.insert(Compressor::new(COMPRESSION_LEVEL).ok()?),
+        };
+        compressor.compress(payload).ok()
+    })
+}
+
+/// What was compressed, if it is that and comes to no more than these bytes.
+fn restored(body: &[u8], bytes_max: usize) -> Option<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|kept| {
+        let decompressor = match kept {
+            Some(decompressor) => decompressor,
+            None => kept.insert(Decompressor::new().ok()?),
+        };
+        decompressor.decompress(body, bytes_max).ok()
+    })
+}
+
 /// A frame whose payload is as it travels: checked, perhaps still compressed. What is spooled and staged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
@@ -101,7 +134,7 @@ impl Frame {
     /// A frame with this payload, compressed where that makes it smaller by a tenth.
     pub fn packed(kind: Kind, payload: Vec<u8>) -> Frame {
         if payload.len() >= COMPRESS_BYTES_MIN
-            && let Ok(body) = zstd::bulk::compress(&payload, COMPRESSION_LEVEL)
+            && let Some(body) = squeezed(&payload)
             && body.len() + 4 < payload.len() / 10 * 9
         {
             let mut compressed = (payload.len() as u32).to_le_bytes().to_vec();
@@ -174,7 +207,7 @@ impl Frame {
             });
         }
         // The buffer is reserved by an announced length, but one that has just been held against the limit.
-        let plain = zstd::bulk::decompress(body, expected).map_err(|_| DecodeError::Compression { expected })?;
+        let plain = restored(body, expected).ok_or(DecodeError::Compression { expected })?;
         if plain.len() != expected {
             return Err(DecodeError::Compression { expected });
         }

@@ -15,6 +15,7 @@ mod admission;
 mod beginning;
 mod comeback;
 mod connection;
+mod counts;
 mod downloads;
 mod failure;
 mod limit;

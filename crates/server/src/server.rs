@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::admission::{Admission, Gauge};
 use crate::connection::Service;
+use crate::counts::Counts;
 use crate::downloads::Downloads;
 use crate::routes::router;
 use crate::spool::Budget;
@@ -202,6 +203,7 @@ fn share(config: Config, backend: Arc<dyn Backend>, plans: Vec<Plan>, jwt: Optio
         connections: Gauge::default(),
         stopping: watch::Sender::new(false),
         syncs: Tasks::default(),
+        counts: Counts::default(),
         estimates: Tasks::default(),
         remotes: Remotes::default(),
         downloads: Downloads::new(&config),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use headwater_consolidated::download::{self, DownloadRequest};
 use headwater_consolidated::rows::Echo;
-use headwater_consolidated::system::{self, Greeted, Greeting, SealRequest};
+use headwater_consolidated::system::{self, Greeted, Greeting, Tally};
 use headwater_consolidated::upload::{self, Counts, UploadLimits, UploadRequest, Uploaded, Verdict};
 use headwater_consolidated::{Connection, Error, Plan, Pooled};
 use headwater_protocol::message::{ErrorCode, Hello, KeyRanges, Ticket, UploadEnd, Watermarks};
@@ -163,11 +163,19 @@ impl Work {
     }
 
     fn greet(&self, connection: &mut Option<Pooled>, retries: &mut u32) -> Result<Greeted, Stop> {
-        let greet = if self.upload.is_some() { system::greet_before_upload } else { system::greet };
+        let greet = match (&self.upload, &self.key_ranges) {
+            (Some(_), _) => system::greet_before_upload,
+            (None, None) if self.hello.wants_download => system::greet_before_count,
+            (None, _) => system::greet,
+        };
         let greeting =
             self.retrying(connection, retries, |connection| greet(connection, &self.plan, &self.user, &self.hello))?;
         match greeting {
-            Greeting::Welcome(greeted) => self.push(&greeted.welcome.to_frame()).map(|()| greeted),
+            Greeting::Welcome(greeted) => {
+                // It goes with what comes next, or with a heartbeat.
+                self.writer.push_quietly(&greeted.welcome.to_frame())?;
+                Ok(greeted)
+            }
             Greeting::WrongSecret => {
                 let message = "the remote ID belongs to another remote: its secret is not this one";
                 Err(Failure::new(ErrorCode::WrongSecret, message).into())
@@ -258,8 +266,14 @@ impl Work {
             _ if self.writer.is_abandoned() => Err(Stop::Left),
             Ok(Ok((summary, seen))) => {
                 done.rows_down = summary.rows;
-                let sealed = self.seal(connection, greeted.welcome.incarnation, &seen, &mut done.retries)?;
-                beginning.end(summary.rows, &sealed)
+                // Nothing is new to it, so what it came with says as much as it did, and nothing has to be counted. After a while it is
+                // all the same: a watermark that grows old is purged under the remote.
+                let last = if greeted.counted_lately && download::brings_nothing(&request, &summary, &seen) {
+                    self.hello.watermarks.to_frame()
+                } else {
+                    self.seal(connection, greeted, seen, &mut done.retries)?
+                };
+                beginning.end(summary.rows, &last)
             }
             Ok(Err((detail, broken))) => {
                 if let Some(connection) = connection.as_mut().filter(|_| broken) {
@@ -275,13 +289,16 @@ impl Work {
     fn seal(
         &self,
         connection: &mut Option<Pooled>,
-        incarnation: [u8; 16],
-        seen: &Watermarks,
+        greeted: &Greeted,
+        seen: Watermarks,
         retries: &mut u32,
     ) -> Result<Frame, Failure> {
-        let request = SealRequest { plan: &self.plan, user: &self.user, hello: &self.hello, incarnation };
-        let seal = |connection: &mut dyn Connection| system::seal_watermarks(connection, &request, seen.clone());
-        self.retrying(connection, retries, seal).map(|sealed| sealed.to_frame())
+        let tally = Tally::of(&self.plan, &self.user, &self.hello, greeted.is_new);
+        let count = |tallies: &[Tally]| {
+            self.retrying(connection, retries, |connection| system::count_downloads(connection, tallies))
+        };
+        let counted = self.shared.counts.count(tally, count)?.ok_or_else(Failure::remote_busy)?;
+        Ok(counted.seal(&greeted.welcome.incarnation, &self.hello.remote_id, seen).to_frame())
     }
 
     /// Goes on only if somebody waits for the answer.

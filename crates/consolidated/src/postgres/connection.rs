@@ -6,14 +6,15 @@ use std::time::Duration;
 use headwater_protocol::{Row, Value};
 use tokio_postgres::Client;
 
+use super::ahead::{Answered, Queue};
 use super::codec::Scratch;
-use super::link::{Link, behind};
+use super::link::Link;
 use super::shape::Verb;
-use super::snapshot::{self, Snapshot};
+use super::snapshot::Snapshot;
 use super::statements::{Statements, numbered};
 use super::watermark::Watermark;
 use super::{catalogue, error, parts, raw};
-use crate::backend::{Changes, Gaps, Inserted, Reading};
+use crate::backend::{Changes, Gaps, Inserted, Query, Reading};
 use crate::catalogue::Catalogue;
 use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 
@@ -37,8 +38,8 @@ pub(super) struct PostgresConnection {
     /// The tables that tell how far back changes can be told are there: they are read with the next download's beginning.
     pub(super) has_limits: bool,
     pub(super) state: State,
-    /// Control statements that go out with the next statement, each ended by a semicolon: a savepoint costs no round trip of its own.
-    pub(super) queued: String,
+    /// Control statements that go out with the next request: a savepoint costs no round trip of its own.
+    pub(super) queued: Queue,
     pub(super) scratch: Scratch,
 }
 
@@ -49,11 +50,13 @@ pub(super) struct State {
     pub(super) mode: Option<Mode>,
     /// The transaction is good only for a rollback.
     pub(super) failed: bool,
-    savepoint: bool,
+    pub(super) savepoint: bool,
     /// Of a download.
     pub(super) snapshot: Option<Snapshot>,
+    /// Queries that were asked with its beginning, until somebody wants their rows.
+    pub(super) answered: Vec<Answered>,
     /// Rows are looked up by index, whatever the planner believes.
-    by_index: bool,
+    pub(super) by_index: bool,
 }
 
 impl PostgresConnection {
@@ -65,7 +68,7 @@ impl PostgresConnection {
             whole_tracking: HashMap::new(),
             has_limits: false,
             state: State::default(),
-            queued: String::new(),
+            queued: Queue::default(),
             scratch: Scratch::default(),
         }
     }
@@ -86,33 +89,13 @@ impl PostgresConnection {
         }
     }
 
-    /// Has rows looked up by index for the rest of a download, or lets the planner choose again. It can't know how few rows are newer
-    /// than a watermark before the side table's statistics have seen them, and reads whole tables until then.
-    pub(super) fn look_up_by_index(&mut self, by_index: bool) {
-        if self.state.by_index == by_index {
-            return;
-        }
-        self.state.by_index = by_index;
-        let value = if by_index { "off" } else { "on" };
-        for plan in ["seqscan", "hashjoin", "mergejoin"] {
-            self.queued.extend(["SET LOCAL enable_", plan, " = ", value, ";"]);
-        }
-    }
-
     /// Runs a request behind what is queued.
     pub(super) fn run<T>(
         &mut self,
         work: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, tokio_postgres::Error> {
         let queued = std::mem::take(&mut self.queued);
-        self.link.run(async |client| behind(client, &queued, work(client)).await)
-    }
-
-    /// Statements without parameters and results.
-    fn control(&mut self, sql: &str) -> Result<(), Error> {
-        let sql = std::mem::take(&mut self.queued) + sql;
-        let done = self.link.run(async |client| client.batch_execute(&sql).await);
-        done.map_err(|failure| self.failure(&format!("running {sql:?}"), &failure))
+        self.link.run(async |client| queued.before(client, work(client)).await)
     }
 }
 
@@ -122,19 +105,11 @@ impl Connection for PostgresConnection {
     }
 
     fn begin(&mut self, mode: Mode) -> Result<(), Error> {
-        let sql = match mode {
-            // What the application made deferrable is checked when an upload is whole: its order does not matter.
-            Mode::Upload => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET CONSTRAINTS ALL DEFERRED".to_owned(),
-            Mode::Download => snapshot::begin_sql(self.has_limits),
-        };
-        // From here on a rollback has something to end, whichever of the statements fails.
-        self.state = State { mode: Some(mode), ..State::default() };
-        let answered = self.link.run(async |client| client.simple_query(&sql).await);
-        let answers = answered.map_err(|failure| self.failure("beginning a transaction", &failure))?;
-        if mode == Mode::Download {
-            self.state.snapshot = Some(Snapshot::read(&answers, self.has_limits)?);
-        }
-        Ok(())
+        self.open_with(mode, None, &[])
+    }
+
+    fn open(&mut self, mode: Mode, (user, remote_id): (&str, &[u8; 16]), first: &[Query]) -> Result<(), Error> {
+        self.open_with(mode, Some((user, remote_id)), first)
     }
 
     fn commit(&mut self) -> Result<(), Error> {
@@ -154,15 +129,18 @@ impl Connection for PostgresConnection {
         if self.state.mode.is_none() {
             return Ok(());
         }
-        self.state = State::default();
+        let ended = std::mem::take(&mut self.state);
         self.queued.clear();
+        if ended.mode == Some(Mode::Download) && !ended.failed {
+            self.end_unseen();
+            return Ok(());
+        }
         self.control("ROLLBACK")
     }
 
     fn savepoint(&mut self) -> Result<(), Error> {
         let moved = if self.state.savepoint { "RELEASE SAVEPOINT headwater;" } else { "" };
-        self.queued.push_str(moved);
-        self.queued.push_str("SAVEPOINT headwater;");
+        self.queued.sql([moved, "SAVEPOINT headwater;"]);
         self.state.savepoint = true;
         Ok(())
     }
@@ -174,12 +152,15 @@ impl Connection for PostgresConnection {
     }
 
     fn release_savepoint(&mut self) -> Result<(), Error> {
-        self.queued.push_str("RELEASE SAVEPOINT headwater;");
+        self.queued.sql(["RELEASE SAVEPOINT headwater;"]);
         self.state.savepoint = false;
         Ok(())
     }
 
     fn query(&mut self, sql: &str, parameters: &[Value]) -> Result<Vec<Row>, Error> {
+        if let Some(rows) = self.answered(sql, parameters) {
+            return Ok(rows);
+        }
         let (statement, bound) = self.bind(sql, parameters)?;
         let run = async |client: &Client| {
             let rows = client.query_raw(&statement, &bound).await?;
@@ -196,7 +177,7 @@ impl Connection for PostgresConnection {
         parameters: &[Value],
         each: &mut dyn FnMut(Row) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.look_up_by_index(false);
+        self.look_up_by_index(false)?;
         let (statement, bound) = self.bind(sql, parameters)?;
         self.stream("running a query", &statement, &bound, |row, _| each(raw::row(row)?))
     }
@@ -260,13 +241,9 @@ impl Connection for PostgresConnection {
     }
 
     fn set_actor(&mut self, user: &str, remote_id: &[u8; 16]) -> Result<(), Error> {
-        // Sent with the next statement, so it costs no round trip. As hex, so that no setting of the database's can make it end early.
-        let text = |bytes: &[u8]| format!("convert_from(decode('{}', 'hex'), 'UTF8')", hex::encode(bytes));
-        let remote_id = uuid::Uuid::from_bytes(*remote_id).to_string();
-        for (name, value) in [("user", user), ("remote_id", &remote_id)] {
-            let value = text(value.as_bytes());
-            self.queued.extend(["SELECT set_config('headwater.", name, "', ", &value, ", true);"]);
-        }
+        // Sent with the next statement, so it costs no round trip.
+        let actor = self.actor(user, remote_id)?;
+        self.queued.prepared(actor);
         Ok(())
     }
 
@@ -325,9 +302,13 @@ impl Connection for PostgresConnection {
         self.read_changed_rows(changes, out)
     }
 
+    fn may_have_changed(&mut self, changes: &[Changes<'_>]) -> Result<Vec<bool>, Error> {
+        self.which_have_changed(changes)
+    }
+
     fn hurry(&mut self, limit: Duration) -> Result<(), Error> {
         let limit = limit.as_millis().max(1).to_string();
-        self.queued.extend(["SET LOCAL statement_timeout = ", &limit, "; SET LOCAL lock_timeout = 1;"]);
+        self.queued.sql(["SET LOCAL statement_timeout = ", &limit, "; SET LOCAL lock_timeout = 1;"]);
         Ok(())
     }
 

@@ -71,24 +71,28 @@ impl Link {
         }))
     }
 
+    /// Sends a request and does not wait for what comes of it: the next call reads that.
+    pub(super) fn send<'a>(&'a mut self, work: impl AsyncFnOnce(&'a Client)) {
+        let Link { client, driver, ending, runtime } = self;
+        let runtime = runtime.as_ref().expect("the runtime lives as long as the link");
+        let mut work = pin!(work(client));
+        runtime.block_on(poll_fn(|context| {
+            // The request is handed to the driver first, which then writes it.
+            let _ = work.as_mut().poll(context);
+            if let Some(running) = driver
+                && let Poll::Ready(end) = running.as_mut().poll(context)
+            {
+                *ending = end.err().map(|error| error.to_string());
+                *driver = None;
+            }
+            Poll::Ready(())
+        }));
+    }
+
     /// Whether the connection has ended, and why.
     pub(super) fn ending(&self) -> Option<&str> {
         if self.driver.is_some() { None } else { Some(self.ending.as_deref().unwrap_or("closed")) }
     }
-}
-
-/// Runs statements without parameters and results (none, if it is empty) and a request behind them, without waiting in between.
-pub(super) async fn behind<T>(
-    client: &Client,
-    before: &str,
-    work: impl Future<Output = Result<T, tokio_postgres::Error>>,
-) -> Result<T, tokio_postgres::Error> {
-    if before.is_empty() {
-        return work.await;
-    }
-    // Requests go out in the order of their first poll, and `join` polls them in theirs.
-    let (done, result) = futures_util::future::join(client.batch_execute(before), work).await;
-    done.and(result)
 }
 
 impl Drop for Link {

@@ -9,7 +9,6 @@ use tokio_postgres::{Client, Statement};
 use super::bound::Bound;
 use super::codec::Scratch;
 use super::connection::PostgresConnection;
-use super::link::behind;
 use super::raw;
 use super::shape::{Shape, Verb};
 use super::watermark::Watermark;
@@ -36,7 +35,7 @@ impl PostgresConnection {
         if !shape.partition.is_empty() && partitions.is_empty() {
             return Ok(());
         }
-        self.look_up_by_index(false);
+        self.look_up_by_index(false)?;
         let streamed = self.write_rows(&shape, &statement, partitions, out);
         self.settle(plan, streamed)
     }
@@ -107,6 +106,32 @@ impl PostgresConnection {
         Ok(text)
     }
 
+    /// Whether there is a row in the side tables that [`PostgresConnection::read_changed_rows`] would look at, of each of these: one
+    /// statement.
+    pub(super) fn which_have_changed(&mut self, all: &[Changes<'_>]) -> Result<Vec<bool>, Error> {
+        let (mut looks, mut bound) = (Vec::new(), Vec::new());
+        for changes in all {
+            let (shape, _) = self.table(changes.table, Verb::Changes)?;
+            looks.push(format!("EXISTS ({})", shape.changed(bound.len() + 1)));
+            bound.extend(seen_parameters(&shape, changes)?);
+        }
+        self.look_up_by_index(true)?;
+        let sql = format!("SELECT {}", looks.join(", "));
+        let statement = self.kept(&sql)?;
+        let mut found = vec![true; all.len()];
+        let looked = self.stream("looking for changes", &statement, &bound, |row, _| {
+            for (place, found) in found.iter_mut().enumerate() {
+                *found = raw::bytes(row, place)? == Some(&[1]);
+            }
+            Ok(())
+        });
+        if looked.is_err() {
+            // A table may have been altered.
+            self.forget(&sql, all.iter().map(|changes| changes.table));
+        }
+        looked.map(|()| found)
+    }
+
     pub(super) fn read_changed_rows(
         &mut self,
         changes: &Changes<'_>,
@@ -117,7 +142,7 @@ impl PostgresConnection {
         if !shape.partition.is_empty() && changes.partitions.is_empty() {
             return Ok(());
         }
-        self.look_up_by_index(true);
+        self.look_up_by_index(true)?;
         let streamed = change_parameters(&shape, changes).and_then(|bound| {
             self.stream("reading changes", &statement, &bound, |row, scratch| {
                 let is_true = |field| raw::bytes(row, field).map(|bytes| bytes == Some(&[1]));
@@ -180,7 +205,7 @@ impl PostgresConnection {
     ) -> Result<(), Error> {
         let (scratch, queued) = (&mut self.scratch, std::mem::take(&mut self.queued));
         let run = async |client: &Client| {
-            let rows = behind(client, &queued, client.query_raw(statement, bound)).await;
+            let rows = queued.before(client, client.query_raw(statement, bound)).await;
             let mut rows = pin!(rows.map_err(Stop::Server)?);
             while let Some(row) = rows.try_next().await.map_err(Stop::Server)? {
                 each(&row, scratch).map_err(Stop::Own)?;
@@ -200,12 +225,18 @@ fn partition_arrays(shape: &Shape, partitions: &[Row]) -> Result<Vec<Bound>, Err
     columns.map(|(field, of)| of.column.bound(partitions.iter().map(|partition| partition.get(field)))).collect()
 }
 
-fn change_parameters(shape: &Shape, changes: &Changes<'_>) -> Result<Vec<Bound>, Error> {
+/// The first of them, which say what the remote has not seen.
+fn seen_parameters(shape: &Shape, changes: &Changes<'_>) -> Result<Vec<Bound>, Error> {
     let watermark = Watermark::from_bytes(changes.since)?;
-    let own = changes.own.and_then(|mark| mark.try_into().ok()).map(u64::from_be_bytes);
     let mut bound = partition_arrays(shape, changes.partitions)?;
     bound.push(Bound::transaction(Some(watermark.end)));
     bound.push(Bound::transactions(&watermark.open));
+    Ok(bound)
+}
+
+fn change_parameters(shape: &Shape, changes: &Changes<'_>) -> Result<Vec<Bound>, Error> {
+    let own = changes.own.and_then(|mark| mark.try_into().ok()).map(u64::from_be_bytes);
+    let mut bound = seen_parameters(shape, changes)?;
     bound.push(Bound::transaction(own));
     bound.extend(partition_arrays(shape, changes.wanted)?);
     Ok(bound)

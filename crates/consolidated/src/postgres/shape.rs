@@ -283,7 +283,7 @@ impl Shape {
         });
         format!(
             "SELECT s.version = ${own}::xid8, {lives}, {columns} FROM ({}) AS s LEFT JOIN {} AS b ON {}{}{elsewhere}",
-            self.changed(),
+            self.changed(1),
             self.base,
             same_key.collect::<Vec<_>>().join(" AND "),
             self.up_left,
@@ -293,13 +293,14 @@ impl Shape {
     /// The rows of the side table that others have changed. Parameters: the first of those of [`Shape::changes`], up to our own.
     pub(super) fn changed_rows(&self) -> String {
         let own = self.partition.len() + 3;
-        format!("SELECT FROM ({}) AS s WHERE s.version IS DISTINCT FROM ${own}::xid8", self.changed())
+        format!("SELECT FROM ({}) AS s WHERE s.version IS DISTINCT FROM ${own}::xid8", self.changed(1))
     }
 
     /// What a watermark has not seen is what came after its end, and what was open then: two looks into the index.
-    fn changed(&self) -> String {
+    /// Parameters from `$first` on: the partitions, the watermark's end and its transactions.
+    pub(super) fn changed(&self, first: usize) -> String {
         let (partition, side) = (&self.partition, &self.side);
-        let (end, open) = (partition.len() + 1, partition.len() + 2);
+        let (end, open) = (first + partition.len(), first + partition.len() + 1);
         let noted = |version: &str| {
             if partition.is_empty() {
                 return format!("SELECT t.* FROM {side} AS t WHERE t.version {version}");
@@ -308,7 +309,7 @@ impl Shape {
             let is_in = is_in.map(|(place, of)| format!("t.{} = {}", of.side, of.column.written(place, "u")));
             format!(
                 "SELECT t.* FROM {} JOIN {side} AS t ON {} AND t.version {version}",
-                self.partitions(1, "u"),
+                self.partitions(first, "u"),
                 is_in.collect::<Vec<_>>().join(" AND ")
             )
         };

@@ -1,7 +1,5 @@
 //! What a download's transaction begins with: its snapshot, and what comes along with it so that it costs no round trip of its own.
 
-use tokio_postgres::SimpleQueryMessage;
-
 use super::connection::PostgresConnection;
 use super::watermark::Watermark;
 use crate::backend::Gaps;
@@ -34,36 +32,36 @@ pub(super) struct Snapshot {
     limits: Option<Limits>,
 }
 
-/// The statements that begin a download. `with_limits`: the tables of [`LIMITS_SQL`] are there.
-pub(super) fn begin_sql(with_limits: bool) -> String {
-    let limits = if with_limits { format!("; {LIMITS_SQL}") } else { String::new() };
-    format!(
-        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
-         SELECT pg_current_snapshot(), pg_is_in_recovery(), ({HIERARCHY_SQL}), ({TRIGGERS_SQL}){limits}"
-    )
+/// The first statement of a download. `with_limits`: the tables of [`LIMITS_SQL`] are there.
+pub(super) fn opening_sql(with_limits: bool) -> String {
+    let limits = if with_limits {
+        format!("(SELECT json_agg(json_build_array(l.a, l.b, l.c)) FROM ({LIMITS_SQL}) AS l(a, b, c))::text")
+    } else {
+        "NULL::text".to_owned()
+    };
+    format!("SELECT pg_current_snapshot()::text, pg_is_in_recovery(), ({HIERARCHY_SQL}), ({TRIGGERS_SQL}), {limits}")
 }
 
 impl Snapshot {
-    /// Reads what [`begin_sql`] gave.
-    pub(super) fn read(answers: &[SimpleQueryMessage], with_limits: bool) -> Result<Snapshot, Error> {
-        let mut rows = answers.iter().filter_map(|answer| match answer {
-            SimpleQueryMessage::Row(row) => Some(row),
-            _ => None,
+    /// Reads what [`opening_sql`] gave.
+    pub(super) fn read(row: Option<&tokio_postgres::Row>, with_limits: bool) -> Result<Snapshot, Error> {
+        let unreadable =
+            |detail: &str| Error::Database { context: "beginning a download".into(), detail: detail.into() };
+        let text = |place| row.and_then(|row| row.try_get::<_, Option<&str>>(place).ok().flatten());
+        let first = row.and_then(|row| {
+            let in_recovery: bool = row.try_get(1).ok()?;
+            let hierarchy = text(2).filter(|_| !in_recovery).map(str::to_owned);
+            let watermark = Watermark::from_snapshot(text(0)?, in_recovery)?;
+            Some(Snapshot { watermark, hierarchy, triggers: text(3).map(str::to_owned), limits: None })
         });
-        let first = rows.next().and_then(|row| {
-            let in_recovery = row.get(1)? == "t";
-            let hierarchy = row.get(2).filter(|_| !in_recovery).map(str::to_owned);
-            let triggers = row.get(3).map(str::to_owned);
-            let watermark = Watermark::from_snapshot(row.get(0)?, in_recovery)?;
-            Some(Snapshot { watermark, hierarchy, triggers, limits: None })
-        });
-        let mut snapshot = first.ok_or_else(|| Error::Database {
-            context: "beginning a download".into(),
-            detail: "what came is no snapshot".into(),
-        })?;
+        let mut snapshot = first.ok_or_else(|| unreadable("what came is no snapshot"))?;
         if with_limits {
             let limits = snapshot.limits.insert(Limits::default());
-            rows.try_for_each(|row| limits.add(row.get(0), row.get(1), row.get(2)))?;
+            let rows: Vec<[Option<String>; 3]> = match text(4) {
+                Some(json) => serde_json::from_str(json).map_err(|error| unreadable(&error.to_string()))?,
+                None => Vec::new(),
+            };
+            rows.iter().try_for_each(|[a, b, c]| limits.add(a.as_deref(), b.as_deref(), c.as_deref()))?;
         }
         Ok(snapshot)
     }

@@ -90,19 +90,30 @@ impl PostgresConnection {
         })
     }
 
+    /// The prepared form of the engines' own SQL.
+    pub(super) fn kept(&mut self, sql: &str) -> Result<Statement, Error> {
+        if let Some(statement) = self.statements.queries.get(sql) {
+            return Ok(statement.clone());
+        }
+        let statement = self.prepare(&numbered(sql))?;
+        if self.statements.queries.len() >= QUERIES_MAX {
+            self.statements.queries.clear();
+        }
+        self.statements.queries.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    /// Has it prepared anew when it is needed next, and what is known of these tables read anew.
+    pub(super) fn forget<'p>(&mut self, sql: &str, tables: impl Iterator<Item = &'p TablePlan>) {
+        self.statements.queries.remove(sql);
+        for plan in tables {
+            self.statements.tables.remove(&(plan.fingerprint, plan.number));
+        }
+    }
+
     /// The prepared form of the engines' own SQL, and its parameters.
     pub(super) fn bind(&mut self, sql: &str, parameters: &[Value]) -> Result<(Statement, Vec<Bound>), Error> {
-        let statement = match self.statements.queries.get(sql) {
-            Some(statement) => statement.clone(),
-            None => {
-                let statement = self.prepare(&numbered(sql))?;
-                if self.statements.queries.len() >= QUERIES_MAX {
-                    self.statements.queries.clear();
-                }
-                self.statements.queries.insert(sql.to_owned(), statement.clone());
-                statement
-            }
-        };
+        let statement = self.kept(sql)?;
         let kinds = statement.params();
         if kinds.len() > parameters.len() {
             let detail = format!("{} parameters for {sql:?}, expected {}", parameters.len(), kinds.len());

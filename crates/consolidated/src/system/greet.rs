@@ -9,9 +9,10 @@ use headwater_protocol::{Row, Value};
 use sha2::{Digest, Sha256};
 
 use super::history::History;
-use super::identity::{Identity, own_identity, renew};
+use super::identity::{self, Identity, own_identity, renew};
 use super::seal::{self, Opened};
 use super::sql::{bytes, dialect_sql, integer, text};
+use crate::backend::Query;
 use crate::{Connection, Dialect, Error, Mode, Plan};
 
 /// What a remote is answered first.
@@ -33,6 +34,10 @@ pub struct Greeted {
     /// Another file has used this one's numbers: the database was put back from a backup, and a copy of the file was there first. The
     /// welcome names the last upload that is this file's, and says `restart`; nothing else is to be done for it under this remote ID.
     pub is_copy: bool,
+    /// A download of this remote, under this user and model, was counted within the last minute.
+    pub counted_lately: bool,
+    /// It is not registered yet.
+    pub is_new: bool,
 }
 
 /// What the table of remotes says of one.
@@ -54,8 +59,8 @@ struct Known {
 /// database's, or it has counted fewer downloads than a sealed watermark names. What a remote merely says begins none: an upload
 /// number ahead of the database's makes that remote alone start afresh.
 ///
-/// What the remote says of itself is noted by [`super::seal_watermarks`]. [`Error::RemoteBusy`]: a sync of this remote is applying its
-/// upload.
+/// What the remote says of itself is noted by [`super::seal_watermarks`], which also finds out whether a sync of this remote is applying its
+/// upload. [`Error::RemoteBusy`]: another sync registers it.
 pub fn greet(connection: &mut dyn Connection, plan: &Plan, user: &str, hello: &Hello) -> Result<Greeting, Error> {
     greet_and(connection, plan, user, hello, Busy::Ask)
 }
@@ -68,6 +73,27 @@ pub fn greet_before_upload(
     hello: &Hello,
 ) -> Result<Greeting, Error> {
     greet_and(connection, plan, user, hello, Busy::Later)
+}
+
+/// [`greet`] for a remote that only downloads. One that is not known is not registered yet: [`super::count_downloads`] does that
+/// ([`Greeted::is_new`]).
+pub fn greet_before_count(
+    connection: &mut dyn Connection,
+    plan: &Plan,
+    user: &str,
+    hello: &Hello,
+) -> Result<Greeting, Error> {
+    match look(connection, plan, user, hello, IfNew::Later)? {
+        Some(greeting) => Ok(greeting),
+        None => greet(connection, plan, user, hello),
+    }
+}
+
+/// When a remote that is not known is registered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum IfNew {
+    Now,
+    Later,
 }
 
 /// When it is found out whether another sync is at a remote.
@@ -84,6 +110,9 @@ fn greet_and(
     hello: &Hello,
     busy: Busy,
 ) -> Result<Greeting, Error> {
+    if let Some(greeting) = look(connection, plan, user, hello, IfNew::Now)? {
+        return Ok(greeting);
+    }
     connection.begin(Mode::Upload)?;
     let mut has_written = false;
     let greeted = greet_inside(connection, plan, user, hello, busy, &mut has_written);
@@ -93,6 +122,79 @@ fn greet_and(
         return greeted;
     }
     crate::finish(connection, greeted)
+}
+
+/// The greeting of a remote for which nothing is to be written: one statement, which locks nothing, so that it does not wake the disk. Whether
+/// another sync is at this remote is found out where something is written for it. `None`: it takes a transaction to tell.
+fn look(
+    connection: &mut dyn Connection,
+    plan: &Plan,
+    user: &str,
+    hello: &Hello,
+    registering: IfNew,
+) -> Result<Option<Greeting>, Error> {
+    let dialect = connection.dialect();
+    let lately = match dialect {
+        Dialect::Sqlite => "strftime('%Y-%m-%d %H:%M:%f', 'now', '-60 seconds') || 'Z'",
+        Dialect::Postgres => "clock_timestamp() - interval '60 seconds'",
+    };
+    let columns = KNOWN_COLUMNS.replace(", ", ", r.");
+    let sql = format!(
+        "{}, EXISTS (SELECT 1 FROM {{hw}}note n WHERE n.note = ?2), r.last_sync_at > {lately}, r.{columns} \
+         FROM {{hw}}identity i LEFT JOIN {{hw}}remote r ON r.remote_id = ?1",
+        identity::own_sql(dialect)
+    );
+    let parameters = [Value::Bytes(hello.remote_id.to_vec()), Value::Bytes(hello.note.to_vec())];
+    let sql = dialect_sql(dialect, &sql);
+    let rows = match dialect {
+        Dialect::Postgres => connection.query(&sql, &parameters)?,
+        // Where a transaction begins it is seen whether the file is still the one that is open.
+        Dialect::Sqlite => {
+            connection.begin(Mode::Download)?;
+            let rows = connection.query(&sql, &parameters);
+            connection.rollback()?;
+            rows?
+        }
+    };
+    let row = rows.first().map(Vec::as_slice).unwrap_or_default();
+    let Some((of_identity, [is_noted, lately, of_remote @ ..])) = row.split_at_checked(identity::OWN_COLUMNS) else {
+        return Ok(None);
+    };
+    let identity = identity::read_own(of_identity)?;
+    let is_unknown = of_remote.first().is_none_or(Value::is_null);
+    let Some(identity) = identity.filter(|_| !is_unknown || registering == IfNew::Later) else { return Ok(None) };
+    let known = if is_unknown { Known::default() } else { Known::read(of_remote)? };
+    if !is_unknown && known.secret_hash != Sha256::digest(hello.secret).to_vec() {
+        return Ok(Some(Greeting::WrongSecret));
+    }
+    let Opened { watermarks, counts } = seal::open(&identity, &hello.watermarks);
+    if hello.incarnation == identity.incarnation && has_lost_syncs(connection, hello, &known, &counts)? {
+        return Ok(None);
+    }
+    tell_of_change(&known, plan, user, hello);
+    let counted_lately =
+        known.is_same(plan, user) && integer(Some(lately), "last_sync_at").is_ok_and(|is_so| is_so == 1);
+    let is_known = is_of_this(&identity, hello, || Ok(integer(Some(is_noted), "note")? == 1))?;
+    let greeted = welcome(plan, hello, &identity, &known, watermarks, is_known)?;
+    Ok(Some(Greeting::Welcome(Greeted { counted_lately, is_new: is_unknown, ..greeted })))
+}
+
+/// What a remote that is known is told.
+fn welcome(
+    plan: &Plan,
+    hello: &Hello,
+    identity: &Identity,
+    known: &Known,
+    watermarks: Watermarks,
+    is_known: bool,
+) -> Result<Greeted, Error> {
+    let common = last_in_common(&hello.uploads, &known.history.uploads(known.upload_sequence)?);
+    let restart = !is_known || hello.upload_sequence > known.upload_sequence || common.is_some();
+    let Identity { incarnation, note, .. } = *identity;
+    let whole = plan.model.on_error == OnError::Reject;
+    let upload_sequence = common.unwrap_or(known.upload_sequence);
+    let welcome = Welcome { incarnation, note, restart, whole, upload_sequence };
+    Ok(Greeted { welcome, watermarks, is_copy: common.is_some(), counted_lately: false, is_new: false })
 }
 
 fn greet_inside(
@@ -123,20 +225,16 @@ fn greet_inside(
         identity = renew(connection, &identity, &database_id, why)?;
         *has_written = true;
     }
-    let common = last_in_common(&hello.uploads, &known.history.uploads(known.upload_sequence)?);
-    let restart =
-        !knows(connection, &identity, hello)? || hello.upload_sequence > known.upload_sequence || common.is_some();
-    let Identity { incarnation, note, .. } = identity;
-    let whole = plan.model.on_error == OnError::Reject;
-    let upload_sequence = common.unwrap_or(known.upload_sequence);
-    let welcome = Welcome { incarnation, note, restart, whole, upload_sequence };
-    Ok(Greeting::Welcome(Greeted { welcome, watermarks, is_copy: common.is_some() }))
+    let is_known = is_of_this(&identity, hello, || {
+        let sql = dialect_sql(connection.dialect(), "SELECT count(*) FROM {hw}note WHERE note = ?1");
+        let rows = connection.query(&sql, &[Value::Bytes(hello.note.to_vec())])?;
+        Ok(integer(rows.first().and_then(|row| row.first()), "count")? > 0)
+    })?;
+    welcome(plan, hello, &identity, &known, watermarks, is_known).map(Greeting::Welcome)
 }
 
 fn tell_of_change(known: &Known, plan: &Plan, user: &str, hello: &Hello) {
-    let is_same =
-        known.user == user && known.model == plan.model.name && known.model_version == i64::from(plan.model.version);
-    if !is_same && !known.user.is_empty() {
+    if !known.is_same(plan, user) && !known.user.is_empty() {
         tracing::info!(remote = %hex::encode(hello.remote_id), was = known.user, user, "a remote has another user or model");
     }
 }
@@ -153,7 +251,8 @@ fn has_lost_syncs(
             known.syncs
         } else {
             // The file took a new remote ID and kept its watermarks.
-            let rows = read_remote(connection, "syncs", issued_to, "")?;
+            let query = read_asked(connection.dialect(), "syncs", issued_to, "");
+            let rows = ask(connection, &query)?;
             rows.first().map_or(Ok(0), |row| integer(row.first(), "syncs"))? as u64
         };
         if *count > counted {
@@ -164,7 +263,11 @@ fn has_lost_syncs(
 }
 
 /// Whether the remote's watermarks come from this incarnation, and from a state of it that this database has been in.
-fn knows(connection: &mut dyn Connection, identity: &Identity, hello: &Hello) -> Result<bool, Error> {
+fn is_of_this(
+    identity: &Identity,
+    hello: &Hello,
+    is_noted: impl FnOnce() -> Result<bool, Error>,
+) -> Result<bool, Error> {
     if hello.incarnation == [0; 16] {
         return Ok(true);
     }
@@ -174,51 +277,55 @@ fn knows(connection: &mut dyn Connection, identity: &Identity, hello: &Hello) ->
     if hello.note == [0; 16] || hello.note == identity.note {
         return Ok(true);
     }
-    let sql = dialect_sql(connection.dialect(), "SELECT count(*) FROM {hw}note WHERE note = ?1");
-    let rows = connection.query(&sql, &[Value::Bytes(hello.note.to_vec())])?;
-    Ok(integer(rows.first().and_then(|row| row.first()), "count")? > 0)
+    is_noted()
 }
 
 fn known(connection: &mut dyn Connection, remote_id: &[u8; 16], busy: Busy) -> Result<Option<Known>, Error> {
-    let columns = "secret_hash, user_name, model, model_version, upload_sequence, upload_digest, syncs";
+    let dialect = connection.dialect();
     let rows = match busy {
-        Busy::Ask => lock_remote(connection, columns, remote_id)?,
-        Busy::Later => read_remote(connection, columns, remote_id, "")?,
+        Busy::Ask => ask(connection, &lock_asked(dialect, KNOWN_COLUMNS, remote_id))?,
+        Busy::Later => ask(connection, &read_asked(dialect, KNOWN_COLUMNS, remote_id, ""))?,
     };
-    let Some(row) = rows.first() else { return Ok(None) };
-    Ok(Some(Known {
-        secret_hash: bytes(row.first(), "secret_hash")?,
-        user: text(row.get(1), "user_name")?,
-        model: text(row.get(2), "model")?,
-        model_version: integer(row.get(3), "model_version")?,
-        upload_sequence: integer(row.get(4), "upload_sequence")? as u64,
-        history: History::read(row.get(5))?,
-        syncs: integer(row.get(6), "syncs")? as u64,
-    }))
+    rows.first().map(|row| Known::read(row)).transpose()
 }
 
-/// Reads columns of a remote's row and holds it until the transaction ends, without waiting for another that holds it.
-pub(crate) fn lock_remote(
-    connection: &mut dyn Connection,
-    columns: &str,
-    remote_id: &[u8; 16],
-) -> Result<Vec<Row>, Error> {
-    let lock = match connection.dialect() {
+/// What [`Known::read`] reads.
+const KNOWN_COLUMNS: &str = "secret_hash, user_name, model, model_version, upload_sequence, upload_digest, syncs";
+
+impl Known {
+    fn read(row: &[Value]) -> Result<Known, Error> {
+        Ok(Known {
+            secret_hash: bytes(row.first(), "secret_hash")?,
+            user: text(row.get(1), "user_name")?,
+            model: text(row.get(2), "model")?,
+            model_version: integer(row.get(3), "model_version")?,
+            upload_sequence: integer(row.get(4), "upload_sequence")? as u64,
+            history: History::read(row.get(5))?,
+            syncs: integer(row.get(6), "syncs")? as u64,
+        })
+    }
+
+    fn is_same(&self, plan: &Plan, user: &str) -> bool {
+        self.user == user && self.model == plan.model.name && self.model_version == i64::from(plan.model.version)
+    }
+}
+
+/// The query that reads columns of a remote's row and holds it until the transaction ends, without waiting for another that holds it.
+pub(crate) fn lock_asked(dialect: Dialect, columns: &str, remote_id: &[u8; 16]) -> Query {
+    let lock = match dialect {
         Dialect::Sqlite => "",
         Dialect::Postgres => " FOR UPDATE NOWAIT",
     };
-    read_remote(connection, columns, remote_id, lock)
+    read_asked(dialect, columns, remote_id, lock)
 }
 
-fn read_remote(
-    connection: &mut dyn Connection,
-    columns: &str,
-    remote_id: &[u8; 16],
-    lock: &str,
-) -> Result<Vec<Row>, Error> {
-    let sql =
-        dialect_sql(connection.dialect(), &format!("SELECT {columns} FROM {{hw}}remote WHERE remote_id = ?1{lock}"));
-    connection.query(&sql, &[Value::Bytes(remote_id.to_vec())])
+fn read_asked(dialect: Dialect, columns: &str, remote_id: &[u8; 16], lock: &str) -> Query {
+    let sql = dialect_sql(dialect, &format!("SELECT {columns} FROM {{hw}}remote WHERE remote_id = ?1{lock}"));
+    Query { sql, parameters: vec![Value::Bytes(remote_id.to_vec())] }
+}
+
+fn ask(connection: &mut dyn Connection, query: &Query) -> Result<Vec<Row>, Error> {
+    connection.query(&query.sql, &query.parameters)
 }
 
 fn register(

@@ -1,6 +1,6 @@
 //! Which database this is.
 
-use headwater_protocol::{Row, Value};
+use headwater_protocol::Value;
 
 use super::schema::FORMAT_VERSION;
 use super::sql::{array, dialect_sql, integer, text};
@@ -47,7 +47,7 @@ pub fn identity(connection: &mut dyn Connection) -> Result<Identity, Error> {
     read(rows.first().ok_or_else(not_installed)?)
 }
 
-fn read(row: &Row) -> Result<Identity, Error> {
+fn read(row: &[Value]) -> Result<Identity, Error> {
     Ok(Identity {
         incarnation: array(row.first(), "incarnation")?,
         database_id: text(row.get(1), "database_id")?,
@@ -100,14 +100,31 @@ pub(super) fn renew(
     identity(connection)
 }
 
+/// How many columns [`own_sql`] begins with.
+pub(super) const OWN_COLUMNS: usize = 6;
+
+/// A query of the identity `i` and of what this database is, without its FROM.
+pub(super) fn own_sql(dialect: Dialect) -> String {
+    match dialect {
+        // A copy of a file is this very file, as far as anybody can tell; what it lost the counts of syncs tell.
+        Dialect::Sqlite => format!("{IDENTITY_SQL}, i.database_id"),
+        Dialect::Postgres => format!("{IDENTITY_SQL}, {POSTGRES_ID_SQL}"),
+    }
+}
+
+/// The identity in the columns of [`own_sql`], if it is this database's own.
+pub(super) fn read_own(row: &[Value]) -> Result<Option<Identity>, Error> {
+    let (found, own_id) = (read(row)?, text(row.get(5), "database_id")?);
+    Ok((found.database_id == own_id).then_some(found))
+}
+
 /// Reads the identity inside a transaction that may write. Where it is not this database's own, because a dump of another was loaded
 /// here, a new incarnation begins; whether one did.
 pub(super) fn own_identity(connection: &mut dyn Connection) -> Result<(Identity, bool), Error> {
     if connection.dialect() == Dialect::Sqlite {
-        // A copy of a file is this very file, as far as anybody can tell; what it lost the counts of syncs tell.
         return Ok((identity(connection)?, false));
     }
-    let sql = format!("{IDENTITY_SQL}, {POSTGRES_ID_SQL} FROM {{hw}}identity i");
+    let sql = format!("{} FROM {{hw}}identity i", own_sql(Dialect::Postgres));
     let rows = connection.query(&dialect_sql(Dialect::Postgres, &sql), &[])?;
     let row = rows.first().ok_or_else(not_installed)?;
     let (found, own_id) = (read(row)?, text(row.get(5), "database_id")?);

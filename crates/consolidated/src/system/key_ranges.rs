@@ -44,7 +44,7 @@ fn inside(
 ) -> Result<Vec<KeyRange>, Error> {
     if connection.dialect() == Dialect::Postgres {
         // Two servers would find the same end of what is handed out.
-        connection.batch("SELECT pg_advisory_xact_lock(x'6865616477617475'::bigint)")?;
+        connection.query("SELECT pg_advisory_xact_lock(x'6865616477617475'::bigint)", &[])?;
     }
     let mut ranges = Vec::new();
     for (number, table) in (0u32..).zip(&plan.tables) {

@@ -36,7 +36,17 @@ pub(crate) fn dialect_sql(dialect: Dialect, sql: &str) -> String {
         ("{now}", now),
         ("{serial}", serial),
     ];
-    tokens.iter().fold(sql.to_owned(), |sql, (token, text)| sql.replace(token, text))
+    let mut filled = String::with_capacity(sql.len() + 64);
+    let mut rest = sql;
+    while let Some(brace) = rest.find('{') {
+        let (before, after) = rest.split_at(brace);
+        filled.push_str(before);
+        let token = tokens.iter().find(|(token, _)| after.starts_with(token));
+        let (length, text) = token.map_or((1, "{"), |(token, text)| (token.len(), *text));
+        filled.push_str(text);
+        rest = &after[length..];
+    }
+    filled + rest
 }
 
 /// A text of a system table.

@@ -6,9 +6,10 @@ use headwater_protocol::{Value, upload as protocol};
 
 use super::source::SourceReader;
 use super::{Counts, UploadRequest, Uploaded, Verdict};
+use crate::backend::Query;
 use crate::rows::Echo;
-use crate::system::{History, bytes, dialect_sql, integer, lock_remote};
-use crate::{Connection, Error};
+use crate::system::{History, bytes, dialect_sql, integer, lock_asked};
+use crate::{Connection, Dialect, Error};
 
 /// The last upload that was applied.
 pub(super) struct Stored {
@@ -24,9 +25,15 @@ impl Stored {
     }
 }
 
+/// What [`lock`] asks the database.
+pub(super) fn asked(dialect: Dialect, remote_id: &[u8; 16]) -> Query {
+    lock_asked(dialect, "upload_sequence, upload_digest, receipt, own_mark", remote_id)
+}
+
 /// Locks the remote's row without waiting, and reads its last upload; `None` if there was none.
 pub(super) fn lock(connection: &mut dyn Connection, remote_id: &[u8; 16]) -> Result<Option<Stored>, Error> {
-    let rows = lock_remote(connection, "upload_sequence, upload_digest, receipt, own_mark", remote_id)?;
+    let Query { sql, parameters } = asked(connection.dialect(), remote_id);
+    let rows = connection.query(&sql, &parameters)?;
     let Some(row) = rows.first() else {
         let what = format!("remote {} is not registered", hex::encode(remote_id));
         return Err(Error::Database { context: "applying an upload".to_owned(), detail: what });

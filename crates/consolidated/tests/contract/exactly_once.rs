@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use headwater_consolidated::system::greet;
+use headwater_consolidated::system::{Greeting, SealRequest, greet, seal_watermarks};
 use headwater_consolidated::upload::{Uploaded, Verdict};
 use headwater_consolidated::{Connection, Dialect, Error, Mode, Plan};
 use headwater_protocol::message::Change;
@@ -81,8 +81,12 @@ pub(crate) fn a_second_sync_of_a_remote_is_told_to_come_back(database: &Database
     first.query("SELECT 1::int8 FROM headwater.remote FOR UPDATE", &[]).expect("locked");
     let second = remote.upload_only(&mut *database.connect(), &plan);
     assert!(matches!(second, Err(Error::RemoteBusy)), "{second:?}");
-    let greeted = greet(&mut *database.connect(), &plan, "anna", &remote.hello(&plan));
-    assert!(matches!(greeted, Err(Error::RemoteBusy)), "{greeted:?}");
+    let hello = remote.hello(&plan);
+    let greeted = greet(&mut *database.connect(), &plan, "anna", &hello).expect("what comes after it finds out");
+    let Greeting::Welcome(greeted) = greeted else { panic!("the secret is right") };
+    let request = SealRequest { plan: &plan, user: "anna", hello: &hello, incarnation: greeted.welcome.incarnation };
+    let sealed = seal_watermarks(&mut *database.connect(), &request, greeted.watermarks);
+    assert!(matches!(sealed, Err(Error::RemoteBusy)), "{sealed:?}");
     remote.greet(&mut *database.connect(), &plan).expect("the upload after it finds out");
     first.rollback().expect("rolled back");
     assert_eq!(upload(&remote, database, &plan).verdict, Verdict::Applied);

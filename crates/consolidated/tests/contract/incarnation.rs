@@ -2,8 +2,11 @@
 
 use headwater_consolidated::download::{self, DownloadRequest};
 use headwater_consolidated::rows::Echo;
-use headwater_consolidated::system::{Greeted, Greeting, SealRequest, greet, identity, seal_watermarks};
-use headwater_consolidated::{Dialect, Plan};
+use headwater_consolidated::system::{
+    Greeted, Greeting, SealRequest, Tally, count_downloads, greet, greet_before_count, identity, remotes,
+    seal_watermarks,
+};
+use headwater_consolidated::{Dialect, Mode, Plan};
 use headwater_protocol::message::{Hello, Watermarks};
 
 use super::database::Database;
@@ -186,4 +189,99 @@ pub(crate) fn a_copy_keeps_its_watermarks(database: &Database) {
     copy.hello = kept;
     one.set_count(database, 1);
     assert!(copy.sync(database, &plan).0, "the count of the first ID tells");
+}
+
+/// Watermarks that a remote came with may go back to it, and nothing is written, where they say as much as new ones would, and not for long.
+pub(crate) fn a_download_that_brings_nothing_need_not_be_counted(database: &Database) {
+    let plan = database.standard();
+    let mut remote = Sealed::new(&plan, "anna");
+    let brings_nothing = |remote: &Sealed, own: &[u8]| {
+        let greeted = remote.greet(database, &plan);
+        let request = DownloadRequest {
+            plan: &plan,
+            user: "anna",
+            remote_id: remote.hello.remote_id,
+            watermarks: &greeted.watermarks,
+            restart: greeted.welcome.restart,
+            own,
+            echo: &Echo::default(),
+            conflicted: &[],
+            refresh: &[],
+        };
+        let (summary, seen) =
+            download::write(&mut *database.connect(), &request, &mut |_| Ok(())).expect("the download is read");
+        download::brings_nothing(&request, &summary, &seen)
+    };
+    assert!(!remote.greet(database, &plan).counted_lately, "nothing was counted yet");
+    assert!(!brings_nothing(&remote, &[]), "everything is new");
+    remote.sync(database, &plan);
+    assert!(remote.greet(database, &plan).counted_lately);
+    assert!(brings_nothing(&remote, &[]));
+    assert!(!brings_nothing(&remote, &[1]), "what an upload has made would come back");
+    database.application("INSERT INTO customer VALUES (7, 'c7', 'other', 1)");
+    assert!(!brings_nothing(&remote, &[]), "a row is new");
+    assert!(!brings_nothing(&remote, &[]), "and still is: the remote came with the same");
+    remote.sync(database, &plan);
+    assert!(brings_nothing(&remote, &[]));
+    let mut elsewhere = Sealed { hello: remote.hello.clone() };
+    elsewhere.hello.incarnation = [9; 16];
+    assert!(!brings_nothing(&elsewhere, &[]), "it starts afresh");
+    let of_another = greet(&mut *database.connect(), &plan, "bert", &remote.hello).expect("greeted");
+    assert!(matches!(of_another, Greeting::Welcome(greeted) if !greeted.counted_lately), "it has another user now");
+    database.application(&match database.dialect() {
+        Dialect::Sqlite => "UPDATE headwater_remote SET last_sync_at = '2020-01-01 00:00:00.000Z'".to_owned(),
+        Dialect::Postgres => "UPDATE headwater.remote SET last_sync_at = now() - interval '61 seconds'".to_owned(),
+    });
+    assert!(!remote.greet(database, &plan).counted_lately, "that was long ago");
+    remote.sync(database, &plan);
+    assert!(remote.greet(database, &plan).counted_lately);
+}
+
+/// Several downloads are counted in one commit; one whose remote another sync holds, or that is not who it says, keeps the others from nothing.
+pub(crate) fn downloads_are_counted_together(database: &Database) {
+    let plan = database.standard();
+    let known = Sealed::new(&plan, "anna");
+    known.greet(database, &plan);
+    let (new, held) = (Sealed::new(&plan, "anna"), Sealed::new(&plan, "anna"));
+    held.greet(database, &plan);
+    let greeted = greet_before_count(&mut *database.connect(), &plan, "anna", &new.hello).expect("greeted");
+    let Greeting::Welcome(greeted) = greeted else { panic!("nobody has this ID") };
+    assert!(greeted.is_new && !greeted.counted_lately);
+    let is_known = |remote: &Sealed| {
+        let remotes = remotes(&mut *database.connect(), 10).expect("listed");
+        remotes.iter().any(|record| record.remote_id == remote.hello.remote_id)
+    };
+    assert!(!is_known(&new), "it is registered when its download is counted");
+    let mut other = database.connect();
+    let mut thief = known.hello.clone();
+    thief.secret = [0; 32];
+    if database.dialect() == Dialect::Postgres {
+        let id = hex::encode(held.hello.remote_id);
+        other.begin(Mode::Upload).expect("begun");
+        other
+            .query(&format!("SELECT 1::int8 FROM headwater.remote WHERE remote_id = '\\x{id}' FOR UPDATE"), &[])
+            .expect("held");
+    }
+    let odd = "o'dd \\ \"name\", {x}";
+    let tally = |hello: &Hello, is_new| Tally::of(&plan, odd, hello, is_new);
+    let tallies =
+        [tally(&known.hello, false), tally(&thief, false), tally(&held.hello, false), tally(&new.hello, true)];
+    let counted = count_downloads(&mut *database.connect(), &tallies).expect("counted");
+    let is_held = database.dialect() == Dialect::Postgres;
+    assert_eq!(counted.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, !is_held, true], "{counted:?}");
+    assert_eq!((known.count(database), new.count(database)), (1, 1));
+    other.rollback().expect("rolled back");
+    let remotes = remotes(&mut *database.connect(), 10).expect("listed");
+    assert!(remotes.iter().filter(|record| record.user == odd).count() >= 2, "{remotes:?}");
+    // It is bound to its secret, and may count again.
+    let mut thief = new.hello.clone();
+    thief.secret = [0; 32];
+    let again = [tally(&thief, true), tally(&new.hello, true)];
+    let counted = count_downloads(&mut *database.connect(), &again[..1]).expect("counted");
+    assert!(counted[0].is_none(), "another has this ID by now");
+    assert_eq!(greet(&mut *database.connect(), &plan, "anna", &thief).expect("greeted"), Greeting::WrongSecret);
+    assert!(count_downloads(&mut *database.connect(), &again[1..]).expect("counted")[0].is_some());
+    assert_eq!(new.count(database), 2);
+    let greeted = greet_before_count(&mut *database.connect(), &plan, odd, &new.hello).expect("greeted");
+    assert!(matches!(greeted, Greeting::Welcome(greeted) if !greeted.is_new && greeted.counted_lately));
 }

@@ -105,6 +105,8 @@ contract! {
     incarnation::a_count_that_is_ahead_begins_a_new_incarnation,
     incarnation::a_remote_without_its_row_looks_like_a_backup,
     incarnation::a_download_is_counted_after_its_snapshot,
+    incarnation::downloads_are_counted_together,
+    incarnation::a_download_that_brings_nothing_need_not_be_counted,
     incarnation::what_a_remote_only_says_begins_no_incarnation,
     incarnation::a_copy_keeps_its_watermarks,
     conflicts::each_rule_ends_an_update_against_an_update,

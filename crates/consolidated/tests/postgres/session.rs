@@ -168,6 +168,8 @@ fn a_download_that_cannot_begin_leaves_nothing_open() {
     let now = connection.watermark().expect("a watermark");
     connection.gaps(&now).expect("from here on the horizon is read with each beginning");
     connection.rollback().expect("rolled back");
+    connection.begin(Mode::Download).expect("what it asks for is prepared");
+    connection.rollback().expect("rolled back");
     database.sql("ALTER TABLE headwater.horizon RENAME TO elsewhere");
     connection.begin(Mode::Download).expect_err("there is no horizon");
     database.sql("ALTER TABLE headwater.elsewhere RENAME TO horizon");

@@ -138,6 +138,13 @@ pub(crate) enum PushError {
 impl Writer {
     /// Adds a frame. Blocks where it goes to the file.
     pub(crate) fn push(&self, frame: &Frame) -> Result<(), PushError> {
+        self.push_quietly(frame)?;
+        self.shared.filled.notify_one();
+        Ok(())
+    }
+
+    /// Adds a frame that need not go before the next one: the reader is not woken for it.
+    pub(crate) fn push_quietly(&self, frame: &Frame) -> Result<(), PushError> {
         let bytes = frame.to_bytes();
         let length = bytes.len() as u64;
         let (file, offset) = {
@@ -162,7 +169,7 @@ impl Writer {
         if written.is_err() && state.kept.is_some() {
             // There is no room for what was taken already: that goes first.
             self.shared.unkeep(state);
-            return self.push(frame);
+            return self.push_quietly(frame);
         }
         let file = written?;
         if state.is_abandoned() {
@@ -386,7 +393,6 @@ impl Shared {
 
     fn pushed(&self, mut state: MutexGuard<'_, State>, length: u64) {
         state.pushed += length;
-        self.filled.notify_one();
         if state.kept.is_some_and(|(start, bytes_max)| state.pushed - start > bytes_max) {
             self.unkeep(state);
         }

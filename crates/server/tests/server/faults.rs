@@ -61,7 +61,7 @@ fn a_commit_whose_answer_is_lost_is_applied_once() {
 #[test]
 fn a_database_that_stays_away_is_told_and_all_is_freed() {
     let (stand, faults) = faulty(Config { retries: 2, retry_ms: 1, ..config() });
-    for (call, applied) in [("begin upload", false), ("insert", false), ("begin download", true)] {
+    for (call, applied) in [("begin upload", false), ("insert", false), ("read", true)] {
         faults.plant([(call, Fault::Lost), (call, Fault::Lost), (call, Fault::Busy)]);
         let answer = stand.sync(&stand.upload(1, &[(1, "one")]));
         let error = answer.error();

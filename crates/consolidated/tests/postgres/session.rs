@@ -292,10 +292,10 @@ fn the_session_is_set_for_exact_text_and_known_to_the_server() {
     let mut connection = database.connect();
     connection.begin(Mode::Upload).expect("begin");
     connection.set_actor("ann", &[0xab; 16]).expect("set");
-    let sql = "SELECT current_setting('TimeZone'), current_setting('application_name'), current_setting('headwater.user'), \
+    let sql = "SELECT current_setting('TimeZone'), left(current_setting('application_name'), 10), current_setting('headwater.user'), \
                current_setting('headwater.remote_id'), '1e-7'::float8::text";
     let rows = connection.query(sql, &[]).expect("rows");
-    let expected = ["UTC", "headwater", "ann", "abababab-abab-abab-abab-abababababab", "1e-07"].map(Value::text);
+    let expected = ["UTC", "headwater-", "ann", "abababab-abab-abab-abab-abababababab", "1e-07"].map(Value::text);
     assert_eq!(rows[0], expected);
     connection.commit().expect("committed");
     let after = connection.query("SELECT current_setting('headwater.user', true)", &[]).expect("rows");

@@ -57,6 +57,7 @@ impl<'c> RequestBody<'c> {
             download_applied: state.download_applied,
             has_upload: upload.is_some(),
             wants_download,
+            takes_chunks: false,
             uploads: sent::newest(connection)?,
             watermarks: match change {
                 Some(change) => change.watermarks(seen),

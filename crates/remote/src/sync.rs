@@ -239,7 +239,7 @@ impl Sync<'_, '_, '_> {
                 Instruction::Piece { ticket, offset, bytes_max } => {
                     self.piece(&mut session, ticket, offset, bytes_max)?;
                 }
-                Instruction::Request { has_upload, ticket, wants_download } => {
+                Instruction::Request { has_upload, ticket, wants_download, .. } => {
                     self.request(&mut session, has_upload, ticket, wants_download)?;
                 }
                 Instruction::Resume => self.resume(&mut session)?,

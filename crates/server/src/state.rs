@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::Config;
 use crate::admission::{Admission, Gauge};
+use crate::chunks::Chunks;
 use crate::downloads::Downloads;
 use crate::failure::Failure;
 use crate::spool::Budget;
@@ -36,6 +37,7 @@ pub(crate) struct Shared {
     pub(crate) remotes: Remotes,
     pub(crate) downloads: Downloads,
     pub(crate) tickets: Tickets,
+    pub(crate) chunks: Arc<Chunks>,
 }
 
 impl Shared {

@@ -140,6 +140,7 @@ impl Bench {
             echo: &Echo::default(),
             conflicted: &[],
             refresh: &[],
+            snapshots: None,
         };
         let (summary, _seen) = download::write(&mut *connection, &request, &mut |frame| {
             rows_frames += u64::from(frame.kind == Kind::Rows);

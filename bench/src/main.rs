@@ -14,6 +14,7 @@ mod hosts;
 mod memory;
 mod prediction;
 mod purchase;
+mod shared;
 mod speed;
 mod tpcb;
 
@@ -63,6 +64,9 @@ enum Part {
     /// How close together clients of two agents begin
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- gate --clients 100 --delay-ms 50")]
     Gate(gate::GateArguments),
+    /// How often a shared partition is read for many remotes, and its chunks asked for, behind Squid
+    #[command(after_help = "Example: cargo run --release -p headwater-bench -- shared --remotes 100 --files 5")]
+    Shared(shared::SharedArguments),
 }
 
 fn main() -> Result<()> {
@@ -74,6 +78,7 @@ fn main() -> Result<()> {
         Some(Part::Prediction(arguments)) => prediction::measure(arguments)?,
         Some(Part::Gate(arguments)) => gate::measure(arguments)?,
         Some(Part::Speed(arguments)) => speed::measure(arguments)?,
+        Some(Part::Shared(arguments)) => shared::measure(arguments)?,
         None => sync(&arguments)?,
     }
     Ok(())

@@ -101,7 +101,7 @@ pub fn request(data: &[u8]) {
 pub fn answer(data: &[u8]) {
     let [length, expected, description @ ..] = data else { return };
     let bytes = described(description);
-    let expected = Expected { receipt: expected & 1 > 0, download: expected & 2 > 0 };
+    let expected = Expected { receipt: expected & 1 > 0, download: expected & 2 > 0, chunks: expected & 4 > 0 };
     let events = |length| {
         let reader = AnswerReader::new(LIMITS, expected);
         let is_whole = |reader: &AnswerReader| reader.finish().is_ok();
@@ -122,6 +122,8 @@ fn is_kept(frame: &Frame) -> bool {
 struct Disk {
     start: Start,
     pending: bool,
+    /// Chunks are named that are not here.
+    lacking: bool,
 }
 
 impl Disk {
@@ -130,6 +132,12 @@ impl Disk {
         match request {
             Instruction::Resume => {
                 assert!(staged == Staged::Resumable && frozen.is_none(), "what is resumed is staged, beside no upload");
+            }
+            Instruction::Chunk => {
+                assert!(
+                    staged == Staged::Chunks && frozen.is_none(),
+                    "chunks are those of what is staged, beside no upload"
+                );
             }
             Instruction::Ticket | Instruction::Piece { .. } => assert!(frozen.is_some(), "what is sent is frozen"),
             Instruction::Request { has_upload, ticket, .. } => {
@@ -152,7 +160,7 @@ impl Disk {
                 }
                 *staged = Staged::Nothing;
             }
-            Instruction::DropStaged => *staged = Staged::Nothing,
+            Instruction::DropStaged => (*staged, self.lacking) = (Staged::Nothing, false),
             Instruction::Cut => {
                 assert!(
                     frozen.is_none() && *staged == Staged::Nothing,
@@ -189,8 +197,15 @@ impl Disk {
             Instruction::Stage(frame) => match frame.kind {
                 Kind::Welcome => *staged = Staged::Part,
                 Kind::Download if is_kept(&frame) => *staged = Staged::Resumable,
-                _ => assert!(matches!(staged, Staged::Part | Staged::Resumable), "WELCOME is staged first"),
+                _ => {
+                    assert!(matches!(staged, Staged::Part | Staged::Resumable), "WELCOME is staged first");
+                    self.lacking |= frame.kind == Kind::Snapshot;
+                }
             },
+            Instruction::StageComplete if std::mem::take(&mut self.lacking) => {
+                *staged = Staged::Chunks;
+                return Reply::Lacking;
+            }
             Instruction::StageComplete => *staged = Staged::Whole,
             Instruction::Restart => {}
             other => panic!("{other:?} is for the caller"),
@@ -227,10 +242,12 @@ const INSTRUCTIONS_MAX: usize = 1 << 20;
 pub fn session(data: &[u8]) {
     let Some((state, mut data)) = data.split_first() else { return };
     let staged = [Staged::Nothing, Staged::Part, Staged::Whole, Staged::Resumable][usize::from(state % 4)];
+    let staged = if state & 64 > 0 { Staged::Chunks } else { staged };
     let frozen = (state & 4 > 0).then_some(8);
     let mut disk = Disk {
         start: Start { upload_sequence: 7, frozen, is_large: state & 16 > 0, is_part: state & 32 > 0, staged },
         pending: state & 8 > 0,
+        lacking: false,
     };
     let mut session = Session::new(disk.start, Config { limits: LIMITS, ..Config::default() }, 1);
     let mut now = Duration::ZERO;
@@ -245,6 +262,25 @@ pub fn session(data: &[u8]) {
                 };
                 data = rest;
                 answer_piece(&mut session, now, &request, *how);
+            }
+            request @ Instruction::Chunk => {
+                disk.may_send(&request);
+                let [how, rest @ ..] = data else {
+                    session.io_error(now, "the input is over");
+                    continue;
+                };
+                data = rest;
+                match how {
+                    0 => session.io_error(now, "no route"),
+                    1..8 => session
+                        .refused(now, status_error([403, 429, 503, 410, 401, 404, 200][usize::from(*how - 1)], None)),
+                    8..12 => session.done(now, Reply::Damaged),
+                    _ => {
+                        let is_all = how.is_multiple_of(2);
+                        disk.start.staged = if is_all { Staged::Whole } else { Staged::Chunks };
+                        session.done(now, Reply::Chunk { bytes: u64::from(*how), is_all });
+                    }
+                }
             }
             request @ (Instruction::Request { .. } | Instruction::Resume) => {
                 disk.may_send(&request);

@@ -163,6 +163,7 @@ fn ask(world: &World, address: SocketAddr, number: u8) -> Result<TcpStream> {
         download_applied: [0; 16],
         has_upload: false,
         wants_download: true,
+        takes_chunks: false,
         uploads: Vec::new(),
         watermarks: Watermarks::default(),
     };

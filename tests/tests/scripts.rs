@@ -164,6 +164,7 @@ fn row_security_holds_in_estimates() -> Result<()> {
             echo: &Echo::default(),
             conflicted: &[],
             refresh: &[],
+            snapshots: None,
         };
         let estimated = estimate(&mut *connection, &request, Duration::from_mins(1))?;
         assert_eq!(estimated.rows, rows, "{user}");

@@ -2,6 +2,7 @@
 
 mod cursor;
 mod estimate;
+mod shared;
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,6 +11,7 @@ use headwater_model::script::{Script, Step};
 use headwater_protocol::message::{PartitionAction, PartitionMark, WatermarkEntry, Watermarks};
 use headwater_protocol::{Frame, Row};
 
+use self::shared::{Looks, Need, Shared, top_up};
 use crate::backend::{Changes, Gaps};
 use crate::check::{Finding, Severity, check_tracking};
 use crate::keys::{key_bytes, key_bytes_of};
@@ -20,6 +22,7 @@ use crate::track::tracked_name;
 use crate::{Connection, Error, Mode, Plan, RowsWriter, TablePlan, memberships};
 
 pub use estimate::{Estimate, estimate};
+pub use shared::{Build, Built, Found, Kept, Snapshots};
 
 /// A download to be written.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +45,8 @@ pub struct DownloadRequest<'a> {
     pub conflicted: &'a [(u32, Row)],
     /// Numbers of tables that come whole whatever has been seen of them (a remote whose schema of them is new, say).
     pub refresh: &'a [u32],
+    /// Where shared partitions are built and kept; `None`: the remote takes no chunks.
+    pub snapshots: Option<&'a dyn Snapshots>,
 }
 
 /// What a download came to.
@@ -70,13 +75,31 @@ pub fn write(
     request: &DownloadRequest<'_>,
     sink: &mut FrameSink<'_>,
 ) -> Result<(DownloadSummary, Watermarks), Error> {
-    let time = cursor::read_time(connection, request.plan)?;
-    begin(connection, request.plan, (request.user, &request.remote_id))?;
-    let written = Download::new(connection, request, sink, time).and_then(Download::run);
-    let ended = connection.rollback();
-    let written = written?;
-    ended?;
-    Ok(written)
+    let mut looks = Looks::default();
+    loop {
+        let time = cursor::read_time(connection, request.plan)?;
+        begin(connection, request.plan, (request.user, &request.remote_id))?;
+        let written = Download::new(connection, request, sink, time).and_then(|download| download.run(&looks));
+        let ended = connection.rollback();
+        let written = written?;
+        ended?;
+        match (written, request.snapshots) {
+            (Written::All(summary, seen, shared), _) => {
+                shared.publish(connection, seen.marks.first());
+                return Ok((summary, seen));
+            }
+            (Written::Nothing(need), Some(snapshots)) => looks.meet(&need, snapshots),
+            (Written::Nothing(_), None) => {}
+        }
+    }
+}
+
+/// What came of one snapshot of the database.
+enum Written {
+    /// All of the download, and what it has built.
+    All(DownloadSummary, Watermarks, Shared),
+    /// Nothing yet: this is needed first.
+    Nothing(Need),
 }
 
 /// Whether a download has left all as the remote had it, so that the sealed watermarks that it came with may be handed out again: they
@@ -146,6 +169,8 @@ struct Download<'a, 's> {
     seen: Watermarks,
     /// [`cursor::read_time`].
     time: Option<i64>,
+    /// What it has found of shared partitions.
+    shared: Shared,
 }
 
 /// What is to come of one table.
@@ -193,18 +218,23 @@ impl<'a, 's> Download<'a, 's> {
             members.push(memberships::query(connection, partition, request.user, &request.remote_id)?);
         }
         let seen = Watermarks { marks: vec![mark], entries: Vec::new() };
-        Ok(Download { connection, request, sink, members, summary: DownloadSummary::default(), seen, time })
+        let (summary, shared) = (DownloadSummary::default(), Shared::default());
+        Ok(Download { connection, request, sink, members, summary, seen, time, shared })
     }
 
-    fn run(mut self) -> Result<(DownloadSummary, Watermarks), Error> {
+    fn run(mut self, looks: &Looks) -> Result<Written, Error> {
         let accepted = self.accepted_marks()?;
+        let need = self.look(&accepted, looks)?;
+        if !matches!(need, Need::Nothing) {
+            return Ok(Written::Nothing(need));
+        }
         let tables = self.request.plan.tables.iter().filter(|table| table.table.direction != Direction::Upload);
         let mut all: Vec<Coming<'_>> = tables.map(|table| self.coming(table, &accepted)).collect();
         self.leave_out_what_stayed(&mut all)?;
         for coming in &all {
             self.table(coming)?;
         }
-        Ok((self.summary, self.seen))
+        Ok(Written::All(self.summary, self.seen, self.shared))
     }
 
     fn coming(&self, table: &'a TablePlan, accepted: &[Option<Gaps>]) -> Coming<'a> {
@@ -258,10 +288,13 @@ impl<'a, 's> Download<'a, 's> {
             self.mark(table, PartitionAction::Whole, partition_key(table, row)?)?;
             self.summary.partitions_whole += 1;
         }
+        let stays = sorted.left.is_empty() && sorted.whole.is_empty();
+        // Before anything newer is said of any row.
+        let (top_ups, whole) = self.send_shared(table, sorted.whole.clone())?;
         let Download { connection, request, sink, summary, .. } = self;
         let mut counted = |frame: Frame| count(summary, &mut **sink, frame);
         // With a partition go the rows that lay in it, also those that have moved since, and with them what was uploaded below them just now.
-        let (nothing, stays) = (Echo::default(), sorted.left.is_empty() && sorted.whole.is_empty());
+        let nothing = Echo::default();
         let echo = if stays { request.echo } else { &nothing };
         let mut rows = RowsWriter::new(table, echo, &mut counted);
         let keys: Vec<Row> = request
@@ -283,19 +316,20 @@ impl<'a, 's> Download<'a, 's> {
             let time = |mark: u32| marks.get(mark as usize).and_then(|mark| cursor::time_of(mark)).unwrap_or(LONG_AGO);
             let since = |(mark, partitions): &'_ (u32, Vec<Row>)| (time(*mark), partitions.clone());
             let by_time: Vec<(i64, Vec<Row>)> =
-                std::iter::once((LONG_AGO, sorted.whole.clone())).chain(sorted.since.iter().map(since)).collect();
+                std::iter::once((LONG_AGO, whole)).chain(sorted.since.iter().map(since)).collect();
             let some = by_time.iter().filter(|(_, partitions)| !partitions.is_empty());
             let wanted: Vec<_> = some.map(|(since, partitions)| cursor::Wanted { since: *since, partitions }).collect();
             Download::read_by_cursor(&mut **connection, &actor_of(request), table, cursor, &wanted, &mut rows)?;
             self.summary.rows += rows.finish()?;
             return self.remember_time(table, &wanted);
         }
-        if !sorted.whole.is_empty() {
-            connection.read_whole(table, partitions_of(table, &sorted.whole), &mut rows)?;
+        if !whole.is_empty() {
+            connection.read_whole(table, partitions_of(table, &whole), &mut rows)?;
         }
         for changes in coming.changes(request) {
             connection.read_changes(&changes, &mut rows)?;
         }
+        top_up(&mut **connection, table, top_ups, wanted, &mut rows)?;
         let rows = rows.finish()?;
         self.summary.rows += rows;
         self.remember(table, wanted)

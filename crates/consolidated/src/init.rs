@@ -79,6 +79,7 @@ fn first_table(found: &CatalogueTable, left_out: &mut Vec<(String, String)>) -> 
     };
     Table {
         key_range: None,
+        shared: false,
         scripts: Vec::new(),
         schema: found.schema.clone(),
         name: found.name.clone(),

@@ -98,6 +98,8 @@ pub struct RowsWriter<'a, 's> {
     header_sent: bool,
     /// What [`RowsWriter::end_row_early`] handed on.
     early: Echo,
+    /// Where deletions go instead, as encoded keys.
+    aside: Option<Vec<u8>>,
     /// Rows handed on, deletions among them.
     pub rows: u64,
 }
@@ -113,6 +115,7 @@ impl<'a, 's> RowsWriter<'a, 's> {
             row_start: 0,
             header_sent: false,
             early: Echo::default(),
+            aside: None,
             rows: 0,
         }
     }
@@ -131,6 +134,9 @@ impl<'a, 's> RowsWriter<'a, 's> {
 
     /// Ends the row. `own`: the remote's own upload was the last to change it, so it is left out if it is just as uploaded.
     pub fn end_row(&mut self, own: bool) -> Result<(), Error> {
+        if self.put_aside() {
+            return Ok(());
+        }
         let bytes = &self.payload[self.row_start..];
         let table = self.table.number;
         if own && self.echo.contains(table, bytes) || self.early.contains(table, bytes) {
@@ -149,6 +155,26 @@ impl<'a, 's> RowsWriter<'a, 's> {
         }
         self.early.insert(table, bytes);
         self.end()
+    }
+
+    /// From here on the keys of deletions are not handed on, but kept for [`RowsWriter::take_aside`].
+    pub fn set_deletions_aside(&mut self) {
+        self.aside = Some(Vec::new());
+    }
+
+    /// The keys of deletions since [`RowsWriter::set_deletions_aside`], encoded one after the other; more are handed on again.
+    pub fn take_aside(&mut self) -> Vec<u8> {
+        self.aside.take().unwrap_or_default()
+    }
+
+    /// Takes the row that ends out, if it is a deletion to be kept.
+    fn put_aside(&mut self) -> bool {
+        match (&mut self.aside, self.payload[self.row_start..].split_first()) {
+            (Some(aside), Some((op, key))) if *op == RowOp::Delete as u8 => aside.extend_from_slice(key),
+            _ => return false,
+        }
+        self.payload.truncate(self.row_start);
+        true
     }
 
     fn end(&mut self) -> Result<(), Error> {

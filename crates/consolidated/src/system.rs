@@ -14,7 +14,7 @@ mod remotes;
 mod schema;
 mod seal;
 mod share;
-mod sql;
+pub(crate) mod sql;
 
 pub use accounts::{
     Account, accounts, add_account, find_account, remove_account, set_account_disabled, set_account_password,

@@ -116,6 +116,9 @@ pub struct Table {
     /// How remotes get keys for rows that they make; `None`: they make them themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_range: Option<KeyRangeRule>,
+    /// Whether partitions that come whole are built once for all remotes, and served in chunks that caches keep. Remotes need not know.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
     /// SQL of the user's own for some steps. Empty in the public form that remotes get.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scripts: Vec<script::Script>,
@@ -252,6 +255,15 @@ impl Table {
     /// Whether its changes at the consolidated database are noted there, for downloads to find them.
     pub fn is_tracked(&self) -> bool {
         self.direction != Direction::Upload && self.script(script::Step::DownloadCursor).is_none()
+    }
+
+    /// Why its partitions can't be built once for all remotes, if they can't.
+    pub fn unshareable(&self) -> Option<&'static str> {
+        if self.direction == Direction::Upload {
+            return Some("nothing of it comes down");
+        }
+        self.script(script::Step::DownloadCursor)
+            .map(|_| "its download is a script, which may give each user other rows")
     }
 
     /// The types of the columns, as rows travel.

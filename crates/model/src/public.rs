@@ -45,6 +45,7 @@ impl Model {
         }
         for table in &mut public.tables {
             table.scripts.clear();
+            table.shared = false;
         }
         public
     }

@@ -175,6 +175,9 @@ impl Violations {
         {
             self.wrong(table, "a key range needs a key of one integer column, and a size from 2 to 1000000000");
         }
+        if let Some(why) = table.unshareable().filter(|_| table.shared) {
+            self.wrong(table, &format!("it is shared, but {why}"));
+        }
         for unique in &table.unique {
             self.places(table, "a unique constraint", unique, table.columns.len());
         }

@@ -99,6 +99,9 @@ impl File {
             self.line(format_args!("key_range = {{ size = {}, from = {} }}", rule.size, rule.from));
         }
         self.table_partition(model, table);
+        if table.shared {
+            self.line(format_args!("shared = true"));
+        }
         self.references(model, table);
         if !table.unique.is_empty() {
             let unique: Vec<_> = table.unique.iter().map(|columns| names(table, columns)).collect();

@@ -241,6 +241,7 @@ prop_compose! {
         rule in 0..6_usize,
         parent in proptest::option::of(0..=place),
         on_delete in proptest::sample::select(vec![OnDelete::NoAction, OnDelete::Cascade]),
+        shared in any::<bool>(),
         label in name(),
         script in proptest::option::of((proptest::sample::select(vec![Step::UploadInsert, Step::UploadFetch, Step::DownloadCursor]), name())),
     ) -> Table {
@@ -260,13 +261,12 @@ prop_compose! {
             _ => ConflictRule::Merge(Side::Consolidated),
         };
         let references = parent.map(|table| Reference { columns: vec![last - 1], table, target: vec![0], on_delete });
+        let script = script.filter(|_| direction == Direction::Both);
+        let is_cursor = matches!(script, Some((Step::DownloadCursor, _)));
         Table {
             key_range: None,
-            scripts: script
-                .filter(|_| direction == Direction::Both)
-                .map(|(step, file)| Script { step, file, sql: String::new() })
-                .into_iter()
-                .collect(),
+            shared: shared && !is_cursor && direction != Direction::Upload,
+            scripts: script.map(|(step, file)| Script { step, file, sql: String::new() }).into_iter().collect(),
             schema,
             name: format!("{label}{place}"),
             columns,

@@ -44,7 +44,7 @@ m.toml:5:22: unknown type "varchar", expected bool, int, real, decimal, text, by
 m.toml:6:11: members has the parameter :user, expected :s.user or :s.remote_id
 m.toml:6:11: members has the parameter $1, expected :s.user or :s.remote_id
 m.toml:6:11: members has a semicolon, expected one SELECT without a semicolon
-m.toml:8:1: unknown key "conflic" in table "flights", expected schema, direction, conflict, key, key_range, partition, references, unique, scripts or columns; did you mean "conflict"?
+m.toml:8:1: unknown key "conflic" in table "flights", expected schema, direction, conflict, key, key_range, partition, shared, references, unique, scripts or columns; did you mean "conflict"?
 m.toml:9:21: unknown column "carier" in table "flights", expected time_hour or carrier; did you mean "carrier"?
 m.toml:10:13: unknown partition "orign", expected origin; did you mean "origin"?
 m.toml:13:11: unknown type "string", expected bool, int, real, decimal, text, bytes, date, time, timestamp, timestamptz, uuid, json; did you mean "text"?
@@ -94,6 +94,20 @@ fn keys() {
     assert_snapshot!(errors_after("[tables.t]\nkey = [\"a\", \"b\", \"a\", \"A\"]\ncolumns = { a = \"int not null\", b = \"int\" }"), @r#"
 m.toml:10:18: key of table "t" names a column twice, expected each column once
 m.toml:10:23: unknown column "A" in table "t", expected a or b; did you mean "a"?
+"#);
+}
+
+#[test]
+fn shared_tables() {
+    assert_snapshot!(errors_after(
+        "[tables.t]\nkey = [\"a\"]\nshared = 1\ncolumns = { a = \"int not null\" }\n\
+         [tables.u]\nkey = [\"a\"]\nshared = true\nscripts = { download_cursor = \"u.sql\" }\ncolumns = { a = \"int not null\" }\n\
+         [tables.v]\nkey = [\"a\"]\nshared = true\ndirection = \"upload\"\ncolumns = { a = \"int not null\" }\n\
+         [tables.w]\nkey = [\"a\"]\nshared = true\nscripts = { upload_insert = \"w.sql\" }\ncolumns = { a = \"int not null\" }"
+    ), @r#"
+m.toml:11:10: shared is the number 1, expected true or false
+m.toml:15:10: table "u" is shared, but its download is a script, which may give each user other rows, expected shared = false, or no such key
+m.toml:20:10: table "v" is shared, but nothing of it comes down, expected shared = false, or no such key
 "#);
 }
 

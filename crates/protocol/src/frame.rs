@@ -60,10 +60,12 @@ pub enum Kind {
     Heartbeat = 0x17,
     /// Server to remote: why there is no more.
     Error = 0x18,
+    /// Server to remote: rows of a partition that are to be got in chunks.
+    Snapshot = 0x19,
 }
 
 impl Kind {
-    const ALL: [Kind; 15] = [
+    const ALL: [Kind; 16] = [
         Kind::Hello,
         Kind::Table,
         Kind::Changes,
@@ -79,6 +81,7 @@ impl Kind {
         Kind::KeyRanges,
         Kind::Heartbeat,
         Kind::Error,
+        Kind::Snapshot,
     ];
 
     /// The kind with this number.

@@ -4,6 +4,7 @@
 //! kind, checksum), [`message`] (what each frame holds), [`upload`] (what makes an upload apply exactly once), and the sessions that
 //! say what follows what. Nothing here knows a clock, a file, a socket or randomness.
 
+pub mod chunk;
 pub mod client;
 pub mod decimal;
 pub mod frame;

@@ -4,12 +4,14 @@ mod answer;
 mod download;
 mod outcome;
 mod request;
+mod snapshot;
 mod table;
 
 pub use answer::{ErrorCode, Fault, PartitionAction, PartitionMark, ServerError, WatermarkEntry, Watermarks, Welcome};
 pub use download::{Download, KeyRange, KeyRanges, Ticket};
 pub use outcome::{ConflictEnd, Outcome, Receipt, Refusal, RefusalCode};
 pub use request::{AppliedUpload, Hello, UploadEnd};
+pub use snapshot::{CHUNK_URL_BYTES_MAX, CHUNKS_MAX, ChunkRef, Snapshot};
 pub use table::{Change, ChangeOp, RowOp, RowsReader, TableHeader};
 
 use crate::wire::{DecodeError, Reader};

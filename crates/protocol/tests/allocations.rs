@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use headwater_protocol::message::{
-    AppliedUpload, Change, Hello, KeyRanges, PartitionMark, Receipt, ServerError, TableHeader, Watermarks,
+    AppliedUpload, Change, Hello, KeyRanges, PartitionMark, Receipt, ServerError, Snapshot, TableHeader, Watermarks,
 };
 use headwater_protocol::row::read_row;
 use headwater_protocol::server::RequestReader;
@@ -86,6 +86,7 @@ fn lengths_that_lie_reserve_nothing() {
         download_applied: [0; 16],
         has_upload: false,
         wants_download: false,
+        takes_chunks: false,
         uploads: Vec::new(),
         watermarks: Watermarks::default(),
     };
@@ -98,6 +99,8 @@ fn lengths_that_lie_reserve_nothing() {
     lie_everywhere("watermarks", &[1, 1, 7, 1, 0, 0, 0], |bytes| Watermarks::from_payload(bytes).is_ok());
     lie_everywhere("partition", &[0, 1, 1, 7], |bytes| PartitionMark::from_payload(bytes).is_ok());
     lie_everywhere("key ranges", &[1, 0, 2, 4], |bytes| KeyRanges::from_payload(bytes).is_ok());
+    let snapshot = [&[0, 1, 7, 1, b'u'], &[0; 32][..], &[5, 1], &[0; 16], &[9], &[0; 32]].concat();
+    lie_everywhere("snapshot", &snapshot, |bytes| Snapshot::from_payload(bytes).is_ok());
     lie_everywhere("error", &[1, 0, 0, 0, 0, 0, 1, b'x'], |bytes| ServerError::from_payload(bytes).is_ok());
     let receipt = [&[1, 0, 0, 0, 0, 0, 0, 0], &[9, 0, 0, 0, 0, 0, 0, 0][..], &[1, 0, 2, 1, 0, 1, b'x']].concat();
     lie_everywhere("receipt", &receipt, |bytes| Receipt::from_payload(bytes).is_ok());
@@ -160,6 +163,7 @@ fn a_request_is_never_held_whole() {
         download_applied: [0; 16],
         has_upload: true,
         wants_download: false,
+        takes_chunks: false,
         uploads: Vec::new(),
         watermarks: Watermarks::default(),
     };

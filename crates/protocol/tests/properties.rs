@@ -1,10 +1,11 @@
 //! Properties of every decoder, over arbitrary content: encode after decode is the identity, truncation and damage are refused, and
 //! arbitrary bytes are read or refused but never panic.
 
+use headwater_protocol::chunk::{CHUNK_BYTES_MAX, Key};
 use headwater_protocol::message::{
-    AppliedUpload, Change, ConflictEnd, Download, ErrorCode, Hello, KeyRange, KeyRanges, Outcome, PartitionAction,
-    PartitionMark, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, TableHeader, Ticket, UploadEnd,
-    WatermarkEntry, Watermarks, Welcome,
+    AppliedUpload, Change, ChunkRef, ConflictEnd, Download, ErrorCode, Hello, KeyRange, KeyRanges, Outcome,
+    PartitionAction, PartitionMark, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, Snapshot,
+    TableHeader, Ticket, UploadEnd, WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::{put_row, read_row};
 use headwater_protocol::wire::{Reader, Write};
@@ -127,9 +128,23 @@ fn watermarks() -> impl Strategy<Value = Watermarks> {
     )
 }
 
+fn snapshot() -> impl Strategy<Value = Snapshot> {
+    let chunk = (any::<[u8; 16]>(), 0..=CHUNK_BYTES_MAX as u32, any::<[u8; 32]>());
+    let chunks = vec(chunk.prop_map(|(id, bytes, digest)| ChunkRef { id, bytes, digest }), 0..5);
+    let place = (any::<u32>(), vec(any::<u8>(), 0..30), a_name());
+    (place, any::<[u8; 32]>(), any::<u64>(), chunks).prop_map(|((table, partition, url), key, rows, chunks)| Snapshot {
+        table,
+        partition,
+        url,
+        key: Key::new(key),
+        rows,
+        chunks,
+    })
+}
+
 fn hello() -> impl Strategy<Value = Hello> {
     let identity = (any::<[u8; 16]>(), any::<[u8; 32]>(), a_name(), any::<u32>(), any::<u64>());
-    let state = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<u64>(), any::<[u8; 16]>(), any::<(bool, bool)>());
+    let state = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<u64>(), any::<[u8; 16]>(), any::<(bool, bool, bool)>());
     let upload = any::<(u64, [u8; 8])>().prop_map(|(sequence, digest)| AppliedUpload { sequence, digest });
     (identity, state, vec(upload, 0..=8), watermarks()).prop_map(|(identity, state, uploads, watermarks)| Hello {
         remote_id: identity.0,
@@ -143,6 +158,7 @@ fn hello() -> impl Strategy<Value = Hello> {
         download_applied: state.3,
         has_upload: state.4.0,
         wants_download: state.4.1,
+        takes_chunks: state.4.2,
         uploads,
         watermarks,
     })
@@ -225,6 +241,7 @@ fn a_frame() -> impl Strategy<Value = Frame> {
         key_ranges().prop_map(|m| m.to_frame()),
         (select(ErrorCode::ALL.to_vec()), any::<u32>(), a_name())
             .prop_map(|(code, retry_after_ms, message)| ServerError { code, retry_after_ms, message }.to_frame()),
+        snapshot().prop_map(|m| m.to_frame()),
         Just(Frame::new(Kind::Heartbeat, Vec::new())),
         Just(Frame::new(Kind::End, Vec::new())),
     ]
@@ -244,6 +261,7 @@ fn again(kind: Kind, payload: &[u8]) -> Result<Option<Vec<u8>>, DecodeError> {
         Kind::Watermarks => Watermarks::from_payload(payload)?.to_frame(),
         Kind::KeyRanges => KeyRanges::from_payload(payload)?.to_frame(),
         Kind::Error => ServerError::from_payload(payload)?.to_frame(),
+        Kind::Snapshot => Snapshot::from_payload(payload)?.to_frame(),
         Kind::Changes | Kind::Rows | Kind::Heartbeat | Kind::End => return Ok(None),
     };
     Ok(Some(frame.payload(LIMIT)?.into_owned()))

@@ -18,10 +18,11 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use headwater_protocol::chunk::Key;
 use headwater_protocol::client::{Config, Instruction, Reply, Session, Staged, Start, status_error};
 use headwater_protocol::message::{
-    ConflictEnd, Download, ErrorCode, Outcome, PartitionAction, PartitionMark, Receipt, Refusal, RefusalCode,
-    ServerError, TableHeader, Watermarks, Welcome,
+    ChunkRef, ConflictEnd, Download, ErrorCode, Outcome, PartitionAction, PartitionMark, Receipt, Refusal, RefusalCode,
+    ServerError, Snapshot, TableHeader, Watermarks, Welcome,
 };
 use headwater_protocol::{Frame, Kind, Type};
 
@@ -56,6 +57,8 @@ struct Story {
     answer: VecDeque<String>,
     crash_after: Option<String>,
     unreadable: bool,
+    /// Chunks are named that are not here.
+    lacking: bool,
     /// How often the upload is cut smaller until its change is alone.
     alone: u32,
     trace: String,
@@ -84,6 +87,7 @@ impl Story {
             answer: VecDeque::new(),
             crash_after: None,
             unreadable: false,
+            lacking: false,
             alone: 2,
             trace: String::new(),
         };
@@ -102,6 +106,7 @@ impl Story {
                     ["frozen", number] => story.start.frozen = Some(number.parse().expect("frozen")),
                     ["staged", "part"] => story.start.staged = Staged::Part,
                     ["staged", "resumable"] => story.start.staged = Staged::Resumable,
+                    ["staged", "chunks"] => story.start.staged = Staged::Chunks,
                     ["staged", "whole"] => story.start.staged = Staged::Whole,
                     ["staged", "unreadable"] => {
                         story.start.staged = Staged::Whole;
@@ -135,6 +140,7 @@ impl Story {
             Instruction::Done(_) | Instruction::Failed(_) => return Step::Over,
             Instruction::Request { .. } | Instruction::Resume => return self.request(session),
             Instruction::Ticket | Instruction::Piece { .. } => return self.upload(session),
+            Instruction::Chunk => return self.chunk(session),
             Instruction::ApplyStaged if std::mem::take(&mut self.unreadable) => Reply::Unreadable,
             instruction => self.carry_out(&instruction),
         };
@@ -169,6 +175,11 @@ impl Story {
                 if Download::from_payload(&payload).expect("a download").resumable_s > 0 {
                     self.start.staged = Staged::Resumable;
                 }
+            }
+            Instruction::Stage(frame) if frame.kind == Kind::Snapshot => self.lacking = true,
+            Instruction::StageComplete if std::mem::take(&mut self.lacking) => {
+                self.start.staged = Staged::Chunks;
+                return Reply::Lacking;
             }
             Instruction::StageComplete => self.start.staged = Staged::Whole,
             Instruction::ApplyReceipt(receipt) => {
@@ -222,6 +233,29 @@ impl Story {
         };
         self.say(&format!("    <- {}", words.join(" ")));
         self.answers.pop_front();
+        session.done(self.now, reply);
+        Step::Next
+    }
+
+    /// The answer to a request for a chunk: `chunk`, `chunk:last`, `damaged`, or as for a sync.
+    fn chunk(&mut self, session: &mut Session) -> Step {
+        let first = self.answers.front().and_then(|answer| answer.front()).cloned().unwrap_or_default();
+        let reply = match first.as_str() {
+            "chunk" => Reply::Chunk { bytes: 1_000, is_all: false },
+            "chunk:last" => Reply::Chunk { bytes: 1_000, is_all: true },
+            "damaged" => Reply::Damaged,
+            _ => return self.request(session),
+        };
+        self.say(&format!("    <- {}", first.replace(':', " ")));
+        self.answers.pop_front();
+        if matches!(reply, Reply::Chunk { is_all: true, .. }) {
+            self.start.staged = Staged::Whole;
+        }
+        if self.crash_after.as_deref() == Some("chunk") {
+            self.crash_after = None;
+            self.say("crash");
+            return Step::Over;
+        }
         session.done(self.now, reply);
         Step::Next
     }
@@ -291,6 +325,7 @@ impl Story {
             ["download"] => Download { id: [3; 16], resumable_s: 0, rows: 0, bytes: 0 }.to_frame(),
             ["download", "kept"] => Download { id: [3; 16], resumable_s: 120, rows: 0, bytes: 0 }.to_frame(),
             ["table"] => table.to_frame(),
+            ["snapshot"] => snapshot().to_frame(),
             ["partition"] => mark.to_frame(),
             ["rows"] => Frame::new(Kind::Rows, vec![1, 1, 2]),
             ["watermarks"] => Watermarks::default().to_frame(),
@@ -317,6 +352,12 @@ fn receipt(sequence: u64) -> Receipt {
     Receipt { sequence, changes: 3, outcomes }
 }
 
+fn snapshot() -> Snapshot {
+    let chunk = ChunkRef { id: [5; 16], bytes: 1_000, digest: [6; 32] };
+    let (partition, url, key) = (Vec::new(), String::new(), Key::new([7; 32]));
+    Snapshot { table: 0, partition, url, key, rows: 10, chunks: vec![chunk, chunk] }
+}
+
 fn error(name: &str, retry_after_ms: u32) -> Frame {
     let code = *ErrorCode::ALL.iter().find(|code| code.name() == name).expect("an error code");
     ServerError { code, retry_after_ms, message: "so it is".into() }.to_frame()
@@ -331,11 +372,12 @@ fn describe(instruction: &Instruction) -> (&'static str, String) {
         Instruction::Cut => plain("cut"),
         Instruction::Ticket => plain("ticket"),
         Instruction::Piece { offset, bytes_max, .. } => ("piece", format!("piece from {offset}, up to {bytes_max}")),
-        Instruction::Request { has_upload, ticket, wants_download } => {
+        Instruction::Request { has_upload, ticket, wants_download, takes_chunks } => {
             let upload = if ticket.is_some() { " ticket" } else { " upload" };
             let words = [(has_upload, upload), (wants_download, " download")];
             let words: String = words.into_iter().filter(|(on, _)| **on).map(|(_, word)| word).collect();
-            ("request", format!("request:{}", if words.is_empty() { " greeting" } else { &words }))
+            let without = if *takes_chunks { "" } else { ", without chunks" };
+            ("request", format!("request:{}{without}", if words.is_empty() { " greeting" } else { &words }))
         }
         Instruction::Resume => plain("resume"),
         Instruction::Read { .. } => plain("read"),
@@ -348,6 +390,7 @@ fn describe(instruction: &Instruction) -> (&'static str, String) {
         Instruction::NewRemoteId => plain("new-remote-id"),
         Instruction::Stage(frame) => ("stage", format!("stage {:?}", frame.kind)),
         Instruction::StageComplete => plain("stage-complete"),
+        Instruction::Chunk => plain("chunk"),
         Instruction::WaitUntil(until) => ("wait", format!("wait until {:.3}", until.as_secs_f64())),
         Instruction::Done(s) => {
             let mut text = format!(

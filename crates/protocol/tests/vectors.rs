@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use headwater_protocol::chunk::{self, Key};
 use headwater_protocol::message::{
-    AppliedUpload, Change, ConflictEnd, Download, ErrorCode, Hello, KeyRange, KeyRanges, Outcome, PartitionAction,
-    PartitionMark, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, TableHeader, Ticket, UploadEnd,
-    WatermarkEntry, Watermarks, Welcome,
+    AppliedUpload, Change, ChunkRef, ConflictEnd, Download, ErrorCode, Hello, KeyRange, KeyRanges, Outcome,
+    PartitionAction, PartitionMark, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, Snapshot,
+    TableHeader, Ticket, UploadEnd, WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::{put_row, read_row};
 use headwater_protocol::upload::Digest;
@@ -54,6 +55,7 @@ fn hello() -> Hello {
         download_applied: [0; 16],
         has_upload: false,
         wants_download: true,
+        takes_chunks: false,
         uploads: Vec::new(),
         watermarks: Watermarks::default(),
     }
@@ -147,6 +149,14 @@ fn partition(table: u32, action: PartitionAction, partition: &[u8]) -> Partition
     PartitionMark { table, action, partition: partition.to_vec() }
 }
 
+fn snapshot() -> Snapshot {
+    let digest = std::array::from_fn(|place| 0xe0 + place as u8);
+    let chunks =
+        vec![ChunkRef { id: run(0xb0), bytes: 300, digest }, ChunkRef { id: run(0xc0), bytes: 12, digest: [0xff; 32] }];
+    let url = "http://cache:3128".to_owned();
+    Snapshot { table: 1, partition: NORTH.to_vec(), url, key: Key::new(secret()), rows: 2, chunks }
+}
+
 fn busy() -> ServerError {
     ServerError { code: ErrorCode::RemoteBusy, retry_after_ms: 1_500, message: "busy".to_owned() }
 }
@@ -158,6 +168,7 @@ fn meanings() -> BTreeMap<&'static str, Frame> {
         ("hello.first", hello().to_frame()),
         ("hello.later", later_hello().to_frame()),
         ("hello.uploads", hello_with_uploads().to_frame()),
+        ("hello.chunks", Hello { takes_chunks: true, ..hello() }.to_frame()),
         ("table", table().to_frame()),
         ("changes", changes_frame()),
         ("upload_end", upload_end().to_frame()),
@@ -173,6 +184,7 @@ fn meanings() -> BTreeMap<&'static str, Frame> {
         ("key_ranges", KeyRanges { ranges: vec![KeyRange { table: 0, first: 1_000, last: 1_999 }] }.to_frame()),
         ("heartbeat", Frame::new(Kind::Heartbeat, Vec::new())),
         ("error", busy().to_frame()),
+        ("snapshot", snapshot().to_frame()),
     ])
 }
 
@@ -196,6 +208,7 @@ fn read(bytes: &[u8]) -> Result<Frame, DecodeError> {
         Kind::Rows => read_rows(&payload)?,
         Kind::Watermarks => Watermarks::from_payload(&payload)?.to_frame(),
         Kind::KeyRanges => KeyRanges::from_payload(&payload)?.to_frame(),
+        Kind::Snapshot => Snapshot::from_payload(&payload)?.to_frame(),
         Kind::Error => ServerError::from_payload(&payload)?.to_frame(),
         Kind::End | Kind::Heartbeat => {
             Reader::new(&payload).finish("an empty payload")?;
@@ -270,4 +283,17 @@ fn a_flipped_bit_is_refused() {
             assert!(!matches!(decoder.next_frame(), Ok(Some(_))), "{name}, bit {bit}");
         }
     }
+}
+
+/// The chunk that holds the vectors `table` and `rows`, sealed as the first of the vector `snapshot`.
+#[test]
+fn the_chunk_is_sealed_as_it_says() {
+    let chunks = vectors("chunks.txt", "chunk ");
+    let plain = [table().to_frame().to_bytes(), rows_frame().to_bytes()].concat();
+    let sealed = &chunks["first"];
+    assert_eq!(hex::encode(chunk::seal(&snapshot().key, 0, plain.clone())), hex::encode(sealed));
+    assert_eq!(chunk::open(&snapshot().key, 0, sealed.clone()), Some(plain.clone()));
+    let second = &chunks["second"];
+    assert_eq!(chunk::open(&snapshot().key, 1, second.clone()), Some(plain));
+    assert_eq!(chunk::open(&snapshot().key, 0, second.clone()), None);
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use headwater_model::{JSON_BYTES_MAX, Model};
 use headwater_protocol::client::{Failure, status_error};
-use headwater_protocol::message::{ErrorCode, ServerError};
+use headwater_protocol::message::{ChunkRef, ErrorCode, ServerError};
 use serde::Deserialize;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, SendBody};
@@ -165,6 +165,25 @@ impl<'s> Client<'s> {
     pub(crate) fn rest(&self, who: &Who, rest: &Rest) -> Result<Answer, Refused> {
         let url = self.url(&format!("/v1/download/{}", hex::encode(rest.id)));
         frames_of(&url, who.shown(self.agent.get(&url)).query("offset", rest.offset.to_string()).call())
+    }
+
+    /// Gets a chunk that a download names: at most a byte more than it must have. Without credentials: a cache has it.
+    pub(crate) fn chunk(&self, base: &str, named: &ChunkRef) -> Result<Vec<u8>, Refused> {
+        let path = format!("/v1/chunk/{}", hex::encode(named.id));
+        let url = match base {
+            "" => self.url(&path),
+            base if base.starts_with("http://") || base.starts_with("https://") => {
+                format!("{}{path}", base.trim_end_matches('/'))
+            }
+            _ => return Err(Refused::Status(status_error(404, None))),
+        };
+        let mut answer = self.agent.get(&url).call().map_err(|error| Refused::Network(explained(&error)))?;
+        if answer.status().as_u16() != 200 {
+            return Err(Refused::Status(status_error(answer.status().as_u16(), retry_after_s(&answer))));
+        }
+        let mut bytes = Vec::new();
+        let read = answer.body_mut().as_reader().take(u64::from(named.bytes) + 1).read_to_end(&mut bytes);
+        read.map(|_| bytes).map_err(|error| Refused::Network(error.to_string()))
     }
 
     /// Asks for a ticket for an upload: the ticket, how much the server has, and how much it takes at a time.

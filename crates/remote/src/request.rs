@@ -16,6 +16,19 @@ use crate::sync::{Phase, Progress};
 use crate::untracked;
 use crate::upgrade::Change;
 
+/// What a request is for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    /// The frozen upload goes with it.
+    pub(crate) has_upload: bool,
+    /// In the place of its frames.
+    pub(crate) ticket: Option<Ticket>,
+    /// A download is wanted.
+    pub(crate) wants_download: bool,
+    /// Rows of it may come in chunks.
+    pub(crate) takes_chunks: bool,
+}
+
 /// A request's body, made as it is sent: HELLO, the frozen frames or their ticket, UPLOAD_END, END.
 pub(crate) struct RequestBody<'c> {
     connection: &'c Connection,
@@ -36,12 +49,13 @@ impl<'c> RequestBody<'c> {
         plan: &Plan,
         change: Option<&Change>,
         state: &State,
-        has_upload: bool,
-        ticket: Option<Ticket>,
-        wants_download: bool,
+        asked: Asked,
     ) -> Result<RequestBody<'c>, Error> {
+        let Asked { has_upload, ticket, wants_download, takes_chunks } = asked;
         let mut seen = read_watermarks(connection)?;
         untracked::ask_whole(connection, plan, &mut seen)?;
+        // What is compared with what comes is compared with what there is now, not with what was built before.
+        let takes_chunks = takes_chunks && !untracked::any(connection, plan)?;
         let plan = change.map_or(plan, |change| &change.plan);
         let model = &plan.model;
         let upload = state.frozen.filter(|_| has_upload);
@@ -57,6 +71,7 @@ impl<'c> RequestBody<'c> {
             download_applied: state.download_applied,
             has_upload: upload.is_some(),
             wants_download,
+            takes_chunks,
             uploads: sent::newest(connection)?,
             watermarks: match change {
                 Some(change) => change.watermarks(seen),
@@ -161,7 +176,8 @@ mod tests {
         f.cut().expect("an upload");
         let state = f.remote.state().expect("a state");
         let connection = &f.remote.database.connection;
-        let mut body = RequestBody::new(connection, &f.remote.plan, None, &state, true, None, true).expect("a body");
+        let asked = Asked { has_upload: true, wants_download: true, ..Asked::default() };
+        let mut body = RequestBody::new(connection, &f.remote.plan, None, &state, asked).expect("a body");
         let (mut buffer, mut bytes, mut widest) = ([0; 1000], 0, 0);
         loop {
             let count = body.read(&mut buffer).expect("the file is sound");

@@ -1,8 +1,14 @@
 //! Staging a download: its frames wait until the last has come, in memory while they are few, else in the file. One that broke stays,
 //! where its server keeps it: the rest is asked for by its ID and the bytes that are here. The fingerprint of the model under which it
 //! was asked for stands before it: under another version of the model it means something else.
+//!
+//! Chunks that SNAPSHOT frames name stand below it, opened, by their place among all of the download: the first is frame -1. They are got when all
+//! frames are in the file, one after the other, so that what is there is always a beginning of them; and are read where their SNAPSHOT stands.
 
-use headwater_protocol::message::Download;
+use std::collections::VecDeque;
+
+use headwater_protocol::chunk::{self, Key};
+use headwater_protocol::message::{ChunkRef, Download, Snapshot};
 use headwater_protocol::{Frame, Kind, Limits};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -24,6 +30,10 @@ pub(crate) struct Stage {
     bytes: usize,
     /// Frames in the file.
     written: i64,
+    /// What is to be got in chunks.
+    snapshots: Vec<Snapshot>,
+    /// How many chunks are in the file.
+    chunks: u64,
     /// What DOWNLOAD says, once it has come.
     download: Option<Download>,
     /// Bytes that have come, from DOWNLOAD's first on.
@@ -66,6 +76,19 @@ impl Seen {
     }
 }
 
+/// A chunk that is still to be got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lacking<'s> {
+    /// Of the server or cache that has it; empty: where the remote syncs.
+    pub(crate) url: &'s str,
+    /// What opens it.
+    pub(crate) key: &'s Key,
+    /// Its place in its snapshot.
+    pub(crate) place: u64,
+    /// What it must be.
+    pub(crate) named: ChunkRef,
+}
+
 /// Where the rest of a download is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rest {
@@ -98,7 +121,8 @@ impl Stage {
         let download = second.filter(|frame| frame.kind == Kind::Download).as_ref().map(download_of).transpose()?;
         let came = if download.is_some() { bytes(connection)? } else { 0 };
         let packing = if download.is_some() { packing(connection)? } else { (0, 0) };
-        Ok(Stage { written, download, came, packing, ..Stage::new(fingerprint) })
+        let (snapshots, chunks) = (snapshots(connection)?, chunks(connection)?);
+        Ok(Stage { written, snapshots, chunks, download, came, packing, ..Stage::new(fingerprint) })
     }
 
     /// Notes that a download is asked for, or that all that has been seen is forgotten for the one that comes.
@@ -129,9 +153,38 @@ impl Stage {
         self.download.map(|download| (download, self.came))
     }
 
-    /// Bytes of it that lie in the file.
+    /// Bytes of it that lie in the file, frames alone.
     pub(crate) fn file_bytes(&self) -> u64 {
         if self.written == 0 { 0 } else { self.came.saturating_sub(self.bytes as u64) }
+    }
+
+    /// Bytes of all chunks that it names.
+    pub(crate) fn chunk_bytes(&self) -> u64 {
+        self.snapshots.iter().flat_map(|snapshot| &snapshot.chunks).map(|chunk| u64::from(chunk.bytes)).sum()
+    }
+
+    /// The next chunk that it lacks.
+    pub(crate) fn lacking(&self) -> Option<Lacking<'_>> {
+        let mut before = self.chunks;
+        for Snapshot { url, key, chunks, .. } in &self.snapshots {
+            match usize::try_from(before).ok().and_then(|place| chunks.get(place)) {
+                Some(named) => return Some(Lacking { url, key, place: before, named: *named }),
+                None => before = before.saturating_sub(chunks.len() as u64),
+            }
+        }
+        None
+    }
+
+    /// Puts the next chunk, opened, into the file.
+    pub(crate) fn put_chunk(&mut self, database: &Database, opened: &[u8]) -> Result<(), Error> {
+        let number = -(self.chunks as i64 + 1);
+        database.write_lazily("staging a chunk", |connection| {
+            let sql = "INSERT INTO \"hw_staged\" (\"frame\", \"bytes\") VALUES (?, ?)";
+            let mut insert = connection.prepare_cached(sql).while_doing("staging a chunk")?;
+            insert.execute(params![number, opened]).while_doing("staging a chunk")
+        })?;
+        self.chunks += 1;
+        Ok(())
     }
 
     /// About how many bytes so many bytes of frames are uncompressed, by those that have come.
@@ -151,6 +204,9 @@ impl Stage {
         if frame.kind == Kind::Download {
             self.download = Some(download_of(&frame)?);
         }
+        if frame.kind == Kind::Snapshot {
+            self.snapshots.push(snapshot_of(&frame)?);
+        }
         if self.download.is_some() {
             self.came += frame.wire_bytes() as u64;
         }
@@ -166,9 +222,9 @@ impl Stage {
         self.write(database, false)
     }
 
-    /// Says that all frames have come. Few frames stay in memory: they come again after a crash.
+    /// Says that all frames have come. Few frames stay in memory: they come again after a crash. Not where chunks are to be put beside them.
     pub(crate) fn complete(&mut self, database: &Database) -> Result<(), Error> {
-        if self.written == 0 { Ok(()) } else { self.write(database, true) }
+        if self.written == 0 && self.snapshots.is_empty() { Ok(()) } else { self.write(database, true) }
     }
 
     /// The sync ends before all frames have come: what can be resumed is kept for the next.
@@ -212,6 +268,7 @@ impl Stage {
     pub(crate) fn frames(&self) -> impl FnMut(&Connection) -> Result<Option<Frame>, Error> {
         let (written, mut next) = (self.written, 1);
         let (mut memory, mut asked) = (self.memory.iter(), self.asked.as_ref());
+        let mut chunks = Chunks::default();
         move |connection| {
             if let Some(asked) = asked.take()
                 && asked.is_forgotten(connection)?
@@ -220,13 +277,65 @@ impl Stage {
                     what: "a table was dropped while the download was on its way".to_owned(),
                 });
             }
+            if let Some(frame) = chunks.next(connection)? {
+                return Ok(Some(frame));
+            }
             if next > written {
                 return Ok(memory.next().cloned());
             }
             next += 1;
-            take(connection, next - 1).map(Some)
+            let frame = frame_of(take(connection, next - 1)?, next - 1)?;
+            if frame.kind == Kind::Snapshot {
+                chunks.left = snapshot_of(&frame)?.chunks.len();
+            }
+            Ok(Some(frame))
         }
     }
+}
+
+/// Frames out of the chunks of the SNAPSHOT that was read last.
+#[derive(Default)]
+struct Chunks {
+    /// How many chunks were read, and how many of this SNAPSHOT are still to be.
+    read: i64,
+    left: usize,
+    frames: VecDeque<Frame>,
+}
+
+impl Chunks {
+    fn next(&mut self, connection: &Connection) -> Result<Option<Frame>, Error> {
+        while self.frames.is_empty() && self.left > 0 {
+            self.read += 1;
+            self.left -= 1;
+            self.frames = chunk::frames(&take(connection, -self.read)?)?.into();
+        }
+        Ok(self.frames.pop_front())
+    }
+}
+
+fn snapshot_of(frame: &Frame) -> Result<Snapshot, Error> {
+    Ok(Snapshot::from_payload(&frame.payload(Limits::ANSWER.frame_bytes_max)?)?)
+}
+
+/// What the frames in the file say that is to be got in chunks.
+fn snapshots(connection: &Connection) -> Result<Vec<Snapshot>, Error> {
+    let find = || -> rusqlite::Result<Vec<i64>> {
+        let kind = Kind::Snapshot as u8;
+        let sql = "SELECT \"frame\" FROM \"hw_staged\" WHERE \"frame\" > 0 AND substr(\"bytes\", 5, 1) = ? ORDER BY \"frame\"";
+        connection.prepare(sql)?.query_map([[kind]], |row| row.get(0))?.collect()
+    };
+    let mut found = Vec::new();
+    for number in find().while_doing("looking for staged chunks")? {
+        found.extend(read(connection, number)?.as_ref().map(snapshot_of).transpose()?);
+    }
+    Ok(found)
+}
+
+/// How many chunks are in the file.
+fn chunks(connection: &Connection) -> Result<u64, Error> {
+    let sql = "SELECT count(*) FROM \"hw_staged\" WHERE \"frame\" < 0";
+    let count = connection.query_row(sql, [], |row| row.get::<_, i64>(0)).while_doing("looking for staged chunks")?;
+    Ok(count as u64)
 }
 
 fn download_of(frame: &Frame) -> Result<Download, Error> {
@@ -250,23 +359,27 @@ fn packing(connection: &Connection) -> Result<(u64, u64), Error> {
     Ok(packing)
 }
 
-fn take(connection: &Connection, number: i64) -> Result<Frame, Error> {
-    let frame = read(connection, number)?.ok_or_else(|| Error::damaged(format!("staged frame {number} is missing")))?;
+fn take(connection: &Connection, number: i64) -> Result<Vec<u8>, Error> {
+    let bytes =
+        read_bytes(connection, number)?.ok_or_else(|| Error::damaged(format!("staged frame {number} is missing")))?;
     let mut delete = connection
         .prepare_cached("DELETE FROM \"hw_staged\" WHERE \"frame\" = ?")
         .while_doing("reading a staged frame")?;
     delete.execute([number]).while_doing("reading a staged frame")?;
-    Ok(frame)
+    Ok(bytes)
 }
 
 fn read(connection: &Connection, number: i64) -> Result<Option<Frame>, Error> {
+    read_bytes(connection, number)?.map(|bytes| frame_of(bytes, number)).transpose()
+}
+
+fn read_bytes(connection: &Connection, number: i64) -> Result<Option<Vec<u8>>, Error> {
     let mut select = connection
         .prepare_cached("SELECT \"bytes\" FROM \"hw_staged\" WHERE \"frame\" = ?")
         .while_doing("reading a staged frame")?;
-    let bytes: Option<Vec<u8>> =
-        select.query_row([number], |row| row.get(0)).optional().while_doing("reading a staged frame")?;
-    let Some(bytes) = bytes else {
-        return Ok(None);
-    };
-    Frame::from_bytes(bytes).map(Some).map_err(|error| Error::damaged(format!("staged frame {number}: {error}")))
+    select.query_row([number], |row| row.get(0)).optional().while_doing("reading a staged frame")
+}
+
+fn frame_of(bytes: Vec<u8>, number: i64) -> Result<Frame, Error> {
+    Frame::from_bytes(bytes).map_err(|error| Error::damaged(format!("staged frame {number}: {error}")))
 }

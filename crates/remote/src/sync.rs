@@ -23,6 +23,7 @@ use crate::lost;
 use crate::pieces::{LARGE_BYTES, Pieces, frozen_bytes};
 use crate::receipt;
 use crate::remote::{Remote, now, random};
+use crate::request::Asked;
 use crate::schema;
 use crate::stage::Stage;
 use crate::state::State;
@@ -211,6 +212,7 @@ impl Sync<'_, '_, '_> {
     fn run(&mut self) -> Result<bool, Error> {
         let state = self.remote.state()?;
         let staged = match (state.is_staged && !self.stage.is_other(), self.stage.is_empty()) {
+            (true, false) if self.stage.lacking().is_some() => Staged::Chunks,
             (true, false) => Staged::Whole,
             (false, false) if self.stage.rest().is_some() => Staged::Resumable,
             (false, false) => Staged::Part,
@@ -239,9 +241,10 @@ impl Sync<'_, '_, '_> {
                 Instruction::Piece { ticket, offset, bytes_max } => {
                     self.piece(&mut session, ticket, offset, bytes_max)?;
                 }
-                Instruction::Request { has_upload, ticket, wants_download } => {
-                    self.request(&mut session, has_upload, ticket, wants_download)?;
+                Instruction::Request { has_upload, ticket, wants_download, takes_chunks } => {
+                    self.request(&mut session, Asked { has_upload, ticket, wants_download, takes_chunks })?;
                 }
+                Instruction::Chunk => self.chunk(&mut session)?,
                 Instruction::Resume => self.resume(&mut session)?,
                 Instruction::Read { .. } => self.read(&mut session),
                 Instruction::WaitUntil(until) => self.wait(until)?,
@@ -320,7 +323,13 @@ impl Sync<'_, '_, '_> {
                 }
                 self.report.times.stage += began.elapsed();
             }
-            Instruction::StageComplete => self.stage.complete(database)?,
+            Instruction::StageComplete => {
+                self.stage.complete(database)?;
+                if self.stage.lacking().is_some() {
+                    self.announce_chunks();
+                    return Ok(Reply::Lacking);
+                }
+            }
             other => return Err(Error::damaged(format!("the session asks for {other:?} out of turn"))),
         }
         Ok(Reply::Done)

@@ -106,6 +106,11 @@ pub(crate) fn doubt(connection: &Connection, table: &TablePlan) -> Result<bool, 
     doubt().while_doing("looking at the triggers")
 }
 
+/// Whether any table is in doubt.
+pub(crate) fn any(connection: &Connection, plan: &Plan) -> Result<bool, Error> {
+    Ok(doubts(connection, plan)?.iter().any(|doubt| *doubt != Doubt::None))
+}
+
 /// The doubts, by table.
 pub(crate) fn doubts(connection: &Connection, plan: &Plan) -> Result<Vec<Doubt>, Error> {
     let mut doubts = vec![Doubt::None; plan.tables.len()];

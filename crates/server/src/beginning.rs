@@ -18,6 +18,7 @@ use headwater_protocol::Frame;
 use headwater_protocol::frame::HEADER_BYTES;
 use headwater_protocol::message::Download;
 
+use crate::chunks::Elsewhere;
 use crate::spool::download::PushError;
 use crate::work::{Stop, Work};
 
@@ -125,6 +126,7 @@ fn expect(work: &Work, request: &DownloadRequest<'_>, limit: Duration) -> Receiv
     let (pool, plan) = (work.shared.pool.clone(), work.plan.clone());
     let (user, watermarks) = (request.user.to_owned(), request.watermarks.clone());
     let (remote_id, restart, own) = (request.remote_id, request.restart, request.own.to_vec());
+    let takes_chunks = request.snapshots.is_some();
     let task = work.shared.estimates.enter();
     let estimate = move || {
         let _task = task;
@@ -139,6 +141,7 @@ fn expect(work: &Work, request: &DownloadRequest<'_>, limit: Duration) -> Receiv
             echo: &Echo::default(),
             conflicted: &[],
             refresh: &[],
+            snapshots: takes_chunks.then_some(&Elsewhere),
         };
         let estimated = download::estimate(&mut *connection, &request, limit);
         let estimated = connection.note(estimated);

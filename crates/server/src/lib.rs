@@ -13,6 +13,8 @@
 
 mod admission;
 mod beginning;
+mod chunk;
+mod chunks;
 mod comeback;
 mod connection;
 mod counts;

@@ -11,6 +11,7 @@
 //! | `piece_bytes` | that piece is refused: 413 and `too_large` |
 //! | `tickets_max`, `tickets_per_user_max`, `tickets_bytes_max` | that upload in pieces is told `overloaded`; what has come of it stays |
 //! | `kept_downloads_max`, `kept_bytes_max` | the download that was left first can't be resumed any more |
+//! | `shared_bytes_max` | chunks that are not handed out any more go; then that partition is read for each remote |
 //! | `password_checks_waiting` | that login is told `overloaded` |
 //! | a time | see each; everything that the request held is freed |
 //!
@@ -28,6 +29,7 @@ use std::time::Duration;
 
 use headwater_access::{JwtSettings, KeySource};
 use headwater_protocol::Limits;
+use headwater_protocol::message::CHUNK_URL_BYTES_MAX;
 use serde::Deserialize;
 use thiserror::Error;
 
@@ -99,6 +101,15 @@ pub struct Config {
     pub kept_downloads_max: usize,
     /// Bytes of them; a larger download can't be resumed. They count as spools' bytes.
     pub kept_bytes_max: u64,
+
+    /// For how long a shared partition that was built is handed out; its chunks are there for twice as long.
+    pub shared_ms: u64,
+    /// Bytes of all chunks. They count as spools' files.
+    pub shared_bytes_max: u64,
+    /// How long a sync waits for a shared partition that another builds, before it reads it itself.
+    pub shared_wait_ms_max: u64,
+    /// Where remotes get chunks, if not where they sync: the address of a cache or CDN in front of this server.
+    pub chunk_url: Option<String>,
 
     /// How often a waiting client is told that the server still works.
     pub heartbeat_ms: u64,
@@ -174,6 +185,10 @@ impl Default for Config {
             kept_ms: 120_000,
             kept_downloads_max: 1_000,
             kept_bytes_max: 4 << 30,
+            shared_ms: 600_000,
+            shared_bytes_max: 4 << 30,
+            shared_wait_ms_max: 10_000,
+            chunk_url: None,
             heartbeat_ms: 5_000,
             head_ms_max: 20_000,
             idle_ms_max: 60_000,
@@ -226,6 +241,14 @@ pub enum ConfigError {
         /// What is wrong, and what is expected.
         fault: String,
     },
+    /// An address that is none.
+    #[error(
+        "[server] chunk_url is {actual:?}, expected http://HOST or https://HOST, of at most {CHUNK_URL_BYTES_MAX} bytes"
+    )]
+    ChunkUrl {
+        /// What is set.
+        actual: String,
+    },
     /// A folder that isn't one.
     #[error("[server] spool_folder {} is no folder that can be written to", folder.display())]
     SpoolFolder {
@@ -273,6 +296,9 @@ impl Config {
         range("kept_ms", self.kept_ms, 0, DAY_MS)?;
         range("kept_downloads_max", self.kept_downloads_max as u64, 0, MANY)?;
         range("kept_bytes_max", self.kept_bytes_max, 0, 1 << 40)?;
+        range("shared_ms", self.shared_ms, 1, DAY_MS / 4)?;
+        range("shared_bytes_max", self.shared_bytes_max, 0, 1 << 40)?;
+        range("shared_wait_ms_max", self.shared_wait_ms_max, 0, DAY_MS)?;
         range("heartbeat_ms", self.heartbeat_ms, 1, DAY_MS)?;
         range("head_ms_max", self.head_ms_max, 1, DAY_MS)?;
         range("idle_ms_max", self.idle_ms_max, 1, DAY_MS)?;
@@ -288,8 +314,19 @@ impl Config {
         range("password_checks", self.password_checks as u64, 1, 1_000)?;
         range("password_checks_waiting", self.password_checks_waiting as u64, 0, MANY)?;
         range("account_cache_ms", self.account_cache_ms, 0, DAY_MS)?;
+        self.validate_chunk_url()?;
         self.validate_jwt()?;
         self.validate_files()
+    }
+
+    fn validate_chunk_url(&self) -> Result<(), ConfigError> {
+        let Some(url) = &self.chunk_url else { return Ok(()) };
+        let is_address = url.starts_with("http://") || url.starts_with("https://");
+        if is_address && url.len() <= CHUNK_URL_BYTES_MAX {
+            Ok(())
+        } else {
+            Err(ConfigError::ChunkUrl { actual: url.clone() })
+        }
     }
 
     fn validate_jwt(&self) -> Result<(), ConfigError> {

@@ -15,6 +15,7 @@ use headwater_protocol::message::ErrorCode;
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::chunk::get_chunk;
 use crate::failure::Failure;
 use crate::pieces::{post_upload, put_upload};
 use crate::resume::get_download;
@@ -33,6 +34,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/upload", post(post_upload))
         .route("/v1/upload/{ticket}", put(put_upload))
         .route("/v1/download/{id}", get(get_download))
+        .route("/v1/chunk/{id}", get(get_chunk))
         .route("/v1/token", post(post_token))
         .route("/v1/model", get(get_model))
         .route("/health", get(async || "alive\n"))
@@ -131,6 +133,7 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
     let ready = database && !stopping;
     let (memory, files) = shared.budget.used();
     let pool = shared.pool.stats();
+    let (chunk_bytes, builds, chunk_requests) = shared.chunks.stats();
     let body = json!({
         "ready": ready,
         "database": database,
@@ -139,6 +142,9 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
         "syncs": shared.syncs.count(),
         "uploads_in_pieces": shared.tickets.count(),
         "downloads_kept": shared.downloads.count(),
+        "shared_bytes": chunk_bytes,
+        "shared_builds": builds,
+        "chunk_requests": chunk_requests,
         "connections": shared.connections.count(),
         "connections_max": shared.config.connections_max,
         "spool_memory_bytes": memory,

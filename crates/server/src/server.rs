@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::admission::{Admission, Gauge};
+use crate::chunks::Chunks;
 use crate::connection::Service;
 use crate::counts::Counts;
 use crate::downloads::Downloads;
@@ -197,6 +198,7 @@ fn share(config: Config, backend: Arc<dyn Backend>, plans: Vec<Plan>, jwt: Optio
         access,
         admission: Admission::new(&config),
         tickets: Tickets::new(&config, Arc::clone(&budget)),
+        chunks: Chunks::new(&config, Arc::clone(&budget)),
         budget,
         pool,
         plans: plans.into_iter().map(Arc::new).collect(),

@@ -30,18 +30,18 @@ pub(crate) struct Budget {
     folder: Option<PathBuf>,
 }
 
+/// A number of bytes with a limit.
 #[derive(Debug)]
-struct Meter {
+pub(crate) struct Meter {
     used: AtomicU64,
     limit: u64,
 }
 
 impl Budget {
     pub(crate) fn new(config: &Config) -> Arc<Budget> {
-        let meter = |limit| Meter { used: AtomicU64::new(0), limit };
         Arc::new(Budget {
-            memory: meter(config.spool_memory_bytes_total),
-            files: meter(config.spool_file_bytes_total),
+            memory: Meter::new(config.spool_memory_bytes_total),
+            files: Meter::new(config.spool_file_bytes_total),
             spool_memory_bytes: config.spool_memory_bytes,
             folder: config.spool_folder.clone(),
         })
@@ -49,10 +49,10 @@ impl Budget {
 
     /// Bytes in memory, bytes in files.
     pub(crate) fn used(&self) -> (u64, u64) {
-        (self.memory.used.load(Ordering::Relaxed), self.files.used.load(Ordering::Relaxed))
+        (self.memory.used(), self.files.used())
     }
 
-    fn create_file(&self) -> io::Result<File> {
+    pub(crate) fn create_file(&self) -> io::Result<File> {
         match &self.folder {
             Some(folder) => tempfile::tempfile_in(folder),
             None => tempfile::tempfile(),
@@ -60,7 +60,7 @@ impl Budget {
     }
 
     /// Takes room in the files, or says that there is none.
-    fn take_file_room(&self, bytes: u64) -> io::Result<()> {
+    pub(crate) fn take_file_room(&self, bytes: u64) -> io::Result<()> {
         if self.files.take(bytes) {
             return Ok(());
         }
@@ -70,15 +70,29 @@ impl Budget {
         );
         Err(io::Error::new(io::ErrorKind::StorageFull, text))
     }
+
+    /// Gives room in the files back.
+    pub(crate) fn give_file_room_back(&self, bytes: u64) {
+        self.files.give_back(bytes);
+    }
 }
 
 impl Meter {
-    fn take(&self, bytes: u64) -> bool {
+    pub(crate) fn new(limit: u64) -> Meter {
+        Meter { used: AtomicU64::new(0), limit }
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Takes so many bytes; whether they were there.
+    pub(crate) fn take(&self, bytes: u64) -> bool {
         let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
-    fn give_back(&self, bytes: u64) {
+    pub(crate) fn give_back(&self, bytes: u64) {
         let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
         debug_assert!(before >= bytes, "a spool gave back {bytes} bytes of {before}");
     }

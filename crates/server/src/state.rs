@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::Config;
 use crate::admission::{Admission, Gauge};
+use crate::chunks::Chunks;
 use crate::counts::Counts;
 use crate::downloads::Downloads;
 use crate::failure::Failure;
@@ -38,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) downloads: Downloads,
     pub(crate) tickets: Tickets,
     pub(crate) counts: Counts,
+    pub(crate) chunks: Arc<Chunks>,
 }
 
 impl Shared {

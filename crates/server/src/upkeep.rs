@@ -48,11 +48,12 @@ pub(crate) async fn take_notes(shared: Arc<Shared>) {
     }
 }
 
-/// Gives up downloads that nobody has resumed in time, and uploads whose pieces don't come.
+/// Gives up downloads that nobody has resumed in time, uploads whose pieces don't come, and chunks that are out of date.
 pub(crate) async fn expire(shared: Arc<Shared>) {
     while pause(&shared, EXPIRE_EVERY).await {
         shared.downloads.expire();
         shared.tickets.expire();
+        shared.chunks.expire();
     }
 }
 

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use headwater_consolidated::download::{self, DownloadRequest};
+use headwater_consolidated::download::{self, DownloadRequest, Snapshots};
 use headwater_consolidated::rows::Echo;
 use headwater_consolidated::system::{self, Greeted, Greeting, Tally};
 use headwater_consolidated::upload::{self, Counts, UploadLimits, UploadRequest, Uploaded, Verdict};
@@ -18,6 +18,7 @@ use headwater_protocol::{Frame, Row};
 
 use crate::admission::{Permits, Turn, Worked};
 use crate::beginning::Beginning;
+use crate::chunks::View;
 use crate::failure::Failure;
 use crate::spool::UploadSpool;
 use crate::spool::download::{PushError, Writer};
@@ -242,6 +243,8 @@ impl Work {
         done: &mut Done,
     ) -> Result<(), Stop> {
         let key_ranges = self.hand_out_keys(connection, done)?;
+        let incarnation = greeted.welcome.incarnation;
+        let view = View { chunks: Arc::clone(&self.shared.chunks), fingerprint: self.plan.fingerprint, incarnation };
         let request = DownloadRequest {
             plan: &self.plan,
             user: &self.user,
@@ -252,6 +255,7 @@ impl Work {
             echo: &before.echo,
             conflicted: &before.conflicted,
             refresh: &[],
+            snapshots: self.hello.takes_chunks.then_some(&view as &dyn Snapshots),
         };
         let mut beginning = Beginning::new(self, &request, key_ranges);
         let result = self.retrying(connection, &mut done.retries, |connection| {

@@ -1,15 +1,16 @@
-//! A throw-away Squid: a real cache in memory, on a loopback port, gone with its value.
+//! A throw-away Squid: a real cache on a loopback port, gone with its value. As a forward proxy it keeps what it gets in memory; in front of
+//! a server, by the configuration in `docs/deploy`, on a disk too.
 //!
 //! # Caveats
-//! - It is a forward proxy for this machine alone, one process, without a cache on a disk.
+//! - It is for this machine alone, one process.
 //! - A test process that is killed (SIGKILL) leaves it, as it leaves nginx and HAProxy.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use tempfile::TempDir;
 
 use crate::front::find;
@@ -23,30 +24,50 @@ pub struct Squid {
 }
 
 impl Squid {
-    /// Starts one, and returns when it listens.
+    /// Starts a forward proxy, and returns when it listens.
     pub fn start() -> Result<Squid> {
-        let (folder, port) = (tempfile::Builder::new().prefix("headwater-squid-").tempdir()?, free_port()?);
-        // Started by root, it goes on as a user of its own, and writes here all the same.
-        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777))?;
-        let config = folder.path().join("squid.conf");
-        let at = folder.path().display();
+        let (folder, port) = (folder()?, free_port()?);
         let text = format!(
             "http_port 127.0.0.1:{port}\n\
              http_access allow all\n\
-             visible_hostname squid.test\n\
+             cache_mem 256 MB\n\
+             maximum_object_size 64 MB\n\
+             maximum_object_size_in_memory 64 MB\n\
+             shutdown_lifetime 0 seconds\n"
+        );
+        Squid::run(folder, port, &text)
+    }
+
+    /// Starts one in front of a server, by `docs/deploy/squid.conf`.
+    pub fn in_front_of(server: SocketAddr) -> Result<Squid> {
+        let (folder, port) = (folder()?, free_port()?);
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/deploy/squid.conf");
+        let text = std::fs::read_to_string(path).with_context(|| path.to_owned())?;
+        let text = text
+            .replace("http_port 127.0.0.1:7340", &format!("http_port 127.0.0.1:{port}"))
+            .replace("127.0.0.1 parent 7341", &format!("{} parent {}", server.ip(), server.port()))
+            .replace("/var/spool/squid", &folder.path().join("cache").display().to_string())
+            .replace("shutdown_lifetime 3", "shutdown_lifetime 0");
+        Squid::run(folder, port, &text)
+    }
+
+    fn run(folder: TempDir, port: u16, text: &str) -> Result<Squid> {
+        let (config, at) = (folder.path().join("squid.conf"), folder.path().display());
+        let own = format!(
+            "visible_hostname squid.test\n\
              pid_filename {at}/pid\n\
              access_log stdio:{at}/access.log\n\
              cache_log {at}/cache.log\n\
              coredump_dir {at}\n\
-             cache_mem 256 MB\n\
-             maximum_object_size 64 MB\n\
-             maximum_object_size_in_memory 64 MB\n\
              memory_cache_shared off\n\
              pinger_enable off\n\
-             netdb_filename none\n\
-             shutdown_lifetime 0 seconds\n"
+             netdb_filename none\n"
         );
-        std::fs::write(&config, text)?;
+        std::fs::write(&config, format!("{text}{own}"))?;
+        if text.contains("cache_dir") {
+            let made = Command::new(find("squid")?).arg("-N").arg("-z").arg("-f").arg(&config).output()?;
+            ensure!(made.status.success(), "squid made no cache: {}", String::from_utf8_lossy(&made.stderr));
+        }
         // -N: one process, which ends with its child.
         let mut command = Command::new(find("squid")?);
         let mut child = Child::spawn("squid", command.arg("-N").arg("-f").arg(&config))?;
@@ -56,6 +77,22 @@ impl Squid {
             bail!("squid did not start: {}{log}", child.stderr());
         }
         Ok(Squid { port, folder, _child: child })
+    }
+
+    /// Bytes of all files that it keeps.
+    pub fn cached(&self) -> Result<Vec<u8>> {
+        let (mut folders, mut bytes) = (vec![self.folder.path().join("cache")], Vec::new());
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder)? {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    folders.push(entry.path());
+                } else {
+                    bytes.extend(std::fs::read(entry.path())?);
+                }
+            }
+        }
+        Ok(bytes)
     }
 
     /// Where clients find it.
@@ -70,4 +107,11 @@ impl Squid {
         let of_part = lines.filter(|words| words.get(6).is_some_and(|url| url.contains(part)));
         of_part.filter_map(|words| words.get(3).map(|answer| (*answer).to_owned())).collect()
     }
+}
+
+fn folder() -> Result<TempDir> {
+    let folder = tempfile::Builder::new().prefix("headwater-squid-").tempdir()?;
+    // Started by root, it goes on as a user of its own, and writes here all the same.
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777))?;
+    Ok(folder)
 }

@@ -198,6 +198,7 @@ impl Stage {
             download_applied: [0; 16],
             has_upload: false,
             wants_download: true,
+            takes_chunks: false,
             uploads: Vec::new(),
             watermarks: Watermarks::default(),
         }

@@ -3,7 +3,7 @@
 //! Rows are counted where the database does that quickly, else guessed by what it knows of the table; some rows of each table are written
 //! to see how many bytes a row takes. The same memberships, watermarks and row security as the download's own, in a snapshot of its own.
 //!
-//! *Caveats.* Tables with a `download_cursor` are left out: only the user's script knows what it gives. Of changes, those that left a
+//! *Caveats.* Shared partitions are left out where they come in chunks. Tables with a `download_cursor` are left out: only the user's script knows what it gives. Of changes, those that left a
 //! partition are counted like rows.
 
 use std::time::{Duration, Instant};
@@ -77,7 +77,8 @@ impl Download<'_, '_> {
         let request = self.request;
         let sorted = self.sort(table, wanted, tells);
         let mut rows = 0;
-        if !sorted.whole.is_empty() {
+        let is_elsewhere = table.table.shared && request.snapshots.is_some();
+        if !sorted.whole.is_empty() && !is_elsewhere {
             rows += self.connection.count(&Reading::Whole(table, partitions_of(table, &sorted.whole)))?;
         }
         for (mark, partitions) in &sorted.since {

@@ -41,6 +41,7 @@ impl Sealed {
             echo: &Echo::default(),
             conflicted: &[],
             refresh: &[],
+            snapshots: None,
         };
         let mut connection = database.connect();
         let (summary, seen) = download::write(&mut *connection, &request, &mut |_| Ok(())).expect("read");

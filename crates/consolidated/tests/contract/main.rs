@@ -18,6 +18,7 @@ mod passing;
 mod purge;
 mod refusals;
 mod replica;
+mod shared;
 mod splitting;
 mod system;
 mod tracking;
@@ -82,6 +83,7 @@ contract! {
     purge::a_horizon_ends_with_its_incarnation,
     purge::a_purge_that_is_stopped_goes_on_later,
     purge::only_what_is_old_is_purged,
+    shared::what_is_older_than_the_horizon_is_given_up,
 }
 
 contract! {
@@ -149,6 +151,14 @@ contract! {
     kin::uploads_go_by_the_parent_as_it_is_stored,
     kin::uploads_go_by_the_parent_as_they_leave_it,
     kin::leaving_and_joining,
+    shared::a_partition_is_read_once_and_topped_up,
+    shared::a_row_that_had_moved_before_stays_where_it_is,
+    shared::a_conflict_in_a_partition_that_comes_whole_ends_as_it_is_now,
+    shared::what_another_life_of_the_database_built_is_given_up,
+    shared::who_does_not_wait_any_longer_reads_it_himself,
+    shared::whatever_is_written_a_remote_with_chunks_holds_the_same,
+    shared::what_is_not_the_users_is_neither_built_nor_handed_out,
+    shared::who_takes_no_chunks_gets_rows,
     estimate::a_download_is_as_large_as_expected,
     estimate::an_estimate_that_takes_too_long_ends,
 }
@@ -164,6 +174,8 @@ contract_of! {
     passing::a_deadlock_passes,
     passing::a_lock_that_is_not_had_in_time_passes,
     estimate::an_estimate_waits_for_no_lock,
+    shared::a_transaction_open_at_the_build_is_not_missed,
+    shared::row_security_keeps_a_table_from_being_shared,
     passing::a_connection_that_is_ended_passes,
     deferred::what_breaks_a_deferred_constraint_is_refused_alone,
     deferred::rows_that_a_rule_holds_together_stay_together,

@@ -8,14 +8,15 @@ use headwater_consolidated::system::{Greeting, greet, greet_before_upload};
 use headwater_consolidated::upload::{self, UploadLimits, UploadRequest, Uploaded, Verdict};
 use headwater_consolidated::{Connection, Error, Plan, TablePlan};
 use headwater_protocol::message::{
-    Change, Hello, Outcome, PartitionAction, PartitionMark, RowOp, RowsReader, TableHeader, UploadEnd, Watermarks,
-    Welcome,
+    Change, Hello, Outcome, PartitionAction, PartitionMark, RowOp, RowsReader, Snapshot, TableHeader, UploadEnd,
+    Watermarks, Welcome,
 };
 use headwater_protocol::row::{put_row, read_row};
 use headwater_protocol::upload::Digest;
 use headwater_protocol::{Frame, Kind, Row};
 
 use super::database::Database;
+use super::shared::Memory;
 
 const LIMIT: usize = 64 << 20;
 
@@ -33,6 +34,8 @@ pub(crate) struct Replica {
     pub(crate) rows: BTreeMap<(u32, Vec<u8>), Row>,
     pub(crate) pending: Vec<(u32, Change)>,
     pub(crate) batch_rows: usize,
+    /// Where shared partitions are kept, if it takes chunks.
+    pub(crate) memory: Option<Memory>,
 }
 
 /// What one sync brought.
@@ -82,6 +85,7 @@ impl Replica {
             rows: BTreeMap::new(),
             pending: Vec::new(),
             batch_rows: UploadLimits::default().batch_rows,
+            memory: None,
         }
     }
 
@@ -133,6 +137,7 @@ impl Replica {
             download_applied: [0; 16],
             has_upload: !self.pending.is_empty(),
             wants_download: true,
+            takes_chunks: false,
             uploads: Vec::new(),
             watermarks: self.watermarks.clone(),
         }
@@ -223,6 +228,7 @@ impl Replica {
             echo: uploaded.map_or(&nothing, |uploaded| &uploaded.echo),
             conflicted: uploaded.map_or(&[], |uploaded| &uploaded.conflicted),
             refresh: &[],
+            snapshots: self.memory.as_ref().map(|memory| memory as &dyn download::Snapshots),
         };
         let mut frames = Vec::new();
         let (summary, seen) = download::write(connection, &request, &mut |frame| {
@@ -265,10 +271,24 @@ impl Replica {
                     self.mark(&before, PartitionMark::from_payload(&payload).expect("a mark"), &mut synced);
                 }
                 Kind::Rows => self.put_rows(table.expect("a table comes first"), &payload, &mut synced),
+                Kind::Snapshot => {
+                    table = None;
+                    self.put_snapshot(plan, &Snapshot::from_payload(&payload).expect("a snapshot"), &mut synced);
+                }
                 other => panic!("{other:?} in a download"),
             }
         }
         synced
+    }
+
+    fn put_snapshot(&mut self, plan: &Plan, snapshot: &Snapshot, synced: &mut Synced) {
+        let table = &plan.tables[snapshot.table as usize];
+        let is_whole = |mark: &PartitionMark| mark.table == snapshot.table && mark.partition == snapshot.partition;
+        assert!(synced.marks.iter().any(is_whole), "it comes after its partition");
+        let frames = self.memory.as_ref().expect("it takes chunks").frames(snapshot);
+        for frame in frames.iter().filter(|frame| frame.kind == Kind::Rows) {
+            self.put_rows(table, &frame.payload(LIMIT).expect("our own frame"), synced);
+        }
     }
 
     /// `before`: where rows lay before this download.

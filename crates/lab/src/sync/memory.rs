@@ -204,7 +204,7 @@ impl MemoryRemote {
         };
         let seed = u64::from_le_bytes(std::array::from_fn(|place| self.identity.remote_id[place]));
         // Who syncs decides how long it is tried.
-        let config = Config { limits: self.limits, attempts_max: u32::MAX, ..Config::default() };
+        let config = Config { limits: self.limits, attempts_max: u32::MAX, takes_chunks: false, ..Config::default() };
         let session = Session::new(start, config, seed);
         let begin = Instant::now();
         let (stage, synced) = (Stage::default(), Synced::default());
@@ -232,6 +232,7 @@ impl MemoryRemote {
             download_applied: self.download_applied,
             has_upload: upload.is_some(),
             wants_download,
+            takes_chunks: false,
             uploads: self.last_upload.into_iter().collect(),
             watermarks: self.watermarks.clone(),
         };
@@ -255,7 +256,7 @@ impl Exchange<'_, '_> {
     async fn run(mut self) -> Result<Synced, harness::Failure> {
         loop {
             match self.session.poll(self.begin.elapsed()) {
-                Instruction::Request { has_upload, ticket: None, wants_download } => {
+                Instruction::Request { has_upload, ticket: None, wants_download, .. } => {
                     self.request(has_upload, wants_download).await;
                 }
                 Instruction::Resume => {

@@ -138,6 +138,16 @@ impl<'t> Reader<'t> {
         number
     }
 
+    /// Whether an entry says yes.
+    pub(super) fn boolean(&mut self, entry: &Entry<'_>) -> Option<bool> {
+        let DeValue::Boolean(yes) = entry.value.get_ref() else {
+            let found = format!("{} is {}", entry.name, describe(entry.value.get_ref()));
+            self.error(entry.span.clone(), found, "true or false");
+            return None;
+        };
+        Some(*yes)
+    }
+
     /// The entries of an entry that must be a table whose names are free.
     pub(super) fn entries<'a>(&mut self, entry: &Entry<'a>) -> Vec<Entry<'a>> {
         self.table(entry).into_iter().flat_map(entries_in).collect()

@@ -11,8 +11,19 @@ use crate::{
     Reference, Side, Table, TablePartition,
 };
 
-const KEYS: [&str; 10] =
-    ["schema", "direction", "conflict", "key", "key_range", "partition", "references", "unique", "scripts", "columns"];
+const KEYS: [&str; 11] = [
+    "schema",
+    "direction",
+    "conflict",
+    "key",
+    "key_range",
+    "partition",
+    "shared",
+    "references",
+    "unique",
+    "scripts",
+    "columns",
+];
 const CONFLICTS: [&str; 6] =
     ["off", "consolidated_wins", "remote_wins", "newer_wins(column)", "merge(consolidated)", "merge(remote)"];
 
@@ -74,6 +85,7 @@ impl<'a> Draft<'a> {
             references: Vec::new(),
             unique: Vec::new(),
             key_range: None,
+            shared: false,
             scripts: Vec::new(),
         };
         let Some(section) = &self.section else {
@@ -104,6 +116,9 @@ impl<'a> Draft<'a> {
         }
         if let Some(scripts) = section.entry("scripts") {
             table.scripts = self.scripts(reader, &scripts, table.direction);
+        }
+        if let Some(shared) = section.entry("shared") {
+            table.shared = self.shared(reader, &shared, &table);
         }
         table
     }
@@ -184,6 +199,17 @@ impl<'a> Draft<'a> {
             reader.error(resolve.key_span, found, "one of them");
         }
         scripts
+    }
+
+    /// `shared = true`: only what is the same for all members can be.
+    fn shared(&self, reader: &mut Reader<'_>, entry: &Entry<'_>, table: &Table) -> bool {
+        let is_shared = reader.boolean(entry).unwrap_or_default();
+        if let Some(why) = table.unshareable().filter(|_| is_shared) {
+            let found = format!("table {:?} is shared, but {why}", self.name);
+            reader.error(entry.span.clone(), found, "shared = false, or no such key");
+            return false;
+        }
+        is_shared
     }
 
     fn conflict(&self, reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<ConflictRule> {

@@ -18,6 +18,7 @@ fn table(name: &str, columns: &[(&str, Type)], key: &[usize]) -> Table {
         references: Vec::new(),
         unique: Vec::new(),
         key_range: None,
+        shared: false,
         scripts: Vec::new(),
     }
 }

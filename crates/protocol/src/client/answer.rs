@@ -1,11 +1,12 @@
 //! Takes the frames out of an answer that comes in arbitrary pieces, and holds order and limits.
 //!
 //! ```text
-//! HEARTBEAT* WELCOME [RECEIPT] [DOWNLOAD (PARTITION | TABLE | ROWS | KEY_RANGES)* WATERMARKS] END
+//! HEARTBEAT* WELCOME [RECEIPT] [DOWNLOAD (PARTITION | TABLE | ROWS | SNAPSHOT | KEY_RANGES)* WATERMARKS] END
 //! ```
 //!
 //! RECEIPT comes exactly when an upload was sent, the download exactly when one was asked for. A HEARTBEAT may stand between any two
-//! frames; an ERROR may too, and ends the answer. ROWS come after the TABLE that they belong to.
+//! frames; an ERROR may too, and ends the answer. ROWS come after the TABLE that they belong to. SNAPSHOT comes only to who takes chunks, and
+//! after it a TABLE before more ROWS.
 //!
 //! The rest of a download that is resumed may begin with any frame of one after DOWNLOAD; what came before it is staged.
 //!
@@ -15,7 +16,9 @@ use thiserror::Error;
 
 use crate::frame::{Decoder, Frame, Kind};
 use crate::limits::{Limits, Meter};
-use crate::message::{Download, KeyRanges, PartitionMark, Receipt, ServerError, TableHeader, Watermarks, Welcome};
+use crate::message::{
+    Download, KeyRanges, PartitionMark, Receipt, ServerError, Snapshot, TableHeader, Watermarks, Welcome,
+};
 use crate::wire::{DecodeError, nothing};
 
 /// Reads one answer.
@@ -34,6 +37,8 @@ pub struct Expected {
     pub receipt: bool,
     /// It wanted a download.
     pub download: bool,
+    /// It said that it takes chunks.
+    pub chunks: bool,
 }
 
 /// What came.
@@ -45,7 +50,7 @@ pub enum AnswerEvent {
     Welcome(Welcome),
     /// What became of the upload.
     Receipt(Receipt),
-    /// A frame of the download (DOWNLOAD, PARTITION, TABLE, ROWS, KEY_RANGES, WATERMARKS), as it travelled: to be staged.
+    /// A frame of the download (DOWNLOAD, PARTITION, TABLE, ROWS, SNAPSHOT, KEY_RANGES, WATERMARKS), as it travelled: to be staged.
     Frame(Frame),
     /// Why there is no more. Nothing follows.
     ServerError(ServerError),
@@ -101,9 +106,9 @@ impl State {
             State::Welcome => "WELCOME",
             State::Receipt => "RECEIPT",
             State::Download => "DOWNLOAD",
-            State::Tables => "TABLE, PARTITION or WATERMARKS",
-            State::Rows => "ROWS, TABLE, PARTITION or WATERMARKS",
-            State::Rest => "ROWS, TABLE, PARTITION, WATERMARKS or END",
+            State::Tables => "TABLE, PARTITION, SNAPSHOT or WATERMARKS",
+            State::Rows => "ROWS, TABLE, PARTITION, SNAPSHOT or WATERMARKS",
+            State::Rest => "ROWS, TABLE, PARTITION, SNAPSHOT, WATERMARKS or END",
             State::End => "END",
             State::Over => "nothing more",
         }
@@ -118,8 +123,8 @@ impl AnswerReader {
     }
 
     /// A reader of the rest of a download.
-    pub fn of_rest(limits: Limits) -> AnswerReader {
-        let expected = Expected { receipt: false, download: true };
+    pub fn of_rest(limits: Limits, chunks: bool) -> AnswerReader {
+        let expected = Expected { receipt: false, download: true, chunks };
         AnswerReader { state: State::Rest, ..AnswerReader::new(limits, expected) }
     }
 
@@ -164,6 +169,9 @@ impl AnswerReader {
                 (AnswerEvent::End, State::Over)
             }
             (state, kind) => {
+                if kind == Kind::Snapshot && !self.expected.chunks {
+                    return Err(AnswerError::Order { actual: kind, expected: state.expected() });
+                }
                 let next = staged(state, kind, &payload)?;
                 drop(payload);
                 (AnswerEvent::Frame(frame), next)
@@ -187,6 +195,8 @@ fn staged(state: State, kind: Kind, payload: &[u8]) -> Result<State, AnswerError
         (State::Download, Kind::Download) => Download::from_payload(payload).map(|_| Tables)?,
         (Tables | Rows | Rest, Kind::Table) => TableHeader::from_payload(payload).map(|_| Rows)?,
         (Tables | Rows | Rest, Kind::Partition) => PartitionMark::from_payload(payload).map(|_| begun)?,
+        // Rows of its own table come in its chunks.
+        (Tables | Rows | Rest, Kind::Snapshot) => Snapshot::from_payload(payload).map(|_| Tables)?,
         (Tables | Rows | Rest, Kind::KeyRanges) => KeyRanges::from_payload(payload).map(|_| begun)?,
         (Tables | Rows | Rest, Kind::Watermarks) => Watermarks::from_payload(payload).map(|_| State::End)?,
         (Rows | Rest, Kind::Rows) => Rows,

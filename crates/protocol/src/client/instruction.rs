@@ -31,7 +31,9 @@ pub enum Staged {
     Part,
     /// Frames, but not all, of a download that its server keeps for a while: [`Instruction::Resume`] asks for the rest.
     Resumable,
-    /// All of it: [`Instruction::StageComplete`] was carried out.
+    /// All frames ([`Instruction::StageComplete`] was carried out), but not all the chunks that they name.
+    Chunks,
+    /// All of it.
     Whole,
 }
 
@@ -40,6 +42,8 @@ pub enum Staged {
 pub struct Config {
     /// Whether a download is wanted after the upload.
     pub wants_download: bool,
+    /// Whether partitions that many remotes have may come in chunks, from a cache.
+    pub takes_chunks: bool,
     /// The most attempts that may fail; after the last the sync fails.
     pub attempts_max: u32,
     /// No attempt begins later than this after the start.
@@ -60,6 +64,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             wants_download: true,
+            takes_chunks: true,
             attempts_max: 8,
             elapsed_max: Duration::from_mins(10),
             idle_max: Duration::from_secs(30),
@@ -108,6 +113,8 @@ pub enum Instruction {
         ticket: Option<Ticket>,
         /// Whether a download is asked for.
         wants_download: bool,
+        /// Whether HELLO may say that chunks are taken.
+        takes_chunks: bool,
     },
     /// Ask for the rest of the staged download, by the ID in its DOWNLOAD frame and the offset that the staging has reached. Acknowledge
     /// as for `Request`.
@@ -147,8 +154,11 @@ pub enum Instruction {
     /// Append a frame to the staging. The first is WELCOME, which has what is stored with the watermarks. It need not last a crash
     /// before `StageComplete` does.
     Stage(Frame),
-    /// Note that the staged download is whole.
+    /// Note that the frames of the staged download are whole. Answer [`Reply::Lacking`] where it names chunks that are not staged.
     StageComplete,
+    /// Get the next chunk that the staged download lacks, see that it is the one that was named, and stage it. Answer [`Reply::Chunk`], or
+    /// [`Reply::Damaged`] if it is not; or as for `Request`.
+    Chunk,
     /// Wait until this time since the start, then poll again.
     WaitUntil(Duration),
     /// The sync came to its end.
@@ -189,6 +199,17 @@ pub enum Reply {
         /// Whether those are all.
         is_all: bool,
     },
+    /// To [`Instruction::StageComplete`]: chunks are still to be got.
+    Lacking,
+    /// To [`Instruction::Chunk`]: it is staged.
+    Chunk {
+        /// How many bytes came.
+        bytes: u64,
+        /// Whether it was the last that was lacking.
+        is_all: bool,
+    },
+    /// To [`Instruction::Chunk`]: what came is not that chunk.
+    Damaged,
     /// To [`Instruction::CutSmaller`]: the upload's only change is set aside.
     SetAside,
     /// To [`Instruction::ApplyStaged`]: the frames can't be decoded; nothing was changed.

@@ -71,7 +71,7 @@ impl Way {
     }
 
     /// What is to be sent next of an upload that is to go with this request.
-    pub(super) fn next(&self, wants_download: bool) -> Instruction {
+    pub(super) fn next(&self, wants_download: bool, takes_chunks: bool) -> Instruction {
         let ticket = match self {
             Way::Within | Way::WithinOnly => None,
             Way::Pieces(Pieces { step: Step::Ask, .. }) => return Instruction::Ticket,
@@ -80,7 +80,7 @@ impl Way {
             }
             Way::Pieces(Pieces { step: Step::Sent(ticket), .. }) => Some(*ticket),
         };
-        Instruction::Request { has_upload: true, ticket, wants_download }
+        Instruction::Request { has_upload: true, ticket, wants_download, takes_chunks }
     }
 
     /// A ticket was given.

@@ -4,7 +4,7 @@
 //!    +--> [ApplyStaged | Resume | DropStaged] --> [Cut] --> [Ticket, Piece*] --> Request --> Read --> WELCOME: [Restart | Rewind], Stage
 //!    |                                                                                        |       RECEIPT: ApplyReceipt
 //!    |                                                                                        |       download frames: Stage
-//!    |                                                                                        |       END: StageComplete, ApplyStaged --> Done
+//!    |                                                                                        |       END: StageComplete, [Chunk*], ApplyStaged --> Done
 //!    |                                                                                        |       ERROR copy: Thaw, NewRemoteId ----------------+
 //!    |                                                                                        |       ERROR upload_refused: Thaw, the download alone|
 //!    |                                                                                        |       ERROR too_large: a greeting, then CutSmaller, |
@@ -21,6 +21,8 @@
 //! - A staged download is applied before the next upload is cut, or dropped; one that is staged beside a frozen upload is dropped.
 //!   Of one that broke, the rest is asked for first, where its server keeps it; where nobody has it any more, or it is refused again and
 //!   again, it is dropped.
+//! - Chunks that a staged download names are got before it is applied, wherever it was interrupted; where one is not to be had, or is not the
+//!   one that was named, the download is dropped and asked for again, without chunks for the rest of the sync.
 //! - What brings a download or an upload further is no failed attempt: the attempts are counted from there.
 //! - Where ERROR `copy` follows a WELCOME that lacks uploads, what is lost of them is dealt with (`Rewind`) before the new remote ID.
 //! - A new remote ID comes after the thaw: the other way round, a crash between them would offer number n under an ID that has none.
@@ -97,6 +99,8 @@ pub struct Session {
     staged_bytes_best: u64,
     /// How often the rest of it was refused since some of it came.
     rest_refused: u32,
+    /// Where chunks are taken, how often one has failed to come since one came; `None`: they are not, or not any more.
+    chunk_failures: Option<u32>,
     /// How the frozen upload travels.
     way: Way,
     /// Bytes of it that the server has, and the most of any until an attempt failed.
@@ -178,6 +182,7 @@ impl Session {
             staged_bytes: 0,
             staged_bytes_best: 0,
             rest_refused: 0,
+            chunk_failures: config.takes_chunks.then_some(0),
             way: Way::of(start.is_large),
             sent_bytes: 0,
             sent_bytes_best: 0,
@@ -251,10 +256,14 @@ impl Session {
                 }
             }
             (Instruction::Request { has_upload, wants_download, .. }, _) => {
-                let expected = Expected { receipt: has_upload, download: wants_download };
+                let expected =
+                    Expected { receipt: has_upload, download: wants_download, chunks: self.chunk_failures.is_some() };
                 self.open(now, AnswerReader::new(self.config.limits, expected), wants_download, false);
             }
-            (Instruction::Resume, _) => self.open(now, AnswerReader::of_rest(self.config.limits), true, true),
+            (Instruction::Resume, _) => {
+                let reader = AnswerReader::of_rest(self.config.limits, self.chunk_failures.is_some());
+                self.open(now, reader, true, true);
+            }
             (Instruction::ApplyReceipt(receipt), _) => {
                 self.remote.upload_sequence = receipt.sequence;
                 self.remote.frozen = None;
@@ -280,7 +289,8 @@ impl Session {
             }
             (Instruction::NewRemoteId, _) => self.remote.upload_sequence = 0,
             (Instruction::Stage(frame), _) => self.on_staged(&frame),
-            (Instruction::StageComplete, _) => self.remote.staged = Staged::Whole,
+            (Instruction::StageComplete, reply) => self.on_complete(reply == Reply::Lacking),
+            (Instruction::Chunk, reply) => self.on_chunk(now, reply),
             (instruction, reply) => panic!("{reply:?} is no reply to {instruction:?}"),
         }
     }
@@ -321,7 +331,8 @@ impl Session {
                 self.summary.requests += 1;
                 Instruction::Resume
             }
-            Staged::Whole | Staged::Resumable | Staged::Part => Instruction::DropStaged,
+            Staged::Chunks if frozen.is_none() && self.config.wants_download => Instruction::Chunk,
+            Staged::Whole | Staged::Chunks | Staged::Resumable | Staged::Part => Instruction::DropStaged,
             Staged::Nothing if frozen.is_none() && !cut && !self.next.is_download_alone() => Instruction::Cut,
             Staged::Nothing => {
                 if self.extra && frozen.is_none() {
@@ -333,9 +344,10 @@ impl Session {
                 let is_sync = matches!(self.next, Next::Sync);
                 let wants_download = self.next.is_download_alone() || (self.config.wants_download && is_sync);
                 if frozen.is_some() && is_sync {
-                    self.way.next(wants_download)
+                    self.way.next(wants_download, self.chunk_failures.is_some())
                 } else {
-                    Instruction::Request { has_upload: false, ticket: None, wants_download }
+                    let takes_chunks = self.chunk_failures.is_some();
+                    Instruction::Request { has_upload: false, ticket: None, wants_download, takes_chunks }
                 }
             }
         };

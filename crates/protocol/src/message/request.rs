@@ -33,6 +33,8 @@ pub struct Hello {
     pub has_upload: bool,
     /// Whether a download is wanted.
     pub wants_download: bool,
+    /// Whether partitions that come whole may come as SNAPSHOT, their rows in chunks.
+    pub takes_chunks: bool,
     /// Its last uploads whose receipts it has applied, newest first; at most [`UPLOADS_NAMED_MAX`].
     pub uploads: Vec<AppliedUpload>,
     /// What the remote has seen of each partition that it holds.
@@ -80,7 +82,8 @@ impl Hello {
         out.extend_from_slice(&self.upload_sequence.to_le_bytes());
         out.extend_from_slice(&self.download_applied);
         let has_uploads = !self.uploads.is_empty();
-        out.push(u8::from(self.has_upload) | u8::from(self.wants_download) << 1 | u8::from(has_uploads) << 2);
+        let flags = [self.has_upload, self.wants_download, has_uploads, self.takes_chunks];
+        out.push((0..).zip(flags).map(|(bit, on)| u8::from(on) << bit).sum());
         if has_uploads {
             out.put_varint(self.uploads.len() as u64);
             self.uploads.iter().for_each(|upload| upload.write(&mut out));
@@ -106,7 +109,7 @@ impl Hello {
             let upload_sequence = reader.u64("upload sequence")?;
             let download_applied = reader.array("download applied")?;
             let flags = reader.u8("hello flags")?;
-            if flags > 7 {
+            if flags > 15 {
                 return Err(DecodeError::Undefined { field: "hello flags", actual: u64::from(flags) });
             }
             let uploads = if flags & 4 != 0 { read_uploads(reader)? } else { Vec::new() };
@@ -123,6 +126,7 @@ impl Hello {
                 download_applied,
                 has_upload: flags & 1 != 0,
                 wants_download: flags & 2 != 0,
+                takes_chunks: flags & 8 != 0,
                 uploads,
                 watermarks,
             })

@@ -14,6 +14,7 @@ fn hello(has_upload: bool) -> Hello {
         upload_sequence: 4,
         download_applied: [0; 16],
         has_upload,
+        takes_chunks: false,
         wants_download: true,
         uploads: Vec::new(),
         watermarks: Watermarks::default(),

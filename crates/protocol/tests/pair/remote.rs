@@ -137,6 +137,7 @@ impl File {
             download_applied: [0; 16],
             has_upload,
             wants_download,
+            takes_chunks: false,
             uploads: self.applied.iter().copied().take(UPLOADS_NAMED_MAX).collect(),
             watermarks: Watermarks { marks, entries },
         };

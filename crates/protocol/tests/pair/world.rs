@@ -285,7 +285,7 @@ impl World {
                     assert!(self.faults, "failed without faults: {failure:?}");
                     return;
                 }
-                Instruction::Request { has_upload, ticket, wants_download } => {
+                Instruction::Request { has_upload, ticket, wants_download, .. } => {
                     if self.crashes(number) {
                         return;
                     }

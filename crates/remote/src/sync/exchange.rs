@@ -3,15 +3,15 @@
 use std::io;
 use std::time::Instant;
 
+use headwater_protocol::chunk;
 use headwater_protocol::client::{Failure, Reply, Session, status_error};
-use headwater_protocol::message::Ticket;
 
 use super::{Phase, Sync, Token};
 use crate::error::Error;
 use crate::http::{Answer, Credentials, Refused, Who};
 use crate::pieces::{announced_bytes, frozen_bytes};
 use crate::remote::Remote;
-use crate::request::{Counting, RequestBody};
+use crate::request::{Asked, Counting, RequestBody};
 use crate::state::State;
 
 /// How much is read from the socket at a time.
@@ -21,13 +21,8 @@ const ASKED_CHANGES_MIN: u64 = 2_000;
 const ASKED_BYTES_MIN: u64 = 256 * 1024;
 
 impl Sync<'_, '_, '_> {
-    pub(super) fn request(
-        &mut self,
-        session: &mut Session,
-        has_upload: bool,
-        ticket: Option<Ticket>,
-        wants_download: bool,
-    ) -> Result<(), Error> {
+    pub(super) fn request(&mut self, session: &mut Session, asked: Asked) -> Result<(), Error> {
+        let Asked { has_upload, ticket, .. } = asked;
         let began = Instant::now();
         let Some(who) = self.who(session)? else {
             return Ok(());
@@ -36,7 +31,7 @@ impl Sync<'_, '_, '_> {
         let Remote { database, plan, .. } = &*self.remote;
         self.stage.ask(&database.connection)?;
         let (connection, change) = (&database.connection, self.change.as_ref());
-        let mut body = RequestBody::new(connection, plan, change, &state, has_upload, ticket, wants_download)?;
+        let mut body = RequestBody::new(connection, plan, change, &state, asked)?;
         let sent = {
             let mut counting = Counting::new(&mut body, &mut self.options.progress);
             let is_long = has_upload
@@ -120,6 +115,32 @@ impl Sync<'_, '_, '_> {
         tracing::info!(offset = rest.offset, "a download that broke is resumed");
         let answer = self.client.rest(&who, &rest);
         self.answered(session, answer)
+    }
+
+    /// Gets the next chunk that the staged download lacks.
+    pub(super) fn chunk(&mut self, session: &mut Session) -> Result<(), Error> {
+        let began = Instant::now();
+        let Some(lacking) = self.stage.lacking() else {
+            session.done(self.elapsed(), Reply::Chunk { bytes: 0, is_all: true });
+            return Ok(());
+        };
+        let came = match self.client.chunk(lacking.url, &lacking.named) {
+            Ok(came) => came,
+            Err(refused) => return self.replied(session, Err(refused)),
+        };
+        let bytes = came.len() as u64;
+        let opened = chunk::open_named(lacking.key, lacking.place, &lacking.named, came);
+        self.report.bytes_down += bytes;
+        self.report.times.receive += began.elapsed();
+        let Some(opened) = opened.filter(|opened| chunk::frames(opened).is_ok()) else {
+            tracing::warn!(id = hex::encode(lacking.named.id), "a chunk is not the one that the server named");
+            session.done(self.elapsed(), Reply::Damaged);
+            return Ok(());
+        };
+        self.stage.put_chunk(&self.remote.database, &opened)?;
+        self.tell(Phase::Receive, self.report.bytes_down, None);
+        session.done(self.elapsed(), Reply::Chunk { bytes, is_all: self.stage.lacking().is_none() });
+        Ok(())
     }
 
     fn answered(&mut self, session: &mut Session, answer: Result<Answer, Refused>) -> Result<(), Error> {

@@ -48,7 +48,14 @@ impl Sync<'_, '_, '_> {
     /// All of it has come: tells of it if some of it is in the file, and nobody could before.
     pub(super) fn announce_whole(&mut self) {
         if let Some((download, came)) = self.stage.download().filter(|_| self.stage.file_bytes() > 0) {
-            self.tell_large(download.rows, came);
+            self.tell_large(download.rows, came + self.stage.chunk_bytes());
+        }
+    }
+
+    /// Its chunks are about to be got, and lie in the file until they are applied.
+    pub(super) fn announce_chunks(&mut self) {
+        if let Some((download, came)) = self.stage.download() {
+            self.tell_large(download.rows, came + self.stage.chunk_bytes());
         }
     }
 

@@ -36,6 +36,7 @@ pub(crate) fn table(name: &str, columns: &[(&str, Type)]) -> Table {
         references: Vec::new(),
         unique: Vec::new(),
         key_range: None,
+        shared: false,
         scripts: Vec::new(),
     }
 }

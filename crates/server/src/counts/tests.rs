@@ -24,6 +24,7 @@ fn tally(remote: u8) -> Tally {
         upload_sequence: 0,
         download_applied: [0; 16],
         has_upload: false,
+        takes_chunks: false,
         wants_download: true,
         uploads: Vec::new(),
         watermarks: headwater_protocol::message::Watermarks::default(),

@@ -162,6 +162,7 @@ impl Stand {
             download_applied: [0; 16],
             has_upload: false,
             wants_download: true,
+            takes_chunks: false,
             uploads: Vec::new(),
             watermarks: Watermarks::default(),
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Next, Parts, Phase, Session};
 use crate::client::answer::{AnswerError, AnswerEvent, AnswerReader};
 use crate::client::failure::Cause;
-use crate::client::instruction::{Instruction, Staged, Start};
+use crate::client::instruction::{Instruction, Reply, Staged, Start};
 use crate::frame::{Frame, Kind};
 use crate::message::{Download, ErrorCode, ServerError, Welcome};
 
@@ -99,6 +99,34 @@ impl Session {
         None
     }
 
+    /// The frames of a download are whole.
+    pub(super) fn on_complete(&mut self, is_lacking: bool) {
+        self.remote.staged = if is_lacking { Staged::Chunks } else { Staged::Whole };
+        self.due.push_back(if is_lacking { Instruction::Chunk } else { Instruction::ApplyStaged });
+    }
+
+    /// A chunk has come.
+    pub(super) fn on_chunk(&mut self, now: Duration, reply: Reply) {
+        let Reply::Chunk { bytes, is_all } = reply else {
+            let message = "a chunk of the download is not the one that the server named".to_owned();
+            return self.on_no_chunk(now, ServerError { code: ErrorCode::Gone, retry_after_ms: 0, message });
+        };
+        self.staged_bytes += bytes;
+        self.chunk_failures = self.chunk_failures.map(|_| 0);
+        if is_all {
+            self.remote.staged = Staged::Whole;
+            self.due.push_back(Instruction::ApplyStaged);
+            self.phase = self.after_rest();
+        } else {
+            self.due.push_back(Instruction::Chunk);
+        }
+    }
+
+    /// What follows the last of a download that was perhaps begun by a sync before.
+    fn after_rest(&self) -> Phase {
+        if self.is_own { Phase::Round } else { Phase::Prepare { cut: false } }
+    }
+
     fn on_event(&mut self, now: Duration, event: AnswerEvent) {
         let Phase::Answer(answer) = &self.phase else { return };
         let Answer { wants_download, is_rest, staged_before, .. } = **answer;
@@ -126,10 +154,9 @@ impl Session {
             }
             AnswerEvent::End => {
                 if wants_download {
-                    self.due.extend([Instruction::StageComplete, Instruction::ApplyStaged]);
+                    self.due.push_back(Instruction::StageComplete);
                 }
-                let is_round = !is_rest || self.is_own;
-                self.phase = if is_round { Phase::Round } else { Phase::Prepare { cut: false } };
+                self.phase = if is_rest { self.after_rest() } else { Phase::Round };
             }
         }
     }

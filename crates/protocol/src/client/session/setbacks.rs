@@ -8,11 +8,17 @@ use crate::client::instruction::{Config, Instruction, Staged};
 use crate::client::pieces::Way;
 use crate::message::{ErrorCode, ServerError};
 
+/// How often in turn a chunk may fail to come before it is done without.
+const CHUNK_FAILURES_MAX: u32 = 3;
+
 impl Session {
     /// Connecting, sending or reading failed.
     pub fn io_error(&mut self, now: Duration, text: impl Into<String>) {
-        self.out = None;
-        self.retry(now, Cause::Connection(text.into()));
+        let cause = Cause::Connection(text.into());
+        match self.out.take() {
+            Some(Instruction::Chunk) => self.on_chunk_failed(now, cause),
+            _ => self.retry(now, cause),
+        }
     }
 
     /// The server answered the request's head: see [`crate::client::status_error`].
@@ -21,6 +27,7 @@ impl Session {
             // The page of somebody who lets no such request pass, perhaps: whether the user may sync, the sync finds out.
             Some(Instruction::Resume) if error.code == ErrorCode::Forbidden => self.give_rest_up(),
             Some(Instruction::Resume) => self.on_no_rest(now, error),
+            Some(Instruction::Chunk) => self.on_no_chunk(now, error),
             Some(Instruction::Ticket | Instruction::Piece { .. }) => self.on_no_piece(now, error),
             _ => self.on_server_error(now, error),
         }
@@ -55,6 +62,31 @@ impl Session {
             }
             _ => self.give_rest_up(),
         }
+    }
+
+    /// A chunk is not to be had, or not now. It needs no credentials, so whatever a status says is said of the chunk alone.
+    pub(super) fn on_no_chunk(&mut self, now: Duration, error: ServerError) {
+        if error.code.is_retryable() && error.code != ErrorCode::Gone {
+            self.on_chunk_failed(now, Cause::Server(error));
+        } else {
+            self.give_chunks_up();
+        }
+    }
+
+    /// It is tried again, but not for long: the server has the rows too.
+    fn on_chunk_failed(&mut self, now: Duration, cause: Cause) {
+        self.chunk_failures = self.chunk_failures.map(|failures| failures + 1);
+        let most = CHUNK_FAILURES_MAX.min(self.config.attempts_max);
+        match self.chunk_failures {
+            Some(failures) if failures < most => self.retry(now, cause),
+            _ => self.give_chunks_up(),
+        }
+    }
+
+    /// The download is asked for as it is without.
+    fn give_chunks_up(&mut self) {
+        self.chunk_failures = None;
+        self.give_rest_up();
     }
 
     /// What is staged is dropped, and everything since the watermarks asked for.
@@ -118,7 +150,9 @@ impl Session {
 
     pub(super) fn retry(&mut self, now: Duration, cause: Cause) {
         self.summary.failures += 1;
-        if self.remote.staged == Staged::Resumable && self.staged_bytes > self.staged_bytes_best {
+        if matches!(self.remote.staged, Staged::Resumable | Staged::Chunks)
+            && self.staged_bytes > self.staged_bytes_best
+        {
             self.staged_bytes_best = self.staged_bytes;
             self.futile = 0;
         }

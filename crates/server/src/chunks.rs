@@ -1,0 +1,198 @@
+//! Shared partitions as this server has built them: sealed chunks in files, and which of them are handed out.
+//!
+//! ```text
+//! find ─> nothing yet: Build ─> chunks into a file ─> publish ─> Kept, for `shared_ms`       another sync meanwhile: Busy, it waits
+//!                                └ there from here on, for twice as long: who was told of them last has time to get them
+//! ```
+//!
+//! Bounds: all files together take `shared_bytes_max` (and count as spools' files); where they are full, those that are not handed out any more
+//! go first, and then partitions come as ever. A build that fails is the next sync's to begin anew. Nothing of this lasts: what a server does not have
+//! it answers with 404, and the remote asks again.
+//!
+//! *Caveats.* Each server builds its own.
+
+mod build;
+mod view;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use headwater_consolidated::download::Kept;
+
+use crate::Config;
+use crate::spool::{Budget, Meter};
+
+pub(crate) use view::{Elsewhere, View};
+
+/// The most partitions of which something is noted at a time.
+const PLACES_MAX: usize = 100_000;
+
+/// All of a server's.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    state: Mutex<State>,
+    /// Told when a build has ended.
+    ended: Condvar,
+    budget: Arc<Budget>,
+    /// Bytes of all chunks.
+    bytes: Arc<Meter>,
+    handed_out: Duration,
+    wait_max: Duration,
+    /// Where remotes get them.
+    url: String,
+    builds: AtomicU64,
+    requests: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    places: HashMap<Place, Entry>,
+    chunks: HashMap<[u8; 16], Chunk>,
+}
+
+/// A partition of a table of a model, in one life of the database.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    fingerprint: u64,
+    incarnation: [u8; 16],
+    table: u32,
+    partition: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Building,
+    Kept(Arc<Kept>, Instant),
+    /// Not worth while, or no room, until then.
+    Nothing(Instant),
+}
+
+/// A chunk that is there to be got.
+#[derive(Clone, Debug)]
+pub(crate) struct Chunk {
+    file: Arc<Stored>,
+    offset: u64,
+    pub(crate) bytes: u32,
+    pub(crate) digest: [u8; 32],
+    until: Instant,
+}
+
+/// The file of one snapshot's chunks. Dropped, it gives its room back.
+#[derive(Debug)]
+struct Stored {
+    file: File,
+    written: AtomicU64,
+    budget: Arc<Budget>,
+    bytes: Arc<Meter>,
+}
+
+impl Chunks {
+    pub(crate) fn new(config: &Config, budget: Arc<Budget>) -> Arc<Chunks> {
+        Arc::new(Chunks {
+            state: Mutex::default(),
+            ended: Condvar::new(),
+            budget,
+            bytes: Arc::new(Meter::new(config.shared_bytes_max)),
+            handed_out: Duration::from_millis(config.shared_ms),
+            wait_max: Duration::from_millis(config.shared_wait_ms_max),
+            url: config.chunk_url.clone().unwrap_or_default(),
+            builds: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+        })
+    }
+
+    /// A chunk by its ID, if it is there.
+    pub(crate) fn chunk(&self, id: &[u8; 16]) -> Option<Chunk> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.lock().chunks.get(id).filter(|chunk| Instant::now() < chunk.until).cloned()
+    }
+
+    /// Forgets what is out of date.
+    pub(crate) fn expire(&self) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        state.places.retain(|_, entry| match entry {
+            Entry::Building => true,
+            Entry::Kept(_, until) | Entry::Nothing(until) => now < *until,
+        });
+        let gone: Vec<Chunk> = state.chunks.extract_if(|_, chunk| now >= chunk.until).map(|(_, chunk)| chunk).collect();
+        drop(state);
+        // Freeing a large file's blocks takes its time.
+        drop(gone);
+    }
+
+    /// For people: bytes of chunks, partitions built, requests for chunks.
+    pub(crate) fn stats(&self) -> (u64, u64, u64) {
+        (self.bytes.used(), self.builds.load(Ordering::Relaxed), self.requests.load(Ordering::Relaxed))
+    }
+
+    /// Frees what is not handed out any more; somebody may be getting it, and asks again without.
+    fn make_room(&self) {
+        let mut state = self.lock();
+        let kept = state.places.values().filter_map(|entry| match entry {
+            Entry::Kept(kept, _) => Some(&kept.snapshot.chunks),
+            _ => None,
+        });
+        let kept: std::collections::HashSet<[u8; 16]> = kept.flatten().map(|chunk| chunk.id).collect();
+        let gone: Vec<Chunk> = state.chunks.extract_if(|id, _| !kept.contains(id)).map(|(_, chunk)| chunk).collect();
+        drop(state);
+        drop(gone);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Chunk {
+    /// How long it is there still.
+    pub(crate) fn rest(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// At most so many of its bytes from `offset` on. Waits for the disk.
+    pub(crate) fn read(&self, offset: u32, bytes_max: u32) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.bytes.saturating_sub(offset).min(bytes_max) as usize];
+        self.file.file.read_exact_at(&mut bytes, self.offset + u64::from(offset))?;
+        Ok(bytes)
+    }
+}
+
+impl Stored {
+    fn create(chunks: &Chunks) -> io::Result<Stored> {
+        let file = chunks.budget.create_file()?;
+        let (budget, bytes) = (Arc::clone(&chunks.budget), Arc::clone(&chunks.bytes));
+        Ok(Stored { file, written: AtomicU64::new(0), budget, bytes })
+    }
+
+    /// Adds bytes; where they stand. One at a time does.
+    fn append(&self, bytes: &[u8]) -> io::Result<u64> {
+        let count = bytes.len() as u64;
+        if !self.bytes.take(count) {
+            let text = format!("chunks have no room for {count} bytes more (shared_bytes_max)");
+            return Err(io::Error::new(io::ErrorKind::StorageFull, text));
+        }
+        if let Err(error) = self.budget.take_file_room(count) {
+            self.bytes.give_back(count);
+            return Err(error);
+        }
+        let offset = self.written.fetch_add(count, Ordering::Relaxed);
+        self.file.write_all_at(bytes, offset).map(|()| offset)
+    }
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        let written = *self.written.get_mut();
+        self.bytes.give_back(written);
+        self.budget.give_file_room_back(written);
+    }
+}
+
+#[cfg(test)]
+mod tests;

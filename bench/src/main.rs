@@ -12,9 +12,12 @@ mod gate;
 mod generator;
 mod hosts;
 mod memory;
+mod newcomer;
 mod prediction;
 mod purchase;
 mod tpcb;
+
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -56,22 +59,29 @@ enum Part {
     /// How far the lab's pilot is off
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- prediction --for 200 --repetitions 2")]
     Prediction(prediction::PredictionArguments),
+    /// New remotes, from the command to a usable file
+    #[command(after_help = "Example: cargo run --release -p headwater-bench -- newcomer --rows 20000 --repetitions 3")]
+    Newcomer(newcomer::NewcomerArguments),
     /// How close together clients of two agents begin
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- gate --clients 100 --delay-ms 50")]
     Gate(gate::GateArguments),
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
+    if std::env::var_os(newcomer::AS_COMMAND).is_some() {
+        return Ok(headwater::run());
+    }
     let arguments = Arguments::parse();
     match &arguments.part {
         Some(Part::Remote(remote)) => println!("{}", memory::be_remote(remote)?),
         Some(Part::Tpcb(arguments)) => tpcb::measure(arguments)?,
         Some(Part::Generator(arguments)) => generator::measure(arguments)?,
         Some(Part::Prediction(arguments)) => prediction::measure(arguments)?,
+        Some(Part::Newcomer(arguments)) => newcomer::measure(arguments)?,
         Some(Part::Gate(arguments)) => gate::measure(arguments)?,
         None => sync(&arguments)?,
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Measures the figures of sync.

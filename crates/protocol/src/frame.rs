@@ -56,10 +56,12 @@ pub enum Kind {
     Heartbeat = 0x17,
     /// Server to remote: why there is no more.
     Error = 0x18,
+    /// Server to remote: a ready file that a new remote may begin with.
+    ReadyFile = 0x1a,
 }
 
 impl Kind {
-    const ALL: [Kind; 15] = [
+    const ALL: [Kind; 16] = [
         Kind::Hello,
         Kind::Table,
         Kind::Changes,
@@ -75,6 +77,7 @@ impl Kind {
         Kind::KeyRanges,
         Kind::Heartbeat,
         Kind::Error,
+        Kind::ReadyFile,
     ];
 
     /// The kind with this number.

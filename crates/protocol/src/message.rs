@@ -7,7 +7,7 @@ mod request;
 mod table;
 
 pub use answer::{ErrorCode, Fault, PartitionAction, PartitionMark, ServerError, WatermarkEntry, Watermarks, Welcome};
-pub use download::{Download, KeyRange, KeyRanges, Ticket};
+pub use download::{Download, KeyRange, KeyRanges, ReadyFile, Ticket};
 pub use outcome::{ConflictEnd, Outcome, Receipt, Refusal, RefusalCode};
 pub use request::{AppliedUpload, Hello, UploadEnd};
 pub use table::{Change, ChangeOp, RowOp, RowsReader, TableHeader};

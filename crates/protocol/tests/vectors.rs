@@ -5,8 +5,8 @@ use std::path::Path;
 
 use headwater_protocol::message::{
     AppliedUpload, Change, ConflictEnd, Download, ErrorCode, Hello, KeyRange, KeyRanges, Outcome, PartitionAction,
-    PartitionMark, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, TableHeader, Ticket, UploadEnd,
-    WatermarkEntry, Watermarks, Welcome,
+    PartitionMark, ReadyFile, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, TableHeader, Ticket,
+    UploadEnd, WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::{put_row, read_row};
 use headwater_protocol::upload::Digest;
@@ -173,6 +173,10 @@ fn meanings() -> BTreeMap<&'static str, Frame> {
         ("key_ranges", KeyRanges { ranges: vec![KeyRange { table: 0, first: 1_000, last: 1_999 }] }.to_frame()),
         ("heartbeat", Frame::new(Kind::Heartbeat, Vec::new())),
         ("error", busy().to_frame()),
+        (
+            "ready_file",
+            ReadyFile { id: run(0xb0), digest: secret(), bytes: 1 << 33, rows: 300, kept_s: 120 }.to_frame(),
+        ),
     ])
 }
 
@@ -197,6 +201,7 @@ fn read(bytes: &[u8]) -> Result<Frame, DecodeError> {
         Kind::Watermarks => Watermarks::from_payload(&payload)?.to_frame(),
         Kind::KeyRanges => KeyRanges::from_payload(&payload)?.to_frame(),
         Kind::Error => ServerError::from_payload(&payload)?.to_frame(),
+        Kind::ReadyFile => ReadyFile::from_payload(&payload)?.to_frame(),
         Kind::End | Kind::Heartbeat => {
             Reader::new(&payload).finish("an empty payload")?;
             Frame::new(frame.kind, Vec::new())

@@ -22,6 +22,7 @@ pub mod limits;
 mod log;
 mod pieces;
 mod places;
+mod ready;
 mod receive;
 mod resume;
 mod routes;
@@ -35,5 +36,6 @@ mod upkeep;
 mod work;
 
 pub use limits::{Config, ConfigError};
+pub use ready::BuildReady;
 pub use server::{Handle, Server, StartError, Stopped};
 pub use tls::TlsError;

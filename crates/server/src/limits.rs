@@ -11,6 +11,7 @@
 //! | `piece_bytes` | that piece is refused: 413 and `too_large` |
 //! | `tickets_max`, `tickets_per_user_max`, `tickets_bytes_max` | that upload in pieces is told `overloaded`; what has come of it stays |
 //! | `kept_downloads_max`, `kept_bytes_max` | the download that was left first can't be resumed any more |
+//! | `ready_bytes_max` | the ready file that was given longest ago goes; new remotes take the ordinary way |
 //! | `password_checks_waiting` | that login is told `overloaded` |
 //! | a time | see each; everything that the request held is freed |
 //!
@@ -100,6 +101,14 @@ pub struct Config {
     /// Bytes of them; a larger download can't be resumed. They count as spools' bytes.
     pub kept_bytes_max: u64,
 
+    /// Bytes of the ready files that are kept for new remotes, on disk (`spool_folder`); 0: none are made. A larger file is not kept.
+    pub ready_bytes_max: u64,
+    /// Downloads of fewer bytes of frames are not worth a ready file.
+    pub ready_bytes_min: u64,
+    /// How long a ready file is given to new remotes, which download what has changed since. As long it is remembered who asked for one: it
+    /// is made when a second remote wants the same partitions.
+    pub ready_ms_max: u64,
+
     /// How often a waiting client is told that the server still works.
     pub heartbeat_ms: u64,
     /// How long a client may take for TLS and for a request's head; idle connections are closed after it too.
@@ -174,6 +183,9 @@ impl Default for Config {
             kept_ms: 120_000,
             kept_downloads_max: 1_000,
             kept_bytes_max: 4 << 30,
+            ready_bytes_max: 1 << 30,
+            ready_bytes_min: 256 << 10,
+            ready_ms_max: 3_600_000,
             heartbeat_ms: 5_000,
             head_ms_max: 20_000,
             idle_ms_max: 60_000,
@@ -273,6 +285,9 @@ impl Config {
         range("kept_ms", self.kept_ms, 0, DAY_MS)?;
         range("kept_downloads_max", self.kept_downloads_max as u64, 0, MANY)?;
         range("kept_bytes_max", self.kept_bytes_max, 0, 1 << 40)?;
+        range("ready_bytes_max", self.ready_bytes_max, 0, 1 << 40)?;
+        range("ready_bytes_min", self.ready_bytes_min, 0, 1 << 40)?;
+        range("ready_ms_max", self.ready_ms_max, 1_000, DAY_MS)?;
         range("heartbeat_ms", self.heartbeat_ms, 1, DAY_MS)?;
         range("head_ms_max", self.head_ms_max, 1, DAY_MS)?;
         range("idle_ms_max", self.idle_ms_max, 1, DAY_MS)?;

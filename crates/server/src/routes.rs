@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::pieces::{post_upload, put_upload};
+use crate::ready::{get_file, post_file};
 use crate::resume::get_download;
 use crate::state::Shared;
 use crate::sync::{post_sync, stream_headers};
@@ -33,6 +34,8 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/upload", post(post_upload))
         .route("/v1/upload/{ticket}", put(put_upload))
         .route("/v1/download/{id}", get(get_download))
+        .route("/v1/file", post(post_file))
+        .route("/v1/file/{id}", get(get_file))
         .route("/v1/token", post(post_token))
         .route("/v1/model", get(get_model))
         .route("/health", get(async || "alive\n"))
@@ -130,6 +133,7 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
     let stopping = shared.is_stopping();
     let ready = database && !stopping;
     let (memory, files) = shared.budget.used();
+    let (ready_files, ready_bytes) = shared.ready_files.held();
     let pool = shared.pool.stats();
     let body = json!({
         "ready": ready,
@@ -139,6 +143,8 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
         "syncs": shared.syncs.count(),
         "uploads_in_pieces": shared.tickets.count(),
         "downloads_kept": shared.downloads.count(),
+        "ready_files": ready_files,
+        "ready_files_bytes": ready_bytes,
         "connections": shared.connections.count(),
         "connections_max": shared.config.connections_max,
         "spool_memory_bytes": memory,

@@ -14,6 +14,7 @@ use crate::Config;
 use crate::admission::{Admission, Gauge};
 use crate::downloads::Downloads;
 use crate::failure::Failure;
+use crate::ready::ReadyFiles;
 use crate::spool::Budget;
 use crate::tickets::Tickets;
 
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) estimates: Tasks,
     pub(crate) remotes: Remotes,
     pub(crate) downloads: Downloads,
+    pub(crate) ready_files: ReadyFiles,
     pub(crate) tickets: Tickets,
 }
 

@@ -104,11 +104,14 @@ impl Newcomers {
         let (path, token) = (self.world.path(&user), self.world.token(&user)?);
         let begin = Instant::now();
         let said = headwater(&token, &["remote", "create", &text(&path)?, "--server", &server, "--user", &user])?;
-        let is_ready = said.contains("ready file");
+        let (is_ready, created) = (said.contains("ready file"), begin.elapsed());
+        let mut synced = String::new();
         if !is_ready {
-            headwater(&token, &["remote", "sync", &text(&path)?])?;
+            synced = headwater(&token, &["remote", "sync", &text(&path)?, "--json"])?;
         }
         let took = begin.elapsed();
+        let parts: Vec<&str> = synced.lines().skip_while(|line| !line.contains("times_ms")).map(str::trim).collect();
+        eprintln!("{user}: create {created:?}, sync {:?} {}", took.saturating_sub(created), parts.concat());
         let held = headwater_tests::sqlite_rows(&path, "SELECT count(*) FROM purchase")?;
         ensure!(held == [[Some(rows.to_string())]], "{user} holds {held:?}");
         remove(&path)?;

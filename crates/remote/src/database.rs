@@ -147,6 +147,41 @@ impl Database {
         written
     }
 
+    /// Runs `work`, which fills the file in one transaction, without the write-ahead log where nobody else has the file open: new pages are
+    /// written once, to their place, instead of twice, and rolled back after a crash by SQLite's journal. Whoever opens the file meanwhile
+    /// waits until it is done.
+    pub(crate) fn filling<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        let is_alone = self.set_journal("delete", Duration::ZERO);
+        crash::step("filling the file")?;
+        let done = work();
+        if is_alone && !self.log_ahead() {
+            tracing::debug!("the write-ahead log is switched on again when nobody else uses the file");
+        }
+        done
+    }
+
+    /// Whether nobody else has the file open now.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.set_journal("delete", Duration::ZERO) && self.log_ahead()
+    }
+
+    /// Has the file written by a write-ahead log; whether it is. (A process that was killed while it filled the file has left it without.)
+    pub(crate) fn log_ahead(&self) -> bool {
+        self.set_journal("wal", CHECKPOINT_WAIT)
+    }
+
+    /// Whether this is how the file is written now.
+    fn set_journal(&self, mode: &str, patience: Duration) -> bool {
+        let set = || {
+            self.connection.busy_timeout(patience)?;
+            let set =
+                self.connection.query_row(&format!("PRAGMA journal_mode = {mode}"), [], |row| row.get::<_, String>(0));
+            self.connection.busy_timeout(self.busy_wait)?;
+            set
+        };
+        set().is_ok_and(|set| set == mode)
+    }
+
     /// SQLite's own busy handler waits where it can; where it can't (a lock that would deadlock, a snapshot that is too old), we do.
     fn patiently(&self, doing: &'static str, sql: &str) -> Result<(), Error> {
         let start = Instant::now();

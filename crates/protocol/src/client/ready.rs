@@ -133,7 +133,7 @@ mod tests {
     fn what_is_not_whole_or_in_order_is_refused() {
         let (welcome, file, marks) = (welcome().to_frame(), file().to_frame(), watermarks().to_frame());
         let order = |frames: &[Frame]| matches!(read(frames, 1000), Err(AnswerError::Order { .. }));
-        assert!(order(&[file.clone()]), "a file before the welcome");
+        assert!(order(std::slice::from_ref(&file)), "a file before the welcome");
         assert!(order(&[welcome.clone(), marks.clone()]), "watermarks of no file");
         assert!(order(&[welcome.clone(), end()]), "a welcome to nothing");
         assert!(order(&[welcome.clone(), file.clone(), end()]), "a file without watermarks");

@@ -108,6 +108,8 @@ fn stopped_at_each_step_a_first_download_goes_on() {
             if is_alone {
                 alone(&mut f);
             }
+            // Pages go to the file before the end.
+            f.remote.database.connection.pragma_update(None, "cache_size", 20).expect("pragma");
             crash::after(Some(steps));
             let stopped = sync(&mut f);
             crash::after(None);

@@ -129,6 +129,10 @@ struct Offer {
     asked_at: Instant,
 }
 
+/// The database could not do it just then.
+#[derive(Debug)]
+struct BadLuck;
+
 /// What is to be done for a remote that asks.
 #[derive(Debug)]
 enum Next {
@@ -195,12 +199,16 @@ impl ReadyFiles {
         }
     }
 
-    /// The making of a file has ended; `None`: there is none, and none is to be tried for a while.
-    fn made(&self, key: Key, ready: Option<Ready>) {
+    /// The making of a file has ended; `None`: there is none, and none is to be tried for a while. An error: the next that asks may have better luck.
+    fn made(&self, key: Key, ready: Result<Option<Ready>, BadLuck>) {
         let now = Instant::now();
+        let mut state = self.lock();
+        let Ok(ready) = ready else {
+            state.entries.remove(&key);
+            return;
+        };
         let ready = ready.filter(|ready| ready.bytes <= self.bytes_max);
         let what = ready.map_or(What::NotWorth, |ready| What::Made(Arc::new(ready), now));
-        let mut state = self.lock();
         state.entries.insert(key, Entry { since: now, what });
         state.keep_within(self.bytes_max);
     }

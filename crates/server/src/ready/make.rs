@@ -12,7 +12,7 @@ use headwater_protocol::{Frame, Row};
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
-use super::{BuildReady, Key, Ready};
+use super::{BadLuck, BuildReady, Key, Ready};
 use crate::places::Size;
 use crate::state::Shared;
 
@@ -65,9 +65,9 @@ impl Making {
             Ok((made, tell)) => (made, Some(tell)),
             Err(error) => (Err(Fault::Io(io::Error::other(error))), None),
         };
-        let made = made.unwrap_or_else(|error| {
+        let made = made.or_else(|error| {
             tracing::warn!(%error, "a ready file could not be made; remotes come down the ordinary way");
-            None
+            if matches!(error, Fault::Database(Error::Retry { .. })) { Err(BadLuck) } else { Ok(None) }
         });
         shared.ready_files.made(key, made);
         drop(tell);

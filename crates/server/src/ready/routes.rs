@@ -26,7 +26,7 @@ use crate::receive::{self, Received};
 use crate::resume::{Rest, hex16, remote_id};
 use crate::state::Shared;
 
-/// How long a remote waits for a file that is being made, before it takes the ordinary way; nothing is sent to it meanwhile.
+/// How long a remote waits for a worker, and for a file that is being made, before it takes the ordinary way; nothing is sent to it meanwhile.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Bytes of a file that are read at a time.
 const READ_BYTES: u64 = 256 * 1024;
@@ -185,7 +185,7 @@ async fn working<T: Send + 'static>(
     shared: &Arc<Shared>,
     work: impl FnOnce(&mut dyn Connection) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Failure> {
-    let limit = Duration::from_millis(shared.config.wait_ms_max);
+    let limit = Duration::from_millis(shared.config.wait_ms_max).min(WAIT_MAX);
     let waiting = shared.admission.wait();
     let permits = tokio::time::timeout(limit, shared.admission.permits(false, Size::Small))
         .await

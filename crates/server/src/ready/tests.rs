@@ -25,7 +25,7 @@ fn ready(key: u8, bytes: u64) -> Ready {
 fn make(files: &ReadyFiles, key: u8, bytes: u64) {
     assert!(matches!(files.next([key; 32], [1; 16], true), Next::Nothing), "the first that asks");
     let Next::Make(_tell, _told) = files.next([key; 32], [2; 16], true) else { panic!("the second that asks") };
-    files.made([key; 32], Some(ready(key, bytes)));
+    files.made([key; 32], Ok(Some(ready(key, bytes))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -39,13 +39,18 @@ async fn a_second_remote_has_a_file_made_and_the_others_wait_for_it() {
     assert!(matches!(files.next(key, [3; 16], true), Next::Wait(_)), "others of the same wait");
     assert!(matches!(files.next([8; 32], [3; 16], true), Next::Nothing));
     assert!(matches!(files.next([8; 32], [4; 16], true), Next::Nothing), "one at a time is made");
-    files.made(key, Some(ready(7, 100)));
+    files.made(key, Ok(Some(ready(7, 100))));
     drop(tell);
     told.changed().await.expect_err("it has ended");
     assert!(matches!(files.next(key, [3; 16], false), Next::Take(_)));
     assert!(matches!(files.next([8; 32], [5; 16], true), Next::Make(..)), "now the other");
-    files.made([8; 32], None);
-    assert!(matches!(files.next([8; 32], [6; 16], true), Next::Nothing), "what can't be made is not tried again");
+    files.made([8; 32], Ok(None));
+    assert!(matches!(files.next([8; 32], [6; 16], true), Next::Nothing), "what is not worth it is not tried again");
+    assert!(matches!(files.next([9; 32], [6; 16], true), Next::Nothing));
+    assert!(matches!(files.next([9; 32], [7; 16], true), Next::Make(..)));
+    files.made([9; 32], Err(BadLuck));
+    assert!(matches!(files.next([9; 32], [6; 16], true), Next::Nothing), "it asks as the first");
+    assert!(matches!(files.next([9; 32], [7; 16], true), Next::Make(..)), "and the next has it tried again");
 }
 
 #[tokio::test(start_paused = true)]

@@ -190,6 +190,7 @@ impl Bench {
         println!("rate sync.bare_download_rows_per_s {:.0}", rate(rows, &bare_times));
         println!("rate sync.download_rows_per_s {:.0}", rate(rows, &times));
         figure("sync.download_vs_bare", ratio(&bare_times, &times));
+        figure("speed.first_download", ratio(&bare_times, &times));
         Ok(())
     }
 
@@ -321,7 +322,7 @@ fn seconds(times: &[Duration]) -> f64 {
 }
 
 /// The median of what each repetition gives: its two sides ran one after the other, on a machine as busy for one as for the other.
-fn ratio(these: &[Duration], to_those: &[Duration]) -> f64 {
+pub(crate) fn ratio(these: &[Duration], to_those: &[Duration]) -> f64 {
     let [times, bare] = [these, to_those].map(|times| times.iter().map(Duration::as_secs_f64).collect::<Vec<_>>());
     ratio_of(&times, &bare)
 }
@@ -333,7 +334,8 @@ pub(crate) fn ratio_of(these: &[f64], to_those: &[f64]) -> f64 {
     ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn rate(rows: u64, times: &[Duration]) -> f64 {
+/// Rows a second, by the median of the times.
+pub(crate) fn rate(rows: u64, times: &[Duration]) -> f64 {
     rows as f64 / seconds(times)
 }
 
@@ -341,7 +343,8 @@ fn checkpoint(path: &Path) -> Result<()> {
     bare::open(path)?.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").context("checkpointing")
 }
 
-fn remove(path: &Path) -> Result<()> {
+/// Removes a SQLite file with what lies beside it.
+pub(crate) fn remove(path: &Path) -> Result<()> {
     for suffix in ["", "-wal", "-shm"] {
         let file = PathBuf::from(format!("{}{suffix}", path.display()));
         if file.exists() {

@@ -12,11 +12,14 @@ mod gate;
 mod generator;
 mod hosts;
 mod memory;
+mod newcomer;
 mod prediction;
 mod purchase;
 mod shared;
 mod speed;
 mod tpcb;
+
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -61,6 +64,9 @@ enum Part {
     /// How near sync comes to the database itself, with many clients
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- speed --clients 50 --only first,empty")]
     Speed(speed::SpeedArguments),
+    /// New remotes, from the command to a usable file
+    #[command(after_help = "Example: cargo run --release -p headwater-bench -- newcomer --rows 20000 --repetitions 3")]
+    Newcomer(newcomer::NewcomerArguments),
     /// How close together clients of two agents begin
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- gate --clients 100 --delay-ms 50")]
     Gate(gate::GateArguments),
@@ -69,19 +75,23 @@ enum Part {
     Shared(shared::SharedArguments),
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
+    if std::env::var_os(newcomer::AS_COMMAND).is_some() {
+        return Ok(headwater::run());
+    }
     let arguments = Arguments::parse();
     match &arguments.part {
         Some(Part::Remote(remote)) => println!("{}", memory::be_remote(remote)?),
         Some(Part::Tpcb(arguments)) => tpcb::measure(arguments)?,
         Some(Part::Generator(arguments)) => generator::measure(arguments)?,
         Some(Part::Prediction(arguments)) => prediction::measure(arguments)?,
+        Some(Part::Newcomer(arguments)) => newcomer::measure(arguments)?,
         Some(Part::Gate(arguments)) => gate::measure(arguments)?,
         Some(Part::Speed(arguments)) => speed::measure(arguments)?,
         Some(Part::Shared(arguments)) => shared::measure(arguments)?,
         None => sync(&arguments)?,
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Measures the figures of sync.

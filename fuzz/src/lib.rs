@@ -19,6 +19,7 @@ pub const TARGETS: &[Target] = &[
     ("frame", stream::frame),
     ("request", stream::request),
     ("answer", stream::answer),
+    ("ready", stream::ready),
     ("session", stream::session),
     ("message", wire::message),
     ("row", wire::row),

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use headwater_protocol::client::{
-    AnswerEvent, AnswerReader, Config, Expected, Instruction, Reply, Session, Staged, Start, status_error,
+    AnswerEvent, AnswerReader, Config, Expected, Instruction, ReadyReader, Reply, Session, Staged, Start, status_error,
 };
 use headwater_protocol::message::{Download, ErrorCode, ServerError};
 use headwater_protocol::server::{RequestEvent, RequestReader};
@@ -111,6 +111,18 @@ pub fn answer(data: &[u8]) {
     assert_eq!(found, events(u8::MAX), "pieces change nothing");
     let ended = matches!(found.events.last(), Some(AnswerEvent::End | AnswerEvent::ServerError(_)));
     assert!(!found.whole || ended, "it ends with END, or with an error");
+}
+
+/// An answer to the question for a ready file, likewise.
+pub fn ready(data: &[u8]) {
+    let Some((length, description)) = data.split_first() else { return };
+    let bytes = described(description);
+    let answer = |length| {
+        let mut reader = ReadyReader::new(LIMITS);
+        pieces(&bytes, length).try_for_each(|piece| reader.push(piece))?;
+        reader.finish()
+    };
+    assert_eq!(answer(*length), answer(u8::MAX), "pieces change nothing");
 }
 
 fn is_kept(frame: &Frame) -> bool {

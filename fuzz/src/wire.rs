@@ -1,8 +1,8 @@
 //! What is in frames: messages, rows, changes.
 
 use headwater_protocol::message::{
-    Change, Download, Hello, KeyRanges, PartitionMark, Receipt, RowsReader, ServerError, Snapshot, TableHeader, Ticket,
-    UploadEnd, Watermarks, Welcome,
+    Change, Download, Hello, KeyRanges, PartitionMark, ReadyFile, Receipt, RowsReader, ServerError, Snapshot,
+    TableHeader, Ticket, UploadEnd, Watermarks, Welcome,
 };
 use headwater_protocol::row::{put_row, read_row};
 use headwater_protocol::wire::Reader;
@@ -32,6 +32,7 @@ fn again(kind: Kind, payload: &[u8]) -> Result<Frame, DecodeError> {
         Kind::KeyRanges => KeyRanges::from_payload(payload)?.to_frame(),
         Kind::Error => ServerError::from_payload(payload)?.to_frame(),
         Kind::Snapshot => Snapshot::from_payload(payload)?.to_frame(),
+        Kind::ReadyFile => ReadyFile::from_payload(payload)?.to_frame(),
         // What these hold is read by the table before them; the others hold nothing.
         Kind::Changes | Kind::Rows | Kind::Heartbeat | Kind::End => Frame::new(kind, payload.to_vec()),
     })

@@ -194,7 +194,8 @@ impl World {
         // One that comes back may find its port taken for a moment: a process that another test starts just then has a copy of every
         // handle, the closed listener's too.
         headwater_testkit::wait_until(Duration::from_secs(30), || {
-            let starting = Server::start(config.clone(), Arc::clone(backend), self.plans());
+            let build = Some(headwater::ready::builder());
+            let starting = Server::start_with(config.clone(), Arc::clone(backend), self.plans(), build);
             let server = self.runtime.block_on(starting);
             let is_taken =
                 matches!(&server, Err(StartError::Listen { source, .. }) if source.kind() == ErrorKind::AddrInUse);

@@ -84,7 +84,7 @@ fn disk_bytes(path: &Path) -> u64 {
         name.push(suffix);
         std::fs::metadata(name).map_or(0, |file| file.len())
     };
-    ["", "-wal", "-shm"].into_iter().map(of).sum()
+    ["", "-wal", "-shm", "-journal"].into_iter().map(of).sum()
 }
 
 /// Syncs; gives also the most bytes of disk that the file took more than before.

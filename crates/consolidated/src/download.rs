@@ -2,6 +2,7 @@
 
 mod cursor;
 mod estimate;
+pub mod ready;
 mod shared;
 
 use std::collections::{HashMap, HashSet};

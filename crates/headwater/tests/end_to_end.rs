@@ -418,6 +418,42 @@ fn an_address_is_kept_when_a_server_there_has_answered() {
     another_address(Stage::postgres());
 }
 
+/// The first remote of some partitions is made without rows, the next ones with those of a ready file, and what has changed since.
+fn ready_files(mut stage: Stage) {
+    stage.prepare();
+    stage.central("INSERT INTO member VALUES ('cid', 'north')");
+    stage.add_user("cid");
+    let url = stage.serve(&["--set", "ready_bytes_min=0"]);
+    let create = |stage: &Stage, file: &str, user: &str| {
+        stage.json(&["remote", "create", file, "--server", &url, "--user", user])["ready_file_rows"].clone()
+    };
+    assert_eq!(create(&stage, "anna.db", "anna"), Value::Null);
+    assert_eq!(stage.count("anna.db", "customer"), 0);
+    assert_eq!(create(&stage, "bo.db", "bo"), Value::Null, "of other partitions");
+    let rows = create(&stage, "cid.db", "cid");
+    assert!(rows.as_u64().is_some_and(|rows| rows >= 4), "{rows}");
+    assert_eq!((stage.count("cid.db", "customer"), stage.count("cid.db", "invoice")), (2, 2));
+    stage.assert_equal("cid.db");
+    stage.central("INSERT INTO customer VALUES (20, 'Eve', NULL, 'north')");
+    assert_eq!(create(&stage, "more.db", "anna"), rows, "the same file");
+    assert_eq!(stage.count("more.db", "customer"), 3, "what has changed since has come too");
+    stage.assert_equal("more.db");
+    let said = stage.ok(&["remote", "create", "last.db", "--server", &url, "--user", "anna"]);
+    assert!(said.contains("rows of a ready file"), "{said}");
+    for file in ["anna.db", "cid.db"] {
+        stage.sync(file);
+        stage.assert_equal(file);
+    }
+    let log = stage.server_log();
+    assert!(log.contains("a ready file was made") && log.matches("a ready file goes out").count() == 3, "{log}");
+}
+
+#[test]
+fn new_remotes_begin_with_ready_files() {
+    ready_files(Stage::sqlite());
+    ready_files(Stage::postgres());
+}
+
 /// Rows that wait, that are set aside and that are held: what a comparison counts, and what it leaves out if so asked.
 fn compared(mut stage: Stage) {
     stage.prepare();

@@ -62,10 +62,12 @@ pub enum Kind {
     Error = 0x18,
     /// Server to remote: rows of a partition that are to be got in chunks.
     Snapshot = 0x19,
+    /// Server to remote: a ready file that a new remote may begin with.
+    ReadyFile = 0x1a,
 }
 
 impl Kind {
-    const ALL: [Kind; 16] = [
+    const ALL: [Kind; 17] = [
         Kind::Hello,
         Kind::Table,
         Kind::Changes,
@@ -82,6 +84,7 @@ impl Kind {
         Kind::Heartbeat,
         Kind::Error,
         Kind::Snapshot,
+        Kind::ReadyFile,
     ];
 
     /// The kind with this number.

@@ -51,16 +51,31 @@ impl Meter {
 
     /// The payload of the next frame, uncompressed.
     pub(crate) fn payload<'f>(&mut self, frame: &'f Frame) -> Result<Cow<'f, [u8]>, DecodeError> {
-        let Limits { frame_bytes_max, total_bytes_max, frames_max } = self.limits;
+        let payload = frame.payload(self.limits.frame_bytes_max)?;
+        self.count(frame, payload.len())?;
+        Ok(payload)
+    }
+
+    /// The same without decompressing it: by what it says of itself, which whoever reads it holds it to.
+    pub(crate) fn note(&mut self, frame: &Frame) -> Result<(), DecodeError> {
+        let (plain, limit) = (frame.plain_bytes(), self.limits.frame_bytes_max);
+        if plain > limit {
+            let (actual, limit) = (plain as u64, limit as u64);
+            return Err(DecodeError::TooLarge { field: "uncompressed length", actual, limit });
+        }
+        self.count(frame, plain)
+    }
+
+    fn count(&mut self, frame: &Frame, plain_bytes: usize) -> Result<(), DecodeError> {
+        let Limits { total_bytes_max, frames_max, .. } = self.limits;
         self.frames += 1;
         if self.frames > frames_max {
             return Err(DecodeError::TooLarge { field: "number of frames", actual: self.frames, limit: frames_max });
         }
-        let payload = frame.payload(frame_bytes_max)?;
-        self.bytes += frame.wire_bytes().max(payload.len()) as u64;
+        self.bytes += frame.wire_bytes().max(plain_bytes) as u64;
         if self.bytes > total_bytes_max {
             return Err(DecodeError::TooLarge { field: "total size", actual: self.bytes, limit: total_bytes_max });
         }
-        Ok(payload)
+        Ok(())
     }
 }

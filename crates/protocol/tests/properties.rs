@@ -4,7 +4,7 @@
 use headwater_protocol::chunk::{CHUNK_BYTES_MAX, Key};
 use headwater_protocol::message::{
     AppliedUpload, Change, ChunkRef, ConflictEnd, Download, ErrorCode, Hello, KeyRange, KeyRanges, Outcome,
-    PartitionAction, PartitionMark, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, Snapshot,
+    PartitionAction, PartitionMark, ReadyFile, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, Snapshot,
     TableHeader, Ticket, UploadEnd, WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::{put_row, read_row};
@@ -242,6 +242,8 @@ fn a_frame() -> impl Strategy<Value = Frame> {
         (select(ErrorCode::ALL.to_vec()), any::<u32>(), a_name())
             .prop_map(|(code, retry_after_ms, message)| ServerError { code, retry_after_ms, message }.to_frame()),
         snapshot().prop_map(|m| m.to_frame()),
+        any::<([u8; 16], [u8; 32], u64, u64, u32)>()
+            .prop_map(|(id, digest, bytes, rows, kept_s)| { ReadyFile { id, digest, bytes, rows, kept_s }.to_frame() }),
         Just(Frame::new(Kind::Heartbeat, Vec::new())),
         Just(Frame::new(Kind::End, Vec::new())),
     ]
@@ -262,6 +264,7 @@ fn again(kind: Kind, payload: &[u8]) -> Result<Option<Vec<u8>>, DecodeError> {
         Kind::KeyRanges => KeyRanges::from_payload(payload)?.to_frame(),
         Kind::Error => ServerError::from_payload(payload)?.to_frame(),
         Kind::Snapshot => Snapshot::from_payload(payload)?.to_frame(),
+        Kind::ReadyFile => ReadyFile::from_payload(payload)?.to_frame(),
         Kind::Changes | Kind::Rows | Kind::Heartbeat | Kind::End => return Ok(None),
     };
     Ok(Some(frame.payload(LIMIT)?.into_owned()))

@@ -6,7 +6,7 @@ use std::path::Path;
 use headwater_protocol::chunk::{self, Key};
 use headwater_protocol::message::{
     AppliedUpload, Change, ChunkRef, ConflictEnd, Download, ErrorCode, Hello, KeyRange, KeyRanges, Outcome,
-    PartitionAction, PartitionMark, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, Snapshot,
+    PartitionAction, PartitionMark, ReadyFile, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, Snapshot,
     TableHeader, Ticket, UploadEnd, WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::{put_row, read_row};
@@ -185,6 +185,10 @@ fn meanings() -> BTreeMap<&'static str, Frame> {
         ("heartbeat", Frame::new(Kind::Heartbeat, Vec::new())),
         ("error", busy().to_frame()),
         ("snapshot", snapshot().to_frame()),
+        (
+            "ready_file",
+            ReadyFile { id: run(0xb0), digest: secret(), bytes: 1 << 33, rows: 300, kept_s: 120 }.to_frame(),
+        ),
     ])
 }
 
@@ -210,6 +214,7 @@ fn read(bytes: &[u8]) -> Result<Frame, DecodeError> {
         Kind::KeyRanges => KeyRanges::from_payload(&payload)?.to_frame(),
         Kind::Snapshot => Snapshot::from_payload(&payload)?.to_frame(),
         Kind::Error => ServerError::from_payload(&payload)?.to_frame(),
+        Kind::ReadyFile => ReadyFile::from_payload(&payload)?.to_frame(),
         Kind::End | Kind::Heartbeat => {
             Reader::new(&payload).finish("an empty payload")?;
             Frame::new(frame.kind, Vec::new())

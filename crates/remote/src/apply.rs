@@ -16,6 +16,7 @@
 mod doubt;
 mod foreign;
 mod fresh;
+mod indexes;
 mod outcome;
 mod own_columns;
 mod partition;
@@ -48,6 +49,7 @@ use crate::untracked::{self, Doubt};
 use crate::upgrade::{self, Change, Fresh};
 use crate::wake::wake_nothing;
 use foreign::Touched;
+use indexes::Later;
 
 /// What a download did, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -179,6 +181,8 @@ struct Apply<'a> {
     /// Tables that were asked for whole, and have been compared.
     compared: Vec<u32>,
     touched: Touched,
+    /// Indexes that are built when the rows have come.
+    indexes: Later,
     /// The application's own columns, by table.
     own_columns: Vec<Vec<String>>,
     applied: Applied,
@@ -216,6 +220,7 @@ impl<'a> Apply<'a> {
                 rows.ignore_own_triggers(table)?;
             }
         }
+        let indexes = if is_restart { Later::of_empty_tables(&rows, plan)? } else { Later::default() };
         let mut touched = Touched::new(connection, plan)?;
         for (table, _) in plan.tables.iter().zip(fresh).filter(|(_, fresh)| fresh.is_some()) {
             touched.all_of(table);
@@ -241,6 +246,7 @@ impl<'a> Apply<'a> {
             joined: HashSet::new(),
             compared: Vec::new(),
             touched,
+            indexes,
             own_columns: own_columns::find(connection, plan)?,
             applied: Applied {
                 set_aside: fresh.iter().flatten().map(|fresh| fresh.listed).sum(),
@@ -335,6 +341,7 @@ impl<'a> Apply<'a> {
     }
 
     fn finish(mut self) -> Result<Applied, Error> {
+        std::mem::take(&mut self.indexes).build(self.rows.connection)?;
         if self.is_restart {
             self.sweep()?;
         }

@@ -29,6 +29,8 @@ pub(crate) struct Database {
     /// While the work of a transaction is being done nothing commits: a trigger of the application's can roll the transaction back, and each
     /// statement after that would be a transaction of its own.
     is_at_work: Arc<AtomicBool>,
+    /// Whether nothing of it is worth anything after a crash.
+    is_scratch: bool,
 }
 
 /// Why a file can't be opened, where that is plain to see.
@@ -57,9 +59,36 @@ impl Database {
         let is_at_work = Arc::new(AtomicBool::new(false));
         let refuses = Arc::clone(&is_at_work);
         connection.commit_hook(Some(move || refuses.load(Relaxed))).while_doing("opening the file")?;
-        let database = Database { connection, busy_wait, is_at_work };
+        let database = Database { connection, busy_wait, is_at_work, is_scratch: false };
         database.configure().map_err(|error| not_opened(path, error))?;
         Ok(database)
+    }
+
+    /// Makes a file that nobody else knows of, and that is of no use after a crash: nothing of it waits for the disk, and it has no log beside
+    /// it when it is closed.
+    pub(crate) fn create_scratch(path: &Path) -> Result<Database, Error> {
+        Database::scratch(path, OpenFlags::SQLITE_OPEN_CREATE)
+    }
+
+    /// Opens such a file, to write to it.
+    pub(crate) fn open_scratch(path: &Path) -> Result<Database, Error> {
+        Database::scratch(path, OpenFlags::empty())
+    }
+
+    fn scratch(path: &Path, create: OpenFlags) -> Result<Database, Error> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
+        let connection = Connection::open_with_flags(path, flags).map_err(|error| not_opened(path, error))?;
+        let configure = || -> rusqlite::Result<()> {
+            connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+            connection.pragma_update_and_check(None, "journal_mode", "memory", |_| Ok(()))?;
+            connection.pragma_update(None, "synchronous", "off")?;
+            connection.pragma_update(None, "trusted_schema", false)?;
+            connection.pragma_update(None, "cell_size_check", true)?;
+            connection.pragma_update(None, "foreign_keys", false)?;
+            connection.pragma_update(None, "cache_size", -16_384)
+        };
+        configure().map_err(|error| not_opened(path, error))?;
+        Ok(Database { connection, busy_wait: BUSY_WAIT, is_at_work: Arc::default(), is_scratch: true })
     }
 
     /// Opens a file to look at it alone: nothing of it can change.
@@ -67,7 +96,7 @@ impl Database {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).while_doing("opening the file")?;
         connection.busy_timeout(busy_wait).while_doing("opening the file")?;
-        Ok(Database { connection, busy_wait, is_at_work: Arc::default() })
+        Ok(Database { connection, busy_wait, is_at_work: Arc::default(), is_scratch: false })
     }
 
     fn configure(&self) -> rusqlite::Result<()> {
@@ -108,11 +137,49 @@ impl Database {
         doing: &'static str,
         work: impl FnOnce(&Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        if self.is_scratch {
+            return self.write(doing, work);
+        }
         let set = |level: &str| self.connection.pragma_update(None, "synchronous", level).while_doing(doing);
         set("normal")?;
         let written = self.write(doing, work);
         set("full")?;
         written
+    }
+
+    /// Runs `work`, which fills the file in one transaction, without the write-ahead log where nobody else has the file open: new pages are
+    /// written once, to their place, instead of twice, and rolled back after a crash by SQLite's journal. Whoever opens the file meanwhile
+    /// waits until it is done.
+    pub(crate) fn filling<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        let is_alone = self.set_journal("delete", Duration::ZERO);
+        crash::step("filling the file")?;
+        let done = work();
+        if is_alone && !self.log_ahead() {
+            tracing::debug!("the write-ahead log is switched on again when nobody else uses the file");
+        }
+        done
+    }
+
+    /// Whether nobody else has the file open now.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.set_journal("delete", Duration::ZERO) && self.log_ahead()
+    }
+
+    /// Has the file written by a write-ahead log; whether it is. (A process that was killed while it filled the file has left it without.)
+    pub(crate) fn log_ahead(&self) -> bool {
+        self.set_journal("wal", CHECKPOINT_WAIT)
+    }
+
+    /// Whether this is how the file is written now.
+    fn set_journal(&self, mode: &str, patience: Duration) -> bool {
+        let set = || {
+            self.connection.busy_timeout(patience)?;
+            let set =
+                self.connection.query_row(&format!("PRAGMA journal_mode = {mode}"), [], |row| row.get::<_, String>(0));
+            self.connection.busy_timeout(self.busy_wait)?;
+            set
+        };
+        set().is_ok_and(|set| set == mode)
     }
 
     /// SQLite's own busy handler waits where it can; where it can't (a lock that would deadlock, a snapshot that is too old), we do.

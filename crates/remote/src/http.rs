@@ -65,6 +65,14 @@ pub struct Server {
     pub ca_file: Option<PathBuf>,
 }
 
+impl Server {
+    /// The same, with a token in the place of user and password.
+    pub fn with_token(self) -> Result<Server, Error> {
+        let token = Client::new(&self, CONNECT_MAX)?.token()?.token;
+        Ok(Server { credentials: Credentials::Token(token), ..self })
+    }
+}
+
 /// Gets the public form of the server's model; `which`: its name, where a server has several, and its version, unless it is the newest.
 /// The server refuses credentials of another user than `user`.
 pub fn fetch_model(server: &Server, user: &str, which: Option<(&str, Option<u32>)>) -> Result<Model, Error> {
@@ -184,6 +192,25 @@ impl<'s> Client<'s> {
         let mut bytes = Vec::new();
         let read = answer.body_mut().as_reader().take(u64::from(named.bytes) + 1).read_to_end(&mut bytes);
         read.map(|_| bytes).map_err(|error| Refused::Network(error.to_string()))
+    }
+
+    /// Asks for a ready file.
+    pub(crate) fn ask_file(&self, who: &Who, body: &[u8]) -> Result<Answer, Refused> {
+        let url = self.url("/v1/file");
+        frames_of(&url, who.shown(self.agent.post(&url)).header("Content-Type", FRAMES).send(body))
+    }
+
+    /// A ready file's bytes from the offset on, as they come.
+    pub(crate) fn file(&self, who: &Who, id: &[u8; 16], offset: u64) -> Result<Answer, Refused> {
+        let url = self.url(&format!("/v1/file/{}", hex::encode(id)));
+        let answer = who.shown(self.agent.get(&url)).query("offset", offset.to_string()).call();
+        let mut answer = answer.map_err(|error| Refused::Network(explained(&error)))?;
+        let kind = answer.headers().get("content-type").map(ureq::http::HeaderValue::as_bytes);
+        if answer.status().as_u16() == 200 && kind == Some(b"application/octet-stream") {
+            return Ok(Answer(Box::new(answer.into_body().into_reader())));
+        }
+        let text = read_text(&mut answer)?;
+        Err(Refused::Status(server_error(&answer, &text)))
     }
 
     /// Asks for a ticket for an upload: the ticket, how much the server has, and how much it takes at a time.

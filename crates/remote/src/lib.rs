@@ -53,6 +53,7 @@ mod own_triggers;
 mod pieces;
 mod plan;
 mod probe;
+pub mod ready;
 mod receipt;
 mod remote;
 mod report;

@@ -16,14 +16,17 @@ pub use self::large::LargeDownload;
 pub use self::report::{Phase, Progress, SyncReport, Times};
 use crate::apply;
 use crate::cut;
+use crate::database::Database;
 use crate::error::Error;
 use crate::http::{Answer, Client, Credentials, Server};
 use crate::key_ranges;
 use crate::lost;
 use crate::pieces::{LARGE_BYTES, Pieces, frozen_bytes};
+use crate::plan::Plan;
 use crate::receipt;
 use crate::remote::{Remote, now, random};
 use crate::request::Asked;
+use crate::rows::Rows;
 use crate::schema;
 use crate::stage::Stage;
 use crate::state::State;
@@ -35,6 +38,9 @@ use crate::upgrade::Change;
 
 /// How often a waiting sync looks whether it is cancelled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Of a download with fewer bytes of frames, what the write-ahead log costs is not worth to be saved.
+const FILLING_BYTES: u64 = 256 << 10;
 
 /// How to sync.
 pub struct SyncOptions<'a> {
@@ -87,6 +93,7 @@ impl Remote {
         change: Option<Change>,
     ) -> Result<SyncReport, Error> {
         let _alone = self.lock()?;
+        self.database.log_ahead();
         let done = self.sync_alone(options, change);
         self.database.cut_wal();
         done
@@ -171,6 +178,17 @@ impl Drop for Alone {
             tracing::debug!(%error, "the lock of a sync goes with its file");
         }
     }
+}
+
+/// Whether nothing is in the tables of the model, and nothing waits.
+fn has_nothing(database: &Database, plan: &Plan) -> Result<bool, Error> {
+    let rows = Rows::new(&database.connection);
+    for table in &plan.tables {
+        if rows.has_any(table)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn is_unauthenticated(failure: &Failure) -> bool {
@@ -338,6 +356,7 @@ impl Sync<'_, '_, '_> {
     fn apply(&mut self) -> Result<Reply, Error> {
         let began = Instant::now();
         let total = self.stage.download().map(|(download, _)| download.rows).filter(|rows| *rows > 0);
+        let came = self.stage.download().map_or(0, |(_, came)| came);
         self.announce_whole();
         let stage = self.stage.take();
         let result = {
@@ -352,6 +371,9 @@ impl Sync<'_, '_, '_> {
             let Remote { database, plan, .. } = &*self.remote;
             match self.change.as_mut() {
                 Some(change) => apply::apply_change(database, plan, change, &now(), &mut frames, &mut watch),
+                None if came >= FILLING_BYTES && has_nothing(database, plan)? => {
+                    database.filling(|| apply::apply(database, plan, &now(), &mut frames, &mut watch))
+                }
                 None => apply::apply(database, plan, &now(), &mut frames, &mut watch),
             }
         };
@@ -371,6 +393,12 @@ impl Sync<'_, '_, '_> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether a large download fills the file, as things are now ([`Database::filling`]).
+    fn fills(&self) -> bool {
+        let Remote { database, plan, .. } = &*self.remote;
+        self.change.is_none() && has_nothing(database, plan).unwrap_or(false) && database.is_alone()
     }
 
     /// Notes the address in the file, if it was another.

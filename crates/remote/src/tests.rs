@@ -1,6 +1,7 @@
 //! What a remote does with its file, step by step: real SQLite, real frames, no server.
 
 mod crash;
+mod filling;
 mod gone;
 mod history;
 mod kept;

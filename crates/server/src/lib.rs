@@ -25,6 +25,7 @@ pub mod limits;
 mod log;
 mod pieces;
 mod places;
+mod ready;
 mod receive;
 mod resume;
 mod routes;
@@ -38,5 +39,6 @@ mod upkeep;
 mod work;
 
 pub use limits::{Config, ConfigError};
+pub use ready::BuildReady;
 pub use server::{Handle, Server, StartError, Stopped};
 pub use tls::TlsError;

@@ -12,6 +12,7 @@
 //! | `tickets_max`, `tickets_per_user_max`, `tickets_bytes_max` | that upload in pieces is told `overloaded`; what has come of it stays |
 //! | `kept_downloads_max`, `kept_bytes_max` | the download that was left first can't be resumed any more |
 //! | `shared_bytes_max` | chunks that are not handed out any more go; then that partition is read for each remote |
+//! | `ready_bytes_max` | the ready file that was given longest ago goes; new remotes take the ordinary way |
 //! | `password_checks_waiting` | that login is told `overloaded` |
 //! | a time | see each; everything that the request held is freed |
 //!
@@ -110,6 +111,13 @@ pub struct Config {
     pub shared_wait_ms_max: u64,
     /// Where remotes get chunks, if not where they sync: the address of a cache or CDN in front of this server.
     pub chunk_url: Option<String>,
+    /// Bytes of the ready files that are kept for new remotes, on disk (`spool_folder`); 0: none are made. A larger file is not kept.
+    pub ready_bytes_max: u64,
+    /// Downloads of fewer bytes of frames are not worth a ready file.
+    pub ready_bytes_min: u64,
+    /// How long a ready file is given to new remotes, which download what has changed since. As long it is remembered who asked for one: it
+    /// is made when a second remote wants the same partitions.
+    pub ready_ms_max: u64,
 
     /// How often a waiting client is told that the server still works.
     pub heartbeat_ms: u64,
@@ -189,6 +197,9 @@ impl Default for Config {
             shared_bytes_max: 4 << 30,
             shared_wait_ms_max: 10_000,
             chunk_url: None,
+            ready_bytes_max: 1 << 30,
+            ready_bytes_min: 256 << 10,
+            ready_ms_max: 3_600_000,
             heartbeat_ms: 5_000,
             head_ms_max: 20_000,
             idle_ms_max: 60_000,
@@ -299,6 +310,9 @@ impl Config {
         range("shared_ms", self.shared_ms, 1, DAY_MS / 4)?;
         range("shared_bytes_max", self.shared_bytes_max, 0, 1 << 40)?;
         range("shared_wait_ms_max", self.shared_wait_ms_max, 0, DAY_MS)?;
+        range("ready_bytes_max", self.ready_bytes_max, 0, 1 << 40)?;
+        range("ready_bytes_min", self.ready_bytes_min, 0, 1 << 40)?;
+        range("ready_ms_max", self.ready_ms_max, 1_000, DAY_MS)?;
         range("heartbeat_ms", self.heartbeat_ms, 1, DAY_MS)?;
         range("head_ms_max", self.head_ms_max, 1, DAY_MS)?;
         range("idle_ms_max", self.idle_ms_max, 1, DAY_MS)?;

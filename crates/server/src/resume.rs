@@ -23,6 +23,17 @@ pub(crate) struct Rest {
     offset: Option<String>,
 }
 
+impl Rest {
+    pub(crate) fn offset(&self) -> Result<u64, Failure> {
+        let offset = self.offset.as_deref().unwrap_or("0");
+        offset.parse().map_err(|_| malformed("offset", offset, "a number of bytes"))
+    }
+}
+
+fn malformed(what: &str, actual: &str, expected: &str) -> Failure {
+    Failure::new(ErrorCode::Malformed, format!("{what} {actual:?}, expected {expected}"))
+}
+
 /// Answers with the download's bytes from the offset on.
 pub(crate) async fn get_download(
     State(shared): State<Arc<Shared>>,
@@ -53,11 +64,7 @@ async fn find(
         return Err(Failure::shutting_down());
     }
     let user = shared.authenticate(headers).await?;
-    let malformed = |what: &str, actual: &str, expected: &str| {
-        Failure::new(ErrorCode::Malformed, format!("{what} {actual:?}, expected {expected}"))
-    };
-    let offset = rest.offset.as_deref().unwrap_or("0");
-    let offset: u64 = offset.parse().map_err(|_| malformed("offset", offset, "a number of bytes"))?;
+    let offset = rest.offset()?;
     let id = hex16(id).ok_or_else(|| malformed("download ID", id, "32 hex digits"))?;
     let remote_id = remote_id(headers)?;
     let (writer, reader) = shared.downloads.resume(&id, user.name(), &remote_id, offset).ok_or_else(|| {

@@ -18,6 +18,7 @@ use serde_json::json;
 use crate::chunk::get_chunk;
 use crate::failure::Failure;
 use crate::pieces::{post_upload, put_upload};
+use crate::ready::{get_file, post_file};
 use crate::resume::get_download;
 use crate::state::Shared;
 use crate::sync::{post_sync, stream_headers};
@@ -35,6 +36,8 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/upload/{ticket}", put(put_upload))
         .route("/v1/download/{id}", get(get_download))
         .route("/v1/chunk/{id}", get(get_chunk))
+        .route("/v1/file", post(post_file))
+        .route("/v1/file/{id}", get(get_file))
         .route("/v1/token", post(post_token))
         .route("/v1/model", get(get_model))
         .route("/health", get(async || "alive\n"))
@@ -132,6 +135,7 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
     let stopping = shared.is_stopping();
     let ready = database && !stopping;
     let (memory, files) = shared.budget.used();
+    let (ready_files, ready_bytes) = shared.ready_files.held();
     let pool = shared.pool.stats();
     let (chunk_bytes, builds, chunk_requests) = shared.chunks.stats();
     let body = json!({
@@ -145,6 +149,8 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
         "shared_bytes": chunk_bytes,
         "shared_builds": builds,
         "chunk_requests": chunk_requests,
+        "ready_files": ready_files,
+        "ready_files_bytes": ready_bytes,
         "connections": shared.connections.count(),
         "connections_max": shared.config.connections_max,
         "spool_memory_bytes": memory,

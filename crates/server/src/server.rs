@@ -16,6 +16,7 @@ use crate::chunks::Chunks;
 use crate::connection::Service;
 use crate::counts::Counts;
 use crate::downloads::Downloads;
+use crate::ready::{BuildReady, ReadyFiles};
 use crate::routes::router;
 use crate::spool::Budget;
 use crate::state::{Remotes, Shared, Tasks};
@@ -96,8 +97,18 @@ impl Server {
     /// # Ok(())
     /// # }
     /// ```
-    #[expect(clippy::unused_async, reason = "it has to be called where tasks can be started")]
     pub async fn start(config: Config, backend: Arc<dyn Backend>, plans: Vec<Plan>) -> Result<Handle, StartError> {
+        Server::start_with(config, backend, plans, None).await
+    }
+
+    /// The same of a server that has ready files for new remotes, which `build` makes (the remote's own code).
+    #[expect(clippy::unused_async, reason = "it has to be called where tasks can be started")]
+    pub async fn start_with(
+        config: Config,
+        backend: Arc<dyn Backend>,
+        plans: Vec<Plan>,
+        build: Option<BuildReady>,
+    ) -> Result<Handle, StartError> {
         config.validate()?;
         let tls = match (&config.tls_certificate, &config.tls_key) {
             (Some(certificate), Some(key)) => Some(tls::load(certificate, key)?),
@@ -107,7 +118,7 @@ impl Server {
         let unusable = |source| StartError::Listen { address: config.listen, source };
         let listener = listen(config.listen).map_err(unusable)?;
         let local_addr = listener.local_addr().map_err(unusable)?;
-        let shared = share(config, backend, plans, jwt);
+        let shared = share(config, backend, plans, jwt, build);
         let service = Service::new(router(Arc::clone(&shared)), tls, &shared.config);
         let (cutting, cut) = watch::channel(false);
         let connections = Tasks::default();
@@ -180,7 +191,13 @@ impl Drop for Handle {
     }
 }
 
-fn share(config: Config, backend: Arc<dyn Backend>, plans: Vec<Plan>, jwt: Option<Jwt>) -> Arc<Shared> {
+fn share(
+    config: Config,
+    backend: Arc<dyn Backend>,
+    plans: Vec<Plan>,
+    jwt: Option<Jwt>,
+    build: Option<BuildReady>,
+) -> Arc<Shared> {
     let pool = Pool::new(backend, config.database_connections());
     let settings = Settings {
         password_checks: config.password_checks,
@@ -209,6 +226,7 @@ fn share(config: Config, backend: Arc<dyn Backend>, plans: Vec<Plan>, jwt: Optio
         estimates: Tasks::default(),
         remotes: Remotes::default(),
         downloads: Downloads::new(&config),
+        ready_files: ReadyFiles::new(&config, build),
         config,
     })
 }

@@ -16,6 +16,7 @@ use crate::chunks::Chunks;
 use crate::counts::Counts;
 use crate::downloads::Downloads;
 use crate::failure::Failure;
+use crate::ready::ReadyFiles;
 use crate::spool::Budget;
 use crate::tickets::Tickets;
 
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) estimates: Tasks,
     pub(crate) remotes: Remotes,
     pub(crate) downloads: Downloads,
+    pub(crate) ready_files: ReadyFiles,
     pub(crate) tickets: Tickets,
     pub(crate) counts: Counts,
     pub(crate) chunks: Arc<Chunks>,

@@ -52,6 +52,7 @@ pub(crate) async fn take_notes(shared: Arc<Shared>) {
 pub(crate) async fn expire(shared: Arc<Shared>) {
     while pause(&shared, EXPIRE_EVERY).await {
         shared.downloads.expire();
+        shared.ready_files.expire();
         shared.tickets.expire();
         shared.chunks.expire();
     }

@@ -18,6 +18,7 @@ use crate::cli::Global;
 use crate::config::Config;
 use crate::exit::{Exit, OrUsage as _, usage};
 use crate::output::Output;
+use crate::ready;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -86,7 +87,7 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     let runtime = tokio::runtime::Runtime::new().context("the threads of the server could not be started")?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let handle = Server::start(options, backend, plans).await;
+        let handle = Server::start_with(options, backend, plans, Some(ready::builder())).await;
         let handle = handle.map_err(|error| match error {
             StartError::Listen { .. } => anyhow::Error::new(error).context("choose another address by --listen"),
             error => anyhow::Error::new(error),

@@ -10,7 +10,8 @@
 //!
 //! The rest of a download that is resumed may begin with any frame of one after DOWNLOAD; what came before it is staged.
 //!
-//! Caveats: rows are not decoded here, they are staged as they travelled.
+//! Caveats: rows are neither unpacked nor decoded here, they are staged as they travelled; how large they say that they get is held against
+//! the limits.
 
 use thiserror::Error;
 
@@ -147,6 +148,12 @@ impl AnswerReader {
     }
 
     fn step(&mut self, frame: Frame) -> Result<AnswerEvent, AnswerError> {
+        if frame.kind == Kind::Rows && matches!(self.state, State::Rows | State::Rest) {
+            // Most of what comes is rows. They are unpacked once, when they are applied.
+            self.meter.note(&frame)?;
+            self.state = State::Rows;
+            return Ok(AnswerEvent::Frame(frame));
+        }
         let payload = self.meter.payload(&frame)?;
         let (event, next) = match (self.state, frame.kind) {
             (state, actual) if state == State::Over => {
@@ -199,7 +206,6 @@ fn staged(state: State, kind: Kind, payload: &[u8]) -> Result<State, AnswerError
         (Tables | Rows | Rest, Kind::Snapshot) => Snapshot::from_payload(payload).map(|_| Tables)?,
         (Tables | Rows | Rest, Kind::KeyRanges) => KeyRanges::from_payload(payload).map(|_| begun)?,
         (Tables | Rows | Rest, Kind::Watermarks) => Watermarks::from_payload(payload).map(|_| State::End)?,
-        (Rows | Rest, Kind::Rows) => Rows,
         (state, actual) => return Err(AnswerError::Order { actual, expected: state.expected() }),
     })
 }

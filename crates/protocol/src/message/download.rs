@@ -1,4 +1,4 @@
-//! DOWNLOAD, KEY_RANGES, TICKET.
+//! DOWNLOAD, READY_FILE, KEY_RANGES, TICKET.
 
 use super::{KEY_RANGES_MAX, whole};
 use crate::frame::{Frame, Kind};
@@ -36,6 +36,47 @@ impl Download {
                 resumable_s: reader.u32("resumable")?,
                 rows: reader.u64("rows")?,
                 bytes: reader.u64("bytes")?,
+            })
+        })
+    }
+}
+
+/// A ready file, with which a new remote may begin in the place of its first download.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadyFile {
+    /// Its ID, unguessable, good for the user and the remote that asked.
+    pub id: [u8; 16],
+    /// SHA-256 of its bytes.
+    pub digest: [u8; 32],
+    /// How many bytes it has.
+    pub bytes: u64,
+    /// How many rows. For people.
+    pub rows: u64,
+    /// For how many seconds after the last request for it the ID is good.
+    pub kept_s: u32,
+}
+
+impl ReadyFile {
+    /// The frame.
+    pub fn to_frame(&self) -> Frame {
+        let mut out = Vec::with_capacity(68);
+        out.extend_from_slice(&self.id);
+        out.extend_from_slice(&self.digest);
+        out.extend_from_slice(&self.bytes.to_le_bytes());
+        out.extend_from_slice(&self.rows.to_le_bytes());
+        out.extend_from_slice(&self.kept_s.to_le_bytes());
+        Frame::new(Kind::ReadyFile, out)
+    }
+
+    /// Reads the payload.
+    pub fn from_payload(payload: &[u8]) -> Result<ReadyFile, DecodeError> {
+        whole(payload, "ready file", |reader| {
+            Ok(ReadyFile {
+                id: reader.array("file id")?,
+                digest: reader.array("file digest")?,
+                bytes: reader.u64("file bytes")?,
+                rows: reader.u64("rows")?,
+                kept_s: reader.u32("kept")?,
             })
         })
     }

@@ -3,6 +3,7 @@
 //! ```text
 //! the file               the frames, then rows in their place       about the rows
 //! the write-ahead log    every page that is written, once           about the rows again, and pages of rows that are replaced
+//! a file that is filled                 the frames, then rows in their place; what the frames took, in the journal
 //! ```
 //!
 //! How large rows are is known by the frames that have come: uncompressed, a row takes about as much there as in SQLite. *Caveats.*
@@ -66,7 +67,8 @@ impl Sync<'_, '_, '_> {
         let database = &self.remote.database;
         let (used_bytes, unused_bytes) = database.bytes();
         let plain = self.stage.plain_bytes(bytes);
-        let added = plain.saturating_mul(3).saturating_sub(unused_bytes);
+        let added = if self.fills() { plain.saturating_add(bytes.saturating_mul(2)) } else { plain.saturating_mul(3) };
+        let added = added.saturating_sub(unused_bytes);
         let replaced = plain.saturating_add(used_bytes.min(rows.saturating_mul(PAGE_BYTES)));
         let disk_bytes = added.max(replaced).saturating_sub(self.stage.file_bytes());
         let free_bytes = free_bytes(self.remote.path());

@@ -4,14 +4,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use headwater_remote::http::{Server, fetch_model};
-use headwater_remote::{CreateOptions, Remote};
+use headwater_remote::ready::Taken;
+use headwater_remote::{CreateOptions, Remote, SyncOptions};
 use serde_json::json;
 
 use super::Login;
 use crate::Done;
 use crate::config::read_model;
 use crate::exit::Exit;
-use crate::output::{Output, counted};
+use crate::output::{Output, counted, thousands};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,7 +22,9 @@ Examples:
   headwater remote create anna.db --server https://sync.example.com --user anna --name shop --at 1
   headwater remote create till.db --server https://sync.example.com --user till-3 --adopt
 
-The model comes from the server, unless a file is given. The file may exist and have other tables.";
+The model comes from the server, unless a file is given. The file may exist and have other tables. Where it does not exist and the server
+has a ready file of what the user may hold (because other remotes hold the same), the remote begins with its rows, which is faster than a
+first sync.";
 
 /// The arguments.
 #[derive(Debug, Args)]
@@ -54,23 +57,50 @@ pub(super) struct CreateArgs {
 
 /// Makes the remote.
 pub(super) fn run(args: &CreateArgs, output: &Output) -> Done {
-    let model = match &args.model {
-        Some(file) => read_model(file)?,
+    let options = CreateOptions { adopt: args.adopt, ..CreateOptions::new(&args.server, &args.user) };
+    let (model, remote, taken) = match &args.model {
+        Some(file) => {
+            let model = read_model(file)?;
+            let remote = Remote::create(&args.file, &model, &options)?;
+            (model, remote, None)
+        }
         None => {
             let credentials = args.login.credentials(&args.user)?;
             let server = Server { url: args.server.clone(), credentials, ca_file: args.login.ca.clone() };
-            fetch_model(&server, &args.user, args.name.as_deref().map(|name| (name, args.at)))?
+            // The password is checked once.
+            let server = server.with_token()?;
+            let model = fetch_model(&server, &args.user, args.name.as_deref().map(|name| (name, args.at)))?;
+            let (mut remote, taken) = Remote::create_from(&args.file, &model, &options, &server)?;
+            if let Some(taken) = &taken {
+                top_up(&mut remote, &server, taken, output);
+            }
+            (model, remote, taken)
         }
     };
-    let options = CreateOptions { adopt: args.adopt, ..CreateOptions::new(&args.server, &args.user) };
-    let remote = Remote::create(&args.file, &model, &options)?;
     let tables: Vec<_> = remote.model().tables.iter().map(|table| &table.name).collect();
-    let answer = json!({ "file": args.file, "model": model.name, "version": model.version, "tables": tables });
+    let rows = taken.map(|taken| taken.rows);
+    let answer = json!({
+        "file": args.file, "model": model.name, "version": model.version, "tables": tables, "ready_file_rows": rows,
+    });
     output.answer(&answer, |output| {
         let (file, name, version) = (args.file.display(), &model.name, model.version);
-        output
-            .line(format!("{file} is a remote of {name} version {version}, with {}", counted(tables.len(), "table")))?;
+        let tables = counted(tables.len(), "table");
+        let rows = rows.map_or_else(String::new, |rows| format!(" and {} rows of a ready file", thousands(rows)));
+        output.line(format!("{file} is a remote of {name} version {version}, with {tables}{rows}"))?;
         output.line(format!("Next: headwater remote sync {file}"))
     })?;
     Ok(Exit::Done)
+}
+
+/// Brings what has changed since the file was made. Where that can't be done now, the next sync does it.
+fn top_up(remote: &mut Remote, server: &Server, taken: &Taken, output: &Output) {
+    let mut options = SyncOptions::new(server.credentials.clone());
+    options.ca_file.clone_from(&server.ca_file);
+    options.config.attempts_max = 1;
+    match remote.sync(&mut options) {
+        Ok(report) => tracing::info!(rows = taken.rows, since = report.rows_down, "a ready file was taken"),
+        Err(error) => {
+            output.note(format!("what has changed since the file was made comes with the next sync ({error})"));
+        }
+    }
 }

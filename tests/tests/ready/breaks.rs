@@ -1,0 +1,138 @@
+//! Lines that break, bytes that are damaged, and what is left behind.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use headwater_testkit::Plan;
+use headwater_testkit::proxy::{Cut, Direction, FaultProxy};
+use headwater_tests::{Kind, World};
+
+use super::{ANN, BOB, CAT, content, create, create_at, warm, world};
+
+/// Files beside a remote's.
+fn beside(world: &World, name: &str) -> Result<Vec<String>> {
+    let prefix = format!("{name}.db-ready-");
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(world.folder.path())? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.starts_with(&prefix) {
+            found.push(name);
+        }
+    }
+    Ok(found)
+}
+
+fn same_as_ordinary(world: &World, name: &str) -> Result<()> {
+    let mut ordinary = world.remote(&format!("{name} ordinary"), BOB)?;
+    world.sync(&mut ordinary)?;
+    ensure!(content(&world.path(name))? == content(&world.path(&format!("{name} ordinary")))?, "{name} is another");
+    Ok(())
+}
+
+/// Each transfer breaks after a piece: it is taken up where it stopped, within one attempt.
+#[test]
+fn a_transfer_that_breaks_goes_on_where_it_stopped() -> Result<()> {
+    let world = world(Kind::Sqlite, 20_000)?;
+    let whole = warm(&world, ANN, BOB)?.bytes_down;
+    ensure!(whole > 700_000, "{whole} bytes are too few to be worth a test");
+    let proxy = FaultProxy::start(world.address()?)?;
+    let url = format!("http://{}", proxy.address());
+    proxy.script(|number| {
+        let cut = if number % 2 == 0 { Cut::Reset } else { Cut::Fin };
+        Plan::clean().cut(Direction::Down, 150_000, cut)
+    });
+    let before = proxy.counters().down;
+    let (mut remote, taken) = create_at(&world, "broken", CAT, &url)?;
+    let came = proxy.counters().down - before;
+    let taken = taken.context("it came")?;
+    ensure!(taken.bytes_down == whole && came < whole + whole / 10, "{came} bytes came, the file has {whole}");
+    ensure!(beside(&world, "broken")?.is_empty());
+    proxy.go_clean();
+    world.sync(&mut remote)?;
+    same_as_ordinary(&world, "broken")
+}
+
+/// An attempt that failed leaves its bytes to the next, and a remote without rows where it was to be made.
+#[test]
+fn what_came_before_does_not_come_again() -> Result<()> {
+    let world = world(Kind::Sqlite, 20_000)?;
+    let whole = warm(&world, ANN, BOB)?.bytes_down;
+    let proxy = FaultProxy::start(world.address()?)?;
+    let url = format!("http://{}", proxy.address());
+    proxy.script(|number| match number {
+        0 => Plan::clean().cut(Direction::Down, 500_000, Cut::Reset),
+        _ => Plan::clean().cut(Direction::Down, 0, Cut::Reset),
+    });
+    let (_, taken) = create_at(&world, "again", CAT, &url)?;
+    ensure!(taken.is_none(), "the line is dead: {taken:?}");
+    let left = beside(&world, "again")?;
+    ensure!(left.len() == 1, "{left:?}");
+    let came = std::fs::metadata(world.folder.path().join(&left[0]))?.len();
+    ensure!(came > 300_000 && came < whole, "{came} of {whole}");
+    ensure!(world.rows("again", "SELECT count(*) FROM item")? == [[Some("0".to_owned())]], "a remote without rows");
+
+    std::fs::remove_file(world.path("again"))?;
+    proxy.go_clean();
+    let (mut remote, taken) = create_at(&world, "again", CAT, &url)?;
+    let taken = taken.context("it comes now")?;
+    ensure!(taken.bytes_down == whole - came, "{taken:?}: {came} of {whole} had come");
+    ensure!(beside(&world, "again")?.is_empty());
+    world.sync(&mut remote)?;
+    same_as_ordinary(&world, "again")
+}
+
+/// A bit that the way has turned, and bytes of before that are not those: nothing of it becomes a remote.
+#[test]
+fn what_is_damaged_is_not_taken() -> Result<()> {
+    let world = world(Kind::Sqlite, 5_000)?;
+    let whole = warm(&world, ANN, BOB)?.bytes_down;
+    let proxy = FaultProxy::start(world.address()?)?;
+    let url = format!("http://{}", proxy.address());
+    for (name, at) in [("early", 3_000), ("middle", whole / 2), ("late", whole)] {
+        proxy.script(move |_| Plan::clean().flip(Direction::Down, at));
+        let (mut remote, taken) = create_at(&world, name, CAT, &url)?;
+        ensure!(taken.is_none() && beside(&world, name)?.is_empty(), "{name}: {taken:?}");
+        proxy.go_clean();
+        world.sync(&mut remote)?;
+        same_as_ordinary(&world, name)?;
+    }
+    // What a killed attempt left behind, and somebody wrote to.
+    let (_, taken) = create(&world, "sound", CAT)?;
+    ensure!(taken.is_some());
+    let proxy = FaultProxy::start(world.address()?)?;
+    let url = format!("http://{}", proxy.address());
+    proxy.script(|number| match number {
+        0 => Plan::clean().cut(Direction::Down, 100_000, Cut::Reset),
+        _ => Plan::clean().cut(Direction::Down, 0, Cut::Reset),
+    });
+    create_at(&world, "left", CAT, &url)?;
+    let left = world.folder.path().join(beside(&world, "left")?.pop().context("bytes of before")?);
+    overwrite(&left)?;
+    std::fs::remove_file(world.path("left"))?;
+    let (_, taken) = create(&world, "left", CAT)?;
+    ensure!(taken.is_none() && beside(&world, "left")?.is_empty(), "{taken:?}");
+    std::fs::remove_file(world.path("left"))?;
+    let (mut remote, taken) = create(&world, "left", CAT)?;
+    ensure!(taken.is_some(), "then it comes anew");
+    world.sync(&mut remote)?;
+    same_as_ordinary(&world, "left")
+}
+
+fn overwrite(path: &Path) -> Result<()> {
+    let mut bytes = std::fs::read(path)?;
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    Ok(std::fs::write(path, bytes)?)
+}
+
+/// A server that stops, or knows nothing of files, leaves a remote that syncs.
+#[test]
+fn without_a_file_the_remote_is_made_all_the_same() -> Result<()> {
+    let mut world = world(Kind::Sqlite, 600)?;
+    warm(&world, ANN, BOB)?;
+    let url = world.server_url()?;
+    world.stop_server();
+    let (remote, taken) = create_at(&world, "alone", CAT, &url)?;
+    ensure!(taken.is_none() && remote.status()?.pending == 0);
+    Ok(())
+}

@@ -6,6 +6,8 @@ mod agents;
 mod common;
 #[path = "lab/elsewhere.rs"]
 mod elsewhere;
+#[path = "lab/ending.rs"]
+mod ending;
 #[path = "lab/evaluator.rs"]
 mod evaluator;
 #[path = "lab/files.rs"]
@@ -433,7 +435,7 @@ fn arms_of_one_campaign_are_compared_round_by_round() {
     assert_eq!(said.code, 0, "{said:?}");
     let said = place.run(&["compare", "x.lab", "--between", "load.think"]);
     assert_eq!(said.code, 1, "it thinks, so that its rate is worse: {said:?}");
-    assert!(said.out.contains("load.think 20ms against 1µs") && said.out.contains("worse"), "{said:?}");
+    assert!(said.out.contains("load.think from 1µs to 20ms") && said.out.contains("worse"), "{said:?}");
     let compared = place.json(&["compare", "x.lab", "--between", "load.think"]);
     let cells = compared["cells"].as_array().expect("cells");
     assert_eq!(cells.len(), 2, "one for each number of rows");
@@ -810,6 +812,11 @@ measure = \"own\"
 value = \"SELECT sum(operations) FROM run\"
 target = \">= 50\"
 [[figure]]
+name = \"a.nothing\"
+measure = \"own\"
+value = \"SELECT NULL\"
+target = \">= 1\"
+[[figure]]
 name = \"a.more\"
 measure = \"own\"
 value = \"SELECT sum(operations) FROM run\"
@@ -839,12 +846,17 @@ fn figures_are_held_against_their_targets() {
     let told: Vec<&str> = said.out.lines().collect();
     let expected = [
         "figure a.operations 50 target >= 50 ok",
+        "figure a.nothing - target >= 1 failed",
         "figure a.more 50 target >= 50.5 short",
         "figure b.said 2.5 target <= 2.5 ok",
         "figure b.silent - target <= 1 failed",
         "figure c.dead - target <= 1 failed",
     ];
     assert_eq!((said.code, told), (1, expected.to_vec()), "{said:?}");
+    assert!(
+        said.err.contains("a.nothing has no value: ") && said.err.contains("the query gives no number"),
+        "{said:?}"
+    );
     assert!(said.err.contains("dead could not be measured: false ended with exit status: 1"), "{said:?}");
     assert!(said.err.contains("sqlite:t.db"), "programs know the target: {said:?}");
     let kept = figures(&["a.operations", "b.said", "--keep", "kept"]);
@@ -861,10 +873,7 @@ fn figures_are_held_against_their_targets() {
     list(&FIGURES.replace("SELECT sum(operations)", "SELECT nothing"));
     let wrong = figures(&["a"]);
     assert_eq!(wrong.code, 1, "{wrong:?}");
-    assert!(
-        wrong.err.contains("own could not be measured: a.operations: ") && wrong.err.contains("nothing"),
-        "{wrong:?}"
-    );
+    assert!(wrong.err.contains("a.operations has no value: ") && wrong.err.contains("nothing"), "{wrong:?}");
     list("[[figures]]");
     assert_eq!(figures(&[]).code, 2);
 }
@@ -988,6 +997,7 @@ fn processors_that_there_are_not_are_refused() {
     let place = Place::new("");
     for (key, why) in [
         ("server_cpus = 1_000", "scenario.server_cpus = 1000: there are "),
+        ("database_cpus = 1_000", "scenario.database_cpus = 1000: there are "),
         ("database_cpus = 1", "scenario.database_cpus = 1: SQLite works in the server; write server_cpus"),
     ] {
         std::fs::write(place.path("x.toml"), syncs(key, "load.clients = 3")).expect("written");
@@ -1131,7 +1141,7 @@ fn what_syncs_can_not_be_is_told_at_its_line() {
             "",
             "x.toml:2:47: scenario \"sync\" can't be of the kind \"download\", only download-inserts",
         ),
-        ("workers = [4, 0]", "", "x.toml:2:54: scenario \"sync\" can't have workers = 0, only 1 to 1000"),
+        ("workers = [4, 1_001]", "", "x.toml:2:54: scenario \"sync\" can't have workers = 1001, only 0 to 1000"),
         ("workers = 2, uploaders = 3", "", "x.toml:2:65: scenario \"sync\" can't have 3 uploaders among 2 workers"),
         (
             "link_bits_per_s = 299",
@@ -1151,6 +1161,13 @@ fn what_syncs_can_not_be_is_told_at_its_line() {
         ),
         ("row_us = \"1ms\"", "", "x.toml:2:49: row_us is the string \"1ms\", expected a whole number"),
         ("worker = 4", "", "x.toml:2:40: unknown parameter \"worker\" of scenario \"sync\""),
+        (
+            "remotes = \"files\"",
+            "load.clients = 501",
+            "x.toml:3:16: 501 clients with remotes = \"files\", expected at most 500",
+        ),
+        ("workers = 4", "target.url = \"mariadb://me@db/x\"", "x.toml:3:14: syncs take PostgreSQL or SQLite"),
+        ("workers = 4", "target.url = \"oracle://x\"", "x.toml:3:14: the target's address has \"oracle\""),
         ("workers = 4", "load.think = \"1s\"", "x.toml:3:14: load.think with scenario \"sync\""),
         ("workers = 4", "load = { arrival = \"constant\", rate = 3 }", "load.arrival with scenario \"sync\""),
         ("workers = 4", "target.setup = \"SELECT 1\"", "x.toml:3:16: target.setup with scenario \"sync\""),

@@ -12,6 +12,7 @@ mod requests;
 mod syncs;
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::experiment::{Arrival, Load};
 use crate::harness::{AgentsUse, Measured};
@@ -92,11 +93,17 @@ struct Places {
     outside: f64,
 }
 
+/// Of a run that is shorter there is a sample or two, which tell of a moment.
+pub(super) const SAMPLED_MIN: Duration = Duration::from_secs(1);
+
 /// Names what limited the run.
 pub(crate) fn verdict(known: &Known<'_>) -> Verdict {
     let by_the_load = asked_for(known).or_else(|| thought(known)).or_else(|| of_agents(known.measured));
     if let Some(evidence) = by_the_load {
         return Verdict { bottleneck: Bottleneck::Client, evidence };
+    }
+    if known.measured.elapsed < SAMPLED_MIN {
+        return Verdict { bottleneck: Bottleneck::Unknown, evidence: "the run was too short to be sampled".to_owned() };
     }
     let (bottleneck, evidence) = if known.is_embedded { embedded(known) } else { by_places(known) };
     Verdict { bottleneck, evidence }
@@ -298,7 +305,6 @@ fn one_line(sql: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::time::Duration;
 
     use tokio::time::Instant;
 
@@ -388,6 +394,17 @@ mod tests {
         }
         let even = [("active", "", "", 1.4), ("active", "Lock", "tuple", 1.3), ("active", "IO", "WALSync", 1.3)];
         assert_eq!(named(little, (1.4, 0.0), &even), Bottleneck::Unknown, "no place has half");
+    }
+
+    #[test]
+    fn a_run_of_less_than_a_second_is_unknown() {
+        let all = [("idle", "Client", "ClientRead", 4.0)];
+        let load = load(Arrival::Closed { think: Duration::ZERO });
+        for (elapsed, expected) in [(SECOND / 10, Bottleneck::Unknown), (SECOND, Bottleneck::Link)] {
+            let short = Measured { elapsed, ..measured() };
+            let processes = vec![process(LAB, 0.1, 0.0), process(DATABASE, 0.1, 0.0)];
+            assert_eq!(named_of(&load, &short, processes, Ok(waits(&all))), expected, "{elapsed:?}");
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::replica::Behind;
 use crate::results::{RunRecord, Writer};
 use crate::sampling::{self, DATABASE, Find, Sampled, Sampler, Serving, Watched, Whose};
 use crate::scenario::Drives;
-use crate::sync::kind::workers_given;
+use crate::sync::kind::{refuse_processors, workers_given};
 use crate::sync::{NO_MARIADB, Own, OwnWorkload, Place, Stamped, SyncSettings, SyncWorkload};
 use crate::target::Target;
 use crate::workload::{SqlWorkload, refuse_existing};
@@ -46,7 +46,7 @@ pub enum Event<'e> {
     },
     /// Where it is.
     Progress(&'e Progress),
-    /// It is over, and kept; and what limited it, if it was measured.
+    /// It is over, and kept next; and what limited it, if it was measured.
     Ended(Run, &'e Outcome, Option<&'e Verdict>),
 }
 
@@ -136,10 +136,27 @@ impl<'c> Campaign<'c> {
                 }
                 campaign.targets.insert(address.to_owned(), target);
             }
+            if campaign.drives(cell) == Drives::Syncs {
+                let settings = SyncSettings::of(&cell.parameters).map_err(|(_, why)| Error::Usage(why))?;
+                refuse_processors(&settings).map_err(Error::Usage)?;
+            }
             campaign.time(cell)?;
             campaign.add_replica(cell)?;
         }
         Ok(campaign)
+    }
+
+    /// Refuses results in a file that is measured, which would be removed with what the lab has made there.
+    pub fn refuse_results(&self, results: &Path) -> Result<(), Error> {
+        let place = |path: &Path| {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            folder.canonicalize().ok().zip(path.file_name().map(ToOwned::to_owned))
+        };
+        let is_it = |target: &&Target| matches!(target, Target::Sqlite { path, .. } if place(path).is_some_and(|one| place(results) == Some(one)));
+        let Some(target) = self.targets.values().find(is_it) else { return Ok(()) };
+        let what =
+            format!("{} is measured, and can't have the results; name another file by --results", target.address());
+        Err(Error::Usage(what))
     }
 
     /// With this replica in the place of all of the experiment. Connects to nothing.
@@ -260,6 +277,8 @@ impl<'c> Campaign<'c> {
             let started = results.now()?;
             let usage = Usage::now();
             let (outcome, seen) = self.one(*run, interrupt, &mut |progress| watch(Event::Progress(progress))).await?;
+            // First it is told, then kept: perhaps there is no room.
+            watch(Event::Ended(*run, &outcome, seen.as_ref().map(|seen| &seen.verdict)));
             results.run(&RunRecord {
                 run: *run,
                 started,
@@ -268,7 +287,6 @@ impl<'c> Campaign<'c> {
                 client_cpu_ns: outcome.agents_cpu_ns().or_else(|| usage.client_cpu_ns()),
                 steal_percent: usage.steal_percent(),
             })?;
-            watch(Event::Ended(*run, &outcome, seen.as_ref().map(|seen| &seen.verdict)));
             if let Some(what) = outcome.left_behind {
                 let why = outcome.failure.map(|failure| format!("{failure}; ")).unwrap_or_default();
                 return Err(Error::LeftBehind(format!("{why}not all is cleaned up: {what}")));

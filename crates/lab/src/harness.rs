@@ -103,6 +103,11 @@ pub trait Workload: Send + Sync + 'static {
     /// Takes what an agent's `report` has given; `moment` gives one of the agent's clock here.
     fn take_report(&self, _report: &serde_json::Value, _moment: &dyn Fn(u64) -> Instant) {}
 
+    /// What is gone without which nothing can go on, in words; asked each second, and while clients connect.
+    fn gone(&self) -> Option<String> {
+        None
+    }
+
     /// What does not hold after `tally`; empty: all is as it should be.
     fn verify(&self, tally: Tally) -> impl Future<Output = Result<Vec<String>, Failure>>;
 
@@ -286,6 +291,8 @@ pub(crate) async fn run_by<W: Workload>(
         () = interrupted(interrupt) => Err(RunFailure::Interrupted),
     };
     match prepared {
+        // SQLite's own clients say so as a failure.
+        Err(_) if *interrupt.borrow() => outcome.failure = Some(RunFailure::Interrupted),
         Err(failure) => outcome.failure = Some(failure),
         Ok(()) => {
             (outcome.measured, outcome.failure) =
@@ -307,11 +314,14 @@ async fn measure_and_verify<W: Workload>(
 ) -> (Option<Measured>, Option<RunFailure>) {
     let measured = match observe::measure(workload.clone(), settings, interrupt, progress, crew).await {
         Ok(measured) => measured,
+        Err(_) if *interrupt.borrow() => return (None, Some(RunFailure::Interrupted)),
         Err(failure) => return (None, Some(failure)),
     };
+    // Of sets whatever fails first makes the rest fail: it comes first.
+    let first = measured.sets.as_ref().and_then(|_| measured.most_said());
     let failure = match &measured.ended {
         Ended::Interrupted => Some(RunFailure::Interrupted),
-        Ended::Lost(detail) => Some(RunFailure::Lost(detail.clone())),
+        Ended::Lost(detail) => Some(RunFailure::Lost(after(first, detail))),
         _ => {
             let verified = tokio::select! {
                 verified = workload.verify(measured.tally) => verified,
@@ -321,12 +331,25 @@ async fn measure_and_verify<W: Workload>(
             match verified {
                 _ if *interrupt.borrow() => Some(RunFailure::Interrupted),
                 Err(failure) => Some(RunFailure::Target(failure)),
-                Ok(faults) if !faults.is_empty() => Some(RunFailure::Verify(faults)),
+                Ok(mut faults) if !faults.is_empty() => {
+                    if let Some((fault, first)) = faults.first_mut().zip(first) {
+                        *fault = after(Some(first), fault);
+                    }
+                    Some(RunFailure::Verify(faults))
+                }
                 Ok(_) => (measured.operations == 0).then(|| RunFailure::NothingDone(nothing())),
             }
         }
     };
     (Some(measured), failure)
+}
+
+/// What was said, after what operations were told before, if that is something else.
+fn after(first: Option<String>, said: &str) -> String {
+    match first.filter(|first| !first.contains(said)) {
+        Some(first) => format!("{first}; then {said}"),
+        None => said.to_owned(),
+    }
 }
 
 /// A target that does not answer keeps nobody waiting for good.

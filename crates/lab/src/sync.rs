@@ -29,4 +29,4 @@ pub use kind::{SyncSettings, Way};
 pub use own::Own;
 pub(crate) use own::OwnWorkload;
 pub(crate) use stamps::{PHASES, Stamped};
-pub(crate) use workload::{NO_MARIADB, Place, SyncWorkload};
+pub(crate) use workload::{FILES_MAX, NO_MARIADB, Place, SyncWorkload};

@@ -150,6 +150,11 @@ pub(crate) enum Session {
 }
 
 impl Session {
+    /// Whether it is known to be of no use any more; false: nobody knows.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self, Session::Postgres(session) if session.is_closed())
+    }
+
     /// Has statements ready, so that they can be executed by their place.
     pub(crate) async fn prepare(&mut self, statements: &[Statement]) -> Result<(), Failure> {
         match self {

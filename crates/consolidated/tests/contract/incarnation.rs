@@ -208,6 +208,7 @@ pub(crate) fn a_download_that_brings_nothing_need_not_be_counted(database: &Data
             echo: &Echo::default(),
             conflicted: &[],
             refresh: &[],
+            snapshots: None,
         };
         let (summary, seen) =
             download::write(&mut *database.connect(), &request, &mut |_| Ok(())).expect("the download is read");

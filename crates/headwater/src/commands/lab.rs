@@ -65,7 +65,7 @@ pub fn run(args: &LabArgs, global: &Global, output: &Output) -> Done {
         LabCommand::Show(args) => show::run(args, output),
         LabCommand::Compare(args) => compare::run(args, output),
         LabCommand::Report(args) => report::run(args, output),
-        LabCommand::Export(args) => export::run(args),
+        LabCommand::Export(args) => export::run(args, output),
         LabCommand::Tables(args) => tables::run(args, output),
         LabCommand::Pilot(args) => pilot::run(args, global, output),
         LabCommand::Figures(args) => figures::run(args, output),

@@ -1,6 +1,6 @@
 //! What limited a run of requests, as far as that is told: the load, the lab, its links, or the processors of a server or cache that is sampled.
 
-use super::{Bottleneck, Known, SATURATED, Verdict, asked_for, of_agents, processors, thought};
+use super::{Bottleneck, Known, SAMPLED_MIN, SATURATED, Verdict, asked_for, of_agents, processors, thought};
 use crate::harness::Measured;
 use crate::link::Link;
 use crate::sampling::LAB;
@@ -12,10 +12,16 @@ const ONE_THREAD: std::ops::RangeInclusive<f64> = 0.9..=1.1;
 pub(crate) fn verdict_of_requests(known: &Known<'_>, link: Link, is_own: bool) -> Verdict {
     let of_the_load = asked_for(known).or_else(|| thought(known)).or_else(|| of_agents(known.measured));
     let of_the_load = of_the_load.map(|evidence| (Bottleneck::Client, evidence));
-    let found = of_the_load.or_else(|| of_the_links(known, link)).or_else(|| of_the_lab(known, is_own));
-    let found = found.or_else(|| of_a_server(known));
+    let found = of_the_load.or_else(|| of_the_links(known, link));
+    let is_sampled = known.measured.elapsed >= SAMPLED_MIN;
+    let of_samples = || of_the_lab(known, is_own).or_else(|| of_a_server(known));
+    let found = found.or_else(|| if is_sampled { of_samples() } else { None });
     let (bottleneck, evidence) = found.unwrap_or_else(|| {
-        let evidence = "neither the load, the links, the lab, nor the processors of what is sampled";
+        let evidence = if is_sampled {
+            "neither the load, the links, the lab, nor the processors of what is sampled"
+        } else {
+            "the run was too short to be sampled"
+        };
         (Bottleneck::Unknown, evidence.to_owned())
     });
     Verdict { bottleneck, evidence }

@@ -1,13 +1,16 @@
 //! The cross product of the axes, without what is excluded; each cell checked as a whole.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::axes::{ADDRESSES, Axis, Draft, Exclusion};
 use super::{Arrival, CELLS_MAX, Cell, Load, SETUPS, Stop, StopRule, TargetSettings};
-use crate::http::HttpSettings;
+use crate::http::{HttpSettings, HttpTarget};
 use crate::reading::{Reader, Span};
 use crate::scenario::{ByDatabase, Drives, Scenario};
-use crate::sync::SyncSettings;
+use crate::sync::kind::Remotes;
+use crate::sync::{FILES_MAX, NO_MARIADB, SyncSettings};
+use crate::target::Target;
 use crate::value::Value;
 
 /// How many operations wait for a client before one is dropped, unless the experiment says so.
@@ -235,13 +238,35 @@ impl<'d> Choice<'d> {
             (name.clone(), value.clone())
         };
         let parameters: Vec<_> = scenario.parameters.iter().map(with).collect();
-        let is_possible = match scenario.drives {
-            Drives::Syncs => self.syncs(reader, &scenario.name, SyncSettings::of(&parameters)),
-            Drives::Own => self.syncs(reader, &scenario.name, SyncSettings::of_own(&parameters)),
-            Drives::Requests => self.requests(reader, &parameters),
-            Drives::Transactions => self.transactions(reader, scenario, &parameters, clients),
-        };
+        let drives = scenario.drives;
+        let is_possible = self.address(reader, drives);
+        let is_possible = is_possible
+            & match scenario.drives {
+                Drives::Syncs => self.syncs(reader, &scenario.name, SyncSettings::of(&parameters)),
+                Drives::Own => self.syncs(reader, &scenario.name, SyncSettings::of_own(&parameters)),
+                Drives::Requests => self.requests(reader, &parameters),
+                Drives::Transactions => self.transactions(reader, scenario, &parameters, clients),
+            };
         is_possible.then_some(parameters)
+    }
+
+    /// Whether the target's address is one of what the scenario measures. A campaign may have another; nothing connects.
+    fn address(&self, reader: &mut Reader<'_>, drives: Drives) -> bool {
+        let Some(address) = self.text("target.url") else { return true };
+        let parsed = if drives == Drives::Requests {
+            HttpTarget::parse(&address, self.text("target.proxy").as_deref()).map(|_| None)
+        } else {
+            Target::parse(&address, Path::new("")).map(Some)
+        };
+        let why = match parsed {
+            Ok(Some(Target::MariaDb(_))) if drives == Drives::Syncs => NO_MARIADB.to_owned(),
+            Ok(_) => return true,
+            Err(error) => error.to_string(),
+        };
+        let (found, expected) =
+            why.split_once(", expected ").unwrap_or((&why, "an address of what the scenario measures"));
+        reader.error(&self.span("target.url"), found, expected);
+        false
     }
 
     /// Whether its generators are possible with these parameters.
@@ -307,6 +332,11 @@ impl<'d> Choice<'d> {
             reader.error(&self.span(key), found, expected);
             is_possible = false;
         };
+        let clients = self.count("load.clients").unwrap_or(1);
+        if settings.as_ref().is_ok_and(|settings| settings.remotes == Remotes::Files) && clients > FILES_MAX as i64 {
+            let found = format!("{clients} clients with remotes = \"files\"");
+            refuse("load.clients", found, &format!("at most {FILES_MAX}: each takes a thread"));
+        }
         if let Err((parameter, why)) = settings {
             refuse(
                 &format!("scenario.{parameter}"),

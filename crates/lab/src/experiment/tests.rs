@@ -187,7 +187,11 @@ fn requests_have_keys_of_their_own() {
     let told = errors("target.proxy = \"http://squid:3128\"");
     assert!(told[0].starts_with("x.toml:4:16: target.proxy with a database"), "{told:?}");
     let secret = "target.url = \"origin:\"\ntarget.proxy = [\"none\", \"http://me:secret@squid:3128\"]";
-    let experiment = parse(&of(secret)).unwrap_or_else(|errors| panic!("{errors:#?}"));
-    assert_eq!(varied(&experiment), ["none", "http://me@squid:3128"]);
-    assert!(!experiment.text.contains("secret") && experiment.text.contains("origin:"), "{}", experiment.text);
+    let told = errors_of(&of(secret));
+    assert!(told[0].starts_with("x.toml:4:14: target.proxy has a user, which is not sent"), "{told:?}");
+    assert!(!told.concat().contains("secret"), "{told:?}");
+    let open = "target.url = \"origin:\"\ntarget.proxy = [\"none\", \"http://squid:3128\"]";
+    let experiment = parse(&of(open)).unwrap_or_else(|errors| panic!("{errors:#?}"));
+    assert_eq!(varied(&experiment), ["none", "http://squid:3128"]);
+    assert!(experiment.text.contains("origin:"), "{}", experiment.text);
 }

@@ -176,6 +176,8 @@ pub(super) async fn measure<W: Workload>(
     };
     let sets = Arc::new(Sets::new(parties));
     let sets_of = workload.is_in_sets().then(|| sets.clone());
+    let driven = workload.clone();
+    let gone = move || driven.gone();
     let shared = Shared { workload, settings: settings.clone(), phase: receiver, events, sets };
     let local = LocalSet::new();
     let recorders = match crew {
@@ -189,6 +191,7 @@ pub(super) async fn measure<W: Workload>(
             let connected = tokio::select! {
                 connected = all_connected(&mut told, clients) => connected.map_err(RunFailure::Target),
                 () = interrupted(interrupt) => Err(RunFailure::Interrupted),
+                what = until_gone(&gone) => Err(RunFailure::Lost(what)),
             };
             if let Err(failure) = connected {
                 phase.send_replace(Phase::Aborting);
@@ -211,6 +214,7 @@ pub(super) async fn measure<W: Workload>(
                 looked: begin,
                 is_steady: None,
                 untold: 0,
+                gone: &gone,
             };
             let how = watcher.watch(&mut ended, interrupt, progress).await;
             let is_abort = matches!(how, Ended::Interrupted | Ended::Lost(_));
@@ -239,6 +243,16 @@ pub(super) async fn all_connected(told: &mut mpsc::UnboundedReceiver<Event>, cli
         }
     }
     Ok(())
+}
+
+/// Returns once something is gone without which nothing can go on.
+async fn until_gone(gone: &dyn Fn() -> Option<String>) -> String {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        if let Some(what) = gone() {
+            return what;
+        }
+    }
 }
 
 /// Starts these clients; one recorder for each thread.
@@ -319,6 +333,8 @@ struct Watcher<'w> {
     is_steady: Option<bool>,
     /// The first second that [`Progress`] has not told of.
     untold: u64,
+    /// What is gone without which nothing can go on.
+    gone: &'w dyn Fn() -> Option<String>,
 }
 
 /// What has been added up so far.
@@ -362,7 +378,11 @@ impl Watcher<'_> {
             tokio::select! {
                 biased;
                 () = interrupted(interrupt) => return Ended::Interrupted,
-                _ = ended.recv() => return self.defect().map_or(by_rule, Ended::Lost),
+                _ = ended.recv() => {
+                    let now = Instant::now();
+                    let last_part = LOOK_EVERY.max(now.saturating_duration_since(self.begin) / 10);
+                    return self.defect().or_else(|| self.lost(now, last_part)).map_or(by_rule, Ended::Lost);
+                }
                 _ = looks.tick() => {}
             }
             self.begin_measuring(Instant::now());
@@ -372,7 +392,9 @@ impl Watcher<'_> {
             if self.is_narrow() {
                 return Ended::Interval;
             }
-            if let Some(detail) = self.defect().or_else(|| self.lost(Instant::now())) {
+            if let Some(detail) =
+                (self.gone)().or_else(|| self.defect()).or_else(|| self.lost(Instant::now(), LOST_AFTER))
+            {
                 return Ended::Lost(detail);
             }
         }
@@ -464,7 +486,7 @@ impl Watcher<'_> {
     }
 
     /// What clients that can't connect are told, when nothing has succeeded for a while.
-    fn lost(&self, now: Instant) -> Option<String> {
+    fn lost(&self, now: Instant, after: Duration) -> Option<String> {
         let recorders = self.recorders.iter().map(|recorder| recorder.lock().unwrap_or_else(PoisonError::into_inner));
         let mut last = self.begin;
         let mut told = None;
@@ -472,7 +494,7 @@ impl Watcher<'_> {
             last = last.max(recorder.last_success.unwrap_or(last));
             told = told.or_else(|| recorder.unreachable.clone());
         }
-        let patience = LOST_AFTER.min(2 * self.settings.load.timeout);
+        let patience = after.min(2 * self.settings.load.timeout);
         told.filter(|_| now.saturating_duration_since(last) >= patience)
     }
 

@@ -29,6 +29,8 @@ struct Target {
     starts: Mutex<Vec<Duration>>,
     /// In sets: how many were begun and ended, and in which of them operations were done.
     sets: Option<Mutex<(u64, u64, Vec<u64>)>>,
+    /// After so many operations its server is gone: nothing is answered any more.
+    gone_after: Option<u64>,
 }
 
 impl Target {
@@ -45,6 +47,7 @@ impl Target {
             prepared: Ok(()),
             starts: Mutex::new(Vec::new()),
             sets: None,
+            gone_after: None,
         }
     }
 }
@@ -117,11 +120,19 @@ impl Workload for Target {
         Ok(())
     }
 
+    fn gone(&self) -> Option<String> {
+        let is_gone = self.gone_after.is_some_and(|after| self.executed.load(Ordering::Relaxed) >= after);
+        is_gone.then(|| "the server has ended".to_owned())
+    }
+
     async fn restore(&self, client: &mut Cell<Random>) -> Result<(), Failure> {
+        if self.gone().is_some() {
+            std::future::pending::<()>().await;
+        }
         tokio::time::sleep((self.service)(client.get_mut())).await;
         match &self.failure {
-            Some((_, failure)) => Err(failure.clone()),
-            None => Ok(()),
+            Some((_, failure)) if self.gone_after.is_none() => Err(failure.clone()),
+            _ => Ok(()),
         }
     }
 
@@ -538,6 +549,30 @@ async fn an_agent_that_says_nothing_is_lost() {
     let Some(RunFailure::Target(failure)) = outcome.failure else { panic!("{:?}", outcome.failure) };
     assert_eq!(failure, Failure::new(Class::Lost, "agent 1 (anna) has said nothing for 30s"));
     assert_eq!(workload.cleaned.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_gone_ends_the_run_and_what_failed_first_is_told() {
+    let refused = Failure { is_broken: false, ..Failure::new(Class::Refused, "nobody listens") };
+    for (failure, told) in
+        [(None, "the server has ended"), (Some((8, refused)), "refused: nobody listens; then the server has ended")]
+    {
+        let target = Target { gone_after: Some(10), failure, ..in_sets(ten) };
+        let (target, outcome) = drive(target, &settings(5, CLOSED, StopRule::Iterations(100))).await;
+        assert_eq!(outcome.failure, Some(RunFailure::Lost(told.to_owned())));
+        let elapsed = target.begin.elapsed();
+        assert!(elapsed < Duration::from_secs(5), "nobody waits for what can't come: {elapsed:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_a_set_comes_before_what_verify_finds() {
+    let failure = Some((3, Failure { is_broken: false, ..Failure::new(Class::Refused, "nobody listens") }));
+    let faults = vec!["a row is missing".to_owned()];
+    let target = Target { failure, faults, gone_after: Some(u64::MAX), ..in_sets(ten) };
+    let outcome = drive(target, &settings(5, CLOSED, StopRule::Iterations(5))).await.1;
+    let told = vec!["refused: nobody listens; then a row is missing".to_owned()];
+    assert_eq!(outcome.failure, Some(RunFailure::Verify(told)));
 }
 
 #[tokio::test(start_paused = true)]

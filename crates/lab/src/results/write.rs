@@ -61,8 +61,16 @@ impl Writer {
         let connection = Connection::open(path)
             .map_err(|source| ResultsError::usage(path, "the file can't be made", Some(source)))?;
         let writer = Writer { connection, path: path.to_owned() };
-        writer.begin(experiment, plan).map_err(|source| writer.error(source))?;
-        Ok(writer)
+        match writer.begin(experiment, plan) {
+            Ok(()) => Ok(writer),
+            Err(source) => {
+                let error = writer.error(source);
+                // Nothing is in it, and another try may have its name.
+                drop(writer);
+                let _ = std::fs::remove_file(path);
+                Err(error)
+            }
+        }
     }
 
     /// Where the file is.
@@ -183,10 +191,15 @@ impl Writer {
 
     /// Removes the file where no run is in it, so that another try may have its name. Whether it did.
     pub fn discard_if_empty(self) -> bool {
-        let runs = self.connection.query_row("SELECT count(*) FROM run", [], |row| row.get::<_, i64>(0));
+        let runs = self.runs();
         let Writer { connection, path } = self;
         drop(connection);
-        runs.is_ok_and(|runs| runs == 0) && std::fs::remove_file(path).is_ok()
+        runs == Some(0) && std::fs::remove_file(path).is_ok()
+    }
+
+    /// How many runs are in it; none: it can't be read.
+    fn runs(&self) -> Option<i64> {
+        self.connection.query_row("SELECT count(*) FROM run", [], |row| row.get(0)).ok()
     }
 
     fn write(&self, write: impl FnOnce(&Connection) -> rusqlite::Result<()>) -> Result<(), Error> {
@@ -198,7 +211,10 @@ impl Writer {
     }
 
     fn error(&self, source: rusqlite::Error) -> Error {
-        let what = "the file can't be written; what was written before is kept";
+        let what = match self.runs() {
+            Some(runs) if runs > 0 => "the file can't be written; what was written before is kept",
+            _ => "the file can't be written, and no run is in it",
+        };
         ResultsError::new(&self.path, what, Some(source)).into()
     }
 }

@@ -12,11 +12,11 @@ use headwater_model::Model;
 use headwater_protocol::Decimal;
 use headwater_protocol::message::ChangeOp;
 use headwater_remote::http::Credentials;
-use headwater_remote::{Config, CreateOptions, Error, Remote, SyncOptions, SyncReport};
+use headwater_remote::{CreateOptions, Error, Remote, SyncOptions, SyncReport};
 use rusqlite::{Connection, params};
 
 use super::kind::Standing;
-use super::memory::Synced;
+use super::memory::{Pace, Synced};
 use super::purchase::TextRow;
 use crate::harness::{Class, Failure};
 
@@ -55,7 +55,7 @@ impl FileRemote {
     }
 
     /// Syncs. Dropped before its end, the sync is cancelled at its next safe point.
-    pub(super) async fn sync(&mut self) -> Result<Synced, Failure> {
+    pub(super) async fn sync(&mut self, pace: Pace) -> Result<Synced, Failure> {
         if let Some(failure) = self.unwritten.take() {
             return Err(failure);
         }
@@ -64,8 +64,7 @@ impl FileRemote {
         let is_cancelled = cancel.0.clone();
         let report = blocking(move || {
             let mut options = SyncOptions::new(Credentials::Token(token));
-            // Who syncs decides how long it is tried.
-            options.config = Config { attempts_max: u32::MAX, ..Config::default() };
+            options.config = pace.config();
             options.cancel = Some(&is_cancelled);
             remote.lock().unwrap_or_else(PoisonError::into_inner).sync(&mut options).map_err(|error| failed(&error))
         });

@@ -228,7 +228,7 @@ impl SyncSettings {
         let backlog = number("backlog", 0..=1_000_000)?;
         let receiving_max = number("receiving_max", 1..=1_000_000)?;
         let connections_max = number("connections_max", 1..=1_000_000)?;
-        let pace = Pace { link, row, retry_delay };
+        let pace = Pace { link, row, retry_delay, patience: None };
         let remotes = remotes(&value("remotes").map(ToString::to_string).unwrap_or_default(), &pace)?;
         let common = rows * percent / 100;
         let notes_bytes = number("notes_bytes", 1..=purchase::NOTES_BYTES_MAX)? as usize;
@@ -301,6 +301,17 @@ pub(crate) fn workers_given(parameters: &[(String, Value)]) -> Option<u64> {
         Some(Value::Integer(workers)) => u64::try_from(*workers).ok().filter(|workers| *workers > 0),
         _ => None,
     }
+}
+
+/// Complains of more processors than there are.
+pub(crate) fn refuse_processors(settings: &SyncSettings) -> Result<(), String> {
+    let all = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    for (name, cpus) in [("server_cpus", settings.server_cpus), ("database_cpus", settings.database_cpus)] {
+        if let Some(cpus) = cpus.filter(|cpus| *cpus > all) {
+            return Err(format!("scenario.{name} = {cpus}: there are {all} processors, not {cpus}"));
+        }
+    }
+    Ok(())
 }
 
 /// What clients are, by the name that experiments have for it.

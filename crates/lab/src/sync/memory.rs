@@ -51,6 +51,17 @@ pub struct Pace {
     pub row: Duration,
     /// When it comes back after a refusal, whenever the server would like it; none: when the server says.
     pub retry_delay: Option<Duration>,
+    /// For how long it is tried; none: for as long as remotes do.
+    pub patience: Option<Duration>,
+}
+
+impl Pace {
+    /// How patient a sync is.
+    pub(crate) fn config(&self) -> Config {
+        // Who syncs decides how long it is tried.
+        let usual = Config { attempts_max: u32::MAX, ..Config::default() };
+        Config { elapsed_max: self.patience.unwrap_or(usual.elapsed_max), ..usual }
+    }
 }
 
 /// A remote.
@@ -203,8 +214,7 @@ impl MemoryRemote {
             staged: Staged::Nothing,
         };
         let seed = u64::from_le_bytes(std::array::from_fn(|place| self.identity.remote_id[place]));
-        // Who syncs decides how long it is tried.
-        let config = Config { limits: self.limits, attempts_max: u32::MAX, takes_chunks: false, ..Config::default() };
+        let config = Config { limits: self.limits, takes_chunks: false, ..pace.config() };
         let session = Session::new(start, config, seed);
         let begin = Instant::now();
         let (stage, synced) = (Stage::default(), Synced::default());

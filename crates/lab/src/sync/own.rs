@@ -26,6 +26,7 @@ use super::kind::{SyncSettings, Way};
 use super::memory::{Identity, MemoryRemote, Pace, Synced, Upload};
 use super::server::Server;
 use crate::harness::{Attempts, Class, Failure, Tally, Workload};
+use crate::link::Link;
 use crate::peer::Peer;
 use crate::random::Random;
 use crate::sampling::{self, Serving};
@@ -36,6 +37,13 @@ const TOKEN: Duration = Duration::from_hours(24);
 const WHO: &str = "somebody else writes to this database";
 /// How many faults are told.
 const FAULTS_MAX: usize = 3;
+/// How clients sync where nothing is measured: a server that does not answer ends the run.
+const UNMEASURED: Pace = Pace {
+    link: Link { bits_per_s: 0, delay: Duration::ZERO, loss_permille: 0 },
+    row: Duration::ZERO,
+    retry_delay: None,
+    patience: Some(Duration::from_mins(1)),
+};
 
 /// A system of one's own.
 #[derive(Clone)]
@@ -284,7 +292,7 @@ impl OwnWorkload {
             }
             Ok(0)
         };
-        let pace = if is_changed { self.settings.pace } else { Pace::default() };
+        let pace = if is_changed { self.settings.pace } else { UNMEASURED };
         let done = remote.sync(pace, &mut check).await?;
         if done.contested > 0 {
             return self.fault(format!(
@@ -408,6 +416,10 @@ impl Workload for OwnWorkload {
             return self.send(client, false).await.map(|_| ());
         }
         Ok(())
+    }
+
+    fn gone(&self) -> Option<String> {
+        self.running.try_lock().ok()?.as_mut()?.ended()
     }
 
     async fn verify(&self, tally: Tally) -> Result<Vec<String>, Failure> {

@@ -1,6 +1,6 @@
 //! The server under test: `headwater serve` as a process of its own, so that what it takes is known apart from the lab.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,6 +10,11 @@ use tempfile::TempDir;
 use super::kind::SyncSettings;
 use super::{affinity, purchase};
 use crate::harness::{Class, Failure};
+
+/// How much of the end of its log is looked at.
+const LAST_BYTES: u64 = 4096;
+/// How many letters of a line are told.
+const SAID_MAX: usize = 500;
 
 /// A server that runs; dropped, it is ended.
 pub(super) struct Server {
@@ -103,10 +108,29 @@ impl Server {
         self.folder.path().join("said")
     }
 
+    /// How it has ended, with the last that it said; none: it runs.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        let status = self.process.try_wait().ok().flatten()?;
+        let said = last_said(&self.log()).map(|said| format!(", and said last: {said}")).unwrap_or_default();
+        Some(format!("the server that the lab had started has ended ({status}){said}"))
+    }
+
     /// Its process.
     pub(super) fn id(&self) -> i32 {
         self.process.id() as i32
     }
+}
+
+/// The last line of a log that is of no sync.
+fn last_said(log: &Path) -> Option<String> {
+    let mut file = std::fs::File::open(log).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES))).ok()?;
+    let mut end = Vec::new();
+    file.take(LAST_BYTES).read_to_end(&mut end).ok()?;
+    let end = String::from_utf8_lossy(&end);
+    let said = end.lines().rev().map(str::trim).find(|line| !line.is_empty() && !line.contains("headwater::stamps"))?;
+    Some(said.chars().take(SAID_MAX).collect())
 }
 
 impl Drop for Server {

@@ -46,13 +46,16 @@ const UNMEASURED: Pace = Pace {
     link: Link { bits_per_s: 0, delay: Duration::ZERO, loss_permille: 0 },
     row: Duration::ZERO,
     retry_delay: Some(Duration::from_millis(20)),
+    patience: None,
 };
+/// For how long such a sync is tried in its turn, and how much longer for each row: a server that does not answer ends the run.
+const UNMEASURED_PATIENCE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_millis(10));
 /// How many clients sync at once where nothing is measured: as many as keep a server busy. All at once would be refused and come again, each time by
 /// a connection of its own; a machine has some 28,000 ports for these, which are used again after a minute, and looks for a free one for
 /// milliseconds where half of them are taken.
 const UNMEASURED_AT_ONCE: usize = 32;
 /// The most clients with files: what a runtime has threads for that may block.
-const FILES_MAX: usize = 500;
+pub(crate) const FILES_MAX: usize = 500;
 /// How many faults are told.
 const FAULTS_MAX: usize = 3;
 /// What MariaDB is no target for.
@@ -283,7 +286,7 @@ impl SyncWorkload {
         let (done, expected) = match remote {
             AnyRemote::Memory(remote) => (remote.sync(pace, &mut check).await?, expected),
             // Its rows are looked at afterwards, when no time is taken.
-            AnyRemote::File(remote) => (remote.sync().await?, Synced { sum: 0, ..expected }),
+            AnyRemote::File(remote) => (remote.sync(pace).await?, Synced { sum: 0, ..expected }),
         };
         let attempts = Attempts { refusals: done.refusals, retries: done.retries, ..Attempts::default() };
         let mut actual = Synced { bytes_in: 0, requests: 0, refusals: 0, retries: 0, ..done };
@@ -300,9 +303,17 @@ impl SyncWorkload {
     }
 
     /// A sync between the sets, after which all is as before a set, in its turn.
-    async fn sync_unmeasured(&self, client: &mut Client, down: Option<ChangeOp>, up: u64) -> Result<(), Failure> {
+    async fn sync_unmeasured(
+        &self,
+        client: &mut Client,
+        down: Option<ChangeOp>,
+        up: u64,
+    ) -> Result<Result<Attempts, Failure>, Failure> {
         let _turn = self.unmeasured.acquire().await;
-        self.sync((client, UNMEASURED), down, up, self.settings.before()).await?.map(|_| ())
+        let (least, a_row) = UNMEASURED_PATIENCE;
+        let patience = least + a_row.saturating_mul(u32::try_from(self.settings.rows).unwrap_or(u32::MAX));
+        let pace = Pace { patience: Some(patience), ..UNMEASURED };
+        self.sync((client, pace), down, up, self.settings.before()).await
     }
 
     /// When the syncs of the clients here began and ended; known once the server has ended.
@@ -442,7 +453,7 @@ impl Workload for SyncWorkload {
             }
         });
         let before = self.settings.before();
-        self.sync_unmeasured(client, before.are_there.then_some(ChangeOp::Insert), 0).await
+        self.sync_unmeasured(client, before.are_there.then_some(ChangeOp::Insert), 0).await?.map(|_| ())
     }
 
     fn is_in_sets(&self) -> bool {
@@ -492,13 +503,14 @@ impl Workload for SyncWorkload {
         let back = self.settings.back();
         self.look_at_file(client).await?;
         // A fault is told by verify.
-        match self.settings.way {
+        let done = match self.settings.way {
             Way::Down => self.sync_unmeasured(client, Some(back), 0).await,
             Way::Up => {
                 self.put(client, back, false);
                 self.sync_unmeasured(client, None, self.settings.rows as u64).await
             }
-        }
+        };
+        done.map(|_| ())
     }
 
     fn handover(&self) -> serde_json::Value {
@@ -528,6 +540,15 @@ impl Workload for SyncWorkload {
         let faults = report["faults"].as_array().into_iter().flatten().filter_map(|fault| fault.as_str());
         faults.for_each(|fault| self.fault(fault.to_owned()));
         self.stamps().take_report(&report["syncs"], moment);
+    }
+
+    fn gone(&self) -> Option<String> {
+        // Who has it uses the database, and is told.
+        let mut admin = self.admin.try_lock().ok()?;
+        let server = admin.server.as_mut().and_then(Server::ended);
+        let is_closed = admin.session.as_ref().is_some_and(Session::is_closed);
+        let database = || format!("{} has ended its connections", self.place.target.address());
+        server.or_else(|| is_closed.then(database))
     }
 
     async fn verify(&self, tally: Tally) -> Result<Vec<String>, Failure> {

@@ -100,6 +100,10 @@ impl Session {
         Ok(Session { cancel: client.cancel_token(), client, tls, statements: Vec::new() })
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
     pub(super) async fn prepare(&mut self, statements: &[Statement]) -> Result<(), Failure> {
         for statement in statements {
             let prepared = self.client.prepare(&statement.sql).await;

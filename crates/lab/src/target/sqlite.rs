@@ -130,13 +130,23 @@ impl Session {
     }
 
     fn timed<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, Failure> {
+        // A statement of few steps does not look itself.
+        if *self.watchdog.interrupt.borrow() {
+            return Err(interrupted());
+        }
         let deadline = self.watchdog.since.elapsed() + self.timeout;
         self.watchdog.deadline.store(deadline.as_micros() as u64, Ordering::Relaxed);
         work(&self.connection).map_err(|error| match error.sqlite_error_code() {
+            Some(ErrorCode::OperationInterrupted) if *self.watchdog.interrupt.borrow() => interrupted(),
             Some(ErrorCode::OperationInterrupted) => Failure { is_broken: false, ..Failure::time_out(self.timeout) },
             _ => failure(&error),
         })
     }
+}
+
+/// Somebody stopped what it is asked for.
+fn interrupted() -> Failure {
+    Failure::new(Class::Other, "interrupted")
 }
 
 impl ToSql for Value {

@@ -97,7 +97,7 @@ fn show(comparison: &Comparison, output: &Output) -> anyhow::Result<()> {
     }
     let row = |cell: &ComparedCell, compared: &Compared| {
         let value = |(key, value): &(String, String)| match cell.first.iter().find(|(known, _)| known == key) {
-            Some((_, first)) if first != value => format!("{key} {value} against {first}"),
+            Some((_, first)) if first != value => format!("{key} from {first} to {value}"),
             _ => format!("{key} {value}"),
         };
         let values: Vec<String> = cell.values.iter().map(value).collect();

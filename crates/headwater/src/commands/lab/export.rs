@@ -6,8 +6,10 @@ use clap::{Args, ValueEnum};
 use headwater_lab::Error;
 use headwater_lab::results::{Campaign, Format, Rows};
 
+use super::show;
 use crate::Done;
 use crate::exit::Exit;
+use crate::output::Output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,7 +26,7 @@ pub(super) struct ExportArgs {
     /// The results.
     #[arg(value_name = "FILE")]
     results: PathBuf,
-    /// In which form; xml is that of the results of Bristlecone's Evaluator, one run's seconds.
+    /// In which form; text is the table that show prints, xml is that of the results of Bristlecone's Evaluator, one run's seconds.
     #[arg(long, value_enum, default_value = "csv")]
     format: FormatName,
     /// A line for each of these: cells with their runs put together, runs, or seconds of runs; cells unless
@@ -41,6 +43,7 @@ enum FormatName {
     Csv,
     Json,
     Xml,
+    Text,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -51,11 +54,21 @@ enum RowsName {
 }
 
 /// Exports.
-pub(super) fn run(args: &ExportArgs) -> Done {
+pub(super) fn run(args: &ExportArgs, output: &Output) -> Done {
     let campaign = Campaign::open(&args.results)?;
+    if matches!(args.format, FormatName::Text) {
+        if args.run.is_some() || matches!(args.rows, Some(RowsName::Runs | RowsName::Seconds)) {
+            return Err(Error::Usage(
+                "--format text has the cells, as show has them; leave --rows and --run out".to_owned(),
+            )
+            .into());
+        }
+        show::tables(&campaign, output)?;
+        return Ok(Exit::Done);
+    }
     let out = &mut std::io::stdout().lock();
     let format = match args.format {
-        FormatName::Csv => Format::Csv,
+        FormatName::Csv | FormatName::Text => Format::Csv,
         FormatName::Json => Format::Json,
         FormatName::Xml if args.rows.is_some() => {
             return Err(Error::Usage("--format xml has the seconds of a run, and no --rows".to_owned()).into());

@@ -174,7 +174,14 @@ impl Place<'_> {
         let mut values = BTreeMap::new();
         for figure in figures {
             let sql = figure.value.as_deref().context("the figure has no value")?;
-            values.insert(figure.name.clone(), campaign.number(sql).with_context(|| figure.name.clone())?);
+            // Each by itself: its neighbours have their own values.
+            match campaign.number(sql) {
+                Ok(value) if value.is_finite() => {
+                    values.insert(figure.name.clone(), value);
+                }
+                Ok(value) => output.note(format!("{} has no value: it is {value}", figure.name)),
+                Err(error) => output.note(format!("{} has no value: {:#}", figure.name, anyhow::Error::from(error))),
+            }
         }
         Ok(values)
     }

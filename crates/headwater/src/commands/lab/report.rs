@@ -94,10 +94,30 @@ fn refuse(out: &Path, args: &ReportArgs) -> Result<()> {
     Ok(())
 }
 
+/// A report that can't be written leaves nothing, and what was there before as it was.
 fn write(out: &Path, html: &str, force: bool) -> Result<()> {
     let mut options = std::fs::File::options();
     options.write(true);
-    let options = if force { options.create(true).truncate(true) } else { options.create_new(true) };
-    let mut file = options.open(out).or_usage(|| format!("{} can't be made", out.display()))?;
-    file.write_all(html.as_bytes()).with_context(|| format!("{} could not be written", out.display()))
+    if !force || !out.exists() {
+        let file = options.create_new(true).open(out);
+        return fill(file.or_usage(|| format!("{} can't be made", out.display()))?, out, html);
+    }
+    if !out.is_file() {
+        let mut file = options.open(out).or_usage(|| format!("{} can't be opened", out.display()))?;
+        return file.write_all(html.as_bytes()).with_context(|| format!("{} could not be written", out.display()));
+    }
+    let mut aside = out.as_os_str().to_owned();
+    aside.push(".part");
+    let aside = PathBuf::from(aside);
+    let file = options.create(true).truncate(true).open(&aside);
+    fill(file.or_usage(|| format!("{} can't be made", aside.display()))?, &aside, html)?;
+    std::fs::rename(&aside, out).with_context(|| format!("{} could not be replaced", out.display()))
+}
+
+/// Writes a file that was made for it; where that fails it is removed.
+fn fill(mut file: std::fs::File, path: &Path, html: &str) -> Result<()> {
+    let written = file.write_all(html.as_bytes()).and_then(|()| file.sync_all());
+    written.with_context(|| format!("{} could not be written", path.display())).inspect_err(|_| {
+        let _ = std::fs::remove_file(path);
+    })
 }

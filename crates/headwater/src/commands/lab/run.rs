@@ -129,6 +129,7 @@ pub(super) fn carry_out_with(
     let campaign = campaign.with_replica(replica)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("the lab could not be started")?;
+    campaign.refuse_results(path)?;
     let writer = Writer::create(path, experiment, &plan)?;
     output.note(format!("{}; seed {seed}; results in {}", summary(experiment), path.display()));
     let mut teller = Teller::new(experiment, &plan, is_live, output);
@@ -143,7 +144,7 @@ pub(super) fn carry_out_with(
     teller.bar.finish_and_clear();
     ended.inspect_err(|_| {
         if !writer.discard_if_empty() {
-            output.note(format!("what was measured is kept: headwater lab show {}", path.display()));
+            output.note(format!("what was measured is kept: headwater lab export {} --rows runs", path.display()));
         }
     })
 }
@@ -156,7 +157,11 @@ fn tell(ended: &Ended, path: &Path, seed: u64, output: &Output) -> Result<()> {
     output.answer(&answer, |output| {
         show::tables(&results::Campaign::open(path)?, output)?;
         if *is_interrupted {
-            output.note("interrupted; what was measured is kept");
+            // A run that was interrupted is in no cell's mean, and so not in what show says.
+            output.note(format!(
+                "interrupted; what was measured is kept: headwater lab export {} --rows runs",
+                path.display()
+            ));
         }
         output.note(format!("headwater lab show {}", path.display()));
         Ok(())

@@ -150,7 +150,7 @@ fn the_server_side() {
 
     stage.configure("workres = 3");
     assert_eq!(stage.doctor(&[]).0, ["configuration"]);
-    stage.configure("workers = 0");
+    stage.configure("workers = 100_000");
     assert_eq!(stage.doctor(&[]).0, ["configuration"]);
     stage.configure("jwks_file = \"none.json\"");
     stage.assert_error(&[], "configuration");

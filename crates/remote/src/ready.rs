@@ -2,7 +2,7 @@
 //!
 //! The server makes such a file by [`build`]: an empty file to which a download was applied, by the very code that applies one here. So what
 //! is in it equals what the ordinary way brings. It has no identity: no remote ID, secret, user or server, and watermarks that nobody
-//! takes. [`Remote::create_from`] asks for one ([`take`]), and makes it the remote's own:
+//! takes. [`Remote::create_from`](crate::Remote::create_from) asks for one (`take`), and makes it the remote's own:
 //!
 //! ```text
 //! x.db-ready-DIGEST    the bytes as they come; those of a broken attempt stay, and the next goes on after them

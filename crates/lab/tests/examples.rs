@@ -55,6 +55,8 @@ fn the_examples_are_valid() {
         ("mobilink-workers.toml", 20),
         ("open-loop.toml", 5),
         ("own.toml", 6),
+        ("speed-crowd.toml", 2),
+        ("speed-workers.toml", 12),
         ("tpcb.toml", 6),
     ];
     assert_eq!(experiments("lab"), expected.map(|(name, cells)| (name.to_owned(), cells)));

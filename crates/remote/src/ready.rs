@@ -21,6 +21,7 @@ mod build;
 mod take;
 
 pub use self::build::build;
+pub(crate) use self::build::nobody;
 pub use self::take::Taken;
 
 #[cfg(test)]

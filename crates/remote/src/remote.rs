@@ -9,6 +9,7 @@ use crate::adopt;
 use crate::database::{BUSY_WAIT, Database};
 use crate::error::{Error, While};
 use crate::plan::Plan;
+use crate::ready::nobody;
 use crate::schema;
 use crate::state::State;
 
@@ -64,19 +65,8 @@ impl Remote {
             secret: random()?,
             server: options.server.clone(),
             user: options.user.clone(),
-            model: plan.model.to_json(),
-            fingerprint: plan.fingerprint,
-            incarnation: [0; 16],
-            note: [0; 16],
-            upload_sequence: 0,
-            download_applied: [0; 16],
-            frozen: None,
-            is_staged: false,
-            last_sync: None,
-            cut_bytes_max: crate::cut::UPLOAD_BYTES_MAX,
             is_adopted: options.adopt,
-            upload_refused: None,
-            upload_used: 0,
+            ..nobody(&plan)
         };
         database.write("creating the remote", |connection| {
             if schema::exists(connection, "hw_state")? {

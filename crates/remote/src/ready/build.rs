@@ -42,8 +42,8 @@ pub fn build(
     apply::apply(&database, &plan, "", &mut next, &mut |_| Ok(())).map(drop)
 }
 
-/// The state of a remote that is nobody's.
-fn nobody(plan: &Plan) -> State {
+/// The state of a remote that is nobody's, and has neither seen nor sent anything.
+pub(crate) fn nobody(plan: &Plan) -> State {
     State {
         remote_id: [0; 16],
         secret: [0; 32],

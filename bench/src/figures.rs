@@ -1,6 +1,7 @@
 //! What is measured, and against what.
 #![allow(clippy::print_stdout)]
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use headwater_consolidated::download::{self, DownloadRequest};
 use headwater_consolidated::rows::Echo;
 use headwater_consolidated::system::{self, PurgeRequest};
+use headwater_lab::figures::Measured;
 use headwater_model::remote_sql;
 use headwater_protocol::Kind;
 use headwater_protocol::frame::HEADER_BYTES;
@@ -21,6 +23,10 @@ use crate::{bare, memory, purchase};
 
 /// Rows of one upload.
 const UPLOAD_ROWS: u64 = 1_000;
+/// Of the upload of a million: its first number, above all others; rows of each statement of the bare loop; and how often it is done at most.
+const MANY_FIRST: u64 = 1_000_000_000;
+const MANY_ROWS: u64 = 10_000;
+const MANY_REPETITIONS: usize = 3;
 /// Whose rows are downloaded, inserted by the bare loop, uploaded, updated with and without conflict detection.
 const DOWNLOADED: u32 = 1;
 const INSERTED: u32 = 2;
@@ -219,7 +225,7 @@ impl Bench {
                 let first = (repetition * each + upload) * UPLOAD_ROWS + 1;
                 bare += self.runtime.block_on(tracked.insert(&self.client, INSERTED, first))?;
                 free += self.runtime.block_on(untracked.insert(&self.client, INSERTED, first))?;
-                self.write_purchases(first)?;
+                self.write_purchases(first..first + UPLOAD_ROWS)?;
                 let begin = Instant::now();
                 let report = self.world.sync_as(&mut remote, "up")?;
                 ours += begin.elapsed();
@@ -246,14 +252,58 @@ impl Bench {
         Ok(())
     }
 
+    /// One upload of many inserts by one remote, against one transaction of them that a loop sends.
+    pub(crate) fn upload_many(&self, changes: u64) -> Result<()> {
+        let bare = self.runtime.block_on(bare::Upload::prepare(&self.client, "purchase", MANY_ROWS))?;
+        let mut remote = self.world.remote("up", "up")?;
+        self.world.sync(&mut remote)?;
+        let (mut bare_times, mut times) = (Vec::new(), Vec::new());
+        for repetition in 0..self.repetitions.min(MANY_REPETITIONS) as u64 {
+            let numbers = MANY_FIRST + repetition * changes..MANY_FIRST + (repetition + 1) * changes;
+            let begin = Instant::now();
+            self.sql("BEGIN")?;
+            let mut sent = begin.elapsed();
+            for first in numbers.clone().step_by(MANY_ROWS as usize) {
+                sent += self.runtime.block_on(bare.insert(&self.client, INSERTED, first))?;
+            }
+            let begin = Instant::now();
+            self.sql("COMMIT")?;
+            sent += begin.elapsed();
+            self.write_purchases(numbers)?;
+            let begin = Instant::now();
+            let report = self.world.sync_as(&mut remote, "up")?;
+            times.push(begin.elapsed());
+            bare_times.push(sent);
+            ensure!(
+                report.changes_up == changes && report.refused + report.conflicts == 0,
+                "it went wrong: {report:?}"
+            );
+            eprintln!(
+                "upload of {changes}, {repetition}: bare {sent:?}, headwater {:?}: {:?}",
+                times.last(),
+                report.times
+            );
+            self.sql(&format!("DELETE FROM purchase WHERE purch_id >= {MANY_FIRST}"))?;
+            self.sql("VACUUM ANALYZE purchase")?;
+            self.world.sync(&mut remote)?;
+        }
+        println!("rate speed.bare_upload_million_rows_per_s {:.0}", rate(changes, &bare_times));
+        figure("speed.upload_million", ratio(&bare_times, &times));
+        Ok(())
+    }
+
+    fn sql(&self, sql: &str) -> Result<()> {
+        Ok(self.runtime.block_on(self.client.batch_execute(sql))?)
+    }
+
     /// What the application does at the remote; not timed.
-    fn write_purchases(&self, first: u64) -> Result<()> {
+    fn write_purchases(&self, numbers: Range<u64>) -> Result<()> {
         let mut sqlite = bare::open(&self.world.path("up"))?;
         let transaction = sqlite.transaction()?;
         {
             let mut insert =
                 transaction.prepare("INSERT INTO purchase VALUES (?1, ?2, ?3, ?4, '2005-01-01 00:00:01', ?5)")?;
-            for number in first..first + UPLOAD_ROWS {
+            for number in numbers {
                 let cost = format!("{}.120000", 123_456_789 + number);
                 insert.execute((UPLOADED, number as i64, (number % 1000) as i64, cost, bare::note(number as i32)))?;
             }
@@ -310,9 +360,10 @@ fn serve(url: &str, model: &str) -> Result<World> {
     Ok(world)
 }
 
-/// Says a figure.
-pub(crate) fn figure(name: &str, value: f64) {
-    println!("figure {name} {value:.3}");
+/// Says a figure: a number, or the median of several with its interval.
+pub(crate) fn figure(name: &str, value: impl Into<Measured>) {
+    let Measured { value, low, high } = value.into();
+    println!("figure {name} {value:.3} {low:.3} {high:.3}");
 }
 
 fn seconds(times: &[Duration]) -> f64 {
@@ -321,17 +372,20 @@ fn seconds(times: &[Duration]) -> f64 {
     times.get(times.len() / 2).map_or(f64::NAN, Duration::as_secs_f64)
 }
 
-/// The median of what each repetition gives: its two sides ran one after the other, on a machine as busy for one as for the other.
-pub(crate) fn ratio(these: &[Duration], to_those: &[Duration]) -> f64 {
+/// What each repetition gives: its two sides ran one after the other, on a machine as busy for one as for the other.
+pub(crate) fn ratio(these: &[Duration], to_those: &[Duration]) -> Measured {
     let [times, bare] = [these, to_those].map(|times| times.iter().map(Duration::as_secs_f64).collect::<Vec<_>>());
     ratio_of(&times, &bare)
 }
 
 /// The same of any numbers.
-pub(crate) fn ratio_of(these: &[f64], to_those: &[f64]) -> f64 {
-    let mut ratios: Vec<f64> = these.iter().zip(to_those).map(|(a, b)| a / b).collect();
-    ratios.sort_unstable_by(f64::total_cmp);
-    ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN)
+pub(crate) fn ratio_of(these: &[f64], to_those: &[f64]) -> Measured {
+    measured(&these.iter().zip(to_those).map(|(a, b)| a / b).collect::<Vec<_>>())
+}
+
+/// What turns gave; no number where there was none.
+pub(crate) fn measured(values: &[f64]) -> Measured {
+    Measured::of(values).unwrap_or(f64::NAN.into())
 }
 
 /// Rows a second, by the median of the times.

@@ -3,7 +3,7 @@
 //!
 //! Everything runs on a throw-away PostgreSQL (fsync on) on this machine, over the table Purchase of MLBench. What is compared takes
 //! turns, at least five times each; a figure is the median of the turns' ratios, because machines are shared and noisy. A result is a
-//! line `figure NAME VALUE`; the bare rates (medians too) stand beside it as `rate NAME VALUE`. What goes on is told on stderr.
+//! line `figure NAME VALUE LOW HIGH`, the median and its interval; the bare rates (medians too) stand beside it as `rate NAME VALUE`. What goes on is told on stderr.
 #![allow(clippy::print_stdout)]
 
 mod bare;
@@ -34,14 +34,17 @@ struct Arguments {
     /// Uploads of a thousand inserts each, all repetitions together.
     #[arg(long, default_value_t = 1_000)]
     uploads: u64,
+    /// Inserts of the one large upload; in steps of ten thousand.
+    #[arg(long, default_value_t = 1_000_000)]
+    many: u64,
     /// Rows updated by each side of the comparison of conflict detection.
     #[arg(long, default_value_t = 20_000)]
     updates: u64,
     /// How often each side of a comparison takes its turn.
     #[arg(long, default_value_t = 5)]
     repetitions: usize,
-    /// Only these figures: space, memory, download, upload, conflict.
-    #[arg(long, value_parser = ["space", "memory", "download", "upload", "conflict"])]
+    /// Only these figures: space, memory, download, upload, many, conflict.
+    #[arg(long, value_parser = ["space", "memory", "download", "upload", "many", "conflict"])]
     only: Vec<String>,
     #[command(subcommand)]
     part: Option<Part>,
@@ -111,6 +114,9 @@ fn sync(arguments: &Arguments) -> Result<()> {
     }
     if wanted("upload") {
         bench.upload(arguments.uploads)?;
+    }
+    if wanted("many") {
+        bench.upload_many(arguments.many)?;
     }
     if wanted("conflict") {
         bench.conflict_cost(arguments.updates)?;

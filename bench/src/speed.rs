@@ -7,21 +7,21 @@
 //! ```
 //!
 //! What is compared takes turns, there and back. The bare loop's number of connections is chosen in turns of its own, before those that
-//! are compared. A line `figure NAME VALUE` is the median of the turns' ratios; `rate NAME_low` and `rate NAME_high` are the least and the
-//! greatest of them.
+//! are compared. A line `figure NAME VALUE LOW HIGH` is the median of the turns' ratios with its interval.
 #![allow(clippy::print_stdout)]
 
 mod bare;
 mod bulk;
 mod small;
 mod tracking;
+mod waiting;
 mod world;
 
 use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::figures::figure;
+use crate::figures::{figure, measured};
 
 /// How large it is.
 #[derive(clap::Args, Clone, Debug)]
@@ -47,8 +47,14 @@ pub(crate) struct SpeedArguments {
     /// Empty syncs that are under way at a time.
     #[arg(long, default_value_t = 64)]
     pub(crate) at_once: usize,
+    /// Clients that wait for a worker while the server's memory is looked at.
+    #[arg(long, default_value_t = 5_000)]
+    pub(crate) waiting: usize,
+    /// The server's certificate, with `key.pem` beside it: clients speak TLS.
+    #[arg(long, hide = true)]
+    pub(crate) certificate: Option<std::path::PathBuf>,
     /// Only these parts.
-    #[arg(long, value_delimiter = ',', value_parser = ["first", "later", "upload", "conflict", "tracking", "empty", "rows"])]
+    #[arg(long, value_delimiter = ',', value_parser = ["first", "later", "upload", "conflict", "tracking", "empty", "rows", "waiting"])]
     pub(crate) only: Vec<String>,
     /// Have the server's process and the database's told on stderr, and wait so many seconds before each part: for a profile.
     #[arg(long, default_value_t = 0)]
@@ -60,7 +66,8 @@ pub(crate) fn measure(arguments: &SpeedArguments) -> Result<()> {
     let wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
     let mut world = world::World::start(arguments)?;
     type Part = fn(&mut world::World) -> Result<()>;
-    let parts: [(&str, Part); 7] = [
+    let parts: [(&str, Part); 8] = [
+        ("waiting", waiting::waiting),
         ("empty", small::empty),
         ("first", bulk::first_downloads),
         ("later", bulk::later_downloads),
@@ -111,14 +118,9 @@ impl Turns {
     }
 }
 
-/// Says a figure and between what its turns lie.
+/// Says a figure: the median of its turns, and the interval that they give.
 pub(crate) fn tell(name: &str, values: &[f64]) {
-    let (low, high) = values
-        .iter()
-        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(*value), high.max(*value)));
-    println!("rate {name}_low {low:.3}");
-    println!("rate {name}_high {high:.3}");
-    figure(name, median(values));
+    figure(name, measured(values));
 }
 
 pub(crate) fn median(values: &[f64]) -> f64 {

@@ -122,7 +122,7 @@ fn line(points: &[(f64, f64)]) -> (f64, f64) {
 
 impl World {
     /// One sync of a remote of the small model; gives how many rows came.
-    async fn sync_small(&self, remote: &mut MemoryRemote) -> Result<u64> {
+    pub(crate) async fn sync_small(&self, remote: &mut MemoryRemote) -> Result<u64> {
         let mut check = |_, _, _: &[headwater_protocol::ValueRef<'_>]| Ok(0);
         let synced = remote.sync(headwater_lab::sync::memory::Pace::default(), &mut check).await;
         let synced = synced.map_err(|failure| anyhow::anyhow!("{failure}"))?;

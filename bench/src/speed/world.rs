@@ -145,6 +145,11 @@ impl World {
         }
         std::fs::write(folder.path().join("headwater.toml"), "models = [\"0.toml\", \"1.toml\", \"2.toml\"]\n")?;
         let (server, place) = serve(arguments, &url, &folder)?;
+        let peer = match &arguments.certificate {
+            Some(_) => Peer::of(&format!("https://localhost:{}", place.rsplit(':').next().unwrap_or_default()))
+                .map_err(|failure| anyhow::anyhow!("{failure}"))?,
+            None => Peer::at(place),
+        };
         let purchases = Purchases::new(&plans[0], stock::NOTES_BYTES);
         Ok(World {
             arguments: arguments.clone(),
@@ -156,12 +161,20 @@ impl World {
             purchases,
             tokens,
             server,
-            peer: Peer::at(place),
+            peer,
             _folder: folder,
             postmaster,
             next_remote: 1,
             sent: arguments.rows,
         })
+    }
+
+    pub(crate) fn server_id(&self) -> i32 {
+        self.server.id() as i32
+    }
+
+    pub(crate) fn certificate(&self) -> Option<&std::path::Path> {
+        self.arguments.certificate.as_deref()
     }
 
     /// The processes, for whoever wants a profile of them.
@@ -293,18 +306,14 @@ fn serve(arguments: &SpeedArguments, url: &str, folder: &TempDir) -> Result<(Chi
     let mut command = Command::new(headwater()?);
     command.arg("--config").arg(folder.path().join("headwater.toml")).args(["serve", "--listen", "127.0.0.1:0"]);
     let workers = arguments.workers.to_string();
-    command.args([
-        "--workers",
-        &workers,
-        "--uploaders",
-        &workers,
-        "--backlog",
-        &(2 * arguments.clients + 200).to_string(),
-    ]);
-    for (name, value) in
-        [("receiving_max", 2 * arguments.clients + 200), ("connections_max", 4 * arguments.clients + 400)]
-    {
+    let crowd = 2 * arguments.clients + arguments.waiting + 200;
+    command.args(["--workers", &workers, "--uploaders", &workers, "--backlog", &crowd.to_string()]);
+    for (name, value) in [("receiving_max", crowd), ("connections_max", 2 * crowd)] {
         command.args(["--set", &format!("{name}={value}")]);
+    }
+    if let Some(certificate) = &arguments.certificate {
+        command.arg("--set").arg(format!("tls_certificate={}", certificate.display()));
+        command.arg("--set").arg(format!("tls_key={}", certificate.with_file_name("key.pem").display()));
     }
     command.args(["--log", "warn", "--until-input-ends"]);
     command.env("HEADWATER_DATABASE", url).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -313,7 +322,8 @@ fn serve(arguments: &SpeedArguments, url: &str, folder: &TempDir) -> Result<(Chi
     if let Some(out) = server.stdout.take() {
         BufReader::new(out).read_line(&mut line)?;
     }
-    let place = line.trim().strip_prefix("listening on http://");
+    let scheme = if arguments.certificate.is_some() { "listening on https://" } else { "listening on http://" };
+    let place = line.trim().strip_prefix(scheme);
     ensure!(place.is_some(), "the server says {line:?}");
     Ok((server, place.unwrap_or_default().to_owned()))
 }

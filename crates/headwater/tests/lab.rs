@@ -822,6 +822,11 @@ measure = \"own\"
 value = \"SELECT sum(operations) FROM run\"
 target = \">= 50.5\"
 [[figure]]
+name = \"a.groups\"
+measure = \"own\"
+value = \"VALUES (1, 'x'), (3, 'x'), (2, 'x'), (9, 'y'), (NULL, 'z')\"
+target = \">= 2.5\"
+[[figure]]
 name = \"b.said\"
 measure = \"said\"
 target = \"<= 2.5\"
@@ -848,6 +853,7 @@ fn figures_are_held_against_their_targets() {
         "figure a.operations 50 target >= 50 ok",
         "figure a.nothing - target >= 1 failed",
         "figure a.more 50 target >= 50.5 short",
+        "figure a.groups 2 (1 to 3) target >= 2.5 ok",
         "figure b.said 2.5 target <= 2.5 ok",
         "figure b.silent - target <= 1 failed",
         "figure c.dead - target <= 1 failed",

@@ -1,7 +1,7 @@
 //! Figures with targets: one TOML file lists what is measured, how, and what it should come to.
 //!
-//! A measure is an experiment, whose results are asked by SQL, or a command that prints lines `figure NAME VALUE`. Several figures may come
-//! from one; it is run once.
+//! A measure is an experiment, whose results are asked by SQL, or a command that prints lines `figure NAME VALUE [LOW HIGH]`. Several figures
+//! may come from one; it is run once. What was measured several times is a median with its interval, and holds where that reaches the target.
 //!
 //! ```
 //! use headwater_lab::figures::Figures;
@@ -19,7 +19,7 @@
 //! let figures = Figures::parse("figures.toml", text).expect("a valid list");
 //! let figure = &figures.figures[0];
 //! assert_eq!((figure.group(), figure.target.to_string().as_str()), ("own", ">= 500"));
-//! assert!(figure.target.holds(500.0) && !figure.target.holds(499.9));
+//! assert!(figure.target.holds(&500.0.into()) && !figure.target.holds(&499.9.into()));
 //! ```
 
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ pub struct Measure {
 pub enum How {
     /// An experiment's file, beside the list.
     Experiment(String),
-    /// A program and its arguments, in the folder of the list. It prints a line `figure NAME VALUE` for each figure.
+    /// A program and its arguments, in the folder of the list. It prints a line `figure NAME VALUE [LOW HIGH]` for each figure.
     Command(Vec<String>),
 }
 
@@ -67,7 +67,7 @@ pub struct Figure {
     pub about: String,
     /// Where it comes from: a place in [`Figures::measures`].
     pub measure: usize,
-    /// SQL over an experiment's results; one number.
+    /// SQL over an experiment's results: one number, or one of each repetition; with a second column, of several groups.
     pub value: Option<String>,
     /// What it should come to.
     pub target: Target,
@@ -87,10 +87,73 @@ pub struct Target {
     number: f64,
 }
 
+/// What was measured: the median of some values, and what it lies between with 95 % confidence, or their least and greatest where they are
+/// too few for that (five: 94 %; three: 75 %).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// The median, the upper one of an even number.
+    pub value: f64,
+    /// Not above the value.
+    pub low: f64,
+    /// Not below it.
+    pub high: f64,
+}
+
+impl From<f64> for Measured {
+    fn from(value: f64) -> Measured {
+        Measured { value, low: value, high: value }
+    }
+}
+
+impl Measured {
+    /// Of values that were measured one after the other; none where there are none, or one is no finite number.
+    ///
+    /// The interval is that of the sign test: as many values lie below the median as coins fall heads.
+    pub fn of(values: &[f64]) -> Option<Measured> {
+        let mut sorted = values.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let median = *sorted.get(sorted.len() / 2).filter(|_| sorted.iter().all(|value| value.is_finite()))?;
+        let out = outside(sorted.len());
+        Some(Measured { value: median, low: sorted[out], high: sorted[sorted.len() - 1 - out] })
+    }
+
+    fn is_interval(&self) -> bool {
+        self.low < self.high
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.value)?;
+        if self.is_interval() { write!(f, " ({} to {})", self.low, self.high) } else { Ok(()) }
+    }
+}
+
+/// How many of so many values may be left out at either end, for the median to lie between the others in 95 of 100 cases.
+fn outside(values: usize) -> usize {
+    let mut tail = 0.5_f64.powi(values as i32);
+    let mut chance = tail;
+    let mut out = 0;
+    loop {
+        chance *= (values - out) as f64 / (out + 1) as f64;
+        tail += chance;
+        if 2.0 * tail > 0.05 {
+            return out;
+        }
+        out += 1;
+    }
+}
+
 impl Target {
-    /// Whether a value is as it should be.
-    pub fn holds(&self, value: f64) -> bool {
-        if self.is_least { value >= self.number } else { value <= self.number }
+    /// Whether what was measured is as it should be, as far as its interval tells.
+    pub fn holds(&self, measured: &Measured) -> bool {
+        if self.is_least { measured.high >= self.number } else { measured.low <= self.number }
+    }
+
+    /// Of several that should all be as it says, the one that is furthest from it.
+    pub fn worst(&self, all: impl IntoIterator<Item = Measured>) -> Option<Measured> {
+        let far = |one: &Measured| if self.is_least { one.value } else { -one.value };
+        all.into_iter().min_by(|a, b| far(a).total_cmp(&far(b)))
     }
 
     fn parse(text: &str) -> Option<Target> {
@@ -132,10 +195,13 @@ impl Figures {
 }
 
 /// The figures that a command has printed; lines that are none are left out.
-pub fn printed(output: &str) -> BTreeMap<String, f64> {
+pub fn printed(output: &str) -> BTreeMap<String, Measured> {
+    let number = |text: &str| text.parse().ok().filter(|value: &f64| value.is_finite());
     let line = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
-        ["figure", name, value, ..] => {
-            Some((name.to_owned(), value.parse().ok().filter(|value: &f64| value.is_finite())?))
+        ["figure", name, value] => Some((name.to_owned(), number(value)?.into())),
+        ["figure", name, value, low, high] => {
+            let measured = Measured { value: number(value)?, low: number(low)?, high: number(high)? };
+            Some((name.to_owned(), measured)).filter(|_| (measured.low..=measured.high).contains(&measured.value))
         }
         _ => None,
     };
@@ -228,7 +294,31 @@ mod tests {
         assert_eq!(list.measures[1].how, How::Command(vec!["b".to_owned(), "c".to_owned()]));
         let two = &list.figures[1];
         assert_eq!((two.name.as_str(), two.measure, two.target.to_string().as_str()), ("y.two", 1, "<= 97"));
-        assert!(two.target.holds(97.0) && !two.target.holds(97.1));
+        assert!(two.target.holds(&97.0.into()) && !two.target.holds(&97.1.into()));
+    }
+
+    #[test]
+    fn an_interval_that_reaches_the_target_holds() {
+        let least = Target::parse(">= 2").expect("a target");
+        let most = Target::parse("<= 2").expect("a target");
+        let between = |low, value, high| Measured { value, low, high };
+        assert!(least.holds(&between(1.0, 1.5, 2.0)) && !least.holds(&between(1.0, 1.5, 1.9)));
+        assert!(most.holds(&between(2.0, 2.5, 3.0)) && !most.holds(&between(2.1, 2.5, 3.0)));
+        let two = [between(1.0, 1.5, 2.5), between(1.4, 1.8, 1.9)];
+        assert_eq!((least.worst(two), most.worst(two)), (Some(two[0]), Some(two[1])));
+    }
+
+    #[test]
+    fn a_median_lies_between_what_the_sign_test_says() {
+        assert_eq!(Measured::of(&[3.0, 1.0, 2.0]), Some(Measured { value: 2.0, low: 1.0, high: 3.0 }));
+        assert_eq!(Measured::of(&[4.0]), Some(4.0.into()));
+        assert_eq!((Measured::of(&[]), Measured::of(&[1.0, f64::NAN])), (None, None));
+        // The table of the sign test: values, and how many are left out at either end.
+        for (values, out) in [(1, 0), (5, 0), (6, 0), (8, 0), (9, 1), (11, 1), (12, 2), (15, 3), (20, 5), (25, 7)] {
+            assert_eq!(outside(values), out, "{values}");
+        }
+        assert_eq!(Measured { value: 2.0, low: 1.0, high: 3.5 }.to_string(), "2 (1 to 3.5)");
+        assert_eq!(Measured::from(2.0).to_string(), "2");
     }
 
     #[test]
@@ -255,7 +345,9 @@ mod tests {
 
     #[test]
     fn what_a_command_prints_is_found() {
-        let output = "rate a 1\nfigure x.one 0.75 more\nfigure y 1e3\nfigure z NaN\nfigure w\nsome figure v 1\n";
-        assert_eq!(printed(output), BTreeMap::from([("x.one".to_owned(), 0.75), ("y".to_owned(), 1000.0)]));
+        let output = "rate a 1\nfigure x.one 0.75 0.5 1\nfigure y 1e3\nfigure z NaN\nfigure w\nsome figure v 1\nfigure u 1 more\n\
+                      figure t 3 1 2\n";
+        let one = Measured { value: 0.75, low: 0.5, high: 1.0 };
+        assert_eq!(printed(output), BTreeMap::from([("x.one".to_owned(), one), ("y".to_owned(), 1000.0.into())]));
     }
 }

@@ -32,7 +32,7 @@ pub use write::{RunRecord, Writer, usual_name};
 /// "HWlb", in the file's head: nothing else is taken for results.
 const APPLICATION_ID: i64 = 0x4857_6c62;
 /// Of the schema.
-const VERSION: i64 = 7;
+const VERSION: i64 = 8;
 
 /// A results file could not be written or read.
 #[derive(Debug, thiserror::Error)]

@@ -55,8 +55,11 @@ fn the_examples_are_valid() {
         ("mobilink-workers.toml", 20),
         ("open-loop.toml", 5),
         ("own.toml", 6),
-        ("speed-crowd.toml", 2),
-        ("speed-workers.toml", 12),
+        ("speed-clients.toml", 8),
+        ("speed-cpus.toml", 8),
+        ("speed-crowd.toml", 8),
+        ("speed-slow-lines.toml", 4),
+        ("speed-workers.toml", 48),
         ("tpcb.toml", 6),
     ];
     assert_eq!(experiments("lab"), expected.map(|(name, cells)| (name.to_owned(), cells)));

@@ -35,11 +35,16 @@ const STREAMS_MAX: u32 = 64;
 /// Bytes of an HTTP/2 head.
 const HEAD_BYTES_MAX: u32 = 16 * 1024;
 
+/// What a connection of HTTP/2 begins with, and no request of HTTP/1: the first bytes of its preface.
+const PREFACE: &[u8; 3] = b"PRI";
+/// How long to wait for the rest where only some of these have come.
+const PREFACE_PAUSE: Duration = Duration::from_millis(20);
+
 /// How connections are served.
-#[derive(Clone)]
 pub(crate) struct Service {
     router: Router,
-    http: auto::Builder<TokioExecutor>,
+    http1: auto::Builder<TokioExecutor>,
+    http2: auto::Builder<TokioExecutor>,
     tls: Option<TlsAcceptor>,
     head_limit: Duration,
     idle_limit: Duration,
@@ -59,7 +64,9 @@ impl Service {
             .max_send_buf_size(BUFFER_BYTES);
         Service {
             router,
-            http,
+            // Told apart here: where hyper does it, what it has read so far makes its buffer for reading twice as large.
+            http1: http.clone().http1_only(),
+            http2: http.http2_only(),
             tls: tls.map(TlsAcceptor::from),
             head_limit: config.head_limit(),
             idle_limit: config.idle_limit(),
@@ -68,16 +75,29 @@ impl Service {
     }
 
     /// Serves one connection to its end. When `stopping` turns true, the requests that run are ended and no more are taken.
-    pub(crate) async fn serve(self, stream: TcpStream, stopping: watch::Receiver<bool>) -> io::Result<()> {
+    pub(crate) async fn serve(&self, stream: TcpStream, mut stopping: watch::Receiver<bool>) -> io::Result<()> {
         self.prepare(&stream)?;
-        match &self.tls {
-            None => self.serve_http(stream, stopping).await,
-            Some(tls) => {
-                let handshake = tokio::time::timeout(self.head_limit, tls.accept(stream));
-                let stream = handshake.await.map_err(|_| timed_out("the TLS handshake took too long"))??;
-                self.serve_http(stream, stopping).await
-            }
-        }
+        let Some(tls) = &self.tls else {
+            let http = tokio::select! {
+                is_http2 = tokio::time::timeout(self.head_limit, begins_http2(&stream)) => {
+                    self.of_version(is_http2.map_err(|_| timed_out("the peer said nothing for too long"))??)
+                }
+                _ = stopping.wait_for(|stopping| *stopping) => return Ok(()),
+            };
+            return self.serve_http(http, stream, stopping).await;
+        };
+        // Apart, for its state is large and most connections have none.
+        Box::pin(async {
+            let handshake = tokio::time::timeout(self.head_limit, tls.accept(stream));
+            let stream = handshake.await.map_err(|_| timed_out("the TLS handshake took too long"))??;
+            let http = self.of_version(stream.get_ref().1.alpn_protocol() == Some(b"h2"));
+            self.serve_http(http, stream, stopping).await
+        })
+        .await
+    }
+
+    fn of_version(&self, is_http2: bool) -> &auto::Builder<TokioExecutor> {
+        if is_http2 { &self.http2 } else { &self.http1 }
     }
 
     fn prepare(&self, stream: &TcpStream) -> io::Result<()> {
@@ -89,13 +109,18 @@ impl Service {
         socket.set_tcp_notsent_lowat(UNSENT_BYTES)
     }
 
-    async fn serve_http<S>(&self, stream: S, mut stopping: watch::Receiver<bool>) -> io::Result<()>
+    async fn serve_http<S>(
+        &self,
+        http: &auto::Builder<TokioExecutor>,
+        stream: S,
+        mut stopping: watch::Receiver<bool>,
+    ) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let io = TokioIo::new(Watched::new(stream, self.head_limit, self.idle_limit));
         let service = TowerToHyperService::new(self.router.clone());
-        let connection = self.http.serve_connection(io, service);
+        let connection = http.serve_connection(io, service);
         tokio::pin!(connection);
         tokio::select! {
             ended = connection.as_mut() => return ended.map_err(io::Error::other),
@@ -103,6 +128,21 @@ impl Service {
         }
         connection.as_mut().graceful_shutdown();
         connection.await.map_err(io::Error::other)
+    }
+}
+
+/// Whether who connects speaks HTTP/2. Nothing is taken from the stream.
+async fn begins_http2(stream: &TcpStream) -> io::Result<bool> {
+    let mut start = [0; PREFACE.len()];
+    loop {
+        let count = stream.peek(&mut start).await?;
+        if count == 0 || start[..count] != PREFACE[..count] {
+            return Ok(false);
+        }
+        if count == PREFACE.len() {
+            return Ok(true);
+        }
+        tokio::time::sleep(PREFACE_PAUSE).await;
     }
 }
 

@@ -119,7 +119,7 @@ impl Server {
         let listener = listen(config.listen).map_err(unusable)?;
         let local_addr = listener.local_addr().map_err(unusable)?;
         let shared = share(config, backend, plans, jwt, build);
-        let service = Service::new(router(Arc::clone(&shared)), tls, &shared.config);
+        let service = Arc::new(Service::new(router(Arc::clone(&shared)), tls, &shared.config));
         let (cutting, cut) = watch::channel(false);
         let connections = Tasks::default();
         let accepting = Accepting { listener, service, shared: Arc::clone(&shared), tasks: connections.clone(), cut };
@@ -233,7 +233,7 @@ fn share(
 
 struct Accepting {
     listener: TcpListener,
-    service: Service,
+    service: Arc<Service>,
     shared: Arc<Shared>,
     tasks: Tasks,
     cut: watch::Receiver<bool>,
@@ -264,7 +264,7 @@ impl Accepting {
             tracing::warn!(%peer, limit, "a connection is closed: connections_max are open");
             return;
         };
-        let (service, task, mut cut) = (self.service.clone(), self.tasks.enter(), self.cut.clone());
+        let (service, task, mut cut) = (Arc::clone(&self.service), self.tasks.enter(), self.cut.clone());
         let stopping = self.shared.stopping.subscribe();
         tokio::spawn(async move {
             let _held = (place, task);

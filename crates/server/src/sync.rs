@@ -20,6 +20,7 @@ use headwater_protocol::message::{ErrorCode, Hello, Ticket, UploadEnd};
 use headwater_protocol::server::RequestError;
 use headwater_protocol::{Frame, Kind};
 
+use crate::admission::Turn;
 use crate::failure::{CONTENT_TYPE, Failure};
 use crate::log::{Line, Outcome};
 use crate::places::Size;
@@ -80,7 +81,7 @@ async fn admit_and_receive(
 fn answer(shared: &Arc<Shared>, user: User, received: Received, line: Line) -> Response {
     let (writer, reader) = spool(Arc::clone(&shared.budget), shared.config.heartbeat());
     let sync = Sync { shared: Arc::clone(shared), user, line, writer, _task: shared.syncs.enter() };
-    tokio::spawn(sync.run(received));
+    tokio::spawn(sync.run(Box::new(received)));
     (stream_headers(), body_of(reader)).into_response()
 }
 
@@ -100,6 +101,14 @@ pub(crate) fn body_of(reader: Reader) -> Body {
     Body::from_stream(futures_util::stream::try_unfold(reader, next))
 }
 
+/// An upload that waits for no more than a worker.
+struct Ready {
+    end: UploadEnd,
+    source: Source,
+    turn: Option<Turn>,
+    is_large: bool,
+}
+
 /// A sync from the answer's head on.
 struct Sync {
     shared: Arc<Shared>,
@@ -110,7 +119,7 @@ struct Sync {
 }
 
 impl Sync {
-    async fn run(mut self, received: Received) {
+    async fn run(mut self, received: Box<Received>) {
         let remote_id = received.hello.remote_id;
         let outcome = self.database_part(received).await;
         if outcome.is_err() {
@@ -143,43 +152,53 @@ impl Sync {
         self.line.write(if cut { &Outcome::Cut } else { &Outcome::Gone });
     }
 
-    /// Waits for a worker and lets it work. The client is watched meanwhile: for one that has gone nobody waits any more.
-    async fn database_part(&mut self, received: Received) -> Result<(), Stop> {
+    /// Waits for a worker and lets it work. The client is watched meanwhile: for one that has gone nobody waits any more. What is done before
+    /// and after the wait lies in boxes of its own: thousands may wait, and have nothing of it.
+    async fn database_part(&mut self, mut received: Box<Received>) -> Result<(), Stop> {
         let shared = Arc::clone(&self.shared);
         let claim = shared.remotes.claim(received.hello.remote_id).ok_or_else(Failure::remote_busy)?;
-        let remote_id = received.hello.remote_id;
-        let (mut upload, mut turn) = (None, None);
         let mut size = if is_first_download(&received.hello) { Size::Large } else { Size::Small };
-        if let Some((end, came)) = received.upload {
-            let (mut source, frame_bytes) = self.measured(remote_id, &end, came).await?;
-            if source.spool().bytes() > SMALL_BYTES {
+        let (mut upload, mut turn) = (None, None);
+        if let Some((end, came)) = received.upload.take() {
+            let ready = Box::pin(self.ready(received.hello.remote_id, end, came)).await?;
+            if ready.is_large {
                 size = Size::Large;
             }
-            turn = self
-                .waited("its turn, after others with large frames, did not come", shared.admission.turn(frame_bytes))
-                .await?;
-            upload = Some((end, self.whole(&end, source).await?));
+            (upload, turn) = (Some((ready.end, ready.source)), ready.turn);
         }
         let permits = self.waited("no worker was free", shared.admission.permits(upload.is_some(), size)).await?;
+        let Received { hello, plan, key_ranges, .. } = *received;
         let work = Work {
             shared: Arc::clone(&shared),
             user: self.user.name().to_owned(),
-            hello: received.hello,
-            plan: received.plan,
+            hello,
+            plan,
             upload,
-            key_ranges: received.key_ranges,
+            key_ranges,
             writer: self.writer.clone(),
             permits,
             turn,
             claim,
         };
         let working = Instant::now();
-        let (done, result) = self.watched(work).await?;
+        let (done, result) = Box::pin(self.watched(work)).await?;
         if result.is_ok() {
             shared.admission.note(&done.worked(working.elapsed()));
         }
         self.line.done(&done);
         result
+    }
+
+    /// An upload that may be given to a worker: all of it is there, and it has its turn.
+    async fn ready(&mut self, remote_id: [u8; 16], end: UploadEnd, came: Upload) -> Result<Ready, Stop> {
+        let shared = Arc::clone(&self.shared);
+        let (mut source, frame_bytes) = self.measured(remote_id, &end, came).await?;
+        let is_large = source.spool().bytes() > SMALL_BYTES;
+        let turn = self
+            .waited("its turn, after others with large frames, did not come", shared.admission.turn(frame_bytes))
+            .await?;
+        let source = self.whole(&end, source).await?;
+        Ok(Ready { end, source, turn, is_large })
     }
 
     /// Waits for something to be free, as long as the client does and as is allowed.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row};
+use rusqlite::{Connection, OpenFlags, Row};
 
 use super::{APPLICATION_ID, ResultsError, VERSION};
 use crate::error::Error;
@@ -139,12 +139,18 @@ impl Campaign {
         &self.path
     }
 
-    /// The number that a query gives.
-    pub fn number(&self, sql: &str) -> Result<f64, Error> {
+    /// The numbers that a query gives, a row each, and in its second column, where it has one, what they are of. At least one; NULL is none.
+    pub fn numbers(&self, sql: &str) -> Result<Vec<(f64, String)>, Error> {
         let wrong = |what: &str, source| Error::from(ResultsError::usage(&self.path, what, source));
-        let number = self.connection.query_row(sql, [], |row| row.get::<_, Option<f64>>(0)).optional();
-        let number = number.map_err(|source| wrong("the query can't be answered", Some(source)))?.flatten();
-        number.ok_or_else(|| wrong("the query gives no number", None))
+        let numbers = self.connection.prepare(sql).and_then(|mut statement| {
+            let has_group = statement.column_count() > 1;
+            let group = |row: &Row<'_>| if has_group { row.get(1) } else { Ok(String::new()) };
+            let rows = statement.query_map([], |row| Ok((row.get::<_, Option<f64>>(0)?, group(row)?)))?;
+            rows.collect::<Result<Vec<_>, _>>()
+        });
+        let numbers = numbers.map_err(|source| wrong("the query can't be answered", Some(source)))?;
+        let numbers: Vec<_> = numbers.into_iter().filter_map(|(number, group)| Some((number?, group))).collect();
+        if numbers.is_empty() { Err(wrong("the query gives no number", None)) } else { Ok(numbers) }
     }
 
     /// The machine and the targets.

@@ -117,6 +117,7 @@ CREATE TABLE sync (
   client INTEGER NOT NULL,       -- from 1
   began_ns INTEGER NOT NULL,
   ended_ns INTEGER NOT NULL,
+  refusals INTEGER NOT NULL,     -- how often it was told to come back before
   server_began_ns INTEGER,
   server_ended_ns INTEGER,
   receive_ns INTEGER,            -- the request
@@ -148,7 +149,7 @@ CREATE TABLE blocked (
   PRIMARY KEY (run, statement, behind)
 ) WITHOUT ROWID;
 
--- What went over the network, of runs of requests: sums over operations that succeeded.
+-- What went over the network, of runs of requests and of syncs, of these the bodies alone: sums over operations that succeeded.
 CREATE TABLE traffic (
   run INTEGER PRIMARY KEY REFERENCES run (id),
   sent_bytes INTEGER NOT NULL,   -- by the clients

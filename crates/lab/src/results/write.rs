@@ -322,10 +322,10 @@ fn samples(connection: &Connection, run: i64, sampled: &Sampled) -> rusqlite::Re
 /// Each sync that was measured, by the moment at which measuring began.
 fn syncs(connection: &Connection, run: i64, syncs: &[Stamped], from: Instant) -> rusqlite::Result<()> {
     let mut insert =
-        connection.prepare("INSERT INTO sync VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)")?;
+        connection.prepare("INSERT INTO sync VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)")?;
     let nanos = |moment: Instant| moment.saturating_duration_since(from).as_nanos() as i64;
-    for Stamped { client, began, ended, served } in syncs {
-        let own = [run, *client as i64 + 1, nanos(*began), nanos(*ended)].map(Some);
+    for Stamped { client, began, ended, refusals, served } in syncs {
+        let own = [run, *client as i64 + 1, nanos(*began), nanos(*ended), *refusals as i64].map(Some);
         let mut theirs = [None; 2 + PHASES.len()];
         if let Some(served) = served {
             let phases = served.phases.iter().map(|phase| phase.as_nanos() as i64);

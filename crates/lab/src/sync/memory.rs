@@ -18,7 +18,7 @@ use headwater_protocol::{DecodeError, Frame, Kind, Limits, ROW_BYTES_MAX, ValueR
 use tokio::time::Instant;
 
 use super::http::{self, Answer, Refused};
-use crate::harness::{self, Class};
+use crate::harness::{self, Attempts, Class, Traffic};
 use crate::link::Link;
 use crate::peer::Peer;
 
@@ -136,7 +136,9 @@ pub struct Synced {
     pub changes: u64,
     /// Of them, those that met a conflict or were refused.
     pub contested: u64,
-    /// Bytes of the answers.
+    /// Bytes of the requests' bodies; 0 of a remote with a file, which does not tell.
+    pub bytes_out: u64,
+    /// Bytes of the answers' bodies.
     pub bytes_in: u64,
     /// Requests that were made.
     pub requests: u32,
@@ -144,6 +146,16 @@ pub struct Synced {
     pub refusals: u64,
     /// Attempts that failed, those among them.
     pub retries: u64,
+}
+
+impl Synced {
+    /// What it met, and what went over the network for it.
+    pub(crate) fn attempts(&self) -> Attempts {
+        let &Synced { refusals, retries, bytes_out, bytes_in, .. } = self;
+        let traffic =
+            Traffic { sent_bytes: bytes_out, received_bytes: bytes_in, body_bytes: bytes_in, ..Traffic::default() };
+        Attempts { refusals, retries, traffic, ..Attempts::default() }
+    }
 }
 
 /// What has come of a download that is not whole yet.
@@ -294,6 +306,7 @@ impl Exchange<'_, '_> {
     async fn request(&mut self, has_upload: bool, wants_download: bool) {
         self.answer = None;
         let body = self.remote.request(has_upload, wants_download);
+        self.synced.bytes_out += body.len() as u64;
         let Identity { server, token, user, remote_id, .. } = &self.remote.identity;
         let body = (body, self.remote.sync_id.as_str());
         let answer = http::sync((server, self.pace.link), token, user, *remote_id, body).await;

@@ -308,16 +308,12 @@ impl OwnWorkload {
             let key = plan.key_of(&row);
             held.rows.iter_mut().filter(|held| plan.key_of(held) == key).for_each(|held| held.clone_from(&row));
         }
-        Ok(OwnWorkload::attempts(&done))
+        Ok(done.attempts())
     }
 
     fn fault(&self, what: String) -> Result<Attempts, Failure> {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(what.clone());
         Err(Failure::new(Class::Other, what))
-    }
-
-    fn attempts(done: &Synced) -> Attempts {
-        Attempts { refusals: done.refusals, retries: done.retries, ..Attempts::default() }
     }
 }
 
@@ -402,7 +398,7 @@ impl Workload for OwnWorkload {
             let (number, before) = (client.number + 1, client.had.upserts);
             return self.fault(format!("client {number} got {} rows, and {before} before: {WHO}", done.upserts));
         }
-        Ok(OwnWorkload::attempts(&done))
+        Ok(done.attempts())
     }
 
     async fn end_set(&self) -> Result<(), Failure> {

@@ -22,6 +22,7 @@ struct Told {
     id: String,
     began: Instant,
     ended: Instant,
+    refusals: u64,
 }
 
 /// A sync, with what the server says of it.
@@ -32,6 +33,8 @@ pub(crate) struct Stamped {
     /// When the client began it, and when it was done there.
     pub(crate) began: Instant,
     pub(crate) ended: Instant,
+    /// How often it was told to come back before.
+    pub(crate) refusals: u64,
     /// The request that succeeded; none: the server has said nothing of it.
     pub(crate) served: Option<Served>,
 }
@@ -59,24 +62,26 @@ impl Stamps {
         Stamps { moment: (Instant::now(), SystemTime::now()), told: Vec::new(), stamped: Vec::new() }
     }
 
-    /// A client has done a sync.
-    pub(crate) fn tell(&mut self, client: usize, id: String, began: Instant) {
+    /// A client has done a sync, for which it was told to come back so many times.
+    pub(crate) fn tell(&mut self, client: usize, id: String, began: Instant, refusals: u64) {
         if self.told.len() < SYNCS_MAX {
-            self.told.push(Told { client, id, began, ended: Instant::now() });
+            self.told.push(Told { client, id, began, ended: Instant::now(), refusals });
         }
     }
 
     /// What [`Stamps::take_report`] takes elsewhere; `own` gives a moment as a number.
     pub(crate) fn report(&mut self, own: &dyn Fn(Instant) -> u64) -> Value {
         let told = std::mem::take(&mut self.told).into_iter();
-        told.map(|Told { client, id, began, ended }| json!([client, id, own(began), own(ended)])).collect()
+        told.map(|Told { client, id, began, ended, refusals }| json!([client, id, own(began), own(ended), refusals]))
+            .collect()
     }
 
     /// The syncs of clients elsewhere.
     pub(crate) fn take_report(&mut self, report: &Value, moment: &dyn Fn(u64) -> Instant) {
         let told = |sync: &Value| {
             let (began, ended) = (moment(sync[2].as_u64()?), moment(sync[3].as_u64()?));
-            Some(Told { client: sync[0].as_u64()? as usize, id: sync[1].as_str()?.to_owned(), began, ended })
+            let (client, refusals) = (sync[0].as_u64()? as usize, sync[4].as_u64()?);
+            Some(Told { client, id: sync[1].as_str()?.to_owned(), began, ended, refusals })
         };
         let room = SYNCS_MAX.saturating_sub(self.told.len());
         self.told.extend(report.as_array().into_iter().flatten().filter_map(told).take(room));
@@ -87,8 +92,8 @@ impl Stamps {
         let log = std::fs::read_to_string(log).unwrap_or_default();
         let mut served: HashMap<String, Served> = log.lines().filter_map(|line| self.served(line)).collect();
         let stamped = |told: Told| {
-            let Told { client, id, began, ended } = told;
-            Stamped { client, began, ended, served: served.remove(&id) }
+            let Told { client, id, began, ended, refusals } = told;
+            Stamped { client, began, ended, refusals, served: served.remove(&id) }
         };
         self.stamped = std::mem::take(&mut self.told).into_iter().map(stamped).collect();
     }
@@ -151,7 +156,7 @@ mod tests {
         ];
         std::fs::write(folder.path().join("log"), lines.join("\n")).expect("written");
         for (client, id) in [(0, "1-1"), (1, "2-1"), (2, "3-1")] {
-            stamps.tell(client, id.to_owned(), begin);
+            stamps.tell(client, id.to_owned(), begin, client as u64 + 1);
         }
         // They come from elsewhere, by another clock.
         let report = stamps.report(&|moment| moment.saturating_duration_since(begin).as_nanos() as u64 + 7);
@@ -165,7 +170,7 @@ mod tests {
         assert_eq!([after(0), after(1), after(2)], [Some(20), Some(40), None]);
         let phases = [1, 2, 3, 4, 5, 6].map(Duration::from_micros);
         assert_eq!(all[0].served.map(|served| served.phases), Some(phases));
-        assert_eq!((all.len(), all[2].began, all[2].client), (3, begin, 2));
+        assert_eq!((all.len(), all[2].began, all[2].client, all[2].refusals), (3, begin, 2, 3));
         assert!(stamps.take().is_empty());
     }
 }

@@ -288,8 +288,8 @@ impl SyncWorkload {
             // Its rows are looked at afterwards, when no time is taken.
             AnyRemote::File(remote) => (remote.sync(pace).await?, Synced { sum: 0, ..expected }),
         };
-        let attempts = Attempts { refusals: done.refusals, retries: done.retries, ..Attempts::default() };
-        let mut actual = Synced { bytes_in: 0, requests: 0, refusals: 0, retries: 0, ..done };
+        let attempts = done.attempts();
+        let mut actual = Synced { bytes_out: 0, bytes_in: 0, requests: 0, refusals: 0, retries: 0, ..done };
         if up > 0 {
             let of_others = if standing.are_there { &mut actual.upserts } else { &mut actual.deletes };
             *of_others = of_others.saturating_sub(self.settings.common as u64);
@@ -485,7 +485,8 @@ impl Workload for SyncWorkload {
         let began = Instant::now();
         let done = self.sync((client, pace), down, up, self.settings.after()).await?;
         client.remote.iter_mut().for_each(|remote| remote.call(String::new()));
-        self.stamps().tell(client.number, id, began);
+        let refusals = done.as_ref().map_or(0, |attempts| attempts.refusals);
+        self.stamps().tell(client.number, id, began, refusals);
         done
     }
 

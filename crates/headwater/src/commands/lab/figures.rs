@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use headwater_lab::experiment::Experiment;
-use headwater_lab::figures::{Figure, Figures, How, Measure, printed};
+use headwater_lab::figures::{Figure, Figures, How, Measure, Measured, printed};
 use headwater_lab::results::Campaign;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -23,7 +23,8 @@ Examples:
   headwater lab figures lab
   headwater lab figures --file own.toml --target postgres://me@localhost/scratch
 
-A line for each: figure NAME VALUE target OP NUMBER ok, or short, or failed where there is no value. Exit code 1: not all are ok.
+A line for each: figure NAME VALUE (LOW to HIGH) target OP NUMBER ok, or short, or failed where there is no value. What was measured
+several times is a median with its interval, and ok where that reaches the target. Exit code 1: not all are ok.
 The file says what is run: experiments, or programs that print such figures (docs/lab.md).";
 
 /// The arguments.
@@ -50,14 +51,14 @@ pub(super) struct FiguresArgs {
 /// A figure with its value; none where it could not be measured.
 struct Found<'f> {
     figure: &'f Figure,
-    value: Option<f64>,
+    value: Option<Measured>,
 }
 
 impl Found<'_> {
     fn state(&self) -> &'static str {
         match self.value {
             None => "failed",
-            Some(value) if self.figure.target.holds(value) => "ok",
+            Some(value) if self.figure.target.holds(&value) => "ok",
             Some(_) => "short",
         }
     }
@@ -139,7 +140,18 @@ fn line(Found { figure, value }: &Found<'_>) -> String {
 
 fn as_json(found: &Found<'_>) -> Value {
     let Found { figure, value } = found;
-    json!({ "name": figure.name, "value": value, "target": figure.target.to_string(), "state": found.state() })
+    let of = |one: fn(&Measured) -> f64| value.as_ref().map(one);
+    json!({ "name": figure.name, "value": of(|one| one.value), "low": of(|one| one.low), "high": of(|one| one.high), "target": figure.target.to_string(), "state": found.state() })
+}
+
+/// The median of what each group's repetitions gave, of the group that is furthest from the target.
+fn measured(figure: &Figure, numbers: Vec<(f64, String)>) -> Option<Measured> {
+    let mut groups: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for (number, group) in numbers {
+        groups.entry(group).or_default().push(number);
+    }
+    let all: Option<Vec<_>> = groups.values().map(|values| Measured::of(values)).collect();
+    figure.target.worst(all?)
 }
 
 /// Where measures are run.
@@ -151,7 +163,7 @@ struct Place<'p> {
 }
 
 impl Place<'_> {
-    fn values(&self, measure: &Measure, figures: &[&Figure], output: &Output) -> Result<BTreeMap<String, f64>> {
+    fn values(&self, measure: &Measure, figures: &[&Figure], output: &Output) -> Result<BTreeMap<String, Measured>> {
         match &measure.how {
             How::Experiment(file) => self.experiment(&measure.name, file, figures, output),
             How::Command(words) => self.command(words),
@@ -164,7 +176,7 @@ impl Place<'_> {
         file: &str,
         figures: &[&Figure],
         output: &Output,
-    ) -> Result<BTreeMap<String, f64>> {
+    ) -> Result<BTreeMap<String, Measured>> {
         let experiment = Experiment::open(&self.folder.join(file))?;
         let path = self.results.join(format!("{name}.lab"));
         let seed = experiment.seed.unwrap_or_else(any_seed);
@@ -175,11 +187,13 @@ impl Place<'_> {
         for figure in figures {
             let sql = figure.value.as_deref().context("the figure has no value")?;
             // Each by itself: its neighbours have their own values.
-            match campaign.number(sql) {
-                Ok(value) if value.is_finite() => {
+            match campaign.numbers(sql).map(|numbers| measured(figure, numbers)) {
+                Ok(Some(value)) => {
                     values.insert(figure.name.clone(), value);
                 }
-                Ok(value) => output.note(format!("{} has no value: it is {value}", figure.name)),
+                Ok(None) => {
+                    output.note(format!("{} has no value: not all that its query gives is finite", figure.name));
+                }
                 Err(error) => output.note(format!("{} has no value: {:#}", figure.name, anyhow::Error::from(error))),
             }
         }
@@ -187,7 +201,7 @@ impl Place<'_> {
     }
 
     /// What the program tells beside its figures goes where our own notes go.
-    fn command(&self, words: &[String]) -> Result<BTreeMap<String, f64>> {
+    fn command(&self, words: &[String]) -> Result<BTreeMap<String, Measured>> {
         let [program, arguments @ ..] = words else { bail!("there is no program") };
         let mut command = Command::new(program);
         command.args(arguments).current_dir(self.folder).stdout(Stdio::piped());

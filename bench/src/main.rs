@@ -15,6 +15,7 @@ mod memory;
 mod newcomer;
 mod prediction;
 mod purchase;
+mod scripts;
 mod shared;
 mod speed;
 mod tpcb;
@@ -70,6 +71,9 @@ enum Part {
     /// How close together clients of two agents begin
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- gate --clients 100 --delay-ms 50")]
     Gate(gate::GateArguments),
+    /// Uploads of tables whose rows are written by scripts
+    #[command(after_help = "Example: cargo run --release -p headwater-bench -- scripts --rows 2000 --delay-ms 1")]
+    Scripts(scripts::ScriptsArguments),
     /// How often a shared partition is read for many remotes, and its chunks asked for, behind Squid
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- shared --remotes 100 --files 5")]
     Shared(shared::SharedArguments),
@@ -88,6 +92,7 @@ fn main() -> Result<ExitCode> {
         Some(Part::Newcomer(arguments)) => newcomer::measure(arguments)?,
         Some(Part::Gate(arguments)) => gate::measure(arguments)?,
         Some(Part::Speed(arguments)) => speed::measure(arguments)?,
+        Some(Part::Scripts(arguments)) => scripts::measure(arguments)?,
         Some(Part::Shared(arguments)) => shared::measure(arguments)?,
         None => sync(&arguments)?,
     }

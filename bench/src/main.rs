@@ -11,6 +11,7 @@ mod figures;
 mod gate;
 mod generator;
 mod hosts;
+mod layouts;
 mod memory;
 mod newcomer;
 mod prediction;
@@ -74,6 +75,11 @@ enum Part {
     /// Uploads of tables whose rows are written by scripts
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- scripts --rows 2000 --delay-ms 1")]
     Scripts(scripts::ScriptsArguments),
+    /// Ways to track changes in PostgreSQL: what each takes of writes, of downloads and of the disk
+    #[command(
+        after_help = "Example: cargo run --release -p headwater-bench -- layouts --partitions 5 --batches 10 --repetitions 3"
+    )]
+    Layouts(layouts::LayoutsArguments),
     /// How often a shared partition is read for many remotes, and its chunks asked for, behind Squid
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- shared --remotes 100 --files 5")]
     Shared(shared::SharedArguments),
@@ -93,6 +99,7 @@ fn main() -> Result<ExitCode> {
         Some(Part::Gate(arguments)) => gate::measure(arguments)?,
         Some(Part::Speed(arguments)) => speed::measure(arguments)?,
         Some(Part::Scripts(arguments)) => scripts::measure(arguments)?,
+        Some(Part::Layouts(arguments)) => layouts::measure(arguments)?,
         Some(Part::Shared(arguments)) => shared::measure(arguments)?,
         None => sync(&arguments)?,
     }

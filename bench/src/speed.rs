@@ -11,7 +11,7 @@
 //! greatest of them.
 #![allow(clippy::print_stdout)]
 
-mod bare;
+pub(crate) mod bare;
 mod bulk;
 mod small;
 mod tracking;

@@ -11,10 +11,12 @@ mod figures;
 mod gate;
 mod generator;
 mod hosts;
+mod layouts;
 mod memory;
 mod newcomer;
 mod prediction;
 mod purchase;
+mod scripts;
 mod shared;
 mod speed;
 mod tpcb;
@@ -73,6 +75,14 @@ enum Part {
     /// How close together clients of two agents begin
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- gate --clients 100 --delay-ms 50")]
     Gate(gate::GateArguments),
+    /// Uploads of tables whose rows are written by scripts
+    #[command(after_help = "Example: cargo run --release -p headwater-bench -- scripts --rows 2000 --delay-ms 1")]
+    Scripts(scripts::ScriptsArguments),
+    /// Ways to track changes in PostgreSQL: what each takes of writes, of downloads and of the disk
+    #[command(
+        after_help = "Example: cargo run --release -p headwater-bench -- layouts --partitions 5 --batches 10 --repetitions 3"
+    )]
+    Layouts(layouts::LayoutsArguments),
     /// How often a shared partition is read for many remotes, and its chunks asked for, behind Squid
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- shared --remotes 100 --files 5")]
     Shared(shared::SharedArguments),
@@ -91,6 +101,8 @@ fn main() -> Result<ExitCode> {
         Some(Part::Newcomer(arguments)) => newcomer::measure(arguments)?,
         Some(Part::Gate(arguments)) => gate::measure(arguments)?,
         Some(Part::Speed(arguments)) => speed::measure(arguments)?,
+        Some(Part::Scripts(arguments)) => scripts::measure(arguments)?,
+        Some(Part::Layouts(arguments)) => layouts::measure(arguments)?,
         Some(Part::Shared(arguments)) => shared::measure(arguments)?,
         None => sync(&arguments)?,
     }

@@ -10,7 +10,7 @@
 //! are compared. A line `figure NAME VALUE LOW HIGH` is the median of the turns' ratios with its interval.
 #![allow(clippy::print_stdout)]
 
-mod bare;
+pub(crate) mod bare;
 mod bulk;
 mod small;
 mod tracking;

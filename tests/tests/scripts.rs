@@ -10,6 +10,8 @@ use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::{Backend, Error, Mode, Plan};
 use headwater_model::Model;
 use headwater_protocol::message::Watermarks;
+use headwater_testkit::FaultProxy;
+use headwater_testkit::proxy::{Direction, Plan as Faults};
 use headwater_tests::{Central, KINDS, Kind, World, read_model};
 
 /// The rows of a query, as text.
@@ -493,6 +495,110 @@ fn a_script_says_what_becomes_of_a_conflict() -> Result<()> {
         let table = if kind == Kind::Sqlite { "headwater_conflict" } else { "headwater.conflict" };
         let ends = rows(&world, &format!("SELECT outcome FROM {table} ORDER BY row_key"))?;
         ensure!(ends.concat() == ["merged", "consolidated", "merged"], "{kind:?}: {ends:?}");
+    }
+    Ok(())
+}
+
+const COUNTED: &str = "name = \"counted\"\nversion = 1\n[tables.item]\nkey = [\"id\"]\n\
+    columns = { id = \"int not null\", count = \"int\" }\n\
+    scripts = { upload_fetch = \"fetch\", upload_insert = \"insert\", upload_update = \"update\", upload_delete = \"delete\", \
+    resolve_conflict = \"resolve\" }\n";
+
+/// Tables and scripts of [`COUNTED`]; `told` has the rows in the order in which they were inserted.
+fn counted(kind: Kind) -> (String, [(&'static str, &'static str); 5]) {
+    let number = if kind == Kind::Sqlite { "INTEGER PRIMARY KEY AUTOINCREMENT" } else { "bigserial PRIMARY KEY" };
+    let schema = format!(
+        "CREATE TABLE item (id bigint NOT NULL PRIMARY KEY, count bigint CHECK (count <> 13));
+         CREATE TABLE told (number {number}, id bigint);
+         CREATE TABLE gone (id bigint);"
+    );
+    let (insert, delete) = match kind {
+        Kind::Sqlite => {
+            ("INSERT INTO item VALUES (:r.id, :r.count) RETURNING id", "DELETE FROM item WHERE id = :o.id RETURNING id")
+        }
+        Kind::Postgres => (
+            "WITH told AS (INSERT INTO told (id) VALUES (:r.id)) INSERT INTO item VALUES (:r.id, :r.count) RETURNING id",
+            "WITH gone AS (DELETE FROM item WHERE id = :o.id RETURNING id) INSERT INTO gone SELECT id FROM gone",
+        ),
+    };
+    let scripts = [
+        ("fetch", "SELECT id, count FROM item WHERE id = :r.id"),
+        ("insert", insert),
+        ("update", "UPDATE item SET count = :r.count WHERE id = :r.id"),
+        ("delete", delete),
+        ("resolve", "SELECT :c.id, :r.count + :c.count"),
+    ];
+    (schema, scripts)
+}
+
+fn series(first: i32, last: i32) -> String {
+    format!("WITH RECURSIVE s(n) AS (VALUES ({first}) UNION ALL SELECT n + 1 FROM s WHERE n < {last})")
+}
+
+/// Through a proxy that holds back what the database says, so that each wait for it shows: some dozens are enough for 500 rows that are
+/// fetched, resolved, written and fetched again.
+#[test]
+fn rows_of_a_script_do_not_wait_for_one_another() -> Result<()> {
+    let url = headwater_testkit::Postgres::shared()?.create_database()?;
+    let (schema, scripts) = counted(Kind::Postgres);
+    let central = Central::Postgres(url.clone());
+    central.execute(&schema)?;
+    let mut world = World::over(central, tempfile::tempdir()?, with_scripts(COUNTED, &scripts)?, &["ann"])?;
+    let (before, rest) = url.split_once('@').context("a user")?;
+    let (address, name) = rest.split_once('/').context("a database's name")?;
+    let proxy = FaultProxy::start(address)?;
+    proxy.script(|_| Faults::clean().delay(Direction::Down, Duration::from_millis(40)));
+    world.start_server_over(&Central::Postgres(format!("{before}@{}/{name}", proxy.address())).backend()?)?;
+    let mut remote = world.remote("one", "ann")?;
+    let mut sync = |what: &str| {
+        let turns = || proxy.connections().iter().map(|traffic| traffic.turns).sum::<u64>();
+        let before = turns();
+        let report = world.sync(&mut remote)?;
+        let waits = turns() - before;
+        ensure!((1..200).contains(&waits), "{what}: waited {waits} times");
+        ensure!(report.refused == 0, "{what}: {report:?}");
+        Ok(report)
+    };
+    sync("nothing")?;
+    world.edit("one", &format!("{} INSERT INTO item SELECT n, n + 20 FROM s", series(1, 500)))?;
+    ensure!(sync("inserts")?.changes_up == 500);
+    ensure!(rows(&world, "SELECT count(*) FROM item WHERE count = id + 20")? == [["500"]]);
+    world.central.execute("UPDATE item SET count = 1000 * id")?;
+    world.edit("one", "UPDATE item SET count = id + 30")?;
+    ensure!(sync("conflicts")?.conflicts == 500);
+    ensure!(rows(&world, "SELECT count(*) FROM item WHERE count = 1001 * id + 30")? == [["500"]]);
+    ensure!(world.diff("one")?.is_equal(false));
+    world.edit("one", "DELETE FROM item")?;
+    ensure!(sync("deletions")?.changes_up == 500);
+    ensure!(
+        rows(&world, "SELECT count(*), count(DISTINCT id), (SELECT count(*) FROM item) FROM gone")?
+            == [["500", "500", "0"]]
+    );
+    Ok(())
+}
+
+/// Some of those behind it are on their way already when the first is refused.
+#[test]
+fn a_refused_row_is_found_among_those_on_their_way() -> Result<()> {
+    for kind in KINDS {
+        let (schema, scripts) = counted(kind);
+        let world = scripted(kind, &schema, COUNTED, &["ann"], &scripts)?;
+        let mut remote = world.remote("one", "ann")?;
+        world.sync(&mut remote)?;
+        let count = "CASE WHEN n IN (3, 130, 131, 400) THEN 13 ELSE n + 20 END";
+        world.edit("one", &format!("{} INSERT INTO item SELECT n, {count} FROM s", series(1, 400)))?;
+        let report = world.sync(&mut remote)?;
+        ensure!(report.refused == 4, "{kind:?}: {report:?}");
+        let mut aside: Vec<_> = remote.set_aside(10)?.into_iter().map(|aside| (aside.key, aside.reason)).collect();
+        aside.sort();
+        let expected = ["{\"id\":130}", "{\"id\":131}", "{\"id\":3}", "{\"id\":400}"];
+        ensure!(aside == expected.map(|key| (key.to_owned(), "check".to_owned())), "{kind:?}: {aside:?}");
+        ensure!(rows(&world, "SELECT count(*) FROM item WHERE count = id + 20")? == [["396"]], "{kind:?}");
+        if kind == Kind::Postgres {
+            let told = rows(&world, "SELECT id FROM told ORDER BY number")?.concat();
+            let expected = (1..400).filter(|id| ![3, 130, 131].contains(id)).map(|id| id.to_string());
+            ensure!(told == expected.collect::<Vec<_>>(), "in another order: {told:?}");
+        }
     }
     Ok(())
 }

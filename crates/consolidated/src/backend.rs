@@ -100,6 +100,25 @@ pub trait Connection: Send {
         self.query(sql, parameters)?.into_iter().try_for_each(each)
     }
 
+    /// Runs one statement like [`Connection::query`] with each of these parameters, in their order, and hands on the rows that it gives with
+    /// each. In a transaction. The first that fails ends it, whose error it gives; a database may have been handed later ones by then.
+    fn query_each(
+        &mut self,
+        sql: &str,
+        parameters: &mut dyn Iterator<Item = Vec<Value>>,
+        each: &mut dyn FnMut(Vec<Row>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        for parameters in parameters {
+            each(self.query(sql, &parameters)?)?;
+        }
+        Ok(())
+    }
+
+    /// The same for what the statement does; rows that it gives are dropped.
+    fn execute_each(&mut self, sql: &str, parameters: &mut dyn Iterator<Item = Vec<Value>>) -> Result<(), Error> {
+        self.query_each(sql, parameters, &mut |_| Ok(()))
+    }
+
     /// The names of the columns that a statement gives, without running it.
     fn describe(&mut self, sql: &str) -> Result<Vec<String>, Error> {
         Err(untold(&format!("describing {sql:?}")))

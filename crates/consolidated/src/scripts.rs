@@ -1,7 +1,7 @@
 //! Runs the user's own SQL in the place of generated steps: `docs/scripts.md` says what each is given and what it gives.
 //!
-//! An upload's scripts run row by row between the savepoints of its batches, so what one refuses is found as any other refusal is. In
-//! PostgreSQL each parameter is cast to its column's type in the model (text and JSON aside, which take the type that is asked of them):
+//! An upload's scripts run row by row between the savepoints of its batches, so what one refuses is found as any other refusal is. The rows
+//! of a run go out one behind the other, and no row waits for the answer of the one before it ([`Connection::execute_each`]). In PostgreSQL each parameter is cast to its column's type in the model (text and JSON aside, which take the type that is asked of them):
 //! otherwise `greatest(:r.count, :c.count)` would compare text.
 
 use headwater_model::Table;
@@ -83,31 +83,41 @@ impl<'a> Prepared<'a> {
         connection.describe(&self.sql)
     }
 
-    /// Runs it for what it does.
-    pub(crate) fn run(&self, connection: &mut dyn Connection, actor: &Actor, given: &Given<'_>) -> Result<(), Error> {
-        let dialect = connection.dialect();
-        let values = self.values(dialect, actor, given);
-        let done = match dialect {
-            // A SELECT of a function is as welcome as an INSERT; rusqlite's execute takes no statement that gives rows.
-            Dialect::Sqlite => connection.query(&self.sql, &values).map(|_| ()),
-            Dialect::Postgres => connection.execute(&self.sql, &values).map(|_| ()),
-        };
-        done.map_err(|error| self.fault(error))
-    }
-
-    /// Its one row of the table's columns, if it gives one.
-    pub(crate) fn row(
+    /// Runs it with each of these, in their order, for what it does.
+    pub(crate) fn run_each<'g>(
         &self,
         connection: &mut dyn Connection,
         actor: &Actor,
-        given: &Given<'_>,
-    ) -> Result<Option<Row>, Error> {
-        let values = self.values(connection.dialect(), actor, given);
-        let mut rows = connection.query(&self.sql, &values).map_err(|error| self.fault(error))?;
+        all: impl Iterator<Item = Given<'g>>,
+    ) -> Result<(), Error> {
+        let dialect = connection.dialect();
+        let mut values = all.map(|given| self.values(dialect, actor, &given));
+        connection.execute_each(&self.sql, &mut values).map_err(|error| self.fault(error))
+    }
+
+    /// Of each of these, in their order: its one row of the table's columns, if it gives one.
+    pub(crate) fn row_of_each<'g>(
+        &self,
+        connection: &mut dyn Connection,
+        actor: &Actor,
+        all: impl Iterator<Item = Given<'g>>,
+    ) -> Result<Vec<Option<Row>>, Error> {
+        let dialect = connection.dialect();
+        let mut values = all.map(|given| self.values(dialect, actor, &given));
+        let mut found = Vec::new();
+        let queried = connection.query_each(&self.sql, &mut values, &mut |rows| {
+            found.push(self.one(dialect, rows)?);
+            Ok(())
+        });
+        queried.map_err(|error| self.fault(error))?;
+        Ok(found)
+    }
+
+    fn one(&self, dialect: Dialect, mut rows: Vec<Row>) -> Result<Option<Row>, Error> {
         if rows.len() > 1 {
             return Err(self.refusal(&format!("gives {} rows, expected one or none", rows.len())));
         }
-        let row = rows.pop().map(|row| typed(connection.dialect(), row, &self.table.types));
+        let row = rows.pop().map(|row| typed(dialect, row, &self.table.types));
         row.transpose().map_err(|fault| self.refusal(&fault))
     }
 

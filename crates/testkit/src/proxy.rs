@@ -43,6 +43,9 @@ pub struct Traffic {
     pub up: u64,
     /// Bytes forwarded from the target to the client.
     pub down: u64,
+    /// How often bytes went up after some had come down. Where what comes down is delayed, that is how often the client waited for it.
+    pub turns: u64,
+    last: Option<Direction>,
     /// The faults that happened, in order.
     pub faults: Vec<Fault>,
     /// True once the proxy is done with it.

@@ -58,15 +58,16 @@ pub(super) fn fetch(
 ) -> Result<Vec<Row>, Error> {
     let Some(script) = table.table.script(Step::UploadFetch) else { return connection.fetch(table, keys, false) };
     let prepared = Prepared::new(connection.dialect(), table, script, false)?;
-    let mut found = Vec::new();
-    for key in keys {
+    let image = |key: &Row| {
         let mut image = vec![Value::Null; table.types.len()];
         for (place, value) in table.table.key.iter().zip(key) {
             image[*place] = value.clone();
         }
-        found.extend(prepared.row(connection, actor, &Given { new: Some(&image), ..Given::default() })?);
-    }
-    Ok(found)
+        image
+    };
+    let images: Vec<Row> = keys.iter().map(image).collect();
+    let all = images.iter().map(|image| Given { new: Some(image), ..Given::default() });
+    Ok(prepared.row_of_each(connection, actor, all)?.into_iter().flatten().collect())
 }
 
 impl Download<'_, '_> {

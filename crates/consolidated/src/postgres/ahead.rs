@@ -54,18 +54,19 @@ impl Queue {
     }
 
     /// Runs what waits and a request behind it, without waiting in between.
-    pub(super) async fn before<T>(
+    pub(super) async fn before<T, E: From<tokio_postgres::Error>>(
         &self,
         client: &Client,
-        work: impl Future<Output = Result<T, tokio_postgres::Error>>,
-    ) -> Result<T, tokio_postgres::Error> {
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         if self.0.is_empty() {
             return work.await;
         }
         // Requests go out in the order of their first poll: `join` and, for few, `join_all` poll them in theirs.
         let all = join_all(self.0.iter().map(|queued| queued.run(client)));
         let (done, result) = join(all, work).await;
-        done.into_iter().collect::<Result<(), _>>().and(result)
+        done.into_iter().collect::<Result<(), _>>()?;
+        result
     }
 }
 

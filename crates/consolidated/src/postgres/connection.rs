@@ -182,6 +182,19 @@ impl Connection for PostgresConnection {
         self.stream("running a query", &statement, &bound, |row, _| each(raw::row(row)?))
     }
 
+    fn query_each(
+        &mut self,
+        sql: &str,
+        parameters: &mut dyn Iterator<Item = Vec<Value>>,
+        each: &mut dyn FnMut(Vec<Row>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.query_pipelined(sql, parameters, each)
+    }
+
+    fn execute_each(&mut self, sql: &str, parameters: &mut dyn Iterator<Item = Vec<Value>>) -> Result<(), Error> {
+        self.execute_pipelined(sql, parameters)
+    }
+
     fn describe(&mut self, sql: &str) -> Result<Vec<String>, Error> {
         let numbered = numbered(sql);
         let statement = self.prepare(&numbered)?;

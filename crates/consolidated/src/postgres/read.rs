@@ -19,9 +19,15 @@ use crate::{Error, RowsWriter, TablePlan};
 const COUNTED_MAX: u64 = 500_000;
 
 /// What ends a stream of rows early.
-enum Stop {
+pub(super) enum Stop {
     Server(tokio_postgres::Error),
     Own(Error),
+}
+
+impl From<tokio_postgres::Error> for Stop {
+    fn from(failure: tokio_postgres::Error) -> Stop {
+        Stop::Server(failure)
+    }
 }
 
 impl PostgresConnection {

@@ -114,12 +114,7 @@ impl PostgresConnection {
     /// The prepared form of the engines' own SQL, and its parameters.
     pub(super) fn bind(&mut self, sql: &str, parameters: &[Value]) -> Result<(Statement, Vec<Bound>), Error> {
         let statement = self.kept(sql)?;
-        let kinds = statement.params();
-        if kinds.len() > parameters.len() {
-            let detail = format!("{} parameters for {sql:?}, expected {}", parameters.len(), kinds.len());
-            return Err(Error::Database { context: "binding parameters".into(), detail });
-        }
-        let bound = parameters.iter().zip(kinds).map(|(value, kind)| Bound::value(value, kind)).collect();
+        let bound = bound(sql, &statement, parameters)?;
         Ok((statement, bound))
     }
 
@@ -130,6 +125,16 @@ impl PostgresConnection {
         let converted = self.failure(&format!("running {sql:?}"), failure);
         if is_remote_busy { Error::RemoteBusy } else { converted }
     }
+}
+
+/// The parameters of a statement in the form that it takes.
+pub(super) fn bound(sql: &str, statement: &Statement, parameters: &[Value]) -> Result<Vec<Bound>, Error> {
+    let kinds = statement.params();
+    if kinds.len() > parameters.len() {
+        let detail = format!("{} parameters for {sql:?}, expected {}", parameters.len(), kinds.len());
+        return Err(Error::Database { context: "binding parameters".into(), detail });
+    }
+    Ok(parameters.iter().zip(kinds).map(|(value, kind)| Bound::value(value, kind)).collect())
 }
 
 /// A statement with the parameters `$1`, `$2`, ...

@@ -18,6 +18,7 @@ use headwater_protocol::{Row, Value};
 
 use super::park::{Steps, Style, park};
 use super::policy::{Policy, outside, outside_parent, refusal};
+use super::scripted::Found;
 use super::source::Item;
 use crate::backend::Inserted;
 use crate::judge::Action;
@@ -248,8 +249,8 @@ impl<'a> Batch<'a> {
     /// Fetches, judges and writes; gives those whose key was absent and then was not.
     fn round<'i>(&mut self, table: &TablePlan, open: &[&'i Item]) -> Result<Vec<&'i Item>, Error> {
         let (mut inserts, mut updates) = (Vec::new(), Vec::new());
-        for (item, stored) in self.fetch_inside(table, open)? {
-            let judgement = self.judged(table, item, stored.as_ref())?;
+        let found = self.fetch_inside(table, open)?;
+        for Found { item, stored, judgement } in self.judged(table, found)? {
             let end = judgement.conflict;
             match judgement.action {
                 Action::Update(row) => updates.push(Judged { item, stored, end, row }),
@@ -302,9 +303,9 @@ impl<'a> Batch<'a> {
     /// Judges deletions; gives those to be made.
     pub(super) fn doom<'i>(&mut self, table: &TablePlan, items: &[&'i Item]) -> Result<Vec<Doomed<'i>>, Error> {
         let mut doomed = Vec::new();
-        for (item, stored) in self.fetch_inside(table, items)? {
+        let found = self.fetch_inside(table, items)?;
+        for Found { item, stored, judgement } in self.judged(table, found)? {
             let key = table.key_of(item.change.image());
-            let judgement = self.judged(table, item, stored.as_ref())?;
             match judgement.action {
                 Action::Delete => doomed.push(Doomed { item, stored, end: judgement.conflict, key }),
                 _ => self.kept(table, item, stored, judgement.conflict),

@@ -162,6 +162,8 @@ impl Pump<'_> {
         self.shared.with_traffic(self.number, |traffic| {
             let up = self.direction == Direction::Up;
             *if up { &mut traffic.up } else { &mut traffic.down } += chunk.len() as u64;
+            let before = traffic.last.replace(self.direction);
+            traffic.turns += u64::from(up && before == Some(Direction::Down));
             if let Some((above, below)) = &mut traffic.recorded {
                 if up { above } else { below }.extend_from_slice(chunk);
             }

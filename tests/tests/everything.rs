@@ -1,5 +1,5 @@
 //! Everything at once, and all of it on: shared partitions in chunks, ready files for new remotes, a backlog with no room, workers that are
-//! found; a server that is killed (SIGKILL) again and again; writers that commit late or not at all; two users whose data carry markers,
+//! found; a server that is killed (SIGKILL) again and again, and answers that are cut off; writers that commit late or not at all; two users whose data carry markers,
 //! one of whom loses a membership in the midst of it.
 //!
 //! When all is quiet every remote equals its part of the database, every operation was applied exactly once, and nothing that one user was
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, ensure};
 use headwater_remote::http::{Credentials, Server};
 use headwater_remote::{CreateOptions, Remote, SyncOptions};
+use headwater_testkit::proxy::{Cut, Direction, Plan};
 use headwater_testkit::{Child, FaultProxy, Random, free_port, headwater_binary};
 use headwater_tests::ledger::{Audit, Ledger, Operation, converged};
 use headwater_tests::tally::tally;
@@ -132,8 +133,13 @@ impl Stage {
         world.central.execute("DELETE FROM audit")?;
         let port = free_port()?;
         let proxies = [FaultProxy::start(("127.0.0.1", port))?, FaultProxy::start(("127.0.0.1", port))?];
-        for proxy in &proxies {
+        for (proxy, salt) in proxies.iter().zip([0xa, 0xb]) {
             proxy.record(true);
+            let mut random = Random::seeded(seed ^ salt);
+            proxy.script(move |_| {
+                let after = random.chance(10).then(|| 1 + random.below(700));
+                after.map_or_else(Plan::clean, |after| Plan::clean().cut(Direction::Down, after, Cut::Reset))
+            });
         }
         let (revoked, taken) = (AtomicBool::new(false), AtomicU64::new(0));
         Ok(Stage { world, port, proxies, marks, revoked, taken, end: Instant::now() + seconds()?, seed })
@@ -172,7 +178,7 @@ impl Stage {
         format!("http://{}", self.proxies[user].address())
     }
 
-    /// Syncs until it ends well, however often the server dies or has no place.
+    /// Syncs until it ends well, however often the server dies, has no place or is cut off.
     fn sync(&self, user: usize, remote: &mut Remote) -> Result<u64> {
         let mut options = SyncOptions::new(Credentials::Token(self.world.token(USERS[user])?));
         options.config.attempts_max = 10_000;
@@ -180,6 +186,18 @@ impl Stage {
         options.config.backoff_max = Duration::from_millis(200);
         let report = remote.sync(&mut options)?;
         Ok(report.rows_down + report.deletions_down + report.changes_up)
+    }
+
+    /// The same with time between the attempts, in which the application takes away what came: a receipt that was lost is asked for late.
+    fn sync_by_and_by(&self, user: usize, remote: &mut Remote) -> Result<()> {
+        let deadline = Instant::now() + LONG;
+        let mut options = SyncOptions::new(Credentials::Token(self.world.token(USERS[user])?));
+        options.config.attempts_max = 1;
+        while let Err(error) = remote.sync(&mut options) {
+            ensure!(Instant::now() < deadline, "no sync ended well: {error}");
+            std::thread::sleep(Duration::from_millis(250));
+        }
+        Ok(())
     }
 
     /// Makes a remote as `headwater remote create` does.
@@ -213,7 +231,7 @@ impl Stage {
                 }
             }
             self.world.edit(&name, &format!("BEGIN; {}; COMMIT", sql.join("; ")))?;
-            self.sync(user, &mut remote)?;
+            self.sync_by_and_by(user, &mut remote)?;
             ledger.acknowledge();
         }
         Ok(ledger)

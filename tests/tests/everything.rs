@@ -150,7 +150,7 @@ impl Stage {
         let mut command = Command::new(headwater_binary()?);
         command.arg("--config").arg(self.world.folder.path().join("headwater.toml"));
         command.args(["serve", "--no-check", "--backlog", "0", "--listen"]).arg(format!("127.0.0.1:{}", self.port));
-        for option in ["workers_max=2", "receiving_max=2", "ready_bytes_min=0", "ready_ms_max=1000", "shared_ms=700"] {
+        for option in ["workers_max=2", "receiving_max=2", "ready_bytes_min=0", "ready_ms_max=3000", "shared_ms=700"] {
             command.args(["--set", option]);
         }
         let mut server = Child::spawn("the server", &mut command)?;
@@ -237,10 +237,12 @@ impl Stage {
         Ok(ledger)
     }
 
-    /// New remotes, one after the other, as long as there is time; gives their names.
+    /// New remotes, one after the other, as long as there is time, and until one began with a ready file; gives their names.
     fn renew(&self, user: usize, number: u64) -> Result<Vec<String>> {
         let mut names = Vec::new();
-        while Instant::now() < self.end {
+        let has_time = || Instant::now() < self.end;
+        let is_slow = || self.taken.load(Ordering::Relaxed) == 0 && Instant::now() < self.end + LONG;
+        while has_time() || is_slow() {
             let name = format!("{}-new-{number}-{}", USERS[user], names.len());
             let mut remote = self.create(user, &name)?;
             self.sync(user, &mut remote)?;

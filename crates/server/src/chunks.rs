@@ -15,7 +15,6 @@ mod build;
 mod view;
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +24,7 @@ use std::time::{Duration, Instant};
 use headwater_consolidated::download::Kept;
 
 use crate::Config;
-use crate::spool::{Budget, Meter};
+use crate::spool::{Budget, Meter, SpoolFile};
 
 pub(crate) use view::{Elsewhere, View};
 
@@ -85,7 +84,7 @@ pub(crate) struct Chunk {
 /// The file of one snapshot's chunks. Dropped, it gives its room back.
 #[derive(Debug)]
 struct Stored {
-    file: File,
+    file: SpoolFile,
     written: AtomicU64,
     budget: Arc<Budget>,
     bytes: Arc<Meter>,

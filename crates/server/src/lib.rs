@@ -18,6 +18,7 @@ mod chunks;
 mod comeback;
 mod connection;
 mod counts;
+mod descriptors;
 mod downloads;
 mod failure;
 mod limit;
@@ -38,6 +39,7 @@ mod tls;
 mod upkeep;
 mod work;
 
+pub use descriptors::raise_open_files;
 pub use limits::{Config, ConfigError};
 pub use ready::BuildReady;
 pub use server::{Handle, Server, StartError, Stopped};

@@ -2,7 +2,8 @@
 //!
 //! | what is full | what happens |
 //! |---|---|
-//! | `connections_max` | a new connection is closed at once |
+//! | `connections_max`, or the process's limit of open files | a new connection is answered by 503 with `Retry-After`, and closed; beyond 32 of those, closed at once |
+//! | the limit of open files, by spools' files | that sync alone ends with `overloaded` |
 //! | `receiving_max`, `backlog` | 503 with `Retry-After` and an ERROR frame `overloaded`, judged from the request's head |
 //! | `frame_bytes_max`, by the large frames being worked on | the next waits for its turn, as for a worker |
 //! | `upload_bytes_max`, `upload_frames_max`, `frame_bytes_max` | 413 and `too_large`, before anything is reserved |
@@ -60,7 +61,7 @@ pub struct Config {
     pub backlog: usize,
     /// Syncs whose requests are still arriving.
     pub receiving_max: usize,
-    /// Connections of clients.
+    /// Connections of clients. Fewer where the process may not open as many files, which the log says.
     pub connections_max: usize,
     /// Connections of the consolidated database; 0: one for each worker that there may be, and one more, which reads accounts and answers
     /// `/ready`.

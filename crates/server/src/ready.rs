@@ -27,7 +27,6 @@ mod make;
 mod routes;
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,6 +40,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::routes::{get_file, post_file};
 use crate::Config;
+use crate::spool::SpoolFile;
 
 /// Makes the file of a remote of this model that has applied these frames and has no identity, at this path, with at most so many bytes.
 pub type BuildReady = Arc<
@@ -110,7 +110,7 @@ pub(crate) struct Ready {
     key: Key,
     /// Of the model.
     fingerprint: u64,
-    file: File,
+    file: SpoolFile,
     bytes: u64,
     digest: [u8; 32],
     rows: u64,

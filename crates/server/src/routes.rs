@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::{Query, State};
+use axum::body::{Body, Bytes, HttpBody as _};
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{any, get, post, put};
 use headwater_access::Credentials;
 use headwater_consolidated::Plan;
 use headwater_protocol::message::ErrorCode;
@@ -19,7 +19,8 @@ use crate::chunk::get_chunk;
 use crate::failure::Failure;
 use crate::pieces::{post_upload, put_upload};
 use crate::ready::{get_file, post_file};
-use crate::resume::get_download;
+use crate::receive::drain;
+use crate::resume::{get_download, remote_id};
 use crate::state::Shared;
 use crate::sync::{post_sync, stream_headers};
 
@@ -44,6 +45,38 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/health/stream", get(get_stream))
         .route("/ready", get(get_ready))
         .with_state(shared)
+}
+
+/// What is answered on a connection for which there is no place: 503, and when to come back.
+pub(crate) fn turning_away(shared: Arc<Shared>) -> Router {
+    let json = |State(shared): State<Arc<Shared>>| async move {
+        for_the_last_time(no_place(&shared, None).to_json_response())
+    };
+    Router::new()
+        .route("/v1/token", any(json))
+        .route("/v1/model", any(json))
+        .route("/health", any(json))
+        .route("/ready", any(json))
+        .fallback(async |State(shared): State<Arc<Shared>>, request: Request| {
+            let (head, body) = request.into_parts();
+            if !body.is_end_stream() {
+                drain(body);
+            }
+            let failure = no_place(&shared, remote_id(&head.headers).ok());
+            log_refused("connection", &failure);
+            for_the_last_time(failure.to_frame_response())
+        })
+        .with_state(shared)
+}
+
+fn no_place(shared: &Shared, remote_id: Option<[u8; 16]>) -> Failure {
+    shared.admission.overloaded(remote_id, format!("{} connections are open already", shared.connections_max))
+}
+
+/// Tells the client that nothing more is answered on this connection.
+fn for_the_last_time(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// A token for a user who proves it by the password.
@@ -152,7 +185,8 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
         "ready_files": ready_files,
         "ready_files_bytes": ready_bytes,
         "connections": shared.connections.count(),
-        "connections_max": shared.config.connections_max,
+        "connections_max": shared.connections_max,
+        "spool_files": shared.budget.files_open(),
         "spool_memory_bytes": memory,
         "spool_file_bytes": files,
         "database_connections": pool.open,

@@ -4,20 +4,22 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use headwater_access::{Access, Jwt, JwtError, Settings};
 use headwater_consolidated::{Backend, Plan, Pool};
 use thiserror::Error;
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::admission::{Admission, Gauge};
+use crate::admission::{Admission, Counted, Gauge};
 use crate::chunks::Chunks;
 use crate::connection::Service;
 use crate::counts::Counts;
+use crate::descriptors::{Descriptors, TURNED_AWAY_MAX};
 use crate::downloads::Downloads;
 use crate::ready::{BuildReady, ReadyFiles};
-use crate::routes::router;
+use crate::routes::{router, turning_away};
 use crate::spool::Budget;
 use crate::state::{Remotes, Shared, Tasks};
 use crate::tickets::Tickets;
@@ -26,6 +28,8 @@ use crate::{Config, ConfigError, TlsError, tls};
 
 /// How long accepting pauses when the system has no more descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a connection that is turned away may take to hear it.
+const TURNING_AWAY: Duration = Duration::from_secs(5);
 
 /// Why a server could not be started.
 #[derive(Debug, Error)]
@@ -119,10 +123,19 @@ impl Server {
         let listener = listen(config.listen).map_err(unusable)?;
         let local_addr = listener.local_addr().map_err(unusable)?;
         let shared = share(config, backend, plans, jwt, build);
-        let service = Arc::new(Service::new(router(Arc::clone(&shared)), tls, &shared.config));
+        let service = Arc::new(Service::new(router(Arc::clone(&shared)), tls.clone(), &shared.config));
+        let turning_away = Arc::new(Service::new(turning_away(Arc::clone(&shared)), tls, &shared.config));
         let (cutting, cut) = watch::channel(false);
         let connections = Tasks::default();
-        let accepting = Accepting { listener, service, shared: Arc::clone(&shared), tasks: connections.clone(), cut };
+        let accepting = Accepting {
+            listener,
+            service,
+            turning_away,
+            turned_away: Gauge::default(),
+            shared: Arc::clone(&shared),
+            tasks: connections.clone(),
+            cut,
+        };
         let accepting = tokio::spawn(accepting.run());
         let background = vec![
             tokio::spawn(take_notes(Arc::clone(&shared))),
@@ -198,6 +211,8 @@ fn share(
     jwt: Option<Jwt>,
     build: Option<BuildReady>,
 ) -> Arc<Shared> {
+    let descriptors = Descriptors::here(&config, backend.dialect());
+    descriptors.warn(&config);
     let pool = Pool::new(backend, config.database_connections());
     let settings = Settings {
         password_checks: config.password_checks,
@@ -210,7 +225,7 @@ fn share(
         Some(jwt) => access.with_jwt(jwt),
         None => access,
     };
-    let budget = Budget::new(&config);
+    let budget = Budget::new(&config, descriptors.files_max);
     Arc::new(Shared {
         access,
         admission: Admission::new(&config),
@@ -220,6 +235,7 @@ fn share(
         pool,
         plans: plans.into_iter().map(Arc::new).collect(),
         connections: Gauge::default(),
+        connections_max: descriptors.connections_max,
         stopping: watch::Sender::new(false),
         syncs: Tasks::default(),
         counts: Counts::default(),
@@ -234,6 +250,9 @@ fn share(
 struct Accepting {
     listener: TcpListener,
     service: Arc<Service>,
+    /// For those for whom there is no place.
+    turning_away: Arc<Service>,
+    turned_away: Gauge,
     shared: Arc<Shared>,
     tasks: Tasks,
     cut: watch::Receiver<bool>,
@@ -258,13 +277,27 @@ impl Accepting {
         }
     }
 
-    fn begin(&self, stream: tokio::net::TcpStream, peer: SocketAddr) {
-        let limit = self.shared.config.connections_max;
-        let Some(place) = self.shared.connections.try_enter(limit) else {
-            tracing::warn!(%peer, limit, "a connection is closed: connections_max are open");
-            return;
-        };
-        let (service, task, mut cut) = (Arc::clone(&self.service), self.tasks.enter(), self.cut.clone());
+    fn begin(&self, stream: TcpStream, peer: SocketAddr) {
+        let limit = self.shared.connections_max;
+        if let Some(place) = self.shared.connections.try_enter(limit) {
+            return self.serve(Arc::clone(&self.service), (stream, peer), place, None);
+        }
+        tracing::warn!(%peer, limit, "a connection is turned away: connections_max are open");
+        // Beyond so many it is closed at once.
+        if let Some(place) = self.turned_away.try_enter(TURNED_AWAY_MAX) {
+            self.serve(Arc::clone(&self.turning_away), (stream, peer), place, Some(TURNING_AWAY));
+        }
+    }
+
+    /// Serves a connection, for so long at most, in a task that holds its place.
+    fn serve(
+        &self,
+        service: Arc<Service>,
+        (stream, peer): (TcpStream, SocketAddr),
+        place: Counted,
+        at_most: Option<Duration>,
+    ) {
+        let (task, mut cut) = (self.tasks.enter(), self.cut.clone());
         let stopping = self.shared.stopping.subscribe();
         tokio::spawn(async move {
             let _held = (place, task);
@@ -275,6 +308,7 @@ impl Accepting {
                     }
                 }
                 _ = cut.wait_for(|cut| *cut) => {}
+                Some(()) = OptionFuture::from(at_most.map(tokio::time::sleep)) => {}
             }
         });
     }

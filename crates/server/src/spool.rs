@@ -12,6 +12,7 @@ mod upload;
 
 use std::fs::File;
 use std::io;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use upload::UploadSpool;
 
 use crate::Config;
+use crate::admission::{Counted, Gauge};
 
 /// What all spools share: their limits and what they use of them.
 #[derive(Debug)]
@@ -28,6 +30,23 @@ pub(crate) struct Budget {
     /// Bytes in memory of one spool.
     spool_memory_bytes: u64,
     folder: Option<PathBuf>,
+    open: Gauge,
+    open_max: usize,
+}
+
+/// An open file, one of so many that may be.
+#[derive(Debug)]
+pub(crate) struct SpoolFile {
+    file: File,
+    _open: Counted,
+}
+
+impl Deref for SpoolFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
 }
 
 /// A number of bytes with a limit.
@@ -38,12 +57,15 @@ pub(crate) struct Meter {
 }
 
 impl Budget {
-    pub(crate) fn new(config: &Config) -> Arc<Budget> {
+    /// `open_max`: files that may be open.
+    pub(crate) fn new(config: &Config, open_max: usize) -> Arc<Budget> {
         Arc::new(Budget {
             memory: Meter::new(config.spool_memory_bytes_total),
             files: Meter::new(config.spool_file_bytes_total),
             spool_memory_bytes: config.spool_memory_bytes,
             folder: config.spool_folder.clone(),
+            open: Gauge::default(),
+            open_max,
         })
     }
 
@@ -52,11 +74,26 @@ impl Budget {
         (self.memory.used(), self.files.used())
     }
 
-    pub(crate) fn create_file(&self) -> io::Result<File> {
-        match &self.folder {
+    /// Files that are open.
+    pub(crate) fn files_open(&self) -> usize {
+        self.open.count()
+    }
+
+    pub(crate) fn create_file(&self) -> io::Result<SpoolFile> {
+        self.hold_file(|| match &self.folder {
             Some(folder) => tempfile::tempfile_in(folder),
             None => tempfile::tempfile(),
-        }
+        })
+    }
+
+    /// Opens a file that is to stay open, or says that too many are.
+    pub(crate) fn hold_file(&self, open: impl FnOnce() -> io::Result<File>) -> io::Result<SpoolFile> {
+        let place = self.open.try_enter(self.open_max).ok_or_else(|| {
+            let text =
+                format!("{} files are open, more are not allowed (the process's limit of open files)", self.open_max);
+            io::Error::new(io::ErrorKind::StorageFull, text)
+        })?;
+        Ok(SpoolFile { file: open()?, _open: place })
     }
 
     /// Takes room in the files, or says that there is none.

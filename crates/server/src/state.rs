@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) admission: Admission,
     pub(crate) budget: Arc<Budget>,
     pub(crate) connections: Gauge,
+    /// Those that are taken at a time: as set, or as many as the process may have open.
+    pub(crate) connections_max: usize,
     /// True once the server goes down.
     pub(crate) stopping: watch::Sender<bool>,
     /// Syncs whose answers are not at their end yet.

@@ -7,7 +7,7 @@ use clap::Args;
 use futures_util::future::OptionFuture;
 use headwater_consolidated::Plan;
 use headwater_consolidated::check::{Severity, check};
-use headwater_server::{Handle, Server, StartError};
+use headwater_server::{Handle, Server, StartError, raise_open_files};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -83,6 +83,7 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
         check_first(&config, &plans, output)?;
     }
     let is_tls = options.tls_certificate.is_some();
+    raise_open_files();
     let backend = config.database.backend()?;
     let runtime = tokio::runtime::Runtime::new().context("the threads of the server could not be started")?;
     runtime.block_on(async {

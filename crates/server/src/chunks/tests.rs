@@ -8,7 +8,7 @@ use headwater_protocol::{Frame, Kind, Type};
 use super::*;
 
 fn chunks(config: &Config) -> Arc<Chunks> {
-    Chunks::new(config, Budget::new(config))
+    Chunks::new(config, Budget::new(config, usize::MAX))
 }
 
 fn view(chunks: &Arc<Chunks>) -> View {

@@ -128,8 +128,8 @@ impl Making {
         let Frames { file, summary, seen, note } = frames;
         let mut frames = around(file, &seen);
         build(&path, &self.plan.model.public(), files.bytes_max, &mut frames).map_err(Fault::Build)?;
-        let mut file = File::open(&path)?;
-        let (digest, bytes) = digest(&mut file)?;
+        let file = self.shared.budget.hold_file(|| File::open(&path))?;
+        let (digest, bytes) = digest(&file)?;
         let ready = Ready {
             key: self.key,
             fingerprint: self.plan.fingerprint,
@@ -169,7 +169,7 @@ fn around(file: File, seen: &Watermarks) -> impl FnMut() -> io::Result<Option<Fr
     }
 }
 
-fn digest(file: &mut File) -> io::Result<([u8; 32], u64)> {
+fn digest(mut file: &File) -> io::Result<([u8; 32], u64)> {
     let (mut sha, mut buffer, mut bytes) = (Sha256::new(), vec![0; READ_BYTES], 0);
     loop {
         let count = file.read(&mut buffer)?;

@@ -12,7 +12,6 @@
 //!   the client has got to ([`Writer::resume`]), until it is given up ([`Writer::give_up`]). That ends the reader before it.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +23,7 @@ use headwater_protocol::{Frame, Kind};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::Budget;
+use super::{Budget, SpoolFile};
 
 /// Bytes read from the file at a time.
 const READ_BYTES: u64 = 64 * 1024;
@@ -96,7 +95,7 @@ struct State {
     /// Pieces that are held in memory, and where each begins; the file follows the last.
     memory: VecDeque<(u64, Bytes)>,
     memory_bytes: u64,
-    file: Option<Arc<File>>,
+    file: Option<Arc<SpoolFile>>,
     /// Where the file's first byte belongs, and how many bytes it has.
     file_start: u64,
     file_written: u64,
@@ -185,7 +184,7 @@ impl Writer {
         Ok(())
     }
 
-    fn write_file(&self, file: Option<Arc<File>>, offset: u64, bytes: &[u8]) -> io::Result<Arc<File>> {
+    fn write_file(&self, file: Option<Arc<SpoolFile>>, offset: u64, bytes: &[u8]) -> io::Result<Arc<SpoolFile>> {
         let budget = &self.shared.budget;
         budget.take_file_room(bytes.len() as u64)?;
         let written = file.map_or_else(|| budget.create_file().map(Arc::new), Ok).and_then(|file| {
@@ -327,7 +326,7 @@ impl Reader {
         }
     }
 
-    async fn read_file(&self, file: Arc<File>, offset: u64, length: u64) -> io::Result<Bytes> {
+    async fn read_file(&self, file: Arc<SpoolFile>, offset: u64, length: u64) -> io::Result<Bytes> {
         let reading = tokio::task::spawn_blocking(move || {
             let mut bytes = vec![0; length as usize];
             file.read_exact_at(&mut bytes, offset).map(|()| Bytes::from(bytes))
@@ -358,7 +357,7 @@ impl Drop for Reader {
 
 enum Front {
     Bytes(Bytes),
-    File(Arc<File>, u64, u64),
+    File(Arc<SpoolFile>, u64, u64),
     Nothing,
     End,
 }

@@ -1,7 +1,6 @@
 //! The spool of an upload: filled frame by frame, then read by place. Of an upload that comes in pieces it is filled byte by byte, and
 //! where its frames lie is found out when they have all come ([`UploadSpool::index`]).
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use headwater_consolidated::upload::UploadSource;
 use headwater_protocol::server::{PiecesReader, RequestError};
 use headwater_protocol::{Frame, Limits, frame};
 
-use super::Budget;
+use super::{Budget, SpoolFile};
 
 /// Bytes that are collected before they are written to the file.
 const WRITE_BYTES: usize = 256 * 1024;
@@ -27,7 +26,7 @@ pub(crate) struct UploadSpool {
     buffer: Vec<u8>,
     /// What the buffer has taken of the budget; less than its length when there was no more.
     memory_taken: u64,
-    file: Option<File>,
+    file: Option<SpoolFile>,
     file_bytes: u64,
 }
 
@@ -199,7 +198,7 @@ mod tests {
     }
 
     fn filled(config: &Config) -> (Arc<Budget>, io::Result<UploadSpool>) {
-        let budget = Budget::new(config);
+        let budget = Budget::new(config, usize::MAX);
         let mut spool = UploadSpool::new(Arc::clone(&budget));
         for frame in frames(50) {
             spool.push(&frame);

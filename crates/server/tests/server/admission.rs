@@ -125,20 +125,25 @@ fn who_waits_too_long_for_a_worker_is_told_to_come_back() {
 }
 
 #[test]
-fn connections_beyond_the_limit_are_closed() {
+fn connections_beyond_the_limit_are_told_to_come_back_and_closed() {
     let stand = Stand::start(Config { connections_max: 2, ..config() });
     let mut open = [Client::connect(stand.address), Client::connect(stand.address)];
     for client in &mut open {
         client.send(&head("GET", "/health", None, Some(0)));
         assert_eq!(client.answer().status, 200);
     }
-    assert!(Client::connect(stand.address).is_closed());
+    refused(ask(&stand));
+    let body = stand.upload(1, &[(1, "one")]);
+    let mut whole = stand.post(&body);
+    let answer = whole.answer();
+    answer.expect_error(503, ErrorCode::Overloaded);
+    assert_eq!(answer.header("connection"), Some("close"));
+    assert!(whole.is_closed());
+    let health = stand.get("/health", None);
+    assert_eq!((health.status, health.json()["error"].as_str()), (503, Some("overloaded")));
+    assert!(Client::connect(stand.address).is_closed(), "who says nothing");
     drop(open);
     // The places are free as soon as the server has seen the connections go.
-    let freed = headwater_testkit::wait_until(crate::support::PATIENCE, || {
-        let mut client = Client::connect(stand.address);
-        client.send(&head("GET", "/health", None, Some(0)));
-        client.stream.peek(&mut [0]).is_ok_and(|length| length == 1)
-    });
+    let freed = headwater_testkit::wait_until(crate::support::PATIENCE, || stand.get("/health", None).status == 200);
     assert!(freed);
 }

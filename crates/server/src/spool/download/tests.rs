@@ -31,7 +31,7 @@ async fn drain(reader: &mut Reader) -> Vec<u8> {
 #[tokio::test]
 async fn what_was_pushed_comes_out_in_order_through_memory_and_file() {
     for (config, in_file) in [(Config::default(), false), (small(), true)] {
-        let budget = Budget::new(&config);
+        let budget = Budget::new(&config, usize::MAX);
         let (writer, mut reader) = spool(Arc::clone(&budget), LONG);
         for number in 0..2_000 {
             writer.push(&frame(number)).expect("room");
@@ -49,7 +49,7 @@ async fn what_was_pushed_comes_out_in_order_through_memory_and_file() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_as_fast_as_the_writer_uses_file_and_memory_by_turns() {
     for round in 0..20 {
-        let budget = Budget::new(&Config { spool_memory_bytes: 50 * round, ..Config::default() });
+        let budget = Budget::new(&Config { spool_memory_bytes: 50 * round, ..Config::default() }, usize::MAX);
         let (writer, mut reader) = spool(Arc::clone(&budget), LONG);
         let filling = tokio::task::spawn_blocking(move || {
             (0..2_000).for_each(|number| writer.push(&frame(number)).expect("room"));
@@ -63,7 +63,7 @@ async fn a_reader_as_fast_as_the_writer_uses_file_and_memory_by_turns() {
 
 #[tokio::test]
 async fn heartbeats_stand_between_frames_while_nothing_comes() {
-    let (writer, mut reader) = spool(Budget::new(&small()), Duration::from_millis(1));
+    let (writer, mut reader) = spool(Budget::new(&small(), usize::MAX), Duration::from_millis(1));
     let heartbeat = Frame::new(Kind::Heartbeat, Vec::new()).to_bytes();
     assert_eq!(reader.next().await.expect("readable").expect("more"), heartbeat);
     // Through the file, whose reads end in the midst of frames.
@@ -82,7 +82,7 @@ async fn heartbeats_stand_between_frames_while_nothing_comes() {
 
 #[tokio::test]
 async fn a_reader_that_goes_frees_everything_and_stops_the_writer() {
-    let budget = Budget::new(&small());
+    let budget = Budget::new(&small(), usize::MAX);
     let (writer, mut reader) = spool(Arc::clone(&budget), LONG);
     (0..100).for_each(|number| writer.push(&frame(number)).expect("room"));
     reader.next().await.expect("readable");
@@ -94,7 +94,7 @@ async fn a_reader_that_goes_frees_everything_and_stops_the_writer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_takes_nothing_is_cut_and_one_that_waits_for_us_is_not() {
-    let budget = Budget::new(&small());
+    let budget = Budget::new(&small(), usize::MAX);
     let (writer, mut reader) = spool(Arc::clone(&budget), LONG);
     let idle = Duration::from_millis(50);
     // It waits for us, far longer than the limit: heartbeats apart, nothing comes.
@@ -115,7 +115,7 @@ async fn a_reader_that_takes_nothing_is_cut_and_one_that_waits_for_us_is_not() {
 #[tokio::test]
 async fn a_full_disk_fails_the_push_and_leaves_what_was_there() {
     let config = Config { spool_file_bytes_total: 500, ..small() };
-    let budget = Budget::new(&config);
+    let budget = Budget::new(&config, usize::MAX);
     let (writer, mut reader) = spool(Arc::clone(&budget), LONG);
     let mut pushed = 0;
     let error = loop {
@@ -135,7 +135,7 @@ async fn a_full_disk_fails_the_push_and_leaves_what_was_there() {
 #[tokio::test]
 async fn what_is_kept_can_be_read_again_from_any_offset() {
     for config in [Config::default(), small()] {
-        let budget = Budget::new(&config);
+        let budget = Budget::new(&config, usize::MAX);
         let (writer, mut reader) = spool(Arc::clone(&budget), LONG);
         writer.push(&frame(0)).expect("room");
         writer.keep(1 << 20);
@@ -165,7 +165,7 @@ async fn what_is_kept_can_be_read_again_from_any_offset() {
 
 #[tokio::test]
 async fn the_last_reader_to_come_takes_the_place_of_the_one_before() {
-    let (writer, mut before) = spool(Budget::new(&small()), Duration::from_millis(1));
+    let (writer, mut before) = spool(Budget::new(&small(), usize::MAX), Duration::from_millis(1));
     writer.keep(1 << 20);
     (0..10).for_each(|number| writer.push(&frame(number)).expect("room"));
     before.next().await.expect("readable").expect("more");
@@ -194,7 +194,7 @@ async fn the_last_reader_to_come_takes_the_place_of_the_one_before() {
 /// What gets larger than may be kept is sent all the same.
 #[tokio::test]
 async fn a_download_too_large_to_keep_can_not_be_resumed() {
-    let budget = Budget::new(&small());
+    let budget = Budget::new(&small(), usize::MAX);
     let (writer, mut reader) = spool(Arc::clone(&budget), LONG);
     writer.keep(3_000);
     (0..100).for_each(|number| writer.push(&frame(number)).expect("room"));
@@ -207,7 +207,10 @@ async fn a_download_too_large_to_keep_can_not_be_resumed() {
 
 #[tokio::test]
 async fn what_is_kept_gives_way_where_the_disk_is_full() {
-    let budget = Budget::new(&Config { spool_memory_bytes: 1_000, spool_file_bytes_total: 5_000, ..Config::default() });
+    let budget = Budget::new(
+        &Config { spool_memory_bytes: 1_000, spool_file_bytes_total: 5_000, ..Config::default() },
+        usize::MAX,
+    );
     let (writer, mut reader) = spool(Arc::clone(&budget), LONG);
     writer.keep(1 << 20);
     let mut got = Vec::new();
@@ -225,7 +228,7 @@ async fn what_is_kept_gives_way_where_the_disk_is_full() {
 /// Part of what is kept can't be read any more. The rest of it would fail each time, until it was given up.
 #[tokio::test]
 async fn what_can_not_be_read_can_not_be_resumed() {
-    let budget = Budget::new(&small());
+    let budget = Budget::new(&small(), usize::MAX);
     let (writer, mut reader) = spool(Arc::clone(&budget), LONG);
     writer.keep(1 << 20);
     (0..200).for_each(|number| writer.push(&frame(number)).expect("room"));

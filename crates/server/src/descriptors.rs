@@ -1,0 +1,116 @@
+//! How many files the process may have open (`RLIMIT_NOFILE`), and how they are shared out, so that none is ever asked for in vain.
+//!
+//! | for | how many |
+//! |---|---|
+//! | the database | [`Config::database_connections`]: one each on PostgreSQL, on SQLite up to four |
+//! | the server itself, and who is turned away | [`OWN`] |
+//! | connections of clients | `connections_max`, at most the rest but for its half, or for [`FILES_KEPT`] where that is fewer |
+//! | spools, chunks, ready files | what is left; where all are open, that sync alone ends with `overloaded` |
+//!
+//! A connection may want a file for what it carries, hence the half; but most things that are carried lie in memory, so thousands do for
+//! tens of thousands of connections. Uploads in pieces and downloads that are kept have files beside.
+
+use headwater_consolidated::Dialect;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::Config;
+
+/// Connections that are answered with 503 at a time, as no more are taken.
+pub(crate) const TURNED_AWAY_MAX: usize = 32;
+/// What the server itself has open, with room to spare: standard streams, runtime, listener, a ready file in the making, a purge.
+const OWN: usize = 32 + TURNED_AWAY_MAX;
+/// Files that are kept from connections, where the limit leaves twice as many.
+const FILES_KEPT: usize = 4_096;
+/// Connections that are taken, and files that are opened, whatever the limit is.
+const LEAST: usize = 4;
+
+/// How the process's open files are shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Descriptors {
+    /// How many the process may have open; `None`: any number.
+    limit: Option<usize>,
+    /// How many the options may come to want.
+    needed: usize,
+    /// Connections of clients: `connections_max`, or fewer.
+    pub(crate) connections_max: usize,
+    /// Files of spools, chunks and ready files.
+    pub(crate) files_max: usize,
+}
+
+impl Descriptors {
+    /// By this process's limit as it is now.
+    pub(crate) fn here(config: &Config, dialect: Dialect) -> Descriptors {
+        let limit = getrlimit(Resource::Nofile).current;
+        Descriptors::within(limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)), config, dialect)
+    }
+
+    fn within(limit: Option<usize>, config: &Config, dialect: Dialect) -> Descriptors {
+        let of_a_connection = match dialect {
+            Dialect::Sqlite => 4, // the file, its log, its index, a temporary file
+            Dialect::Postgres => 1,
+        };
+        let fixed = OWN + of_a_connection * config.database_connections();
+        let needed = fixed + 2 * config.connections_max + config.tickets_max + config.kept_downloads_max;
+        let rest = limit.map_or(usize::MAX, |limit| limit.saturating_sub(fixed).max(2 * LEAST));
+        let connections_max = config.connections_max.min(rest - (rest / 2).min(FILES_KEPT));
+        Descriptors { limit, needed, connections_max, files_max: rest - connections_max }
+    }
+
+    /// Says in the log where the limit is too low, and what mends it.
+    pub(crate) fn warn(&self, config: &Config) {
+        let Some(limit) = self.limit.filter(|limit| *limit < self.needed) else { return };
+        let Descriptors { needed, connections_max, files_max, .. } = *self;
+        tracing::warn!(
+            limit,
+            needed,
+            connections = connections_max,
+            files = files_max,
+            "the limit of open files is {limit}, and connections_max = {} with what they bring may want {needed}: {connections_max} \
+             connections are taken at a time, others are told to come back; raise the limit (`ulimit -n {needed}`, \
+             `LimitNOFILE={needed}` in the systemd unit), or lower connections_max",
+            config.connections_max
+        );
+    }
+}
+
+/// Lets this process open as many files as the system allows it: raises the soft limit to the hard one. Where that is refused the limit
+/// stays as it is, and [`crate::Server`] goes by it.
+pub fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::debug!(%error, ?limit, "the limit of open files stays as it is");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn within(limit: usize, config: &Config) -> (usize, usize) {
+        let Descriptors { connections_max, files_max, .. } =
+            Descriptors::within(Some(limit), config, Dialect::Postgres);
+        (connections_max, files_max)
+    }
+
+    #[test]
+    fn a_limit_that_is_high_enough_changes_nothing() {
+        let config = Config::default();
+        let needed = Descriptors::within(None, &config, Dialect::Postgres).needed;
+        assert_eq!(needed, 64 + 41 + 2 * 2_000 + 1_000 + 1_000);
+        assert_eq!(Descriptors::within(None, &config, Dialect::Sqlite).connections_max, 2_000);
+        assert_eq!(within(needed, &config), (2_000, 4_000));
+    }
+
+    #[test]
+    fn what_a_low_limit_leaves_is_shared_between_connections_and_their_files() {
+        let config = Config { workers: 4, ..Config::default() };
+        let fixed = 64 + 5;
+        assert_eq!(within(fixed + 101, &config), (51, 50));
+        assert_eq!(within(fixed + 4_001, &config), (2_000, 2_001));
+        let many = Config { connections_max: 20_000, ..config.clone() };
+        assert_eq!(within(fixed + 20_000, &many), (20_000 - FILES_KEPT, FILES_KEPT));
+        assert_eq!(within(3, &config), (LEAST, LEAST), "nothing can be done with so few, and the log says so");
+        let sqlite = Descriptors::within(Some(fixed + 101), &config, Dialect::Sqlite);
+        assert_eq!((sqlite.connections_max, sqlite.files_max), (43, 43));
+    }
+}

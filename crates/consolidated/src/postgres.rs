@@ -7,7 +7,7 @@
 //!   snapshot   what a download begins with         error     what SQLSTATEs mean
 //!   read       downloads, streamed                 watermark which transactions a snapshot saw
 //!   catalogue  what the database has               shape     a table and the SQL on it
-//!   parts      partitions and heirs that come and go
+//!   parts      partitions that come and go         plain     rows inserted just as they came
 //! ```
 //!
 //! Change tracking is in `headwater_model::tracking::postgres`. Sessions run in UTC, with the type settings that make every text form
@@ -26,6 +26,7 @@ mod link;
 mod literal;
 mod numeric;
 pub(crate) mod parts;
+mod plain;
 mod raw;
 mod read;
 mod sets;

@@ -9,7 +9,7 @@
 //! - No default, check or index calls a function or operator that PostgreSQL did not come with: it might write.
 //!
 //! [`KEEPS_SQL`] asks for all that, and for the types. It is asked before the first insert of a connection, and at the end of each
-//! transaction: from the insert on, the lock that it takes keeps all of it as it is.
+//! transaction: from the insert on, the lock that it takes keeps all of it as it is, and so does one on the table of remotes.
 //!
 //! *Caveats.* Functions of extensions count as others, and columns with domains are not looked into: such tables are read again.
 
@@ -183,6 +183,8 @@ impl PostgresConnection {
 
     /// Whether these tables are as they were when [`PostgresConnection::keeps_plain`] looked at them; otherwise it looks again next time.
     pub(super) fn still_keep_plain(&mut self, plans: &[&TablePlan]) -> Result<bool, Error> {
+        // It is written after the look, so no trigger may come onto it in between.
+        self.queued.sql(["LOCK TABLE headwater.remote IN ROW EXCLUSIVE MODE;"]);
         let said = self.said(plans)?;
         let mut all = true;
         for (plan, said) in plans.iter().zip(said) {

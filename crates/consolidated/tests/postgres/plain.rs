@@ -21,6 +21,7 @@ fn row(id: i64, note: &str, price: &str) -> Row {
 /// In an upload, on a connection that knows that the key is unique.
 fn begun(database: &Database, plan: &Plan) -> Box<dyn Connection> {
     database.track(plan);
+    database.sql("CREATE TABLE headwater.remote (id int)");
     let mut connection = database.connect();
     connection.begin(Mode::Upload).expect("begin");
     let table = &plan.tables[0];
@@ -70,7 +71,7 @@ fn tables_in_which_others_have_a_say_are_not_trusted() {
         "CREATE DOMAIN d AS int; ALTER TABLE t ADD more d",
         "ALTER TABLE t ALTER note TYPE char(4)",
         "ALTER TABLE t ALTER price TYPE numeric(6,-2)",
-        "CREATE TABLE headwater.x (id int); CREATE TRIGGER x BEFORE INSERT ON headwater.x FOR EACH ROW EXECUTE FUNCTION f()",
+        "CREATE TRIGGER x BEFORE UPDATE ON headwater.remote FOR EACH ROW EXECUTE FUNCTION f()",
     ] {
         let (database, plan) = (Database::with(TABLE), plan(MODEL));
         let mut connection = begun(&database, &plan);

@@ -1,6 +1,8 @@
 //! What an engine needs of a database: the trait that SQLite and PostgreSQL implement, and that one contract suite tests.
 
-use headwater_protocol::{Row, Value};
+use headwater_protocol::row::RowReader;
+use headwater_protocol::wire::Reader;
+use headwater_protocol::{DecodeError, Row, Type, Value};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -32,6 +34,43 @@ pub enum Inserted {
     All,
     /// Those of these keys, in any order.
     Keys(Vec<Row>),
+}
+
+/// Rows to store, encoded as a ROWS frame has them; they have been read once, and are what they should be.
+#[derive(Clone, Copy, Debug)]
+pub struct EncodedRows<'a> {
+    bytes: &'a [u8],
+    count: usize,
+}
+
+impl<'a> EncodedRows<'a> {
+    /// So many rows.
+    pub fn new(bytes: &'a [u8], count: usize) -> EncodedRows<'a> {
+        EncodedRows { bytes, count }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Reads them one by one: `each` takes all columns of a row of these types. Gives the bytes of each to `whole` then, its op among
+    /// them.
+    pub fn read<E: From<DecodeError>>(
+        &self,
+        types: &[Type],
+        mut each: impl FnMut(&mut RowReader<'a, '_>) -> Result<(), E>,
+        mut whole: impl FnMut(&'a [u8]),
+    ) -> Result<(), E> {
+        let mut reader = Reader::new(self.bytes);
+        while !reader.is_empty() {
+            let before = reader.rest();
+            reader.u8("row")?;
+            each(&mut RowReader::new(&mut reader, types, self.bytes.len())?)?;
+            whole(&before[..before.len() - reader.rest().len()]);
+        }
+        Ok(())
+    }
 }
 
 /// A query with its parameters, as [`Connection::query`] takes them.
@@ -148,6 +187,24 @@ pub trait Connection: Send {
     /// [`RefusalCode::Unique`](headwater_protocol::message::RefusalCode::Unique). Otherwise like [`Connection::insert`].
     fn insert_new(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error> {
         self.insert(table, rows)
+    }
+
+    /// Whether [`Connection::insert_plain`] takes rows of this table: the database stores just what it is given, and nothing else comes of it,
+    /// as far as can be told.
+    fn takes_plain(&mut self, _table: &TablePlan) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    /// Inserts rows whose keys are absent, straight from their encoding: all of them, or [`Error::Refused`]. `false`: one of them would not be
+    /// stored just as it is, and nothing was done. What went well counts only where [`Connection::stayed_plain`] says so.
+    fn insert_plain(&mut self, _table: &TablePlan, _rows: EncodedRows<'_>) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    /// Whether, of all that this transaction has inserted by [`Connection::insert_plain`] into these tables, each row was stored just as it was
+    /// given, and no table was changed because of them but these and Headwater's own; asked after them.
+    fn stayed_plain(&mut self, _tables: &[&TablePlan]) -> Result<bool, Error> {
+        Ok(false)
     }
 
     /// Makes the rows of these keys like these rows (the key's columns aside). All in one statement where the database can, so that

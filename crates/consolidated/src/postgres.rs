@@ -7,7 +7,8 @@
 //!   snapshot   what a download begins with         error     what SQLSTATEs mean
 //!   read       downloads, streamed                 watermark which transactions a snapshot saw
 //!   catalogue  what the database has               shape     a table and the SQL on it
-//!   parts      partitions and heirs that come and go   pipeline  a statement row by row, without waiting in between
+//!   parts      partitions that come and go         plain     rows inserted just as they came
+//!   pipeline   a statement row by row, without waiting in between
 //! ```
 //!
 //! Change tracking is in `headwater_model::tracking::postgres`. Sessions run in UTC, with the type settings that make every text form
@@ -27,6 +28,7 @@ mod literal;
 mod numeric;
 pub(crate) mod parts;
 mod pipeline;
+mod plain;
 mod raw;
 mod read;
 mod sets;

@@ -20,6 +20,8 @@ pub type FrameSink<'s> = dyn FnMut(Frame) -> Result<(), Error> + 's;
 #[derive(Debug, Default)]
 pub struct Echo {
     seen: HashSet<EchoMark>,
+    /// Numbers of tables of which the upload's transaction has written nothing but rows stored just as uploaded.
+    whole: HashSet<u32>,
     marker: EchoMarker,
 }
 
@@ -42,6 +44,11 @@ impl EchoMarker {
     /// The mark of the row of this key deleted.
     pub fn deleted(&self, table: &TablePlan, key: &[Value]) -> EchoMark {
         self.mark(table.number, RowOp::Delete, &table.key_types, key)
+    }
+
+    /// The mark of a row stored just as it is encoded, as a ROWS frame has it.
+    pub fn encoded(&self, table: &TablePlan, row: &[u8]) -> EchoMark {
+        self.of(table.number, row)
     }
 
     fn mark(&self, table: u32, op: RowOp, types: &[Type], row: &[Value]) -> EchoMark {
@@ -69,6 +76,11 @@ impl Echo {
     pub fn extend(&mut self, marks: impl IntoIterator<Item = EchoMark>) {
         let room = Echo::ROWS_MAX.saturating_sub(self.seen.len());
         self.seen.extend(marks.into_iter().take(room));
+    }
+
+    /// Remembers that whatever the upload's transaction has left in a table is just as uploaded.
+    pub fn add_whole(&mut self, table: &TablePlan) {
+        self.whole.insert(table.number);
     }
 
     fn insert(&mut self, table: u32, bytes: &[u8]) {
@@ -139,11 +151,16 @@ impl<'a, 's> RowsWriter<'a, 's> {
         }
         let bytes = &self.payload[self.row_start..];
         let table = self.table.number;
-        if own && self.echo.contains(table, bytes) || self.early.contains(table, bytes) {
+        if own && (self.leaves_own_out() || self.echo.contains(table, bytes)) || self.early.contains(table, bytes) {
             self.payload.truncate(self.row_start);
             return Ok(());
         }
         self.end()
+    }
+
+    /// Whether every row that the remote's own upload was the last to change is left out: they need not be read.
+    pub fn leaves_own_out(&self) -> bool {
+        self.echo.whole.contains(&self.table.number)
     }
 
     /// Ends a row that may come up once more later on: then it will be left out. One that is just as uploaded is left out at once.

@@ -4,8 +4,8 @@
 //! length, -1 for NULL. All of it is encoded, and thereby checked, before anything is sent.
 
 use bytes::BytesMut;
-use headwater_protocol::Value;
 use headwater_protocol::message::{Refusal, RefusalCode};
+use headwater_protocol::{Value, ValueRef};
 use tokio_postgres::types::{Format, IsNull, ToSql, Type};
 
 use super::codec::Codec;
@@ -24,7 +24,7 @@ impl Bound {
     pub(super) fn value(value: &Value, kind: &Type) -> Bound {
         if let (Some(codec), false) = (Codec::of(kind.oid()), value.is_null()) {
             let mut bytes = Vec::new();
-            if codec.encode(value, &mut bytes).is_ok() {
+            if codec.encode(value.as_ref(), &mut bytes).is_ok() {
                 return Bound::binary(bytes);
             }
         }
@@ -49,7 +49,7 @@ impl Bound {
             array.bytes.extend_from_slice(&8i32.to_be_bytes());
             array.bytes.extend_from_slice(&number.to_be_bytes());
         }
-        Bound::binary(array.bytes)
+        array.bound()
     }
 
     /// An array of one value of each row. A value that the type can't hold refuses all of them, by the column's name.
@@ -58,12 +58,11 @@ impl Bound {
         codec: Codec,
         values: impl ExactSizeIterator<Item = Option<&'r Value>>,
     ) -> Result<Bound, Error> {
-        let (_, element) = codec.parameter();
-        let mut array = Array::new(element, values.len());
+        let mut array = Array::of(codec, values.len());
         for value in values {
-            array.push(codec, value.unwrap_or(&Value::Null)).map_err(|why| unfit(name, why))?;
+            array.push(codec, value.map_or(ValueRef::Null, Value::as_ref)).map_err(|why| unfit(name, why))?;
         }
-        Ok(Bound::binary(array.bytes))
+        Ok(array.bound())
     }
 }
 
@@ -73,11 +72,17 @@ fn unfit(column: &str, why: &str) -> Error {
     Error::Refused { refusal: Refusal { code: RefusalCode::Data, message: message.clone() }, detail: message }
 }
 
-struct Array {
+/// A column of rows on its way into a parameter.
+pub(super) struct Array {
     bytes: Vec<u8>,
 }
 
 impl Array {
+    /// For so many values of a codec.
+    pub(super) fn of(codec: Codec, count: usize) -> Array {
+        Array::new(codec.parameter().1, count)
+    }
+
     fn new(element: u32, count: usize) -> Array {
         let dimensions = i32::from(count > 0);
         let mut bytes = Vec::with_capacity(20 + count * 12);
@@ -92,8 +97,9 @@ impl Array {
         Array { bytes }
     }
 
-    fn push(&mut self, codec: Codec, value: &Value) -> Result<(), &'static str> {
-        if value.is_null() {
+    /// Appends a value; says what is wrong if the type can't hold it.
+    pub(super) fn push(&mut self, codec: Codec, value: ValueRef<'_>) -> Result<(), &'static str> {
+        if value.kind().is_none() {
             self.bytes[7] = 1; // the low byte of "has NULLs"
             self.bytes.extend_from_slice(&(-1i32).to_be_bytes());
             return Ok(());
@@ -104,6 +110,11 @@ impl Array {
         let length = i32::try_from(self.bytes.len() - start - 4).map_err(|_| "a value of 2 GB or more")?;
         self.bytes[start..start + 4].copy_from_slice(&length.to_be_bytes());
         Ok(())
+    }
+
+    /// The parameter.
+    pub(super) fn bound(self) -> Bound {
+        Bound::binary(self.bytes)
     }
 }
 

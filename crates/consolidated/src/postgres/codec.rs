@@ -18,7 +18,7 @@
 
 use headwater_protocol::decimal::{Decimal, DecimalPacker};
 use headwater_protocol::value::{NEGATIVE_INFINITY, POSITIVE_INFINITY};
-use headwater_protocol::{Type, Value, ValueRef};
+use headwater_protocol::{Type, ValueRef};
 
 use super::{literal, numeric};
 
@@ -171,35 +171,35 @@ impl Codec {
     }
 
     /// Appends the binary form of a value that is not NULL; says what is wrong if the type can't hold it.
-    pub(super) fn encode(self, value: &Value, out: &mut Vec<u8>) -> Result<(), &'static str> {
+    pub(super) fn encode(self, value: ValueRef<'_>, out: &mut Vec<u8>) -> Result<(), &'static str> {
         match (self, value) {
-            (Codec::Bool, Value::Bool(v)) => out.push(u8::from(*v)),
-            (Codec::Int2, Value::Int(v)) => out.extend(i16::try_from(*v).map_err(|_| SMALLINT)?.to_be_bytes()),
-            (Codec::Int4, Value::Int(v)) => out.extend(i32::try_from(*v).map_err(|_| INTEGER)?.to_be_bytes()),
-            (Codec::Int8, Value::Int(v)) => out.extend(v.to_be_bytes()),
-            (Codec::Oid, Value::Int(v)) => out.extend(u32::try_from(*v).map_err(|_| OID)?.to_be_bytes()),
-            (Codec::Float4, Value::Real(v)) => out.extend(narrowed(*v)?.to_be_bytes()),
-            (Codec::Float8, Value::Real(v)) => out.extend(v.to_be_bytes()),
-            (Codec::Float8, Value::Int(v)) if exact(*v) => out.extend((*v as f64).to_be_bytes()),
-            (Codec::Numeric, Value::Decimal(v)) => {
-                if !numeric::encode(v.as_ref(), out) {
+            (Codec::Bool, ValueRef::Bool(v)) => out.push(u8::from(v)),
+            (Codec::Int2, ValueRef::Int(v)) => out.extend(i16::try_from(v).map_err(|_| SMALLINT)?.to_be_bytes()),
+            (Codec::Int4, ValueRef::Int(v)) => out.extend(i32::try_from(v).map_err(|_| INTEGER)?.to_be_bytes()),
+            (Codec::Int8, ValueRef::Int(v)) => out.extend(v.to_be_bytes()),
+            (Codec::Oid, ValueRef::Int(v)) => out.extend(u32::try_from(v).map_err(|_| OID)?.to_be_bytes()),
+            (Codec::Float4, ValueRef::Real(v)) => out.extend(narrowed(v)?.to_be_bytes()),
+            (Codec::Float8, ValueRef::Real(v)) => out.extend(v.to_be_bytes()),
+            (Codec::Float8, ValueRef::Int(v)) if exact(v) => out.extend((v as f64).to_be_bytes()),
+            (Codec::Numeric, ValueRef::Decimal(v)) => {
+                if !numeric::encode(v, out) {
                     return Err("more digits than a numeric holds");
                 }
             }
-            (Codec::Numeric, Value::Int(v)) => {
+            (Codec::Numeric, ValueRef::Int(v)) => {
                 let decimal = Decimal::parse(&v.to_string()).ok_or("not a number")?;
                 numeric::encode(decimal.as_ref(), out);
             }
-            (Codec::Text, Value::Text(v)) | (Codec::Json, Value::Json(v)) => put_text(v, out)?,
-            (Codec::Bytea, Value::Bytes(v)) => out.extend_from_slice(v),
-            (Codec::Date, Value::Date(v)) => out.extend(date(*v)?.to_be_bytes()),
-            (Codec::Time, Value::Time(v)) if (0..=DAY_MICROS).contains(v) => out.extend(v.to_be_bytes()),
-            (Codec::Time, Value::Time(_)) => return Err("a time outside 00:00:00 to 24:00:00"),
-            (Codec::Timestamp, Value::Timestamp(v)) | (Codec::Timestamptz, Value::Timestamptz(v)) => {
-                out.extend(stored_timestamp(*v)?.to_be_bytes());
+            (Codec::Text, ValueRef::Text(v)) | (Codec::Json, ValueRef::Json(v)) => put_text(v, out)?,
+            (Codec::Bytea, ValueRef::Bytes(v)) => out.extend_from_slice(v),
+            (Codec::Date, ValueRef::Date(v)) => out.extend(date(v)?.to_be_bytes()),
+            (Codec::Time, ValueRef::Time(v)) if (0..=DAY_MICROS).contains(&v) => out.extend(v.to_be_bytes()),
+            (Codec::Time, ValueRef::Time(_)) => return Err("a time outside 00:00:00 to 24:00:00"),
+            (Codec::Timestamp, ValueRef::Timestamp(v)) | (Codec::Timestamptz, ValueRef::Timestamptz(v)) => {
+                out.extend(stored_timestamp(v)?.to_be_bytes());
             }
-            (Codec::Uuid, Value::Uuid(v)) => out.extend_from_slice(v),
-            (Codec::Jsonb, Value::Json(v)) => {
+            (Codec::Uuid, ValueRef::Uuid(v)) => out.extend_from_slice(&v),
+            (Codec::Jsonb, ValueRef::Json(v)) => {
                 out.push(1);
                 put_text(v, out)?;
             }
@@ -285,11 +285,13 @@ fn put_text(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use headwater_protocol::Value;
+
     use super::*;
 
     fn encoded(codec: Codec, value: &Value) -> Result<Vec<u8>, &'static str> {
         let mut out = Vec::new();
-        codec.encode(value, &mut out).map(|()| out)
+        codec.encode(value.as_ref(), &mut out).map(|()| out)
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::snapshot::Snapshot;
 use super::statements::{Statements, numbered};
 use super::watermark::Watermark;
 use super::{catalogue, error, parts, raw};
-use crate::backend::{Changes, Gaps, Inserted, Query, Reading};
+use crate::backend::{Changes, EncodedRows, Gaps, Inserted, Query, Reading};
 use crate::catalogue::Catalogue;
 use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 
@@ -55,6 +55,8 @@ pub(super) struct State {
     pub(super) snapshot: Option<Snapshot>,
     /// Queries that were asked with its beginning, until somebody wants their rows.
     pub(super) answered: Vec<Answered>,
+    /// Its number, if the database has told it.
+    pub(super) number: Option<i64>,
     /// Rows are looked up by index, whatever the planner believes.
     pub(super) by_index: bool,
 }
@@ -241,6 +243,18 @@ impl Connection for PostgresConnection {
         self.insert_rows(table, rows, verb)
     }
 
+    fn takes_plain(&mut self, table: &TablePlan) -> Result<bool, Error> {
+        self.keeps_plain(table)
+    }
+
+    fn insert_plain(&mut self, table: &TablePlan, rows: EncodedRows<'_>) -> Result<bool, Error> {
+        self.insert_encoded(table, rows)
+    }
+
+    fn stayed_plain(&mut self, tables: &[&TablePlan]) -> Result<bool, Error> {
+        self.still_keep_plain(tables)
+    }
+
     fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error> {
         self.update_rows(table, rows)
     }
@@ -261,6 +275,9 @@ impl Connection for PostgresConnection {
     }
 
     fn own_mark(&mut self) -> Result<Vec<u8>, Error> {
+        if let Some(number) = self.state.number {
+            return Ok(number.to_be_bytes().to_vec());
+        }
         match self.query("SELECT pg_current_xact_id()", &[])?.first().and_then(|row| row.first()) {
             Some(Value::Int(number)) => Ok(number.to_be_bytes().to_vec()),
             other => Err(Error::Database {

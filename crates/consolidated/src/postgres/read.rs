@@ -144,7 +144,8 @@ impl PostgresConnection {
         out: &mut RowsWriter<'_, '_>,
     ) -> Result<(), Error> {
         let plan = changes.table;
-        let (shape, statement) = self.table(plan, Verb::Changes)?;
+        let verb = if changes.own.is_some() && out.leaves_own_out() { Verb::ChangesOfOthers } else { Verb::Changes };
+        let (shape, statement) = self.table(plan, verb)?;
         if !shape.partition.is_empty() && changes.partitions.is_empty() {
             return Ok(());
         }

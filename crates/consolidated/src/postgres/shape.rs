@@ -84,9 +84,9 @@ pub(super) struct Column {
     /// Read by `::text`.
     is_read_as_text: bool,
     /// The type that parameters are cast to.
-    cast: Option<String>,
+    pub(super) cast: Option<String>,
     /// The database makes its value.
-    is_generated: bool,
+    pub(super) is_generated: bool,
     /// GENERATED ALWAYS AS IDENTITY: taken from an insert by OVERRIDING SYSTEM VALUE, never updated.
     is_identity: bool,
 }
@@ -100,17 +100,21 @@ pub(super) enum Verb {
     Insert,
     /// A row whose key exists refuses all of them. ON CONFLICT costs a third more.
     InsertNew,
+    /// The same without telling which.
+    InsertPlain,
     Update,
     Delete,
     Whole,
     Changes,
+    /// The same without what we have changed ourselves.
+    ChangesOfOthers,
     PartitionsBelow,
     PartitionsBelowLock,
 }
 
 impl Verb {
     /// How many there are.
-    pub(super) const COUNT: usize = 10;
+    pub(super) const COUNT: usize = 12;
 }
 
 impl Shape {
@@ -176,14 +180,16 @@ impl Shape {
         match verb {
             Verb::Fetch => self.fetch(false),
             Verb::FetchLock => self.fetch(true),
-            Verb::Insert => self.insert(true),
-            Verb::InsertNew => self.insert(false),
+            Verb::Insert => format!("{} {}", self.insert(true), self.returning_key()),
+            Verb::InsertNew => format!("{} {}", self.insert(false), self.returning_key()),
+            Verb::InsertPlain => self.insert(false),
             Verb::Update => self.update(),
             Verb::Delete => {
                 format!("DELETE FROM {} AS b USING {} WHERE {}", self.base, self.unnest(&self.key), self.is_key())
             }
             Verb::Whole => self.whole(),
-            Verb::Changes => self.changes(),
+            Verb::Changes => self.changes(&self.changed(1)),
+            Verb::ChangesOfOthers => self.changes(&self.changed_by_others()),
             Verb::PartitionsBelow => self.partitions_below(false),
             Verb::PartitionsBelowLock => self.partitions_below(true),
         }
@@ -206,13 +212,17 @@ impl Shape {
         let conflict = if is_careful { format!(" ON CONFLICT ({key}) DO NOTHING") } else { String::new() };
         let overriding = if self.columns.iter().any(|c| c.is_identity) { " OVERRIDING SYSTEM VALUE" } else { "" };
         format!(
-            "INSERT INTO {} AS b ({}){overriding} SELECT {} FROM {}{conflict} RETURNING {}",
+            "INSERT INTO {} AS b ({}){overriding} SELECT {} FROM {}{conflict}",
             self.base,
             list(&columns, |place| self.columns[place].quoted()),
             list(&columns, |place| self.columns[place].written(place, "u")),
             self.unnest(&columns),
-            list(&self.key, |place| self.columns[place].read(&format!("b.{}", self.columns[place].quoted()))),
         )
+    }
+
+    fn returning_key(&self) -> String {
+        let key = list(&self.key, |place| self.columns[place].read(&format!("b.{}", self.columns[place].quoted())));
+        format!("RETURNING {key}")
     }
 
     fn update(&self) -> String {
@@ -255,7 +265,7 @@ impl Shape {
     ///
     /// What becomes of a row that was touched is read from the table itself, so it does not matter in what order a transaction's
     /// triggers noted it.
-    fn changes(&self) -> String {
+    fn changes(&self, changed: &str) -> String {
         let partition = &self.partition;
         let own = partition.len() + 3;
         let same_key = self.key.iter().zip(&self.side_key);
@@ -282,8 +292,7 @@ impl Shape {
             column.read(&value)
         });
         format!(
-            "SELECT s.version = ${own}::xid8, {lives}, {columns} FROM ({}) AS s LEFT JOIN {} AS b ON {}{}{elsewhere}",
-            self.changed(1),
+            "SELECT s.version = ${own}::xid8, {lives}, {columns} FROM ({changed}) AS s LEFT JOIN {} AS b ON {}{}{elsewhere}",
             self.base,
             same_key.collect::<Vec<_>>().join(" AND "),
             self.up_left,
@@ -299,21 +308,36 @@ impl Shape {
     /// What a watermark has not seen is what came after its end, and what was open then: two looks into the index.
     /// Parameters from `$first` on: the partitions, the watermark's end and its transactions.
     pub(super) fn changed(&self, first: usize) -> String {
-        let (partition, side) = (&self.partition, &self.side);
-        let (end, open) = (first + partition.len(), first + partition.len() + 1);
-        let noted = |version: &str| {
-            if partition.is_empty() {
-                return format!("SELECT t.* FROM {side} AS t WHERE t.version {version}");
-            }
-            let is_in = partition.iter().enumerate();
-            let is_in = is_in.map(|(place, of)| format!("t.{} = {}", of.side, of.column.written(place, "u")));
-            format!(
-                "SELECT t.* FROM {} JOIN {side} AS t ON {} AND t.version {version}",
-                self.partitions(first, "u"),
-                is_in.collect::<Vec<_>>().join(" AND ")
-            )
-        };
+        let (end, open) = (first + self.partition.len(), first + self.partition.len() + 1);
+        let noted = |version: &str| self.noted(first, version);
         format!("{} UNION ALL {}", noted(&format!(">= ${end}::xid8")), noted(&format!("= ANY(${open}::xid8[])")))
+    }
+
+    /// The same without what our own transaction has changed, which is looked past rather than read. Parameters: those of
+    /// [`Shape::changes`].
+    fn changed_by_others(&self) -> String {
+        let (end, open, own) = (self.partition.len() + 1, self.partition.len() + 2, self.partition.len() + 3);
+        let versions = [
+            format!(">= ${end}::xid8 AND t.version < ${own}::xid8"),
+            format!("> ${own}::xid8 AND t.version >= ${end}::xid8"),
+            format!("= ANY(${open}::xid8[])"),
+        ];
+        versions.map(|version| self.noted(1, &version)).join(" UNION ALL ")
+    }
+
+    /// Rows of the side table of the partitions from `$first` on, with versions like this.
+    fn noted(&self, first: usize, version: &str) -> String {
+        let (partition, side) = (&self.partition, &self.side);
+        if partition.is_empty() {
+            return format!("SELECT t.* FROM {side} AS t WHERE t.version {version}");
+        }
+        let is_in = partition.iter().enumerate();
+        let is_in = is_in.map(|(place, of)| format!("t.{} = {}", of.side, of.column.written(place, "u")));
+        format!(
+            "SELECT t.* FROM {} JOIN {side} AS t ON {} AND t.version {version}",
+            self.partitions(first, "u"),
+            is_in.collect::<Vec<_>>().join(" AND ")
+        )
     }
 
     /// Parameters: keys of the parent. Gives the number of each that is there, from 1, and the partition of what refers to it.

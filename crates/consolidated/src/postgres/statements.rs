@@ -14,6 +14,7 @@ use tokio_postgres::Statement;
 use super::bound::Bound;
 use super::connection::PostgresConnection;
 use super::error;
+use super::plain::Keeps;
 use super::shape::{COLUMNS_SQL, Shape, Verb};
 use crate::{Connection, Error, TablePlan};
 
@@ -33,6 +34,8 @@ struct Table {
     statements: [Option<Statement>; Verb::COUNT],
     /// An insert ON CONFLICT has found a unique index, not deferrable, of the key: one without it will be refused a second row.
     is_key_unique: bool,
+    /// What it makes of rows that are inserted as they came; `None`: nobody has asked.
+    plain: Option<Arc<Keeps>>,
 }
 
 impl PostgresConnection {
@@ -45,7 +48,8 @@ impl PostgresConnection {
             let root = plan.parents.last().map(columns).transpose()?;
             let shape = Shape::new(plan, &found, root.as_ref().unwrap_or(&found))?;
             let statements = std::array::from_fn(|_| None);
-            self.statements.tables.insert(name, Table { shape: Arc::new(shape), statements, is_key_unique: false });
+            let table = Table { shape: Arc::new(shape), statements, is_key_unique: false, plain: None };
+            self.statements.tables.insert(name, table);
         }
         let table = &self.statements.tables[&name];
         if let Some(statement) = &table.statements[verb as usize] {
@@ -62,6 +66,17 @@ impl PostgresConnection {
     /// Whether a plain insert may be trusted with the table's key.
     pub(super) fn is_key_unique(&self, plan: &TablePlan) -> bool {
         self.statements.tables.get(&(plan.fingerprint, plan.number)).is_some_and(|table| table.is_key_unique)
+    }
+
+    /// What is known of how the table keeps rows that are inserted as they came.
+    pub(super) fn known_keeps(&self, plan: &TablePlan) -> Option<Arc<Keeps>> {
+        self.statements.tables.get(&(plan.fingerprint, plan.number))?.plain.clone()
+    }
+
+    pub(super) fn note_keeps(&mut self, plan: &TablePlan, keeps: Option<Arc<Keeps>>) {
+        if let Some(table) = self.statements.tables.get_mut(&(plan.fingerprint, plan.number)) {
+            table.plain = keeps;
+        }
     }
 
     pub(super) fn note_key_is_unique(&mut self, plan: &TablePlan) {

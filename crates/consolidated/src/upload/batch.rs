@@ -17,6 +17,7 @@ use headwater_protocol::message::{ConflictEnd, Refusal, RefusalCode};
 use headwater_protocol::{Row, Value};
 
 use super::park::{Steps, Style, park};
+use super::plain::Inserts;
 use super::policy::{Policy, outside, outside_parent, refusal};
 use super::scripted::Found;
 use super::source::Item;
@@ -143,6 +144,18 @@ impl<'a> Batch<'a> {
         for run in runs(&items) {
             let table = &self.plan.tables[run[0].table];
             if run[0].is_delete() { self.deletes(table, run)? } else { self.upserts(table, run)? }
+        }
+        Ok(self.effects)
+    }
+
+    /// Inserts the rows of a frame as they came. [`Error::Refused`], whatever it says: they have to go the way of all others.
+    pub(super) fn insert_plain(mut self, table: usize, inserts: &Inserts) -> Result<Effects, Error> {
+        let table = &self.plan.tables[table];
+        for rows in inserts.batches() {
+            if !self.connection.insert_plain(table, rows)? {
+                return Err(swallowed(table, "insert"));
+            }
+            self.effects.inserts += rows.count() as u64;
         }
         Ok(self.effects)
     }

@@ -16,14 +16,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headwater_model::{OnDelete, Reference};
-use headwater_protocol::Row;
 use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
+use headwater_protocol::row::RowReader;
+use headwater_protocol::{DecodeError, Row};
 
 use super::batch::{Batch, Conflict, Effects};
 use super::conflicts;
+use super::plain;
 use super::policy::{Policy, refusal};
-use super::source::{Item, SourceReader, undefined};
+use super::source::{Item, Payload, SourceReader, undefined};
 use super::{Checking, Counts, UploadRequest};
+use crate::backend::EncodedRows;
 use crate::rows::Echo;
 use crate::{Connection, Error, Plan};
 
@@ -44,6 +47,8 @@ pub(super) struct Engine<'a> {
     results: Results,
     /// Inserts have been new so far.
     expects_new: bool,
+    /// By place in the plan: whether inserts into a table may go straight from their frames.
+    takes_plain: BTreeMap<usize, bool>,
     /// Deletions that the backward pass has not to look at any more.
     pub(super) settled: BTreeSet<u64>,
     /// Tables whose deletions wait, because they may set a column of a row to NULL that is to be deleted itself.
@@ -96,6 +101,7 @@ impl<'a> Engine<'a> {
             checking,
             results: Results::default(),
             expects_new: true,
+            takes_plain: BTreeMap::new(),
             settled: BTreeSet::new(),
             nulling: BTreeSet::new(),
             deferred: BTreeMap::new(),
@@ -127,19 +133,88 @@ impl<'a> Engine<'a> {
         self.connection.savepoint()?;
         self.connection.check_deferred()?;
         self.connection.release_savepoint()?;
+        self.settle_plain(source)?;
         Ok(self.results)
+    }
+
+    /// Makes sure of what was inserted straight from its frames, and remembers what need not be sent back.
+    fn settle_plain(&mut self, source: &mut SourceReader<'_>) -> Result<(), Error> {
+        let plain: Vec<_> = source.sections.iter().copied().filter(|section| section.is_plain).collect();
+        if plain.is_empty() {
+            return Ok(());
+        }
+        let tables: BTreeSet<usize> = plain.iter().map(|section| section.table).collect();
+        let tables: Vec<_> = tables.into_iter().map(|place| &self.request.plan.tables[place]).collect();
+        if !self.connection.stayed_plain(&tables)? {
+            let names = tables.iter().map(|table| table.table.name.as_str()).collect::<Vec<_>>().join(", ");
+            return Err(Error::Retry { detail: format!("one of {names} was altered just before"), broken: false });
+        }
+        let echo = &mut self.results.echo;
+        if plain.len() == source.sections.len() {
+            for table in tables {
+                echo.add_whole(table);
+            }
+            return Ok(());
+        }
+        for section in plain {
+            let (table, payload) = (&self.request.plan.tables[section.table], source.payload(section)?);
+            let (marker, mut marks) = (echo.marker(), Vec::new());
+            let skip = |row: &mut RowReader<'_, '_>| {
+                while row.next_cell()?.is_some() {}
+                Ok::<_, DecodeError>(())
+            };
+            let rows = EncodedRows::new(&payload, section.changes as usize);
+            rows.read(&table.types, skip, |row| marks.push(marker.encoded(table, row)))?;
+            echo.extend(marks);
+        }
+        Ok(())
+    }
+
+    /// Inserts a frame as it came, if that can be done; gives it back, with nothing done, if not.
+    fn insert_plain(&mut self, source: &mut SourceReader<'_>, payload: Payload) -> Result<Option<Payload>, Error> {
+        let place = payload.table;
+        if !self.takes_plain(place)? {
+            return Ok(Some(payload));
+        }
+        let inserts = match source.inserts(payload, &self.policy) {
+            Ok(inserts) => inserts,
+            Err(payload) => return Ok(Some(payload)),
+        };
+        let refused = self.attempt(|batch| batch.insert_plain(place, &inserts))?;
+        if let Some(refused) = refused {
+            self.expects_new &= refused.refusal.code != RefusalCode::Unique;
+            self.takes_plain.insert(place, false);
+            return source.take_back().map(Some);
+        }
+        source.keep_plain();
+        Ok(None)
+    }
+
+    /// Whether inserts into a table may go straight from their frames: where they are likely to be new, and nobody else has a say.
+    fn takes_plain(&mut self, place: usize) -> Result<bool, Error> {
+        if !self.expects_new || self.checking != Checking::AtTheEnd || self.request.end.changes < plain::CHANGES_MIN {
+            return Ok(false);
+        }
+        if let Some(takes) = self.takes_plain.get(&place) {
+            return Ok(*takes);
+        }
+        let table = &self.request.plan.tables[place];
+        let takes = plain::is_plain(table) && self.connection.takes_plain(table)?;
+        self.takes_plain.insert(place, takes);
+        Ok(takes)
     }
 
     fn forwards(&mut self, source: &mut SourceReader<'_>) -> Result<(), Error> {
         let mut batch: Vec<Item> = Vec::new();
         let mut bytes = 0;
-        while let Some(items) = source.next()? {
-            if bytes + source.payload_bytes > BATCH_BYTES_MAX {
+        while let Some(payload) = source.next_payload()? {
+            if self.takes_plain(payload.table)? || bytes + source.payload_bytes > BATCH_BYTES_MAX {
                 self.apply(&std::mem::take(&mut batch))?;
                 bytes = 0;
             }
+            let Some(payload) = self.insert_plain(source, payload)? else { continue };
             bytes += source.payload_bytes;
-            for item in items.into_iter().filter(|item| !item.is_delete()) {
+            for item in source.items(&payload)?.into_iter().filter(|item| !item.is_delete()) {
                 if self.is_full(&batch, &item) {
                     self.apply(&std::mem::take(&mut batch))?;
                 }

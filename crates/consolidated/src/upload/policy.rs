@@ -37,12 +37,17 @@ impl Policy {
         Ok(Policy { members, actor: Actor { user: user.to_owned(), remote_id: *remote_id } })
     }
 
+    /// Whether a table's partition of these bytes is one of the user's.
+    pub(super) fn is_member(&self, table: &TablePlan, partition: &[u8]) -> bool {
+        let place = table.table.partition.as_ref().map(|partition| partition.partition);
+        place.and_then(|place| self.members.get(place)).is_some_and(|members| members.contains(partition))
+    }
+
     /// Whether rows that stand there lie in one of the user's partitions.
     pub(super) fn holds(&self, table: &TablePlan, standing: &Standing) -> bool {
-        let Some(partition) = &table.table.partition else { return true };
-        let members = self.members.get(partition.partition);
         match standing {
-            Standing::In(key) => members.is_some_and(|members| members.contains(key)),
+            _ if table.table.partition.is_none() => true,
+            Standing::In(key) => self.is_member(table, key),
             Standing::Nowhere | Standing::Orphan => false,
         }
     }

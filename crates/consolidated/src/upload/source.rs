@@ -4,6 +4,8 @@ use headwater_protocol::message::{Change, TableHeader};
 use headwater_protocol::wire::Reader;
 use headwater_protocol::{DecodeError, Frame, Kind, Row, text};
 
+use super::plain::Inserts;
+use super::policy::Policy;
 use super::{UploadRequest, UploadSource};
 use crate::keys::key_bytes_of;
 use crate::{Dialect, Error, Plan, TablePlan};
@@ -35,7 +37,8 @@ impl Item {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Section {
     frame: usize,
-    table: usize,
+    /// Its table's place in the plan.
+    pub(super) table: usize,
     /// Ordinal of its first change.
     pub(super) first: u64,
     /// How many changes it has.
@@ -44,6 +47,16 @@ pub(super) struct Section {
     pub(super) bytes: usize,
     /// Whether one of them is a deletion.
     pub(super) has_deletes: bool,
+    /// They were inserted as they came.
+    pub(super) is_plain: bool,
+}
+
+/// A CHANGES frame that has not been read yet.
+pub(super) struct Payload {
+    frame: usize,
+    /// Its table's place in the plan.
+    pub(super) table: usize,
+    bytes: Vec<u8>,
 }
 
 /// Reads changes out of frames.
@@ -51,6 +64,7 @@ pub(super) struct SourceReader<'a> {
     plan: &'a Plan,
     source: &'a mut dyn UploadSource,
     frame_bytes_max: usize,
+    batch_rows: usize,
     /// Whether the database has real types, so that values that an application spelled in its own way are made the column's.
     coerces: bool,
     /// The table of the last TABLE frame.
@@ -69,6 +83,7 @@ impl<'a> SourceReader<'a> {
             plan: request.plan,
             source,
             frame_bytes_max: request.limits.frame_bytes_max,
+            batch_rows: request.limits.batch_rows,
             coerces: dialect != Dialect::Sqlite,
             table: None,
             next_frame: 0,
@@ -80,6 +95,11 @@ impl<'a> SourceReader<'a> {
 
     /// The changes of the next CHANGES frame; `None` after the last.
     pub(super) fn next(&mut self) -> Result<Option<Vec<Item>>, Error> {
+        self.next_payload()?.map(|payload| self.items(&payload)).transpose()
+    }
+
+    /// The next CHANGES frame; `None` after the last.
+    pub(super) fn next_payload(&mut self) -> Result<Option<Payload>, Error> {
         while self.next_frame < self.source.frames() {
             let place = self.next_frame;
             let frame = self.source.frame(place)?;
@@ -87,18 +107,60 @@ impl<'a> SourceReader<'a> {
             match (frame.kind, self.table) {
                 (Kind::Table, _) => self.table = Some(self.header(&frame)?),
                 (Kind::Changes, Some(table)) => {
-                    let items = self.changes(&frame, table, self.next_ordinal)?;
-                    let changes = items.len() as u64;
-                    let has_deletes = items.iter().any(Item::is_delete);
-                    let (first, bytes) = (self.next_ordinal, self.payload_bytes);
-                    self.sections.push(Section { frame: place, table, first, changes, bytes, has_deletes });
-                    self.next_ordinal += changes;
-                    return Ok(Some(items));
+                    let bytes = frame.payload(self.frame_bytes_max)?.into_owned();
+                    self.payload_bytes = bytes.len();
+                    return Ok(Some(Payload { frame: place, table, bytes }));
                 }
                 (kind, _) => return Err(undefined("frame kind", kind as u64)),
             }
         }
         Ok(None)
+    }
+
+    /// Its changes.
+    pub(super) fn items(&mut self, payload: &Payload) -> Result<Vec<Item>, Error> {
+        let items = self.changes(&payload.bytes, payload.table, self.next_ordinal)?;
+        let has_deletes = items.iter().any(Item::is_delete);
+        self.add_section(payload, items.len(), has_deletes);
+        Ok(items)
+    }
+
+    /// Its changes as they are, if they are nothing but inserts that the policy admits; gives it back otherwise.
+    pub(super) fn inserts(&mut self, mut payload: Payload, policy: &Policy) -> Result<Inserts, Payload> {
+        let table = &self.plan.tables[payload.table];
+        let bytes = std::mem::take(&mut payload.bytes);
+        match Inserts::of_payload(bytes, table, policy, (self.batch_rows, self.frame_bytes_max)) {
+            Ok(inserts) => {
+                self.add_section(&payload, inserts.count(), false);
+                Ok(inserts)
+            }
+            Err(bytes) => Err(Payload { bytes, ..payload }),
+        }
+    }
+
+    /// Notes that the changes of the last frame were inserted as they came.
+    pub(super) fn keep_plain(&mut self) {
+        self.sections.last_mut().into_iter().for_each(|section| section.is_plain = true);
+    }
+
+    /// Gives the last frame once more, as if it had not been read.
+    pub(super) fn take_back(&mut self) -> Result<Payload, Error> {
+        let Some(section) = self.sections.pop() else { return Err(undefined("ordinal", self.next_ordinal)) };
+        self.next_ordinal = section.first;
+        Ok(Payload { frame: section.frame, table: section.table, bytes: self.payload(section)? })
+    }
+
+    fn add_section(&mut self, payload: &Payload, changes: usize, has_deletes: bool) {
+        self.sections.push(Section {
+            frame: payload.frame,
+            table: payload.table,
+            first: self.next_ordinal,
+            changes: changes as u64,
+            bytes: self.payload_bytes,
+            has_deletes,
+            is_plain: false,
+        });
+        self.next_ordinal += changes as u64;
     }
 
     /// How many changes have been read so far.
@@ -108,8 +170,15 @@ impl<'a> SourceReader<'a> {
 
     /// The changes of a section again.
     pub(super) fn section(&mut self, section: Section) -> Result<Vec<Item>, Error> {
-        let frame = self.source.frame(section.frame)?;
-        self.changes(&frame, section.table, section.first)
+        let payload = self.payload(section)?;
+        self.changes(&payload, section.table, section.first)
+    }
+
+    /// The payload of a section again.
+    pub(super) fn payload(&mut self, section: Section) -> Result<Vec<u8>, Error> {
+        let payload = self.source.frame(section.frame)?.payload(self.frame_bytes_max)?.into_owned();
+        self.payload_bytes = payload.len();
+        Ok(payload)
     }
 
     /// The changes with these ordinals, which ascend.
@@ -142,11 +211,9 @@ impl<'a> SourceReader<'a> {
         place.ok_or_else(|| undefined("table", u64::from(header.table)))
     }
 
-    fn changes(&mut self, frame: &Frame, table: usize, first: u64) -> Result<Vec<Item>, Error> {
-        let payload = frame.payload(self.frame_bytes_max)?;
-        self.payload_bytes = payload.len();
+    fn changes(&self, payload: &[u8], table: usize, first: u64) -> Result<Vec<Item>, Error> {
         let table_plan = &self.plan.tables[table];
-        let mut reader = Reader::new(&payload);
+        let mut reader = Reader::new(payload);
         let mut items = Vec::new();
         while !reader.is_empty() {
             let mut change = Change::read(&mut reader, &table_plan.types, self.frame_bytes_max)?;

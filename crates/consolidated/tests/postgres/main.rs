@@ -2,6 +2,7 @@
 
 mod catalogue;
 mod classification;
+mod plain;
 mod session;
 mod sets;
 mod support;

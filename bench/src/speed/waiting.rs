@@ -18,10 +18,10 @@ const LOOKS: u32 = 50;
 /// Clients that wait, by plain HTTP here and by TLS in a process of its own, which trusts the server's certificate.
 pub(crate) fn waiting(world: &mut World) -> Result<()> {
     if world.certificate().is_some() {
-        println!("rate speed.waiting_client_tls_kb {:.3}", each_kb(world)?.value);
+        println!("rate speed.waiting_client_tls_kib {:.3}", each_kb(world)?.value);
         return Ok(());
     }
-    figure("speed.waiting_client_kb", each_kb(world)?);
+    figure("speed.waiting_client_kib", each_kb(world)?);
     let folder = tempfile::tempdir()?;
     let certificate = folder.path().join("certificate.pem");
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
@@ -41,7 +41,7 @@ pub(crate) fn waiting(world: &mut World) -> Result<()> {
     Ok(())
 }
 
-/// Kilobytes of the server's memory for each of them.
+/// KiB of the server's memory for each of them.
 fn each_kb(world: &mut World) -> Result<headwater_lab::figures::Measured> {
     let count = world.arguments.waiting;
     let mut remotes = (0..count).map(|_| world.remote(Which::Small, 0)).collect::<Result<Vec<_>>>()?;
@@ -51,7 +51,7 @@ fn each_kb(world: &mut World) -> Result<headwater_lab::figures::Measured> {
     for turn in 0..world.arguments.repetitions.min(3) {
         let before = world.server_rss()?;
         let most = world.with_all_waiting(&mut remotes)?;
-        each.push((most.saturating_sub(before)) as f64 / 1e3 / count as f64);
+        each.push((most.saturating_sub(before)) as f64 / 1024.0 / count as f64);
         eprintln!(
             "waiting {turn}: {:.1} MB before, {:.1} with {count} that wait",
             before as f64 / 1e6,

@@ -214,7 +214,7 @@ impl<'a> Engine<'a> {
             }
             let Some(payload) = self.insert_plain(source, payload)? else { continue };
             bytes += source.payload_bytes;
-            for item in source.items(&payload)?.into_iter().filter(|item| !item.is_delete()) {
+            for item in source.items(payload)?.into_iter().filter(|item| !item.is_delete()) {
                 if self.is_full(&batch, &item) {
                     self.apply(&std::mem::take(&mut batch))?;
                 }

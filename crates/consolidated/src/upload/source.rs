@@ -95,7 +95,7 @@ impl<'a> SourceReader<'a> {
 
     /// The changes of the next CHANGES frame; `None` after the last.
     pub(super) fn next(&mut self) -> Result<Option<Vec<Item>>, Error> {
-        self.next_payload()?.map(|payload| self.items(&payload)).transpose()
+        self.next_payload()?.map(|payload| self.items(payload)).transpose()
     }
 
     /// The next CHANGES frame; `None` after the last.
@@ -117,11 +117,11 @@ impl<'a> SourceReader<'a> {
         Ok(None)
     }
 
-    /// Its changes.
-    pub(super) fn items(&mut self, payload: &Payload) -> Result<Vec<Item>, Error> {
+    /// Its changes. It is taken: a large one is not held beside them while they are applied.
+    pub(super) fn items(&mut self, payload: Payload) -> Result<Vec<Item>, Error> {
         let items = self.changes(&payload.bytes, payload.table, self.next_ordinal)?;
         let has_deletes = items.iter().any(Item::is_delete);
-        self.add_section(payload, items.len(), has_deletes);
+        self.add_section(&payload, items.len(), has_deletes);
         Ok(items)
     }
 

@@ -52,8 +52,8 @@ impl Point {
 pub(super) struct Look {
     /// Its colour and its marker.
     pub(super) number: usize,
-    /// Whether it is dashed, with hollow markers.
-    pub(super) is_published: bool,
+    /// With hollow markers: it is published, or a level that belongs to no swept value.
+    pub(super) is_dashed: bool,
 }
 
 /// A line.
@@ -138,7 +138,7 @@ impl Chart {
     fn draw_lines(&self, plane: &mut Plane<'_>) -> Drawn {
         for line in self.lines.iter().filter(|line| !line.is_right) {
             line.draw(|points, style| {
-                if line.look.is_published {
+                if line.look.is_dashed {
                     plane.draw_series(DashedLineSeries::new(points, 16, 10, style)).map(|_| ())
                 } else {
                     plane.draw_series(LineSeries::new(points, style)).map(|_| ())
@@ -170,7 +170,7 @@ impl Look {
     /// A short piece of a line that looks so, for a legend.
     pub(super) fn swatch(self) -> String {
         svg((120, 40), |area| {
-            let ends = if self.is_published { vec![(4, 36), (84, 116)] } else { vec![(4, 116)] };
+            let ends = if self.is_dashed { vec![(4, 36), (84, 116)] } else { vec![(4, 116)] };
             for (from, to) in ends {
                 area.draw(&PathElement::new(vec![(from, 20), (to, 20)], shape(self.ink(), 4)))?;
             }
@@ -225,7 +225,7 @@ fn marker(look: Look, mut draw: impl FnMut(&[(i32, i32)], bool) -> Drawn) -> Dra
         6 => &[&[(-12, 0), (12, 0)], &[(0, -12), (0, 12)]],
         _ => &[&[(-12, -5), (12, -5), (12, 5), (-12, 5), (-12, -5)]],
     };
-    outlines.iter().try_for_each(|outline| draw(outline, outline.len() > 2 && !look.is_published))
+    outlines.iter().try_for_each(|outline| draw(outline, outline.len() > 2 && !look.is_dashed))
 }
 
 /// A bar from the lower to the upper end; what is beyond the axis ends there.

@@ -12,6 +12,9 @@ use super::published::{Published, Shown};
 use super::units::Unit;
 use super::view::{Figure, Table, View, millis, named};
 
+/// The key whose value 0 has the server find a number.
+const WORKERS: &str = "scenario.workers";
+
 /// A number that varies, and the lines against it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sweep {
@@ -244,8 +247,18 @@ impl Sweep {
             [] => self.key.clone(),
             together => format!("{} (with {})", self.key, together.join(", ")),
         };
-        let values = self.groups.iter().flat_map(|group| &group.points).map(|(value, _)| *value);
-        Axis::chosen(&name, self.unit, values.chain(more))
+        Axis::chosen(&name, self.unit, self.values().chain(more))
+    }
+
+    /// Where its points are.
+    fn values(&self) -> impl Iterator<Item = f64> {
+        let points = self.groups.iter().flat_map(|group| &group.points);
+        points.map(|(value, _)| *value).filter(|value| !self.is_found(*value))
+    }
+
+    /// Whether a value is none: `workers = 0` has the server find a number, which is a level across the others.
+    fn is_found(&self, value: f64) -> bool {
+        self.key == WORKERS && value == 0.0
     }
 
     fn drawn(&self) -> impl Iterator<Item = (usize, &Group)> {
@@ -258,10 +271,15 @@ fn measured(view: &View<'_>, sweep: &Sweep, measure: &Measure) -> Chart {
         let Estimate { mean, half } = (measure.of)(&view.cells[*place]);
         Point { x: *value, y: mean, half }
     };
-    let lines: Vec<Line> = sweep
-        .drawn()
-        .map(|(number, group)| line(number, &group.name, vec![group.points.iter().map(point).collect()]))
-        .collect();
+    let chosen = |group: &Group| group.points.iter().filter(|(value, _)| !sweep.is_found(*value)).map(point).collect();
+    let mut lines: Vec<Line> =
+        sweep.drawn().map(|(number, group)| line(number, &group.name, vec![chosen(group)])).collect();
+    let (least, most) =
+        sweep.values().fold((f64::INFINITY, 0.0), |(least, most), value| (value.min(least), value.max(most)));
+    for (number, group) in sweep.drawn() {
+        let found = group.points.iter().find(|(value, _)| sweep.is_found(*value)).map(point);
+        lines.extend(found.map(|found| level(number, &group.name, found.y, [least, most])));
+    }
     let y = Axis::with_ends(measure.axis, measure.unit, means(&lines), ends(&lines));
     Chart { x: sweep.axis(std::iter::empty()), y, right: None, lines, failed: Vec::new() }
 }
@@ -277,7 +295,18 @@ fn ends(lines: &[Line]) -> impl Iterator<Item = f64> {
 }
 
 pub(super) fn line(number: usize, name: &str, parts: Vec<Vec<Point>>) -> Line {
-    Line { name: name.to_owned(), look: Look { number, is_published: false }, parts, is_right: false }
+    Line { name: name.to_owned(), look: Look { number, is_dashed: false }, parts, is_right: false }
+}
+
+/// What the server comes to by itself, beside what it does with fixed numbers from the least to the most.
+fn level(number: usize, name: &str, y: f64, ends: [f64; 2]) -> Line {
+    let look = Look { number, is_dashed: true };
+    Line {
+        name: format!("{name} (found)"),
+        look,
+        parts: vec![ends.map(|x| Point::new(x, y)).to_vec()],
+        is_right: false,
+    }
 }
 
 /// Throughput against latency.
@@ -341,7 +370,7 @@ fn with_published(figure: &mut Figure, sweep: &Sweep, published: &Published) {
         let name = if curve.is_scaled { "published, scaled" } else { "published" };
         chart.lines.push(Line {
             name: format!("{} ({name})", curve.name),
-            look: Look { number: ours + place, is_published: true },
+            look: Look { number: ours + place, is_dashed: true },
             parts: vec![points],
             is_right: curve.is_scaled,
         });

@@ -410,6 +410,23 @@ fn published_curves_are_drawn_beside_ours_with_the_maxima_at_one_height() {
 }
 
 #[test]
+fn what_the_server_finds_is_a_level_across_the_fixed_numbers() {
+    let sample = Sample::new("load.clients = [4, 1, 2]", |cell, _| Some(ran(&[(100, 10 * (cell as u64 + 1))])));
+    sample.sql("UPDATE cell_value SET key = 'scenario.workers' WHERE key = 'load.clients'");
+    sample.sql("UPDATE cell_value SET value = '0' WHERE key = 'scenario.workers' AND value = '4'");
+    let campaign = sample.campaign();
+    let view = View::of(&campaign).expect("read");
+    let sweep = &sample.sweeps()[0];
+    let rate = &sweep::figures(&view, sweep, "x", None)[0].chart;
+    let lines: Vec<_> =
+        rate.lines.iter().map(|line| (line.name.as_str(), line.parts[0].len(), line.look.is_dashed)).collect();
+    assert_eq!(lines, [("tpcb", 2, false), ("tpcb (found)", 2, true)]);
+    let level = &rate.lines[1].parts[0];
+    assert_eq!((level[0].x, level[1].x, level[0].y), (1.0, 2.0, level[1].y));
+    assert!(rate.x.low > 0.0, "0 is no number of workers: {:?}", rate.x);
+}
+
+#[test]
 fn a_published_curve_is_drawn_once_where_its_swept_value_is() {
     let sample =
         Sample::new("scenario.branches = [1, 10]\nload.think = [\"1ms\", \"5ms\"]", |_, _| Some(ran(&[(100, 1000)])));

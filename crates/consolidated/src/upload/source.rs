@@ -119,9 +119,10 @@ impl<'a> SourceReader<'a> {
 
     /// Its changes. It is taken: a large one is not held beside them while they are applied.
     pub(super) fn items(&mut self, payload: Payload) -> Result<Vec<Item>, Error> {
-        let items = self.changes(&payload.bytes, payload.table, self.next_ordinal)?;
+        let Payload { frame, table, bytes } = payload;
+        let items = self.changes(&bytes, table, self.next_ordinal)?;
         let has_deletes = items.iter().any(Item::is_delete);
-        self.add_section(&payload, items.len(), has_deletes);
+        self.add_section((frame, table), items.len(), has_deletes);
         Ok(items)
     }
 
@@ -131,7 +132,7 @@ impl<'a> SourceReader<'a> {
         let bytes = std::mem::take(&mut payload.bytes);
         match Inserts::of_payload(bytes, table, policy, (self.batch_rows, self.frame_bytes_max)) {
             Ok(inserts) => {
-                self.add_section(&payload, inserts.count(), false);
+                self.add_section((payload.frame, payload.table), inserts.count(), false);
                 Ok(inserts)
             }
             Err(bytes) => Err(Payload { bytes, ..payload }),
@@ -150,10 +151,10 @@ impl<'a> SourceReader<'a> {
         Ok(Payload { frame: section.frame, table: section.table, bytes: self.payload(section)? })
     }
 
-    fn add_section(&mut self, payload: &Payload, changes: usize, has_deletes: bool) {
+    fn add_section(&mut self, (frame, table): (usize, usize), changes: usize, has_deletes: bool) {
         self.sections.push(Section {
-            frame: payload.frame,
-            table: payload.table,
+            frame,
+            table,
             first: self.next_ordinal,
             changes: changes as u64,
             bytes: self.payload_bytes,

@@ -13,8 +13,13 @@ use crate::{Central, Kind, World, sqlite_rows};
 pub fn schema(kind: Kind) -> String {
     let tables = "CREATE TABLE owner (id text NOT NULL PRIMARY KEY);
         INSERT INTO owner VALUES ('anna');
-        CREATE TABLE entry (id text NOT NULL PRIMARY KEY, mark text, owner text NOT NULL REFERENCES owner (id));
-        CREATE TABLE audit (op text NOT NULL, id text NOT NULL, mark text);";
+        CREATE TABLE entry (id text NOT NULL PRIMARY KEY, mark text, owner text NOT NULL REFERENCES owner (id));";
+    format!("{tables}\n{}", audit(kind))
+}
+
+/// The audit of a table `entry` that has columns `id` and `mark`: what is applied twice stands there twice.
+pub fn audit(kind: Kind) -> String {
+    let table = "CREATE TABLE audit (op text NOT NULL, id text NOT NULL, mark text);";
     let triggers = match kind {
         Kind::Sqlite => {
             "CREATE TRIGGER audit_insert AFTER INSERT ON entry BEGIN INSERT INTO audit VALUES ('insert', NEW.id, NEW.mark); END;
@@ -28,7 +33,7 @@ pub fn schema(kind: Kind) -> String {
              CREATE TRIGGER audit AFTER INSERT OR UPDATE OR DELETE ON entry FOR EACH ROW EXECUTE FUNCTION audit();"
         }
     };
-    format!("{tables}\n{triggers}")
+    format!("{table}\n{triggers}")
 }
 
 /// The model of the audited table and of what it refers to.

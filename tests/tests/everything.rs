@@ -18,7 +18,7 @@ use headwater_remote::http::{Credentials, Server};
 use headwater_remote::{CreateOptions, Remote, SyncOptions};
 use headwater_testkit::proxy::{Cut, Direction, Plan};
 use headwater_testkit::{Child, FaultProxy, Random, free_port, headwater_binary};
-use headwater_tests::ledger::{Audit, Ledger, Operation, converged};
+use headwater_tests::ledger::{Audit, Ledger, Operation, audit, converged};
 use headwater_tests::tally::tally;
 use headwater_tests::{Central, Kind, World};
 use tokio_postgres::NoTls;
@@ -37,25 +37,10 @@ conflict = "consolidated_wins"
 columns = { id = "text not null", region = "text not null", mark = "text", body = "text" }
 "#;
 
-/// As in [`headwater_tests::ledger`]: what is applied twice stands there twice.
 fn schema(kind: Kind) -> String {
     let tables = "CREATE TABLE member (user_name text NOT NULL, region text NOT NULL, PRIMARY KEY (user_name, region));
-        CREATE TABLE entry (id text NOT NULL PRIMARY KEY, region text NOT NULL, mark text, body text);
-        CREATE TABLE audit (op text NOT NULL, id text NOT NULL, mark text);";
-    let triggers = match kind {
-        Kind::Sqlite => {
-            "CREATE TRIGGER audit_insert AFTER INSERT ON entry BEGIN INSERT INTO audit VALUES ('insert', NEW.id, NEW.mark); END;
-             CREATE TRIGGER audit_update AFTER UPDATE ON entry BEGIN INSERT INTO audit VALUES ('update', NEW.id, NEW.mark); END;
-             CREATE TRIGGER audit_delete AFTER DELETE ON entry BEGIN INSERT INTO audit VALUES ('delete', OLD.id, NULL); END;"
-        }
-        Kind::Postgres => {
-            "CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                 IF TG_OP = 'DELETE' THEN INSERT INTO audit VALUES ('delete', OLD.id, NULL);
-                 ELSE INSERT INTO audit VALUES (lower(TG_OP), NEW.id, NEW.mark); END IF; RETURN NULL; END $$;
-             CREATE TRIGGER audit AFTER INSERT OR UPDATE OR DELETE ON entry FOR EACH ROW EXECUTE FUNCTION audit();"
-        }
-    };
-    format!("{tables}\n{triggers}")
+        CREATE TABLE entry (id text NOT NULL PRIMARY KEY, region text NOT NULL, mark text, body text);";
+    format!("{tables}\n{}", audit(kind))
 }
 
 const LONG: Duration = Duration::from_mins(2);

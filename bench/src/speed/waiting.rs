@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use procfs::process::Process;
 
 use super::world::{Which, World};
-use crate::figures::{figure, measured};
+use crate::figures::figure;
 
 /// How often the memory is looked at before it is taken to have stopped growing.
 const LOOKS: u32 = 50;
@@ -18,10 +18,10 @@ const LOOKS: u32 = 50;
 /// Clients that wait, by plain HTTP here and by TLS in a process of its own, which trusts the server's certificate.
 pub(crate) fn waiting(world: &mut World) -> Result<()> {
     if world.certificate().is_some() {
-        println!("rate speed.waiting_client_tls_kib {:.3}", each_kb(world)?.value);
+        println!("rate speed.waiting_client_tls_kib {:.3}", each_kib(world)?);
         return Ok(());
     }
-    figure("speed.waiting_client_kib", each_kb(world)?);
+    figure("speed.waiting_client_kib", each_kib(world)?);
     let folder = tempfile::tempdir()?;
     let certificate = folder.path().join("certificate.pem");
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
@@ -42,7 +42,7 @@ pub(crate) fn waiting(world: &mut World) -> Result<()> {
 }
 
 /// KiB of the server's memory for each of them.
-fn each_kb(world: &mut World) -> Result<headwater_lab::figures::Measured> {
+fn each_kib(world: &mut World) -> Result<f64> {
     let count = world.arguments.waiting;
     let mut remotes = (0..count).map(|_| world.remote(Which::Small, 0)).collect::<Result<Vec<_>>>()?;
     // Whatever a server has once it has served some does not count.
@@ -58,8 +58,8 @@ fn each_kb(world: &mut World) -> Result<headwater_lab::figures::Measured> {
             most as f64 / 1e6
         );
     }
-    // Memory that a first crowd has left behind is there for the next: the first turn is the dearest.
-    Ok(measured(&each[..1]))
+    // Later turns are told on stderr alone: they find memory that the first has left behind.
+    each.first().copied().context("there was no turn")
 }
 
 impl World {

@@ -10,6 +10,7 @@
 mod catalogue;
 mod connection;
 mod error;
+mod plain;
 mod reads;
 mod statements;
 mod values;

@@ -272,7 +272,7 @@ impl Admission {
     pub(crate) fn overloaded(&self, remote_id: Option<[u8; 16]>, why: String) -> Failure {
         let random = RandomState::new().hash_one(0u8) as f64 / u64::MAX as f64;
         let here = self.waiting.count() + self.receiving.count();
-        let standing = Standing { here, backlog: self.backlog, interval: self.workers.limit().interval() };
+        let standing = Standing { here, backlog: self.backlog, pace: self.workers.limit().pace() };
         let wait = self.comebacks().send_away(Instant::now(), remote_id, standing, random);
         Failure::new(ErrorCode::Overloaded, why).after(wait)
     }

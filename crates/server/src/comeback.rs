@@ -1,38 +1,59 @@
 //! When those who find no room are to come back.
 //!
-//! The server can't call anybody, so each is told a time of its own: when those before it will have been served, at the pace at which the
-//! database serves syncs like the last ones when it is at its best. Those before are who waits here, less a quarter of the backlog (which is
-//! to be full still when the first come back), and all who were told a time that is not over yet. So they come one after the
-//! other, as places become free, and not together.
+//! The server can't call anybody, so each is told a time of its own. Who is sent away for the first time draws a ticket; its time is when
+//! those before it will have been served, at the pace at which the database serves syncs like the last ones when it is at its best. Those
+//! before are who waits here, less three quarters of the backlog (a quarter is to be there still when the first come back), and who has an
+//! earlier ticket and is not back. So they come one after the other, as places become free, and not together.
 //!
 //! The pace is the best one, not the present one: while thousands knock, receiving and refusing them is what the server does, and a time
-//! by that pace would leave it without work later. To come too early costs a client a further request; it finds a place before those that
-//! were never here, since it waits for a part of the backlog at most.
+//! by that pace would leave it without work later. To come too early costs a client a further request, and not its place: it keeps its
+//! ticket, is told what is left of its time by the pace as it is known then, and finds room before those with later ones.
+//!
+//! A pace that is not known well yet ([`crate::limit::Pace`]) may be many times too slow, since what a fresh server sees first is the
+//! crowd's arrival. Nobody can be called back from a time that was too long, so it is short until then ([`UNSURE`]).
 //!
 //! A fresh server knows no pace. It has all come back within seconds, when it does.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
+
+use crate::limit::Pace;
 
 /// The shortest time, and the longest.
 const LEAST: Duration = Duration::from_millis(200);
 const MOST: Duration = Duration::from_mins(2);
 /// Without a known pace: between half of that and one and a half times.
 const UNKNOWN: Duration = Duration::from_secs(2);
-/// Times that are told at once; beyond, who comes for the first time is taken for a further one of the last.
-const KNOWN_MAX: usize = 100_000;
-/// After its time, for how long somebody is known as one who comes back.
+/// With one that is not sure, at most: between half of that and one and a half times.
+const UNSURE: Duration = Duration::from_secs(6);
+/// Tickets there are at once; beyond, who comes for the first time is behind all of them each time.
+const TICKETS_MAX: usize = 100_000;
+/// After its time, for how long somebody's ticket is kept.
 const GRACE: Duration = Duration::from_secs(30);
+/// Of the backlog, what is to be there still when the first come back, and what each who has an earlier ticket keeps of it from the others,
+/// up to half of it.
+const LEFT: f64 = 0.25;
+const KEPT: f64 = 0.25;
 
 /// Who was told to come back.
 #[derive(Debug, Default)]
 pub(crate) struct Comebacks {
-    /// Times that were told.
-    told: BinaryHeap<Reverse<Instant>>,
-    /// By remote ID: how often it was sent away, and when it is to come.
-    known: HashMap<[u8; 16], (u32, Instant)>,
+    /// By remote ID.
+    tickets: HashMap<[u8; 16], Ticket>,
+    /// How many tickets were drawn, and how many of them are back or were given up.
+    drawn: u64,
+    back: u64,
     forgotten: Option<Instant>,
+}
+
+/// A place among those who were sent away.
+#[derive(Clone, Copy, Debug)]
+struct Ticket {
+    number: u64,
+    /// How often its holder was sent away by a pace that was sure.
+    times: u32,
+    /// When it is to come.
+    due: Instant,
 }
 
 /// How full the server is.
@@ -43,7 +64,7 @@ pub(crate) struct Standing {
     /// Syncs that may wait.
     pub(crate) backlog: usize,
     /// How far apart they end; none: it is not known yet.
-    pub(crate) interval: Option<Duration>,
+    pub(crate) pace: Option<Pace>,
 }
 
 impl Comebacks {
@@ -56,55 +77,65 @@ impl Comebacks {
         random: f64,
     ) -> Duration {
         self.forget(now);
-        let times = remote_id.and_then(|remote_id| self.known.get(&remote_id)).map_or(0, |(times, _)| *times);
-        let Standing { here, backlog, interval } = standing;
-        let wait = match interval {
-            None => UNKNOWN.mul_f64(0.5 + random),
-            Some(interval) => {
-                let before = (here + 1) as f64 - 0.75 * backlog as f64;
-                let all = before + self.told.len() as f64;
-                let before = if times == 0 {
-                    all
-                } else {
-                    // It has waited its time: a part of those who are here has to go, twice as many each further time.
-                    let part = backlog as f64 * 0.25 * 2_f64.powi(times.min(4) as i32 - 1) * (0.5 + random);
-                    before.max(part.min(all))
-                };
-                Duration::try_from_secs_f64(interval.as_secs_f64() * before.max(0.0)).unwrap_or(MOST)
+        let ticket = remote_id.and_then(|remote_id| self.tickets.get(&remote_id)).copied();
+        let Ticket { number, times, .. } = ticket.unwrap_or(Ticket { number: self.drawn, times: 0, due: now });
+        let (wait, is_sure) = match standing.pace {
+            None => (UNKNOWN.mul_f64(0.5 + random), false),
+            Some(Pace { interval, is_sure }) => {
+                let before = self.before(number, times, standing, random);
+                let wait = Duration::try_from_secs_f64(interval.as_secs_f64() * before).unwrap_or(MOST);
+                let unsure = UNSURE.mul_f64(0.5 + random);
+                if is_sure || wait <= unsure { (wait, true) } else { (unsure, false) }
             }
         };
         let wait = wait.clamp(LEAST, MOST).mul_f64(0.95 + 0.1 * random);
-        if self.told.len() < KNOWN_MAX {
-            self.told.push(Reverse(now + wait));
-        }
-        if let Some(remote_id) = remote_id.filter(|_| self.known.len() < KNOWN_MAX) {
-            self.known.insert(remote_id, (times + 1, now + wait));
+        if let Some(remote_id) = remote_id
+            && (ticket.is_some() || self.tickets.len() < TICKETS_MAX)
+        {
+            self.drawn += u64::from(ticket.is_none());
+            self.tickets.insert(remote_id, Ticket { number, times: times + u32::from(is_sure), due: now + wait });
         }
         wait
     }
 
-    /// How many may wait before this remote is sent away. Those that have come back once keep a tenth of the backlog to themselves: who has been
-    /// sent away twice is not a third time, in the place of one who comes for the first.
+    /// How many syncs end before this one has room.
+    fn before(&self, number: u64, times: u32, standing: Standing, random: f64) -> f64 {
+        let backlog = standing.backlog as f64;
+        let before = (standing.here + 1) as f64 - (1.0 - LEFT) * backlog + self.ahead(number) as f64;
+        // Who has waited its time in vain waits for a part of those who are here, for twice as many each further time.
+        let part = if times == 0 { 0.0 } else { 0.1 * backlog * 2_f64.powi(times.min(5) as i32) * (0.5 + random) };
+        before.max(part)
+    }
+
+    /// Those with an earlier ticket who are not back.
+    fn ahead(&self, number: u64) -> u64 {
+        number.saturating_sub(self.back)
+    }
+
+    /// How many may wait before this remote is sent away: less than the backlog while others with an earlier ticket are to come back.
     pub(crate) fn backlog_for(&self, remote_id: Option<[u8; 16]>, backlog: usize) -> usize {
-        let times = remote_id.and_then(|remote_id| self.known.get(&remote_id)).map_or(0, |(times, _)| *times);
-        if times < 2 { backlog - backlog / 10 } else { backlog }
+        let ticket = remote_id.and_then(|remote_id| self.tickets.get(&remote_id));
+        let ahead = self.ahead(ticket.map_or(self.drawn, |ticket| ticket.number));
+        let kept = (ahead as f64 * KEPT) as usize;
+        backlog - kept.min(backlog / 2)
     }
 
     /// A remote has found room.
     pub(crate) fn let_in(&mut self, remote_id: Option<[u8; 16]>) {
-        if let Some(remote_id) = remote_id.filter(|_| !self.known.is_empty()) {
-            self.known.remove(&remote_id);
+        if let Some(remote_id) = remote_id
+            && self.tickets.remove(&remote_id).is_some()
+        {
+            self.back += 1;
         }
     }
 
-    /// Times that are over are no more before anybody; who does not come back is not known for ever.
+    /// Who does not come back keeps nobody waiting for ever.
     fn forget(&mut self, now: Instant) {
-        while self.told.peek().is_some_and(|Reverse(time)| *time <= now) {
-            self.told.pop();
-        }
         if self.forgotten.is_none_or(|last| now.saturating_duration_since(last) > GRACE) {
             self.forgotten = Some(now);
-            self.known.retain(|_, (_, time)| *time + GRACE > now);
+            let before = self.tickets.len();
+            self.tickets.retain(|_, ticket| ticket.due + GRACE > now);
+            self.back += (before - self.tickets.len()) as u64;
         }
     }
 }

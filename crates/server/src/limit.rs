@@ -32,6 +32,10 @@ const WINDOW_PER_PLACE: u32 = 2;
 const GENERATION: Duration = Duration::from_mins(1);
 /// Where a limit begins.
 const BEGIN: usize = 4;
+/// What the latest sync counts for in the pace.
+const LATEST: f64 = 0.05;
+/// What a class's syncs take is sure when some were seen for so long.
+const SURE_AFTER: Duration = Duration::from_secs(5);
 
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,24 +72,36 @@ pub(crate) struct Done {
     pub(crate) busy: usize,
 }
 
+/// How far apart syncs like the last ones end when the database does its best.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    pub(crate) interval: Duration,
+    /// Whether such syncs were seen for long enough: the first of a crowd take many times as long as the next ones, while all the others are
+    /// being received.
+    pub(crate) is_sure: bool,
+}
+
 /// The number.
 #[derive(Debug)]
 pub(crate) struct Limit {
     current: usize,
     most: usize,
     is_fixed: bool,
-    classes: HashMap<Class, Pace>,
+    classes: HashMap<Class, Seen>,
     window: Window,
     generation: Option<Instant>,
     /// While half of the places are left empty: the number before.
     probing: Option<usize>,
     /// What a sync of the present mix takes of the whole database's time at its best, in seconds.
     interval_s: Option<f64>,
+    /// Of the same syncs, the part whose times are sure.
+    sure_part: f64,
 }
 
 /// What syncs of a class took.
 #[derive(Debug, Default)]
-struct Pace {
+struct Seen {
+    begun: Option<Instant>,
     group: Sums,
     /// The least of a group's means: in this generation, in the one before.
     fastest: [Option<f64>; 2],
@@ -121,6 +137,7 @@ impl Limit {
             generation: None,
             probing: None,
             interval_s: None,
+            sure_part: 0.0,
         }
     }
 
@@ -147,20 +164,22 @@ impl Limit {
         }
     }
 
-    /// How far apart syncs like the last ones end when the database does its best.
-    pub(crate) fn interval(&self) -> Option<Duration> {
-        self.interval_s.map(Duration::from_secs_f64)
+    /// How far apart syncs end, once it is known.
+    pub(crate) fn pace(&self) -> Option<Pace> {
+        let interval = Duration::from_secs_f64(self.interval_s?);
+        Some(Pace { interval, is_sure: self.sure_part >= 0.5 })
     }
 
     /// A sync has ended.
     pub(crate) fn done(&mut self, now: Instant, done: Done) {
         self.begin_generation(now);
         let (took, busy) = (done.took.as_secs_f64(), done.busy.max(1));
-        let pace = self.classes.entry(done.class).or_default();
-        pace.add(took, took / busy as f64);
-        let (Some(fastest), Some(share)) = (least(pace.fastest), least(pace.share)) else { return };
+        let seen = self.classes.entry(done.class).or_default();
+        let is_sure = seen.add(now, took, took / busy as f64);
+        let (Some(fastest), Some(share)) = (least(seen.fastest), least(seen.share)) else { return };
+        self.sure_part += (f64::from(u8::from(is_sure)) - self.sure_part) * LATEST;
         let interval = self.interval_s.get_or_insert(share);
-        *interval += (share - *interval) * 0.05;
+        *interval += (share - *interval) * LATEST;
         if self.is_fixed {
             return;
         }
@@ -191,7 +210,7 @@ impl Limit {
             return;
         }
         self.generation = Some(now);
-        self.classes.retain(|_, pace| pace.grow_old());
+        self.classes.retain(|_, seen| seen.grow_old());
         if self.is_fixed {
             return;
         }
@@ -202,8 +221,15 @@ impl Limit {
     }
 }
 
-impl Pace {
-    fn add(&mut self, took: f64, share: f64) {
+impl Seen {
+    /// Adds a sync; gives whether they were seen for long enough.
+    fn add(&mut self, now: Instant, took: f64, share: f64) -> bool {
+        let begun = *self.begun.get_or_insert(now);
+        self.add_to_group(took, share);
+        now.saturating_duration_since(begun) >= SURE_AFTER
+    }
+
+    fn add_to_group(&mut self, took: f64, share: f64) {
         let Sums { count, took: sum_took, share: sum_share } = &mut self.group;
         (*count, *sum_took, *sum_share) = (*count + 1, *sum_took + took, *sum_share + share);
         if *count < GROUP {

@@ -69,14 +69,16 @@ pub(crate) struct Done {
     pub(crate) greet: Duration,
     pub(crate) upload: Duration,
     pub(crate) download: Duration,
+    /// Of the download, while others built what it needed.
+    pub(crate) waited: Duration,
     pub(crate) retries: u32,
 }
 
 impl Done {
-    /// The same, to find out how many may work at once.
+    /// The same, to find out how many may work at once. The time that it waited for others says nothing about that.
     pub(crate) fn worked(&self, took: Duration) -> Worked {
         let changes = (!self.upload.is_zero()).then_some(self.changes);
-        Worked { changes, rows: self.rows_down, took, upload: self.upload }
+        Worked { changes, rows: self.rows_down, took: took.saturating_sub(self.waited), upload: self.upload }
     }
 }
 
@@ -244,7 +246,7 @@ impl Work {
     ) -> Result<(), Stop> {
         let key_ranges = self.hand_out_keys(connection, done)?;
         let incarnation = greeted.welcome.incarnation;
-        let view = View { chunks: Arc::clone(&self.shared.chunks), fingerprint: self.plan.fingerprint, incarnation };
+        let view = View::new(Arc::clone(&self.shared.chunks), self.plan.fingerprint, incarnation);
         let request = DownloadRequest {
             plan: &self.plan,
             user: &self.user,
@@ -266,6 +268,7 @@ impl Work {
                 other => other.map(Ok),
             }
         });
+        done.waited = view.waited();
         match result {
             _ if self.writer.is_abandoned() => Err(Stop::Left),
             Ok(Ok((summary, seen))) => {

@@ -11,10 +11,11 @@ use headwater_protocol::{Row, Value};
 use rusqlite::{CachedStatement, OpenFlags};
 
 use super::error::{refusal, sort};
+use super::plain::Keeps;
 use super::statements::TableSql;
 use super::values::{bind, bind_all, check_storable, plain, typed_row};
 use super::{catalogue, reads};
-use crate::backend::{Changes, Gaps, Inserted, Reading};
+use crate::backend::{Changes, EncodedRows, Gaps, Inserted, Reading};
 use crate::catalogue::Catalogue;
 use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 
@@ -44,6 +45,7 @@ pub struct SqliteConnection {
     /// Device and number of the file that was opened; `None` where the system has no such thing.
     file: Option<(u64, u64)>,
     tables: HashMap<(u64, u32), Arc<TableSql>>,
+    keeps: HashMap<(u64, u32), Arc<Keeps>>,
     whole_tracking: HashMap<u64, String>,
     has_savepoint: bool,
     /// [`Connection::hurry`] limits this transaction's statements.
@@ -73,6 +75,8 @@ impl SqliteConnection {
             inner.pragma_update(None, "synchronous", if durable { "FULL" } else { "OFF" })?;
             inner.pragma_update(None, "foreign_keys", true)?;
             inner.pragma_update(None, "cache_size", -16_384)?;
+            // What a statement or savepoint would be taken back by: with triggers it is several pages a row.
+            inner.pragma_update(None, "temp_store", "memory")?;
             inner.pragma_update_and_check(None, "journal_size_limit", WAL_BYTES_MAX as i64, |_| Ok(()))?;
             inner.execute_batch(OWN_ACTOR)
         };
@@ -87,6 +91,7 @@ impl SqliteConnection {
             busy_timeout,
             file,
             tables: HashMap::new(),
+            keeps: HashMap::new(),
             whole_tracking: HashMap::new(),
             has_savepoint: false,
             is_hurried: false,
@@ -104,6 +109,18 @@ impl SqliteConnection {
         let sql =
             self.tables.entry((table.fingerprint, table.number)).or_insert_with(|| Arc::new(TableSql::new(table)));
         Arc::clone(sql)
+    }
+
+    /// What is known of whether a table keeps rows as they are.
+    pub(super) fn known_keeps(&self, table: &TablePlan) -> Option<Arc<Keeps>> {
+        self.keeps.get(&(table.fingerprint, table.number)).cloned()
+    }
+
+    pub(super) fn note_keeps(&mut self, table: &TablePlan, keeps: Arc<Keeps>) {
+        if self.keeps.len() >= TABLES_MAX {
+            self.keeps.clear();
+        }
+        self.keeps.insert((table.fingerprint, table.number), keeps);
     }
 
     pub(super) fn prepare(&self, sql: &str) -> Result<CachedStatement<'_>, Error> {
@@ -323,6 +340,19 @@ impl Connection for SqliteConnection {
             }
         }
         Ok(if inserted.len() == rows.len() { Inserted::All } else { Inserted::Keys(inserted) })
+    }
+
+    fn takes_plain(&mut self, table: &TablePlan) -> Result<bool, Error> {
+        self.keeps_plain(table)
+    }
+
+    fn insert_plain(&mut self, table: &TablePlan, rows: EncodedRows<'_>) -> Result<bool, Error> {
+        self.insert_encoded(table, rows)
+    }
+
+    /// Nobody else has written since this transaction looked.
+    fn stayed_plain(&mut self, tables: &[&TablePlan]) -> Result<bool, Error> {
+        tables.iter().try_fold(true, |all, table| Ok(all && self.keeps_plain(table)?))
     }
 
     fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error> {

@@ -103,12 +103,17 @@ pub(super) fn changes(
     let own = changes.own.and_then(read_own_mark);
     let wanted: HashSet<Vec<u8>> = changes.wanted.iter().filter_map(|values| table.partition_key(values)).collect();
     let sql = connection.table_sql(table);
-    let mut statement = connection.prepare(&sql.changes)?;
+    let (sql, versions) = match own.filter(|_| out.leaves_own_out()) {
+        Some((before, after)) => (&sql.changes_of_others, vec![since, before, after]),
+        None => (&sql.changes, vec![since]),
+    };
+    let versions: Row = versions.into_iter().map(Value::Int).collect();
+    let mut statement = connection.prepare(sql)?;
     let mut scratch = Scratch::default();
     for partition in each_of(table, changes.partitions, &[Row::new()]) {
-        bind_all(&mut statement, partition.iter().chain([&Value::Int(since)]), &mut scratch)?;
+        bind_all(&mut statement, partition.iter().chain(&versions), &mut scratch)?;
         let mut rows = statement.raw_query();
-        while let Some(row) = rows.next().map_err(|error| sort(error, &sql.changes))? {
+        while let Some(row) = rows.next().map_err(|error| sort(error, sql))? {
             let version = integer(row, 2)?;
             let is_own = own.is_some_and(|(before, after)| before < version && version <= after);
             put_change(table, row, &wanted, &mut scratch, out, is_own)?;

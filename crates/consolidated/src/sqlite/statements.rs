@@ -27,6 +27,8 @@ pub(super) struct TableSql {
     pub(super) count_changes: String,
     /// Partition, version -> whether the row lives there, whether it lives at all, version, key, the columns, the partition where it lives.
     pub(super) changes: String,
+    /// The same, without versions of our own (above the first, up to the second) after the version.
+    pub(super) changes_of_others: String,
     /// Key of the parent -> the partition of what refers to it; empty where rows have their own.
     pub(super) partition: String,
 }
@@ -65,19 +67,18 @@ impl TableSql {
             some: format!("SELECT {} {from} LIMIT ?{}", of(&columns).join(", "), partition.len() + 1),
             count: format!("SELECT count(*) {from}"),
             count_changes: format!(
-                "SELECT count(*) FROM {} s WHERE {} AND NOT (s.version > ?{} AND s.version <= ?{})",
+                "SELECT count(*) FROM {} s WHERE {}",
                 tracking::side_table(&lineage),
-                changed(plan),
-                partition.len() + 2,
-                partition.len() + 3
+                changed_by_others(plan)
             ),
-            changes: changes(plan, &name, &columns),
+            changes: changes(plan, &name, &columns, &changed(plan)),
+            changes_of_others: changes(plan, &name, &columns, &changed_by_others(plan)),
             partition: plan.parents.first().map(|parent| partition_below(plan, parent)).unwrap_or_default(),
         }
     }
 }
 
-fn changes(plan: &TablePlan, name: &str, columns: &[String]) -> String {
+fn changes(plan: &TablePlan, name: &str, columns: &[String], changed: &str) -> String {
     let table = &plan.table;
     let lineage = plan.lineage();
     let side_key: Vec<String> = tracking::key_columns(table);
@@ -92,13 +93,12 @@ fn changes(plan: &TablePlan, name: &str, columns: &[String]) -> String {
     let here = std::iter::once(lives.clone()).chain(here).collect::<Vec<_>>().join(" AND ");
     let read = columns.iter().map(|column| base(column)).chain(partition).collect::<Vec<_>>();
     format!(
-        "SELECT {here}, {lives}, s.version, {}, {} FROM {} s LEFT JOIN {name} b ON {}{} WHERE {}",
+        "SELECT {here}, {lives}, s.version, {}, {} FROM {} s LEFT JOIN {name} b ON {}{} WHERE {changed}",
         side_key.iter().map(|side| format!("s.{side}")).collect::<Vec<_>>().join(", "),
         read.join(", "),
         tracking::side_table(&lineage),
         joined.join(" AND "),
         lineage.up(0, "b", "LEFT JOIN", &named),
-        changed(plan),
     )
 }
 
@@ -108,6 +108,12 @@ fn changed(plan: &TablePlan) -> String {
     let mut filters: Vec<String> = (1..).zip(&partition).map(|(p, side)| format!("s.{side} = ?{p}")).collect();
     filters.push(format!("s.version > ?{}", partition.len() + 1));
     filters.join(" AND ")
+}
+
+/// The same, of versions that are not our own.
+fn changed_by_others(plan: &TablePlan) -> String {
+    let before = plan.partition_types.len() + 2;
+    format!("{} AND NOT (s.version > ?{before} AND s.version <= ?{})", changed(plan), before + 1)
 }
 
 /// The partition of the row of a parent.

@@ -31,7 +31,17 @@ pub(super) fn bind(
     value: &Value,
     scratch: &mut Scratch,
 ) -> Result<(), Error> {
-    let stored = encode(value.as_ref(), scratch);
+    bind_ref(statement, place, value.as_ref(), scratch)
+}
+
+/// The same.
+pub(super) fn bind_ref(
+    statement: &mut Statement<'_>,
+    place: usize,
+    value: ValueRef<'_>,
+    scratch: &mut Scratch,
+) -> Result<(), Error> {
+    let stored = encode(value, scratch);
     statement.raw_bind_parameter(place, Bound(stored)).map_err(|error| sort(error, "binding a value"))
 }
 

@@ -15,6 +15,7 @@ mod kin;
 mod orders;
 mod partitions;
 mod passing;
+mod plain;
 mod purge;
 mod refusals;
 mod replica;

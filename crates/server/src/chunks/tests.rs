@@ -12,7 +12,7 @@ fn chunks(config: &Config) -> Arc<Chunks> {
 }
 
 fn view(chunks: &Arc<Chunks>) -> View {
-    View { chunks: Arc::clone(chunks), fingerprint: 1, incarnation: [2; 16] }
+    View::new(Arc::clone(chunks), 1, [2; 16])
 }
 
 fn build(view: &View) -> Box<dyn Build> {
@@ -68,8 +68,7 @@ fn what_is_built_comes_out_of_its_chunks_again() {
     first.publish(vec![1], [3; 16]);
     let Found::Kept(kept) = view.find(0, b"p") else { panic!("it is kept") };
     assert_eq!((&kept.snapshot, kept.watermark.as_slice(), kept.note), (&snapshot, &[1][..], [3; 16]));
-    let elsewhere =
-        [View { fingerprint: 2, ..self::view(&chunks) }, View { incarnation: [9; 16], ..self::view(&chunks) }];
+    let elsewhere = [View::new(Arc::clone(&chunks), 2, [2; 16]), View::new(Arc::clone(&chunks), 1, [9; 16])];
     assert!(elsewhere.iter().all(|view| matches!(view.find(0, b"p"), Found::Build(_))), "another model, another life");
     view.give_up(0, b"p", &kept);
     assert!(matches!(view.find(0, b"p"), Found::Build(_)), "it was given up");
@@ -116,6 +115,7 @@ fn who_waits_goes_on_when_the_build_has_ended_or_takes_too_long() {
     let (view, other) = (view(&chunks), view(&chunks));
     let _unfinished = build(&view);
     assert!(!other.wait(0, b"p"), "it takes too long");
+    assert!(view.waited().is_zero() && other.waited() >= std::time::Duration::from_millis(1), "{other:?}");
     assert!(other.wait(0, b"q"), "nobody builds that");
 }
 

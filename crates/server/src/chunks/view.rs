@@ -1,7 +1,8 @@
 //! What one sync sees of the shared partitions: those of its model, in the present incarnation.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use headwater_consolidated::download::{Found, Kept, Snapshots};
 
@@ -15,9 +16,20 @@ pub(crate) struct View {
     /// Of the model.
     pub(crate) fingerprint: u64,
     pub(crate) incarnation: [u8; 16],
+    /// How long it has waited for others, in nanoseconds.
+    waited: AtomicU64,
 }
 
 impl View {
+    pub(crate) fn new(chunks: Arc<Chunks>, fingerprint: u64, incarnation: [u8; 16]) -> View {
+        View { chunks, fingerprint, incarnation, waited: AtomicU64::new(0) }
+    }
+
+    /// How long the sync has waited for what others built. The database did nothing for it then.
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited.load(Ordering::Relaxed))
+    }
+
     fn place(&self, table: u32, partition: &[u8]) -> Place {
         let View { fingerprint, incarnation, .. } = *self;
         Place { fingerprint, incarnation, table, partition: partition.to_vec() }
@@ -43,8 +55,11 @@ impl Snapshots for View {
     fn wait(&self, table: u32, partition: &[u8]) -> bool {
         let place = self.place(table, partition);
         let is_building = |state: &mut super::State| matches!(state.places.get(&place), Some(Entry::Building));
+        let begun = Instant::now();
         let waited = self.chunks.ended.wait_timeout_while(self.chunks.lock(), self.chunks.wait_max, is_building);
-        !waited.unwrap_or_else(std::sync::PoisonError::into_inner).1.timed_out()
+        let is_over = !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out();
+        self.waited.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        is_over
     }
 
     fn give_up(&self, table: u32, partition: &[u8], kept: &Kept) {

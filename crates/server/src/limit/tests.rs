@@ -136,13 +136,31 @@ fn places_that_are_not_taken_do_not_become_more() {
 #[test]
 fn the_interval_is_that_of_the_best_times_of_such_syncs() {
     let mut run = Run::new(4);
-    assert_eq!(run.limit.interval(), None);
+    assert!(run.limit.pace().is_none());
     run.work(Duration::from_secs(20), processors, &[100]);
-    let interval = |run: &Run| run.limit.interval().expect("known").as_secs_f64();
+    let interval = |run: &Run| run.limit.pace().expect("known").interval.as_secs_f64();
     // A thousand rows take ten milliseconds, and there are two processors.
     assert!((0.3e-3..0.6e-3).contains(&interval(&run)), "{}", interval(&run));
     run.work(Duration::from_secs(5), |rows, busy| 5.0 * processors(rows, busy), &[100]);
     assert!((0.3e-3..0.6e-3).contains(&interval(&run)), "worse times are no better: {}", interval(&run));
     run.work(Duration::from_secs(20), processors, &[10_000]);
     assert!((30e-3..60e-3).contains(&interval(&run)), "other syncs: {}", interval(&run));
+}
+
+#[test]
+fn a_pace_is_sure_when_such_syncs_were_seen_for_some_time() {
+    let is_sure = |run: &Run| run.limit.pace().is_some_and(|pace| pace.is_sure);
+    let mut run = Run::new(1);
+    run.work(Duration::from_millis(4_900), processors, &[100]);
+    assert!(run.limit.pace().is_some() && !is_sure(&run));
+    run.work(Duration::from_millis(300), processors, &[100]);
+    assert!(is_sure(&run));
+    run.work(Duration::from_secs(4), processors, &[1_000]);
+    assert!(!is_sure(&run), "other syncs");
+    run.work(Duration::from_secs(2), processors, &[1_000]);
+    assert!(is_sure(&run));
+    run.work(Duration::from_mins(3), processors, &[100]);
+    assert!(is_sure(&run));
+    run.work(Duration::from_secs(1), processors, &[1_000]);
+    assert!(!is_sure(&run), "what such syncs took was forgotten");
 }

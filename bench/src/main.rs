@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout)]
 
 mod bare;
+mod embedded;
 mod figures;
 mod gate;
 mod generator;
@@ -78,6 +79,9 @@ enum Part {
     /// Uploads of tables whose rows are written by scripts
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- scripts --rows 2000 --delay-ms 1")]
     Scripts(scripts::ScriptsArguments),
+    /// Uploads into a consolidated database that is a SQLite file
+    #[command(after_help = "Example: cargo run --release -p headwater-bench -- embedded --rows 100000")]
+    Embedded(embedded::EmbeddedArguments),
     /// Ways to track changes in PostgreSQL: what each takes of writes, of downloads and of the disk
     #[command(
         after_help = "Example: cargo run --release -p headwater-bench -- layouts --partitions 5 --batches 10 --repetitions 3"
@@ -102,6 +106,7 @@ fn main() -> Result<ExitCode> {
         Some(Part::Gate(arguments)) => gate::measure(arguments)?,
         Some(Part::Speed(arguments)) => speed::measure(arguments)?,
         Some(Part::Scripts(arguments)) => scripts::measure(arguments)?,
+        Some(Part::Embedded(arguments)) => embedded::measure(arguments)?,
         Some(Part::Layouts(arguments)) => layouts::measure(arguments)?,
         Some(Part::Shared(arguments)) => shared::measure(arguments)?,
         None => sync(&arguments)?,

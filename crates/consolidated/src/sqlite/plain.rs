@@ -7,13 +7,12 @@
 
 use std::sync::Arc;
 
-use headwater_protocol::message::RefusalCode;
 use headwater_protocol::row::Cell;
 use headwater_protocol::stored::Scratch;
 use headwater_protocol::{Type, Value, ValueRef};
 
 use super::connection::SqliteConnection;
-use super::error::{refusal, sort};
+use super::error::sort;
 use super::values::bind_ref;
 use crate::backend::EncodedRows;
 use crate::catalogue::{integer, text};
@@ -107,7 +106,8 @@ impl SqliteConnection {
         Ok(plan.table.columns.iter().map(affinity).collect())
     }
 
-    /// Inserts all rows, or says why not; `false`: nothing was done, they would not all be stored as they are.
+    /// Inserts all rows, or says why not, and leaves it to the savepoint to take back what was done; `false`: nothing was done, they would not all
+    /// be stored as they are.
     pub(super) fn insert_encoded(&mut self, plan: &TablePlan, rows: EncodedRows<'_>) -> Result<bool, Error> {
         let Some(keeps) = self.known_keeps(plan) else { return Ok(false) };
         let Some(affinities) = &keeps.columns else { return Ok(false) };
@@ -115,7 +115,7 @@ impl SqliteConnection {
             return Ok(false);
         }
         let sql = self.table_sql(plan);
-        let mut statement = self.prepare(&sql.insert)?;
+        let mut statement = self.prepare(&sql.insert_or_fail)?;
         let mut scratch = Scratch::default();
         rows.read(
             &plan.types,
@@ -125,10 +125,7 @@ impl SqliteConnection {
                     place += 1;
                     bind_ref(&mut statement, place, value, &mut scratch)?;
                 }
-                match statement.raw_execute().map_err(|error| sort(error, &sql.insert))? {
-                    1 => Ok(()),
-                    _ => Err(refusal(RefusalCode::Unique, "the key exists", format!("in {}", plan.table.name))),
-                }
+                statement.raw_execute().map(drop).map_err(|error| sort(error, &sql.insert_or_fail))
             },
             |_| {},
         )?;

@@ -13,6 +13,9 @@ pub(super) struct TableSql {
     pub(super) fetch: String,
     /// Columns; nothing where the key exists.
     pub(super) insert: String,
+    /// Columns; where it fails, what it has done so far stays, and is for a savepoint to take back. So SQLite has no journal of its own to keep
+    /// for it, which costs more than the insert where triggers write too.
+    pub(super) insert_or_fail: String,
     /// Columns that are not of the key, then the key; empty if the key is all there is.
     pub(super) update: String,
     /// Key.
@@ -50,13 +53,15 @@ impl TableSql {
         let partition = lineage.partition(0, "b");
         let from = format!("FROM {name} b{}{}", lineage.up(0, "b", "JOIN", &named), filter(&partition));
         let values: Vec<String> = (1..=columns.len()).map(|parameter| format!("?{parameter}")).collect();
+        let values = values.join(", ");
         TableSql {
             fetch: format!("SELECT {list} FROM {name} WHERE {}", equal(&key, 1)),
             insert: format!(
                 "INSERT INTO {name} ({list}) VALUES ({}) ON CONFLICT ({}) DO NOTHING",
-                values.join(", "),
+                values,
                 key.join(", ")
             ),
+            insert_or_fail: format!("INSERT OR FAIL INTO {name} ({list}) VALUES ({values})"),
             update: if set.is_empty() {
                 String::new()
             } else {

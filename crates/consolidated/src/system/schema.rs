@@ -92,7 +92,7 @@ const SQLITE_TABLES: &[&str] = &[
     "CREATE TABLE IF NOT EXISTS headwater_actor (single INTEGER PRIMARY KEY CHECK (single = 1), user_name TEXT, remote_id BLOB)",
     "INSERT OR IGNORE INTO main.headwater_actor (single) VALUES (1)",
     // A row for each table: the version of its last change (SQLite has one writer, so the last is the greatest).
-    "CREATE TABLE IF NOT EXISTS headwater_table_change (table_name TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS headwater_table_change (table_name TEXT PRIMARY KEY, version INTEGER) WITHOUT ROWID",
 ];
 
 const POSTGRES_TABLES: &[&str] = &[

@@ -201,7 +201,7 @@ impl<'m> Names<'m> {
 
 fn create_side_table(names: &Names<'_>) -> String {
     format!(
-        "CREATE TABLE IF NOT EXISTS {} (\n  {},\n  version INTEGER NOT NULL,\n  PRIMARY KEY ({})\n) WITHOUT ROWID",
+        "CREATE TABLE IF NOT EXISTS {} (\n  {},\n  version INTEGER,\n  PRIMARY KEY ({})\n) WITHOUT ROWID",
         names.side,
         names.into.join(",\n  "),
         names.into.join(", ")

@@ -1,4 +1,5 @@
-//! Uploads into a consolidated database that is a SQLite file, against inserts by an application into the same tracked table.
+//! Uploads into a consolidated database that is a SQLite file, against inserts by an application into the same tracked table; and what the
+//! application has inserted on its way down.
 #![allow(clippy::print_stdout)]
 
 use std::path::Path;
@@ -24,7 +25,7 @@ pub(crate) struct EmbeddedArguments {
 }
 
 const MEMBERS: &str = "CREATE TABLE member (user_name TEXT NOT NULL, emp_id INTEGER NOT NULL, PRIMARY KEY (user_name, emp_id)); \
-    INSERT INTO member VALUES ('ann', 1), ('ben', 2)";
+    INSERT INTO member VALUES ('ann', 1), ('ann', 2)";
 /// Whose rows are uploaded, and inserted by the bare loop.
 const UPLOADED: u32 = 1;
 const BARE: u32 = 2;
@@ -36,22 +37,25 @@ pub(crate) fn measure(arguments: &EmbeddedArguments) -> Result<()> {
     let mut bare = open(path)?;
     let mut remote = world.remote("one", "ann")?;
     world.sync(&mut remote)?;
-    let (mut uploads, mut inserts) = (Vec::new(), Vec::new());
+    let rows = u64::from(arguments.rows);
+    let (mut uploads, mut inserts, mut downloads) = (Vec::new(), Vec::new(), Vec::new());
     // The first turn warms up.
     for turn in 0..=arguments.repetitions {
         let first = turn * arguments.rows;
         insert(&mut open(&world.path("one"))?, UPLOADED, first, arguments.rows)?;
-        let (upload, insert) =
-            (upload(&world, &mut remote, u64::from(arguments.rows))?, insert(&mut bare, BARE, first, arguments.rows)?);
-        eprintln!("turn {turn}: {upload:.3?}, bare {insert:.3?}");
+        let upload = sync(&world, &mut remote, (rows, 0))?;
+        let insert = insert(&mut bare, BARE, first, arguments.rows)?;
+        let download = sync(&world, &mut remote, (0, rows))?;
+        eprintln!("turn {turn}: up {upload:.3?}, bare {insert:.3?}, down {download:.3?}");
         if turn > 0 {
             uploads.push(upload);
             inserts.push(insert);
+            downloads.push(download);
         }
     }
-    let rows = u64::from(arguments.rows);
     println!("rate speed.sqlite_upload_rows_per_s {:.0}", rate(rows, &uploads));
     println!("rate speed.sqlite_bare_rows_per_s {:.0}", rate(rows, &inserts));
+    println!("rate speed.sqlite_download_rows_per_s {:.0}", rate(rows, &downloads));
     figure("speed.sqlite_upload", ratio(&inserts, &uploads));
     Ok(())
 }
@@ -79,9 +83,10 @@ fn insert(connection: &mut Connection, employee: u32, first: u32, rows: u32) -> 
     Ok(begin.elapsed())
 }
 
-fn upload(world: &World, remote: &mut Remote, rows: u64) -> Result<Duration> {
+/// A sync in which so many changes go up, and rows come down.
+fn sync(world: &World, remote: &mut Remote, expected: (u64, u64)) -> Result<Duration> {
     let begin = Instant::now();
     let report = world.sync(remote)?;
-    ensure!((report.changes_up, report.refused, report.rows_down) == (rows, 0, 0), "{report:?}");
+    ensure!((report.changes_up, report.rows_down) == expected && report.refused == 0, "{report:?}");
     Ok(begin.elapsed())
 }

@@ -34,6 +34,8 @@ const GENERATION: Duration = Duration::from_mins(1);
 const BEGIN: usize = 4;
 /// What the latest sync counts for in the pace.
 const LATEST: f64 = 0.05;
+/// A pace is sure while so much of it is: the first ones of a crowd after other syncs, two of them, make it unsure.
+const SURE_PART: f64 = 0.95;
 /// What a class's syncs take is sure when some were seen for so long.
 const SURE_AFTER: Duration = Duration::from_secs(5);
 
@@ -167,7 +169,7 @@ impl Limit {
     /// How far apart syncs end, once it is known.
     pub(crate) fn pace(&self) -> Option<Pace> {
         let interval = Duration::from_secs_f64(self.interval_s?);
-        Some(Pace { interval, is_sure: self.sure_part >= 0.5 })
+        Some(Pace { interval, is_sure: self.sure_part >= SURE_PART })
     }
 
     /// A sync has ended.

@@ -6,6 +6,9 @@ use std::collections::BinaryHeap;
 use super::*;
 use crate::limit::{Class, Done, Kind, Limit};
 
+/// Rows of each.
+const ROWS: u64 = 50;
+
 /// A crowd that comes within a second.
 #[derive(Debug)]
 struct Crowd {
@@ -15,8 +18,8 @@ struct Crowd {
     each: Duration,
     slow: f64,
     slow_for: Duration,
-    /// Whether the server has had many such syncs before, and knows their pace; it is off by this factor.
-    is_warm: bool,
+    /// What the server has had many syncs of before, in rows, so that it knows a pace; it is off by this factor. None: it is a fresh one.
+    before: Option<u64>,
     off_by: f64,
 }
 
@@ -52,16 +55,16 @@ impl Crowd {
             events.push(Reverse((begin + burst.mul_f64(random(seed)), Event::Comes(client))));
         }
         let (mut comebacks, mut limit, mut waiting, mut is_busy) = (Comebacks::default(), Limit::fixed(1), 0, false);
-        let done = |took| Done { class: Class::of(Kind::Upload, 50), took, busy: 1 };
-        for second in (0..if self.is_warm { 40 } else { 0 }).rev() {
-            limit.done(begin - Duration::from_secs(second), done(self.each));
+        let done = |rows, took| Done { class: Class::of(Kind::Upload, rows), took, busy: 1 };
+        for (second, rows) in (0..100).rev().zip(self.before.iter().cycle()) {
+            limit.done(begin - Duration::from_secs(second), done(*rows, self.each));
         }
         let (mut ended, mut work, mut last) = (0, Duration::ZERO, begin);
         let mut sent_away = vec![0_u32; self.clients];
         while let Some(Reverse((now, event))) = events.pop() {
             match event {
                 Event::Ended(took) => {
-                    limit.done(now, done(took));
+                    limit.done(now, done(ROWS, took));
                     (ended, is_busy, last) = (ended + 1, false, now);
                 }
                 Event::Comes(client) if waiting < comebacks.backlog_for(Some(id(client)), self.backlog) || !is_busy => {
@@ -101,7 +104,7 @@ const CROWD: Crowd = Crowd {
     each: Duration::from_millis(2),
     slow: 1.0,
     slow_for: Duration::from_secs(2),
-    is_warm: true,
+    before: Some(ROWS),
     off_by: 1.0,
 };
 
@@ -115,7 +118,8 @@ fn a_crowd_comes_back_as_places_become_free() {
             Crowd { each: Duration::from_micros(300), ..CROWD },
             Crowd { each: Duration::from_millis(8), ..CROWD },
             Crowd { backlog: 500, ..CROWD },
-            Crowd { is_warm: false, ..CROWD },
+            Crowd { before: None, ..CROWD },
+            Crowd { before: Some(10 * ROWS), ..CROWD },
         ] {
             let seen = crowd.come(&mut { seed });
             let told = format!("{seen:?} with {crowd:?}");
@@ -129,11 +133,11 @@ fn a_crowd_comes_back_as_places_become_free() {
 
 /// While the crowd arrives, syncs take far longer than afterwards: nobody is sent away for a time by those.
 #[test]
-fn a_fresh_server_that_begins_slowly_is_never_without_work() {
-    for slow in [3.0, 10.0, 20.0] {
+fn a_server_that_begins_slowly_is_never_without_work() {
+    for (slow, before) in [(3.0, None), (10.0, None), (20.0, None), (10.0, Some(10 * ROWS)), (20.0, Some(ROWS / 10))] {
         for (slow_for, each) in [(1, 2), (4, 2), (1, 8), (4, 8)] {
             let slow_for = Duration::from_secs(slow_for);
-            let crowd = Crowd { is_warm: false, slow, slow_for, each: Duration::from_millis(each), ..CROWD };
+            let crowd = Crowd { before, slow, slow_for, each: Duration::from_millis(each), ..CROWD };
             let seen = crowd.come(&mut 1);
             let told = format!("{seen:?} with {crowd:?}");
             assert!(seen.time < 1.1, "the server was without work: {told}");

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use crate::limit::Pace;
 
-/// The shortest time, and the longest.
-const LEAST: Duration = Duration::from_millis(200);
+/// The shortest time, which is twice as long with each time in vain (three times at most), and the longest.
+const LEAST: Duration = Duration::from_millis(20);
 const MOST: Duration = Duration::from_mins(2);
 /// Without a known pace: between half of that and one and a half times.
 const UNKNOWN: Duration = Duration::from_secs(2);
@@ -95,7 +95,8 @@ impl Comebacks {
                 if is_sure || wait <= unsure { (wait, true) } else { (unsure, false) }
             }
         };
-        let wait = wait.clamp(LEAST, MOST).mul_f64(0.95 + 0.1 * random);
+        let least = LEAST * 2_u32.pow(ticket.times.min(3));
+        let wait = wait.clamp(least, MOST).mul_f64(0.95 + 0.1 * random);
         if let Some(remote_id) = remote_id
             && (known.is_some() || self.tickets.len() < TICKETS_MAX)
         {

@@ -66,16 +66,16 @@ impl Affinity {
     /// Whether a value is stored as it is.
     fn keeps(self, value: ValueRef<'_>) -> bool {
         let Some(kind) = value.kind() else { return true };
-        match (self, kind) {
-            (Affinity::Blob, _)
-            | (_, Type::Bytes)
-            | (Affinity::Integer | Affinity::Numeric, Type::Int | Type::Bool)
-            | (Affinity::Real, Type::Real)
-            // None of these is spelled like a number.
-            | (_, Type::Date | Type::Time | Type::Timestamp | Type::Timestamptz | Type::Uuid) => true,
-            (Affinity::Text, Type::Text | Type::Json | Type::Decimal) => true,
-            _ => false,
-        }
+        // None of these is spelled like a number.
+        let is_no_number =
+            matches!(kind, Type::Date | Type::Time | Type::Timestamp | Type::Timestamptz | Type::Uuid | Type::Bytes);
+        is_no_number
+            || match self {
+                Affinity::Blob => true,
+                Affinity::Integer | Affinity::Numeric => matches!(kind, Type::Int | Type::Bool),
+                Affinity::Real => kind == Type::Real,
+                Affinity::Text => matches!(kind, Type::Text | Type::Json | Type::Decimal),
+            }
     }
 }
 

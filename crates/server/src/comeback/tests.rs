@@ -49,15 +49,16 @@ fn id(client: usize) -> [u8; 16] {
 
 impl Crowd {
     fn come(&self, seed: &mut u64) -> Seen {
-        let (begin, burst) = (Instant::now(), Duration::from_secs(1));
+        let (before, burst) = (Instant::now(), Duration::from_secs(1));
+        let begin = before + Duration::from_secs(100);
         let mut events = BinaryHeap::new();
         for client in 0..self.clients {
             events.push(Reverse((begin + burst.mul_f64(random(seed)), Event::Comes(client))));
         }
         let (mut comebacks, mut limit, mut waiting, mut is_busy) = (Comebacks::default(), Limit::fixed(1), 0, false);
         let done = |rows, took| Done { class: Class::of(Kind::Upload, rows), took, busy: 1 };
-        for (second, rows) in (0..100).rev().zip(self.before.iter().cycle()) {
-            limit.done(begin - Duration::from_secs(second), done(*rows, self.each));
+        for (second, rows) in (0..100).zip(self.before.iter().cycle()) {
+            limit.done(before + Duration::from_secs(second), done(*rows, self.each));
         }
         let (mut ended, mut work, mut last) = (0, Duration::ZERO, begin);
         let mut sent_away = vec![0_u32; self.clients];
@@ -155,14 +156,14 @@ fn a_server_without_a_backlog_sends_nobody_away_for_ever() {
 }
 
 /// A pace as of the tests below.
-fn pace(interval_ms: u64) -> Option<Pace> {
-    Some(Pace { interval: Duration::from_millis(interval_ms), is_sure: true })
+fn pace(interval_ms: u64) -> Pace {
+    Pace { interval: Duration::from_millis(interval_ms), is_sure: true }
 }
 
 #[test]
 fn each_is_told_a_time_of_its_own() {
     let (mut comebacks, now) = (Comebacks::default(), Instant::now());
-    let standing = Standing { here: 199, backlog: 200, pace: pace(100) };
+    let standing = Standing { here: 199, backlog: 200, pace: Some(pace(100)) };
     let mut tell = |remote: usize| comebacks.send_away(now, Some(id(remote)), standing, 0.5).as_secs_f64();
     let near = |actual: f64, expected: f64| (actual - expected).abs() < 0.01;
     let (first, second, third) = (tell(1), tell(2), tell(3));
@@ -174,7 +175,7 @@ fn each_is_told_a_time_of_its_own() {
     assert!(near(fourth, 5.2), "one of those before is back: {fourth}");
     let standing = Standing { here: 5_000_000, ..standing };
     assert!(comebacks.send_away(now, Some(id(9)), standing, 1.0) <= MOST.mul_f64(1.05));
-    let idle = Standing { here: 0, backlog: 200, pace: pace(100) };
+    let idle = Standing { here: 0, backlog: 200, pace: Some(pace(100)) };
     assert_eq!(Comebacks::default().send_away(now, None, idle, 0.5), LEAST);
 }
 
@@ -197,7 +198,7 @@ fn a_time_by_a_pace_that_is_not_sure_is_short_and_no_fault_of_the_client() {
 #[test]
 fn who_has_an_earlier_ticket_finds_room_first() {
     let (mut comebacks, now) = (Comebacks::default(), Instant::now());
-    let standing = Standing { here: 200, backlog: 200, pace: pace(10) };
+    let standing = Standing { here: 200, backlog: 200, pace: Some(pace(10)) };
     let room = |comebacks: &Comebacks, remote| comebacks.backlog_for(Some(id(remote)), 200);
     for remote in 0..40 {
         comebacks.send_away(now, Some(id(remote)), standing, 0.5);
@@ -218,7 +219,7 @@ fn who_has_an_earlier_ticket_finds_room_first() {
 #[test]
 fn what_is_over_is_forgotten() {
     let (mut comebacks, now) = (Comebacks::default(), Instant::now());
-    let standing = Standing { here: 200, backlog: 200, pace: pace(10) };
+    let standing = Standing { here: 200, backlog: 200, pace: Some(pace(10)) };
     for remote in 0..1_000 {
         comebacks.send_away(now, Some(id(remote)), standing, 0.5);
     }

@@ -123,17 +123,16 @@ impl Config {
             section.insert(name, value(&text));
         }
         let config: Result<ServerConfig, _> = toml::Value::Table(section.clone()).try_into();
-        let mut config = config.or_usage(|| {
-            format!(
-                "the server's options can't be used ([server] in {}, {SERVER_VARIABLES}*, arguments)",
-                self.file.display()
-            )
-        })?;
+        let places = || {
+            let file = self.file.display();
+            format!("the server's options can't be used ([server] in {file}, {SERVER_VARIABLES}*, arguments)")
+        };
+        let mut config = config.or_usage(places)?;
         let ServerConfig { tls_certificate, tls_key, spool_folder, jwt_key_file, jwks_file, .. } = &mut config;
         for path in [tls_certificate, tls_key, spool_folder, jwt_key_file, jwks_file].into_iter().flatten() {
             *path = self.folder.join(&path);
         }
-        config.validate().or_usage(|| format!("the server's options in {} can't be used", self.file.display()))?;
+        config.validate().or_usage(places)?;
         Ok(config)
     }
 }

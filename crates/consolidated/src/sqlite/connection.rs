@@ -75,8 +75,6 @@ impl SqliteConnection {
             inner.pragma_update(None, "synchronous", if durable { "FULL" } else { "OFF" })?;
             inner.pragma_update(None, "foreign_keys", true)?;
             inner.pragma_update(None, "cache_size", -16_384)?;
-            // What a statement or savepoint would be taken back by: with triggers it is several pages a row.
-            inner.pragma_update(None, "temp_store", "memory")?;
             inner.pragma_update_and_check(None, "journal_size_limit", WAL_BYTES_MAX as i64, |_| Ok(()))?;
             inner.execute_batch(OWN_ACTOR)
         };

@@ -7,10 +7,12 @@ use headwater_testkit::wait_until;
 
 use super::{BUILT_IN, Place, syncs};
 
-/// The processes that this one has started.
-fn started_by(id: u32) -> Vec<String> {
+/// The servers that this process has started; others of its children are gone in a moment.
+fn servers_of(id: u32) -> Vec<String> {
     let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
-    children.split_whitespace().map(str::to_owned).collect()
+    let arguments = |child: &&str| std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+    let servers = children.split_whitespace().filter(|child| arguments(child).contains("\0serve\0"));
+    servers.map(str::to_owned).collect()
 }
 
 #[test]
@@ -21,8 +23,8 @@ fn a_server_of_syncs_that_dies_is_named_at_once() {
     let mut command = place.command(&["run", "x.toml", "--target", "sqlite:x.db", "--results", "x.lab"]);
     let mut child = headwater_testkit::Child::spawn("headwater lab", &mut command).expect("started");
     let id = child.id();
-    assert!(wait_until(Duration::from_mins(1), || !started_by(id).is_empty()), "no server: {}", child.stderr());
-    let server = started_by(id);
+    assert!(wait_until(Duration::from_mins(1), || !servers_of(id).is_empty()), "no server: {}", child.stderr());
+    let server = servers_of(id);
     assert!(Command::new("kill").arg("-KILL").args(&server).status().expect("kill runs").success());
     let status = child.wait(Duration::from_secs(45)).expect("it ends");
     let said = child.stderr();

@@ -365,7 +365,7 @@ impl Connection for SqliteConnection {
             check_storable(table, row)?;
             let set = (0..row.len()).filter(|place| !table.table.key.contains(place));
             for (index, place) in set.chain(table.table.key.iter().copied()).enumerate() {
-                bind(&mut statement, index + 1, &row[place], &mut scratch)?;
+                bind(&mut statement, index + 1, row[place].as_ref(), &mut scratch)?;
             }
             updated += statement.raw_execute().map_err(|error| sort(error, &sql.update))? as u64;
         }

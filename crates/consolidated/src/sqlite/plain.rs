@@ -13,7 +13,7 @@ use headwater_protocol::{Type, Value, ValueRef};
 
 use super::connection::SqliteConnection;
 use super::error::sort;
-use super::values::bind_ref;
+use super::values::bind;
 use crate::backend::EncodedRows;
 use crate::catalogue::{integer, text};
 use crate::{Connection as _, Error, TablePlan};
@@ -21,7 +21,8 @@ use crate::{Connection as _, Error, TablePlan};
 /// Whether a table (its name) leaves inserts alone.
 const LEAVES_ALONE_SQL: &str = "
     SELECT 1 FROM sqlite_schema t JOIN pragma_encoding e
-    WHERE t.type = 'table' AND t.name = ?1 COLLATE NOCASE AND t.sql NOT LIKE '%conflict%' AND t.sql NOT LIKE 'create virtual%' AND e.encoding = 'UTF-8' AND NOT EXISTS (
+    WHERE t.type = 'table' AND t.name = ?1 COLLATE NOCASE AND t.sql NOT LIKE '%conflict%' AND t.sql NOT LIKE 'create virtual%'
+        AND e.encoding = 'UTF-8' AND NOT EXISTS (
         SELECT 1 FROM sqlite_schema r WHERE r.type = 'trigger' AND (r.tbl_name LIKE 'headwater\\_%' ESCAPE '\\'
             OR r.tbl_name = ?1 COLLATE NOCASE AND r.name NOT LIKE 'headwater\\_%' ESCAPE '\\'))";
 const COLUMNS_SQL: &str = "SELECT name, type, hidden FROM pragma_table_xinfo(?1)";
@@ -123,7 +124,7 @@ impl SqliteConnection {
                 let mut place = 0;
                 while let Some(Cell::Value(value)) = row.next_cell()? {
                     place += 1;
-                    bind_ref(&mut statement, place, value, &mut scratch)?;
+                    bind(&mut statement, place, value, &mut scratch)?;
                 }
                 statement.raw_execute().map(drop).map_err(|error| sort(error, &sql.insert_or_fail))
             },

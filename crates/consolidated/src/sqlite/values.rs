@@ -28,16 +28,6 @@ impl rusqlite::ToSql for Bound<'_> {
 pub(super) fn bind(
     statement: &mut Statement<'_>,
     place: usize,
-    value: &Value,
-    scratch: &mut Scratch,
-) -> Result<(), Error> {
-    bind_ref(statement, place, value.as_ref(), scratch)
-}
-
-/// The same.
-pub(super) fn bind_ref(
-    statement: &mut Statement<'_>,
-    place: usize,
     value: ValueRef<'_>,
     scratch: &mut Scratch,
 ) -> Result<(), Error> {
@@ -51,7 +41,7 @@ pub(super) fn bind_all<'v>(
     values: impl IntoIterator<Item = &'v Value>,
     scratch: &mut Scratch,
 ) -> Result<(), Error> {
-    values.into_iter().enumerate().try_for_each(|(index, value)| bind(statement, index + 1, value, scratch))
+    values.into_iter().enumerate().try_for_each(|(index, value)| bind(statement, index + 1, value.as_ref(), scratch))
 }
 
 /// Refuses a row with a value that its column can't give back: one of another type than the column's which SQLite has no storage

@@ -17,6 +17,7 @@ mod doubt;
 mod foreign;
 mod fresh;
 mod indexes;
+mod involved;
 mod outcome;
 mod own_columns;
 mod partition;
@@ -31,7 +32,7 @@ use headwater_protocol::message::{
 use headwater_protocol::row::{Cell, RowReader, read_row};
 use headwater_protocol::stored::{Scratch, encode};
 use headwater_protocol::wire::Reader;
-use headwater_protocol::{Frame, Kind, Limits, ValueRef};
+use headwater_protocol::{Frame, Kind, Limits, Value, ValueRef};
 use rusqlite::config::DbConfig;
 use rusqlite::{CachedStatement, Connection};
 
@@ -39,7 +40,7 @@ use crate::cut::forget_nothing;
 use crate::database::Database;
 use crate::error::{Error, While};
 use crate::key_ranges;
-use crate::local::Bound;
+use crate::local::{Bound, from_wire};
 use crate::plan::{Plan, TablePlan};
 use crate::rows::{Placed, Rows};
 use crate::schema;
@@ -50,6 +51,7 @@ use crate::upgrade::{self, Change, Fresh};
 use crate::wake::wake_nothing;
 use foreign::Touched;
 use indexes::Later;
+use involved::{Involved, KeySum};
 
 /// What a download did, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,8 +155,10 @@ struct Apply<'a> {
     now: &'a str,
     /// The table whose rows come now.
     table: Option<&'a TablePlan>,
-    /// Whether rows of that table can simply be stored: it has no pending changes, held rows or open conflicts.
+    /// Whether rows of that table can simply be stored, but for those that are involved.
     is_plain: bool,
+    /// The keys of those with a pending change, a held row or an open conflict; `None`: there are some, and they were not read yet.
+    involved: Option<Involved>,
     /// Whether rows have stepped aside.
     has_displaced: bool,
     welcome: Option<Welcome>,
@@ -231,6 +235,7 @@ impl<'a> Apply<'a> {
             now,
             table: None,
             is_plain: false,
+            involved: None,
             has_displaced: false,
             welcome: None,
             download: [0; 16],
@@ -309,7 +314,8 @@ impl<'a> Apply<'a> {
             && self.rows.any(&format!("SELECT 1 FROM \"hw_set_aside\" WHERE \"table\" = {number}"))?;
         let watched = !self.touched.is_whole(table) || self.doubts[number as usize].is_open() || noted;
         let is_looked_up = self.has_below(table)? || self.rows.has_own_triggers(table)?;
-        self.is_plain = !(pending || held || conflicts || watched || is_looked_up || self.has_displaced);
+        self.is_plain = !(watched || is_looked_up || self.has_displaced);
+        self.involved = if pending || held || conflicts { None } else { Some(Involved::default()) };
         Ok(())
     }
 
@@ -318,6 +324,10 @@ impl<'a> Apply<'a> {
             return Err(Error::Unexpected { what: "rows come before their table".to_owned() });
         };
         self.begun.insert(table.number);
+        if self.is_plain && self.involved.is_none() {
+            self.involved = Involved::read(&self.rows, table)?;
+            self.is_plain = self.involved.is_some();
+        }
         let mut upsert = self.rows.prepare(&table.sql.upsert)?;
         let mut scratch = Scratch::default();
         let mut reader = RowsReader::new(payload);
@@ -336,8 +346,19 @@ impl<'a> Apply<'a> {
             *reader.row() = start;
             let row = read_row(reader.row(), &table.types, usize::MAX, None)?;
             self.store(table, &row)?;
+            self.involve(table, &row);
         }
         Ok(())
+    }
+
+    /// A row was not simply stored: it may be held now.
+    fn involve(&mut self, table: &TablePlan, row: &[Value]) {
+        if !self.is_plain {
+            return;
+        }
+        let involved = self.involved.get_or_insert_default();
+        involved.insert(&from_wire(&table.key_of(row)));
+        self.is_plain = !involved.is_full();
     }
 
     fn finish(mut self) -> Result<Applied, Error> {
@@ -387,7 +408,8 @@ impl Apply<'_> {
         }
     }
 
-    /// Stores a row straight from the frame, unless something is in its way, or a trigger leaves it out: whether it is stored.
+    /// Stores a row straight from the frame, unless it is involved, something is in its way, or a trigger leaves it out: whether it is
+    /// stored.
     fn store_plain<'p>(
         &self,
         table: &TablePlan,
@@ -396,7 +418,9 @@ impl Apply<'_> {
         scratch: &mut Scratch,
     ) -> Result<bool, Error> {
         let mut cells = RowReader::new(reader, &table.types, usize::MAX)?;
-        let mut place = 1;
+        let involved = self.involved.as_ref().filter(|involved| !involved.is_empty());
+        let mut key = KeySum::default();
+        let mut place = 0;
         while let Some(cell) = cells.next_cell()? {
             let value: ValueRef<'p> = match cell {
                 Cell::Value(value) => value,
@@ -404,8 +428,17 @@ impl Apply<'_> {
                     return Err(Error::Unexpected { what: "a downloaded row refers to an image before it".to_owned() });
                 }
             };
-            upsert.raw_bind_parameter(place, Bound(encode(value, scratch))).while_doing("storing a row")?;
+            let value = encode(value, scratch);
+            if involved.is_some()
+                && let Some(place) = table.table.key.iter().position(|of_key| *of_key == place)
+            {
+                key.add(place, value);
+            }
             place += 1;
+            upsert.raw_bind_parameter(place, Bound(value)).while_doing("storing a row")?;
+        }
+        if involved.is_some_and(|involved| involved.may_have(&key)) {
+            return Ok(false);
         }
         let result = upsert.raw_execute();
         let has_run = !matches!(result, Ok(0));

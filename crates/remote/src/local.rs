@@ -27,7 +27,7 @@ impl Local {
         })
     }
 
-    fn stored(&self) -> Stored<'_> {
+    pub(crate) fn stored(&self) -> Stored<'_> {
         match self {
             Local::Null => Stored::Null,
             Local::Integer(number) => Stored::Integer(*number),

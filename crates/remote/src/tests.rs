@@ -4,6 +4,7 @@ mod crash;
 mod filling;
 mod gone;
 mod history;
+mod involved;
 mod kept;
 mod key_ranges;
 mod lost;

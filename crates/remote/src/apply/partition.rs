@@ -6,6 +6,7 @@ use headwater_protocol::message::{PartitionAction, PartitionMark, Refusal, Refus
 use headwater_protocol::{Row, Value};
 use rusqlite::{params, params_from_iter};
 
+use super::involved::Involved;
 use super::{Apply, whereabouts};
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
@@ -45,7 +46,8 @@ impl Apply<'_> {
             return Ok(());
         }
         let is_first = is_whole && self.begun.insert(table.number);
-        if self.is_plain && !self.rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.name()))? {
+        let is_involved = !self.involved.as_ref().is_some_and(Involved::is_empty);
+        if self.is_plain && !is_involved && !self.rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.name()))? {
             return Ok(());
         }
         if is_first && table.parent.is_some() {

@@ -36,7 +36,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The disk is full.
-    #[error("the disk is full (while {doing}); nothing is lost: make room and sync again")]
+    #[error("the disk is full (while {doing}); nothing is lost: make room and try again")]
     DiskFull {
         /// What was being done.
         doing: &'static str,

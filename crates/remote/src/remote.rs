@@ -56,8 +56,18 @@ impl Remote {
     /// has, rows that are equal count as synchronized, others go up as inserts. [`Error::Configuration`] names what keeps a table from
     /// being adopted.
     pub fn create(path: impl AsRef<Path>, model: &Model, options: &CreateOptions) -> Result<Remote, Error> {
-        let path = path.as_ref().to_owned();
+        let path = path.as_ref();
         let model = Model::from_json(&model.to_json()).map_err(|error| Error::Model(error.to_string()))?;
+        let is_there = path.symlink_metadata().is_ok();
+        let made = Remote::create_in(path, model, options);
+        if made.is_err() && !is_there {
+            remove_empty(path);
+        }
+        made
+    }
+
+    fn create_in(path: &Path, model: Model, options: &CreateOptions) -> Result<Remote, Error> {
+        let path = path.to_owned();
         let database = Database::open(&path, true, options.busy_wait)?;
         let plan = Plan::new(model);
         let state = State {
@@ -147,6 +157,22 @@ impl Remote {
             let sql = "UPDATE \"hw_state\" SET \"server\" = ?, \"user\" = ?";
             connection.execute(sql, [server, user]).while_doing("changing the server").map(drop)
         })
+    }
+}
+
+/// Removes a file in which no table has been made, with what SQLite has left beside it. If it can't be removed, it is an empty file.
+fn remove_empty(path: &Path) {
+    const PAGE_BYTES: u64 = 4096;
+    let beside = ["", "-wal", "-shm"].map(|suffix| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    });
+    let bytes = |path: &Path| path.metadata().map_or(0, |there| there.len());
+    if bytes(&beside[0]) <= PAGE_BYTES && bytes(&beside[1]) == 0 {
+        for path in beside {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 

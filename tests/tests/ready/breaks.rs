@@ -3,8 +3,12 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
+use headwater_remote::http::{Credentials, Server};
+use headwater_remote::{CreateOptions, Remote};
 use headwater_testkit::Plan;
 use headwater_testkit::proxy::{Cut, Direction, FaultProxy};
+use headwater_tests::apart::is_apart;
+use headwater_tests::disk::SmallDisk;
 use headwater_tests::{Kind, World};
 
 use super::{ANN, BOB, CAT, content, create, create_at, warm, world};
@@ -134,5 +138,76 @@ fn without_a_file_the_remote_is_made_all_the_same() -> Result<()> {
     world.stop_server();
     let (remote, taken) = create_at(&world, "alone", CAT, &url)?;
     ensure!(taken.is_none() && remote.status()?.pending == 0);
+    Ok(())
+}
+
+/// On a full disk nothing is made, and what has come stays for the next attempt: with a little more room each time.
+#[test]
+fn a_full_disk_leaves_what_came() -> Result<()> {
+    if !is_apart("breaks::a_full_disk_leaves_what_came", "--mount")? {
+        return Ok(());
+    }
+    let world = world(Kind::Sqlite, 20_000)?;
+    let whole = warm(&world, ANN, BOB)?.bytes_down;
+    let disk = SmallDisk::new(16)?;
+    let url = world.server_url()?;
+    let server = Server { url: url.clone(), credentials: Credentials::Token(world.token(CAT)?), ca_file: None };
+    let model = world.plan.model.public();
+    let create = |path: &Path| Remote::create_from(path, &model, &CreateOptions::new(&url, CAT), &server);
+    let there = || -> Result<Vec<(String, u64)>> {
+        let entries = std::fs::read_dir(disk.path())?.map(|entry| {
+            let entry = entry?;
+            Ok((entry.file_name().to_string_lossy().into_owned(), entry.metadata()?.len()))
+        });
+        entries.collect()
+    };
+    let (mut failures, mut with_bytes) = (0, 0);
+    for step in 0.. {
+        ensure!(step < 100, "no end of it");
+        let path = disk.path().join("new.db");
+        disk.leave(step * 100_000)?;
+        let made = create(&path);
+        disk.clear()?;
+        let came = match made {
+            Ok((_, taken)) => {
+                ensure!(taken.is_some(), "with {step} steps of room it came some other way");
+                break;
+            }
+            Err(error) => {
+                failures += 1;
+                ensure!(error.code() == "disk_full", "{error:?}");
+                let left = there()?;
+                ensure!(left.iter().all(|(name, _)| name.starts_with("new.db-ready-")), "{left:?}");
+                left.iter().map(|(_, bytes)| bytes).sum::<u64>()
+            }
+        };
+        let (_, taken) = create(&path)?;
+        let taken = taken.context("there is room now")?;
+        ensure!(taken.bytes_down == whole - came, "{taken:?}: {came} of {whole} had come");
+        with_bytes += u64::from(came > 0);
+        ensure!(there()?.iter().all(|(name, _)| !name.contains("ready")), "{:?}", there()?);
+        for (name, _) in there()? {
+            std::fs::remove_file(disk.path().join(name))?;
+        }
+    }
+    ensure!(failures > 3 && with_bytes > 2, "{failures} failures, {with_bytes} with bytes to go on with");
+
+    // The ordinary way: no file is left that would be in the way of a ready one.
+    let mut failures = 0;
+    for step in 0.. {
+        ensure!(step < 100, "no end of it");
+        let path = disk.path().join("other.db");
+        disk.leave(step * 8_192)?;
+        let made = Remote::create(&path, &model, &CreateOptions::new(&url, CAT));
+        let left = there()?;
+        disk.clear()?;
+        match made {
+            Ok(_) => break,
+            Err(error) => ensure!(error.code() == "disk_full", "{error:?}"),
+        }
+        ensure!(!left.iter().any(|(name, _)| name.starts_with("other")), "{left:?}");
+        failures += 1;
+    }
+    ensure!(failures > 3, "{failures} failures");
     Ok(())
 }

@@ -42,7 +42,8 @@ pub struct Taken {
 impl Remote {
     /// Makes a remote as [`Remote::create`] does and, where the server has a ready file for its user's partitions, with the rows that are in it:
     /// the next sync brings what has changed since. (Only in a file that is not there yet. Otherwise, and where anything goes wrong with
-    /// it, the remote is made without rows, which the first sync brings.)
+    /// it, the remote is made without rows, which the first sync brings. After [`Error::DiskFull`] there is none: the next attempt goes on
+    /// with what has come.)
     pub fn create_from(
         path: impl AsRef<Path>,
         model: &Model,
@@ -56,6 +57,8 @@ impl Remote {
                 Ok(Some(taken)) => return Ok((Remote::open_with(path, options.busy_wait)?, Some(taken))),
                 #[cfg(test)]
                 Err(error @ Error::Crash(_)) => return Err(error),
+                // A download would need no less room.
+                Err(error @ Error::DiskFull { .. }) => return Err(error),
                 Err(error) => tracing::warn!(%error, "no ready file is taken; the first sync brings the rows"),
             }
         }
@@ -337,5 +340,8 @@ fn sweep(path: &Path, but: &Path) {
 }
 
 fn not_written(path: &Path, error: &io::Error) -> Error {
+    if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+        return Error::DiskFull { doing: "taking a ready file" };
+    }
     Error::Configuration { what: format!("{} can't be written: {error}", path.display()) }
 }

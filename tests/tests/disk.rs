@@ -322,7 +322,7 @@ fn a_full_disk_is_foretold_and_loses_nothing() -> Result<()> {
             "MB are free",
             "warning: the disk of one.db may get full",
             "error: the disk is full",
-            "make room and sync again",
+            "make room and try again",
         ] {
             ensure!(code != Some(0) && said.contains(words), "{kind:?}: no {words:?} in {said}");
         }

@@ -159,6 +159,17 @@ fn a_crowd_above_the_limit_of_open_files_is_served_in_the_end() -> Result<()> {
     converged(&stage.world, "remote 0")
 }
 
+/// With so few that the database's connections take them all, it does not start.
+#[test]
+fn a_limit_that_leaves_nothing_is_refused() -> Result<()> {
+    let refused = Stage::new("-n 80").err().context("it starts")?;
+    let said = format!("{refused:#}");
+    for words in ["the limit of open files is 80", "expected at least 84", "ulimit -n 84", "fewer workers"] {
+        ensure!(said.contains(words), "no {words:?} in {said}");
+    }
+    Ok(())
+}
+
 #[test]
 fn a_soft_limit_is_raised_to_the_hard_one() -> Result<()> {
     let stage = Stage::new("-Sn 120")?;

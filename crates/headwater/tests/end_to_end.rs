@@ -298,6 +298,12 @@ fn without_a_server(stage: &Stage) {
     stage.remote("bo.db", "INSERT INTO customer VALUES (14, 'Ida', NULL, 'south')");
     let gone = stage.run(&["remote", "sync", "bo.db", "--attempts", "1"]);
     assert_eq!(gone.code, Some(3), "{gone:?}");
+    let gone = stage.run(&["remote", "sync", "bo.db", "--attempts", "2"]);
+    assert!(gone.code == Some(3) && gone.err.contains("attempt 1 failed (connection: "), "{gone:?}");
+    let gone = stage.run(&["remote", "sync", "bo.db", "--attempts", "2", "--json"]);
+    let first: Value =
+        gone.err.lines().next().and_then(|line| serde_json::from_str(line).ok()).expect("a line of JSON");
+    assert!(first["about"]["failures"] == 1 && first["about"]["wait_ms"].as_u64() > Some(100), "{first}");
     assert!(stage.ok(&["remote", "log", "bo.db", "--pending"]).contains("on its way"));
     let pending = &stage.json(&["remote", "log", "bo.db", "--pending"])["pending"];
     assert!(pending[0]["key"]["id"] == 14 && pending[0]["is_on_its_way"] == true, "{pending}");
@@ -416,6 +422,23 @@ fn another_address(mut stage: Stage) {
 fn an_address_is_kept_when_a_server_there_has_answered() {
     another_address(Stage::sqlite());
     another_address(Stage::postgres());
+}
+
+/// A server that has no room for uploads says what to do, and so does a remote that waits for it.
+#[test]
+fn no_room_to_spool_is_said() {
+    let mut stage = Stage::sqlite();
+    stage.prepare();
+    let url = stage.serve(&["--set", "spool_memory_bytes=0", "--set", "spool_file_bytes_total=1"]);
+    stage.ok(&["remote", "create", "anna.db", "--server", &url, "--user", "anna"]);
+    stage.remote("anna.db", "INSERT INTO customer VALUES (10, 'Dan', NULL, 'north')");
+    let said = stage.run(&["remote", "sync", "anna.db", "--attempts", "2", "--give-up-after", "1s"]);
+    assert!(said.code == Some(3) && said.err.contains("no room left to spool"), "{said:?}");
+    assert!(stage.server_log().contains("WARN") && stage.server_log().contains("raise spool_file_bytes_total"));
+    stage.stop();
+    let url = stage.serve(&[]);
+    stage.ok(&["remote", "sync", "anna.db", "--server", &url]);
+    stage.assert_equal("anna.db");
 }
 
 /// The first remote of some partitions is made without rows, the next ones with those of a ready file, and what has changed since.

@@ -81,5 +81,5 @@ pub use headwater_protocol::client::Config;
 pub use probe::{Probe, probe};
 pub use remote::{CreateOptions, Remote};
 pub use report::{Conflict, HeldRow, LostUploads, PendingChange, SetAside, Status, TableStatus};
-pub use sync::{LargeDownload, Phase, Progress, SyncOptions, SyncReport, Times};
+pub use sync::{LargeDownload, Phase, Progress, Setback, SyncOptions, SyncReport, Times};
 pub use upgrade::Upgraded;

@@ -13,7 +13,7 @@ use headwater_protocol::client::{Config, Failure, Instruction, Reply, Session, S
 use headwater_protocol::message::ErrorCode;
 
 pub use self::large::LargeDownload;
-pub use self::report::{Phase, Progress, SyncReport, Times};
+pub use self::report::{Phase, Progress, Setback, SyncReport, Times};
 use crate::apply;
 use crate::cut;
 use crate::database::Database;
@@ -56,6 +56,8 @@ pub struct SyncOptions<'a> {
     pub progress: Option<&'a mut dyn FnMut(Progress)>,
     /// Told of a download that does not stay in memory, once, before any of it goes to the file.
     pub large: Option<&'a mut dyn FnMut(&LargeDownload)>,
+    /// Told of an attempt that failed and is going to be repeated, before the wait.
+    pub setback: Option<&'a mut dyn FnMut(&Setback)>,
     /// Set to end the sync at the next safe point, with [`Error::Cancelled`].
     pub cancel: Option<&'a AtomicBool>,
 }
@@ -64,7 +66,16 @@ impl SyncOptions<'_> {
     /// A sync with these credentials and everything else as usual.
     pub fn new(credentials: Credentials) -> Self {
         let config = Config::default();
-        SyncOptions { credentials, server: None, ca_file: None, config, progress: None, large: None, cancel: None }
+        SyncOptions {
+            credentials,
+            server: None,
+            ca_file: None,
+            config,
+            progress: None,
+            large: None,
+            setback: None,
+            cancel: None,
+        }
     }
 }
 
@@ -265,7 +276,10 @@ impl Sync<'_, '_, '_> {
                 Instruction::Chunk => self.chunk(&mut session)?,
                 Instruction::Resume => self.resume(&mut session)?,
                 Instruction::Read { .. } => self.read(&mut session),
-                Instruction::WaitUntil(until) => self.wait(until)?,
+                Instruction::WaitUntil(until) => {
+                    self.tell_setback(&session, until);
+                    self.wait(until)?;
+                }
                 Instruction::Done(summary) => {
                     self.report.count(&summary);
                     return Ok(self.is_partial && summary.upload_refused.is_none());
@@ -415,6 +429,12 @@ impl Sync<'_, '_, '_> {
     fn keep_staged(&mut self) {
         if let Err(error) = self.stage.keep(&self.remote.database) {
             tracing::debug!(%error, "the staged download is not kept; it comes again");
+        }
+    }
+
+    fn tell_setback(&mut self, session: &Session, until: Duration) {
+        if let (Some(tell), Some((failures, cause))) = (&mut self.options.setback, session.setback()) {
+            tell(&Setback::new(failures, cause, until.saturating_sub(self.start.elapsed())));
         }
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct Descriptors {
     limit: Option<usize>,
     /// How many the options may come to want.
     needed: usize,
+    /// How many the server must have.
+    least: usize,
     /// Connections of clients: `connections_max`, or fewer.
     pub(crate) connections_max: usize,
     /// Files of spools, chunks and ready files.
@@ -50,10 +52,17 @@ impl Descriptors {
             Dialect::Postgres => 1,
         };
         let fixed = OWN + of_a_connection * config.database_connections();
+        let least = fixed + 2 * LEAST;
         let needed = fixed + 2 * config.connections_max + config.tickets_max + config.kept_downloads_max;
         let rest = limit.map_or(usize::MAX, |limit| limit.saturating_sub(fixed).max(2 * LEAST));
         let connections_max = config.connections_max.min(rest - (rest / 2).min(FILES_KEPT));
-        Descriptors { limit, needed, connections_max, files_max: rest - connections_max }
+        Descriptors { limit, needed, least, connections_max, files_max: rest - connections_max }
+    }
+
+    /// The limit, and how many there must be at least, where it is so low that nothing works for long: a connection could not be accepted
+    /// because the database's are open.
+    pub(crate) fn too_few(&self) -> Option<(usize, usize)> {
+        self.limit.filter(|limit| *limit < self.least).map(|limit| (limit, self.least))
     }
 
     /// Says in the log where the limit is too low, and what mends it.
@@ -109,7 +118,10 @@ mod tests {
         assert_eq!(within(fixed + 4_001, &config), (2_000, 2_001));
         let many = Config { connections_max: 20_000, ..config.clone() };
         assert_eq!(within(fixed + 20_000, &many), (20_000 - FILES_KEPT, FILES_KEPT));
-        assert_eq!(within(3, &config), (LEAST, LEAST), "nothing can be done with so few, and the log says so");
+        let too_few = |limit| Descriptors::within(Some(limit), &config, Dialect::Postgres).too_few();
+        assert_eq!(too_few(fixed + 8), None);
+        assert_eq!(within(fixed + 8, &config), (LEAST, LEAST));
+        assert_eq!(too_few(fixed + 7), Some((fixed + 7, fixed + 8)), "the server does not start");
         let sqlite = Descriptors::within(Some(fixed + 101), &config, Dialect::Sqlite);
         assert_eq!((sqlite.connections_max, sqlite.files_max), (43, 43));
     }

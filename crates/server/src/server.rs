@@ -43,6 +43,17 @@ pub enum StartError {
     /// The keys of an identity provider.
     #[error(transparent)]
     Jwt(#[from] JwtError),
+    /// The limit of open files.
+    #[error(
+        "the limit of open files is {limit}, expected at least {least} for the server and its database connections: raise it \
+         (`ulimit -n {least}`, `LimitNOFILE={least}` in the systemd unit), or set fewer workers"
+    )]
+    OpenFiles {
+        /// How many the process may open.
+        limit: usize,
+        /// How many it needs.
+        least: usize,
+    },
     /// The address.
     #[error("can't listen on {address}: expected a free local address in `listen`")]
     Listen {
@@ -119,10 +130,15 @@ impl Server {
             _ => None,
         };
         let jwt = config.jwt().map(Jwt::new).transpose()?;
+        let descriptors = Descriptors::here(&config, backend.dialect());
+        if let Some((limit, least)) = descriptors.too_few() {
+            return Err(StartError::OpenFiles { limit, least });
+        }
         let unusable = |source| StartError::Listen { address: config.listen, source };
         let listener = listen(config.listen).map_err(unusable)?;
         let local_addr = listener.local_addr().map_err(unusable)?;
-        let shared = share(config, backend, plans, jwt, build);
+        descriptors.warn(&config);
+        let shared = share(config, &descriptors, backend, plans, jwt, build);
         let service = Arc::new(Service::new(router(Arc::clone(&shared)), tls.clone(), &shared.config));
         let turning_away = Arc::new(Service::new(turning_away(Arc::clone(&shared)), tls, &shared.config));
         let (cutting, cut) = watch::channel(false);
@@ -206,13 +222,12 @@ impl Drop for Handle {
 
 fn share(
     config: Config,
+    descriptors: &Descriptors,
     backend: Arc<dyn Backend>,
     plans: Vec<Plan>,
     jwt: Option<Jwt>,
     build: Option<BuildReady>,
 ) -> Arc<Shared> {
-    let descriptors = Descriptors::here(&config, backend.dialect());
-    descriptors.warn(&config);
     let pool = Pool::new(backend, config.database_connections());
     let settings = Settings {
         password_checks: config.password_checks,

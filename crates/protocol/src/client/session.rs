@@ -108,6 +108,8 @@ pub struct Session {
     sent_bytes_best: u64,
     /// Attempts that failed since the last that brought something further.
     futile: u32,
+    /// Why the last attempt failed, if one did.
+    setback: Option<Cause>,
     summary: Summary,
 }
 
@@ -187,6 +189,7 @@ impl Session {
             sent_bytes: 0,
             sent_bytes_best: 0,
             futile: 0,
+            setback: None,
             summary: Summary::default(),
         }
     }
@@ -195,6 +198,11 @@ impl Session {
     #[must_use]
     pub fn downloading_first(self) -> Session {
         Session { next: Next::DownloadFirst, ..self }
+    }
+
+    /// While it waits: how many attempts have failed until now, and why the last one did.
+    pub fn setback(&self) -> Option<(u32, &Cause)> {
+        self.setback.as_ref().map(|cause| (self.summary.failures, cause))
     }
 
     /// What is to be done next; `now` is the time since the start, here as everywhere.

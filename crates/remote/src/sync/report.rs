@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headwater_protocol::client::Summary;
+use headwater_protocol::client::{Cause, Summary};
 
 use super::LargeDownload;
 use crate::apply::Applied;
@@ -37,6 +37,23 @@ pub struct Progress {
 impl Progress {
     pub(crate) fn new(phase: Phase, done: u64, total: Option<u64>) -> Progress {
         Progress { phase, done, total: total.map(|total| total.max(done)) }
+    }
+}
+
+/// An attempt that failed, and is going to be repeated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setback {
+    /// How many attempts of the sync have failed.
+    pub failures: u32,
+    /// Why the last one did, for people.
+    pub reason: String,
+    /// How long it waits before the next.
+    pub wait: Duration,
+}
+
+impl Setback {
+    pub(crate) fn new(failures: u32, cause: &Cause, wait: Duration) -> Setback {
+        Setback { failures, reason: cause.to_string(), wait }
     }
 }
 

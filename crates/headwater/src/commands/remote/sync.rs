@@ -1,11 +1,11 @@
 //! `headwater remote sync`.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use headwater_remote::{LargeDownload, Phase, Progress, Remote, SyncOptions, SyncReport, Times};
+use headwater_remote::{LargeDownload, Phase, Progress, Remote, Setback, SyncOptions, SyncReport, Times};
 use serde_json::{Value, json};
 
 use super::Login;
@@ -73,6 +73,9 @@ pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
     options.progress = Some(&mut progress);
     let mut large = |large: &LargeDownload| bar.suspend(|| announce(large, &args.file, output));
     options.large = Some(&mut large);
+    let mut waiting = Waiting::default();
+    let mut setback = |setback: &Setback| bar.suspend(|| waiting.tell(setback, output));
+    options.setback = Some(&mut setback);
     let mut remote = Remote::open(&args.file)?;
     let done = remote.sync(&mut options);
     bar.finish_and_clear();
@@ -96,6 +99,33 @@ pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
     let set_aside = report.refused + report.set_aside + report.untracked + report.perhaps_unsent;
     let is_found = report.conflicts + set_aside > 0;
     Ok(if (args.exit_code && is_found) || report.upload_refused.is_some() { Exit::Found } else { Exit::Done })
+}
+
+/// What is said of attempts that failed: not each, where many do for the same reason.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    reason: String,
+    said: Option<Instant>,
+}
+
+impl Waiting {
+    /// A shorter wait is not worth a word.
+    const LEAST: Duration = Duration::from_millis(200);
+    /// How often the same is said again.
+    const AGAIN: Duration = Duration::from_secs(10);
+
+    pub(super) fn tell(&mut self, setback: &Setback, output: &Output) {
+        let is_said = self.reason == setback.reason && self.said.is_some_and(|said| said.elapsed() < Waiting::AGAIN);
+        if is_said || setback.wait < Waiting::LEAST {
+            return;
+        }
+        self.said = Some(Instant::now());
+        self.reason.clone_from(&setback.reason);
+        let Setback { failures, reason, wait } = setback;
+        let text = format!("attempt {failures} failed ({reason}); the next is in {:.1} s", wait.as_secs_f64());
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        output.announce(&text, &json!({ "failures": failures, "reason": reason, "wait_ms": wait_ms }));
+    }
 }
 
 /// Says what a large download needs, before it takes it.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use headwater_remote::http::{Server, fetch_model};
-use headwater_remote::{LargeDownload, Remote, SyncOptions};
+use headwater_remote::{LargeDownload, Remote, Setback, SyncOptions};
 use serde_json::json;
 
 use super::{Login, sync};
@@ -52,6 +52,9 @@ pub(super) fn run(args: &UpgradeArgs, output: &Output) -> Done {
     options.ca_file.clone_from(&args.login.ca);
     let mut large = |large: &LargeDownload| sync::announce(large, &args.file, output);
     options.large = Some(&mut large);
+    let mut waiting = sync::Waiting::default();
+    let mut setback = |setback: &Setback| waiting.tell(setback, output);
+    options.setback = Some(&mut setback);
     let done = remote.upgrade(&model, &mut options)?;
     let answer = json!({
         "from": done.from, "to": done.to, "whole": done.whole, "gone": done.gone,

@@ -170,6 +170,7 @@ impl Session {
         self.phase = if self.futile >= self.config.attempts_max || until > self.config.elapsed_max {
             Phase::Over(Err(Failure::GaveUp { failures: self.summary.failures, cause }))
         } else {
+            self.setback = Some(cause);
             Phase::Wait(until)
         };
     }

@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use headwater_consolidated::{Connection, Dialect, Plan};
-use headwater_model::{Model, Table, parse::parse};
+use headwater_model::parse::{closest, parse};
+use headwater_model::{Model, Table};
 use headwater_server::Config as ServerConfig;
 use serde::Deserialize;
 
@@ -122,7 +123,7 @@ impl Config {
         for (name, text) in variables.chain(arguments.iter().cloned()) {
             section.insert(name, value(&text));
         }
-        let config: Result<ServerConfig, _> = toml::Value::Table(section.clone()).try_into();
+        let config = toml::Value::Table(section.clone()).try_into::<ServerConfig>().map_err(|error| explained(&error));
         let places = || {
             let file = self.file.display();
             format!("the server's options can't be used ([server] in {file}, {SERVER_VARIABLES}*, arguments)")
@@ -161,6 +162,25 @@ fn beside(one: &Model, other: &Model) -> Result<()> {
     Ok(())
 }
 
+/// What is wrong with an option, in words that are no programmer's.
+fn explained(error: &toml::de::Error) -> anyhow::Error {
+    let text = error.to_string();
+    let mut words = text.trim_end().split('`').skip(1).step_by(2);
+    if text.starts_with("unknown field")
+        && let Some(unknown) = words.next()
+    {
+        let known: Vec<&str> = words.collect();
+        let hint = closest(unknown, known.iter().copied()).map(|near| format!("did you mean {near}?"));
+        let hint = hint.unwrap_or_else(|| format!("expected one of {}", known.join(", ")));
+        return anyhow::anyhow!("there is no option {unknown}: {hint}");
+    }
+    let text = text.trim_end().replace('\n', " ");
+    let number = ["usize", "u64", "u32"]
+        .iter()
+        .fold(text, |text, kind| text.replace(&format!("expected {kind}"), "expected a whole number, 0 or more"));
+    anyhow::Error::msg(number)
+}
+
 /// A value as TOML reads it; what is none is text.
 fn value(text: &str) -> toml::Value {
     let read = toml::from_str::<toml::Table>(&format!("v = {text}")).ok().and_then(|mut table| table.remove("v"));
@@ -193,6 +213,27 @@ mod tests {
         let file = folder.path().join("headwater.toml");
         std::fs::write(&file, text).expect("written");
         Config::read(&Global { config: file, database: None, json: false, log: None, log_json: false })
+    }
+
+    /// What is said of `--set option=value`.
+    fn refused(option: &str, value: &str) -> String {
+        let config = config("[database]\nurl = \"sqlite:x.db\"\n").expect("a configuration");
+        let refused = config.server(&[(option.to_owned(), value.to_owned())]).expect_err("refused");
+        format!("{refused:#}")
+    }
+
+    #[test]
+    fn a_wrong_option_is_explained() {
+        for (option, value, words) in [
+            ("wrokers", "2", "there is no option wrokers: did you mean workers?"),
+            ("nothing_like_it", "2", "expected one of listen, tls_certificate,"),
+            ("workers", "-1", "integer `-1`, expected a whole number, 0 or more in `workers`"),
+            ("workers", "many", "string \"many\", expected a whole number, 0 or more in `workers`"),
+            ("workers", "1001", "workers is 1001, expected 0 to 1000"),
+        ] {
+            let said = refused(option, value);
+            assert!(said.contains(words), "no {words:?} in {said}");
+        }
     }
 
     fn error(text: &str) -> String {

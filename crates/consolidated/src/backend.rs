@@ -172,6 +172,12 @@ pub trait Connection: Send {
     /// Runs one statement like [`Connection::query`]; gives the number of rows it changed.
     fn execute(&mut self, sql: &str, parameters: &[Value]) -> Result<u64, Error>;
 
+    /// Runs one statement like [`Connection::query`], whose rows nobody wants. A database may be asked with the next call, which then gives the
+    /// error; with [`Connection::commit`] too, and nothing is committed then.
+    fn execute_with_next(&mut self, sql: &str, parameters: &[Value]) -> Result<(), Error> {
+        self.execute(sql, parameters).map(drop)
+    }
+
     /// Runs several statements without parameters.
     fn batch(&mut self, sql: &str) -> Result<(), Error>;
 
@@ -216,6 +222,14 @@ pub trait Connection: Send {
 
     /// Makes constraints that are deferred to the end of the transaction be checked now.
     fn check_deferred(&mut self) -> Result<(), Error>;
+
+    /// The same once nothing but Headwater's own rows is to be written any more. A database may be asked with the next call, which then gives
+    /// the error.
+    fn check_deferred_last(&mut self) -> Result<(), Error> {
+        self.savepoint()?;
+        self.check_deferred()?;
+        self.release_savepoint()
+    }
 
     /// Tells the application's own triggers, policies and queries who syncs, until the transaction ends.
     fn set_actor(&mut self, user: &str, remote_id: &[u8; 16]) -> Result<(), Error>;

@@ -49,6 +49,10 @@ impl Queue {
         self.0.push(Queued::Prepared(statement, bound));
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
@@ -59,7 +63,7 @@ impl Queue {
         client: &Client,
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        if self.0.is_empty() {
+        if self.is_empty() {
             return work.await;
         }
         // Requests go out in the order of their first poll: `join` and, for few, `join_all` poll them in theirs.
@@ -186,6 +190,15 @@ impl PostgresConnection {
         self.queued.prepared(planned);
         self.state.by_index = by_index;
         Ok(())
+    }
+
+    /// What waits for the next request, at once.
+    pub(super) fn send_queued(&mut self) -> Result<(), Error> {
+        if self.queued.is_empty() {
+            return Ok(());
+        }
+        let done = self.run(async |_| Ok(()));
+        done.map_err(|failure| self.failure("running what was to go out with the next statement", &failure))
     }
 
     /// Control statements, at once.

@@ -122,7 +122,11 @@ impl Connection for PostgresConnection {
             return Err(Error::Database { context: "committing".into(), detail });
         }
         let done = self.run(async |client| client.batch_execute("COMMIT").await);
-        let result = done.map_err(|failure| self.failure("committing", &failure));
+        let result = done.map_err(|failure| {
+            // What was queued before it may have failed because it does not fit any more.
+            self.statements = Statements::default();
+            self.failure("committing", &failure)
+        });
         self.state = State::default();
         result
     }
@@ -224,6 +228,12 @@ impl Connection for PostgresConnection {
         done.map_err(|failure| self.query_failure(sql, &failure))
     }
 
+    fn execute_with_next(&mut self, sql: &str, parameters: &[Value]) -> Result<(), Error> {
+        let asked = self.bind(sql, parameters)?;
+        self.queued.prepared(asked);
+        Ok(())
+    }
+
     fn batch(&mut self, sql: &str) -> Result<(), Error> {
         // What was prepared may no longer fit.
         self.statements = Statements::default();
@@ -265,6 +275,11 @@ impl Connection for PostgresConnection {
 
     fn check_deferred(&mut self) -> Result<(), Error> {
         self.control("SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED")
+    }
+
+    fn check_deferred_last(&mut self) -> Result<(), Error> {
+        self.queued.sql(["SET CONSTRAINTS ALL IMMEDIATE;"]);
+        Ok(())
     }
 
     fn set_actor(&mut self, user: &str, remote_id: &[u8; 16]) -> Result<(), Error> {

@@ -130,9 +130,7 @@ impl<'a> Engine<'a> {
         for (ordinal, (table, refusal)) in std::mem::take(&mut self.deferred) {
             self.refuse(ordinal, table, refusal);
         }
-        self.connection.savepoint()?;
-        self.connection.check_deferred()?;
-        self.connection.release_savepoint()?;
+        self.connection.check_deferred_last()?;
         self.settle_plain(source)?;
         Ok(self.results)
     }

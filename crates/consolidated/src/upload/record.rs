@@ -71,8 +71,7 @@ pub(super) fn keep(
         Value::Int(i64::from(request.plan.model.version)),
         Value::Bytes(request.download_applied.to_vec()),
     ];
-    connection.execute(&dialect_sql(connection.dialect(), sql), &values)?;
-    Ok(())
+    connection.execute_with_next(&dialect_sql(connection.dialect(), sql), &values)
 }
 
 /// The same receipt again; what need not and what must be sent back is found from the upload, which has come again too.

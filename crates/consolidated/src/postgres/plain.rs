@@ -30,28 +30,29 @@ use crate::backend::EncodedRows;
 use crate::{Connection as _, Error, TablePlan};
 
 /// The number of the transaction, and of each of some tables (a JSON array of names) its columns (name, type, modifier of the type) if it
-/// keeps rows as they are.
+/// keeps rows as they are. All of it by index, however many tables the database has: it is asked in every such upload.
 const KEEPS_SQL: &str = "
-    SELECT pg_current_xact_id(), w.name, (
+    SELECT pg_current_xact_id(), w.name, (SELECT (
         SELECT json_agg(json_build_array(a.attname, a.atttypid::int8, a.atttypmod) ORDER BY a.attnum)::text
-        FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped HAVING NOT bool_or(t.typtype = 'd'))
-    FROM json_array_elements_text(?1::json) AS w(name) LEFT JOIN pg_catalog.pg_class c ON c.oid = to_regclass(w.name)
+        FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+        HAVING NOT bool_or((SELECT t.typtype = 'd' FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid)))
+        FROM pg_catalog.pg_class c WHERE c.oid = to_regclass(w.name)
         AND getdatabaseencoding() = 'UTF8' AND c.relkind = 'r' AND NOT c.relhasrules AND NOT c.relrowsecurity AND NOT c.relhassubclass
         AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid)
         AND NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
             WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND p.pronamespace <> 'headwater'::regnamespace)
         AND NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class h ON h.oid = t.tgrelid
             WHERE h.relnamespace = 'headwater'::regnamespace AND NOT t.tgisinternal)
-        AND NOT EXISTS (SELECT FROM pg_catalog.pg_attrdef o JOIN pg_catalog.pg_depend d
-            ON d.classid = 'pg_attrdef'::regclass AND d.objid = o.oid
-            WHERE o.adrelid = c.oid AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass))
-        AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint o JOIN pg_catalog.pg_depend d
-            ON d.classid = 'pg_constraint'::regclass AND d.objid = o.oid
-            WHERE o.conrelid = c.oid AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass))
-        AND NOT EXISTS (SELECT FROM pg_catalog.pg_index o JOIN pg_catalog.pg_depend d
-            ON d.classid = 'pg_class'::regclass AND d.objid = o.indexrelid
-            WHERE o.indrelid = c.oid AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass))";
+        AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_attrdef'::regclass
+            AND d.objid = ANY (ARRAY(SELECT o.oid FROM pg_catalog.pg_attrdef o WHERE o.adrelid = c.oid))
+            AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass))
+        AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_constraint'::regclass
+            AND d.objid = ANY (ARRAY(SELECT o.oid FROM pg_catalog.pg_constraint o WHERE o.conrelid = c.oid))
+            AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass))
+        AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_class'::regclass
+            AND d.objid = ANY (ARRAY(SELECT o.indexrelid FROM pg_catalog.pg_index o WHERE o.indrelid = c.oid))
+            AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass)))
+    FROM json_array_elements_text(?1::json) AS w(name)";
 
 /// What a table does with rows.
 #[derive(Debug, PartialEq, Eq)]

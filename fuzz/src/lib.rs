@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod corpus;
+pub mod frontier;
 pub mod model;
 pub mod stream;
 pub mod values;
@@ -35,6 +36,9 @@ pub const TARGETS: &[Target] = &[
     ("credentials", access::credentials),
     ("token", access::token),
     ("database_url", access::database_url),
+    ("frontier_request", frontier::request),
+    ("frontier_statement", frontier::statement),
+    ("frontier_fields", frontier::fields),
 ];
 
 /// The target of this name.

@@ -13,6 +13,7 @@ use std::io::Read as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::ZlibDecoder;
+use headwater_model::sql::parameters;
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
 
@@ -337,7 +338,7 @@ impl Asked {
 
 /// Takes the values off the end of a statement that has `?`: `... where id = ? and name = ?:5:alpha`.
 fn bound(text: String) -> Statement {
-    let marks = marks(&text);
+    let marks = parameters(&text).iter().filter(|parameter| parameter.name == "?").count();
     if marks == 0 || !text.contains(':') {
         return Statement { sql: text, values: Vec::new() };
     }
@@ -348,21 +349,6 @@ fn bound(text: String) -> Statement {
     let sql = parts.pop().unwrap_or_default().to_owned();
     let values = parts.into_iter().rev().map(ToOwned::to_owned).collect();
     Statement { sql, values }
-}
-
-/// How many `?` there are outside of texts and quoted names.
-fn marks(sql: &str) -> usize {
-    let mut quote = None;
-    let mut count = 0;
-    for byte in sql.bytes() {
-        match (quote, byte) {
-            (Some(open), _) if byte == open => quote = None,
-            (None, b'\'' | b'"') => quote = Some(byte),
-            (None, b'?') => count += 1,
-            _ => {}
-        }
-    }
-    count
 }
 
 #[cfg(test)]

@@ -1,0 +1,189 @@
+//! What a request gives for a query's parameters: checked, typed, and in one form.
+
+use std::cmp::Ordering;
+
+use headwater_model::parse::closest;
+use headwater_model::sql::with_parameters;
+use headwater_protocol::Value;
+use headwater_protocol::stored::{Scratch, Stored, encode};
+use headwater_protocol::text::coerce;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use thiserror::Error;
+
+use super::{Parameter, Query, USER};
+
+/// What stands in a query string as it is (RFC 3986, unreserved).
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// What is wrong with a request's arguments: the caller's own fault.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ArgumentError {
+    /// The query has no such parameter.
+    #[error("there is no parameter {name}{hint}")]
+    Unknown {
+        /// The name, as it was given.
+        name: String,
+        /// `; did you mean ...?`, or which there are.
+        hint: String,
+    },
+    /// It was given twice.
+    #[error("parameter {0} is given more than once")]
+    Twice(String),
+    /// It must be given, and was not.
+    #[error("parameter {0} is missing, expected a value of type {1}")]
+    Missing(String, &'static str),
+    /// It is none of its values.
+    #[error("parameter {name} {why}")]
+    Value {
+        /// The parameter.
+        name: String,
+        /// `is 13, expected at most 12`.
+        why: String,
+    },
+}
+
+/// The values of a query's parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arguments {
+    values: Vec<Value>,
+    canonical: String,
+}
+
+impl Parameter {
+    /// Whether a value of its type is one that it takes; else why not.
+    pub fn accepts(&self, value: &Value) -> Result<(), String> {
+        let shown = |value: &Value| shown(&text_of(value));
+        let [min, max] = &self.range;
+        if let Some(min) = min.as_ref().filter(|min| compare(value, min) == Ordering::Less) {
+            return Err(format!("is {}, expected at least {}", shown(value), shown(min)));
+        }
+        if let Some(max) = max.as_ref().filter(|max| compare(value, max) == Ordering::Greater) {
+            return Err(format!("is {}, expected at most {}", shown(value), shown(max)));
+        }
+        if let Value::Text(bytes) | Value::Json(bytes) = value {
+            let length = String::from_utf8_lossy(bytes).chars().count();
+            if length > self.length_max {
+                return Err(format!("has {length} characters, expected at most {}", self.length_max));
+            }
+        }
+        if !self.values.is_empty() && !self.values.contains(value) {
+            let values = self.values.iter().map(shown).collect::<Vec<_>>().join(", ");
+            return Err(format!("is {}, expected one of {values}", shown(value)));
+        }
+        Ok(())
+    }
+
+    /// A value from a request's text.
+    fn read(&self, text: &str) -> Result<Value, ArgumentError> {
+        let wrong = |why| ArgumentError::Value { name: self.name.clone(), why };
+        let value = coerce(&Value::text(text), self.kind)
+            .ok_or_else(|| wrong(format!("is {:?}, expected a value of type {}", shown(text), self.kind.name())))?;
+        self.accepts(&value).map_err(wrong)?;
+        Ok(value)
+    }
+}
+
+impl Query {
+    /// The values that a request gives, as pairs of its query string, decoded; every parameter has one. Whatever spelling the request had,
+    /// like values have one [canonical form](Arguments::canonical).
+    pub fn arguments<'r>(
+        &self,
+        given: impl IntoIterator<Item = (&'r str, &'r str)>,
+    ) -> Result<Arguments, ArgumentError> {
+        let mut values: Vec<Option<Value>> = vec![None; self.parameters.len()];
+        for (name, text) in given {
+            let place = self.parameters.iter().position(|parameter| parameter.name == name);
+            let place = place.ok_or_else(|| self.unknown(name))?;
+            if values[place].replace(self.parameters[place].read(text)?).is_some() {
+                return Err(ArgumentError::Twice(name.to_owned()));
+            }
+        }
+        let filled = values.into_iter().zip(&self.parameters).map(|(value, parameter)| {
+            let missing = || ArgumentError::Missing(parameter.name.clone(), parameter.kind.name());
+            value.or_else(|| parameter.default.clone()).ok_or_else(missing)
+        });
+        let values: Vec<Value> = filled.collect::<Result<_, _>>()?;
+        let differs = |(value, parameter): &(&Value, &Parameter)| parameter.default.as_ref() != Some(*value);
+        let pairs =
+            values.iter().zip(&self.parameters).filter(differs).map(|(value, parameter)| {
+                format!("{}={}", parameter.name, utf8_percent_encode(&text_of(value), ENCODED))
+            });
+        let canonical = pairs.collect::<Vec<_>>().join("&");
+        Ok(Arguments { values, canonical })
+    }
+
+    fn unknown(&self, name: &str) -> ArgumentError {
+        let known: Vec<&str> = self.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+        let hint = match closest(name, known.iter().copied()) {
+            Some(near) => format!("; did you mean {near}?"),
+            None if known.is_empty() => ": the query takes none".to_owned(),
+            None => format!(", expected one of {}", known.join(", ")),
+        };
+        ArgumentError::Unknown { name: shown(name), hint }
+    }
+
+    /// The SQL with numbered parameters (`?1`), and the value of each. `user`: who asks.
+    pub fn statement(&self, arguments: &Arguments, user: &str) -> (String, Vec<Value>) {
+        let mut bound = Vec::new();
+        let mut names: Vec<String> = Vec::new();
+        let sql = with_parameters(&self.sql, |name| {
+            let number = names.iter().position(|known| known == name).unwrap_or_else(|| {
+                let place = self.parameters.iter().position(|parameter| name[1..] == *parameter.name);
+                bound.push(match place {
+                    Some(place) => arguments.values[place].clone(),
+                    None if name == USER => Value::text(user),
+                    None => Value::Null, // there is none: the file was checked
+                });
+                names.push(name.to_owned());
+                names.len() - 1
+            });
+            format!("?{}", number + 1)
+        });
+        (sql, bound)
+    }
+}
+
+impl Arguments {
+    /// The query string of the one URL for these values: parameters in the file's order, those that have their default left out, every
+    /// value in its type's own form.
+    pub fn canonical(&self) -> &str {
+        &self.canonical
+    }
+}
+
+/// Like values of one type; others are equal.
+fn compare(one: &Value, other: &Value) -> Ordering {
+    match (one, other) {
+        (Value::Int(one), Value::Int(other))
+        | (Value::Date(one), Value::Date(other))
+        | (Value::Time(one), Value::Time(other))
+        | (Value::Timestamp(one), Value::Timestamp(other))
+        | (Value::Timestamptz(one), Value::Timestamptz(other)) => one.cmp(other),
+        (Value::Real(one), Value::Real(other)) => one.total_cmp(other),
+        (Value::Decimal(_), Value::Decimal(_)) => {
+            let number = |value| text_of(value).parse::<f64>().unwrap_or(f64::NAN);
+            number(one).total_cmp(&number(other))
+        }
+        (Value::Text(one), Value::Text(other)) => one.cmp(other),
+        (Value::Uuid(one), Value::Uuid(other)) => one.cmp(other),
+        _ => Ordering::Equal,
+    }
+}
+
+/// A value as it stands in a URL.
+pub(crate) fn text_of(value: &Value) -> String {
+    if let Value::Bool(truth) = value {
+        return truth.to_string();
+    }
+    match encode(value.as_ref(), &mut Scratch::default()) {
+        Stored::Null => String::new(),
+        Stored::Integer(number) => number.to_string(),
+        Stored::Real(real) => real.to_string(),
+        Stored::Text(bytes) | Stored::Blob(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+    }
+}
+
+/// The beginning of what a stranger sent.
+fn shown(text: &str) -> String {
+    text.chars().take(100).collect()
+}

@@ -1,0 +1,131 @@
+//! Files that are right, files that are wrong, and what requests make of them.
+
+use headwater_protocol::Value;
+
+use super::*;
+
+const FLIGHTS: &str = r#"-- title = "Flights from an airport"
+-- public = true
+-- max_age_s = 300
+-- [parameters]
+-- origin = { type = "text", length_max = 3 }
+-- month = { type = "int", min = 1, max = 12, default = 1 }
+-- kind = { type = "text", values = ["all", "late"], default = "all" }
+-- since = { type = "date", default = "2013-01-01" }
+-- [types]
+-- delay = "decimal"
+SELECT flight, ':not' AS delay FROM flights -- :nor.this
+WHERE origin = :origin AND month = :month AND (:kind = 'all' OR late) AND day >= :since AND o = :origin;
+"#;
+
+fn flights() -> Query {
+    Query::parse("queries/flights.sql", FLIGHTS).expect("a query")
+}
+
+fn arguments(pairs: &[(&str, &str)]) -> Result<Arguments, ArgumentError> {
+    flights().arguments(pairs.iter().copied())
+}
+
+#[test]
+fn a_file_as_it_should_be() {
+    let query = flights();
+    assert_eq!(
+        (query.name.as_str(), query.title.as_str(), &query.who),
+        ("flights", "Flights from an airport", &Who::Public)
+    );
+    assert_eq!(query.freshness, Freshness { max_age_s: 300, ..Freshness::default() });
+    assert_eq!(query.limits, QueryLimits::default());
+    let names: Vec<&str> = query.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+    assert_eq!(names, ["origin", "month", "kind", "since"], "in the file's order");
+    assert_eq!(query.types["delay"], Type::Decimal);
+    assert!(query.sql.starts_with("SELECT") && query.sql.ends_with(":origin") && !query.is_personal());
+    let (sql, values) = query.statement(&arguments(&[("origin", "JFK")]).expect("arguments"), "");
+    assert!(sql.contains("':not' AS delay FROM flights -- :nor.this\nWHERE origin = ?1 AND month = ?2"), "{sql}");
+    assert!(sql.ends_with("AND day >= ?4 AND o = ?1"), "{sql}");
+    assert_eq!(values[..3], [Value::text("JFK"), Value::Int(1), Value::text("all")]);
+    let own = Query::parse("own.sql", "SELECT * FROM t WHERE owner = :s.user").expect("without a head");
+    assert!(own.is_personal() && own.who == Who::Known);
+    let none = own.arguments([]).expect("none");
+    assert_eq!(own.statement(&none, "ann"), ("SELECT * FROM t WHERE owner = ?1".to_owned(), vec![Value::text("ann")]));
+}
+
+#[test]
+fn like_values_have_one_form() {
+    let canonical = |pairs: &[(&str, &str)]| arguments(pairs).expect("arguments").canonical().to_owned();
+    let expected = "origin=JFK&month=7";
+    for pairs in [
+        &[("origin", "JFK"), ("month", "7")][..],
+        &[("month", "07"), ("origin", "JFK")],
+        &[("month", "+7"), ("kind", "all"), ("origin", "JFK"), ("since", "2013-01-01 00:00:00")],
+    ] {
+        assert_eq!(canonical(pairs), expected, "{pairs:?}");
+    }
+    assert_eq!(canonical(&[("origin", "ä b"), ("since", "2013-02-01")]), "origin=%C3%A4%20b&since=2013-02-01");
+    let (_, values) = flights().statement(&arguments(&[("origin", "ä b")]).expect("arguments"), "");
+    assert_eq!(values[0], Value::text("ä b"));
+}
+
+#[test]
+fn arguments_that_are_none() {
+    for (pairs, expected) in [
+        (&[][..], "parameter origin is missing, expected a value of type text"),
+        (&[("origin", "JFK"), ("origin", "JFK")], "parameter origin is given more than once"),
+        (&[("orgin", "JFK")], "there is no parameter orgin; did you mean origin?"),
+        (&[("x", "1")], "there is no parameter x, expected one of origin, month, kind, since"),
+        (&[("origin", "LONG")], "parameter origin has 4 characters, expected at most 3"),
+        (&[("month", "13")], "parameter month is 13, expected at most 12"),
+        (&[("month", "0")], "parameter month is 0, expected at least 1"),
+        (&[("month", "1 OR 1=1")], "parameter month is \"1 OR 1=1\", expected a value of type int"),
+        (&[("month", "9223372036854775808")], "expected a value of type int"),
+        (&[("kind", "some")], "parameter kind is some, expected one of all, late"),
+        (&[("since", "2013-02-30")], "expected a value of type date"),
+    ] {
+        let said = arguments(pairs).expect_err("refused").to_string();
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn faults_of_a_file_have_their_lines() {
+    let faults = |name: &str, text: &str| -> Vec<String> {
+        let errors = Query::parse(name, text).expect_err("faults");
+        errors.iter().map(ToString::to_string).collect()
+    };
+    for (text, expected) in [
+        ("-- max_age = 3\nSELECT 1", "q.sql:1: unknown field `max_age`"),
+        ("-- title = \"a\"\n-- public = yes\nSELECT 1", "q.sql:2: "),
+        ("-- public = true\n-- users = [\"a\"]\nSELECT 1", "q.sql:2: public = true, and users"),
+        ("-- public = true\nSELECT :s.user", "q.sql:1: public = true, and the query asks for :s.user"),
+        ("-- title = \"a\"\n", "q.sql:1: there is no query below the head"),
+        ("SELECT 1\nWHERE :month = 1", "q.sql:2: :month is not among [parameters] of the head"),
+        (
+            "-- [parameters]\n-- month = { type = \"int\" }\nSELECT :mont",
+            "q.sql:3: :mont is not among [parameters] of the head; did you mean :month?",
+        ),
+        ("-- [parameters]\n-- month = { type = \"int\" }\nSELECT 1", "q.sql:2: parameter month is not in the query"),
+        ("SELECT $1", "q.sql:1: $1 has no name, expected :name"),
+        (
+            "-- [parameters]\n-- a = { type = \"integer\" }\nSELECT :a",
+            "q.sql:2: parameter a has the type \"integer\", expected one of bool, int,",
+        ),
+        ("-- [parameters]\n-- a = { type = \"bytes\" }\nSELECT :a", "q.sql:2: parameter a has the type bytes"),
+        (
+            "-- [parameters]\n-- a = { type = \"int\", min = \"x\" }\nSELECT :a",
+            "q.sql:2: parameter a: min is \"x\", expected a value of type int",
+        ),
+        (
+            "-- [parameters]\n-- a = { type = \"int\", max = 3, default = 4 }\nSELECT :a",
+            "q.sql:2: parameter a: the default is 4, expected at most 3",
+        ),
+        ("-- [parameters]\n-- a = { typ = \"int\" }\nSELECT :a", "q.sql:2: parameter a: unknown field `typ`"),
+        ("-- [parameters.a]\n-- type = \"int\"\n-- most = 3\nSELECT :a", "q.sql:1: parameter a: unknown field `most`"),
+        ("-- [types]\n-- a = \"number\"\nSELECT 1 AS a", "q.sql:2: column a has the type \"number\""),
+        ("-- time_out_s = -1\nSELECT 1", "q.sql:1: time_out_s is below zero"),
+    ] {
+        let found = faults("q.sql", text);
+        assert!(found.iter().any(|fault| fault.starts_with(expected)), "{text}: {found:?}");
+    }
+    assert!(faults("a b.sql", "SELECT 1")[0].contains("can't be called \"a b\""));
+    let all = faults("q.sql", "-- [parameters]\n-- a = { type = \"int\" }\n-- b = { type = \"x\" }\nSELECT :c");
+    assert_eq!(all.len(), 4, "all of them at once: {all:?}");
+}

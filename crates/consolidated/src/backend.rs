@@ -6,6 +6,7 @@ use headwater_protocol::{DecodeError, Row, Type, Value};
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::results::{Canceller, ReadOptions, ResultColumn, ResultSink};
 use crate::{Error, Plan, RowsWriter, TablePlan};
 
 /// Which SQL a database speaks.
@@ -299,6 +300,28 @@ pub trait Connection: Send {
     /// ([`TablePlan::parent_key`]), for each of them that is there; its values may be NULL. `lock`: they don't move before the
     /// transaction ends.
     fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], lock: bool) -> Result<Vec<(Row, Row)>, Error>;
+
+    /// What columns a query of the application's own gives, without running it.
+    fn columns(&mut self, _sql: &str, _options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
+        Err(untold("preparing a query"))
+    }
+
+    /// Runs a query of the application's own, with parameters `?1`, `?2`, ..., in a read-only transaction of its own, and hands its rows on as
+    /// they come. After it, whatever it gave, [`Connection::rollback`].
+    fn read(
+        &mut self,
+        _sql: &str,
+        _parameters: &[Value],
+        _options: &ReadOptions,
+        _sink: &mut dyn ResultSink,
+    ) -> Result<(), Error> {
+        Err(untold("running a query"))
+    }
+
+    /// What ends a statement that this connection runs, from another thread; `None` where nothing does.
+    fn canceller(&self) -> Option<Canceller> {
+        None
+    }
 
     /// What the database has: for `init` and `check`.
     fn catalogue(&mut self) -> Result<crate::catalogue::Catalogue, Error>;

@@ -25,6 +25,7 @@ pub mod order;
 pub mod plan;
 pub mod pool;
 pub mod postgres;
+pub mod results;
 pub mod rows;
 mod scripts;
 pub mod sqlite;

@@ -5,6 +5,7 @@
 //!   statements kept prepared                       target    connection strings, tls
 //!   sets       rows by key, a set a statement      codec     values in binary, numeric, literal
 //!   snapshot   what a download begins with         error     what SQLSTATEs mean
+//!   results    queries of the application's own
 //!   read       downloads, streamed                 watermark which transactions a snapshot saw
 //!   catalogue  what the database has               shape     a table and the SQL on it
 //!   parts      partitions that come and go         plain     rows inserted just as they came
@@ -31,6 +32,7 @@ mod pipeline;
 mod plain;
 mod raw;
 mod read;
+mod results;
 mod sets;
 mod shape;
 mod snapshot;

@@ -12,6 +12,7 @@ mod connection;
 mod error;
 mod plain;
 mod reads;
+mod results;
 mod statements;
 mod values;
 

@@ -16,6 +16,10 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::target::Target;
 use crate::Error;
+use crate::results::Canceller;
+
+/// How long cancelling may take.
+const CANCEL_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 type Driver = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send>>;
 
@@ -24,6 +28,8 @@ pub(super) struct Link {
     client: Client,
     /// Reads and writes the socket; `None` after its end.
     driver: Option<Driver>,
+    /// By which another connection is made to cancel what this one runs.
+    tls: MakeRustlsConnect,
     /// Why it ended.
     ending: Option<String>,
     /// Always there until the drop.
@@ -41,11 +47,12 @@ impl Link {
         let runtime =
             runtime.map_err(|error| Error::Retry { detail: format!("starting a runtime: {error}"), broken: true })?;
         let address = target.address();
-        let connected = runtime.block_on(async { tokio::time::timeout(time_out, target.config.connect(tls)).await });
+        let connected =
+            runtime.block_on(async { tokio::time::timeout(time_out, target.config.connect(tls.clone())).await });
         match connected {
             Ok(Ok((client, connection))) => {
                 let driver: Driver = Box::pin(connection);
-                Ok(Link { client, driver: Some(driver), ending: None, runtime: Some(runtime) })
+                Ok(Link { client, driver: Some(driver), tls, ending: None, runtime: Some(runtime) })
             }
             Ok(Err(error)) => Err(super::error::connecting(&address, &error)),
             Err(_) => {
@@ -57,7 +64,7 @@ impl Link {
 
     /// Runs requests to their end.
     pub(super) fn run<'a, T>(&'a mut self, work: impl AsyncFnOnce(&'a Client) -> T) -> T {
-        let Link { client, driver, ending, runtime } = self;
+        let Link { client, driver, ending, runtime, .. } = self;
         let runtime = runtime.as_ref().expect("the runtime lives as long as the link");
         let mut work = pin!(work(client));
         runtime.block_on(poll_fn(|context| {
@@ -73,7 +80,7 @@ impl Link {
 
     /// Sends a request and does not wait for what comes of it: the next call reads that.
     pub(super) fn send<'a>(&'a mut self, work: impl AsyncFnOnce(&'a Client)) {
-        let Link { client, driver, ending, runtime } = self;
+        let Link { client, driver, ending, runtime, .. } = self;
         let runtime = runtime.as_ref().expect("the runtime lives as long as the link");
         let mut work = pin!(work(client));
         runtime.block_on(poll_fn(|context| {
@@ -87,6 +94,17 @@ impl Link {
             }
             Poll::Ready(())
         }));
+    }
+
+    /// Ends what the connection runs, by a connection of its own (PostgreSQL's documentation, 55.2.8): for a thread that may block.
+    pub(super) fn canceller(&self) -> Canceller {
+        let (token, tls) = (self.client.cancel_token(), self.tls.clone());
+        Box::new(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+            let cancel = async || tokio::time::timeout(CANCEL_PATIENCE, token.cancel_query(tls.clone())).await;
+            let done = runtime.map(|runtime| runtime.block_on(cancel()));
+            tracing::debug!(?done, "a query was cancelled");
+        })
     }
 
     /// Whether the connection has ended, and why.

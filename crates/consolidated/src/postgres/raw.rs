@@ -47,7 +47,7 @@ fn value(kind: &Type, name: &str, raw: Option<&[u8]>, scratch: &mut Scratch) -> 
 }
 
 /// Types whose binary form is their text.
-fn text_like(kind: &Type) -> Option<Codec> {
+pub(super) fn text_like(kind: &Type) -> Option<Codec> {
     let is_text =
         matches!(kind.kind(), Kind::Enum(_)) || matches!(*kind, Type::UNKNOWN | Type::CHAR) || kind.name() == "citext";
     is_text.then_some(Codec::Text)

@@ -94,7 +94,7 @@ fn column(row: &Row, indexes: &[Index], whole_key: bool) -> CatalogueColumn {
 
 /// The model's type for a declared one: by name, and else as SQLite takes it itself. Headwater's own spellings (`DECIMAL_TEXT`) keep
 /// their values in TEXT columns.
-fn column_type(declared: &str) -> Option<ColumnType> {
+pub(super) fn column_type(declared: &str) -> Option<ColumnType> {
     let upper = declared.to_ascii_uppercase();
     let (name, arguments) = upper.split_once('(').map_or((upper.as_str(), None), |(name, rest)| (name, Some(rest)));
     let name = name.trim().trim_end_matches("_TEXT");

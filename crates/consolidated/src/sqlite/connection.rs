@@ -17,6 +17,7 @@ use super::values::{bind, bind_all, check_storable, plain, typed_row};
 use super::{catalogue, reads};
 use crate::backend::{Changes, EncodedRows, Gaps, Inserted, Reading};
 use crate::catalogue::Catalogue;
+use crate::results::{Canceller, ReadOptions, ResultColumn, ResultSink};
 use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 
 /// Prepared statements that a connection keeps: six a table, so enough for a hundred tables.
@@ -24,7 +25,7 @@ const STATEMENTS_MAX: usize = 600;
 /// Tables whose SQL is kept; more, and all are made anew.
 const TABLES_MAX: usize = 2_000;
 /// Steps of SQLite's machine between two looks at the clock, where a statement may take so long and no longer.
-const PROGRESS_STEPS: i32 = 10_000;
+pub(super) const PROGRESS_STEPS: i32 = 10_000;
 const SAVEPOINT: &str = "headwater";
 /// A write-ahead log that grew beyond this is cut back: SQLite itself begins it again at about 4 MB.
 const WAL_BYTES_MAX: u64 = 8 << 20;
@@ -126,7 +127,7 @@ impl SqliteConnection {
     }
 
     /// A file that was put in the place of the one that is open (a backup, say) is the database from then on.
-    fn check_file(&self) -> Result<(), Error> {
+    pub(super) fn check_file(&self) -> Result<(), Error> {
         if self.file == file_at(&self.path) {
             return Ok(());
         }
@@ -484,6 +485,25 @@ impl Connection for SqliteConnection {
 
     fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], _lock: bool) -> Result<Vec<(Row, Row)>, Error> {
         reads::partitions_below(self, table, parents)
+    }
+
+    fn columns(&mut self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
+        self.result_columns(sql, options)
+    }
+
+    fn read(
+        &mut self,
+        sql: &str,
+        parameters: &[Value],
+        options: &ReadOptions,
+        sink: &mut dyn ResultSink,
+    ) -> Result<(), Error> {
+        self.read_result(sql, parameters, options, sink)
+    }
+
+    fn canceller(&self) -> Option<Canceller> {
+        let handle = self.inner.get_interrupt_handle();
+        Some(Box::new(move || handle.interrupt()))
     }
 
     fn catalogue(&mut self) -> Result<Catalogue, Error> {

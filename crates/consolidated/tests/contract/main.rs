@@ -19,6 +19,7 @@ mod plain;
 mod purge;
 mod refusals;
 mod replica;
+mod results;
 mod shared;
 mod splitting;
 mod system;
@@ -162,6 +163,9 @@ contract! {
     shared::who_takes_no_chunks_gets_rows,
     estimate::a_download_is_as_large_as_expected,
     estimate::an_estimate_that_takes_too_long_ends,
+    results::values_and_types_of_any_query,
+    results::a_query_that_writes_is_refused,
+    results::a_query_ends_when_it_must,
 }
 
 contract_of! {

@@ -1,0 +1,93 @@
+//! Results of queries of the application's own.
+
+use std::time::Instant;
+
+use headwater_protocol::stored::{Scratch, decode};
+use headwater_protocol::{Type, Value, ValueRef};
+use rusqlite::Statement;
+
+use super::catalogue::column_type;
+use super::connection::{PROGRESS_STEPS, SqliteConnection};
+use super::error::sort;
+use super::values::{bind_all, stored};
+use crate::Error;
+use crate::results::{ReadOptions, ResultColumn, ResultSink};
+
+impl SqliteConnection {
+    /// What columns a query gives.
+    pub(super) fn result_columns(&self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
+        let statement = self.prepare(sql)?;
+        read_only(&statement)?;
+        Ok(columns(&statement, options))
+    }
+
+    /// Runs a query: one statement sees one snapshot.
+    pub(super) fn read_result(
+        &mut self,
+        sql: &str,
+        parameters: &[Value],
+        options: &ReadOptions,
+        sink: &mut dyn ResultSink,
+    ) -> Result<(), Error> {
+        self.check_file()?;
+        if !options.time_out.is_zero() {
+            let deadline = Instant::now() + options.time_out;
+            let limited = self.inner.progress_handler(PROGRESS_STEPS, Some(move || Instant::now() > deadline));
+            limited.map_err(|error| sort(error, "limiting how long a query takes"))?;
+        }
+        let read = self.run_query(sql, parameters, options, sink);
+        // It fails on a closed connection alone.
+        let _ = self.inner.progress_handler(0, None::<fn() -> bool>);
+        read
+    }
+
+    fn run_query(
+        &self,
+        sql: &str,
+        parameters: &[Value],
+        options: &ReadOptions,
+        sink: &mut dyn ResultSink,
+    ) -> Result<(), Error> {
+        let mut statement = self.prepare(sql)?;
+        read_only(&statement)?;
+        bind_all(&mut statement, parameters, &mut Scratch::default())?;
+        let columns = columns(&statement, options);
+        sink.begin(&columns)?;
+        give(&mut statement, sql, &columns, sink)
+    }
+}
+
+fn read_only(statement: &Statement<'_>) -> Result<(), Error> {
+    if statement.readonly() && statement.column_count() > 0 {
+        return Ok(());
+    }
+    let detail = "it writes, or gives no rows: expected a SELECT".to_owned();
+    Err(Error::Database { context: "preparing a query".to_owned(), detail })
+}
+
+fn columns(statement: &Statement<'_>, options: &ReadOptions) -> Vec<ResultColumn> {
+    let column = |column: rusqlite::Column<'_>| {
+        let name = column.name().to_owned();
+        let declared = column.decl_type().unwrap_or_default().to_owned();
+        let known = options.types.get(&name).copied();
+        let kind = known.or_else(|| Some(column_type(&declared)?.base)).unwrap_or(Type::Text);
+        ResultColumn { name, kind, declared }
+    };
+    statement.columns().map(column).collect()
+}
+
+fn give(
+    statement: &mut Statement<'_>,
+    sql: &str,
+    columns: &[ResultColumn],
+    sink: &mut dyn ResultSink,
+) -> Result<(), Error> {
+    let mut scratches: Vec<Scratch> = columns.iter().map(|_| Scratch::default()).collect();
+    let mut rows = statement.raw_query();
+    while let Some(row) = rows.next().map_err(|error| sort(error, sql))? {
+        let read = columns.iter().zip(&mut scratches).enumerate();
+        let values = read.map(|(place, (column, scratch))| Ok(decode(stored(row, place)?, column.kind, scratch)));
+        sink.row(&values.collect::<Result<Vec<ValueRef<'_>>, Error>>()?)?;
+    }
+    Ok(())
+}

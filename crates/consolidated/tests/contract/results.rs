@@ -1,0 +1,125 @@
+//! Queries of the application's own: types, limits, and what is not allowed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use headwater_consolidated::results::{ReadOptions, ResultColumn, ResultSink};
+use headwater_consolidated::{Connection, Dialect, Error};
+use headwater_protocol::{Decimal, Row, Type, Value, ValueRef};
+
+use super::database::Database;
+
+/// Keeps what comes; after so many rows it has enough.
+struct Kept {
+    columns: Vec<ResultColumn>,
+    rows: Vec<Row>,
+    enough: usize,
+}
+
+impl ResultSink for Kept {
+    fn begin(&mut self, columns: &[ResultColumn]) -> Result<(), Error> {
+        self.columns = columns.to_vec();
+        Ok(())
+    }
+
+    fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
+        if self.rows.len() == self.enough {
+            return Err(Error::Database { context: "the sink".to_owned(), detail: "has enough".to_owned() });
+        }
+        self.rows.push(values.iter().map(ValueRef::to_value).collect());
+        Ok(())
+    }
+}
+
+fn read_with(
+    connection: &mut dyn Connection,
+    sql: &str,
+    parameters: &[Value],
+    options: &ReadOptions,
+    enough: usize,
+) -> Result<Kept, Error> {
+    let mut kept = Kept { columns: Vec::new(), rows: Vec::new(), enough };
+    let read = connection.read(sql, parameters, options, &mut kept);
+    connection.rollback().expect("rolled back");
+    read.map(|()| kept)
+}
+
+fn read(connection: &mut dyn Connection, sql: &str, parameters: &[Value]) -> Result<Kept, Error> {
+    read_with(connection, sql, parameters, &ReadOptions::default(), usize::MAX)
+}
+
+/// Numbers from 1 to 3,000,000, and a query that goes through all pairs of them.
+const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) \
+                       SELECT count(*) FROM n AS a, n AS b WHERE a.i + b.i = -1";
+
+pub(crate) fn values_and_types_of_any_query(database: &Database) {
+    database.application(
+        "CREATE TABLE t (id {int} PRIMARY KEY, note TEXT, price {decimal}, data {bytes}, part {real}, day DATE);
+         INSERT INTO t VALUES (1, 'a', '1.50', NULL, 2.5, '2013-01-31'), (2, NULL, NULL, NULL, NULL, NULL)",
+    );
+    let mut connection = database.connect();
+    let sql = "SELECT id, note, price, data, part, day, ?1 AS given FROM t WHERE id >= ?2 ORDER BY id";
+    let sql = if database.dialect() == Dialect::Postgres { sql.replace("?1", "?1::text") } else { sql.to_owned() };
+    let found = read(&mut *connection, &sql, &[Value::text("x"), Value::Int(1)]).expect("rows");
+    let kinds: Vec<Type> = found.columns.iter().map(|column| column.kind).collect();
+    let expected = [Type::Int, Type::Text, Type::Decimal, Type::Bytes, Type::Real, Type::Date, Type::Text];
+    assert_eq!(kinds, expected);
+    assert_eq!(found.columns[6].name, "given");
+    let price = Value::Decimal(Decimal::parse("1.50").expect("a decimal"));
+    let day = headwater_protocol::text::parse_date("2013-01-31").map(Value::Date).expect("a date");
+    let first =
+        vec![Value::Int(1), Value::text("a"), price.clone(), Value::Null, Value::Real(2.5), day, Value::text("x")];
+    let nothing = || Value::Null;
+    let second = vec![Value::Int(2), nothing(), nothing(), nothing(), nothing(), nothing(), Value::text("x")];
+    assert_eq!(found.rows, [first, second]);
+    assert_eq!(connection.columns(&sql, &ReadOptions::default()).expect("columns"), found.columns);
+
+    let types = BTreeMap::from([("price".to_owned(), Type::Decimal), ("id".to_owned(), Type::Text)]);
+    let options = ReadOptions { types, ..ReadOptions::default() };
+    let text = "SELECT '1.50' AS price, id FROM t WHERE id = 1";
+    let found = read_with(&mut *connection, text, &[], &options, usize::MAX).expect("rows");
+    assert_eq!((found.columns[0].kind, &found.rows[0][0]), (Type::Decimal, &price), "the file knows better");
+}
+
+pub(crate) fn a_query_that_writes_is_refused(database: &Database) {
+    database.application("CREATE TABLE t (id {int} PRIMARY KEY)");
+    let mut connection = database.connect();
+    for sql in
+        ["DELETE FROM t RETURNING id", "INSERT INTO t VALUES (1) RETURNING id", "CREATE TABLE u (id INT)", "SELECT"]
+    {
+        let refused = read(&mut *connection, sql, &[]);
+        assert!(refused.is_err() || sql == "SELECT", "{sql}");
+    }
+    assert_eq!(database.number("SELECT count(*) FROM t"), 0);
+    let wrong = read(&mut *connection, "SELECT nothing FROM t", &[]).map(|_| ()).expect_err("no such column");
+    assert!(wrong.to_string().contains("nothing"), "{wrong}");
+    assert_eq!(read(&mut *connection, "SELECT count(*) FROM t", &[]).expect("it goes on").rows.len(), 1);
+}
+
+pub(crate) fn a_query_ends_when_it_must(database: &Database) {
+    let mut connection = database.connect();
+    let options = ReadOptions { time_out: Duration::from_millis(50), ..ReadOptions::default() };
+    let late = read_with(&mut *connection, ENDLESS, &[], &options, usize::MAX);
+    assert!(matches!(late.map(|_| ()), Err(Error::Retry { broken: false, .. })));
+    assert_eq!(read(&mut *connection, "SELECT 1", &[]).expect("it goes on").rows.len(), 1);
+
+    // Cancelled again and again, until it is under way.
+    let canceller = connection.canceller().expect("both can");
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while is_done.recv_timeout(Duration::from_millis(20)).is_err() {
+                canceller();
+            }
+        });
+        let ended = read(&mut *connection, ENDLESS, &[]);
+        done.send(()).expect("somebody cancels");
+        assert!(matches!(ended.map(|_| ()), Err(Error::Retry { broken: false, .. })));
+    });
+    assert_eq!(read(&mut *connection, "SELECT 1", &[]).expect("it goes on").rows.len(), 1);
+
+    let many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) SELECT i FROM n";
+    let enough = read_with(&mut *connection, many, &[], &ReadOptions::default(), 10);
+    assert!(enough.map(|_| ()).expect_err("the sink has enough").to_string().contains("the sink"));
+    assert_eq!(read(&mut *connection, many, &[]).expect("it goes on").rows.len(), 1_000);
+}

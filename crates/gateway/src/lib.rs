@@ -1,13 +1,27 @@
 //! Read-only queries over HTTP, in a form that caches can carry.
 //!
 //! ```text
-//! frontier   the protocol of the Frontier clients: requests, payloads, answers
-//! format     rows in JSON, NDJSON and CSV
-//! query      files of SQL whose heads say what they may be asked, and the values of a request
+//! routes     URLs, headers, conditional requests
+//!   service    who may, what is kept, one execution for all who ask at once
+//!     cache      answers within a bound in bytes
+//!     run        one execution: rows in pieces, limits, an end when nobody waits
+//!   query      files of SQL whose heads say what they may be asked, and the values of a request
+//!   format     rows in JSON, NDJSON and CSV
+//! frontier   the protocol of the Frontier clients: requests, payloads, answers, in bytes
 //! ```
 //!
-//! What is here knows no socket and no database: bytes in, bytes out.
+//! [`Gateway`] makes an [`axum::Router`] that is served beside others.
+//!
+//! *Caveats.* An answer is known by its content: whether it has changed is found out by running the query.
 
+mod cache;
+mod fault;
 pub mod format;
 pub mod frontier;
 pub mod query;
+mod routes;
+mod run;
+mod service;
+
+pub use routes::Gateway;
+pub use service::Settings;

@@ -84,11 +84,8 @@ pub(crate) fn values_and_types_of_any_query(database: &Database) {
 pub(crate) fn a_query_that_writes_is_refused(database: &Database) {
     database.application("CREATE TABLE t (id {int} PRIMARY KEY)");
     let mut connection = database.connect();
-    for sql in
-        ["DELETE FROM t RETURNING id", "INSERT INTO t VALUES (1) RETURNING id", "CREATE TABLE u (id INT)", "SELECT"]
-    {
-        let refused = read(&mut *connection, sql, &[]);
-        assert!(refused.is_err() || sql == "SELECT", "{sql}");
+    for sql in ["DELETE FROM t RETURNING id", "INSERT INTO t VALUES (1) RETURNING id", "CREATE TABLE u (id INT)"] {
+        assert!(read(&mut *connection, sql, &[]).is_err(), "{sql}");
     }
     assert_eq!(database.number("SELECT count(*) FROM t"), 0);
     let wrong = read(&mut *connection, "SELECT nothing FROM t", &[]).map(|_| ()).expect_err("no such column");

@@ -1,0 +1,224 @@
+//! Answers that are kept, within a bound in bytes, and one execution for all who want the same thing at once.
+//!
+//! ```text
+//! request -> key -> kept and fresh ............................ given
+//!                -> somebody is at it ......................... waited for
+//!                -> nobody is: this one is, and tells the others
+//! ```
+//!
+//! An answer is known by its content: asked for again and found the same, it keeps its tag and the time at which it was made first.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use tokio::sync::watch;
+
+/// What identifies an answer: query, form, arguments, and the user where it is personal.
+pub(crate) type Key = Arc<str>;
+
+/// What an entry takes beside its bytes, about.
+const ENTRY_BYTES: usize = 512;
+
+/// An answer, whole.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) body: Bytes,
+    /// With its quotes (RFC 9110, 8.8.3).
+    pub(crate) tag: String,
+    /// When this content was there first.
+    pub(crate) modified: SystemTime,
+    /// When it was found to be the content last.
+    pub(crate) checked: Instant,
+}
+
+/// How an execution ended, for all who wait for it.
+pub(crate) type Shared<E> = Option<Result<Arc<Kept>, E>>;
+
+/// Kept answers and executions under way; `E` is how an execution fails.
+pub(crate) struct Cache<E> {
+    bytes_max: usize,
+    inner: Mutex<Inner<E>>,
+}
+
+struct Inner<E> {
+    kept: HashMap<Key, (Arc<Kept>, u64)>,
+    bytes: usize,
+    /// Counts uses: the least recently used goes first.
+    clock: u64,
+    running: HashMap<Key, Weak<watch::Sender<Shared<E>>>>,
+}
+
+/// What is to be done for a request.
+pub(crate) enum Place<E> {
+    /// It is the first: whoever holds this executes, and tells all who have subscribed.
+    First(Arc<watch::Sender<Shared<E>>>),
+    /// It waits for the first. Where the first is gone without a word, it asks again.
+    Wait(watch::Receiver<Shared<E>>),
+}
+
+impl<E: Clone> Cache<E> {
+    /// A cache of so many bytes.
+    pub(crate) fn new(bytes_max: usize) -> Cache<E> {
+        let inner = Inner { kept: HashMap::new(), bytes: 0, clock: 0, running: HashMap::new() };
+        Cache { bytes_max, inner: Mutex::new(inner) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<E>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is kept, however old.
+    pub(crate) fn kept(&self, key: &Key) -> Option<Arc<Kept>> {
+        let inner = &mut *self.lock();
+        inner.clock += 1;
+        let (kept, used) = inner.kept.get_mut(key)?;
+        *used = inner.clock;
+        Some(Arc::clone(kept))
+    }
+
+    /// Whether somebody is at it.
+    pub(crate) fn place(&self, key: &Key) -> Place<E> {
+        let inner = &mut *self.lock();
+        if let Some(running) = inner.running.get(key).and_then(Weak::upgrade) {
+            return Place::Wait(running.subscribe());
+        }
+        let tell = Arc::new(watch::channel(None).0);
+        inner.running.insert(Arc::clone(key), Arc::downgrade(&tell));
+        Place::First(tell)
+    }
+
+    /// The first is through.
+    pub(crate) fn leave(&self, key: &Key) {
+        self.lock().running.remove(key);
+    }
+
+    /// The first gives up if nobody waits for it any more; whether it does.
+    pub(crate) fn give_up(&self, key: &Key, tell: &watch::Sender<Shared<E>>) -> bool {
+        let inner = &mut *self.lock();
+        let is_alone = tell.receiver_count() == 0;
+        if is_alone {
+            inner.running.remove(key);
+        }
+        is_alone
+    }
+
+    /// Keeps an answer, in the place of what was kept before; gives it as it is kept.
+    pub(crate) fn keep(&self, key: &Key, body: Bytes, now: (Instant, SystemTime)) -> Arc<Kept> {
+        let digest = Sha256::digest(&body);
+        let tag = format!("\"{}\"", hex::encode(&digest[..16]));
+        let inner = &mut *self.lock();
+        let before = inner.kept.get(key).map(|(kept, _)| kept).filter(|kept| kept.tag == tag).cloned();
+        // The same content shares its storage.
+        let (body, modified) = match &before {
+            Some(before) => (before.body.clone(), before.modified),
+            None => (body, now.1),
+        };
+        let kept = Arc::new(Kept { body, tag, modified, checked: now.0 });
+        inner.take_out(key);
+        let bytes = kept.body.len() + ENTRY_BYTES;
+        if bytes <= self.bytes_max {
+            inner.clock += 1;
+            inner.bytes += bytes;
+            inner.kept.insert(Arc::clone(key), (Arc::clone(&kept), inner.clock));
+        }
+        while inner.bytes > self.bytes_max {
+            let Some(oldest) = inner.kept.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| Arc::clone(key))
+            else {
+                break;
+            };
+            inner.take_out(&oldest);
+        }
+        kept
+    }
+
+    /// Answers that are kept, and their bytes.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        let inner = self.lock();
+        (inner.kept.len(), inner.bytes)
+    }
+}
+
+#[cfg(test)]
+impl<E> Cache<E> {
+    pub(crate) fn waiters(&self) -> usize {
+        let inner = self.inner.lock().expect("no panic");
+        inner.running.values().filter_map(Weak::upgrade).map(|tell| tell.receiver_count()).sum()
+    }
+}
+
+impl<E> Inner<E> {
+    fn take_out(&mut self, key: &Key) {
+        if let Some((kept, _)) = self.kept.remove(key) {
+            self.bytes -= kept.body.len() + ENTRY_BYTES;
+        }
+    }
+}
+
+impl Kept {
+    /// How long ago it was seen to be so.
+    pub(crate) fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.checked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Arc::from(name)
+    }
+
+    fn keep(cache: &Cache<()>, name: &str, body: &str) -> Arc<Kept> {
+        cache.keep(&key(name), Bytes::from(body.to_owned()), (Instant::now(), SystemTime::now()))
+    }
+
+    #[test]
+    fn the_same_content_keeps_its_tag_and_its_time() {
+        let cache = Cache::new(1 << 20);
+        let first = keep(&cache, "a", "one");
+        let again = keep(&cache, "a", "one");
+        assert_eq!((&again.tag, again.modified), (&first.tag, first.modified));
+        assert!(again.checked >= first.checked && again.tag.starts_with('"') && again.tag.len() == 34);
+        let other = keep(&cache, "a", "two");
+        assert!(other.tag != first.tag && other.modified >= first.modified);
+        assert_eq!(cache.size(), (1, 3 + ENTRY_BYTES));
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first() {
+        let cache = Cache::new(3 * (ENTRY_BYTES + 10));
+        for name in ["a", "b", "c"] {
+            keep(&cache, name, "0123456789");
+        }
+        assert!(cache.kept(&key("a")).is_some());
+        keep(&cache, "d", "0123456789");
+        let there = ["a", "b", "c", "d"].map(|name| cache.kept(&key(name)).is_some());
+        assert_eq!(there, [true, false, true, true]);
+        keep(&cache, "e", &"x".repeat(4_000));
+        assert!(cache.kept(&key("e")).is_none(), "more than there is room for");
+        assert_eq!(cache.size().0, 3);
+    }
+
+    #[tokio::test]
+    async fn one_executes_and_the_others_wait() {
+        let cache: Cache<&str> = Cache::new(1 << 20);
+        let Place::First(tell) = cache.place(&key("a")) else { panic!("nobody is at it") };
+        let Place::Wait(mut told) = cache.place(&key("a")) else { panic!("somebody is at it") };
+        assert!(matches!(cache.place(&key("b")), Place::First(_)), "another thing");
+        assert!(!cache.give_up(&key("a"), &tell), "somebody waits");
+        tell.send_replace(Some(Err("failed")));
+        told.wait_for(Option::is_some).await.expect("it was told");
+        assert!(matches!(*told.borrow(), Some(Err("failed"))));
+        cache.leave(&key("a"));
+        let Place::First(gone) = cache.place(&key("a")) else { panic!("it is through") };
+        let Place::Wait(mut told) = cache.place(&key("a")) else { panic!("somebody is at it") };
+        drop(gone);
+        assert!(told.changed().await.is_err(), "the first is gone without a word");
+        let Place::First(last) = cache.place(&key("a")) else { panic!("another takes its place") };
+        assert!(cache.give_up(&key("a"), &last), "nobody waits");
+    }
+}

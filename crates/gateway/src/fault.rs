@@ -1,0 +1,139 @@
+//! Why a request is not answered with rows.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use headwater_access::Error as AccessError;
+use headwater_consolidated::Error as DatabaseError;
+
+/// For how long caches may keep an answer that is the caller's own fault: the same request would get the same.
+const OWN_FAULT_S: u32 = 10;
+
+/// Why a request is not answered with rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) status: StatusCode,
+    /// A stable name of it.
+    pub(crate) code: &'static str,
+    /// For whoever asks.
+    pub(crate) message: String,
+    /// When to come back.
+    pub(crate) retry_after: Option<Duration>,
+    /// Whether an answer of before, which is too old, may be given in its place.
+    pub(crate) is_servers: bool,
+}
+
+impl Fault {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Fault {
+        Fault { status, code, message: message.into(), retry_after: None, is_servers: false }
+    }
+
+    /// A query, or a form of its rows, that there is not.
+    pub(crate) fn unknown(message: impl Into<String>) -> Fault {
+        Fault::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
+    /// Arguments that are none.
+    pub(crate) fn arguments(message: impl Into<String>) -> Fault {
+        Fault::new(StatusCode::BAD_REQUEST, "arguments", message)
+    }
+
+    /// No form of rows that the request accepts.
+    pub(crate) fn not_acceptable() -> Fault {
+        let message = "expected one of application/json, application/x-ndjson and text/csv in Accept";
+        Fault::new(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
+    }
+
+    /// A user that may not ask this.
+    pub(crate) fn forbidden() -> Fault {
+        Fault::new(StatusCode::FORBIDDEN, "forbidden", "this user may not ask this query")
+    }
+
+    /// More than the query's limits allow.
+    pub(crate) fn too_large(message: impl Into<String>) -> Fault {
+        Fault::new(StatusCode::UNPROCESSABLE_ENTITY, "too_large", message)
+    }
+
+    /// Too many executions already.
+    pub(crate) fn overloaded(message: impl Into<String>) -> Fault {
+        let fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message);
+        Fault { retry_after: Some(Duration::from_secs(1)), is_servers: true, ..fault }
+    }
+
+    /// The query took longer than it may.
+    pub(crate) fn timed_out(limit: Duration) -> Fault {
+        let message = format!("the query took longer than {limit:?}");
+        Fault { is_servers: true, ..Fault::new(StatusCode::GATEWAY_TIMEOUT, "timed_out", message) }
+    }
+
+    /// The database did not do it; its own words stay in the log.
+    pub(crate) fn database(query: &str, error: &DatabaseError) -> Fault {
+        if matches!(error, DatabaseError::Retry { .. }) {
+            tracing::warn!(query, %error, "a query can't be run now");
+            let fault =
+                Fault::new(StatusCode::SERVICE_UNAVAILABLE, "database_unavailable", "the database is not there now");
+            return Fault { retry_after: Some(Duration::from_secs(5)), is_servers: true, ..fault };
+        }
+        tracing::error!(query, %error, "a query failed");
+        let message = "the query failed; the server's log says more";
+        Fault { is_servers: true, ..Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", message) }
+    }
+
+    /// A defect of ours.
+    pub(crate) fn internal(detail: &str) -> Fault {
+        tracing::error!(detail, "a query was not run to its end");
+        let message = "the server failed; its log says more";
+        Fault { is_servers: true, ..Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", message) }
+    }
+
+    /// The answer. `is_shared`: caches of many users may keep it.
+    pub(crate) fn into_response(self, is_shared: bool) -> Response {
+        let body = serde_json::json!({ "error": self.code, "message": self.message }).to_string();
+        let kind = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+        let mut response = (self.status, kind, Body::from(body)).into_response();
+        let is_own = matches!(self.status.as_u16(), 400 | 404 | 406 | 422);
+        let kept = match (is_own, is_shared) {
+            (true, true) => format!("public, max-age={OWN_FAULT_S}"),
+            (true, false) => format!("private, max-age={OWN_FAULT_S}"),
+            (false, _) => "no-store".to_owned(),
+        };
+        let headers = response.headers_mut();
+        set(headers, header::CACHE_CONTROL, &kept);
+        if let Some(wait) = self.retry_after {
+            set(headers, header::RETRY_AFTER, &wait.as_secs().max(1).to_string());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.append(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"headwater\""));
+            let basic = HeaderValue::from_static("Basic realm=\"headwater\", charset=\"UTF-8\"");
+            headers.append(header::WWW_AUTHENTICATE, basic);
+        }
+        response
+    }
+}
+
+/// Sets a header to a text of ours, which is ASCII.
+pub(crate) fn set(headers: &mut axum::http::HeaderMap, name: header::HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}
+
+impl From<AccessError> for Fault {
+    fn from(error: AccessError) -> Fault {
+        match error {
+            AccessError::Overloaded => Fault::overloaded(error.to_string()),
+            AccessError::Unauthenticated | AccessError::TokenExpired | AccessError::RefusedToken(_) => {
+                Fault::new(StatusCode::UNAUTHORIZED, "unauthenticated", error.to_string())
+            }
+            AccessError::Disabled { .. } => Fault::new(StatusCode::FORBIDDEN, "forbidden", error.to_string()),
+            error => {
+                tracing::warn!(%error, "who asks could not be found out");
+                let message = "who asks could not be found out now";
+                let fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "database_unavailable", message);
+                Fault { retry_after: Some(Duration::from_secs(5)), is_servers: true, ..fault }
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! `GET /q/NAME.json?...`: the URL, the answer's headers, and whether the client has it already.
+//!
+//! One URL for each answer: arguments in another spelling or order, and those that have their default, are led there by 308. `NAME` without an
+//! ending goes by `Accept`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use futures_util::stream;
+use headwater_access::{Access, Credentials};
+use headwater_consolidated::Pool;
+use percent_encoding::percent_decode_str;
+
+use crate::fault::{Fault, set};
+use crate::format::Format;
+use crate::query::{Query, Who};
+use crate::run::Running;
+use crate::service::{Answer, Asked, Service, Settings};
+
+/// The longest query string that is looked at.
+const QUERY_STRING_BYTES_MAX: usize = 8 << 10;
+
+/// The gateway: named queries over HTTP.
+#[derive(Clone)]
+pub struct Gateway(Arc<Service>);
+
+impl Gateway {
+    /// Serves these queries from connections of this pool, to whom `access` knows.
+    pub fn new(queries: Vec<Query>, pool: Pool, access: Access, settings: Settings) -> Gateway {
+        Gateway(Arc::new(Service::new(queries, pool, access, settings)))
+    }
+
+    /// Its routes, to be served beside others.
+    pub fn router(&self) -> Router {
+        Router::new().route("/q/{name}", get(get_query)).with_state(Arc::clone(&self.0))
+    }
+
+    /// Executions since the start, answers that are kept, and their bytes.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let (executions, (answers, bytes)) = self.0.counts();
+        (executions, answers, bytes)
+    }
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway").field("queries", &self.0.queries.len()).finish_non_exhaustive()
+    }
+}
+
+async fn get_query(
+    State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
+    RawQuery(given): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    let is_anonymous = !headers.contains_key(header::AUTHORIZATION);
+    match respond(&service, &name, given.as_deref().unwrap_or_default(), &headers).await {
+        Ok(response) => response,
+        Err(fault) => {
+            tracing::debug!(query = name, fault = fault.code, message = fault.message, "refused");
+            fault.into_response(is_anonymous)
+        }
+    }
+}
+
+async fn respond(service: &Arc<Service>, name: &str, given: &str, headers: &HeaderMap) -> Result<Response, Fault> {
+    let (query, ending) = find(&service.queries, name)?;
+    let format = match ending {
+        Some(format) => format,
+        None => accepted(headers)?,
+    };
+    let user = user_of(service, &query, headers).await?;
+    let arguments = arguments(&query, given)?;
+    let canonical = match arguments.canonical() {
+        "" => format!("/q/{name}"),
+        arguments => format!("/q/{name}?{arguments}"),
+    };
+    let head = Head { query: &query, canonical: &canonical, format, has_ending: ending.is_some() };
+    if given != arguments.canonical() {
+        return Ok(head.redirect());
+    }
+    let user = if query.is_personal() { user } else { String::new() };
+    let asked = Asked { query: Arc::clone(&query), arguments, format, user };
+    Ok(match service.answer(&asked).await? {
+        Answer::Kept(kept, age) => {
+            let mut response = if is_unchanged(headers, &kept.tag, kept.modified) {
+                StatusCode::NOT_MODIFIED.into_response()
+            } else {
+                Body::from(kept.body.clone()).into_response()
+            };
+            head.write(response.headers_mut());
+            set(response.headers_mut(), header::ETAG, &kept.tag);
+            set(response.headers_mut(), header::LAST_MODIFIED, &httpdate::fmt_http_date(kept.modified));
+            if !age.is_zero() {
+                set(response.headers_mut(), header::AGE, &age.as_secs().to_string());
+            }
+            response
+        }
+        Answer::Streamed(first, running) => {
+            let mut response = Body::from_stream(streamed(first, running)).into_response();
+            head.write(response.headers_mut());
+            response
+        }
+    })
+}
+
+/// A fault on the way breaks the connection off: what came is not taken for the whole.
+fn streamed(first: Bytes, running: Running) -> impl stream::Stream<Item = Result<Bytes, std::io::Error>> {
+    let next = async |(first, mut running): (Option<Bytes>, Running)| {
+        if let Some(first) = first {
+            return Ok(Some((first, (None, running))));
+        }
+        match running.next().await {
+            Some(Ok(piece)) => Ok(Some((piece, (None, running)))),
+            Some(Err(fault)) => Err(std::io::Error::other(fault.message)),
+            None => Ok(None),
+        }
+    };
+    stream::try_unfold((Some(first), running), next)
+}
+
+/// The query and the form that a name asks for: `flights.csv`.
+fn find(queries: &BTreeMap<String, Arc<Query>>, name: &str) -> Result<(Arc<Query>, Option<Format>), Fault> {
+    let (name, ending) = name.split_once('.').map_or((name, None), |(name, ending)| (name, Some(ending)));
+    let query = queries.get(name).ok_or_else(|| Fault::unknown("there is no such query"))?;
+    let format = match ending {
+        None => None,
+        Some(ending) => {
+            let found = Format::ALL.into_iter().find(|(known, _)| *known == ending).map(|(_, format)| format);
+            let known = Format::ALL.map(|(known, _)| known).join(", .");
+            Some(
+                found
+                    .ok_or_else(|| Fault::unknown(format!("rows don't come as .{ending}, expected one of .{known}")))?,
+            )
+        }
+    };
+    Ok((Arc::clone(query), format))
+}
+
+fn accepted(headers: &HeaderMap) -> Result<Format, Fault> {
+    let accept = headers.get(header::ACCEPT).map_or(Ok("*/*"), HeaderValue::to_str);
+    accept.ok().and_then(Format::accepted).ok_or_else(Fault::not_acceptable)
+}
+
+/// Who asks; empty where anybody may.
+async fn user_of(service: &Service, query: &Query, headers: &HeaderMap) -> Result<String, Fault> {
+    if query.who == Who::Public {
+        return Ok(String::new());
+    }
+    let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let value = value.ok_or(headwater_access::Error::Unauthenticated)?;
+    let user = service.access.authenticate(Credentials::from_header(value)?).await?;
+    match &query.who {
+        Who::Users(users) if !users.iter().any(|known| known == user.name()) => Err(Fault::forbidden()),
+        _ => Ok(user.name().to_owned()),
+    }
+}
+
+fn arguments(query: &Query, given: &str) -> Result<crate::query::Arguments, Fault> {
+    if given.len() > QUERY_STRING_BYTES_MAX {
+        return Err(Fault::arguments(format!("the arguments are longer than {QUERY_STRING_BYTES_MAX} bytes")));
+    }
+    let decoded = |text: &str| {
+        let text = text.replace('+', " ");
+        percent_decode_str(&text).decode_utf8().map(std::borrow::Cow::into_owned).ok()
+    };
+    let mut pairs = Vec::new();
+    for pair in given.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let (Some(name), Some(value)) = (decoded(name), decoded(value)) else {
+            return Err(Fault::arguments("an argument is not UTF-8"));
+        };
+        pairs.push((name, value));
+    }
+    let pairs = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    query.arguments(pairs).map_err(|error| Fault::arguments(error.to_string()))
+}
+
+/// What an answer's head says whatever it holds.
+struct Head<'a> {
+    query: &'a Query,
+    canonical: &'a str,
+    format: Format,
+    has_ending: bool,
+}
+
+impl Head<'_> {
+    fn write(&self, headers: &mut HeaderMap) {
+        set(headers, header::CONTENT_TYPE, self.format.content_type());
+        set(headers, header::CACHE_CONTROL, &self.cache_control());
+        set(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+        self.vary(headers);
+    }
+
+    fn cache_control(&self) -> String {
+        let freshness = &self.query.freshness;
+        let who = if self.query.who == Who::Public { "public" } else { "private" };
+        let mut text = format!("{who}, max-age={}", freshness.max_age_s);
+        for (name, seconds) in [
+            ("stale-while-revalidate", freshness.stale_while_revalidate_s),
+            ("stale-if-error", freshness.stale_if_error_s),
+        ] {
+            if seconds > 0 {
+                let _ = write!(text, ", {name}={seconds}");
+            }
+        }
+        text
+    }
+
+    fn vary(&self, headers: &mut HeaderMap) {
+        let by = match (self.has_ending, self.query.who == Who::Public) {
+            (true, true) => return,
+            (true, false) => "Authorization",
+            (false, true) => "Accept",
+            (false, false) => "Accept, Authorization",
+        };
+        set(headers, header::VARY, by);
+    }
+
+    /// To the one URL of these arguments.
+    fn redirect(&self) -> Response {
+        let mut response = StatusCode::PERMANENT_REDIRECT.into_response();
+        let headers = response.headers_mut();
+        set(headers, header::LOCATION, self.canonical);
+        set(headers, header::CACHE_CONTROL, &self.cache_control());
+        self.vary(headers);
+        response
+    }
+}
+
+/// Whether the client has this content already (RFC 9110, 13.2.2: tags go before times).
+fn is_unchanged(headers: &HeaderMap, tag: &str, modified: SystemTime) -> bool {
+    let mut tags = headers.get_all(header::IF_NONE_MATCH).iter().peekable();
+    if tags.peek().is_some() {
+        let tags = tags.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).map(str::trim);
+        return tags.map(|given| given.strip_prefix("W/").unwrap_or(given)).any(|given| given == tag || given == "*");
+    }
+    let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|value| value.to_str().ok());
+    // Times have whole seconds.
+    since
+        .and_then(|since| httpdate::parse_http_date(since).ok())
+        .is_some_and(|since| modified.duration_since(since).map_or(true, |later| later < Duration::from_secs(1)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! The gateway over a SQLite file, without a socket: what is asked, answered, kept and refused.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode, header};
+use headwater_access::{Access, Secret, Settings as AccessSettings, hash_password};
+use headwater_consolidated::sqlite::Sqlite;
+use headwater_consolidated::{Backend as _, Pool, system};
+use http_body_util::BodyExt as _;
+use tower::ServiceExt as _;
+
+use super::Gateway;
+use crate::query::Query;
+use crate::service::Settings;
+
+const SCHEMA: &str = "CREATE TABLE flight (id INTEGER PRIMARY KEY, origin TEXT, delay INTEGER, owner TEXT);
+    INSERT INTO flight VALUES (1, 'JFK', 5, 'ann'), (2, 'JFK', NULL, 'bob'), (3, 'EWR', 7, 'ann');";
+
+/// As long as it is let: all pairs of many.
+const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000)
+    SELECT count(*) AS n FROM n AS a, n AS b WHERE a.i + b.i = -1";
+
+const QUERIES: [(&str, &str); 8] = [
+    (
+        "flights",
+        "-- public = true\n-- stale_if_error_s = 60\n-- [parameters]\n-- origin = { type = \"text\", length_max = 3 }\n\
+         -- least = { type = \"int\", default = 0 }\n\
+         SELECT id, delay FROM flight WHERE origin = :origin AND coalesce(delay, 99) >= :least ORDER BY id",
+    ),
+    ("kept", "-- public = true\n-- max_age_s = 1000\nSELECT count(*) AS n FROM flight"),
+    ("own", "SELECT id FROM flight WHERE owner = :s.user ORDER BY id"),
+    ("anns", "-- users = [\"ann\"]\nSELECT count(*) AS n FROM flight"),
+    (
+        "many",
+        "-- public = true\nWITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000) SELECT i FROM n",
+    ),
+    ("few", "-- public = true\n-- rows_max = 2\nSELECT id FROM flight"),
+    ("slow", "-- public = true\n-- time_out_s = 0.05\n"),
+    ("endless", "-- public = true\n"),
+];
+
+/// Of `secret`: made once, as that takes its time.
+static HASH: OnceLock<String> = OnceLock::new();
+
+struct Stand {
+    gateway: Gateway,
+    folder: tempfile::TempDir,
+}
+
+impl Stand {
+    fn new(settings: Settings) -> Stand {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("central.db");
+        rusqlite::Connection::open(&path).and_then(|file| file.execute_batch(SCHEMA)).expect("a file");
+        let backend = Arc::new(Sqlite::new(&path).durable(false));
+        let mut connection = backend.connect().expect("a connection");
+        system::install(&mut *connection).expect("installed");
+        for user in ["ann", "bob"] {
+            let hash = HASH.get_or_init(|| hash_password(&Secret::new("secret")).expect("a hash"));
+            system::add_account(&mut *connection, user, hash).expect("an account");
+        }
+        let queries = QUERIES.iter().map(|(name, text)| {
+            let text =
+                if matches!(*name, "slow" | "endless") { format!("{text}{ENDLESS}") } else { (*text).to_owned() };
+            Query::parse(&format!("{name}.sql"), &text).expect(name)
+        });
+        let pool = Pool::new(backend, settings.executions_max);
+        let access = Access::new(pool.clone(), AccessSettings::default());
+        Stand { gateway: Gateway::new(queries.collect(), pool, access, settings), folder }
+    }
+
+    fn sql(&self, sql: &str) {
+        let file = rusqlite::Connection::open(self.folder.path().join("central.db")).expect("the file");
+        file.execute_batch(sql).expect(sql);
+    }
+
+    async fn get(&self, url: &str, headers: &[(&str, &str)]) -> Response<Body> {
+        let mut request = Request::get(url);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Body::empty()).expect("a request");
+        self.gateway.router().oneshot(request).await.expect("an answer")
+    }
+
+    /// Status and body.
+    async fn text(&self, url: &str, headers: &[(&str, &str)]) -> (StatusCode, String) {
+        let response = self.get(url, headers).await;
+        let status = response.status();
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        (status, String::from_utf8(body.to_vec()).expect("UTF-8"))
+    }
+
+    fn executions(&self) -> usize {
+        self.gateway.counts().0
+    }
+}
+
+fn header_of<'r>(response: &'r Response<Body>, name: &str) -> &'r str {
+    response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+/// `user:secret` in base64.
+const ANN: (&str, &str) = ("authorization", "Basic YW5uOnNlY3JldA==");
+const BOB: (&str, &str) = ("authorization", "Basic Ym9iOnNlY3JldA==");
+
+#[tokio::test]
+async fn rows_in_each_form() {
+    let stand = Stand::new(Settings::default());
+    let (status, csv) = stand.text("/q/flights.csv?origin=JFK", &[]).await;
+    assert_eq!((status, csv.as_str()), (StatusCode::OK, "id,delay\r\n1,5\r\n2,\r\n"));
+    let (_, lines) = stand.text("/q/flights.ndjson?origin=JFK", &[]).await;
+    assert_eq!(lines, "{\"id\":1,\"delay\":5}\n{\"id\":2,\"delay\":null}\n");
+    let (_, json) = stand.text("/q/flights?origin=JFK&least=6", &[]).await;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&json["rows"], &json["count"]), (&serde_json::json!([{ "id": 2, "delay": null }]), &1.into()));
+    let response = stand.get("/q/flights?origin=JFK", &[("accept", "text/csv")]).await;
+    assert!(header_of(&response, "content-type").starts_with("text/csv") && header_of(&response, "vary") == "Accept");
+    let response = stand.get("/q/flights.csv?origin=JFK", &[]).await;
+    assert_eq!(header_of(&response, "cache-control"), "public, max-age=0, stale-if-error=60");
+    assert_eq!((header_of(&response, "vary"), header_of(&response, "x-content-type-options")), ("", "nosniff"));
+}
+
+#[tokio::test]
+async fn one_url_for_each_answer() {
+    let stand = Stand::new(Settings::default());
+    for url in [
+        "/q/flights.csv?least=06&origin=JFK",
+        "/q/flights.csv?origin=%4AFK&least=6",
+        "/q/flights.csv?origin=JFK&least=6&",
+    ] {
+        let response = stand.get(url, &[]).await;
+        assert_eq!(response.status(), StatusCode::PERMANENT_REDIRECT, "{url}");
+        assert_eq!(header_of(&response, "location"), "/q/flights.csv?origin=JFK&least=6", "{url}");
+    }
+    let response = stand.get("/q/flights.csv?least=0&origin=JFK", &[]).await;
+    assert_eq!(header_of(&response, "location"), "/q/flights.csv?origin=JFK", "the default is left out");
+    assert_eq!(stand.executions(), 0);
+    let injected = stand.text("/q/flights.csv?origin=%27--", &[]).await;
+    assert_eq!(injected, (StatusCode::OK, "id,delay\r\n".to_owned()), "a value, and nothing else");
+}
+
+#[tokio::test]
+async fn what_a_client_has_is_not_sent_again() {
+    let stand = Stand::new(Settings::default());
+    let first = stand.get("/q/flights.csv?origin=JFK", &[]).await;
+    let (tag, modified) = (header_of(&first, "etag").to_owned(), header_of(&first, "last-modified").to_owned());
+    for given in [
+        ("if-none-match", tag.as_str()),
+        ("if-none-match", &format!("\"x\", W/{tag}")),
+        ("if-none-match", "*"),
+        ("if-modified-since", modified.as_str()),
+    ] {
+        let response = stand.get("/q/flights.csv?origin=JFK", &[given]).await;
+        assert_eq!(response.status(), StatusCode::NOT_MODIFIED, "{given:?}");
+        assert_eq!(header_of(&response, "etag"), tag);
+        assert!(header_of(&response, "cache-control").starts_with("public"), "a 304 renews what caches keep");
+        assert!(response.into_body().collect().await.expect("a body").to_bytes().is_empty());
+    }
+    let both = [("if-none-match", "\"other\""), ("if-modified-since", modified.as_str())];
+    assert_eq!(stand.get("/q/flights.csv?origin=JFK", &both).await.status(), StatusCode::OK, "tags go before times");
+    stand.sql("UPDATE flight SET delay = 6 WHERE id = 1");
+    let changed = stand.get("/q/flights.csv?origin=JFK", &[("if-none-match", &tag)]).await;
+    assert_eq!(changed.status(), StatusCode::OK);
+    assert_ne!(header_of(&changed, "etag"), tag);
+    stand.sql("UPDATE flight SET delay = 5 WHERE id = 1");
+    let back = stand.get("/q/flights.csv?origin=JFK", &[("if-none-match", &tag)]).await;
+    assert_eq!(back.status(), StatusCode::NOT_MODIFIED, "the same content has the same tag");
+}
+
+#[tokio::test]
+async fn what_is_fresh_costs_no_query() {
+    let stand = Stand::new(Settings::default());
+    let (_, first) = stand.text("/q/kept.csv", &[]).await;
+    stand.sql("DELETE FROM flight");
+    let (_, second) = stand.text("/q/kept.csv", &[]).await;
+    assert_eq!((first.as_str(), second.as_str(), stand.executions()), ("n\r\n3\r\n", "n\r\n3\r\n", 1));
+    let none = Stand::new(Settings { cache_bytes_max: 0, ..Settings::default() });
+    for _ in 0..2 {
+        none.text("/q/kept.csv", &[]).await;
+    }
+    assert_eq!(none.executions(), 2, "there is no room to keep it");
+}
+
+#[tokio::test]
+async fn each_user_has_his_own() {
+    let stand = Stand::new(Settings::default());
+    assert_eq!(stand.text("/q/own.csv", &[ANN]).await, (StatusCode::OK, "id\r\n1\r\n3\r\n".to_owned()));
+    assert_eq!(stand.text("/q/own.csv", &[BOB]).await, (StatusCode::OK, "id\r\n2\r\n".to_owned()));
+    let response = stand.get("/q/own.csv", &[ANN]).await;
+    assert_eq!(header_of(&response, "cache-control"), "private, max-age=0");
+    assert_eq!(header_of(&response, "vary"), "Authorization");
+    for (url, headers, status) in [
+        ("/q/own.csv", &[][..], 401),
+        ("/q/own.csv", &[("authorization", "Basic YW5uOndyb25n")], 401),
+        ("/q/own.csv", &[("authorization", "Bearer x")], 401),
+        ("/q/anns.csv", &[ANN], 200),
+        ("/q/anns.csv", &[BOB], 403),
+    ] {
+        let response = stand.get(url, headers).await;
+        assert_eq!(response.status(), status, "{url} {headers:?}");
+        let is_kept = header_of(&response, "cache-control").starts_with("public");
+        assert!(!is_kept, "no cache of many users keeps it: {headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_the_callers_own_fault() {
+    let stand = Stand::new(Settings::default());
+    let long = format!("/q/flights.csv?origin={}", "x".repeat(9_000));
+    for (url, status, words) in [
+        ("/q/nothing.csv", 404, "no such query"),
+        ("/q/flights.xml?origin=JFK", 404, "expected one of .json, .arrays.json, .ndjson, .csv"),
+        ("/q/flights.csv", 400, "parameter origin is missing"),
+        ("/q/flights.csv?origin=JFK&x=1", 400, "there is no parameter x"),
+        ("/q/flights.csv?origin=JFK&least=many", 400, "expected a value of type int"),
+        ("/q/flights.csv?origin=JFK&origin=EWR", 400, "more than once"),
+        ("/q/flights.csv?origin=%ff", 400, "not UTF-8"),
+        (&long, 400, "longer than"),
+        ("/q/few.csv", 422, "more than 2 rows"),
+    ] {
+        let response = stand.get(url, &[]).await;
+        assert_eq!(response.status(), status, "{url}");
+        assert_eq!(header_of(&response, "cache-control"), "public, max-age=10", "{url}");
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        let said: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+        assert!(said["message"].as_str().is_some_and(|said| said.contains(words)), "{url}: {said}");
+    }
+    let response = stand.get("/q/flights?origin=JFK", &[("accept", "image/png")]).await;
+    assert_eq!(response.status(), 406);
+}
+
+#[tokio::test]
+async fn a_large_answer_comes_as_it_is_read() {
+    let stand = Stand::new(Settings { held_bytes_max: 100_000, ..Settings::default() });
+    let response = stand.get("/q/many.csv", &[]).await;
+    assert_eq!((header_of(&response, header::ETAG.as_str()), response.status()), ("", StatusCode::OK));
+    let body = response.into_body().collect().await.expect("a body").to_bytes();
+    assert_eq!(body.split(|byte| *byte == b'\n').count(), 200_002);
+    assert_eq!(stand.gateway.counts().1, 0, "it is not kept");
+    let (_, short) = stand.text("/q/flights.csv?origin=JFK", &[]).await;
+    assert!(short.starts_with("id"), "what was half read is in nobody's way");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_execution_for_all_who_ask_at_once() {
+    let stand = Arc::new(Stand::new(Settings { executions_max: 1, ..Settings::default() }));
+    // Nothing can be executed before all of them have asked.
+    let held = stand.gateway.0.hold_slots().await;
+    let asking: Vec<_> = (0..100)
+        .map(|_| {
+            let stand = Arc::clone(&stand);
+            tokio::spawn(async move { stand.text("/q/flights.csv?origin=EWR", &[]).await })
+        })
+        .collect();
+    while stand.gateway.0.waiters() < 100 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(held);
+    for asked in asking {
+        let answer = asked.await.expect("no panic");
+        assert_eq!(answer, (StatusCode::OK, "id,delay\r\n3,7\r\n".to_owned()));
+    }
+    assert_eq!(stand.executions(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_finds_no_place_is_told_and_hits_are_served_all_the_while() {
+    let stand = Stand::new(Settings { executions_max: 1, waiting_max: 0, ..Settings::default() });
+    stand.text("/q/kept.csv", &[]).await;
+    let held = stand.gateway.0.hold_slots().await;
+    let refused = stand.get("/q/flights.csv?origin=JFK", &[]).await;
+    assert_eq!((refused.status(), header_of(&refused, "retry-after")), (StatusCode::SERVICE_UNAVAILABLE, "1"));
+    assert_eq!(header_of(&refused, "cache-control"), "no-store");
+    assert_eq!(stand.text("/q/kept.csv", &[]).await.0, StatusCode::OK);
+    drop(held);
+    assert_eq!(stand.get("/q/flights.csv?origin=JFK", &[]).await.status(), StatusCode::OK);
+    let held = stand.gateway.0.hold_slots().await;
+    let stale = stand.get("/q/flights.csv?origin=JFK", &[]).await;
+    assert_eq!(stale.status(), StatusCode::OK, "an answer that is too old is better than none, as its query says");
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_ends_in_time_and_when_nobody_waits_for_it() {
+    let stand = Stand::new(Settings { executions_max: 1, ..Settings::default() });
+    let (status, said) = stand.text("/q/slow.csv", &[]).await;
+    assert_eq!(status, StatusCode::GATEWAY_TIMEOUT, "{said}");
+    let endless = stand.get("/q/endless.csv", &[]);
+    assert!(tokio::time::timeout(Duration::from_millis(300), endless).await.is_err(), "it goes on");
+    // The client is gone. There is one connection, and somebody else gets it.
+    let (status, said) = stand.text("/q/flights.csv?origin=JFK", &[]).await;
+    assert_eq!(status, StatusCode::OK, "{said}");
+}

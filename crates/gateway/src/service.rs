@@ -1,0 +1,247 @@
+//! What is done with a request: who asks, whether the answer is kept, and otherwise one execution for all who want it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use headwater_access::Access;
+use headwater_consolidated::Pool;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::cache::{Cache, Kept, Key, Place, Shared};
+use crate::fault::Fault;
+use crate::format::Format;
+use crate::query::{Arguments, Query};
+use crate::run::{self, Run, Running};
+
+/// What the gateway may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Queries that run at a time, each on a connection of its own.
+    pub executions_max: usize,
+    /// Queries that wait for one of those; beyond, 503.
+    pub waiting_max: usize,
+    /// Bytes of answers that are kept.
+    pub cache_bytes_max: usize,
+    /// An answer of more bytes is sent as it comes: without a tag, and not kept.
+    pub held_bytes_max: usize,
+    /// How long to wait for a connection to the database.
+    pub patience: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            executions_max: 4,
+            waiting_max: 64,
+            cache_bytes_max: 64 << 20,
+            held_bytes_max: 4 << 20,
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Serves named queries of one database.
+pub(crate) struct Service {
+    pub(crate) queries: BTreeMap<String, Arc<Query>>,
+    pub(crate) access: Access,
+    pool: Pool,
+    settings: Settings,
+    cache: Cache<Ended>,
+    slots: Arc<Semaphore>,
+    waiting: AtomicUsize,
+    executions: AtomicUsize,
+}
+
+/// A request whose query and arguments are known.
+#[derive(Clone)]
+pub(crate) struct Asked {
+    pub(crate) query: Arc<Query>,
+    pub(crate) arguments: Arguments,
+    pub(crate) format: Format,
+    /// Who asks, where the answer depends on it; else empty.
+    pub(crate) user: String,
+}
+
+/// How an execution that was to be kept ended without.
+#[derive(Clone, Debug)]
+pub(crate) enum Ended {
+    Fault(Fault),
+    /// It has more bytes than are held.
+    Large,
+}
+
+/// An answer.
+pub(crate) enum Answer {
+    /// Whole; so long ago it was seen to be so.
+    Kept(Arc<Kept>, Duration),
+    /// As it comes: the first bytes, and what follows.
+    Streamed(Bytes, Running),
+}
+
+impl Service {
+    pub(crate) fn new(queries: Vec<Query>, pool: Pool, access: Access, settings: Settings) -> Service {
+        let queries = queries.into_iter().map(|query| (query.name.clone(), Arc::new(query))).collect();
+        Service {
+            queries,
+            access,
+            pool,
+            cache: Cache::new(settings.cache_bytes_max),
+            slots: Arc::new(Semaphore::new(settings.executions_max)),
+            waiting: AtomicUsize::new(0),
+            executions: AtomicUsize::new(0),
+            settings,
+        }
+    }
+
+    /// The answer to a request. One that is kept and fresh costs no query; one that is too old is given where the database fails, for as long
+    /// as the query says.
+    pub(crate) async fn answer(self: &Arc<Self>, asked: &Asked) -> Result<Answer, Fault> {
+        let key = asked.key();
+        let freshness = &asked.query.freshness;
+        let kept = self.cache.kept(&key);
+        let max_age = Duration::from_secs(freshness.max_age_s.into());
+        if let Some(kept) = &kept
+            && kept.age(Instant::now()) < max_age
+        {
+            return Ok(Answer::Kept(Arc::clone(kept), kept.age(Instant::now())));
+        }
+        let fault = match self.execute_once(&key, asked).await {
+            Ok(kept) => return Ok(Answer::Kept(kept, Duration::ZERO)),
+            Err(Ended::Large) => return self.stream(asked).await,
+            Err(Ended::Fault(fault)) => fault,
+        };
+        let stale_max = max_age + Duration::from_secs(freshness.stale_if_error_s.into());
+        match kept {
+            Some(kept) if fault.is_servers && kept.age(Instant::now()) < stale_max => {
+                tracing::warn!(query = asked.query.name, fault = fault.code, "an answer that is too old is given");
+                let age = kept.age(Instant::now());
+                Ok(Answer::Kept(kept, age))
+            }
+            _ => Err(fault),
+        }
+    }
+
+    /// Executes it, or waits for who does.
+    async fn execute_once(self: &Arc<Self>, key: &Key, asked: &Asked) -> Result<Arc<Kept>, Ended> {
+        loop {
+            let mut told = match self.cache.place(key) {
+                Place::Wait(told) => told,
+                Place::First(tell) => {
+                    let told = tell.subscribe();
+                    let (service, key, asked) = (Arc::clone(self), Arc::clone(key), asked.clone());
+                    // In a task of its own: others may wait for it longer than who came first.
+                    tokio::spawn(async move { service.execute_and_tell(&key, &asked, &tell).await });
+                    told
+                }
+            };
+            if let Ok(ended) = told.wait_for(Option::is_some).await
+                && let Some(ended) = &*ended
+            {
+                return ended.clone();
+            }
+            // Who was at it gave up as this one came: once more.
+        }
+    }
+
+    async fn execute_and_tell(&self, key: &Key, asked: &Asked, tell: &watch::Sender<Shared<Ended>>) {
+        let mut executing = std::pin::pin!(self.execute_whole(key, asked));
+        let ended = loop {
+            tokio::select! {
+                ended = &mut executing => break ended,
+                () = tell.closed() => {
+                    if self.cache.give_up(key, tell) {
+                        return;
+                    }
+                }
+            }
+        };
+        self.cache.leave(key);
+        tell.send_replace(Some(ended));
+    }
+
+    async fn execute_whole(&self, key: &Key, asked: &Asked) -> Result<Arc<Kept>, Ended> {
+        let mut running = self.start(asked).await.map_err(Ended::Fault)?;
+        let mut body = Vec::new();
+        while let Some(piece) = running.next().await {
+            body.extend(piece.map_err(Ended::Fault)?);
+            if body.len() > self.settings.held_bytes_max {
+                return Err(Ended::Large);
+            }
+        }
+        Ok(self.cache.keep(key, Bytes::from(body), (Instant::now(), SystemTime::now())))
+    }
+
+    /// An answer that is too large to be held, as it comes.
+    async fn stream(&self, asked: &Asked) -> Result<Answer, Fault> {
+        let mut running = self.start(asked).await?;
+        let first = running.next().await.transpose()?.unwrap_or_default();
+        Ok(Answer::Streamed(first, running))
+    }
+
+    async fn start(&self, asked: &Asked) -> Result<Running, Fault> {
+        let permit = self.slot().await?;
+        self.executions.fetch_add(1, Ordering::Relaxed);
+        let Asked { query, arguments, format, user } = asked.clone();
+        run::start(&self.pool, Run { query, arguments, format, user, permit }, self.settings.patience).await
+    }
+
+    /// A place to execute in, for which so many may wait.
+    async fn slot(&self) -> Result<OwnedSemaphorePermit, Fault> {
+        if let Ok(permit) = Arc::clone(&self.slots).try_acquire_owned() {
+            return Ok(permit);
+        }
+        let waiting = Waiting::enter(&self.waiting);
+        if waiting.place > self.settings.waiting_max {
+            return Err(Fault::overloaded(format!("{} queries wait already", self.settings.waiting_max)));
+        }
+        Arc::clone(&self.slots).acquire_owned().await.map_err(|_| Fault::internal("the semaphore was closed"))
+    }
+
+    /// Executions since the start, and answers that are kept, with their bytes.
+    pub(crate) fn counts(&self) -> (usize, (usize, usize)) {
+        (self.executions.load(Ordering::Relaxed), self.cache.size())
+    }
+}
+
+#[cfg(test)]
+impl Service {
+    /// Takes all places to execute in.
+    pub(crate) async fn hold_slots(&self) -> OwnedSemaphorePermit {
+        let all = u32::try_from(self.settings.executions_max).expect("few");
+        Arc::clone(&self.slots).acquire_many_owned(all).await.expect("never closed")
+    }
+
+    /// Requests that wait for an execution.
+    pub(crate) fn waiters(&self) -> usize {
+        self.cache.waiters()
+    }
+}
+
+/// A place among those that wait.
+struct Waiting<'c> {
+    count: &'c AtomicUsize,
+    place: usize,
+}
+
+impl Waiting<'_> {
+    fn enter(count: &AtomicUsize) -> Waiting<'_> {
+        Waiting { place: count.fetch_add(1, Ordering::Relaxed) + 1, count }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Asked {
+    fn key(&self) -> Key {
+        let Asked { query, arguments, format, user } = self;
+        // None of them but the last has a line's end.
+        Key::from(format!("{}\n{format:?}\n{}\n{user}", query.name, arguments.canonical()))
+    }
+}

@@ -47,7 +47,7 @@ struct Arguments {
     #[arg(long, default_value_t = 5)]
     repetitions: usize,
     /// Only these figures: space, memory, download, upload, many, conflict.
-    #[arg(long, value_parser = ["space", "memory", "download", "upload", "many", "conflict"])]
+    #[arg(long, value_delimiter = ',', value_parser = ["space", "memory", "download", "upload", "many", "conflict"])]
     only: Vec<String>,
     #[command(subcommand)]
     part: Option<Part>,

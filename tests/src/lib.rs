@@ -30,7 +30,7 @@ use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::{Backend, Plan, system, track};
 use headwater_model::{Model, parse};
 use headwater_remote::{CreateOptions, Remote, SyncOptions, SyncReport, http::Credentials};
-use headwater_server::{Config, Handle, Server, StartError};
+use headwater_server::{Config, Handle, Joined, Server, StartError};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -194,8 +194,8 @@ impl World {
         // One that comes back may find its port taken for a moment: a process that another test starts just then has a copy of every
         // handle, the closed listener's too.
         headwater_testkit::wait_until(Duration::from_secs(30), || {
-            let build = Some(headwater::ready::builder());
-            let starting = Server::start_with(config.clone(), Arc::clone(backend), self.plans(), build);
+            let joined = Joined { ready: Some(headwater::ready::builder()), ..Joined::default() };
+            let starting = Server::start_with(config.clone(), Arc::clone(backend), self.plans(), joined);
             let server = self.runtime.block_on(starting);
             let is_taken =
                 matches!(&server, Err(StartError::Listen { source, .. }) if source.kind() == ErrorKind::AddrInUse);

@@ -48,6 +48,14 @@ pub enum Error {
     /// Spooling failed (disk full, say).
     #[error("the spool failed")]
     Spool(#[from] std::io::Error),
+    /// SQL of a query of the application's own, which the database does not take.
+    #[error("{detail}")]
+    Sql {
+        /// What the database said.
+        detail: String,
+        /// In which line of it, from 0, where the database says that.
+        line: Option<usize>,
+    },
     /// Anything else: a defect of ours, or SQL of the user's (a membership query, say) that fails.
     #[error("{context}: {detail}")]
     Database {

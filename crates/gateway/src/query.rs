@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use headwater_protocol::{Type, Value};
 
-pub use arguments::{ArgumentError, Arguments};
+pub use arguments::{ArgumentError, Arguments, text_of};
 
 /// A query that has a name.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +42,8 @@ pub struct Query {
     pub types: BTreeMap<String, Type>,
     /// The SQL, with its parameters as they stand in the file.
     pub sql: String,
+    /// The line of the file in which the SQL begins.
+    pub line: usize,
 }
 
 /// Who may ask.

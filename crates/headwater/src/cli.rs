@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::commands::{
-    check, completions, conflicts, diff, doctor, init, lab, purge, remote, serve, token, track, user,
+    check, completions, conflicts, diff, doctor, init, lab, purge, query, remote, serve, token, track, user,
 };
 
 const EXAMPLES: &str = "\
@@ -105,6 +105,8 @@ pub enum Command {
     Purge(purge::PurgeArgs),
     /// Compare a remote with its part of the consolidated database
     Diff(diff::DiffArgs),
+    /// Named queries: check them, run one here
+    Query(query::QueryArgs),
     /// Conflicts that uploads met, with both images and the outcome
     Conflicts(conflicts::ConflictsArgs),
     /// Measure: experiments on databases, servers of syncs and URLs

@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod init;
 pub mod lab;
 pub mod purge;
+pub mod query;
 pub mod remote;
 pub mod serve;
 pub mod token;

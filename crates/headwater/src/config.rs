@@ -6,6 +6,9 @@
 //! [database]
 //! url = "sqlite:central.db"             # or postgres://user@host/database; HEADWATER_DATABASE and --database go before it
 //!
+//! [gateway]                             # named queries over HTTP; without it there are none
+//! queries = "queries"                   # a folder of .sql files
+//!
 //! [server]                              # each option has a default; HEADWATER_SERVER_WORKERS=16 goes before the file
 //! listen = "127.0.0.1:7340"
 //! ```
@@ -16,6 +19,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use headwater_consolidated::{Connection, Dialect, Plan};
+use headwater_gateway::Settings;
+use headwater_gateway::query::{Query, QueryError};
 use headwater_model::parse::{closest, parse};
 use headwater_model::{Model, Table};
 use headwater_server::Config as ServerConfig;
@@ -35,6 +40,7 @@ pub struct Config {
     /// The model files.
     pub models: Vec<PathBuf>,
     /// The text of the file; for the server's options.
+    gateway: Option<GatewaySection>,
     text: String,
     folder: PathBuf,
     file: PathBuf,
@@ -46,6 +52,7 @@ struct File {
     #[serde(default)]
     models: Vec<PathBuf>,
     database: Option<DatabaseSection>,
+    gateway: Option<GatewaySection>,
     /// Read for its faults' places alone; [`Config::server`] reads it again with what goes before it.
     #[serde(default)]
     #[expect(dead_code)]
@@ -57,6 +64,27 @@ struct File {
 struct DatabaseSection {
     url: String,
 }
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct GatewaySection {
+    queries: PathBuf,
+    executions_max: usize,
+    waiting_max: usize,
+    cache_bytes_max: usize,
+    held_bytes_max: usize,
+}
+
+impl Default for GatewaySection {
+    fn default() -> GatewaySection {
+        let Settings { executions_max, waiting_max, cache_bytes_max, held_bytes_max, .. } = Settings::default();
+        let queries = PathBuf::from("queries");
+        GatewaySection { queries, executions_max, waiting_max, cache_bytes_max, held_bytes_max }
+    }
+}
+
+/// The named queries of a folder, each with its file, and what is wrong with others.
+pub type Queries = (Vec<(PathBuf, Query)>, Vec<QueryError>);
 
 impl Config {
     /// Reads the file that the arguments name.
@@ -77,7 +105,7 @@ impl Config {
             }
         };
         let models = read.models.iter().map(|model| folder.join(model)).collect();
-        Ok(Config { database, models, text, folder, file: file.clone() })
+        Ok(Config { database, models, gateway: read.gateway, text, folder, file: file.clone() })
     }
 
     /// A connection to the consolidated database, for what Headwater keeps in it.
@@ -109,6 +137,48 @@ impl Config {
             }
         }
         Ok(models.into_iter().map(Plan::new).collect())
+    }
+
+    /// The gateway's queries and settings; `None`: there is no gateway. A query with a fault is one too many.
+    pub fn gateway(&self) -> Result<Option<(Vec<Query>, Settings)>> {
+        let Some(section) = &self.gateway else { return Ok(None) };
+        let (queries, faults) = self.queries()?;
+        if !faults.is_empty() {
+            let lines: Vec<_> = faults.iter().map(|fault| format!("  {fault}")).collect();
+            return Err(usage(format!("the named queries can't be served:\n{}", lines.join("\n"))));
+        }
+        let GatewaySection { executions_max, waiting_max, cache_bytes_max, held_bytes_max, .. } = *section;
+        if !(1..=1_000).contains(&executions_max) {
+            return Err(usage(format!("[gateway] executions_max is {executions_max}, expected 1 to 1000")));
+        }
+        let settings = Settings { executions_max, waiting_max, cache_bytes_max, held_bytes_max, ..Settings::default() };
+        Ok(Some((queries.into_iter().map(|(_, query)| query).collect(), settings)))
+    }
+
+    /// The named queries, by their files' names.
+    pub fn queries(&self) -> Result<Queries> {
+        let Some(section) = &self.gateway else {
+            let file = self.file.display();
+            return Err(usage(format!("{file} has no [gateway]; add it, with queries = \"FOLDER\" of .sql files")));
+        };
+        let folder = self.folder.join(&section.queries);
+        let entries = std::fs::read_dir(&folder).or_usage(|| {
+            format!("the folder {} of named queries could not be read ([gateway] queries)", folder.display())
+        })?;
+        let mut files: Vec<PathBuf> =
+            entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>().context("reading the queries")?;
+        files.retain(|file| file.extension().is_some_and(|extension| extension == "sql"));
+        files.sort();
+        let (mut queries, mut faults) = (Vec::new(), Vec::new());
+        for file in files {
+            let text = std::fs::read_to_string(&file);
+            let text = text.or_usage(|| format!("the query {} could not be read", file.display()))?;
+            match Query::parse(&file.display().to_string(), &text) {
+                Ok(query) => queries.push((file, query)),
+                Err(errors) => faults.extend(errors),
+            }
+        }
+        Ok((queries, faults))
     }
 
     /// The server's options: the file's, then the environment's, then these arguments (`option=value`).

@@ -41,6 +41,7 @@ pub fn run() -> ExitCode {
         Command::User(args) => commands::user::run(args, &cli.global, &output),
         Command::Token(args) => commands::token::run(args, &cli.global, &output),
         Command::Purge(args) => commands::purge::run(args, &cli.global, &output),
+        Command::Query(args) => commands::query::run(args, &cli.global, &output),
         Command::Diff(args) => commands::diff::run(args, &cli.global, &output),
         Command::Lab(args) => commands::lab::run(args, &cli.global, &output),
         Command::Conflicts(args) => commands::conflicts::run(args, &cli.global, &output),

@@ -2,7 +2,7 @@
 //!
 //! | for | how many |
 //! |---|---|
-//! | the database | [`Config::database_connections`]: one each on PostgreSQL, on SQLite up to four |
+//! | the database | [`Config::database_connections`], and those of what is joined: one each on PostgreSQL, on SQLite up to four |
 //! | the server itself, and who is turned away | [`OWN`] |
 //! | connections of clients | `connections_max`, at most the rest but for its half, or for [`FILES_KEPT`] where that is fewer |
 //! | spools, chunks, ready files | what is left; where all are open, that sync alone ends with `overloaded` |
@@ -40,18 +40,20 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    /// By this process's limit as it is now.
-    pub(crate) fn here(config: &Config, dialect: Dialect) -> Descriptors {
+    /// By this process's limit as it is now. `connections_beside`: those to the database that are not the server's own.
+    pub(crate) fn here(config: &Config, dialect: Dialect, connections_beside: usize) -> Descriptors {
         let limit = getrlimit(Resource::Nofile).current;
-        Descriptors::within(limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)), config, dialect)
+        let connections = config.database_connections() + connections_beside;
+        let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        Descriptors::within(limit, config, dialect, connections)
     }
 
-    fn within(limit: Option<usize>, config: &Config, dialect: Dialect) -> Descriptors {
+    fn within(limit: Option<usize>, config: &Config, dialect: Dialect, connections: usize) -> Descriptors {
         let of_a_connection = match dialect {
             Dialect::Sqlite => 4, // the file, its log, its index, a temporary file
             Dialect::Postgres => 1,
         };
-        let fixed = OWN + of_a_connection * config.database_connections();
+        let fixed = OWN + of_a_connection * connections;
         let least = fixed + 2 * LEAST;
         let needed = fixed + 2 * config.connections_max + config.tickets_max + config.kept_downloads_max;
         let rest = limit.map_or(usize::MAX, |limit| limit.saturating_sub(fixed).max(2 * LEAST));
@@ -95,18 +97,21 @@ pub fn raise_open_files() {
 mod tests {
     use super::*;
 
+    fn of(limit: Option<usize>, config: &Config, dialect: Dialect) -> Descriptors {
+        Descriptors::within(limit, config, dialect, config.database_connections())
+    }
+
     fn within(limit: usize, config: &Config) -> (usize, usize) {
-        let Descriptors { connections_max, files_max, .. } =
-            Descriptors::within(Some(limit), config, Dialect::Postgres);
+        let Descriptors { connections_max, files_max, .. } = of(Some(limit), config, Dialect::Postgres);
         (connections_max, files_max)
     }
 
     #[test]
     fn a_limit_that_is_high_enough_changes_nothing() {
         let config = Config::default();
-        let needed = Descriptors::within(None, &config, Dialect::Postgres).needed;
+        let needed = of(None, &config, Dialect::Postgres).needed;
         assert_eq!(needed, 64 + 41 + 2 * 2_000 + 1_000 + 1_000);
-        assert_eq!(Descriptors::within(None, &config, Dialect::Sqlite).connections_max, 2_000);
+        assert_eq!(of(None, &config, Dialect::Sqlite).connections_max, 2_000);
         assert_eq!(within(needed, &config), (2_000, 4_000));
     }
 
@@ -118,11 +123,11 @@ mod tests {
         assert_eq!(within(fixed + 4_001, &config), (2_000, 2_001));
         let many = Config { connections_max: 20_000, ..config.clone() };
         assert_eq!(within(fixed + 20_000, &many), (20_000 - FILES_KEPT, FILES_KEPT));
-        let too_few = |limit| Descriptors::within(Some(limit), &config, Dialect::Postgres).too_few();
+        let too_few = |limit| of(Some(limit), &config, Dialect::Postgres).too_few();
         assert_eq!(too_few(fixed + 8), None);
         assert_eq!(within(fixed + 8, &config), (LEAST, LEAST));
         assert_eq!(too_few(fixed + 7), Some((fixed + 7, fixed + 8)), "the server does not start");
-        let sqlite = Descriptors::within(Some(fixed + 101), &config, Dialect::Sqlite);
+        let sqlite = of(Some(fixed + 101), &config, Dialect::Sqlite);
         assert_eq!((sqlite.connections_max, sqlite.files_max), (43, 43));
     }
 }

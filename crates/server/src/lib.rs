@@ -42,5 +42,5 @@ mod work;
 pub use descriptors::raise_open_files;
 pub use limits::{Config, ConfigError};
 pub use ready::BuildReady;
-pub use server::{Handle, Server, StartError, Stopped};
+pub use server::{Handle, Joined, Server, StartError, Stopped};
 pub use tls::TlsError;

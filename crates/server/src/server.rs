@@ -65,6 +65,26 @@ pub enum StartError {
     },
 }
 
+/// What other parts of the program a server is joined to.
+#[derive(Clone, Default)]
+pub struct Joined {
+    /// Makes ready files for new remotes: the remote's own code. `None`: there are none.
+    pub ready: Option<BuildReady>,
+    /// Routes that are served beside the server's own: the gateway's.
+    pub routes: Option<axum::Router>,
+    /// Connections to the database that those use.
+    pub connections: usize,
+}
+
+impl std::fmt::Debug for Joined {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Joined")
+            .field("ready", &self.ready.is_some())
+            .field("routes", &self.routes)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Starts servers.
 #[derive(Debug)]
 pub struct Server;
@@ -113,16 +133,16 @@ impl Server {
     /// # }
     /// ```
     pub async fn start(config: Config, backend: Arc<dyn Backend>, plans: Vec<Plan>) -> Result<Handle, StartError> {
-        Server::start_with(config, backend, plans, None).await
+        Server::start_with(config, backend, plans, Joined::default()).await
     }
 
-    /// The same of a server that has ready files for new remotes, which `build` makes (the remote's own code).
+    /// The same of a server to which other parts are joined.
     #[expect(clippy::unused_async, reason = "it has to be called where tasks can be started")]
     pub async fn start_with(
         config: Config,
         backend: Arc<dyn Backend>,
         plans: Vec<Plan>,
-        build: Option<BuildReady>,
+        joined: Joined,
     ) -> Result<Handle, StartError> {
         config.validate()?;
         let tls = match (&config.tls_certificate, &config.tls_key) {
@@ -130,7 +150,8 @@ impl Server {
             _ => None,
         };
         let jwt = config.jwt().map(Jwt::new).transpose()?;
-        let descriptors = Descriptors::here(&config, backend.dialect());
+        let Joined { ready, routes, connections } = joined;
+        let descriptors = Descriptors::here(&config, backend.dialect(), connections);
         if let Some((limit, least)) = descriptors.too_few() {
             return Err(StartError::OpenFiles { limit, least });
         }
@@ -138,18 +159,19 @@ impl Server {
         let listener = listen(config.listen).map_err(unusable)?;
         let local_addr = listener.local_addr().map_err(unusable)?;
         descriptors.warn(&config);
-        let shared = share(config, &descriptors, backend, plans, jwt, build);
-        let service = Arc::new(Service::new(router(Arc::clone(&shared)), tls.clone(), &shared.config));
+        let shared = share(config, &descriptors, backend, plans, jwt, ready);
+        let router = router(Arc::clone(&shared)).merge(routes.unwrap_or_default());
+        let service = Arc::new(Service::new(router, tls.clone(), &shared.config));
         let turning_away = Arc::new(Service::new(turning_away(Arc::clone(&shared)), tls, &shared.config));
         let (cutting, cut) = watch::channel(false);
-        let connections = Tasks::default();
+        let tasks = Tasks::default();
         let accepting = Accepting {
             listener,
             service,
             turning_away,
             turned_away: Gauge::default(),
             shared: Arc::clone(&shared),
-            tasks: connections.clone(),
+            tasks: tasks.clone(),
             cut,
         };
         let accepting = tokio::spawn(accepting.run());
@@ -160,7 +182,7 @@ impl Server {
             tokio::spawn(upkeep::share_connections(Arc::clone(&shared))),
         ];
         tracing::info!(%local_addr, workers = shared.admission.load().crews().0, "listening");
-        Ok(Handle { local_addr, shared, cutting, connections, accepting, background })
+        Ok(Handle { local_addr, shared, cutting, connections: tasks, accepting, background })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use headwater_protocol::text::coerce;
 use headwater_protocol::{Value, ValueRef};
+use tokio_postgres::error::ErrorPosition;
 use tokio_postgres::types::Type as ServerType;
 
 use super::codec::{Codec, Scratch};
@@ -21,7 +22,16 @@ struct Reader {
 impl PostgresConnection {
     /// What columns a query gives.
     pub(super) fn result_columns(&mut self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
-        let statement = self.prepare(&numbered(sql))?;
+        let numbered = numbered(sql);
+        let prepared = self.run(async |client| client.prepare(&numbered).await);
+        let statement = prepared.map_err(|failure| match place(&failure, &numbered) {
+            Some(error) => error,
+            None => self.failure("preparing a query", &failure),
+        })?;
+        if statement.columns().is_empty() {
+            let detail = "it gives no rows: expected a SELECT".to_owned();
+            return Err(Error::Sql { detail, line: None });
+        }
         let readers = readers(statement.columns(), options)?;
         Ok(readers.into_iter().map(|reader| reader.column).collect())
     }
@@ -49,6 +59,20 @@ impl PostgresConnection {
     }
 }
 
+/// What is wrong with the SQL itself, and where.
+fn place(failure: &tokio_postgres::Error, sql: &str) -> Option<Error> {
+    // Classes 22 and 42: data, and the statement.
+    let error = failure.as_db_error().filter(|error| matches!(error.code().code().get(..2), Some("22" | "42")))?;
+    let characters = match error.position() {
+        Some(ErrorPosition::Original(position)) => Some(*position as usize),
+        _ => None,
+    };
+    let before =
+        |characters: usize| sql.chars().take(characters.saturating_sub(1)).filter(|letter| *letter == '\n').count();
+    let hint = error.hint().map_or_else(String::new, |hint| format!(" ({hint})"));
+    Some(Error::Sql { detail: format!("{}{hint}", error.message()), line: characters.map(before) })
+}
+
 fn readers(columns: &[tokio_postgres::Column], options: &ReadOptions) -> Result<Vec<Reader>, Error> {
     let reader = |column: &tokio_postgres::Column| {
         let (name, server) = (column.name().to_owned(), column.type_());
@@ -62,7 +86,7 @@ fn readers(columns: &[tokio_postgres::Column], options: &ReadOptions) -> Result<
 
 fn unknown(name: &str, server: &ServerType) -> Error {
     let detail = format!("column {name:?} has the type {server}, which has no form here: cast it, as {name}::text");
-    Error::Database { context: "preparing a query".to_owned(), detail }
+    Error::Sql { detail, line: None }
 }
 
 fn give(row: &tokio_postgres::Row, readers: &mut [Reader], sink: &mut dyn ResultSink) -> Result<(), Error> {

@@ -16,7 +16,7 @@ use crate::results::{ReadOptions, ResultColumn, ResultSink};
 impl SqliteConnection {
     /// What columns a query gives.
     pub(super) fn result_columns(&self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
-        let statement = self.prepare(sql)?;
+        let statement = self.inner.prepare_cached(sql).map_err(|error| place(error, sql))?;
         read_only(&statement)?;
         Ok(columns(&statement, options))
     }
@@ -57,12 +57,23 @@ impl SqliteConnection {
     }
 }
 
+/// What is wrong with the SQL itself, and where.
+fn place(error: rusqlite::Error, sql: &str) -> Error {
+    match error {
+        rusqlite::Error::SqlInputError { msg, offset, .. } => {
+            let before = usize::try_from(offset).ok().and_then(|offset| sql.get(..offset));
+            Error::Sql { detail: msg, line: before.map(|before| before.matches('\n').count()) }
+        }
+        error => sort(error, "preparing a query"),
+    }
+}
+
 fn read_only(statement: &Statement<'_>) -> Result<(), Error> {
     if statement.readonly() && statement.column_count() > 0 {
         return Ok(());
     }
     let detail = "it writes, or gives no rows: expected a SELECT".to_owned();
-    Err(Error::Database { context: "preparing a query".to_owned(), detail })
+    Err(Error::Sql { detail, line: None })
 }
 
 fn columns(statement: &Statement<'_>, options: &ReadOptions) -> Vec<ResultColumn> {

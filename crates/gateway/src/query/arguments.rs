@@ -122,6 +122,12 @@ impl Query {
         ArgumentError::Unknown { name: shown(name), hint }
     }
 
+    /// The SQL with numbered parameters (`?1`), line for line as it is in the file.
+    pub fn numbered(&self) -> String {
+        let nothing = Arguments { values: vec![Value::Null; self.parameters.len()], canonical: String::new() };
+        self.statement(&nothing, "").0
+    }
+
     /// The SQL with numbered parameters (`?1`), and the value of each. `user`: who asks.
     pub fn statement(&self, arguments: &Arguments, user: &str) -> (String, Vec<Value>) {
         let mut bound = Vec::new();
@@ -170,8 +176,8 @@ fn compare(one: &Value, other: &Value) -> Ordering {
     }
 }
 
-/// A value as it stands in a URL.
-pub(crate) fn text_of(value: &Value) -> String {
+/// A value as it stands in a URL, and for people; NULL is nothing.
+pub fn text_of(value: &Value) -> String {
     if let Value::Bool(truth) = value {
         return truth.to_string();
     }

@@ -137,6 +137,7 @@ impl Reading<'_> {
             parameters,
             types,
             sql: body.trim().trim_end_matches(';').trim_end().to_owned(),
+            line: lines.len() + line_of(&body, body.len() - body.trim_start().len()),
         };
         if query.is_personal() && query.who == Who::Public {
             let what = "public = true, and the query asks for :s.user, whom nobody knows then: leave one of them out";

@@ -1,13 +1,19 @@
 //! `headwater serve`: the server, until it is asked to stop.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
 use futures_util::future::OptionFuture;
+use headwater_access::{Access, Jwt, Settings as AccessSettings};
 use headwater_consolidated::Plan;
 use headwater_consolidated::check::{Severity, check};
-use headwater_server::{Handle, Server, StartError, raise_open_files};
+use headwater_consolidated::{Backend, Pool};
+use headwater_gateway::query::Query;
+use headwater_gateway::{Gateway, Settings};
+use headwater_server::{Config as ServerConfig, Handle, Joined, Server, StartError, raise_open_files};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -74,6 +80,31 @@ impl ServeArgs {
     }
 }
 
+/// What is served beside syncs: ready files, and the named queries.
+fn join(gateway: Option<(Vec<Query>, Settings)>, backend: &Arc<dyn Backend>, options: &ServerConfig) -> Result<Joined> {
+    let ready = Some(ready::builder());
+    let Some((queries, settings)) = gateway else { return Ok(Joined { ready, ..Joined::default() }) };
+    let connections = settings.executions_max;
+    let pool = Pool::new(Arc::clone(backend), connections);
+    let access = Access::new(
+        pool.clone(),
+        AccessSettings {
+            password_checks: options.password_checks,
+            password_checks_waiting: options.password_checks_waiting,
+            account_cache: Duration::from_millis(options.account_cache_ms),
+            patience: settings.patience,
+        },
+    );
+    let jwt = options.jwt().map(Jwt::new).transpose().or_usage(|| "the server could not be started".into())?;
+    let access = match jwt {
+        Some(jwt) => access.with_jwt(jwt),
+        None => access,
+    };
+    tracing::info!(queries = queries.len(), "named queries are served at /q/NAME");
+    let routes = Some(Gateway::new(queries, pool, access, settings).router());
+    Ok(Joined { ready, routes, connections })
+}
+
 /// Serves until a signal comes.
 pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     let config = Config::read(global)?;
@@ -85,10 +116,12 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     let is_tls = options.tls_certificate.is_some();
     raise_open_files();
     let backend = config.database.backend()?;
+    let gateway = config.gateway()?;
     let runtime = tokio::runtime::Runtime::new().context("the threads of the server could not be started")?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let handle = Server::start_with(options, backend, plans, Some(ready::builder())).await;
+        let joined = join(gateway, &backend, &options)?;
+        let handle = Server::start_with(options, backend, plans, joined).await;
         let handle = handle.map_err(|error| match error {
             StartError::Listen { .. } => anyhow::Error::new(error).context("choose another address by --listen"),
             error => anyhow::Error::new(error),

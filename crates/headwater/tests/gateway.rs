@@ -1,0 +1,168 @@
+//! Named queries by the built program: `query check`, `query run`, and `serve`, on both databases.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use headwater_testkit::Postgres;
+
+const TABLES: &str =
+    "CREATE TABLE flight (id INTEGER PRIMARY KEY NOT NULL, origin TEXT, delay INTEGER, fare DECIMAL_TEXT);
+INSERT INTO flight VALUES (1, 'JFK', 5, '10.50'), (2, 'JFK', NULL, NULL), (3, 'EWR', 7, '9.99');";
+
+const FLIGHTS: &str = "-- title = \"Flights from an airport\"
+-- public = true
+-- [parameters]
+-- origin = { type = \"text\", length_max = 3 }
+SELECT id, delay, fare FROM flight
+WHERE origin = :origin
+ORDER BY id;
+";
+
+struct Stage {
+    folder: tempfile::TempDir,
+    server: Option<Child>,
+}
+
+impl Stage {
+    fn new(url: &str) -> Stage {
+        let stage = Stage { folder: tempfile::tempdir().expect("a folder"), server: None };
+        let url = url.replace("HERE", &stage.folder.path().display().to_string());
+        match url.strip_prefix("sqlite:") {
+            Some(path) => rusqlite::Connection::open(path).and_then(|file| file.execute_batch(TABLES)).expect("tables"),
+            None => drop(headwater_testkit::sql(&url, &TABLES.replace("DECIMAL_TEXT", "numeric")).expect("tables")),
+        }
+        stage.ok(&["init", "--database", &url, "--name", "shop"]);
+        stage.ok(&["track"]);
+        let file = stage.path("headwater.toml");
+        let text = std::fs::read_to_string(&file).expect("written");
+        std::fs::write(&file, format!("{text}\n[gateway]\nqueries = \"queries\"\n")).expect("written");
+        std::fs::create_dir(stage.path("queries")).expect("a folder");
+        stage.query("flights.sql", FLIGHTS);
+        stage
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn query(&self, name: &str, text: &str) {
+        std::fs::write(self.path("queries").join(name), text).expect("written");
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
+        command.current_dir(self.folder.path()).args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    /// Exit code, stdout, stderr.
+    fn run(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let done = self.command(arguments).output().expect("the program runs");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (done.status.code(), text(done.stdout), text(done.stderr))
+    }
+
+    fn ok(&self, arguments: &[&str]) -> String {
+        let said = self.run(arguments);
+        assert_eq!(said.0, Some(0), "{arguments:?}: {said:?}");
+        said.1
+    }
+
+    /// Starts the server; its address.
+    fn serve(&mut self) -> String {
+        let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the server starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it speaks");
+        self.server = Some(child);
+        line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("{line:?}")).to_owned()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if let Some(server) = &mut self.server {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+/// One request; head and body of the answer.
+fn get(address: &str, target: &str, headers: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    write!(stream, "GET {target} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{headers}\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    (head.to_ascii_lowercase(), body.to_owned())
+}
+
+fn from_file_to_answer(url: &str) {
+    let mut stage = Stage::new(url);
+    let checked = stage.ok(&["query", "check"]);
+    assert!(
+        checked.contains("flights") && checked.contains("origin text") && checked.contains("1 query, as"),
+        "{checked}"
+    );
+    let csv = stage.ok(&["query", "run", "flights", "origin=JFK", "--format", "csv"]);
+    assert_eq!(csv, "id,delay,fare\r\n1,5,10.50\r\n2,,\r\n");
+    let table = stage.ok(&["query", "run", "flights", "origin=EWR"]);
+    assert!(table.contains("fare") && table.contains("9.99"), "{table}");
+    let json: serde_json::Value =
+        serde_json::from_str(&stage.ok(&["query", "run", "flights", "origin=EWR", "--json"])).expect("JSON");
+    assert_eq!(json["rows"], serde_json::json!([{ "id": 3, "delay": 7, "fare": "9.99" }]));
+    for (arguments, words) in [
+        (&["query", "run", "flights"][..], "parameter origin is missing"),
+        (&["query", "run", "flights", "origin=LONG"], "expected at most 3"),
+        (&["query", "run", "nothing"], "expected one of flights"),
+        (&["query", "run", "flights", "origin"], "expected NAME=VALUE"),
+    ] {
+        let said = stage.run(arguments);
+        assert!(said.0 == Some(2) && said.2.contains(words), "{said:?}");
+    }
+
+    let address = stage.serve();
+    let (head, body) = get(&address, "/q/flights.csv?origin=JFK", "");
+    assert!(head.starts_with("http/1.1 200") && head.contains("content-type: text/csv"), "{head}");
+    assert_eq!(body, "id,delay,fare\r\n1,5,10.50\r\n2,,\r\n");
+    let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag");
+    let (head, body) = get(&address, "/q/flights.csv?origin=JFK", &format!("If-None-Match: {tag}\r\n"));
+    assert!(head.starts_with("http/1.1 304") && body.is_empty(), "{head}");
+    let (head, _) = get(&address, "/ready", "");
+    assert!(head.starts_with("http/1.1 200"), "syncs are served beside: {head}");
+}
+
+#[test]
+fn sqlite_from_file_to_answer() {
+    from_file_to_answer("sqlite:HERE/central.db");
+}
+
+#[test]
+fn postgres_from_file_to_answer() {
+    from_file_to_answer(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+}
+
+fn faults(url: &str, of_column: &str) {
+    let stage = Stage::new(url);
+    stage.query("typo.sql", "-- public = true\n\nSELECT id,\n  absent\nFROM flight");
+    stage.query("twice.sql", "SELECT id, id FROM flight");
+    stage.query("head.sql", "-- public = maybe\nSELECT 1 AS a");
+    stage.query("writes.sql", "DELETE FROM flight");
+    let (code, said, _) = stage.run(&["query", "check"]);
+    assert_eq!(code, Some(1), "{said}");
+    for words in ["head.sql:1: ", of_column, "twice.sql:1: two columns are called \"id\"", "writes.sql:1: "] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+    let (code, _, said) = stage.run(&["serve", "--listen", "127.0.0.1:0"]);
+    assert!(code == Some(2) && said.contains("head.sql:1: "), "it does not start: {said}");
+}
+
+#[test]
+fn faults_are_told_by_file_and_line() {
+    faults("sqlite:HERE/central.db", "typo.sql:4: no such column: absent");
+    let url = Postgres::shared().and_then(Postgres::create_database).expect("a database");
+    faults(&url, "typo.sql:4: column \"absent\" does not exist");
+}

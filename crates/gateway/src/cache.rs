@@ -158,6 +158,11 @@ impl<E> Inner<E> {
 }
 
 impl Kept {
+    /// Something that is not kept: of now, without a tag.
+    pub(crate) fn unkept(body: Bytes) -> Kept {
+        Kept { body, tag: String::new(), modified: SystemTime::now(), checked: Instant::now() }
+    }
+
     /// How long ago it was seen to be so.
     pub(crate) fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.checked)

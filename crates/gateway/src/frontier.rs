@@ -15,6 +15,7 @@
 mod answer;
 mod payload;
 mod request;
+pub(crate) mod results;
 
 pub use answer::{Answer, Quality, escaped};
 pub use payload::{Field, FieldError, Fields, Rows};

@@ -7,7 +7,8 @@
 //!     run        one execution: rows in pieces, limits, an end when nobody waits
 //!   query      files of SQL whose heads say what they may be asked, and the values of a request
 //!   format     rows in JSON, NDJSON and CSV
-//! frontier   the protocol of the Frontier clients: requests, payloads, answers, in bytes
+//! frontier_routes  the Frontier protocol over HTTP, on the same service
+//!   frontier   the protocol of the Frontier clients: requests, payloads, answers, in bytes
 //! ```
 //!
 //! [`Gateway`] makes an [`axum::Router`] that is served beside others.
@@ -18,10 +19,12 @@ mod cache;
 mod fault;
 pub mod format;
 pub mod frontier;
+mod frontier_routes;
 pub mod query;
 mod routes;
 mod run;
 mod service;
 
+pub use frontier_routes::FrontierSettings;
 pub use routes::Gateway;
 pub use service::Settings;

@@ -21,6 +21,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::fault::{Fault, set};
 use crate::format::Format;
+use crate::frontier_routes::{self, FrontierSettings};
 use crate::query::{Query, Who};
 use crate::run::Running;
 use crate::service::{Answer, Asked, Service, Settings};
@@ -30,29 +31,43 @@ const QUERY_STRING_BYTES_MAX: usize = 8 << 10;
 
 /// The gateway: named queries over HTTP.
 #[derive(Clone)]
-pub struct Gateway(Arc<Service>);
+pub struct Gateway {
+    pub(crate) service: Arc<Service>,
+    frontier: Option<FrontierSettings>,
+}
 
 impl Gateway {
     /// Serves these queries from connections of this pool, to whom `access` knows.
     pub fn new(queries: Vec<Query>, pool: Pool, access: Access, settings: Settings) -> Gateway {
-        Gateway(Arc::new(Service::new(queries, pool, access, settings)))
+        Gateway { service: Arc::new(Service::new(queries, pool, access, settings)), frontier: None }
     }
 
-    /// Its routes, to be served beside others.
+    /// The same, and the Frontier protocol.
+    #[must_use]
+    pub fn with_frontier(self, settings: FrontierSettings) -> Gateway {
+        Gateway { frontier: Some(settings), ..self }
+    }
+
+    /// Its routes, to be served beside others. Who asks is known by a [`ConnectInfo`](axum::extract::ConnectInfo) of the peer's address among a
+    /// request's extensions.
     pub fn router(&self) -> Router {
-        Router::new().route("/q/{name}", get(get_query)).with_state(Arc::clone(&self.0))
+        let named = Router::new().route("/q/{name}", get(get_query)).with_state(Arc::clone(&self.service));
+        match &self.frontier {
+            Some(settings) => named.merge(frontier_routes::router(Arc::clone(&self.service), settings.clone())),
+            None => named,
+        }
     }
 
     /// Executions since the start, answers that are kept, and their bytes.
     pub fn counts(&self) -> (usize, usize, usize) {
-        let (executions, (answers, bytes)) = self.0.counts();
+        let (executions, (answers, bytes)) = self.service.counts();
         (executions, answers, bytes)
     }
 }
 
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gateway").field("queries", &self.0.queries.len()).finish_non_exhaustive()
+        f.debug_struct("Gateway").field("queries", &self.service.queries.len()).finish_non_exhaustive()
     }
 }
 
@@ -88,8 +103,8 @@ async fn respond(service: &Arc<Service>, name: &str, given: &str, headers: &Head
     if given != arguments.canonical() {
         return Ok(head.redirect());
     }
-    let user = if query.is_personal() { user } else { String::new() };
-    let asked = Asked { query: Arc::clone(&query), arguments, format, user };
+    let user = if query.is_personal() { user.as_str() } else { "" };
+    let asked = Asked::named(&query, &arguments, format, user);
     Ok(match service.answer(&asked).await? {
         Answer::Kept(kept, age) => {
             let mut response = if is_unchanged(headers, &kept.tag, kept.modified) {

@@ -3,18 +3,19 @@
 //! The pieces go through a channel of [`PIECES`] of [`PIECE_BYTES`]: no more is in memory, whoever is slow. Who takes them and goes away ends
 //! the query in the database.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use headwater_consolidated::results::{Canceller, ReadOptions, ResultColumn, ResultSink};
 use headwater_consolidated::{Error, Pool, Pooled};
-use headwater_protocol::ValueRef;
+use headwater_protocol::{Type, Value, ValueRef};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::fault::Fault;
 use crate::format::{Column, Encoder, Format};
-use crate::query::{Arguments, Query, QueryLimits};
+use crate::frontier::results::FrontierRows;
+use crate::query::QueryLimits;
 
 /// How large a piece gets.
 const PIECE_BYTES: usize = 64 << 10;
@@ -22,12 +23,24 @@ const PIECE_BYTES: usize = 64 << 10;
 const PIECES: usize = 4;
 
 /// What is to be run.
-pub(crate) struct Run {
-    pub(crate) query: Arc<Query>,
-    pub(crate) arguments: Arguments,
-    pub(crate) format: Format,
-    pub(crate) user: String,
-    pub(crate) permit: OwnedSemaphorePermit,
+#[derive(Clone)]
+pub(crate) struct Job {
+    /// For the log.
+    pub(crate) name: String,
+    pub(crate) sql: String,
+    pub(crate) parameters: Vec<Value>,
+    pub(crate) types: BTreeMap<String, Type>,
+    pub(crate) limits: QueryLimits,
+    pub(crate) form: Form,
+}
+
+/// In which form its rows are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// For everybody.
+    Rows(Format),
+    /// A payload of the Frontier protocol.
+    Frontier,
 }
 
 /// An execution that is under way. Dropped, it ends.
@@ -56,23 +69,30 @@ impl Drop for Running {
 }
 
 /// Runs a query on a connection of the pool.
-pub(crate) async fn start(pool: &Pool, run: Run, patience: Duration) -> Result<Running, Fault> {
+pub(crate) async fn start(
+    pool: &Pool,
+    job: Job,
+    permit: OwnedSemaphorePermit,
+    patience: Duration,
+) -> Result<Running, Fault> {
     let (give, pieces) = mpsc::channel(PIECES);
-    let (pool, name) = (pool.clone(), run.query.name.clone());
+    let (pool, name) = (pool.clone(), job.name.clone());
     let checkout = tokio::task::spawn_blocking(move || pool.checkout(patience));
     let connection = checkout.await.map_err(|error| Fault::internal(&error.to_string()))?;
     let mut connection = connection.map_err(|error| Fault::database(&name, &error))?;
     let canceller = connection.canceller();
-    tokio::task::spawn_blocking(move || execute(&mut connection, run, give));
+    tokio::task::spawn_blocking(move || {
+        execute(&mut connection, job, give);
+        drop(permit);
+    });
     Ok(Running { pieces, canceller, is_through: false })
 }
 
 /// Reads all rows; whatever ends it is told to whoever takes the pieces.
-fn execute(connection: &mut Pooled, run: Run, give: mpsc::Sender<Result<Bytes, Fault>>) {
-    let Run { query, arguments, format, user, permit: _held } = run;
-    let (sql, parameters) = query.statement(&arguments, &user);
-    let options = ReadOptions { time_out: query.limits.time_out, types: query.types.clone() };
-    let mut pieces = Pieces { format, encoder: None, limits: query.limits, bytes: 0, give, fault: None };
+fn execute(connection: &mut Pooled, job: Job, give: mpsc::Sender<Result<Bytes, Fault>>) {
+    let Job { name, sql, parameters, types, limits, form } = job;
+    let options = ReadOptions { time_out: limits.time_out, types };
+    let mut pieces = Pieces { form, writer: None, limits, bytes: 0, rows: 0, give, fault: None };
     let began = Instant::now();
     let read = connection.read(&sql, &parameters, &options, &mut pieces);
     let read = connection.note(read);
@@ -81,37 +101,73 @@ fn execute(connection: &mut Pooled, run: Run, give: mpsc::Sender<Result<Bytes, F
         connection.mark_broken();
     }
     let ended = read.and_then(|()| {
-        if let Some(encoder) = &mut pieces.encoder {
-            encoder.end();
+        if let Some(writer) = &mut pieces.writer {
+            writer.end();
         }
         pieces.hand_on()
     });
     if let Err(error) = ended {
-        let is_late = !query.limits.time_out.is_zero() && began.elapsed() >= query.limits.time_out;
+        let is_late = !limits.time_out.is_zero() && began.elapsed() >= limits.time_out;
         let fault = match pieces.fault.take() {
             Some(fault) => fault,
             None if pieces.give.is_closed() => return,
-            None if is_late => Fault::timed_out(query.limits.time_out),
-            None => Fault::database(&query.name, &error),
+            None if is_late => Fault::timed_out(limits.time_out),
+            None => Fault::database(&name, &error),
         };
         let _ = pieces.give.blocking_send(Err(fault));
     }
 }
 
+/// Rows as bytes, in one form or the other.
+enum Writer {
+    Rows(Encoder),
+    Frontier(FrontierRows),
+}
+
+impl Writer {
+    fn row(&mut self, values: &[ValueRef<'_>]) {
+        match self {
+            Writer::Rows(encoder) => encoder.row(values),
+            Writer::Frontier(rows) => rows.row(values),
+        }
+    }
+
+    fn end(&mut self) {
+        if let Writer::Rows(encoder) = self {
+            encoder.end();
+        }
+    }
+
+    fn take(&mut self) -> Vec<u8> {
+        match self {
+            Writer::Rows(encoder) => encoder.take(),
+            Writer::Frontier(rows) => rows.take(),
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        match self {
+            Writer::Rows(encoder) => encoder.waiting(),
+            Writer::Frontier(rows) => rows.waiting(),
+        }
+    }
+}
+
 /// Makes bytes of rows.
 struct Pieces {
-    format: Format,
-    encoder: Option<Encoder>,
+    form: Form,
+    writer: Option<Writer>,
     limits: QueryLimits,
     bytes: u64,
+    rows: u64,
     give: mpsc::Sender<Result<Bytes, Fault>>,
     fault: Option<Fault>,
 }
 
 impl Pieces {
     fn hand_on(&mut self) -> Result<(), Error> {
-        let Some(encoder) = &mut self.encoder else { return Ok(()) };
-        let piece = encoder.take();
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let piece = writer.take();
         self.bytes += piece.len() as u64;
         if self.bytes > self.limits.bytes_max {
             return self.stop(Fault::too_large(format!(
@@ -135,21 +191,25 @@ fn stopped() -> Error {
 }
 
 impl ResultSink for Pieces {
-    fn begin(&mut self, columns: &[ResultColumn]) -> Result<(), Error> {
-        let columns = columns.iter().map(|column| Column { name: column.name.clone(), kind: column.kind });
-        self.encoder = Some(Encoder::begin(self.format, columns.collect()));
+    fn begin(&mut self, columns_given: &[ResultColumn]) -> Result<(), Error> {
+        let columns = columns_given.iter().map(|column| Column { name: column.name.clone(), kind: column.kind });
+        self.writer = Some(match self.form {
+            Form::Rows(format) => Writer::Rows(Encoder::begin(format, columns.collect())),
+            Form::Frontier => Writer::Frontier(FrontierRows::begin(columns_given)),
+        });
         Ok(())
     }
 
     fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
-        let Some(encoder) = &mut self.encoder else { return Err(stopped()) };
-        if encoder.rows() == self.limits.rows_max {
+        let Some(writer) = &mut self.writer else { return Err(stopped()) };
+        if self.rows == self.limits.rows_max {
             return self.stop(Fault::too_large(format!(
                 "the answer has more than {} rows (rows_max of the query): ask for less",
                 self.limits.rows_max
             )));
         }
-        encoder.row(values);
-        if encoder.waiting() >= PIECE_BYTES { self.hand_on() } else { Ok(()) }
+        writer.row(values);
+        self.rows += 1;
+        if writer.waiting() >= PIECE_BYTES { self.hand_on() } else { Ok(()) }
     }
 }

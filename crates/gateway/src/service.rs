@@ -13,8 +13,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use crate::cache::{Cache, Kept, Key, Place, Shared};
 use crate::fault::Fault;
 use crate::format::Format;
-use crate::query::{Arguments, Query};
-use crate::run::{self, Run, Running};
+use crate::query::{Arguments, Freshness, Query};
+use crate::run::{self, Form, Job, Running};
 
 /// What the gateway may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,14 +55,13 @@ pub(crate) struct Service {
     executions: AtomicUsize,
 }
 
-/// A request whose query and arguments are known.
+/// A request that is understood.
 #[derive(Clone)]
 pub(crate) struct Asked {
-    pub(crate) query: Arc<Query>,
-    pub(crate) arguments: Arguments,
-    pub(crate) format: Format,
-    /// Who asks, where the answer depends on it; else empty.
-    pub(crate) user: String,
+    /// Like requests have one.
+    pub(crate) key: Key,
+    pub(crate) job: Job,
+    pub(crate) freshness: Freshness,
 }
 
 /// How an execution that was to be kept ended without.
@@ -99,16 +98,15 @@ impl Service {
     /// The answer to a request. One that is kept and fresh costs no query; one that is too old is given where the database fails, for as long
     /// as the query says.
     pub(crate) async fn answer(self: &Arc<Self>, asked: &Asked) -> Result<Answer, Fault> {
-        let key = asked.key();
-        let freshness = &asked.query.freshness;
-        let kept = self.cache.kept(&key);
+        let (key, freshness) = (&asked.key, &asked.freshness);
+        let kept = self.cache.kept(key);
         let max_age = Duration::from_secs(freshness.max_age_s.into());
         if let Some(kept) = &kept
             && kept.age(Instant::now()) < max_age
         {
             return Ok(Answer::Kept(Arc::clone(kept), kept.age(Instant::now())));
         }
-        let fault = match self.execute_once(&key, asked).await {
+        let fault = match self.execute_once(key, asked).await {
             Ok(kept) => return Ok(Answer::Kept(kept, Duration::ZERO)),
             Err(Ended::Large) => return self.stream(asked).await,
             Err(Ended::Fault(fault)) => fault,
@@ -116,7 +114,7 @@ impl Service {
         let stale_max = max_age + Duration::from_secs(freshness.stale_if_error_s.into());
         match kept {
             Some(kept) if fault.is_servers && kept.age(Instant::now()) < stale_max => {
-                tracing::warn!(query = asked.query.name, fault = fault.code, "an answer that is too old is given");
+                tracing::warn!(query = asked.job.name, fault = fault.code, "an answer that is too old is given");
                 let age = kept.age(Instant::now());
                 Ok(Answer::Kept(kept, age))
             }
@@ -184,8 +182,7 @@ impl Service {
     async fn start(&self, asked: &Asked) -> Result<Running, Fault> {
         let permit = self.slot().await?;
         self.executions.fetch_add(1, Ordering::Relaxed);
-        let Asked { query, arguments, format, user } = asked.clone();
-        run::start(&self.pool, Run { query, arguments, format, user, permit }, self.settings.patience).await
+        run::start(&self.pool, asked.job.clone(), permit, self.settings.patience).await
     }
 
     /// A place to execute in, for which so many may wait.
@@ -239,9 +236,13 @@ impl Drop for Waiting<'_> {
 }
 
 impl Asked {
-    fn key(&self) -> Key {
-        let Asked { query, arguments, format, user } = self;
+    /// A named query. `user`: who asks, where the answer depends on it; else empty.
+    pub(crate) fn named(query: &Query, arguments: &Arguments, format: Format, user: &str) -> Asked {
         // None of them but the last has a line's end.
-        Key::from(format!("{}\n{format:?}\n{}\n{user}", query.name, arguments.canonical()))
+        let key = Key::from(format!("{}\n{format:?}\n{}\n{user}", query.name, arguments.canonical()));
+        let (sql, parameters) = query.statement(arguments, user);
+        let (name, types, limits) = (query.name.clone(), query.types.clone(), query.limits);
+        let job = Job { name, sql, parameters, types, limits, form: Form::Rows(format) };
+        Asked { key, job, freshness: query.freshness.clone() }
     }
 }

@@ -15,12 +15,14 @@
 //!
 //! What goes before what: an argument, then the environment, then the file, then the default.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use headwater_consolidated::{Connection, Dialect, Plan};
-use headwater_gateway::Settings;
-use headwater_gateway::query::{Query, QueryError};
+use headwater_gateway::query::{Query, QueryError, QueryLimits};
+use headwater_gateway::{FrontierSettings, Settings};
 use headwater_model::parse::{closest, parse};
 use headwater_model::{Model, Table};
 use headwater_server::Config as ServerConfig;
@@ -73,14 +75,80 @@ struct GatewaySection {
     waiting_max: usize,
     cache_bytes_max: usize,
     held_bytes_max: usize,
+    frontier: Option<FrontierSection>,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FrontierSection {
+    name: String,
+    allowed: Vec<String>,
+    files: Option<PathBuf>,
+    rows_max: Option<u64>,
+    bytes_max: Option<u64>,
+    time_out_s: Option<u64>,
+    #[serde(default)]
+    kept_s: u32,
+}
+
+impl FrontierSection {
+    /// As the gateway takes it.
+    fn settings(&self, folder: &Path) -> Result<FrontierSettings> {
+        let is_name = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
+        if self.name.is_empty()
+            || !self.name.chars().all(is_name)
+            || matches!(self.name.as_str(), "q" | "v1" | "health" | "ready")
+        {
+            let what = "expected letters, digits, _ and -, and none of q, v1, health and ready";
+            return Err(usage(format!("[gateway.frontier] name is {:?}, {what}", self.name)));
+        }
+        let allowed = self.allowed.iter().map(|network| {
+            read_network(network).ok_or_else(|| {
+                usage(format!(
+                    "[gateway.frontier] allowed has {network:?}, expected an address, or one and the number of its leading bits: 10.0.0.0/8"
+                ))
+            })
+        });
+        let usual = QueryLimits::default();
+        Ok(FrontierSettings {
+            name: self.name.clone(),
+            allowed: allowed.collect::<Result<_>>()?,
+            files: self.files.as_ref().map(|files| folder.join(files)),
+            limits: QueryLimits {
+                rows_max: self.rows_max.unwrap_or(usual.rows_max),
+                bytes_max: self.bytes_max.unwrap_or(usual.bytes_max),
+                time_out: self.time_out_s.map_or(usual.time_out, Duration::from_secs),
+            },
+            kept_s: self.kept_s,
+        })
+    }
+}
+
+/// `10.0.0.0/8`, or an address alone.
+fn read_network(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
+    let address: IpAddr = address.parse().ok()?;
+    let width = if address.is_ipv4() { 32 } else { 128 };
+    let length = length.map_or(Some(width), |length| length.parse().ok())?;
+    (length <= width).then_some((address, length))
 }
 
 impl Default for GatewaySection {
     fn default() -> GatewaySection {
         let Settings { executions_max, waiting_max, cache_bytes_max, held_bytes_max, .. } = Settings::default();
         let queries = PathBuf::from("queries");
-        GatewaySection { queries, executions_max, waiting_max, cache_bytes_max, held_bytes_max }
+        GatewaySection { queries, executions_max, waiting_max, cache_bytes_max, held_bytes_max, frontier: None }
     }
+}
+
+/// What the gateway is to serve.
+pub struct GatewayConfig {
+    /// The named queries.
+    pub queries: Vec<Query>,
+    /// What it may take.
+    pub settings: Settings,
+    /// The Frontier protocol, if it is served.
+    pub frontier: Option<FrontierSettings>,
 }
 
 /// The named queries of a folder, each with its file, and what is wrong with others.
@@ -139,20 +207,22 @@ impl Config {
         Ok(models.into_iter().map(Plan::new).collect())
     }
 
-    /// The gateway's queries and settings; `None`: there is no gateway. A query with a fault is one too many.
-    pub fn gateway(&self) -> Result<Option<(Vec<Query>, Settings)>> {
+    /// The gateway; `None`: there is no gateway. A query with a fault is one too many.
+    pub fn gateway(&self) -> Result<Option<GatewayConfig>> {
         let Some(section) = &self.gateway else { return Ok(None) };
         let (queries, faults) = self.queries()?;
         if !faults.is_empty() {
             let lines: Vec<_> = faults.iter().map(|fault| format!("  {fault}")).collect();
             return Err(usage(format!("the named queries can't be served:\n{}", lines.join("\n"))));
         }
-        let GatewaySection { executions_max, waiting_max, cache_bytes_max, held_bytes_max, .. } = *section;
+        let &GatewaySection { executions_max, waiting_max, cache_bytes_max, held_bytes_max, .. } = section;
         if !(1..=1_000).contains(&executions_max) {
             return Err(usage(format!("[gateway] executions_max is {executions_max}, expected 1 to 1000")));
         }
         let settings = Settings { executions_max, waiting_max, cache_bytes_max, held_bytes_max, ..Settings::default() };
-        Ok(Some((queries.into_iter().map(|(_, query)| query).collect(), settings)))
+        let frontier = section.frontier.as_ref().map(|frontier| frontier.settings(&self.folder)).transpose()?;
+        let queries = queries.into_iter().map(|(_, query)| query).collect();
+        Ok(Some(GatewayConfig { queries, settings, frontier }))
     }
 
     /// The named queries, by their files' names.

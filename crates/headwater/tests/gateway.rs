@@ -51,6 +51,12 @@ impl Stage {
         std::fs::write(self.path("queries").join(name), text).expect("written");
     }
 
+    /// Runs SQL at a SQLite database, as an application would.
+    fn sql(&self, sql: &str) {
+        let path = self.path("central.db");
+        rusqlite::Connection::open(path).and_then(|file| file.execute_batch(sql)).expect(sql);
+    }
+
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
         command.current_dir(self.folder.path()).args(arguments).stdin(Stdio::null());
@@ -143,6 +149,41 @@ fn sqlite_from_file_to_answer() {
 #[test]
 fn postgres_from_file_to_answer() {
     from_file_to_answer(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+}
+
+/// SQL of a Frontier client, by the protocol's first form.
+fn frontier(url: &str) {
+    let mut stage = Stage::new(url);
+    let file = stage.path("headwater.toml");
+    let text = std::fs::read_to_string(&file).expect("written");
+    std::fs::write(&file, format!("{text}\n[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\n"))
+        .expect("written");
+    let address = stage.serve();
+    // `select id, name from t`, as the C client encodes it: there is no such table here.
+    let seen =
+        "/X/Frontier/type=frontier_request:1:DEFAULT&encoding=BLOBzip5&p1=eNorTs1JTS5RyEzRUchLzE1VSCvKz1UoAQBa6wfD";
+    let id = "X-Frontier-Id: client 2.10.2 10288 root(0) root\r\n";
+    let (head, body) = get(&address, seen, id);
+    assert!(head.starts_with("http/1.1 200") && head.contains("content-type: text/xml;charset=us-ascii"), "{head}");
+    assert!(body.contains("<quality error=\"1\" message=\"the query failed"), "{body}");
+    let rows = "INSERT INTO t VALUES (1, 'alpha'), (2, NULL), (3, '')";
+    if url.starts_with("sqlite:") {
+        stage.sql(&format!("CREATE TABLE t (id INTEGER, name TEXT); {rows}"));
+    } else {
+        headwater_testkit::sql(url, &format!("CREATE TABLE t (id int4, name text); {rows}")).expect("made");
+    }
+    let (head, body) = get(&address, seen, id);
+    assert!(head.contains("cache-control: max-age=604800") && head.contains("last-modified: "), "{head}");
+    assert!(body.contains("records=\"3\"") && body.contains("encoding=\"BLOBzip5\""), "{body}");
+    if !url.starts_with("sqlite") {
+        assert!(body.contains("full_size=\"82\""), "the example of the reference: {body}");
+    }
+}
+
+#[test]
+fn frontier_clients_are_served() {
+    frontier("sqlite:HERE/central.db");
+    frontier(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
 }
 
 fn faults(url: &str, of_column: &str) {

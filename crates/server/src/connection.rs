@@ -5,12 +5,15 @@
 //! TCP keep-alive finds peers that vanished while nothing was to be sent, `TCP_USER_TIMEOUT` those that vanished while something was.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
+use axum::http::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -20,6 +23,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt as _;
 
 use crate::Config;
 
@@ -77,6 +81,7 @@ impl Service {
     /// Serves one connection to its end. When `stopping` turns true, the requests that run are ended and no more are taken.
     pub(crate) async fn serve(&self, stream: TcpStream, mut stopping: watch::Receiver<bool>) -> io::Result<()> {
         self.prepare(&stream)?;
+        let peer = stream.peer_addr()?;
         let Some(tls) = &self.tls else {
             let http = tokio::select! {
                 is_http2 = tokio::time::timeout(self.head_limit, begins_http2(&stream)) => {
@@ -84,14 +89,14 @@ impl Service {
                 }
                 _ = stopping.wait_for(|stopping| *stopping) => return Ok(()),
             };
-            return self.serve_http(http, stream, stopping).await;
+            return self.serve_http(http, stream, peer, stopping).await;
         };
         // Apart, for its state is large and most connections have none.
         Box::pin(async {
             let handshake = tokio::time::timeout(self.head_limit, tls.accept(stream));
             let stream = handshake.await.map_err(|_| timed_out("the TLS handshake took too long"))??;
             let http = self.of_version(stream.get_ref().1.alpn_protocol() == Some(b"h2"));
-            self.serve_http(http, stream, stopping).await
+            self.serve_http(http, stream, peer, stopping).await
         })
         .await
     }
@@ -113,13 +118,18 @@ impl Service {
         &self,
         http: &auto::Builder<TokioExecutor>,
         stream: S,
+        peer: SocketAddr,
         mut stopping: watch::Receiver<bool>,
     ) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let io = TokioIo::new(Watched::new(stream, self.head_limit, self.idle_limit));
-        let service = TowerToHyperService::new(self.router.clone());
+        let known = self.router.clone().map_request(move |mut request: Request<_>| {
+            request.extensions_mut().insert(ConnectInfo(peer));
+            request
+        });
+        let service = TowerToHyperService::new(known);
         let connection = http.serve_connection(io, service);
         tokio::pin!(connection);
         tokio::select! {

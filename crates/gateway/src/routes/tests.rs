@@ -248,14 +248,14 @@ async fn a_large_answer_comes_as_it_is_read() {
 async fn one_execution_for_all_who_ask_at_once() {
     let stand = Arc::new(Stand::new(Settings { executions_max: 1, ..Settings::default() }));
     // Nothing can be executed before all of them have asked.
-    let held = stand.gateway.0.hold_slots().await;
+    let held = stand.gateway.service.hold_slots().await;
     let asking: Vec<_> = (0..100)
         .map(|_| {
             let stand = Arc::clone(&stand);
             tokio::spawn(async move { stand.text("/q/flights.csv?origin=EWR", &[]).await })
         })
         .collect();
-    while stand.gateway.0.waiters() < 100 {
+    while stand.gateway.service.waiters() < 100 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     drop(held);
@@ -270,14 +270,14 @@ async fn one_execution_for_all_who_ask_at_once() {
 async fn who_finds_no_place_is_told_and_hits_are_served_all_the_while() {
     let stand = Stand::new(Settings { executions_max: 1, waiting_max: 0, ..Settings::default() });
     stand.text("/q/kept.csv", &[]).await;
-    let held = stand.gateway.0.hold_slots().await;
+    let held = stand.gateway.service.hold_slots().await;
     let refused = stand.get("/q/flights.csv?origin=JFK", &[]).await;
     assert_eq!((refused.status(), header_of(&refused, "retry-after")), (StatusCode::SERVICE_UNAVAILABLE, "1"));
     assert_eq!(header_of(&refused, "cache-control"), "no-store");
     assert_eq!(stand.text("/q/kept.csv", &[]).await.0, StatusCode::OK);
     drop(held);
     assert_eq!(stand.get("/q/flights.csv?origin=JFK", &[]).await.status(), StatusCode::OK);
-    let held = stand.gateway.0.hold_slots().await;
+    let held = stand.gateway.service.hold_slots().await;
     let stale = stand.get("/q/flights.csv?origin=JFK", &[]).await;
     assert_eq!(stale.status(), StatusCode::OK, "an answer that is too old is better than none, as its query says");
     drop(held);

@@ -11,8 +11,7 @@ use headwater_access::{Access, Jwt, Settings as AccessSettings};
 use headwater_consolidated::Plan;
 use headwater_consolidated::check::{Severity, check};
 use headwater_consolidated::{Backend, Pool};
-use headwater_gateway::query::Query;
-use headwater_gateway::{Gateway, Settings};
+use headwater_gateway::Gateway;
 use headwater_server::{Config as ServerConfig, Handle, Joined, Server, StartError, raise_open_files};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -21,7 +20,7 @@ use tokio::sync::oneshot;
 use super::check::{place, title};
 use crate::Done;
 use crate::cli::Global;
-use crate::config::Config;
+use crate::config::{Config, GatewayConfig};
 use crate::exit::{Exit, OrUsage as _, usage};
 use crate::output::Output;
 use crate::ready;
@@ -81,9 +80,11 @@ impl ServeArgs {
 }
 
 /// What is served beside syncs: ready files, and the named queries.
-fn join(gateway: Option<(Vec<Query>, Settings)>, backend: &Arc<dyn Backend>, options: &ServerConfig) -> Result<Joined> {
+fn join(gateway: Option<GatewayConfig>, backend: &Arc<dyn Backend>, options: &ServerConfig) -> Result<Joined> {
     let ready = Some(ready::builder());
-    let Some((queries, settings)) = gateway else { return Ok(Joined { ready, ..Joined::default() }) };
+    let Some(GatewayConfig { queries, settings, frontier }) = gateway else {
+        return Ok(Joined { ready, ..Joined::default() });
+    };
     let connections = settings.executions_max;
     let pool = Pool::new(Arc::clone(backend), connections);
     let access = Access::new(
@@ -101,8 +102,15 @@ fn join(gateway: Option<(Vec<Query>, Settings)>, backend: &Arc<dyn Backend>, opt
         None => access,
     };
     tracing::info!(queries = queries.len(), "named queries are served at /q/NAME");
-    let routes = Some(Gateway::new(queries, pool, access, settings).router());
-    Ok(Joined { ready, routes, connections })
+    let gateway = Gateway::new(queries, pool, access, settings);
+    let gateway = match frontier {
+        Some(frontier) => {
+            tracing::info!(name = frontier.name, "the Frontier protocol is served at /NAME/Frontier");
+            gateway.with_frontier(frontier)
+        }
+        None => gateway,
+    };
+    Ok(Joined { ready, routes: Some(gateway.router()), connections })
 }
 
 /// Serves until a signal comes.

@@ -141,6 +141,12 @@ impl<E: Clone> Cache<E> {
     }
 }
 
+/// A time as `Last-Modified` has it, once it is told from every other.
+pub(crate) fn last_modified(modified: SystemTime) -> Option<String> {
+    let is_sure = SystemTime::now().duration_since(modified).is_ok_and(|since| since >= Duration::from_secs(1));
+    is_sure.then(|| httpdate::fmt_http_date(modified))
+}
+
 #[cfg(test)]
 impl<E> Cache<E> {
     pub(crate) fn waiters(&self) -> usize {
@@ -161,6 +167,12 @@ impl Kept {
     /// Something that is not kept: of now, without a tag.
     pub(crate) fn unkept(body: Bytes) -> Kept {
         Kept { body, tag: String::new(), modified: SystemTime::now(), checked: Instant::now() }
+    }
+
+    /// What `Last-Modified` says; nothing within a second of the change: the time has whole seconds, and another content of the same second must
+    /// not be taken for this one (RFC 9110, 8.8.2.2).
+    pub(crate) fn last_modified(&self) -> Option<String> {
+        last_modified(self.modified)
     }
 
     /// How long ago it was seen to be so.
@@ -188,6 +200,7 @@ mod tests {
         let again = keep(&cache, "a", "one");
         assert_eq!((&again.tag, again.modified), (&first.tag, first.modified));
         assert!(again.checked >= first.checked && again.tag.starts_with('"') && again.tag.len() == 34);
+        assert_eq!(again.last_modified(), None, "another content may come within this second");
         let other = keep(&cache, "a", "two");
         assert!(other.tag != first.tag && other.modified >= first.modified);
         assert_eq!(cache.size(), (1, 3 + ENTRY_BYTES));

@@ -27,7 +27,7 @@ use headwater_model::sql::with_parameters;
 use headwater_protocol::Value;
 use tokio::sync::mpsc;
 
-use crate::cache::{Kept, Key};
+use crate::cache::{Kept, Key, last_modified};
 use crate::fault::{Fault, set};
 use crate::frontier::{Answer as Frame, Asked as Payload, Field, Fields, Kind, Quality, Rows, Ttl};
 use crate::frontier::{Request as Parsed, Statement};
@@ -256,9 +256,10 @@ async fn respond(frontier: Arc<Frontier>, parsed: Parsed, headers: &HeaderMap) -
     let Some(Framed { body, modified, is_error }) = framed else {
         return Fault::internal("a Frontier answer was not made").into_response(false);
     };
-    let head = Head { ttl, max_stale_s, is_error, modified: modified.filter(|_| !is_error) };
-    if let Some(modified) = head.modified
-        && headers.get(header::IF_MODIFIED_SINCE).is_some_and(|since| *since == httpdate::fmt_http_date(modified))
+    let modified = modified.filter(|_| !is_error).and_then(last_modified);
+    let head = Head { ttl, max_stale_s, is_error, modified };
+    if let Some(modified) = &head.modified
+        && headers.get(header::IF_MODIFIED_SINCE).is_some_and(|since| since == modified)
     {
         let mut response = StatusCode::NOT_MODIFIED.into_response();
         head.write(response.headers_mut());
@@ -315,7 +316,7 @@ struct Head {
     ttl: Ttl,
     max_stale_s: Option<u32>,
     is_error: bool,
-    modified: Option<SystemTime>,
+    modified: Option<String>,
 }
 
 impl Head {
@@ -324,8 +325,8 @@ impl Head {
         let max_age_s = if self.is_error { ERROR_MAX_AGE_S.min(ttl.max_age_s()) } else { ttl.max_age_s() };
         let stale = self.max_stale_s.map_or_else(String::new, |stale| format!(", stale-if-error={stale}"));
         set(headers, header::CACHE_CONTROL, &format!("max-age={max_age_s}{stale}"));
-        if let Some(modified) = self.modified {
-            set(headers, header::LAST_MODIFIED, &httpdate::fmt_http_date(modified));
+        if let Some(modified) = &self.modified {
+            set(headers, header::LAST_MODIFIED, modified);
         }
     }
 }

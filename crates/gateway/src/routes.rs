@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -107,14 +106,17 @@ async fn respond(service: &Arc<Service>, name: &str, given: &str, headers: &Head
     let asked = Asked::named(&query, &arguments, format, user);
     Ok(match service.answer(&asked).await? {
         Answer::Kept(kept, age) => {
-            let mut response = if is_unchanged(headers, &kept.tag, kept.modified) {
+            let modified = kept.last_modified();
+            let mut response = if is_unchanged(headers, &kept.tag, modified.as_deref()) {
                 StatusCode::NOT_MODIFIED.into_response()
             } else {
                 Body::from(kept.body.clone()).into_response()
             };
             head.write(response.headers_mut());
             set(response.headers_mut(), header::ETAG, &kept.tag);
-            set(response.headers_mut(), header::LAST_MODIFIED, &httpdate::fmt_http_date(kept.modified));
+            if let Some(modified) = modified {
+                set(response.headers_mut(), header::LAST_MODIFIED, &modified);
+            }
             if !age.is_zero() {
                 set(response.headers_mut(), header::AGE, &age.as_secs().to_string());
             }
@@ -253,17 +255,15 @@ impl Head<'_> {
 }
 
 /// Whether the client has this content already (RFC 9110, 13.2.2: tags go before times).
-fn is_unchanged(headers: &HeaderMap, tag: &str, modified: SystemTime) -> bool {
+fn is_unchanged(headers: &HeaderMap, tag: &str, modified: Option<&str>) -> bool {
     let mut tags = headers.get_all(header::IF_NONE_MATCH).iter().peekable();
     if tags.peek().is_some() {
         let tags = tags.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).map(str::trim);
         return tags.map(|given| given.strip_prefix("W/").unwrap_or(given)).any(|given| given == tag || given == "*");
     }
-    let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|value| value.to_str().ok());
-    // Times have whole seconds.
-    since
-        .and_then(|since| httpdate::parse_http_date(since).ok())
-        .is_some_and(|since| modified.duration_since(since).map_or(true, |later| later < Duration::from_secs(1)))
+    let time = |text: &str| httpdate::parse_http_date(text).ok();
+    let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|value| value.to_str().ok()).and_then(time);
+    since.zip(modified.and_then(time)).is_some_and(|(since, modified)| modified <= since)
 }
 
 #[cfg(test)]

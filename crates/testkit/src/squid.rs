@@ -40,9 +40,18 @@ impl Squid {
 
     /// Starts one in front of a server, by `docs/deploy/squid.conf`.
     pub fn in_front_of(server: SocketAddr) -> Result<Squid> {
+        Squid::by_file("squid.conf", server)
+    }
+
+    /// The same in front of a server's named queries, by `docs/deploy/squid-gateway.conf`.
+    pub fn in_front_of_queries(server: SocketAddr) -> Result<Squid> {
+        Squid::by_file("squid-gateway.conf", server)
+    }
+
+    fn by_file(name: &str, server: SocketAddr) -> Result<Squid> {
         let (folder, port) = (folder()?, free_port()?);
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/deploy/squid.conf");
-        let text = std::fs::read_to_string(path).with_context(|| path.to_owned())?;
+        let path = format!("{}/../../docs/deploy/{name}", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
         let text = text
             .replace("http_port 127.0.0.1:7340", &format!("http_port 127.0.0.1:{port}"))
             .replace("127.0.0.1 parent 7341", &format!("{} parent {}", server.ip(), server.port()))

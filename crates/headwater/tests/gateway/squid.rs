@@ -1,0 +1,185 @@
+//! A real Squid in front, by the configuration that `docs/deploy` explains.
+
+use std::time::{Duration, Instant};
+
+use headwater_testkit::{Postgres, Squid};
+
+use super::{Stage, get};
+
+/// A server on PostgreSQL with some queries, and Squid before it.
+struct Front {
+    stage: Stage,
+    squid: Squid,
+    database: String,
+}
+
+const ID: &str = "X-Frontier-Id: client 2.10.2 10288 root(0) root\r\n";
+/// `select id, name from t`.
+const SEEN: &str =
+    "/X/Frontier/type=frontier_request:1:DEFAULT&encoding=BLOBzip5&p1=eNorTs1JTS5RyEzRUchLzE1VSCvKz1UoAQBa6wfD";
+
+impl Front {
+    fn new() -> Front {
+        let database = Postgres::shared().and_then(Postgres::create_database).expect("a database");
+        let mut stage = Stage::new(&database);
+        let sql = "CREATE TABLE t (id int4, name text); INSERT INTO t VALUES (1, 'alpha'), (2, NULL), (3, '')";
+        headwater_testkit::sql(&database, sql).expect("made");
+        stage.query("kept.sql", "-- public = true\n-- max_age_s = 1000\nSELECT count(*) AS n FROM flight");
+        stage.query("last.sql", "-- public = true\n-- stale_if_error_s = 1000\nSELECT max(id) AS id FROM flight");
+        stage.query(
+            "slow.sql",
+            "-- public = true\n-- max_age_s = 1000\nSELECT pg_sleep(1)::text AS slept, pg_backend_pid() AS pid",
+        );
+        stage.query("own.sql", "-- max_age_s = 1000\nSELECT :s.user AS marked");
+        let file = stage.path("headwater.toml");
+        let text = std::fs::read_to_string(&file).expect("written");
+        let frontier = "\n[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\n";
+        std::fs::write(&file, text + frontier).expect("written");
+        let address = stage.serve().parse().expect("an address");
+        let squid = Squid::in_front_of_queries(address).expect("Squid");
+        Front { stage, squid, database }
+    }
+
+    /// Through Squid.
+    fn get(&self, target: &str, headers: &str) -> (String, String) {
+        get(self.squid.url().trim_start_matches("http://"), target, headers)
+    }
+
+    fn sql(&self, sql: &str) {
+        headwater_testkit::sql(&self.database, sql).expect(sql);
+    }
+
+    /// What Squid says of the requests for a target, once there are so many.
+    fn answers(&self, target: &str, count: usize) -> Vec<String> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let answers = self.squid.answers(target);
+            if answers.len() >= count {
+                return answers;
+            }
+            assert!(Instant::now() < deadline, "{answers:?}: it logs {count} of them");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn fresh_answers_are_hits_and_others_are_asked_for_again() {
+    let front = Front::new();
+    let (_, first) = front.get("/q/kept.csv", "");
+    front.sql("INSERT INTO flight VALUES (4, 'SFO', 1, 1)");
+    let (_, second) = front.get("/q/kept.csv", "");
+    assert_eq!((first.as_str(), second.as_str()), ("n\r\n3\r\n", "n\r\n3\r\n"));
+    let answers = front.answers("/q/kept.csv", 2);
+    assert!(answers[0].contains("MISS/200") && answers[1].contains("HIT/200"), "{answers:?}");
+
+    let (_, before) = front.get("/q/last.csv", "");
+    let (head, same) = front.get("/q/last.csv", "");
+    front.sql("INSERT INTO flight VALUES (5, 'SFO', 1, 1)");
+    let (_, after) = front.get("/q/last.csv", "");
+    assert_eq!(
+        (before.as_str(), same.as_str(), after.as_str()),
+        ("id\r\n4\r\n", "id\r\n4\r\n", "id\r\n5\r\n"),
+        "{head}"
+    );
+    let answers = front.answers("/q/last.csv", 3);
+    assert!(
+        answers[1].contains("REFRESH_UNMODIFIED/200") && answers[2].contains("REFRESH_MODIFIED/200"),
+        "{answers:?}"
+    );
+
+    // Another spelling is led to the same entry.
+    let (head, _) = front.get("/q/flights.csv?origin=%4AFK", "");
+    assert!(head.starts_with("http/1.1 308") && head.contains("location: /q/flights.csv?origin=jfk"), "{head}");
+}
+
+/// Once here, once in the server: Squid collapses its clients, the server those of several Squids.
+#[test]
+fn all_who_ask_at_once_are_one_execution() {
+    let front = Front::new();
+    let ask = || front.get("/q/slow.csv", "").1;
+    let answers: Vec<String> = std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+        asking.into_iter().map(|asked| asked.join().expect("no panic")).collect()
+    });
+    assert!(answers[0].starts_with("slept,pid\r\n"), "{answers:?}");
+    let logged = front.answers("/q/slow.csv", 8);
+    let reached = logged.iter().filter(|answer| answer.starts_with("TCP_MISS")).count();
+    assert_eq!(reached, 1, "{logged:?}");
+    assert!(
+        answers.iter().all(|answer| *answer == answers[0]),
+        "one process of the database answered all: {answers:?}"
+    );
+}
+
+#[test]
+fn answers_that_are_too_old_are_given_where_the_server_is_gone() {
+    let mut front = Front::new();
+    let (_, before) = front.get("/q/last.csv", "");
+    front.stage.stop();
+    let (head, stale) = front.get("/q/last.csv", "");
+    assert!(head.starts_with("http/1.1 200") && stale == before, "{head}: {stale}");
+    let (head, _) = front.get("/q/flights.csv?origin=JFK", "");
+    assert!(head.starts_with("http/1.1 50"), "what was never asked for is not there: {head}");
+}
+
+#[test]
+fn nothing_of_one_user_reaches_another() {
+    let front = Front::new();
+    let tokens = ["ann-marked-4711", "bob-marked-0815"].map(|user| {
+        let mut add = front.stage.command(&["user", "add", user, "--password-stdin"]);
+        let mut child = add.stdin(std::process::Stdio::piped()).spawn().expect("the program starts");
+        std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"hunter42\n").expect("read");
+        assert!(child.wait().expect("it ends").success());
+        (user, front.stage.ok(&["token", user]).trim().to_owned())
+    });
+    for _ in 0..3 {
+        for (user, token) in &tokens {
+            let (head, body) = front.get("/q/own.csv", &format!("Authorization: Bearer {token}\r\n"));
+            assert!(head.contains("cache-control: private"), "{head}");
+            assert_eq!(body, format!("marked\r\n{user}\r\n"));
+        }
+        let (head, body) = front.get("/q/own.csv", "");
+        assert!(head.starts_with("http/1.1 401") && !body.contains("marked-"), "{head}: {body}");
+    }
+    let answers = front.answers("/q/own.csv", 9);
+    assert!(answers.iter().all(|answer| !answer.contains("HIT")), "{answers:?}");
+}
+
+#[test]
+fn frontier_answers_are_kept_and_errors_are_not() {
+    let front = Front::new();
+    let (head, first) = front.get(SEEN, ID);
+    assert!(head.starts_with("http/1.1 200") && first.contains("records=\"3\""), "{head}: {first}");
+    front.sql("DELETE FROM t WHERE id = 3");
+    let (_, second) = front.get(SEEN, ID);
+    assert_eq!(second, first, "for seven days");
+    let answers = front.answers("/X/Frontier/type", 2);
+    assert!(answers[0].contains("MISS/200") && answers[1].contains("HIT/200"), "{answers:?}");
+    // Who wants it anew says so, and what comes is the same for all from then on.
+    let (_, third) = front.get(SEEN, &format!("{ID}Cache-Control: max-age=0\r\n"));
+    assert!(third.contains("records=\"2\""), "{third}");
+    assert_eq!(front.get(SEEN, ID).1, third);
+
+    // Its time is told when it is a second old; from then on Squid has something to ask by.
+    let short = format!("{SEEN}&ttl=short");
+    let mut asked = 1;
+    while !front.get(&short, ID).0.contains("last-modified: ") {
+        asked += 1;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let before = front.get(&short, ID).1;
+    front.sql("INSERT INTO t VALUES (7, 'seven')");
+    let after = front.get(&short, ID).1;
+    assert!(before.contains("records=\"2\"") && after.contains("records=\"3\""), "{after}");
+    let answers = front.answers("ttl=short", asked + 2);
+    let is = |place: usize, what: &str| answers[asked + place].contains(what);
+    assert!(is(0, "REFRESH_UNMODIFIED/200") && is(1, "REFRESH_MODIFIED/200"), "{answers:?}");
+
+    front.sql("ALTER TABLE t RENAME TO away");
+    let other = format!("{SEEN}&freshkey=1");
+    let (_, wrong) = front.get(&other, ID);
+    assert!(wrong.contains("error=\"1\""), "{wrong}");
+    front.sql("ALTER TABLE away RENAME TO t");
+    assert!(front.get(&other, ID).1.contains("error=\"0\""), "the error was not kept");
+}

@@ -15,8 +15,8 @@ use crate::Error;
 pub struct ResultColumn {
     /// Its name.
     pub name: String,
-    /// The type of its values. In SQLite a value may be of another all the same.
-    pub kind: Type,
+    /// The type of its values; `None`: the database can't tell (an expression in SQLite). In SQLite a value may be of another all the same.
+    pub kind: Option<Type>,
     /// The database's name for its type; empty where it has none (an expression in SQLite).
     pub declared: String,
 }

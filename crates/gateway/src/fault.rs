@@ -76,6 +76,11 @@ impl Fault {
                 Fault::new(StatusCode::SERVICE_UNAVAILABLE, "database_unavailable", "the database is not there now");
             return Fault { retry_after: Some(Duration::from_secs(5)), is_servers: true, ..fault };
         }
+        if let DatabaseError::Sql { detail, .. } = error {
+            tracing::warn!(query, detail, "the database can't run a query so");
+            let message = "the database can't run the query with these arguments; the server's log says why";
+            return Fault::new(StatusCode::UNPROCESSABLE_ENTITY, "failed", message);
+        }
         tracing::error!(query, %error, "a query failed");
         let message = "the query failed; the server's log says more";
         Fault { is_servers: true, ..Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", message) }
@@ -93,7 +98,8 @@ impl Fault {
         let body = serde_json::json!({ "error": self.code, "message": self.message }).to_string();
         let kind = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
         let mut response = (self.status, kind, Body::from(body)).into_response();
-        let is_own = matches!(self.status.as_u16(), 400 | 404 | 406 | 422);
+        // What is not acceptable to one is to another, at the same URL.
+        let is_own = matches!(self.status.as_u16(), 400 | 404 | 422);
         let kept = match (is_own, is_shared) {
             (true, true) => format!("public, max-age={OWN_FAULT_S}"),
             (true, false) => format!("private, max-age={OWN_FAULT_S}"),
@@ -101,6 +107,7 @@ impl Fault {
         };
         let headers = response.headers_mut();
         set(headers, header::CACHE_CONTROL, &kept);
+        set(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
         if let Some(wait) = self.retry_after {
             set(headers, header::RETRY_AFTER, &wait.as_secs().max(1).to_string());
         }

@@ -9,7 +9,9 @@
 //! | text, uuid, date and the like | a text | as it is |
 //! | bytes | a text in base64 | base64 |
 //! | json | the JSON itself | its text |
-//! | NULL | `null` | nothing, where an empty text is `""` |
+//! | NULL | `null` | nothing, where an empty text and no bytes are `""` |
+//!
+//! What is no UTF-8 (a SQLite file may hold it) comes with replacement characters.
 //!
 //! JSON says in `columns` what each is. An answer is written row by row; what has been written is taken in between, so none is held whole.
 
@@ -84,8 +86,8 @@ impl Format {
 pub struct Column {
     /// Its name.
     pub name: String,
-    /// The type of its values.
-    pub kind: Type,
+    /// The type of its values, where it is known.
+    pub kind: Option<Type>,
 }
 
 /// An answer that is being written.
@@ -94,7 +96,7 @@ pub struct Column {
 /// use headwater_gateway::format::{Column, Encoder, Format};
 /// use headwater_protocol::{Type, ValueRef};
 ///
-/// let columns = vec![Column { name: "id".to_owned(), kind: Type::Int }];
+/// let columns = vec![Column { name: "id".to_owned(), kind: Some(Type::Int) }];
 /// let mut csv = Encoder::begin(Format::Csv, columns);
 /// csv.row(&[ValueRef::Int(7)]);
 /// csv.end();
@@ -121,8 +123,8 @@ impl Encoder {
                     separate(&mut out, place);
                     out.extend(b"{\"name\":");
                     json_text(&mut out, column.name.as_bytes());
-                    let _ =
-                        write!(out, ",\"type\":\"{}\",\"json\":\"{}\"}}", column.kind.name(), json_form(column.kind));
+                    let (name, form) = column.kind.map_or(("any", "any"), |kind| (kind.name(), json_form(kind)));
+                    let _ = write!(out, ",\"type\":\"{name}\",\"json\":\"{form}\"}}");
                 }
                 out.extend(b"],\"rows\":[");
             }
@@ -267,7 +269,8 @@ fn csv_value(out: &mut Vec<u8>, value: ValueRef<'_>, scratch: &mut Scratch) {
             let _ = write!(out, "{real:?}");
         }
         ValueRef::Real(real) => out.extend(real_name(real).as_bytes()),
-        ValueRef::Text(bytes) | ValueRef::Json(bytes) => csv_text(out, bytes),
+        ValueRef::Text(bytes) | ValueRef::Json(bytes) => csv_text(out, String::from_utf8_lossy(bytes).as_bytes()),
+        ValueRef::Bytes(b"") => csv_text(out, b""),
         ValueRef::Bytes(bytes) => base64(out, bytes),
         other => csv_text(out, text_bytes(other, scratch)),
     }
@@ -296,7 +299,7 @@ fn base64(out: &mut Vec<u8>, bytes: &[u8]) {
     let _ = STANDARD.encode_slice(bytes, &mut out[start..]);
 }
 
-/// A text as JSON has it. What is no UTF-8 (a SQLite file may hold it) comes with replacement characters.
+/// A text as JSON has it.
 fn json_text(out: &mut Vec<u8>, bytes: &[u8]) {
     // A vector takes whatever it is given.
     let _ = serde_json::to_writer(out, &String::from_utf8_lossy(bytes));
@@ -326,7 +329,7 @@ mod tests {
     use super::*;
 
     fn column(name: &str, kind: Type) -> Column {
-        Column { name: name.to_owned(), kind }
+        Column { name: name.to_owned(), kind: Some(kind) }
     }
 
     fn written(format: Format, columns: &[Column], rows: &[Vec<Value>]) -> String {

@@ -20,6 +20,7 @@ mod fault;
 pub mod format;
 pub mod frontier;
 mod frontier_routes;
+mod handover;
 pub mod query;
 mod routes;
 mod run;

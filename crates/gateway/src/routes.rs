@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, Version, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use futures_util::stream;
@@ -74,11 +74,20 @@ async fn get_query(
     State(service): State<Arc<Service>>,
     Path(name): Path<String>,
     RawQuery(given): RawQuery,
+    uri: Uri,
+    version: Version,
     headers: HeaderMap,
 ) -> Response {
     let is_anonymous = !headers.contains_key(header::AUTHORIZATION);
-    match respond(&service, &name, given.as_deref().unwrap_or_default(), &headers).await {
-        Ok(response) => response,
+    let is_plain = uri.path().strip_prefix("/q/") == Some(name.as_str()) && given.as_deref() != Some("");
+    match respond(&service, &name, given.as_deref().unwrap_or_default(), is_plain, &headers).await {
+        Ok(mut response) => {
+            // Nothing tells such a client that an answer of unknown length is cut off: then no cache is to have it.
+            if version == Version::HTTP_10 && response.body().size_hint().exact().is_none() {
+                set(response.headers_mut(), header::CACHE_CONTROL, "no-store");
+            }
+            response
+        }
         Err(fault) => {
             tracing::debug!(query = name, fault = fault.code, message = fault.message, "refused");
             fault.into_response(is_anonymous)
@@ -86,7 +95,14 @@ async fn get_query(
     }
 }
 
-async fn respond(service: &Arc<Service>, name: &str, given: &str, headers: &HeaderMap) -> Result<Response, Fault> {
+/// `is_plain`: the URL has its name as it is, and no question mark without arguments.
+async fn respond(
+    service: &Arc<Service>,
+    name: &str,
+    given: &str,
+    is_plain: bool,
+    headers: &HeaderMap,
+) -> Result<Response, Fault> {
     let (query, ending) = find(&service.queries, name)?;
     let format = match ending {
         Some(format) => format,
@@ -99,11 +115,14 @@ async fn respond(service: &Arc<Service>, name: &str, given: &str, headers: &Head
         arguments => format!("/q/{name}?{arguments}"),
     };
     let head = Head { query: &query, canonical: &canonical, format, has_ending: ending.is_some() };
-    if given != arguments.canonical() {
+    if canonical.len() > QUERY_STRING_BYTES_MAX {
+        return Err(Fault::arguments(format!("the arguments are longer than {QUERY_STRING_BYTES_MAX} bytes")));
+    }
+    if given != arguments.canonical() || !is_plain {
         return Ok(head.redirect());
     }
     let user = if query.is_personal() { user.as_str() } else { "" };
-    let asked = Asked::named(&query, &arguments, format, user);
+    let asked = Asked::named(&query, &arguments, format, user, service.dialect());
     Ok(match service.answer(&asked).await? {
         Answer::Kept(kept, age) => {
             let modified = kept.last_modified();

@@ -1,7 +1,7 @@
 //! One execution of a query: a thread reads rows, and hands their bytes on in pieces.
 //!
-//! The pieces go through a channel of [`PIECES`] of [`PIECE_BYTES`]: no more is in memory, whoever is slow. Who takes them and goes away ends
-//! the query in the database.
+//! Few pieces of [`PIECE_BYTES`] wait to be taken: no more is in memory but for a row that is larger, whoever is slow. Who takes them and goes
+//! away ends the query in the database; so does the end of its time, the time that pieces wait included.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,17 +10,16 @@ use bytes::Bytes;
 use headwater_consolidated::results::{Canceller, ReadOptions, ResultColumn, ResultSink};
 use headwater_consolidated::{Error, Pool, Pooled};
 use headwater_protocol::{Type, Value, ValueRef};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::fault::Fault;
 use crate::format::{Column, Encoder, Format};
 use crate::frontier::results::FrontierRows;
+use crate::handover::{Giver, NotTaken, Taker, handover};
 use crate::query::QueryLimits;
 
 /// How large a piece gets.
 const PIECE_BYTES: usize = 64 << 10;
-/// How many wait to be taken.
-const PIECES: usize = 4;
 
 /// What is to be run.
 #[derive(Clone)]
@@ -43,19 +42,35 @@ pub(crate) enum Form {
     Frontier,
 }
 
+/// What comes of an execution.
+enum Piece {
+    Bytes(Bytes),
+    /// All has come.
+    End,
+    Fault(Fault),
+}
+
 /// An execution that is under way. Dropped, it ends.
 pub(crate) struct Running {
-    pieces: mpsc::Receiver<Result<Bytes, Fault>>,
+    pieces: Taker<Piece>,
     canceller: Option<Canceller>,
     is_through: bool,
 }
 
 impl Running {
-    /// The next piece; `None` at the end.
+    /// The next piece; `None` at the end. An execution that died without a word is a fault, and not the end.
     pub(crate) async fn next(&mut self) -> Option<Result<Bytes, Fault>> {
-        let next = self.pieces.recv().await;
-        self.is_through = !matches!(next, Some(Ok(_)));
-        next
+        if self.is_through {
+            return None;
+        }
+        let piece = self.pieces.take().await;
+        self.is_through = !matches!(piece, Some(Piece::Bytes(_)));
+        match piece {
+            Some(Piece::Bytes(bytes)) => Some(Ok(bytes)),
+            Some(Piece::End) => None,
+            Some(Piece::Fault(fault)) => Some(Err(fault)),
+            None => Some(Err(Fault::internal("an execution ended without a word"))),
+        }
     }
 }
 
@@ -75,7 +90,7 @@ pub(crate) async fn start(
     permit: OwnedSemaphorePermit,
     patience: Duration,
 ) -> Result<Running, Fault> {
-    let (give, pieces) = mpsc::channel(PIECES);
+    let (give, pieces) = handover();
     let (pool, name) = (pool.clone(), job.name.clone());
     let checkout = tokio::task::spawn_blocking(move || pool.checkout(patience));
     let connection = checkout.await.map_err(|error| Fault::internal(&error.to_string()))?;
@@ -89,11 +104,12 @@ pub(crate) async fn start(
 }
 
 /// Reads all rows; whatever ends it is told to whoever takes the pieces.
-fn execute(connection: &mut Pooled, job: Job, give: mpsc::Sender<Result<Bytes, Fault>>) {
+fn execute(connection: &mut Pooled, job: Job, give: Giver<Piece>) {
     let Job { name, sql, parameters, types, limits, form } = job;
     let options = ReadOptions { time_out: limits.time_out, types };
-    let mut pieces = Pieces { form, writer: None, limits, bytes: 0, rows: 0, give, fault: None };
     let began = Instant::now();
+    let deadline = (!limits.time_out.is_zero()).then(|| began + limits.time_out);
+    let mut pieces = Pieces { form, writer: None, limits, deadline, bytes: 0, rows: 0, give, fault: None };
     let read = connection.read(&sql, &parameters, &options, &mut pieces);
     let read = connection.note(read);
     let rolled_back = connection.rollback();
@@ -106,16 +122,18 @@ fn execute(connection: &mut Pooled, job: Job, give: mpsc::Sender<Result<Bytes, F
         }
         pieces.hand_on()
     });
-    if let Err(error) = ended {
-        let is_late = !limits.time_out.is_zero() && began.elapsed() >= limits.time_out;
-        let fault = match pieces.fault.take() {
-            Some(fault) => fault,
-            None if pieces.give.is_closed() => return,
-            None if is_late => Fault::timed_out(limits.time_out),
-            None => Fault::database(&name, &error),
-        };
-        let _ = pieces.give.blocking_send(Err(fault));
+    let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+    let last = match (ended, pieces.fault.take()) {
+        (Ok(()), _) => Piece::End,
+        (Err(_), Some(fault)) => Piece::Fault(fault),
+        (Err(_), None) if pieces.give.is_in_vain() => return,
+        (Err(_), None) if is_late => Piece::Fault(Fault::timed_out(limits.time_out)),
+        (Err(error), None) => Piece::Fault(Fault::database(&name, &error)),
+    };
+    if let Piece::Fault(fault) = &last {
+        tracing::info!(query = name, fault = fault.code, message = fault.message, "a query was not answered whole");
     }
+    pieces.give.give_last(last);
 }
 
 /// Rows as bytes, in one form or the other.
@@ -158,9 +176,10 @@ struct Pieces {
     form: Form,
     writer: Option<Writer>,
     limits: QueryLimits,
+    deadline: Option<Instant>,
     bytes: u64,
     rows: u64,
-    give: mpsc::Sender<Result<Bytes, Fault>>,
+    give: Giver<Piece>,
     fault: Option<Fault>,
 }
 
@@ -175,8 +194,12 @@ impl Pieces {
                 self.limits.bytes_max
             )));
         }
-        // Nobody takes it any more: there is nobody to be told.
-        self.give.blocking_send(Ok(Bytes::from(piece))).map_err(|_| stopped())
+        match self.give.give(Piece::Bytes(Bytes::from(piece)), self.deadline) {
+            Ok(()) => Ok(()),
+            // There is nobody to be told.
+            Err(NotTaken::Gone) => Err(stopped()),
+            Err(NotTaken::TooLate) => self.stop(Fault::timed_out(self.limits.time_out)),
+        }
     }
 
     fn stop(&mut self, fault: Fault) -> Result<(), Error> {

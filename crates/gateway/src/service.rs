@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use headwater_access::Access;
-use headwater_consolidated::Pool;
+use headwater_consolidated::{Dialect, Pool};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::cache::{Cache, Kept, Key, Place, Shared};
@@ -185,6 +185,11 @@ impl Service {
         run::start(&self.pool, asked.job.clone(), permit, self.settings.patience).await
     }
 
+    /// Which SQL the database speaks.
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.pool.backend().dialect()
+    }
+
     /// A place to execute in, for which so many may wait.
     async fn slot(&self) -> Result<OwnedSemaphorePermit, Fault> {
         if let Ok(permit) = Arc::clone(&self.slots).try_acquire_owned() {
@@ -194,7 +199,11 @@ impl Service {
         if waiting.place > self.settings.waiting_max {
             return Err(Fault::overloaded(format!("{} queries wait already", self.settings.waiting_max)));
         }
-        Arc::clone(&self.slots).acquire_owned().await.map_err(|_| Fault::internal("the semaphore was closed"))
+        let acquired = tokio::time::timeout(self.settings.patience, Arc::clone(&self.slots).acquire_owned()).await;
+        match acquired {
+            Ok(permit) => permit.map_err(|_| Fault::internal("the semaphore was closed")),
+            Err(_) => Err(Fault::overloaded(format!("no query ended for {:?}", self.settings.patience))),
+        }
     }
 
     /// Executions since the start, and answers that are kept, with their bytes.
@@ -237,10 +246,10 @@ impl Drop for Waiting<'_> {
 
 impl Asked {
     /// A named query. `user`: who asks, where the answer depends on it; else empty.
-    pub(crate) fn named(query: &Query, arguments: &Arguments, format: Format, user: &str) -> Asked {
+    pub(crate) fn named(query: &Query, arguments: &Arguments, format: Format, user: &str, dialect: Dialect) -> Asked {
         // None of them but the last has a line's end.
         let key = Key::from(format!("{}\n{format:?}\n{}\n{user}", query.name, arguments.canonical()));
-        let (sql, parameters) = query.statement(arguments, user);
+        let (sql, parameters) = query.statement(arguments, user, dialect);
         let (name, types, limits) = (query.name.clone(), query.types.clone(), query.limits);
         let job = Job { name, sql, parameters, types, limits, form: Form::Rows(format) };
         Asked { key, job, freshness: query.freshness.clone() }

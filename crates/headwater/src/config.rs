@@ -151,6 +151,15 @@ pub struct GatewayConfig {
     pub frontier: Option<FrontierSettings>,
 }
 
+/// An error that tells these faults, if there are any.
+pub fn without(faults: &[QueryError]) -> Result<()> {
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let lines: Vec<_> = faults.iter().map(|fault| format!("  {fault}")).collect();
+    Err(usage(format!("the named queries can't be served:\n{}", lines.join("\n"))))
+}
+
 /// The named queries of a folder, each with its file, and what is wrong with others.
 pub type Queries = (Vec<(PathBuf, Query)>, Vec<QueryError>);
 
@@ -207,14 +216,16 @@ impl Config {
         Ok(models.into_iter().map(Plan::new).collect())
     }
 
+    /// Whether there is a gateway.
+    pub fn has_gateway(&self) -> bool {
+        self.gateway.is_some()
+    }
+
     /// The gateway; `None`: there is no gateway. A query with a fault is one too many.
     pub fn gateway(&self) -> Result<Option<GatewayConfig>> {
         let Some(section) = &self.gateway else { return Ok(None) };
         let (queries, faults) = self.queries()?;
-        if !faults.is_empty() {
-            let lines: Vec<_> = faults.iter().map(|fault| format!("  {fault}")).collect();
-            return Err(usage(format!("the named queries can't be served:\n{}", lines.join("\n"))));
-        }
+        without(&faults)?;
         let &GatewaySection { executions_max, waiting_max, cache_bytes_max, held_bytes_max, .. } = section;
         if !(1..=1_000).contains(&executions_max) {
             return Err(usage(format!("[gateway] executions_max is {executions_max}, expected 1 to 1000")));
@@ -237,12 +248,18 @@ impl Config {
         })?;
         let mut files: Vec<PathBuf> =
             entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>().context("reading the queries")?;
-        files.retain(|file| file.extension().is_some_and(|extension| extension == "sql"));
+        files.retain(|file| file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("sql")));
         files.sort();
         let (mut queries, mut faults) = (Vec::new(), Vec::new());
         for file in files {
-            let text = std::fs::read_to_string(&file);
-            let text = text.or_usage(|| format!("the query {} could not be read", file.display()))?;
+            let text = match std::fs::read_to_string(&file) {
+                Ok(text) => text,
+                Err(error) => {
+                    let text = format!("it can't be read: {error}");
+                    faults.push(QueryError { file: file.display().to_string(), line: 1, text });
+                    continue;
+                }
+            };
             match Query::parse(&file.display().to_string(), &text) {
                 Ok(query) => queries.push((file, query)),
                 Err(errors) => faults.extend(errors),

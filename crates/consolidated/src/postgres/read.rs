@@ -208,22 +208,30 @@ impl PostgresConnection {
         context: &str,
         statement: &Statement,
         bound: &[Bound],
-        mut each: impl FnMut(&tokio_postgres::Row, &mut Scratch) -> Result<(), Error>,
+        each: impl FnMut(&tokio_postgres::Row, &mut Scratch) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        self.stream_raw(statement, bound, each).map_err(|stop| match stop {
+            Stop::Server(failure) => self.failure(context, &failure),
+            Stop::Own(error) => error,
+        })
+    }
+
+    /// The same, with what ended it as it came.
+    pub(super) fn stream_raw(
+        &mut self,
+        statement: &Statement,
+        bound: &[Bound],
+        mut each: impl FnMut(&tokio_postgres::Row, &mut Scratch) -> Result<(), Error>,
+    ) -> Result<(), Stop> {
         let (scratch, queued) = (&mut self.scratch, std::mem::take(&mut self.queued));
-        let run = async |client: &Client| {
+        self.link.run(async |client: &Client| {
             let rows = queued.before(client, client.query_raw(statement, bound)).await;
             let mut rows = pin!(rows.map_err(Stop::Server)?);
             while let Some(row) = rows.try_next().await.map_err(Stop::Server)? {
                 each(&row, scratch).map_err(Stop::Own)?;
             }
             Ok(())
-        };
-        match self.link.run(run) {
-            Ok(()) => Ok(()),
-            Err(Stop::Server(failure)) => Err(self.failure(context, &failure)),
-            Err(Stop::Own(error)) => Err(error),
-        }
+        })
     }
 }
 

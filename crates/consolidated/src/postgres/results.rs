@@ -2,13 +2,15 @@
 
 use headwater_protocol::text::coerce;
 use headwater_protocol::{Value, ValueRef};
+use tokio_postgres::Statement;
 use tokio_postgres::error::ErrorPosition;
 use tokio_postgres::types::Type as ServerType;
 
 use super::codec::{Codec, Scratch};
 use super::connection::{PostgresConnection, State};
 use super::raw;
-use super::statements::numbered;
+use super::read::Stop;
+use super::statements::{bound, numbered};
 use crate::results::{ReadOptions, ResultColumn, ResultSink};
 use crate::{Error, Mode};
 
@@ -22,6 +24,12 @@ struct Reader {
 impl PostgresConnection {
     /// What columns a query gives.
     pub(super) fn result_columns(&mut self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
+        let statement = self.prepare_query(sql)?;
+        let readers = readers(statement.columns(), options)?;
+        Ok(readers.into_iter().map(|reader| reader.column).collect())
+    }
+
+    fn prepare_query(&mut self, sql: &str) -> Result<Statement, Error> {
         let numbered = numbered(sql);
         let prepared = self.run(async |client| client.prepare(&numbered).await);
         let statement = prepared.map_err(|failure| match place(&failure, &numbered) {
@@ -29,11 +37,11 @@ impl PostgresConnection {
             None => self.failure("preparing a query", &failure),
         })?;
         if statement.columns().is_empty() {
+            // COPY, BEGIN and the like are among them.
             let detail = "it gives no rows: expected a SELECT".to_owned();
             return Err(Error::Sql { detail, line: None });
         }
-        let readers = readers(statement.columns(), options)?;
-        Ok(readers.into_iter().map(|reader| reader.column).collect())
+        Ok(statement)
     }
 
     /// Runs a query in a read-only transaction of its own.
@@ -44,14 +52,26 @@ impl PostgresConnection {
         options: &ReadOptions,
         sink: &mut dyn ResultSink,
     ) -> Result<(), Error> {
-        let (statement, bound) = self.bind(sql, parameters)?;
+        let statement = match self.known(sql) {
+            Some(statement) => statement,
+            None => self.prepare_query(sql)?,
+        };
+        self.keep(sql, &statement);
+        let bound = bound(sql, &statement, parameters)?;
         let mut readers = readers(statement.columns(), options)?;
         let columns: Vec<ResultColumn> = readers.iter().map(|reader| reader.column.clone()).collect();
         let limit = options.time_out.as_millis().to_string();
         self.queued.sql(["BEGIN READ ONLY; SET LOCAL statement_timeout = ", &limit, ";"]);
         self.state = State { mode: Some(Mode::Download), ..State::default() };
         sink.begin(&columns)?;
-        let read = self.stream("running a query", &statement, &bound, |row, _| give(row, &mut readers, sink));
+        let read = self.stream_raw(&statement, &bound, |row, _| give(row, &mut readers, sink));
+        let read = read.map_err(|stop| match stop {
+            Stop::Own(error) => error,
+            Stop::Server(failure) => {
+                let error = self.failure("running a query", &failure);
+                place(&failure, sql).unwrap_or(error)
+            }
+        });
         if read.is_err() {
             self.forget(sql, std::iter::empty());
         }
@@ -61,8 +81,7 @@ impl PostgresConnection {
 
 /// What is wrong with the SQL itself, and where.
 fn place(failure: &tokio_postgres::Error, sql: &str) -> Option<Error> {
-    // Classes 22 and 42: data, and the statement.
-    let error = failure.as_db_error().filter(|error| matches!(error.code().code().get(..2), Some("22" | "42")))?;
+    let error = failure.as_db_error().filter(|error| is_own(error.code().code()))?;
     let characters = match error.position() {
         Some(ErrorPosition::Original(position)) => Some(*position as usize),
         _ => None,
@@ -73,12 +92,17 @@ fn place(failure: &tokio_postgres::Error, sql: &str) -> Option<Error> {
     Some(Error::Sql { detail: format!("{}{hint}", error.message()), line: characters.map(before) })
 }
 
+/// Whether it is the query's own fault: classes 22 and 42 are data and the statement, 25006 is a write, and the others are limits of a statement.
+fn is_own(code: &str) -> bool {
+    matches!(code.get(..2), Some("22" | "42" | "54")) || code == "25006" || code == "0A000"
+}
+
 fn readers(columns: &[tokio_postgres::Column], options: &ReadOptions) -> Result<Vec<Reader>, Error> {
     let reader = |column: &tokio_postgres::Column| {
         let (name, server) = (column.name().to_owned(), column.type_());
         let codec = Codec::of(server.oid()).or_else(|| raw::text_like(server)).ok_or_else(|| unknown(&name, server))?;
         let kind = options.types.get(&name).copied().unwrap_or(codec.kind());
-        let column = ResultColumn { name, kind, declared: server.name().to_owned() };
+        let column = ResultColumn { name, kind: Some(kind), declared: server.name().to_owned() };
         Ok(Reader { column, codec, scratch: Scratch::default() })
     };
     columns.iter().map(reader).collect()
@@ -89,18 +113,29 @@ fn unknown(name: &str, server: &ServerType) -> Error {
     Error::Sql { detail, line: None }
 }
 
+/// A float4 is the number that its shortest text means, and not the double beside it.
+fn decoded<'a>(codec: Codec, raw: &'a [u8], scratch: &'a mut Scratch) -> Option<ValueRef<'a>> {
+    match (codec, codec.decode(raw, scratch)?) {
+        (Codec::Float4, ValueRef::Real(real)) if real.is_finite() => {
+            (real as f32).to_string().parse().ok().map(ValueRef::Real)
+        }
+        (_, value) => Some(value),
+    }
+}
+
 fn give(row: &tokio_postgres::Row, readers: &mut [Reader], sink: &mut dyn ResultSink) -> Result<(), Error> {
     let mut values = Vec::with_capacity(readers.len());
     let mut is_other = false;
     for (place, reader) in readers.iter_mut().enumerate() {
         let value = match raw::bytes(row, place)? {
-            Some(raw) => reader.codec.decode(raw, &mut reader.scratch).ok_or_else(|| {
+            Some(raw) => decoded(reader.codec, raw, &mut reader.scratch).ok_or_else(|| {
                 raw::unreadable(&format!("column {:?}", reader.column.name), "bytes that are none of its type")
             })?,
             None => ValueRef::Null,
         };
-        is_other |= value.kind().is_some_and(|kind| kind != reader.column.kind);
-        values.push((value, reader.column.kind));
+        let kind = reader.column.kind.unwrap_or(reader.codec.kind());
+        is_other |= value.kind().is_some_and(|of| of != kind);
+        values.push((value, kind));
     }
     if !is_other {
         return sink.row(&values.iter().map(|(value, _)| *value).collect::<Vec<_>>());

@@ -113,11 +113,21 @@ impl PostgresConnection {
             return Ok(statement.clone());
         }
         let statement = self.prepare(&numbered(sql))?;
+        self.keep(sql, &statement);
+        Ok(statement)
+    }
+
+    /// The prepared form, if it is kept.
+    pub(super) fn known(&self, sql: &str) -> Option<Statement> {
+        self.statements.queries.get(sql).cloned()
+    }
+
+    /// Keeps a prepared form.
+    pub(super) fn keep(&mut self, sql: &str, statement: &Statement) {
         if self.statements.queries.len() >= QUERIES_MAX {
             self.statements.queries.clear();
         }
         self.statements.queries.insert(sql.to_owned(), statement.clone());
-        Ok(statement)
     }
 
     /// Has it prepared anew when it is needed next, and what is known of these tables read anew.

@@ -48,7 +48,7 @@ impl SqliteConnection {
         options: &ReadOptions,
         sink: &mut dyn ResultSink,
     ) -> Result<(), Error> {
-        let mut statement = self.prepare(sql)?;
+        let mut statement = self.inner.prepare_cached(sql).map_err(|error| place(error, sql))?;
         read_only(&statement)?;
         bind_all(&mut statement, parameters, &mut Scratch::default())?;
         let columns = columns(&statement, options);
@@ -64,15 +64,23 @@ fn place(error: rusqlite::Error, sql: &str) -> Error {
             let before = usize::try_from(offset).ok().and_then(|offset| sql.get(..offset));
             Error::Sql { detail: msg, line: before.map(|before| before.matches('\n').count()) }
         }
+        // A table that there is not, say.
+        rusqlite::Error::SqliteFailure(cause, Some(detail)) if cause.extended_code == rusqlite::ffi::SQLITE_ERROR => {
+            Error::Sql { detail, line: None }
+        }
         error => sort(error, "preparing a query"),
     }
 }
 
 fn read_only(statement: &Statement<'_>) -> Result<(), Error> {
-    if statement.readonly() && statement.column_count() > 0 {
-        return Ok(());
-    }
-    let detail = "it writes, or gives no rows: expected a SELECT".to_owned();
+    let strange = (1..=statement.parameter_count())
+        .filter_map(|place| statement.parameter_name(place))
+        .find(|name| !name.starts_with('?'));
+    let detail = match strange {
+        Some(name) => format!("{name} is no parameter here, expected :name"),
+        None if statement.readonly() && statement.column_count() > 0 => return Ok(()),
+        None => "it writes, or gives no rows: expected a SELECT".to_owned(),
+    };
     Err(Error::Sql { detail, line: None })
 }
 
@@ -81,7 +89,7 @@ fn columns(statement: &Statement<'_>, options: &ReadOptions) -> Vec<ResultColumn
         let name = column.name().to_owned();
         let declared = column.decl_type().unwrap_or_default().to_owned();
         let known = options.types.get(&name).copied();
-        let kind = known.or_else(|| Some(column_type(&declared)?.base)).unwrap_or(Type::Text);
+        let kind = known.or_else(|| Some(column_type(&declared)?.base));
         ResultColumn { name, kind, declared }
     };
     statement.columns().map(column).collect()
@@ -97,7 +105,9 @@ fn give(
     let mut rows = statement.raw_query();
     while let Some(row) = rows.next().map_err(|error| sort(error, sql))? {
         let read = columns.iter().zip(&mut scratches).enumerate();
-        let values = read.map(|(place, (column, scratch))| Ok(decode(stored(row, place)?, column.kind, scratch)));
+        let values = read.map(|(place, (column, scratch))| {
+            Ok(decode(stored(row, place)?, column.kind.unwrap_or(Type::Text), scratch))
+        });
         sink.row(&values.collect::<Result<Vec<ValueRef<'_>>, Error>>()?)?;
     }
     Ok(())

@@ -60,6 +60,8 @@ struct Data {
     /// Fewer bytes than make a line.
     rest: Vec<u8>,
     has_lines: bool,
+    /// Nothing has come yet.
+    is_new: bool,
 }
 
 enum Packer {
@@ -88,7 +90,7 @@ impl Answer {
             Encoding::Zip { level, .. } => Packer::Zip(ZlibEncoder::new(Vec::new(), Compression::new(level))),
             Encoding::Blob | Encoding::Pem => Packer::Plain,
         };
-        self.data = Some(Data { packer, md5: Md5::new(), rest: Vec::new(), has_lines: false });
+        self.data = Some(Data { packer, md5: Md5::new(), rest: Vec::new(), has_lines: false, is_new: true });
     }
 
     /// Tells a client that waits that the query is still running. Before any data of the payload.
@@ -105,7 +107,10 @@ impl Answer {
 
     /// Ends the payload.
     pub fn end_payload(&mut self, quality: Quality<'_>) {
-        let Some(data) = self.data.take() else { return };
+        let Some(mut data) = self.data.take() else { return };
+        if data.is_new && matches!(quality, Quality::Error(_)) {
+            data.packer = Packer::Plain; // nothing at all, and not the compressed form of nothing
+        }
         let md5 = data.finish(&mut self.out);
         let _ = match quality {
             Quality::Good { records, full_size } => write!(
@@ -140,6 +145,7 @@ impl Answer {
 
 impl Data {
     fn push(&mut self, bytes: &[u8], out: &mut String) {
+        self.is_new = false;
         match &mut self.packer {
             Packer::Plain => self.carry(bytes, out),
             Packer::Zip(encoder) => {

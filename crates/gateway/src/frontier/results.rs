@@ -52,7 +52,7 @@ impl FrontierRows {
 
 /// Oracle's name for a column's type. `NUMERIC` is not among them: the Python module refuses it.
 fn oracle_type(column: &ResultColumn) -> &'static str {
-    match (column.kind, column.declared.to_ascii_lowercase().as_str()) {
+    match (column.kind.unwrap_or(Type::Text), column.declared.to_ascii_lowercase().as_str()) {
         (Type::Bool, _) => "NUMBER(1)",
         (Type::Int, "int2" | "smallint") => "NUMBER(5)",
         (Type::Int, "int4" | "integer" | "int") => "NUMBER(10)",

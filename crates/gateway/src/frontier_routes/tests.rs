@@ -180,9 +180,9 @@ async fn files_and_what_is_none() {
 async fn errors_of_a_payload_and_of_the_whole() {
     let stand = Stand::new();
     for (sql, words) in [
-        ("select nothing_there from t", "error=\"1\" message=\"the query failed"),
+        ("select nothing_there from t", "error=\"1\" message=\"the database can't run"),
         ("delete from t", "&quot;delete&quot; is not allowed"),
-        ("update t set id = 9", "error=\"1\" message=\"the query failed"),
+        ("update t set id = 9", "error=\"1\" message=\"the database can't run"),
         ("select 1; select 2", "error=\"1\" message=\"the query failed"),
         (
             "with recursive n(i) as (select 1 union all select i + 1 from n where i < 2000) select i from n",
@@ -193,6 +193,7 @@ async fn errors_of_a_payload_and_of_the_whole() {
         assert_eq!((response.status().as_u16(), header_of(&response, "cache-control")), (200, "max-age=0"), "{sql}");
         let answer = text(response).await;
         assert!(answer.contains(words) && answer.contains("full_size=\"0\""), "{sql}: {answer}");
+        assert!(answer.contains("<data></data>"), "{sql}: {answer}");
     }
     let one = query(ALL, "BLOB");
     let two = format!("{one}&{}", one.trim_start_matches("/X/Frontier/"));

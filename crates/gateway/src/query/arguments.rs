@@ -2,11 +2,12 @@
 
 use std::cmp::Ordering;
 
+use headwater_consolidated::Dialect;
 use headwater_model::parse::closest;
 use headwater_model::sql::with_parameters;
-use headwater_protocol::Value;
 use headwater_protocol::stored::{Scratch, Stored, encode};
 use headwater_protocol::text::coerce;
+use headwater_protocol::{Type, Value};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
 
@@ -76,7 +77,11 @@ impl Parameter {
     /// A value from a request's text.
     fn read(&self, text: &str) -> Result<Value, ArgumentError> {
         let wrong = |why| ArgumentError::Value { name: self.name.clone(), why };
+        if text.contains('\0') {
+            return Err(wrong("has a character that no database takes (NUL)".to_owned()));
+        }
         let value = coerce(&Value::text(text), self.kind)
+            .filter(is_sound)
             .ok_or_else(|| wrong(format!("is {:?}, expected a value of type {}", shown(text), self.kind.name())))?;
         self.accepts(&value).map_err(wrong)?;
         Ok(value)
@@ -123,13 +128,14 @@ impl Query {
     }
 
     /// The SQL with numbered parameters (`?1`), line for line as it is in the file.
-    pub fn numbered(&self) -> String {
+    pub fn numbered(&self, dialect: Dialect) -> String {
         let nothing = Arguments { values: vec![Value::Null; self.parameters.len()], canonical: String::new() };
-        self.statement(&nothing, "").0
+        self.statement(&nothing, "", dialect).0
     }
 
-    /// The SQL with numbered parameters (`?1`), and the value of each. `user`: who asks.
-    pub fn statement(&self, arguments: &Arguments, user: &str) -> (String, Vec<Value>) {
+    /// The SQL with numbered parameters (`?1`), and the value of each. `user`: who asks. PostgreSQL is told their types, which it would guess
+    /// otherwise.
+    pub fn statement(&self, arguments: &Arguments, user: &str, dialect: Dialect) -> (String, Vec<Value>) {
         let mut bound = Vec::new();
         let mut names: Vec<String> = Vec::new();
         let sql = with_parameters(&self.sql, |name| {
@@ -143,7 +149,12 @@ impl Query {
                 names.push(name.to_owned());
                 names.len() - 1
             });
-            format!("?{}", number + 1)
+            let kind =
+                self.parameters.iter().find(|parameter| name[1..] == *parameter.name).map_or(Type::Text, |it| it.kind);
+            match dialect {
+                Dialect::Sqlite => format!("?{}", number + 1),
+                Dialect::Postgres => format!("CAST(?{} AS {})", number + 1, postgres_type(kind)),
+            }
         });
         (sql, bound)
     }
@@ -157,6 +168,36 @@ impl Arguments {
     }
 }
 
+/// Whether a value is what its type says: JSON is taken as it comes elsewhere.
+fn is_sound(value: &Value) -> bool {
+    match value {
+        // Two of PostgreSQL's JSON types take a NUL in a text, one does not.
+        Value::Json(bytes) => {
+            serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok()
+                && !bytes.windows(6).any(|six| six == b"\\u0000")
+        }
+        _ => true,
+    }
+}
+
+/// Decimals, digit by digit.
+fn compare_decimals(one: &str, other: &str) -> Ordering {
+    let parts = |text: &str| {
+        let (is_negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        let (whole, fraction) = (whole.trim_start_matches('0'), fraction.trim_end_matches('0'));
+        (is_negative && !(whole.is_empty() && fraction.is_empty()), whole.to_owned(), fraction.to_owned())
+    };
+    let ((one_negative, one_whole, one_rest), (other_negative, other_whole, other_rest)) = (parts(one), parts(other));
+    let size = (one_whole.len(), &one_whole, &one_rest).cmp(&(other_whole.len(), &other_whole, &other_rest));
+    match (one_negative, other_negative) {
+        (false, true) => Ordering::Greater,
+        (true, false) => Ordering::Less,
+        (true, true) => size.reverse(),
+        (false, false) => size,
+    }
+}
+
 /// Like values of one type; others are equal.
 fn compare(one: &Value, other: &Value) -> Ordering {
     match (one, other) {
@@ -166,10 +207,7 @@ fn compare(one: &Value, other: &Value) -> Ordering {
         | (Value::Timestamp(one), Value::Timestamp(other))
         | (Value::Timestamptz(one), Value::Timestamptz(other)) => one.cmp(other),
         (Value::Real(one), Value::Real(other)) => one.total_cmp(other),
-        (Value::Decimal(_), Value::Decimal(_)) => {
-            let number = |value| text_of(value).parse::<f64>().unwrap_or(f64::NAN);
-            number(one).total_cmp(&number(other))
-        }
+        (Value::Decimal(_), Value::Decimal(_)) => compare_decimals(&text_of(one), &text_of(other)),
         (Value::Text(one), Value::Text(other)) => one.cmp(other),
         (Value::Uuid(one), Value::Uuid(other)) => one.cmp(other),
         _ => Ordering::Equal,
@@ -186,6 +224,23 @@ pub fn text_of(value: &Value) -> String {
         Stored::Integer(number) => number.to_string(),
         Stored::Real(real) => real.to_string(),
         Stored::Text(bytes) | Stored::Blob(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+    }
+}
+
+fn postgres_type(kind: Type) -> &'static str {
+    match kind {
+        Type::Bool => "boolean",
+        Type::Int => "bigint",
+        Type::Real => "double precision",
+        Type::Decimal => "numeric",
+        Type::Text => "text",
+        Type::Bytes => "bytea",
+        Type::Date => "date",
+        Type::Time => "time",
+        Type::Timestamp => "timestamp",
+        Type::Timestamptz => "timestamptz",
+        Type::Uuid => "uuid",
+        Type::Json => "json",
     }
 }
 

@@ -71,6 +71,8 @@ struct Reading<'f> {
 }
 
 pub(super) fn parse(file: &str, text: &str) -> Result<Query, Vec<QueryError>> {
+    // Some editors begin a file with a mark of its encoding.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reading = Reading { file, text, errors: Vec::new() };
     let query = reading.query();
     match query {
@@ -93,7 +95,8 @@ impl Reading<'_> {
                 format!("a query can't be called {name:?}: letters, digits, _ and - go into a URL as they are"),
             );
         }
-        let lines: Vec<&str> = self.text.lines().take_while(|line| line.starts_with("--")).collect();
+        let is_head = |line: &&str| line.trim_start().starts_with("--") || line.trim().is_empty();
+        let lines: Vec<&str> = self.text.lines().take_while(is_head).map(str::trim_start).collect();
         // Line for line, so that a place in it is one in the file.
         let toml = lines.iter().map(|line| line.trim_start_matches('-')).collect::<Vec<_>>().join("\n");
         let head: Head = match toml::from_str(&toml) {
@@ -124,6 +127,14 @@ impl Reading<'_> {
             self.fault(line_with(&lines, "time_out_s"), "time_out_s is below zero, expected seconds");
             return None;
         };
+        for (option, value) in [("rows_max", head.rows_max), ("bytes_max", head.bytes_max)] {
+            if value == 0 {
+                self.fault(line_with(&lines, option), format!("{option} is 0, expected 1 or more"));
+            }
+        }
+        if time_out.is_zero() {
+            self.fault(line_with(&lines, "time_out_s"), "time_out_s is 0, expected more");
+        }
         let query = Query {
             name,
             title: head.title,
@@ -184,6 +195,14 @@ impl Reading<'_> {
         let values = head.values.iter().filter_map(|value| read("one of values", value)).collect();
         let length_max = head.length_max.unwrap_or(LENGTH_MAX);
         let parameter = Parameter { name: name.to_owned(), kind, default: None, range: [min, max], length_max, values };
+        if head.length_max.is_some() && !matches!(kind, Type::Text | Type::Json) {
+            self.fault(line, format!("parameter {name} has length_max, which is for texts: leave it out"));
+        }
+        if let [Some(least), Some(_)] = &parameter.range
+            && let Err(why) = parameter.accepts(least)
+        {
+            self.fault(line, format!("parameter {name} takes no value: min {why}"));
+        }
         if let Some(Err(why)) = default.as_ref().map(|default| parameter.accepts(default)) {
             self.fault(line, format!("parameter {name}: the default {why}"));
         }

@@ -1,5 +1,6 @@
 //! Files that are right, files that are wrong, and what requests make of them.
 
+use headwater_consolidated::Dialect;
 use headwater_protocol::Value;
 
 use super::*;
@@ -39,14 +40,19 @@ fn a_file_as_it_should_be() {
     assert_eq!(names, ["origin", "month", "kind", "since"], "in the file's order");
     assert_eq!(query.types["delay"], Type::Decimal);
     assert!(query.sql.starts_with("SELECT") && query.sql.ends_with(":origin") && !query.is_personal());
-    let (sql, values) = query.statement(&arguments(&[("origin", "JFK")]).expect("arguments"), "");
+    let (sql, values) = query.statement(&arguments(&[("origin", "JFK")]).expect("arguments"), "", Dialect::Sqlite);
     assert!(sql.contains("':not' AS delay FROM flights -- :nor.this\nWHERE origin = ?1 AND month = ?2"), "{sql}");
     assert!(sql.ends_with("AND day >= ?4 AND o = ?1"), "{sql}");
     assert_eq!(values[..3], [Value::text("JFK"), Value::Int(1), Value::text("all")]);
+    let (sql, _) = query.statement(&arguments(&[("origin", "JFK")]).expect("arguments"), "", Dialect::Postgres);
+    assert!(sql.contains("month = CAST(?2 AS bigint)") && sql.ends_with("o = CAST(?1 AS text)"), "{sql}");
     let own = Query::parse("own.sql", "SELECT * FROM t WHERE owner = :s.user").expect("without a head");
     assert!(own.is_personal() && own.who == Who::Known);
     let none = own.arguments([]).expect("none");
-    assert_eq!(own.statement(&none, "ann"), ("SELECT * FROM t WHERE owner = ?1".to_owned(), vec![Value::text("ann")]));
+    assert_eq!(
+        own.statement(&none, "ann", Dialect::Sqlite),
+        ("SELECT * FROM t WHERE owner = ?1".to_owned(), vec![Value::text("ann")])
+    );
 }
 
 #[test]
@@ -61,7 +67,7 @@ fn like_values_have_one_form() {
         assert_eq!(canonical(pairs), expected, "{pairs:?}");
     }
     assert_eq!(canonical(&[("origin", "ä b"), ("since", "2013-02-01")]), "origin=%C3%A4%20b&since=2013-02-01");
-    let (_, values) = flights().statement(&arguments(&[("origin", "ä b")]).expect("arguments"), "");
+    let (_, values) = flights().statement(&arguments(&[("origin", "ä b")]).expect("arguments"), "", Dialect::Sqlite);
     assert_eq!(values[0], Value::text("ä b"));
 }
 
@@ -79,9 +85,45 @@ fn arguments_that_are_none() {
         (&[("month", "9223372036854775808")], "expected a value of type int"),
         (&[("kind", "some")], "parameter kind is some, expected one of all, late"),
         (&[("since", "2013-02-30")], "expected a value of type date"),
+        (&[("origin", "a\0")], "(NUL)"),
     ] {
         let said = arguments(pairs).expect_err("refused").to_string();
         assert!(said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn decimals_and_json_are_judged_exactly() {
+    let text = "-- [parameters]\n-- d = { type = \"decimal\", min = \"-1.5\", max = \"2\" }\n-- j = { type = \"json\", default = \"{}\" }\nSELECT :d, :j";
+    let query = Query::parse("d.sql", text).expect("a query");
+    for (value, is_taken) in [
+        ("2", true),
+        ("2.000", true),
+        ("2.0000000000000000000000000001", false),
+        ("1.9999999999999999999999999999", true),
+        ("-1.5", true),
+        ("-1.50000000000000000001", false),
+        ("-0", true),
+        ("10", false),
+    ] {
+        assert_eq!(query.arguments([("d", value)]).is_ok(), is_taken, "{value}");
+    }
+    for (value, is_taken) in [("[1]", true), ("{", false), (r#""\u0000""#, false)] {
+        assert_eq!(query.arguments([("d", "0"), ("j", value)]).is_ok(), is_taken, "{value}");
+    }
+}
+
+/// A head that is not at the very top is a head all the same: what it forbids is not to be overlooked.
+#[test]
+fn blank_lines_and_marks_hide_no_head() {
+    for text in [
+        "\u{feff}-- users = [\"ann\"]\nSELECT 1 AS a",
+        "\n\n  -- users = [\"ann\"]\nSELECT 1 AS a",
+        "-- title = \"t\"\n\n-- users = [\"ann\"]\n\nSELECT 1 AS a",
+    ] {
+        let query = Query::parse("q.sql", text).expect("a query");
+        assert_eq!(query.who, Who::Users(vec!["ann".to_owned()]), "{text:?}");
+        assert_eq!((query.sql.as_str(), query.line), ("SELECT 1 AS a", text.lines().count()), "{text:?}");
     }
 }
 
@@ -121,6 +163,16 @@ fn faults_of_a_file_have_their_lines() {
         ("-- [parameters.a]\n-- type = \"int\"\n-- most = 3\nSELECT :a", "q.sql:1: parameter a: unknown field `most`"),
         ("-- [types]\n-- a = \"number\"\nSELECT 1 AS a", "q.sql:2: column a has the type \"number\""),
         ("-- time_out_s = -1\nSELECT 1", "q.sql:1: time_out_s is below zero"),
+        ("-- time_out_s = 0\nSELECT 1", "q.sql:1: time_out_s is 0"),
+        ("-- title = \"a\"\n-- rows_max = 0\nSELECT 1", "q.sql:2: rows_max is 0"),
+        (
+            "-- [parameters]\n-- a = { type = \"int\", min = 3, max = 2 }\nSELECT :a",
+            "q.sql:2: parameter a takes no value: min is 3",
+        ),
+        (
+            "-- [parameters]\n-- a = { type = \"int\", length_max = 2 }\nSELECT :a",
+            "q.sql:2: parameter a has length_max",
+        ),
     ] {
         let found = faults("q.sql", text);
         assert!(found.iter().any(|fault| fault.starts_with(expected)), "{text}: {found:?}");

@@ -22,7 +22,7 @@ const SCHEMA: &str = "CREATE TABLE flight (id INTEGER PRIMARY KEY, origin TEXT, 
 const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000)
     SELECT count(*) AS n FROM n AS a, n AS b WHERE a.i + b.i = -1";
 
-const QUERIES: [(&str, &str); 8] = [
+const QUERIES: [(&str, &str); 9] = [
     (
         "flights",
         "-- public = true\n-- stale_if_error_s = 60\n-- [parameters]\n-- origin = { type = \"text\", length_max = 3 }\n\
@@ -30,15 +30,19 @@ const QUERIES: [(&str, &str); 8] = [
          SELECT id, delay FROM flight WHERE origin = :origin AND coalesce(delay, 99) >= :least ORDER BY id",
     ),
     ("kept", "-- public = true\n-- max_age_s = 1000\nSELECT count(*) AS n FROM flight"),
-    ("own", "SELECT id FROM flight WHERE owner = :s.user ORDER BY id"),
+    ("own", "-- max_age_s = 1000\nSELECT id FROM flight WHERE owner = :s.user ORDER BY id"),
     ("anns", "-- users = [\"ann\"]\nSELECT count(*) AS n FROM flight"),
     (
         "many",
         "-- public = true\nWITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000) SELECT i FROM n",
     ),
+    (
+        "stalled",
+        "-- public = true\n-- time_out_s = 0.3\nWITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000) SELECT i FROM n",
+    ),
     ("few", "-- public = true\n-- rows_max = 2\nSELECT id FROM flight"),
     ("slow", "-- public = true\n-- time_out_s = 0.05\n"),
-    ("endless", "-- public = true\n"),
+    ("endless", "-- public = true\n-- time_out_s = 1000\n"),
 ];
 
 /// Of `secret`: made once, as that takes its time.
@@ -196,7 +200,7 @@ async fn each_user_has_his_own() {
     assert_eq!(stand.text("/q/own.csv", &[ANN]).await, (StatusCode::OK, "id\r\n1\r\n3\r\n".to_owned()));
     assert_eq!(stand.text("/q/own.csv", &[BOB]).await, (StatusCode::OK, "id\r\n2\r\n".to_owned()));
     let response = stand.get("/q/own.csv", &[ANN]).await;
-    assert_eq!(header_of(&response, "cache-control"), "private, max-age=0");
+    assert_eq!(header_of(&response, "cache-control"), "private, max-age=1000");
     assert_eq!(header_of(&response, "vary"), "Authorization");
     for (url, headers, status) in [
         ("/q/own.csv", &[][..], 401),
@@ -235,7 +239,14 @@ async fn what_is_the_callers_own_fault() {
         assert!(said["message"].as_str().is_some_and(|said| said.contains(words)), "{url}: {said}");
     }
     let response = stand.get("/q/flights?origin=JFK", &[("accept", "image/png")]).await;
-    assert_eq!(response.status(), 406);
+    assert_eq!(
+        (response.status().as_u16(), header_of(&response, "cache-control")),
+        (406, "no-store"),
+        "others accept it"
+    );
+    for url in ["/q/fl%69ghts.csv?origin=JFK", "/q/kept.csv?"] {
+        assert_eq!(stand.get(url, &[]).await.status(), StatusCode::PERMANENT_REDIRECT, "{url}");
+    }
 }
 
 #[tokio::test]
@@ -297,6 +308,20 @@ async fn a_query_ends_in_time_and_when_nobody_waits_for_it() {
     let endless = stand.get("/q/endless.csv", &[]);
     assert!(tokio::time::timeout(Duration::from_millis(300), endless).await.is_err(), "it goes on");
     // The client is gone. There is one connection, and somebody else gets it.
+    let other = stand.text("/q/flights.csv?origin=JFK", &[]);
+    let (status, said) = tokio::time::timeout(Duration::from_mins(1), other).await.expect("there is a place");
+    assert_eq!(status, StatusCode::OK, "{said}");
+}
+
+/// Who takes nothing keeps a place for as long as the query may take, and not longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_takes_nothing_keeps_no_place_for_ever() {
+    let settings =
+        Settings { executions_max: 1, held_bytes_max: 10_000, patience: Duration::from_mins(1), ..Settings::default() };
+    let stand = Stand::new(settings);
+    let held = stand.get("/q/stalled.csv", &[]).await;
+    assert_eq!(held.status(), StatusCode::OK);
     let (status, said) = stand.text("/q/flights.csv?origin=JFK", &[]).await;
     assert_eq!(status, StatusCode::OK, "{said}");
+    assert!(held.into_body().collect().await.is_err(), "it does not come whole");
 }

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::Done;
 use crate::cli::Global;
-use crate::config::Config;
+use crate::config::{Config, Queries};
 use crate::exit::{Exit, OrUsage as _, usage};
 use crate::output::{Output, counted};
 
@@ -92,13 +92,19 @@ pub fn run(args: &QueryArgs, global: &Global, output: &Output) -> Done {
     }
 }
 
-fn check(config: &Config, output: &Output) -> Done {
+/// The named queries, and all that is wrong with them, as the database sees it too.
+pub(super) fn checked(config: &Config) -> Result<Queries> {
     let (queries, mut faults) = config.queries()?;
     let mut connection = config.database.connect()?;
     for (file, query) in &queries {
         faults.extend(prepared(&mut *connection, file, query)?);
     }
     faults.sort_by(|one, other| (&one.file, one.line).cmp(&(&other.file, other.line)));
+    Ok((queries, faults))
+}
+
+fn check(config: &Config, output: &Output) -> Done {
+    let (queries, faults) = checked(config)?;
     let as_json = |fault: &QueryError| json!({ "file": fault.file, "line": fault.line, "message": fault.text });
     let answer = json!({
         "queries": queries.iter().map(|(_, query)| &query.name).collect::<Vec<_>>(),
@@ -111,7 +117,13 @@ fn check(config: &Config, output: &Output) -> Done {
         let rows = queries.iter().map(|(_, query)| described(query));
         output.table(&["query", "who", "arguments", "max_age_s"], rows)?;
         match faults.len() {
-            0 => output.line(format!("{}, as the database takes them", counted(queries.len(), "query"))),
+            0 => {
+                let count = queries.len();
+                output.line(format!(
+                    "{count} {}, as the database takes them",
+                    if count == 1 { "query" } else { "queries" }
+                ))
+            }
             count => output.line(counted(count, "fault")),
         }
     })?;
@@ -134,7 +146,7 @@ fn described(query: &Query) -> Vec<String> {
 /// What the database finds wrong with a query.
 fn prepared(connection: &mut dyn Connection, file: &Path, query: &Query) -> Result<Option<QueryError>> {
     let fault = |line, text| Some(QueryError { file: file.display().to_string(), line, text });
-    match connection.columns(&query.numbered(), &options(query)) {
+    match connection.columns(&query.numbered(connection.dialect()), &options(query)) {
         Ok(columns) => {
             let mut names = BTreeSet::new();
             let twice = columns.iter().find(|column| !names.insert(&column.name));
@@ -169,8 +181,8 @@ fn run_one(args: &RunArgs, config: &Config, output: &Output) -> Done {
     };
     let pairs = args.arguments.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let arguments = query.arguments(pairs).or_usage(|| format!("{} can't be run so", query.name))?;
-    let (sql, parameters) = query.statement(&arguments, &args.user);
     let mut connection = config.database.connect()?;
+    let (sql, parameters) = query.statement(&arguments, &args.user, connection.dialect());
     let format = match args.format {
         Shown::Table if output.is_json() => Some(Format::Json),
         Shown::Table => None,

@@ -18,9 +18,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::check::{place, title};
+use super::query::checked;
 use crate::Done;
 use crate::cli::Global;
-use crate::config::{Config, GatewayConfig};
+use crate::config::{Config, GatewayConfig, without};
 use crate::exit::{Exit, OrUsage as _, usage};
 use crate::output::Output;
 use crate::ready;
@@ -120,6 +121,9 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     let plans = config.plans()?;
     if !args.no_check {
         check_first(&config, &plans, output)?;
+        if config.has_gateway() {
+            without(&checked(&config)?.1)?;
+        }
     }
     let is_tls = options.tls_certificate.is_some();
     raise_open_files();

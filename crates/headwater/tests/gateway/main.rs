@@ -105,14 +105,80 @@ impl Drop for Stage {
     }
 }
 
-/// One request; head and body of the answer.
+/// One request, by HTTP/1.0 where the headers say that; head and body of the answer.
 fn get(address: &str, target: &str, headers: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).expect("a connection");
-    write!(stream, "GET {target} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{headers}\r\n").expect("sent");
+    let (version, headers) = if headers == "HTTP/1.0" { (headers, "") } else { ("HTTP/1.1", headers) };
+    write!(stream, "GET {target} {version}\r\nHost: test\r\nConnection: close\r\n{headers}\r\n").expect("sent");
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
+    // One that is cut off may end by a reset.
+    let _ = stream.read_to_string(&mut answer);
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     (head.to_ascii_lowercase(), body.to_owned())
+}
+
+/// Many times what is on its way at once, in each way that an answer goes: held, and as it comes.
+fn large_answers(url: &str) {
+    let mut stage = Stage::new(url);
+    let numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :n) SELECT i, 'padding of a row' AS x FROM n";
+    let head =
+        "-- public = true\n-- max_age_s = 100\n-- rows_max = 300000\n-- [parameters]\n-- n = { type = \"int\" }\n";
+    stage.query("many.sql", &format!("{head}{numbers}"));
+    // It fails behind the first hundred thousand rows.
+    stage.query(
+        "broken.sql",
+        &format!(
+            "{head}{}",
+            numbers.replace("SELECT i,", "SELECT CAST(CASE WHEN i < 100000 THEN '1' ELSE '{' END AS json) AS j,")
+        ),
+    );
+    let address = stage.serve();
+    for (rows, is_held) in [(20_000, true), (250_000, false)] {
+        let (head, body) = get(&address, &format!("/q/many.ndjson?n={rows}"), "");
+        assert_eq!(head.contains("etag: "), is_held, "{head}");
+        let body = if is_held { body } else { unchunked(&body) };
+        assert_eq!(
+            (body.lines().count(), body.lines().last()),
+            (rows, Some(&*format!("{{\"i\":{rows},\"x\":\"padding of a row\"}}")))
+        );
+    }
+    // Cut off: no last chunk, and to those who know no chunks nothing that a cache may keep.
+    let (head, body) = get(&address, "/q/many.ndjson?n=400000", "");
+    assert!(head.contains("chunked") && !body.ends_with("0\r\n\r\n"), "{head}");
+    let (head, _) = get(&address, "/q/many.ndjson?n=250000", "HTTP/1.0");
+    assert!(head.contains("cache-control: no-store"), "{head}");
+    let (head, _) = get(&address, "/q/many.ndjson?n=20000", "HTTP/1.0");
+    assert!(head.contains("cache-control: public"), "{head}");
+    if !url.starts_with("sqlite:") {
+        let (head, body) = get(&address, "/q/broken.csv?n=50", "");
+        assert!(head.starts_with("http/1.1 200") && body.lines().count() == 51, "{head}");
+        let (_, body) = get(&address, "/q/broken.csv?n=250000", "");
+        assert!(!body.ends_with("0\r\n\r\n"), "it is not taken for the whole");
+    }
+}
+
+/// A body of chunks.
+fn unchunked(body: &str) -> String {
+    let (mut rest, mut whole) = (body, String::new());
+    while let Some((size, after)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).expect("a size");
+        if size == 0 {
+            return whole;
+        }
+        whole += &after[..size];
+        rest = &after[size + 2..];
+    }
+    panic!("the last chunk is missing")
+}
+
+#[test]
+fn sqlite_large_answers() {
+    large_answers("sqlite:HERE/central.db");
+}
+
+#[test]
+fn postgres_large_answers() {
+    large_answers(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
 }
 
 fn from_file_to_answer(url: &str) {
@@ -174,7 +240,7 @@ fn frontier(url: &str) {
     let id = "X-Frontier-Id: client 2.10.2 10288 root(0) root\r\n";
     let (head, body) = get(&address, seen, id);
     assert!(head.starts_with("http/1.1 200") && head.contains("content-type: text/xml;charset=us-ascii"), "{head}");
-    assert!(body.contains("<quality error=\"1\" message=\"the query failed"), "{body}");
+    assert!(body.contains("<quality error=\"1\" message=\"the database can't run"), "{body}");
     let rows = "INSERT INTO t VALUES (1, 'alpha'), (2, NULL), (3, '')";
     if url.starts_with("sqlite:") {
         stage.sql(&format!("CREATE TABLE t (id INTEGER, name TEXT); {rows}"));
@@ -201,9 +267,20 @@ fn faults(url: &str, of_column: &str) {
     stage.query("twice.sql", "SELECT id, id FROM flight");
     stage.query("head.sql", "-- public = maybe\nSELECT 1 AS a");
     stage.query("writes.sql", "DELETE FROM flight");
+    stage.query("table.sql", "SELECT a FROM there_is_none");
+    std::fs::write(stage.path("queries/bytes.sql"), b"SELECT '\xff'").expect("written");
+    std::fs::create_dir(stage.path("queries/folder.sql")).expect("a folder");
     let (code, said, _) = stage.run(&["query", "check"]);
     assert_eq!(code, Some(1), "{said}");
-    for words in ["head.sql:1: ", of_column, "twice.sql:1: two columns are called \"id\"", "writes.sql:1: "] {
+    for words in [
+        "head.sql:1: ",
+        of_column,
+        "twice.sql:1: two columns are called \"id\"",
+        "writes.sql:1: ",
+        "table.sql:1: ",
+        "bytes.sql:1: it can't be read",
+        "folder.sql:1: it can't be read",
+    ] {
         assert!(said.contains(words), "no {words:?} in {said}");
     }
     let (code, _, said) = stage.run(&["serve", "--listen", "127.0.0.1:0"]);

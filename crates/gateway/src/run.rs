@@ -236,3 +236,19 @@ impl ResultSink for Pieces {
         if writer.waiting() >= PIECE_BYTES { self.hand_on() } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_execution_that_died_is_a_fault_and_no_end() {
+        let (giver, pieces) = handover();
+        giver.give(Piece::Bytes(Bytes::from_static(b"part")), None).expect("there is room");
+        drop(giver);
+        let mut running = Running { pieces, canceller: None, is_through: false };
+        assert_eq!(running.next().await, Some(Ok(Bytes::from_static(b"part"))));
+        assert!(matches!(running.next().await, Some(Err(fault)) if fault.is_servers));
+        assert_eq!(running.next().await, None);
+    }
+}

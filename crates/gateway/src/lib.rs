@@ -5,6 +5,7 @@
 //!   service    who may, what is kept, one execution for all who ask at once
 //!     cache      answers within a bound in bytes
 //!     run        one execution: rows in pieces, limits, an end when nobody waits
+//!   openapi    what there is to ask, for programs
 //!   query      files of SQL whose heads say what they may be asked, and the values of a request
 //!   format     rows in JSON, NDJSON and CSV
 //! frontier_routes  the Frontier protocol over HTTP, on the same service
@@ -21,6 +22,7 @@ pub mod format;
 pub mod frontier;
 mod frontier_routes;
 mod handover;
+mod openapi;
 pub mod query;
 mod routes;
 mod run;

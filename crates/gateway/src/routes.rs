@@ -21,6 +21,7 @@ use percent_encoding::percent_decode_str;
 use crate::fault::{Fault, set};
 use crate::format::Format;
 use crate::frontier_routes::{self, FrontierSettings};
+use crate::openapi;
 use crate::query::{Query, Who};
 use crate::run::Running;
 use crate::service::{Answer, Asked, Service, Settings};
@@ -50,7 +51,10 @@ impl Gateway {
     /// Its routes, to be served beside others. Who asks is known by a [`ConnectInfo`](axum::extract::ConnectInfo) of the peer's address among a
     /// request's extensions.
     pub fn router(&self) -> Router {
-        let named = Router::new().route("/q/{name}", get(get_query)).with_state(Arc::clone(&self.service));
+        let named = Router::new()
+            .route("/q/{name}", get(get_query))
+            .route("/q.json", get(get_document))
+            .with_state(Arc::clone(&self.service));
         match &self.frontier {
             Some(settings) => named.merge(frontier_routes::router(Arc::clone(&self.service), settings.clone())),
             None => named,
@@ -68,6 +72,28 @@ impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gateway").field("queries", &self.service.queries.len()).finish_non_exhaustive()
     }
+}
+
+/// What the one who asks may ask.
+async fn get_document(State(service): State<Arc<Service>>, headers: HeaderMap) -> Response {
+    let is_anonymous = !headers.contains_key(header::AUTHORIZATION);
+    let user = match authenticated(&service, &headers).await {
+        Ok(user) => Some(user),
+        Err(_) if is_anonymous => None,
+        Err(fault) => return fault.into_response(false),
+    };
+    let may = |query: &&Query| match (&query.who, &user) {
+        (Who::Public, _) | (Who::Known, Some(_)) => true,
+        (Who::Users(users), Some(user)) => users.contains(user),
+        (Who::Known | Who::Users(_), None) => false,
+    };
+    let document = openapi::document(service.queries.values().map(|query| &**query).filter(may));
+    let mut response = Body::from(document.to_string()).into_response();
+    let kept = if is_anonymous { "public, max-age=60" } else { "private, max-age=60" };
+    set(response.headers_mut(), header::CONTENT_TYPE, "application/vnd.oai.openapi+json;version=3.1");
+    set(response.headers_mut(), header::CACHE_CONTROL, kept);
+    set(response.headers_mut(), header::VARY, "Authorization");
+    response
 }
 
 async fn get_query(
@@ -192,13 +218,18 @@ async fn user_of(service: &Service, query: &Query, headers: &HeaderMap) -> Resul
     if query.who == Who::Public {
         return Ok(String::new());
     }
+    let user = authenticated(service, headers).await?;
+    match &query.who {
+        Who::Users(users) if !users.contains(&user) => Err(Fault::forbidden()),
+        _ => Ok(user),
+    }
+}
+
+async fn authenticated(service: &Service, headers: &HeaderMap) -> Result<String, Fault> {
     let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let value = value.ok_or(headwater_access::Error::Unauthenticated)?;
     let user = service.access.authenticate(Credentials::from_header(value)?).await?;
-    match &query.who {
-        Who::Users(users) if !users.iter().any(|known| known == user.name()) => Err(Fault::forbidden()),
-        _ => Ok(user.name().to_owned()),
-    }
+    Ok(user.name().to_owned())
 }
 
 fn arguments(query: &Query, given: &str) -> Result<crate::query::Arguments, Fault> {

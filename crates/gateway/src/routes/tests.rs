@@ -325,3 +325,18 @@ async fn a_client_that_takes_nothing_keeps_no_place_for_ever() {
     assert_eq!(status, StatusCode::OK, "{said}");
     assert!(held.into_body().collect().await.is_err(), "it does not come whole");
 }
+
+#[tokio::test]
+async fn programs_see_what_they_may_ask() {
+    let stand = Stand::new(Settings::default());
+    let paths = async |headers: &[(&str, &str)]| {
+        let (status, text) = stand.text("/q.json", headers).await;
+        let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let has = |name: &str| document["paths"].get(format!("/q/{name}.csv")).is_some();
+        (status.as_u16(), has("flights"), has("own"), has("anns"))
+    };
+    assert_eq!(paths(&[]).await, (200, true, false, false), "what anybody may");
+    assert_eq!(paths(&[ANN]).await, (200, true, true, true));
+    assert_eq!(paths(&[BOB]).await, (200, true, true, false));
+    assert_eq!(paths(&[("authorization", "Basic YW5uOndyb25n")]).await.0, 401);
+}

@@ -1,0 +1,173 @@
+//! What there is to ask, for programs: an `OpenAPI` 3.1 document (spec.openapis.org/oas/v3.1.1) of the named queries.
+
+use headwater_protocol::{Type, Value};
+use serde_json::{Map, Value as Json, json};
+
+use crate::format::Format;
+use crate::query::{Parameter, Query, Who, text_of};
+
+/// The document of these queries.
+pub(crate) fn document<'q>(queries: impl Iterator<Item = &'q Query>) -> Json {
+    let mut paths = Map::new();
+    for query in queries {
+        for (ending, format) in Format::ALL {
+            paths.insert(format!("/q/{}.{ending}", query.name), json!({ "get": operation(query, ending, format) }));
+        }
+    }
+    json!({
+        "openapi": "3.1.1",
+        "info": { "title": "Named queries", "version": env!("CARGO_PKG_VERSION") },
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "token": { "type": "http", "scheme": "bearer" },
+                "password": { "type": "http", "scheme": "basic" },
+            },
+            "schemas": {
+                "Fault": {
+                    "type": "object",
+                    "required": ["error", "message"],
+                    "properties": { "error": { "type": "string" }, "message": { "type": "string" } },
+                },
+            },
+        },
+    })
+}
+
+fn operation(query: &Query, ending: &str, format: Format) -> Json {
+    let security = match query.who {
+        Who::Public => json!([]),
+        Who::Known | Who::Users(_) => json!([{ "token": [] }, { "password": [] }]),
+    };
+    let title = if query.title.is_empty() { &query.name } else { &query.title };
+    let fault = |what: &str| {
+        let schema = json!({ "$ref": "#/components/schemas/Fault" });
+        json!({ "description": what, "content": { "application/json": { "schema": schema } } })
+    };
+    json!({
+        "operationId": format!("{}_{}", query.name, ending.replace('.', "_")),
+        "summary": title,
+        "security": security,
+        "parameters": query.parameters.iter().map(parameter).collect::<Vec<_>>(),
+        "responses": {
+            "200": { "description": "the rows", "content": { format.content_type(): { "schema": rows(format) } } },
+            "304": { "description": "as the client has it" },
+            "308": { "description": "to the one URL of these arguments" },
+            "400": fault("an argument is none"),
+            "401": fault("nobody is known by these credentials"),
+            "403": fault("this user may not ask"),
+            "422": fault("the answer is larger than the query allows, or the database can't compute it"),
+            "503": fault("too many ask, or the database is not there: Retry-After says when to come back"),
+            "504": fault("the query takes longer than it may"),
+        },
+    })
+}
+
+fn rows(format: Format) -> Json {
+    let of = |row: Json| {
+        let column = json!({ "type": "object", "properties": { "name": { "type": "string" }, "type": { "type": "string" }, "json": { "type": "string" } } });
+        json!({
+            "type": "object",
+            "required": ["columns", "rows", "count"],
+            "properties": {
+                "columns": { "type": "array", "items": column },
+                "rows": { "type": "array", "items": row },
+                "count": { "type": "integer" },
+            },
+        })
+    };
+    match format {
+        Format::Json => of(json!({ "type": "object" })),
+        Format::JsonArrays => of(json!({ "type": "array" })),
+        Format::Ndjson | Format::Csv => json!({ "type": "string" }),
+    }
+}
+
+fn parameter(parameter: &Parameter) -> Json {
+    let mut schema = schema(parameter.kind);
+    let mut add = |key: &str, value: Json| schema.as_object_mut().map(|schema| schema.insert(key.to_owned(), value));
+    if let Some(default) = &parameter.default {
+        add("default", plain(default));
+    }
+    if !parameter.values.is_empty() {
+        add("enum", parameter.values.iter().map(plain).collect());
+    }
+    // The specification's bounds are of numbers.
+    if matches!(parameter.kind, Type::Int | Type::Real) {
+        for (key, bound) in ["minimum", "maximum"].into_iter().zip(&parameter.range) {
+            if let Some(bound) = bound {
+                add(key, plain(bound));
+            }
+        }
+    }
+    if matches!(parameter.kind, Type::Text | Type::Json) {
+        add("maxLength", parameter.length_max.into());
+    }
+    json!({ "name": parameter.name, "in": "query", "required": parameter.default.is_none(), "schema": schema })
+}
+
+fn schema(kind: Type) -> Json {
+    match kind {
+        Type::Bool => json!({ "type": "boolean" }),
+        Type::Int => json!({ "type": "integer", "format": "int64" }),
+        Type::Real => json!({ "type": "number", "format": "double" }),
+        Type::Decimal => json!({ "type": "string", "format": "decimal" }),
+        Type::Date => json!({ "type": "string", "format": "date" }),
+        Type::Uuid => json!({ "type": "string", "format": "uuid" }),
+        Type::Text | Type::Bytes | Type::Time | Type::Timestamp | Type::Timestamptz | Type::Json => {
+            json!({ "type": "string" })
+        }
+    }
+}
+
+/// A value as the document has it.
+fn plain(value: &Value) -> Json {
+    match value {
+        Value::Bool(truth) => (*truth).into(),
+        Value::Int(number) => (*number).into(),
+        Value::Real(real) => (*real).into(),
+        other => text_of(other).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_as_programs_see_it() {
+        let text = "-- title = \"Flights\"\n-- public = true\n-- [parameters]\n-- origin = { type = \"text\", length_max = 3 }\n\
+                    -- month = { type = \"int\", min = 1, max = 12, default = 7 }\n\
+                    -- kind = { type = \"text\", values = [\"all\", \"late\"], default = \"all\" }\n\
+                    SELECT 1 AS a WHERE :origin = :kind AND :month = 1";
+        let flights = Query::parse("flights.sql", text).expect("a query");
+        let own = Query::parse("own.sql", "SELECT :s.user AS a").expect("a query");
+        let document = document([&flights, &own].into_iter());
+        let get = &document["paths"]["/q/flights.csv"]["get"];
+        assert_eq!(
+            (&get["summary"], &get["security"], &get["operationId"]),
+            (&json!("Flights"), &json!([]), &json!("flights_csv"))
+        );
+        let expected = json!([
+            { "name": "origin", "in": "query", "required": true, "schema": { "type": "string", "maxLength": 3 } },
+            {
+                "name": "month", "in": "query", "required": false,
+                "schema": { "type": "integer", "format": "int64", "default": 7, "minimum": 1, "maximum": 12 },
+            },
+            {
+                "name": "kind", "in": "query", "required": false,
+                "schema": { "type": "string", "default": "all", "enum": ["all", "late"], "maxLength": 1000 },
+            },
+        ]);
+        assert_eq!(get["parameters"], expected);
+        assert_eq!(document["paths"].as_object().map(Map::len), Some(8), "each in each form");
+        assert_eq!(document["paths"]["/q/own.json"]["get"]["security"], json!([{ "token": [] }, { "password": [] }]));
+        let ids: std::collections::BTreeSet<String> = document["paths"]
+            .as_object()
+            .expect("paths")
+            .values()
+            .map(|path| path["get"]["operationId"].to_string())
+            .collect();
+        assert_eq!(ids.len(), 8, "each has a name of its own");
+    }
+}

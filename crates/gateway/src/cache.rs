@@ -16,6 +16,8 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
+use crate::coding::Coded;
+
 /// What identifies an answer: query, form, arguments, and the user where it is personal.
 pub(crate) type Key = Arc<str>;
 
@@ -26,6 +28,8 @@ const ENTRY_BYTES: usize = 512;
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) body: Bytes,
+    /// The same, compressed.
+    pub(crate) coded: Coded,
     /// With its quotes (RFC 9110, 8.8.3).
     pub(crate) tag: String,
     /// When this content was there first.
@@ -116,9 +120,9 @@ impl<E: Clone> Cache<E> {
             Some(before) => (before.body.clone(), before.modified),
             None => (body, now.1),
         };
-        let kept = Arc::new(Kept { body, tag, modified, checked: now.0 });
+        let kept = Arc::new(Kept { body, coded: Coded::default(), tag, modified, checked: now.0 });
         inner.take_out(key);
-        let bytes = kept.body.len() + ENTRY_BYTES;
+        let bytes = kept.bytes();
         if bytes <= self.bytes_max {
             inner.clock += 1;
             inner.bytes += bytes;
@@ -158,7 +162,7 @@ impl<E> Cache<E> {
 impl<E> Inner<E> {
     fn take_out(&mut self, key: &Key) {
         if let Some((kept, _)) = self.kept.remove(key) {
-            self.bytes -= kept.body.len() + ENTRY_BYTES;
+            self.bytes -= kept.bytes();
         }
     }
 }
@@ -166,7 +170,12 @@ impl<E> Inner<E> {
 impl Kept {
     /// Something that is not kept: of now, without a tag.
     pub(crate) fn unkept(body: Bytes) -> Kept {
-        Kept { body, tag: String::new(), modified: SystemTime::now(), checked: Instant::now() }
+        Kept { body, coded: Coded::default(), tag: String::new(), modified: SystemTime::now(), checked: Instant::now() }
+    }
+
+    /// What it takes at most, about: its compressed forms are smaller than it is, and clients of one kind want the same one.
+    fn bytes(&self) -> usize {
+        2 * self.body.len() + ENTRY_BYTES
     }
 
     /// What `Last-Modified` says; nothing within a second of the change: the time has whole seconds, and another content of the same second must
@@ -203,12 +212,12 @@ mod tests {
         assert_eq!(again.last_modified(), None, "another content may come within this second");
         let other = keep(&cache, "a", "two");
         assert!(other.tag != first.tag && other.modified >= first.modified);
-        assert_eq!(cache.size(), (1, 3 + ENTRY_BYTES));
+        assert_eq!(cache.size(), (1, 6 + ENTRY_BYTES));
     }
 
     #[test]
     fn the_least_recently_used_goes_first() {
-        let cache = Cache::new(3 * (ENTRY_BYTES + 10));
+        let cache = Cache::new(3 * (ENTRY_BYTES + 20));
         for name in ["a", "b", "c"] {
             keep(&cache, name, "0123456789");
         }

@@ -4,6 +4,7 @@
 //! routes     URLs, headers, conditional requests
 //!   service    who may, what is kept, one execution for all who ask at once
 //!     cache      answers within a bound in bytes
+//!     coding     gzip and zstd
 //!     run        one execution: rows in pieces, limits, an end when nobody waits
 //!   openapi    what there is to ask, for programs
 //!   query      files of SQL whose heads say what they may be asked, and the values of a request
@@ -17,6 +18,7 @@
 //! *Caveats.* An answer is known by its content: whether it has changed is found out by running the query.
 
 mod cache;
+mod coding;
 mod fault;
 pub mod format;
 pub mod frontier;

@@ -18,6 +18,7 @@ use headwater_access::{Access, Credentials};
 use headwater_consolidated::Pool;
 use percent_encoding::percent_decode_str;
 
+use crate::coding::Coding;
 use crate::fault::{Fault, set};
 use crate::format::Format;
 use crate::frontier_routes::{self, FrontierSettings};
@@ -152,13 +153,19 @@ async fn respond(
     Ok(match service.answer(&asked).await? {
         Answer::Kept(kept, age) => {
             let modified = kept.last_modified();
-            let mut response = if is_unchanged(headers, &kept.tag, modified.as_deref()) {
+            let (body, coding) = kept.coded.of(&kept.body, Coding::wanted(headers)).await;
+            let tag = coded_tag(&kept.tag, coding);
+            let mut response = if is_unchanged(headers, &tag, modified.as_deref()) {
                 StatusCode::NOT_MODIFIED.into_response()
             } else {
-                Body::from(kept.body.clone()).into_response()
+                let mut response = Body::from(body).into_response();
+                if let Some(name) = coding.name() {
+                    set(response.headers_mut(), header::CONTENT_ENCODING, name);
+                }
+                response
             };
             head.write(response.headers_mut());
-            set(response.headers_mut(), header::ETAG, &kept.tag);
+            set(response.headers_mut(), header::ETAG, &tag);
             if let Some(modified) = modified {
                 set(response.headers_mut(), header::LAST_MODIFIED, &modified);
             }
@@ -173,6 +180,14 @@ async fn respond(
             response
         }
     })
+}
+
+/// Other bytes have another tag (RFC 9110, 8.8.3.3).
+fn coded_tag(tag: &str, coding: Coding) -> String {
+    match (coding.name(), tag.strip_suffix('"')) {
+        (Some(name), Some(tag)) => format!("{tag}-{name}\""),
+        _ => tag.to_owned(),
+    }
 }
 
 /// A fault on the way breaks the connection off: what came is not taken for the whole.
@@ -285,10 +300,10 @@ impl Head<'_> {
 
     fn vary(&self, headers: &mut HeaderMap) {
         let by = match (self.has_ending, self.query.who == Who::Public) {
-            (true, true) => return,
-            (true, false) => "Authorization",
-            (false, true) => "Accept",
-            (false, false) => "Accept, Authorization",
+            (true, true) => "Accept-Encoding",
+            (true, false) => "Accept-Encoding, Authorization",
+            (false, true) => "Accept, Accept-Encoding",
+            (false, false) => "Accept, Accept-Encoding, Authorization",
         };
         set(headers, header::VARY, by);
     }

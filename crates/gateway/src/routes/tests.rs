@@ -121,10 +121,14 @@ async fn rows_in_each_form() {
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!((&json["rows"], &json["count"]), (&serde_json::json!([{ "id": 2, "delay": null }]), &1.into()));
     let response = stand.get("/q/flights?origin=JFK", &[("accept", "text/csv")]).await;
-    assert!(header_of(&response, "content-type").starts_with("text/csv") && header_of(&response, "vary") == "Accept");
+    assert!(
+        header_of(&response, "content-type").starts_with("text/csv")
+            && header_of(&response, "vary") == "Accept, Accept-Encoding"
+    );
     let response = stand.get("/q/flights.csv?origin=JFK", &[]).await;
     assert_eq!(header_of(&response, "cache-control"), "public, max-age=0, stale-if-error=60");
-    assert_eq!((header_of(&response, "vary"), header_of(&response, "x-content-type-options")), ("", "nosniff"));
+    let names = (header_of(&response, "vary"), header_of(&response, "x-content-type-options"));
+    assert_eq!(names, ("Accept-Encoding", "nosniff"));
 }
 
 #[tokio::test]
@@ -201,7 +205,7 @@ async fn each_user_has_his_own() {
     assert_eq!(stand.text("/q/own.csv", &[BOB]).await, (StatusCode::OK, "id\r\n2\r\n".to_owned()));
     let response = stand.get("/q/own.csv", &[ANN]).await;
     assert_eq!(header_of(&response, "cache-control"), "private, max-age=1000");
-    assert_eq!(header_of(&response, "vary"), "Authorization");
+    assert_eq!(header_of(&response, "vary"), "Accept-Encoding, Authorization");
     for (url, headers, status) in [
         ("/q/own.csv", &[][..], 401),
         ("/q/own.csv", &[("authorization", "Basic YW5uOndyb25n")], 401),
@@ -339,4 +343,31 @@ async fn programs_see_what_they_may_ask() {
     assert_eq!(paths(&[ANN]).await, (200, true, true, true));
     assert_eq!(paths(&[BOB]).await, (200, true, true, false));
     assert_eq!(paths(&[("authorization", "Basic YW5uOndyb25n")]).await.0, 401);
+}
+
+#[tokio::test]
+async fn each_coding_has_a_tag_of_its_own() {
+    let stand = Stand::new(Settings::default());
+    let url = "/q/many.csv";
+    let plain = stand.get(url, &[]).await;
+    let zipped = stand.get(url, &[("accept-encoding", "gzip")]).await;
+    assert_eq!((header_of(&plain, "content-encoding"), header_of(&zipped, "content-encoding")), ("", "gzip"));
+    let tags = [header_of(&plain, "etag").to_owned(), header_of(&zipped, "etag").to_owned()];
+    assert_eq!(tags[1], format!("{}-gzip\"", tags[0].trim_end_matches('"')));
+    let (plain, zipped) = (plain.into_body().collect().await, zipped.into_body().collect().await);
+    let (plain, zipped) = (plain.expect("a body").to_bytes(), zipped.expect("a body").to_bytes());
+    let mut inflated = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*zipped), &mut inflated).expect("gzip");
+    assert!(inflated == plain && zipped.len() < plain.len() / 2);
+    for (tag, coding, status) in
+        [(&tags[1], "gzip", 304), (&tags[0], "gzip", 200), (&tags[1], "", 200), (&tags[0], "", 304)]
+    {
+        let given = [("if-none-match", tag.as_str()), ("accept-encoding", coding)];
+        let answer = stand.get(url, &given).await;
+        assert_eq!(
+            (answer.status().as_u16(), header_of(&answer, "vary")),
+            (status, "Accept-Encoding"),
+            "{tag} {coding}"
+        );
+    }
 }

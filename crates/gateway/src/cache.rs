@@ -32,6 +32,8 @@ pub(crate) struct Kept {
     pub(crate) coded: Coded,
     /// With its quotes (RFC 9110, 8.8.3).
     pub(crate) tag: String,
+    /// What the query of its freshness said before it was made.
+    pub(crate) mark: Option<String>,
     /// When this content was there first.
     pub(crate) modified: SystemTime,
     /// When it was found to be the content last.
@@ -109,18 +111,24 @@ impl<E: Clone> Cache<E> {
         is_alone
     }
 
+    /// What is kept was found to be so still; gives it as it is kept now.
+    pub(crate) fn renew(&self, key: &Key, kept: &Kept) -> Arc<Kept> {
+        let mark = kept.mark.clone();
+        self.keep(key, kept.body.clone(), mark, (Instant::now(), SystemTime::now()))
+    }
+
     /// Keeps an answer, in the place of what was kept before; gives it as it is kept.
-    pub(crate) fn keep(&self, key: &Key, body: Bytes, now: (Instant, SystemTime)) -> Arc<Kept> {
+    pub(crate) fn keep(&self, key: &Key, body: Bytes, mark: Option<String>, now: (Instant, SystemTime)) -> Arc<Kept> {
         let digest = Sha256::digest(&body);
         let tag = format!("\"{}\"", hex::encode(&digest[..16]));
         let inner = &mut *self.lock();
         let before = inner.kept.get(key).map(|(kept, _)| kept).filter(|kept| kept.tag == tag).cloned();
         // The same content shares its storage.
-        let (body, modified) = match &before {
-            Some(before) => (before.body.clone(), before.modified),
-            None => (body, now.1),
+        let (body, coded, modified) = match &before {
+            Some(before) => (before.body.clone(), before.coded.clone(), before.modified),
+            None => (body, Coded::default(), now.1),
         };
-        let kept = Arc::new(Kept { body, coded: Coded::default(), tag, modified, checked: now.0 });
+        let kept = Arc::new(Kept { body, coded, tag, mark, modified, checked: now.0 });
         inner.take_out(key);
         let bytes = kept.bytes();
         if bytes <= self.bytes_max {
@@ -170,7 +178,14 @@ impl<E> Inner<E> {
 impl Kept {
     /// Something that is not kept: of now, without a tag.
     pub(crate) fn unkept(body: Bytes) -> Kept {
-        Kept { body, coded: Coded::default(), tag: String::new(), modified: SystemTime::now(), checked: Instant::now() }
+        Kept {
+            body,
+            coded: Coded::default(),
+            tag: String::new(),
+            mark: None,
+            modified: SystemTime::now(),
+            checked: Instant::now(),
+        }
     }
 
     /// What it takes at most, about: its compressed forms are smaller than it is, and clients of one kind want the same one.
@@ -199,7 +214,7 @@ mod tests {
     }
 
     fn keep(cache: &Cache<()>, name: &str, body: &str) -> Arc<Kept> {
-        cache.keep(&key(name), Bytes::from(body.to_owned()), (Instant::now(), SystemTime::now()))
+        cache.keep(&key(name), Bytes::from(body.to_owned()), None, (Instant::now(), SystemTime::now()))
     }
 
     #[test]

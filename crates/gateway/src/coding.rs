@@ -73,7 +73,7 @@ fn range(text: &str) -> (String, f32) {
 }
 
 /// An answer in each coding that somebody has wanted; nothing where it would be no smaller.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Coded {
     gzip: OnceCell<Option<Bytes>>,
     zstd: OnceCell<Option<Bytes>>,

@@ -168,6 +168,8 @@ impl Frontier {
             types: std::collections::BTreeMap::new(),
             limits: self.settings.limits,
             form: Form::Frontier,
+            freshness: None,
+            known: None,
             sql,
         };
         let key = Key::from(format!("\n{}\n{}", job.sql, values.join("\n")));

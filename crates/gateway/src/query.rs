@@ -66,6 +66,9 @@ pub struct Freshness {
     pub stale_while_revalidate_s: u32,
     /// For how much longer they may give it where asking fails.
     pub stale_if_error_s: u32,
+    /// A query that tells, for less than the query itself, whether an answer may have changed: what it gives is compared with what it gave
+    /// before the answer was made.
+    pub sql: Option<String>,
 }
 
 /// What an answer may take.
@@ -132,7 +135,8 @@ impl Query {
 
     /// Whether the answer depends on who asks.
     pub fn is_personal(&self) -> bool {
-        headwater_model::sql::parameters(&self.sql).iter().any(|parameter| parameter.name == USER)
+        let asks = |sql: &str| headwater_model::sql::parameters(sql).iter().any(|parameter| parameter.name == USER);
+        asks(&self.sql) || self.freshness.sql.as_deref().is_some_and(asks)
     }
 }
 

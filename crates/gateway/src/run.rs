@@ -4,6 +4,7 @@
 //! away ends the query in the database; so does the end of its time, the time that pieces wait included.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use crate::fault::Fault;
 use crate::format::{Column, Encoder, Format};
 use crate::frontier::results::FrontierRows;
 use crate::handover::{Giver, NotTaken, Taker, handover};
-use crate::query::QueryLimits;
+use crate::query::{QueryLimits, text_of};
 
 /// How large a piece gets.
 const PIECE_BYTES: usize = 64 << 10;
@@ -31,6 +32,10 @@ pub(crate) struct Job {
     pub(crate) types: BTreeMap<String, Type>,
     pub(crate) limits: QueryLimits,
     pub(crate) form: Form,
+    /// What tells, for less, whether an answer may have changed.
+    pub(crate) freshness: Option<(String, Vec<Value>)>,
+    /// What that said when the answer was made that is kept.
+    pub(crate) known: Option<String>,
 }
 
 /// In which form its rows are wanted.
@@ -44,6 +49,10 @@ pub(crate) enum Form {
 
 /// What comes of an execution.
 enum Piece {
+    /// What the query of the freshness says: before all others, if at all.
+    Mark(String),
+    /// That is what it said before.
+    Unchanged,
     Bytes(Bytes),
     /// All has come.
     End,
@@ -53,8 +62,41 @@ enum Piece {
 /// An execution that is under way. Dropped, it ends.
 pub(crate) struct Running {
     pieces: Taker<Piece>,
-    canceller: Option<Canceller>,
+    cancel: Arc<Cancel>,
     is_through: bool,
+    /// What the query of the freshness has said before.
+    pub(crate) mark: Option<String>,
+    /// It has said the same as it did when the answer was made that is kept: nothing was run but that.
+    pub(crate) is_unchanged: bool,
+}
+
+/// Ends an execution in the database, for as long as it is one: the connection is somebody else's afterwards.
+struct Cancel(Mutex<Cancelling>);
+
+enum Cancelling {
+    Running(Option<Canceller>),
+    Cancelled,
+    Over,
+}
+
+impl Cancel {
+    fn lock(&self) -> MutexGuard<'_, Cancelling> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks while it does. The connection is held meanwhile.
+    fn cancel(&self) {
+        let mut state = self.lock();
+        if let Cancelling::Running(Some(canceller)) = &*state {
+            canceller();
+            *state = Cancelling::Cancelled;
+        }
+    }
+
+    /// From now on nothing is cancelled; whether something was.
+    fn end(&self) -> bool {
+        matches!(std::mem::replace(&mut *self.lock(), Cancelling::Over), Cancelling::Cancelled)
+    }
 }
 
 impl Running {
@@ -63,22 +105,28 @@ impl Running {
         if self.is_through {
             return None;
         }
-        let piece = self.pieces.take().await;
+        let mut piece = self.pieces.take().await;
+        if let Some(Piece::Mark(mark)) = piece {
+            self.mark = Some(mark);
+            piece = self.pieces.take().await;
+        }
         self.is_through = !matches!(piece, Some(Piece::Bytes(_)));
+        self.is_unchanged = matches!(piece, Some(Piece::Unchanged));
         match piece {
             Some(Piece::Bytes(bytes)) => Some(Ok(bytes)),
-            Some(Piece::End) => None,
+            Some(Piece::End | Piece::Unchanged) => None,
             Some(Piece::Fault(fault)) => Some(Err(fault)),
-            None => Some(Err(Fault::internal("an execution ended without a word"))),
+            Some(Piece::Mark(_)) | None => Some(Err(Fault::internal("an execution ended without a word"))),
         }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(cancel) = self.canceller.take().filter(|_| !self.is_through) {
+        if !self.is_through {
             // The thread that runs it ends it otherwise only where it hands the next piece on.
-            tokio::task::spawn_blocking(cancel);
+            let cancel = Arc::clone(&self.cancel);
+            tokio::task::spawn_blocking(move || cancel.cancel());
         }
     }
 }
@@ -95,27 +143,37 @@ pub(crate) async fn start(
     let checkout = tokio::task::spawn_blocking(move || pool.checkout(patience));
     let connection = checkout.await.map_err(|error| Fault::internal(&error.to_string()))?;
     let mut connection = connection.map_err(|error| Fault::database(&name, &error))?;
-    let canceller = connection.canceller();
+    let cancel = Arc::new(Cancel(Mutex::new(Cancelling::Running(connection.canceller()))));
+    let held = Arc::clone(&cancel);
     tokio::task::spawn_blocking(move || {
         execute(&mut connection, job, give);
+        if held.end() {
+            // The database may hear of it later still, and would end what comes next.
+            connection.mark_broken();
+        }
         drop(permit);
     });
-    Ok(Running { pieces, canceller, is_through: false })
+    Ok(Running { pieces, cancel, is_through: false, mark: None, is_unchanged: false })
 }
 
 /// Reads all rows; whatever ends it is told to whoever takes the pieces.
 fn execute(connection: &mut Pooled, job: Job, give: Giver<Piece>) {
-    let Job { name, sql, parameters, types, limits, form } = job;
+    let Job { name, sql, parameters, types, limits, form, freshness, known } = job;
     let options = ReadOptions { time_out: limits.time_out, types };
     let began = Instant::now();
     let deadline = (!limits.time_out.is_zero()).then(|| began + limits.time_out);
     let mut pieces = Pieces { form, writer: None, limits, deadline, bytes: 0, rows: 0, give, fault: None };
-    let read = connection.read(&sql, &parameters, &options, &mut pieces);
-    let read = connection.note(read);
-    let rolled_back = connection.rollback();
-    if connection.note(rolled_back).is_err() {
-        connection.mark_broken();
+    let marked = freshness.map_or(Ok(false), |(sql, parameters)| {
+        let mut mark = Mark(String::new());
+        read(connection, &sql, &parameters, &options, &mut mark)?;
+        let is_known = known.as_ref() == Some(&mark.0);
+        pieces.give.give(Piece::Mark(mark.0), deadline).map_err(|_| stopped())?;
+        Ok(is_known)
+    });
+    if let Ok(true) = marked {
+        return pieces.give.give_last(Piece::Unchanged);
     }
+    let read = marked.and_then(|_| read(connection, &sql, &parameters, &options, &mut pieces));
     let ended = read.and_then(|()| {
         if let Some(writer) = &mut pieces.writer {
             writer.end();
@@ -134,6 +192,46 @@ fn execute(connection: &mut Pooled, job: Job, give: Giver<Piece>) {
         tracing::info!(query = name, fault = fault.code, message = fault.message, "a query was not answered whole");
     }
     pieces.give.give_last(last);
+}
+
+/// One statement, and the end of its transaction.
+fn read(
+    connection: &mut Pooled,
+    sql: &str,
+    parameters: &[Value],
+    options: &ReadOptions,
+    sink: &mut dyn ResultSink,
+) -> Result<(), Error> {
+    let read = connection.read(sql, parameters, options, sink);
+    let read = connection.note(read);
+    let rolled_back = connection.rollback();
+    if connection.note(rolled_back).is_err() {
+        connection.mark_broken();
+    }
+    read
+}
+
+/// What the query of the freshness says, as one text.
+struct Mark(String);
+
+impl ResultSink for Mark {
+    fn begin(&mut self, _: &[ResultColumn]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
+        const BYTES_MAX: usize = 4_096;
+        for value in values {
+            self.0 += &text_of(&value.to_value());
+            self.0.push('\u{1f}');
+        }
+        self.0.push('\u{1e}');
+        if self.0.len() > BYTES_MAX {
+            let detail = format!("the query of the freshness gives more than {BYTES_MAX} bytes, expected a row of few");
+            return Err(Error::Sql { detail, line: None });
+        }
+        Ok(())
+    }
 }
 
 /// Rows as bytes, in one form or the other.
@@ -246,7 +344,13 @@ mod tests {
         let (giver, pieces) = handover();
         giver.give(Piece::Bytes(Bytes::from_static(b"part")), None).expect("there is room");
         drop(giver);
-        let mut running = Running { pieces, canceller: None, is_through: false };
+        let mut running = Running {
+            pieces,
+            cancel: Arc::new(Cancel(Mutex::new(Cancelling::Over))),
+            is_through: false,
+            mark: None,
+            is_unchanged: false,
+        };
         assert_eq!(running.next().await, Some(Ok(Bytes::from_static(b"part"))));
         assert!(matches!(running.next().await, Some(Err(fault)) if fault.is_servers));
         assert_eq!(running.next().await, None);

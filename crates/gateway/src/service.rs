@@ -161,7 +161,10 @@ impl Service {
     }
 
     async fn execute_whole(&self, key: &Key, asked: &Asked) -> Result<Arc<Kept>, Ended> {
-        let mut running = self.start(asked).await.map_err(Ended::Fault)?;
+        let kept = self.cache.kept(key);
+        let known = kept.as_ref().and_then(|kept| kept.mark.clone());
+        let asked = Asked { job: Job { known, ..asked.job.clone() }, ..asked.clone() };
+        let mut running = self.start(&asked).await.map_err(Ended::Fault)?;
         let mut body = Vec::new();
         while let Some(piece) = running.next().await {
             body.extend(piece.map_err(Ended::Fault)?);
@@ -169,7 +172,11 @@ impl Service {
                 return Err(Ended::Large);
             }
         }
-        Ok(self.cache.keep(key, Bytes::from(body), (Instant::now(), SystemTime::now())))
+        let mark = running.mark.take();
+        match kept.filter(|_| running.is_unchanged) {
+            Some(kept) => Ok(self.cache.renew(key, &kept)),
+            None => Ok(self.cache.keep(key, Bytes::from(body), mark, (Instant::now(), SystemTime::now()))),
+        }
     }
 
     /// An answer that is too large to be held, as it comes.
@@ -251,7 +258,8 @@ impl Asked {
         let key = Key::from(format!("{}\n{format:?}\n{}\n{user}", query.name, arguments.canonical()));
         let (sql, parameters) = query.statement(arguments, user, dialect);
         let (name, types, limits) = (query.name.clone(), query.types.clone(), query.limits);
-        let job = Job { name, sql, parameters, types, limits, form: Form::Rows(format) };
+        let freshness = query.freshness_statement(arguments, user, dialect);
+        let job = Job { name, sql, parameters, types, limits, form: Form::Rows(format), freshness, known: None };
         Asked { key, job, freshness: query.freshness.clone() }
     }
 }

@@ -127,18 +127,33 @@ impl Query {
         ArgumentError::Unknown { name: shown(name), hint }
     }
 
-    /// The SQL with numbered parameters (`?1`), line for line as it is in the file.
-    pub fn numbered(&self, dialect: Dialect) -> String {
+    /// The SQL with numbered parameters (`?1`), line for line as it is in the file; and that of its freshness.
+    pub fn numbered(&self, dialect: Dialect) -> (String, Option<String>) {
         let nothing = Arguments { values: vec![Value::Null; self.parameters.len()], canonical: String::new() };
-        self.statement(&nothing, "", dialect).0
+        let freshness = self.freshness_statement(&nothing, "", dialect).map(|(sql, _)| sql);
+        (self.statement(&nothing, "", dialect).0, freshness)
     }
 
     /// The SQL with numbered parameters (`?1`), and the value of each. `user`: who asks. PostgreSQL is told their types, which it would guess
     /// otherwise.
     pub fn statement(&self, arguments: &Arguments, user: &str, dialect: Dialect) -> (String, Vec<Value>) {
+        self.bind(&self.sql, arguments, user, dialect)
+    }
+
+    /// The same of the query that tells whether an answer may have changed, if there is one.
+    pub fn freshness_statement(
+        &self,
+        arguments: &Arguments,
+        user: &str,
+        dialect: Dialect,
+    ) -> Option<(String, Vec<Value>)> {
+        self.freshness.sql.as_ref().map(|sql| self.bind(sql, arguments, user, dialect))
+    }
+
+    fn bind(&self, sql: &str, arguments: &Arguments, user: &str, dialect: Dialect) -> (String, Vec<Value>) {
         let mut bound = Vec::new();
         let mut names: Vec<String> = Vec::new();
-        let sql = with_parameters(&self.sql, |name| {
+        let sql = with_parameters(sql, |name| {
             let number = names.iter().position(|known| known == name).unwrap_or_else(|| {
                 let place = self.parameters.iter().position(|parameter| name[1..] == *parameter.name);
                 bound.push(match place {

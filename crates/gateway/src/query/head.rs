@@ -25,6 +25,7 @@ struct Head {
     max_age_s: u32,
     stale_while_revalidate_s: u32,
     stale_if_error_s: u32,
+    freshness: Option<String>,
     rows_max: u64,
     bytes_max: u64,
     time_out_s: f64,
@@ -42,6 +43,7 @@ impl Default for Head {
             max_age_s: 0,
             stale_while_revalidate_s: 0,
             stale_if_error_s: 0,
+            freshness: None,
             rows_max,
             bytes_max,
             time_out_s: time_out.as_secs_f64(),
@@ -113,6 +115,13 @@ impl Reading<'_> {
             parameters.filter_map(|(name, value)| self.parameter(name, value, &lines)).collect();
         let declared: Vec<&str> = head.parameters.keys().map(String::as_str).collect();
         self.body(&body, lines.len(), &declared, &lines);
+        for parameter in head.freshness.as_deref().map(sql::parameters).unwrap_or_default() {
+            let is_known = parameter.name.strip_prefix(':').is_some_and(|name| declared.contains(&name));
+            if !is_known && parameter.name != USER {
+                let line = line_with(&lines, "freshness");
+                self.fault(line, format!("freshness has {}, which is not among [parameters]", parameter.name));
+            }
+        }
         let types = self.types(&head.types, &toml);
         let who = match (head.public, head.users) {
             (true, Some(_)) => {
@@ -143,6 +152,7 @@ impl Reading<'_> {
                 max_age_s: head.max_age_s,
                 stale_while_revalidate_s: head.stale_while_revalidate_s,
                 stale_if_error_s: head.stale_if_error_s,
+                sql: head.freshness,
             },
             limits: QueryLimits { rows_max: head.rows_max, bytes_max: head.bytes_max, time_out },
             parameters,

@@ -164,6 +164,7 @@ fn faults_of_a_file_have_their_lines() {
         ("-- [types]\n-- a = \"number\"\nSELECT 1 AS a", "q.sql:2: column a has the type \"number\""),
         ("-- time_out_s = -1\nSELECT 1", "q.sql:1: time_out_s is below zero"),
         ("-- time_out_s = 0\nSELECT 1", "q.sql:1: time_out_s is 0"),
+        ("-- freshness = \"SELECT :a\"\nSELECT 1", "q.sql:1: freshness has :a, which is not among [parameters]"),
         ("-- title = \"a\"\n-- rows_max = 0\nSELECT 1", "q.sql:2: rows_max is 0"),
         (
             "-- [parameters]\n-- a = { type = \"int\", min = 3, max = 2 }\nSELECT :a",

@@ -22,7 +22,7 @@ const SCHEMA: &str = "CREATE TABLE flight (id INTEGER PRIMARY KEY, origin TEXT, 
 const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000)
     SELECT count(*) AS n FROM n AS a, n AS b WHERE a.i + b.i = -1";
 
-const QUERIES: [(&str, &str); 9] = [
+const QUERIES: [(&str, &str); 10] = [
     (
         "flights",
         "-- public = true\n-- stale_if_error_s = 60\n-- [parameters]\n-- origin = { type = \"text\", length_max = 3 }\n\
@@ -30,6 +30,11 @@ const QUERIES: [(&str, &str); 9] = [
          SELECT id, delay FROM flight WHERE origin = :origin AND coalesce(delay, 99) >= :least ORDER BY id",
     ),
     ("kept", "-- public = true\n-- max_age_s = 1000\nSELECT count(*) AS n FROM flight"),
+    (
+        "cheap",
+        "-- public = true\n-- freshness = \"SELECT max(id) FROM flight WHERE origin = :origin\"\n-- [parameters]\n\
+         -- origin = { type = \"text\" }\nSELECT count(*) AS n, sum(delay) AS d FROM flight WHERE origin = :origin",
+    ),
     ("own", "-- max_age_s = 1000\nSELECT id FROM flight WHERE owner = :s.user ORDER BY id"),
     ("anns", "-- users = [\"ann\"]\nSELECT count(*) AS n FROM flight"),
     (
@@ -370,4 +375,19 @@ async fn each_coding_has_a_tag_of_its_own() {
             "{tag} {coding}"
         );
     }
+}
+
+/// What tells whether an answer may have changed is asked in the place of the query: what it does not see is not seen.
+#[tokio::test]
+async fn a_query_of_the_freshness_goes_before_the_query() {
+    let stand = Stand::new(Settings::default());
+    let url = "/q/cheap.csv?origin=JFK";
+    let ask = async || stand.text(url, &[]).await.1;
+    assert_eq!(ask().await, "n,d\r\n2,5\r\n");
+    stand.sql("UPDATE flight SET delay = 6 WHERE id = 1");
+    assert_eq!(ask().await, "n,d\r\n2,5\r\n", "its greatest ID is the same");
+    stand.sql("INSERT INTO flight VALUES (9, 'EWR', 1, 'ann')");
+    assert_eq!(ask().await, "n,d\r\n2,5\r\n", "nor is that of this airport");
+    stand.sql("INSERT INTO flight VALUES (10, 'JFK', 1, 'ann')");
+    assert_eq!(ask().await, "n,d\r\n3,7\r\n");
 }

@@ -146,7 +146,15 @@ fn described(query: &Query) -> Vec<String> {
 /// What the database finds wrong with a query.
 fn prepared(connection: &mut dyn Connection, file: &Path, query: &Query) -> Result<Option<QueryError>> {
     let fault = |line, text| Some(QueryError { file: file.display().to_string(), line, text });
-    match connection.columns(&query.numbered(connection.dialect()), &options(query)) {
+    let (sql, freshness) = query.numbered(connection.dialect());
+    if let Some(sql) = freshness {
+        match connection.columns(&sql, &ReadOptions::default()) {
+            Ok(_) => {}
+            Err(Error::Sql { detail, .. }) => return Ok(fault(1, format!("freshness: {detail}"))),
+            Err(error) => return Err(error).context("preparing the queries"),
+        }
+    }
+    match connection.columns(&sql, &options(query)) {
         Ok(columns) => {
             let mut names = BTreeSet::new();
             let twice = columns.iter().find(|column| !names.insert(&column.name));

@@ -34,10 +34,20 @@ pub(crate) struct Kept {
     pub(crate) tag: String,
     /// What the query of its freshness said before it was made.
     pub(crate) mark: Option<String>,
+    /// Where the next page is.
+    pub(crate) next: Option<String>,
     /// When this content was there first.
     pub(crate) modified: SystemTime,
     /// When it was found to be the content last.
     pub(crate) checked: Instant,
+}
+
+/// What an execution has made.
+#[derive(Debug, Default)]
+pub(crate) struct Made {
+    pub(crate) body: Bytes,
+    pub(crate) mark: Option<String>,
+    pub(crate) next: Option<String>,
 }
 
 /// How an execution ended, for all who wait for it.
@@ -113,12 +123,14 @@ impl<E: Clone> Cache<E> {
 
     /// What is kept was found to be so still; gives it as it is kept now.
     pub(crate) fn renew(&self, key: &Key, kept: &Kept) -> Arc<Kept> {
-        let mark = kept.mark.clone();
-        self.keep(key, kept.body.clone(), mark, (Instant::now(), SystemTime::now()))
+        let Kept { body, mark, next, .. } = kept;
+        let made = Made { body: body.clone(), mark: mark.clone(), next: next.clone() };
+        self.keep(key, made, (Instant::now(), SystemTime::now()))
     }
 
     /// Keeps an answer, in the place of what was kept before; gives it as it is kept.
-    pub(crate) fn keep(&self, key: &Key, body: Bytes, mark: Option<String>, now: (Instant, SystemTime)) -> Arc<Kept> {
+    pub(crate) fn keep(&self, key: &Key, made: Made, now: (Instant, SystemTime)) -> Arc<Kept> {
+        let Made { body, mark, next } = made;
         let digest = Sha256::digest(&body);
         let tag = format!("\"{}\"", hex::encode(&digest[..16]));
         let inner = &mut *self.lock();
@@ -128,7 +140,7 @@ impl<E: Clone> Cache<E> {
             Some(before) => (before.body.clone(), before.coded.clone(), before.modified),
             None => (body, Coded::default(), now.1),
         };
-        let kept = Arc::new(Kept { body, coded, tag, mark, modified, checked: now.0 });
+        let kept = Arc::new(Kept { body, coded, tag, mark, next, modified, checked: now.0 });
         inner.take_out(key);
         let bytes = kept.bytes();
         if bytes <= self.bytes_max {
@@ -183,6 +195,7 @@ impl Kept {
             coded: Coded::default(),
             tag: String::new(),
             mark: None,
+            next: None,
             modified: SystemTime::now(),
             checked: Instant::now(),
         }
@@ -214,7 +227,8 @@ mod tests {
     }
 
     fn keep(cache: &Cache<()>, name: &str, body: &str) -> Arc<Kept> {
-        cache.keep(&key(name), Bytes::from(body.to_owned()), None, (Instant::now(), SystemTime::now()))
+        let made = Made { body: Bytes::from(body.to_owned()), ..Made::default() };
+        cache.keep(&key(name), made, (Instant::now(), SystemTime::now()))
     }
 
     #[test]

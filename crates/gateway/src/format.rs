@@ -99,7 +99,7 @@ pub struct Column {
 /// let columns = vec![Column { name: "id".to_owned(), kind: Some(Type::Int) }];
 /// let mut csv = Encoder::begin(Format::Csv, columns);
 /// csv.row(&[ValueRef::Int(7)]);
-/// csv.end();
+/// csv.end(None);
 /// assert_eq!(csv.take(), b"id\r\n7\r\n");
 /// ```
 #[derive(Debug)]
@@ -187,10 +187,15 @@ impl Encoder {
         *rows += 1;
     }
 
-    /// Ends the answer.
-    pub fn end(&mut self) {
+    /// Ends the answer; `next`: the URL of the next page.
+    pub fn end(&mut self, next: Option<&str>) {
         if let Format::Json | Format::JsonArrays = self.format {
-            let _ = writeln!(self.out, "\n],\"count\":{}}}", self.rows);
+            let _ = write!(self.out, "\n],\"count\":{}", self.rows);
+            if let Some(next) = next {
+                self.out.extend(b",\"next\":");
+                json_text(&mut self.out, next.as_bytes());
+            }
+            self.out.extend(b"}\n");
         }
     }
 
@@ -337,7 +342,7 @@ mod tests {
         for row in rows {
             encoder.row(&row.iter().map(Value::as_ref).collect::<Vec<_>>());
         }
-        encoder.end();
+        encoder.end(None);
         String::from_utf8(encoder.take()).expect("UTF-8")
     }
 

@@ -168,6 +168,7 @@ impl Frontier {
             types: std::collections::BTreeMap::new(),
             limits: self.settings.limits,
             form: Form::Frontier,
+            page: None,
             freshness: None,
             known: None,
             sql,

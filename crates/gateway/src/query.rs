@@ -38,6 +38,8 @@ pub struct Query {
     pub limits: QueryLimits,
     /// In the order of the file.
     pub parameters: Vec<Parameter>,
+    /// How its rows are given in pages; `None`: all at once.
+    pub page: Option<Page>,
     /// Columns whose type the file says, in the place of the database's.
     pub types: BTreeMap<String, Type>,
     /// The SQL, with its parameters as they stand in the file.
@@ -70,6 +72,18 @@ pub struct Freshness {
     /// before the answer was made.
     pub sql: Option<String>,
 }
+
+/// Rows in pages, by key: a page is the rows behind the last of the one before, so what is inserted or deleted meanwhile moves no other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Columns of the result that order its rows, no two of which have the same values, and none NULL.
+    pub by: Vec<(String, Type)>,
+    /// Rows of a page.
+    pub rows: u64,
+}
+
+/// What the arguments that say where a page begins start with: `after.id=17`.
+pub const AFTER: &str = "after.";
 
 /// What an answer may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

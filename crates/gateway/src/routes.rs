@@ -166,6 +166,9 @@ async fn respond(
             };
             head.write(response.headers_mut());
             set(response.headers_mut(), header::ETAG, &tag);
+            if let Some(next) = &kept.next {
+                set(response.headers_mut(), header::LINK, &format!("<{next}>; rel=\"next\""));
+            }
             if let Some(modified) = modified {
                 set(response.headers_mut(), header::LAST_MODIFIED, &modified);
             }

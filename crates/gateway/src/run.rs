@@ -17,7 +17,7 @@ use crate::fault::Fault;
 use crate::format::{Column, Encoder, Format};
 use crate::frontier::results::FrontierRows;
 use crate::handover::{Giver, NotTaken, Taker, handover};
-use crate::query::{QueryLimits, text_of};
+use crate::query::{Page, QueryLimits, text_of};
 
 /// How large a piece gets.
 const PIECE_BYTES: usize = 64 << 10;
@@ -32,10 +32,20 @@ pub(crate) struct Job {
     pub(crate) types: BTreeMap<String, Type>,
     pub(crate) limits: QueryLimits,
     pub(crate) form: Form,
+    /// Its rows come in pages.
+    pub(crate) page: Option<NextPage>,
     /// What tells, for less, whether an answer may have changed.
     pub(crate) freshness: Option<(String, Vec<Value>)>,
     /// What that said when the answer was made that is kept.
     pub(crate) known: Option<String>,
+}
+
+/// A page, and where the next one is.
+#[derive(Clone)]
+pub(crate) struct NextPage {
+    pub(crate) page: Page,
+    /// Its URL, by the key of this one's last row.
+    pub(crate) url: Arc<dyn Fn(Vec<Value>) -> String + Send + Sync>,
 }
 
 /// In which form its rows are wanted.
@@ -54,8 +64,8 @@ enum Piece {
     /// That is what it said before.
     Unchanged,
     Bytes(Bytes),
-    /// All has come.
-    End,
+    /// All has come; where the next page is, if there is one.
+    End(Option<String>),
     Fault(Fault),
 }
 
@@ -68,6 +78,8 @@ pub(crate) struct Running {
     pub(crate) mark: Option<String>,
     /// It has said the same as it did when the answer was made that is kept: nothing was run but that.
     pub(crate) is_unchanged: bool,
+    /// Where the next page is, once all has come.
+    pub(crate) next: Option<String>,
 }
 
 /// Ends an execution in the database, for as long as it is one: the connection is somebody else's afterwards.
@@ -114,7 +126,11 @@ impl Running {
         self.is_unchanged = matches!(piece, Some(Piece::Unchanged));
         match piece {
             Some(Piece::Bytes(bytes)) => Some(Ok(bytes)),
-            Some(Piece::End | Piece::Unchanged) => None,
+            Some(Piece::End(next)) => {
+                self.next = next;
+                None
+            }
+            Some(Piece::Unchanged) => None,
             Some(Piece::Fault(fault)) => Some(Err(fault)),
             Some(Piece::Mark(_)) | None => Some(Err(Fault::internal("an execution ended without a word"))),
         }
@@ -153,16 +169,29 @@ pub(crate) async fn start(
         }
         drop(permit);
     });
-    Ok(Running { pieces, cancel, is_through: false, mark: None, is_unchanged: false })
+    Ok(Running { pieces, cancel, is_through: false, mark: None, is_unchanged: false, next: None })
 }
 
 /// Reads all rows; whatever ends it is told to whoever takes the pieces.
 fn execute(connection: &mut Pooled, job: Job, give: Giver<Piece>) {
-    let Job { name, sql, parameters, types, limits, form, freshness, known } = job;
+    let Job { name, sql, parameters, types, limits, form, page, freshness, known } = job;
     let options = ReadOptions { time_out: limits.time_out, types };
     let began = Instant::now();
     let deadline = (!limits.time_out.is_zero()).then(|| began + limits.time_out);
-    let mut pieces = Pieces { form, writer: None, limits, deadline, bytes: 0, rows: 0, give, fault: None };
+    let mut pieces = Pieces {
+        form,
+        writer: None,
+        limits,
+        deadline,
+        bytes: 0,
+        rows: 0,
+        page,
+        key: Vec::new(),
+        last: Vec::new(),
+        has_more: false,
+        give,
+        fault: None,
+    };
     let marked = freshness.map_or(Ok(false), |(sql, parameters)| {
         let mut mark = Mark(String::new());
         read(connection, &sql, &parameters, &options, &mut mark)?;
@@ -174,15 +203,17 @@ fn execute(connection: &mut Pooled, job: Job, give: Giver<Piece>) {
         return pieces.give.give_last(Piece::Unchanged);
     }
     let read = marked.and_then(|_| read(connection, &sql, &parameters, &options, &mut pieces));
+    let mut next = None;
     let ended = read.and_then(|()| {
+        next = pieces.next();
         if let Some(writer) = &mut pieces.writer {
-            writer.end();
+            writer.end(next.as_deref());
         }
         pieces.hand_on()
     });
     let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
     let last = match (ended, pieces.fault.take()) {
-        (Ok(()), _) => Piece::End,
+        (Ok(()), _) => Piece::End(next),
         (Err(_), Some(fault)) => Piece::Fault(fault),
         (Err(_), None) if pieces.give.is_in_vain() => return,
         (Err(_), None) if is_late => Piece::Fault(Fault::timed_out(limits.time_out)),
@@ -248,9 +279,9 @@ impl Writer {
         }
     }
 
-    fn end(&mut self) {
+    fn end(&mut self, next: Option<&str>) {
         if let Writer::Rows(encoder) = self {
-            encoder.end();
+            encoder.end(next);
         }
     }
 
@@ -277,6 +308,12 @@ struct Pieces {
     deadline: Option<Instant>,
     bytes: u64,
     rows: u64,
+    page: Option<NextPage>,
+    /// The places of the columns of the key, and their values in the page's last row.
+    key: Vec<usize>,
+    last: Vec<Value>,
+    /// There is a row behind the page.
+    has_more: bool,
     give: Giver<Piece>,
     fault: Option<Fault>,
 }
@@ -300,6 +337,12 @@ impl Pieces {
         }
     }
 
+    /// Where the next page is.
+    fn next(&mut self) -> Option<String> {
+        let page = self.page.as_ref().filter(|_| self.has_more)?;
+        Some((page.url)(std::mem::take(&mut self.last)))
+    }
+
     fn stop(&mut self, fault: Fault) -> Result<(), Error> {
         self.fault = Some(fault);
         Err(stopped())
@@ -313,6 +356,15 @@ fn stopped() -> Error {
 
 impl ResultSink for Pieces {
     fn begin(&mut self, columns_given: &[ResultColumn]) -> Result<(), Error> {
+        for (name, _) in self.page.iter().flat_map(|page| &page.page.by) {
+            let Some(place) = columns_given.iter().position(|column| column.name == *name) else {
+                return Err(Error::Sql {
+                    detail: format!("page_by has {name:?}, which the query does not give"),
+                    line: None,
+                });
+            };
+            self.key.push(place);
+        }
         let columns = columns_given.iter().map(|column| Column { name: column.name.clone(), kind: column.kind });
         self.writer = Some(match self.form {
             Form::Rows(format) => Writer::Rows(Encoder::begin(format, columns.collect())),
@@ -322,6 +374,15 @@ impl ResultSink for Pieces {
     }
 
     fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
+        if let Some(NextPage { page, .. }) = &self.page {
+            if self.rows == page.rows {
+                self.has_more = true;
+                return Ok(());
+            }
+            if self.rows + 1 == page.rows {
+                self.last = self.key.iter().map(|place| values[*place].to_value()).collect();
+            }
+        }
         let Some(writer) = &mut self.writer else { return Err(stopped()) };
         if self.rows == self.limits.rows_max {
             return self.stop(Fault::too_large(format!(
@@ -350,6 +411,7 @@ mod tests {
             is_through: false,
             mark: None,
             is_unchanged: false,
+            next: None,
         };
         assert_eq!(running.next().await, Some(Ok(Bytes::from_static(b"part"))));
         assert!(matches!(running.next().await, Some(Err(fault)) if fault.is_servers));

@@ -10,11 +10,11 @@ use headwater_access::Access;
 use headwater_consolidated::{Dialect, Pool};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::cache::{Cache, Kept, Key, Place, Shared};
+use crate::cache::{Cache, Kept, Key, Made, Place, Shared};
 use crate::fault::Fault;
 use crate::format::Format;
 use crate::query::{Arguments, Freshness, Query};
-use crate::run::{self, Form, Job, Running};
+use crate::run::{self, Form, Job, NextPage, Running};
 
 /// What the gateway may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,11 +172,11 @@ impl Service {
                 return Err(Ended::Large);
             }
         }
-        let mark = running.mark.take();
-        match kept.filter(|_| running.is_unchanged) {
-            Some(kept) => Ok(self.cache.renew(key, &kept)),
-            None => Ok(self.cache.keep(key, Bytes::from(body), mark, (Instant::now(), SystemTime::now()))),
+        if let Some(kept) = kept.filter(|_| running.is_unchanged) {
+            return Ok(self.cache.renew(key, &kept));
         }
+        let made = Made { body: Bytes::from(body), mark: running.mark.take(), next: running.next.take() };
+        Ok(self.cache.keep(key, made, (Instant::now(), SystemTime::now())))
     }
 
     /// An answer that is too large to be held, as it comes.
@@ -253,13 +253,26 @@ impl Drop for Waiting<'_> {
 
 impl Asked {
     /// A named query. `user`: who asks, where the answer depends on it; else empty.
-    pub(crate) fn named(query: &Query, arguments: &Arguments, format: Format, user: &str, dialect: Dialect) -> Asked {
+    pub(crate) fn named(
+        query: &Arc<Query>,
+        arguments: &Arguments,
+        format: Format,
+        user: &str,
+        dialect: Dialect,
+    ) -> Asked {
         // None of them but the last has a line's end.
         let key = Key::from(format!("{}\n{format:?}\n{}\n{user}", query.name, arguments.canonical()));
         let (sql, parameters) = query.statement(arguments, user, dialect);
         let (name, types, limits) = (query.name.clone(), query.types.clone(), query.limits);
+        let page = query.page.clone().map(|page| {
+            let (query, arguments) = (Arc::clone(query), arguments.clone());
+            let ending =
+                Format::ALL.into_iter().find(|(_, known)| *known == format).map_or("json", |(ending, _)| ending);
+            let url = move |key| format!("/q/{}.{ending}?{}", query.name, query.after(&arguments, key).canonical());
+            NextPage { page, url: Arc::new(url) }
+        });
         let freshness = query.freshness_statement(arguments, user, dialect);
-        let job = Job { name, sql, parameters, types, limits, form: Form::Rows(format), freshness, known: None };
+        let job = Job { name, sql, parameters, types, limits, form: Form::Rows(format), page, freshness, known: None };
         Asked { key, job, freshness: query.freshness.clone() }
     }
 }

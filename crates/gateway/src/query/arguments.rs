@@ -4,14 +4,14 @@ use std::cmp::Ordering;
 
 use headwater_consolidated::Dialect;
 use headwater_model::parse::closest;
-use headwater_model::sql::with_parameters;
+use headwater_model::sql::{quote, with_parameters};
 use headwater_protocol::stored::{Scratch, Stored, encode};
 use headwater_protocol::text::coerce;
 use headwater_protocol::{Type, Value};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
 
-use super::{Parameter, Query, USER};
+use super::{AFTER, Parameter, Query, USER};
 
 /// What stands in a query string as it is (RFC 3986, unreserved).
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -47,10 +47,20 @@ pub enum ArgumentError {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arguments {
     values: Vec<Value>,
+    /// The key of the last row of the page before; empty: the first page is wanted.
+    after: Vec<Value>,
+    /// The canonical form without that.
+    first: String,
     canonical: String,
 }
 
 impl Parameter {
+    /// One that takes every value of its type.
+    fn plain(name: &str, kind: Type) -> Parameter {
+        let range = [None, None];
+        Parameter { name: name.to_owned(), kind, default: None, range, length_max: usize::MAX, values: Vec::new() }
+    }
+
     /// Whether a value of its type is one that it takes; else why not.
     pub fn accepts(&self, value: &Value) -> Result<(), String> {
         let shown = |value: &Value| shown(&text_of(value));
@@ -96,7 +106,16 @@ impl Query {
         given: impl IntoIterator<Item = (&'r str, &'r str)>,
     ) -> Result<Arguments, ArgumentError> {
         let mut values: Vec<Option<Value>> = vec![None; self.parameters.len()];
+        let mut after: Vec<Option<Value>> = vec![None; self.page.as_ref().map_or(0, |page| page.by.len())];
         for (name, text) in given {
+            if let (Some(page), Some(column)) = (&self.page, name.strip_prefix(AFTER)) {
+                let place = page.by.iter().position(|(name, _)| name == column).ok_or_else(|| self.unknown(name))?;
+                let value = Parameter::plain(name, page.by[place].1).read(text)?;
+                if after[place].replace(value).is_some() {
+                    return Err(ArgumentError::Twice(name.to_owned()));
+                }
+                continue;
+            }
             let place = self.parameters.iter().position(|parameter| parameter.name == name);
             let place = place.ok_or_else(|| self.unknown(name))?;
             if values[place].replace(self.parameters[place].read(text)?).is_some() {
@@ -114,7 +133,26 @@ impl Query {
                 format!("{}={}", parameter.name, utf8_percent_encode(&text_of(value), ENCODED))
             });
         let canonical = pairs.collect::<Vec<_>>().join("&");
-        Ok(Arguments { values, canonical })
+        let after = if after.iter().all(Option::is_none) {
+            Vec::new()
+        } else {
+            let by = self.page.iter().flat_map(|page| &page.by);
+            let missing = |(name, kind): &(String, Type)| ArgumentError::Missing(format!("{AFTER}{name}"), kind.name());
+            after.into_iter().zip(by).map(|(value, of)| value.ok_or_else(|| missing(of))).collect::<Result<_, _>>()?
+        };
+        let first = Arguments { values, after: Vec::new(), first: canonical.clone(), canonical };
+        Ok(if after.is_empty() { first } else { self.after(&first, after) })
+    }
+
+    /// The arguments of the page behind a row with this key.
+    pub fn after(&self, arguments: &Arguments, key: Vec<Value>) -> Arguments {
+        let by = self.page.iter().flat_map(|page| &page.by);
+        let pairs = by.zip(&key).map(|((name, _), value)| {
+            format!("{AFTER}{}={}", utf8_percent_encode(name, ENCODED), utf8_percent_encode(&text_of(value), ENCODED))
+        });
+        let before = Some(arguments.first.clone()).filter(|before| !before.is_empty());
+        let canonical = before.into_iter().chain(pairs).collect::<Vec<_>>().join("&");
+        Arguments { after: key, canonical, ..arguments.clone() }
     }
 
     fn unknown(&self, name: &str) -> ArgumentError {
@@ -129,14 +167,37 @@ impl Query {
 
     /// The SQL with numbered parameters (`?1`), line for line as it is in the file; and that of its freshness.
     pub fn numbered(&self, dialect: Dialect) -> (String, Option<String>) {
-        let nothing = Arguments { values: vec![Value::Null; self.parameters.len()], canonical: String::new() };
+        let values = vec![Value::Null; self.parameters.len()];
+        let nothing = Arguments { values, after: Vec::new(), first: String::new(), canonical: String::new() };
         let freshness = self.freshness_statement(&nothing, "", dialect).map(|(sql, _)| sql);
-        (self.statement(&nothing, "", dialect).0, freshness)
+        (self.bind(&self.sql, &nothing, "", dialect).0, freshness)
     }
 
-    /// The SQL with numbered parameters (`?1`), and the value of each. `user`: who asks. PostgreSQL is told their types, which it would guess
+    /// The SQL of a page with numbered parameters (`?1`), and the value of each; it gives one row more where there is another page, and all rows
+    /// of a query without pages. `user`: who asks. PostgreSQL is told their types, which it would guess
     /// otherwise.
     pub fn statement(&self, arguments: &Arguments, user: &str, dialect: Dialect) -> (String, Vec<Value>) {
+        let (sql, mut bound) = self.bind(&self.sql, arguments, user, dialect);
+        let Some(page) = &self.page else { return (sql, bound) };
+        let names = page.by.iter().map(|(name, _)| quote(name)).collect::<Vec<_>>().join(", ");
+        let places: Vec<String> = arguments
+            .after
+            .iter()
+            .zip(&page.by)
+            .map(|(value, (_, kind))| {
+                bound.push(value.clone());
+                placed(bound.len(), *kind, dialect)
+            })
+            .collect();
+        let behind =
+            if places.is_empty() { String::new() } else { format!(" WHERE ({names}) > ({})", places.join(", ")) };
+        // One row more says whether there is another page. The line's end ends a comment.
+        let rows = page.rows + 1;
+        (format!("SELECT * FROM (\n{sql}\n) AS page{behind} ORDER BY {names} LIMIT {rows}"), bound)
+    }
+
+    /// The same of all rows, whatever pages they come in.
+    pub fn whole_statement(&self, arguments: &Arguments, user: &str, dialect: Dialect) -> (String, Vec<Value>) {
         self.bind(&self.sql, arguments, user, dialect)
     }
 
@@ -166,10 +227,7 @@ impl Query {
             });
             let kind =
                 self.parameters.iter().find(|parameter| name[1..] == *parameter.name).map_or(Type::Text, |it| it.kind);
-            match dialect {
-                Dialect::Sqlite => format!("?{}", number + 1),
-                Dialect::Postgres => format!("CAST(?{} AS {})", number + 1, postgres_type(kind)),
-            }
+            placed(number + 1, kind, dialect)
         });
         (sql, bound)
     }
@@ -239,6 +297,14 @@ pub fn text_of(value: &Value) -> String {
         Stored::Integer(number) => number.to_string(),
         Stored::Real(real) => real.to_string(),
         Stored::Text(bytes) | Stored::Blob(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+    }
+}
+
+/// A numbered parameter of this type.
+fn placed(number: usize, kind: Type, dialect: Dialect) -> String {
+    match dialect {
+        Dialect::Sqlite => format!("?{number}"),
+        Dialect::Postgres => format!("CAST(?{number} AS {})", postgres_type(kind)),
     }
 }
 

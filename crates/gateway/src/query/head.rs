@@ -11,7 +11,7 @@ use headwater_protocol::{Type, Value};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Freshness, Parameter, Query, QueryError, QueryLimits, USER, Who};
+use super::{Freshness, Page, Parameter, Query, QueryError, QueryLimits, USER, Who};
 
 /// The most characters of a text whose file does not say.
 const LENGTH_MAX: usize = 1_000;
@@ -29,6 +29,8 @@ struct Head {
     rows_max: u64,
     bytes_max: u64,
     time_out_s: f64,
+    page_by: toml::Table,
+    page_rows: u64,
     parameters: toml::Table,
     types: BTreeMap<Spanned<String>, Spanned<String>>,
 }
@@ -47,6 +49,8 @@ impl Default for Head {
             rows_max,
             bytes_max,
             time_out_s: time_out.as_secs_f64(),
+            page_by: toml::Table::new(),
+            page_rows: 1_000,
             parameters: toml::Table::new(),
             types: BTreeMap::new(),
         }
@@ -123,6 +127,7 @@ impl Reading<'_> {
             }
         }
         let types = self.types(&head.types, &toml);
+        let page = self.page(&head.page_by, head.page_rows, &lines);
         let who = match (head.public, head.users) {
             (true, Some(_)) => {
                 self.fault(line_with(&lines, "users"), "public = true, and users: expected one of them");
@@ -156,6 +161,7 @@ impl Reading<'_> {
             },
             limits: QueryLimits { rows_max: head.rows_max, bytes_max: head.bytes_max, time_out },
             parameters,
+            page,
             types,
             sql: body.trim().trim_end_matches(';').trim_end().to_owned(),
             line: lines.len() + line_of(&body, body.len() - body.trim_start().len()),
@@ -217,6 +223,24 @@ impl Reading<'_> {
             self.fault(line, format!("parameter {name}: the default {why}"));
         }
         Some(Parameter { default, ..parameter })
+    }
+
+    fn page(&mut self, by: &toml::Table, rows: u64, lines: &[&str]) -> Option<Page> {
+        if by.is_empty() {
+            return None;
+        }
+        let mut columns = Vec::new();
+        for (name, kind) in by {
+            let kind = kind.as_str().unwrap_or_default();
+            match type_named(kind).filter(|kind| !matches!(kind, Type::Bytes | Type::Json)) {
+                Some(kind) => columns.push((name.clone(), kind)),
+                None => self.fault(line_with(lines, "page_by"), unknown_type(&format!("page_by {name}"), kind)),
+            }
+        }
+        if !(1..=100_000).contains(&rows) {
+            self.fault(line_with(lines, "page_rows"), format!("page_rows is {rows}, expected 1 to 100000"));
+        }
+        Some(Page { by: columns, rows })
     }
 
     /// One statement, whose parameters are those of the head.

@@ -22,7 +22,7 @@ const SCHEMA: &str = "CREATE TABLE flight (id INTEGER PRIMARY KEY, origin TEXT, 
 const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000)
     SELECT count(*) AS n FROM n AS a, n AS b WHERE a.i + b.i = -1";
 
-const QUERIES: [(&str, &str); 10] = [
+const QUERIES: [(&str, &str); 11] = [
     (
         "flights",
         "-- public = true\n-- stale_if_error_s = 60\n-- [parameters]\n-- origin = { type = \"text\", length_max = 3 }\n\
@@ -34,6 +34,11 @@ const QUERIES: [(&str, &str); 10] = [
         "cheap",
         "-- public = true\n-- freshness = \"SELECT max(id) FROM flight WHERE origin = :origin\"\n-- [parameters]\n\
          -- origin = { type = \"text\" }\nSELECT count(*) AS n, sum(delay) AS d FROM flight WHERE origin = :origin",
+    ),
+    (
+        "paged",
+        "-- public = true\n-- page_by = { origin = \"text\", id = \"int\" }\n-- page_rows = 2\n-- [parameters]\n\
+         -- least = { type = \"int\", default = 0 }\nSELECT origin, id FROM flight WHERE id > :least -- in any order",
     ),
     ("own", "-- max_age_s = 1000\nSELECT id FROM flight WHERE owner = :s.user ORDER BY id"),
     ("anns", "-- users = [\"ann\"]\nSELECT count(*) AS n FROM flight"),
@@ -390,4 +395,49 @@ async fn a_query_of_the_freshness_goes_before_the_query() {
     assert_eq!(ask().await, "n,d\r\n2,5\r\n", "nor is that of this airport");
     stand.sql("INSERT INTO flight VALUES (10, 'JFK', 1, 'ann')");
     assert_eq!(ask().await, "n,d\r\n3,7\r\n");
+}
+
+/// What is inserted and deleted meanwhile moves no page.
+#[tokio::test]
+async fn pages_by_key() {
+    let stand = Stand::new(Settings::default());
+    stand.sql("INSERT INTO flight VALUES (4, 'a b&c', 1, 'x'), (5, 'EWR', 1, 'x'), (6, 'ZRH', 1, 'x')");
+    let (mut url, mut rows, mut pages) = ("/q/paged.json?least=1".to_owned(), Vec::new(), 0);
+    loop {
+        let response = stand.get(&url, &[]).await;
+        let link = header_of(&response, "link").to_owned();
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        let page: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+        for row in page["rows"].as_array().expect("rows") {
+            rows.push(format!("{} {}", row["origin"].as_str().unwrap_or_default(), row["id"]));
+        }
+        pages += 1;
+        let Some(next) = page["next"].as_str() else {
+            assert_eq!(link, "");
+            break;
+        };
+        assert_eq!(link, format!("<{next}>; rel=\"next\""));
+        next.clone_into(&mut url);
+        // Behind what was given, before it, and the last that was given.
+        if pages == 1 {
+            assert_eq!(url, "/q/paged.json?least=1&after.origin=EWR&after.id=5");
+            stand.sql(
+                "DELETE FROM flight WHERE id = 5; INSERT INTO flight VALUES (7, 'AAA', 1, 'x'), (8, 'ZZZ', 1, 'x')",
+            );
+        }
+    }
+    assert_eq!(
+        (rows, pages),
+        (["EWR 3", "EWR 5", "JFK 2", "ZRH 6", "ZZZ 8", "a b&c 4"].map(ToOwned::to_owned).to_vec(), 3)
+    );
+    let (_, csv) = stand.text("/q/paged.csv?after.origin=ZZZ&after.id=8", &[]).await;
+    assert_eq!(csv, "origin,id\r\na b&c,4\r\n");
+    for (arguments, words) in [
+        ("after.id=1", "parameter after.origin is missing"),
+        ("after.id=x&after.origin=a", "expected a value of type int"),
+        ("after.day=1", "there is no parameter after.day"),
+    ] {
+        let (status, said) = stand.text(&format!("/q/paged.csv?{arguments}"), &[]).await;
+        assert!(status == 400 && said.contains(words), "{said}");
+    }
 }

@@ -158,12 +158,16 @@ fn prepared(connection: &mut dyn Connection, file: &Path, query: &Query) -> Resu
         Ok(columns) => {
             let mut names = BTreeSet::new();
             let twice = columns.iter().find(|column| !names.insert(&column.name));
-            let unknown = query.types.keys().find(|name| !columns.iter().any(|column| column.name == **name));
+            let paged = query.page.iter().flat_map(|page| page.by.iter().map(|(name, _)| name));
+            let unknown =
+                query.types.keys().chain(paged).find(|name| !columns.iter().any(|column| column.name == **name));
             Ok(match (twice, unknown) {
                 (Some(column), _) => {
                     fault(query.line, format!("two columns are called {:?}: name one of them by AS", column.name))
                 }
-                (_, Some(name)) => fault(1, format!("[types] has the column {name:?}, which the query does not give")),
+                (_, Some(name)) => {
+                    fault(1, format!("[types] or page_by has the column {name:?}, which the query does not give"))
+                }
                 _ => None,
             })
         }
@@ -190,7 +194,7 @@ fn run_one(args: &RunArgs, config: &Config, output: &Output) -> Done {
     let pairs = args.arguments.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let arguments = query.arguments(pairs).or_usage(|| format!("{} can't be run so", query.name))?;
     let mut connection = config.database.connect()?;
-    let (sql, parameters) = query.statement(&arguments, &args.user, connection.dialect());
+    let (sql, parameters) = query.whole_statement(&arguments, &args.user, connection.dialect());
     let format = match args.format {
         Shown::Table if output.is_json() => Some(Format::Json),
         Shown::Table => None,
@@ -234,7 +238,7 @@ impl Written {
     fn end(mut self, read: Result<(), Error>) -> Result<()> {
         let done = read.and_then(|()| {
             if let Some(encoder) = &mut self.encoder {
-                encoder.end();
+                encoder.end(None);
             }
             self.flush()
         });

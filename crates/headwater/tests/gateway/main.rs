@@ -183,9 +183,12 @@ fn postgres_large_answers() {
 
 fn from_file_to_answer(url: &str) {
     let mut stage = Stage::new(url);
+    let pages =
+        "-- public = true\n-- page_by = { id = \"int\" }\n-- page_rows = 1\nSELECT id, origin FROM flight -- all";
+    stage.query("pages.sql", pages);
     let checked = stage.ok(&["query", "check"]);
     assert!(
-        checked.contains("flights") && checked.contains("origin text") && checked.contains("1 query, as"),
+        checked.contains("flights") && checked.contains("origin text") && checked.contains("2 queries, as"),
         "{checked}"
     );
     let csv = stage.ok(&["query", "run", "flights", "origin=JFK", "--format", "csv"]);
@@ -198,7 +201,7 @@ fn from_file_to_answer(url: &str) {
     for (arguments, words) in [
         (&["query", "run", "flights"][..], "parameter origin is missing"),
         (&["query", "run", "flights", "origin=LONG"], "expected at most 3"),
-        (&["query", "run", "nothing"], "expected one of flights"),
+        (&["query", "run", "nothing"], "expected one of flights, pages"),
         (&["query", "run", "flights", "origin"], "expected NAME=VALUE"),
     ] {
         let said = stage.run(arguments);
@@ -212,6 +215,16 @@ fn from_file_to_answer(url: &str) {
     let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag");
     let (head, body) = get(&address, "/q/flights.csv?origin=JFK", &format!("If-None-Match: {tag}\r\n"));
     assert!(head.starts_with("http/1.1 304") && body.is_empty(), "{head}");
+    // From page to page, by the links.
+    let (mut target, mut rows) = ("/q/pages.csv".to_owned(), String::new());
+    while !target.is_empty() {
+        let (head, body) = get(&address, &target, "");
+        rows += body.trim_start_matches("id,origin\r\n");
+        let next = head.lines().find_map(|line| line.strip_prefix("link: <")?.strip_suffix(">; rel=\"next\""));
+        next.unwrap_or_default().clone_into(&mut target);
+    }
+    assert_eq!(rows, "1,JFK\r\n2,JFK\r\n3,EWR\r\n");
+    assert_eq!(stage.ok(&["query", "run", "pages", "--format", "csv"]), "id,origin\r\n1,JFK\r\n2,JFK\r\n3,EWR\r\n");
     let (head, _) = get(&address, "/ready", "");
     assert!(head.starts_with("http/1.1 200"), "syncs are served beside: {head}");
 }
@@ -265,6 +278,7 @@ fn faults(url: &str, of_column: &str) {
     let stage = Stage::new(url);
     stage.query("typo.sql", "-- public = true\n\nSELECT id,\n  absent\nFROM flight");
     stage.query("twice.sql", "SELECT id, id FROM flight");
+    stage.query("page.sql", "-- page_by = { day = \"date\" }\nSELECT id FROM flight");
     stage.query("head.sql", "-- public = maybe\nSELECT 1 AS a");
     stage.query("writes.sql", "DELETE FROM flight");
     stage.query("table.sql", "SELECT a FROM there_is_none");
@@ -277,6 +291,7 @@ fn faults(url: &str, of_column: &str) {
         of_column,
         "twice.sql:1: two columns are called \"id\"",
         "writes.sql:1: ",
+        "page.sql:1: [types] or page_by has the column \"day\"",
         "table.sql:1: ",
         "bytes.sql:1: it can't be read",
         "folder.sql:1: it can't be read",

@@ -268,7 +268,6 @@ mod tests {
         assert_eq!(written, frame);
         assert_eq!(inflated(&data), (md5, bytes.clone()));
         assert_eq!(inflated(BASE64), ("6bef20ba03967bd7de155229fb69107a".to_owned(), bytes.clone()));
-        assert_eq!(data[..3], BASE64[..3], "the head names the same level");
         let plain = framed(Encoding::Blob, &[&bytes[..10], &bytes[10..]], good);
         assert!(plain.contains("md5=\"dd25677dcd5b4435553a4ba0234f55b6\""), "{plain}");
     }

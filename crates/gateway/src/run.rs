@@ -112,6 +112,10 @@ impl Cancel {
 }
 
 impl Running {
+    fn new(pieces: Taker<Piece>, cancel: Arc<Cancel>) -> Running {
+        Running { pieces, cancel, is_through: false, mark: None, is_unchanged: false, next: None }
+    }
+
     /// The next piece; `None` at the end. An execution that died without a word is a fault, and not the end.
     pub(crate) async fn next(&mut self) -> Option<Result<Bytes, Fault>> {
         if self.is_through {
@@ -169,7 +173,7 @@ pub(crate) async fn start(
         }
         drop(permit);
     });
-    Ok(Running { pieces, cancel, is_through: false, mark: None, is_unchanged: false, next: None })
+    Ok(Running::new(pieces, cancel))
 }
 
 /// Reads all rows; whatever ends it is told to whoever takes the pieces.
@@ -405,14 +409,7 @@ mod tests {
         let (giver, pieces) = handover();
         giver.give(Piece::Bytes(Bytes::from_static(b"part")), None).expect("there is room");
         drop(giver);
-        let mut running = Running {
-            pieces,
-            cancel: Arc::new(Cancel(Mutex::new(Cancelling::Over))),
-            is_through: false,
-            mark: None,
-            is_unchanged: false,
-            next: None,
-        };
+        let mut running = Running::new(pieces, Arc::new(Cancel(Mutex::new(Cancelling::Over))));
         assert_eq!(running.next().await, Some(Ok(Bytes::from_static(b"part"))));
         assert!(matches!(running.next().await, Some(Err(fault)) if fault.is_servers));
         assert_eq!(running.next().await, None);

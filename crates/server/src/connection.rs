@@ -81,7 +81,8 @@ impl Service {
     /// Serves one connection to its end. When `stopping` turns true, the requests that run are ended and no more are taken.
     pub(crate) async fn serve(&self, stream: TcpStream, mut stopping: watch::Receiver<bool>) -> io::Result<()> {
         self.prepare(&stream)?;
-        let peer = stream.peer_addr()?;
+        // Held several times over by what waits: small.
+        let peer = Arc::new(stream.peer_addr()?);
         let Some(tls) = &self.tls else {
             let http = tokio::select! {
                 is_http2 = tokio::time::timeout(self.head_limit, begins_http2(&stream)) => {
@@ -118,7 +119,7 @@ impl Service {
         &self,
         http: &auto::Builder<TokioExecutor>,
         stream: S,
-        peer: SocketAddr,
+        peer: Arc<SocketAddr>,
         mut stopping: watch::Receiver<bool>,
     ) -> io::Result<()>
     where
@@ -126,7 +127,7 @@ impl Service {
     {
         let io = TokioIo::new(Watched::new(stream, self.head_limit, self.idle_limit));
         let known = self.router.clone().map_request(move |mut request: Request<_>| {
-            request.extensions_mut().insert(ConnectInfo(peer));
+            request.extensions_mut().insert(ConnectInfo(*peer));
             request
         });
         let service = TowerToHyperService::new(known);

@@ -16,7 +16,11 @@ mod answer;
 mod payload;
 mod request;
 pub(crate) mod results;
+mod signature;
 
 pub use answer::{Answer, Quality, escaped};
 pub use payload::{Field, FieldError, Fields, Rows};
 pub use request::{Asked, Encoding, Kind, P1Error, Request, RequestError, SQL_BYTES_MAX, Statement, Ttl};
+#[cfg(test)]
+pub(crate) use signature::tests::signer;
+pub use signature::{Signer, SignerError};

@@ -192,6 +192,11 @@ impl Service {
         run::start(&self.pool, asked.job.clone(), permit, self.settings.patience).await
     }
 
+    /// More bytes of an answer are not held.
+    pub(crate) fn held_bytes_max(&self) -> usize {
+        self.settings.held_bytes_max
+    }
+
     /// Which SQL the database speaks.
     pub(crate) fn dialect(&self) -> Dialect {
         self.pool.backend().dialect()

@@ -17,10 +17,12 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use headwater_consolidated::{Connection, Dialect, Plan};
+use headwater_gateway::frontier::Signer;
 use headwater_gateway::query::{Query, QueryError, QueryLimits};
 use headwater_gateway::{FrontierSettings, Settings};
 use headwater_model::parse::{closest, parse};
@@ -82,7 +84,12 @@ struct GatewaySection {
 #[serde(deny_unknown_fields)]
 struct FrontierSection {
     name: String,
+    #[serde(default)]
     allowed: Vec<String>,
+    #[serde(default)]
+    users: Vec<String>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
     files: Option<PathBuf>,
     rows_max: Option<u64>,
     bytes_max: Option<u64>,
@@ -109,10 +116,15 @@ impl FrontierSection {
                 ))
             })
         });
+        if self.allowed.is_empty() && self.users.is_empty() {
+            return Err(usage("[gateway.frontier] lets nobody in: name addresses (allowed) or users".to_owned()));
+        }
         let usual = QueryLimits::default();
         Ok(FrontierSettings {
             name: self.name.clone(),
             allowed: allowed.collect::<Result<_>>()?,
+            users: self.users.clone(),
+            signer: self.signer(folder)?.map(Arc::new),
             files: self.files.as_ref().map(|files| folder.join(files)),
             limits: QueryLimits {
                 rows_max: self.rows_max.unwrap_or(usual.rows_max),
@@ -121,6 +133,22 @@ impl FrontierSection {
             },
             kept_s: self.kept_s,
         })
+    }
+}
+
+impl FrontierSection {
+    fn signer(&self, folder: &Path) -> Result<Option<Signer>> {
+        let (certificate, key) = match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => (folder.join(certificate), folder.join(key)),
+            (None, None) => return Ok(None),
+            _ => return Err(usage("[gateway.frontier] takes certificate and key, or neither".to_owned())),
+        };
+        let read = |file: &Path| {
+            std::fs::read_to_string(file)
+                .map_err(|error| usage(format!("[gateway.frontier] {} can't be read: {error}", file.display())))
+        };
+        let signer = Signer::new(&read(&certificate)?, &read(&key)?);
+        signer.map(Some).map_err(|error| usage(format!("[gateway.frontier] {}: {error}", key.display())))
     }
 }
 

@@ -11,19 +11,22 @@
 //! </frontier>
 //! ```
 //!
-//! All of it is ASCII, and `md5` is over the bytes that the base64 carries. An error of one payload is in its `quality`, one of the whole a
-//! `global_error`.
+//! All of it is ASCII, and `md5` is over the bytes that the base64 carries; a signed answer has `sig` in its place ([`Signer`]). An error of
+//! one payload is in its `quality`, one of the whole a `global_error`.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use md5::{Digest, Md5};
+use sha2::Sha256;
 
 use super::request::Encoding;
+use super::signature::Signer;
 
 /// What the answer says it comes from: clients look at `xmlversion` alone.
 const BEGIN: &str = "<?xml version=\"1.0\" encoding=\"US-ASCII\"?>\n\
@@ -51,17 +54,30 @@ pub enum Quality<'a> {
 pub struct Answer {
     out: String,
     data: Option<Data>,
+    signing: Option<Signing>,
+}
+
+/// Who signs, and the part of the URL that is signed with each payload.
+struct Signing {
+    signer: Arc<Signer>,
+    part: String,
 }
 
 /// The data of the payload that is open.
 struct Data {
     packer: Packer,
-    md5: Md5,
+    sum: Sum,
     /// Fewer bytes than make a line.
     rest: Vec<u8>,
     has_lines: bool,
     /// Nothing has come yet.
     is_new: bool,
+}
+
+/// What is made of the bytes that the base64 carries.
+enum Sum {
+    Md5(Md5),
+    Signed(Sha256, Arc<Signer>),
 }
 
 enum Packer {
@@ -74,7 +90,13 @@ impl Answer {
     pub fn begin(payloads: usize) -> Answer {
         let mut out = BEGIN.to_owned();
         let _ = writeln!(out, " <transaction payloads=\"{payloads}\">");
-        Answer { out, data: None }
+        Answer { out, data: None, signing: None }
+    }
+
+    /// Has the payloads signed, each with this part of the URL ([`Request::signed_part`](super::Request::signed_part)).
+    #[must_use]
+    pub fn signed(self, signer: Arc<Signer>, part: String) -> Answer {
+        Answer { signing: Some(Signing { signer, part }), ..self }
     }
 
     /// An answer that is an error of the whole request.
@@ -90,7 +112,11 @@ impl Answer {
             Encoding::Zip { level, .. } => Packer::Zip(ZlibEncoder::new(Vec::new(), Compression::new(level))),
             Encoding::Blob | Encoding::Pem => Packer::Plain,
         };
-        self.data = Some(Data { packer, md5: Md5::new(), rest: Vec::new(), has_lines: false, is_new: true });
+        let sum = match &self.signing {
+            Some(Signing { signer, part }) => Sum::Signed(Sha256::new_with_prefix(part), Arc::clone(signer)),
+            None => Sum::Md5(Md5::new()),
+        };
+        self.data = Some(Data { packer, sum, rest: Vec::new(), has_lines: false, is_new: true });
     }
 
     /// Tells a client that waits that the query is still running. Before any data of the payload.
@@ -111,18 +137,15 @@ impl Answer {
         if data.is_new && matches!(quality, Quality::Error(_)) {
             data.packer = Packer::Plain; // nothing at all, and not the compressed form of nothing
         }
-        let md5 = data.finish(&mut self.out);
+        let sum = data.finish(&mut self.out);
         let _ = match quality {
             Quality::Good { records, full_size } => write!(
                 self.out,
-                "</data>\n   <quality error=\"0\" md5=\"{md5}\" records=\"{records}\" full_size=\"{full_size}\"/>\n"
+                "</data>\n   <quality error=\"0\" {sum} records=\"{records}\" full_size=\"{full_size}\"/>\n"
             ),
             Quality::Error(message) => {
                 let message = escaped(message);
-                write!(
-                    self.out,
-                    "</data>\n   <quality error=\"1\" message=\"{message}\" md5=\"{md5}\" full_size=\"0\"/>\n"
-                )
+                write!(self.out, "</data>\n   <quality error=\"1\" message=\"{message}\" {sum} full_size=\"0\"/>\n")
             }
         };
         self.out.push_str("  </payload>\n");
@@ -135,6 +158,11 @@ impl Answer {
             let _ = writeln!(self.out, " <global_error msg=\"{}\"/>", escaped(message));
         }
         self.out.push_str(END);
+    }
+
+    /// Bytes that wait to be taken.
+    pub fn waiting(&self) -> usize {
+        self.out.len()
     }
 
     /// What has been written since it was taken last: ASCII.
@@ -158,7 +186,10 @@ impl Data {
     }
 
     fn carry(&mut self, bytes: &[u8], out: &mut String) {
-        self.md5.update(bytes);
+        match &mut self.sum {
+            Sum::Md5(md5) => md5.update(bytes),
+            Sum::Signed(sha256, _) => sha256.update(bytes),
+        }
         self.rest.extend(bytes);
         let whole = self.rest.len() - self.rest.len() % LINE_BYTES;
         for line in self.rest[..whole].chunks(LINE_BYTES) {
@@ -167,7 +198,7 @@ impl Data {
         self.rest.drain(..whole);
     }
 
-    /// Writes what is left; the digest in hexadecimal.
+    /// Writes what is left; gives the digest or the signature, as an attribute.
     fn finish(mut self, out: &mut String) -> String {
         if let Packer::Zip(encoder) = std::mem::replace(&mut self.packer, Packer::Plain) {
             let packed = encoder.finish().unwrap_or_default();
@@ -176,7 +207,12 @@ impl Data {
         if !self.rest.is_empty() {
             write_line(&self.rest, &mut self.has_lines, out);
         }
-        hex::encode(self.md5.finalize())
+        match self.sum {
+            Sum::Md5(md5) => format!("md5=\"{}\"", hex::encode(md5.finalize())),
+            Sum::Signed(sha256, signer) => {
+                format!("sig=\"{}\"", STANDARD.encode(signer.sign(&sha256.finalize().into())))
+            }
+        }
     }
 }
 

@@ -191,6 +191,8 @@ pub struct Request {
     pub ttl: Ttl,
     /// Whether the answer is to be signed.
     pub is_signed: bool,
+    /// What is signed with each payload: the URL from the last slash before the first `&` on, percent-decoded once.
+    pub signed_part: String,
 }
 
 impl Request {
@@ -217,8 +219,15 @@ impl Request {
             .min_by_key(|((at, _), _)| *at)
             .ok_or(RequestError::Nothing)?;
         let text = decoded(&path[at..]).ok_or_else(|| RequestError::Text("the path".to_owned()))?;
-        let mut request =
-            Request { servlet: path[..at - 1].to_owned(), payloads: Vec::new(), ttl: Ttl::default(), is_signed: false };
+        let first = &path[..path.find('&').unwrap_or(path.len())];
+        let signed_part = decoded(&path[first.rfind('/').unwrap_or(0)..]);
+        let mut request = Request {
+            servlet: path[..at - 1].to_owned(),
+            payloads: Vec::new(),
+            ttl: Ttl::default(),
+            is_signed: false,
+            signed_part: signed_part.unwrap_or_default().into_owned(),
+        };
         for part in text.split('&') {
             let (name, value) = part.split_once('=').ok_or_else(|| RequestError::Part(shown(part)))?;
             let value = decoded(value).ok_or_else(|| RequestError::Text(shown(name)))?;

@@ -11,15 +11,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::ZlibDecoder;
 use flate2::{Compression, write::ZlibEncoder};
-use headwater_access::{Access, Settings as AccessSettings};
-use headwater_consolidated::Pool;
+use headwater_access::{Access, Secret, Settings as AccessSettings, hash_password};
 use headwater_consolidated::sqlite::Sqlite;
+use headwater_consolidated::{Backend as _, Pool, system};
 use http_body_util::BodyExt as _;
+use sha2::{Digest as _, Sha256};
 use std::io::{Read as _, Write as _};
 use tower::ServiceExt as _;
 
 use super::{FrontierSettings, is_allowed};
-use crate::frontier::{Field, Fields};
+use crate::frontier::{Field, Fields, signer};
 use crate::query::QueryLimits;
 use crate::{Gateway, Settings};
 
@@ -32,6 +33,10 @@ struct Stand {
 
 impl Stand {
     fn new() -> Stand {
+        Stand::with(Settings::default())
+    }
+
+    fn with(holding: Settings) -> Stand {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("central.db");
         let schema = "CREATE TABLE t (id INTEGER, name TEXT); INSERT INTO t VALUES (1, 'alpha'), (2, NULL), (3, '')";
@@ -39,16 +44,25 @@ impl Stand {
         std::fs::create_dir(folder.path().join("files")).expect("a folder");
         std::fs::write(folder.path().join("files/a b"), b"\x00file").expect("a file");
         std::os::unix::fs::symlink(&path, folder.path().join("files/out")).expect("a link");
-        let pool = Pool::new(Arc::new(Sqlite::new(&path).durable(false)), 2);
+        let backend = Arc::new(Sqlite::new(&path).durable(false));
+        let mut connection = backend.connect().expect("a connection");
+        system::install(&mut *connection).expect("installed");
+        let hash = hash_password(&Secret::new("secret")).expect("a hash");
+        for user in ["ann", "bob"] {
+            system::add_account(&mut *connection, user, &hash).expect("an account");
+        }
+        let pool = Pool::new(backend, 2);
         let access = Access::new(pool.clone(), AccessSettings::default());
         let settings = FrontierSettings {
             name: "X".to_owned(),
             allowed: vec![(HERE, 32)],
+            users: vec!["ann".to_owned()],
+            signer: Some(Arc::new(signer())),
             files: Some(folder.path().join("files")),
             limits: QueryLimits { time_out: Duration::from_secs(20), rows_max: 1_000, ..QueryLimits::default() },
             kept_s: 0,
         };
-        let gateway = Gateway::new(Vec::new(), pool, access, Settings::default()).with_frontier(settings);
+        let gateway = Gateway::new(Vec::new(), pool, access, holding).with_frontier(settings);
         Stand { gateway, folder }
     }
 
@@ -206,7 +220,6 @@ async fn errors_of_a_payload_and_of_the_whole() {
         ("/X/Frontier/", "there is no type="),
         ("/X/Frontier/type=other:1:DEFAULT", "is unknown"),
         ("/X/Other/type=frontier_request:1", "/X/Other is not served"),
-        ("/X/Frontier/type=cert_request:1&encoding=pem", "no certificate"),
     ] {
         let answer = stand.text(target).await;
         assert!(answer.contains("<global_error msg=\"") && answer.contains(words), "{target}: {answer}");
@@ -248,6 +261,121 @@ async fn a_slow_query_is_kept_alive() {
     let answer = text(response).await;
     assert!(answer.contains("<data>\n   <keepalive />"), "{answer}");
     assert_eq!(data(&answer), data(&stand.text(&fast).await));
+
+    // The second of two, and it fails: the first is there all the same.
+    let held = stand.gateway.service.hold_slots().await;
+    let first = format!("{}&", query(ALL, "BLOB").replace("frontier_request:1:DEFAULT", "frontier_file:1"));
+    let first = first.split("&p1").next().expect("a file").to_owned() + "&p1=a%2520b";
+    let wrong = query("select nothing_there from t", "BLOB");
+    let two = format!("{first}&{}", wrong.trim_start_matches("/X/Frontier/"));
+    let response = stand.get(&two, &[]).await;
+    let broken = stand.get(&two, &[("x-frontier-opts", "DontCacheErrors")]).await;
+    drop(held);
+    let answer = text(response).await;
+    assert!(answer.contains("records=\"1\" full_size=\"11\"") && answer.matches("<keepalive />").count() >= 1);
+    let end = answer.split("<keepalive />").last().expect("the end");
+    assert!(
+        end.starts_with("</data>\n   <quality error=\"1\"") && end.contains("</transaction>\n <global_error msg="),
+        "{end}"
+    );
+    assert!(broken.into_body().collect().await.is_err(), "no cache is to keep it");
+}
+
+/// So many rows, one a number.
+fn numbers(count: u32) -> String {
+    format!("with recursive n(i) as (select 1 union all select i + 1 from n where i < {count}) select i from n")
+}
+
+fn inflated(answer: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    ZlibDecoder::new(&*data(answer)[0]).read_to_end(&mut bytes).expect("zlib");
+    bytes
+}
+
+/// More than is held: it comes as it is read, and is the same as what is held elsewhere.
+#[tokio::test]
+async fn a_large_answer_comes_as_it_is_read() {
+    let held = Stand::new();
+    let stand = Stand::with(Settings { held_bytes_max: 1_000, ..Settings::default() });
+    for encoding in ["BLOB", "BLOBzip5"] {
+        let large = query(&numbers(1_000), encoding);
+        let response = stand.get(&format!("{large}&ttl=short"), &[("cache-control", "max-stale=9")]).await;
+        assert_eq!((header_of(&response, "content-length"), header_of(&response, "last-modified")), ("", ""));
+        assert_eq!(header_of(&response, "cache-control"), "max-age=0, stale-if-error=9");
+        let (answer, whole) = (text(response).await, held.text(&large).await);
+        assert_eq!(answer.matches("<keepalive").count(), 0);
+        match encoding {
+            "BLOB" => assert!(answer == whole, "the same bytes"),
+            _ => assert!(inflated(&answer) == inflated(&whole), "the same rows"),
+        }
+        assert!(whole.contains("records=\"1000\""), "all of them");
+    }
+    let (small, large) = (query(ALL, "BLOB"), query(&numbers(500), "BLOB"));
+    let three = [&small, &large, &small].map(|one| one.trim_start_matches("/X/Frontier/").to_owned()).join("&");
+    let three = format!("/X/Frontier/{three}");
+    assert!(stand.text(&three).await == held.text(&three).await, "the same bytes");
+}
+
+/// A cache that has seen the head would keep it for days.
+#[tokio::test]
+async fn a_large_answer_that_fails_is_broken_off() {
+    let stand = Stand::with(Settings { held_bytes_max: 1_000, ..Settings::default() });
+    let wide = numbers(100_000).replace("select i from", "select i, hex(zeroblob(100)) from");
+    let response = stand.get(&query(&wide, "BLOB"), &[]).await;
+    assert_eq!(header_of(&response, "cache-control"), "max-age=604800");
+    let mut body = response.into_body();
+    let mut bytes = 0;
+    let broken = loop {
+        match body.frame().await {
+            Some(Ok(frame)) => bytes += frame.data_ref().map_or(0, axum::body::Bytes::len),
+            Some(Err(error)) => break error.to_string(),
+            None => panic!("it came whole, {bytes} bytes"),
+        }
+    };
+    assert!(bytes > 1_000 && broken.contains("broken off"), "{bytes} bytes, then {broken}");
+}
+
+/// What the signature is of is what the client asked for, and what it got.
+#[tokio::test]
+async fn answers_are_signed_where_that_is_asked_for() {
+    let stand = Stand::new();
+    let certificate = stand.get("/X/Frontier/type=cert_request:1&encoding=pem", &[]).await;
+    assert_eq!(header_of(&certificate, "content-type"), "text/plain; charset=utf-8");
+    assert_eq!(text(certificate).await, signer().certificate());
+    let expected = |part: &str, bytes: &[u8]| {
+        let hash = Sha256::new_with_prefix(part).chain_update(bytes).finalize();
+        format!("sig=\"{}\"", STANDARD.encode(signer().sign(&hash.into())))
+    };
+    for encoding in ["BLOB", "BLOBzip5"] {
+        let target = format!("{}&sec=sig&freshkey=a%20b", query(ALL, encoding));
+        let answer = stand.text(&target).await;
+        let part = target.trim_start_matches("/X/Frontier").replace("%20", " ");
+        assert!(answer.contains(&expected(&part, &data(&answer)[0])) && !answer.contains("md5="), "{answer}");
+    }
+    let wrong = format!("{}&sec=sig", query("select nothing_there from t", "BLOB"));
+    let answer = stand.text(&wrong).await;
+    assert!(answer.contains(&expected(wrong.trim_start_matches("/X/Frontier"), b"")), "{answer}");
+    assert!(stand.text(&query(ALL, "BLOB")).await.contains("md5="), "nobody asked");
+    let mixed = format!("{}&type=cert_request:1", query(ALL, "BLOB"));
+    assert!(stand.text(&mixed).await.contains("a certificate is asked for alone"));
+}
+
+#[tokio::test]
+async fn users_may_ask_from_elsewhere_and_no_cache_gives_it_to_others() {
+    let stand = Stand::new();
+    let elsewhere = IpAddr::from([10, 0, 0, 1]);
+    let as_user = |user: &str| format!("Basic {}", STANDARD.encode(user));
+    for (user, words, control) in [
+        ("ann:secret", "records=\"3\"", "private, max-age=604800"),
+        ("ann:wrong", "<global_error msg=\"", "private, max-age=0"),
+        ("bob:secret", "user &quot;bob&quot; are not allowed", "private, max-age=0"),
+    ] {
+        let headers = [("x-frontier-id", "x"), ("authorization", &as_user(user))];
+        let response = stand.ask("GET", &query(ALL, "BLOB"), elsewhere, &headers).await;
+        assert_eq!(header_of(&response, "cache-control"), control, "{user}");
+        let answer = text(response).await;
+        assert!(answer.contains(words), "{user}: {answer}");
+    }
 }
 
 #[test]

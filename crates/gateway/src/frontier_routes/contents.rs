@@ -1,0 +1,99 @@
+//! What a payload holds: the rows of a statement, or a file.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use headwater_model::sql::with_parameters;
+use headwater_protocol::Value;
+
+use super::Frontier;
+use crate::cache::{Kept, Key};
+use crate::fault::Fault;
+use crate::frontier::{Asked as Payload, Field, Fields, Kind, Rows, Statement, Ttl};
+use crate::query::Freshness;
+use crate::run::{Form, Job, Running};
+use crate::service::{Answer, Asked};
+
+/// A payload's bytes.
+pub(super) enum Content {
+    /// Whole, and how many records they are.
+    Held(Arc<Kept>, u64),
+    /// As they come: the first, and what follows.
+    Coming(Bytes, Running),
+}
+
+impl Frontier {
+    /// The bytes of a payload; otherwise what the payload's error says.
+    pub(super) async fn content(&self, payload: &Payload, ttl: Ttl) -> Result<Content, String> {
+        match payload.kind {
+            Kind::Query => self.rows(payload, ttl).await,
+            Kind::File => self.file(payload).await,
+            Kind::Certificate => Err("a certificate is asked for alone".to_owned()),
+            Kind::Meta => Err("meta is not served".to_owned()),
+        }
+    }
+
+    async fn rows(&self, payload: &Payload, ttl: Ttl) -> Result<Content, String> {
+        let Statement { sql, values } = payload.statement().map_err(|error| error.to_string())?;
+        let mut number = 0;
+        let sql = with_parameters(&sql, |name| {
+            if name != "?" {
+                return name.to_owned();
+            }
+            number += 1;
+            format!("?{number}")
+        });
+        let job = Job {
+            name: "frontier_request".to_owned(),
+            parameters: values.iter().map(Value::text).collect(),
+            types: BTreeMap::new(),
+            limits: self.settings.limits,
+            form: Form::Frontier,
+            page: None,
+            freshness: None,
+            known: None,
+            sql,
+        };
+        let key = Key::from(format!("\n{}\n{}", job.sql, values.join("\n")));
+        let freshness = Freshness { max_age_s: self.settings.kept_s, ..Freshness::default() };
+        match self.service.answer(&Asked { key, job, freshness }).await {
+            Ok(Answer::Kept(kept, _)) => {
+                let records = records(&kept.body).saturating_sub(1); // the header
+                if ttl == Ttl::Forever && records == 0 {
+                    return Err("an empty result can't be kept for ever".to_owned());
+                }
+                Ok(Content::Held(kept, records))
+            }
+            Ok(Answer::Streamed(first, running)) => Ok(Content::Coming(first, running)),
+            Err(Fault { message, .. }) => Err(message),
+        }
+    }
+
+    async fn file(&self, payload: &Payload) -> Result<Content, String> {
+        let path = payload.path().map_err(|error| error.to_string())?;
+        let folder = self.settings.files.as_ref().ok_or("files are not served here")?;
+        let (place, limit) = (folder.join(&path), self.settings.limits.bytes_max);
+        let missing = || format!("there is no file {path:?}");
+        let real = tokio::fs::canonicalize(&place).await.map_err(|_| missing())?;
+        let root = tokio::fs::canonicalize(folder).await.map_err(|_| missing())?;
+        let about = tokio::fs::metadata(&real).await.map_err(|_| missing())?;
+        // A link may lead out.
+        if !real.starts_with(&root) || !about.is_file() {
+            return Err(missing());
+        }
+        if about.len() > limit {
+            return Err(format!("the file {path:?} has {} bytes, at most {limit} are served", about.len()));
+        }
+        let content = tokio::fs::read(&real).await.map_err(|_| missing())?;
+        let modified = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        let kept = Kept { modified, ..Kept::unkept(Rows::of_bytes(&content).take().into()) };
+        Ok(Content::Held(Arc::new(kept), 1))
+    }
+}
+
+/// Records of whole ones, the header's among them.
+pub(super) fn records(bytes: &[u8]) -> u64 {
+    Fields::new(bytes).filter(|field| matches!(field, Ok(Field::EndOfRecord))).count() as u64
+}

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::results::{Canceller, ReadOptions, ResultColumn, ResultSink};
+use crate::watch::{Marked, Watched};
 use crate::{Error, Plan, RowsWriter, TablePlan};
 
 /// Which SQL a database speaks.
@@ -316,6 +317,17 @@ pub trait Connection: Send {
         _sink: &mut dyn ResultSink,
     ) -> Result<(), Error> {
         Err(untold("running a query"))
+    }
+
+    /// What is to be known of a query of the application's own to tell whether its result may have changed ([`crate::watch`]); `None`: that
+    /// can't be told. Not inside a transaction.
+    fn watch(&mut self, _sql: &str) -> Result<Option<Watched>, Error> {
+        Ok(None)
+    }
+
+    /// What is known of a watched query's tables now, and whether they have changed `since` an earlier mark. Not inside a transaction.
+    fn marked(&mut self, _watched: &Watched, _since: Option<&str>) -> Result<Marked, Error> {
+        Ok(Marked::Altered)
     }
 
     /// What ends a statement that this connection runs, from another thread; `None` where nothing does.

@@ -33,6 +33,7 @@ pub mod standing;
 pub mod system;
 pub mod track;
 pub mod upload;
+pub mod watch;
 
 pub use backend::{Backend, Connection, Dialect, Mode};
 pub use error::Error;

@@ -39,6 +39,7 @@ mod snapshot;
 mod statements;
 mod target;
 mod tls;
+mod watch;
 mod watermark;
 
 pub(crate) use catalogue::{functions_into, installed_hash, tracking};

@@ -15,6 +15,7 @@ mod reads;
 mod results;
 mod statements;
 mod values;
+mod watch;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -17,6 +17,7 @@ use super::{catalogue, error, parts, raw};
 use crate::backend::{Changes, EncodedRows, Gaps, Inserted, Query, Reading};
 use crate::catalogue::Catalogue;
 use crate::results::{Canceller, ReadOptions, ResultColumn, ResultSink};
+use crate::watch::{Marked, Watched};
 use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 
 /// When the first of the transactions that are open began, or now; NULL where that can't be told (a prepared transaction shows no
@@ -388,6 +389,14 @@ impl Connection for PostgresConnection {
         sink: &mut dyn ResultSink,
     ) -> Result<(), Error> {
         self.read_result(sql, parameters, options, sink)
+    }
+
+    fn watch(&mut self, sql: &str) -> Result<Option<Watched>, Error> {
+        self.watch_query(sql)
+    }
+
+    fn marked(&mut self, watched: &Watched, since: Option<&str>) -> Result<Marked, Error> {
+        self.mark_of(watched, since)
     }
 
     fn canceller(&self) -> Option<Canceller> {

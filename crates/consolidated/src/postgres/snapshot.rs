@@ -7,11 +7,11 @@ use crate::{Connection, Error};
 
 /// One value that is another whenever tables have come or gone below others: it comes with a download's beginning, so that a look at
 /// the parts costs no round trip while they stay.
-const HIERARCHY_SQL: &str = "SELECT count(*) || ':' || coalesce(bit_xor(hashint8extended( \
+pub(super) const HIERARCHY_SQL: &str = "SELECT count(*) || ':' || coalesce(bit_xor(hashint8extended( \
     (i.inhrelid::int8 << 32) | i.inhparent::int8, i.xmin::text::int8)), 0) FROM pg_catalog.pg_inherits i";
 
 /// One value that is another whenever change tracking's triggers, or tables that have them, were touched.
-const TRIGGERS_SQL: &str = "SELECT count(*) || ':' || coalesce(bit_xor(hashint8extended(t.oid::int8, t.xmin::text::int8)), 0) \
+pub(super) const TRIGGERS_SQL: &str = "SELECT count(*) || ':' || coalesce(bit_xor(hashint8extended(t.oid::int8, t.xmin::text::int8)), 0) \
     FROM pg_catalog.pg_trigger t WHERE t.tgname LIKE 'headwater%'";
 
 /// Table name, the horizon, a transaction: of the horizon, and of tables that changed without a note.

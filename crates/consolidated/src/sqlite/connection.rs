@@ -18,6 +18,7 @@ use super::{catalogue, reads};
 use crate::backend::{Changes, EncodedRows, Gaps, Inserted, Reading};
 use crate::catalogue::Catalogue;
 use crate::results::{Canceller, ReadOptions, ResultColumn, ResultSink};
+use crate::watch::{Marked, Watched};
 use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 
 /// Prepared statements that a connection keeps: six a table, so enough for a hundred tables.
@@ -499,6 +500,14 @@ impl Connection for SqliteConnection {
         sink: &mut dyn ResultSink,
     ) -> Result<(), Error> {
         self.read_result(sql, parameters, options, sink)
+    }
+
+    fn watch(&mut self, sql: &str) -> Result<Option<Watched>, Error> {
+        self.watch_query(sql)
+    }
+
+    fn marked(&mut self, watched: &Watched, since: Option<&str>) -> Result<Marked, Error> {
+        self.mark_of(watched, since)
     }
 
     fn canceller(&self) -> Option<Canceller> {

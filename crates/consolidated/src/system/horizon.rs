@@ -63,9 +63,19 @@ pub fn purge(
             Dialect::Postgres => purge_postgres(connection, &side_table, &horizon, goes_on)?,
         };
     }
+    if connection.dialect() == Dialect::Postgres {
+        purge_table_changes(connection, seen_below(Dialect::Postgres, &horizon)?)?;
+    }
     let conflicts = purge_conflicts(connection, request.older_than)?;
     tracing::info!(rows = purged.rows, conflicts, "old changes were purged from the side tables, and old conflicts");
     Ok(purged)
+}
+
+/// Notes that tables were changed. What was purged is on record in the same transaction: nothing can be told to whoever knows less.
+fn purge_table_changes(connection: &mut dyn Connection, below: u64) -> Result<(), Error> {
+    let sql = "WITH purged AS (DELETE FROM headwater.table_change WHERE transaction < ?1::text::xid8) \
+               INSERT INTO headwater.table_change (table_name, transaction) VALUES ('', ?1::text::xid8) ON CONFLICT DO NOTHING";
+    connection.execute(sql, &[Value::text(below.to_string())]).map(drop)
 }
 
 /// What people have had as long to look at.

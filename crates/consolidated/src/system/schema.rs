@@ -96,11 +96,17 @@ const SQLITE_TABLES: &[&str] = &[
 ];
 
 const POSTGRES_TABLES: &[&str] = &[
-    // A row for each (table, transaction) that changed it.
+    // A row for each (table, transaction) that changed it. Those of transactions before that of the table '' have been purged. It had another
+    // form before anything was written to it.
+    "DO $$ BEGIN
+        IF EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass('headwater.table_change') AND attname = 'table_id') THEN
+            DROP TABLE headwater.table_change;
+        END IF;
+    END $$",
     "CREATE TABLE IF NOT EXISTS headwater.table_change (
-        table_id oid NOT NULL,
+        table_name text NOT NULL,
         transaction xid8 NOT NULL,
-        PRIMARY KEY (table_id, transaction)
+        PRIMARY KEY (table_name, transaction)
     )",
     // The tables below tracked ones: partitions, and tables that inherit.
     "CREATE TABLE IF NOT EXISTS headwater.part (

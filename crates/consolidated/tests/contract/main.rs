@@ -26,6 +26,7 @@ mod system;
 mod tracking;
 mod types;
 mod values;
+mod watch;
 mod watermarks;
 mod world;
 
@@ -166,6 +167,11 @@ contract! {
     results::values_and_types_of_any_query,
     results::a_query_that_writes_is_refused,
     results::a_query_ends_when_it_must,
+    watch::every_change_of_a_table_is_told,
+    watch::a_late_commit_is_told,
+    watch::what_depends_on_more_than_tracked_tables_is_not_watched,
+    watch::what_was_altered_is_looked_at_again,
+    watch::an_old_mark_is_good_for_nothing_once_changes_are_purged,
 }
 
 contract_of! {

@@ -45,7 +45,10 @@ impl Database {
 
     /// Installs the tracking of the model's tables.
     pub(crate) fn track(&self, plan: &Plan) {
-        self.sql("CREATE SCHEMA IF NOT EXISTS headwater");
+        self.sql(
+            "CREATE SCHEMA IF NOT EXISTS headwater; CREATE TABLE IF NOT EXISTS headwater.table_change \
+                  (table_name text NOT NULL, transaction xid8 NOT NULL, PRIMARY KEY (table_name, transaction))",
+        );
         for table in &plan.tables {
             let kin = Kin::new(&plan.model, &table.table);
             let tracked = TrackedTable { kin: &kin, declared: &[], unique: &[] };

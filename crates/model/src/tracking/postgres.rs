@@ -19,6 +19,9 @@
 //! tombstone. The tables below a partitioned or inherited one have triggers of their own, see [`parts`]; what is done for tables that
 //! take their partition from others is in `kin`.
 //!
+//! Besides, each transaction notes once that it has changed the table (`headwater.table_change`), rows without a partition included: by that
+//! the gateway knows whether an answer may be another.
+//!
 //! What a side row says of `deleted` is only a help for purging: triggers of the application that change the table again run in
 //! between, so a download looks at the table itself for what became of a key.
 //!
@@ -33,7 +36,7 @@ pub mod parts;
 use sha2::{Digest, Sha256};
 
 use self::notes::{Images, Notes, pairs, sides};
-use super::{Kin, TrackedTable};
+use super::{Kin, TrackedTable, base_name};
 use crate::sql::{literal, quote};
 use crate::{Column, Lineage, Table};
 
@@ -41,7 +44,7 @@ use crate::{Column, Lineage, Table};
 const NAME_BYTES: usize = 63;
 
 /// The version of what [`install`] makes; it stands in the function's comment.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// The triggers of statements: name, when, the transition tables that their statements read.
 const STATEMENT_TRIGGERS: [(&str, &str, &str); 4] = [
@@ -252,14 +255,28 @@ fn function_body(kin: &Kin<'_>) -> String {
     // The table may be a part of the one that is tracked: its rows only.
     let emptied = in_part(&notes.of_rows("DISTINCT ", "\0", Images::Old));
     let inserted = kin::lock(&kin.lineage, "hw_new") + &notes.of_statement("hw_new", Images::New);
+    let changed = |from: &str| changed(kin.table(), from);
     format!(
-        "\nBEGIN\n{}  IF TG_LEVEL = 'ROW' THEN\n{}  ELSIF TG_OP = 'INSERT' THEN\n{inserted}{}  ELSIF TG_OP = 'UPDATE' THEN\n    \
-         {both};\n  ELSIF TG_OP = 'DELETE' THEN\n{}  ELSE\n    {emptied};\n{}  END IF;\n  RETURN NULL;\nEND\n",
+        "\nBEGIN\n{}  IF TG_LEVEL = 'ROW' THEN\n{}{}  ELSIF TG_OP = 'INSERT' THEN\n{}{inserted}{}  ELSIF TG_OP = 'UPDATE' THEN\n\
+         {}    {both};\n  ELSIF TG_OP = 'DELETE' THEN\n{}{}  ELSE\n{}    {emptied};\n{}  END IF;\n  RETURN NULL;\nEND\n",
         kin::before_row(kin),
+        changed(""),
         kin::lock(&kin.lineage, &kin::one_row(&notes.read, "NEW")) + &notes.of_one_row() + &kin::after_row(kin),
+        changed(" FROM hw_new"),
         kin::inserted(kin),
+        changed(" FROM hw_new"),
+        changed(" FROM hw_old"),
         notes.of_statement("hw_old", Images::Old),
+        changed(""),
         kin::emptied(kin),
+    )
+}
+
+/// Notes that this transaction has changed the table, if there is a row.
+fn changed(table: &Table, from: &str) -> String {
+    format!(
+        "    INSERT INTO headwater.table_change (table_name, transaction)\n    SELECT {}, pg_current_xact_id(){from} LIMIT 1 ON CONFLICT DO NOTHING;\n",
+        literal(&base_name(table))
     )
 }
 

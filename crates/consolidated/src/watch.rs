@@ -1,0 +1,27 @@
+//! Whether what a query reads has changed, without running it.
+//!
+//! [`Connection::watch`](crate::Connection::watch) finds what a query's result depends on: tracked tables, by themselves or through views. A
+//! query that depends on anything else (another table, the time, a function of somebody's) can't be watched. What
+//! [`Connection::marked`](crate::Connection::marked) says of a watched one before it is run, its mark, tells later whether a transaction that
+//! was not visible then has changed one of the tables. One that was open then and commits late is found like any other: marks name what
+//! was visible, and no largest number.
+
+/// A query that can be watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watched {
+    /// What asks for the state of the tables, and whether they have changed.
+    pub(crate) sql: String,
+    /// The definitions of what the query reads, when it was looked at.
+    pub(crate) state: String,
+}
+
+/// What is known of a watched query's tables now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Marked {
+    /// Nothing has changed since the mark that was given. This one says the same, and is younger.
+    Unchanged(String),
+    /// Something has, or no mark was given: the mark of what is read from now on.
+    Changed(String),
+    /// A table, a view or a trigger was altered: the query is to be looked at again.
+    Altered,
+}

@@ -1,5 +1,5 @@
-//! Uploads into a consolidated database that is a SQLite file, against inserts by an application into the same tracked table; and what the
-//! application has inserted on its way down.
+//! Uploads into a consolidated database that is a SQLite file, against inserts by an application into the same tracked table; what the
+//! application has inserted on its way down; and uploads that update and delete.
 #![allow(clippy::print_stdout)]
 
 use std::path::Path;
@@ -39,21 +39,38 @@ pub(crate) fn measure(arguments: &EmbeddedArguments) -> Result<()> {
     world.sync(&mut remote)?;
     let rows = u64::from(arguments.rows);
     let (mut uploads, mut inserts, mut downloads) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut updates, mut deletes) = (Vec::new(), Vec::new());
     // The first turn warms up.
     for turn in 0..=arguments.repetitions {
         let first = turn * arguments.rows;
         insert(&mut open(&world.path("one"))?, UPLOADED, first, arguments.rows)?;
         let upload = sync(&world, &mut remote, (rows, 0))?;
-        let insert = insert(&mut bare, BARE, first, arguments.rows)?;
+        let bare_insert = insert(&mut bare, BARE, first, arguments.rows)?;
         let download = sync(&world, &mut remote, (0, rows))?;
-        eprintln!("turn {turn}: up {upload:.3?}, bare {insert:.3?}, down {download:.3?}");
+        let own = format!("emp_id = {UPLOADED} AND purch_id >= {first}");
+        let mut upload_after = |sql: &str| -> Result<Duration> {
+            open(&world.path("one"))?.execute(sql, [])?;
+            sync(&world, &mut remote, (rows, 0))
+        };
+        let update = upload_after(&format!("UPDATE purchase SET cost = '1.500000' WHERE {own}"))?;
+        // They come again, so that every turn finds as many rows.
+        let delete = upload_after(&format!("DELETE FROM purchase WHERE {own}"))?;
+        insert(&mut open(&world.path("one"))?, UPLOADED, first, arguments.rows)?;
+        sync(&world, &mut remote, (rows, 0))?;
+        eprintln!(
+            "turn {turn}: up {upload:.3?}, bare {bare_insert:.3?}, down {download:.3?}, {update:.3?}, {delete:.3?}"
+        );
         if turn > 0 {
             uploads.push(upload);
-            inserts.push(insert);
+            inserts.push(bare_insert);
             downloads.push(download);
+            updates.push(update);
+            deletes.push(delete);
         }
     }
     println!("rate speed.sqlite_upload_rows_per_s {:.0}", rate(rows, &uploads));
+    println!("rate speed.sqlite_update_rows_per_s {:.0}", rate(rows, &updates));
+    println!("rate speed.sqlite_delete_rows_per_s {:.0}", rate(rows, &deletes));
     println!("rate speed.sqlite_bare_rows_per_s {:.0}", rate(rows, &inserts));
     println!("rate speed.sqlite_download_rows_per_s {:.0}", rate(rows, &downloads));
     figure("speed.sqlite_upload", ratio(&inserts, &uploads));

@@ -1,4 +1,4 @@
-//! Uploads of many new rows: what the database stores just as it came does not come back; what it changes does, whatever it is that changes it
+//! Uploads of many rows: what the database stores just as it came does not come back; what it changes does, whatever it is that changes it
 //! and however short before.
 
 use anyhow::{Context, Result, ensure};
@@ -96,6 +96,75 @@ fn what_the_database_makes_of_new_rows_comes_back() -> Result<()> {
 #[test]
 fn what_sqlite_makes_of_new_rows_comes_back() -> Result<()> {
     comes_back(&world(Kind::Sqlite)?, &SQLITE_CHANGES)
+}
+
+/// The same for rows that are updated.
+const CHANGES_OF_UPDATES: [(&str, &str); 2] = [
+    ("CREATE TRIGGER t BEFORE UPDATE ON item FOR EACH ROW EXECUTE FUNCTION stamped()", "DROP TRIGGER t ON item"),
+    (
+        "CREATE TRIGGER t AFTER UPDATE ON item FOR EACH STATEMENT WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION touched()",
+        "DROP TRIGGER t ON item",
+    ),
+];
+
+const SQLITE_CHANGES_OF_UPDATES: [(&str, &str); 1] = [(
+    "CREATE TRIGGER t AFTER UPDATE ON item WHEN NEW.note <> 'stamped' BEGIN \
+         UPDATE item SET note = 'stamped' WHERE id = NEW.id; END",
+    "DROP TRIGGER t",
+)];
+
+#[test]
+fn what_the_database_makes_of_updated_rows_comes_back() -> Result<()> {
+    updates_come_back(&world(Kind::Postgres)?, &CHANGES_OF_UPDATES)?;
+    updates_come_back(&world(Kind::Sqlite)?, &SQLITE_CHANGES_OF_UPDATES)
+}
+
+fn updates_come_back(world: &World, changes: &[(&str, &str)]) -> Result<()> {
+    let mut remote = known(world)?;
+    let mut round = 0;
+    let mut update = |remote: &mut Remote| -> Result<u64> {
+        round += 1;
+        let price = format!("{}.234567", 10 + round);
+        world.edit("one", &format!("UPDATE item SET note = 'round {round}', price = '{price}' WHERE id < {ROWS}"))?;
+        let report = world.sync(remote)?;
+        ensure!((report.changes_up, report.refused, report.conflicts) == (ROWS as u64, 0, 0), "{report:?}");
+        Ok(report.rows_down)
+    };
+    ensure!(update(&mut remote)? == 0, "nothing changes them yet");
+    for (change, back) in changes {
+        world.central.execute(change)?;
+        for _ in 0..2 {
+            ensure!(update(&mut remote)? > 0, "{change}: nothing came back");
+            equal(world).with_context(|| (*change).to_owned())?;
+        }
+        world.central.execute(back)?;
+        world.sync(&mut remote)?;
+        update(&mut remote)?;
+        equal(world).with_context(|| (*back).to_owned())?;
+    }
+    ensure!(update(&mut remote)? == 0, "it is as it was");
+    equal(world)
+}
+
+#[test]
+fn updates_and_deletions_of_many_rows_do_not_come_back() -> Result<()> {
+    for kind in [Kind::Postgres, Kind::Sqlite] {
+        let world = world(kind)?;
+        let mut remote = known(&world)?;
+        world.edit("one", "UPDATE item SET price = '7.000000' WHERE id % 3 = 0; DELETE FROM item WHERE id % 3 = 1")?;
+        let report = world.sync(&mut remote)?;
+        ensure!((report.changes_up, report.rows_down) == (2 * ROWS as u64, 0), "mixed: {report:?}");
+        world.edit("one", "UPDATE item SET note = NULL WHERE id % 3 = 0")?;
+        let report = world.sync(&mut remote)?;
+        ensure!((report.changes_up, report.rows_down) == (ROWS as u64, 0), "updates: {report:?}");
+        world.edit("one", "DELETE FROM item WHERE id % 3 = 0")?;
+        let report = world.sync(&mut remote)?;
+        ensure!((report.changes_up, report.rows_down) == (ROWS as u64, 0), "deletions: {report:?}");
+        let left = world.central.rows("SELECT CAST(count(*) AS text) FROM item")?.concat();
+        ensure!(left == [Some(ROWS.to_string())], "{left:?}");
+        equal(&world)?;
+    }
+    Ok(())
 }
 
 fn comes_back(world: &World, changes: &[(&str, &str)]) -> Result<()> {

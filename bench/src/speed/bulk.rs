@@ -40,6 +40,10 @@ fn rates(world: &World, name: &str, turns: &Turns, cpus: &[Cpu], connections: us
     println!("rate speed.{name}_rows_per_s {:.0}", all_rows(world) / turns.median(0));
     println!("rate speed.{name}_bare_rows_per_s {:.0}", all_rows(world) / turns.median(1));
     println!("rate speed.{name}_bare_connections {connections}");
+    processor_times(world, name, cpus);
+}
+
+fn processor_times(world: &World, name: &str, cpus: &[Cpu]) {
     let of = |one: fn(&Cpu) -> f64| median(&cpus.iter().map(one).collect::<Vec<_>>()) * 1e6 / all_rows(world);
     println!("rate speed.{name}_server_cpu_us_a_row {:.3}", of(|cpu| cpu.server));
     println!("rate speed.{name}_database_cpu_us_a_row {:.3}", of(|cpu| cpu.database));
@@ -255,6 +259,9 @@ pub(crate) fn uploads(world: &mut World) -> Result<()> {
     }
     for (kind, cpus) in ["insert", "update", "delete"].into_iter().zip(&cpus) {
         share(kind, cpus);
+        if kind != "insert" {
+            processor_times(world, kind, cpus);
+        }
     }
     world.sql(&format!("DELETE FROM purchase WHERE purch_id > {} OR emp_id > {}", world.sent, 2 * clients))?;
     world.vacuum()

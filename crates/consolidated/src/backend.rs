@@ -1,8 +1,9 @@
 //! What an engine needs of a database: the trait that SQLite and PostgreSQL implement, and that one contract suite tests.
 
-use headwater_protocol::row::RowReader;
+use headwater_protocol::message::ChangeOp;
+use headwater_protocol::row::{Cell, RowReader};
 use headwater_protocol::wire::Reader;
-use headwater_protocol::{DecodeError, Row, Type, Value};
+use headwater_protocol::{DecodeError, Row, Type, Value, ValueRef};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -38,17 +39,35 @@ pub enum Inserted {
     Keys(Vec<Row>),
 }
 
-/// Rows to store, encoded as a ROWS frame has them; they have been read once, and are what they should be.
+/// Changes of one kind to one table, encoded as a CHANGES frame has them. They have been read once, and are what they should be: each value
+/// is of its column's type or NULL, and an update leaves the key as it is.
 #[derive(Clone, Copy, Debug)]
-pub struct EncodedRows<'a> {
+pub struct EncodedChanges<'a> {
+    op: ChangeOp,
     bytes: &'a [u8],
     count: usize,
 }
 
-impl<'a> EncodedRows<'a> {
-    /// So many rows.
-    pub fn new(bytes: &'a [u8], count: usize) -> EncodedRows<'a> {
-        EncodedRows { bytes, count }
+/// One of [`EncodedChanges`].
+#[derive(Clone, Copy, Debug)]
+pub struct EncodedChange<'a, 'r> {
+    /// The row as it was; empty for an insert.
+    pub old: &'r [ValueRef<'a>],
+    /// The row as it is to be; empty for a deletion.
+    pub new: &'r [ValueRef<'a>],
+    /// All of its bytes, its op among them.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> EncodedChanges<'a> {
+    /// So many changes of this kind.
+    pub fn new(op: ChangeOp, bytes: &'a [u8], count: usize) -> EncodedChanges<'a> {
+        EncodedChanges { op, bytes, count }
+    }
+
+    /// What they do.
+    pub fn op(&self) -> ChangeOp {
+        self.op
     }
 
     /// How many there are.
@@ -56,23 +75,70 @@ impl<'a> EncodedRows<'a> {
         self.count
     }
 
-    /// Reads them one by one: `each` takes all columns of a row of these types. Gives the bytes of each to `whole` then, its op among
-    /// them.
+    /// Reads them one by one; `types` are those of the table's columns.
     pub fn read<E: From<DecodeError>>(
         &self,
         types: &[Type],
-        mut each: impl FnMut(&mut RowReader<'a, '_>) -> Result<(), E>,
-        mut whole: impl FnMut(&'a [u8]),
+        mut each: impl FnMut(EncodedChange<'a, '_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut reader = Reader::new(self.bytes);
+        let (mut reader, mut images) = (Reader::new(self.bytes), Images::default());
         while !reader.is_empty() {
-            let before = reader.rest();
-            reader.u8("row")?;
-            each(&mut RowReader::new(&mut reader, types, self.bytes.len())?)?;
-            whole(&before[..before.len() - reader.rest().len()]);
+            each(images.read(&mut reader, self.op, types, self.bytes.len())?)?;
         }
         Ok(())
     }
+}
+
+/// Room for the images of a change, used again for the next.
+#[derive(Debug, Default)]
+pub(crate) struct Images<'a> {
+    old: Vec<ValueRef<'a>>,
+    new: Vec<ValueRef<'a>>,
+}
+
+impl<'a> Images<'a> {
+    /// Reads a change of this kind; one of another kind is an error.
+    pub(crate) fn read(
+        &mut self,
+        reader: &mut Reader<'a>,
+        op: ChangeOp,
+        types: &[Type],
+        value_bytes_max: usize,
+    ) -> Result<EncodedChange<'a, '_>, DecodeError> {
+        let before = reader.rest();
+        let actual = reader.u8("change")?;
+        if actual != op as u8 {
+            return Err(DecodeError::Undefined { field: "change", actual: u64::from(actual) });
+        }
+        let Images { old, new } = self;
+        old.clear();
+        new.clear();
+        if op != ChangeOp::Insert {
+            read_image(&mut RowReader::new(reader, types, value_bytes_max)?, old, &[])?;
+        }
+        if op != ChangeOp::Delete {
+            read_image(&mut RowReader::new(reader, types, value_bytes_max)?, new, old)?;
+        }
+        Ok(EncodedChange { old, new, bytes: &before[..before.len() - reader.rest().len()] })
+    }
+}
+
+/// Reads a row; `before` is the image before it, to which it may refer.
+fn read_image<'a>(
+    row: &mut RowReader<'a, '_>,
+    image: &mut Vec<ValueRef<'a>>,
+    before: &[ValueRef<'a>],
+) -> Result<(), DecodeError> {
+    while let Some(cell) = row.next_cell()? {
+        image.push(match cell {
+            Cell::Value(value) => value,
+            Cell::Same => {
+                let same = before.get(image.len()).copied();
+                same.ok_or(DecodeError::Undefined { field: "row state", actual: image.len() as u64 })?
+            }
+        });
+    }
+    Ok(())
 }
 
 /// A query with its parameters, as [`Connection::query`] takes them.
@@ -197,19 +263,26 @@ pub trait Connection: Send {
         self.insert(table, rows)
     }
 
-    /// Whether [`Connection::insert_plain`] takes rows of this table: the database stores just what it is given, and nothing else comes of it,
-    /// as far as can be told.
-    fn takes_plain(&mut self, _table: &TablePlan) -> Result<bool, Error> {
+    /// Whether [`Connection::change_plain`] makes changes of this kind to this table: the database stores just what it is given, and nothing
+    /// else comes of it, as far as can be told.
+    fn takes_plain(&mut self, _table: &TablePlan, _op: ChangeOp) -> Result<bool, Error> {
         Ok(false)
     }
 
-    /// Inserts rows whose keys are absent, straight from their encoding: all of them, or [`Error::Refused`]. `false`: one of them would not be
-    /// stored just as it is, and nothing was done. What went well counts only where [`Connection::stayed_plain`] says so.
-    fn insert_plain(&mut self, _table: &TablePlan, _rows: EncodedRows<'_>) -> Result<bool, Error> {
+    /// Makes changes straight from their encoding, all of them: inserts rows whose keys are absent; updates and deletes rows that are there
+    /// and (`compares`) are the same as the old image, as [`ValueRef::same`] has it. `false`, like [`Error::Refused`]: not all of them could
+    /// be made, or one of them would not be stored just as it is; what was done is to be taken back to the savepoint. What went well counts
+    /// only where [`Connection::stayed_plain`] says so.
+    fn change_plain(
+        &mut self,
+        _table: &TablePlan,
+        _changes: EncodedChanges<'_>,
+        _compares: bool,
+    ) -> Result<bool, Error> {
         Ok(false)
     }
 
-    /// Whether, of all that this transaction has inserted by [`Connection::insert_plain`] into these tables, each row was stored just as it was
+    /// Whether, of all that this transaction has changed by [`Connection::change_plain`] in these tables, each row was stored just as it was
     /// given, and no table was changed because of them but these and Headwater's own; asked after them.
     fn stayed_plain(&mut self, _tables: &[&TablePlan]) -> Result<bool, Error> {
         Ok(false)

@@ -8,7 +8,7 @@
 //!   results    queries of the application's own
 //!   read       downloads, streamed                 watermark which transactions a snapshot saw
 //!   catalogue  what the database has               shape     a table and the SQL on it
-//!   parts      partitions that come and go         plain     rows inserted just as they came
+//!   parts      partitions that come and go         plain     changes made just as they came
 //!   pipeline   a statement row by row, without waiting in between
 //! ```
 //!

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
 use headwater_protocol::frame::ROWS_BYTES_TARGET;
-use headwater_protocol::message::RowOp;
+use headwater_protocol::message::{ChangeOp, RowOp};
 use headwater_protocol::row::RowWriter;
-use headwater_protocol::{Frame, Kind, ROW_BYTES_MAX, Type, Value};
+use headwater_protocol::{Frame, Kind, ROW_BYTES_MAX, Type, Value, ValueRef};
 
+use crate::backend::EncodedChange;
 use crate::{Error, TablePlan};
 
 /// Where finished frames go: a spool.
@@ -46,9 +47,22 @@ impl EchoMarker {
         self.mark(table.number, RowOp::Delete, &table.key_types, key)
     }
 
-    /// The mark of a row stored just as it is encoded, as a ROWS frame has it.
-    pub fn encoded(&self, table: &TablePlan, row: &[u8]) -> EchoMark {
-        self.of(table.number, row)
+    /// The mark of what a change leaves that is made just as it is encoded. `scratch`: room for what is put together.
+    pub(crate) fn changed(&self, table: &TablePlan, change: &EncodedChange<'_, '_>, scratch: &mut Vec<u8>) -> EchoMark {
+        scratch.clear();
+        match (change.old, change.new) {
+            // An insert is encoded as a ROWS frame has the row.
+            ([], _) => return self.of(table.number, change.bytes),
+            (old, []) => {
+                scratch.push(RowOp::Delete as u8);
+                put_values(scratch, &table.key_types, table.table.key.iter().map(|place| old[*place]));
+            }
+            (_, new) => {
+                scratch.push(RowOp::Upsert as u8);
+                put_values(scratch, &table.types, new.iter().copied());
+            }
+        }
+        self.of(table.number, scratch)
     }
 
     fn mark(&self, table: u32, op: RowOp, types: &[Type], row: &[Value]) -> EchoMark {
@@ -61,6 +75,14 @@ impl EchoMarker {
         let hash = u128::from(self.hashers.0.hash_one(bytes)) << 64 | u128::from(self.hashers.1.hash_one(bytes));
         EchoMark(table, hash)
     }
+}
+
+const _: () = assert!(ChangeOp::Insert as u8 == RowOp::Upsert as u8, "an insert is encoded as a row that is stored");
+
+fn put_values<'v>(out: &mut Vec<u8>, types: &[Type], values: impl Iterator<Item = ValueRef<'v>>) {
+    let mut writer = RowWriter::new(out, types);
+    values.for_each(|value| writer.push(value));
+    writer.finish();
 }
 
 impl Echo {

@@ -3,7 +3,8 @@
 //! [`apply`] is the transaction; `engine` goes through the changes (inserts and updates forwards, deletions backwards) in batches, and
 //! takes a batch that the database refuses apart until it has the rows at fault; `tangle` finds out what waits for what, `untangle`
 //! applies that, `together` and `park` make what goes in no order in two steps; `policy` says what the user may change at all; `batch`
-//! judges one batch and makes its changes by a few set-based statements; `plain` has new rows inserted just as they came; `record` is what the database keeps of a remote's uploads.
+//! judges one batch and makes its changes by a few set-based statements; `plain` has frames of one kind of change made just as they came;
+//! `record` is what the database keeps of a remote's uploads.
 
 mod batch;
 mod conflicts;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use headwater_protocol::message::ChangeOp;
 use headwater_protocol::{Row, Value};
 use tokio_postgres::Client;
 
@@ -14,7 +15,7 @@ use super::snapshot::Snapshot;
 use super::statements::{Statements, numbered};
 use super::watermark::Watermark;
 use super::{catalogue, error, parts, raw};
-use crate::backend::{Changes, EncodedRows, Gaps, Inserted, Query, Reading};
+use crate::backend::{Changes, EncodedChanges, Gaps, Inserted, Query, Reading};
 use crate::catalogue::Catalogue;
 use crate::results::{Canceller, ReadOptions, ResultColumn, ResultSink};
 use crate::watch::{Marked, Watched};
@@ -255,12 +256,12 @@ impl Connection for PostgresConnection {
         self.insert_rows(table, rows, verb)
     }
 
-    fn takes_plain(&mut self, table: &TablePlan) -> Result<bool, Error> {
-        self.keeps_plain(table)
+    fn takes_plain(&mut self, table: &TablePlan, op: ChangeOp) -> Result<bool, Error> {
+        self.keeps_plain(table, op)
     }
 
-    fn insert_plain(&mut self, table: &TablePlan, rows: EncodedRows<'_>) -> Result<bool, Error> {
-        self.insert_encoded(table, rows)
+    fn change_plain(&mut self, table: &TablePlan, changes: EncodedChanges<'_>, compares: bool) -> Result<bool, Error> {
+        self.change_encoded(table, changes, compares)
     }
 
     fn stayed_plain(&mut self, tables: &[&TablePlan]) -> Result<bool, Error> {

@@ -1,15 +1,20 @@
-//! Rows that are inserted just as they came: which tables keep them so, and the statement.
+//! Changes that are made just as they came: which tables keep rows so, and the statements.
 //!
-//! A row need not be read again where it is known to be stored as it was sent. That is so where nothing but the insert has a say, and each
-//! value lies in its type without being rounded, cut or filled up:
+//! A row need not be read again where it is known to be stored as it was sent. That is so where nothing but the statement has a say, and
+//! each value lies in its type without being rounded, cut or filled up:
 //!
 //! - The table is one of its own: no part of another, no rules, no policies.
 //! - Its triggers are Headwater's, or those by which PostgreSQL checks foreign keys; so are those on Headwater's own tables, which the upload
 //!   writes too.
 //! - No default, check or index calls a function or operator that PostgreSQL did not come with: it might write.
+//! - An index says that its key is unique: a statement changes as many rows as it is given then, or fewer.
 //!
-//! [`KEEPS_SQL`] asks for all that, and for the types. It is asked before the first insert of a connection, and at the end of each
-//! transaction: from the insert on, the lock that it takes keeps all of it as it is, and so does one on the table of remotes.
+//! For updates the key must have one spelling for each value, since it stays as it is stored, and every other column must be set. Where a
+//! foreign key of another table hands deletions (or updates) on to its rows, rows change that nobody has sent: deletions (or updates) of
+//! such a table are not trusted.
+//!
+//! [`KEEPS_SQL`] asks for all that, and for the types. It is asked before the first change of a connection, and at the end of each
+//! transaction: from the change on, the lock that it takes keeps all of it as it is, and so does one on the table of remotes.
 //!
 //! *Caveats.* Functions of extensions count as others, and columns with domains are not looked into: such tables are read again.
 
@@ -17,8 +22,7 @@ use std::sync::Arc;
 
 use headwater_model::tracking::postgres::base_table;
 use headwater_protocol::decimal::Parts;
-use headwater_protocol::message::{Refusal, RefusalCode};
-use headwater_protocol::row::{Cell, RowReader};
+use headwater_protocol::message::ChangeOp;
 use headwater_protocol::{DecodeError, Row, Value, ValueRef};
 use tokio_postgres::Client;
 
@@ -26,17 +30,34 @@ use super::bound::{Array, Bound};
 use super::codec::Codec;
 use super::connection::PostgresConnection;
 use super::shape::{Column, Shape, Verb};
-use crate::backend::EncodedRows;
+use crate::backend::EncodedChanges;
 use crate::{Connection as _, Error, TablePlan};
 
-/// The number of the transaction, and of each of some tables (a JSON array of names) its columns (name, type, modifier of the type) if it
-/// keeps rows as they are. All of it by index, however many tables the database has: it is asked in every such upload.
+/// The number of the transaction, and of each of some tables (a JSON array of names), if it keeps rows as they are, a JSON array:
+///
+/// - its columns, each with name, type, modifier of the type, and whether its collation calls other texts equal
+/// - the columns of each unique index
+/// - whether deletions, and whether updates, are handed on to other rows
+///
+/// All of it by index, however many tables the database has (foreign keys are found by the triggers that they put onto the table that they
+/// refer to): it is asked in every such upload.
 const KEEPS_SQL: &str = "
-    SELECT pg_current_xact_id(), w.name, (SELECT (
-        SELECT json_agg(json_build_array(a.attname, a.atttypid::int8, a.atttypmod) ORDER BY a.attnum)::text
+    SELECT pg_current_xact_id(), w.name, (SELECT json_build_array((
+        SELECT json_agg(json_build_array(a.attname, a.atttypid::int8, a.atttypmod, EXISTS (SELECT FROM pg_catalog.pg_collation l
+            WHERE l.oid = a.attcollation AND NOT l.collisdeterministic)) ORDER BY a.attnum)
         FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-        HAVING NOT bool_or((SELECT t.typtype = 'd' FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid)))
-        FROM pg_catalog.pg_class c WHERE c.oid = to_regclass(w.name)
+        HAVING NOT bool_or((SELECT t.typtype = 'd' FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid))), (
+        SELECT json_agg(ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a
+            WHERE a.attrelid = c.oid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) ORDER BY i.indexrelid)
+        FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indimmediate AND i.indisvalid
+            AND i.indpred IS NULL AND i.indexprs IS NULL),
+        f.deletes, f.updates)::text
+        FROM pg_catalog.pg_class c CROSS JOIN LATERAL (
+            SELECT coalesce(bool_or(k.confdeltype NOT IN ('a', 'r')), false) AS deletes,
+                coalesce(bool_or(k.confupdtype NOT IN ('a', 'r')), false) AS updates
+            FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_constraint k ON k.oid = t.tgconstraint
+            WHERE t.tgrelid = c.oid AND k.contype = 'f' AND k.confrelid = c.oid) f
+        WHERE c.oid = to_regclass(w.name)
         AND getdatabaseencoding() = 'UTF8' AND c.relkind = 'r' AND NOT c.relhasrules AND NOT c.relrowsecurity AND NOT c.relhassubclass
         AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid)
         AND NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
@@ -61,7 +82,14 @@ pub(super) struct Keeps {
     said: Option<String>,
     /// In the model's order.
     columns: Vec<Keep>,
+    /// Updates leave nothing else than they say.
+    updates: bool,
+    /// The same of deletions.
+    deletes: bool,
 }
+
+/// A column as [`KEEPS_SQL`] tells of it: name, type, modifier of the type, and whether its collation calls other texts equal.
+type Found = (String, u32, i32, bool);
 
 /// Which values a column stores as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,73 +141,114 @@ impl Keep {
 
 impl Keeps {
     fn read(said: Option<String>, shape: &Shape) -> Keeps {
-        let found: Vec<(String, u32, i32)> =
-            said.as_deref().and_then(|said| serde_json::from_str(said).ok()).unwrap_or_default();
+        Keeps::of(said, shape).unwrap_or(Keeps { said: None, columns: Vec::new(), updates: false, deletes: false })
+    }
+
+    fn of(said: Option<String>, shape: &Shape) -> Option<Keeps> {
+        let (found, unique, hands_deletes_on, hands_updates_on): (Vec<Found>, Vec<Vec<String>>, bool, bool) =
+            serde_json::from_str(said.as_deref()?).ok()?;
+        let found = |column: &Column| found.iter().find(|(name, ..)| *name == column.name);
         let keep = |column: &Column| {
-            let (_, oid, modifier) = found.iter().find(|(name, _, _)| *name == column.name)?;
+            let (_, oid, modifier, _) = found(column)?;
             let is_plain = column.cast.is_none() && !column.is_generated && Codec::of(*oid) == Some(column.codec);
             Keep::of(*oid, *modifier).filter(|_| is_plain)
         };
-        match shape.columns.iter().map(keep).collect::<Option<Vec<_>>>() {
-            Some(columns) => Keeps { said, columns },
-            None => Keeps { said: None, columns: Vec::new() },
-        }
+        let columns = shape.columns.iter().map(keep).collect::<Option<Vec<_>>>()?;
+        let is_of_key = |name: &String| shape.key.iter().any(|place| shape.columns[*place].name == *name);
+        let is_key_unique = unique.iter().any(|columns| columns.iter().all(is_of_key));
+        let has_spellings = |place: &usize| {
+            let column = &shape.columns[*place];
+            column.codec == Codec::Float8
+                || columns[*place] == Keep::Decimals
+                || found(column).is_none_or(|found| found.3)
+        };
+        let sets_all = shape.sets_any() && shape.updated().len() == columns.len();
+        let updates = !hands_updates_on && sets_all && !shape.key.iter().any(has_spellings);
+        is_key_unique.then_some(Keeps { said, columns, updates, deletes: !hands_deletes_on })
     }
 
-    /// The columns of rows as parameters; `None` if one value would not be stored as it is.
+    fn takes(&self, op: ChangeOp) -> bool {
+        self.said.is_some()
+            && match op {
+                ChangeOp::Insert => true,
+                ChangeOp::Update => self.updates,
+                ChangeOp::Delete => self.deletes,
+            }
+    }
+
+    /// Columns of images as parameters; `None` if a value can't be one, or one that is to be stored would not be stored as it is.
     fn columns(
         &self,
         shape: &Shape,
         plan: &TablePlan,
-        rows: EncodedRows<'_>,
+        changes: EncodedChanges<'_>,
+        places: &[(Image, usize)],
     ) -> Result<Option<Vec<Bound>>, DecodeError> {
-        let mut arrays: Vec<Array> = shape.columns.iter().map(|column| Array::of(column.codec, rows.count())).collect();
+        let array = |(_, place): &(Image, usize)| Array::of(shape.columns[*place].codec, changes.count());
+        let mut arrays: Vec<Array> = places.iter().map(array).collect();
         let mut are_kept = true;
-        let push = |row: &mut RowReader<'_, '_>| {
-            for ((array, column), keep) in arrays.iter_mut().zip(&shape.columns).zip(&self.columns) {
-                let Some(Cell::Value(value)) = row.next_cell()? else {
-                    are_kept = false;
-                    continue;
+        changes.read(&plan.types, |change| {
+            are_kept = are_kept && change.new.iter().zip(&self.columns).all(|(value, keep)| keep.keeps(*value));
+            for (array, (image, place)) in arrays.iter_mut().zip(places) {
+                let value = match image {
+                    Image::Old => change.old[*place],
+                    Image::New => change.new[*place],
                 };
-                are_kept = are_kept && keep.keeps(value) && array.push(column.codec, value).is_ok();
+                are_kept = are_kept && array.push(shape.columns[*place].codec, value).is_ok();
             }
             Ok::<_, DecodeError>(())
-        };
-        rows.read(&plan.types, push, |_| {})?;
+        })?;
         Ok(are_kept.then(|| arrays.into_iter().map(Array::bound).collect()))
     }
 }
 
+/// An image of a change.
+#[derive(Clone, Copy, Debug)]
+enum Image {
+    Old,
+    New,
+}
+
+/// The statement that makes changes, and the columns that are its parameters.
+fn statement(shape: &Shape, op: ChangeOp, compares: bool) -> (Verb, Vec<(Image, usize)>) {
+    let old = |places: Vec<usize>| places.into_iter().map(|place| (Image::Old, place));
+    let new = |places: Vec<usize>| places.into_iter().map(|place| (Image::New, place));
+    match (op, compares) {
+        (ChangeOp::Insert, _) => (Verb::InsertPlain, new(shape.inserted()).collect()),
+        (ChangeOp::Update, true) => (Verb::UpdateSame, old(shape.all()).chain(new(shape.set())).collect()),
+        (ChangeOp::Update, false) => (Verb::Update, new(shape.updated()).collect()),
+        (ChangeOp::Delete, true) => (Verb::DeleteSame, old(shape.all()).collect()),
+        (ChangeOp::Delete, false) => (Verb::Delete, old(shape.key.clone()).collect()),
+    }
+}
+
 impl PostgresConnection {
-    /// Whether a table keeps rows as they are. One whose key has not been found to be unique yet does not.
-    pub(super) fn keeps_plain(&mut self, plan: &TablePlan) -> Result<bool, Error> {
-        if !self.is_key_unique(plan) {
-            return Ok(false);
-        }
+    /// Whether a table keeps rows as they are when they are changed so.
+    pub(super) fn keeps_plain(&mut self, plan: &TablePlan, op: ChangeOp) -> Result<bool, Error> {
         if let Some(keeps) = self.known_keeps(plan) {
-            return Ok(keeps.said.is_some());
+            return Ok(keeps.takes(op));
         }
-        let (shape, _) = self.table(plan, Verb::InsertPlain)?;
+        let shape = self.shape(plan)?;
         let said = self.said(&[plan])?.pop().flatten();
         let keeps = Arc::new(Keeps::read(said, &shape));
         self.note_keeps(plan, Some(keeps.clone()));
-        Ok(keeps.said.is_some())
+        Ok(keeps.takes(op))
     }
 
-    /// Inserts all rows, or says why not; `false`: nothing was done, they would not all be stored as they are.
-    pub(super) fn insert_encoded(&mut self, plan: &TablePlan, rows: EncodedRows<'_>) -> Result<bool, Error> {
-        let (shape, statement) = self.table(plan, Verb::InsertPlain)?;
-        let Some(keeps) = self.known_keeps(plan).filter(|keeps| keeps.said.is_some()) else { return Ok(false) };
-        let Some(bound) = keeps.columns(&shape, plan, rows)? else { return Ok(false) };
+    /// Makes all changes, or says why not; `false`: not all of them, or they would not all be stored as they are.
+    pub(super) fn change_encoded(
+        &mut self,
+        plan: &TablePlan,
+        changes: EncodedChanges<'_>,
+        compares: bool,
+    ) -> Result<bool, Error> {
+        let Some(keeps) = self.known_keeps(plan).filter(|keeps| keeps.takes(changes.op())) else { return Ok(false) };
+        let (verb, places) = statement(&*self.shape(plan)?, changes.op(), compares);
+        let (shape, statement) = self.table(plan, verb)?;
+        let Some(bound) = keeps.columns(&shape, plan, changes, &places)? else { return Ok(false) };
         let done = self.run(async |client: &Client| client.execute_raw(&statement, &bound).await);
-        let inserted = done.map_err(|failure| self.failure("inserting rows", &failure));
-        match self.settle(plan, inserted)? {
-            count if count == rows.count() as u64 => Ok(true),
-            count => {
-                let detail = format!("{count} of {} rows were inserted into {}", rows.count(), plan.table.name);
-                Err(Error::Refused { refusal: Refusal { code: RefusalCode::Trigger, message: detail.clone() }, detail })
-            }
-        }
+        let made = done.map_err(|failure| self.failure("making changes as they came", &failure));
+        Ok(self.settle(plan, made)? == changes.count() as u64)
     }
 
     /// Whether these tables are as they were when [`PostgresConnection::keeps_plain`] looked at them; otherwise it looks again next time.

@@ -103,7 +103,11 @@ pub(super) enum Verb {
     /// The same without telling which.
     InsertPlain,
     Update,
+    /// Rows that are the same as their old images.
+    UpdateSame,
     Delete,
+    /// Rows that are the same as their old images.
+    DeleteSame,
     Whole,
     Changes,
     /// The same without what we have changed ourselves.
@@ -114,7 +118,7 @@ pub(super) enum Verb {
 
 impl Verb {
     /// How many there are.
-    pub(super) const COUNT: usize = 12;
+    pub(super) const COUNT: usize = 14;
 }
 
 impl Shape {
@@ -160,9 +164,19 @@ impl Shape {
         (0..self.columns.len()).filter(|place| !self.columns[*place].is_generated).collect()
     }
 
+    /// All columns.
+    pub(super) fn all(&self) -> Vec<usize> {
+        (0..self.columns.len()).collect()
+    }
+
     /// The columns that an update's parameters hold: the key's, and those that it sets.
     pub(super) fn updated(&self) -> Vec<usize> {
         (0..self.columns.len()).filter(|place| self.key.contains(place) || self.is_set(*place)).collect()
+    }
+
+    /// The columns that an update sets.
+    pub(super) fn set(&self) -> Vec<usize> {
+        (0..self.columns.len()).filter(|place| self.is_set(*place)).collect()
     }
 
     /// Whether an update sets any column.
@@ -184,8 +198,13 @@ impl Shape {
             Verb::InsertNew => format!("{} {}", self.insert(false), self.returning_key()),
             Verb::InsertPlain => self.insert(false),
             Verb::Update => self.update(),
+            Verb::UpdateSame => self.update_same(),
             Verb::Delete => {
                 format!("DELETE FROM {} AS b USING {} WHERE {}", self.base, self.unnest(&self.key), self.is_key())
+            }
+            Verb::DeleteSame => {
+                let old = self.unnest(&self.all());
+                format!("DELETE FROM {} AS b USING {old} WHERE {} AND {}", self.base, self.is_key(), self.is_same())
             }
             Verb::Whole => self.whole(),
             Verb::Changes => self.changes(&self.changed(1)),
@@ -226,8 +245,7 @@ impl Shape {
     }
 
     fn update(&self) -> String {
-        let columns = self.updated();
-        let set: Vec<usize> = columns.iter().copied().filter(|place| self.is_set(*place)).collect();
+        let (columns, set) = (self.updated(), self.set());
         let assign =
             |place: usize| format!("{} = {}", self.columns[place].quoted(), self.columns[place].written(place, "u"));
         format!(
@@ -237,6 +255,38 @@ impl Shape {
             self.unnest(&columns),
             self.is_key()
         )
+    }
+
+    /// Parameters: all columns of the old images, then the columns that are set of the new ones. Of columns that are written as they are.
+    fn update_same(&self) -> String {
+        let (old, set) = (self.all(), self.set());
+        let of = |place: usize| format!("{}[]", self.columns[place].codec.parameter().0);
+        let arrays =
+            (1..).zip(old.iter().chain(&set)).map(|(number, place): (usize, _)| format!("${number}::{}", of(*place)));
+        format!(
+            "UPDATE {} AS b SET {} FROM unnest({}) AS u({}, {}) WHERE {} AND {}",
+            self.base,
+            list(&set, |place| format!("{} = u.n{place}", self.columns[place].quoted())),
+            arrays.collect::<Vec<_>>().join(", "),
+            list(&old, |place| format!("c{place}")),
+            list(&set, |place| format!("n{place}")),
+            self.is_key(),
+            self.is_same(),
+        )
+    }
+
+    /// Whether a row `b` is the same as a parameter `u`, as the judging of conflicts has it: PostgreSQL too calls NaN equal to NaN, -0.0 to
+    /// 0.0 and 1.50 to 1.5. Texts are compared byte by byte, whatever their collation is.
+    fn is_same(&self) -> String {
+        list_with(&self.all(), " AND ", |place| {
+            let column = &self.columns[place];
+            let (stored, given) = (format!("b.{}", column.quoted()), format!("u.c{place}"));
+            match column.codec {
+                Codec::Text => format!("{stored} COLLATE \"C\" IS NOT DISTINCT FROM {given}"),
+                Codec::Json => format!("{stored}::text COLLATE \"C\" IS NOT DISTINCT FROM {given}::text"),
+                _ => format!("{stored} IS NOT DISTINCT FROM {given}"),
+            }
+        })
     }
 
     /// Parameters: the partitions.
@@ -282,7 +332,7 @@ impl Shape {
             [] => String::new(),
             _ => format!(" WHERE {lives} OR ({}) IS NOT TRUE", self.is_among(own + 1)),
         };
-        let columns = list(&(0..self.columns.len()).collect::<Vec<_>>(), |place| {
+        let columns = list(&self.all(), |place| {
             let column = &self.columns[place];
             let name = column.quoted();
             let value = match self.key.iter().position(|key| *key == place) {

@@ -34,13 +34,26 @@ struct Table {
     statements: [Option<Statement>; Verb::COUNT],
     /// An insert ON CONFLICT has found a unique index, not deferrable, of the key: one without it will be refused a second row.
     is_key_unique: bool,
-    /// What it makes of rows that are inserted as they came; `None`: nobody has asked.
+    /// What it makes of changes that are made as they came; `None`: nobody has asked.
     plain: Option<Arc<Keeps>>,
 }
 
 impl PostgresConnection {
     /// A table's shape and one of its statements.
     pub(super) fn table(&mut self, plan: &TablePlan, verb: Verb) -> Result<(Arc<Shape>, Statement), Error> {
+        let (name, shape) = ((plan.fingerprint, plan.number), self.shape(plan)?);
+        if let Some(statement) = self.statements.tables.get(&name).and_then(|t| t.statements[verb as usize].as_ref()) {
+            return Ok((shape, statement.clone()));
+        }
+        let statement = self.prepare(&shape.sql(verb))?;
+        if let Some(table) = self.statements.tables.get_mut(&name) {
+            table.statements[verb as usize] = Some(statement.clone());
+        }
+        Ok((shape, statement))
+    }
+
+    /// A table's shape.
+    pub(super) fn shape(&mut self, plan: &TablePlan) -> Result<Arc<Shape>, Error> {
         let name = (plan.fingerprint, plan.number);
         if !self.statements.tables.contains_key(&name) {
             let mut columns = |table| self.query(COLUMNS_SQL, &[Value::text(base_table(table))]);
@@ -51,16 +64,7 @@ impl PostgresConnection {
             let table = Table { shape: Arc::new(shape), statements, is_key_unique: false, plain: None };
             self.statements.tables.insert(name, table);
         }
-        let table = &self.statements.tables[&name];
-        if let Some(statement) = &table.statements[verb as usize] {
-            return Ok((table.shape.clone(), statement.clone()));
-        }
-        let shape = table.shape.clone();
-        let statement = self.prepare(&shape.sql(verb))?;
-        if let Some(table) = self.statements.tables.get_mut(&name) {
-            table.statements[verb as usize] = Some(statement.clone());
-        }
-        Ok((shape, statement))
+        Ok(self.statements.tables[&name].shape.clone())
     }
 
     /// Whether a plain insert may be trusted with the table's key.
@@ -68,7 +72,7 @@ impl PostgresConnection {
         self.statements.tables.get(&(plan.fingerprint, plan.number)).is_some_and(|table| table.is_key_unique)
     }
 
-    /// What is known of how the table keeps rows that are inserted as they came.
+    /// What is known of how the table keeps rows that are changed as they came.
     pub(super) fn known_keeps(&self, plan: &TablePlan) -> Option<Arc<Keeps>> {
         self.statements.tables.get(&(plan.fingerprint, plan.number))?.plain.clone()
     }

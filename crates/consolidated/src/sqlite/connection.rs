@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use headwater_protocol::message::RefusalCode;
+use headwater_protocol::message::{ChangeOp, RefusalCode};
 use headwater_protocol::stored::Scratch;
 use headwater_protocol::{Row, Value};
 use rusqlite::{CachedStatement, OpenFlags};
@@ -15,14 +15,14 @@ use super::plain::Keeps;
 use super::statements::TableSql;
 use super::values::{bind, bind_all, check_storable, plain, typed_row};
 use super::{catalogue, reads};
-use crate::backend::{Changes, EncodedRows, Gaps, Inserted, Reading};
+use crate::backend::{Changes, EncodedChanges, Gaps, Inserted, Reading};
 use crate::catalogue::Catalogue;
 use crate::results::{Canceller, ReadOptions, ResultColumn, ResultSink};
 use crate::watch::{Marked, Watched};
 use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 
-/// Prepared statements that a connection keeps: six a table, so enough for a hundred tables.
-const STATEMENTS_MAX: usize = 600;
+/// Prepared statements that a connection keeps: eight a table, so enough for a hundred tables.
+const STATEMENTS_MAX: usize = 800;
 /// Tables whose SQL is kept; more, and all are made anew.
 const TABLES_MAX: usize = 2_000;
 /// Steps of SQLite's machine between two looks at the clock, where a statement may take so long and no longer.
@@ -342,17 +342,17 @@ impl Connection for SqliteConnection {
         Ok(if inserted.len() == rows.len() { Inserted::All } else { Inserted::Keys(inserted) })
     }
 
-    fn takes_plain(&mut self, table: &TablePlan) -> Result<bool, Error> {
-        self.keeps_plain(table)
+    fn takes_plain(&mut self, table: &TablePlan, op: ChangeOp) -> Result<bool, Error> {
+        self.keeps_plain(table, op)
     }
 
-    fn insert_plain(&mut self, table: &TablePlan, rows: EncodedRows<'_>) -> Result<bool, Error> {
-        self.insert_encoded(table, rows)
+    fn change_plain(&mut self, table: &TablePlan, changes: EncodedChanges<'_>, compares: bool) -> Result<bool, Error> {
+        self.change_encoded(table, changes, compares)
     }
 
     /// Nobody else has written since this transaction looked.
     fn stayed_plain(&mut self, tables: &[&TablePlan]) -> Result<bool, Error> {
-        tables.iter().try_fold(true, |all, table| Ok(all && self.keeps_plain(table)?))
+        tables.iter().try_fold(true, |all, table| Ok(all && self.keeps_plain(table, ChangeOp::Insert)?))
     }
 
     fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error> {

@@ -1,30 +1,36 @@
-//! Rows that are inserted just as they came: which tables keep them so, and the insert.
+//! Changes that are made just as they came: which tables keep rows so, and the statements.
 //!
-//! A row need not be read again where it is known to be stored as it was sent. That is so where nothing but the insert has a say (no triggers
-//! but Headwater's, no conflict clause in the table's definition that would take other rows away, texts kept byte for byte) and no
-//! column's affinity changes a value (<https://www.sqlite.org/datatype3.html>, section 3). The writer's lock is held from the look on, so
-//! what was found stays true until the commit.
+//! A row need not be read again where it is known to be stored as it was sent. That is so where nothing but the statement has a say (no
+//! triggers but Headwater's, no conflict clause in the table's definition that would take other rows away, texts kept byte for byte) and no
+//! column's affinity changes a value (<https://www.sqlite.org/datatype3.html>, section 3). Where a foreign key of another table hands
+//! deletions (or updates) on to its rows, rows change that nobody has sent: deletions (or updates) of such a table are not trusted. The
+//! writer's lock is held from the look on, so what was found stays true until the commit.
 
 use std::sync::Arc;
 
-use headwater_protocol::row::Cell;
+use headwater_protocol::message::ChangeOp;
 use headwater_protocol::stored::Scratch;
 use headwater_protocol::{Type, Value, ValueRef};
 
 use super::connection::SqliteConnection;
 use super::error::sort;
 use super::values::bind;
-use crate::backend::EncodedRows;
+use crate::backend::EncodedChanges;
 use crate::catalogue::{integer, text};
 use crate::{Connection as _, Error, TablePlan};
 
-/// Whether a table (its name) leaves inserts alone.
+/// Whether a table (its name) leaves changes alone.
 const LEAVES_ALONE_SQL: &str = "
     SELECT 1 FROM sqlite_schema t JOIN pragma_encoding e
     WHERE t.type = 'table' AND t.name = ?1 COLLATE NOCASE AND t.sql NOT LIKE '%conflict%' AND t.sql NOT LIKE 'create virtual%'
         AND e.encoding = 'UTF-8' AND NOT EXISTS (
         SELECT 1 FROM sqlite_schema r WHERE r.type = 'trigger' AND (r.tbl_name LIKE 'headwater\\_%' ESCAPE '\\'
             OR r.tbl_name = ?1 COLLATE NOCASE AND r.name NOT LIKE 'headwater\\_%' ESCAPE '\\'))";
+/// Whether foreign keys that refer to a table (its name) hand deletions on to other rows, and whether updates.
+const HANDS_ON_SQL: &str = "
+    SELECT coalesce(max(f.on_delete NOT IN ('NO ACTION', 'RESTRICT')), 0), coalesce(max(f.on_update NOT IN ('NO ACTION', 'RESTRICT')), 0)
+    FROM sqlite_schema s JOIN pragma_foreign_key_list(s.name) f
+    WHERE s.type = 'table' AND f.\"table\" = ?1 COLLATE NOCASE";
 const COLUMNS_SQL: &str = "SELECT name, type, hidden FROM pragma_table_xinfo(?1)";
 
 /// What a table does with rows.
@@ -34,6 +40,21 @@ pub(super) struct Keeps {
     schema: i64,
     /// In the model's order; `None`: it may change them.
     columns: Option<Vec<Affinity>>,
+    /// Updates leave nothing else than they say.
+    updates: bool,
+    /// The same of deletions.
+    deletes: bool,
+}
+
+impl Keeps {
+    fn takes(&self, op: ChangeOp) -> bool {
+        self.columns.is_some()
+            && match op {
+                ChangeOp::Insert => true,
+                ChangeOp::Update => self.updates,
+                ChangeOp::Delete => self.deletes,
+            }
+    }
 }
 
 /// What a column does with values that are not of its class.
@@ -81,17 +102,25 @@ impl Affinity {
 }
 
 impl SqliteConnection {
-    /// Whether a table keeps rows as they are, as long as this transaction lasts.
-    pub(super) fn keeps_plain(&mut self, plan: &TablePlan) -> Result<bool, Error> {
+    /// Whether a table keeps rows as they are when they are changed so, as long as this transaction lasts.
+    pub(super) fn keeps_plain(&mut self, plan: &TablePlan, op: ChangeOp) -> Result<bool, Error> {
         let rows = self.query("PRAGMA schema_version", &[])?;
         let schema = rows.first().map_or(0, |row| integer(row, 0));
         if let Some(known) = self.known_keeps(plan).filter(|known| known.schema == schema) {
-            return Ok(known.columns.is_some());
+            return Ok(known.takes(op));
         }
-        let keeps = Keeps { schema, columns: self.affinities(plan)? };
-        let is_kept = keeps.columns.is_some();
+        let handed_on = self.query(HANDS_ON_SQL, &[Value::text(plan.table.name.as_str())])?;
+        let leaves = |place| handed_on.first().is_some_and(|row| integer(row, place) == 0);
+        let has_more_than_key = plan.table.key.len() < plan.table.columns.len();
+        let keeps = Keeps {
+            schema,
+            columns: self.affinities(plan)?,
+            updates: leaves(1) && has_more_than_key,
+            deletes: leaves(0),
+        };
+        let takes = keeps.takes(op);
         self.note_keeps(plan, Arc::new(keeps));
-        Ok(is_kept)
+        Ok(takes)
     }
 
     fn affinities(&mut self, plan: &TablePlan) -> Result<Option<Vec<Affinity>>, Error> {
@@ -107,45 +136,56 @@ impl SqliteConnection {
         Ok(plan.table.columns.iter().map(affinity).collect())
     }
 
-    /// Inserts all rows, or says why not, and leaves it to the savepoint to take back what was done; `false`: nothing was done, they would not all
-    /// be stored as they are.
-    pub(super) fn insert_encoded(&mut self, plan: &TablePlan, rows: EncodedRows<'_>) -> Result<bool, Error> {
-        let Some(keeps) = self.known_keeps(plan) else { return Ok(false) };
+    /// Makes all changes, or says why not, and leaves it to the savepoint to take back what was done; `false`: not all of them, or they would not
+    /// all be stored as they are.
+    pub(super) fn change_encoded(
+        &mut self,
+        plan: &TablePlan,
+        changes: EncodedChanges<'_>,
+        compares: bool,
+    ) -> Result<bool, Error> {
+        let Some(keeps) = self.known_keeps(plan).filter(|keeps| keeps.takes(changes.op())) else { return Ok(false) };
         let Some(affinities) = &keeps.columns else { return Ok(false) };
-        if !are_kept(affinities, plan, rows)? {
+        if !are_kept(affinities, plan, changes)? {
             return Ok(false);
         }
         let sql = self.table_sql(plan);
-        let mut statement = self.prepare(&sql.insert_or_fail)?;
-        let mut scratch = Scratch::default();
-        rows.read(
-            &plan.types,
-            |row| {
-                let mut place = 0;
-                while let Some(Cell::Value(value)) = row.next_cell()? {
-                    place += 1;
-                    bind(&mut statement, place, value, &mut scratch)?;
-                }
-                statement.raw_execute().map(drop).map_err(|error| sort(error, &sql.insert_or_fail))
-            },
-            |_| {},
-        )?;
-        Ok(true)
+        let sql = match (changes.op(), compares) {
+            (ChangeOp::Insert, _) => &sql.insert_or_fail,
+            (ChangeOp::Update, true) => &sql.update_same,
+            (ChangeOp::Update, false) => &sql.update_any,
+            (ChangeOp::Delete, true) => &sql.delete_same,
+            (ChangeOp::Delete, false) => &sql.delete_any,
+        };
+        let (key, columns) = (&plan.table.key, plan.types.len());
+        let (mut statement, mut scratch, mut all) = (self.prepare(sql)?, Scratch::default(), true);
+        changes.read(&plan.types, |change| {
+            if !all {
+                return Ok(());
+            }
+            for (place, value) in change.old.iter().enumerate().filter(|(place, _)| compares || key.contains(place)) {
+                bind(&mut statement, place + 1, *value, &mut scratch)?;
+            }
+            let is_insert = change.old.is_empty();
+            let set = change.new.iter().enumerate().filter(|(place, _)| is_insert || !key.contains(place));
+            for (parameter, (_, value)) in (if is_insert { 1 } else { columns + 1 }..).zip(set) {
+                bind(&mut statement, parameter, *value, &mut scratch)?;
+            }
+            all = statement.raw_execute().map_err(|error| sort(error, sql))? == 1;
+            Ok::<_, Error>(())
+        })?;
+        Ok(all)
     }
 }
 
-fn are_kept(affinities: &[Affinity], plan: &TablePlan, rows: EncodedRows<'_>) -> Result<bool, Error> {
+/// Whether all values are stored, and found stored, as they are.
+fn are_kept(affinities: &[Affinity], plan: &TablePlan, changes: EncodedChanges<'_>) -> Result<bool, Error> {
     let mut are_kept = true;
-    rows.read(
-        &plan.types,
-        |row| {
-            for affinity in affinities {
-                are_kept &= matches!(row.next_cell()?, Some(Cell::Value(value)) if affinity.keeps(value));
-            }
-            Ok::<_, Error>(())
-        },
-        |_| {},
-    )?;
+    let keep = |image: &[ValueRef<'_>]| affinities.iter().zip(image).all(|(affinity, value)| affinity.keeps(*value));
+    changes.read(&plan.types, |change| {
+        are_kept = are_kept && keep(change.old) && keep(change.new);
+        Ok::<_, Error>(())
+    })?;
     Ok(are_kept)
 }
 

@@ -3,6 +3,7 @@
 use headwater_model::Table;
 use headwater_model::sql::quote;
 use headwater_model::tracking::sqlite as tracking;
+use headwater_protocol::Type;
 
 use crate::TablePlan;
 
@@ -18,8 +19,17 @@ pub(super) struct TableSql {
     pub(super) insert_or_fail: String,
     /// Columns that are not of the key, then the key; empty if the key is all there is.
     pub(super) update: String,
+    /// All columns of the old image, then of the new one those that are not of the key, of a row that is the same as the old image; empty
+    /// if the key is all there is. Where it fails, the same.
+    pub(super) update_same: String,
+    /// The same, whatever the row has beside its key.
+    pub(super) update_any: String,
     /// Key.
     pub(super) delete: String,
+    /// All columns, of a row that is the same.
+    pub(super) delete_same: String,
+    /// The same, whatever the row has beside its key.
+    pub(super) delete_any: String,
     /// Partition -> the columns, in key order.
     pub(super) whole: String,
     /// Partition, how many -> the columns of some rows.
@@ -49,6 +59,8 @@ impl TableSql {
             .zip(1..)
             .map(|(place, parameter)| format!("{} = ?{parameter}", columns[place]))
             .collect();
+        let key_only: Vec<usize> = table.key.clone();
+        let whole: Vec<usize> = (0..columns.len()).collect();
         let list = columns.join(", ");
         let partition = lineage.partition(0, "b");
         let from = format!("FROM {name} b{}{}", lineage.up(0, "b", "JOIN", &named), filter(&partition));
@@ -67,7 +79,11 @@ impl TableSql {
             } else {
                 format!("UPDATE {name} SET {} WHERE {}", set.join(", "), equal(&key, set.len() + 1))
             },
+            update_same: update_of_images(table, &name, &columns, &whole),
+            update_any: update_of_images(table, &name, &columns, &key_only),
             delete: format!("DELETE FROM {name} WHERE {}", equal(&key, 1)),
+            delete_same: format!("DELETE FROM {name} WHERE {}", is_same(table, &columns, &whole)),
+            delete_any: format!("DELETE FROM {name} WHERE {}", is_same(table, &columns, &key_only)),
             whole: format!("SELECT {} {from} ORDER BY {}", of(&columns).join(", "), of(&key).join(", ")),
             some: format!("SELECT {} {from} LIMIT ?{}", of(&columns).join(", "), partition.len() + 1),
             count: format!("SELECT count(*) {from}"),
@@ -81,6 +97,32 @@ impl TableSql {
             partition: plan.parents.first().map(|parent| partition_below(plan, parent)).unwrap_or_default(),
         }
     }
+}
+
+/// `compared`: the places of columns of the old image.
+fn update_of_images(table: &Table, name: &str, columns: &[String], compared: &[usize]) -> String {
+    let set = (0..columns.len()).filter(|place| !table.key.contains(place)).zip(columns.len() + 1..);
+    let set: Vec<String> = set.map(|(place, parameter)| format!("{} = ?{parameter}", columns[place])).collect();
+    if set.is_empty() {
+        return String::new();
+    }
+    format!("UPDATE OR FAIL {name} SET {} WHERE {}", set.join(", "), is_same(table, columns, compared))
+}
+
+/// Whether a row has the key of an image, found by its index, and is the same in these columns. Parameters: all columns of the image.
+///
+/// The same is what [`headwater_protocol::ValueRef::same`] calls so, or less: texts byte by byte, whatever the column's collation; and 1.0 is not
+/// the integer 1, which an image of another type would be read from.
+fn is_same(table: &Table, columns: &[String], compared: &[usize]) -> String {
+    let key = table.key.iter().map(|place| format!("{} = ?{}", columns[*place], place + 1));
+    let same = compared.iter().map(|place| {
+        let (column, parameter) = (&columns[*place], place + 1);
+        match table.columns[*place].kind.base {
+            Type::Int | Type::Bool => format!("{column} IS ?{parameter} AND typeof({column}) <> 'real'"),
+            _ => format!("{column} IS ?{parameter} COLLATE BINARY"),
+        }
+    });
+    key.chain(same).collect::<Vec<_>>().join(" AND ")
 }
 
 fn changes(plan: &TablePlan, name: &str, columns: &[String], changed: &str) -> String {

@@ -13,11 +13,11 @@ use std::collections::{HashMap, HashSet};
 
 use headwater_model::ConflictRule;
 use headwater_model::script::Step;
-use headwater_protocol::message::{ConflictEnd, Refusal, RefusalCode};
+use headwater_protocol::message::{ChangeOp, ConflictEnd, Refusal, RefusalCode};
 use headwater_protocol::{Row, Value};
 
 use super::park::{Steps, Style, park};
-use super::plain::Inserts;
+use super::plain::PlainChanges;
 use super::policy::{Policy, outside, outside_parent, refusal};
 use super::scripted::Found;
 use super::source::Item;
@@ -148,14 +148,25 @@ impl<'a> Batch<'a> {
         Ok(self.effects)
     }
 
-    /// Inserts the rows of a frame as they came. [`Error::Refused`], whatever it says: they have to go the way of all others.
-    pub(super) fn insert_plain(mut self, table: usize, inserts: &Inserts) -> Result<Effects, Error> {
+    /// Makes the changes of a frame as they came. [`Error::Refused`], whatever it says: they have to go the way of all others.
+    pub(super) fn change_plain(
+        mut self,
+        table: usize,
+        changes: &PlainChanges,
+        compares: bool,
+    ) -> Result<Effects, Error> {
         let table = &self.plan.tables[table];
-        for rows in inserts.batches() {
-            if !self.connection.insert_plain(table, rows)? {
-                return Err(swallowed(table, "insert"));
+        let Effects { inserts, updates, deletes, .. } = &mut self.effects;
+        let (made, what) = match changes.op {
+            ChangeOp::Insert => (inserts, "insert"),
+            ChangeOp::Update => (updates, "update"),
+            ChangeOp::Delete => (deletes, "delete"),
+        };
+        for some in changes.batches() {
+            if !self.connection.change_plain(table, some, compares)? {
+                return Err(swallowed(table, what));
             }
-            self.effects.inserts += rows.count() as u64;
+            *made += some.count() as u64;
         }
         Ok(self.effects)
     }

@@ -16,17 +16,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headwater_model::{OnDelete, Reference};
+use headwater_protocol::Row;
 use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
-use headwater_protocol::row::RowReader;
-use headwater_protocol::{DecodeError, Row};
 
 use super::batch::{Batch, Conflict, Effects};
 use super::conflicts;
-use super::plain;
+use super::plain::Tries;
 use super::policy::{Policy, refusal};
-use super::source::{Item, Payload, SourceReader, undefined};
+use super::source::{Item, SourceReader, undefined};
 use super::{Checking, Counts, UploadRequest};
-use crate::backend::EncodedRows;
 use crate::rows::Echo;
 use crate::{Connection, Error, Plan};
 
@@ -44,15 +42,15 @@ pub(super) struct Engine<'a> {
     pub(super) request: &'a UploadRequest<'a>,
     pub(super) policy: Policy,
     pub(super) checking: Checking,
-    results: Results,
+    pub(super) results: Results,
     /// Inserts have been new so far.
-    expects_new: bool,
-    /// By place in the plan: whether inserts into a table may go straight from their frames.
-    takes_plain: BTreeMap<usize, bool>,
+    pub(super) expects_new: bool,
+    /// What may go straight from its frames.
+    pub(super) tries: Tries,
     /// Deletions that the backward pass has not to look at any more.
     pub(super) settled: BTreeSet<u64>,
     /// Tables whose deletions wait, because they may set a column of a row to NULL that is to be deleted itself.
-    nulling: BTreeSet<usize>,
+    pub(super) nulling: BTreeSet<usize>,
     /// Refused for a reason that may pass, by ordinal.
     pub(super) deferred: BTreeMap<u64, (usize, Refusal)>,
     /// Those of the last attempt that wait for the row that they refer to.
@@ -101,7 +99,7 @@ impl<'a> Engine<'a> {
             checking,
             results: Results::default(),
             expects_new: true,
-            takes_plain: BTreeMap::new(),
+            tries: Tries::default(),
             settled: BTreeSet::new(),
             nulling: BTreeSet::new(),
             deferred: BTreeMap::new(),
@@ -135,82 +133,19 @@ impl<'a> Engine<'a> {
         Ok(self.results)
     }
 
-    /// Makes sure of what was inserted straight from its frames, and remembers what need not be sent back.
-    fn settle_plain(&mut self, source: &mut SourceReader<'_>) -> Result<(), Error> {
-        let plain: Vec<_> = source.sections.iter().copied().filter(|section| section.is_plain).collect();
-        if plain.is_empty() {
-            return Ok(());
-        }
-        let tables: BTreeSet<usize> = plain.iter().map(|section| section.table).collect();
-        let tables: Vec<_> = tables.into_iter().map(|place| &self.request.plan.tables[place]).collect();
-        if !self.connection.stayed_plain(&tables)? {
-            let names = tables.iter().map(|table| table.table.name.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(Error::Retry { detail: format!("one of {names} was altered just before"), broken: false });
-        }
-        let echo = &mut self.results.echo;
-        if plain.len() == source.sections.len() {
-            for table in tables {
-                echo.add_whole(table);
-            }
-            return Ok(());
-        }
-        for section in plain {
-            let (table, payload) = (&self.request.plan.tables[section.table], source.payload(section)?);
-            let (marker, mut marks) = (echo.marker(), Vec::new());
-            let skip = |row: &mut RowReader<'_, '_>| {
-                while row.next_cell()?.is_some() {}
-                Ok::<_, DecodeError>(())
-            };
-            let rows = EncodedRows::new(&payload, section.changes as usize);
-            rows.read(&table.types, skip, |row| marks.push(marker.encoded(table, row)))?;
-            echo.extend(marks);
-        }
-        Ok(())
-    }
-
-    /// Inserts a frame as it came, if that can be done; gives it back, with nothing done, if not.
-    fn insert_plain(&mut self, source: &mut SourceReader<'_>, payload: Payload) -> Result<Option<Payload>, Error> {
-        let place = payload.table;
-        if !self.takes_plain(place)? {
-            return Ok(Some(payload));
-        }
-        let inserts = match source.inserts(payload, &self.policy) {
-            Ok(inserts) => inserts,
-            Err(payload) => return Ok(Some(payload)),
-        };
-        let refused = self.attempt(|batch| batch.insert_plain(place, &inserts))?;
-        if let Some(refused) = refused {
-            self.expects_new &= refused.refusal.code != RefusalCode::Unique;
-            self.takes_plain.insert(place, false);
-            return source.take_back().map(Some);
-        }
-        source.keep_plain();
-        Ok(None)
-    }
-
-    /// Whether inserts into a table may go straight from their frames: where they are likely to be new, and nobody else has a say.
-    fn takes_plain(&mut self, place: usize) -> Result<bool, Error> {
-        if !self.expects_new || self.checking != Checking::AtTheEnd || self.request.end.changes < plain::CHANGES_MIN {
-            return Ok(false);
-        }
-        if let Some(takes) = self.takes_plain.get(&place) {
-            return Ok(*takes);
-        }
-        let table = &self.request.plan.tables[place];
-        let takes = plain::is_plain(table) && self.connection.takes_plain(table)?;
-        self.takes_plain.insert(place, takes);
-        Ok(takes)
-    }
-
     fn forwards(&mut self, source: &mut SourceReader<'_>) -> Result<(), Error> {
         let mut batch: Vec<Item> = Vec::new();
         let mut bytes = 0;
         while let Some(payload) = source.next_payload()? {
-            if self.takes_plain(payload.table)? || bytes + source.payload_bytes > BATCH_BYTES_MAX {
+            if bytes + source.payload_bytes > BATCH_BYTES_MAX {
                 self.apply(&std::mem::take(&mut batch))?;
                 bytes = 0;
             }
-            let Some(payload) = self.insert_plain(source, payload)? else { continue };
+            let before = |engine: &mut Self| {
+                bytes = 0;
+                engine.apply(&std::mem::take(&mut batch))
+            };
+            let Some(payload) = self.apply_plain(source, payload, before)? else { continue };
             bytes += source.payload_bytes;
             for item in source.items(payload)?.into_iter().filter(|item| !item.is_delete()) {
                 if self.is_full(&batch, &item) {
@@ -237,7 +172,15 @@ impl<'a> Engine<'a> {
         self.nulling = nulling(self.request.plan);
         let mut batch: Vec<Item> = Vec::new();
         let mut bytes = 0;
-        for section in source.sections.clone().into_iter().rev().filter(|section| section.has_deletes) {
+        let sections = source.sections.clone().into_iter().enumerate().rev();
+        for (index, section) in sections.filter(|(_, section)| section.has_deletes) {
+            let before = |engine: &mut Self| {
+                bytes = 0;
+                engine.apply(&std::mem::take(&mut batch))
+            };
+            if self.delete_plain(source, (index, section), before)? {
+                continue;
+            }
             if bytes + section.bytes > BATCH_BYTES_MAX {
                 self.apply(&std::mem::take(&mut batch))?;
                 bytes = 0;

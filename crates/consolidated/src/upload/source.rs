@@ -1,10 +1,10 @@
 //! Reading an upload's frames: once forwards, then any change again by its ordinal.
 
-use headwater_protocol::message::{Change, TableHeader};
+use headwater_protocol::message::{Change, ChangeOp, TableHeader};
 use headwater_protocol::wire::Reader;
 use headwater_protocol::{DecodeError, Frame, Kind, Row, text};
 
-use super::plain::Inserts;
+use super::plain::PlainChanges;
 use super::policy::Policy;
 use super::{UploadRequest, UploadSource};
 use crate::keys::key_bytes_of;
@@ -47,7 +47,9 @@ pub(super) struct Section {
     pub(super) bytes: usize,
     /// Whether one of them is a deletion.
     pub(super) has_deletes: bool,
-    /// They were inserted as they came.
+    /// Nothing but deletions that may be made as they came.
+    pub(super) is_deletions: bool,
+    /// They were made as they came.
     pub(super) is_plain: bool,
 }
 
@@ -56,7 +58,7 @@ pub(super) struct Payload {
     frame: usize,
     /// Its table's place in the plan.
     pub(super) table: usize,
-    bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
 }
 
 /// Reads changes out of frames.
@@ -126,22 +128,30 @@ impl<'a> SourceReader<'a> {
         Ok(items)
     }
 
-    /// Its changes as they are, if they are nothing but inserts that the policy admits; gives it back otherwise.
-    pub(super) fn inserts(&mut self, mut payload: Payload, policy: &Policy) -> Result<Inserts, Payload> {
+    /// Its changes as they are, if they are of one kind and the policy admits them; gives it back otherwise.
+    pub(super) fn plain(&mut self, mut payload: Payload, policy: &Policy) -> Result<PlainChanges, Payload> {
         let table = &self.plan.tables[payload.table];
         let bytes = std::mem::take(&mut payload.bytes);
-        match Inserts::of_payload(bytes, table, policy, (self.batch_rows, self.frame_bytes_max)) {
-            Ok(inserts) => {
-                self.add_section((payload.frame, payload.table), inserts.count(), false);
-                Ok(inserts)
+        match PlainChanges::of_payload(bytes, table, policy, (self.batch_rows, self.frame_bytes_max)) {
+            Ok(changes) => {
+                let is_deletions = changes.op == ChangeOp::Delete;
+                self.add_section((payload.frame, payload.table), changes.count(), is_deletions);
+                self.sections.last_mut().into_iter().for_each(|section| section.is_deletions = is_deletions);
+                Ok(changes)
             }
             Err(bytes) => Err(Payload { bytes, ..payload }),
         }
     }
 
-    /// Notes that the changes of the last frame were inserted as they came.
-    pub(super) fn keep_plain(&mut self) {
-        self.sections.last_mut().into_iter().for_each(|section| section.is_plain = true);
+    /// The same of a section that has been read so before.
+    pub(super) fn plain_again(&mut self, section: Section, policy: &Policy) -> Result<Option<PlainChanges>, Error> {
+        let (table, limits) = (&self.plan.tables[section.table], (self.batch_rows, self.frame_bytes_max));
+        Ok(PlainChanges::of_payload(self.payload(section)?, table, policy, limits).ok())
+    }
+
+    /// Notes that the changes of the `index`th section were made as they came.
+    pub(super) fn keep_plain(&mut self, index: usize) {
+        self.sections[index].is_plain = true;
     }
 
     /// Gives the last frame once more, as if it had not been read.
@@ -159,6 +169,7 @@ impl<'a> SourceReader<'a> {
             changes: changes as u64,
             bytes: self.payload_bytes,
             has_deletes,
+            is_deletions: false,
             is_plain: false,
         });
         self.next_ordinal += changes as u64;

@@ -1,9 +1,9 @@
 //! A connection that counts what it is asked for, and does what a test wants on the way.
 
-use headwater_consolidated::backend::{Changes, Gaps, Inserted};
+use headwater_consolidated::backend::{Changes, EncodedChanges, Gaps, Inserted};
 use headwater_consolidated::catalogue::Catalogue;
 use headwater_consolidated::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
-use headwater_protocol::message::{Refusal, RefusalCode};
+use headwater_protocol::message::{ChangeOp, Refusal, RefusalCode};
 use headwater_protocol::{Row, Value};
 use std::collections::HashMap;
 
@@ -17,11 +17,24 @@ pub(crate) struct Counting<'a> {
     pub(crate) before_update: Option<Box<dyn FnMut(usize) + Send + 'a>>,
     /// How many commits are refused from now on.
     pub(crate) commits_refused: usize,
+    /// Changes may go straight from their frames, as the database says; otherwise none does.
+    pub(crate) allows_plain: bool,
+    /// How many changes did, by kind: some of them may have been taken back.
+    pub(crate) plain: HashMap<u8, usize>,
 }
 
 impl<'a> Counting<'a> {
     pub(crate) fn new(inner: Box<dyn Connection>) -> Counting<'a> {
-        Counting { inner, statements: 0, taken_back: 0, updates: 0, before_update: None, commits_refused: 0 }
+        Counting {
+            inner,
+            statements: 0,
+            taken_back: 0,
+            updates: 0,
+            before_update: None,
+            commits_refused: 0,
+            allows_plain: false,
+            plain: HashMap::new(),
+        }
     }
 }
 
@@ -49,6 +62,17 @@ impl Connection for Counting<'_> {
     fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {
         self.statements += 1;
         self.inner.delete(table, keys)
+    }
+    fn takes_plain(&mut self, table: &TablePlan, op: ChangeOp) -> Result<bool, Error> {
+        Ok(self.allows_plain && self.inner.takes_plain(table, op)?)
+    }
+    fn change_plain(&mut self, table: &TablePlan, changes: EncodedChanges<'_>, compares: bool) -> Result<bool, Error> {
+        let made = self.inner.change_plain(table, changes, compares)?;
+        *self.plain.entry(changes.op() as u8).or_default() += if made { changes.count() } else { 0 };
+        Ok(made)
+    }
+    fn stayed_plain(&mut self, tables: &[&TablePlan]) -> Result<bool, Error> {
+        self.inner.stayed_plain(tables)
     }
     fn rollback_to_savepoint(&mut self) -> Result<(), Error> {
         self.taken_back += 1;

@@ -4,6 +4,7 @@
 //! [`replica::Replica`] plays the remote: it keeps rows in memory and syncs through the engines as the server does, so that a test
 //! reads as a story.
 
+mod both_ways;
 mod conflicts;
 mod counting;
 mod database;
@@ -64,6 +65,7 @@ contract_with_many! {
     orders::exactly_what_is_at_fault_is_refused,
     orders::a_valid_outcome_of_conflicts_is_applied_whole,
     kin::whatever_is_written_arrives,
+    both_ways::what_goes_straight_ends_as_by_the_way_of_all_others,
 }
 
 /// For what one of the databases has and the other has not.
@@ -121,6 +123,10 @@ contract! {
     conflicts::a_change_whose_result_is_there_is_no_conflict,
     conflicts::conflicts_are_on_record,
     conflicts::newer_wins_in_every_order_of_arrival,
+    both_ways::updates_and_deletions_go_straight_and_do_not_come_back,
+    both_ways::among_other_changes_they_do_not_come_back_either,
+    both_ways::what_a_cascade_takes_along_is_sent,
+    both_ways::a_strangers_row_does_not_come_over,
     exactly_once::a_repeated_upload_gets_the_same_receipt,
     exactly_once::a_copy_and_a_lost_upload_are_told_apart,
     exactly_once::a_second_sync_of_a_remote_is_told_to_come_back,
@@ -182,6 +188,7 @@ contract_of! {
 
 contract_of! {
     postgres_alone, postgres:
+    both_ways::a_row_that_another_is_writing_is_judged_as_it_is_left,
     passing::a_deadlock_passes,
     passing::a_lock_that_is_not_had_in_time_passes,
     estimate::an_estimate_waits_for_no_lock,

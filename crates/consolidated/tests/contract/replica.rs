@@ -115,6 +115,16 @@ impl Replica {
         self.pending.push((table.number, Change { old: Some(old), new: None }));
     }
 
+    /// Sends a change whatever is held, and holds what it leaves.
+    pub(crate) fn send(&mut self, table: &TablePlan, change: Change) {
+        let held = (table.number, key(table, &change.image().to_vec()));
+        match &change.new {
+            Some(row) => self.rows.insert(held, row.clone()),
+            None => self.rows.remove(&held),
+        };
+        self.pending.push((table.number, change));
+    }
+
     /// The rows held of a table, in key order.
     pub(crate) fn table(&self, plan: &Plan, table: &str) -> Vec<Row> {
         let number = find(plan, table).number;

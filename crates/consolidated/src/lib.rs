@@ -37,7 +37,8 @@ pub mod upload;
 pub use backend::{Backend, Connection, Dialect, Mode};
 pub use error::Error;
 pub use plan::{Plan, TablePlan};
-pub use pool::{Pool, Pooled};
+pub use pool::{Pool, Pooled, QueryPool};
+pub use results::{QueryBackend, QueryConnection};
 pub use rows::RowsWriter;
 
 /// Ends a transaction: commits what went well, rolls back what did not.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use headwater_consolidated::postgres::{Postgres, Settings};
+use headwater_consolidated::results::Placeholder;
 use headwater_consolidated::sqlite::Sqlite;
-use headwater_consolidated::{Backend, Connection};
+use headwater_consolidated::{Backend, Connection, QueryBackend, QueryConnection};
 
 use crate::exit::usage;
 
@@ -53,6 +54,20 @@ impl Address {
         backend
             .connect()
             .with_context(|| format!("the consolidated database {} could not be opened", backend.address()))
+    }
+
+    /// What named queries are run by; nothing is connected yet.
+    pub fn query_backend(&self) -> Result<Arc<dyn QueryBackend>> {
+        Ok(self.backend()?)
+    }
+
+    /// A connection for named queries, and how their parameters are spelled.
+    pub fn connect_for_queries(&self) -> Result<(Box<dyn QueryConnection>, Placeholder)> {
+        let backend = self.query_backend()?;
+        let connection = backend
+            .connect_for_queries()
+            .with_context(|| format!("the database {} could not be opened", backend.address()))?;
+        Ok((connection, backend.placeholder()))
     }
 
     /// The name by which people know the database: the file's or the database's.

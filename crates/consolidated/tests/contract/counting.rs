@@ -2,6 +2,7 @@
 
 use headwater_consolidated::backend::{Changes, Gaps, Inserted};
 use headwater_consolidated::catalogue::Catalogue;
+use headwater_consolidated::results::{Canceller, QueryConnection, ReadOptions, ResultColumn, ResultSink};
 use headwater_consolidated::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 use headwater_protocol::message::{Refusal, RefusalCode};
 use headwater_protocol::{Row, Value};
@@ -22,6 +23,30 @@ pub(crate) struct Counting<'a> {
 impl<'a> Counting<'a> {
     pub(crate) fn new(inner: Box<dyn Connection>) -> Counting<'a> {
         Counting { inner, statements: 0, taken_back: 0, updates: 0, before_update: None, commits_refused: 0 }
+    }
+}
+
+impl QueryConnection for Counting<'_> {
+    fn columns(&mut self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
+        self.inner.columns(sql, options)
+    }
+
+    fn read(
+        &mut self,
+        sql: &str,
+        parameters: &[Value],
+        options: &ReadOptions,
+        sink: &mut dyn ResultSink,
+    ) -> Result<(), Error> {
+        self.inner.read(sql, parameters, options, sink)
+    }
+
+    fn rollback(&mut self) -> Result<(), Error> {
+        self.inner.rollback()
+    }
+
+    fn canceller(&self) -> Option<Canceller> {
+        self.inner.canceller()
     }
 }
 
@@ -68,9 +93,6 @@ impl Connection for Counting<'_> {
             return Err(Error::Refused { refusal, detail: "refused by the test".to_owned() });
         }
         self.inner.commit()
-    }
-    fn rollback(&mut self) -> Result<(), Error> {
-        self.inner.rollback()
     }
     fn savepoint(&mut self) -> Result<(), Error> {
         self.inner.savepoint()

@@ -12,8 +12,8 @@ use base64::engine::general_purpose::STANDARD;
 use flate2::read::ZlibDecoder;
 use flate2::{Compression, write::ZlibEncoder};
 use headwater_access::{Access, Settings as AccessSettings};
-use headwater_consolidated::Pool;
 use headwater_consolidated::sqlite::Sqlite;
+use headwater_consolidated::{Pool, QueryPool};
 use http_body_util::BodyExt as _;
 use std::io::{Read as _, Write as _};
 use tower::ServiceExt as _;
@@ -39,8 +39,9 @@ impl Stand {
         std::fs::create_dir(folder.path().join("files")).expect("a folder");
         std::fs::write(folder.path().join("files/a b"), b"\x00file").expect("a file");
         std::os::unix::fs::symlink(&path, folder.path().join("files/out")).expect("a link");
-        let pool = Pool::new(Arc::new(Sqlite::new(&path).durable(false)), 2);
-        let access = Access::new(pool.clone(), AccessSettings::default());
+        let backend = Arc::new(Sqlite::new(&path).durable(false));
+        let access = Access::new(Pool::new(Arc::clone(&backend) as _, 1), AccessSettings::default());
+        let pool = QueryPool::for_queries(backend, 2);
         let settings = FrontierSettings {
             name: "X".to_owned(),
             allowed: vec![(HERE, 32)],

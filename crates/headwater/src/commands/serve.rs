@@ -10,7 +10,7 @@ use futures_util::future::OptionFuture;
 use headwater_access::{Access, Jwt, Settings as AccessSettings};
 use headwater_consolidated::Plan;
 use headwater_consolidated::check::{Severity, check};
-use headwater_consolidated::{Backend, Pool};
+use headwater_consolidated::{Backend, Pool, QueryPool};
 use headwater_gateway::Gateway;
 use headwater_server::{Config as ServerConfig, Handle, Joined, Server, StartError, raise_open_files};
 use serde_json::json;
@@ -87,9 +87,9 @@ fn join(gateway: Option<GatewayConfig>, backend: &Arc<dyn Backend>, options: &Se
         return Ok(Joined { ready, ..Joined::default() });
     };
     let connections = settings.executions_max;
-    let pool = Pool::new(Arc::clone(backend), connections);
+    let pool = QueryPool::for_queries(Arc::clone(backend) as _, connections);
     let access = Access::new(
-        pool.clone(),
+        Pool::new(Arc::clone(backend), 1),
         AccessSettings {
             password_checks: options.password_checks,
             password_checks_waiting: options.password_checks_waiting,
@@ -111,7 +111,8 @@ fn join(gateway: Option<GatewayConfig>, backend: &Arc<dyn Backend>, options: &Se
         }
         None => gateway,
     };
-    Ok(Joined { ready, routes: Some(gateway.router()), connections })
+    // Who asks is looked up on a connection of its own: no query keeps it waiting.
+    Ok(Joined { ready, routes: Some(gateway.router()), connections: connections + 1 })
 }
 
 /// Serves until a signal comes.

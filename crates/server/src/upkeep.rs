@@ -21,7 +21,7 @@ const STEPS: u32 = 30;
 
 /// Waits; whether the server still runs then.
 async fn pause(shared: &Shared, time: Duration) -> bool {
-    let mut stopping = shared.stopping.subscribe();
+    let mut stopping = shared.front.stopping.subscribe();
     tokio::select! {
         () = tokio::time::sleep(time) => true,
         _ = stopping.wait_for(|stopping| *stopping) => false,
@@ -109,7 +109,7 @@ pub(crate) async fn purge_now_and_then(shared: Arc<Shared>) {
         // Dropped with this task, so that what is cut at the server's end stops at its next batch.
         let stop = StopOnDrop::default();
         let (pool, stopped) = (shared.pool.clone(), Arc::clone(&stop.0));
-        let mut stopping = shared.stopping.subscribe();
+        let mut stopping = shared.front.stopping.subscribe();
         let purging = tokio::task::spawn_blocking(move || purge(&pool, &request, &stopped));
         let purged = tokio::select! {
             purged = purging => purged,

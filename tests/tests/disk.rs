@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use headwater_consolidated::results::{Placeholder, QueryBackend, QueryConnection};
 use headwater_consolidated::{Backend, Connection, Dialect};
 use headwater_protocol::message::Download;
 use headwater_protocol::{Decoder, Frame, Kind as FrameKind};
@@ -246,6 +247,20 @@ struct One {
     turned_away: Arc<AtomicU64>,
 }
 
+impl QueryBackend for One {
+    fn connect_for_queries(&self) -> Result<Box<dyn QueryConnection>, headwater_consolidated::Error> {
+        Ok(self.connect()?)
+    }
+
+    fn address(&self) -> String {
+        self.inner.address()
+    }
+
+    fn placeholder(&self) -> Placeholder {
+        self.inner.placeholder()
+    }
+}
+
 impl Backend for One {
     fn connect(&self) -> Result<Box<dyn Connection>, headwater_consolidated::Error> {
         if self.is_in.swap(true, Ordering::SeqCst) {
@@ -258,10 +273,6 @@ impl Backend for One {
 
     fn dialect(&self) -> Dialect {
         self.inner.dialect()
-    }
-
-    fn address(&self) -> String {
-        self.inner.address()
     }
 }
 

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, ensure};
 use headwater_consolidated::backend::{Changes, Gaps, Inserted};
 use headwater_consolidated::catalogue::Catalogue;
+use headwater_consolidated::results::{
+    Canceller, Placeholder, QueryBackend, QueryConnection, ReadOptions, ResultColumn, ResultSink,
+};
 use headwater_consolidated::{Backend, Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 use headwater_protocol::wire::Write as _;
 use headwater_protocol::{Row, Value};
@@ -327,6 +330,20 @@ struct Naive(Arc<dyn Backend>, Watermark);
 
 struct NaiveConnection(Box<dyn Connection>, Watermark);
 
+impl QueryBackend for Naive {
+    fn connect_for_queries(&self) -> Result<Box<dyn QueryConnection>, Error> {
+        Ok(self.connect()?)
+    }
+
+    fn address(&self) -> String {
+        self.0.address()
+    }
+
+    fn placeholder(&self) -> Placeholder {
+        self.0.placeholder()
+    }
+}
+
 impl Backend for Naive {
     fn connect(&self) -> Result<Box<dyn Connection>, Error> {
         Ok(Box::new(NaiveConnection(self.0.connect()?, self.1)))
@@ -334,8 +351,29 @@ impl Backend for Naive {
     fn dialect(&self) -> Dialect {
         self.0.dialect()
     }
-    fn address(&self) -> String {
-        self.0.address()
+}
+
+impl QueryConnection for NaiveConnection {
+    fn columns(&mut self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
+        self.0.columns(sql, options)
+    }
+
+    fn read(
+        &mut self,
+        sql: &str,
+        parameters: &[Value],
+        options: &ReadOptions,
+        sink: &mut dyn ResultSink,
+    ) -> Result<(), Error> {
+        self.0.read(sql, parameters, options, sink)
+    }
+
+    fn rollback(&mut self) -> Result<(), Error> {
+        self.0.rollback()
+    }
+
+    fn canceller(&self) -> Option<Canceller> {
+        self.0.canceller()
     }
 }
 
@@ -367,9 +405,6 @@ impl Connection for NaiveConnection {
     }
     fn commit(&mut self) -> Result<(), Error> {
         self.0.commit()
-    }
-    fn rollback(&mut self) -> Result<(), Error> {
-        self.0.rollback()
     }
     fn savepoint(&mut self) -> Result<(), Error> {
         self.0.savepoint()

@@ -61,7 +61,8 @@ impl Default for Settings {
 /// Authenticates users of one consolidated database.
 #[derive(Debug)]
 pub struct Access {
-    pool: Pool,
+    /// `None`: there are no accounts.
+    pool: Option<Pool>,
     settings: Settings,
     checks: PasswordChecks,
     reading: Arc<Semaphore>,
@@ -85,6 +86,15 @@ impl std::fmt::Debug for Kept {
 impl Access {
     /// Authentication by the accounts of this database.
     pub fn new(pool: Pool, settings: Settings) -> Access {
+        Access::of(Some(pool), settings)
+    }
+
+    /// Where there are no accounts: whom an identity provider knows is let in, and nobody else.
+    pub fn without_accounts(settings: Settings) -> Access {
+        Access::of(None, settings)
+    }
+
+    fn of(pool: Option<Pool>, settings: Settings) -> Access {
         Access {
             pool,
             settings,
@@ -113,10 +123,16 @@ impl Access {
                 }
                 admit(account)
             }
-            Credentials::Token(token) => match (self.tokens().await?.verify(&token, SystemTime::now()), &self.jwt) {
-                (Err(Error::Unauthenticated), Some(jwt)) => self.provided(Arc::clone(jwt), token).await,
-                (user, _) => admit(self.account(&user?).await?),
-            },
+            Credentials::Token(token) => {
+                let own = match self.pool {
+                    Some(_) => self.tokens().await?.verify(&token, SystemTime::now()),
+                    None => Err(Error::Unauthenticated),
+                };
+                match (own, &self.jwt) {
+                    (Err(Error::Unauthenticated), Some(jwt)) => self.provided(Arc::clone(jwt), token).await,
+                    (user, _) => admit(self.account(&user?).await?),
+                }
+            }
         }
     }
 
@@ -153,7 +169,7 @@ impl Access {
     }
 
     async fn account(&self, user: &str) -> Result<Option<system::Account>, Error> {
-        if user.len() > USER_BYTES_MAX || user.contains('\0') {
+        if self.pool.is_none() || user.len() > USER_BYTES_MAX || user.contains('\0') {
             return Ok(None);
         }
         if let Some(kept) = self.cached(user) {
@@ -173,7 +189,7 @@ impl Access {
         + 'static,
     ) -> Result<T, Error> {
         let place = Arc::clone(&self.reading).acquire_owned().await.map_err(|_| Error::Overloaded)?;
-        let (pool, patience) = (self.pool.clone(), self.settings.patience);
+        let (pool, patience) = (self.pool.clone().ok_or(Error::Unauthenticated)?, self.settings.patience);
         let reading = tokio::task::spawn_blocking(move || {
             let _place = place;
             let mut connection = pool.checkout(patience)?;

@@ -7,8 +7,7 @@ use headwater_protocol::{DecodeError, Row, Type, Value, ValueRef};
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::results::{Canceller, ReadOptions, ResultColumn, ResultSink};
-use crate::watch::{Marked, Watched};
+use crate::results::{QueryBackend, QueryConnection};
 use crate::{Error, Plan, RowsWriter, TablePlan};
 
 /// Which SQL a database speaks.
@@ -151,20 +150,17 @@ pub struct Query {
 }
 
 /// A consolidated database.
-pub trait Backend: Send + Sync + 'static {
+pub trait Backend: QueryBackend {
     /// Opens a connection, with its time-outs and settings in place.
     fn connect(&self) -> Result<Box<dyn Connection>, Error>;
 
     /// Which SQL it speaks.
     fn dialect(&self) -> Dialect;
-
-    /// The database's address without its password, for people.
-    fn address(&self) -> String;
 }
 
 /// One connection. All calls block. After an error inside a transaction, only `rollback`, or `rollback_to_savepoint` where one is
 /// set, may follow.
-pub trait Connection: Send {
+pub trait Connection: QueryConnection {
     /// Which SQL it speaks.
     fn dialect(&self) -> Dialect;
 
@@ -180,9 +176,6 @@ pub trait Connection: Send {
 
     /// Commits. After an error it is unknown whether the transaction took place; the upload sequence tells.
     fn commit(&mut self) -> Result<(), Error>;
-
-    /// Rolls back; harmless where no transaction is open.
-    fn rollback(&mut self) -> Result<(), Error>;
 
     /// Sets the savepoint (one level; set again, it moves).
     fn savepoint(&mut self) -> Result<(), Error>;
@@ -374,39 +367,6 @@ pub trait Connection: Send {
     /// ([`TablePlan::parent_key`]), for each of them that is there; its values may be NULL. `lock`: they don't move before the
     /// transaction ends.
     fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], lock: bool) -> Result<Vec<(Row, Row)>, Error>;
-
-    /// What columns a query of the application's own gives, without running it.
-    fn columns(&mut self, _sql: &str, _options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
-        Err(untold("preparing a query"))
-    }
-
-    /// Runs a query of the application's own, with parameters `?1`, `?2`, ..., in a read-only transaction of its own, and hands its rows on as
-    /// they come. After it, whatever it gave, [`Connection::rollback`].
-    fn read(
-        &mut self,
-        _sql: &str,
-        _parameters: &[Value],
-        _options: &ReadOptions,
-        _sink: &mut dyn ResultSink,
-    ) -> Result<(), Error> {
-        Err(untold("running a query"))
-    }
-
-    /// What is to be known of a query of the application's own to tell whether its result may have changed ([`crate::watch`]); `None`: that
-    /// can't be told. Not inside a transaction.
-    fn watch(&mut self, _sql: &str) -> Result<Option<Watched>, Error> {
-        Ok(None)
-    }
-
-    /// What is known of a watched query's tables now, and whether they have changed `since` an earlier mark. Not inside a transaction.
-    fn marked(&mut self, _watched: &Watched, _since: Option<&str>) -> Result<Marked, Error> {
-        Ok(Marked::Altered)
-    }
-
-    /// What ends a statement that this connection runs, from another thread; `None` where nothing does.
-    fn canceller(&self) -> Option<Canceller> {
-        None
-    }
 
     /// What the database has: for `init` and `check`.
     fn catalogue(&mut self) -> Result<crate::catalogue::Catalogue, Error>;

@@ -2,7 +2,7 @@
 //!
 //! Two engines hold the rules and know no database: [`upload`] applies an upload exactly once and judges its conflicts, [`download`]
 //! finds what a remote has not seen. Below them is one small trait, [`Connection`], that each database implements with set-based
-//! statements: [`sqlite`] and [`postgres`]. Everything here blocks: a worker is a thread for as long as it holds a connection, and it
+//! statements: [`sqlite`] and [`postgres`]. What only runs queries is a trait below it, which [`mysql`] has too. Everything here blocks: a worker is a thread for as long as it holds a connection, and it
 //! never waits for a client (an upload comes from a spool, a download goes to one).
 //!
 //! ```text
@@ -21,6 +21,7 @@ pub mod init;
 pub mod judge;
 pub mod keys;
 pub mod memberships;
+pub mod mysql;
 pub mod order;
 pub mod plan;
 pub mod pool;
@@ -38,7 +39,8 @@ pub mod watch;
 pub use backend::{Backend, Connection, Dialect, Mode};
 pub use error::Error;
 pub use plan::{Plan, TablePlan};
-pub use pool::{Pool, Pooled};
+pub use pool::{Pool, Pooled, QueryPool};
+pub use results::{QueryBackend, QueryConnection};
 pub use rows::RowsWriter;
 
 /// Ends a transaction: commits what went well, rolls back what did not.

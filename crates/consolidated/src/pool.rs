@@ -3,27 +3,35 @@
 //! A pool holds at most `size` connections. One is checked out for as long as a worker needs it; whoever finds none free waits, at
 //! most as long as it says. A connection keeps its prepared statements while it lives. When it comes back with a transaction open,
 //! that is rolled back; when it is broken, it is dropped and the next checkout makes another, which is counted as a reconnection.
+//!
+//! There are two kinds: [`Pool`] of connections that sync, and [`QueryPool`] of those that run queries.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::results::{Placeholder, QueryBackend, QueryConnection};
 use crate::{Backend, Connection, Error};
 
 /// A pool of connections of one consolidated database. Clones share it.
-#[derive(Clone)]
-pub struct Pool(Arc<Shared>);
+pub struct Pool<C: QueryConnection + ?Sized = dyn Connection>(Arc<Shared<C>>);
 
-struct Shared {
-    backend: Arc<dyn Backend>,
+/// A pool of connections that run queries.
+pub type QueryPool = Pool<dyn QueryConnection>;
+
+type Connect<C> = Box<dyn Fn() -> Result<Box<C>, Error> + Send + Sync>;
+
+struct Shared<C: QueryConnection + ?Sized> {
+    connect: Connect<C>,
+    address: String,
+    placeholder: Placeholder,
     size: usize,
-    state: Mutex<State>,
+    state: Mutex<State<C>>,
     freed: Condvar,
 }
 
-#[derive(Default)]
-struct State {
-    idle: Vec<Box<dyn Connection>>,
+struct State<C: ?Sized> {
+    idle: Vec<Box<C>>,
     /// Connections that exist or are being made, idle ones among them.
     open: usize,
     /// Connections lost and not replaced yet.
@@ -49,17 +57,37 @@ pub struct PoolStats {
 impl Pool {
     /// A pool of at most `size` connections (at least one). None is made before the first checkout.
     pub fn new(backend: Arc<dyn Backend>, size: usize) -> Pool {
-        let state = Mutex::new(State::default());
-        Pool(Arc::new(Shared { backend, size: size.max(1), state, freed: Condvar::new() }))
+        let (address, placeholder) = (backend.address(), backend.placeholder());
+        Pool::of(Box::new(move || backend.connect()), (address, placeholder), size)
+    }
+}
+
+impl QueryPool {
+    /// The same of connections that run queries.
+    pub fn for_queries(backend: Arc<dyn QueryBackend>, size: usize) -> QueryPool {
+        let (address, placeholder) = (backend.address(), backend.placeholder());
+        Pool::of(Box::new(move || backend.connect_for_queries()), (address, placeholder), size)
+    }
+}
+
+impl<C: QueryConnection + ?Sized> Pool<C> {
+    fn of(connect: Connect<C>, (address, placeholder): (String, Placeholder), size: usize) -> Pool<C> {
+        let state = Mutex::new(State { idle: Vec::new(), open: 0, lost: 0, stats: PoolStats::default() });
+        Pool(Arc::new(Shared { connect, address, placeholder, size: size.max(1), state, freed: Condvar::new() }))
     }
 
-    /// The database.
-    pub fn backend(&self) -> &Arc<dyn Backend> {
-        &self.0.backend
+    /// How the database's SQL spells a parameter of a query.
+    pub fn placeholder(&self) -> Placeholder {
+        self.0.placeholder
+    }
+
+    /// A connection that is none of the pool's.
+    pub fn connect_beside(&self) -> Result<Box<C>, Error> {
+        (self.0.connect)()
     }
 
     /// A connection for the caller's use alone. Waits at most `patience` for one; then [`Error::Retry`].
-    pub fn checkout(&self, patience: Duration) -> Result<Pooled, Error> {
+    pub fn checkout(&self, patience: Duration) -> Result<Pooled<C>, Error> {
         let deadline = Instant::now() + patience;
         let mut state = self.0.lock();
         let mut waited = false;
@@ -83,11 +111,14 @@ impl Pool {
     }
 
     /// A connection for the caller's use alone, if one is free at once or there is room for one more.
-    pub fn checkout_free(&self) -> Option<Result<Pooled, Error>> {
+    pub fn checkout_free(&self) -> Option<Result<Pooled<C>, Error>> {
         self.take(self.0.lock()).ok()
     }
 
-    fn take<'s>(&'s self, mut state: MutexGuard<'s, State>) -> Result<Result<Pooled, Error>, MutexGuard<'s, State>> {
+    fn take<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, State<C>>,
+    ) -> Result<Result<Pooled<C>, Error>, MutexGuard<'s, State<C>>> {
         if let Some(connection) = state.idle.pop() {
             return Ok(Ok(Pooled { connection: Some(connection), broken: false, pool: Arc::clone(&self.0) }));
         }
@@ -115,8 +146,8 @@ impl Pool {
     }
 
     /// Makes the connection whose place in `open` is taken.
-    fn connect(&self) -> Result<Pooled, Error> {
-        let made = self.0.backend.connect();
+    fn connect(&self) -> Result<Pooled<C>, Error> {
+        let made = self.connect_beside();
         let mut state = self.0.lock();
         match made {
             Ok(connection) => {
@@ -135,26 +166,32 @@ impl Pool {
     }
 }
 
-impl std::fmt::Debug for Pool {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("address", &self.0.backend.address()).field("stats", &self.stats()).finish()
+impl<C: QueryConnection + ?Sized> Clone for Pool<C> {
+    fn clone(&self) -> Pool<C> {
+        Pool(Arc::clone(&self.0))
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl<C: QueryConnection + ?Sized> std::fmt::Debug for Pool<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("address", &self.0.address).field("stats", &self.stats()).finish()
+    }
+}
+
+impl<C: QueryConnection + ?Sized> Shared<C> {
+    fn lock(&self) -> MutexGuard<'_, State<C>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A connection checked out; dropped, it goes back.
-pub struct Pooled {
-    connection: Option<Box<dyn Connection>>,
+pub struct Pooled<C: QueryConnection + ?Sized = dyn Connection> {
+    connection: Option<Box<C>>,
     broken: bool,
-    pool: Arc<Shared>,
+    pool: Arc<Shared<C>>,
 }
 
-impl Pooled {
+impl<C: QueryConnection + ?Sized> Pooled<C> {
     /// Says that the connection is of no more use (see [`Error::is_broken`]); another takes its place.
     pub fn mark_broken(&mut self) {
         self.broken = true;
@@ -167,21 +204,21 @@ impl Pooled {
     }
 }
 
-impl Deref for Pooled {
-    type Target = dyn Connection;
+impl<C: QueryConnection + ?Sized> Deref for Pooled<C> {
+    type Target = C;
 
     fn deref(&self) -> &Self::Target {
-        &**self.connection.as_ref().expect("it is there until the drop")
+        self.connection.as_ref().expect("it is there until the drop")
     }
 }
 
-impl DerefMut for Pooled {
+impl<C: QueryConnection + ?Sized> DerefMut for Pooled<C> {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut **self.connection.as_mut().expect("it is there until the drop")
+        self.connection.as_mut().expect("it is there until the drop")
     }
 }
 
-impl Drop for Pooled {
+impl<C: QueryConnection + ?Sized> Drop for Pooled<C> {
     fn drop(&mut self) {
         // A panic may have left anything behind.
         let usable = !self.broken && !std::thread::panicking();

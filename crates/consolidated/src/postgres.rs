@@ -43,12 +43,14 @@ mod watch;
 mod watermark;
 
 pub(crate) use catalogue::{functions_into, installed_hash, tracking};
+pub use results::placeholder;
 pub(crate) use watermark::seen_below;
 
 use std::time::Duration;
 
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::results::{Placeholder, QueryBackend, QueryConnection};
 use crate::system::SERVER_NAME;
 use crate::{Backend, Connection, Dialect, Error};
 use connection::PostgresConnection;
@@ -126,6 +128,20 @@ impl Postgres {
     }
 }
 
+impl QueryBackend for Postgres {
+    fn connect_for_queries(&self) -> Result<Box<dyn QueryConnection>, Error> {
+        Ok(self.connect()?)
+    }
+
+    fn address(&self) -> String {
+        self.target.address()
+    }
+
+    fn placeholder(&self) -> Placeholder {
+        placeholder
+    }
+}
+
 impl Backend for Postgres {
     fn connect(&self) -> Result<Box<dyn Connection>, Error> {
         let link = Link::connect(&self.target, self.tls.clone(), self.settings.connect_time_out)?;
@@ -137,10 +153,6 @@ impl Backend for Postgres {
 
     fn dialect(&self) -> Dialect {
         Dialect::Postgres
-    }
-
-    fn address(&self) -> String {
-        self.target.address()
     }
 }
 

@@ -1,14 +1,65 @@
 //! Results of queries of the application's own, row by row: what the gateway serves.
 //!
-//! [`Connection::read`](crate::Connection::read) runs one statement in a read-only transaction of its own and hands on what comes of it.
-//! Values are borrowed from the driver's buffers, and no more rows are in memory than it has read.
+//! [`QueryConnection::read`] runs one statement in a read-only transaction of its own and hands on what comes of it. Values are borrowed
+//! from the driver's buffers, and no more rows are in memory than it has read.
+//!
+//! These traits are all that queries need of a database: one that can't be synced can have its rows served.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use headwater_protocol::{Type, ValueRef};
+use headwater_protocol::{Type, Value, ValueRef};
 
 use crate::Error;
+use crate::watch::{Marked, Watched};
+
+/// A database in which queries are run.
+pub trait QueryBackend: Send + Sync + 'static {
+    /// Opens a connection to run queries with.
+    fn connect_for_queries(&self) -> Result<Box<dyn QueryConnection>, Error>;
+
+    /// The database's address without its password, for people.
+    fn address(&self) -> String;
+
+    /// How its SQL spells a parameter.
+    fn placeholder(&self) -> Placeholder;
+}
+
+/// A parameter of a query in SQL, by its number from 1 and the type of its values: `?1`, or a cast of it where the database can't tell types.
+pub type Placeholder = fn(usize, Type) -> String;
+
+/// A connection that runs queries. All calls block.
+pub trait QueryConnection: Send {
+    /// What columns a query of the application's own gives, without running it.
+    fn columns(&mut self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error>;
+
+    /// Runs a query of the application's own, with parameters `?1`, `?2`, ..., in a read-only transaction of its own, and hands its rows on as
+    /// they come. After it, whatever it gave, [`QueryConnection::rollback`].
+    fn read(
+        &mut self,
+        sql: &str,
+        parameters: &[Value],
+        options: &ReadOptions,
+        sink: &mut dyn ResultSink,
+    ) -> Result<(), Error>;
+
+    /// Rolls back; harmless where no transaction is open.
+    fn rollback(&mut self) -> Result<(), Error>;
+
+    /// What is to be known of a query to tell whether its result may have changed ([`crate::watch`]); `None`: that can't be told. Not inside
+    /// a transaction.
+    fn watch(&mut self, _sql: &str) -> Result<Option<Watched>, Error> {
+        Ok(None)
+    }
+
+    /// What is known of a watched query's tables now, and whether they have changed `since` an earlier mark. Not inside a transaction.
+    fn marked(&mut self, _watched: &Watched, _since: Option<&str>) -> Result<Marked, Error> {
+        Ok(Marked::Altered)
+    }
+
+    /// What ends a statement that this connection runs, from another thread; `None` where nothing does.
+    fn canceller(&self) -> Option<Canceller>;
+}
 
 /// A column of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]

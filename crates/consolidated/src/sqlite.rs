@@ -23,7 +23,9 @@ use std::time::Duration;
 pub(crate) use catalogue::{installed_hash, tracking, triggers_into, unique_indexes};
 pub use connection::SqliteConnection;
 pub(crate) use connection::read_watermark;
+pub use results::placeholder;
 
+use crate::results::{Placeholder, QueryBackend, QueryConnection};
 use crate::{Backend, Connection, Dialect, Error};
 
 /// A consolidated database in a SQLite file.
@@ -63,6 +65,20 @@ impl Sqlite {
     }
 }
 
+impl QueryBackend for Sqlite {
+    fn connect_for_queries(&self) -> Result<Box<dyn QueryConnection>, Error> {
+        Ok(self.connect()?)
+    }
+
+    fn address(&self) -> String {
+        format!("sqlite:{}", self.path.display())
+    }
+
+    fn placeholder(&self) -> Placeholder {
+        placeholder
+    }
+}
+
 impl Backend for Sqlite {
     fn connect(&self) -> Result<Box<dyn Connection>, Error> {
         Ok(Box::new(SqliteConnection::open(&self.path, self.busy_timeout, self.durable)?))
@@ -70,9 +86,5 @@ impl Backend for Sqlite {
 
     fn dialect(&self) -> Dialect {
         Dialect::Sqlite
-    }
-
-    fn address(&self) -> String {
-        format!("sqlite:{}", self.path.display())
     }
 }

@@ -1,8 +1,8 @@
 //! Whether what a query reads has changed, without running it.
 //!
-//! [`Connection::watch`](crate::Connection::watch) finds what a query's result depends on: tracked tables, by themselves or through views. A
+//! [`Connection::watch`](crate::results::QueryConnection::watch) finds what a query's result depends on: tracked tables, by themselves or through views. A
 //! query that depends on anything else (another table, the time, a function of somebody's) can't be watched. What
-//! [`Connection::marked`](crate::Connection::marked) says of a watched one before it is run, its mark, tells later whether a transaction that
+//! [`Connection::marked`](crate::results::QueryConnection::marked) says of a watched one before it is run, its mark, tells later whether a transaction that
 //! was not visible then has changed one of the tables. One that was open then and commits late is found like any other: marks name what
 //! was visible, and no largest number.
 

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use futures_util::stream;
 use headwater_access::{Access, Credentials};
-use headwater_consolidated::Pool;
+use headwater_consolidated::QueryPool;
 use percent_encoding::percent_decode_str;
 
 use crate::coding::Coding;
@@ -39,7 +39,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// Serves these queries from connections of this pool, to whom `access` knows.
-    pub fn new(queries: Vec<Query>, pool: Pool, access: Access, settings: Settings) -> Gateway {
+    pub fn new(queries: Vec<Query>, pool: QueryPool, access: Access, settings: Settings) -> Gateway {
         Gateway { service: Arc::new(Service::new(queries, pool, access, settings)), frontier: None }
     }
 
@@ -149,7 +149,7 @@ async fn respond(
         return Ok(head.redirect());
     }
     let user = if query.is_personal() { user.as_str() } else { "" };
-    let asked = Asked::named(&query, &arguments, format, user, service.dialect());
+    let asked = Asked::named(&query, &arguments, format, user, service.placeholder());
     Ok(match service.answer(&asked).await? {
         Answer::Kept(kept, age) => {
             let modified = kept.last_modified();

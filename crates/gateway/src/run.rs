@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use headwater_consolidated::results::{Canceller, ReadOptions, ResultColumn, ResultSink};
-use headwater_consolidated::{Error, Pool, Pooled};
+use headwater_consolidated::{Error, Pooled, QueryConnection, QueryPool};
 use headwater_protocol::{Type, Value, ValueRef};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -153,7 +153,7 @@ impl Drop for Running {
 
 /// Runs a query on a connection of the pool.
 pub(crate) async fn start(
-    pool: &Pool,
+    pool: &QueryPool,
     job: Job,
     permit: OwnedSemaphorePermit,
     patience: Duration,
@@ -177,7 +177,7 @@ pub(crate) async fn start(
 }
 
 /// Reads all rows; whatever ends it is told to whoever takes the pieces.
-fn execute(connection: &mut Pooled, job: Job, give: Giver<Piece>) {
+fn execute(connection: &mut Pooled<dyn QueryConnection>, job: Job, give: Giver<Piece>) {
     let Job { name, sql, parameters, types, limits, form, page, freshness, known } = job;
     let options = ReadOptions { time_out: limits.time_out, types };
     let began = Instant::now();
@@ -231,7 +231,7 @@ fn execute(connection: &mut Pooled, job: Job, give: Giver<Piece>) {
 
 /// One statement, and the end of its transaction.
 fn read(
-    connection: &mut Pooled,
+    connection: &mut Pooled<dyn QueryConnection>,
     sql: &str,
     parameters: &[Value],
     options: &ReadOptions,

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use headwater_access::Access;
-use headwater_consolidated::{Dialect, Pool};
+use headwater_consolidated::QueryPool;
+use headwater_consolidated::results::Placeholder;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::cache::{Cache, Kept, Key, Made, Place, Shared};
@@ -47,7 +48,7 @@ impl Default for Settings {
 pub(crate) struct Service {
     pub(crate) queries: BTreeMap<String, Arc<Query>>,
     pub(crate) access: Access,
-    pool: Pool,
+    pool: QueryPool,
     settings: Settings,
     cache: Cache<Ended>,
     slots: Arc<Semaphore>,
@@ -81,7 +82,7 @@ pub(crate) enum Answer {
 }
 
 impl Service {
-    pub(crate) fn new(queries: Vec<Query>, pool: Pool, access: Access, settings: Settings) -> Service {
+    pub(crate) fn new(queries: Vec<Query>, pool: QueryPool, access: Access, settings: Settings) -> Service {
         let queries = queries.into_iter().map(|query| (query.name.clone(), Arc::new(query))).collect();
         Service {
             queries,
@@ -197,9 +198,9 @@ impl Service {
         self.settings.held_bytes_max
     }
 
-    /// Which SQL the database speaks.
-    pub(crate) fn dialect(&self) -> Dialect {
-        self.pool.backend().dialect()
+    /// How the database's SQL spells parameters.
+    pub(crate) fn placeholder(&self) -> Placeholder {
+        self.pool.placeholder()
     }
 
     /// A place to execute in, for which so many may wait.
@@ -263,11 +264,11 @@ impl Asked {
         arguments: &Arguments,
         format: Format,
         user: &str,
-        dialect: Dialect,
+        placeholder: Placeholder,
     ) -> Asked {
         // None of them but the last has a line's end.
         let key = Key::from(format!("{}\n{format:?}\n{}\n{user}", query.name, arguments.canonical()));
-        let (sql, parameters) = query.statement(arguments, user, dialect);
+        let (sql, parameters) = query.statement(arguments, user, placeholder);
         let (name, types, limits) = (query.name.clone(), query.types.clone(), query.limits);
         let page = query.page.clone().map(|page| {
             let (query, arguments) = (Arc::clone(query), arguments.clone());
@@ -276,7 +277,7 @@ impl Asked {
             let url = move |key| format!("/q/{}.{ending}?{}", query.name, query.after(&arguments, key).canonical());
             NextPage { page, url: Arc::new(url) }
         });
-        let freshness = query.freshness_statement(arguments, user, dialect);
+        let freshness = query.freshness_statement(arguments, user, placeholder);
         let job = Job { name, sql, parameters, types, limits, form: Form::Rows(format), page, freshness, known: None };
         Asked { key, job, freshness: query.freshness.clone() }
     }

@@ -1,10 +1,10 @@
 //! `headwater.toml`: where the database is, which models are served, and the server's options.
 //!
 //! ```toml
-//! models = ["models/flights-1.toml"]    # paths are relative to this file; several versions live side by side
+//! models = ["models/flights-1.toml"]    # paths are relative to this file; several versions live side by side; none where named queries alone are served
 //!
 //! [database]
-//! url = "sqlite:central.db"             # or postgres://user@host/database; HEADWATER_DATABASE and --database go before it
+//! url = "sqlite:central.db"             # postgres://user@host/database, or mariadb://...; HEADWATER_DATABASE and --database go before it
 //!
 //! [gateway]                             # named queries over HTTP; without it there are none
 //! queries = "queries"                   # a folder of .sql files
@@ -232,7 +232,7 @@ impl Config {
         if self.models.is_empty() {
             let file = self.file.display();
             return Err(usage(format!(
-                "{file} names no model, expected one or several: models = [\"models/NAME-1.toml\"]"
+                "{file} names no model, expected one or several: models = [\"models/NAME-1.toml\"] (or none and a [gateway]: then nothing is synced)"
             )));
         }
         let models: Vec<Model> = self.models.iter().map(|file| read_model(file)).collect::<Result<_>>()?;
@@ -242,6 +242,11 @@ impl Config {
             }
         }
         Ok(models.into_iter().map(Plan::new).collect())
+    }
+
+    /// The models that are to be served: none where there are named queries alone.
+    pub fn served_plans(&self) -> Result<Vec<Plan>> {
+        if self.models.is_empty() && self.has_gateway() { Ok(Vec::new()) } else { self.plans() }
     }
 
     /// Whether there is a gateway.

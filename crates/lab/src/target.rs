@@ -7,7 +7,7 @@ mod sqlite;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use headwater_consolidated::Backend as _;
+use headwater_consolidated::QueryBackend as _;
 use headwater_consolidated::postgres::{Postgres, Settings};
 use tokio::sync::watch;
 

@@ -89,6 +89,12 @@ pub fn write_uuid(out: &mut String, uuid: &[u8; 16]) {
     }
 }
 
+/// The days since 1970-01-01 of a date; `None`: there is no such date.
+pub fn date(year: i64, month: i64, day: i64) -> Option<i64> {
+    let days = days_from_civil(year, month, day);
+    (civil(days) == (i128::from(year), i128::from(month), i128::from(day))).then_some(days)
+}
+
 /// Reads a date in any of the forms of this page's table; `None` for anything else and for days that don't exist.
 pub fn parse_date(text: &str) -> Option<i64> {
     if let Some(value) = parse_infinity(text) {
@@ -110,9 +116,7 @@ pub fn parse_date(text: &str) -> Option<i64> {
     {
         return None;
     }
-    let (year, month, day) = (sign * number(year)?, number(month)?, number(day)?);
-    let days = days_from_civil(year, month, day);
-    (civil(days) == (i128::from(year), i128::from(month), i128::from(day))).then_some(days)
+    date(sign * number(year)?, number(month)?, number(day)?)
 }
 
 /// Reads a time of day: `HH:MM:SS` and up to six digits of a fraction; 24:00:00 is one.

@@ -24,6 +24,17 @@ const FILES_KEPT: usize = 4_096;
 /// Connections that are taken, and files that are opened, whatever the limit is.
 const LEAST: usize = 4;
 
+/// The most files that a connection to a database has open: SQLite's file, its log, its index, a temporary file.
+pub(crate) const CONNECTION_FILES_MAX: usize = 4;
+
+/// How many files so many connections to such a database have open.
+pub(crate) fn database_files(dialect: Dialect, connections: usize) -> usize {
+    match dialect {
+        Dialect::Sqlite => CONNECTION_FILES_MAX * connections,
+        Dialect::Postgres => connections,
+    }
+}
+
 /// How the process's open files are shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Descriptors {
@@ -40,20 +51,15 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    /// By this process's limit as it is now. `connections_beside`: those to the database that are not the server's own.
-    pub(crate) fn here(config: &Config, dialect: Dialect, connections_beside: usize) -> Descriptors {
+    /// By this process's limit as it is now. `database_files`: those of its connections to the database.
+    pub(crate) fn here(config: &Config, database_files: usize) -> Descriptors {
         let limit = getrlimit(Resource::Nofile).current;
-        let connections = config.database_connections() + connections_beside;
         let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        Descriptors::within(limit, config, dialect, connections)
+        Descriptors::within(limit, config, database_files)
     }
 
-    fn within(limit: Option<usize>, config: &Config, dialect: Dialect, connections: usize) -> Descriptors {
-        let of_a_connection = match dialect {
-            Dialect::Sqlite => 4, // the file, its log, its index, a temporary file
-            Dialect::Postgres => 1,
-        };
-        let fixed = OWN + of_a_connection * connections;
+    fn within(limit: Option<usize>, config: &Config, database_files: usize) -> Descriptors {
+        let fixed = OWN + database_files;
         let least = fixed + 2 * LEAST;
         let needed = fixed + 2 * config.connections_max + config.tickets_max + config.kept_downloads_max;
         let rest = limit.map_or(usize::MAX, |limit| limit.saturating_sub(fixed).max(2 * LEAST));
@@ -98,7 +104,7 @@ mod tests {
     use super::*;
 
     fn of(limit: Option<usize>, config: &Config, dialect: Dialect) -> Descriptors {
-        Descriptors::within(limit, config, dialect, config.database_connections())
+        Descriptors::within(limit, config, database_files(dialect, config.database_connections()))
     }
 
     fn within(limit: usize, config: &Config) -> (usize, usize) {

@@ -21,6 +21,7 @@ mod counts;
 mod descriptors;
 mod downloads;
 mod failure;
+mod front;
 mod limit;
 pub mod limits;
 mod log;
@@ -37,6 +38,7 @@ mod sync;
 mod tickets;
 mod tls;
 mod upkeep;
+mod without_syncs;
 mod work;
 
 pub use descriptors::raise_open_files;

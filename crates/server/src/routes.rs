@@ -25,7 +25,7 @@ use crate::state::Shared;
 use crate::sync::{post_sync, stream_headers};
 
 /// How long readiness waits for the database before it says that it can't be reached.
-const DATABASE_PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const DATABASE_PATIENCE: Duration = Duration::from_secs(3);
 /// The pieces of `/health/stream`, and the pause between two of them.
 const STREAM_PIECES: u32 = 4;
 const STREAM_PAUSE: Duration = Duration::from_millis(250);
@@ -70,11 +70,11 @@ pub(crate) fn turning_away(shared: Arc<Shared>) -> Router {
 }
 
 fn no_place(shared: &Shared, remote_id: Option<[u8; 16]>) -> Failure {
-    shared.admission.overloaded(remote_id, format!("{} connections are open already", shared.connections_max))
+    shared.admission.overloaded(remote_id, format!("{} connections are open already", shared.front.connections_max))
 }
 
 /// Tells the client that nothing more is answered on this connection.
-fn for_the_last_time(mut response: Response) -> Response {
+pub(crate) fn for_the_last_time(mut response: Response) -> Response {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
@@ -147,7 +147,7 @@ fn find_model<'a>(plans: &'a [Arc<Plan>], query: &ModelQuery) -> Result<&'a Plan
 }
 
 /// An answer like a sync's, in pieces with pauses between them: `headwater doctor` sees whether somebody on the way keeps them back.
-async fn get_stream() -> Response {
+pub(crate) async fn get_stream() -> Response {
     let next = async |sent: u32| {
         if sent == STREAM_PIECES {
             return Ok(None);
@@ -184,8 +184,8 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
         "chunk_requests": chunk_requests,
         "ready_files": ready_files,
         "ready_files_bytes": ready_bytes,
-        "connections": shared.connections.count(),
-        "connections_max": shared.connections_max,
+        "connections": shared.front.connections.count(),
+        "connections_max": shared.front.connections_max,
         "spool_files": shared.budget.files_open(),
         "spool_memory_bytes": memory,
         "spool_file_bytes": files,

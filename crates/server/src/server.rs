@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use headwater_access::{Access, Jwt, JwtError, Settings};
-use headwater_consolidated::{Backend, Plan, Pool};
+use headwater_consolidated::{Backend, Plan, Pool, QueryBackend, QueryPool};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
@@ -16,14 +16,16 @@ use crate::admission::{Admission, Counted, Gauge};
 use crate::chunks::Chunks;
 use crate::connection::Service;
 use crate::counts::Counts;
-use crate::descriptors::{Descriptors, TURNED_AWAY_MAX};
+use crate::descriptors::{CONNECTION_FILES_MAX, Descriptors, TURNED_AWAY_MAX, database_files};
 use crate::downloads::Downloads;
+use crate::front::Front;
 use crate::ready::{BuildReady, ReadyFiles};
 use crate::routes::{router, turning_away};
 use crate::spool::Budget;
 use crate::state::{Remotes, Shared, Tasks};
 use crate::tickets::Tickets;
 use crate::upkeep::{self, take_notes};
+use crate::without_syncs::{self, Alone};
 use crate::{Config, ConfigError, TlsError, tls};
 
 /// How long accepting pauses when the system has no more descriptors.
@@ -93,7 +95,9 @@ pub struct Server;
 #[derive(Debug)]
 pub struct Handle {
     local_addr: SocketAddr,
-    shared: Arc<Shared>,
+    front: Arc<Front>,
+    syncs: Tasks,
+    estimates: Tasks,
     /// Turns true when what still runs is to be cut.
     cutting: watch::Sender<bool>,
     connections: Tasks,
@@ -145,45 +149,94 @@ impl Server {
         joined: Joined,
     ) -> Result<Handle, StartError> {
         config.validate()?;
-        let tls = match (&config.tls_certificate, &config.tls_key) {
-            (Some(certificate), Some(key)) => Some(tls::load(certificate, key)?),
-            _ => None,
-        };
+        let tls = tls_of(&config)?;
         let jwt = config.jwt().map(Jwt::new).transpose()?;
         let Joined { ready, routes, connections } = joined;
-        let descriptors = Descriptors::here(&config, backend.dialect(), connections);
-        if let Some((limit, least)) = descriptors.too_few() {
-            return Err(StartError::OpenFiles { limit, least });
-        }
-        let unusable = |source| StartError::Listen { address: config.listen, source };
-        let listener = listen(config.listen).map_err(unusable)?;
-        let local_addr = listener.local_addr().map_err(unusable)?;
-        descriptors.warn(&config);
+        let files = database_files(backend.dialect(), config.database_connections() + connections);
+        let (descriptors, listener) = take_places(&config, files)?;
         let shared = share(config, &descriptors, backend, plans, jwt, ready);
         let router = router(Arc::clone(&shared)).merge(routes.unwrap_or_default());
-        let service = Arc::new(Service::new(router, tls.clone(), &shared.config));
-        let turning_away = Arc::new(Service::new(turning_away(Arc::clone(&shared)), tls, &shared.config));
-        let (cutting, cut) = watch::channel(false);
-        let tasks = Tasks::default();
-        let accepting = Accepting {
-            listener,
-            service,
-            turning_away,
-            turned_away: Gauge::default(),
-            shared: Arc::clone(&shared),
-            tasks: tasks.clone(),
-            cut,
-        };
-        let accepting = tokio::spawn(accepting.run());
+        let service = Service::new(router, tls.clone(), &shared.config);
+        let turning_away = Service::new(turning_away(Arc::clone(&shared)), tls, &shared.config);
+        let mut handle = accept(listener, Arc::clone(&shared.front), service, turning_away);
         let background = vec![
             tokio::spawn(take_notes(Arc::clone(&shared))),
             tokio::spawn(upkeep::purge_now_and_then(Arc::clone(&shared))),
             tokio::spawn(upkeep::expire(Arc::clone(&shared))),
             tokio::spawn(upkeep::share_connections(Arc::clone(&shared))),
         ];
+        let local_addr = handle.local_addr;
         tracing::info!(%local_addr, workers = shared.admission.load().crews().0, "listening");
-        Ok(Handle { local_addr, shared, cutting, connections: tasks, accepting, background })
+        handle.syncs = shared.syncs.clone();
+        handle.estimates = shared.estimates.clone();
+        handle.background = background;
+        Ok(handle)
     }
+
+    /// Starts a server that syncs nothing and has no models: what is joined to it is served, with health and readiness. Otherwise like
+    /// [`Server::start`]; the database may be one that can't be synced.
+    #[expect(clippy::unused_async, reason = "it has to be called where tasks can be started")]
+    pub async fn start_without_syncs(
+        config: Config,
+        backend: Arc<dyn QueryBackend>,
+        joined: Joined,
+    ) -> Result<Handle, StartError> {
+        config.validate()?;
+        let tls = tls_of(&config)?;
+        // One of them is the server's own: by it readiness is found out.
+        let (descriptors, listener) = take_places(&config, CONNECTION_FILES_MAX * (joined.connections + 1))?;
+        let front = Arc::new(Front::new(config, descriptors.connections_max));
+        let alone = Alone { front: Arc::clone(&front), pool: QueryPool::for_queries(backend, 1) };
+        let router = without_syncs::router(Arc::new(alone)).merge(joined.routes.unwrap_or_default());
+        let service = Service::new(router, tls.clone(), &front.config);
+        let turning_away = Service::new(without_syncs::turning_away(Arc::clone(&front)), tls, &front.config);
+        let handle = accept(listener, front, service, turning_away);
+        tracing::info!(local_addr = %handle.local_addr, "listening; nothing is synced");
+        Ok(handle)
+    }
+}
+
+fn tls_of(config: &Config) -> Result<Option<Arc<rustls::ServerConfig>>, StartError> {
+    match (&config.tls_certificate, &config.tls_key) {
+        (Some(certificate), Some(key)) => Ok(Some(tls::load(certificate, key)?)),
+        _ => Ok(None),
+    }
+}
+
+/// How many files there may be, and where connections come in.
+fn take_places(config: &Config, database_files: usize) -> Result<(Descriptors, (TcpListener, SocketAddr)), StartError> {
+    let descriptors = Descriptors::here(config, database_files);
+    if let Some((limit, least)) = descriptors.too_few() {
+        return Err(StartError::OpenFiles { limit, least });
+    }
+    let unusable = |source| StartError::Listen { address: config.listen, source };
+    let listener = listen(config.listen).map_err(unusable)?;
+    let local_addr = listener.local_addr().map_err(unusable)?;
+    descriptors.warn(config);
+    Ok((descriptors, (listener, local_addr)))
+}
+
+/// Takes connections from now on.
+fn accept(
+    (listener, local_addr): (TcpListener, SocketAddr),
+    front: Arc<Front>,
+    service: Service,
+    turning_away: Service,
+) -> Handle {
+    let (cutting, cut) = watch::channel(false);
+    let tasks = Tasks::default();
+    let accepting = Accepting {
+        listener,
+        service: Arc::new(service),
+        turning_away: Arc::new(turning_away),
+        turned_away: Gauge::default(),
+        front: Arc::clone(&front),
+        tasks: tasks.clone(),
+        cut,
+    };
+    let accepting = tokio::spawn(accepting.run());
+    let (syncs, estimates) = (Tasks::default(), Tasks::default());
+    Handle { local_addr, front, syncs, estimates, cutting, connections: tasks, accepting, background: Vec::new() }
 }
 
 /// Remotes that come at once wait for their connection in the kernel. Who finds no room there knocks again after a second, then after two, four
@@ -209,20 +262,20 @@ impl Handle {
     /// within `shutdown_ms_max` is cut: its client gets no END, and asks again; an upload being applied just then is committed or not,
     /// and its receipt is there if it was. The address is free again when this returns.
     pub async fn shutdown(mut self) -> Stopped {
-        self.shared.stopping.send_replace(true);
+        self.front.stopping.send_replace(true);
         // First of all: until it ends it may let in a connection more. It can't fail but by a panic, and then it has ended too.
         let _ = (&mut self.accepting).await;
         let ended = async {
             self.connections.ended().await;
-            self.shared.syncs.ended().await;
+            self.syncs.ended().await;
             // Whoever stops a server may put another database in the place of this one, which nobody may have open then.
-            self.shared.estimates.ended().await;
+            self.estimates.ended().await;
         };
-        let limit = Duration::from_millis(self.shared.config.shutdown_ms_max);
+        let limit = Duration::from_millis(self.front.config.shutdown_ms_max);
         let syncs_cut = match tokio::time::timeout(limit, ended).await {
             Ok(()) => 0,
             Err(_elapsed) => {
-                let count = self.shared.syncs.count();
+                let count = self.syncs.count();
                 tracing::warn!(count, ?limit, "syncs had not ended within shutdown_ms_max and are cut");
                 self.cutting.send_replace(true);
                 self.connections.ended().await;
@@ -235,7 +288,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.stopping.send_replace(true);
+        self.front.stopping.send_replace(true);
         self.cutting.send_replace(true);
         self.accepting.abort();
         self.background.iter().for_each(JoinHandle::abort);
@@ -271,9 +324,7 @@ fn share(
         budget,
         pool,
         plans: plans.into_iter().map(Arc::new).collect(),
-        connections: Gauge::default(),
-        connections_max: descriptors.connections_max,
-        stopping: watch::Sender::new(false),
+        front: Arc::new(Front::new(config.clone(), descriptors.connections_max)),
         syncs: Tasks::default(),
         counts: Counts::default(),
         estimates: Tasks::default(),
@@ -290,14 +341,14 @@ struct Accepting {
     /// For those for whom there is no place.
     turning_away: Arc<Service>,
     turned_away: Gauge,
-    shared: Arc<Shared>,
+    front: Arc<Front>,
     tasks: Tasks,
     cut: watch::Receiver<bool>,
 }
 
 impl Accepting {
     async fn run(self) {
-        let mut stopping = self.shared.stopping.subscribe();
+        let mut stopping = self.front.stopping.subscribe();
         loop {
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
@@ -315,8 +366,8 @@ impl Accepting {
     }
 
     fn begin(&self, stream: TcpStream, peer: SocketAddr) {
-        let limit = self.shared.connections_max;
-        if let Some(place) = self.shared.connections.try_enter(limit) {
+        let limit = self.front.connections_max;
+        if let Some(place) = self.front.connections.try_enter(limit) {
             return self.serve(Arc::clone(&self.service), (stream, peer), place, None);
         }
         tracing::warn!(%peer, limit, "a connection is turned away: connections_max are open");
@@ -335,7 +386,7 @@ impl Accepting {
         at_most: Option<Duration>,
     ) {
         let (task, mut cut) = (self.tasks.enter(), self.cut.clone());
-        let stopping = self.shared.stopping.subscribe();
+        let stopping = self.front.stopping.subscribe();
         tokio::spawn(async move {
             let _held = (place, task);
             tokio::select! {

@@ -8,14 +8,15 @@ use axum::http::{HeaderMap, header};
 use headwater_access::{Access, Credentials, User};
 use headwater_consolidated::{Plan, Pool};
 use headwater_protocol::message::{ErrorCode, Hello};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use crate::Config;
-use crate::admission::{Admission, Gauge};
+use crate::admission::Admission;
 use crate::chunks::Chunks;
 use crate::counts::Counts;
 use crate::downloads::Downloads;
 use crate::failure::Failure;
+use crate::front::Front;
 use crate::ready::ReadyFiles;
 use crate::spool::Budget;
 use crate::tickets::Tickets;
@@ -29,11 +30,7 @@ pub(crate) struct Shared {
     pub(crate) access: Access,
     pub(crate) admission: Admission,
     pub(crate) budget: Arc<Budget>,
-    pub(crate) connections: Gauge,
-    /// Those that are taken at a time: as set, or as many as the process may have open.
-    pub(crate) connections_max: usize,
-    /// True once the server goes down.
-    pub(crate) stopping: watch::Sender<bool>,
+    pub(crate) front: Arc<Front>,
     /// Syncs whose answers are not at their end yet.
     pub(crate) syncs: Tasks,
     /// Threads that find out how large a download gets; they may outlast its sync.
@@ -48,7 +45,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn is_stopping(&self) -> bool {
-        *self.stopping.borrow()
+        self.front.is_stopping()
     }
 
     /// Who sends a request, by its head alone; a remote says there whose it is, and nobody else is let in for it.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use headwater_consolidated::system::{self, PurgeRequest, Purged};
-use headwater_consolidated::{Backend, Error};
+use headwater_consolidated::{Error, Pool};
 
 use crate::places::workers_within;
 use crate::state::Shared;
@@ -21,7 +21,7 @@ const STEPS: u32 = 30;
 
 /// Waits; whether the server still runs then.
 async fn pause(shared: &Shared, time: Duration) -> bool {
-    let mut stopping = shared.stopping.subscribe();
+    let mut stopping = shared.front.stopping.subscribe();
     tokio::select! {
         () = tokio::time::sleep(time) => true,
         _ = stopping.wait_for(|stopping| *stopping) => false,
@@ -108,9 +108,9 @@ pub(crate) async fn purge_now_and_then(shared: Arc<Shared>) {
     while pause(&shared, Duration::from_millis(shared.config.note_ms)).await {
         // Dropped with this task, so that what is cut at the server's end stops at its next batch.
         let stop = StopOnDrop::default();
-        let (backend, stopped) = (Arc::clone(shared.pool.backend()), Arc::clone(&stop.0));
-        let mut stopping = shared.stopping.subscribe();
-        let purging = tokio::task::spawn_blocking(move || purge(&*backend, &request, &stopped));
+        let (pool, stopped) = (shared.pool.clone(), Arc::clone(&stop.0));
+        let mut stopping = shared.front.stopping.subscribe();
+        let purging = tokio::task::spawn_blocking(move || purge(&pool, &request, &stopped));
         let purged = tokio::select! {
             purged = purging => purged,
             _ = stopping.wait_for(|stopping| *stopping) => return,
@@ -124,8 +124,8 @@ pub(crate) async fn purge_now_and_then(shared: Arc<Shared>) {
 }
 
 /// On a connection of its own: it may take long, and syncs must not wait for it.
-fn purge(backend: &dyn Backend, request: &PurgeRequest, stopped: &AtomicBool) -> Result<Purged, Error> {
-    let mut connection = backend.connect()?;
+fn purge(pool: &Pool, request: &PurgeRequest, stopped: &AtomicBool) -> Result<Purged, Error> {
+    let mut connection = pool.connect_beside()?;
     system::purge(&mut *connection, request, &mut || !stopped.load(Ordering::Relaxed))
 }
 

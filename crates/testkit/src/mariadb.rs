@@ -7,9 +7,9 @@
 //! - What is committed is not forced to the disk.
 //! - [`USER`] has all rights; `root` has them without a password. From this machine only.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -31,6 +31,7 @@ pub struct MariaDb {
     keeper: Child,
     /// Closed, it tells the keeper to end.
     input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
     server: u32,
     folder: TempDir,
     port: u16,
@@ -45,20 +46,37 @@ impl MariaDb {
         command.arg("-c").arg(include_str!("mariadb.sh")).arg("sh").arg(folder.path()).arg(port.to_string());
         command.current_dir("/").process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut keeper = command.spawn().context("starting the shell that keeps MariaDB")?;
-        let (input, output) = (keeper.stdin.take(), keeper.stdout.take());
-        let mut mariadb = Self { keeper, input, server: 0, folder, port, databases: AtomicU32::new(0) };
-        let mut answer = String::new();
-        BufReader::new(output.context("the shell has no output")?).read_line(&mut answer)?;
-        let log = || std::fs::read_to_string(mariadb.folder.path().join("log")).unwrap_or_default();
-        let server = answer.trim().parse();
-        mariadb.server = server.with_context(|| format!("no MariaDB (`make setup` installs it):\n{}", log()))?;
+        let (input, output) = (keeper.stdin.take(), keeper.stdout.take().context("the shell has no output")?);
+        let (output, databases) = (BufReader::new(output), AtomicU32::new(0));
+        let mut mariadb = Self { keeper, input, output, server: 0, folder, port, databases };
+        mariadb.await_server()?;
         let (user, password) = USER;
         let grant = format!("CREATE USER '{user}'@'%' IDENTIFIED BY '{password}'; GRANT ALL ON *.* TO '{user}'@'%'");
-        let is_over = || !is_alive(mariadb.server) || mariadb.sql("", "SELECT 1").is_ok();
-        wait_until(START, is_over);
-        let log = || std::fs::read_to_string(mariadb.folder.path().join("log")).unwrap_or_default();
-        mariadb.sql("", &grant).with_context(|| format!("MariaDB did not start; its log:\n{}", log()))?;
+        mariadb.sql("", &grant)?;
         Ok(mariadb)
+    }
+
+    /// Hears from the keeper which process the server is, and waits until it answers.
+    fn await_server(&mut self) -> Result<()> {
+        let mut answer = String::new();
+        self.output.read_line(&mut answer)?;
+        let log = |folder: &TempDir| std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
+        let server = answer.trim().parse();
+        self.server =
+            server.with_context(|| format!("no MariaDB (`make setup` installs it):\n{}", log(&self.folder)))?;
+        let is_over = || !is_alive(self.server) || self.sql("", "SELECT 1").is_ok();
+        wait_until(START, is_over);
+        self.sql("", "SELECT 1").with_context(|| format!("MariaDB did not start; its log:\n{}", log(&self.folder)))?;
+        Ok(())
+    }
+
+    /// Starts the server anew, with its files and its port, after [`MariaDb::kill`]. Back when it answers. What was written in the last
+    /// second before may be lost.
+    pub fn restart(&mut self) -> Result<()> {
+        let input = self.input.as_mut().context("it has ended")?;
+        writeln!(input)?;
+        input.flush()?;
+        self.await_server()
     }
 
     /// The server that all tests of this binary share; started by the first. Not for tests that kill it.

@@ -13,11 +13,15 @@ fi
 export TMPDIR="$1"
 mariadb-install-db --no-defaults --datadir="$1/data" \
     --auth-root-authentication-method=normal --skip-test-db $user >>"$1/log" 2>&1 || exit 1
-mariadbd --no-defaults --datadir="$1/data" --socket="$1/socket" --pid-file="$1/pid" --port="$2" --bind-address=127.0.0.1 \
-    --skip-name-resolve --innodb-flush-log-at-trx-commit=0 --local-infile=1 $user >>"$1/log" 2>&1 </dev/null &
-pid=$!
-echo "$pid"
-while read -r _; do :; done
+begin() {
+    mariadbd --no-defaults --datadir="$1/data" --socket="$1/socket" --pid-file="$1/pid" --port="$2" --bind-address=127.0.0.1 \
+        --skip-name-resolve --innodb-flush-log-at-trx-commit=0 --local-infile=1 $user >>"$1/log" 2>&1 </dev/null &
+    pid=$!
+    echo "$pid"
+}
+begin "$1" "$2"
+# A line asks for the server anew, once it was killed.
+while read -r _; do begin "$1" "$2"; done
 # At once: one that has only just been started does not hear a request, and nothing of it is kept.
 kill -KILL "$pid" 2>/dev/null
 wait "$pid"

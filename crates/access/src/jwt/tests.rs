@@ -358,3 +358,25 @@ fn keys_that_can_not_be_used_are_told() {
     std::fs::remove_file(&path).expect("removed");
     assert!(matches!(Jwt::new(settings(KeySource::Set(path))), Err(JwtError::File { .. })));
 }
+
+/// Of a database that has none, MariaDB say.
+#[tokio::test]
+async fn without_accounts_a_providers_users_are_let_in_and_nobody_else() {
+    use crate::{Access, Credentials, Error, Settings};
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, provider) = (folder.path().join("set.json"), Provider::new("one"));
+    write_set(&path, &[provider.jwk()]);
+    let later = SystemTime::now() + Duration::from_mins(15);
+    let later = later.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
+    let token = || Credentials::Token(provider.sign(&with(&json!({ "exp": later }))));
+    let nobody = Access::without_accounts(Settings::default());
+    assert!(matches!(nobody.authenticate(token()).await, Err(Error::Unauthenticated)));
+    let access =
+        Access::without_accounts(Settings::default()).with_jwt(Jwt::new(settings(KeySource::Set(path))).expect("keys"));
+    assert_eq!(access.authenticate(token()).await.expect("known to the provider").name(), "anna");
+    let forged = Credentials::Token(Provider::new("one").sign(&with(&json!({ "exp": later }))));
+    assert!(access.authenticate(forged).await.is_err());
+    let (user, password) = ("anna".to_owned(), Secret::new("secret"));
+    let password = access.authenticate(Credentials::Password { user, password }).await;
+    assert!(matches!(password, Err(Error::Unauthenticated)));
+}

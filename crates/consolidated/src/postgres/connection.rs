@@ -17,8 +17,7 @@ use super::watermark::Watermark;
 use super::{catalogue, error, parts, raw};
 use crate::backend::{Changes, EncodedChanges, Gaps, Inserted, Query, Reading};
 use crate::catalogue::Catalogue;
-use crate::results::{Canceller, ReadOptions, ResultColumn, ResultSink};
-use crate::watch::{Marked, Watched};
+use crate::results::QueryConnection as _;
 use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 
 /// When the first of the transactions that are open began, or now; NULL where that can't be told (a prepared transaction shows no
@@ -132,19 +131,6 @@ impl Connection for PostgresConnection {
         });
         self.state = State::default();
         result
-    }
-
-    fn rollback(&mut self) -> Result<(), Error> {
-        if self.state.mode.is_none() {
-            return Ok(());
-        }
-        let ended = std::mem::take(&mut self.state);
-        self.queued.clear();
-        if ended.mode == Some(Mode::Download) && !ended.failed {
-            self.end_unseen();
-            return Ok(());
-        }
-        self.control("ROLLBACK")
     }
 
     fn savepoint(&mut self) -> Result<(), Error> {
@@ -376,32 +362,6 @@ impl Connection for PostgresConnection {
 
     fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], lock: bool) -> Result<Vec<(Row, Row)>, Error> {
         self.partitions_below_rows(table, parents, lock)
-    }
-
-    fn columns(&mut self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
-        self.result_columns(sql, options)
-    }
-
-    fn read(
-        &mut self,
-        sql: &str,
-        parameters: &[Value],
-        options: &ReadOptions,
-        sink: &mut dyn ResultSink,
-    ) -> Result<(), Error> {
-        self.read_result(sql, parameters, options, sink)
-    }
-
-    fn watch(&mut self, sql: &str) -> Result<Option<Watched>, Error> {
-        self.watch_query(sql)
-    }
-
-    fn marked(&mut self, watched: &Watched, since: Option<&str>) -> Result<Marked, Error> {
-        self.mark_of(watched, since)
-    }
-
-    fn canceller(&self) -> Option<Canceller> {
-        Some(self.link.canceller())
     }
 
     fn catalogue(&mut self) -> Result<Catalogue, Error> {

@@ -1,7 +1,7 @@
 //! Results of queries of the application's own.
 
 use headwater_protocol::text::coerce;
-use headwater_protocol::{Value, ValueRef};
+use headwater_protocol::{Type, Value, ValueRef};
 use tokio_postgres::Statement;
 use tokio_postgres::error::ErrorPosition;
 use tokio_postgres::types::Type as ServerType;
@@ -11,8 +11,28 @@ use super::connection::{PostgresConnection, State};
 use super::raw;
 use super::read::Stop;
 use super::statements::{bound, numbered};
-use crate::results::{ReadOptions, ResultColumn, ResultSink};
+use crate::results::{Canceller, QueryConnection, ReadOptions, ResultColumn, ResultSink};
+use crate::watch::{Marked, Watched};
 use crate::{Error, Mode};
+
+/// A parameter by its number, cast: PostgreSQL would guess its type.
+pub fn placeholder(number: usize, kind: Type) -> String {
+    let name = match kind {
+        Type::Bool => "boolean",
+        Type::Int => "bigint",
+        Type::Real => "double precision",
+        Type::Decimal => "numeric",
+        Type::Text => "text",
+        Type::Bytes => "bytea",
+        Type::Date => "date",
+        Type::Time => "time",
+        Type::Timestamp => "timestamp",
+        Type::Timestamptz => "timestamptz",
+        Type::Uuid => "uuid",
+        Type::Json => "json",
+    };
+    format!("CAST(?{number} AS {name})")
+}
 
 /// A column, and how its values are read.
 struct Reader {
@@ -21,31 +41,14 @@ struct Reader {
     scratch: Scratch,
 }
 
-impl PostgresConnection {
-    /// What columns a query gives.
-    pub(super) fn result_columns(&mut self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
+impl QueryConnection for PostgresConnection {
+    fn columns(&mut self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
         let statement = self.prepare_query(sql)?;
         let readers = readers(statement.columns(), options)?;
         Ok(readers.into_iter().map(|reader| reader.column).collect())
     }
 
-    fn prepare_query(&mut self, sql: &str) -> Result<Statement, Error> {
-        let numbered = numbered(sql);
-        let prepared = self.run(async |client| client.prepare(&numbered).await);
-        let statement = prepared.map_err(|failure| match place(&failure, &numbered) {
-            Some(error) => error,
-            None => self.failure("preparing a query", &failure),
-        })?;
-        if statement.columns().is_empty() {
-            // COPY, BEGIN and the like are among them.
-            let detail = "it gives no rows: expected a SELECT".to_owned();
-            return Err(Error::Sql { detail, line: None });
-        }
-        Ok(statement)
-    }
-
-    /// Runs a query in a read-only transaction of its own.
-    pub(super) fn read_result(
+    fn read(
         &mut self,
         sql: &str,
         parameters: &[Value],
@@ -76,6 +79,48 @@ impl PostgresConnection {
             self.forget(sql, std::iter::empty());
         }
         read
+    }
+
+    fn rollback(&mut self) -> Result<(), Error> {
+        if self.state.mode.is_none() {
+            return Ok(());
+        }
+        let ended = std::mem::take(&mut self.state);
+        self.queued.clear();
+        if ended.mode == Some(Mode::Download) && !ended.failed {
+            self.end_unseen();
+            return Ok(());
+        }
+        self.control("ROLLBACK")
+    }
+
+    fn watch(&mut self, sql: &str) -> Result<Option<Watched>, Error> {
+        self.watch_query(sql)
+    }
+
+    fn marked(&mut self, watched: &Watched, since: Option<&str>) -> Result<Marked, Error> {
+        self.mark_of(watched, since)
+    }
+
+    fn canceller(&self) -> Option<Canceller> {
+        Some(self.link.canceller())
+    }
+}
+
+impl PostgresConnection {
+    fn prepare_query(&mut self, sql: &str) -> Result<Statement, Error> {
+        let numbered = numbered(sql);
+        let prepared = self.run(async |client| client.prepare(&numbered).await);
+        let statement = prepared.map_err(|failure| match place(&failure, &numbered) {
+            Some(error) => error,
+            None => self.failure("preparing a query", &failure),
+        })?;
+        if statement.columns().is_empty() {
+            // COPY, BEGIN and the like are among them.
+            let detail = "it gives no rows: expected a SELECT".to_owned();
+            return Err(Error::Sql { detail, line: None });
+        }
+        Ok(statement)
     }
 }
 

@@ -12,6 +12,7 @@ use super::connection::PostgresConnection;
 use super::snapshot::{HIERARCHY_SQL, TRIGGERS_SQL};
 use super::watermark::Watermark;
 use crate::catalogue::{integer, text};
+use crate::results::QueryConnection as _;
 use crate::watch::{Marked, Watched};
 use crate::{Connection as _, Error, Mode};
 

@@ -17,8 +17,6 @@ use super::values::{bind, bind_all, check_storable, plain, typed_row};
 use super::{catalogue, reads};
 use crate::backend::{Changes, EncodedChanges, Gaps, Inserted, Reading};
 use crate::catalogue::Catalogue;
-use crate::results::{Canceller, ReadOptions, ResultColumn, ResultSink};
-use crate::watch::{Marked, Watched};
 use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 
 /// Prepared statements that a connection keeps: eight a table, so enough for a hundred tables.
@@ -137,7 +135,7 @@ impl SqliteConnection {
         Err(Error::Retry { detail, broken: true })
     }
 
-    fn run(&self, sql: &str) -> Result<(), Error> {
+    pub(super) fn run(&self, sql: &str) -> Result<(), Error> {
         let mut statement = self.prepare(sql)?;
         statement.raw_execute().map(|_| ()).map_err(|error| sort(error, sql))
     }
@@ -187,7 +185,7 @@ impl SqliteConnection {
         }
     }
 
-    fn ended(&mut self) {
+    pub(super) fn ended(&mut self) {
         if std::mem::take(&mut self.is_hurried) {
             // It fails on a closed connection alone.
             let _ = self.inner.progress_handler(0, None::<fn() -> bool>);
@@ -234,11 +232,6 @@ impl Connection for SqliteConnection {
         self.ended();
         self.cut_wal();
         Ok(())
-    }
-
-    fn rollback(&mut self) -> Result<(), Error> {
-        self.ended();
-        if self.inner.is_autocommit() { Ok(()) } else { self.run("ROLLBACK") }
     }
 
     fn savepoint(&mut self) -> Result<(), Error> {
@@ -486,33 +479,6 @@ impl Connection for SqliteConnection {
 
     fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], _lock: bool) -> Result<Vec<(Row, Row)>, Error> {
         reads::partitions_below(self, table, parents)
-    }
-
-    fn columns(&mut self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
-        self.result_columns(sql, options)
-    }
-
-    fn read(
-        &mut self,
-        sql: &str,
-        parameters: &[Value],
-        options: &ReadOptions,
-        sink: &mut dyn ResultSink,
-    ) -> Result<(), Error> {
-        self.read_result(sql, parameters, options, sink)
-    }
-
-    fn watch(&mut self, sql: &str) -> Result<Option<Watched>, Error> {
-        self.watch_query(sql)
-    }
-
-    fn marked(&mut self, watched: &Watched, since: Option<&str>) -> Result<Marked, Error> {
-        self.mark_of(watched, since)
-    }
-
-    fn canceller(&self) -> Option<Canceller> {
-        let handle = self.inner.get_interrupt_handle();
-        Some(Box::new(move || handle.interrupt()))
     }
 
     fn catalogue(&mut self) -> Result<Catalogue, Error> {

@@ -11,18 +11,23 @@ use super::connection::{PROGRESS_STEPS, SqliteConnection};
 use super::error::sort;
 use super::values::{bind_all, stored};
 use crate::Error;
-use crate::results::{ReadOptions, ResultColumn, ResultSink};
+use crate::results::{Canceller, QueryConnection, ReadOptions, ResultColumn, ResultSink};
+use crate::watch::{Marked, Watched};
 
-impl SqliteConnection {
-    /// What columns a query gives.
-    pub(super) fn result_columns(&self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
+/// A parameter by its number: SQLite's values have types, its parameters have not.
+pub fn placeholder(number: usize, _kind: Type) -> String {
+    format!("?{number}")
+}
+
+impl QueryConnection for SqliteConnection {
+    fn columns(&mut self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
         let statement = self.inner.prepare_cached(sql).map_err(|error| place(error, sql))?;
         read_only(&statement)?;
         Ok(columns(&statement, options))
     }
 
-    /// Runs a query: one statement sees one snapshot.
-    pub(super) fn read_result(
+    /// One statement sees one snapshot.
+    fn read(
         &mut self,
         sql: &str,
         parameters: &[Value],
@@ -41,6 +46,26 @@ impl SqliteConnection {
         read
     }
 
+    fn rollback(&mut self) -> Result<(), Error> {
+        self.ended();
+        if self.inner.is_autocommit() { Ok(()) } else { self.run("ROLLBACK") }
+    }
+
+    fn watch(&mut self, sql: &str) -> Result<Option<Watched>, Error> {
+        self.watch_query(sql)
+    }
+
+    fn marked(&mut self, watched: &Watched, since: Option<&str>) -> Result<Marked, Error> {
+        self.mark_of(watched, since)
+    }
+
+    fn canceller(&self) -> Option<Canceller> {
+        let handle = self.inner.get_interrupt_handle();
+        Some(Box::new(move || handle.interrupt()))
+    }
+}
+
+impl SqliteConnection {
     fn run_query(
         &self,
         sql: &str,

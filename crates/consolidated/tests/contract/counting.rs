@@ -2,6 +2,7 @@
 
 use headwater_consolidated::backend::{Changes, EncodedChanges, Gaps, Inserted};
 use headwater_consolidated::catalogue::Catalogue;
+use headwater_consolidated::results::{Canceller, QueryConnection, ReadOptions, ResultColumn, ResultSink};
 use headwater_consolidated::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 use headwater_protocol::message::{ChangeOp, Refusal, RefusalCode};
 use headwater_protocol::{Row, Value};
@@ -35,6 +36,30 @@ impl<'a> Counting<'a> {
             allows_plain: false,
             plain: HashMap::new(),
         }
+    }
+}
+
+impl QueryConnection for Counting<'_> {
+    fn columns(&mut self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
+        self.inner.columns(sql, options)
+    }
+
+    fn read(
+        &mut self,
+        sql: &str,
+        parameters: &[Value],
+        options: &ReadOptions,
+        sink: &mut dyn ResultSink,
+    ) -> Result<(), Error> {
+        self.inner.read(sql, parameters, options, sink)
+    }
+
+    fn rollback(&mut self) -> Result<(), Error> {
+        self.inner.rollback()
+    }
+
+    fn canceller(&self) -> Option<Canceller> {
+        self.inner.canceller()
     }
 }
 
@@ -92,9 +117,6 @@ impl Connection for Counting<'_> {
             return Err(Error::Refused { refusal, detail: "refused by the test".to_owned() });
         }
         self.inner.commit()
-    }
-    fn rollback(&mut self) -> Result<(), Error> {
-        self.inner.rollback()
     }
     fn savepoint(&mut self) -> Result<(), Error> {
         self.inner.savepoint()

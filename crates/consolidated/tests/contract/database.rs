@@ -10,7 +10,7 @@ use headwater_protocol::{Row, Value};
 
 /// A fresh, empty database.
 pub(crate) struct Database {
-    backend: Arc<dyn Backend>,
+    pub(crate) backend: Arc<dyn Backend>,
     /// What keeps it there.
     _keep: Box<dyn Any + Send + Sync>,
 }

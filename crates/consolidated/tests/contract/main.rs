@@ -1,6 +1,7 @@
 //! What every backend must do: one suite, run against each.
 //!
-//! A test is a function over [`Database`], which is a SQLite file or a database of a throw-away PostgreSQL; it is listed once, below.
+//! A test is a function over [`Database`], which is a SQLite file or a database of a throw-away PostgreSQL; it is listed once, below. Those of
+//! queries are over [`Queried`], which may be a MariaDB as well.
 //! [`replica::Replica`] plays the remote: it keeps rows in memory and syncs through the engines as the server does, so that a test
 //! reads as a story.
 
@@ -13,11 +14,13 @@ mod estimate;
 mod exactly_once;
 mod incarnation;
 mod kin;
+mod mariadb;
 mod orders;
 mod partitions;
 mod passing;
 mod plain;
 mod purge;
+mod queried;
 mod refusals;
 mod replica;
 mod results;
@@ -32,6 +35,7 @@ mod watermarks;
 mod world;
 
 use database::Database;
+use queried::Queried;
 
 macro_rules! contract {
     ($sqlite:ident, $postgres:ident, $database:ident: $($module:ident::$test:ident),* $(,)?) => {
@@ -170,14 +174,36 @@ contract! {
     shared::who_takes_no_chunks_gets_rows,
     estimate::a_download_is_as_large_as_expected,
     estimate::an_estimate_that_takes_too_long_ends,
-    results::values_and_types_of_any_query,
-    results::a_query_that_writes_is_refused,
-    results::a_query_ends_when_it_must,
     watch::every_change_of_a_table_is_told,
     watch::a_late_commit_is_told,
     watch::what_depends_on_more_than_tracked_tables_is_not_watched,
     watch::what_was_altered_is_looked_at_again,
     watch::an_old_mark_is_good_for_nothing_once_changes_are_purged,
+}
+
+/// For what needs no more of a database than that it runs queries.
+macro_rules! contract_of_queries {
+    ($($test:ident),* $(,)?) => {
+        mod sqlite_queries {
+            use super::*;
+            $(#[test] fn $test() { results::$test(&Queried::of(Database::sqlite())); })*
+        }
+        mod postgres_queries {
+            use super::*;
+            $(#[test] fn $test() { results::$test(&Queried::of(Database::postgres())); })*
+        }
+        mod mariadb_queries {
+            use super::*;
+            $(#[test] fn $test() { results::$test(&Queried::mariadb()); })*
+        }
+    };
+}
+
+contract_of_queries! {
+    values_and_types_of_any_query,
+    parameters_of_every_type_are_what_they_are,
+    a_query_that_writes_is_refused,
+    a_query_ends_when_it_must,
 }
 
 contract_of! {

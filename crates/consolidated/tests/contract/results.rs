@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headwater_consolidated::results::{ReadOptions, ResultColumn, ResultSink};
-use headwater_consolidated::{Connection, Dialect, Error};
+use headwater_consolidated::{Error, QueryConnection};
 use headwater_protocol::{Decimal, Row, Type, Value, ValueRef};
 
-use super::database::Database;
+use super::queried::{Kind, Queried};
 
 /// Keeps what comes; after so many rows it has enough.
-struct Kept {
-    columns: Vec<ResultColumn>,
-    rows: Vec<Row>,
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) columns: Vec<ResultColumn>,
+    pub(crate) rows: Vec<Row>,
     enough: usize,
 }
 
@@ -31,8 +32,8 @@ impl ResultSink for Kept {
     }
 }
 
-fn read_with(
-    connection: &mut dyn Connection,
+pub(crate) fn read_with(
+    connection: &mut dyn QueryConnection,
     sql: &str,
     parameters: &[Value],
     options: &ReadOptions,
@@ -44,27 +45,27 @@ fn read_with(
     read.map(|()| kept)
 }
 
-fn read(connection: &mut dyn Connection, sql: &str, parameters: &[Value]) -> Result<Kept, Error> {
+pub(crate) fn read(connection: &mut dyn QueryConnection, sql: &str, parameters: &[Value]) -> Result<Kept, Error> {
     read_with(connection, sql, parameters, &ReadOptions::default(), usize::MAX)
 }
 
 /// Numbers from 1 to 3,000,000, and a query that goes through all pairs of them.
-const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) \
+pub(crate) const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) \
                        SELECT count(*) FROM n AS a, n AS b WHERE a.i + b.i = -1";
 
-pub(crate) fn values_and_types_of_any_query(database: &Database) {
+pub(crate) fn values_and_types_of_any_query(database: &Queried) {
     database.application(
         "CREATE TABLE t (id {int} PRIMARY KEY, note TEXT, price {decimal}, data {bytes}, part {real}, day DATE);
          INSERT INTO t VALUES (1, 'a', '1.50', NULL, 2.5, '2013-01-31'), (2, NULL, NULL, NULL, NULL, NULL)",
     );
     let mut connection = database.connect();
     let sql = "SELECT id, note, price, data, part, day, ?1 AS given FROM t WHERE id >= ?2 ORDER BY id";
-    let sql = if database.dialect() == Dialect::Postgres { sql.replace("?1", "?1::text") } else { sql.to_owned() };
+    let sql = sql.replace("?1", &database.placeholder()(1, Type::Text));
     let found = read(&mut *connection, &sql, &[Value::text("x"), Value::Int(1)]).expect("rows");
     let kinds: Vec<Option<Type>> = found.columns.iter().map(|column| column.kind).collect();
     let expected = [Type::Int, Type::Text, Type::Decimal, Type::Bytes, Type::Real, Type::Date].map(Some);
     assert_eq!(kinds[..6], expected);
-    let given = (database.dialect() == Dialect::Postgres).then_some(Type::Text);
+    let given = (database.kind != Kind::Sqlite).then_some(Type::Text);
     assert_eq!(kinds[6], given, "SQLite knows nothing of expressions");
     assert_eq!(found.columns[6].name, "given");
     let price = Value::Decimal(Decimal::parse("1.50").expect("a decimal"));
@@ -83,19 +84,43 @@ pub(crate) fn values_and_types_of_any_query(database: &Database) {
     assert_eq!((found.columns[0].kind, &found.rows[0][0]), (Some(Type::Decimal), &price), "the file knows better");
 }
 
-pub(crate) fn a_query_that_writes_is_refused(database: &Database) {
+pub(crate) fn parameters_of_every_type_are_what_they_are(database: &Queried) {
+    database.application(
+        "CREATE TABLE t (id {int} PRIMARY KEY, price {decimal}, part {real}, day DATE);
+         INSERT INTO t VALUES (1, '1.50', 2.5, '2013-01-31'), (2, '2.50', 0.1, '2013-02-01')",
+    );
+    let mut connection = database.connect();
+    let date = |text| headwater_protocol::text::parse_date(text).map(Value::Date).expect("a date");
+    let decimal = |text| Value::Decimal(Decimal::parse(text).expect("a decimal"));
+    for (condition, kind, value) in [
+        ("id = ?1", Type::Int, Value::Int(2)),
+        ("price > ?1", Type::Decimal, decimal("1.50")),
+        ("part < ?1", Type::Real, Value::Real(0.2)),
+        ("day > ?1", Type::Date, date("2013-01-31")),
+        ("?1 AND id = 2", Type::Bool, Value::Bool(true)),
+        ("id = 2 OR 'a''; DROP TABLE t; --' = ?1", Type::Text, Value::text("'; DROP TABLE t; --")),
+    ] {
+        // SQLite compares decimals as texts.
+        let condition = condition.replace("?1", &database.placeholder()(1, kind));
+        let found = read(&mut *connection, &format!("SELECT id FROM t WHERE {condition}"), &[value]).expect(&condition);
+        assert_eq!(found.rows, [[Value::Int(2)]], "{condition}");
+    }
+}
+
+pub(crate) fn a_query_that_writes_is_refused(database: &Queried) {
     database.application("CREATE TABLE t (id {int} PRIMARY KEY)");
     let mut connection = database.connect();
     for sql in ["DELETE FROM t RETURNING id", "INSERT INTO t VALUES (1) RETURNING id", "CREATE TABLE u (id INT)"] {
         assert!(read(&mut *connection, sql, &[]).is_err(), "{sql}");
     }
-    assert_eq!(database.number("SELECT count(*) FROM t"), 0);
+    let count = read(&mut *connection, "SELECT count(*) FROM t", &[]).expect("a number");
+    assert_eq!(count.rows, [[Value::Int(0)]]);
     let wrong = read(&mut *connection, "SELECT nothing FROM t", &[]).map(|_| ()).expect_err("no such column");
     assert!(wrong.to_string().contains("nothing"), "{wrong}");
     assert_eq!(read(&mut *connection, "SELECT count(*) FROM t", &[]).expect("it goes on").rows.len(), 1);
 }
 
-pub(crate) fn a_query_ends_when_it_must(database: &Database) {
+pub(crate) fn a_query_ends_when_it_must(database: &Queried) {
     let mut connection = database.connect();
     let options = ReadOptions { time_out: Duration::from_millis(50), ..ReadOptions::default() };
     let late = read_with(&mut *connection, ENDLESS, &[], &options, usize::MAX);
@@ -103,7 +128,7 @@ pub(crate) fn a_query_ends_when_it_must(database: &Database) {
     assert_eq!(read(&mut *connection, "SELECT 1", &[]).expect("it goes on").rows.len(), 1);
 
     // Cancelled again and again, until it is under way.
-    let canceller = connection.canceller().expect("both can");
+    let canceller = connection.canceller().expect("all can");
     let (done, is_done) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {

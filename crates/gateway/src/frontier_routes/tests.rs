@@ -13,7 +13,7 @@ use flate2::read::ZlibDecoder;
 use flate2::{Compression, write::ZlibEncoder};
 use headwater_access::{Access, Secret, Settings as AccessSettings, hash_password};
 use headwater_consolidated::sqlite::Sqlite;
-use headwater_consolidated::{Backend as _, Pool, system};
+use headwater_consolidated::{Backend as _, Pool, QueryPool, system};
 use http_body_util::BodyExt as _;
 use sha2::{Digest as _, Sha256};
 use std::io::{Read as _, Write as _};
@@ -51,8 +51,8 @@ impl Stand {
         for user in ["ann", "bob"] {
             system::add_account(&mut *connection, user, &hash).expect("an account");
         }
-        let pool = Pool::new(backend, 2);
-        let access = Access::new(pool.clone(), AccessSettings::default());
+        let access = Access::new(Pool::new(Arc::clone(&backend) as _, 1), AccessSettings::default());
+        let pool = QueryPool::for_queries(backend, 2);
         let settings = FrontierSettings {
             name: "X".to_owned(),
             allowed: vec![(HERE, 32)],

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use headwater_consolidated::Dialect;
+use headwater_consolidated::results::Placeholder;
 use headwater_model::parse::closest;
 use headwater_model::sql::{quote, with_parameters};
 use headwater_protocol::stored::{Scratch, Stored, encode};
@@ -166,18 +166,18 @@ impl Query {
     }
 
     /// The SQL with numbered parameters (`?1`), line for line as it is in the file; and that of its freshness.
-    pub fn numbered(&self, dialect: Dialect) -> (String, Option<String>) {
+    pub fn numbered(&self, placeholder: Placeholder) -> (String, Option<String>) {
         let values = vec![Value::Null; self.parameters.len()];
         let nothing = Arguments { values, after: Vec::new(), first: String::new(), canonical: String::new() };
-        let freshness = self.freshness_statement(&nothing, "", dialect).map(|(sql, _)| sql);
-        (self.bind(&self.sql, &nothing, "", dialect).0, freshness)
+        let freshness = self.freshness_statement(&nothing, "", placeholder).map(|(sql, _)| sql);
+        (self.bind(&self.sql, &nothing, "", placeholder).0, freshness)
     }
 
     /// The SQL of a page with numbered parameters (`?1`), and the value of each; it gives one row more where there is another page, and all rows
     /// of a query without pages. `user`: who asks. PostgreSQL is told their types, which it would guess
     /// otherwise.
-    pub fn statement(&self, arguments: &Arguments, user: &str, dialect: Dialect) -> (String, Vec<Value>) {
-        let (sql, mut bound) = self.bind(&self.sql, arguments, user, dialect);
+    pub fn statement(&self, arguments: &Arguments, user: &str, placeholder: Placeholder) -> (String, Vec<Value>) {
+        let (sql, mut bound) = self.bind(&self.sql, arguments, user, placeholder);
         let Some(page) = &self.page else { return (sql, bound) };
         let names = page.by.iter().map(|(name, _)| quote(name)).collect::<Vec<_>>().join(", ");
         let places: Vec<String> = arguments
@@ -186,7 +186,7 @@ impl Query {
             .zip(&page.by)
             .map(|(value, (_, kind))| {
                 bound.push(value.clone());
-                placed(bound.len(), *kind, dialect)
+                placeholder(bound.len(), *kind)
             })
             .collect();
         let behind =
@@ -197,8 +197,8 @@ impl Query {
     }
 
     /// The same of all rows, whatever pages they come in.
-    pub fn whole_statement(&self, arguments: &Arguments, user: &str, dialect: Dialect) -> (String, Vec<Value>) {
-        self.bind(&self.sql, arguments, user, dialect)
+    pub fn whole_statement(&self, arguments: &Arguments, user: &str, placeholder: Placeholder) -> (String, Vec<Value>) {
+        self.bind(&self.sql, arguments, user, placeholder)
     }
 
     /// The same of the query that tells whether an answer may have changed, if there is one.
@@ -206,12 +206,12 @@ impl Query {
         &self,
         arguments: &Arguments,
         user: &str,
-        dialect: Dialect,
+        placeholder: Placeholder,
     ) -> Option<(String, Vec<Value>)> {
-        self.freshness.sql.as_ref().map(|sql| self.bind(sql, arguments, user, dialect))
+        self.freshness.sql.as_ref().map(|sql| self.bind(sql, arguments, user, placeholder))
     }
 
-    fn bind(&self, sql: &str, arguments: &Arguments, user: &str, dialect: Dialect) -> (String, Vec<Value>) {
+    fn bind(&self, sql: &str, arguments: &Arguments, user: &str, placeholder: Placeholder) -> (String, Vec<Value>) {
         let mut bound = Vec::new();
         let mut names: Vec<String> = Vec::new();
         let sql = with_parameters(sql, |name| {
@@ -227,7 +227,7 @@ impl Query {
             });
             let kind =
                 self.parameters.iter().find(|parameter| name[1..] == *parameter.name).map_or(Type::Text, |it| it.kind);
-            placed(number + 1, kind, dialect)
+            placeholder(number + 1, kind)
         });
         (sql, bound)
     }
@@ -297,31 +297,6 @@ pub fn text_of(value: &Value) -> String {
         Stored::Integer(number) => number.to_string(),
         Stored::Real(real) => real.to_string(),
         Stored::Text(bytes) | Stored::Blob(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-    }
-}
-
-/// A numbered parameter of this type.
-fn placed(number: usize, kind: Type, dialect: Dialect) -> String {
-    match dialect {
-        Dialect::Sqlite => format!("?{number}"),
-        Dialect::Postgres => format!("CAST(?{number} AS {})", postgres_type(kind)),
-    }
-}
-
-fn postgres_type(kind: Type) -> &'static str {
-    match kind {
-        Type::Bool => "boolean",
-        Type::Int => "bigint",
-        Type::Real => "double precision",
-        Type::Decimal => "numeric",
-        Type::Text => "text",
-        Type::Bytes => "bytea",
-        Type::Date => "date",
-        Type::Time => "time",
-        Type::Timestamp => "timestamp",
-        Type::Timestamptz => "timestamptz",
-        Type::Uuid => "uuid",
-        Type::Json => "json",
     }
 }
 

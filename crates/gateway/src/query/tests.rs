@@ -1,6 +1,6 @@
 //! Files that are right, files that are wrong, and what requests make of them.
 
-use headwater_consolidated::Dialect;
+use headwater_consolidated::{postgres, sqlite};
 use headwater_protocol::Value;
 
 use super::*;
@@ -40,17 +40,17 @@ fn a_file_as_it_should_be() {
     assert_eq!(names, ["origin", "month", "kind", "since"], "in the file's order");
     assert_eq!(query.types["delay"], Type::Decimal);
     assert!(query.sql.starts_with("SELECT") && query.sql.ends_with(":origin") && !query.is_personal());
-    let (sql, values) = query.statement(&arguments(&[("origin", "JFK")]).expect("arguments"), "", Dialect::Sqlite);
+    let (sql, values) = query.statement(&arguments(&[("origin", "JFK")]).expect("arguments"), "", sqlite::placeholder);
     assert!(sql.contains("':not' AS delay FROM flights -- :nor.this\nWHERE origin = ?1 AND month = ?2"), "{sql}");
     assert!(sql.ends_with("AND day >= ?4 AND o = ?1"), "{sql}");
     assert_eq!(values[..3], [Value::text("JFK"), Value::Int(1), Value::text("all")]);
-    let (sql, _) = query.statement(&arguments(&[("origin", "JFK")]).expect("arguments"), "", Dialect::Postgres);
+    let (sql, _) = query.statement(&arguments(&[("origin", "JFK")]).expect("arguments"), "", postgres::placeholder);
     assert!(sql.contains("month = CAST(?2 AS bigint)") && sql.ends_with("o = CAST(?1 AS text)"), "{sql}");
     let own = Query::parse("own.sql", "SELECT * FROM t WHERE owner = :s.user").expect("without a head");
     assert!(own.is_personal() && own.who == Who::Known);
     let none = own.arguments([]).expect("none");
     assert_eq!(
-        own.statement(&none, "ann", Dialect::Sqlite),
+        own.statement(&none, "ann", sqlite::placeholder),
         ("SELECT * FROM t WHERE owner = ?1".to_owned(), vec![Value::text("ann")])
     );
 }
@@ -67,7 +67,8 @@ fn like_values_have_one_form() {
         assert_eq!(canonical(pairs), expected, "{pairs:?}");
     }
     assert_eq!(canonical(&[("origin", "ä b"), ("since", "2013-02-01")]), "origin=%C3%A4%20b&since=2013-02-01");
-    let (_, values) = flights().statement(&arguments(&[("origin", "ä b")]).expect("arguments"), "", Dialect::Sqlite);
+    let (_, values) =
+        flights().statement(&arguments(&[("origin", "ä b")]).expect("arguments"), "", sqlite::placeholder);
     assert_eq!(values[0], Value::text("ä b"));
 }
 

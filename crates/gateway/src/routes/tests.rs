@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
 use headwater_access::{Access, Secret, Settings as AccessSettings, hash_password};
 use headwater_consolidated::sqlite::Sqlite;
-use headwater_consolidated::{Backend as _, Pool, system};
+use headwater_consolidated::{Backend as _, Pool, QueryPool, system};
 use http_body_util::BodyExt as _;
 use tower::ServiceExt as _;
 
@@ -80,8 +80,8 @@ impl Stand {
                 if matches!(*name, "slow" | "endless") { format!("{text}{ENDLESS}") } else { (*text).to_owned() };
             Query::parse(&format!("{name}.sql"), &text).expect(name)
         });
-        let pool = Pool::new(backend, settings.executions_max);
-        let access = Access::new(pool.clone(), AccessSettings::default());
+        let access = Access::new(Pool::new(Arc::clone(&backend) as _, 1), AccessSettings::default());
+        let pool = QueryPool::for_queries(backend, settings.executions_max);
         Stand { gateway: Gateway::new(queries.collect(), pool, access, settings), folder }
     }
 

@@ -10,7 +10,7 @@ use headwater_model::Model;
 use crate::Done;
 use crate::cli::Global;
 use crate::config::Config;
-use crate::database::{Address, postgres};
+use crate::database::{Address, never_synced, postgres};
 use crate::diff::{
     Difference, Kind, Options, Pending, Postgres, RemoteFile, Report, Source, SqliteDatabase, TableReport, compare,
 };
@@ -94,6 +94,7 @@ fn open(address: &Address, model: &Model, user: &str, remote_id: &str) -> Result
             let (config, tls) = postgres(text)?.driver();
             Box::new(Postgres::connect(&config, tls, model, user, remote_id)?)
         }
+        Address::MariaDb(_) => return Err(never_synced()),
     })
 }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
-use headwater_consolidated::results::{ReadOptions, ResultColumn, ResultSink};
-use headwater_consolidated::{Connection, Error};
+use headwater_consolidated::results::{Placeholder, ReadOptions, ResultColumn, ResultSink};
+use headwater_consolidated::{Error, QueryConnection};
 use headwater_gateway::format::{Column, Encoder, Format};
 use headwater_gateway::query::{Query, QueryError, Who};
 use headwater_protocol::ValueRef;
@@ -95,9 +95,9 @@ pub fn run(args: &QueryArgs, global: &Global, output: &Output) -> Done {
 /// The named queries, and all that is wrong with them, as the database sees it too.
 pub(super) fn checked(config: &Config) -> Result<Queries> {
     let (queries, mut faults) = config.queries()?;
-    let mut connection = config.database.connect()?;
+    let (mut connection, placeholder) = config.database.connect_for_queries()?;
     for (file, query) in &queries {
-        faults.extend(prepared(&mut *connection, file, query)?);
+        faults.extend(prepared(&mut *connection, placeholder, file, query)?);
     }
     faults.sort_by(|one, other| (&one.file, one.line).cmp(&(&other.file, other.line)));
     Ok((queries, faults))
@@ -144,9 +144,14 @@ fn described(query: &Query) -> Vec<String> {
 }
 
 /// What the database finds wrong with a query.
-fn prepared(connection: &mut dyn Connection, file: &Path, query: &Query) -> Result<Option<QueryError>> {
+fn prepared(
+    connection: &mut dyn QueryConnection,
+    placeholder: Placeholder,
+    file: &Path,
+    query: &Query,
+) -> Result<Option<QueryError>> {
     let fault = |line, text| Some(QueryError { file: file.display().to_string(), line, text });
-    let (sql, freshness) = query.numbered(connection.dialect());
+    let (sql, freshness) = query.numbered(placeholder);
     if let Some(sql) = freshness {
         match connection.columns(&sql, &ReadOptions::default()) {
             Ok(_) => {}
@@ -193,8 +198,8 @@ fn run_one(args: &RunArgs, config: &Config, output: &Output) -> Done {
     };
     let pairs = args.arguments.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let arguments = query.arguments(pairs).or_usage(|| format!("{} can't be run so", query.name))?;
-    let mut connection = config.database.connect()?;
-    let (sql, parameters) = query.whole_statement(&arguments, &args.user, connection.dialect());
+    let (mut connection, placeholder) = config.database.connect_for_queries()?;
+    let (sql, parameters) = query.whole_statement(&arguments, &args.user, placeholder);
     let format = match args.format {
         Shown::Table if output.is_json() => Some(Format::Json),
         Shown::Table => None,

@@ -10,8 +10,9 @@ use futures_util::future::OptionFuture;
 use headwater_access::{Access, Jwt, Settings as AccessSettings};
 use headwater_consolidated::Plan;
 use headwater_consolidated::check::{Severity, check};
-use headwater_consolidated::{Backend, Pool};
+use headwater_consolidated::{Backend, Pool, QueryBackend, QueryPool};
 use headwater_gateway::Gateway;
+use headwater_gateway::query::Who;
 use headwater_server::{Config as ServerConfig, Handle, Joined, Server, StartError, raise_open_files};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -80,24 +81,48 @@ impl ServeArgs {
     }
 }
 
+/// The database, as what syncs and as what runs queries.
+struct Backends {
+    /// `None`: it can't be synced, and has no accounts.
+    syncs: Option<Arc<dyn Backend>>,
+    queries: Arc<dyn QueryBackend>,
+}
+
+impl Backends {
+    fn of(config: &Config, plans: &[Plan]) -> Result<Backends> {
+        if plans.is_empty() && !config.database.can_sync() {
+            return Ok(Backends { syncs: None, queries: config.database.query_backend()? });
+        }
+        // One for both: its connections go by one name.
+        let syncs = config.database.backend()?;
+        Ok(Backends { queries: Arc::clone(&syncs) as _, syncs: Some(syncs) })
+    }
+}
+
 /// What is served beside syncs: ready files, and the named queries.
-fn join(gateway: Option<GatewayConfig>, backend: &Arc<dyn Backend>, options: &ServerConfig) -> Result<Joined> {
+fn join(gateway: Option<GatewayConfig>, backends: &Backends, options: &ServerConfig) -> Result<Joined> {
     let ready = Some(ready::builder());
     let Some(GatewayConfig { queries, settings, frontier }) = gateway else {
         return Ok(Joined { ready, ..Joined::default() });
     };
     let connections = settings.executions_max;
-    let pool = Pool::new(Arc::clone(backend), connections);
-    let access = Access::new(
-        pool.clone(),
-        AccessSettings {
-            password_checks: options.password_checks,
-            password_checks_waiting: options.password_checks_waiting,
-            account_cache: Duration::from_millis(options.account_cache_ms),
-            patience: settings.patience,
-        },
-    );
+    let pool = QueryPool::for_queries(Arc::clone(&backends.queries), connections);
+    let settings_of_access = AccessSettings {
+        password_checks: options.password_checks,
+        password_checks_waiting: options.password_checks_waiting,
+        account_cache: Duration::from_millis(options.account_cache_ms),
+        patience: settings.patience,
+    };
+    let access = match &backends.syncs {
+        Some(backend) => Access::new(Pool::new(Arc::clone(backend), 1), settings_of_access),
+        None => Access::without_accounts(settings_of_access),
+    };
     let jwt = options.jwt().map(Jwt::new).transpose().or_usage(|| "the server could not be started".into())?;
+    if backends.syncs.is_none() && jwt.is_none() && queries.iter().any(|query| query.who != Who::Public) {
+        tracing::warn!(
+            "MariaDB has no accounts: nobody can ask queries that are not public; let an identity provider's users in (jwt_*)"
+        );
+    }
     let access = match jwt {
         Some(jwt) => access.with_jwt(jwt),
         None => access,
@@ -111,29 +136,35 @@ fn join(gateway: Option<GatewayConfig>, backend: &Arc<dyn Backend>, options: &Se
         }
         None => gateway,
     };
-    Ok(Joined { ready, routes: Some(gateway.router()), connections })
+    // Who asks is looked up on a connection of its own: no query keeps it waiting.
+    Ok(Joined { ready, routes: Some(gateway.router()), connections: connections + 1 })
 }
 
 /// Serves until a signal comes.
 pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     let config = Config::read(global)?;
     let options = config.server(&args.all_options())?;
-    let plans = config.plans()?;
+    let plans = config.served_plans()?;
+    let backends = Backends::of(&config, &plans)?;
     if !args.no_check {
-        check_first(&config, &plans, output)?;
+        if !plans.is_empty() {
+            check_first(&config, &plans, output)?;
+        }
         if config.has_gateway() {
             without(&checked(&config)?.1)?;
         }
     }
     let is_tls = options.tls_certificate.is_some();
     raise_open_files();
-    let backend = config.database.backend()?;
     let gateway = config.gateway()?;
     let runtime = tokio::runtime::Runtime::new().context("the threads of the server could not be started")?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let joined = join(gateway, &backend, &options)?;
-        let handle = Server::start_with(options, backend, plans, joined).await;
+        let joined = join(gateway, &backends, &options)?;
+        let handle = match backends.syncs {
+            Some(backend) if !plans.is_empty() => Server::start_with(options, backend, plans, joined).await,
+            _ => Server::start_without_syncs(options, backends.queries, joined).await,
+        };
         let handle = handle.map_err(|error| match error {
             StartError::Listen { .. } => anyhow::Error::new(error).context("choose another address by --listen"),
             error => anyhow::Error::new(error),

@@ -1,5 +1,7 @@
 //! Named queries by the built program: `query check`, `query run`, and `serve`, on both databases.
 
+mod alone;
+mod mariadb;
 mod squid;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -45,6 +47,17 @@ impl Stage {
         stage
     }
 
+    /// Named queries without a model, in a database that is there as it is.
+    fn alone(url: &str) -> Stage {
+        let stage = Stage { folder: tempfile::tempdir().expect("a folder"), server: None };
+        let url = url.replace("HERE", &stage.folder.path().display().to_string());
+        let text = format!("[database]\nurl = \"{url}\"\n\n[gateway]\nqueries = \"queries\"\n");
+        std::fs::write(stage.path("headwater.toml"), text).expect("written");
+        std::fs::create_dir(stage.path("queries")).expect("a folder");
+        stage.query("flights.sql", FLIGHTS);
+        stage
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -61,7 +74,11 @@ impl Stage {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
-        command.current_dir(self.folder.path()).args(arguments).stdin(Stdio::null());
+        command
+            .env("HEADWATER_PASSWORD", "secret")
+            .current_dir(self.folder.path())
+            .args(arguments)
+            .stdin(Stdio::null());
         command
     }
 

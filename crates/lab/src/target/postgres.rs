@@ -91,8 +91,11 @@ impl Session {
             failure.class = if is_answer { failure.class } else { Class::Refused };
             failure.is_broken = true;
             failure.is_usage = matches!(error.code().and_then(|code| code.code().get(..2)), Some("28" | "3D"));
-            failure.detail =
-                format!("connecting to {}: {}", headwater_consolidated::Backend::address(postgres), failure.detail);
+            failure.detail = format!(
+                "connecting to {}: {}",
+                headwater_consolidated::QueryBackend::address(postgres),
+                failure.detail
+            );
             failure
         })?;
         // Ends with the client; what it says of a broken connection, the client's own calls say too.

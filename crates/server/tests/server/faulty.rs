@@ -5,6 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use headwater_consolidated::backend::{Changes, Gaps, Inserted, Mode};
 use headwater_consolidated::catalogue::Catalogue;
+use headwater_consolidated::results::{
+    Canceller, Placeholder, QueryBackend, QueryConnection, ReadOptions, ResultColumn, ResultSink,
+};
 use headwater_consolidated::{Backend, Connection, Dialect, Error, Plan, RowsWriter, TablePlan};
 use headwater_protocol::{Row, Value};
 
@@ -59,6 +62,20 @@ pub(crate) struct Faulty {
     pub(crate) faults: Faults,
 }
 
+impl QueryBackend for Faulty {
+    fn connect_for_queries(&self) -> Result<Box<dyn QueryConnection>, Error> {
+        Ok(self.connect()?)
+    }
+
+    fn address(&self) -> String {
+        self.inner.address()
+    }
+
+    fn placeholder(&self) -> Placeholder {
+        self.inner.placeholder()
+    }
+}
+
 impl Backend for Faulty {
     fn connect(&self) -> Result<Box<dyn Connection>, Error> {
         let inner = self.inner.connect()?;
@@ -68,15 +85,35 @@ impl Backend for Faulty {
     fn dialect(&self) -> Dialect {
         self.inner.dialect()
     }
-
-    fn address(&self) -> String {
-        self.inner.address()
-    }
 }
 
 struct FaultyConnection {
     inner: Box<dyn Connection>,
     faults: Faults,
+}
+
+impl QueryConnection for FaultyConnection {
+    fn columns(&mut self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
+        self.inner.columns(sql, options)
+    }
+
+    fn read(
+        &mut self,
+        sql: &str,
+        parameters: &[Value],
+        options: &ReadOptions,
+        sink: &mut dyn ResultSink,
+    ) -> Result<(), Error> {
+        self.inner.read(sql, parameters, options, sink)
+    }
+
+    fn rollback(&mut self) -> Result<(), Error> {
+        self.inner.rollback()
+    }
+
+    fn canceller(&self) -> Option<Canceller> {
+        self.inner.canceller()
+    }
 }
 
 impl Connection for FaultyConnection {
@@ -94,10 +131,6 @@ impl Connection for FaultyConnection {
 
     fn commit(&mut self) -> Result<(), Error> {
         self.faults.around("commit", || self.inner.commit())
-    }
-
-    fn rollback(&mut self) -> Result<(), Error> {
-        self.inner.rollback()
     }
 
     fn savepoint(&mut self) -> Result<(), Error> {

@@ -29,12 +29,17 @@ pub(super) fn look(
     {
         return;
     }
+    let unreachable = "start the database, or mend `url` under [database], --database or HEADWATER_DATABASE";
+    if !config.database.can_sync() {
+        // Queries alone are run there: nothing else is Headwater's.
+        if let Err(error) = config.database.connect_for_queries() {
+            findings.error("database_unreachable", format!("{error:#}"), unreachable);
+        }
+        return;
+    }
     let mut connection = match config.database.connect() {
         Ok(connection) => connection,
-        Err(error) => {
-            let mend = "start the database, or mend `url` under [database], --database or HEADWATER_DATABASE";
-            return findings.error("database_unreachable", format!("{error:#}"), mend);
-        }
+        Err(error) => return findings.error("database_unreachable", format!("{error:#}"), unreachable),
     };
     let connection = &mut *connection;
     let mut looked: Vec<_> = plans.iter().map(|plan| tracking(connection, plan, plans, findings)).collect();

@@ -38,7 +38,7 @@ pub(super) fn look(args: &DoctorArgs, global: &Global, findings: &mut Findings) 
             None
         }
     };
-    let plans = match config.plans() {
+    let plans = match config.served_plans() {
         Ok(plans) => plans,
         Err(error) => {
             findings.error(

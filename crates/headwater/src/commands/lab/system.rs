@@ -7,7 +7,7 @@ use headwater_lab::sync::Own;
 
 use crate::cli::Global;
 use crate::config::Config;
-use crate::database::Address;
+use crate::database::{Address, never_synced};
 use crate::exit::usage;
 
 /// Which of its users, model and server.
@@ -63,6 +63,7 @@ impl SystemArgs {
         let address = match &config.database {
             Address::Sqlite(path) => format!("sqlite:{}", std::path::absolute(path)?.display()),
             Address::Postgres(text) => text.clone(),
+            Address::MariaDb(_) => return Err(never_synced()),
         };
         let (config, backend) = (global.config.clone(), config.database.backend()?);
         Ok(Own { config, backend, address, plan: plan.clone(), users: self.users.clone(), server })

@@ -1,0 +1,72 @@
+//! Named queries without a model: nothing is synced.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use headwater_testkit::Postgres;
+
+use super::{Stage, TABLES, get};
+
+/// What a remote is told; head and body.
+fn post(address: &str, target: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    write!(stream, "POST {target} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello")
+        .expect("sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an answer");
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    (head.to_ascii_lowercase(), body.to_owned())
+}
+
+/// The server is up, and says of itself and to remotes what it is.
+pub(crate) fn syncs_nothing(address: &str) {
+    let (head, body) = get(address, "/ready", "");
+    assert!(head.starts_with("http/1.1 200") && body.contains("\"database\":true"), "{head}\n{body}");
+    let (head, _) = get(address, "/health", "");
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    let (head, body) = post(address, "/v1/sync");
+    assert!(head.starts_with("http/1.1 404") && head.contains("vnd.headwater.sync"), "{head}");
+    assert!(body.contains("has no models and syncs nothing"), "{body}");
+    let (head, body) = get(address, "/v1/model", "");
+    assert!(head.starts_with("http/1.1 404") && body.contains("\"error\":\"model_unknown\""), "{head}\n{body}");
+}
+
+fn without_a_model(url: &str) {
+    let mut stage = Stage::alone(url);
+    if url.starts_with("sqlite:") {
+        stage.sql(TABLES);
+    } else {
+        headwater_testkit::sql(url, &TABLES.replace("DECIMAL_TEXT", "numeric")).expect("tables");
+    }
+    stage.query("own.sql", "SELECT :s.user AS me");
+    let checked = stage.ok(&["query", "check"]);
+    assert!(checked.contains("2 queries, as the database takes them"), "{checked}");
+    let address = stage.serve();
+    let (head, body) = get(&address, "/q/flights.csv?origin=EWR", "");
+    assert!(head.starts_with("http/1.1 200") && body == "id,delay,fare\r\n3,7,9.99\r\n", "{head}\n{body}");
+    syncs_nothing(&address);
+    let (head, _) = get(&address, "/q/own.csv", "");
+    assert!(head.starts_with("http/1.1 401"), "{head}");
+    // Accounts may come while it runs.
+    stage.ok(&["user", "add", "anna"]);
+    let (head, body) = get(&address, "/q/own.csv", "Authorization: Basic YW5uYTpzZWNyZXQ=\r\n");
+    assert!(head.starts_with("http/1.1 200") && body == "me\r\nanna\r\n", "{head}\n{body}");
+    let token = stage.ok(&["token", "anna"]);
+    let (_, body) = get(&address, "/q/own.csv", &format!("Authorization: Bearer {}\r\n", token.trim()));
+    assert_eq!(body, "me\r\nanna\r\n");
+    let (head, _) = get(&address, "/q/own.csv", "Authorization: Basic YW5uYTp3cm9uZw==\r\n");
+    assert!(head.starts_with("http/1.1 401"), "{head}");
+    let said = stage.run(&["check"]);
+    assert!(said.0 == Some(2) && said.2.contains("names no model"), "{said:?}");
+}
+
+#[test]
+fn sqlite_is_served_without_a_model() {
+    without_a_model("sqlite:HERE/central.db");
+}
+
+#[test]
+fn postgres_is_served_without_a_model() {
+    without_a_model(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+}

@@ -7,6 +7,7 @@
 //!     coding     gzip and zstd
 //!     run        one execution: rows in pieces, limits, an end when nobody waits
 //!   openapi    what there is to ask, for programs
+//!   page       the same for people
 //!   query      files of SQL whose heads say what they may be asked, and the values of a request
 //!   format     rows in JSON, NDJSON and CSV
 //! frontier_routes  the Frontier protocol over HTTP, on the same service
@@ -25,6 +26,7 @@ pub mod frontier;
 mod frontier_routes;
 mod handover;
 mod openapi;
+mod page;
 pub mod query;
 mod routes;
 mod run;

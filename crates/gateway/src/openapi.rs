@@ -92,14 +92,15 @@ fn parameter(parameter: &Parameter) -> Json {
     if !parameter.values.is_empty() {
         add("enum", parameter.values.iter().map(plain).collect());
     }
-    // The specification's bounds are of numbers.
-    if matches!(parameter.kind, Type::Int | Type::Real) {
-        for (key, bound) in ["minimum", "maximum"].into_iter().zip(&parameter.range) {
-            if let Some(bound) = bound {
-                add(key, plain(bound));
-            }
+    // The specification's bounds are of numbers, and it has fewer types: these are our own, as it allows.
+    let is_number = matches!(parameter.kind, Type::Int | Type::Real);
+    let keys = if is_number { ["minimum", "maximum"] } else { ["x-minimum", "x-maximum"] };
+    for (key, bound) in keys.into_iter().zip(&parameter.range) {
+        if let Some(bound) = bound {
+            add(key, plain(bound));
         }
     }
+    add("x-type", parameter.kind.name().into());
     if matches!(parameter.kind, Type::Text | Type::Json) {
         add("maxLength", parameter.length_max.into());
     }
@@ -149,14 +150,14 @@ mod tests {
             (&json!("Flights"), &json!([]), &json!("flights_csv"))
         );
         let expected = json!([
-            { "name": "origin", "in": "query", "required": true, "schema": { "type": "string", "maxLength": 3 } },
+            { "name": "origin", "in": "query", "required": true, "schema": { "type": "string", "maxLength": 3, "x-type": "text" } },
             {
                 "name": "month", "in": "query", "required": false,
-                "schema": { "type": "integer", "format": "int64", "default": 7, "minimum": 1, "maximum": 12 },
+                "schema": { "type": "integer", "format": "int64", "default": 7, "minimum": 1, "maximum": 12, "x-type": "int" },
             },
             {
                 "name": "kind", "in": "query", "required": false,
-                "schema": { "type": "string", "default": "all", "enum": ["all", "late"], "maxLength": 1000 },
+                "schema": { "type": "string", "default": "all", "enum": ["all", "late"], "maxLength": 1000, "x-type": "text" },
             },
         ]);
         assert_eq!(get["parameters"], expected);

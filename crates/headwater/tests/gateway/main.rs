@@ -1,5 +1,6 @@
 //! Named queries by the built program: `query check`, `query run`, and `serve`, on both databases.
 
+mod page;
 mod squid;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

@@ -9,7 +9,7 @@
 //!   openapi    what there is to ask, for programs
 //!   page       the same for people
 //!   query      files of SQL whose heads say what they may be asked, and the values of a request
-//!   format     rows in JSON, NDJSON and CSV
+//!   format     rows in JSON, NDJSON, CSV and Arrow
 //! frontier_routes  the Frontier protocol over HTTP, on the same service
 //!   frontier   the protocol of the Frontier clients: requests, payloads, answers, in bytes
 //! ```

@@ -56,7 +56,7 @@ fn operation(query: &Query, ending: &str, format: Format) -> Json {
             "400": fault("an argument is none"),
             "401": fault("nobody is known by these credentials"),
             "403": fault("this user may not ask"),
-            "422": fault("the answer is larger than the query allows, or the database can't compute it"),
+            "422": fault("the answer is larger than the query allows, has a value that the format has no room for, or the database can't compute it"),
             "503": fault("too many ask, or the database is not there: Retry-After says when to come back"),
             "504": fault("the query takes longer than it may"),
         },
@@ -80,6 +80,7 @@ fn rows(format: Format) -> Json {
         Format::Json => of(json!({ "type": "object" })),
         Format::JsonArrays => of(json!({ "type": "array" })),
         Format::Ndjson | Format::Csv => json!({ "type": "string" }),
+        Format::Arrow => json!({}),
     }
 }
 
@@ -161,7 +162,7 @@ mod tests {
             },
         ]);
         assert_eq!(get["parameters"], expected);
-        assert_eq!(document["paths"].as_object().map(Map::len), Some(8), "each in each form");
+        assert_eq!(document["paths"].as_object().map(Map::len), Some(10), "each in each form");
         assert_eq!(document["paths"]["/q/own.json"]["get"]["security"], json!([{ "token": [] }, { "password": [] }]));
         let ids: std::collections::BTreeSet<String> = document["paths"]
             .as_object()
@@ -169,6 +170,6 @@ mod tests {
             .values()
             .map(|path| path["get"]["operationId"].to_string())
             .collect();
-        assert_eq!(ids.len(), 8, "each has a name of its own");
+        assert_eq!(ids.len(), 10, "each has a name of its own");
     }
 }

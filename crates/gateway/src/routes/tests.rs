@@ -3,6 +3,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::Int64Type;
+use arrow_ipc::reader::StreamReader;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
 use headwater_access::{Access, Secret, Settings as AccessSettings, hash_password};
@@ -22,7 +25,7 @@ const SCHEMA: &str = "CREATE TABLE flight (id INTEGER PRIMARY KEY, origin TEXT, 
 const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000)
     SELECT count(*) AS n FROM n AS a, n AS b WHERE a.i + b.i = -1";
 
-const QUERIES: [(&str, &str); 11] = [
+const QUERIES: [(&str, &str); 12] = [
     (
         "flights",
         "-- public = true\n-- stale_if_error_s = 60\n-- [parameters]\n-- origin = { type = \"text\", length_max = 3 }\n\
@@ -51,6 +54,7 @@ const QUERIES: [(&str, &str); 11] = [
         "-- public = true\n-- time_out_s = 0.3\nWITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000) SELECT i FROM n",
     ),
     ("few", "-- public = true\n-- rows_max = 2\nSELECT id FROM flight"),
+    ("mixed", "-- public = true\nSELECT 1 AS a UNION ALL SELECT 'x'"),
     ("slow", "-- public = true\n-- time_out_s = 0.05\n"),
     ("endless", "-- public = true\n-- time_out_s = 60\n"),
 ];
@@ -135,6 +139,16 @@ async fn rows_in_each_form() {
         header_of(&response, "content-type").starts_with("text/csv")
             && header_of(&response, "vary") == "Accept, Accept-Encoding"
     );
+    let kind = "application/vnd.apache.arrow.stream";
+    for (url, accept) in [("/q/flights.arrow?origin=JFK", "*/*"), ("/q/flights?origin=JFK", kind)] {
+        let response = stand.get(url, &[("accept", accept)]).await;
+        assert!(header_of(&response, "content-type") == kind && !header_of(&response, "etag").is_empty());
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        let batches: Vec<_> =
+            StreamReader::try_new(&*body, None).expect("a schema").map(|batch| batch.expect("a batch")).collect();
+        let delays = batches[0].column(1).as_primitive::<Int64Type>();
+        assert_eq!((batches.len(), delays.iter().collect::<Vec<_>>()), (1, vec![Some(5), None]), "{url}");
+    }
     let response = stand.get("/q/flights.csv?origin=JFK", &[]).await;
     assert_eq!(header_of(&response, "cache-control"), "public, max-age=0, stale-if-error=60");
     let names = (header_of(&response, "vary"), header_of(&response, "x-content-type-options"));
@@ -244,6 +258,7 @@ async fn what_is_the_callers_own_fault() {
         ("/q/flights.csv?origin=%ff", 400, "not UTF-8"),
         (&long, 400, "longer than"),
         ("/q/few.csv", 422, "more than 2 rows"),
+        ("/q/mixed.arrow", 422, "column \"a\" has int and text, and Arrow one type for each column"),
     ] {
         let response = stand.get(url, &[]).await;
         assert_eq!(response.status(), status, "{url}");

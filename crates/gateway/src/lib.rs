@@ -4,7 +4,7 @@
 //! routes     URLs, headers, conditional requests
 //!   service    who may, what is kept, one execution for all who ask at once
 //!     cache      answers within a bound in bytes
-//!     coding     gzip and zstd
+//!     coding     zstd, brotli and gzip
 //!     run        one execution: rows in pieces, limits, an end when nobody waits
 //!   openapi    what there is to ask, for programs
 //!   page       the same for people

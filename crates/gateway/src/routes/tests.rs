@@ -384,9 +384,22 @@ async fn each_coding_has_a_tag_of_its_own() {
     let mut inflated = Vec::new();
     std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*zipped), &mut inflated).expect("gzip");
     assert!(inflated == plain && zipped.len() < plain.len() / 2);
-    for (tag, coding, status) in
-        [(&tags[1], "gzip", 304), (&tags[0], "gzip", 200), (&tags[1], "", 200), (&tags[0], "", 304)]
-    {
+    let small = stand.get(url, &[("accept-encoding", "gzip, deflate, br")]).await;
+    assert_eq!(header_of(&small, "content-encoding"), "br");
+    let packed = header_of(&small, "etag").to_owned();
+    assert_eq!(packed, format!("{}-br\"", tags[0].trim_end_matches('"')));
+    let mut inflated = Vec::new();
+    let small = small.into_body().collect().await.expect("a body").to_bytes();
+    std::io::Read::read_to_end(&mut brotli::Decompressor::new(&*small, 4_096), &mut inflated).expect("brotli");
+    assert!(inflated == plain);
+    for (tag, coding, status) in [
+        (&packed, "br", 304),
+        (&packed, "gzip", 200),
+        (&tags[1], "gzip", 304),
+        (&tags[0], "gzip", 200),
+        (&tags[1], "", 200),
+        (&tags[0], "", 304),
+    ] {
         let given = [("if-none-match", tag.as_str()), ("accept-encoding", coding)];
         let answer = stand.get(url, &given).await;
         assert_eq!(

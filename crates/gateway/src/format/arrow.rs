@@ -38,7 +38,7 @@ use headwater_protocol::text::{coerce, i64_to_real};
 use headwater_protocol::value::{NEGATIVE_INFINITY, POSITIVE_INFINITY};
 use headwater_protocol::{Type, Value, ValueRef};
 
-use super::text::{json_value, plain};
+use super::text::{json_value, plain, sound_json};
 use super::{Column, Unfit};
 
 /// Rows of a batch.
@@ -376,15 +376,13 @@ impl Builder {
 
 /// A value of a column of JSON, as JSON has it.
 fn json<'v>(value: ValueRef<'v>, scratch: &mut Scratch, text: &'v mut Vec<u8>) -> Cow<'v, str> {
-    match value {
-        ValueRef::Json(bytes) if serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() => {
-            String::from_utf8_lossy(bytes)
-        }
-        other => {
-            json_value(text, other, scratch);
-            String::from_utf8_lossy(text)
-        }
+    if let ValueRef::Json(bytes) = value
+        && let Ok(json) = sound_json(bytes)
+    {
+        return json;
     }
+    json_value(text, value, scratch);
+    String::from_utf8_lossy(text)
 }
 
 /// A decimal as a whole number of units of its last digit; `None` where it has more digits.

@@ -82,6 +82,15 @@ fn nothing_is_an_answer_too() {
     assert_eq!(written(Format::Csv, &columns, &[]), "a\r\n");
 }
 
+/// A SQLite file may hold anything.
+#[test]
+fn what_is_no_json_is_a_text_and_what_is_no_utf8_has_replacements() {
+    let rows: Vec<Vec<Value>> =
+        [&b"[1"[..], b"[\"\xff\"]", b"\"\xff"].map(|bytes| vec![Value::Json(bytes.to_vec())]).to_vec();
+    let lines = written(Format::Ndjson, &[column("a", Type::Json)], &rows);
+    assert_eq!(lines, "{\"a\":\"[1\"}\n{\"a\":[\"\u{fffd}\"]}\n{\"a\":\"\\\"\u{fffd}\"}\n");
+}
+
 #[test]
 fn what_a_client_accepts() {
     for (accept, expected) in [

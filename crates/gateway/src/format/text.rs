@@ -1,5 +1,6 @@
 //! Rows as JSON, NDJSON and CSV.
 
+use std::borrow::Cow;
 use std::io::Write as _;
 
 use base64::Engine as _;
@@ -156,11 +157,12 @@ pub(super) fn json_value(out: &mut Vec<u8>, value: ValueRef<'_>, scratch: &mut S
         ValueRef::Real(real) => {
             let _ = write!(out, "\"{}\"", real_name(real));
         }
-        ValueRef::Json(bytes) if serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() => {
+        ValueRef::Json(bytes) => match sound_json(bytes) {
             // Lines are rows.
-            out.extend(bytes.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }));
-        }
-        ValueRef::Text(bytes) | ValueRef::Json(bytes) => json_text(out, bytes),
+            Ok(json) => out.extend(json.bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte })),
+            Err(text) => json_text(out, text.as_bytes()),
+        },
+        ValueRef::Text(bytes) => json_text(out, bytes),
         ValueRef::Bytes(bytes) => {
             out.push(b'"');
             base64(out, bytes);
@@ -168,6 +170,12 @@ pub(super) fn json_value(out: &mut Vec<u8>, value: ValueRef<'_>, scratch: &mut S
         }
         other => json_text(out, text_bytes(other, scratch)),
     }
+}
+
+/// JSON as a text; the text as the error where it is none. (What only looks for the end of a JSON text does not see whether it is UTF-8.)
+pub(super) fn sound_json(bytes: &[u8]) -> Result<Cow<'_, str>, Cow<'_, str>> {
+    let text = String::from_utf8_lossy(bytes);
+    if serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok() { Ok(text) } else { Err(text) }
 }
 
 fn csv_value(out: &mut Vec<u8>, value: ValueRef<'_>, scratch: &mut Scratch) {

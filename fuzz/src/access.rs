@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use headwater_access::{Credentials, Secret, Tokens, claimed_user};
-use headwater_consolidated::Backend as _;
 use headwater_consolidated::postgres::{Postgres, Settings};
+use headwater_consolidated::results::QueryBackend as _;
 
 /// An `Authorization` header: what is read from it is said by the header that is made of it.
 pub fn credentials(data: &[u8]) {

@@ -7,6 +7,7 @@
 pub mod access;
 pub mod corpus;
 pub mod frontier;
+pub mod gateway;
 pub mod model;
 pub mod stream;
 pub mod values;
@@ -39,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     ("frontier_request", frontier::request),
     ("frontier_statement", frontier::statement),
     ("frontier_fields", frontier::fields),
+    ("gateway_rows", gateway::rows),
 ];
 
 /// The target of this name.

@@ -68,7 +68,8 @@ pub struct ResultColumn {
     pub name: String,
     /// The type of its values; `None`: the database can't tell (an expression in SQLite). In SQLite a value may be of another all the same.
     pub kind: Option<Type>,
-    /// The database's name for its type; empty where it has none (an expression in SQLite).
+    /// The database's name for its type, `numeric(10,2)` where a decimal has a bound of its digits; empty where it has none (an expression in
+    /// SQLite).
     pub declared: String,
 }
 

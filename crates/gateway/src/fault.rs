@@ -8,6 +8,8 @@ use axum::response::{IntoResponse as _, Response};
 use headwater_access::Error as AccessError;
 use headwater_consolidated::Error as DatabaseError;
 
+use crate::format::{Format, Unfit};
+
 /// For how long caches may keep an answer that is the caller's own fault: the same request would get the same.
 const OWN_FAULT_S: u32 = 10;
 
@@ -42,7 +44,10 @@ impl Fault {
 
     /// No form of rows that the request accepts.
     pub(crate) fn not_acceptable() -> Fault {
-        let message = "expected one of application/json, application/x-ndjson and text/csv in Accept";
+        let kinds: std::collections::BTreeSet<&str> =
+            Format::ALL.iter().map(|(_, format)| format.media_type()).collect();
+        let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+        let message = format!("expected one of {kinds} in Accept");
         Fault::new(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
     }
 
@@ -54,6 +59,11 @@ impl Fault {
     /// More than the query's limits allow.
     pub(crate) fn too_large(message: impl Into<String>) -> Fault {
         Fault::new(StatusCode::UNPROCESSABLE_ENTITY, "too_large", message)
+    }
+
+    /// A value that the wanted form has no room for.
+    pub(crate) fn unfit(unfit: &Unfit) -> Fault {
+        Fault::new(StatusCode::UNPROCESSABLE_ENTITY, "unfit", unfit.to_string())
     }
 
     /// Too many executions already.

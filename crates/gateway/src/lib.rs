@@ -4,11 +4,12 @@
 //! routes     URLs, headers, conditional requests
 //!   service    who may, what is kept, one execution for all who ask at once
 //!     cache      answers within a bound in bytes
-//!     coding     gzip and zstd
+//!     coding     zstd, brotli and gzip
 //!     run        one execution: rows in pieces, limits, an end when nobody waits
 //!   openapi    what there is to ask, for programs
+//!   page       the same for people
 //!   query      files of SQL whose heads say what they may be asked, and the values of a request
-//!   format     rows in JSON, NDJSON and CSV
+//!   format     rows in JSON, NDJSON, CSV and Arrow
 //! frontier_routes  the Frontier protocol over HTTP, on the same service
 //!   frontier   the protocol of the Frontier clients: requests, payloads, answers, in bytes
 //! ```
@@ -25,6 +26,7 @@ pub mod frontier;
 mod frontier_routes;
 mod handover;
 mod openapi;
+mod page;
 pub mod query;
 mod routes;
 mod run;

@@ -56,7 +56,7 @@ fn operation(query: &Query, ending: &str, format: Format) -> Json {
             "400": fault("an argument is none"),
             "401": fault("nobody is known by these credentials"),
             "403": fault("this user may not ask"),
-            "422": fault("the answer is larger than the query allows, or the database can't compute it"),
+            "422": fault("the answer is larger than the query allows, has a value that the format has no room for, or the database can't compute it"),
             "503": fault("too many ask, or the database is not there: Retry-After says when to come back"),
             "504": fault("the query takes longer than it may"),
         },
@@ -80,6 +80,7 @@ fn rows(format: Format) -> Json {
         Format::Json => of(json!({ "type": "object" })),
         Format::JsonArrays => of(json!({ "type": "array" })),
         Format::Ndjson | Format::Csv => json!({ "type": "string" }),
+        Format::Arrow => json!({}),
     }
 }
 
@@ -92,14 +93,15 @@ fn parameter(parameter: &Parameter) -> Json {
     if !parameter.values.is_empty() {
         add("enum", parameter.values.iter().map(plain).collect());
     }
-    // The specification's bounds are of numbers.
-    if matches!(parameter.kind, Type::Int | Type::Real) {
-        for (key, bound) in ["minimum", "maximum"].into_iter().zip(&parameter.range) {
-            if let Some(bound) = bound {
-                add(key, plain(bound));
-            }
+    // The specification's bounds are of numbers, and it has fewer types: these are our own, as it allows.
+    let is_number = matches!(parameter.kind, Type::Int | Type::Real);
+    let keys = if is_number { ["minimum", "maximum"] } else { ["x-minimum", "x-maximum"] };
+    for (key, bound) in keys.into_iter().zip(&parameter.range) {
+        if let Some(bound) = bound {
+            add(key, plain(bound));
         }
     }
+    add("x-type", parameter.kind.name().into());
     if matches!(parameter.kind, Type::Text | Type::Json) {
         add("maxLength", parameter.length_max.into());
     }
@@ -149,18 +151,18 @@ mod tests {
             (&json!("Flights"), &json!([]), &json!("flights_csv"))
         );
         let expected = json!([
-            { "name": "origin", "in": "query", "required": true, "schema": { "type": "string", "maxLength": 3 } },
+            { "name": "origin", "in": "query", "required": true, "schema": { "type": "string", "maxLength": 3, "x-type": "text" } },
             {
                 "name": "month", "in": "query", "required": false,
-                "schema": { "type": "integer", "format": "int64", "default": 7, "minimum": 1, "maximum": 12 },
+                "schema": { "type": "integer", "format": "int64", "default": 7, "minimum": 1, "maximum": 12, "x-type": "int" },
             },
             {
                 "name": "kind", "in": "query", "required": false,
-                "schema": { "type": "string", "default": "all", "enum": ["all", "late"], "maxLength": 1000 },
+                "schema": { "type": "string", "default": "all", "enum": ["all", "late"], "maxLength": 1000, "x-type": "text" },
             },
         ]);
         assert_eq!(get["parameters"], expected);
-        assert_eq!(document["paths"].as_object().map(Map::len), Some(8), "each in each form");
+        assert_eq!(document["paths"].as_object().map(Map::len), Some(10), "each in each form");
         assert_eq!(document["paths"]["/q/own.json"]["get"]["security"], json!([{ "token": [] }, { "password": [] }]));
         let ids: std::collections::BTreeSet<String> = document["paths"]
             .as_object()
@@ -168,6 +170,6 @@ mod tests {
             .values()
             .map(|path| path["get"]["operationId"].to_string())
             .collect();
-        assert_eq!(ids.len(), 8, "each has a name of its own");
+        assert_eq!(ids.len(), 10, "each has a name of its own");
     }
 }

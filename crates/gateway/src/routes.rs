@@ -23,6 +23,7 @@ use crate::fault::{Fault, set};
 use crate::format::Format;
 use crate::frontier_routes::{self, FrontierSettings};
 use crate::openapi;
+use crate::page;
 use crate::query::{Query, Who};
 use crate::run::Running;
 use crate::service::{Answer, Asked, Service, Settings};
@@ -55,6 +56,7 @@ impl Gateway {
         let named = Router::new()
             .route("/q/{name}", get(get_query))
             .route("/q.json", get(get_document))
+            .route("/q", get(page::get))
             .with_state(Arc::clone(&self.service));
         match &self.frontier {
             Some(settings) => named.merge(frontier_routes::router(Arc::clone(&self.service), settings.clone())),
@@ -186,7 +188,7 @@ async fn respond(
 }
 
 /// Other bytes have another tag (RFC 9110, 8.8.3.3).
-fn coded_tag(tag: &str, coding: Coding) -> String {
+pub(crate) fn coded_tag(tag: &str, coding: Coding) -> String {
     match (coding.name(), tag.strip_suffix('"')) {
         (Some(name), Some(tag)) => format!("{tag}-{name}\""),
         _ => tag.to_owned(),
@@ -323,7 +325,7 @@ impl Head<'_> {
 }
 
 /// Whether the client has this content already (RFC 9110, 13.2.2: tags go before times).
-fn is_unchanged(headers: &HeaderMap, tag: &str, modified: Option<&str>) -> bool {
+pub(crate) fn is_unchanged(headers: &HeaderMap, tag: &str, modified: Option<&str>) -> bool {
     let mut tags = headers.get_all(header::IF_NONE_MATCH).iter().peekable();
     if tags.peek().is_some() {
         let tags = tags.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).map(str::trim);

@@ -14,7 +14,7 @@ use headwater_protocol::{Type, Value, ValueRef};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::fault::Fault;
-use crate::format::{Column, Encoder, Format};
+use crate::format::{Column, Encoder, Format, Unfit};
 use crate::frontier::results::FrontierRows;
 use crate::handover::{Giver, NotTaken, Taker, handover};
 use crate::query::{Page, QueryLimits, text_of};
@@ -210,8 +210,10 @@ fn execute(connection: &mut Pooled<dyn QueryConnection>, job: Job, give: Giver<P
     let mut next = None;
     let ended = read.and_then(|()| {
         next = pieces.next();
-        if let Some(writer) = &mut pieces.writer {
-            writer.end(next.as_deref());
+        if let Some(writer) = &mut pieces.writer
+            && let Err(unfit) = writer.end(next.as_deref())
+        {
+            return pieces.stop(Fault::unfit(&unfit));
         }
         pieces.hand_on()
     });
@@ -276,16 +278,18 @@ enum Writer {
 }
 
 impl Writer {
-    fn row(&mut self, values: &[ValueRef<'_>]) {
+    fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Unfit> {
         match self {
-            Writer::Rows(encoder) => encoder.row(values),
+            Writer::Rows(encoder) => encoder.row(values)?,
             Writer::Frontier(rows) => rows.row(values),
         }
+        Ok(())
     }
 
-    fn end(&mut self, next: Option<&str>) {
-        if let Writer::Rows(encoder) = self {
-            encoder.end(next);
+    fn end(&mut self, next: Option<&str>) -> Result<(), Unfit> {
+        match self {
+            Writer::Rows(encoder) => encoder.end(next),
+            Writer::Frontier(_) => Ok(()),
         }
     }
 
@@ -369,9 +373,10 @@ impl ResultSink for Pieces {
             };
             self.key.push(place);
         }
-        let columns = columns_given.iter().map(|column| Column { name: column.name.clone(), kind: column.kind });
         self.writer = Some(match self.form {
-            Form::Rows(format) => Writer::Rows(Encoder::begin(format, columns.collect())),
+            Form::Rows(format) => {
+                Writer::Rows(Encoder::begin(format, columns_given.iter().map(Column::from).collect()))
+            }
             Form::Frontier => Writer::Frontier(FrontierRows::begin(columns_given)),
         });
         Ok(())
@@ -394,7 +399,9 @@ impl ResultSink for Pieces {
                 self.limits.rows_max
             )));
         }
-        writer.row(values);
+        if let Err(unfit) = writer.row(values) {
+            return self.stop(Fault::unfit(&unfit));
+        }
         self.rows += 1;
         if writer.waiting() >= PIECE_BYTES { self.hand_on() } else { Ok(()) }
     }

@@ -270,7 +270,7 @@ fn lenient_decimal(text: &str) -> Option<Decimal> {
 }
 
 /// The double that is this integer, if there is one.
-pub(crate) fn i64_to_real(number: i64) -> Option<f64> {
+pub fn i64_to_real(number: i64) -> Option<f64> {
     (number.unsigned_abs() <= 1 << 53).then_some(number as f64)
 }
 

@@ -1,4 +1,4 @@
-//! What tests need around the program: a throw-away PostgreSQL and MariaDB, a network that breaks on demand, and the built binary.
+//! What tests need around the program: a throw-away PostgreSQL and MariaDB, a network that breaks on demand, a browser, and the built binary.
 //!
 //! Tests run against the real thing (a real cluster, a real TCP connection, the real process), and this crate makes that
 //! cheap and leaves nothing behind: no process and no file survives the test binary, even one that is killed.
@@ -21,6 +21,7 @@
 //! - Everything here blocks, also in async tests: starting a cluster takes about half a second, a database a few hundredths.
 //! - Processes are looked up in `/proc`: Linux only.
 
+pub mod browser;
 pub mod front;
 pub mod mariadb;
 pub mod ports;
@@ -30,6 +31,7 @@ pub mod proxy;
 pub mod random;
 pub mod squid;
 
+pub use browser::Browser;
 pub use front::{FRONTS, Front, Proxied};
 pub use mariadb::MariaDb;
 pub use ports::free_port;

@@ -147,10 +147,24 @@ fn readers(columns: &[tokio_postgres::Column], options: &ReadOptions) -> Result<
         let (name, server) = (column.name().to_owned(), column.type_());
         let codec = Codec::of(server.oid()).or_else(|| raw::text_like(server)).ok_or_else(|| unknown(&name, server))?;
         let kind = options.types.get(&name).copied().unwrap_or(codec.kind());
-        let column = ResultColumn { name, kind: Some(kind), declared: server.name().to_owned() };
+        let column = ResultColumn { name, kind: Some(kind), declared: declared(column) };
         Ok(Reader { column, codec, scratch: Scratch::default() })
     };
     columns.iter().map(reader).collect()
+}
+
+/// The server's name for a column's type; of a `numeric` with its digits, where it has a bound of them.
+fn declared(column: &tokio_postgres::Column) -> String {
+    /// What stands before the bound in a type's modifier.
+    const HEADER: i32 = 4;
+    let (name, modifier) = (column.type_().name(), column.type_modifier());
+    if *column.type_() != ServerType::NUMERIC || modifier < HEADER {
+        return name.to_owned();
+    }
+    let bound = modifier - HEADER;
+    // Eleven bits with a sign.
+    let scale = ((bound & 0x7ff) ^ 0x400) - 0x400;
+    format!("{name}({},{scale})", bound >> 16)
 }
 
 fn unknown(name: &str, server: &ServerType) -> Error {

@@ -82,6 +82,14 @@ pub(crate) fn values_and_types_of_any_query(database: &Queried) {
     let text = "SELECT '1.50' AS price, id FROM t WHERE id = 1";
     let found = read_with(&mut *connection, text, &[], &options, usize::MAX).expect("rows");
     assert_eq!((found.columns[0].kind, &found.rows[0][0]), (Some(Type::Decimal), &price), "the file knows better");
+
+    if database.kind == Kind::Postgres {
+        let sql =
+            "SELECT 1.5::numeric(10,2) AS a, 1::numeric(5) AS b, 1::numeric(3,-2) AS c, 1.5::numeric AS d, 1 AS e";
+        let found = read(&mut *connection, sql, &[]).expect("a row");
+        let declared: Vec<&str> = found.columns.iter().map(|column| column.declared.as_str()).collect();
+        assert_eq!(declared, ["numeric(10,2)", "numeric(5,0)", "numeric(3,-2)", "numeric", "int4"]);
+    }
 }
 
 pub(crate) fn parameters_of_every_type_are_what_they_are(database: &Queried) {

@@ -3,6 +3,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::Int64Type;
+use arrow_ipc::reader::StreamReader;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
 use headwater_access::{Access, Secret, Settings as AccessSettings, hash_password};
@@ -22,7 +25,7 @@ const SCHEMA: &str = "CREATE TABLE flight (id INTEGER PRIMARY KEY, origin TEXT, 
 const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000)
     SELECT count(*) AS n FROM n AS a, n AS b WHERE a.i + b.i = -1";
 
-const QUERIES: [(&str, &str); 11] = [
+const QUERIES: [(&str, &str); 12] = [
     (
         "flights",
         "-- public = true\n-- stale_if_error_s = 60\n-- [parameters]\n-- origin = { type = \"text\", length_max = 3 }\n\
@@ -51,6 +54,7 @@ const QUERIES: [(&str, &str); 11] = [
         "-- public = true\n-- time_out_s = 0.3\nWITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000) SELECT i FROM n",
     ),
     ("few", "-- public = true\n-- rows_max = 2\nSELECT id FROM flight"),
+    ("mixed", "-- public = true\nSELECT 1 AS a UNION ALL SELECT 'x'"),
     ("slow", "-- public = true\n-- time_out_s = 0.05\n"),
     ("endless", "-- public = true\n-- time_out_s = 60\n"),
 ];
@@ -135,6 +139,16 @@ async fn rows_in_each_form() {
         header_of(&response, "content-type").starts_with("text/csv")
             && header_of(&response, "vary") == "Accept, Accept-Encoding"
     );
+    let kind = "application/vnd.apache.arrow.stream";
+    for (url, accept) in [("/q/flights.arrow?origin=JFK", "*/*"), ("/q/flights?origin=JFK", kind)] {
+        let response = stand.get(url, &[("accept", accept)]).await;
+        assert!(header_of(&response, "content-type") == kind && !header_of(&response, "etag").is_empty());
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        let batches: Vec<_> =
+            StreamReader::try_new(&*body, None).expect("a schema").map(|batch| batch.expect("a batch")).collect();
+        let delays = batches[0].column(1).as_primitive::<Int64Type>();
+        assert_eq!((batches.len(), delays.iter().collect::<Vec<_>>()), (1, vec![Some(5), None]), "{url}");
+    }
     let response = stand.get("/q/flights.csv?origin=JFK", &[]).await;
     assert_eq!(header_of(&response, "cache-control"), "public, max-age=0, stale-if-error=60");
     let names = (header_of(&response, "vary"), header_of(&response, "x-content-type-options"));
@@ -244,6 +258,7 @@ async fn what_is_the_callers_own_fault() {
         ("/q/flights.csv?origin=%ff", 400, "not UTF-8"),
         (&long, 400, "longer than"),
         ("/q/few.csv", 422, "more than 2 rows"),
+        ("/q/mixed.arrow", 422, "column \"a\" has int and text, and Arrow one type for each column"),
     ] {
         let response = stand.get(url, &[]).await;
         assert_eq!(response.status(), status, "{url}");
@@ -369,9 +384,22 @@ async fn each_coding_has_a_tag_of_its_own() {
     let mut inflated = Vec::new();
     std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*zipped), &mut inflated).expect("gzip");
     assert!(inflated == plain && zipped.len() < plain.len() / 2);
-    for (tag, coding, status) in
-        [(&tags[1], "gzip", 304), (&tags[0], "gzip", 200), (&tags[1], "", 200), (&tags[0], "", 304)]
-    {
+    let small = stand.get(url, &[("accept-encoding", "gzip, deflate, br")]).await;
+    assert_eq!(header_of(&small, "content-encoding"), "br");
+    let packed = header_of(&small, "etag").to_owned();
+    assert_eq!(packed, format!("{}-br\"", tags[0].trim_end_matches('"')));
+    let mut inflated = Vec::new();
+    let small = small.into_body().collect().await.expect("a body").to_bytes();
+    std::io::Read::read_to_end(&mut brotli::Decompressor::new(&*small, 4_096), &mut inflated).expect("brotli");
+    assert!(inflated == plain);
+    for (tag, coding, status) in [
+        (&packed, "br", 304),
+        (&packed, "gzip", 200),
+        (&tags[1], "gzip", 304),
+        (&tags[0], "gzip", 200),
+        (&tags[1], "", 200),
+        (&tags[0], "", 304),
+    ] {
         let given = [("if-none-match", tag.as_str()), ("accept-encoding", coding)];
         let answer = stand.get(url, &given).await;
         assert_eq!(

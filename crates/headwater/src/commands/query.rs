@@ -1,14 +1,14 @@
 //! `headwater query`: named queries, without a server.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use headwater_consolidated::results::{Placeholder, ReadOptions, ResultColumn, ResultSink};
 use headwater_consolidated::{Error, QueryConnection};
-use headwater_gateway::format::{Column, Encoder, Format};
+use headwater_gateway::format::{Column, Encoder, Format, Unfit};
 use headwater_gateway::query::{Query, QueryError, Who};
 use headwater_protocol::ValueRef;
 use serde_json::json;
@@ -30,6 +30,7 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   headwater query run flights origin=JFK month=7
   headwater query run flights origin=JFK --format csv > flights.csv
+  headwater query run flights origin=JFK --format arrow > flights.arrow
   headwater query run own --user anna
 
 Arguments are held against the query's head, as those of a request are.";
@@ -76,6 +77,8 @@ enum Shown {
     Ndjson,
     /// With a line of names.
     Csv,
+    /// An Arrow IPC stream.
+    Arrow,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -206,6 +209,10 @@ fn run_one(args: &RunArgs, config: &Config, output: &Output) -> Done {
         Shown::Json => Some(Format::Json),
         Shown::Ndjson => Some(Format::Ndjson),
         Shown::Csv => Some(Format::Csv),
+        Shown::Arrow if std::io::stdout().is_terminal() => {
+            return Err(usage("an Arrow stream is no text for a terminal: send it on, as --format arrow > rows.arrow"));
+        }
+        Shown::Arrow => Some(Format::Arrow),
     };
     let read = match format {
         Some(format) => {
@@ -221,6 +228,11 @@ fn run_one(args: &RunArgs, config: &Config, output: &Output) -> Done {
     };
     read.with_context(|| format!("{} could not be run", query.name))?;
     Ok(Exit::Done)
+}
+
+/// A value that the form has no room for: the query can't be run so.
+fn unfit(unfit: &Unfit) -> Error {
+    Error::Sql { detail: unfit.to_string(), line: None }
 }
 
 /// Writes rows as they come.
@@ -243,7 +255,7 @@ impl Written {
     fn end(mut self, read: Result<(), Error>) -> Result<()> {
         let done = read.and_then(|()| {
             if let Some(encoder) = &mut self.encoder {
-                encoder.end(None);
+                encoder.end(None).map_err(|error| unfit(&error))?;
             }
             self.flush()
         });
@@ -256,14 +268,13 @@ impl Written {
 
 impl ResultSink for Written {
     fn begin(&mut self, columns: &[ResultColumn]) -> Result<(), Error> {
-        let columns = columns.iter().map(|column| Column { name: column.name.clone(), kind: column.kind });
-        self.encoder = Some(Encoder::begin(self.format, columns.collect()));
+        self.encoder = Some(Encoder::begin(self.format, columns.iter().map(Column::from).collect()));
         Ok(())
     }
 
     fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
         let Some(encoder) = &mut self.encoder else { return Ok(()) };
-        encoder.row(values);
+        encoder.row(values).map_err(|error| unfit(&error))?;
         if encoder.waiting() > 1 << 16 { self.flush() } else { Ok(()) }
     }
 }

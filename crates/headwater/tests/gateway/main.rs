@@ -2,6 +2,7 @@
 
 mod alone;
 mod mariadb;
+mod page;
 mod squid;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -9,6 +10,10 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::Decimal128Type;
+use arrow_ipc::reader::StreamReader;
 use headwater_testkit::Postgres;
 
 const TABLES: &str =
@@ -254,6 +259,35 @@ fn sqlite_from_file_to_answer() {
 #[test]
 fn postgres_from_file_to_answer() {
     from_file_to_answer(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+}
+
+/// Types are PostgreSQL's, batch by batch, and what Arrow has no room for is told.
+#[test]
+fn postgres_types_in_arrow() {
+    let stage = Stage::new(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+    let rows = "SELECT i, (i * 1.5)::numeric(10,2) AS fare, i * 1.5 AS any, DATE '2013-01-31' + i AS day, 'infinity'::date AS never
+        FROM generate_series(1, 30000) AS s(i)";
+    stage.query("typed.sql", &rows.replace(", 'infinity'::date AS never", ""));
+    stage.query("never.sql", rows);
+    stage.query("mended.sql", &format!("-- [types]\n-- never = \"text\"\n{rows}"));
+    let run = |name: &str| stage.command(&["query", "run", name, "--format", "arrow"]).output().expect("it runs");
+    let done = run("typed");
+    let batches: Vec<_> =
+        StreamReader::try_new(&*done.stdout, None).expect("a schema").map(|batch| batch.expect("a batch")).collect();
+    let types: Vec<String> =
+        batches[0].schema().fields().iter().map(|field| field.data_type().to_string().replace(' ', "")).collect();
+    assert_eq!(types, ["Int64", "Decimal128(10,2)", "Utf8", "Date32"]);
+    assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), 30_000);
+    let last = batches.last().expect("a batch");
+    let place = last.num_rows() - 1;
+    let fare = last.column(1).as_primitive::<Decimal128Type>().value_as_string(place);
+    assert_eq!((fare.as_str(), last.column(2).as_string::<i32>().value(place)), ("45000.00", "45000.0"));
+    let failed = run("never");
+    let said = String::from_utf8_lossy(&failed.stderr);
+    assert!(!failed.status.success() && said.contains("column \"never\" has in row 1 the date \"infinity\""), "{said}");
+    let mended =
+        StreamReader::try_new(&*run("mended").stdout, None).expect("a schema").next().expect("one").expect("a batch");
+    assert_eq!(mended.column(4).as_string::<i32>().value(0), "infinity");
 }
 
 /// SQL of a Frontier client, by the protocol's first form.

@@ -80,7 +80,7 @@ impl PostgresConnection {
     fn look_into(&mut self, sql: &str) -> Result<Option<Watched>, Error> {
         let plain = with_parameters(sql, |name| if name.starts_with('?') { "NULL".into() } else { name.to_owned() });
         self.batch(&format!("CREATE TEMPORARY VIEW headwater_watched AS SELECT FROM (\n{plain}\n) AS q"))?;
-        let Some((relations, functions)) = self.depends_on()? else { return Ok(None) };
+        let Some(Named { relations, functions, .. }) = self.depends_on()? else { return Ok(None) };
         // From here on no table can be altered; what a trigger becomes after this is seen by the state.
         let (names, relations) = (self.tables_of(&relations)?, numbers(&relations));
         let sql = names.as_deref().map(|names| marking_sql(names, &relations));
@@ -92,7 +92,7 @@ impl PostgresConnection {
     }
 
     /// Relations and functions, those of views included; `None`: something else than those counts too.
-    fn depends_on(&mut self) -> Result<Option<(BTreeSet<u32>, BTreeSet<u32>)>, Error> {
+    fn depends_on(&mut self) -> Result<Option<Named>, Error> {
         const RULES_SQL: &str = "SELECT c.oid::int8, c.relkind::text, r.ev_action::text FROM pg_catalog.pg_class c \
              LEFT JOIN pg_catalog.pg_rewrite r ON r.ev_class = c.oid AND r.ev_type = '1' WHERE c.oid = ANY (?1::text::oid[])";
         let own = self.query("SELECT 'pg_temp.headwater_watched'::regclass::oid::int8", &[])?;
@@ -120,7 +120,7 @@ impl PostgresConnection {
             }
         }
         known.remove(&own);
-        Ok(Some((known, functions)))
+        Ok(Some(Named { relations: known, functions, is_strange: false }))
     }
 
     /// How the tables among these relations are named where their changes are noted; `None`: one is nothing of which that is known.

@@ -13,7 +13,7 @@
 //!
 //! What is no UTF-8 (a SQLite file may hold it) comes with replacement characters.
 //!
-//! JSON says in `columns` what each is; what Arrow makes of each is said in [`arrow`]. An answer is written row by row; what has been written is
+//! JSON says in `columns` what each is; what Arrow makes of each is said in `format/arrow.rs`. An answer is written row by row; what has been written is
 //! taken in between, so none is held whole.
 
 mod arrow;

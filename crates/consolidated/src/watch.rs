@@ -6,6 +6,8 @@
 //! was not visible then has changed one of the tables. One that was open then and commits late is found like any other: marks name what
 //! was visible, and no largest number.
 
+use sha2::{Digest as _, Sha256};
+
 /// A query that can be watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
@@ -13,6 +15,22 @@ pub struct Watched {
     pub(crate) sql: String,
     /// The definitions of what the query reads, when it was looked at.
     pub(crate) state: String,
+}
+
+impl Watched {
+    /// A mark with the definitions under which it was made: under others it is good for nothing.
+    pub(crate) fn mark(&self, seen: &str) -> String {
+        format!("{seen} {}", self.definitions())
+    }
+
+    /// What a mark had seen, if it was made under these definitions.
+    pub(crate) fn seen<'m>(&self, mark: &'m str) -> Option<&'m str> {
+        mark.rsplit_once(' ').filter(|(_, definitions)| *definitions == self.definitions()).map(|(seen, _)| seen)
+    }
+
+    fn definitions(&self) -> String {
+        hex::encode(&Sha256::digest(&self.state)[..16])
+    }
 }
 
 /// What is known of a watched query's tables now.

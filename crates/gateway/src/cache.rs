@@ -32,7 +32,7 @@ pub(crate) struct Kept {
     pub(crate) coded: Coded,
     /// With its quotes (RFC 9110, 8.8.3).
     pub(crate) tag: String,
-    /// What the query of its freshness said before it was made.
+    /// What tells whether it may have changed, as it was before it was made.
     pub(crate) mark: Option<String>,
     /// Where the next page is.
     pub(crate) next: Option<String>,
@@ -121,10 +121,9 @@ impl<E: Clone> Cache<E> {
         is_alone
     }
 
-    /// What is kept was found to be so still; gives it as it is kept now.
-    pub(crate) fn renew(&self, key: &Key, kept: &Kept) -> Arc<Kept> {
-        let Kept { body, mark, next, .. } = kept;
-        let made = Made { body: body.clone(), mark: mark.clone(), next: next.clone() };
+    /// What is kept was found to be so still, at this mark; gives it as it is kept now.
+    pub(crate) fn renew(&self, key: &Key, kept: &Kept, mark: Option<String>) -> Arc<Kept> {
+        let made = Made { body: kept.body.clone(), mark, next: kept.next.clone() };
         self.keep(key, made, (Instant::now(), SystemTime::now()))
     }
 

@@ -16,7 +16,8 @@
 //!
 //! [`Gateway`] makes an [`axum::Router`] that is served beside others.
 //!
-//! *Caveats.* An answer is known by its content: whether it has changed is found out by running the query.
+//! *Caveats.* An answer is known by its content: whether it has changed is found out by running the query, unless change tracking knows all
+//! that the query reads, and the answer is kept.
 
 mod cache;
 mod coding;
@@ -31,6 +32,7 @@ pub mod query;
 mod routes;
 mod run;
 mod service;
+mod watches;
 
 pub use frontier_routes::FrontierSettings;
 pub use routes::Gateway;

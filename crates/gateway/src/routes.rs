@@ -151,7 +151,7 @@ async fn respond(
         return Ok(head.redirect());
     }
     let user = if query.is_personal() { user.as_str() } else { "" };
-    let asked = Asked::named(&query, &arguments, format, user, service.placeholder());
+    let asked = Asked::named(&query, &arguments, format, user, (service.placeholder(), &service.watches));
     Ok(match service.answer(&asked).await? {
         Answer::Kept(kept, age) => {
             let modified = kept.last_modified();

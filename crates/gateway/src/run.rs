@@ -18,6 +18,7 @@ use crate::format::{Column, Encoder, Format, Unfit};
 use crate::frontier::results::FrontierRows;
 use crate::handover::{Giver, NotTaken, Taker, handover};
 use crate::query::{Page, QueryLimits, text_of};
+use crate::watches::Watches;
 
 /// How large a piece gets.
 const PIECE_BYTES: usize = 64 << 10;
@@ -35,9 +36,20 @@ pub(crate) struct Job {
     /// Its rows come in pages.
     pub(crate) page: Option<NextPage>,
     /// What tells, for less, whether an answer may have changed.
-    pub(crate) freshness: Option<(String, Vec<Value>)>,
+    pub(crate) freshness: Told,
     /// What that said when the answer was made that is kept.
     pub(crate) known: Option<String>,
+}
+
+/// What tells whether an answer may have changed.
+#[derive(Clone)]
+pub(crate) enum Told {
+    /// The query is run.
+    Nothing,
+    /// A query of the user's, and its parameters.
+    Query(String, Vec<Value>),
+    /// Change tracking, where it knows all that the query reads.
+    Tables(Arc<Watches>),
 }
 
 /// A page, and where the next one is.
@@ -59,7 +71,7 @@ pub(crate) enum Form {
 
 /// What comes of an execution.
 enum Piece {
-    /// What the query of the freshness says: before all others, if at all.
+    /// What tells whether the answer may have changed: before all others, if at all.
     Mark(String),
     /// That is what it said before.
     Unchanged,
@@ -74,7 +86,7 @@ pub(crate) struct Running {
     pieces: Taker<Piece>,
     cancel: Arc<Cancel>,
     is_through: bool,
-    /// What the query of the freshness has said before.
+    /// What tells whether the answer may have changed, before the query was run.
     pub(crate) mark: Option<String>,
     /// It has said the same as it did when the answer was made that is kept: nothing was run but that.
     pub(crate) is_unchanged: bool,
@@ -196,11 +208,10 @@ fn execute(connection: &mut Pooled<dyn QueryConnection>, job: Job, give: Giver<P
         give,
         fault: None,
     };
-    let marked = freshness.map_or(Ok(false), |(sql, parameters)| {
-        let mut mark = Mark(String::new());
-        read(connection, &sql, &parameters, &options, &mut mark)?;
-        let is_known = known.as_ref() == Some(&mark.0);
-        pieces.give.give(Piece::Mark(mark.0), deadline).map_err(|_| stopped())?;
+    let told = told(connection, &sql, &freshness, known.as_deref(), &options);
+    let marked = told.and_then(|told| {
+        let Some((mark, is_known)) = told else { return Ok(false) };
+        pieces.give.give(Piece::Mark(mark), deadline).map_err(|_| stopped())?;
         Ok(is_known)
     });
     if let Ok(true) = marked {
@@ -229,6 +240,29 @@ fn execute(connection: &mut Pooled<dyn QueryConnection>, job: Job, give: Giver<P
         tracing::info!(query = name, fault = fault.code, message = fault.message, "a query was not answered whole");
     }
     pieces.give.give_last(last);
+}
+
+/// What tells whether the answer may have changed, before the query is run; and whether it is what is known.
+fn told(
+    connection: &mut Pooled<dyn QueryConnection>,
+    sql: &str,
+    freshness: &Told,
+    known: Option<&str>,
+    options: &ReadOptions,
+) -> Result<Option<(String, bool)>, Error> {
+    match freshness {
+        Told::Nothing => Ok(None),
+        Told::Query(sql, parameters) => {
+            let mut mark = Mark(String::new());
+            read(connection, sql, parameters, options, &mut mark)?;
+            let is_known = known == Some(&mark.0);
+            Ok(Some((mark.0, is_known)))
+        }
+        Told::Tables(watches) => {
+            let marked = watches.mark(&mut **connection, sql, known);
+            connection.note(marked)
+        }
+    }
 }
 
 /// One statement, and the end of its transaction.

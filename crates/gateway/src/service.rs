@@ -15,7 +15,8 @@ use crate::cache::{Cache, Kept, Key, Made, Place, Shared};
 use crate::fault::Fault;
 use crate::format::Format;
 use crate::query::{Arguments, Freshness, Query};
-use crate::run::{self, Form, Job, NextPage, Running};
+use crate::run::{self, Form, Job, NextPage, Running, Told};
+use crate::watches::Watches;
 
 /// What the gateway may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +55,7 @@ pub(crate) struct Service {
     slots: Arc<Semaphore>,
     waiting: AtomicUsize,
     executions: AtomicUsize,
+    pub(crate) watches: Arc<Watches>,
 }
 
 /// A request that is understood.
@@ -92,6 +94,7 @@ impl Service {
             slots: Arc::new(Semaphore::new(settings.executions_max)),
             waiting: AtomicUsize::new(0),
             executions: AtomicUsize::new(0),
+            watches: Arc::default(),
             settings,
         }
     }
@@ -174,7 +177,7 @@ impl Service {
             }
         }
         if let Some(kept) = kept.filter(|_| running.is_unchanged) {
-            return Ok(self.cache.renew(key, &kept));
+            return Ok(self.cache.renew(key, &kept, running.mark.take()));
         }
         let made = Made { body: Bytes::from(body), mark: running.mark.take(), next: running.next.take() };
         Ok(self.cache.keep(key, made, (Instant::now(), SystemTime::now())))
@@ -264,7 +267,7 @@ impl Asked {
         arguments: &Arguments,
         format: Format,
         user: &str,
-        placeholder: Placeholder,
+        (placeholder, watches): (Placeholder, &Arc<Watches>),
     ) -> Asked {
         // None of them but the last has a line's end.
         let key = Key::from(format!("{}\n{format:?}\n{}\n{user}", query.name, arguments.canonical()));
@@ -277,7 +280,10 @@ impl Asked {
             let url = move |key| format!("/q/{}.{ending}?{}", query.name, query.after(&arguments, key).canonical());
             NextPage { page, url: Arc::new(url) }
         });
-        let freshness = query.freshness_statement(arguments, user, placeholder);
+        let freshness = match query.freshness_statement(arguments, user, placeholder) {
+            Some((sql, parameters)) => Told::Query(sql, parameters),
+            None => Told::Tables(Arc::clone(watches)),
+        };
         let job = Job { name, sql, parameters, types, limits, form: Form::Rows(format), page, freshness, known: None };
         Asked { key, job, freshness: query.freshness.clone() }
     }

@@ -79,6 +79,7 @@ impl PostgresConnection {
 
     fn look_into(&mut self, sql: &str) -> Result<Option<Watched>, Error> {
         let plain = with_parameters(sql, |name| if name.starts_with('?') { "NULL".into() } else { name.to_owned() });
+        self.batch("SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = '5s'")?;
         self.batch(&format!("CREATE TEMPORARY VIEW headwater_watched AS SELECT FROM (\n{plain}\n) AS q"))?;
         let Some(Named { relations, functions, .. }) = self.depends_on()? else { return Ok(None) };
         // From here on no table can be altered; what a trigger becomes after this is seen by the state.
@@ -160,7 +161,8 @@ impl PostgresConnection {
 
     /// What is known of a watched query's tables now.
     pub(super) fn mark_of(&mut self, watched: &Watched, since: Option<&str>) -> Result<Marked, Error> {
-        let known = since.and_then(|mark| Watermark::from_bytes(&hex::decode(mark).ok()?).ok());
+        let seen = since.and_then(|mark| watched.seen(mark));
+        let known = seen.and_then(|seen| Watermark::from_bytes(&hex::decode(seen).ok()?).ok());
         let parameters = match &known {
             Some(known) => {
                 let open: Vec<String> = known.open.iter().map(u64::to_string).collect();
@@ -173,7 +175,7 @@ impl PostgresConnection {
         let Some(row) = rows.first().filter(|row| text(row, 2) == watched.state) else { return Ok(Marked::Altered) };
         let in_recovery = row.get(1) == Some(&Value::Bool(true));
         let Some(now) = Watermark::from_snapshot(&text(row, 0), in_recovery) else { return Ok(Marked::Altered) };
-        let mark = hex::encode(now.to_bytes());
+        let mark = watched.mark(&hex::encode(now.to_bytes()));
         let has_changed = known.is_none() || row.get(3) != Some(&Value::Bool(false));
         Ok(if has_changed { Marked::Changed(mark) } else { Marked::Unchanged(mark) })
     }

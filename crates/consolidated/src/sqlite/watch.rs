@@ -102,7 +102,7 @@ impl SqliteConnection {
         self.check_file()?;
         let rows = self.query(&watched.sql, &[])?;
         let Some(row) = rows.first().filter(|row| text(row, 0) == watched.state) else { return Ok(Marked::Altered) };
-        let mark = text(row, 1);
+        let mark = watched.mark(&text(row, 1));
         Ok(if since == Some(&mark) { Marked::Unchanged(mark) } else { Marked::Changed(mark) })
     }
 }

@@ -13,7 +13,7 @@ use crate::cache::{Kept, Key};
 use crate::fault::Fault;
 use crate::frontier::{Asked as Payload, Field, Fields, Kind, Rows, Statement, Ttl};
 use crate::query::Freshness;
-use crate::run::{Form, Job, Running};
+use crate::run::{Form, Job, Running, Told};
 use crate::service::{Answer, Asked};
 
 /// A payload's bytes.
@@ -52,7 +52,7 @@ impl Frontier {
             limits: self.settings.limits,
             form: Form::Frontier,
             page: None,
-            freshness: None,
+            freshness: Told::Nothing,
             known: None,
             sql,
         };

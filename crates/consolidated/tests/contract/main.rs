@@ -93,6 +93,7 @@ contract! {
     purge::a_purge_that_is_stopped_goes_on_later,
     purge::only_what_is_old_is_purged,
     shared::what_is_older_than_the_horizon_is_given_up,
+    watch::an_old_mark_is_good_for_nothing_once_changes_are_purged,
 }
 
 contract! {
@@ -178,7 +179,6 @@ contract! {
     watch::a_late_commit_is_told,
     watch::what_depends_on_more_than_tracked_tables_is_not_watched,
     watch::what_was_altered_is_looked_at_again,
-    watch::an_old_mark_is_good_for_nothing_once_changes_are_purged,
 }
 
 /// For what needs no more of a database than that it runs queries.

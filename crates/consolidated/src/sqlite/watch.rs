@@ -53,6 +53,12 @@ impl SqliteConnection {
         }
         let names: Vec<String> = reads.tables.iter().map(|name| literal(name)).collect();
         let sql = marking_sql(&names.join(", "));
+        // Headwater's own tables are there where something is tracked.
+        let installed =
+            "SELECT count(*) FROM sqlite_schema WHERE name IN ('headwater_table_change', 'headwater_identity')";
+        if self.query(installed, &[])?.first().is_none_or(|row| integer(row, 0) < 2) {
+            return Ok(None);
+        }
         let state = self.query(&sql, &[])?.first().map(|row| text(row, 0)).unwrap_or_default();
         for name in &reads.tables {
             if !self.is_tracked(name)? {

@@ -100,6 +100,8 @@ pub(crate) fn a_late_commit_is_told(database: &Database) {
 }
 
 pub(crate) fn what_depends_on_more_than_tracked_tables_is_not_watched(database: &Database) {
+    database.application("CREATE TABLE alone (id {int} PRIMARY KEY)");
+    assert_eq!(watched(database, "SELECT id FROM alone"), None, "nothing of Headwater's is there");
     database.standard();
     let postgres = database.dialect() == Dialect::Postgres;
     database.application("CREATE TABLE other (id {int} PRIMARY KEY); CREATE VIEW mixed AS SELECT id FROM other");

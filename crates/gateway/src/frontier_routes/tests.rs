@@ -333,6 +333,11 @@ async fn a_large_answer_that_fails_is_broken_off() {
         }
     };
     assert!(bytes > 1_000 && broken.contains("broken off"), "{bytes} bytes, then {broken}");
+    let wrong = query("select nothing_there from t", "BLOB");
+    let two = format!("{}&{}", query(&numbers(500), "BLOB"), wrong.trim_start_matches("/X/Frontier/"));
+    let response = stand.get(&two, &[]).await;
+    assert_eq!(header_of(&response, "cache-control"), "max-age=604800");
+    assert!(response.into_body().collect().await.is_err(), "the second payload has an error");
 }
 
 /// What the signature is of is what the client asked for, and what it got.

@@ -176,7 +176,8 @@ impl Writing {
     /// Ends an answer whose head is gone.
     async fn end(mut self) -> Done {
         let error = Some("a payload has an error").filter(|_| self.is_error);
-        if error.is_some() && self.wishes.breaks_off {
+        // A cache that has seen the head may keep it.
+        if error.is_some() && (self.wishes.breaks_off || self.begun == Some(Begun::Coming)) {
             return self.tell(Told::Broken).await;
         }
         self.frame.end(error);

@@ -164,7 +164,8 @@ impl<'a, 'r> RowReader<'a, 'r> {
         }))
     }
 
-    #[inline]
+    // Handed up through memory instead, each value waits for its own stores.
+    #[inline(always)]
     fn value(&mut self, kind: Type) -> Result<ValueRef<'a>, DecodeError> {
         let reader = &mut *self.reader;
         Ok(match kind {

@@ -30,7 +30,7 @@ use super::bound::{Array, Bound};
 use super::codec::Codec;
 use super::connection::PostgresConnection;
 use super::shape::{Column, Shape, Verb};
-use crate::backend::EncodedChanges;
+use crate::backend::{EncodedChange, EncodedChanges};
 use crate::{Connection as _, Error, TablePlan};
 
 /// The number of the transaction, and of each of some tables (a JSON array of names), if it keeps rows as they are, a JSON array:
@@ -184,21 +184,24 @@ impl Keeps {
         changes: EncodedChanges<'_>,
         places: &[(Image, usize)],
     ) -> Result<Option<Vec<Bound>>, DecodeError> {
-        let array = |(_, place): &(Image, usize)| Array::of(shape.columns[*place].codec, changes.count());
-        let mut arrays: Vec<Array> = places.iter().map(array).collect();
+        let parameter = |(image, place): &(Image, usize)| Parameter {
+            image: *image,
+            place: *place,
+            codec: shape.columns[*place].codec,
+            keep: match image {
+                // Only compared; but a key stays as it is stored.
+                Image::Old if !shape.key.contains(place) => Keep::All,
+                _ => self.columns[*place],
+            },
+            array: Array::of(shape.columns[*place].codec, changes.count()),
+        };
+        let mut parameters: Vec<Parameter> = places.iter().map(parameter).collect();
         let mut are_kept = true;
         changes.read(&plan.types, |change| {
-            are_kept = are_kept && change.new.iter().zip(&self.columns).all(|(value, keep)| keep.keeps(*value));
-            for (array, (image, place)) in arrays.iter_mut().zip(places) {
-                let value = match image {
-                    Image::Old => change.old[*place],
-                    Image::New => change.new[*place],
-                };
-                are_kept = are_kept && array.push(shape.columns[*place].codec, value).is_ok();
-            }
+            are_kept = are_kept && parameters.iter_mut().all(|parameter| parameter.push(&change));
             Ok::<_, DecodeError>(())
         })?;
-        Ok(are_kept.then(|| arrays.into_iter().map(Array::bound).collect()))
+        Ok(are_kept.then(|| parameters.into_iter().map(|parameter| parameter.array.bound()).collect()))
     }
 }
 
@@ -207,6 +210,26 @@ impl Keeps {
 enum Image {
     Old,
     New,
+}
+
+/// A column of one image of many changes.
+struct Parameter {
+    image: Image,
+    place: usize,
+    codec: Codec,
+    keep: Keep,
+    array: Array,
+}
+
+impl Parameter {
+    /// Takes the value of one change; `false`: it can't be a parameter, or would not be stored as it is.
+    fn push(&mut self, change: &EncodedChange<'_, '_>) -> bool {
+        let value = match self.image {
+            Image::Old => change.old[self.place],
+            Image::New => change.new[self.place],
+        };
+        self.keep.keeps(value) && self.array.push(self.codec, value).is_ok()
+    }
 }
 
 /// The statement that makes changes, and the columns that are its parameters.

@@ -824,7 +824,7 @@ target = \">= 50.5\"
 [[figure]]
 name = \"a.groups\"
 measure = \"own\"
-value = \"VALUES (1, 'x'), (3, 'x'), (2, 'x'), (9, 'y'), (NULL, 'z')\"
+value = \"VALUES (1, 7), (3, 7), (2, 7), (9, 'y'), (NULL, 'z')\"
 target = \">= 2.5\"
 [[figure]]
 name = \"b.said\"

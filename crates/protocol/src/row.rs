@@ -164,7 +164,7 @@ impl<'a, 'r> RowReader<'a, 'r> {
         }))
     }
 
-    // Handed up through memory instead, each value waits for its own stores.
+    #[expect(clippy::inline_always, reason = "handed up through memory, each value waits for its own stores")]
     #[inline(always)]
     fn value(&mut self, kind: Type) -> Result<ValueRef<'a>, DecodeError> {
         let reader = &mut *self.reader;

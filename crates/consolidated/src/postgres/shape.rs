@@ -359,35 +359,39 @@ impl Shape {
     /// Parameters from `$first` on: the partitions, the watermark's end and its transactions.
     pub(super) fn changed(&self, first: usize) -> String {
         let (end, open) = (first + self.partition.len(), first + self.partition.len() + 1);
-        let noted = |version: &str| self.noted(first, version);
-        format!("{} UNION ALL {}", noted(&format!(">= ${end}::xid8")), noted(&format!("= ANY(${open}::xid8[])")))
+        let after = self.noted(first, None, &format!(">= ${end}::xid8"));
+        format!("{after} UNION ALL {}", self.noted_by(first, open))
     }
 
     /// The same without what our own transaction has changed, which is looked past rather than read. Parameters: those of
     /// [`Shape::changes`].
     fn changed_by_others(&self) -> String {
         let (end, open, own) = (self.partition.len() + 1, self.partition.len() + 2, self.partition.len() + 3);
-        let versions = [
-            format!(">= ${end}::xid8 AND t.version < ${own}::xid8"),
-            format!("> ${own}::xid8 AND t.version >= ${end}::xid8"),
-            format!("= ANY(${open}::xid8[])"),
-        ];
-        versions.map(|version| self.noted(1, &version)).join(" UNION ALL ")
+        let before_own = self.noted(1, None, &format!(">= ${end}::xid8 AND t.version < ${own}::xid8"));
+        let after_own = self.noted(1, None, &format!("> ${own}::xid8 AND t.version >= ${end}::xid8"));
+        format!("{before_own} UNION ALL {after_own} UNION ALL {}", self.noted_by(1, open))
     }
 
-    /// Rows of the side table of the partitions from `$first` on, with versions like this.
-    fn noted(&self, first: usize, version: &str) -> String {
-        let (partition, side) = (&self.partition, &self.side);
-        if partition.is_empty() {
-            return format!("SELECT t.* FROM {side} AS t WHERE t.version {version}");
+    /// Rows of the side table that the transactions `$open` have noted.
+    fn noted_by(&self, first: usize, open: usize) -> String {
+        self.noted(first, Some(format!("unnest(${open}::xid8[]) AS o(version)")), "= o.version")
+    }
+
+    /// Rows of the side table of the partitions from `$first` on, with versions like this, or like this for each of `versions`.
+    ///
+    /// `OFFSET 0` has each of them looked up by all columns of the index. A plan that was made while the table was small joins otherwise, and
+    /// goes on to read what all partitions have had since the watermark, for each of them.
+    fn noted(&self, first: usize, versions: Option<String>, version: &str) -> String {
+        let partition = &self.partition;
+        let partitions = (!partition.is_empty()).then(|| self.partitions(first, "u"));
+        let each = partitions.into_iter().chain(versions).collect::<Vec<_>>().join(" CROSS JOIN ");
+        let here = partition.iter().enumerate();
+        let here = here.map(|(place, of)| format!("t.{} = {} AND ", of.side, of.column.written(place, "u")));
+        let rows = format!("SELECT t.* FROM {} AS t WHERE {}t.version {version}", self.side, here.collect::<String>());
+        match each.as_str() {
+            "" => rows,
+            _ => format!("SELECT t.* FROM {each} CROSS JOIN LATERAL ({rows} OFFSET 0) AS t"),
         }
-        let is_in = partition.iter().enumerate();
-        let is_in = is_in.map(|(place, of)| format!("t.{} = {}", of.side, of.column.written(place, "u")));
-        format!(
-            "SELECT t.* FROM {} JOIN {side} AS t ON {} AND t.version {version}",
-            self.partitions(first, "u"),
-            is_in.collect::<Vec<_>>().join(" AND ")
-        )
     }
 
     /// Parameters: keys of the parent. Gives the number of each that is there, from 1, and the partition of what refers to it.

@@ -1,7 +1,8 @@
 //! Watermarks: nothing missing, nothing again and again, whatever is open meanwhile.
 
 use headwater_consolidated::backend::Changes;
-use headwater_consolidated::{Connection, Mode, Plan};
+use headwater_consolidated::rows::Echo;
+use headwater_consolidated::{Connection, Mode, Plan, RowsWriter};
 use headwater_protocol::Value;
 
 use crate::support::{Database, changes, collect, plan};
@@ -116,7 +117,7 @@ fn our_own_upload_is_told_from_others() {
     let own = connection.own_mark().expect("a mark");
     connection.commit().expect("committed");
     database.sql("UPDATE t SET x = 21 WHERE id = 2");
-    let mut echo = headwater_consolidated::rows::Echo::default();
+    let mut echo = Echo::default();
     for (id, x) in [(1, 10), (2, 20)] {
         echo.extend([echo.marker().stored(table, &[Value::Int(id), Value::Int(x)])]);
     }
@@ -124,7 +125,7 @@ fn our_own_upload_is_told_from_others() {
     let changes = Changes { table, partitions: &[], wanted: &[], since: &since, own: Some(&own) };
     let mut rows = 0;
     let mut sink = |_| Ok(());
-    let mut writer = headwater_consolidated::RowsWriter::new(table, &echo, &mut sink);
+    let mut writer = RowsWriter::new(table, &echo, &mut sink);
     connection.read_changes(&changes, &mut writer).expect("read");
     rows += writer.finish().expect("finished");
     assert_eq!(rows, 1, "row 1 is just as uploaded; row 2 was changed since");
@@ -146,4 +147,51 @@ fn only_watermarks_of_the_past_are_accepted() {
     assert!(!accepts(&[]) && !accepts(&now[..now.len() - 1]) && !accepts(b"700:701:"));
     let changes = Changes { table: &plan.tables[0], partitions: &[], wanted: &[], since: &[9], own: None };
     assert!(collect(&plan.tables[0], |out| connection.read_changes(&changes, out)).is_err());
+}
+
+/// How many entries of the side table's indexes have been read, by sessions that have ended.
+fn entries_read(database: &Database) -> u64 {
+    let others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    while database.sql(others)[0][0] != "0" {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let read = "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname LIKE 'side_%'";
+    database.sql(read)[0][0].parse().expect("a number")
+}
+
+#[test]
+fn a_plan_made_while_little_had_changed_reads_no_other_partition() {
+    let database = Database::with("CREATE TABLE t (id int PRIMARY KEY, x int)");
+    let partition = "[partitions.part]\ncolumns = { x = \"int\" }\nmembers = \"SELECT 1\"\n";
+    let partitioned = MODEL.replace("key = [\"id\"]", "key = [\"id\"]\npartition = \"part\"");
+    let plan = plan(&format!("{partition}{partitioned}"));
+    database.track(&plan);
+    let since = database.watermark();
+    let before = entries_read(&database);
+    // Plans are made once, for any parameters.
+    database.sql(
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET plan_cache_mode = force_generic_plan', current_database()); END $$",
+    );
+    let mut connection = database.connect();
+    let mut echo = Echo::default();
+    echo.add_whole(&plan.tables[0]);
+    let mut sync = |id: i64| {
+        connection.begin(Mode::Upload).expect("begin");
+        connection.insert(&plan.tables[0], &[&vec![Value::Int(-id), Value::Int(1)]]).expect("inserted");
+        let own = connection.own_mark().expect("a mark");
+        connection.commit().expect("committed");
+        connection.begin(Mode::Download).expect("begin");
+        let (table, partitions) = (&plan.tables[0], &[vec![Value::Int(1)]]);
+        let changes = Changes { table, partitions, wanted: partitions, since: &since, own: Some(&own) };
+        let mut sink = |_| Ok(());
+        connection.read_changes(&changes, &mut RowsWriter::new(table, &echo, &mut sink)).expect("read");
+        connection.rollback().expect("rollback");
+    };
+    database.sql("INSERT INTO t SELECT n, 2 + n % 20 FROM generate_series(1, 1000) n; ANALYZE");
+    sync(1);
+    database.sql("INSERT INTO t SELECT n, 2 + n % 100 FROM generate_series(1001, 20000) n");
+    sync(2);
+    drop(connection);
+    let read = entries_read(&database) - before;
+    assert!(read < 100, "{read} entries");
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, Row};
 
 use super::{APPLICATION_ID, ResultsError, VERSION};
@@ -144,7 +145,7 @@ impl Campaign {
         let wrong = |what: &str, source| Error::from(ResultsError::usage(&self.path, what, source));
         let numbers = self.connection.prepare(sql).and_then(|mut statement| {
             let has_group = statement.column_count() > 1;
-            let group = |row: &Row<'_>| if has_group { row.get(1) } else { Ok(String::new()) };
+            let group = |row: &Row<'_>| if has_group { row.get(1).map(shown) } else { Ok(String::new()) };
             let rows = statement.query_map([], |row| Ok((row.get::<_, Option<f64>>(0)?, group(row)?)))?;
             rows.collect::<Result<Vec<_>, _>>()
         });
@@ -291,5 +292,15 @@ impl Campaign {
     ) -> Result<Vec<T>, Error> {
         let rows = self.connection.prepare(sql).and_then(|mut statement| statement.query_map([], read)?.collect());
         rows.map_err(|source| ResultsError::new(&self.path, "the file can't be read", Some(source)).into())
+    }
+}
+
+/// What numbers are of, be it a name or a number.
+fn shown(group: Value) -> String {
+    match group {
+        Value::Text(text) => text,
+        Value::Integer(number) => number.to_string(),
+        Value::Real(number) => number.to_string(),
+        Value::Null | Value::Blob(_) => String::new(),
     }
 }

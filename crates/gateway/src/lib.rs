@@ -5,6 +5,8 @@
 //!   service    who may, what is kept, one execution for all who ask at once
 //!     cache      answers within a bound in bytes
 //!     coding     zstd, brotli and gzip
+//!     packing    answers in one of them, kept or as they come
+//!     levels     how hard to compress, by the processor and the link
 //!     run        one execution: rows in pieces, limits, an end when nobody waits
 //!   openapi    what there is to ask, for programs
 //!   page       the same for people
@@ -26,7 +28,9 @@ pub mod format;
 pub mod frontier;
 mod frontier_routes;
 mod handover;
+mod levels;
 mod openapi;
+mod packing;
 mod page;
 pub mod query;
 mod routes;
@@ -35,5 +39,6 @@ mod service;
 mod watches;
 
 pub use frontier_routes::FrontierSettings;
-pub use routes::Gateway;
+pub use packing::Compression;
+pub use routes::{Gateway, Rate};
 pub use service::Settings;

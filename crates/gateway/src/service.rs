@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use crate::cache::{Cache, Kept, Key, Made, Place, Shared};
 use crate::fault::Fault;
 use crate::format::Format;
+use crate::packing::{Compression, Packer};
 use crate::query::{Arguments, Freshness, Query};
 use crate::run::{self, Form, Job, NextPage, Running, Told};
 use crate::watches::Watches;
@@ -31,6 +32,8 @@ pub struct Settings {
     pub held_bytes_max: usize,
     /// How long to wait for a connection to the database.
     pub patience: Duration,
+    /// How hard answers are compressed.
+    pub compression: Compression,
 }
 
 impl Default for Settings {
@@ -41,6 +44,7 @@ impl Default for Settings {
             cache_bytes_max: 64 << 20,
             held_bytes_max: 4 << 20,
             patience: Duration::from_secs(10),
+            compression: Compression::default(),
         }
     }
 }
@@ -56,6 +60,7 @@ pub(crate) struct Service {
     waiting: AtomicUsize,
     executions: AtomicUsize,
     pub(crate) watches: Arc<Watches>,
+    pub(crate) packer: Arc<Packer>,
 }
 
 /// A request that is understood.
@@ -95,6 +100,7 @@ impl Service {
             waiting: AtomicUsize::new(0),
             executions: AtomicUsize::new(0),
             watches: Arc::default(),
+            packer: Arc::new(Packer::new(settings.compression)),
             settings,
         }
     }

@@ -1,6 +1,7 @@
 //! Named queries by the built program: `query check`, `query run`, and `serve`, on both databases.
 
 mod alone;
+mod compression;
 mod mariadb;
 mod page;
 mod squid;
@@ -102,7 +103,13 @@ impl Stage {
 
     /// Starts the server; its address.
     fn serve(&mut self) -> String {
+        self.serve_with(&[], &[])
+    }
+
+    /// The same with more arguments, and these variables.
+    fn serve_with(&mut self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0", "--set", "password_checks=1"]);
+        command.args(arguments).envs(variables.iter().copied());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the server starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it speaks");

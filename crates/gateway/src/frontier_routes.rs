@@ -19,7 +19,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
 use futures_util::{StreamExt as _, stream};
@@ -31,6 +31,7 @@ use crate::fault::{Fault, set};
 use crate::frontier::{Answer as Frame, Kind, Request as Parsed, Signer, Ttl};
 use crate::packing::Link;
 use crate::query::QueryLimits;
+use crate::routes::not_modified;
 use crate::service::Service;
 
 /// `Cache-Control: max-age` of errors, at most.
@@ -176,7 +177,7 @@ async fn respond(
             finished(&Head { is_error, modified, ..head }, body, is_error && breaks_off)
         }
         Some(Told::Unchanged(modified)) => {
-            let mut response = StatusCode::NOT_MODIFIED.into_response();
+            let mut response = not_modified();
             Head { modified: Some(modified), ..head }.write(response.headers_mut());
             response
         }

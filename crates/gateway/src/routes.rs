@@ -398,9 +398,10 @@ fn is_unchanged_since(headers: &HeaderMap, modified: Option<&str>) -> bool {
     since.zip(modified.and_then(time)).is_some_and(|(since, modified)| modified <= since)
 }
 
-/// The client has it.
+/// The client has it. Nothing is said of a length: that of the answer itself would have to be it (RFC 9110, 8.6), and no body's is 0.
 pub(crate) fn not_modified() -> Response {
-    StatusCode::NOT_MODIFIED.into_response()
+    let unmeasured = Body::from_stream(stream::empty::<Result<Bytes, std::io::Error>>());
+    (StatusCode::NOT_MODIFIED, unmeasured).into_response()
 }
 
 #[cfg(test)]

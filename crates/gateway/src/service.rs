@@ -105,16 +105,21 @@ impl Service {
         }
     }
 
-    /// The answer to a request. One that is kept and fresh costs no query; one that is too old is given where the database fails, for as long
-    /// as the query says.
+    /// The answer to a request. One that is kept and fresh costs no query; for as long as the query says, one that is too old is given while it
+    /// is made anew, and where the database fails.
     pub(crate) async fn answer(self: &Arc<Self>, asked: &Asked) -> Result<Answer, Fault> {
         let (key, freshness) = (&asked.key, &asked.freshness);
         let kept = self.cache.kept(key);
         let max_age = Duration::from_secs(freshness.max_age_s.into());
-        if let Some(kept) = &kept
-            && kept.age(Instant::now()) < max_age
-        {
-            return Ok(Answer::Kept(Arc::clone(kept), kept.age(Instant::now())));
+        if let Some(kept) = &kept {
+            let age = kept.age(Instant::now());
+            if age < max_age {
+                return Ok(Answer::Kept(Arc::clone(kept), age));
+            }
+            if age < max_age + Duration::from_secs(freshness.stale_while_revalidate_s.into()) {
+                self.refresh(key, asked);
+                return Ok(Answer::Kept(Arc::clone(kept), age));
+            }
         }
         let fault = match self.execute_once(key, asked).await {
             Ok(kept) => return Ok(Answer::Kept(kept, Duration::ZERO)),
@@ -130,6 +135,20 @@ impl Service {
             }
             _ => Err(fault),
         }
+    }
+
+    /// Has it made anew beside, unless somebody is at it. Where that fails, what is kept stays.
+    fn refresh(self: &Arc<Self>, key: &Key, asked: &Asked) {
+        let Place::First(tell) = self.cache.place(key) else { return };
+        // Whoever listens keeps it going: it is wanted, though nobody waits.
+        let told = tell.subscribe();
+        let (service, key, asked) = (Arc::clone(self), Arc::clone(key), asked.clone());
+        tokio::spawn(async move {
+            service.execute_and_tell(&key, &asked, &tell).await;
+            if let Some(Err(ended)) = &*told.borrow() {
+                tracing::warn!(query = asked.job.name, ?ended, "an answer that is too old could not be made anew");
+            }
+        });
     }
 
     /// Executes it, or waits for who does.

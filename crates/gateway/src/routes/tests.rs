@@ -25,7 +25,7 @@ const SCHEMA: &str = "CREATE TABLE flight (id INTEGER PRIMARY KEY, origin TEXT, 
 const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000)
     SELECT count(*) AS n FROM n AS a, n AS b WHERE a.i + b.i = -1";
 
-const QUERIES: [(&str, &str); 12] = [
+const QUERIES: [(&str, &str); 13] = [
     (
         "flights",
         "-- public = true\n-- stale_if_error_s = 60\n-- [parameters]\n-- origin = { type = \"text\", length_max = 3 }\n\
@@ -33,6 +33,7 @@ const QUERIES: [(&str, &str); 12] = [
          SELECT id, delay FROM flight WHERE origin = :origin AND coalesce(delay, 99) >= :least ORDER BY id",
     ),
     ("kept", "-- public = true\n-- max_age_s = 1000\nSELECT count(*) AS n FROM flight"),
+    ("soon", "-- public = true\n-- stale_while_revalidate_s = 1000\nSELECT count(*) AS n FROM flight"),
     (
         "cheap",
         "-- public = true\n-- freshness = \"SELECT max(id) FROM flight WHERE origin = :origin\"\n-- [parameters]\n\
@@ -220,6 +221,40 @@ async fn what_is_fresh_costs_no_query() {
         none.text("/q/kept.csv", &[]).await;
     }
     assert_eq!(none.executions(), 2, "there is no room to keep it");
+}
+
+/// For as long as the query says it costs one execution, for which nobody waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_too_old_is_given_while_it_is_made_anew() {
+    let stand = Stand::new(Settings { executions_max: 1, ..Settings::default() });
+    let ask = async || stand.text("/q/soon.csv", &[]).await;
+    let refreshed = async || {
+        while stand.gateway.service.waiters() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert_eq!((ask().await.1.as_str(), stand.executions()), ("n\r\n3\r\n", 1), "the first waits for it");
+    stand.sql("DELETE FROM flight WHERE id = 1");
+    let held = stand.gateway.service.hold_slots().await;
+    for _ in 0..10 {
+        assert_eq!(ask().await, (StatusCode::OK, "n\r\n3\r\n".to_owned()), "nothing can be executed now");
+    }
+    assert_eq!((stand.executions(), stand.gateway.service.waiters()), (1, 1), "one is under way for all of them");
+    drop(held);
+    refreshed().await;
+    assert_eq!(stand.executions(), 2);
+    let response = stand.get("/q/soon.csv", &[]).await;
+    assert_eq!(header_of(&response, "age"), "0");
+    let body = response.into_body().collect().await.expect("a body").to_bytes();
+    assert_eq!(&*body, b"n\r\n2\r\n", "it was made anew");
+    refreshed().await;
+    assert_eq!(stand.executions(), 3);
+    stand.sql("ALTER TABLE flight RENAME TO gone");
+    for _ in 0..3 {
+        assert_eq!(ask().await, (StatusCode::OK, "n\r\n2\r\n".to_owned()), "where it fails, what is kept stays");
+        refreshed().await;
+    }
+    assert_eq!(stand.executions(), 6, "and each who asks has it tried");
 }
 
 #[tokio::test]

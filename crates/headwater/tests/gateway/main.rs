@@ -2,6 +2,7 @@
 
 mod alone;
 mod compression;
+mod init;
 mod mariadb;
 mod page;
 mod squid;

@@ -5,6 +5,7 @@ mod compression;
 mod init;
 mod mariadb;
 mod page;
+mod slow;
 mod squid;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

@@ -4,6 +4,7 @@
 //! routes     URLs, headers, conditional requests
 //!   service    who may, what is kept, one execution for all who ask at once
 //!     cache      answers within a bound in bytes
+//!     alive      bytes that are kept or on their way
 //!     coding     zstd, brotli and gzip
 //!     packing    answers in one of them, kept or as they come
 //!     levels     how hard to compress, by the processor and the link
@@ -21,6 +22,7 @@
 //! *Caveats.* An answer is known by its content: whether it has changed is found out by running the query, unless change tracking knows all
 //! that the query reads, and the answer is kept.
 
+mod alive;
 mod cache;
 mod coding;
 mod fault;

@@ -10,6 +10,7 @@ use futures_util::stream::{self, Stream, StreamExt as _};
 use serde::{Deserialize, Deserializer};
 use tokio::sync::Mutex;
 
+use crate::alive::Alive;
 use crate::coding::{Coding, Encoder};
 use crate::levels::{Choice, LEVELS, Levels, Sending, There};
 
@@ -93,13 +94,19 @@ struct Packed {
 pub(crate) struct Packer {
     compression: Compression,
     levels: Lock<Levels>,
+    alive: Alive,
 }
 
 type Pieces = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
 
 impl Packer {
     pub(crate) fn new(compression: Compression) -> Packer {
-        Packer { compression, levels: Lock::default() }
+        Packer { compression, levels: Lock::default(), alive: Alive::default() }
+    }
+
+    /// The same; what is made for answers that are kept is counted there.
+    pub(crate) fn counted(self, alive: Alive) -> Packer {
+        Packer { alive, ..self }
     }
 
     fn levels(&self) -> MutexGuard<'_, Levels> {
@@ -202,7 +209,7 @@ impl Packer {
         if body.len() >= AT_ONCE_BYTES {
             self.levels().note(coding, level, (body.len(), packed.len()), began.elapsed());
         }
-        Some(Bytes::from(packed)).filter(|packed| packed.len() < body.len())
+        Some(packed).filter(|packed| packed.len() < body.len()).map(|packed| self.alive.count(packed))
     }
 
     async fn pack(self: &Arc<Self>, coding: Coding, level: u32, body: Bytes) -> Packed {

@@ -11,6 +11,7 @@ use headwater_consolidated::QueryPool;
 use headwater_consolidated::results::Placeholder;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use crate::alive::Alive;
 use crate::cache::{Cache, Kept, Key, Made, Place, Shared};
 use crate::fault::Fault;
 use crate::format::Format;
@@ -30,6 +31,8 @@ pub struct Settings {
     pub cache_bytes_max: usize,
     /// An answer of more bytes is sent as it comes: without a tag, and not kept.
     pub held_bytes_max: usize,
+    /// Bytes of answers that are not kept any more, and that clients have not taken yet; beyond, 503 for what is not kept.
+    pub sending_bytes_max: usize,
     /// How long to wait for a connection to the database.
     pub patience: Duration,
     /// How hard answers are compressed.
@@ -43,6 +46,7 @@ impl Default for Settings {
             waiting_max: 64,
             cache_bytes_max: 64 << 20,
             held_bytes_max: 4 << 20,
+            sending_bytes_max: 256 << 20,
             patience: Duration::from_secs(10),
             compression: Compression::default(),
         }
@@ -61,6 +65,8 @@ pub(crate) struct Service {
     executions: AtomicUsize,
     pub(crate) watches: Arc<Watches>,
     pub(crate) packer: Arc<Packer>,
+    /// Answers that are kept, and those on their way.
+    alive: Alive,
 }
 
 /// A request that is understood.
@@ -90,6 +96,7 @@ pub(crate) enum Answer {
 
 impl Service {
     pub(crate) fn new(queries: Vec<Query>, pool: QueryPool, access: Access, settings: Settings) -> Service {
+        let alive = Alive::default();
         let queries = queries.into_iter().map(|query| (query.name.clone(), Arc::new(query))).collect();
         Service {
             queries,
@@ -100,7 +107,8 @@ impl Service {
             waiting: AtomicUsize::new(0),
             executions: AtomicUsize::new(0),
             watches: Arc::default(),
-            packer: Arc::new(Packer::new(settings.compression)),
+            packer: Arc::new(Packer::new(settings.compression).counted(alive.clone())),
+            alive,
             settings,
         }
     }
@@ -190,6 +198,9 @@ impl Service {
     }
 
     async fn execute_whole(&self, key: &Key, asked: &Asked) -> Result<Arc<Kept>, Ended> {
+        if self.alive.bytes() > self.settings.cache_bytes_max.saturating_add(self.settings.sending_bytes_max) {
+            return Err(Ended::Fault(Fault::overloaded("too much of answers waits for clients that take them slowly")));
+        }
         let kept = self.cache.kept(key);
         let known = kept.as_ref().and_then(|kept| kept.mark.clone());
         let asked = Asked { job: Job { known, ..asked.job.clone() }, ..asked.clone() };
@@ -204,7 +215,7 @@ impl Service {
         if let Some(kept) = kept.filter(|_| running.is_unchanged) {
             return Ok(self.cache.renew(key, &kept, running.mark.take()));
         }
-        let made = Made { body: Bytes::from(body), mark: running.mark.take(), next: running.next.take() };
+        let made = Made { body: self.alive.count(body), mark: running.mark.take(), next: running.next.take() };
         Ok(self.cache.keep(key, made, (Instant::now(), SystemTime::now())))
     }
 

@@ -79,6 +79,7 @@ struct GatewaySection {
     waiting_max: usize,
     cache_bytes_max: usize,
     held_bytes_max: usize,
+    sending_bytes_max: usize,
     compression: Compression,
     frontier: Option<FrontierSection>,
 }
@@ -173,6 +174,7 @@ impl Default for GatewaySection {
             waiting_max: usual.waiting_max,
             cache_bytes_max: usual.cache_bytes_max,
             held_bytes_max: usual.held_bytes_max,
+            sending_bytes_max: usual.sending_bytes_max,
             compression: usual.compression,
             frontier: None,
         }
@@ -280,15 +282,16 @@ impl Config {
             &if arguments.is_empty() { section.clone() } else { gateway_section(&self.text, &self.file, arguments)? };
         let (queries, faults) = self.queries()?;
         without(&faults)?;
-        let &GatewaySection { executions_max, waiting_max, cache_bytes_max, held_bytes_max, compression, .. } = section;
+        let GatewaySection { executions_max, compression, .. } = *section;
         if !(1..=1_000).contains(&executions_max) {
             return Err(usage(format!("[gateway] executions_max is {executions_max}, expected 1 to 1000")));
         }
         let settings = Settings {
             executions_max,
-            waiting_max,
-            cache_bytes_max,
-            held_bytes_max,
+            waiting_max: section.waiting_max,
+            cache_bytes_max: section.cache_bytes_max,
+            held_bytes_max: section.held_bytes_max,
+            sending_bytes_max: section.sending_bytes_max,
             compression,
             ..Settings::default()
         };

@@ -394,6 +394,38 @@ async fn a_client_that_takes_nothing_keeps_no_place_for_ever() {
     assert!(held.into_body().collect().await.is_err(), "it does not come whole");
 }
 
+/// Whoever takes nothing of an answer holds its bytes, whether the cache does or not.
+#[tokio::test]
+async fn answers_that_clients_do_not_take_are_bounded_by_their_bytes() {
+    let settings = Settings { cache_bytes_max: 5_000, sending_bytes_max: 3_000_000, ..Settings::default() };
+    let stand = Stand::new(settings);
+    stand.text("/q/kept.csv", &[]).await;
+    let zipped = [("accept-encoding", "gzip")];
+    let mut waiting = Vec::new();
+    // Each has more than a megabyte, and too much to be kept.
+    while let response = stand.get("/q/many.csv", &[]).await
+        && response.status() == StatusCode::OK
+    {
+        waiting.push(response);
+    }
+    assert_eq!(waiting.len(), 3);
+    let refused = stand.get("/q/many.csv", &zipped).await;
+    assert_eq!((refused.status(), header_of(&refused, "retry-after")), (StatusCode::SERVICE_UNAVAILABLE, "1"));
+    assert_eq!(stand.text("/q/kept.csv", &[]).await.0, StatusCode::OK, "what is kept is given all the while");
+    waiting.pop();
+    assert_eq!(stand.get("/q/many.csv", &zipped).await.status(), StatusCode::OK);
+    // Compressed forms count as well: those of answers that nobody keeps.
+    waiting.clear();
+    let mut count = 0;
+    while let response = stand.get("/q/many.csv", &zipped).await
+        && response.status() == StatusCode::OK
+    {
+        waiting.push(response);
+        count += 1;
+    }
+    assert!((4..100).contains(&count), "{count}");
+}
+
 #[tokio::test]
 async fn programs_see_what_they_may_ask() {
     let stand = Stand::new(Settings::default());

@@ -123,6 +123,7 @@ fn config_text(url: &str) -> String {
          # waiting_max = {waiting}\n\
          # cache_bytes_max = {cache}\n\
          # held_bytes_max = {held}\n\
+         # sending_bytes_max = {sending}\n\
          # compression = \"auto\"\n\n\
          [server]\n\
          # listen = \"{listen}\"\n\
@@ -133,6 +134,7 @@ fn config_text(url: &str) -> String {
         waiting = gateway.waiting_max,
         cache = gateway.cache_bytes_max,
         held = gateway.held_bytes_max,
+        sending = gateway.sending_bytes_max,
         listen = server.listen,
     )
 }

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
-use crate::coding::Coded;
+use crate::packing::Coded;
 
 /// What identifies an answer: query, form, arguments, and the user where it is personal.
 pub(crate) type Key = Arc<str>;

@@ -1,25 +1,14 @@
-//! Content codings: which a client wants, and an answer in it (RFC 9110, 8.4 and 12.5.3).
+//! Content codings: which a client wants, and bytes in it (RFC 9110, 8.4 and 12.5.3).
 //!
-//! Of those that are wanted as much zstd goes first, which costs least, then brotli, which is smaller than gzip. An answer that is kept is
-//! compressed once in each.
+//! Of those that are wanted as much zstd goes first, which costs least, then brotli, which is smaller than gzip.
 
-use std::io::Write as _;
+use std::io::Write;
 
 use axum::http::{HeaderMap, header};
 use brotli::CompressorWriter;
-use bytes::Bytes;
-use flate2::Compression;
+use flate2::Compression as Level;
 use flate2::write::GzEncoder;
-use tokio::sync::OnceCell;
 
-/// Smaller answers are sent as they are: little is won.
-const BYTES_MIN: usize = 1_000;
-/// Compressing fewer bytes is done at once, more on a thread for it.
-const AT_ONCE_BYTES: usize = 32 << 10;
-const GZIP_LEVEL: u32 = 5;
-const ZSTD_LEVEL: i32 = 3;
-/// Of eleven: the least that is smaller than gzip.
-const BROTLI_LEVEL: u32 = 4;
 /// How far back brotli looks, as a power of two: as far as every client of it does.
 const BROTLI_WINDOW: u32 = 22;
 /// What brotli works in.
@@ -35,6 +24,9 @@ pub(crate) enum Coding {
 }
 
 impl Coding {
+    /// Those that compress.
+    pub(crate) const PACKED: [Coding; 3] = [Coding::Gzip, Coding::Brotli, Coding::Zstd];
+
     /// Its name in `Content-Encoding`, if it has one there.
     pub(crate) fn name(self) -> Option<&'static str> {
         match self {
@@ -62,20 +54,66 @@ impl Coding {
             .map_or(Coding::Identity, |(coding, _)| coding)
     }
 
-    fn encode(self, body: &[u8]) -> std::io::Result<Vec<u8>> {
-        match self {
-            Coding::Identity => Ok(body.to_vec()),
-            Coding::Gzip => {
-                let mut encoder = GzEncoder::new(Vec::new(), Compression::new(GZIP_LEVEL));
-                encoder.write_all(body)?;
-                encoder.finish()
-            }
+    /// These bytes in this coding, at a level of 1 to 9.
+    pub(crate) fn encode(self, level: u32, body: &[u8]) -> std::io::Result<Vec<u8>> {
+        let mut encoder = Encoder::new(self, level)?;
+        encoder.write(body)?;
+        encoder.finish()
+    }
+
+    /// Its place among those that compress; `None`: it is none of them.
+    pub(crate) fn place(self) -> Option<usize> {
+        Coding::PACKED.iter().position(|coding| *coding == self)
+    }
+}
+
+/// Compresses bytes that come one after the other.
+pub(crate) enum Encoder {
+    Plain(Vec<u8>),
+    Gzip(GzEncoder<Vec<u8>>),
+    Brotli(Box<CompressorWriter<Vec<u8>>>),
+    Zstd(zstd::stream::write::Encoder<'static, Vec<u8>>),
+}
+
+impl Encoder {
+    pub(crate) fn new(coding: Coding, level: u32) -> std::io::Result<Encoder> {
+        Ok(match coding {
+            Coding::Identity => Encoder::Plain(Vec::new()),
+            Coding::Gzip => Encoder::Gzip(GzEncoder::new(Vec::new(), Level::new(level))),
             Coding::Brotli => {
-                let mut encoder = CompressorWriter::new(Vec::new(), BROTLI_BUFFER_BYTES, BROTLI_LEVEL, BROTLI_WINDOW);
-                encoder.write_all(body)?;
-                Ok(encoder.into_inner())
+                Encoder::Brotli(Box::new(CompressorWriter::new(Vec::new(), BROTLI_BUFFER_BYTES, level, BROTLI_WINDOW)))
             }
-            Coding::Zstd => zstd::encode_all(body, ZSTD_LEVEL),
+            Coding::Zstd => Encoder::Zstd(zstd::stream::write::Encoder::new(Vec::new(), level.cast_signed())?),
+        })
+    }
+
+    /// Takes more.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Encoder::Plain(out) => out.write_all(bytes),
+            Encoder::Gzip(encoder) => encoder.write_all(bytes),
+            Encoder::Brotli(encoder) => encoder.write_all(bytes),
+            Encoder::Zstd(encoder) => encoder.write_all(bytes),
+        }
+    }
+
+    /// What has come out since it was taken last.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        std::mem::take(match self {
+            Encoder::Plain(out) => out,
+            Encoder::Gzip(encoder) => encoder.get_mut(),
+            Encoder::Brotli(encoder) => encoder.get_mut(),
+            Encoder::Zstd(encoder) => encoder.get_mut(),
+        })
+    }
+
+    /// What is left, and the end.
+    pub(crate) fn finish(self) -> std::io::Result<Vec<u8>> {
+        match self {
+            Encoder::Plain(out) => Ok(out),
+            Encoder::Gzip(encoder) => encoder.finish(),
+            Encoder::Brotli(encoder) => Ok(encoder.into_inner()),
+            Encoder::Zstd(encoder) => encoder.finish(),
         }
     }
 }
@@ -86,41 +124,6 @@ fn range(text: &str) -> (String, f32) {
     let name = parts.next().unwrap_or_default().to_ascii_lowercase();
     let quality = parts.find_map(|part| part.strip_prefix("q=")?.parse().ok()).unwrap_or(1.0);
     (name, quality)
-}
-
-/// An answer in each coding that somebody has wanted; nothing where it would be no smaller.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Coded {
-    gzip: OnceCell<Option<Bytes>>,
-    brotli: OnceCell<Option<Bytes>>,
-    zstd: OnceCell<Option<Bytes>>,
-}
-
-impl Coded {
-    /// The bytes in this coding, or as they are; and which it is.
-    pub(crate) async fn of(&self, body: &Bytes, wanted: Coding) -> (Bytes, Coding) {
-        let cell = match wanted {
-            Coding::Gzip => &self.gzip,
-            Coding::Brotli => &self.brotli,
-            Coding::Zstd => &self.zstd,
-            Coding::Identity => return (body.clone(), Coding::Identity),
-        };
-        if body.len() < BYTES_MIN {
-            return (body.clone(), Coding::Identity);
-        }
-        let coded = cell.get_or_init(async || {
-            let plain = body.clone();
-            let encode = move || wanted.encode(&plain).ok().filter(|coded| coded.len() < plain.len()).map(Bytes::from);
-            if body.len() < AT_ONCE_BYTES {
-                return encode();
-            }
-            tokio::task::spawn_blocking(encode).await.ok().flatten()
-        });
-        match coded.await {
-            Some(coded) => (coded.clone(), wanted),
-            None => (body.clone(), Coding::Identity),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -154,20 +157,29 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn what_comes_out_is_what_went_in() {
-        let (coded, body) = (Coded::default(), Bytes::from("row of some data\r\n".repeat(10_000)));
-        let (gzip, coding) = coded.of(&body, Coding::Gzip).await;
-        let mut plain = Vec::new();
-        flate2::read::GzDecoder::new(&*gzip).read_to_end(&mut plain).expect("gzip");
-        assert!(coding == Coding::Gzip && plain == body && gzip.len() < body.len() / 10);
-        let (packed, coding) = coded.of(&body, Coding::Zstd).await;
-        assert!(coding == Coding::Zstd && zstd::decode_all(&*packed).expect("zstd") == body);
-        let (packed, coding) = coded.of(&body, Coding::Brotli).await;
-        let mut plain = Vec::new();
-        brotli::Decompressor::new(&*packed, 4_096).read_to_end(&mut plain).expect("brotli");
-        assert!(coding == Coding::Brotli && plain == body && packed.len() < body.len() / 10);
-        let small = Bytes::from_static(b"id\r\n1\r\n");
-        assert_eq!(Coded::default().of(&small, Coding::Gzip).await, (small.clone(), Coding::Identity));
+    /// However it is cut into pieces, and at every level.
+    #[test]
+    fn what_comes_out_is_what_went_in() {
+        let body = "row of some data\r\n".repeat(10_000).into_bytes();
+        for (coding, level) in Coding::PACKED.into_iter().flat_map(|coding| [1, 5, 9].map(|level| (coding, level))) {
+            let whole = coding.encode(level, &body).expect("memory");
+            let mut encoder = Encoder::new(coding, level).expect("an encoder");
+            let mut pieces = Vec::new();
+            for piece in body.chunks(999) {
+                encoder.write(piece).expect("memory");
+                pieces.extend(encoder.take());
+            }
+            pieces.extend(encoder.finish().expect("memory"));
+            for packed in [whole, pieces] {
+                let mut plain = Vec::new();
+                let read = match coding {
+                    Coding::Identity => panic!("it compresses nothing"),
+                    Coding::Gzip => flate2::read::GzDecoder::new(&*packed).read_to_end(&mut plain),
+                    Coding::Brotli => brotli::Decompressor::new(&*packed, 4_096).read_to_end(&mut plain),
+                    Coding::Zstd => zstd::stream::copy_decode(&*packed, &mut plain).map(|()| 0),
+                };
+                assert!(read.is_ok() && plain == body && packed.len() < body.len() / 10, "{coding:?} {level}");
+            }
+        }
     }
 }

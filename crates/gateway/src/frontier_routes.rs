@@ -19,7 +19,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
 use futures_util::{StreamExt as _, stream};
@@ -29,7 +29,9 @@ use tokio::sync::mpsc;
 use self::writing::{Abort, Framed, Told, Wishes, write};
 use crate::fault::{Fault, set};
 use crate::frontier::{Answer as Frame, Kind, Request as Parsed, Signer, Ttl};
+use crate::packing::Link;
 use crate::query::QueryLimits;
+use crate::routes::not_modified;
 use crate::service::Service;
 
 /// `Cache-Control: max-age` of errors, at most.
@@ -87,6 +89,7 @@ pub(crate) fn router(service: Arc<Service>, settings: FrontierSettings) -> Route
 async fn answer(State(frontier): State<Arc<Frontier>>, request: Request) -> Response {
     let (method, uri, headers) = (request.method().clone(), request.uri().clone(), request.headers().clone());
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
+    let link = request.extensions().get::<Link>().map(|link| link.bytes_per_s);
     let is_private = headers.contains_key(header::AUTHORIZATION);
     let understood = match frontier.admit(&headers, peer).await {
         Ok(()) => frontier.understand(&method, &uri, &headers),
@@ -95,7 +98,7 @@ async fn answer(State(frontier): State<Arc<Frontier>>, request: Request) -> Resp
     match understood {
         Ok(asked) => match frontier.certificate(&asked) {
             Some(certificate) => certificate.into_response(),
-            None => respond(frontier, asked, &headers, is_private).await,
+            None => respond(frontier, asked, (&headers, link), is_private).await,
         },
         Err(message) => {
             tracing::debug!(message, "a Frontier request is refused");
@@ -159,17 +162,22 @@ impl Frontier {
 }
 
 /// `is_private`: who asks is let in by name, and no other by what caches keep of it.
-async fn respond(frontier: Arc<Frontier>, parsed: Parsed, headers: &HeaderMap, is_private: bool) -> Response {
+async fn respond(
+    frontier: Arc<Frontier>,
+    parsed: Parsed,
+    (headers, link): (&HeaderMap, Option<f64>),
+    is_private: bool,
+) -> Response {
     let breaks_off = breaks_off(headers);
     let head = Head { ttl: parsed.ttl, max_stale_s: max_stale(headers), is_private, ..Head::default() };
     let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|since| since.to_str().ok()).map(ToOwned::to_owned);
-    let (mut told, task) = write(frontier, parsed, Wishes { since, breaks_off });
+    let (mut told, task) = write(frontier, parsed, Wishes { since, breaks_off, link });
     match told.recv().await {
         Some(Told::Whole(Framed { body, modified, is_error })) => {
             finished(&Head { is_error, modified, ..head }, body, is_error && breaks_off)
         }
         Some(Told::Unchanged(modified)) => {
-            let mut response = StatusCode::NOT_MODIFIED.into_response();
+            let mut response = not_modified();
             Head { modified: Some(modified), ..head }.write(response.headers_mut());
             response
         }

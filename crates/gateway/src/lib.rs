@@ -4,7 +4,10 @@
 //! routes     URLs, headers, conditional requests
 //!   service    who may, what is kept, one execution for all who ask at once
 //!     cache      answers within a bound in bytes
+//!     alive      bytes that are kept or on their way
 //!     coding     zstd, brotli and gzip
+//!     packing    answers in one of them, kept or as they come
+//!     levels     how hard to compress, by the processor and the link
 //!     run        one execution: rows in pieces, limits, an end when nobody waits
 //!   openapi    what there is to ask, for programs
 //!   page       the same for people
@@ -19,6 +22,7 @@
 //! *Caveats.* An answer is known by its content: whether it has changed is found out by running the query, unless change tracking knows all
 //! that the query reads, and the answer is kept.
 
+mod alive;
 mod cache;
 mod coding;
 mod fault;
@@ -26,7 +30,9 @@ pub mod format;
 pub mod frontier;
 mod frontier_routes;
 mod handover;
+mod levels;
 mod openapi;
+mod packing;
 mod page;
 pub mod query;
 mod routes;
@@ -35,5 +41,6 @@ mod service;
 mod watches;
 
 pub use frontier_routes::FrontierSettings;
-pub use routes::Gateway;
+pub use packing::Compression;
+pub use routes::{Gateway, Rate};
 pub use service::Settings;

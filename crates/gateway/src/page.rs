@@ -7,19 +7,23 @@
 //! What comes from a database is shown by `textContent` alone. Were markup made of it by mistake, nothing of it would run: the policy allows
 //! this script and this style by their digests, and no other (CSP level 3), nor any way to make markup of a text (Trusted Types).
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use axum::body::Body;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use crate::coding::{Coded, Coding};
+use crate::coding::Coding;
 use crate::fault::set;
-use crate::routes::{coded_tag, is_unchanged};
+use crate::packing::{Coded, Compression, Packer};
+use crate::routes::{known_tag, not_modified};
+
+/// It is compressed once in each coding.
+const LEVEL: u32 = 9;
 
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = concat!(include_str!("page/rows.js"), include_str!("page/plot.js"), include_str!("page/page.js"));
@@ -28,6 +32,7 @@ const SCRIPT: &str = concat!(include_str!("page/rows.js"), include_str!("page/pl
 struct Page {
     body: Bytes,
     coded: Coded,
+    packer: Arc<Packer>,
     tag: String,
     policy: String,
 }
@@ -42,22 +47,29 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
         digest(STYLE)
     );
     let tag = format!("\"{}\"", hex::encode(&Sha256::digest(&body)[..16]));
-    Page { body: Bytes::from(body), coded: Coded::default(), tag, policy }
+    Page {
+        body: Bytes::from(body),
+        coded: Coded::default(),
+        packer: Arc::new(Packer::new(Compression::Fixed(LEVEL))),
+        tag,
+        policy,
+    }
 });
 
 /// The page. Caches keep it, and ask whether it is the same still: a new version of the program has another.
 pub(crate) async fn get(headers: HeaderMap) -> Response {
-    let Page { body, coded, tag, policy } = &*PAGE;
-    let (body, coding) = coded.of(body, Coding::wanted(&headers)).await;
-    let tag = coded_tag(tag, coding);
-    let mut response = if is_unchanged(&headers, &tag, None) {
-        StatusCode::NOT_MODIFIED.into_response()
-    } else {
-        let mut response = Body::from(body).into_response();
-        if let Some(name) = coding.name() {
-            set(response.headers_mut(), header::CONTENT_ENCODING, name);
+    let Page { body, coded, packer, tag, policy } = &*PAGE;
+    let wanted = Coding::wanted(&headers);
+    let (mut response, tag) = match known_tag(&headers, tag, wanted) {
+        Some(tag) => (not_modified(), tag),
+        None => {
+            let (body, form) = packer.of(coded, body, wanted, None).await;
+            let mut response = Body::from(body).into_response();
+            if let Some(name) = form.coding.name() {
+                set(response.headers_mut(), header::CONTENT_ENCODING, name);
+            }
+            (response, form.tag(tag))
         }
-        response
     };
     let headers = response.headers_mut();
     set(headers, header::CONTENT_TYPE, "text/html; charset=utf-8");

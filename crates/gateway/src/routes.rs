@@ -6,23 +6,27 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::Router;
 use axum::body::{Body, Bytes, HttpBody as _};
-use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, Version, header};
+use axum::extract::{Path, RawQuery, Request, State};
+use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, Uri, Version, header};
+use axum::middleware::map_request;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use futures_util::stream;
 use headwater_access::{Access, Credentials};
 use headwater_consolidated::QueryPool;
 use percent_encoding::percent_decode_str;
 
+use crate::cache::Kept;
 use crate::coding::Coding;
 use crate::fault::{Fault, set};
 use crate::format::Format;
 use crate::frontier_routes::{self, FrontierSettings};
 use crate::openapi;
+use crate::packing::{Form, Link, Packer};
 use crate::page;
 use crate::query::{Query, Who};
 use crate::run::Running;
@@ -36,18 +40,28 @@ const QUERY_STRING_BYTES_MAX: usize = 8 << 10;
 pub struct Gateway {
     pub(crate) service: Arc<Service>,
     frontier: Option<FrontierSettings>,
+    links: Option<Rate>,
 }
+
+/// Bytes a second that a request's client takes, by the request's extensions; `None`: nobody has measured it.
+pub type Rate = fn(&Extensions) -> Option<f64>;
 
 impl Gateway {
     /// Serves these queries from connections of this pool, to whom `access` knows.
     pub fn new(queries: Vec<Query>, pool: QueryPool, access: Access, settings: Settings) -> Gateway {
-        Gateway { service: Arc::new(Service::new(queries, pool, access, settings)), frontier: None }
+        Gateway { service: Arc::new(Service::new(queries, pool, access, settings)), frontier: None, links: None }
     }
 
     /// The same, and the Frontier protocol.
     #[must_use]
     pub fn with_frontier(self, settings: FrontierSettings) -> Gateway {
         Gateway { frontier: Some(settings), ..self }
+    }
+
+    /// The same, told how fast clients take bytes: compression goes by it. Without, all links are taken for 100 Mbit/s.
+    #[must_use]
+    pub fn with_links(self, bytes_per_s: Rate) -> Gateway {
+        Gateway { links: Some(bytes_per_s), ..self }
     }
 
     /// Its routes, to be served beside others. Who asks is known by a [`ConnectInfo`](axum::extract::ConnectInfo) of the peer's address among a
@@ -58,10 +72,17 @@ impl Gateway {
             .route("/q.json", get(get_document))
             .route("/q", get(page::get))
             .with_state(Arc::clone(&self.service));
-        match &self.frontier {
+        let routes = match &self.frontier {
             Some(settings) => named.merge(frontier_routes::router(Arc::clone(&self.service), settings.clone())),
             None => named,
-        }
+        };
+        let Some(rate) = self.links else { return routes };
+        routes.layer(map_request(move |mut request: Request| {
+            if let Some(bytes_per_s) = rate(request.extensions()) {
+                request.extensions_mut().insert(Link { bytes_per_s });
+            }
+            std::future::ready(request)
+        }))
     }
 
     /// Executions since the start, answers that are kept, and their bytes.
@@ -105,11 +126,13 @@ async fn get_query(
     RawQuery(given): RawQuery,
     uri: Uri,
     version: Version,
+    link: Option<Extension<Link>>,
     headers: HeaderMap,
 ) -> Response {
     let is_anonymous = !headers.contains_key(header::AUTHORIZATION);
     let is_plain = uri.path().strip_prefix("/q/") == Some(name.as_str()) && given.as_deref() != Some("");
-    match respond(&service, &name, given.as_deref().unwrap_or_default(), is_plain, &headers).await {
+    let client = Client { headers: &headers, link: link.map(|Extension(link)| link.bytes_per_s) };
+    match respond(&service, &name, given.as_deref().unwrap_or_default(), is_plain, &client).await {
         Ok(mut response) => {
             // Nothing tells such a client that an answer of unknown length is cut off: then no cache is to have it.
             if version == Version::HTTP_10 && response.body().size_hint().exact().is_none() {
@@ -124,14 +147,22 @@ async fn get_query(
     }
 }
 
+/// Who asks.
+struct Client<'a> {
+    headers: &'a HeaderMap,
+    /// Bytes a second that it takes, where that was measured.
+    link: Option<f64>,
+}
+
 /// `is_plain`: the URL has its name as it is, and no question mark without arguments.
 async fn respond(
     service: &Arc<Service>,
     name: &str,
     given: &str,
     is_plain: bool,
-    headers: &HeaderMap,
+    client: &Client<'_>,
 ) -> Result<Response, Fault> {
+    let headers = client.headers;
     let (query, ending) = find(&service.queries, name)?;
     let format = match ending {
         Some(format) => format,
@@ -153,46 +184,9 @@ async fn respond(
     let user = if query.is_personal() { user.as_str() } else { "" };
     let asked = Asked::named(&query, &arguments, format, user, (service.placeholder(), &service.watches));
     Ok(match service.answer(&asked).await? {
-        Answer::Kept(kept, age) => {
-            let modified = kept.last_modified();
-            let (body, coding) = kept.coded.of(&kept.body, Coding::wanted(headers)).await;
-            let tag = coded_tag(&kept.tag, coding);
-            let mut response = if is_unchanged(headers, &tag, modified.as_deref()) {
-                StatusCode::NOT_MODIFIED.into_response()
-            } else {
-                let mut response = Body::from(body).into_response();
-                if let Some(name) = coding.name() {
-                    set(response.headers_mut(), header::CONTENT_ENCODING, name);
-                }
-                response
-            };
-            head.write(response.headers_mut());
-            set(response.headers_mut(), header::ETAG, &tag);
-            if let Some(next) = &kept.next {
-                set(response.headers_mut(), header::LINK, &format!("<{next}>; rel=\"next\""));
-            }
-            if let Some(modified) = modified {
-                set(response.headers_mut(), header::LAST_MODIFIED, &modified);
-            }
-            if !age.is_zero() {
-                set(response.headers_mut(), header::AGE, &age.as_secs().to_string());
-            }
-            response
-        }
-        Answer::Streamed(first, running) => {
-            let mut response = Body::from_stream(streamed(first, running)).into_response();
-            head.write(response.headers_mut());
-            response
-        }
+        Answer::Kept(kept, age) => head.kept(&service.packer, &kept, age, client).await,
+        Answer::Streamed(first, running) => head.streamed(&service.packer, first, running, client)?,
     })
-}
-
-/// Other bytes have another tag (RFC 9110, 8.8.3.3).
-pub(crate) fn coded_tag(tag: &str, coding: Coding) -> String {
-    match (coding.name(), tag.strip_suffix('"')) {
-        (Some(name), Some(tag)) => format!("{tag}-{name}\""),
-        _ => tag.to_owned(),
-    }
 }
 
 /// A fault on the way breaks the connection off: what came is not taken for the whole.
@@ -288,6 +282,53 @@ impl Head<'_> {
         self.vary(headers);
     }
 
+    /// An answer that is kept: all of it, or that the client has it.
+    async fn kept(&self, packer: &Arc<Packer>, kept: &Kept, age: Duration, client: &Client<'_>) -> Response {
+        let modified = kept.last_modified();
+        let wanted = Coding::wanted(client.headers);
+        let (mut response, tag) = match known_tag(client.headers, &kept.tag, wanted) {
+            Some(tag) => (not_modified(), tag),
+            None => {
+                let (body, form) = packer.of(&kept.coded, &kept.body, wanted, client.link).await;
+                let response = if is_unchanged_since(client.headers, modified.as_deref()) {
+                    not_modified()
+                } else {
+                    coded(Body::from(body), form)
+                };
+                (response, form.tag(&kept.tag))
+            }
+        };
+        let headers = response.headers_mut();
+        self.write(headers);
+        set(headers, header::ETAG, &tag);
+        if let Some(next) = &kept.next {
+            set(headers, header::LINK, &format!("<{next}>; rel=\"next\""));
+        }
+        if let Some(modified) = modified {
+            set(headers, header::LAST_MODIFIED, &modified);
+        }
+        if !age.is_zero() {
+            set(headers, header::AGE, &age.as_secs().to_string());
+        }
+        response
+    }
+
+    /// An answer as it comes.
+    fn streamed(
+        &self,
+        packer: &Arc<Packer>,
+        first: Bytes,
+        running: Running,
+        client: &Client<'_>,
+    ) -> Result<Response, Fault> {
+        let form = packer.form_of(&first, Coding::wanted(client.headers), client.link);
+        let pieces = packer.stream(streamed(first, running), form);
+        let pieces = pieces.map_err(|error| Fault::internal(&error.to_string()))?;
+        let mut response = coded(Body::from_stream(pieces), form);
+        self.write(response.headers_mut());
+        Ok(response)
+    }
+
     fn cache_control(&self) -> String {
         let freshness = &self.query.freshness;
         let who = if self.query.who == Who::Public { "public" } else { "private" };
@@ -324,16 +365,43 @@ impl Head<'_> {
     }
 }
 
-/// Whether the client has this content already (RFC 9110, 13.2.2: tags go before times).
-pub(crate) fn is_unchanged(headers: &HeaderMap, tag: &str, modified: Option<&str>) -> bool {
-    let mut tags = headers.get_all(header::IF_NONE_MATCH).iter().peekable();
-    if tags.peek().is_some() {
-        let tags = tags.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).map(str::trim);
-        return tags.map(|given| given.strip_prefix("W/").unwrap_or(given)).any(|given| given == tag || given == "*");
+fn coded(body: Body, form: Form) -> Response {
+    let mut response = body.into_response();
+    if let Some(name) = form.coding.name() {
+        set(response.headers_mut(), header::CONTENT_ENCODING, name);
+    }
+    response
+}
+
+/// The tag by which the client has this content already, in a form that it takes (RFC 9110, 13.1.2): as it is, or in the coding that it wants,
+/// at whichever level.
+pub(crate) fn known_tag(headers: &HeaderMap, tag: &str, wanted: Coding) -> Option<String> {
+    let given = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let given = given.flat_map(|value| value.split(',')).map(str::trim);
+    let mut given = given.map(|given| given.strip_prefix("W/").unwrap_or(given));
+    let is_form = |given: &str| {
+        let form = given.strip_prefix(tag.trim_end_matches('"')).and_then(|form| form.strip_prefix('-'));
+        let level = form.zip(wanted.name()).and_then(|(form, name)| form.strip_prefix(name)?.strip_suffix('"'));
+        level.is_some_and(|level| matches!(level.as_bytes(), [b'1'..=b'9']))
+    };
+    let found = given.find(|given| *given == tag || *given == "*" || is_form(given))?;
+    Some(if found == "*" { tag } else { found }.to_owned())
+}
+
+/// Whether the client has it by the time that it names; tags go before times (RFC 9110, 13.2.2).
+fn is_unchanged_since(headers: &HeaderMap, modified: Option<&str>) -> bool {
+    if headers.contains_key(header::IF_NONE_MATCH) {
+        return false;
     }
     let time = |text: &str| httpdate::parse_http_date(text).ok();
     let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|value| value.to_str().ok()).and_then(time);
     since.zip(modified.and_then(time)).is_some_and(|(since, modified)| modified <= since)
+}
+
+/// The client has it. Nothing is said of a length: that of the answer itself would have to be it (RFC 9110, 8.6), and no body's is 0.
+pub(crate) fn not_modified() -> Response {
+    let unmeasured = Body::from_stream(stream::empty::<Result<Bytes, std::io::Error>>());
+    (StatusCode::NOT_MODIFIED, unmeasured).into_response()
 }
 
 #[cfg(test)]

@@ -11,9 +11,11 @@ use headwater_consolidated::QueryPool;
 use headwater_consolidated::results::Placeholder;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use crate::alive::Alive;
 use crate::cache::{Cache, Kept, Key, Made, Place, Shared};
 use crate::fault::Fault;
 use crate::format::Format;
+use crate::packing::{Compression, Packer};
 use crate::query::{Arguments, Freshness, Query};
 use crate::run::{self, Form, Job, NextPage, Running, Told};
 use crate::watches::Watches;
@@ -29,8 +31,12 @@ pub struct Settings {
     pub cache_bytes_max: usize,
     /// An answer of more bytes is sent as it comes: without a tag, and not kept.
     pub held_bytes_max: usize,
+    /// Bytes of answers that are not kept any more, and that clients have not taken yet; beyond, 503 for what is not kept.
+    pub sending_bytes_max: usize,
     /// How long to wait for a connection to the database.
     pub patience: Duration,
+    /// How hard answers are compressed.
+    pub compression: Compression,
 }
 
 impl Default for Settings {
@@ -40,7 +46,9 @@ impl Default for Settings {
             waiting_max: 64,
             cache_bytes_max: 64 << 20,
             held_bytes_max: 4 << 20,
+            sending_bytes_max: 256 << 20,
             patience: Duration::from_secs(10),
+            compression: Compression::default(),
         }
     }
 }
@@ -56,6 +64,9 @@ pub(crate) struct Service {
     waiting: AtomicUsize,
     executions: AtomicUsize,
     pub(crate) watches: Arc<Watches>,
+    pub(crate) packer: Arc<Packer>,
+    /// Answers that are kept, and those on their way.
+    alive: Alive,
 }
 
 /// A request that is understood.
@@ -85,6 +96,7 @@ pub(crate) enum Answer {
 
 impl Service {
     pub(crate) fn new(queries: Vec<Query>, pool: QueryPool, access: Access, settings: Settings) -> Service {
+        let alive = Alive::default();
         let queries = queries.into_iter().map(|query| (query.name.clone(), Arc::new(query))).collect();
         Service {
             queries,
@@ -95,20 +107,27 @@ impl Service {
             waiting: AtomicUsize::new(0),
             executions: AtomicUsize::new(0),
             watches: Arc::default(),
+            packer: Arc::new(Packer::new(settings.compression).counted(alive.clone())),
+            alive,
             settings,
         }
     }
 
-    /// The answer to a request. One that is kept and fresh costs no query; one that is too old is given where the database fails, for as long
-    /// as the query says.
+    /// The answer to a request. One that is kept and fresh costs no query; for as long as the query says, one that is too old is given while it
+    /// is made anew, and where the database fails.
     pub(crate) async fn answer(self: &Arc<Self>, asked: &Asked) -> Result<Answer, Fault> {
         let (key, freshness) = (&asked.key, &asked.freshness);
         let kept = self.cache.kept(key);
         let max_age = Duration::from_secs(freshness.max_age_s.into());
-        if let Some(kept) = &kept
-            && kept.age(Instant::now()) < max_age
-        {
-            return Ok(Answer::Kept(Arc::clone(kept), kept.age(Instant::now())));
+        if let Some(kept) = &kept {
+            let age = kept.age(Instant::now());
+            if age < max_age {
+                return Ok(Answer::Kept(Arc::clone(kept), age));
+            }
+            if age < max_age + Duration::from_secs(freshness.stale_while_revalidate_s.into()) {
+                self.refresh(key, asked);
+                return Ok(Answer::Kept(Arc::clone(kept), age));
+            }
         }
         let fault = match self.execute_once(key, asked).await {
             Ok(kept) => return Ok(Answer::Kept(kept, Duration::ZERO)),
@@ -124,6 +143,20 @@ impl Service {
             }
             _ => Err(fault),
         }
+    }
+
+    /// Has it made anew beside, unless somebody is at it. Where that fails, what is kept stays.
+    fn refresh(self: &Arc<Self>, key: &Key, asked: &Asked) {
+        let Place::First(tell) = self.cache.place(key) else { return };
+        // Whoever listens keeps it going: it is wanted, though nobody waits.
+        let told = tell.subscribe();
+        let (service, key, asked) = (Arc::clone(self), Arc::clone(key), asked.clone());
+        tokio::spawn(async move {
+            service.execute_and_tell(&key, &asked, &tell).await;
+            if let Some(Err(ended)) = &*told.borrow() {
+                tracing::warn!(query = asked.job.name, ?ended, "an answer that is too old could not be made anew");
+            }
+        });
     }
 
     /// Executes it, or waits for who does.
@@ -165,6 +198,9 @@ impl Service {
     }
 
     async fn execute_whole(&self, key: &Key, asked: &Asked) -> Result<Arc<Kept>, Ended> {
+        if self.alive.bytes() > self.settings.cache_bytes_max.saturating_add(self.settings.sending_bytes_max) {
+            return Err(Ended::Fault(Fault::overloaded("too much of answers waits for clients that take them slowly")));
+        }
         let kept = self.cache.kept(key);
         let known = kept.as_ref().and_then(|kept| kept.mark.clone());
         let asked = Asked { job: Job { known, ..asked.job.clone() }, ..asked.clone() };
@@ -179,7 +215,7 @@ impl Service {
         if let Some(kept) = kept.filter(|_| running.is_unchanged) {
             return Ok(self.cache.renew(key, &kept, running.mark.take()));
         }
-        let made = Made { body: Bytes::from(body), mark: running.mark.take(), next: running.next.take() };
+        let made = Made { body: self.alive.count(body), mark: running.mark.take(), next: running.next.take() };
         Ok(self.cache.keep(key, made, (Instant::now(), SystemTime::now())))
     }
 

@@ -24,7 +24,7 @@ use anyhow::{Context as _, Result};
 use headwater_consolidated::{Connection, Dialect, Plan};
 use headwater_gateway::frontier::Signer;
 use headwater_gateway::query::{Query, QueryError, QueryLimits};
-use headwater_gateway::{FrontierSettings, Settings};
+use headwater_gateway::{Compression, FrontierSettings, Settings};
 use headwater_model::parse::{closest, parse};
 use headwater_model::{Model, Table};
 use headwater_server::Config as ServerConfig;
@@ -36,6 +36,8 @@ use crate::exit::{OrUsage as _, usage};
 
 /// Environment variables that set the server's options begin with this.
 const SERVER_VARIABLES: &str = "HEADWATER_SERVER_";
+/// And those that set the gateway's.
+const GATEWAY_VARIABLES: &str = "HEADWATER_GATEWAY_";
 
 /// The configuration, with its places resolved.
 pub struct Config {
@@ -77,6 +79,8 @@ struct GatewaySection {
     waiting_max: usize,
     cache_bytes_max: usize,
     held_bytes_max: usize,
+    sending_bytes_max: usize,
+    compression: Compression,
     frontier: Option<FrontierSection>,
 }
 
@@ -163,9 +167,17 @@ fn read_network(text: &str) -> Option<(IpAddr, u8)> {
 
 impl Default for GatewaySection {
     fn default() -> GatewaySection {
-        let Settings { executions_max, waiting_max, cache_bytes_max, held_bytes_max, .. } = Settings::default();
-        let queries = PathBuf::from("queries");
-        GatewaySection { queries, executions_max, waiting_max, cache_bytes_max, held_bytes_max, frontier: None }
+        let usual = Settings::default();
+        GatewaySection {
+            queries: PathBuf::from("queries"),
+            executions_max: usual.executions_max,
+            waiting_max: usual.waiting_max,
+            cache_bytes_max: usual.cache_bytes_max,
+            held_bytes_max: usual.held_bytes_max,
+            sending_bytes_max: usual.sending_bytes_max,
+            compression: usual.compression,
+            frontier: None,
+        }
     }
 }
 
@@ -210,7 +222,11 @@ impl Config {
             }
         };
         let models = read.models.iter().map(|model| folder.join(model)).collect();
-        Ok(Config { database, models, gateway: read.gateway, text, folder, file: file.clone() })
+        let gateway = match read.gateway {
+            Some(_) => Some(gateway_section(&text, file, &[])?),
+            None => None,
+        };
+        Ok(Config { database, models, gateway, text, folder, file: file.clone() })
     }
 
     /// A connection to the consolidated database, for what Headwater keeps in it.
@@ -254,16 +270,31 @@ impl Config {
         self.gateway.is_some()
     }
 
-    /// The gateway; `None`: there is no gateway. A query with a fault is one too many.
-    pub fn gateway(&self) -> Result<Option<GatewayConfig>> {
-        let Some(section) = &self.gateway else { return Ok(None) };
+    /// The gateway, with these arguments (`option=value`); `None`: there is no gateway. A query with a fault is one too many.
+    pub fn gateway(&self, arguments: &[(String, String)]) -> Result<Option<GatewayConfig>> {
+        let Some(section) = &self.gateway else {
+            return match arguments.first() {
+                Some((name, _)) => Err(usage(format!("gateway.{name} is set, and there is no [gateway]"))),
+                None => Ok(None),
+            };
+        };
+        let section =
+            &if arguments.is_empty() { section.clone() } else { gateway_section(&self.text, &self.file, arguments)? };
         let (queries, faults) = self.queries()?;
         without(&faults)?;
-        let &GatewaySection { executions_max, waiting_max, cache_bytes_max, held_bytes_max, .. } = section;
+        let GatewaySection { executions_max, compression, .. } = *section;
         if !(1..=1_000).contains(&executions_max) {
             return Err(usage(format!("[gateway] executions_max is {executions_max}, expected 1 to 1000")));
         }
-        let settings = Settings { executions_max, waiting_max, cache_bytes_max, held_bytes_max, ..Settings::default() };
+        let settings = Settings {
+            executions_max,
+            waiting_max: section.waiting_max,
+            cache_bytes_max: section.cache_bytes_max,
+            held_bytes_max: section.held_bytes_max,
+            sending_bytes_max: section.sending_bytes_max,
+            compression,
+            ..Settings::default()
+        };
         let frontier = section.frontier.as_ref().map(|frontier| frontier.settings(&self.folder)).transpose()?;
         let queries = queries.into_iter().map(|(_, query)| query).collect();
         Ok(Some(GatewayConfig { queries, settings, frontier }))
@@ -303,17 +334,8 @@ impl Config {
 
     /// The server's options: the file's, then the environment's, then these arguments (`option=value`).
     pub fn server(&self, arguments: &[(String, String)]) -> Result<ServerConfig> {
-        let variables = std::env::vars_os().filter_map(|(name, value)| {
-            let name = name.to_str()?.strip_prefix(SERVER_VARIABLES)?.to_ascii_lowercase();
-            Some((name, value.to_str()?.to_owned()))
-        });
-        let mut document: toml::Table = toml::from_str(&self.text).context("the configuration was read before")?;
-        let section = document.entry("server").or_insert_with(|| toml::Value::Table(toml::Table::new()));
-        let section = section.as_table_mut().context("the configuration was read before")?;
-        for (name, text) in variables.chain(arguments.iter().cloned()) {
-            section.insert(name, value(&text));
-        }
-        let config = toml::Value::Table(section.clone()).try_into::<ServerConfig>().map_err(|error| explained(&error));
+        let section = overlaid(&self.text, "server", SERVER_VARIABLES, arguments)?;
+        let config = section.try_into::<ServerConfig>().map_err(|error| explained(&error));
         let places = || {
             let file = self.file.display();
             format!("the server's options can't be used ([server] in {file}, {SERVER_VARIABLES}*, arguments)")
@@ -326,6 +348,30 @@ impl Config {
         config.validate().or_usage(places)?;
         Ok(config)
     }
+}
+
+/// A section of the file, with what goes before it: the environment, then these arguments.
+fn overlaid(text: &str, section: &str, variables: &str, arguments: &[(String, String)]) -> Result<toml::Value> {
+    let variables = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.to_str()?.strip_prefix(variables)?.to_ascii_lowercase();
+        Some((name, value.to_str()?.to_owned()))
+    });
+    let mut document: toml::Table = toml::from_str(text).context("the configuration was read before")?;
+    let section = document.entry(section).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+    let table = section.as_table_mut().context("the configuration was read before")?;
+    for (name, text) in variables.chain(arguments.iter().cloned()) {
+        table.insert(name, value(&text));
+    }
+    Ok(section.clone())
+}
+
+/// The gateway's options, of a file that has a `[gateway]`.
+fn gateway_section(text: &str, file: &Path, arguments: &[(String, String)]) -> Result<GatewaySection> {
+    let section = overlaid(text, "gateway", GATEWAY_VARIABLES, arguments)?;
+    section.try_into::<GatewaySection>().map_err(|error| explained(&error)).or_usage(|| {
+        let file = file.display();
+        format!("the gateway's options can't be used ([gateway] in {file}, {GATEWAY_VARIABLES}*, --set gateway.OPTION)")
+    })
 }
 
 /// Whether two models can be served beside each other. A table's rows are known by their key, wherever they go.
@@ -457,6 +503,36 @@ mod tests {
         assert!(options(&[("workers", "1001")]).is_err());
         let provider = options(&[("jwks_file", "keys.json"), ("jwt_audience", "https://shop.example")]).expect("sound");
         assert!(provider.jwks_file.is_some_and(|file| file == config.folder.join("keys.json")));
+    }
+
+    #[test]
+    fn how_hard_the_gateway_compresses_is_an_option_like_others() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("headwater.toml");
+        let global = Global { config: file.clone(), database: None, json: false, log: None, log_json: false };
+        let read = |section: &str, arguments: &[(&str, &str)]| {
+            std::fs::write(&file, format!("{SOUND}{section}")).expect("written");
+            let owned: Vec<_> = arguments.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+            let gateway = Config::read(&global).and_then(|config| config.gateway(&owned));
+            gateway
+                .map(|gateway| gateway.map(|gateway| gateway.settings.compression))
+                .map_err(|error| format!("{error:#}"))
+        };
+        let nine = [("compression", "9")];
+        assert_eq!(read("", &[]), Ok(None));
+        assert!(read("", &nine).is_err_and(|said| said.contains("there is no [gateway]")));
+        let queries = format!("[gateway]\nqueries = {:?}\n", folder.path());
+        assert_eq!(read(&queries, &[]), Ok(Some(Compression::Auto)));
+        let fixed = format!("{queries}compression = 5\n");
+        assert_eq!(read(&fixed, &[]), Ok(Some(Compression::Fixed(5))));
+        assert_eq!(read(&fixed, &nine), Ok(Some(Compression::Fixed(9))));
+        assert_eq!(read(&fixed, &[("compression", "auto")]), Ok(Some(Compression::Auto)));
+        for (name, value, words) in
+            [("compression", "11", "expected \"auto\" or 0 to 9"), ("compresion", "1", "did you mean compression?")]
+        {
+            let said = read(&queries, &[(name, value)]).expect_err("refused");
+            assert!(said.contains(words), "{said}");
+        }
     }
 
     #[test]

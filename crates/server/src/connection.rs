@@ -5,7 +5,6 @@
 //! TCP keep-alive finds peers that vanished while nothing was to be sent, `TCP_USER_TIMEOUT` those that vanished while something was.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -26,6 +25,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
 use crate::Config;
+use crate::line::{Line, Meter};
 
 /// Bytes after which a connection has said enough for its version to be known: HTTP/2's preface.
 const OPENING_BYTES: usize = 24;
@@ -82,7 +82,7 @@ impl Service {
     pub(crate) async fn serve(&self, stream: TcpStream, mut stopping: watch::Receiver<bool>) -> io::Result<()> {
         self.prepare(&stream)?;
         // Held several times over by what waits: small.
-        let peer = Arc::new(stream.peer_addr()?);
+        let line = Arc::new(Line::new(stream.peer_addr()?));
         let Some(tls) = &self.tls else {
             let http = tokio::select! {
                 is_http2 = tokio::time::timeout(self.head_limit, begins_http2(&stream)) => {
@@ -90,14 +90,14 @@ impl Service {
                 }
                 _ = stopping.wait_for(|stopping| *stopping) => return Ok(()),
             };
-            return self.serve_http(http, stream, peer, stopping).await;
+            return self.serve_http(http, stream, line, stopping).await;
         };
         // Apart, for its state is large and most connections have none.
         Box::pin(async {
             let handshake = tokio::time::timeout(self.head_limit, tls.accept(stream));
             let stream = handshake.await.map_err(|_| timed_out("the TLS handshake took too long"))??;
             let http = self.of_version(stream.get_ref().1.alpn_protocol() == Some(b"h2"));
-            self.serve_http(http, stream, peer, stopping).await
+            self.serve_http(http, stream, line, stopping).await
         })
         .await
     }
@@ -119,15 +119,16 @@ impl Service {
         &self,
         http: &auto::Builder<TokioExecutor>,
         stream: S,
-        peer: Arc<SocketAddr>,
+        line: Arc<Line>,
         mut stopping: watch::Receiver<bool>,
     ) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let io = TokioIo::new(Watched::new(stream, self.head_limit, self.idle_limit));
+        let io = TokioIo::new(Watched::new(stream, self.head_limit, self.idle_limit, Arc::clone(&line)));
         let known = self.router.clone().map_request(move |mut request: Request<_>| {
-            request.extensions_mut().insert(ConnectInfo(*peer));
+            request.extensions_mut().insert(ConnectInfo(line.peer()));
+            request.extensions_mut().insert(Arc::clone(&line));
             request
         });
         let service = TowerToHyperService::new(known);
@@ -165,12 +166,28 @@ struct Watched<S> {
     /// While a write waits for the peer: until when it must have taken something.
     stalled: Option<Pin<Box<Sleep>>>,
     idle_limit: Duration,
+    meter: Meter,
+    line: Arc<Line>,
 }
 
 impl<S> Watched<S> {
-    fn new(inner: S, head_limit: Duration, idle_limit: Duration) -> Self {
+    fn new(inner: S, head_limit: Duration, idle_limit: Duration, line: Arc<Line>) -> Self {
         let opening = Some((0, Box::pin(tokio::time::sleep(head_limit))));
-        Watched { inner, opening, stalled: None, idle_limit }
+        Watched { inner, opening, stalled: None, idle_limit, meter: Meter::default(), line }
+    }
+
+    /// Notes what a write of bytes gave: it tells how fast the peer takes them.
+    fn measured(&mut self, result: &Poll<io::Result<usize>>) {
+        let now = tokio::time::Instant::now().into_std();
+        match result {
+            Poll::Ready(Ok(bytes)) => self.meter.wrote(*bytes, now),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => {
+                if let Some(rate) = self.meter.is_full(now) {
+                    self.line.note(rate);
+                }
+            }
+        }
     }
 
     /// Passes on what a write gave, and turns waiting for too long into an error.
@@ -207,6 +224,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.inner).poll_write(context, bytes);
+        self.measured(&result);
         self.written(context, result)
     }
 
@@ -216,6 +234,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.inner).poll_write_vectored(context, bytes);
+        self.measured(&result);
         self.written(context, result)
     }
 
@@ -240,24 +259,30 @@ fn timed_out(what: &'static str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(10);
 
+    fn line() -> Arc<Line> {
+        Arc::new(Line::new(SocketAddr::from(([127, 0, 0, 1], 1))))
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_says_too_little_at_first_is_dropped() {
         for said in [&b""[..], b"PRI * HTTP/2.0\r\n"] {
             let (near, mut far) = tokio::io::duplex(1024);
-            let mut watched = Watched::new(near, LIMIT, LIMIT);
+            let mut watched = Watched::new(near, LIMIT, LIMIT, line());
             far.write_all(said).await.expect("room");
             let mut all = Vec::new();
             let error = watched.read_to_end(&mut all).await.expect_err("too slow");
             assert_eq!((error.kind(), all.as_slice()), (io::ErrorKind::TimedOut, said));
         }
         let (near, mut far) = tokio::io::duplex(1024);
-        let mut watched = Watched::new(near, LIMIT, LIMIT);
+        let mut watched = Watched::new(near, LIMIT, LIMIT, line());
         far.write_all(&[b'x'; OPENING_BYTES]).await.expect("room");
         let mut byte = [0; 100];
         assert_eq!(watched.read(&mut byte).await.expect("readable"), OPENING_BYTES);
@@ -267,7 +292,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_takes_nothing_is_dropped_and_a_slow_one_is_not() {
         let (near, mut far) = tokio::io::duplex(64);
-        let mut watched = Watched::new(near, LIMIT, LIMIT);
+        let mut watched = Watched::new(near, LIMIT, LIMIT, line());
         let slow = async {
             let mut byte = [0; 16];
             for _ in 0..10 {
@@ -280,5 +305,25 @@ mod tests {
         written.expect("it took something each time");
         let error = watched.write_all(&[7; 200]).await.expect_err("it takes nothing more");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn how_fast_a_peer_takes_bytes_is_known_once_it_was_too_much_for_it() {
+        let (near, mut far) = tokio::io::duplex(64);
+        let line = line();
+        let mut watched = Watched::new(near, LIMIT, LIMIT, Arc::clone(&line));
+        watched.write_all(&[7; 64]).await.expect("room");
+        assert_eq!(line.bytes_per_s(), None);
+        let slow = async {
+            let mut bytes = [0; 16];
+            for _ in 0..12 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                far.read_exact(&mut bytes).await.expect("readable");
+            }
+        };
+        let (written, ()) = tokio::join!(watched.write_all(&[7; 192]), slow);
+        written.expect("it took all");
+        let rate = line.bytes_per_s().expect("measured");
+        assert!((150.0..=161.0).contains(&rate), "{rate}");
     }
 }

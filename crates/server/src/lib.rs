@@ -24,6 +24,7 @@ mod failure;
 mod front;
 mod limit;
 pub mod limits;
+mod line;
 mod log;
 mod pieces;
 mod places;
@@ -43,6 +44,7 @@ mod work;
 
 pub use descriptors::raise_open_files;
 pub use limits::{Config, ConfigError};
+pub use line::Line;
 pub use ready::BuildReady;
 pub use server::{Handle, Joined, Server, StartError, Stopped};
 pub use tls::TlsError;

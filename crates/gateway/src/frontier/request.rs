@@ -23,7 +23,7 @@ const PAYLOADS_MAX: usize = 32;
 pub const SQL_BYTES_MAX: usize = 1 << 20;
 /// The longest path of a file.
 const PATH_BYTES_MAX: usize = 1_000;
-/// How hard `BLOBzip` without a digit compresses.
+/// How hard the servlet compresses for `BLOBzip` without a digit.
 const LEVEL: u32 = 5;
 /// What the servlet takes nowhere in a statement, not in a literal either.
 const WRITES: [&str; 5] = ["drop ", "delete ", "insert ", "alter ", "create "];
@@ -103,7 +103,7 @@ pub enum Encoding {
     Blob,
     /// Compressed by zlib at this level; by the name that the request had.
     Zip {
-        /// 1 to 9.
+        /// 1 to 9; 0 packs and does not compress.
         level: u32,
         /// Whether the request named the level.
         is_named: bool,

@@ -21,6 +21,7 @@ use tower::ServiceExt as _;
 
 use super::{FrontierSettings, is_allowed};
 use crate::frontier::{Field, Fields, signer};
+use crate::packing::Compression as Level;
 use crate::query::QueryLimits;
 use crate::{Gateway, Settings};
 
@@ -401,4 +402,27 @@ fn addresses_by_their_leading_bits() {
     }
     assert!(is_allowed(&[(of("0.0.0.0"), 0)], of("1.2.3.4")) && !is_allowed(&[(of("0.0.0.0"), 0)], of("::1")));
     assert!(!is_allowed(&[], of("127.0.0.1")));
+}
+
+/// Where the encoding names no level it is the gateway's to choose, down to none; a level that is named is kept.
+#[tokio::test]
+async fn an_encoding_without_a_level_has_the_gateways() {
+    let many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) SELECT i FROM n";
+    let mut sizes = Vec::new();
+    for level in [0, 1, 9] {
+        let stand = Stand::with(Settings { compression: Level::Fixed(level), ..Settings::default() });
+        for (encoding, is_named) in [("BLOBzip", false), ("BLOBzip5", true)] {
+            let answer = stand.text(&query(many, encoding)).await;
+            assert!(answer.contains(&format!("encoding=\"{encoding}\"")) && answer.contains("records=\"900\""));
+            let packed = data(&answer).remove(0);
+            let mut inflated = Vec::new();
+            ZlibDecoder::new(&*packed).read_to_end(&mut inflated).expect("zlib");
+            assert_eq!(Fields::new(&inflated).count(), 2 + 1 + 2 * 900);
+            sizes.push((is_named, packed.len()));
+        }
+    }
+    let of = |named: bool| sizes.iter().filter(|(is, _)| *is == named).map(|(_, size)| *size).collect::<Vec<_>>();
+    let (chosen, named) = (of(false), of(true));
+    assert!(chosen[0] > 5_000 && chosen[1] < chosen[0] / 2 && chosen[2] < chosen[1], "{chosen:?}");
+    assert!(named.iter().all(|size| *size == named[0]), "{named:?}");
 }

@@ -18,7 +18,8 @@ use super::Frontier;
 use super::contents::{Content, records};
 use crate::cache::last_modified;
 use crate::fault::Fault;
-use crate::frontier::{Answer as Frame, Asked as Payload, Quality, Request};
+use crate::frontier::{Answer as Frame, Asked as Payload, Encoding, Quality, Request};
+use crate::levels::Sending;
 use crate::run::Running;
 
 /// How often a client that waits is told that the query still runs.
@@ -73,6 +74,8 @@ pub(super) struct Wishes {
     pub(super) since: Option<String>,
     /// An error is not to come whole, so that no cache keeps it.
     pub(super) breaks_off: bool,
+    /// Bytes a second that the client takes, where that was measured.
+    pub(super) link: Option<f64>,
 }
 
 /// Begins to write the answer to a request.
@@ -187,6 +190,7 @@ impl Writing {
 
     async fn write_held(&mut self) -> Done {
         for (payload, content) in std::mem::take(&mut self.held) {
+            let payload = self.with_level(payload, &content);
             self.open(&payload);
             self.is_open = false;
             match content {
@@ -202,6 +206,19 @@ impl Writing {
             }
         }
         Ok(())
+    }
+
+    /// A payload whose encoding names no level has the one that brings it there soonest. One that let wait is open already, at the protocol's.
+    fn with_level(&self, mut payload: Payload, content: &Result<Content, String>) -> Payload {
+        let Encoding::Zip { is_named: false, .. } = payload.encoding else { return payload };
+        let (beginning, sending) = match content {
+            Ok(Content::Held(kept, _)) => (&kept.body, Sending::Whole),
+            Ok(Content::Coming(first, _)) => (first, Sending::AsItComes),
+            Err(_) => return payload,
+        };
+        let level = self.frontier.service.packer.zlib_level(beginning, self.wishes.link, sending);
+        payload.encoding = Encoding::Zip { level, is_named: false };
+        payload
     }
 
     fn open(&mut self, payload: &Payload) {

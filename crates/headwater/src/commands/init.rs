@@ -1,4 +1,6 @@
-//! `headwater init`: looks at a database, and writes `headwater.toml` and a first model.
+//! `headwater init`: looks at a database, and writes `headwater.toml` and a first model, or a first named query.
+
+mod gateway;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,6 +24,7 @@ Examples:
   headwater init --database postgres://me@localhost/shop
   headwater init --database sqlite:central.db --name shop
   headwater --config shop/headwater.toml init --database sqlite:shop/central.db
+  headwater init --gateway --database mariadb://reader@localhost/shop     named queries over HTTP alone, and a first one
 
 The model has every table that can travel; edit it: throw out tables, choose partitions, directions and conflict rules.";
 
@@ -53,6 +56,9 @@ pub struct InitArgs {
     /// The model's name; usually the database's.
     #[arg(long)]
     name: Option<String>,
+    /// Named queries alone: a first query in the place of a model, and nothing is synced.
+    #[arg(long, conflicts_with = "name")]
+    gateway: bool,
     /// Write over files that are there.
     #[arg(long)]
     force: bool,
@@ -63,6 +69,9 @@ pub fn run(args: &InitArgs, global: &Global, output: &Output) -> Done {
     let url = global.database.as_deref().ok_or_else(|| {
         usage("init needs the database: --database sqlite:FILE or --database postgres://user@host/database")
     })?;
+    if args.gateway {
+        return gateway::run(url, args.force, global, output);
+    }
     let address = Address::parse(url, Path::new(""))?;
     let name = args.name.clone().unwrap_or_else(|| address.name());
     let folder = global.config.parent().unwrap_or(Path::new(""));

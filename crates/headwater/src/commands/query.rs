@@ -147,7 +147,7 @@ fn described(query: &Query) -> Vec<String> {
 }
 
 /// What the database finds wrong with a query.
-fn prepared(
+pub(super) fn prepared(
     connection: &mut dyn QueryConnection,
     placeholder: Placeholder,
     file: &Path,

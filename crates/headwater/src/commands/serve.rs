@@ -13,7 +13,7 @@ use headwater_consolidated::check::{Severity, check};
 use headwater_consolidated::{Backend, Pool, QueryBackend, QueryPool};
 use headwater_gateway::Gateway;
 use headwater_gateway::query::Who;
-use headwater_server::{Config as ServerConfig, Handle, Joined, Server, StartError, raise_open_files};
+use headwater_server::{Config as ServerConfig, Handle, Joined, Line, Server, StartError, raise_open_files};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -32,9 +32,13 @@ Examples:
   headwater serve
   headwater serve --listen 0.0.0.0:7340 --workers 16 --set tls_certificate=server.pem --set tls_key=server.key
   HEADWATER_SERVER_WORKERS=16 HEADWATER_LOG=debug headwater serve --log-json
+  headwater serve --set gateway.compression=5
 
 Ctrl-C or SIGTERM: no new sync is let in, those that run may end ([server] shutdown_ms_max); again: stops at once.
 GET /health says that the server lives, GET /ready whether it can serve, with its load.";
+
+/// Options of the gateway begin with it.
+const GATEWAY: &str = "gateway.";
 
 /// The arguments.
 #[derive(Debug, Args)]
@@ -52,7 +56,7 @@ pub struct ServeArgs {
     /// Syncs that may wait for a worker; 0: none waits.
     #[arg(long)]
     backlog: Option<usize>,
-    /// Any option of [server]; may be given several times.
+    /// Any option of [server], or of [gateway] as gateway.OPTION; may be given several times.
     #[arg(long = "set", value_name = "OPTION=VALUE", value_parser = option)]
     options: Vec<(String, String)>,
     /// Start without holding the model against the database first.
@@ -69,7 +73,13 @@ fn option(text: &str) -> Result<(String, String), String> {
 }
 
 impl ServeArgs {
-    fn all_options(&self) -> Vec<(String, String)> {
+    /// Those of [gateway].
+    fn gateway_options(&self) -> Vec<(String, String)> {
+        let own = |(name, value): &(String, String)| Some((name.strip_prefix(GATEWAY)?.to_owned(), value.clone()));
+        self.options.iter().filter_map(own).collect()
+    }
+
+    fn server_options(&self) -> Vec<(String, String)> {
         let named = [
             ("listen", self.listen.map(|address| address.to_string())),
             ("workers", self.workers.map(|count| count.to_string())),
@@ -77,7 +87,8 @@ impl ServeArgs {
             ("backlog", self.backlog.map(|count| count.to_string())),
         ];
         let named = named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        self.options.iter().cloned().chain(named).collect()
+        let own = self.options.iter().filter(|(name, _)| !name.starts_with(GATEWAY)).cloned();
+        own.chain(named).collect()
     }
 }
 
@@ -137,13 +148,15 @@ fn join(gateway: Option<GatewayConfig>, backends: &Backends, options: &ServerCon
         None => gateway,
     };
     // Who asks is looked up on a connection of its own: no query keeps it waiting.
+    // What the server has measured of the client's connection.
+    let gateway = gateway.with_links(|extensions| extensions.get::<Arc<Line>>()?.bytes_per_s());
     Ok(Joined { ready, routes: Some(gateway.router()), connections: connections + 1 })
 }
 
 /// Serves until a signal comes.
 pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     let config = Config::read(global)?;
-    let options = config.server(&args.all_options())?;
+    let options = config.server(&args.server_options())?;
     let plans = config.served_plans()?;
     let backends = Backends::of(&config, &plans)?;
     if !args.no_check {
@@ -156,7 +169,7 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     }
     let is_tls = options.tls_certificate.is_some();
     raise_open_files();
-    let gateway = config.gateway()?;
+    let gateway = config.gateway(&args.gateway_options())?;
     let runtime = tokio::runtime::Runtime::new().context("the threads of the server could not be started")?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;

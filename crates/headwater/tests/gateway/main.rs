@@ -1,8 +1,11 @@
 //! Named queries by the built program: `query check`, `query run`, and `serve`, on both databases.
 
 mod alone;
+mod compression;
+mod init;
 mod mariadb;
 mod page;
+mod slow;
 mod squid;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -102,7 +105,13 @@ impl Stage {
 
     /// Starts the server; its address.
     fn serve(&mut self) -> String {
+        self.serve_with(&[], &[])
+    }
+
+    /// The same with more arguments, and these variables.
+    fn serve_with(&mut self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0", "--set", "password_checks=1"]);
+        command.args(arguments).envs(variables.iter().copied());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the server starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it speaks");
@@ -237,6 +246,7 @@ fn from_file_to_answer(url: &str) {
     let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag");
     let (head, body) = get(&address, "/q/flights.csv?origin=JFK", &format!("If-None-Match: {tag}\r\n"));
     assert!(head.starts_with("http/1.1 304") && body.is_empty(), "{head}");
+    lengths_of_heads(&address, tag);
     // From page to page, by the links.
     let (mut target, mut rows) = ("/q/pages.csv".to_owned(), String::new());
     while !target.is_empty() {
@@ -249,6 +259,34 @@ fn from_file_to_answer(url: &str) {
     assert_eq!(stage.ok(&["query", "run", "pages", "--format", "csv"]), "id,origin\r\n1,JFK\r\n2,JFK\r\n3,EWR\r\n");
     let (head, _) = get(&address, "/ready", "");
     assert!(head.starts_with("http/1.1 200"), "syncs are served beside: {head}");
+}
+
+/// HEAD says what GET does, and nothing else. A 304 may have the length of the answer itself, and no other.
+fn lengths_of_heads(address: &str, tag: &str) {
+    for (method, condition, status, length) in [
+        ("GET", "", "200", Some("31")),
+        ("HEAD", "", "200", Some("31")),
+        ("GET", tag, "304", None),
+        ("HEAD", tag, "304", None),
+    ] {
+        let mut stream = TcpStream::connect(address).expect("a connection");
+        let condition = if condition.is_empty() { String::new() } else { format!("If-None-Match: {condition}\r\n") };
+        write!(
+            stream,
+            "{method} /q/flights.csv?origin=JFK HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{condition}\r\n"
+        )
+        .expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let head = head.to_ascii_lowercase();
+        assert!(
+            head.starts_with(&format!("http/1.1 {status}")) && !head.contains("transfer-encoding"),
+            "{method} {head}"
+        );
+        assert_eq!(head.lines().find_map(|line| line.strip_prefix("content-length: ")), length, "{method} {head}");
+        assert_eq!(body.is_empty(), (method, status) != ("GET", "200"), "{method} {body}");
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn fresh(server: &MariaDb) -> (String, String) {
     (server.url(&name), name)
 }
 
-fn shared() -> (&'static MariaDb, String, String) {
+pub(crate) fn shared() -> (&'static MariaDb, String, String) {
     let server = MariaDb::shared().expect("a server");
     let (url, name) = fresh(server);
     (server, url, name)

@@ -30,6 +30,7 @@ pub mod campaign;
 pub mod error;
 pub mod experiment;
 pub mod figures;
+pub mod frontier;
 pub mod harness;
 mod host;
 pub mod http;

@@ -46,6 +46,7 @@ pub mod report;
 pub mod results;
 pub mod sampling;
 pub mod scenario;
+mod serve;
 pub mod sync;
 pub mod tables;
 pub mod target;

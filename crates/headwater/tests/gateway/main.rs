@@ -1,6 +1,7 @@
 //! Named queries by the built program: `query check`, `query run`, and `serve`, on both databases.
 
 mod alone;
+mod frontier_client;
 mod mariadb;
 mod page;
 mod squid;

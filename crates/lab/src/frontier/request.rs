@@ -54,7 +54,7 @@ impl Request {
         Request { ttl, ..self }
     }
 
-    /// With a key that makes it another URL, and nothing else: no cache has an answer to it. Letters and digits.
+    /// With a key that makes it another URL, and nothing else: no cache has an answer to it. It has no characters that URLs have another use for.
     #[must_use]
     pub fn fresh(self, key: &str) -> Request {
         Request { fresh_key: key.to_owned(), ..self }
@@ -85,6 +85,6 @@ fn parameter(text: &[u8]) -> String {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::best());
     // Into memory: there is nothing to fail.
     let _ = encoder.write_all(text);
-    let encoded = STANDARD.encode(encoder.finish().unwrap_or_default());
-    encoded.replace('+', ".").replace('/', "-").replace('=', "_")
+    let base64 = STANDARD.encode(encoder.finish().unwrap_or_default());
+    base64.replace('+', ".").replace('/', "-").replace('=', "_")
 }

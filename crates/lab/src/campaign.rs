@@ -190,7 +190,7 @@ impl<'c> Campaign<'c> {
         self.replica_address(cell).and_then(|address| self.targets.get(address))
     }
 
-    /// With the program `headwater`, which serves where the scenario is one of syncs.
+    /// With the program `headwater`, which serves where the scenario is one of syncs, and as a gateway.
     #[must_use]
     pub fn served_by(self, program: PathBuf) -> Campaign<'c> {
         Campaign { program: Some(program), ..self }
@@ -434,7 +434,7 @@ impl<'c> Campaign<'c> {
         let target = self.server_of(cell)?.clone();
         let (link, is_own) = (of_cell.link, target.is_own());
         let workload = HttpWorkload::new(target, of_cell, (settings.seed, cell.load.timeout));
-        let workload = Arc::new(workload.map_err(Error::Target)?);
+        let workload = Arc::new(workload.map_err(Error::Target)?.served_by(self.program.clone()));
         let sampling = self.sampler(None, None, interrupt).await?;
         let task = self.task(run, settings);
         let outcome = harness::run_by(self.crew(&task), workload, settings, interrupt, progress).await;

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! settings  the parameters of the scenario `http`
-//! target    where requests go: any server's URL or the lab's own, directly or by a proxy
+//! target    where requests go: any server's URL or the lab's own, a gateway, directly or by a proxy
+//! asks      paths and SQL, drawn by Zipf's law
+//! gateway   a gateway that the lab starts, and the table that it is asked for
 //! payload   rows of a column, which their key fixes
 //! origin    a server that answers with them, and does nothing else: the most that can be had
 //! fetch     one connection: a request, and its answer to the last byte
@@ -11,8 +13,10 @@
 //! workload  all of it, as the harness drives it
 //! ```
 
+pub mod asks;
 mod decode;
 mod fetch;
+mod gateway;
 pub mod origin;
 pub mod payload;
 pub mod settings;

@@ -31,6 +31,7 @@ use crate::value::Value;
 
 pub use database::{ByDatabase, Database};
 pub use formula::Formula;
+pub(crate) use generator::Zipf;
 pub use generator::{Draw, Generator};
 pub(crate) use read::scalar;
 pub(crate) use sql::{Statement, Template};

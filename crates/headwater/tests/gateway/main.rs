@@ -2,6 +2,7 @@
 
 mod alone;
 mod compression;
+mod frontier_client;
 mod init;
 mod mariadb;
 mod page;

@@ -1,5 +1,8 @@
 //! Requests of https, to a real nginx with a certificate of its own.
 
+#[path = "gateway.rs"]
+mod gateway;
+
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;

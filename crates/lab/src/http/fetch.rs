@@ -1,5 +1,6 @@
 //! One connection to a server or a proxy: a request, and its answer to the last byte.
 
+use std::io::Write as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,10 +15,15 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::decode::{Decoder, Sum};
+use super::payload::Column;
 use super::told;
+use crate::frontier::{Answer, AnswerError, Field, PayloadError, Records};
 use crate::harness::{Class, Failure, Traffic};
 use crate::link::{Link, Stream};
 use crate::tls::Tls;
+
+/// The most bytes of an answer of the Frontier protocol, which is read whole before it is looked at.
+const FRAME_MAX: usize = 1 << 30;
 
 /// A connection.
 pub(super) struct Connection {
@@ -31,6 +37,20 @@ pub(super) struct Got {
     pub(super) traffic: Traffic,
     /// Of the decoded body.
     pub(super) crc: u32,
+}
+
+/// How an answer is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// As it is, after its content encoding.
+    Body,
+    /// By the Frontier protocol; what counts is the payload, or where rows of one column are asked for, their values.
+    Frontier {
+        /// What was asked for.
+        encoding: String,
+        /// The column that the second field of each row is of.
+        column: Option<Column>,
+    },
 }
 
 impl Connection {
@@ -55,7 +75,7 @@ impl Connection {
     }
 
     /// Asks, and reads the answer to its end. Unless the failure is one of a connection that broke, another request may follow.
-    pub(super) async fn get(&mut self, request: Request<Empty<Bytes>>) -> Result<Got, Failure> {
+    pub(super) async fn get(&mut self, request: Request<Empty<Bytes>>, reading: &Reading) -> Result<Got, Failure> {
         let before = self.wire.so_far();
         let answer = self.sender.send_request(request).await.map_err(|error| lost(&error))?;
         let status = answer.status();
@@ -64,7 +84,10 @@ impl Connection {
             let what = Failure::new(Class::Code(format!("HTTP {}", status.as_u16())), format!("status {status}"));
             return Err(Failure { is_broken: body.is_err(), ..what });
         }
-        let (head, body_bytes, sum) = whole(answer).await?;
+        let (head, body_bytes, sum) = match reading {
+            Reading::Body => whole(answer).await?,
+            Reading::Frontier { encoding, column } => frame(answer, encoding, *column).await?,
+        };
         let (sent, received) = self.wire.so_far();
         let is_hit = told::is_hit(&head);
         let traffic = Traffic {
@@ -97,6 +120,57 @@ async fn whole(answer: Response<Incoming>) -> Result<(HeaderMap, u64, Sum), Fail
     let of_the_end = if has_end { wrong } else { truncated };
     let sum = decoder.end().map_err(|error| of_the_end(&error.to_string()))?;
     Ok((head.headers, bytes, sum))
+}
+
+/// The same of an answer of the Frontier protocol, which is held against all that it says of itself.
+async fn frame(
+    answer: Response<Incoming>,
+    encoding: &str,
+    column: Option<Column>,
+) -> Result<(HeaderMap, u64, Sum), Failure> {
+    let (head, body) = answer.into_parts();
+    let mut xml = Vec::new();
+    read(body, |part| {
+        if xml.len() + part.len() > FRAME_MAX {
+            return Err(broken(wrong(&format!("the answer has more than {FRAME_MAX} bytes"))));
+        }
+        xml.extend_from_slice(part);
+        Ok(())
+    })
+    .await?;
+    let answer = Answer::parse(&xml, encoding).map_err(|error| match error {
+        AnswerError::Global(_) | AnswerError::Payload(_) => {
+            Failure::new(Class::Code("frontier".to_owned()), error.to_string())
+        }
+        AnswerError::Frame(_) => truncated(&error.to_string()),
+        _ => wrong(&error.to_string()),
+    })?;
+    let sum = match column {
+        None => summed(&answer.payload),
+        Some(column) => values(&answer.payload, column)?,
+    };
+    Ok((head.headers, xml.len() as u64, sum))
+}
+
+fn summed(bytes: &[u8]) -> Sum {
+    let mut sum = Sum::default();
+    // It only counts.
+    let _ = sum.write_all(bytes);
+    sum
+}
+
+/// The values of the second column.
+fn values(payload: &[u8], column: Column) -> Result<Sum, Failure> {
+    let unread = |error: PayloadError| wrong(&error.to_string());
+    let (mut records, mut bytes) = (Records::of(payload).map_err(unread)?, Vec::new());
+    while let Some(record) = records.next_record().map_err(unread)? {
+        let read = match record.get(1) {
+            Some(Field::Bytes(text)) => column.read(text, &mut bytes),
+            _ => None,
+        };
+        read.ok_or_else(|| wrong(&format!("{record:?} has no value of the column {column}")))?;
+    }
+    Ok(summed(&bytes))
 }
 
 /// Reads a body to its end, as its head says where that is.

@@ -14,10 +14,14 @@
 //! assert_ne!(rows.crc("k1"), rows.crc("k2"));
 //! ```
 
+use std::fmt::Write as _;
+
 use bytes::Bytes;
 use flate2::Crc;
 
 use crate::random::Random;
+use crate::scenario::Database;
+use crate::value::Value;
 
 /// The bytes of the line with the key, its end included.
 const HEAD: usize = 64;
@@ -69,6 +73,55 @@ impl Column {
         COLUMNS.into_iter().find(|(_, column)| *column == self).map_or("", |(name, _)| name)
     }
 
+    /// The bytes of a value.
+    fn width(self) -> usize {
+        match self {
+            Column::Int | Column::Float => 4,
+            Column::Double => 8,
+            Column::Text | Column::Blob => LONG,
+        }
+    }
+
+    /// The type that a table's column has for it.
+    pub(super) fn sql_type(self, database: Database) -> &'static str {
+        match (self, database) {
+            (Column::Int, _) => "integer",
+            (Column::Float, Database::Mariadb) => "float",
+            (Column::Float, _) => "real",
+            (Column::Double, _) => "double precision",
+            (Column::Text, _) => "varchar(64)",
+            (Column::Blob, Database::Postgresql) => "bytea",
+            (Column::Blob, _) => "blob",
+        }
+    }
+
+    /// A value's bytes as a literal of SQL.
+    fn literal(self, bytes: &[u8], database: Database) -> String {
+        let value = match self {
+            Column::Int => bytes.try_into().map(|bytes| Value::Integer(u32::from_be_bytes(bytes).into())),
+            // A text of its own: as a double it would have more digits.
+            Column::Float => {
+                return bytes.try_into().map_or_else(|_| String::new(), |bytes| f32::from_be_bytes(bytes).to_string());
+            }
+            Column::Double => bytes.try_into().map(|bytes| Value::Real(f64::from_be_bytes(bytes))),
+            Column::Text => Ok(Value::Text(String::from_utf8_lossy(bytes).into_owned())),
+            Column::Blob => Ok(Value::Bytes(bytes.to_vec())),
+        };
+        value.map_or_else(|_| String::new(), |value| value.literal(database))
+    }
+
+    /// Adds a value's bytes again from its text; none: it is no such value.
+    pub(super) fn read(self, text: &[u8], to: &mut Vec<u8>) -> Option<()> {
+        let word = || std::str::from_utf8(text).ok();
+        match self {
+            Column::Int => to.extend(word()?.parse::<u32>().ok()?.to_be_bytes()),
+            Column::Float => to.extend(word()?.parse::<f32>().ok()?.to_be_bytes()),
+            Column::Double => to.extend(word()?.parse::<f64>().ok()?.to_be_bytes()),
+            Column::Text | Column::Blob => to.extend(text),
+        }
+        Some(())
+    }
+
     fn draw(self, random: &mut Random, to: &mut Vec<u8>) {
         match self {
             Column::Int => to.extend((random.below(INT_MAX) as u32).to_be_bytes()),
@@ -93,6 +146,46 @@ pub struct Payload {
     pub column: Column,
     /// All bytes, before any compression.
     pub bytes: usize,
+}
+
+impl Payload {
+    /// How many whole values there is room for.
+    fn count(self) -> usize {
+        self.bytes / self.column.width()
+    }
+
+    /// The bytes that those have, and their CRC-32.
+    pub(super) fn of_values(self) -> (u64, u32) {
+        let mut crc = Crc::new();
+        self.each_value(|value| crc.update(value));
+        ((self.count() * self.column.width()) as u64, crc.sum())
+    }
+
+    /// The values as rows of an `INSERT`: a place from 1, and the value; so many in a piece.
+    pub(super) fn tuples(self, database: Database, rows: usize) -> Vec<String> {
+        let (mut pieces, mut place) = (Vec::with_capacity(self.count() / rows + 1), 0);
+        self.each_value(|value| {
+            if place % rows == 0 {
+                pieces.push(String::new());
+            }
+            let comma = if place % rows == 0 { "" } else { ", " };
+            place += 1;
+            if let Some(piece) = pieces.last_mut() {
+                // Into memory: there is nothing to fail.
+                let _ = write!(piece, "{comma}({place}, {})", self.column.literal(value, database));
+            }
+        });
+        pieces
+    }
+
+    fn each_value(self, mut each: impl FnMut(&[u8])) {
+        let (mut random, mut value) = (Random::seeded(SEED), Vec::with_capacity(LONG));
+        for _ in 0..self.count() {
+            value.clear();
+            self.column.draw(&mut random, &mut value);
+            each(&value);
+        }
+    }
 }
 
 /// The rows of a payload, made once; only the line with the key differs from one answer to another.

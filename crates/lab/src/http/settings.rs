@@ -1,5 +1,8 @@
 //! The parameters of the scenario `http`.
 
+use std::sync::Arc;
+
+use super::asks::{Asks, EXPONENT_MAX};
 use super::payload::{self, Column, Payload};
 use crate::link::Link;
 use crate::scenario::{Drives, Scenario};
@@ -27,6 +30,8 @@ pub struct HttpSettings {
     pub hit_ratio: f64,
     /// Whether each request has a connection of its own.
     pub is_connection_new: bool,
+    /// What clients ask for by turns; none: one and the same.
+    pub asks: Option<Arc<Asks>>,
     /// What is between each client and the server.
     pub link: Link,
     /// What the lab's own server answers.
@@ -49,6 +54,8 @@ pub fn scenario() -> Scenario {
         tables: Vec::new(),
         parameters: vec![
             ("hit_ratio".to_owned(), Value::Real(1.0)),
+            word("asks", ""),
+            ("zipf".to_owned(), Value::Real(0.0)),
             word("connection", "kept"),
             number("compression", 0),
             number("payload_bytes", 30_000),
@@ -72,12 +79,18 @@ impl HttpSettings {
     pub fn of(parameters: &[(String, Value)]) -> Result<HttpSettings, (&'static str, String)> {
         let value = |name: &str| parameters.iter().find(|(known, _)| known == name).map(|(_, value)| value);
         let word = |name: &str| value(name).map(ToString::to_string).unwrap_or_default();
-        let hit_ratio = match value("hit_ratio") {
-            Some(Value::Real(ratio)) if (0.0..=1.0).contains(ratio) => *ratio,
+        let real = |name: &'static str, most: f64| match value(name) {
+            Some(Value::Real(number)) if (0.0..=most).contains(number) => Ok(*number),
             other => {
                 let found = other.map_or("nothing".to_owned(), ToString::to_string);
-                return Err(("hit_ratio", format!("have hit_ratio = {found}, only 0 to 1")));
+                Err((name, format!("have {name} = {found}, only 0 to {most}")))
             }
+        };
+        let (hit_ratio, exponent) = (real("hit_ratio", 1.0)?, real("zipf", EXPONENT_MAX)?);
+        let asks = match word("asks").as_str() {
+            "" if exponent > 0.0 => return Err(("zipf", "draw by Zipf's law where asks has nothing".to_owned())),
+            "" => None,
+            templates => Some(Arc::new(Asks::parse(templates, exponent).map_err(|why| ("asks", why))?)),
         };
         let is_connection_new = match word("connection").as_str() {
             "kept" => false,
@@ -102,6 +115,7 @@ impl HttpSettings {
         };
         Ok(HttpSettings {
             hit_ratio,
+            asks,
             is_connection_new,
             link: Link::of(parameters)?,
             payload: Payload { column, bytes },

@@ -2,11 +2,14 @@
 
 use hyper::Uri;
 
+use super::gateway::Behind;
 use crate::address::{NONE, shown};
 use crate::error::Error;
 
 /// What an address begins with that asks for the lab's own server.
 const OWN: &str = "origin:";
+/// And for a gateway that the lab starts.
+const GATEWAY: &str = "gateway:";
 /// The lab's own server, where nobody says at which port it is to be.
 const ANYWHERE: &str = "127.0.0.1:0";
 /// The ports of HTTP, without TLS and with it.
@@ -25,6 +28,8 @@ pub(crate) struct HttpTarget {
 pub(super) enum Server {
     /// The lab's, which is to listen at this host and port.
     Own(String),
+    /// A gateway of Headwater's, which the lab starts.
+    Gateway(Behind),
     /// Somebody's.
     Theirs(Uri),
 }
@@ -33,6 +38,7 @@ impl HttpTarget {
     /// Reads an address, and that of a proxy. Does not connect.
     pub(crate) fn parse(address: &str, proxy: Option<&str>) -> Result<HttpTarget, Error> {
         let server = match address.strip_prefix(OWN) {
+            _ if address.starts_with(GATEWAY) => Server::Gateway(Behind::parse(&address[GATEWAY.len()..])?),
             Some("") => Server::Own(ANYWHERE.to_owned()),
             Some(place) => Server::Own(place.trim_start_matches('/').to_owned()),
             None => Server::Theirs(url("target.url", address)?),
@@ -58,18 +64,19 @@ impl HttpTarget {
     pub(crate) fn describe(&self) -> Vec<(String, String)> {
         let address = match &self.server {
             Server::Own(place) => format!("{OWN}{place}"),
+            Server::Gateway(behind) => format!("{GATEWAY}{behind}"),
             Server::Theirs(uri) => shown(&uri.to_string()),
         };
         let proxy = self.proxy.iter().map(|place| ("proxy".to_owned(), place.clone()));
         [("address".to_owned(), address)].into_iter().chain(proxy).collect()
     }
 
-    /// The host and port that must be there before anything is run; none: it is the lab's own.
+    /// The host and port that must be there before anything is run; none: the lab starts it.
     pub(crate) fn place(&self) -> Option<String> {
         match (&self.proxy, &self.server) {
             (Some(proxy), _) => Some(proxy.clone()),
             (None, Server::Theirs(uri)) => Some(place(uri)),
-            (None, Server::Own(_)) => None,
+            (None, Server::Own(_) | Server::Gateway(_)) => None,
         }
     }
 
@@ -82,7 +89,7 @@ impl HttpTarget {
 /// A URL of HTTP. What it says may have a password in it: only what is at fault is told.
 fn url(key: &str, address: &str) -> Result<Uri, Error> {
     let refuse = |what: &str| {
-        let expected = "expected http://host:port/path or https://..., or origin: for the lab's own server, with scenario \"http\"";
+        let expected = "expected http://host:port/path or https://..., origin: for the lab's own server, or gateway:DATABASE, with scenario \"http\"";
         Err(Error::Usage(format!("{key} {what}, {expected}")))
     };
     let Ok(uri) = address.parse::<Uri>() else { return refuse("is no URL") };
@@ -122,6 +129,23 @@ mod tests {
         assert!(told.contains("has a user") && !told.contains("secret"), "{told}");
         assert!(refused("origin:", Some("http://squid:3128/path")).starts_with("target.proxy has a path"));
         assert!(refused("origin:", Some("squid")).starts_with("target.proxy has \"no scheme\""));
+    }
+
+    #[test]
+    fn what_a_gateway_can_not_serve_is_refused() {
+        let refused = |url: &str| HttpTarget::parse(url, None).expect_err("refused").to_string();
+        assert!(refused("gateway:").starts_with("the gateway's database is missing, expected gateway:"));
+        let told = refused("gateway:oracle://me:secret@db/x");
+        assert!(told.contains("has \"oracle\"") && !told.contains("secret"), "{told}");
+        assert!(refused("gateway:sqlite:").contains("names no file"));
+        assert!(refused("gateway:origin:").contains("has \"origin\""));
+        let parse = |url: &str| HttpTarget::parse(url, None).expect("an address");
+        let shown = |url: &str| parse(url).describe();
+        assert_eq!(shown("gateway:sqlite:x.db"), [("address".to_owned(), "gateway:sqlite:x.db".to_owned())]);
+        assert_eq!(shown("gateway:a/b.toml"), [("address".to_owned(), "gateway:a/b.toml".to_owned())]);
+        let secret = shown("gateway:postgres://me:secret@db/x");
+        assert!(secret[0].1.starts_with("gateway:postgres://") && !secret[0].1.contains("secret"), "{secret:?}");
+        assert_eq!((parse("gateway:x.toml").place(), parse("gateway:x.toml").is_own()), (None, false));
     }
 
     #[test]

@@ -140,7 +140,7 @@ fn bytes(length: usize, random: &mut Random) -> Vec<u8> {
 
 /// Ranks from 1 to n, rank k in proportion to k^-exponent, in constant time and memory: rejection-inversion (Hörmann, Derflinger:
 /// Rejection-inversion to generate variates from monotone discrete distributions, 1996).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Zipf {
     count: f64,
     exponent: f64,
@@ -152,7 +152,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    fn new(count: u64, exponent: f64) -> Zipf {
+    pub(crate) fn new(count: u64, exponent: f64) -> Zipf {
         let count = count as f64;
         let mut zipf = Zipf { count, exponent, low: 0.0, high: 0.0, near: 0.0 };
         zipf.low = zipf.integral(1.5) - 1.0;
@@ -175,7 +175,7 @@ impl Zipf {
         if power.abs() < 1e-9 { area.exp() } else { (area * power + 1.0).max(0.0).powf(1.0 / power) }
     }
 
-    fn next(&self, random: &mut Random) -> u64 {
+    pub(crate) fn next(&self, random: &mut Random) -> u64 {
         loop {
             let area = self.high + random.fraction() * (self.low - self.high);
             let x = self.inverse(area);
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn zipf_draws_each_rank_as_often_as_it_should() {
-        for exponent in [0.5, 1.0, 1.1, 2.0] {
+        for exponent in [0.0, 0.5, 1.0, 1.1, 2.0] {
             let drawn = integers(&Generator::Zipf(number("1"), number("n"), exponent), 200_000);
             let total: f64 = (1..=10).map(|k| f64::from(k).powf(-exponent)).sum();
             for rank in 1..=10 {

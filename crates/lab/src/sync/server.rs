@@ -1,15 +1,16 @@
 //! The server under test: `headwater serve` as a process of its own, so that what it takes is known apart from the lab.
 
-use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 
 use tempfile::TempDir;
 
 use super::kind::SyncSettings;
 use super::{affinity, purchase};
 use crate::harness::{Class, Failure};
+use crate::serve;
 
 /// How much of the end of its log is looked at.
 const LAST_BYTES: u64 = 4096;
@@ -66,21 +67,14 @@ impl Server {
     ) -> Result<Server, Failure> {
         let failed = |what: String| Failure::new(Class::Other, format!("the server could not be started: {what}"));
         let said = folder.path().join("said");
-        let mut command = Command::new(program);
-        // Nothing but what is written here decides how it runs.
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HEADWATER_")) {
-            command.env_remove(name);
-        }
-        command.arg("--config").arg(config).args(["serve", "--listen", &SocketAddr::from((host, 0)).to_string()]);
+        let mut command = serve::command(program, config, SocketAddr::from((host, 0)));
         command.args(["--workers", &settings.workers.to_string(), "--uploaders", &settings.uploaders.to_string()]);
         command.args(["--backlog", &settings.backlog.to_string()]);
         command.args(["--set", &format!("receiving_max={}", settings.receiving_max)]);
         command.args(["--set", &format!("connections_max={}", settings.connections_max)]);
         // One line a sync, as it writes otherwise, but that with the stamps.
         command.args(["--log-json", "--log", "warn,headwater::stamps=debug"]);
-        // It ends with the lab, however that ends.
-        command.arg("--until-input-ends");
-        command.env("HEADWATER_DATABASE", database).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(said_to);
+        command.env("HEADWATER_DATABASE", database).stderr(said_to);
         let process = match settings.server_cpus {
             None => command.spawn(),
             Some(cpus) => affinity::confined(cpus, || command.spawn())
@@ -88,12 +82,8 @@ impl Server {
         };
         let process = process.map_err(|error| failed(error.to_string()))?;
         let mut server = Server { process, place: String::new(), folder };
-        let mut line = String::new();
-        if let Some(out) = server.process.stdout.take() {
-            // It says one line when it listens, or ends.
-            BufReader::new(out).read_line(&mut line).map_err(|error| failed(error.to_string()))?;
-        }
-        let Some(place) = line.trim().strip_prefix("listening on http://") else {
+        let line = serve::first_line(&mut server.process).map_err(|error| failed(error.to_string()))?;
+        let Some(place) = serve::place(&line) else {
             let said = std::fs::read_to_string(said).unwrap_or_default();
             let is_tls = line.contains("https://");
             let tls = if is_tls { "it serves by TLS, which a remote in memory does not speak" } else { "" };

@@ -1,0 +1,33 @@
+//! A client of the Frontier protocol: it asks as the deployed clients do, and takes no answer that they would not take. It has nothing in
+//! common with what the gateway writes, so it reads whatever serves the protocol.
+//!
+//! ```text
+//! request   SQL to the last part of a URL
+//! answer    the frame around the payload: errors, the digest, sizes
+//! payload   fields to records
+//! ```
+//!
+//! ```
+//! use headwater_lab::frontier::Request;
+//!
+//! let request = Request::new("select id, name from t").level(Some(5));
+//! assert!(request.target().starts_with("type=frontier_request:1:DEFAULT&encoding=BLOBzip5&p1="));
+//! assert_eq!(request.encoding(), "BLOBzip5");
+//! ```
+//!
+//! *Caveats.* One payload a request, of `frontier_request` alone. Signed answers are not asked for.
+
+mod answer;
+mod payload;
+mod request;
+#[cfg(test)]
+mod tests;
+
+pub use answer::{Answer, AnswerError};
+pub use payload::{Field, PayloadError, Records};
+pub use request::{Request, Ttl};
+
+/// The header that each request must have, ...
+pub const ID_HEADER: &str = "x-frontier-id";
+/// ... and what this client says of itself there.
+pub const ID: &str = concat!("headwater-lab ", env!("CARGO_PKG_VERSION"));

@@ -1,5 +1,5 @@
 //! What `make bench` runs for the figures of [`lab/figures.toml`](../../lab/figures.toml) that are no experiments: sync against the bare limit
-//! in the same run, the lab against pgbench, and what a pilot predicts against what is.
+//! in the same run, the lab against pgbench, the gateway against Squid and Datasette, and what a pilot predicts against what is.
 //!
 //! Everything runs on a throw-away PostgreSQL (fsync on) on this machine, over the table Purchase of MLBench. What is compared takes
 //! turns, at least five times each; a figure is the median of the turns' ratios, because machines are shared and noisy. A result is a
@@ -10,6 +10,7 @@ mod bare;
 mod embedded;
 mod figures;
 mod gate;
+mod gateway;
 mod generator;
 mod hosts;
 mod layouts;
@@ -90,6 +91,11 @@ enum Part {
     /// How often a shared partition is read for many remotes, and its chunks asked for, behind Squid
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- shared --remotes 100 --files 5")]
     Shared(shared::SharedArguments),
+    /// The gateway against Squid, COPY, Datasette and the database's driver
+    #[command(
+        after_help = "Example: cargo run --release -p headwater-bench -- gateway --only hit,cold --repetitions 3"
+    )]
+    Gateway(gateway::GatewayArguments),
 }
 
 fn main() -> Result<ExitCode> {
@@ -109,6 +115,7 @@ fn main() -> Result<ExitCode> {
         Some(Part::Embedded(arguments)) => embedded::measure(arguments)?,
         Some(Part::Layouts(arguments)) => layouts::measure(arguments)?,
         Some(Part::Shared(arguments)) => shared::measure(arguments)?,
+        Some(Part::Gateway(arguments)) => gateway::measure(arguments)?,
         None => sync(&arguments)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -20,7 +20,7 @@ use crate::{Child, free_port, wait_until};
 pub struct Squid {
     port: u16,
     folder: TempDir,
-    _child: Child,
+    child: Child,
 }
 
 impl Squid {
@@ -40,15 +40,20 @@ impl Squid {
 
     /// Starts one in front of a server, by `docs/deploy/squid.conf`.
     pub fn in_front_of(server: SocketAddr) -> Result<Squid> {
-        Squid::by_file("squid.conf", server)
+        Squid::by_file("squid.conf", server, "")
     }
 
     /// The same in front of a server's named queries, by `docs/deploy/squid-gateway.conf`.
     pub fn in_front_of_queries(server: SocketAddr) -> Result<Squid> {
-        Squid::by_file("squid-gateway.conf", server)
+        Squid::by_file("squid-gateway.conf", server, "")
     }
 
-    fn by_file(name: &str, server: SocketAddr) -> Result<Squid> {
+    /// The same without its log of requests, for measurements: [`Squid::answers`] has nothing to say then.
+    pub fn in_front_of_queries_unlogged(server: SocketAddr) -> Result<Squid> {
+        Squid::by_file("squid-gateway.conf", server, "access_log none\n")
+    }
+
+    fn by_file(name: &str, server: SocketAddr, more: &str) -> Result<Squid> {
         let (folder, port) = (folder()?, free_port()?);
         let path = format!("{}/../../docs/deploy/{name}", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
@@ -57,15 +62,16 @@ impl Squid {
             .replace("127.0.0.1 parent 7341", &format!("{} parent {}", server.ip(), server.port()))
             .replace("/var/spool/squid", &folder.path().join("cache").display().to_string())
             .replace("shutdown_lifetime 3", "shutdown_lifetime 0");
-        Squid::run(folder, port, &text)
+        Squid::run(folder, port, &format!("{text}{more}"))
     }
 
     fn run(folder: TempDir, port: u16, text: &str) -> Result<Squid> {
         let (config, at) = (folder.path().join("squid.conf"), folder.path().display());
+        let log =
+            if text.contains("access_log") { String::new() } else { format!("access_log stdio:{at}/access.log\n") };
         let own = format!(
-            "visible_hostname squid.test\n\
+            "{log}visible_hostname squid.test\n\
              pid_filename {at}/pid\n\
-             access_log stdio:{at}/access.log\n\
              cache_log {at}/cache.log\n\
              coredump_dir {at}\n\
              memory_cache_shared off\n\
@@ -85,7 +91,7 @@ impl Squid {
             let log = std::fs::read_to_string(folder.path().join("cache.log")).unwrap_or_default();
             bail!("squid did not start: {}{log}", child.stderr());
         }
-        Ok(Squid { port, folder, _child: child })
+        Ok(Squid { port, folder, child })
     }
 
     /// Bytes of all files that it keeps.
@@ -102,6 +108,11 @@ impl Squid {
             }
         }
         Ok(bytes)
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Where clients find it.

@@ -167,7 +167,8 @@ pub(super) fn again(place: SocketAddr, requests: &[Vec<u8>], status: u16, time: 
     runtime()?.block_on(async {
         let mut clients = JoinSet::new();
         let begin = Instant::now();
-        for request in requests.to_vec() {
+        for request in requests {
+            let request = request.clone();
             clients.spawn(async move {
                 let mut connection = Connection::open(place).await?;
                 let mut load = Load::default();

@@ -3,7 +3,7 @@
 //! Few pieces of [`PIECE_BYTES`] wait to be taken: no more is in memory but for a row that is larger, whoever is slow. Who takes them and goes
 //! away ends the query in the database; so does the end of its time, the time that pieces wait included.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -84,6 +84,8 @@ enum Piece {
 /// An execution that is under way. Dropped, it ends.
 pub(crate) struct Running {
     pieces: Taker<Piece>,
+    /// Pieces that were taken and put back: they come first.
+    begun: VecDeque<Bytes>,
     cancel: Arc<Cancel>,
     is_through: bool,
     /// What tells whether the answer may have changed, before the query was run.
@@ -125,11 +127,27 @@ impl Cancel {
 
 impl Running {
     fn new(pieces: Taker<Piece>, cancel: Arc<Cancel>) -> Running {
-        Running { pieces, cancel, is_through: false, mark: None, is_unchanged: false, next: None }
+        Running {
+            pieces,
+            begun: VecDeque::new(),
+            cancel,
+            is_through: false,
+            mark: None,
+            is_unchanged: false,
+            next: None,
+        }
+    }
+
+    /// Has all pieces so far come again.
+    pub(crate) fn put_back(&mut self, pieces: Vec<Bytes>) {
+        self.begun = pieces.into();
     }
 
     /// The next piece; `None` at the end. An execution that died without a word is a fault, and not the end.
     pub(crate) async fn next(&mut self) -> Option<Result<Bytes, Fault>> {
+        if let Some(piece) = self.begun.pop_front() {
+            return Some(Ok(piece));
+        }
         if self.is_through {
             return None;
         }

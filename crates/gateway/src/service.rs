@@ -1,8 +1,8 @@
 //! What is done with a request: who asks, whether the answer is kept, and otherwise one execution for all who want it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
@@ -79,11 +79,20 @@ pub(crate) struct Asked {
 }
 
 /// How an execution that was to be kept ended without.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) enum Ended {
     Fault(Fault),
-    /// It has more bytes than are held.
-    Large,
+    /// It has more bytes than are held. It goes on, from its first byte, for the first of those who wait to take it.
+    Large(Arc<Mutex<Option<Running>>>),
+}
+
+impl std::fmt::Debug for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Ended::Fault(fault) => fault.fmt(f),
+            Ended::Large(_) => f.write_str("it has more bytes than are held"),
+        }
+    }
 }
 
 /// An answer.
@@ -131,7 +140,10 @@ impl Service {
         }
         let fault = match self.execute_once(key, asked).await {
             Ok(kept) => return Ok(Answer::Kept(kept, Duration::ZERO)),
-            Err(Ended::Large) => return self.stream(asked).await,
+            Err(Ended::Large(begun)) => {
+                let begun = begun.lock().unwrap_or_else(PoisonError::into_inner).take();
+                return self.stream(asked, begun).await;
+            }
             Err(Ended::Fault(fault)) => fault,
         };
         let stale_max = max_age + Duration::from_secs(freshness.stale_if_error_s.into());
@@ -205,23 +217,30 @@ impl Service {
         let known = kept.as_ref().and_then(|kept| kept.mark.clone());
         let asked = Asked { job: Job { known, ..asked.job.clone() }, ..asked.clone() };
         let mut running = self.start(&asked).await.map_err(Ended::Fault)?;
-        let mut body = Vec::new();
+        let (mut pieces, mut bytes) = (Vec::new(), 0);
         while let Some(piece) = running.next().await {
-            body.extend(piece.map_err(Ended::Fault)?);
-            if body.len() > self.settings.held_bytes_max {
-                return Err(Ended::Large);
+            let piece = piece.map_err(Ended::Fault)?;
+            bytes += piece.len();
+            pieces.push(piece);
+            if bytes > self.settings.held_bytes_max {
+                running.put_back(pieces);
+                return Err(Ended::Large(Arc::new(Mutex::new(Some(running)))));
             }
         }
         if let Some(kept) = kept.filter(|_| running.is_unchanged) {
             return Ok(self.cache.renew(key, &kept, running.mark.take()));
         }
-        let made = Made { body: self.alive.count(body), mark: running.mark.take(), next: running.next.take() };
+        let made =
+            Made { body: self.alive.count(pieces.concat()), mark: running.mark.take(), next: running.next.take() };
         Ok(self.cache.keep(key, made, (Instant::now(), SystemTime::now())))
     }
 
-    /// An answer that is too large to be held, as it comes.
-    async fn stream(&self, asked: &Asked) -> Result<Answer, Fault> {
-        let mut running = self.start(asked).await?;
+    /// An answer that is too large to be held, as it comes: by the execution that has begun, or by another.
+    async fn stream(&self, asked: &Asked, begun: Option<Running>) -> Result<Answer, Fault> {
+        let mut running = match begun {
+            Some(running) => running,
+            None => self.start(asked).await?,
+        };
         let first = running.next().await.transpose()?.unwrap_or_default();
         Ok(Answer::Streamed(first, running))
     }

@@ -105,7 +105,7 @@ pub enum Error {
     #[error(transparent)]
     Failed(#[from] Failure),
     /// The server can't be reached, or the connection broke.
-    #[error("no whole answer from {server}; nothing is lost: sync again")]
+    #[error("no whole answer from {server}; nothing is lost: try again")]
     Network {
         /// The server.
         server: String,

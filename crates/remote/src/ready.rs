@@ -12,7 +12,7 @@
 //! x.db                 by a link, which is there whole or not at all and never takes another file's place
 //! ```
 //!
-//! Whatever goes wrong before that, nothing is there but the bytes that came, and the remote is made the ordinary way. A file that is
+//! Whatever goes wrong before that, nothing is there but the bytes that came, and the remote is made the ordinary way; then they go. A file that is
 //! there already, with tables of the application's perhaps, is never replaced: it gets its rows by a download.
 //!
 //! *Caveats.* The digest shows what the way has damaged. A server that means ill can put any rows into a file, as it can into a download.

@@ -48,7 +48,7 @@ pub enum StartError {
     /// The limit of open files.
     #[error(
         "the limit of open files is {limit}, expected at least {least} for the server and its database connections: raise it \
-         (`ulimit -n {least}`, `LimitNOFILE={least}` in the systemd unit), or set fewer workers"
+         (`ulimit -n {least}`, `LimitNOFILE={least}` in the systemd unit), or lower workers_max (or workers, where it is fixed)"
     )]
     OpenFiles {
         /// How many the process may open.

@@ -1,6 +1,6 @@
 //! Lines that break, bytes that are damaged, and what is left behind.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use headwater_remote::http::{Credentials, Server};
@@ -56,28 +56,43 @@ fn a_transfer_that_breaks_goes_on_where_it_stopped() -> Result<()> {
     same_as_ordinary(&world, "broken")
 }
 
-/// An attempt that failed leaves its bytes to the next, and a remote without rows where it was to be made.
+/// Makes a remote by a line that dies after so many bytes: without rows, and without what has come of the file. Puts it back, as an attempt
+/// that was killed leaves it, with no remote; gives its path.
+fn killed_after(world: &World, name: &str, bytes: u64) -> Result<PathBuf> {
+    let proxy = FaultProxy::start(world.address()?)?;
+    let url = format!("http://{}", proxy.address());
+    proxy.script(move |number| Plan::clean().cut(Direction::Down, if number == 0 { bytes } else { 0 }, Cut::Reset));
+    let kept = world.folder.path().join("kept");
+    let coming = std::thread::scope(|scope| {
+        let created = scope.spawn(|| create_at(world, name, CAT, &url));
+        let coming = loop {
+            ensure!(!created.is_finished(), "no file came");
+            if let Some(coming) = beside(world, name)?.pop() {
+                break world.folder.path().join(coming);
+            }
+            std::thread::yield_now();
+        };
+        // By another name it outlasts the attempt.
+        std::fs::hard_link(&coming, &kept)?;
+        let (_, taken) = created.join().expect("an attempt that ends")?;
+        ensure!(taken.is_none(), "the line is dead: {taken:?}");
+        Ok(coming)
+    })?;
+    ensure!(beside(world, name)?.is_empty(), "nobody goes on with it");
+    ensure!(world.rows(name, "SELECT count(*) FROM item")? == [[Some("0".to_owned())]], "a remote without rows");
+    std::fs::remove_file(world.path(name))?;
+    std::fs::rename(kept, &coming)?;
+    Ok(coming)
+}
+
+/// An attempt that was killed leaves its bytes to the next.
 #[test]
 fn what_came_before_does_not_come_again() -> Result<()> {
     let world = world(Kind::Sqlite, 20_000)?;
     let whole = warm(&world, ANN, BOB)?.bytes_down;
-    let proxy = FaultProxy::start(world.address()?)?;
-    let url = format!("http://{}", proxy.address());
-    proxy.script(|number| match number {
-        0 => Plan::clean().cut(Direction::Down, 500_000, Cut::Reset),
-        _ => Plan::clean().cut(Direction::Down, 0, Cut::Reset),
-    });
-    let (_, taken) = create_at(&world, "again", CAT, &url)?;
-    ensure!(taken.is_none(), "the line is dead: {taken:?}");
-    let left = beside(&world, "again")?;
-    ensure!(left.len() == 1, "{left:?}");
-    let came = std::fs::metadata(world.folder.path().join(&left[0]))?.len();
+    let came = std::fs::metadata(killed_after(&world, "again", 500_000)?)?.len();
     ensure!(came > 300_000 && came < whole, "{came} of {whole}");
-    ensure!(world.rows("again", "SELECT count(*) FROM item")? == [[Some("0".to_owned())]], "a remote without rows");
-
-    std::fs::remove_file(world.path("again"))?;
-    proxy.go_clean();
-    let (mut remote, taken) = create_at(&world, "again", CAT, &url)?;
+    let (mut remote, taken) = create(&world, "again", CAT)?;
     let taken = taken.context("it comes now")?;
     ensure!(taken.bytes_down == whole - came, "{taken:?}: {came} of {whole} had come");
     ensure!(beside(&world, "again")?.is_empty());
@@ -103,16 +118,7 @@ fn what_is_damaged_is_not_taken() -> Result<()> {
     // What a killed attempt left behind, and somebody wrote to.
     let (_, taken) = create(&world, "sound", CAT)?;
     ensure!(taken.is_some());
-    let proxy = FaultProxy::start(world.address()?)?;
-    let url = format!("http://{}", proxy.address());
-    proxy.script(|number| match number {
-        0 => Plan::clean().cut(Direction::Down, 100_000, Cut::Reset),
-        _ => Plan::clean().cut(Direction::Down, 0, Cut::Reset),
-    });
-    create_at(&world, "left", CAT, &url)?;
-    let left = world.folder.path().join(beside(&world, "left")?.pop().context("bytes of before")?);
-    overwrite(&left)?;
-    std::fs::remove_file(world.path("left"))?;
+    overwrite(&killed_after(&world, "left", 100_000)?)?;
     let (_, taken) = create(&world, "left", CAT)?;
     ensure!(taken.is_none() && beside(&world, "left")?.is_empty(), "{taken:?}");
     std::fs::remove_file(world.path("left"))?;

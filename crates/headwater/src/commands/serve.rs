@@ -42,7 +42,7 @@ const GATEWAY: &str = "gateway.";
 
 /// The arguments.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, allow_negative_numbers = true)]
 pub struct ServeArgs {
     /// Where to listen; port 0: any free one.
     #[arg(long, value_name = "ADDRESS")]

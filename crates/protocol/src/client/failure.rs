@@ -128,6 +128,7 @@ pub fn status_error(status: u16, retry_after_s: Option<u32>) -> ServerError {
         ErrorCode::TooLarge => format!(
             "HTTP status {status}: a proxy on the way takes no body of this size; raise its limit (nginx: client_max_body_size)"
         ),
+        ErrorCode::Gone => format!("HTTP status {status}: the server has it no more"),
         _ => format!("HTTP status {status}, expected 200: is this the address of a Headwater server?"),
     };
     ServerError { code, retry_after_ms: retry_after_s.unwrap_or(0).saturating_mul(1000), message }

@@ -51,7 +51,9 @@ impl Remote {
         server: &Server,
     ) -> Result<(Remote, Option<Taken>), Error> {
         let path = path.as_ref();
-        if !options.adopt && fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        let is_new =
+            !options.adopt && fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if is_new {
             match take(path, model, options, server) {
                 Ok(None) => {}
                 Ok(Some(taken)) => return Ok((Remote::open_with(path, options.busy_wait)?, Some(taken))),
@@ -62,7 +64,12 @@ impl Remote {
                 Err(error) => tracing::warn!(%error, "no ready file is taken; the first sync brings the rows"),
             }
         }
-        Ok((Remote::create(path, model, options)?, None))
+        let remote = Remote::create(path, model, options)?;
+        if is_new {
+            // Nobody goes on with what has come of a file any more.
+            sweep(path, None);
+        }
+        Ok((remote, None))
     }
 }
 
@@ -163,7 +170,7 @@ impl Arriving {
     /// Goes on with what came of the same file before; what came of others goes.
     fn open(path: &Path, promised: &ReadyFile) -> Result<Arriving, Error> {
         let own = beside(path, &format!("-ready-{}", hex::encode(&promised.digest[..16])));
-        sweep(path, &own);
+        sweep(path, Some(&own));
         let open = || {
             let file = File::options().read(true).append(true).create(true).open(&own)?;
             // Another program makes the same remote: it has the file, or a remote without rows is made here.
@@ -327,11 +334,11 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Removes what attempts before have left beside a remote that is about to be made, but for this.
-fn sweep(path: &Path, but: &Path) {
+/// Removes what attempts have left beside a remote, but for this.
+fn sweep(path: &Path, but: Option<&Path>) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Some(name) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
-    let (prefix, but) = (format!("{name}-ready-"), but.file_name());
+    let (prefix, but) = (format!("{name}-ready-"), but.and_then(Path::file_name));
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(&prefix) && Some(entry.file_name().as_os_str()) != but {
             let _ = fs::remove_file(entry.path());

@@ -98,6 +98,7 @@ impl Making {
         let read = read.and_then(|read| system::take_note(&mut *connection).map(|note| (read, note)));
         let ((summary, seen), note) = connection.note(read)?;
         if bytes < files.bytes_min {
+            tracing::info!(bytes, files.bytes_min, "no ready file is made: a download is as fast (ready_bytes_min)");
             return Ok(None);
         }
         let mut file = out.into_inner().map_err(io::IntoInnerError::into_error)?;

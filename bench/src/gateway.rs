@@ -1,12 +1,13 @@
 //! How near the gateway comes to what does each of its parts alone: Squid to hits, `COPY` to bulk, the database's driver to Frontier.
 //!
 //! ```text
-//! load       a cheap generator: requests over kept connections, bodies read and not looked at
-//! stage      `headwater serve` with a gateway and nothing else, a process of its own; whose processor time is whose
-//! hits       answers that are kept, against Squid's; 304 against our own
-//! bulk       many rows as CSV, Arrow and Frontier, against `COPY` and the driver; 150 clients of large payloads against 20
-//! cold       a thousand clients and one query that nobody has asked yet
-//! datasette  the same query from the same SQLite file by Datasette
+//! load         a cheap generator: requests over kept connections, bodies read and not looked at
+//! stage        `headwater serve` with a gateway and nothing else, a process of its own; whose processor time is whose
+//! hits         answers that are kept, against Squid's; 304 against our own
+//! bulk         many rows as CSV, Arrow and Frontier, against `COPY` and the driver; 150 clients of large payloads against 20
+//! cold         a thousand clients and one query that nobody has asked yet
+//! compression  the level that is found, against fixed ones, by lines of three speeds
+//! datasette    the same query from the same SQLite file by Datasette
 //! ```
 //!
 //! What is compared takes turns, there and back. A line `figure NAME VALUE LOW HIGH` is the median of the turns' ratios with its interval.
@@ -14,6 +15,7 @@
 
 mod bulk;
 mod cold;
+mod compression;
 mod datasette;
 mod hits;
 mod load;
@@ -54,7 +56,7 @@ pub(crate) struct GatewayArguments {
     #[arg(long, env = "DATASETTE", default_value = "datasette")]
     datasette: PathBuf,
     /// Only these parts.
-    #[arg(long, value_delimiter = ',', value_parser = ["hit", "revalidation", "clients", "bulk", "cold", "datasette", "frontier"])]
+    #[arg(long, value_delimiter = ',', value_parser = ["hit", "revalidation", "clients", "bulk", "cold", "compression", "datasette", "frontier"])]
     only: Vec<String>,
 }
 
@@ -66,11 +68,12 @@ pub(crate) fn measure(arguments: &GatewayArguments) -> Result<()> {
     }
     let central = stage::Central::start()?;
     type Part = fn(&GatewayArguments, &stage::Central) -> Result<()>;
-    let parts: [(&str, Part); 7] = [
+    let parts: [(&str, Part); 8] = [
         ("hit", hits::against_squid),
         ("revalidation", hits::revalidation),
         ("bulk", bulk::against_copy),
         ("cold", cold::together),
+        ("compression", compression::found),
         ("datasette", datasette::against_datasette),
         ("frontier", bulk::frontier_rows),
         ("clients", bulk::clients),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 /// How much is read at a time, and kept of a body's end.
@@ -57,13 +57,47 @@ pub(super) struct Connection {
     buffer: Vec<u8>,
     at: usize,
     counts_lines: bool,
+    line: Option<Line>,
+}
+
+/// A line of so many bytes a second: what came earlier than it carries is waited for.
+struct Line {
+    bytes_per_s: f64,
+    /// When it has carried all that came.
+    free: Instant,
+}
+
+impl Line {
+    /// What the client's socket and the pieces that it reads hold of it, in seconds of the line.
+    const HELD_S: f64 = 0.02;
+    /// The least of that.
+    const HELD_BYTES_MIN: u32 = 16 * 1024;
+
+    fn held_bytes(bytes_per_s: f64) -> u32 {
+        ((bytes_per_s * Line::HELD_S) as u32).max(Line::HELD_BYTES_MIN)
+    }
+
+    async fn carry(&mut self, bytes: usize) {
+        self.free = self.free.max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s);
+        tokio::time::sleep_until(self.free.into()).await;
+    }
 }
 
 impl Connection {
     pub(super) async fn open(place: SocketAddr) -> Result<Connection> {
         let stream = TcpStream::connect(place).await?;
         stream.set_nodelay(true)?;
-        Ok(Connection { stream, buffer: Vec::with_capacity(8 * 1024), at: 0, counts_lines: false })
+        Ok(Connection { stream, buffer: Vec::with_capacity(8 * 1024), at: 0, counts_lines: false, line: None })
+    }
+
+    /// By a line of so many bytes a second, whose small buffers make the server feel it.
+    async fn open_by_line(place: SocketAddr, bytes_per_s: f64) -> Result<Connection> {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_recv_buffer_size(Line::held_bytes(bytes_per_s))?;
+        let stream = socket.connect(place).await?;
+        stream.set_nodelay(true)?;
+        let line = Some(Line { bytes_per_s, free: Instant::now() });
+        Ok(Connection { stream, buffer: Vec::with_capacity(8 * 1024), at: 0, counts_lines: false, line })
     }
 
     /// Asks, and reads the answer to its last byte. An error: it broke, or is no HTTP; the connection is of no use then.
@@ -94,7 +128,14 @@ impl Connection {
             self.at = 0;
         }
         self.buffer.reserve(if self.buffer.capacity() < READ_BYTES && self.at == 0 { 8 * 1024 } else { READ_BYTES });
-        ensure!(self.stream.read_buf(&mut self.buffer).await? > 0, "the answer ends too early");
+        let Some(line) = &mut self.line else {
+            ensure!(self.stream.read_buf(&mut self.buffer).await? > 0, "the answer ends too early");
+            return Ok(());
+        };
+        let most = Line::held_bytes(line.bytes_per_s) / 4;
+        let came = (&mut self.stream).take(most.into()).read_buf(&mut self.buffer).await?;
+        ensure!(came > 0, "the answer ends too early");
+        line.carry(came).await;
         Ok(())
     }
 
@@ -159,6 +200,20 @@ pub(super) fn get(place: SocketAddr, request: &[u8]) -> Result<Answer> {
         let mut connection = Connection::open(place).await?;
         connection.counts_lines = true;
         connection.get(request).await
+    })
+}
+
+/// These requests one after the other, by one client on a line of so many bytes a second.
+pub(super) fn by_line(place: SocketAddr, requests: &[Vec<u8>], bytes_per_s: f64) -> Result<Load> {
+    runtime()?.block_on(async {
+        let mut connection = Connection::open_by_line(place, bytes_per_s).await?;
+        let (mut load, begin) = (Load::default(), Instant::now());
+        for request in requests {
+            let answer = connection.get(request).await?;
+            ensure!(answer.status == 200, "expected 200: {}", answer.head);
+            (load.requests, load.bytes) = (load.requests + 1, load.bytes + answer.bytes);
+        }
+        Ok(Load { seconds: begin.elapsed().as_secs_f64(), ..load })
     })
 }
 

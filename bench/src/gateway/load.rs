@@ -72,13 +72,17 @@ impl Line {
     const HELD_S: f64 = 0.02;
     /// The least of that.
     const HELD_BYTES_MIN: u32 = 16 * 1024;
+    /// How late a sleep may end.
+    const MADE_UP_FOR: Duration = Duration::from_millis(5);
 
     fn held_bytes(bytes_per_s: f64) -> u32 {
         ((bytes_per_s * Line::HELD_S) as u32).max(Line::HELD_BYTES_MIN)
     }
 
     async fn carry(&mut self, bytes: usize) {
-        self.free = self.free.max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s);
+        // A sleep that took too long is made up for; a line that nobody used is not.
+        let earliest = Instant::now().checked_sub(Line::MADE_UP_FOR).unwrap_or(self.free);
+        self.free = self.free.max(earliest) + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s);
         tokio::time::sleep_until(self.free.into()).await;
     }
 }

@@ -10,6 +10,8 @@ use headwater_tests::{Central, KINDS, Kind};
 
 use super::{ANN, BOB, CAT, ask_file, create, get, hello, promised, warm, world};
 
+const PURGED_WITHIN: Duration = Duration::from_mins(1);
+
 /// Many want the same at once: one file is made, for all but the first that asked.
 #[test]
 fn a_file_is_made_once() -> Result<()> {
@@ -65,10 +67,14 @@ fn a_file_below_the_horizon_goes() -> Result<()> {
         warm(&world, ANN, BOB)?;
         let mut connection = world.central.backend()?.connect()?;
         world.central.execute("UPDATE item SET body = 'later' WHERE id = 2; DELETE FROM item WHERE id = 4")?;
-        system::take_note(&mut *connection)?;
         let purge = PurgeRequest { older_than: Duration::ZERO, step: Duration::ZERO };
-        ensure!(system::purge(&mut *connection, &purge, &mut || true)?.has_moved, "{kind:?}");
-        ensure!(ask_file(&world, CAT, &hello(&world, 8))? == ReadyAnswer::None, "{kind:?}: it is below the horizon");
+        // In a cluster that others use, what they have open holds the horizon back for a moment.
+        let mut purge_and_ask = || {
+            system::take_note(&mut *connection)?;
+            system::purge(&mut *connection, &purge, &mut || true)?;
+            anyhow::Ok(ask_file(&world, CAT, &hello(&world, 8))? == ReadyAnswer::None)
+        };
+        ensure!(wait_until(PURGED_WITHIN, || purge_and_ask().expect("an answer")), "{kind:?}: it is below the horizon");
         let (mut remote, taken) = create(&world, "next", CAT)?;
         ensure!(taken.is_some(), "{kind:?}: another is made");
         world.sync(&mut remote)?;

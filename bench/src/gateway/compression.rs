@@ -26,37 +26,42 @@ pub(super) fn found(arguments: &GatewayArguments, central: &Central) -> Result<(
     central.sql("DROP TABLE IF EXISTS purchase, member")?;
     central.sql(purchase::TABLES)?;
     central.sql(&format!("INSERT INTO purchase {}", purchase::rows_sql(1, 1, ROWS)))?;
-    let mut asked = 0;
-    let mut worst: Option<Vec<f64>> = None;
+    let (mut asked, mut all) = (0, Vec::new());
     for coding in CODINGS {
         for megabits in MEGABITS {
-            let serve =
-                |level: &str| Served::start(&central.url, &[("many", QUERY)], &format!("compression = {level}\n"));
-            let served = LEVELS.iter().map(|level| serve(level)).collect::<Result<Vec<_>>>()?;
-            let mut seconds = vec![Vec::new(); LEVELS.len()];
-            for turn in 0..=arguments.repetitions {
-                for (place, served) in served.iter().enumerate() {
-                    let took = turn_of(served, coding, megabits, &mut asked)?.seconds;
-                    if turn > 0 {
-                        seconds[place].push(took / ANSWERS as f64);
-                    }
-                }
-            }
-            let medians: Vec<f64> = seconds.iter().map(|of| median(of)).collect();
-            for (level, seconds) in LEVELS.iter().zip(&medians) {
-                let level = level.trim_matches('"');
-                println!("rate gateway.{coding}_{megabits}_mbit_{level}_ms {:.1}", seconds * 1e3);
-            }
-            let best = (1..LEVELS.len()).min_by(|one, other| medians[*one].total_cmp(&medians[*other]));
-            let best = &seconds[best.unwrap_or(1)];
-            let ratios: Vec<f64> = best.iter().zip(&seconds[0]).map(|(best, found)| best / found).collect();
-            if worst.as_ref().is_none_or(|worst| median(&ratios) < median(worst)) {
-                worst = Some(ratios);
+            all.push(by_one_line(arguments, central, (coding, megabits), &mut asked)?);
+        }
+    }
+    let worst = all.into_iter().min_by(|one, other| median(one).total_cmp(&median(other)));
+    figure("gateway.automatic_compression", measured(&worst.unwrap_or_default()));
+    Ok(())
+}
+
+/// The ratios of one coding and one line, a turn each.
+fn by_one_line(
+    arguments: &GatewayArguments,
+    central: &Central,
+    (coding, megabits): (&str, f64),
+    asked: &mut u64,
+) -> Result<Vec<f64>> {
+    let serve = |level: &&str| Served::start(&central.url, &[("many", QUERY)], &format!("compression = {level}\n"));
+    let served = LEVELS.iter().map(serve).collect::<Result<Vec<_>>>()?;
+    let mut seconds = vec![Vec::new(); LEVELS.len()];
+    for turn in 0..=arguments.repetitions {
+        for (served, seconds) in served.iter().zip(&mut seconds) {
+            let took = turn_of(served, coding, megabits, asked)?.seconds;
+            if turn > 0 {
+                seconds.push(took / ANSWERS as f64);
             }
         }
     }
-    figure("gateway.automatic_compression", measured(&worst.unwrap_or_default()));
-    Ok(())
+    for (level, seconds) in LEVELS.iter().zip(&seconds) {
+        let (level, ms) = (level.trim_matches('"'), median(seconds) * 1e3);
+        println!("rate gateway.{coding}_{megabits}_mbit_{level}_ms {ms:.1}");
+    }
+    let (found, fixed) = (&seconds[0], &seconds[1..]);
+    let best = fixed.iter().min_by(|one, other| median(one).total_cmp(&median(other)));
+    Ok(best.into_iter().flatten().zip(found).map(|(best, found)| best / found).collect())
 }
 
 fn turn_of(served: &Served, coding: &str, megabits: f64, asked: &mut u64) -> Result<Load> {

@@ -164,7 +164,7 @@ fn a_crowd_above_the_limit_of_open_files_is_served_in_the_end() -> Result<()> {
 fn a_limit_that_leaves_nothing_is_refused() -> Result<()> {
     let refused = Stage::new("-n 80").err().context("it starts")?;
     let said = format!("{refused:#}");
-    for words in ["the limit of open files is 80", "expected at least 84", "ulimit -n 84", "fewer workers"] {
+    for words in ["the limit of open files is 80", "expected at least 84", "ulimit -n 84", "lower workers_max"] {
         ensure!(said.contains(words), "no {words:?} in {said}");
     }
     Ok(())

@@ -18,14 +18,15 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// A mark with the definitions under which it was made: under others it is good for nothing.
-    pub(crate) fn mark(&self, seen: &str) -> String {
-        format!("{seen} {}", self.definitions())
+    /// A mark with the definitions under which it was made: under others it is good for nothing. Both in hexadecimal digits, a slash between.
+    pub(crate) fn mark(&self, seen: &[u8]) -> String {
+        format!("{}/{}", hex::encode(seen), self.definitions())
     }
 
     /// What a mark had seen, if it was made under these definitions.
-    pub(crate) fn seen<'m>(&self, mark: &'m str) -> Option<&'m str> {
-        mark.rsplit_once(' ').filter(|(_, definitions)| *definitions == self.definitions()).map(|(seen, _)| seen)
+    pub(crate) fn seen(&self, mark: &str) -> Option<Vec<u8>> {
+        let (seen, definitions) = mark.split_once('/')?;
+        hex::decode(seen).ok().filter(|_| definitions == self.definitions())
     }
 
     fn definitions(&self) -> String {

@@ -6,23 +6,26 @@
 //!                -> nobody is: this one is, and tells the others
 //! ```
 //!
-//! An answer is known by its content: asked for again and found the same, it keeps its tag and the time at which it was made first.
+//! An answer is known by its content: asked for again and found the same, it keeps its tag and the time at which it was made first. Answers to
+//! different questions that have the same content share its bytes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
 use crate::packing::Coded;
+use crate::tag;
 
 /// What identifies an answer: query, form, arguments, and the user where it is personal.
 pub(crate) type Key = Arc<str>;
 
-/// What an entry takes beside its bytes, about.
+/// What an entry takes beside its content, about.
 const ENTRY_BYTES: usize = 512;
+/// Failures that are remembered; beyond, all are forgotten.
+const FAILURES_MAX: usize = 1_000;
 
 /// An answer, whole.
 #[derive(Debug)]
@@ -30,8 +33,10 @@ pub(crate) struct Kept {
     pub(crate) body: Bytes,
     /// The same, compressed.
     pub(crate) coded: Coded,
-    /// With its quotes (RFC 9110, 8.8.3).
+    /// With its quotes ([`crate::tag`]).
     pub(crate) tag: String,
+    /// A digest of the body.
+    pub(crate) content: String,
     /// What tells whether it may have changed, as it was before it was made.
     pub(crate) mark: Option<String>,
     /// Where the next page is.
@@ -47,6 +52,8 @@ pub(crate) struct Kept {
 pub(crate) struct Made {
     pub(crate) body: Bytes,
     pub(crate) mark: Option<String>,
+    /// A digest of what was asked, where there is a mark.
+    pub(crate) question: String,
     pub(crate) next: Option<String>,
 }
 
@@ -61,10 +68,20 @@ pub(crate) struct Cache<E> {
 
 struct Inner<E> {
     kept: HashMap<Key, (Arc<Kept>, u64)>,
+    /// By their digests.
+    contents: HashMap<String, Content>,
+    failures: HashMap<Key, (E, Instant)>,
     bytes: usize,
     /// Counts uses: the least recently used goes first.
     clock: u64,
     running: HashMap<Key, Weak<watch::Sender<Shared<E>>>>,
+}
+
+/// What one or more of the answers that are kept hold.
+struct Content {
+    body: Bytes,
+    coded: Coded,
+    answers: usize,
 }
 
 /// What is to be done for a request.
@@ -78,7 +95,8 @@ pub(crate) enum Place<E> {
 impl<E: Clone> Cache<E> {
     /// A cache of so many bytes.
     pub(crate) fn new(bytes_max: usize) -> Cache<E> {
-        let inner = Inner { kept: HashMap::new(), bytes: 0, clock: 0, running: HashMap::new() };
+        let (kept, contents, failures) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let inner = Inner { kept, contents, failures, bytes: 0, clock: 0, running: HashMap::new() };
         Cache { bytes_max, inner: Mutex::new(inner) }
     }
 
@@ -121,31 +139,30 @@ impl<E: Clone> Cache<E> {
         is_alone
     }
 
-    /// What is kept was found to be so still, at this mark; gives it as it is kept now.
-    pub(crate) fn renew(&self, key: &Key, kept: &Kept, mark: Option<String>) -> Arc<Kept> {
-        let made = Made { body: kept.body.clone(), mark, next: kept.next.clone() };
+    /// What is kept was found to be so still, at this mark, for this question; gives it as it is kept now.
+    pub(crate) fn renew(&self, key: &Key, kept: &Kept, mark: Option<String>, question: String) -> Arc<Kept> {
+        let made = Made { body: kept.body.clone(), mark, question, next: kept.next.clone() };
         self.keep(key, made, (Instant::now(), SystemTime::now()))
     }
 
     /// Keeps an answer, in the place of what was kept before; gives it as it is kept.
     pub(crate) fn keep(&self, key: &Key, made: Made, now: (Instant, SystemTime)) -> Arc<Kept> {
-        let Made { body, mark, next } = made;
-        let digest = Sha256::digest(&body);
-        let tag = format!("\"{}\"", hex::encode(&digest[..16]));
+        let Made { body, mark, question, next } = made;
+        let content = tag::digest(&body);
+        let tag = tag::strong(&content, mark.as_deref().map(|mark| (question.as_str(), mark)), now.1);
         let inner = &mut *self.lock();
-        let before = inner.kept.get(key).map(|(kept, _)| kept).filter(|kept| kept.tag == tag).cloned();
-        // The same content shares its storage.
-        let (body, coded, modified) = match &before {
-            Some(before) => (before.body.clone(), before.coded.clone(), before.modified),
-            None => (body, Coded::default(), now.1),
-        };
-        let kept = Arc::new(Kept { body, coded, tag, mark, next, modified, checked: now.0 });
+        let before = inner.kept.get(key).map(|(kept, _)| kept).filter(|kept| kept.content == content);
+        let modified = before.map_or(now.1, |before| before.modified);
+        // Before the former answer leaves, whose it may be too.
+        let (body, coded) = inner.enter(&content, body);
         inner.take_out(key);
-        let bytes = kept.bytes();
-        if bytes <= self.bytes_max {
-            inner.clock += 1;
-            inner.bytes += bytes;
-            inner.kept.insert(Arc::clone(key), (Arc::clone(&kept), inner.clock));
+        let has_room = ENTRY_BYTES + bytes_of(&body) <= self.bytes_max;
+        let kept = Arc::new(Kept { body, coded, tag, content, mark, next, modified, checked: now.0 });
+        inner.clock += 1;
+        inner.bytes += ENTRY_BYTES;
+        inner.kept.insert(Arc::clone(key), (Arc::clone(&kept), inner.clock));
+        if !has_room {
+            inner.take_out(key);
         }
         while inner.bytes > self.bytes_max {
             let Some(oldest) = inner.kept.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| Arc::clone(key))
@@ -155,6 +172,26 @@ impl<E: Clone> Cache<E> {
             inner.take_out(&oldest);
         }
         kept
+    }
+
+    /// Remembers how an execution failed, until then.
+    pub(crate) fn keep_failure(&self, key: &Key, failure: E, until: Instant) {
+        let inner = &mut *self.lock();
+        if inner.failures.len() >= FAILURES_MAX {
+            inner.failures.clear();
+        }
+        inner.failures.insert(Arc::clone(key), (failure, until));
+    }
+
+    /// How it failed a moment ago, if that is remembered.
+    pub(crate) fn failure(&self, key: &Key, now: Instant) -> Option<E> {
+        let inner = &mut *self.lock();
+        let (failure, until) = inner.failures.get(key)?;
+        if *until > now {
+            return Some(failure.clone());
+        }
+        inner.failures.remove(key);
+        None
     }
 
     /// Answers that are kept, and their bytes.
@@ -179,9 +216,27 @@ impl<E> Cache<E> {
 }
 
 impl<E> Inner<E> {
+    /// One more answer has this content: the bytes that all of them share.
+    fn enter(&mut self, content: &str, body: Bytes) -> (Bytes, Coded) {
+        if let Some(shared) = self.contents.get_mut(content) {
+            shared.answers += 1;
+            return (shared.body.clone(), shared.coded.clone());
+        }
+        self.bytes += bytes_of(&body);
+        let coded = Coded::default();
+        let shared = Content { body: body.clone(), coded: coded.clone(), answers: 1 };
+        self.contents.insert(content.to_owned(), shared);
+        (body, coded)
+    }
+
     fn take_out(&mut self, key: &Key) {
-        if let Some((kept, _)) = self.kept.remove(key) {
-            self.bytes -= kept.bytes();
+        let Some((kept, _)) = self.kept.remove(key) else { return };
+        self.bytes -= ENTRY_BYTES;
+        let Some(shared) = self.contents.get_mut(&kept.content) else { return };
+        shared.answers -= 1;
+        if shared.answers == 0 {
+            self.contents.remove(&kept.content);
+            self.bytes -= bytes_of(&kept.body);
         }
     }
 }
@@ -193,16 +248,12 @@ impl Kept {
             body,
             coded: Coded::default(),
             tag: String::new(),
+            content: String::new(),
             mark: None,
             next: None,
             modified: SystemTime::now(),
             checked: Instant::now(),
         }
-    }
-
-    /// What it takes at most, about: its compressed forms are smaller than it is, and clients of one kind want the same one.
-    fn bytes(&self) -> usize {
-        2 * self.body.len() + ENTRY_BYTES
     }
 
     /// What `Last-Modified` says; nothing within a second of the change: the time has whole seconds, and another content of the same second must
@@ -215,6 +266,11 @@ impl Kept {
     pub(crate) fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.checked)
     }
+}
+
+/// What a content takes at most, about: its compressed forms are smaller than it is, and clients of one kind want the same one.
+fn bytes_of(body: &Bytes) -> usize {
+    2 * body.len()
 }
 
 #[cfg(test)]
@@ -241,6 +297,38 @@ mod tests {
         let other = keep(&cache, "a", "two");
         assert!(other.tag != first.tag && other.modified >= first.modified);
         assert_eq!(cache.size(), (1, 6 + ENTRY_BYTES));
+    }
+
+    #[test]
+    fn answers_with_the_same_content_share_its_bytes() {
+        let cache = Cache::new(1 << 20);
+        let [one, other] = ["a", "b"].map(|name| keep(&cache, name, "0123456789"));
+        assert_eq!(one.body.as_ptr(), other.body.as_ptr());
+        assert_eq!(cache.size(), (2, 20 + 2 * ENTRY_BYTES));
+        keep(&cache, "a", "another");
+        assert_eq!(cache.size(), (2, 20 + 14 + 2 * ENTRY_BYTES), "the other has it still");
+        keep(&cache, "b", "another");
+        assert_eq!(cache.size(), (2, 14 + 2 * ENTRY_BYTES));
+        let small: Cache<()> = Cache::new(3 * ENTRY_BYTES);
+        for _ in 0..10 {
+            keep(&small, "a", &"x".repeat(4_000));
+            keep(&small, "b", "y");
+        }
+        assert_eq!(small.size(), (1, 2 + ENTRY_BYTES), "what has no room is counted nowhere");
+    }
+
+    #[test]
+    fn a_failure_is_remembered_for_a_while() {
+        let cache: Cache<&str> = Cache::new(1 << 20);
+        let now = Instant::now();
+        cache.keep_failure(&key("a"), "failed", now + Duration::from_secs(10));
+        assert_eq!(cache.failure(&key("a"), now + Duration::from_secs(9)), Some("failed"));
+        assert_eq!(cache.failure(&key("b"), now), None);
+        assert_eq!(cache.failure(&key("a"), now + Duration::from_secs(10)), None);
+        for number in 0..3 * FAILURES_MAX {
+            cache.keep_failure(&key(&number.to_string()), "failed", now);
+        }
+        assert!(cache.lock().failures.len() <= FAILURES_MAX);
     }
 
     #[test]

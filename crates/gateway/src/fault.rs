@@ -10,8 +10,8 @@ use headwater_consolidated::Error as DatabaseError;
 
 use crate::format::{Format, Unfit};
 
-/// For how long caches may keep an answer that is the caller's own fault: the same request would get the same.
-const OWN_FAULT_S: u32 = 10;
+/// For how long caches, the gateway's own among them, may keep an answer that is the caller's own fault: the same request would get the same.
+pub(crate) const OWN_FAULT_S: u32 = 10;
 
 /// Why a request is not answered with rows.
 #[derive(Clone, Debug, PartialEq, Eq)]

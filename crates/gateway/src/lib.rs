@@ -4,6 +4,7 @@
 //! routes     URLs, headers, conditional requests
 //!   service    who may, what is kept, one execution for all who ask at once
 //!     cache      answers within a bound in bytes
+//!     tag        what tags of answers say
 //!     alive      bytes that are kept or on their way
 //!     coding     zstd, brotli and gzip
 //!     packing    answers in one of them, kept or as they come
@@ -20,7 +21,7 @@
 //! [`Gateway`] makes an [`axum::Router`] that is served beside others.
 //!
 //! *Caveats.* An answer is known by its content: whether it has changed is found out by running the query, unless change tracking knows all
-//! that the query reads, and the answer is kept.
+//! that the query reads.
 
 mod alive;
 mod cache;
@@ -38,6 +39,7 @@ pub mod query;
 mod routes;
 mod run;
 mod service;
+mod tag;
 mod watches;
 
 pub use frontier_routes::FrontierSettings;

@@ -20,7 +20,8 @@ use sha2::{Digest as _, Sha256};
 use crate::coding::Coding;
 use crate::fault::set;
 use crate::packing::{Coded, Compression, Packer};
-use crate::routes::{known_tag, not_modified};
+use crate::routes::not_modified;
+use crate::tag;
 
 /// It is compressed once in each coding.
 const LEVEL: u32 = 9;
@@ -60,7 +61,7 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
 pub(crate) async fn get(headers: HeaderMap) -> Response {
     let Page { body, coded, packer, tag, policy } = &*PAGE;
     let wanted = Coding::wanted(&headers);
-    let (mut response, tag) = match known_tag(&headers, tag, wanted) {
+    let (mut response, tag) = match tag::known(&headers, tag, wanted) {
         Some(tag) => (not_modified(), tag),
         None => {
             let (body, form) = packer.of(coded, body, wanted, None).await;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{Path, RawQuery, Request, State};
@@ -31,6 +31,7 @@ use crate::page;
 use crate::query::{Query, Who};
 use crate::run::Running;
 use crate::service::{Answer, Asked, Service, Settings};
+use crate::tag;
 
 /// The longest query string that is looked at.
 const QUERY_STRING_BYTES_MAX: usize = 8 << 10;
@@ -183,9 +184,14 @@ async fn respond(
     }
     let user = if query.is_personal() { user.as_str() } else { "" };
     let asked = Asked::named(&query, &arguments, format, user, (service.placeholder(), &service.watches));
-    Ok(match service.answer(&asked).await? {
+    let had = || tag::had(headers, || asked.question(), Coding::wanted(headers), SystemTime::now());
+    Ok(match service.answer(&asked, had).await? {
         Answer::Kept(kept, age) => head.kept(&service.packer, &kept, age, client).await,
-        Answer::Streamed(first, running) => head.streamed(&service.packer, first, running, client)?,
+        Answer::Unchanged(tag) => head.unchanged(&tag),
+        Answer::Streamed(first, running) => {
+            let tag = running.mark.as_ref().and_then(|mark| tag::weak(&asked.question(), mark, SystemTime::now()));
+            head.streamed(&service.packer, (first, running), tag.as_deref(), client)?
+        }
     })
 }
 
@@ -286,7 +292,7 @@ impl Head<'_> {
     async fn kept(&self, packer: &Arc<Packer>, kept: &Kept, age: Duration, client: &Client<'_>) -> Response {
         let modified = kept.last_modified();
         let wanted = Coding::wanted(client.headers);
-        let (mut response, tag) = match known_tag(client.headers, &kept.tag, wanted) {
+        let (mut response, tag) = match tag::known(client.headers, &kept.tag, wanted) {
             Some(tag) => (not_modified(), tag),
             None => {
                 let (body, form) = packer.of(&kept.coded, &kept.body, wanted, client.link).await;
@@ -313,12 +319,20 @@ impl Head<'_> {
         response
     }
 
+    /// The client has the answer of this tag, of which nothing has changed; it is kept here no more.
+    fn unchanged(&self, tag: &str) -> Response {
+        let mut response = not_modified();
+        self.write(response.headers_mut());
+        set(response.headers_mut(), header::ETAG, tag);
+        response
+    }
+
     /// An answer as it comes.
     fn streamed(
         &self,
         packer: &Arc<Packer>,
-        first: Bytes,
-        running: Running,
+        (first, running): (Bytes, Running),
+        tag: Option<&str>,
         client: &Client<'_>,
     ) -> Result<Response, Fault> {
         let form = packer.form_of(&first, Coding::wanted(client.headers), client.link);
@@ -326,6 +340,9 @@ impl Head<'_> {
         let pieces = pieces.map_err(|error| Fault::internal(&error.to_string()))?;
         let mut response = coded(Body::from_stream(pieces), form);
         self.write(response.headers_mut());
+        if let Some(tag) = tag {
+            set(response.headers_mut(), header::ETAG, tag);
+        }
         Ok(response)
     }
 
@@ -371,21 +388,6 @@ fn coded(body: Body, form: Form) -> Response {
         set(response.headers_mut(), header::CONTENT_ENCODING, name);
     }
     response
-}
-
-/// The tag by which the client has this content already, in a form that it takes (RFC 9110, 13.1.2): as it is, or in the coding that it wants,
-/// at whichever level.
-pub(crate) fn known_tag(headers: &HeaderMap, tag: &str, wanted: Coding) -> Option<String> {
-    let given = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-    let given = given.flat_map(|value| value.split(',')).map(str::trim);
-    let mut given = given.map(|given| given.strip_prefix("W/").unwrap_or(given));
-    let is_form = |given: &str| {
-        let form = given.strip_prefix(tag.trim_end_matches('"')).and_then(|form| form.strip_prefix('-'));
-        let level = form.zip(wanted.name()).and_then(|(form, name)| form.strip_prefix(name)?.strip_suffix('"'));
-        level.is_some_and(|level| matches!(level.as_bytes(), [b'1'..=b'9']))
-    };
-    let found = given.find(|given| *given == tag || *given == "*" || is_form(given))?;
-    Some(if found == "*" { tag } else { found }.to_owned())
 }
 
 /// Whether the client has it by the time that it names; tags go before times (RFC 9110, 13.2.2).

@@ -18,7 +18,8 @@ use crate::format::{Column, Encoder, Format, Unfit};
 use crate::frontier::results::FrontierRows;
 use crate::handover::{Giver, NotTaken, Taker, handover};
 use crate::query::{Page, QueryLimits, text_of};
-use crate::watches::Watches;
+use crate::tag;
+use crate::watches::{Looking, Watches};
 
 /// How large a piece gets.
 const PIECE_BYTES: usize = 64 << 10;
@@ -44,12 +45,10 @@ pub(crate) struct Job {
 /// What tells whether an answer may have changed.
 #[derive(Clone)]
 pub(crate) enum Told {
-    /// The query is run.
-    Nothing,
     /// A query of the user's, and its parameters.
     Query(String, Vec<Value>),
     /// Change tracking, where it knows all that the query reads.
-    Tables(Arc<Watches>),
+    Tables(Arc<Watches>, Looking),
 }
 
 /// A page, and where the next one is.
@@ -67,6 +66,8 @@ pub(crate) enum Form {
     Rows(Format),
     /// A payload of the Frontier protocol.
     Frontier,
+    /// Not at all: only whether they may have changed since what is known.
+    Mark,
 }
 
 /// What comes of an execution.
@@ -232,8 +233,10 @@ fn execute(connection: &mut Pooled<dyn QueryConnection>, job: Job, give: Giver<P
         pieces.give.give(Piece::Mark(mark), deadline).map_err(|_| stopped())?;
         Ok(is_known)
     });
-    if let Ok(true) = marked {
-        return pieces.give.give_last(Piece::Unchanged);
+    match marked {
+        Ok(true) => return pieces.give.give_last(Piece::Unchanged),
+        Ok(false) if form == Form::Mark => return pieces.give.give_last(Piece::End(None)),
+        _ => {}
     }
     let read = marked.and_then(|_| read(connection, &sql, &parameters, &options, &mut pieces));
     let mut next = None;
@@ -269,15 +272,15 @@ fn told(
     options: &ReadOptions,
 ) -> Result<Option<(String, bool)>, Error> {
     match freshness {
-        Told::Nothing => Ok(None),
         Told::Query(sql, parameters) => {
-            let mut mark = Mark(String::new());
-            read(connection, sql, parameters, options, &mut mark)?;
-            let is_known = known == Some(&mark.0);
-            Ok(Some((mark.0, is_known)))
+            let mut said = Said(sql.clone());
+            read(connection, sql, parameters, options, &mut said)?;
+            let mark = tag::digest(&said.0);
+            let is_known = known == Some(&mark);
+            Ok(Some((mark, is_known)))
         }
-        Told::Tables(watches) => {
-            let marked = watches.mark(&mut **connection, sql, known);
+        Told::Tables(watches, looking) => {
+            let marked = watches.mark(&mut **connection, (sql, *looking), known);
             connection.note(marked)
         }
     }
@@ -300,10 +303,10 @@ fn read(
     read
 }
 
-/// What the query of the freshness says, as one text.
-struct Mark(String);
+/// The query of the freshness and what it says, as one text.
+struct Said(String);
 
-impl ResultSink for Mark {
+impl ResultSink for Said {
     fn begin(&mut self, _: &[ResultColumn]) -> Result<(), Error> {
         Ok(())
     }
@@ -430,6 +433,7 @@ impl ResultSink for Pieces {
                 Writer::Rows(Encoder::begin(format, columns_given.iter().map(Column::from).collect()))
             }
             Form::Frontier => Writer::Frontier(FrontierRows::begin(columns_given)),
+            Form::Mark => return Err(stopped()),
         });
         Ok(())
     }

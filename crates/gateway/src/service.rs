@@ -13,12 +13,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::alive::Alive;
 use crate::cache::{Cache, Kept, Key, Made, Place, Shared};
-use crate::fault::Fault;
+use crate::fault::{Fault, OWN_FAULT_S};
 use crate::format::Format;
 use crate::packing::{Compression, Packer};
 use crate::query::{Arguments, Freshness, Query};
 use crate::run::{self, Form, Job, NextPage, Running, Told};
-use crate::watches::Watches;
+use crate::tag::{self, Had};
+use crate::watches::{Looking, Watches};
 
 /// What the gateway may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +85,8 @@ pub(crate) enum Ended {
     Fault(Fault),
     /// It has more bytes than are held. It goes on, from its first byte, for the first of those who wait to take it.
     Large(Arc<Mutex<Option<Running>>>),
+    /// It was but asked whether something has changed since a mark; whether it has not.
+    Compared(bool),
 }
 
 impl std::fmt::Debug for Ended {
@@ -91,6 +94,7 @@ impl std::fmt::Debug for Ended {
         match self {
             Ended::Fault(fault) => fault.fmt(f),
             Ended::Large(_) => f.write_str("it has more bytes than are held"),
+            Ended::Compared(is_unchanged) => write!(f, "compared, unchanged: {is_unchanged}"),
         }
     }
 }
@@ -99,6 +103,8 @@ impl std::fmt::Debug for Ended {
 pub(crate) enum Answer {
     /// Whole; so long ago it was seen to be so.
     Kept(Arc<Kept>, Duration),
+    /// What the client has, by this tag: nothing has changed since.
+    Unchanged(String),
     /// As it comes: the first bytes, and what follows.
     Streamed(Bytes, Running),
 }
@@ -123,8 +129,12 @@ impl Service {
     }
 
     /// The answer to a request. One that is kept and fresh costs no query; for as long as the query says, one that is too old is given while it
-    /// is made anew, and where the database fails.
-    pub(crate) async fn answer(self: &Arc<Self>, asked: &Asked) -> Result<Answer, Fault> {
+    /// is made anew, and where the database fails. `had`: what the client has of it, asked where nothing is kept.
+    pub(crate) async fn answer(
+        self: &Arc<Self>,
+        asked: &Asked,
+        had: impl FnOnce() -> Option<Had>,
+    ) -> Result<Answer, Fault> {
         let (key, freshness) = (&asked.key, &asked.freshness);
         let kept = self.cache.kept(key);
         let max_age = Duration::from_secs(freshness.max_age_s.into());
@@ -138,12 +148,22 @@ impl Service {
                 return Ok(Answer::Kept(Arc::clone(kept), age));
             }
         }
+        if let Some(Ended::Fault(fault)) = self.cache.failure(key, Instant::now()) {
+            return Err(fault);
+        }
+        if kept.is_none()
+            && let Some(Had { tag, mark }) = had()
+            && self.is_unchanged(asked, mark).await?
+        {
+            return Ok(Answer::Unchanged(tag));
+        }
         let fault = match self.execute_once(key, asked).await {
             Ok(kept) => return Ok(Answer::Kept(kept, Duration::ZERO)),
             Err(Ended::Large(begun)) => {
                 let begun = begun.lock().unwrap_or_else(PoisonError::into_inner).take();
                 return self.stream(asked, begun).await;
             }
+            Err(Ended::Compared(_)) => Fault::internal("an execution was none"),
             Err(Ended::Fault(fault)) => fault,
         };
         let stale_max = max_age + Duration::from_secs(freshness.stale_if_error_s.into());
@@ -154,6 +174,18 @@ impl Service {
                 Ok(Answer::Kept(kept, age))
             }
             _ => Err(fault),
+        }
+    }
+
+    /// Whether nothing that the question is about has changed since this mark. The query is not run.
+    async fn is_unchanged(self: &Arc<Self>, asked: &Asked, mark: String) -> Result<bool, Fault> {
+        // No name of a query begins so.
+        let key = Key::from(format!("~{mark}\n{}", asked.key));
+        let job = Job { form: Form::Mark, known: Some(mark), ..asked.job.clone() };
+        match self.execute_once(&key, &Asked { key: Arc::clone(&key), job, ..asked.clone() }).await {
+            Err(Ended::Compared(is_unchanged)) => Ok(is_unchanged),
+            Err(Ended::Fault(fault)) => Err(fault),
+            Err(Ended::Large(_)) | Ok(_) => Ok(false),
         }
     }
 
@@ -205,6 +237,14 @@ impl Service {
                 }
             }
         };
+        // A Frontier client's SQL is its own: it may have mended what was wrong.
+        if let Err(Ended::Fault(fault)) = &ended
+            && !fault.is_servers
+            && matches!(asked.job.form, Form::Rows(_))
+        {
+            let until = Instant::now() + Duration::from_secs(OWN_FAULT_S.into());
+            self.cache.keep_failure(key, Ended::Fault(fault.clone()), until);
+        }
         self.cache.leave(key);
         tell.send_replace(Some(ended));
     }
@@ -214,7 +254,7 @@ impl Service {
             return Err(Ended::Fault(Fault::overloaded("too much of answers waits for clients that take them slowly")));
         }
         let kept = self.cache.kept(key);
-        let known = kept.as_ref().and_then(|kept| kept.mark.clone());
+        let known = kept.as_ref().and_then(|kept| kept.mark.clone()).or_else(|| asked.job.known.clone());
         let asked = Asked { job: Job { known, ..asked.job.clone() }, ..asked.clone() };
         let mut running = self.start(&asked).await.map_err(Ended::Fault)?;
         let (mut pieces, mut bytes) = (Vec::new(), 0);
@@ -227,11 +267,15 @@ impl Service {
                 return Err(Ended::Large(Arc::new(Mutex::new(Some(running)))));
             }
         }
-        if let Some(kept) = kept.filter(|_| running.is_unchanged) {
-            return Ok(self.cache.renew(key, &kept, running.mark.take()));
+        if asked.job.form == Form::Mark {
+            return Err(Ended::Compared(running.is_unchanged));
         }
-        let made =
-            Made { body: self.alive.count(pieces.concat()), mark: running.mark.take(), next: running.next.take() };
+        let (mark, next) = (running.mark.take(), running.next.take());
+        let question = mark.as_ref().map_or_else(String::new, |_| asked.question());
+        if let Some(kept) = kept.filter(|_| running.is_unchanged) {
+            return Ok(self.cache.renew(key, &kept, mark, question));
+        }
+        let made = Made { body: self.alive.count(pieces.concat()), mark, question, next };
         Ok(self.cache.keep(key, made, (Instant::now(), SystemTime::now())))
     }
 
@@ -337,9 +381,17 @@ impl Asked {
         });
         let freshness = match query.freshness_statement(arguments, user, placeholder) {
             Some((sql, parameters)) => Told::Query(sql, parameters),
-            None => Told::Tables(Arc::clone(watches)),
+            None => Told::Tables(Arc::clone(watches), Looking::AtOnce),
         };
         let job = Job { name, sql, parameters, types, limits, form: Form::Rows(format), page, freshness, known: None };
         Asked { key, job, freshness: query.freshness.clone() }
+    }
+
+    /// A digest of all that an answer's content comes from but the database's: what was asked, by which SQL, written by which program.
+    pub(crate) fn question(&self) -> String {
+        let Job { sql, types, limits, form, page, .. } = &self.job;
+        let page = page.as_ref().map(|next| &next.page);
+        let (version, key) = (env!("CARGO_PKG_VERSION"), &self.key);
+        tag::digest(format!("{version}\n{key}\n{sql}\n{types:?}\n{limits:?}\n{form:?}\n{page:?}"))
     }
 }

@@ -11,48 +11,113 @@ use headwater_consolidated::{Error, QueryConnection};
 
 /// A query that can't be watched is looked into again after so long: its tables may be tracked by then.
 const AGAIN: Duration = Duration::from_mins(1);
+/// Of so many queries it is known; of those asked longest ago it is forgotten.
+const QUERIES_MAX: usize = 1_000;
+
+/// When a query is looked into, which costs more than many a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looking {
+    AtOnce,
+    /// It may never be asked again: not before it is.
+    TheSecondTime,
+}
 
 /// What is known of queries, by their SQL.
 #[derive(Default)]
-pub(crate) struct Watches(Mutex<HashMap<String, Looked>>);
+pub(crate) struct Watches(Mutex<HashMap<String, Known>>);
 
+struct Known {
+    asked: Instant,
+    /// `None`: it was asked once.
+    looked: Option<Looked>,
+}
+
+#[derive(Clone)]
 struct Looked {
     watched: Option<Arc<Watched>>,
     at: Instant,
 }
 
 impl Watches {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Looked>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mark of what a query reads from now on, and whether that is what it read at the `known` one. `None`: it can't be watched.
+    /// The mark of what a query reads from now on, and whether that is what it read at the `known` one. `None`: it can't be watched, or is not
+    /// yet.
     pub(crate) fn mark(
         &self,
         connection: &mut dyn QueryConnection,
-        sql: &str,
+        (sql, looking): (&str, Looking),
         known: Option<&str>,
     ) -> Result<Option<(String, bool)>, Error> {
         const LOOKS: usize = 2; // altered all the while, it goes without
         for _ in 0..LOOKS {
-            let Some(watched) = self.watched(connection, sql)? else { return Ok(None) };
+            let Some(watched) = self.watched(connection, sql, looking)? else { return Ok(None) };
             match connection.marked(&watched, known)? {
                 Marked::Unchanged(mark) => return Ok(Some((mark, true))),
                 Marked::Changed(mark) => return Ok(Some((mark, false))),
-                Marked::Altered => self.lock().remove(sql),
+                Marked::Altered => self.forget(sql),
             };
         }
         Ok(None)
     }
 
-    fn watched(&self, connection: &mut dyn QueryConnection, sql: &str) -> Result<Option<Arc<Watched>>, Error> {
-        if let Some(looked) = self.lock().get(sql)
-            && (looked.watched.is_some() || looked.at.elapsed() < AGAIN)
-        {
-            return Ok(looked.watched.clone());
+    fn watched(
+        &self,
+        connection: &mut dyn QueryConnection,
+        sql: &str,
+        looking: Looking,
+    ) -> Result<Option<Arc<Watched>>, Error> {
+        match self.ask(sql) {
+            None if looking == Looking::TheSecondTime => return Ok(None),
+            Some(Some(looked)) if looked.watched.is_some() || looked.at.elapsed() < AGAIN => return Ok(looked.watched),
+            _ => {}
         }
         let watched = connection.watch(sql)?.map(Arc::new);
-        self.lock().insert(sql.to_owned(), Looked { watched: watched.clone(), at: Instant::now() });
+        if let Some(known) = self.lock().get_mut(sql) {
+            known.looked = Some(Looked { watched: watched.clone(), at: Instant::now() });
+        }
         Ok(watched)
+    }
+
+    /// What was found when it was looked into, if it was; the outer `None`: it was not asked before.
+    fn ask(&self, sql: &str) -> Option<Option<Looked>> {
+        let known = &mut *self.lock();
+        let asked = Instant::now();
+        if let Some(known) = known.get_mut(sql) {
+            known.asked = asked;
+            return Some(known.looked.clone());
+        }
+        if known.len() >= QUERIES_MAX
+            && let Some(oldest) = known.iter().min_by_key(|(_, known)| known.asked).map(|(sql, _)| sql.clone())
+        {
+            known.remove(&oldest);
+        }
+        known.insert(sql.to_owned(), Known { asked, looked: None });
+        None
+    }
+
+    /// What was found is so no more.
+    fn forget(&self, sql: &str) {
+        if let Some(known) = self.lock().get_mut(sql) {
+            known.looked = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_asked_longest_ago_are_forgotten() {
+        let watches = Watches::default();
+        for number in 0..=QUERIES_MAX {
+            assert!(watches.ask(&number.to_string()).is_none());
+            assert!(watches.ask("0").is_some(), "asked again and again");
+        }
+        assert_eq!(watches.lock().len(), QUERIES_MAX);
+        assert!(watches.ask("1").is_none());
     }
 }

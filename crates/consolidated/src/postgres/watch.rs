@@ -162,7 +162,7 @@ impl PostgresConnection {
     /// What is known of a watched query's tables now.
     pub(super) fn mark_of(&mut self, watched: &Watched, since: Option<&str>) -> Result<Marked, Error> {
         let seen = since.and_then(|mark| watched.seen(mark));
-        let known = seen.and_then(|seen| Watermark::from_bytes(&hex::decode(seen).ok()?).ok());
+        let known = seen.and_then(|seen| Watermark::from_bytes(&seen).ok());
         let parameters = match &known {
             Some(known) => {
                 let open: Vec<String> = known.open.iter().map(u64::to_string).collect();
@@ -175,7 +175,7 @@ impl PostgresConnection {
         let Some(row) = rows.first().filter(|row| text(row, 2) == watched.state) else { return Ok(Marked::Altered) };
         let in_recovery = row.get(1) == Some(&Value::Bool(true));
         let Some(now) = Watermark::from_snapshot(&text(row, 0), in_recovery) else { return Ok(Marked::Altered) };
-        let mark = watched.mark(&hex::encode(now.to_bytes()));
+        let mark = watched.mark(&now.to_bytes());
         let has_changed = known.is_none() || row.get(3) != Some(&Value::Bool(false));
         Ok(if has_changed { Marked::Changed(mark) } else { Marked::Unchanged(mark) })
     }
@@ -185,13 +185,15 @@ fn numbers(oids: &BTreeSet<u32>) -> String {
     oids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Gives the snapshot, whether it is a standby's, the state of these tables and views, and whether the tables have changed. Parameters: the
+/// Gives the snapshot, whether it is a standby's, the state of the database (its timeline changes when it is put back to an earlier time, or
+/// promoted) and of these tables and views, and whether the tables have changed. Parameters: the
 /// end of what was seen before, what was open below it, and the first that was not seen.
 fn marking_sql(tables: &[String], relations: &str) -> String {
     let names: Vec<String> = tables.iter().map(|name| literal(name)).collect();
     format!(
         "SELECT pg_current_snapshot()::text, pg_is_in_recovery(), \
-         concat_ws('/', (SELECT encode(i.incarnation, 'hex') FROM headwater.identity i), ({TRIGGERS_SQL}), ({HIERARCHY_SQL}), \
+         concat_ws('/', (SELECT encode(i.incarnation, 'hex') FROM headwater.identity i), \
+         (SELECT timeline_id FROM pg_control_checkpoint()), ({TRIGGERS_SQL}), ({HIERARCHY_SQL}), \
          (SELECT string_agg(concat_ws('.', c.oid, c.xmin, c.relfilenode, (SELECT string_agg(r.xmin::text, ',' ORDER BY r.oid) \
          FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid)), ';' ORDER BY c.oid) \
          FROM pg_catalog.pg_class c WHERE c.oid IN ({relations}))), \

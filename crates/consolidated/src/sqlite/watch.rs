@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use headwater_model::sql::literal;
 use headwater_protocol::Value;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use sha2::{Digest as _, Sha256};
 
 use super::connection::SqliteConnection;
 use super::error::sort;
@@ -47,7 +48,8 @@ struct Reads {
 impl SqliteConnection {
     /// What is to be known of a query to watch it; `None`: it can't be.
     pub(super) fn watch_query(&mut self, sql: &str) -> Result<Option<Watched>, Error> {
-        let reads = self.reads_of(sql)?;
+        // One that can't be prepared is told of when it is run.
+        let Some(reads) = self.reads_of(sql)? else { return Ok(None) };
         if reads.is_strange || reads.tables.is_empty() {
             return Ok(None);
         }
@@ -77,7 +79,7 @@ impl SqliteConnection {
         Ok(rows.first().is_some_and(|row| text(row, 0) == "view" || integer(row, 1) >= TRIGGERS_MIN))
     }
 
-    fn reads_of(&mut self, sql: &str) -> Result<Reads, Error> {
+    fn reads_of(&mut self, sql: &str) -> Result<Option<Reads>, Error> {
         let reads = Arc::new(Mutex::new(Reads::default()));
         let noting = Arc::clone(&reads);
         let note = move |context: AuthContext<'_>| {
@@ -96,11 +98,10 @@ impl SqliteConnection {
         let told = |error| sort(error, "looking into a query");
         self.inner.authorizer(Some(note)).map_err(told)?;
         // Anew: one that is kept prepared is not told of.
-        let prepared = self.inner.prepare(sql).map(drop);
+        let is_prepared = self.inner.prepare(sql).is_ok();
         self.inner.authorizer(None::<fn(AuthContext<'_>) -> Authorization>).map_err(told)?;
-        prepared.map_err(told)?;
         let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(std::mem::take(&mut *reads))
+        Ok(is_prepared.then(|| std::mem::take(&mut *reads)))
     }
 
     /// What is known of a watched query's tables now.
@@ -108,7 +109,7 @@ impl SqliteConnection {
         self.check_file()?;
         let rows = self.query(&watched.sql, &[])?;
         let Some(row) = rows.first().filter(|row| text(row, 0) == watched.state) else { return Ok(Marked::Altered) };
-        let mark = watched.mark(&text(row, 1));
+        let mark = watched.mark(&Sha256::digest(text(row, 1))[..16]);
         Ok(if since == Some(&mark) { Marked::Unchanged(mark) } else { Marked::Changed(mark) })
     }
 }

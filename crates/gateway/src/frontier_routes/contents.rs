@@ -15,6 +15,7 @@ use crate::frontier::{Asked as Payload, Field, Fields, Kind, Rows, Statement, Tt
 use crate::query::Freshness;
 use crate::run::{Form, Job, Running, Told};
 use crate::service::{Answer, Asked};
+use crate::watches::Looking;
 
 /// A payload's bytes.
 pub(super) enum Content {
@@ -52,13 +53,13 @@ impl Frontier {
             limits: self.settings.limits,
             form: Form::Frontier,
             page: None,
-            freshness: Told::Nothing,
+            freshness: Told::Tables(Arc::clone(&self.service.watches), Looking::TheSecondTime),
             known: None,
             sql,
         };
         let key = Key::from(format!("\n{}\n{}", job.sql, values.join("\n")));
         let freshness = Freshness { max_age_s: self.settings.kept_s, ..Freshness::default() };
-        match self.service.answer(&Asked { key, job, freshness }).await {
+        match self.service.answer(&Asked { key, job, freshness }, || None).await {
             Ok(Answer::Kept(kept, _)) => {
                 let records = records(&kept.body).saturating_sub(1); // the header
                 if ttl == Ttl::Forever && records == 0 {
@@ -67,6 +68,7 @@ impl Frontier {
                 Ok(Content::Held(kept, records))
             }
             Ok(Answer::Streamed(first, running)) => Ok(Content::Coming(first, running)),
+            Ok(Answer::Unchanged(_)) => Err("a payload has no tag".to_owned()),
             Err(Fault { message, .. }) => Err(message),
         }
     }

@@ -13,7 +13,7 @@ use flate2::read::ZlibDecoder;
 use flate2::{Compression, write::ZlibEncoder};
 use headwater_access::{Access, Secret, Settings as AccessSettings, hash_password};
 use headwater_consolidated::sqlite::Sqlite;
-use headwater_consolidated::{Backend as _, Pool, QueryPool, system};
+use headwater_consolidated::{Backend as _, Plan, Pool, QueryPool, system, track};
 use http_body_util::BodyExt as _;
 use sha2::{Digest as _, Sha256};
 use std::io::{Read as _, Write as _};
@@ -159,6 +159,32 @@ async fn values_are_bound_as_texts() {
     assert!(answer.contains("records=\"1\""), "{answer}");
     let answer = stand.text(&query("select name from t where name = ?:x' or '1'='1", "BLOB")).await;
     assert!(answer.contains("records=\"0\""), "{answer}");
+}
+
+/// The change is taken out of the record of changes, so nobody can know of it who has not run the query.
+#[tokio::test]
+async fn a_payload_of_tracked_tables_is_not_made_again_until_they_change() {
+    const MODEL: &str =
+        "name = \"m\"\nversion = 1\n[tables.k]\nkey = [\"id\"]\ncolumns = { id = \"int not null\", name = \"text\" }";
+    let stand = Stand::new();
+    let path = stand.folder.path().join("central.db");
+    let sql = |sql: &str| rusqlite::Connection::open(&path).and_then(|file| file.execute_batch(sql)).expect(sql);
+    sql("CREATE TABLE k (id INTEGER PRIMARY KEY NOT NULL, name TEXT)");
+    let plan = Plan::new(headwater_model::parse::parse("m.toml", MODEL).expect("a model"));
+    let backend = Sqlite::new(&path).durable(false);
+    track::track(&mut *backend.connect().expect("a connection"), &plan).expect("tracked");
+    sql("INSERT INTO k VALUES (1, 'one')");
+    let target = query("select id, name from k", "BLOB");
+    let has = async |name: &str| String::from_utf8_lossy(&data(&stand.text(&target).await)[0]).contains(name);
+    // It is looked into once it is asked again, and known of what is made from then on.
+    assert!(has("one").await && has("one").await);
+    let modified = stand.modified(&target).await;
+    sql("UPDATE k SET name = 'two'; UPDATE headwater_table_change SET version = version - 1 WHERE table_name = 'k'");
+    assert!(has("one").await, "the statement is not run");
+    let same = stand.get(&target, &[("if-modified-since", &modified)]).await;
+    assert_eq!(same.status().as_u16(), 304);
+    sql("INSERT INTO k VALUES (2, 'more')");
+    assert!(has("two").await && has("more").await);
 }
 
 #[tokio::test]

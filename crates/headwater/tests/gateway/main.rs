@@ -6,6 +6,7 @@ mod frontier_client;
 mod init;
 mod mariadb;
 mod page;
+mod restart;
 mod slow;
 mod squid;
 

@@ -6,6 +6,8 @@ use headwater_testkit::{Postgres, Squid};
 
 use super::{Stage, get};
 
+mod troubles;
+
 /// A server on PostgreSQL with some queries, and Squid before it.
 struct Front {
     stage: Stage,
@@ -38,6 +40,13 @@ impl Front {
         let address = stage.serve().parse().expect("an address");
         let squid = Squid::in_front_of_queries(address).expect("Squid");
         Front { stage, squid, database }
+    }
+
+    /// Both started anew, with the queries that are there now.
+    fn again(mut self) -> Front {
+        self.stage.stop();
+        let address = self.stage.serve().parse().expect("an address");
+        Front { squid: Squid::in_front_of_queries(address).expect("Squid"), ..self }
     }
 
     /// Through Squid.

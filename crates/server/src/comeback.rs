@@ -7,8 +7,8 @@
 //!
 //! The pace is the best one, not the present one: while thousands knock, receiving and refusing them is what the server does, and a time
 //! by that pace would leave it without work later. To come too early costs a client a further request, and not its place: it keeps its
-//! ticket, is told what is left of its time by the pace as it is known then, and finds room before those with later ones. Who comes too early
-//! again is told by the pace that it has seen itself in between.
+//! ticket, is told what is left of its time, and finds room before those with later ones. By then the crowd has arrived, so this time is told by
+//! the pace of late, and nobody is told to come later than whoever is last.
 //!
 //! A pace that is not known well yet ([`crate::limit::Pace`]) may be many times too slow, since what a fresh server sees first is the
 //! crowd's arrival. Nobody can be called back from a time that was too long, so it is short until then ([`UNSURE`]).
@@ -31,7 +31,7 @@ const UNSURE: Duration = Duration::from_secs(6);
 const TICKETS_MAX: usize = 100_000;
 /// After its time, for how long somebody's ticket is kept.
 const GRACE: Duration = Duration::from_secs(30);
-/// The pace that a ticket has seen is taken for no slower than so many times the best.
+/// The pace of late is taken for no slower than so many times the best.
 const SLOWER_MAX: f64 = 4.0;
 /// Of the backlog, what is to be there still when the first come back, and what each who has an earlier ticket keeps of it from the others,
 /// up to half of it.
@@ -55,9 +55,7 @@ struct Ticket {
     number: u64,
     /// How often its holder was sent away by a pace that was sure.
     times: u32,
-    /// When it was sent away last, how many were before it then, and when it is to come.
-    told: Instant,
-    before: f64,
+    /// When it is to come.
     due: Instant,
 }
 
@@ -83,14 +81,12 @@ impl Comebacks {
     ) -> Duration {
         self.forget(now);
         let known = remote_id.and_then(|remote_id| self.tickets.get(&remote_id)).copied();
-        let mut ticket = known.unwrap_or(Ticket { number: self.drawn, times: 0, told: now, before: 0.0, due: now });
+        let ticket = known.unwrap_or(Ticket { number: self.drawn, times: 0, due: now });
         let (wait, is_sure) = match standing.pace {
             None => (UNKNOWN.mul_f64(0.5 + random), false),
-            Some(Pace { interval, is_sure }) => {
+            Some(pace @ Pace { is_sure, .. }) => {
                 let before = self.before(&ticket, standing, random);
-                let pace = ticket.pace(now, before, interval.as_secs_f64());
-                let wait = Duration::try_from_secs_f64(pace * before).unwrap_or(MOST);
-                ticket.before = before;
+                let wait = Duration::try_from_secs_f64(ticket.interval(pace, standing.here) * before).unwrap_or(MOST);
                 let unsure = UNSURE.mul_f64(0.5 + random);
                 if is_sure || wait <= unsure { (wait, true) } else { (unsure, false) }
             }
@@ -101,7 +97,7 @@ impl Comebacks {
             && (known.is_some() || self.tickets.len() < TICKETS_MAX)
         {
             self.drawn += u64::from(known.is_none());
-            ticket = Ticket { times: ticket.times + u32::from(is_sure), told: now, due: now + wait, ..ticket };
+            let ticket = Ticket { times: ticket.times + u32::from(is_sure), due: now + wait, ..ticket };
             self.tickets.insert(remote_id, ticket);
         }
         wait
@@ -110,13 +106,14 @@ impl Comebacks {
     /// How many syncs end before this one has room.
     fn before(&self, ticket: &Ticket, standing: Standing, random: f64) -> f64 {
         let backlog = standing.backlog as f64;
-        let before = (standing.here + 1) as f64 - (1.0 - LEFT) * backlog + self.ahead(ticket.number) as f64;
-        // Who has waited its time in vain waits for a part of those who are here, for twice as many each further time.
+        let before = |ticket| (standing.here + 1) as f64 - (1.0 - LEFT) * backlog + self.ahead(ticket) as f64;
+        // Who has waited its time in vain waits for a part of those who are here, for twice as many each further time, but not for longer than who
+        // is last.
         let part = match ticket.times {
             0 => 0.0,
             times => 0.1 * backlog * 2_f64.powi(times.min(5) as i32) * (0.5 + random),
         };
-        before.max(part)
+        before(ticket.number).max(part.min(before(self.drawn))).max(0.0)
     }
 
     /// Those with an earlier ticket who are not back.
@@ -153,11 +150,12 @@ impl Comebacks {
 }
 
 impl Ticket {
-    /// How far apart syncs end, in seconds, for one with so many before it: by what it has seen itself since it was told a time that proved
-    /// too short, within bounds.
-    fn pace(&self, now: Instant, before: f64, best: f64) -> f64 {
-        let seen = now.saturating_duration_since(self.told).as_secs_f64() / (self.before - before);
-        if self.times > 0 && seen.is_finite() && seen > best { seen.min(best * SLOWER_MAX) } else { best }
+    /// How far apart syncs end, in seconds: at the best for who comes first, of late for who came too early by that. Where nobody waits, that of
+    /// late may be for want of work.
+    fn interval(&self, pace: Pace, here: usize) -> f64 {
+        let best = pace.interval;
+        let lately = pace.lately.filter(|_| self.times > 0 && here > 0).unwrap_or(best);
+        lately.clamp(best, best.mul_f64(SLOWER_MAX)).as_secs_f64()
     }
 }
 

@@ -36,6 +36,8 @@ const BEGIN: usize = 4;
 const LATEST: f64 = 0.05;
 /// A pace is sure while so much of it is: the first ones of a crowd after other syncs, two of them, make it unsure.
 const SURE_PART: f64 = 0.95;
+/// Over one to two of these it is counted how many syncs end; a longer pause ends the counting.
+const SPAN: Duration = Duration::from_secs(2);
 /// What a class's syncs take is sure when some were seen for so long.
 const SURE_AFTER: Duration = Duration::from_secs(5);
 
@@ -78,6 +80,8 @@ pub(crate) struct Done {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     pub(crate) interval: Duration,
+    /// How far apart they ended of late, whatever else was done and waited for meanwhile; none: too few did.
+    pub(crate) lately: Option<Duration>,
     /// Whether such syncs were seen for long enough: the first of a crowd take many times as long as the next ones, while all the others are
     /// being received.
     pub(crate) is_sure: bool,
@@ -96,8 +100,17 @@ pub(crate) struct Limit {
     probing: Option<usize>,
     /// What a sync of the present mix takes of the whole database's time at its best, in seconds.
     interval_s: Option<f64>,
+    lately: Lately,
     /// Of the same syncs, the part whose times are sure.
     sure_part: f64,
+}
+
+/// Syncs that ended of late.
+#[derive(Debug, Default)]
+struct Lately {
+    last: Option<Instant>,
+    /// Since when how many did: this span, and the one before.
+    spans: [Option<(Instant, u32)>; 2],
 }
 
 /// What syncs of a class took.
@@ -139,6 +152,7 @@ impl Limit {
             generation: None,
             probing: None,
             interval_s: None,
+            lately: Lately::default(),
             sure_part: 0.0,
         }
     }
@@ -169,12 +183,13 @@ impl Limit {
     /// How far apart syncs end, once it is known.
     pub(crate) fn pace(&self) -> Option<Pace> {
         let interval = Duration::from_secs_f64(self.interval_s?);
-        Some(Pace { interval, is_sure: self.sure_part >= SURE_PART })
+        Some(Pace { interval, lately: self.lately.interval(), is_sure: self.sure_part >= SURE_PART })
     }
 
     /// A sync has ended.
     pub(crate) fn done(&mut self, now: Instant, done: Done) {
         self.begin_generation(now);
+        self.lately.add(now);
         let (took, busy) = (done.took.as_secs_f64(), done.busy.max(1));
         let seen = self.classes.entry(done.class).or_default();
         let is_sure = seen.add(now, took, took / busy as f64);
@@ -220,6 +235,29 @@ impl Limit {
         let before = self.probing.take().unwrap_or(self.current);
         self.probing = Some(before);
         self.current = before.div_ceil(2);
+    }
+}
+
+impl Lately {
+    fn add(&mut self, now: Instant) {
+        let since = |then: Instant| now.saturating_duration_since(then);
+        if self.last.is_some_and(|last| since(last) > SPAN) {
+            self.spans = [None, None];
+        }
+        self.last = Some(now);
+        let Some((begun, count)) = &mut self.spans[0] else {
+            self.spans[0] = Some((now, 0));
+            return;
+        };
+        *count += 1;
+        if since(*begun) >= SPAN {
+            self.spans = [Some((now, 0)), self.spans[0]];
+        }
+    }
+
+    fn interval(&self) -> Option<Duration> {
+        let [Some((_, now)), Some((begun, before))] = self.spans else { return None };
+        Some(self.last?.saturating_duration_since(begun) / (before + now).max(1))
     }
 }
 

@@ -21,6 +21,8 @@ struct Crowd {
     /// What the server has had many syncs of before, in rows, so that it knows a pace; it is off by this factor. None: it is a fresh one.
     before: Option<u64>,
     off_by: f64,
+    /// By how much later than it was told a client comes at most, as its machine is busy.
+    late: Duration,
 }
 
 /// What became of it.
@@ -79,7 +81,8 @@ impl Crowd {
                     sent_away[client] += 1;
                     // As a client does.
                     let later = wait + (wait / 8).min(Duration::from_secs(1)).mul_f64(random(seed));
-                    events.push(Reverse((now + later, Event::Comes(client))));
+                    let late = self.late.mul_f64(random(seed));
+                    events.push(Reverse((now + later + late, Event::Comes(client))));
                 }
             }
             if !is_busy && waiting > 0 {
@@ -107,6 +110,7 @@ const CROWD: Crowd = Crowd {
     slow_for: Duration::from_secs(2),
     before: Some(ROWS),
     off_by: 1.0,
+    late: Duration::ZERO,
 };
 
 #[test]
@@ -117,6 +121,7 @@ fn a_crowd_comes_back_as_places_become_free() {
             Crowd { slow: 4.0, ..CROWD },
             Crowd { off_by: 0.7, ..CROWD },
             Crowd { off_by: 0.4, ..CROWD },
+            Crowd { off_by: 0.6, late: Duration::from_secs(1), ..CROWD },
             Crowd { each: Duration::from_micros(300), ..CROWD },
             Crowd { each: Duration::from_millis(8), ..CROWD },
             Crowd { backlog: 500, ..CROWD },
@@ -157,7 +162,7 @@ fn a_server_without_a_backlog_sends_nobody_away_for_ever() {
 
 /// A pace as of the tests below.
 fn pace(interval_ms: u64) -> Pace {
-    Pace { interval: Duration::from_millis(interval_ms), is_sure: true }
+    Pace { interval: Duration::from_millis(interval_ms), lately: None, is_sure: true }
 }
 
 #[test]
@@ -182,7 +187,7 @@ fn each_is_told_a_time_of_its_own() {
 #[test]
 fn a_time_by_a_pace_that_is_not_sure_is_short_and_no_fault_of_the_client() {
     let (mut comebacks, now) = (Comebacks::default(), Instant::now());
-    let unsure = Pace { interval: Duration::from_secs(1), is_sure: false };
+    let unsure = Pace { interval: Duration::from_secs(1), lately: None, is_sure: false };
     let standing = Standing { here: 200, backlog: 200, pace: Some(unsure) };
     for _ in 0..9 {
         assert_eq!(comebacks.send_away(now, Some(id(1)), standing, 0.5), UNSURE);
@@ -190,9 +195,26 @@ fn a_time_by_a_pace_that_is_not_sure_is_short_and_no_fault_of_the_client() {
     assert_eq!(comebacks.tickets[&id(1)].times, 0);
     let standing = Standing { here: 170, pace: Some(Pace { is_sure: true, ..unsure }), ..standing };
     assert!((20..23).contains(&comebacks.send_away(now, Some(id(1)), standing, 0.5).as_secs()));
-    // In vain: a part of those who are here, and twice as many.
-    assert!((38..42).contains(&comebacks.send_away(now, Some(id(1)), standing, 0.5).as_secs()));
+    // In vain, and it is the last: no longer.
+    assert!((20..23).contains(&comebacks.send_away(now, Some(id(1)), standing, 0.5).as_secs()));
+    for other in 2..102 {
+        comebacks.send_away(now, Some(id(other)), standing, 0.5);
+    }
+    // A part of those who are here, and twice as many.
     assert!((76..84).contains(&comebacks.send_away(now, Some(id(1)), standing, 0.5).as_secs()));
+}
+
+#[test]
+fn who_came_too_early_is_told_by_the_pace_of_late() {
+    let (mut comebacks, now) = (Comebacks::default(), Instant::now());
+    let mut told = |lately_ms: u64| {
+        let lately = Some(Duration::from_millis(lately_ms));
+        let standing = Standing { here: 200, backlog: 200, pace: Some(Pace { lately, ..pace(10) }) };
+        comebacks.send_away(now, Some(id(1)), standing, 0.5).as_millis()
+    };
+    // There are 51 before it.
+    assert_eq!((told(25), told(25), told(1)), (510, 1_275, 520), "as fast as it was told first, and no faster");
+    assert_eq!(told(1_000), 2_080, "four times slower at most");
 }
 
 #[test]

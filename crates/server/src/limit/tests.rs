@@ -148,6 +148,24 @@ fn the_interval_is_that_of_the_best_times_of_such_syncs() {
 }
 
 #[test]
+fn the_pace_of_late_is_that_at_which_syncs_end() {
+    let (mut lately, mut now) = (Lately::default(), Instant::now());
+    let mut end = |every: Duration, count: u32| {
+        for _ in 0..count {
+            now += every;
+            lately.add(now);
+        }
+        lately.interval()
+    };
+    let ms = Duration::from_millis;
+    assert_eq!(end(ms(10), 200), None, "not for long enough");
+    assert_eq!(end(ms(10), 200), Some(ms(10)));
+    assert_eq!(end(ms(40), 200), Some(ms(40)), "what was before is forgotten");
+    assert_eq!(end(ms(3_000), 1), None, "nothing ended for a while: that is no pace");
+    assert_eq!(end(ms(5), 1_000), Some(ms(5)));
+}
+
+#[test]
 fn a_pace_is_sure_when_such_syncs_were_seen_for_some_time() {
     let is_sure = |run: &Run| run.limit.pace().is_some_and(|pace| pace.is_sure);
     let mut run = Run::new(1);

@@ -6,6 +6,7 @@
 //! - One page a browser. It runs without its sandbox, which containers don't allow: for the tests' own pages alone.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -18,9 +19,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::front::find;
+use crate::process::wait_until;
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// How long it may take to end.
+const CLOSING: Duration = Duration::from_secs(10);
 
 /// A running browser with one page.
 #[derive(Debug)]
@@ -31,7 +35,7 @@ pub struct Browser {
     session: String,
     sent: u64,
     complaints: Vec<String>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Browser {
@@ -47,6 +51,8 @@ impl Browser {
             .args(["--remote-debugging-pipe", "--force-color-profile=srgb"])
             .arg(format!("--user-data-dir={}", folder.path().display()))
             .arg("about:blank")
+            .env("TMPDIR", folder.path())
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -66,7 +72,7 @@ impl Browser {
             }
         });
         let (session, complaints) = (String::new(), Vec::new());
-        let mut browser = Browser { process, input, messages, session, sent: 0, complaints, _folder: folder };
+        let mut browser = Browser { process, input, messages, session, sent: 0, complaints, folder };
         let targets = browser.call("Target.getTargets", &json!({}))?;
         let pages = targets["targetInfos"].as_array().map(Vec::as_slice).unwrap_or_default();
         let page = pages.iter().find(|target| target["type"] == "page").context("Chromium has no page")?;
@@ -178,7 +184,12 @@ impl Browser {
 impl Drop for Browser {
     fn drop(&mut self) {
         let _ = self.call("Browser.close", &json!({}));
-        let _ = self.process.kill();
+        // Cut off, it leaves helpers behind that write to its folder.
+        wait_until(CLOSING, || !matches!(self.process.try_wait(), Ok(None)));
+        let group = format!("kill -KILL -{}", self.process.id());
+        let _ = Command::new("sh").args(["-c", &group]).stderr(Stdio::null()).status();
         let _ = self.process.wait();
+        let folder = self.folder.path();
+        wait_until(CLOSING, || std::fs::remove_dir_all(folder).is_ok() || !folder.exists());
     }
 }

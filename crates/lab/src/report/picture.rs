@@ -11,22 +11,28 @@ use super::view::Figure;
 const LINE: u32 = 52;
 /// Left of everything.
 const MARGIN: u32 = 24;
+/// Letters of a name that have room in a line of the legend.
+const LETTERS: usize = 50;
 
 /// The document.
 pub(super) fn picture(figure: &Figure) -> String {
     let (plot, _) = figure.chart.svg();
     let legend = legend(figure);
     let (top, below) = (LINE + MARGIN, LINE + MARGIN + HEIGHT);
-    let height = below + legend.len() as u32 * LINE + MARGIN;
+    let rows = legend.iter().map(|(_, name)| name.len() as u32).sum::<u32>();
+    let height = below + rows * LINE + MARGIN;
     let title = escape(&figure.title);
     let mut entries = String::new();
-    for (place, (swatch, name)) in legend.iter().enumerate() {
-        let y = below + place as u32 * LINE;
+    let mut y = below;
+    for (swatch, name) in &legend {
         let _ = writeln!(
             entries,
-            "<svg x=\"{MARGIN}\" y=\"{y}\" width=\"120\" height=\"40\" viewBox=\"0 0 120 40\">{swatch}</svg>\n{}",
-            text(MARGIN + 140, y + 30, name)
+            "<svg x=\"{MARGIN}\" y=\"{y}\" width=\"120\" height=\"40\" viewBox=\"0 0 120 40\">{swatch}</svg>"
         );
+        for row in name {
+            let _ = writeln!(entries, "{}", text(MARGIN + 140, y + 30, row));
+            y += LINE;
+        }
     }
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\">\n<title>{title}</title>\n\
@@ -41,14 +47,46 @@ pub(super) fn picture(figure: &Figure) -> String {
     )
 }
 
-/// What each line looks like, and its name.
-fn legend(figure: &Figure) -> Vec<(String, String)> {
-    let lines = figure.chart.lines.iter().map(|line| (line.look.swatch(), line.name.clone()));
+/// What each line looks like, and its name, in rows.
+fn legend(figure: &Figure) -> Vec<(String, Vec<String>)> {
+    let lines = figure.chart.lines.iter().map(|line| (line.look.swatch(), rows_of(&line.name)));
     let failed =
-        (!figure.chart.failed.is_empty()).then(|| (chart::swatch_of_failures(), "operations failed".to_owned()));
+        (!figure.chart.failed.is_empty()).then(|| (chart::swatch_of_failures(), vec!["operations failed".to_owned()]));
     lines.chain(failed).collect()
+}
+
+/// The words of a name in rows that have room; a word that has none stands in one of its own.
+fn rows_of(name: &str) -> Vec<String> {
+    let mut rows = vec![String::new()];
+    for word in name.replace("scenario.", "").split(' ') {
+        let row = rows.len() - 1;
+        if rows[row].is_empty() {
+            rows[row].push_str(word);
+        } else if rows[row].chars().count() + 1 + word.chars().count() <= LETTERS {
+            rows[row].push(' ');
+            rows[row].push_str(word);
+        } else {
+            rows.push(word.to_owned());
+        }
+    }
+    rows
 }
 
 fn text(x: u32, y: u32, words: &str) -> String {
     format!("<text class=\"word\" x=\"{x}\" y=\"{y}\">{}</text>", escape(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_stand_in_rows() {
+        let name = "scenario.payload_bytes = 30000, scenario.compression = 5, target.url = gateway:postgres://me@localhost/scratch";
+        let rows = rows_of(name);
+        assert!(rows.iter().all(|row| row.chars().count() <= LETTERS), "{rows:?}");
+        assert_eq!(rows.join(" "), name.replace("scenario.", ""));
+        assert_eq!((rows_of("one two"), rows_of("")), (vec!["one two".to_owned()], vec![String::new()]));
+        assert_eq!(rows_of(&format!("a {} b", "x".repeat(60))).len(), 3);
+    }
 }

@@ -85,9 +85,12 @@ pub(super) fn run(args: &CreateArgs, output: &Output) -> Done {
     output.answer(&answer, |output| {
         let (file, name, version) = (args.file.display(), &model.name, model.version);
         let tables = counted(tables.len(), "table");
-        let rows = rows.map_or_else(String::new, |rows| format!(" and {} rows of a ready file", thousands(rows)));
+        let (rows, next) = match rows {
+            Some(rows) => (format!(" and {} rows of a ready file", thousands(rows)), "From now on"),
+            None => (String::new(), "Next"),
+        };
         output.line(format!("{file} is a remote of {name} version {version}, with {tables}{rows}"))?;
-        output.line(format!("Next: headwater remote sync {file}"))
+        output.line(format!("{next}: headwater remote sync {file}"))
     })?;
     Ok(Exit::Done)
 }

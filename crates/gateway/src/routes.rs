@@ -184,8 +184,8 @@ async fn respond(
     }
     let user = if query.is_personal() { user.as_str() } else { "" };
     let asked = Asked::named(&query, &arguments, format, user, (service.placeholder(), &service.watches));
-    let had = || tag::had(headers, || asked.question(), Coding::wanted(headers), SystemTime::now());
-    Ok(match service.answer(&asked, had).await? {
+    let client_has = || tag::had(headers, || asked.question(), Coding::wanted(headers), SystemTime::now());
+    Ok(match service.answer(&asked, client_has).await? {
         Answer::Kept(kept, age) => head.kept(&service.packer, &kept, age, client).await,
         Answer::Unchanged(tag) => head.unchanged(&tag),
         Answer::Streamed(first, running) => {

@@ -58,7 +58,7 @@ impl Watches {
                 Marked::Unchanged(mark) => return Ok(Some((mark, true))),
                 Marked::Changed(mark) => return Ok(Some((mark, false))),
                 Marked::Altered => self.forget(sql),
-            };
+            }
         }
         Ok(None)
     }
@@ -70,8 +70,8 @@ impl Watches {
         looking: Looking,
     ) -> Result<Option<Arc<Watched>>, Error> {
         match self.ask(sql) {
-            None if looking == Looking::TheSecondTime => return Ok(None),
-            Some(Some(looked)) if looked.watched.is_some() || looked.at.elapsed() < AGAIN => return Ok(looked.watched),
+            (false, _) if looking == Looking::TheSecondTime => return Ok(None),
+            (_, Some(looked)) if looked.watched.is_some() || looked.at.elapsed() < AGAIN => return Ok(looked.watched),
             _ => {}
         }
         let watched = connection.watch(sql)?.map(Arc::new);
@@ -81,13 +81,13 @@ impl Watches {
         Ok(watched)
     }
 
-    /// What was found when it was looked into, if it was; the outer `None`: it was not asked before.
-    fn ask(&self, sql: &str) -> Option<Option<Looked>> {
+    /// Whether it was asked before, and what was found when it was looked into, if it was.
+    fn ask(&self, sql: &str) -> (bool, Option<Looked>) {
         let known = &mut *self.lock();
         let asked = Instant::now();
         if let Some(known) = known.get_mut(sql) {
             known.asked = asked;
-            return Some(known.looked.clone());
+            return (true, known.looked.clone());
         }
         if known.len() >= QUERIES_MAX
             && let Some(oldest) = known.iter().min_by_key(|(_, known)| known.asked).map(|(sql, _)| sql.clone())
@@ -95,7 +95,7 @@ impl Watches {
             known.remove(&oldest);
         }
         known.insert(sql.to_owned(), Known { asked, looked: None });
-        None
+        (false, None)
     }
 
     /// What was found is so no more.
@@ -114,10 +114,10 @@ mod tests {
     fn queries_asked_longest_ago_are_forgotten() {
         let watches = Watches::default();
         for number in 0..=QUERIES_MAX {
-            assert!(watches.ask(&number.to_string()).is_none());
-            assert!(watches.ask("0").is_some(), "asked again and again");
+            assert!(!watches.ask(&number.to_string()).0);
+            assert!(watches.ask("0").0, "asked again and again");
         }
         assert_eq!(watches.lock().len(), QUERIES_MAX);
-        assert!(watches.ask("1").is_none());
+        assert!(!watches.ask("1").0);
     }
 }

@@ -990,9 +990,8 @@ fn what_limits_syncs_is_named() {
     let evidence = limit_of_syncs("link", &near(), &format!("{uploads}, rows = 20, link_bits_per_s = 10_000"), 4);
     assert!(evidence.contains("the clients' links are slow"), "{evidence}");
     limit_of_syncs("client", &near(), "rows = 20, row_us = 100_000", 4);
-    // Downloads, which wait for no disk.
-    let confined = "kind = \"download-inserts\", rows = 20_000, server_cpus = 1";
-    let evidence = limit_of_syncs("server", "sqlite:x.db", confined, 6);
+    let no_disk = "kind = \"download-inserts\", rows = 20_000, server_cpus = 1";
+    let evidence = limit_of_syncs("server", "sqlite:x.db", no_disk, 6);
     assert!(
         evidence.starts_with("of 1 processors that it may use, the server, where SQLite works, has "),
         "{evidence}"

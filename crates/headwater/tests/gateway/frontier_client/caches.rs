@@ -1,0 +1,77 @@
+//! What caches between a client and the gateway go by.
+
+use std::time::Duration;
+
+use headwater_lab::frontier::{Answer, AnswerError, ID, ID_HEADER, Request};
+
+use super::{Gateway, SQL, length, path, status};
+
+impl Gateway {
+    /// `Last-Modified` of an answer, which is there once the content is a second old.
+    fn modified(&self, path: &str) -> String {
+        for _ in 0..300 {
+            let (head, _) = self.exchange(&format!("GET {path}"), &format!("{ID_HEADER}: {ID}\r\n"));
+            let mut fields = head.lines().filter_map(|line| line.split_once(": "));
+            if let Some((_, modified)) = fields.find(|(name, _)| name.eq_ignore_ascii_case("last-modified")) {
+                return modified.to_owned();
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!("no Last-Modified of {path}");
+    }
+
+    fn since(&self, path: &str, time: &str) -> (String, String) {
+        self.raw(path, &format!("If-Modified-Since: {time}\r\n"))
+    }
+}
+
+#[test]
+fn only_the_very_time_is_answered_not_modified() {
+    for gateway in Gateway::both() {
+        let path = path(&Request::new(SQL));
+        let modified = gateway.modified(&path);
+        let (head, body) = gateway.since(&path, &modified);
+        assert!(status(&head) == "304" && body.is_empty(), "{head}\n{body}");
+        assert!(head.contains("cache-control: max-age=604800"), "{head}");
+        assert!(head.contains(&format!("last-modified: {}", modified.to_ascii_lowercase())), "{head}");
+        // `Wed, 25 Nov 2026 12:51:52 GMT`, a second on, and times that are surely later and earlier.
+        let second: u32 = modified[23..25].parse().expect("seconds");
+        let next = format!("{}{:02} GMT", &modified[..23], (second + 1) % 60);
+        for other in [next.as_str(), "Fri, 01 Jan 2100 00:00:00 GMT", "Thu, 01 Jan 1970 00:00:00 GMT", "yesterday"] {
+            let (head, body) = gateway.since(&path, other);
+            assert_eq!(status(&head), "200", "{other} is not {modified}");
+            assert_eq!(Answer::parse(body.as_bytes(), "BLOB").map(|answer| answer.records), Ok(3), "{other}");
+        }
+        gateway.sql("INSERT INTO t VALUES (4, 'four')");
+        let (head, body) = gateway.since(&path, &modified);
+        assert_eq!(status(&head), "200", "it has changed");
+        assert_eq!(Answer::parse(body.as_bytes(), "BLOB").map(|answer| answer.records), Ok(4));
+    }
+}
+
+#[test]
+fn what_is_kept_is_not_modified_without_a_look_at_the_database() {
+    for gateway in Gateway::both_with("kept_s = 600\n") {
+        let path = path(&Request::new(SQL));
+        let modified = gateway.modified(&path);
+        gateway.sql("DROP TABLE t");
+        assert_eq!(status(&gateway.since(&path, &modified).0), "304");
+        let other = gateway.ask(&Request::new("select id from t"));
+        assert!(matches!(other, Err(AnswerError::Payload(_))), "the table is gone: {other:?}");
+    }
+}
+
+#[test]
+fn head_is_answered_by_the_head_of_a_global_error() {
+    for gateway in Gateway::both() {
+        let path = path(&Request::new(SQL));
+        let headers = format!("{ID_HEADER}: {ID}\r\nContent-Length: 0\r\n");
+        let (head, body) = gateway.send(&format!("HEAD {path}"), &headers);
+        assert!(status(&head) == "200" && body.is_empty(), "{head}\n{body}");
+        assert!(head.contains("content-type: text/xml;charset=us-ascii") && head.contains("max-age=0"), "{head}");
+        // What is said of POST has as many letters.
+        let (_, error) = gateway.send(&format!("POST {path}"), &headers);
+        assert!(matches!(Answer::parse(error.as_bytes(), "BLOB"), Err(AnswerError::Global(_))), "{error}");
+        assert_eq!(length(&head), Some(error.len()));
+    }
+}

@@ -241,8 +241,12 @@ fn finished(head: &Head, body: String, breaks_off: bool) -> Response {
     let length = body.len();
     let mut response = if breaks_off {
         let cut = Bytes::from(body.into_bytes()).slice(..length / 2);
-        let broken = stream::iter([Ok(cut), Err(std::io::Error::other("an error that no cache is to keep"))]);
-        Body::from_stream(broken).into_response()
+        let end = stream::once(async {
+            // What is there goes out first: whoever gets nothing at all may take the server for dead, and ask it again.
+            tokio::task::yield_now().await;
+            Err(std::io::Error::other("an error that no cache is to keep"))
+        });
+        Body::from_stream(stream::iter([Ok(cut)]).chain(end)).into_response()
     } else {
         Body::from(body).into_response()
     };

@@ -21,6 +21,7 @@
 //! | `full_size` wrong or missing: an error | *lab* `what_differs_from_what_is_said_is_refused` |
 //! | `<keepalive />` within the data, before the base64 | `a_slow_query_is_kept_alive_and_read` |
 //! | a failure behind one: partial data, both errors | `a_slow_query_that_fails_says_so_behind_its_rows` |
+//! | `DontCacheErrors`: broken off | `an_error_that_no_cache_is_to_keep_is_broken_off` |
 //! | fields by their type bytes, NULL | *lab* `fields_of_every_type_are_read` |
 //! | type 6 alone, bytes as they are, UTF-8 by its bytes, no `NUMERIC` | `values_of_all_types_come_as_texts` |
 //! | the example, plain | `the_example_is_byte_for_byte_that_of_the_reference` |

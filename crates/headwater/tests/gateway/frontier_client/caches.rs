@@ -75,3 +75,28 @@ fn head_is_answered_by_the_head_of_a_global_error() {
         assert_eq!(length(&head), Some(error.len()));
     }
 }
+
+#[test]
+fn an_error_that_no_cache_is_to_keep_is_broken_off() {
+    let options = "X-Frontier-Opts: DontCacheErrors\r\n";
+    for gateway in Gateway::both() {
+        let good = path(&Request::new(SQL));
+        let of_the_whole = good.replace("frontier_request:1", "frontier_request:2");
+        for wrong in [path(&Request::new("select absent from t")), path(&Request::file("absent")), of_the_whole] {
+            let (head, whole) = gateway.raw(&wrong, "");
+            assert_eq!((status(&head), length(&head)), ("200", Some(whole.len())), "{wrong}");
+            let (head, cut) = gateway.raw(&wrong, options);
+            assert_eq!((status(&head), length(&head)), ("200", Some(whole.len())), "{wrong}");
+            assert!(cut.len() < whole.len(), "{wrong}: {cut}");
+            assert!(matches!(Answer::parse(cut.as_bytes(), "BLOB"), Err(AnswerError::Frame(_))), "{wrong}: {cut}");
+        }
+        let (_, body) = gateway.raw(&good, options);
+        assert_eq!(Answer::parse(body.as_bytes(), "BLOB").map(|answer| answer.records), Ok(3), "it is no error");
+    }
+    // Behind a head that is gone as well.
+    let gateway = Gateway::postgres();
+    let (_, cut) =
+        gateway.raw(&path(&Request::new("select 1 / (id - 1) as x from t, (select pg_sleep(5.5)) as s")), options);
+    assert!(cut.contains("<keepalive />"), "{cut}");
+    assert!(matches!(Answer::parse(cut.as_bytes(), "BLOB"), Err(AnswerError::Frame(_))), "{cut}");
+}

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use headwater_lab::frontier::{Answer, AnswerError, ID, ID_HEADER, Request};
 
+use super::super::get;
 use super::{Gateway, SQL, length, path, status};
 
 impl Gateway {
@@ -99,4 +100,16 @@ fn an_error_that_no_cache_is_to_keep_is_broken_off() {
         gateway.raw(&path(&Request::new("select 1 / (id - 1) as x from t, (select pg_sleep(5.5)) as s")), options);
     assert!(cut.contains("<keepalive />"), "{cut}");
     assert!(matches!(Answer::parse(cut.as_bytes(), "BLOB"), Err(AnswerError::Frame(_))), "{cut}");
+}
+
+/// Its end is the connection's, wherever that ends.
+#[test]
+fn a_large_answer_is_kept_by_no_cache_of_http_1_0() {
+    let gateway = Gateway::postgres_with("", &["--set", "gateway.held_bytes_max=65536"]);
+    let request = Request::new("select repeat('x', 1000) as x from generate_series(1, 1000)");
+    let (head, body) = gateway.raw(&path(&request), "");
+    assert!(length(&head).is_none() && head.contains("cache-control: no-store"), "{head}");
+    assert_eq!(Answer::to(&request, body.as_bytes()).map(|answer| answer.records), Ok(1000));
+    let (head, _) = get(&gateway.address, &path(&request), &format!("{ID_HEADER}: {ID}\r\n"));
+    assert!(head.contains("transfer-encoding: chunked") && head.contains("cache-control: max-age=604800"), "{head}");
 }

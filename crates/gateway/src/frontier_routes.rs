@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! held, within 5 s   headers with Content-Length, Last-Modified, Cache-Control; the whole answer
-//! larger             headers with Cache-Control; the answer as it comes, broken off where it fails
+//! larger             headers with Cache-Control; the answer as it comes, broken off where it fails (by HTTP/1.0: no-store)
 //! after 5 s          headers with none of them; <keepalive /> every 5 s, then the answer as it comes
 //! ```
 
@@ -31,7 +31,7 @@ use crate::fault::{Fault, set};
 use crate::frontier::{Answer as Frame, Kind, Request as Parsed, Signer, Ttl};
 use crate::packing::Link;
 use crate::query::QueryLimits;
-use crate::routes::not_modified;
+use crate::routes::{not_modified, unkept_by_http_10};
 use crate::service::Service;
 
 /// `Cache-Control: max-age` of errors, at most.
@@ -88,6 +88,7 @@ pub(crate) fn router(service: Arc<Service>, settings: FrontierSettings) -> Route
 
 async fn answer(State(frontier): State<Arc<Frontier>>, request: Request) -> Response {
     let (method, uri, headers) = (request.method().clone(), request.uri().clone(), request.headers().clone());
+    let version = request.version();
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
     let link = request.extensions().get::<Link>().map(|link| link.bytes_per_s);
     let is_private = headers.contains_key(header::AUTHORIZATION);
@@ -98,7 +99,7 @@ async fn answer(State(frontier): State<Arc<Frontier>>, request: Request) -> Resp
     match understood {
         Ok(asked) => match frontier.certificate(&asked) {
             Some(certificate) => certificate.into_response(),
-            None => respond(frontier, asked, (&headers, link), is_private).await,
+            None => unkept_by_http_10(version, respond(frontier, asked, (&headers, link), is_private).await),
         },
         Err(message) => {
             tracing::debug!(message, "a Frontier request is refused");
@@ -241,8 +242,12 @@ fn finished(head: &Head, body: String, breaks_off: bool) -> Response {
     let length = body.len();
     let mut response = if breaks_off {
         let cut = Bytes::from(body.into_bytes()).slice(..length / 2);
-        let broken = stream::iter([Ok(cut), Err(std::io::Error::other("an error that no cache is to keep"))]);
-        Body::from_stream(broken).into_response()
+        let end = stream::once(async {
+            // What is there goes out first: whoever gets nothing at all may take the server for dead, and ask it again.
+            tokio::task::yield_now().await;
+            Err(std::io::Error::other("an error that no cache is to keep"))
+        });
+        Body::from_stream(stream::iter([Ok(cut)]).chain(end)).into_response()
     } else {
         Body::from(body).into_response()
     };

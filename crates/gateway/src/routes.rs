@@ -134,18 +134,23 @@ async fn get_query(
     let is_plain = uri.path().strip_prefix("/q/") == Some(name.as_str()) && given.as_deref() != Some("");
     let client = Client { headers: &headers, link: link.map(|Extension(link)| link.bytes_per_s) };
     match respond(&service, &name, given.as_deref().unwrap_or_default(), is_plain, &client).await {
-        Ok(mut response) => {
-            // Nothing tells such a client that an answer of unknown length is cut off: then no cache is to have it.
-            if version == Version::HTTP_10 && response.body().size_hint().exact().is_none() {
-                set(response.headers_mut(), header::CACHE_CONTROL, "no-store");
-            }
-            response
-        }
+        Ok(response) => unkept_by_http_10(version, response),
         Err(fault) => {
             tracing::debug!(query = name, fault = fault.code, message = fault.message, "refused");
             fault.into_response(is_anonymous)
         }
     }
+}
+
+/// Nothing tells a client of HTTP/1.0 that an answer of unknown length is cut off: then no cache is to have it.
+pub(crate) fn unkept_by_http_10(version: Version, mut response: Response) -> Response {
+    let has_end = response.status() == StatusCode::NOT_MODIFIED
+        || response.headers().contains_key(header::CONTENT_LENGTH)
+        || response.body().size_hint().exact().is_some();
+    if version == Version::HTTP_10 && !has_end {
+        set(response.headers_mut(), header::CACHE_CONTROL, "no-store");
+    }
+    response
 }
 
 /// Who asks.

@@ -2,9 +2,10 @@
 //! common with what the gateway writes, so it reads whatever serves the protocol.
 //!
 //! ```text
-//! request   SQL to the last part of a URL
-//! answer    the frame around the payload: errors, the digest, sizes
-//! payload   fields to records
+//! request     SQL, or a file's path, to the last part of a URL
+//! answer      the frame around the payload: errors, the digest or the signature, sizes
+//! payload     fields to records
+//! signature   whose key has signed an answer
 //! ```
 //!
 //! ```
@@ -15,17 +16,19 @@
 //! assert_eq!(request.encoding(), "BLOBzip5");
 //! ```
 //!
-//! *Caveats.* One payload a request, of `frontier_request` alone. Signed answers are not asked for.
+//! *Caveats.* One payload a request. A certificate is taken as it comes: what vouches for it is not looked at.
 
 mod answer;
 mod payload;
 mod request;
+mod signature;
 #[cfg(test)]
 mod tests;
 
 pub use answer::{Answer, AnswerError};
 pub use payload::{Field, PayloadError, Records};
 pub use request::{Request, Ttl};
+pub use signature::{Certificate, CertificateError};
 
 /// The header that each request must have, ...
 pub const ID_HEADER: &str = "x-frontier-id";

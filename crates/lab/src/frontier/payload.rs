@@ -1,4 +1,5 @@
-//! Records of a payload: each field is a type byte and a value, big-endian; the first record has names and types of the columns.
+//! Records of a payload: each field is a type byte and a value, big-endian; the first record has names and types of the columns. A file's
+//! payload has no such header.
 
 use thiserror::Error;
 
@@ -48,6 +49,9 @@ pub enum PayloadError {
         /// As many as the header has columns.
         expected: usize,
     },
+    /// It is no file's content.
+    #[error("a file's payload is byte arrays and one end of record, and this has more, or others")]
+    File,
 }
 
 /// The records of a payload, behind its header.
@@ -90,6 +94,16 @@ impl<'p> Records<'p> {
         let (found, expected) = (fields.len(), self.columns.len());
         if found == expected { Ok(Some(fields)) } else { Err(PayloadError::Fields { found, expected }) }
     }
+}
+
+/// A file's content: byte arrays, one behind the other, and one end of record.
+pub(super) fn file(payload: &[u8]) -> Result<Vec<u8>, PayloadError> {
+    let (mut rest, mut content) = (payload, Vec::new());
+    while let Some(part) = field(&mut rest)? {
+        let Field::Bytes(part) = part else { return Err(PayloadError::File) };
+        content.extend_from_slice(part);
+    }
+    if rest.is_empty() { Ok(content) } else { Err(PayloadError::File) }
 }
 
 /// The next field; none: the record has ended.

@@ -1,11 +1,14 @@
 //! What a client asks for.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
+
+use super::signature::Certificate;
 
 /// For how long caches may keep the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,12 +22,28 @@ pub enum Ttl {
     Forever,
 }
 
-/// A request for the rows of a query.
+/// The type of a payload of rows, ...
+pub(super) const ROWS: &str = "frontier_request";
+/// ... and of one that is a file's content.
+pub(super) const FILE: &str = "frontier_file";
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Rows,
+    File,
+    Meta,
+}
+
+/// A request for one payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    sql: String,
+    kind: Kind,
+    /// SQL, a path, or a name.
+    text: String,
     values: Vec<String>,
     level: Option<u32>,
+    pub(super) certificate: Option<Certificate>,
     ttl: Ttl,
     fresh_key: String,
 }
@@ -32,7 +51,22 @@ pub struct Request {
 impl Request {
     /// For what this SQL gives, not compressed.
     pub fn new(sql: &str) -> Request {
-        Request { sql: sql.to_owned(), values: Vec::new(), level: None, ttl: Ttl::default(), fresh_key: String::new() }
+        Request::of(Kind::Rows, sql)
+    }
+
+    /// For the file at this path below the server's folder.
+    pub fn file(path: &str) -> Request {
+        Request::of(Kind::File, path)
+    }
+
+    /// For what the oldest clients wanted to know of a type, which servers answer by a payload's error.
+    pub fn meta(name: &str) -> Request {
+        Request::of(Kind::Meta, name)
+    }
+
+    fn of(kind: Kind, text: &str) -> Request {
+        let (text, values, fresh_key) = (text.to_owned(), Vec::new(), String::new());
+        Request { kind, text, values, level: None, certificate: None, ttl: Ttl::default(), fresh_key }
     }
 
     /// With these in the places of its `?`, as text.
@@ -48,6 +82,12 @@ impl Request {
         Request { level, ..self }
     }
 
+    /// To be signed with this certificate's key.
+    #[must_use]
+    pub fn signed(self, certificate: &Certificate) -> Request {
+        Request { certificate: Some(certificate.clone()), ..self }
+    }
+
     /// To be kept for so long.
     #[must_use]
     pub fn ttl(self, ttl: Ttl) -> Request {
@@ -60,6 +100,15 @@ impl Request {
         Request { fresh_key: key.to_owned(), ..self }
     }
 
+    /// The name of the payload's type, which its answer has as well.
+    pub(super) fn name(&self) -> &str {
+        match self.kind {
+            Kind::Rows => ROWS,
+            Kind::File => FILE,
+            Kind::Meta => &self.text,
+        }
+    }
+
     /// The name of the payload's encoding.
     pub fn encoding(&self) -> String {
         self.level.map_or("BLOB".to_owned(), |level| format!("BLOBzip{level}"))
@@ -67,16 +116,29 @@ impl Request {
 
     /// The last part of the URL, behind `http://host:port/SERVLET/Frontier/`.
     pub fn target(&self) -> String {
-        let text = self.values.iter().fold(self.sql.clone(), |text, value| text + ":" + value);
-        let target =
-            format!("type=frontier_request:1:DEFAULT&encoding={}&p1={}", self.encoding(), parameter(text.as_bytes()));
+        let (name, encoding) = (self.name(), self.encoding());
+        let payload = match self.kind {
+            Kind::Rows => {
+                let text = self.values.iter().fold(self.text.clone(), |text, value| text + ":" + value);
+                format!("type={name}:1:DEFAULT&encoding={encoding}&p1={}", parameter(text.as_bytes()))
+            }
+            Kind::File => format!("type={name}:1:DEFAULT&encoding={encoding}&p1={}", path(&self.text)),
+            Kind::Meta => format!("meta={name}:1&encoding={encoding}"),
+        };
+        let signed = if self.certificate.is_some() { "&sec=sig" } else { "" };
         let ttl = match self.ttl {
             Ttl::Long => "",
             Ttl::Short => "&ttl=short",
             Ttl::Forever => "&ttl=forever",
         };
         let fresh = if self.fresh_key.is_empty() { "" } else { "&freshkey=" };
-        [&target, ttl, fresh, &self.fresh_key].concat()
+        [&payload, signed, ttl, fresh, &self.fresh_key].concat()
+    }
+
+    /// What a signature is of beside the payload: the URL from its last slash before the first `&`, percent-decoded once.
+    pub(super) fn signed_part(&self) -> String {
+        // No other escapes are written here.
+        format!("/{}", self.target().replace("%25", "%"))
     }
 }
 
@@ -87,4 +149,16 @@ fn parameter(text: &[u8]) -> String {
     let _ = encoder.write_all(text);
     let base64 = STANDARD.encode(encoder.finish().unwrap_or_default());
     base64.replace('+', ".").replace('/', "-").replace('=', "_")
+}
+
+/// A path as a part of a URL: letters that URLs have another use for are percent-encoded twice.
+fn path(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut path, byte| {
+        if byte.is_ascii_alphanumeric() || b"/._-".contains(&byte) {
+            path.push(char::from(byte));
+        } else {
+            let _ = write!(path, "%25{byte:02X}");
+        }
+        path
+    })
 }

@@ -5,8 +5,9 @@ use std::io::Read as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::ZlibDecoder;
+use md5::{Digest as _, Md5};
 
-use super::{Answer, AnswerError, Field, PayloadError, Records, Request, Ttl};
+use super::{Answer, AnswerError, Certificate, CertificateError, Field, PayloadError, Records, Request, Ttl};
 
 /// ID NUMBER(10), NAME VARCHAR2; rows (1, alpha), (2, NULL), (3, '').
 const PLAIN: &str = "06000000024944060000000a4e554d42455228313029060000
@@ -16,6 +17,11 @@ const PLAIN_MD5: &str = "dd25677dcd5b4435553a4ba0234f55b6";
 /// The same, by zlib at level 5, as the old servlet sends it.
 const ZIPPED: &str = "eF5jY2BgYPJ0YQNSXH6hvk6uQRqGBpogLoufo68riMER5hjk7OEYZMQO4jEagkjWxJyCjESIgF\nEbhDYGkQzsAL1zCfc=";
 const ZIPPED_MD5: &str = "6bef20ba03967bd7de155229fb69107a";
+/// The compressed example, asked for with `sec=sig`, as `openssl pkeyutl -sign` signs it with the key of the certificate below.
+const SIGNATURE: &str = "IwJUC/+LJ/m9jNZ3KLmUhPYhtC0z9f5WkMVJTOiUkRg7lxX9niXX/bhj/PHFiIJXvGgoQhg3t/AdlfJ19sQxwX1icDFP5FGCGSDRKRoCy18n\
+                         JrfkIQ3UgwofVoKvXfkbepOXFI8swRyBuZQNoYEYNZp2+Zlf15FZ1qG7qlQZiiw=";
+/// Of a key that is no secret: the one of the gateway's tests.
+const CERTIFICATE: &str = include_str!("../../../gateway/src/frontier/signature/cert.pem");
 
 fn plain() -> Vec<u8> {
     hex::decode(PLAIN.split_whitespace().collect::<String>()).expect("hex")
@@ -151,4 +157,78 @@ fn requests_are_what_the_deployed_client_sends() {
 fn the_compressed_example_is_read() {
     let xml = frame("BLOBzip5", ZIPPED, &sound(ZIPPED_MD5));
     assert_eq!(Answer::parse(xml.as_bytes(), "BLOBzip5").expect("an answer").payload, plain());
+}
+
+#[test]
+fn files_and_meta_are_asked_for_in_the_clients_way() {
+    let file = Request::file("a b/\u{e9}%.dat").ttl(Ttl::Short);
+    let expected = "type=frontier_file:1:DEFAULT&encoding=BLOB&p1=a%2520b/%25C3%25A9%2525.dat&ttl=short";
+    assert_eq!(file.target(), expected);
+    assert_eq!(Request::meta("frontier_request").target(), "meta=frontier_request:1&encoding=BLOB");
+    let certificate = Certificate::from_pem(CERTIFICATE).expect("a certificate");
+    let signed = file.signed(&certificate).fresh("k9");
+    assert_eq!(signed.target(), expected.replace("&ttl", "&sec=sig&ttl") + "&freshkey=k9");
+    let part = "/type=frontier_file:1:DEFAULT&encoding=BLOB&p1=a%20b/%C3%A9%25.dat&sec=sig&ttl=short&freshkey=k9";
+    assert_eq!(signed.signed_part(), part);
+}
+
+#[test]
+fn a_files_payload_is_byte_arrays_and_one_end() {
+    let read = |hex: &str, records: &str| {
+        let payload = hex::decode(hex.replace(' ', "")).expect("hex");
+        let md5 = hex::encode(Md5::digest(&payload));
+        let quality = format!("error=\"0\" md5=\"{md5}\" records=\"{records}\" full_size=\"{}\"", payload.len());
+        let xml = frame("BLOB", &STANDARD.encode(payload), &quality).replace("frontier_request", "frontier_file");
+        Answer::to(&Request::file("a"), xml.as_bytes())
+    };
+    let answer = read("06 00000002 00ff 06 00000001 41 07", "1").expect("a file");
+    assert_eq!((answer.file(), answer.records), (Ok(vec![0, 255, 65]), 1));
+    assert_eq!(read("07", "1").and_then(|answer| Ok(answer.file()?)), Ok(Vec::new()), "an empty one");
+    for (payload, error) in [
+        ("06 00000002 00ff", PayloadError::Ends),
+        ("06 00000002 00ff 07 07", PayloadError::File),
+        ("01 00000002 07", PayloadError::File),
+        ("86 07", PayloadError::File),
+    ] {
+        assert_eq!(read(payload, "1"), Err(AnswerError::Records(error)), "{payload}");
+    }
+    assert!(matches!(read("06 00000001 41 07", "2"), Err(AnswerError::Differs { what: "records", .. })));
+    let rows = frame("BLOB", &STANDARD.encode(plain()), &sound(PLAIN_MD5));
+    let other = Answer::to(&Request::file("a"), rows.as_bytes());
+    assert!(matches!(other, Err(AnswerError::Differs { what: "the type", .. })), "{other:?}");
+}
+
+#[test]
+fn a_signature_is_of_the_request_and_of_what_came() {
+    let certificate = Certificate::from_pem(CERTIFICATE).expect("a certificate");
+    let request = Request::new("select id, name from t").level(Some(5)).signed(&certificate);
+    let signed = |signature: &str| sound(ZIPPED_MD5).replace("md5=", "sig=").replace(ZIPPED_MD5, signature);
+    let read = |request: &Request, quality: &str| {
+        Answer::to(request, frame("BLOBzip5", ZIPPED, quality).as_bytes()).map(|answer| answer.payload)
+    };
+    assert_eq!(read(&request, &signed(SIGNATURE)), Ok(plain()));
+    let is_refused = |request: &Request, quality: &str| {
+        let read = read(request, quality);
+        assert!(matches!(read, Err(AnswerError::Signature(_))), "{quality}: {read:?}");
+    };
+    is_refused(&request, &signed(&SIGNATURE.replacen('I', "J", 1)));
+    is_refused(&request, &signed(&SIGNATURE[..40]));
+    is_refused(&request, &signed("no base64"));
+    is_refused(&request, &signed(""));
+    is_refused(&request, &sound(ZIPPED_MD5));
+    is_refused(&request.clone().fresh("another"), &signed(SIGNATURE));
+    // Neither is another payload taken for the one that was signed.
+    let other = frame("BLOBzip5", &ZIPPED.replace("Cfc=", "Cfg="), &signed(SIGNATURE));
+    assert!(matches!(Answer::to(&request, other.as_bytes()), Err(AnswerError::Signature(_))));
+}
+
+#[test]
+fn what_is_no_certificate_of_an_rsa_key_is_told() {
+    let of = |pem: &str| Certificate::from_pem(pem).expect_err("none");
+    assert!(matches!(of("select 1"), CertificateError::Pem(_)));
+    let other = "-----BEGIN CERTIFICATE-----\nMAMCAQE=\n-----END CERTIFICATE-----\n";
+    assert!(matches!(of(other), CertificateError::X509(_)));
+    // The bits of the key, emptied.
+    let (head, tail) = CERTIFICATE.split_once("A4GNADCBiQKBgQ").expect("the key");
+    assert!(matches!(of(&format!("{head}A4GNADCBiQKBgw{tail}")), CertificateError::Key(_)));
 }

@@ -8,6 +8,7 @@ mod mariadb;
 mod page;
 mod slow;
 mod squid;
+mod waiting;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

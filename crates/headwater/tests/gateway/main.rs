@@ -2,6 +2,7 @@
 
 mod alone;
 mod compression;
+mod dates;
 mod frontier_client;
 mod init;
 mod mariadb;

@@ -5,6 +5,7 @@ mod compression;
 mod dates;
 mod frontier_client;
 mod init;
+mod large_rows;
 mod mariadb;
 mod page;
 mod slow;

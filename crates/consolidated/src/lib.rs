@@ -11,6 +11,7 @@
 //!            judge (pure)             system (remotes, receipts, accounts, conflicts), track, check
 //! ```
 
+mod address;
 pub mod backend;
 pub mod catalogue;
 pub mod check;

@@ -20,6 +20,9 @@
 //! | `DATE`, `DATETIME`, `TIMESTAMP` | date, timestamp, timestamptz; a date that there is not (`0000-00-00`) is a text |
 //! | `TIME` | time; what is no time of day (negative, 24 hours and more) is a text |
 //!
+//! Whoever wants TLS says so in the address: `require_ssl=true`, by the authorities that browsers know, or `ssl_ca=FILE`, by those of a PEM file and
+//! no others. The name in the certificate is checked with it.
+//!
 //! *Caveats.* Texts are compared by the collation of their column. MySQL is not MariaDB, and refused. Whoever may write files (the privilege FILE)
 //! or call functions that write past transactions is not kept from it by a read-only transaction: give the gateway a user who may `SELECT` alone.
 
@@ -29,13 +32,15 @@ mod results;
 mod sql;
 mod values;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mysql_async::{Opts, OptsBuilder};
+use mysql_async::{Opts, OptsBuilder, SslOpts};
 
 pub use results::placeholder;
 
 use crate::Error;
+use crate::address::{authorities, percent_decoded};
 use crate::results::{Placeholder, QueryBackend, QueryConnection};
 use link::Link;
 use results::MariaDbConnection;
@@ -67,21 +72,24 @@ pub struct MariaDb {
 }
 
 impl MariaDb {
-    /// Reads `mariadb://user:password@host:port/database?option=value` or `mysql://...`. TLS is asked for by the driver's options:
-    /// `require_ssl=true`, and `verify_ca=false`, `verify_identity=false` where less is to be checked. Does not connect.
+    /// Reads `mariadb://user:password@host:port/database?option=value` or `mysql://...`. TLS is asked for by
+    /// `require_ssl=true` or `ssl_ca=FILE`, whose certificates are read here; `verify_ca=false` takes any certificate. Does not connect.
     pub fn new(url: &str) -> Result<MariaDb, Error> {
         // The text may hold a password, so it is not repeated.
         let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+        let (rest, authority) = take_authority(rest)?;
         let opts = Opts::from_url(&format!("mysql://{rest}")).map_err(|error| unusable(&error.to_string()))?;
         let database = opts.db_name().ok_or_else(|| unusable("it names no database"))?;
         let user = opts.user().ok_or_else(|| unusable("it names no user"))?;
         let address = format!("mariadb://{user}@{}:{}/{database}", opts.ip_or_hostname(), opts.tcp_port());
+        let tls = tls(&opts, authority.as_deref())?;
         // The way that the URL names is taken, and no other.
         let by_socket = opts.socket().is_some();
         let opts = OptsBuilder::from_opts(opts)
             .prefer_socket(by_socket)
             .tcp_keepalive(Some(KEEP_ALIVE))
             .stmt_cache_size(STATEMENTS_MAX)
+            .ssl_opts(tls)
             .into();
         Ok(MariaDb { opts, address })
     }
@@ -109,6 +117,41 @@ impl std::fmt::Debug for MariaDb {
     }
 }
 
+/// The address without `ssl_ca=FILE`, and the file. Whoever names one wants TLS.
+fn take_authority(address: &str) -> Result<(String, Option<PathBuf>), Error> {
+    let (base, options) = address.split_once('?').unwrap_or((address, ""));
+    let value = options.split('&').find_map(|option| option.strip_prefix("ssl_ca="));
+    let Some(value) = value else { return Ok((address.to_owned(), None)) };
+    let file = percent_decoded(value).map_err(unusable)?;
+    let mut others: Vec<&str> = options.split('&').filter(|option| !option.starts_with("ssl_ca=")).collect();
+    if !others.iter().any(|option| option.starts_with("require_ssl=")) {
+        others.push("require_ssl=true");
+    }
+    Ok((format!("{base}?{}", others.join("&")), Some(PathBuf::from(file))))
+}
+
+/// TLS as the address asks for it, by the certificates of this file alone where there is one; `None`: no TLS.
+fn tls(opts: &Opts, authority: Option<&Path>) -> Result<Option<SslOpts>, Error> {
+    let tls = match (opts.ssl_opts(), authority) {
+        (Some(tls), _) => tls.clone(),
+        (None, None) => return Ok(None),
+        (None, Some(_)) => return Err(unusable("it has ssl_ca and require_ssl=false, expected one of them")),
+    };
+    // The driver looks for the name's fault in the text of the error, where it is not any more.
+    if tls.skip_domain_validation() && !tls.accept_invalid_certs() {
+        return Err(unusable(
+            "verify_identity=false can't be had: name the host as its certificate does, or set verify_ca=false",
+        ));
+    }
+    let Some(file) = authority else { return Ok(Some(tls)) };
+    let found = authorities(file).map_err(|why| Error::Setup {
+        what: format!("TLS to the database can't be set up: ssl_ca {}: {why}", file.display()),
+        mend: "set ssl_ca in the database's URL to a PEM file with the authority's certificate".into(),
+    })?;
+    let roots = found.iter().map(|certificate| certificate.to_vec().into()).collect();
+    Ok(Some(tls.with_root_certs(roots).with_disable_built_in_roots(true)))
+}
+
 fn unusable(why: &str) -> Error {
     Error::Setup {
         what: format!("the database's address can't be used: {why}"),
@@ -129,6 +172,10 @@ mod tests {
             ("mariadb://me:hunter42@db", "it names no database"),
             ("mariadb://db/shop", "it names no user"),
             ("mariadb://me:hunter42@db/shop?speed=9", "speed"),
+            ("mariadb://me:hunter42@db/shop?ssl_ca=%2", "two hexadecimal digits"),
+            ("mariadb://me:hunter42@db/shop?ssl_ca=%2Fnowhere%2Fca.pem", "ssl_ca /nowhere/ca.pem: "),
+            ("mariadb://me:hunter42@db/shop?require_ssl=false&ssl_ca=ca.pem", "expected one of them"),
+            ("mariadb://me:hunter42@db/shop?require_ssl=true&verify_identity=false", "verify_identity=false can't"),
             ("hunter42", "URL"),
         ] {
             let error = MariaDb::new(url).expect_err(url).to_string();

@@ -7,6 +7,7 @@
 //! held, within 5 s   headers with Content-Length, Last-Modified, Cache-Control; the whole answer
 //! larger             headers with Cache-Control; the answer as it comes, broken off where it fails (by HTTP/1.0: no-store)
 //! after 5 s          headers with none of them; <keepalive /> every 5 s, then the answer as it comes
+//! no room, till then 503 with Retry-After: no cache keeps that, and the client goes to its next server
 //! ```
 
 mod contents;
@@ -93,18 +94,19 @@ async fn answer(State(frontier): State<Arc<Frontier>>, request: Request) -> Resp
     let link = request.extensions().get::<Link>().map(|link| link.bytes_per_s);
     let is_private = headers.contains_key(header::AUTHORIZATION);
     let understood = match frontier.admit(&headers, peer).await {
-        Ok(()) => frontier.understand(&method, &uri, &headers),
-        Err(message) => Err(message),
+        Ok(()) => frontier.understand(&method, &uri, &headers).map_err(Fault::arguments),
+        Err(fault) => Err(fault),
     };
     match understood {
         Ok(asked) => match frontier.certificate(&asked) {
             Some(certificate) => certificate.into_response(),
             None => unkept_by_http_10(version, respond(frontier, asked, (&headers, link), is_private).await),
         },
-        Err(message) => {
-            tracing::debug!(message, "a Frontier request is refused");
+        Err(fault) if fault.retry_after.is_some() => come_again(fault),
+        Err(fault) => {
+            tracing::debug!(message = fault.message, "a Frontier request is refused");
             let head = Head { is_error: true, is_private, ..Head::default() };
-            finished(&head, Frame::global_error(&message), breaks_off(&headers))
+            finished(&head, Frame::global_error(&fault.message), breaks_off(&headers))
         }
     }
 }
@@ -116,21 +118,21 @@ fn breaks_off(headers: &HeaderMap) -> bool {
 
 impl Frontier {
     /// Whether SQL is taken from whoever asks: by address, or by name.
-    async fn admit(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<(), String> {
+    async fn admit(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<(), Fault> {
         if peer.is_some_and(|peer| is_allowed(&self.settings.allowed, peer)) {
             return Ok(());
         }
         let Some(given) = headers.get(header::AUTHORIZATION).filter(|_| !self.settings.users.is_empty()) else {
             let peer = peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string());
-            return Err(format!("requests from {peer} are not allowed here"));
+            return Err(Fault::arguments(format!("requests from {peer} are not allowed here")));
         };
         let credentials = given.to_str().ok().map(Credentials::from_header).and_then(Result::ok);
-        let credentials = credentials.ok_or("Authorization can't be read")?;
-        let user = self.service.access.authenticate(credentials).await.map_err(|error| error.to_string())?;
+        let credentials = credentials.ok_or_else(|| Fault::arguments("Authorization can't be read"))?;
+        let user = self.service.access.authenticate(credentials).await?;
         if self.settings.users.iter().any(|allowed| allowed == user.name()) {
             return Ok(());
         }
-        Err(format!("requests of user {:?} are not allowed here", user.name()))
+        Err(Fault::arguments(format!("requests of user {:?} are not allowed here", user.name())))
     }
 
     /// The request; a message if it is an error of the whole.
@@ -177,6 +179,7 @@ async fn respond(
         Some(Told::Whole(Framed { body, modified, is_error })) => {
             finished(&Head { is_error, modified, ..head }, body, is_error && breaks_off)
         }
+        Some(Told::Refused(fault)) => come_again(fault),
         Some(Told::Unchanged(modified)) => {
             let mut response = not_modified();
             Head { modified: Some(modified), ..head }.write(response.headers_mut());
@@ -190,6 +193,15 @@ async fn respond(
         Some(Told::Slow(first) | Told::Piece(first)) => pieces(first, told, task),
         Some(Told::Broken | Told::End) | None => Fault::internal("a Frontier answer was not made").into_response(false),
     }
+}
+
+/// There is no room now, or no database. A cache that has an answer which is too old may give that; an error in a frame of 200 would take its place.
+fn come_again(fault: Fault) -> Response {
+    let frame = Frame::global_error(&fault.message);
+    let mut response = fault.into_response(false);
+    *response.body_mut() = Body::from(frame);
+    response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
+    response
 }
 
 /// An answer that comes in pieces. One that is broken off ends in an error, and is not taken for the whole.

@@ -11,6 +11,8 @@ use tokio::sync::Notify;
 
 /// How many pieces wait to be taken.
 const PIECES_MAX: usize = 4;
+/// And how many bytes of them; a piece that has more waits alone.
+const BYTES_MAX: usize = 1 << 20;
 
 struct Shared<T> {
     state: Mutex<State<T>>,
@@ -19,7 +21,9 @@ struct Shared<T> {
 }
 
 struct State<T> {
-    pieces: VecDeque<T>,
+    /// Each with its bytes.
+    pieces: VecDeque<(T, usize)>,
+    bytes: usize,
     giver_is_gone: bool,
     taker_is_gone: bool,
 }
@@ -41,9 +45,15 @@ pub(crate) enum NotTaken {
 
 /// Both ends of a queue.
 pub(crate) fn handover<T>() -> (Giver<T>, Taker<T>) {
-    let state = State { pieces: VecDeque::new(), giver_is_gone: false, taker_is_gone: false };
+    let state = State { pieces: VecDeque::new(), bytes: 0, giver_is_gone: false, taker_is_gone: false };
     let shared = Arc::new(Shared { state: Mutex::new(state), has_room: Condvar::new(), has_more: Notify::new() });
     (Giver(Arc::clone(&shared)), Taker(shared))
+}
+
+impl<T> State<T> {
+    fn has_room(&self, bytes: usize) -> bool {
+        self.pieces.is_empty() || (self.pieces.len() < PIECES_MAX && self.bytes.saturating_add(bytes) <= BYTES_MAX)
+    }
 }
 
 impl<T> Shared<T> {
@@ -53,10 +63,10 @@ impl<T> Shared<T> {
 }
 
 impl<T> Giver<T> {
-    /// Gives a piece, once there is room for it; at `deadline` it is not waited for any longer.
-    pub(crate) fn give(&self, piece: T, deadline: Option<Instant>) -> Result<(), NotTaken> {
+    /// Gives a piece of so many bytes, once there is room for it; at `deadline` it is not waited for any longer.
+    pub(crate) fn give(&self, piece: T, bytes: usize, deadline: Option<Instant>) -> Result<(), NotTaken> {
         let mut state = self.0.lock();
-        while state.pieces.len() >= PIECES_MAX && !state.taker_is_gone {
+        while !state.has_room(bytes) && !state.taker_is_gone {
             state = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
                 Some(left) if left.is_zero() => return Err(NotTaken::TooLate),
                 Some(left) => self.0.has_room.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
@@ -66,7 +76,8 @@ impl<T> Giver<T> {
         if state.taker_is_gone {
             return Err(NotTaken::Gone);
         }
-        state.pieces.push_back(piece);
+        state.pieces.push_back((piece, bytes));
+        state.bytes += bytes;
         drop(state);
         self.0.has_more.notify_one();
         Ok(())
@@ -74,7 +85,7 @@ impl<T> Giver<T> {
 
     /// Gives the last piece, whether there is room or not.
     pub(crate) fn give_last(self, piece: T) {
-        self.0.lock().pieces.push_back(piece);
+        self.0.lock().pieces.push_back((piece, 0));
     }
 
     /// Whether nobody takes any more.
@@ -96,7 +107,8 @@ impl<T> Taker<T> {
         loop {
             {
                 let mut state = self.0.lock();
-                if let Some(piece) = state.pieces.pop_front() {
+                if let Some((piece, bytes)) = state.pieces.pop_front() {
+                    state.bytes -= bytes;
                     self.0.has_room.notify_one();
                     return Some(piece);
                 }
@@ -128,7 +140,7 @@ mod tests {
         let (giver, mut taker) = handover();
         let giving = std::thread::spawn(move || {
             for number in 0..100 {
-                giver.give(number, None).expect("somebody takes");
+                giver.give(number, 1, None).expect("somebody takes");
             }
             giver.give_last(100);
         });
@@ -144,12 +156,25 @@ mod tests {
         let (giver, taker) = handover();
         let soon = || Some(Instant::now() + Duration::from_millis(20));
         for number in 0..PIECES_MAX {
-            giver.give(number, soon()).expect("there is room");
+            giver.give(number, 1, soon()).expect("there is room");
         }
-        assert_eq!(giver.give(9, soon()), Err(NotTaken::TooLate));
-        let gone = std::thread::spawn(move || giver.give(9, None));
+        assert_eq!(giver.give(9, 1, soon()), Err(NotTaken::TooLate));
+        let gone = std::thread::spawn(move || giver.give(9, 1, None));
         drop(taker);
         assert_eq!(gone.join().expect("no panic"), Err(NotTaken::Gone));
+    }
+
+    #[tokio::test]
+    async fn a_piece_of_many_bytes_waits_alone() {
+        let (giver, mut taker) = handover();
+        let soon = || Some(Instant::now() + Duration::from_millis(20));
+        giver.give(0, 10 * BYTES_MAX, soon()).expect("nothing else waits");
+        assert_eq!(giver.give(1, 1, soon()), Err(NotTaken::TooLate));
+        assert_eq!(taker.take().await, Some(0));
+        giver.give(2, BYTES_MAX - 1, soon()).expect("there is room");
+        giver.give(3, 1, soon()).expect("and for this one");
+        assert_eq!(giver.give(4, 1, soon()), Err(NotTaken::TooLate), "they have as many as may wait");
+        assert_eq!((taker.take().await, taker.take().await), (Some(2), Some(3)));
     }
 
     /// A thread that has a runtime of its own, as a database's driver does.
@@ -158,7 +183,7 @@ mod tests {
         let (giver, mut taker) = handover();
         let giving = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-            runtime.block_on(async { (0..50).try_for_each(|number| giver.give(number, None)) })
+            runtime.block_on(async { (0..50).try_for_each(|number| giver.give(number, 1, None)) })
         });
         for number in 0..50 {
             assert_eq!(taker.take().await, Some(number));

@@ -1,6 +1,6 @@
 //! One execution of a query: a thread reads rows, and hands their bytes on in pieces.
 //!
-//! Few pieces of [`PIECE_BYTES`] wait to be taken: no more is in memory but for a row that is larger, whoever is slow. Who takes them and goes
+//! Few pieces of [`PIECE_BYTES`] wait to be taken, or a row that is larger: no more is in memory, whoever is slow. Who takes them and goes
 //! away ends the query in the database; so does the end of its time, the time that pieces wait included.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -230,7 +230,7 @@ fn execute(connection: &mut Pooled<dyn QueryConnection>, job: Job, give: Giver<P
     let told = told(connection, &sql, &freshness, known.as_deref(), &options);
     let marked = told.and_then(|told| {
         let Some((mark, is_known)) = told else { return Ok(false) };
-        pieces.give.give(Piece::Mark(mark), deadline).map_err(|_| stopped())?;
+        pieces.give.give(Piece::Mark(mark), 0, deadline).map_err(|_| stopped())?;
         Ok(is_known)
     });
     match marked {
@@ -384,15 +384,16 @@ struct Pieces {
 impl Pieces {
     fn hand_on(&mut self) -> Result<(), Error> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
-        let piece = writer.take();
-        self.bytes += piece.len() as u64;
+        let piece = Bytes::from(writer.take());
+        let bytes = piece.len();
+        self.bytes += bytes as u64;
         if self.bytes > self.limits.bytes_max {
             return self.stop(Fault::too_large(format!(
                 "the answer has more than {} bytes (bytes_max of the query): ask for less",
                 self.limits.bytes_max
             )));
         }
-        match self.give.give(Piece::Bytes(Bytes::from(piece)), self.deadline) {
+        match self.give.give(Piece::Bytes(piece), bytes, self.deadline) {
             Ok(()) => Ok(()),
             // There is nobody to be told.
             Err(NotTaken::Gone) => Err(stopped()),
@@ -470,7 +471,7 @@ mod tests {
     #[tokio::test]
     async fn an_execution_that_died_is_a_fault_and_no_end() {
         let (giver, pieces) = handover();
-        giver.give(Piece::Bytes(Bytes::from_static(b"part")), None).expect("there is room");
+        giver.give(Piece::Bytes(Bytes::from_static(b"part")), 4, None).expect("there is room");
         drop(giver);
         let mut running = Running::new(pieces, Arc::new(Cancel(Mutex::new(Cancelling::Over))));
         assert_eq!(running.next().await, Some(Ok(Bytes::from_static(b"part"))));

@@ -34,7 +34,7 @@ pub struct Settings {
     pub held_bytes_max: usize,
     /// Bytes of answers that are not kept any more, and that clients have not taken yet; beyond, 503 for what is not kept.
     pub sending_bytes_max: usize,
-    /// How long to wait for a connection to the database.
+    /// How long to wait for a place to execute, and for a connection to the database; then 503.
     pub patience: Duration,
     /// How hard answers are compressed.
     pub compression: Compression,

@@ -38,6 +38,8 @@ use crate::exit::{OrUsage as _, usage};
 const SERVER_VARIABLES: &str = "HEADWATER_SERVER_";
 /// And those that set the gateway's.
 const GATEWAY_VARIABLES: &str = "HEADWATER_GATEWAY_";
+/// The longest that a query may be let wait for a place.
+const WAITING_S_MAX: f64 = 3_600.0;
 
 /// The configuration, with its places resolved.
 pub struct Config {
@@ -77,6 +79,7 @@ struct GatewaySection {
     queries: PathBuf,
     executions_max: usize,
     waiting_max: usize,
+    waiting_s_max: f64,
     cache_bytes_max: usize,
     held_bytes_max: usize,
     sending_bytes_max: usize,
@@ -172,6 +175,7 @@ impl Default for GatewaySection {
             queries: PathBuf::from("queries"),
             executions_max: usual.executions_max,
             waiting_max: usual.waiting_max,
+            waiting_s_max: usual.patience.as_secs_f64(),
             cache_bytes_max: usual.cache_bytes_max,
             held_bytes_max: usual.held_bytes_max,
             sending_bytes_max: usual.sending_bytes_max,
@@ -282,9 +286,13 @@ impl Config {
             &if arguments.is_empty() { section.clone() } else { gateway_section(&self.text, &self.file, arguments)? };
         let (queries, faults) = self.queries()?;
         without(&faults)?;
-        let GatewaySection { executions_max, compression, .. } = *section;
+        let GatewaySection { executions_max, waiting_s_max, compression, .. } = *section;
         if !(1..=1_000).contains(&executions_max) {
             return Err(usage(format!("[gateway] executions_max is {executions_max}, expected 1 to 1000")));
+        }
+        if !(waiting_s_max > 0.0 && waiting_s_max <= WAITING_S_MAX) {
+            let expected = format!("expected more than 0, and at most {WAITING_S_MAX}");
+            return Err(usage(format!("[gateway] waiting_s_max is {waiting_s_max}, {expected}")));
         }
         let settings = Settings {
             executions_max,
@@ -292,8 +300,8 @@ impl Config {
             cache_bytes_max: section.cache_bytes_max,
             held_bytes_max: section.held_bytes_max,
             sending_bytes_max: section.sending_bytes_max,
+            patience: Duration::from_secs_f64(waiting_s_max),
             compression,
-            ..Settings::default()
         };
         let frontier = section.frontier.as_ref().map(|frontier| frontier.settings(&self.folder)).transpose()?;
         let queries = queries.into_iter().map(|(_, query)| query).collect();
@@ -414,7 +422,7 @@ fn explained(error: &toml::de::Error) -> anyhow::Error {
     let number = ["usize", "u64", "u32"]
         .iter()
         .fold(text, |text, kind| text.replace(&format!("expected {kind}"), "expected a whole number, 0 or more"));
-    anyhow::Error::msg(number)
+    anyhow::Error::msg(number.replace("expected f64", "expected a number"))
 }
 
 /// A value as TOML reads it; what is none is text.
@@ -505,18 +513,46 @@ mod tests {
         assert!(provider.jwks_file.is_some_and(|file| file == config.folder.join("keys.json")));
     }
 
+    /// What the gateway may take, by this section and these arguments; its queries are those of a folder.
+    fn settings(folder: &Path, section: &str, arguments: &[(&str, &str)]) -> Result<Option<Settings>, String> {
+        let file = folder.join("headwater.toml");
+        std::fs::write(&file, format!("{SOUND}{section}")).expect("written");
+        let global = Global { config: file, database: None, json: false, log: None, log_json: false };
+        let owned: Vec<_> = arguments.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        let gateway = Config::read(&global).and_then(|config| config.gateway(&owned));
+        gateway.map(|gateway| gateway.map(|gateway| gateway.settings)).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn how_long_a_query_waits_for_a_place_is_an_option_like_others() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let queries = format!("[gateway]\nqueries = {:?}\n", folder.path());
+        let read = |section: &str, arguments: &[(&str, &str)]| {
+            let settings = settings(folder.path(), section, arguments);
+            settings.map(|settings| settings.expect("a gateway").patience)
+        };
+        assert_eq!(read(&queries, &[]), Ok(Duration::from_secs(10)));
+        let set = format!("{queries}waiting_s_max = 2\n");
+        assert_eq!(read(&set, &[]), Ok(Duration::from_secs(2)));
+        assert_eq!(read(&set, &[("waiting_s_max", "0.5")]), Ok(Duration::from_millis(500)));
+        for (value, words) in [
+            ("0", "waiting_s_max is 0, expected more than 0, and at most 3600"),
+            ("-1", "waiting_s_max is -1, expected"),
+            ("nan", "waiting_s_max is NaN, expected"),
+            ("3601", "waiting_s_max is 3601, expected"),
+            ("soon", "string \"soon\", expected a number in `waiting_s_max`"),
+        ] {
+            let said = read(&queries, &[("waiting_s_max", value)]).expect_err(value);
+            assert!(said.contains(words), "{said}");
+        }
+    }
+
     #[test]
     fn how_hard_the_gateway_compresses_is_an_option_like_others() {
         let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("headwater.toml");
-        let global = Global { config: file.clone(), database: None, json: false, log: None, log_json: false };
         let read = |section: &str, arguments: &[(&str, &str)]| {
-            std::fs::write(&file, format!("{SOUND}{section}")).expect("written");
-            let owned: Vec<_> = arguments.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-            let gateway = Config::read(&global).and_then(|config| config.gateway(&owned));
-            gateway
-                .map(|gateway| gateway.map(|gateway| gateway.settings.compression))
-                .map_err(|error| format!("{error:#}"))
+            let settings = settings(folder.path(), section, arguments);
+            settings.map(|settings| settings.map(|settings| settings.compression))
         };
         let nine = [("compression", "9")];
         assert_eq!(read("", &[]), Ok(None));

@@ -41,7 +41,19 @@ pub struct MariaDb {
 impl MariaDb {
     /// Starts a server of its own.
     pub fn start() -> Result<Self> {
-        let (folder, port) = (tempfile::Builder::new().prefix("headwater-mariadb-").tempdir()?, free_port()?);
+        Self::start_in(folder()?)
+    }
+
+    /// The same that offers TLS too, by a certificate and its key, in PEM.
+    pub fn start_with_tls(certificate: &str, key: &str) -> Result<Self> {
+        let folder = folder()?;
+        std::fs::write(folder.path().join("certificate.pem"), certificate)?;
+        std::fs::write(folder.path().join("key.pem"), key)?;
+        Self::start_in(folder)
+    }
+
+    fn start_in(folder: TempDir) -> Result<Self> {
+        let port = free_port()?;
         let mut command = Command::new("sh");
         command.arg("-c").arg(include_str!("mariadb.sh")).arg("sh").arg(folder.path()).arg(port.to_string());
         command.current_dir("/").process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -124,6 +136,10 @@ impl MariaDb {
         ensure!(wait_until(START, || !is_alive(self.server)), "MariaDB survived SIGKILL");
         Ok(())
     }
+}
+
+fn folder() -> Result<TempDir> {
+    Ok(tempfile::Builder::new().prefix("headwater-mariadb-").tempdir()?)
 }
 
 impl Drop for MariaDb {

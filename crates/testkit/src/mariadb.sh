@@ -1,6 +1,6 @@
 # Owns one MariaDB for a test process: makes its files and starts it, and when standard input ends, for whatever reason
 # (the test ended, panicked or was killed), stops the server and removes its folder.
-# $1: the folder; $2: the port. The server's process ID is answered.
+# $1: the folder; $2: the port. The server's process ID is answered. With certificate.pem and key.pem in the folder it offers TLS.
 trap : PIPE # a test that is gone before it hears of the server does not end this
 PATH="$PATH:/usr/sbin:/usr/local/sbin"
 user=
@@ -14,8 +14,14 @@ export TMPDIR="$1"
 mariadb-install-db --no-defaults --datadir="$1/data" \
     --auth-root-authentication-method=normal --skip-test-db $user >>"$1/log" 2>&1 || exit 1
 begin() {
-    mariadbd --no-defaults --datadir="$1/data" --socket="$1/socket" --pid-file="$1/pid" --port="$2" --bind-address=127.0.0.1 \
-        --skip-name-resolve --innodb-flush-log-at-trx-commit=0 --local-infile=1 $user >>"$1/log" 2>&1 </dev/null &
+    folder=$1 port=$2
+    set --
+    if [ -e "$folder/key.pem" ]; then
+        set -- --ssl-cert="$folder/certificate.pem" --ssl-key="$folder/key.pem"
+    fi
+    mariadbd --no-defaults --datadir="$folder/data" --socket="$folder/socket" --pid-file="$folder/pid" --port="$port" \
+        --bind-address=127.0.0.1 --skip-name-resolve --innodb-flush-log-at-trx-commit=0 --local-infile=1 "$@" $user \
+        >>"$folder/log" 2>&1 </dev/null &
     pid=$!
     echo "$pid"
 }

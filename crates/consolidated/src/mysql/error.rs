@@ -13,6 +13,9 @@ use mysql_async::{DriverError, Error as Failure, IoError, ServerError};
 use super::sql::line;
 use crate::Error;
 
+/// What mends it where TLS is not as the address has it.
+const TLS: &str = "check require_ssl and ssl_ca in the database's URL, and the server's certificate";
+
 /// What is being done with a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
@@ -60,9 +63,8 @@ pub(super) fn connecting(address: &str, failure: &Failure) -> Error {
             1130 => "let the user in from this machine: CREATE USER 'name'@'host'",
             _ => "",
         },
-        Failure::Driver(DriverError::NoClientSslFlagFromServer) | Failure::Io(IoError::Tls(_)) => {
-            "check require_ssl, verify_ca and verify_identity in the database's URL, and the server's certificate"
-        }
+        Failure::Driver(DriverError::NoClientSslFlagFromServer) | Failure::Io(IoError::Tls(_)) => TLS,
+        Failure::Io(IoError::Io(error)) if matches!(error.get_ref(), Some(cause) if cause.is::<rustls::Error>()) => TLS,
         _ => "",
     };
     let detail = text(failure);

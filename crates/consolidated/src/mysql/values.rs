@@ -191,7 +191,7 @@ pub(super) fn parameter(value: &Value) -> Result<Raw, String> {
     let written = |write: &dyn Fn(&mut String)| {
         let mut text = String::new();
         write(&mut text);
-        Raw::Bytes(text.into_bytes())
+        text
     };
     Ok(match value {
         Value::Null => Raw::NULL,
@@ -200,12 +200,22 @@ pub(super) fn parameter(value: &Value) -> Result<Raw, String> {
         Value::Real(real) => Raw::Double(*real),
         Value::Decimal(decimal) => exact(&decimal.to_string())?,
         Value::Text(bytes) | Value::Bytes(bytes) | Value::Json(bytes) => Raw::Bytes(bytes.clone()),
-        Value::Date(days) => written(&|text| write_date(text, *days)),
-        Value::Time(micros) => written(&|text| write_time(text, *micros)),
+        Value::Date(days) => dated(written(&|text| write_date(text, *days)))?,
+        Value::Time(micros) => Raw::Bytes(written(&|text| write_time(text, *micros)).into_bytes()),
         // The session is in UTC, and MariaDB knows no Z.
-        Value::Timestamp(micros) | Value::Timestamptz(micros) => written(&|text| write_timestamp(text, *micros)),
-        Value::Uuid(uuid) => written(&|text| write_uuid(text, uuid)),
+        Value::Timestamp(micros) | Value::Timestamptz(micros) => {
+            dated(written(&|text| write_timestamp(text, *micros)))?
+        }
+        Value::Uuid(uuid) => Raw::Bytes(written(&|text| write_uuid(text, uuid)).into_bytes()),
     })
+}
+
+/// A date, with a time of day or without, of which its cast does not make NULL. Other years have a sign, and infinity is a word.
+fn dated(text: String) -> Result<Raw, String> {
+    if text.starts_with(|letter: char| letter.is_ascii_digit()) {
+        return Ok(Raw::Bytes(text.into_bytes()));
+    }
+    Err(format!("{text} is no date of MariaDB's, whose years are 0 to 9999"))
 }
 
 /// A decimal that its cast does not round.

@@ -18,6 +18,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
 use crate::Error;
+use crate::address::percent_decoded;
 
 /// A connection string, read.
 #[derive(Clone, Debug)]
@@ -99,7 +100,9 @@ fn take_own_options(text: &str) -> Result<(String, Options), Error> {
         let mut rest = Vec::new();
         for part in query.split('&') {
             match part.split_once('=') {
-                Some((key, value)) if is_own(key) => own.push((key.to_owned(), percent_decoded(value)?)),
+                Some((key, value)) if is_own(key) => {
+                    own.push((key.to_owned(), percent_decoded(value).map_err(unusable)?));
+                }
                 _ => rest.push(part),
             }
         }
@@ -146,22 +149,6 @@ fn read_value(text: &str) -> Result<(String, usize), Error> {
         }
     }
     if quoted { Err(unusable("a quote is not closed")) } else { Ok((value, text.len())) }
-}
-
-fn percent_decoded(text: &str) -> Result<String, Error> {
-    let mut bytes = Vec::new();
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        let decoded = match byte {
-            b'%' => {
-                let mut half = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
-                half().zip(half()).map(|(high, low)| (high * 16 + low) as u8)
-            }
-            other => Some(other),
-        };
-        bytes.push(decoded.ok_or_else(|| unusable("a % is not followed by two hexadecimal digits"))?);
-    }
-    String::from_utf8(bytes).map_err(|_| unusable("it has percent-encoded bytes that are not UTF-8"))
 }
 
 fn cause(error: &tokio_postgres::Error) -> String {

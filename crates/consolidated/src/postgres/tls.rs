@@ -5,13 +5,13 @@ use std::sync::Arc;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::target::{Target, Verify};
 use crate::Error;
+use crate::address::authorities;
 
 /// What makes the connection's TLS.
 pub(super) fn connector(target: &Target) -> Result<MakeRustlsConnect, Error> {
@@ -37,13 +37,8 @@ fn roots(target: &Target) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     match &target.root_file {
         Some(file) => {
-            let place = |error: &dyn std::fmt::Display| unusable(&format!("sslrootcert {}: {error}", file.display()));
-            for certificate in CertificateDer::pem_file_iter(file).map_err(|error| place(&error))? {
-                roots.add(certificate.map_err(|error| place(&error))?).map_err(|error| place(&error))?;
-            }
-            if roots.is_empty() {
-                return Err(place(&"no certificate in it"));
-            }
+            let found = authorities(file).map_err(|why| unusable(&format!("sslrootcert {}: {why}", file.display())))?;
+            roots.add_parsable_certificates(found);
         }
         None => {
             let found = rustls_native_certs::load_native_certs();

@@ -15,6 +15,7 @@ mod exactly_once;
 mod incarnation;
 mod kin;
 mod mariadb;
+mod mariadb_tls;
 mod orders;
 mod partitions;
 mod passing;

@@ -169,6 +169,38 @@ fn a_decimal_is_compared_to_its_last_digit() {
     assert!(matches!(&error, Error::Sql { detail, .. } if detail.contains("DECIMAL(65,30)")), "{error}");
 }
 
+/// A cast would make NULL of them without a word.
+#[test]
+fn a_date_that_mariadb_does_not_have_is_refused() {
+    let (server, name) = fresh();
+    let backend = Backend::new(&server.url(&name)).expect("an address");
+    let mut connection = backend.connect_for_queries().expect("a connection");
+    let placeholder = backend.placeholder();
+    let date = |text| text::parse_date(text).map(Value::Date).expect("a date");
+    let time = |text| text::parse_timestamp(text).map(Value::Timestamp).expect("a time");
+    for (kind, given) in [
+        (Type::Date, ["0001-01-01", "9999-12-31"].map(date)),
+        (Type::Timestamp, ["0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"].map(time)),
+    ] {
+        for value in given {
+            let found =
+                read(&mut *connection, &format!("SELECT {} AS d", placeholder(1, kind)), std::slice::from_ref(&value));
+            assert_eq!(found.expect("a row").rows, [[value]]);
+        }
+    }
+    for (kind, value) in [
+        (Type::Date, date("+12000-01-01")),
+        (Type::Date, date("-0043-03-15")),
+        (Type::Date, date("infinity")),
+        (Type::Timestamp, time("+12000-01-01 12:30:00")),
+        (Type::Timestamp, time("-infinity")),
+    ] {
+        let error =
+            read(&mut *connection, &format!("SELECT {} AS d", placeholder(1, kind)), &[value]).expect_err("none");
+        assert!(matches!(&error, Error::Sql { detail, .. } if detail.contains("no date of MariaDB's")), "{error}");
+    }
+}
+
 #[test]
 fn errors_are_told_by_kind_and_line() {
     let (server, name) = fresh();

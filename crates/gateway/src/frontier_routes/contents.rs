@@ -26,18 +26,18 @@ pub(super) enum Content {
 }
 
 impl Frontier {
-    /// The bytes of a payload; otherwise what the payload's error says.
-    pub(super) async fn content(&self, payload: &Payload, ttl: Ttl) -> Result<Content, String> {
+    /// The bytes of a payload; otherwise why there are none, which the payload's error says.
+    pub(super) async fn content(&self, payload: &Payload, ttl: Ttl) -> Result<Content, Fault> {
         match payload.kind {
             Kind::Query => self.rows(payload, ttl).await,
-            Kind::File => self.file(payload).await,
-            Kind::Certificate => Err("a certificate is asked for alone".to_owned()),
-            Kind::Meta => Err("meta is not served".to_owned()),
+            Kind::File => self.file(payload).await.map_err(Fault::arguments),
+            Kind::Certificate => Err(Fault::arguments("a certificate is asked for alone")),
+            Kind::Meta => Err(Fault::arguments("meta is not served")),
         }
     }
 
-    async fn rows(&self, payload: &Payload, ttl: Ttl) -> Result<Content, String> {
-        let Statement { sql, values } = payload.statement().map_err(|error| error.to_string())?;
+    async fn rows(&self, payload: &Payload, ttl: Ttl) -> Result<Content, Fault> {
+        let Statement { sql, values } = payload.statement().map_err(|error| Fault::arguments(error.to_string()))?;
         let mut number = 0;
         let sql = with_parameters(&sql, |name| {
             if name != "?" {
@@ -59,17 +59,16 @@ impl Frontier {
         };
         let key = Key::from(format!("\n{}\n{}", job.sql, values.join("\n")));
         let freshness = Freshness { max_age_s: self.settings.kept_s, ..Freshness::default() };
-        match self.service.answer(&Asked { key, job, freshness }, || None).await {
-            Ok(Answer::Kept(kept, _)) => {
+        match self.service.answer(&Asked { key, job, freshness }, || None).await? {
+            Answer::Kept(kept, _) => {
                 let records = records(&kept.body).saturating_sub(1); // the header
                 if ttl == Ttl::Forever && records == 0 {
-                    return Err("an empty result can't be kept for ever".to_owned());
+                    return Err(Fault::arguments("an empty result can't be kept for ever"));
                 }
                 Ok(Content::Held(kept, records))
             }
-            Ok(Answer::Streamed(first, running)) => Ok(Content::Coming(first, running)),
-            Ok(Answer::Unchanged(_)) => Err("a payload has no tag".to_owned()),
-            Err(Fault { message, .. }) => Err(message),
+            Answer::Streamed(first, running) => Ok(Content::Coming(first, running)),
+            Answer::Unchanged(_) => Err(Fault::internal("a payload has no tag")),
         }
     }
 

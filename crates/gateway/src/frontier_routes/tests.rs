@@ -277,7 +277,7 @@ async fn an_error_that_no_cache_is_to_keep_does_not_come_whole() {
 /// The query takes longer than a client waits in silence.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_query_is_kept_alive() {
-    let stand = Stand::new();
+    let stand = Stand::with(Settings { patience: Duration::from_mins(1), ..Settings::default() });
     let held = stand.gateway.service.hold_slots().await;
     let fast = query(ALL, "BLOB");
     let asked = stand.get(&fast, &[]);
@@ -306,6 +306,43 @@ async fn a_slow_query_is_kept_alive() {
         "{end}"
     );
     assert!(broken.into_body().collect().await.is_err(), "no cache is to keep it");
+}
+
+/// Nothing of a frame has gone: no cache keeps that, and the client goes to its next server.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_finds_no_place_is_told_to_come_again() {
+    let stand = Stand::with(Settings { executions_max: 1, waiting_max: 0, ..Settings::default() });
+    let sql = query(ALL, "BLOB");
+    let file = "/X/Frontier/type=frontier_file:1:DEFAULT&encoding=BLOB&p1=a%2520b";
+    let both = format!("{file}&{}", sql.trim_start_matches("/X/Frontier/"));
+    let held = stand.gateway.service.hold_slots().await;
+    for target in [&sql, &both] {
+        for options in [&[][..], &[("x-frontier-opts", "DontCacheErrors")], &[("cache-control", "max-stale=30")]] {
+            let response = stand.get(target, options).await;
+            assert_eq!((response.status().as_u16(), header_of(&response, "retry-after")), (503, "1"), "{target}");
+            let said = (header_of(&response, "cache-control"), header_of(&response, "content-type"));
+            assert_eq!(said, ("no-store", "text/xml;charset=US-ASCII"));
+            let answer = text(response).await;
+            assert!(answer.contains("<global_error msg=\"0 queries wait already\""), "{answer}");
+        }
+    }
+    assert!(stand.text(file).await.contains("records=\"1\""), "what needs no place is there");
+    drop(held);
+    assert!(stand.text(&both).await.contains("records=\"3\""));
+}
+
+/// Its head is gone, so the error is in the frame.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_waited_for_a_place_until_the_head_was_gone_is_told_in_the_frame() {
+    let patience = Duration::from_millis(5_500);
+    let stand = Stand::with(Settings { executions_max: 1, patience, ..Settings::default() });
+    let _held = stand.gateway.service.hold_slots().await;
+    let response = stand.get(&query(ALL, "BLOB"), &[]).await;
+    assert_eq!(response.status(), 200);
+    let answer = text(response).await;
+    let (_, end) = answer.split_once("<keepalive />").expect("it was let wait");
+    assert!(end.contains("<quality error=\"1\" message=\"no query ended for 5.5s\""), "{end}");
+    assert!(end.contains("</transaction>\n <global_error msg="), "{end}");
 }
 
 /// So many rows, one a number.

@@ -4,6 +4,7 @@
 //! all payloads are held, before the first pause   Told::Whole, or Told::Unchanged: the head tells length and time
 //! a payload comes as it is read                   Told::Coming, then pieces: the head tells for how long it may be kept
 //! a payload lets wait                             Told::Slow, <keepalive /> every 5 s, then pieces: the head tells nothing
+//! there is no room now, and nothing is told yet   Told::Refused
 //! ```
 //!
 //! No more than the payloads that the cache may hold, and some pieces, are in memory.
@@ -33,6 +34,8 @@ pub(super) enum Told {
     Whole(Framed),
     /// It is what the client has: of this time.
     Unchanged(String),
+    /// There is none: the same request may have one a little later.
+    Refused(Fault),
     /// Its beginning; a fault that comes later breaks it off.
     Coming(Bytes),
     /// Its beginning, while a payload lets wait; a fault that comes later is in the frame.
@@ -113,7 +116,7 @@ struct Writing {
     wishes: Wishes,
     frame: Frame,
     /// Payloads that are not in the frame yet: while it may be told whole.
-    held: Vec<(Payload, Result<Content, String>)>,
+    held: Vec<(Payload, Result<Content, Fault>)>,
     begun: Option<Begun>,
     /// Its beginning has been told.
     has_told: bool,
@@ -129,6 +132,9 @@ impl Writing {
         for payload in &request.payloads {
             let content = self.wait_for(payload, request).await?;
             match &content {
+                Err(fault) if self.begun.is_none() && fault.retry_after.is_some() => {
+                    return self.tell(Told::Refused(fault.clone())).await;
+                }
                 Ok(Content::Held(kept, _)) => {
                     bytes = bytes.saturating_add(kept.body.len());
                     self.modified = self.modified.max(Some(kept.modified));
@@ -148,7 +154,7 @@ impl Writing {
     }
 
     /// A payload's content. One that lets wait begins the answer.
-    async fn wait_for(&mut self, payload: &Payload, request: &Request) -> Result<Result<Content, String>, Ended> {
+    async fn wait_for(&mut self, payload: &Payload, request: &Request) -> Result<Result<Content, Fault>, Ended> {
         let frontier = Arc::clone(&self.frontier);
         let mut content = std::pin::pin!(frontier.content(payload, request.ttl));
         loop {
@@ -199,7 +205,7 @@ impl Writing {
                     self.frame.end_payload(Quality::Good { records, full_size: kept.body.len() as u64 });
                 }
                 Ok(Content::Coming(first, running)) => self.write_coming(first, running).await?,
-                Err(message) => self.frame.end_payload(Quality::Error(&message)),
+                Err(fault) => self.frame.end_payload(Quality::Error(&fault.message)),
             }
             if self.begun.is_some() {
                 self.hand_on().await?;
@@ -209,7 +215,7 @@ impl Writing {
     }
 
     /// A payload whose encoding names no level has the one that brings it there soonest. One that let wait is open already, at the protocol's.
-    fn with_level(&self, mut payload: Payload, content: &Result<Content, String>) -> Payload {
+    fn with_level(&self, mut payload: Payload, content: &Result<Content, Fault>) -> Payload {
         let Encoding::Zip { is_named: false, .. } = payload.encoding else { return payload };
         let (beginning, sending) = match content {
             Ok(Content::Held(kept, _)) => (&kept.body, Sending::Whole),

@@ -2,13 +2,16 @@
 
 mod alone;
 mod compression;
+mod dates;
 mod frontier_client;
 mod init;
+mod large_rows;
 mod mariadb;
 mod page;
 mod restart;
 mod slow;
 mod squid;
+mod waiting;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

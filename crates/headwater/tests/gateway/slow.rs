@@ -27,7 +27,7 @@ fn serve(options: &[&str]) -> (Stage, String) {
 const HELD: &str = "/q/many.csv?n=120000";
 const STREAMED: &str = "/q/many.csv?n=990000";
 
-fn ask(address: &str, target: &str) -> TcpStream {
+pub(super) fn ask(address: &str, target: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("a connection");
     write!(stream, "GET {target} HTTP/1.1\r\nHost: test\r\n\r\n").expect("sent");
     stream
@@ -39,14 +39,14 @@ fn is_served(address: &str) {
 }
 
 /// Connections that the server has, beside the one that asks.
-fn connections(address: &str) -> usize {
+pub(super) fn connections(address: &str) -> usize {
     let (_, body) = get(address, "/ready", "");
     let ready: serde_json::Value = serde_json::from_str(&body).expect("JSON");
     ready["connections"].as_u64().and_then(|count| usize::try_from(count).ok()).expect("a number") - 1
 }
 
 /// Bytes of memory that the server has taken.
-fn memory(stage: &Stage) -> u64 {
+pub(super) fn memory(stage: &Stage) -> u64 {
     let process = stage.server.as_ref().expect("it runs").id();
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");

@@ -1,9 +1,11 @@
 //! A real Squid in front, by the configuration that `docs/deploy` explains.
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use headwater_lab::frontier::Request;
-use headwater_testkit::{Postgres, Squid};
+use headwater_testkit::{Postgres, Squid, wait_until};
 
 use super::{Stage, get};
 
@@ -12,6 +14,7 @@ mod troubles;
 /// A server on PostgreSQL with some queries, and Squid before it.
 struct Front {
     stage: Stage,
+    server: String,
     squid: Squid,
     database: String,
 }
@@ -23,6 +26,11 @@ const SEEN: &str =
 
 impl Front {
     fn new() -> Front {
+        Front::with(&[])
+    }
+
+    /// The same with these arguments of the server.
+    fn with(arguments: &[&str]) -> Front {
         let database = Postgres::shared().and_then(Postgres::create_database).expect("a database");
         let mut stage = Stage::new(&database);
         let sql = "CREATE TABLE t (id int4, name text); INSERT INTO t VALUES (1, 'alpha'), (2, NULL), (3, '')";
@@ -34,19 +42,21 @@ impl Front {
             "-- public = true\n-- max_age_s = 1000\nSELECT pg_sleep(1)::text AS slept, pg_backend_pid() AS pid",
         );
         stage.query("own.sql", "-- max_age_s = 1000\nSELECT :s.user AS marked");
+        stage.query("asleep.sql", "-- public = true\n-- time_out_s = 600\nSELECT pg_sleep(600)::text AS slept");
         let file = stage.path("headwater.toml");
         let text = std::fs::read_to_string(&file).expect("written");
         let frontier = "\n[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\n";
         std::fs::write(&file, text + frontier).expect("written");
-        let address = stage.serve().parse().expect("an address");
-        let squid = Squid::in_front_of_queries(address).expect("Squid");
-        Front { stage, squid, database }
+        let server = stage.serve_with(arguments, &[]);
+        let squid = Squid::in_front_of_queries(server.parse().expect("an address")).expect("Squid");
+        Front { stage, server, squid, database }
     }
 
     /// Both started anew, with the queries that are there now.
     fn again(mut self) -> Front {
         self.stage.stop();
-        let address = self.stage.serve().parse().expect("an address");
+        self.server = self.stage.serve();
+        let address = self.server.parse().expect("an address");
         Front { squid: Squid::in_front_of_queries(address).expect("Squid"), ..self }
     }
 
@@ -142,7 +152,7 @@ fn nothing_of_one_user_reaches_another() {
     let tokens = ["ann-marked-4711", "bob-marked-0815"].map(|user| {
         let mut add = front.stage.command(&["user", "add", user, "--password-stdin"]);
         let mut child = add.stdin(std::process::Stdio::piped()).spawn().expect("the program starts");
-        std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"hunter42\n").expect("read");
+        child.stdin.take().expect("piped").write_all(b"hunter42\n").expect("read");
         assert!(child.wait().expect("it ends").success());
         (user, front.stage.ok(&["token", user]).trim().to_owned())
     });
@@ -195,4 +205,40 @@ fn frontier_answers_are_kept_and_errors_are_not() {
     assert!(wrong.contains("error=\"1\""), "{wrong}");
     front.sql("ALTER TABLE away RENAME TO t");
     assert!(front.get(&other, ID).1.contains("error=\"0\""), "the error was not kept");
+}
+
+/// Squid keeps no word of it, and gives what it has, where the client allows that.
+#[test]
+fn a_server_without_room_is_not_taken_for_an_answer() {
+    const PATIENCE: Duration = Duration::from_mins(1);
+    let front = Front::with(&["--set", "gateway.executions_max=1", "--set", "gateway.waiting_max=0"]);
+    let (kept, other) = (format!("{SEEN}&ttl=short"), format!("{SEEN}&freshkey=1"));
+    // Once its time is told, Squid has something to ask by, and keeps it.
+    while !get(&front.server, &kept, ID).0.contains("last-modified: ") {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (head, before) = front.get(&kept, &format!("{ID}Cache-Control: max-stale=600\r\n"));
+    assert!(
+        head.contains("cache-control: max-age=0, stale-if-error=600") && before.contains("records=\"3\""),
+        "{head}"
+    );
+    let mut busy = TcpStream::connect(&front.server).expect("a connection");
+    write!(busy, "GET /q/asleep.csv HTTP/1.1\r\nHost: test\r\n\r\n").expect("sent");
+    let is_full = || get(&front.server, &other, ID).0.starts_with("http/1.1 503");
+    let sleeps = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'";
+    let is_asleep = || !headwater_testkit::sql(&front.database, sleeps).expect("asked").is_empty();
+    assert!(wait_until(PATIENCE, is_asleep) && is_full(), "the one place is taken");
+    for _ in 0..2 {
+        let (head, refused) = front.get(&other, ID);
+        assert!(head.starts_with("http/1.1 503") && head.contains("retry-after: 1"), "{head}");
+        assert!(refused.contains("<global_error msg=\"0 queries wait already"), "{refused}");
+        let (head, stale) = front.get(&kept, ID);
+        assert!(head.starts_with("http/1.1 200") && stale == before, "{head}: {stale}");
+    }
+    drop(busy);
+    assert!(wait_until(PATIENCE, || !is_full()), "it has room again");
+    let (head, answer) = front.get(&other, ID);
+    assert!(head.starts_with("http/1.1 200") && answer.contains("records=\"3\""), "{head}: {answer}");
+    let answers = front.answers("freshkey=1", 3);
+    assert!(answers.iter().all(|answer| answer.contains("MISS")), "{answers:?}");
 }

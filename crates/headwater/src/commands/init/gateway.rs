@@ -121,6 +121,7 @@ fn config_text(url: &str) -> String {
          queries = \"{FOLDER}\"\n\
          # executions_max = {executions}\n\
          # waiting_max = {waiting}\n\
+         # waiting_s_max = {patience}\n\
          # cache_bytes_max = {cache}\n\
          # held_bytes_max = {held}\n\
          # sending_bytes_max = {sending}\n\
@@ -132,6 +133,7 @@ fn config_text(url: &str) -> String {
         url = toml::Value::String(url.to_owned()),
         executions = gateway.executions_max,
         waiting = gateway.waiting_max,
+        patience = gateway.patience.as_secs_f64(),
         cache = gateway.cache_bytes_max,
         held = gateway.held_bytes_max,
         sending = gateway.sending_bytes_max,

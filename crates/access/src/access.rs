@@ -160,6 +160,16 @@ impl Access {
         self.read(|connection| connection.query("SELECT 1", &[]).map(|_| ())).await
     }
 
+    /// The key of the consolidated database, by which its servers know what one of them has sealed; `None`: there are no accounts, and no such
+    /// key.
+    pub async fn database_key(&self) -> Result<Option<[u8; 32]>, Error> {
+        if self.pool.is_none() {
+            return Ok(None);
+        }
+        let identity = self.read(|connection| system::identity(connection)).await?;
+        Ok(Some(identity.token_key))
+    }
+
     async fn tokens(&self) -> Result<&Tokens, Error> {
         let read = || async {
             let identity = self.read(|connection| system::identity(connection)).await?;

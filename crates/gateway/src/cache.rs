@@ -17,7 +17,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::packing::Coded;
-use crate::tag;
+use crate::tag::{self, Question};
 
 /// What identifies an answer: query, form, arguments, and the user where it is personal.
 pub(crate) type Key = Arc<str>;
@@ -52,8 +52,8 @@ pub(crate) struct Kept {
 pub(crate) struct Made {
     pub(crate) body: Bytes,
     pub(crate) mark: Option<String>,
-    /// A digest of what was asked, where there is a mark.
-    pub(crate) question: String,
+    /// What was asked, where there is a mark.
+    pub(crate) question: Option<Question>,
     pub(crate) next: Option<String>,
 }
 
@@ -140,7 +140,7 @@ impl<E: Clone> Cache<E> {
     }
 
     /// What is kept was found to be so still, at this mark, for this question; gives it as it is kept now.
-    pub(crate) fn renew(&self, key: &Key, kept: &Kept, mark: Option<String>, question: String) -> Arc<Kept> {
+    pub(crate) fn renew(&self, key: &Key, kept: &Kept, mark: Option<String>, question: Option<Question>) -> Arc<Kept> {
         let made = Made { body: kept.body.clone(), mark, question, next: kept.next.clone() };
         self.keep(key, made, (Instant::now(), SystemTime::now()))
     }
@@ -149,7 +149,7 @@ impl<E: Clone> Cache<E> {
     pub(crate) fn keep(&self, key: &Key, made: Made, now: (Instant, SystemTime)) -> Arc<Kept> {
         let Made { body, mark, question, next } = made;
         let content = tag::digest(&body);
-        let tag = tag::strong(&content, mark.as_deref().map(|mark| (question.as_str(), mark)), now.1);
+        let tag = tag::strong(&content, question.as_ref().zip(mark.as_deref()), now.1);
         let inner = &mut *self.lock();
         let before = inner.kept.get(key).map(|(kept, _)| kept).filter(|kept| kept.content == content);
         let modified = before.map_or(now.1, |before| before.modified);

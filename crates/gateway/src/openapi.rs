@@ -45,7 +45,7 @@ fn operation(query: &Query, ending: &str, format: Format) -> Json {
         json!({ "description": what, "content": { "application/json": { "schema": schema } } })
     };
     json!({
-        "operationId": format!("{}_{}", query.name, ending.replace('.', "_")),
+        "operationId": format!("{}.{ending}", query.name),
         "summary": title,
         "security": security,
         "parameters": query.parameters.iter().map(parameter).collect::<Vec<_>>(),
@@ -144,11 +144,13 @@ mod tests {
                     SELECT 1 AS a WHERE :origin = :kind AND :month = 1";
         let flights = Query::parse("flights.sql", text).expect("a query");
         let own = Query::parse("own.sql", "SELECT :s.user AS a").expect("a query");
-        let document = document([&flights, &own].into_iter());
+        // Whose name is that of another in one form.
+        let like = Query::parse("own_arrays.sql", "SELECT 1 AS a").expect("a query");
+        let document = document([&flights, &own, &like].into_iter());
         let get = &document["paths"]["/q/flights.csv"]["get"];
         assert_eq!(
             (&get["summary"], &get["security"], &get["operationId"]),
-            (&json!("Flights"), &json!([]), &json!("flights_csv"))
+            (&json!("Flights"), &json!([]), &json!("flights.csv"))
         );
         let expected = json!([
             { "name": "origin", "in": "query", "required": true, "schema": { "type": "string", "maxLength": 3, "x-type": "text" } },
@@ -162,7 +164,7 @@ mod tests {
             },
         ]);
         assert_eq!(get["parameters"], expected);
-        assert_eq!(document["paths"].as_object().map(Map::len), Some(10), "each in each form");
+        assert_eq!(document["paths"].as_object().map(Map::len), Some(15), "each in each form");
         assert_eq!(document["paths"]["/q/own.json"]["get"]["security"], json!([{ "token": [] }, { "password": [] }]));
         let ids: std::collections::BTreeSet<String> = document["paths"]
             .as_object()
@@ -170,6 +172,6 @@ mod tests {
             .values()
             .map(|path| path["get"]["operationId"].to_string())
             .collect();
-        assert_eq!(ids.len(), 10, "each has a name of its own");
+        assert_eq!(ids.len(), 15, "each has a name of its own");
     }
 }

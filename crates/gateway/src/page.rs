@@ -61,7 +61,7 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
 pub(crate) async fn get(headers: HeaderMap) -> Response {
     let Page { body, coded, packer, tag, policy } = &*PAGE;
     let wanted = Coding::wanted(&headers);
-    let (mut response, tag) = match tag::known(&headers, tag, wanted) {
+    let (mut response, tag) = match tag::known(&headers, tag, wanted, || None) {
         Some(tag) => (not_modified(), tag),
         None => {
             let (body, form) = packer.of(coded, body, wanted, None).await;

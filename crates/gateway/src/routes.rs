@@ -31,7 +31,7 @@ use crate::page;
 use crate::query::{Query, Who};
 use crate::run::Running;
 use crate::service::{Answer, Asked, Service, Settings};
-use crate::tag;
+use crate::tag::{self, Question};
 
 /// The longest query string that is looked at.
 const QUERY_STRING_BYTES_MAX: usize = 8 << 10;
@@ -189,12 +189,14 @@ async fn respond(
     }
     let user = if query.is_personal() { user.as_str() } else { "" };
     let asked = Asked::named(&query, &arguments, format, user, (service.placeholder(), &service.watches));
-    let client_has = || tag::had(headers, || asked.question(), Coding::wanted(headers), SystemTime::now());
+    let key = service.key().await;
+    let question = || asked.question(key);
+    let client_has = || tag::had(headers, question, Coding::wanted(headers), SystemTime::now());
     Ok(match service.answer(&asked, client_has).await? {
-        Answer::Kept(kept, age) => head.kept(&service.packer, &kept, age, client).await,
+        Answer::Kept(kept, age) => head.kept(&service.packer, &kept, age, client, question).await,
         Answer::Unchanged(tag) => head.unchanged(&tag),
         Answer::Streamed(first, running) => {
-            let tag = running.mark.as_ref().and_then(|mark| tag::weak(&asked.question(), mark, SystemTime::now()));
+            let tag = running.mark.as_ref().and_then(|mark| tag::weak(&question(), mark, SystemTime::now()));
             head.streamed(&service.packer, (first, running), tag.as_deref(), client)?
         }
     })
@@ -294,10 +296,17 @@ impl Head<'_> {
     }
 
     /// An answer that is kept: all of it, or that the client has it.
-    async fn kept(&self, packer: &Arc<Packer>, kept: &Kept, age: Duration, client: &Client<'_>) -> Response {
+    async fn kept(
+        &self,
+        packer: &Arc<Packer>,
+        kept: &Kept,
+        age: Duration,
+        client: &Client<'_>,
+        question: impl Fn() -> Question,
+    ) -> Response {
         let modified = kept.last_modified();
         let wanted = Coding::wanted(client.headers);
-        let (mut response, tag) = match tag::known(client.headers, &kept.tag, wanted) {
+        let (mut response, tag) = match tag::known(client.headers, &kept.tag, wanted, || Some(question())) {
             Some(tag) => (not_modified(), tag),
             None => {
                 let (body, form) = packer.of(&kept.coded, &kept.body, wanted, client.link).await;

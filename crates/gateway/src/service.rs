@@ -9,7 +9,7 @@ use bytes::Bytes;
 use headwater_access::Access;
 use headwater_consolidated::QueryPool;
 use headwater_consolidated::results::Placeholder;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::alive::Alive;
 use crate::cache::{Cache, Kept, Key, Made, Place, Shared};
@@ -18,7 +18,7 @@ use crate::format::Format;
 use crate::packing::{Compression, Packer};
 use crate::query::{Arguments, Freshness, Query};
 use crate::run::{self, Form, Job, NextPage, Running, Told};
-use crate::tag::{self, Had};
+use crate::tag::{Had, Question};
 use crate::watches::{Looking, Watches};
 
 /// What the gateway may take.
@@ -68,6 +68,8 @@ pub(crate) struct Service {
     pub(crate) packer: Arc<Packer>,
     /// Answers that are kept, and those on their way.
     alive: Alive,
+    /// By which tags are sealed.
+    key: OnceCell<[u8; 32]>,
 }
 
 /// A request that is understood.
@@ -124,6 +126,7 @@ impl Service {
             watches: Arc::default(),
             packer: Arc::new(Packer::new(settings.compression).counted(alive.clone())),
             alive,
+            key: OnceCell::new(),
             settings,
         }
     }
@@ -271,7 +274,10 @@ impl Service {
             return Err(Ended::Compared(running.is_unchanged));
         }
         let (mark, next) = (running.mark.take(), running.next.take());
-        let question = mark.as_ref().map_or_else(String::new, |_| asked.question());
+        let question = match &mark {
+            Some(_) => Some(asked.question(self.key().await)),
+            None => None,
+        };
         if let Some(kept) = kept.filter(|_| running.is_unchanged) {
             return Ok(self.cache.renew(key, &kept, mark, question));
         }
@@ -287,6 +293,17 @@ impl Service {
         };
         let first = running.next().await.transpose()?.unwrap_or_default();
         Ok(Answer::Streamed(first, running))
+    }
+
+    /// By which tags are sealed: that of the database, so that all of its servers know them; where it can't be read, one of this process's own.
+    pub(crate) async fn key(&self) -> [u8; 32] {
+        let find = || async {
+            let found = self.access.database_key().await.inspect_err(|error| {
+                tracing::debug!(%error, "the database's key can't be read: tags are good for as long as this server runs");
+            });
+            found.ok().flatten().unwrap_or_else(own_key)
+        };
+        *self.key.get_or_init(find).await
     }
 
     async fn start(&self, asked: &Asked) -> Result<Running, Fault> {
@@ -325,6 +342,13 @@ impl Service {
     pub(crate) fn counts(&self) -> (usize, (usize, usize)) {
         (self.executions.load(Ordering::Relaxed), self.cache.size())
     }
+}
+
+/// A key of this process's own.
+fn own_key() -> [u8; 32] {
+    let mut key = [0; 32];
+    getrandom::fill(&mut key).expect("the system has randomness");
+    key
 }
 
 #[cfg(test)]
@@ -387,11 +411,12 @@ impl Asked {
         Asked { key, job, freshness: query.freshness.clone() }
     }
 
-    /// A digest of all that an answer's content comes from but the database's: what was asked, by which SQL, written by which program.
-    pub(crate) fn question(&self) -> String {
+    /// All that an answer's content comes from but the database's: what was asked, by which SQL, written by which program.
+    pub(crate) fn question(&self, key: [u8; 32]) -> Question {
         let Job { sql, types, limits, form, page, .. } = &self.job;
         let page = page.as_ref().map(|next| &next.page);
-        let (version, key) = (env!("CARGO_PKG_VERSION"), &self.key);
-        tag::digest(format!("{version}\n{key}\n{sql}\n{types:?}\n{limits:?}\n{form:?}\n{page:?}"))
+        let (version, asked) = (env!("CARGO_PKG_VERSION"), &self.key);
+        let text = format!("{version}\n{asked}\n{sql}\n{types:?}\n{limits:?}\n{form:?}\n{page:?}");
+        Question { text, key }
     }
 }

@@ -195,7 +195,8 @@ fn marking_sql(tables: &[String], relations: &str) -> String {
          concat_ws('/', (SELECT encode(i.incarnation, 'hex') FROM headwater.identity i), \
          (SELECT timeline_id FROM pg_control_checkpoint()), ({TRIGGERS_SQL}), ({HIERARCHY_SQL}), \
          (SELECT string_agg(concat_ws('.', c.oid, c.xmin, c.relfilenode, (SELECT string_agg(r.xmin::text, ',' ORDER BY r.oid) \
-         FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid)), ';' ORDER BY c.oid) \
+         FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid), (SELECT string_agg(a.xmin::text, ',' ORDER BY a.attnum) \
+         FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)), ';' ORDER BY c.oid) \
          FROM pg_catalog.pg_class c WHERE c.oid IN ({relations}))), \
          EXISTS (SELECT FROM headwater.table_change t WHERE t.table_name IN ({}) AND t.transaction >= ?1::text::xid8) \
          OR EXISTS (SELECT FROM headwater.table_change t WHERE t.table_name IN ({}) AND t.transaction = ANY (?2::text::xid8[])) \

@@ -9,8 +9,10 @@ use crate::Error;
 /// Sorts an error. `context` says what was being done; it matters only for defects.
 pub(super) fn sort(error: rusqlite::Error, context: &str) -> Error {
     let detail = error.to_string();
-    let rusqlite::Error::SqliteFailure(cause, message) = error else {
-        return Error::Database { context: context.to_owned(), detail };
+    let (cause, message) = match error {
+        rusqlite::Error::SqliteFailure(cause, message) => (cause, message),
+        rusqlite::Error::MultipleStatement => return Error::Sql { detail, line: None },
+        _ => return Error::Database { context: context.to_owned(), detail },
     };
     match cause.code {
         ErrorCode::ConstraintViolation => refused(cause.extended_code, message.as_deref(), detail),

@@ -224,7 +224,7 @@ async fn errors_of_a_payload_and_of_the_whole() {
         ("select nothing_there from t", "error=\"1\" message=\"the database can't run"),
         ("delete from t", "&quot;delete&quot; is not allowed"),
         ("update t set id = 9", "error=\"1\" message=\"the database can't run"),
-        ("select 1; select 2", "error=\"1\" message=\"the query failed"),
+        ("select 1; select 2", "error=\"1\" message=\"the database can't run"),
         (
             "with recursive n(i) as (select 1 union all select i + 1 from n where i < 2000) select i from n",
             "more than 1000 rows",

@@ -10,7 +10,7 @@ use futures_util::future::OptionFuture;
 use headwater_access::{Access, Jwt, Settings as AccessSettings};
 use headwater_consolidated::Plan;
 use headwater_consolidated::check::{Severity, check};
-use headwater_consolidated::{Backend, Pool, QueryBackend, QueryPool};
+use headwater_consolidated::{Backend, Pool, QueryBackend, QueryPool, system};
 use headwater_gateway::Gateway;
 use headwater_gateway::query::Who;
 use headwater_server::{Config as ServerConfig, Handle, Joined, Line, Server, StartError, raise_open_files};
@@ -143,6 +143,15 @@ fn join(gateway: Option<GatewayConfig>, backends: &Backends, options: &ServerCon
     let gateway = match frontier {
         Some(frontier) => {
             tracing::info!(name = frontier.name, "the Frontier protocol is served at /NAME/Frontier");
+            let reads_accounts = |backend: &Arc<dyn Backend>| {
+                backend.connect().and_then(|mut connection| system::identity(&mut *connection)).is_ok()
+            };
+            if backends.syncs.as_ref().is_some_and(reads_accounts) {
+                tracing::warn!(
+                    "whoever may send SQL by the Frontier protocol can read the accounts and the key of tokens: serve it from a \
+                     server of its own, whose database url has a role that may SELECT what is meant for them alone"
+                );
+            }
             gateway.with_frontier(frontier)
         }
         None => gateway,

@@ -372,6 +372,10 @@ impl Head<'_> {
                 let _ = write!(text, ", {name}={seconds}");
             }
         }
+        // Without this, some caches give what is too old where the server is gone.
+        if freshness.stale_while_revalidate_s == 0 && freshness.stale_if_error_s == 0 {
+            text += ", must-revalidate";
+        }
         text
     }
 

@@ -164,6 +164,13 @@ pub(crate) fn what_was_altered_is_looked_at_again(database: &Database) {
     assert!(few.has_changed());
     assert!(!few.has_changed());
 
+    let mut all = Watch::new(database, "SELECT * FROM customer");
+    database.application("ALTER TABLE customer ADD COLUMN extra {int}");
+    assert!(all.is_altered());
+    let mut all = Watch::new(database, "SELECT * FROM customer");
+    database.application("ALTER TABLE customer DROP COLUMN extra");
+    assert!(all.is_altered());
+
     let mut names = Watch::new(database, NAMES);
     let trigger = match database.dialect() {
         Dialect::Postgres => "ALTER TABLE customer DISABLE TRIGGER headwater_insert",

@@ -276,7 +276,7 @@ async fn each_user_has_his_own() {
     assert_eq!(stand.text("/q/own.csv", &[ANN]).await, (StatusCode::OK, "id\r\n1\r\n3\r\n".to_owned()));
     assert_eq!(stand.text("/q/own.csv", &[BOB]).await, (StatusCode::OK, "id\r\n2\r\n".to_owned()));
     let response = stand.get("/q/own.csv", &[ANN]).await;
-    assert_eq!(header_of(&response, "cache-control"), "private, max-age=1000");
+    assert_eq!(header_of(&response, "cache-control"), "private, max-age=1000, must-revalidate");
     assert_eq!(header_of(&response, "vary"), "Accept-Encoding, Authorization");
     for (url, headers, status) in [
         ("/q/own.csv", &[][..], 401),

@@ -143,15 +143,6 @@ fn join(gateway: Option<GatewayConfig>, backends: &Backends, options: &ServerCon
     let gateway = match frontier {
         Some(frontier) => {
             tracing::info!(name = frontier.name, "the Frontier protocol is served at /NAME/Frontier");
-            let reads_accounts = |backend: &Arc<dyn Backend>| {
-                backend.connect().and_then(|mut connection| system::identity(&mut *connection)).is_ok()
-            };
-            if backends.syncs.as_ref().is_some_and(reads_accounts) {
-                tracing::warn!(
-                    "whoever may send SQL by the Frontier protocol can read the accounts and the key of tokens: serve it from a \
-                     server of its own, whose database url has a role that may SELECT what is meant for them alone"
-                );
-            }
             gateway.with_frontier(frontier)
         }
         None => gateway,
@@ -160,6 +151,18 @@ fn join(gateway: Option<GatewayConfig>, backends: &Backends, options: &ServerCon
     // What the server has measured of the client's connection.
     let gateway = gateway.with_links(|extensions| extensions.get::<Arc<Line>>()?.bytes_per_s());
     Ok(Joined { ready, routes: Some(gateway.router()), connections: connections + 1 })
+}
+
+/// SQL of the Frontier protocol is run by the server's own role, which may read more than is meant.
+fn warn_of_accounts(backends: &Backends) {
+    let identity =
+        |backend: &Arc<dyn Backend>| backend.connect().and_then(|mut connection| system::identity(&mut *connection));
+    if backends.syncs.as_ref().is_some_and(|backend| identity(backend).is_ok()) {
+        tracing::warn!(
+            "whoever may send SQL by the Frontier protocol can read the accounts and the key of tokens: serve it from a server of its \
+             own, whose database url has a role that may SELECT what is meant for them alone"
+        );
+    }
 }
 
 /// Serves until a signal comes.
@@ -179,6 +182,9 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     let is_tls = options.tls_certificate.is_some();
     raise_open_files();
     let gateway = config.gateway(&args.gateway_options())?;
+    if gateway.as_ref().is_some_and(|gateway| gateway.frontier.is_some()) {
+        warn_of_accounts(&backends);
+    }
     let runtime = tokio::runtime::Runtime::new().context("the threads of the server could not be started")?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;

@@ -8,6 +8,7 @@
 //!         └─> failed: out of the table again; who has waited begins anew
 //! ```
 
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
@@ -25,12 +26,27 @@ pub(crate) const UNLINKED: u32 = u32::MAX;
 pub struct Object(pub(crate) u64);
 
 /// What identifies a block: whose it is, and which.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// What it is of; of this pool.
     pub object: Object,
     /// The block's number in it, from 0.
     pub number: u64,
+}
+
+impl Key {
+    /// Both numbers in one, spread: few keys have the same.
+    #[inline]
+    pub(crate) fn spread(&self) -> u64 {
+        self.object.0.wrapping_mul(0xd6e8_feb8_6659_fd93).wrapping_add(self.number)
+    }
+}
+
+impl Hash for Key {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.spread());
+    }
 }
 
 /// In this order what a hit looks at lies in one cache line with the references, and the bytes go before their room.
@@ -101,6 +117,7 @@ impl Block {
         self.changed.tell_all();
     }
 
+    #[inline]
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         self.content.get().map(Vec::as_slice)
     }

@@ -79,6 +79,7 @@ impl Inner {
     }
 
     /// A block that is in memory, counted as a hit; `None`, counted as a miss.
+    #[inline]
     pub(crate) fn find(&self, key: Key, class: Class) -> Option<Arc<Block>> {
         let mut shard = self.table.shard(&key);
         let found = shard.blocks.get(&key).cloned();
@@ -105,6 +106,7 @@ impl Inner {
     }
 
     /// Waits where another is filling the block; whether it was filled.
+    #[inline]
     pub(crate) fn is_filled(&self, block: &Block) -> bool {
         if block.bytes().is_some() {
             return true;
@@ -114,6 +116,7 @@ impl Inner {
     }
 
     /// Counts an access, and moves the block in the chain where the policy wants it.
+    #[inline]
     pub(crate) fn touch(&self, block: &Block) {
         let uses = block.uses.load(Ordering::Relaxed);
         let Some(skips) = &self.skips else {

@@ -182,12 +182,15 @@ impl Session {
 }
 
 /// A pin more of an owner, if it has claimed so many: each is a reference to it beside the session's own.
+#[inline]
 pub(crate) fn pin(owner: &Arc<Owner>) -> Result<Arc<Owner>, Error> {
     let pinned = Arc::clone(owner);
-    if Arc::strong_count(&pinned) - 1 > pinned.pins as usize {
-        return Err(Error::PinsTaken { name: pinned.name.to_string(), pins: pinned.pins });
-    }
-    Ok(pinned)
+    if Arc::strong_count(&pinned) - 1 > pinned.pins as usize { Err(taken(&pinned)) } else { Ok(pinned) }
+}
+
+#[cold]
+fn taken(owner: &Owner) -> Error {
+    Error::PinsTaken { name: owner.name.to_string(), pins: owner.pins }
 }
 
 pub(crate) fn check_length(key: Key, bytes: usize, bytes_max: usize) -> Result<(), Error> {

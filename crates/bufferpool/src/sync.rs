@@ -37,6 +37,7 @@ impl<T> Lock<T> {
     }
 
     /// Takes it. Nothing is left half done below a lock, so a panic elsewhere does not matter.
+    #[inline]
     pub(crate) fn lock(&self) -> Held<'_, T> {
         match self.inner.try_lock() {
             Ok(held) => held,

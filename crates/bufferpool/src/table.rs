@@ -10,8 +10,8 @@ use crate::sync::{Held, Lock};
 
 /// Bits of a shard's place: there are 64. Threads meet in one as rarely as this is large.
 const SHARD_BITS: u32 = 6;
-/// Odd, with bits all over (the golden ratio's, and one of many): products with them are spread.
-const SPREAD: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
+/// Odd, with bits all over, those of the golden ratio: products with it are spread.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 type Build = BuildHasherDefault<KeyHasher>;
 
@@ -46,9 +46,10 @@ impl Table {
     }
 
     /// The shard of a key, locked.
+    #[inline]
     pub(crate) fn shard(&self, key: &Key) -> Held<'_, Shard> {
-        // Quicker than the hash of the shard's own table, and as good for so few bits.
-        let spread = key.object.0.wrapping_mul(SPREAD[1]).wrapping_add(key.number).wrapping_mul(SPREAD[0]);
+        // Other bits than the shard's own table looks at, and quicker than its hash.
+        let spread = key.spread().wrapping_mul(SPREAD);
         self.shards[(spread >> (u64::BITS - SHARD_BITS)) as usize].0.lock()
     }
 
@@ -88,13 +89,14 @@ impl Shard {
     }
 }
 
-/// Multiplies, and folds the product's halves: good for the numbers of a key, in a few cycles.
+/// Multiplies, and folds the product's halves: good for what a key has, in a few cycles.
 #[derive(Default)]
 pub(crate) struct KeyHasher(u64);
 
 impl Hasher for KeyHasher {
+    #[inline]
     fn write_u64(&mut self, number: u64) {
-        let product = u128::from(self.0 ^ number ^ SPREAD[0]) * u128::from(SPREAD[1]);
+        let product = u128::from(self.0 ^ number) * u128::from(SPREAD);
         self.0 = (product as u64) ^ ((product >> 64) as u64);
     }
 

@@ -1,0 +1,243 @@
+//! What all sessions of a pool share, and how a block gets in and out.
+//!
+//! Locks, in the order in which they are taken (none that comes later is held while one before it is taken):
+//!
+//! | lock | guards |
+//! |---|---|
+//! | a spool's writer, its reader, its tail | what one spool is doing |
+//! | a shard of the hash table | which blocks are there; references to blocks are taken below it alone |
+//! | the chain | the order in which blocks go, and how full the memory is |
+//! | a spool's places, then the overflow file's slots | where blocks lie |
+//! | the ledger; a block's state | alone, or the chain below the ledger |
+//!
+//! Nothing is read or written and nobody is waited for below the shards' locks or the chain's. A block that is being written is out
+//! of the chain but in the table, so that it can be hit meanwhile; then it stays.
+
+use std::sync::Arc;
+
+use crate::block::{Block, Key};
+use crate::chain::{Chain, Eligible, REFERENCES};
+use crate::config::{Class, Config, Policy};
+use crate::overflow::Overflow;
+use crate::room::{Place, Room, Used};
+use crate::s3fifo::USES_MAX;
+use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering, yield_now};
+use crate::table::Table;
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) block_bytes: usize,
+    pub(crate) room: Arc<Room>,
+    used: Arc<Used>,
+    pub(crate) table: Table,
+    pub(crate) chain: Lock<Chain>,
+    pub(crate) overflow: Arc<Overflow>,
+    /// `None`: the policy has none.
+    pub(crate) skips: Option<AtomicU32>,
+    /// How often somebody waited for a block that another was filling.
+    pub(crate) block_waits: AtomicU64,
+    /// Bytes loaded into private buffers.
+    pub(crate) scanned_bytes: AtomicU64,
+    pub(crate) objects: AtomicU64,
+    floors: [u64; Class::ALL.len()],
+}
+
+/// What the table has of a key.
+pub(crate) enum Look {
+    /// The block, which another may still be filling.
+    There(Arc<Block>),
+    /// Nothing: this one is to be filled.
+    New(Filling),
+}
+
+/// A block that its maker is filling. Dropped before, whoever waits for it begins anew.
+pub(crate) struct Filling {
+    inner: Arc<Inner>,
+    block: Arc<Block>,
+    is_filled: bool,
+}
+
+impl Inner {
+    pub(crate) fn new(config: &Config) -> Inner {
+        let skips = match config.policy {
+            Policy::Lru { skips } => Some(AtomicU32::new(skips)),
+            Policy::S3Fifo => None,
+        };
+        Inner {
+            block_bytes: config.block_bytes,
+            room: Room::new(config),
+            used: Arc::default(),
+            table: Table::new(),
+            chain: Lock::new(Chain::new(config.budget_bytes, config.policy)),
+            overflow: Overflow::new(config),
+            skips,
+            block_waits: AtomicU64::new(0),
+            scanned_bytes: AtomicU64::new(0),
+            objects: AtomicU64::new(0),
+            floors: config.floors.all(),
+        }
+    }
+
+    /// A block that is in memory, counted as a hit; `None`, counted as a miss.
+    #[inline]
+    pub(crate) fn find(&self, key: Key, class: Class) -> Option<Arc<Block>> {
+        let mut shard = self.table.shard(&key);
+        let found = shard.blocks.get(&key).cloned();
+        let counts = shard.counts(class);
+        if found.is_some() {
+            counts.hits += 1;
+        } else {
+            counts.misses += 1;
+        }
+        found
+    }
+
+    /// A block that is in memory, or one to be filled.
+    pub(crate) fn find_or_new(self: &Arc<Inner>, key: Key, class: Class) -> Look {
+        let mut shard = self.table.shard(&key);
+        if let Some(block) = shard.blocks.get(&key).cloned() {
+            shard.counts(class).hits += 1;
+            return Look::There(block);
+        }
+        shard.counts(class).misses += 1;
+        let block = Arc::new(Block::filling(key, class));
+        shard.blocks.insert(key, Arc::clone(&block));
+        Look::New(Filling { inner: Arc::clone(self), block, is_filled: false })
+    }
+
+    /// Waits where another is filling the block; whether it was filled.
+    #[inline]
+    pub(crate) fn is_filled(&self, block: &Block) -> bool {
+        if block.bytes().is_some() {
+            return true;
+        }
+        self.block_waits.fetch_add(1, Ordering::Relaxed);
+        block.wait()
+    }
+
+    /// Counts an access, and moves the block in the chain where the policy wants it.
+    #[inline]
+    pub(crate) fn touch(&self, block: &Block) {
+        let uses = block.uses.load(Ordering::Relaxed);
+        let Some(skips) = &self.skips else {
+            if uses < USES_MAX {
+                block.uses.store(uses + 1, Ordering::Relaxed);
+            }
+            return;
+        };
+        // An access that gets lost here because two came at once does not matter.
+        if uses + 1 < skips.load(Ordering::Relaxed) {
+            block.uses.store(uses + 1, Ordering::Relaxed);
+            return;
+        }
+        block.uses.store(0, Ordering::Relaxed);
+        self.chain.lock().relink(block);
+    }
+
+    /// Takes room in memory that was claimed before. Others' blocks may have to be written for it.
+    pub(crate) fn place(&self, class: Class, bytes: u64) -> Place {
+        loop {
+            let victim = {
+                let mut chain = self.chain.lock();
+                let used = self.used.all();
+                if used.iter().sum::<u64>() + bytes <= chain.budget {
+                    return self.used.take(class, bytes);
+                }
+                let mut wanted = used;
+                wanted[class as usize] += bytes;
+                let eligible: Eligible = std::array::from_fn(|class| wanted[class] > self.floors[class]);
+                chain.victim(eligible)
+            };
+            match victim {
+                Some(block) => self.evict(block),
+                // There is one, but its place in memory is not free yet: another thread is at it, or has just let it go.
+                None => yield_now(),
+            }
+        }
+    }
+
+    /// Bytes in memory by class: below the chain's lock they can only get fewer, so the sum is not more than there was at a time.
+    pub(crate) fn used(&self) -> [u64; Class::ALL.len()] {
+        let _chain = self.chain.lock();
+        self.used.all()
+    }
+
+    /// Puts a block that is filled into table and chain.
+    pub(crate) fn insert(&self, block: Arc<Block>) {
+        let mut shard = self.table.shard(&block.key);
+        let before = shard.blocks.insert(block.key, Arc::clone(&block));
+        debug_assert!(before.is_none(), "two blocks are {:?}", block.key);
+        self.chain.lock().link(block);
+    }
+
+    /// Takes a block out of table and chain; what is pinned of it stays with who has it. Whether it was there.
+    pub(crate) fn remove(&self, key: Key) -> bool {
+        let mut shard = self.table.shard(&key);
+        let Some(block) = shard.blocks.remove(&key) else { return false };
+        let linked = self.chain.lock().unlink(&block);
+        drop(shard);
+        drop((block, linked));
+        true
+    }
+
+    /// Has a block leave memory before its time, unless somebody has pinned it.
+    pub(crate) fn evict_early(&self, key: Key) {
+        let linked = {
+            let shard = self.table.shard(&key);
+            let Some(block) = shard.blocks.get(&key) else { return };
+            self.chain.lock().unlink(block)
+        };
+        if let Some(block) = linked {
+            self.evict(block);
+        }
+    }
+
+    /// Has a block that is out of the chain leave memory, unless somebody has come for it meanwhile.
+    fn evict(&self, block: Arc<Block>) {
+        if let Some(kept) = &block.kept {
+            kept.write_out(&block, &self.overflow);
+        }
+        let mut shard = self.table.shard(&block.key);
+        if !shard.has(&block) {
+            return;
+        }
+        if Arc::strong_count(&block) > REFERENCES {
+            self.chain.lock().link(block);
+            return;
+        }
+        let removed = shard.blocks.remove(&block.key);
+        shard.counts(block.class).evictions += 1;
+        drop(shard);
+        drop((removed, block));
+    }
+}
+
+impl Filling {
+    /// Sets the content; from here on others have it too.
+    pub(crate) fn fill(mut self, bytes: Vec<u8>, place: Place) -> Arc<Block> {
+        self.is_filled = true;
+        let block = Arc::clone(&self.block);
+        let loaded = bytes.len() as u64;
+        block.fill(bytes, place);
+        let mut shard = self.inner.table.shard(&block.key);
+        shard.counts(block.class).loaded_bytes += loaded;
+        if shard.has(&block) {
+            self.inner.chain.lock().link(Arc::clone(&block));
+        }
+        drop(shard);
+        block
+    }
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        if self.is_filled {
+            return;
+        }
+        let mut shard = self.inner.table.shard(&self.block.key);
+        let removed = if shard.has(&self.block) { shard.blocks.remove(&self.block.key) } else { None };
+        drop(shard);
+        drop(removed);
+        self.block.fail();
+    }
+}

@@ -981,9 +981,9 @@ fn what_limits_syncs_is_named() {
     let far = near().replace(&cluster.port().to_string(), &proxy.address().port().to_string());
     let uploads = "kind = \"upload-inserts\"";
     let few = format!("{uploads}, rows = 20, workers = 2");
-    let evidence = limit_of_syncs("workers", &far, &few, 8);
+    let evidence = limit_of_syncs("workers", &far, &few, 40);
     assert!(evidence.contains(" of 2 workers are busy while "), "{evidence}");
-    let evidence = limit_of_syncs("workers", &far, &format!("{few}, uploaders = 1"), 6);
+    let evidence = limit_of_syncs("workers", &far, &format!("{few}, uploaders = 1"), 20);
     assert!(evidence.contains(" of 1 uploaders are busy while "), "{evidence}");
     let evidence = limit_of_syncs("disk", &near(), &format!("{uploads}, rows = 1, workers = 4, database_cpus = 1"), 60);
     assert!(evidence.contains("of the workers wait for it"), "{evidence}");

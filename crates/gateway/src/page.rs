@@ -47,7 +47,7 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
         digest(SCRIPT),
         digest(STYLE)
     );
-    let tag = format!("\"{}\"", hex::encode(&Sha256::digest(&body)[..16]));
+    let tag = format!("\"{}\"", tag::digest(&body));
     Page {
         body: Bytes::from(body),
         coded: Coded::default(),

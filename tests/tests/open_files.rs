@@ -110,7 +110,7 @@ fn read_answer(stream: &mut TcpStream) -> Result<String> {
 fn a_crowd_above_the_limit_of_open_files_is_served_in_the_end() -> Result<()> {
     let mut stage = Stage::new("-n 160")?;
     let warning = stage.server.wait_for_line("the limit of open files is 160", LONG)?;
-    for what in ["connections_max = 2000", &format!("{CONNECTIONS} connections"), "ulimit -n 6", "LimitNOFILE=6"] {
+    for what in ["connections_max = 2000", &format!("{CONNECTIONS} connections"), "ulimit -n 2", "LimitNOFILE=2"] {
         ensure!(warning.contains(what), "{what}: {warning}");
     }
     // A crowd that connects, asks, and stays.

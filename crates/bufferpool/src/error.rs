@@ -72,7 +72,7 @@ pub enum Error {
     /// The overflow file had no room for a block of this spool: the disk is full, or the file as large as it may be. The spool is lost,
     /// and nothing else.
     #[error(
-        "{name} is lost: the buffer pool's overflow file has no room for a block of it; make room in overflow_folder, or raise \
+        "{name} has failed: the buffer pool's overflow file has no room for a block of it; make room in overflow_folder, or raise \
          overflow_bytes_max, whichever it is"
     )]
     DiskFull {

@@ -4,15 +4,16 @@
 //!
 //! | lock | guards |
 //! |---|---|
-//! | a spool's writer, its reader, its tail | what one spool is doing |
+//! | a spool's writer, its tail | what one spool is doing |
 //! | a shard of the hash table | which blocks are there; references to blocks are taken below it alone |
 //! | the chain | the order in which blocks go, and how full the memory is |
-//! | a spool's places, then the overflow file's slots | where blocks lie |
+//! | a spool's places, a slot, then the overflow file's slots | where blocks lie |
 //! | the ledger; a block's state | alone, or the chain below the ledger |
 //!
 //! Nothing is read or written and nobody is waited for below the shards' locks or the chain's. A block that is being written is out
 //! of the chain but in the table, so that it can be hit meanwhile; then it stays.
 
+use std::io;
 use std::sync::Arc;
 
 use crate::block::{Block, Key};
@@ -134,26 +135,73 @@ impl Inner {
         self.chain.lock().relink(block);
     }
 
-    /// Takes room in memory that was claimed before. Others' blocks may have to be written for it.
+    /// Takes room in memory that was claimed before, for a block that was loaded. Others' blocks may have to be written for it; where that
+    /// fails, and nothing else can go, the spool whose block it is has failed.
     pub(crate) fn place(&self, class: Class, bytes: u64) -> Place {
         loop {
-            let victim = {
-                let mut chain = self.chain.lock();
-                let used = self.used.all();
-                if used.iter().sum::<u64>() + bytes <= chain.budget {
-                    return self.used.take(class, bytes);
+            match self.place_unless_full(class, bytes) {
+                Ok(place) => return place,
+                Err((block, error)) => {
+                    if let Some(kept) = &block.kept {
+                        kept.fail(&error);
+                    }
+                    self.take_out(block, true);
                 }
-                let mut wanted = used;
-                wanted[class as usize] += bytes;
-                let eligible: Eligible = std::array::from_fn(|class| wanted[class] > self.floors[class]);
-                chain.victim(eligible)
-            };
-            match victim {
-                Some(block) => self.evict(block),
-                // There is one, but its place in memory is not free yet: another thread is at it, or has just let it go.
-                None => yield_now(),
             }
         }
+    }
+
+    /// The same for a spool, which is refused where others' blocks can't be written: what is in memory stays.
+    pub(crate) fn place_for_spool(&self, class: Class, bytes: u64) -> io::Result<Place> {
+        self.place_unless_full(class, bytes).map_err(|(block, error)| {
+            self.take_out(block, false);
+            error
+        })
+    }
+
+    /// Takes room in memory, or gives a block that is out of the chain, can't be written, and is the only one that could go.
+    fn place_unless_full(&self, class: Class, bytes: u64) -> Result<Place, (Arc<Block>, io::Error)> {
+        loop {
+            match self.try_place(class, bytes, [true; Class::ALL.len()]) {
+                Ok(place) => return Ok(place),
+                Err(Some(block)) => match self.write_out(&block) {
+                    Ok(()) => self.take_out(block, true),
+                    Err(error) => match self.place_at_once(class, bytes) {
+                        Some(place) => {
+                            self.take_out(block, false);
+                            return Ok(place);
+                        }
+                        None => return Err((block, error)),
+                    },
+                },
+                // There is one, but its place in memory is not free yet: another thread is at it, or has just let it go.
+                Err(None) => yield_now(),
+            }
+        }
+    }
+
+    /// The same as [`Inner::place`], where nothing has to be written or waited for.
+    pub(crate) fn place_at_once(&self, class: Class, bytes: u64) -> Option<Place> {
+        let evicted = Class::ALL.map(|class| !class.is_kept());
+        loop {
+            match self.try_place(class, bytes, evicted) {
+                Ok(place) => return Some(place),
+                Err(block) => self.take_out(block?, true),
+            }
+        }
+    }
+
+    /// Takes room in memory, or gives the block that goes for it, of one of these classes.
+    fn try_place(&self, class: Class, bytes: u64, classes: Eligible) -> Result<Place, Option<Arc<Block>>> {
+        let mut chain = self.chain.lock();
+        let used = self.used.all();
+        if used.iter().sum::<u64>() + bytes <= chain.budget {
+            return Ok(self.used.take(class, bytes));
+        }
+        let mut wanted = used;
+        wanted[class as usize] += bytes;
+        let eligible: Eligible = std::array::from_fn(|class| classes[class] && wanted[class] > self.floors[class]);
+        Err(chain.victim(eligible))
     }
 
     /// Bytes in memory by class: below the chain's lock they can only get fewer, so the sum is not more than there was at a time.
@@ -180,7 +228,7 @@ impl Inner {
         true
     }
 
-    /// Has a block leave memory before its time, unless somebody has pinned it.
+    /// Has a block leave memory before its time, unless somebody has pinned it or it can't be written.
     pub(crate) fn evict_early(&self, key: Key) {
         let linked = {
             let shard = self.table.shard(&key);
@@ -188,20 +236,23 @@ impl Inner {
             self.chain.lock().unlink(block)
         };
         if let Some(block) = linked {
-            self.evict(block);
+            let may_go = self.write_out(&block).is_ok();
+            self.take_out(block, may_go);
         }
     }
 
-    /// Has a block that is out of the chain leave memory, unless somebody has come for it meanwhile.
-    fn evict(&self, block: Arc<Block>) {
-        if let Some(kept) = &block.kept {
-            kept.write_out(&block, &self.overflow);
-        }
+    /// Sees to it that a block that is out of the chain can go.
+    fn write_out(&self, block: &Block) -> io::Result<()> {
+        block.kept.as_ref().map_or(Ok(()), |kept| kept.write_out(block, &self.overflow))
+    }
+
+    /// Takes a block that is out of the chain out of the table, if it may go and nobody has come for it; else it goes back.
+    fn take_out(&self, block: Arc<Block>, may_go: bool) {
         let mut shard = self.table.shard(&block.key);
         if !shard.has(&block) {
             return;
         }
-        if Arc::strong_count(&block) > REFERENCES {
+        if !may_go || Arc::strong_count(&block) > REFERENCES {
             self.chain.lock().link(block);
             return;
         }

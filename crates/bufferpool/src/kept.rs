@@ -58,18 +58,27 @@ impl Kept {
         Keeping { kept: Arc::clone(self), serial }
     }
 
+    /// A block more, which lies in the file.
+    pub(crate) fn push_written(&self, slot: Arc<Slot>) {
+        self.blocks.lock().all.push(Where::File(slot));
+    }
+
     /// Whether every block is there still.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.failed.get().map_or(Ok(()), |(kind, text)| Err(self.error(io::Error::new(*kind, text.clone()))))
     }
 
-    /// Reads a block from the file; `None`: it is not there. Blocks the thread.
-    pub(crate) fn read_back(&self, number: u64) -> Result<Option<Vec<u8>>, Error> {
-        let slot = match self.blocks.lock().all.get(number as usize) {
-            Some(Where::File(slot)) => Arc::clone(slot),
-            _ => return Ok(None),
-        };
-        slot.read().map(Some).map_err(|error| match error {
+    /// Where a block lies in the file; `None`: it is not there.
+    pub(crate) fn slot(&self, number: u64) -> Option<Arc<Slot>> {
+        match self.blocks.lock().all.get(number as usize) {
+            Some(Where::File(slot)) => Some(Arc::clone(slot)),
+            _ => None,
+        }
+    }
+
+    /// Reads a part of a block from the file. Blocks the thread.
+    pub(crate) fn read(&self, slot: &Slot, number: u64, offset: usize, into: &mut [u8]) -> Result<usize, Error> {
+        slot.read(offset, into).map_err(|error| match error {
             ReadError::Io(source) => self.error(source),
             ReadError::Damaged { found, expected } => {
                 Error::Damaged { name: self.name.to_string(), number, found, expected }
@@ -88,31 +97,32 @@ impl Kept {
         self.blocks.lock().all.truncate(blocks as usize);
     }
 
-    fn error(&self, source: io::Error) -> Error {
+    /// The overflow file failed it like this.
+    pub(crate) fn error(&self, source: io::Error) -> Error {
         Error::overflow(&self.name, source)
     }
 }
 
 impl Keeping {
-    /// Sees to it that the block can leave memory. Where it can't be written, the whole spool has failed from here on.
-    pub(crate) fn write_out(&self, block: &Block, overflow: &Arc<Overflow>) {
+    /// Sees to it that the block can leave memory. Blocks the thread. After an error it is in memory alone, as it was.
+    pub(crate) fn write_out(&self, block: &Block, overflow: &Arc<Overflow>) -> io::Result<()> {
         let kept = &self.kept;
         let number = block.key.number as usize;
         let is_to_be_written = kept.blocks.lock().all.get(number).is_some_and(|place| self.is_at(place));
         if !is_to_be_written || kept.failed.get().is_some() {
-            return;
+            return Ok(());
         }
-        match overflow.write(block.bytes().unwrap_or_default()) {
-            Ok(slot) => {
-                let mut places = kept.blocks.lock();
-                if let Some(place) = places.all.get_mut(number).filter(|place| self.is_at(place)) {
-                    *place = Where::File(Arc::new(slot));
-                }
-            }
-            Err(error) => {
-                let _ = kept.failed.set((error.kind(), error.to_string()));
-            }
+        let slot = Arc::new(overflow.write(block.bytes().unwrap_or_default())?);
+        let mut places = kept.blocks.lock();
+        if let Some(place) = places.all.get_mut(number).filter(|place| self.is_at(place)) {
+            *place = Where::File(slot);
         }
+        Ok(())
+    }
+
+    /// The block leaves memory and could not be written: the whole spool has failed from here on.
+    pub(crate) fn fail(&self, error: &io::Error) {
+        let _ = self.kept.failed.set((error.kind(), error.to_string()));
     }
 
     /// Whether a place is that of this block, which is in memory alone.

@@ -1,8 +1,8 @@
 //! The overflow file: blocks that must not be lost and find no room in memory.
 //!
 //! One temporary file without a name for a whole pool, made when it is needed and gone with the process, however that ends; closed and gone
-//! too as soon as nothing lies in it. It is cut into slots of a block each. A block's checksum (CRC-32C) stays in memory, so another's block
-//! in its place is noticed too.
+//! too as soon as nothing lies in it. It is cut into slots of a block each, which fill up as a spool's last block does. A block's checksum
+//! (CRC-32C) stays in memory, so another's block in its place is noticed too.
 //!
 //! *Caveats.* A slot that is given back makes the file shorter where it is at the end; the lowest free one is taken first.
 
@@ -42,6 +42,12 @@ pub(crate) struct Slot {
     overflow: Arc<Overflow>,
     file: Arc<File>,
     number: u64,
+    filled: Lock<Filled>,
+}
+
+/// What a slot has: so many bytes, with this checksum.
+#[derive(Clone, Copy, Debug, Default)]
+struct Filled {
     bytes: usize,
     checksum: u32,
 }
@@ -70,11 +76,9 @@ impl Overflow {
     /// Writes a block. Blocks the thread. After an error nothing of it takes any room.
     pub(crate) fn write(self: &Arc<Overflow>, bytes: &[u8]) -> io::Result<Slot> {
         let (file, number) = self.take_slot()?;
-        let slot =
-            Slot { overflow: Arc::clone(self), file, number, bytes: bytes.len(), checksum: crc32c::crc32c(bytes) };
-        slot.file.write_all_at(bytes, number * self.block_bytes)?;
+        let slot = Slot { overflow: Arc::clone(self), file, number, filled: Lock::default() };
+        slot.append(bytes)?;
         self.written_blocks.fetch_add(1, Ordering::Relaxed);
-        self.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(slot)
     }
 
@@ -130,16 +134,47 @@ impl Overflow {
 }
 
 impl Slot {
-    /// Reads the block back. Blocks the thread.
-    pub(crate) fn read(&self) -> Result<Vec<u8>, ReadError> {
-        let mut bytes = vec![0; self.bytes];
-        self.file.read_exact_at(&mut bytes, self.number * self.overflow.block_bytes).map_err(ReadError::Io)?;
-        let found = crc32c::crc32c(&bytes);
-        if found != self.checksum {
-            return Err(ReadError::Damaged { found, expected: self.checksum });
+    /// Adds bytes, which must find room in a block; one at a time does. Blocks the thread. After an error it has what it had.
+    pub(crate) fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        let Filled { bytes: before, checksum } = *self.filled.lock();
+        self.file.write_all_at(bytes, self.start() + before as u64)?;
+        self.overflow.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let checksum = crc32c::crc32c_append(checksum, bytes);
+        *self.filled.lock() = Filled { bytes: before + bytes.len(), checksum };
+        Ok(())
+    }
+
+    /// How many bytes it has.
+    pub(crate) fn bytes(&self) -> usize {
+        self.filled.lock().bytes
+    }
+
+    /// Reads what it has from this place on, as much as finds room. Blocks the thread. All of it is read, whose checksum is known.
+    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> Result<usize, ReadError> {
+        let Filled { bytes, checksum } = *self.filled.lock();
+        if let (0, Some(whole)) = (offset, into.get_mut(..bytes)) {
+            return self.read_whole(checksum, whole).map(|()| bytes);
         }
-        self.overflow.read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        Ok(bytes)
+        let mut whole = vec![0; bytes];
+        self.read_whole(checksum, &mut whole)?;
+        let part = whole.get(offset..).unwrap_or_default();
+        let length = part.len().min(into.len());
+        into[..length].copy_from_slice(&part[..length]);
+        Ok(length)
+    }
+
+    fn read_whole(&self, expected: u32, into: &mut [u8]) -> Result<(), ReadError> {
+        self.file.read_exact_at(into, self.start()).map_err(ReadError::Io)?;
+        let found = crc32c::crc32c(into);
+        if found != expected {
+            return Err(ReadError::Damaged { found, expected });
+        }
+        self.overflow.read_bytes.fetch_add(into.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn start(&self) -> u64 {
+        self.number * self.overflow.block_bytes
     }
 }
 

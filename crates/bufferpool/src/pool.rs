@@ -78,7 +78,8 @@ impl Pool {
     }
 
     /// Begins an upload or a download, of which up to `memory_bytes_max` bytes in whole blocks stay in memory; what is more goes to the
-    /// overflow file at once. It claims what its last block takes as it grows, and one block to read by.
+    /// overflow file at once, if it finds room there. It claims what its last block takes as it grows; where others have claimed everything,
+    /// that block lies in the file.
     pub fn spool(&self, name: &str, class: Class, memory_bytes_max: u64) -> Result<Spool, Error> {
         if !class.is_kept() {
             return Err(Error::Config(format!("blocks of class {} are loaded, not spooled", class.name())));
@@ -96,9 +97,19 @@ impl Pool {
     /// Changes the budget, while all goes on. Where it gets smaller, blocks go first, some of them to the overflow file: it blocks.
     /// After an error it is as it was.
     pub fn set_budget(&self, bytes: u64) -> Result<(), Error> {
-        self.inner.room.set_budget(bytes, || self.inner.chain.lock().budget = bytes)?;
-        drop(self.inner.place(Class::Upload, 0));
-        Ok(())
+        let before = self.inner.chain.lock().budget;
+        self.change_budget(bytes)?;
+        match self.inner.place_for_spool(Class::Upload, 0) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.change_budget(before)?;
+                Err(Error::overflow("a smaller budget", error))
+            }
+        }
+    }
+
+    fn change_budget(&self, bytes: u64) -> Result<(), Error> {
+        self.inner.room.set_budget(bytes, || self.inner.chain.lock().budget = bytes)
     }
 
     /// Changes on which access a block is moved in the chain, while all goes on; only where the policy is LRU.
@@ -114,6 +125,11 @@ impl Pool {
     /// Bytes of a block.
     pub fn block_bytes(&self) -> usize {
         self.inner.block_bytes
+    }
+
+    /// Bytes that all blocks in memory may have, as it is set now.
+    pub fn budget_bytes(&self) -> u64 {
+        self.inner.chain.lock().budget
     }
 
     /// Bytes in memory, all classes together: never more than the budget.

@@ -123,6 +123,15 @@ impl Owner {
         }
         Ok(())
     }
+
+    /// Gives back what it claimed.
+    pub(crate) fn give_back(&self, bytes: u64) {
+        let mut ledger = self.room.ledger.lock();
+        ledger.claimed[self.class as usize] -= bytes;
+        if let Some(claim) = ledger.owners.get_mut(&self.id) {
+            claim.bytes -= bytes;
+        }
+    }
 }
 
 impl Drop for Owner {

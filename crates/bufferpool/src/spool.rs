@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! append ──> tail, which grows up to a block ──> sealed: a block of the pool ──> overflow file
-//!              │                                       │                              │
-//! read   <─────┴───────────────────────────────────────┴───────── private buffer <────┘
+//!              │        └ no room to grow: in the overflow file from here on         │
+//! read   <─────┴──────────────────────────────────────────┴──────────────────────────┘
 //! ```
 //!
-//! A small spool has nothing but its tail, of a few hundred bytes. What is read back from the file goes through one private buffer, so
-//! reading a large spool washes nothing out. One thread appends while another reads; several of a kind take turns.
+//! A small spool has nothing but its tail, of a few hundred bytes, which is all that a spool claims. What lies in the file is read from there
+//! into the reader's own memory, so reading a large spool washes nothing out. One thread appends while others read.
 
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use crate::block::{Block, Key, Object};
 use crate::error::Error;
 use crate::inner::Inner;
 use crate::kept::Kept;
+use crate::overflow::Slot;
 use crate::room::{Owner, Place};
 use crate::sync::{Lock, Ordering};
 
@@ -44,7 +45,6 @@ pub struct Spool {
     kept: Arc<Kept>,
     blocks_max: u64,
     writer: Lock<Writer>,
-    reader: Lock<Option<Read>>,
     tail: Lock<Tail>,
     owner: Arc<Owner>,
 }
@@ -52,57 +52,60 @@ pub struct Spool {
 #[derive(Debug, Default)]
 struct Writer {
     /// Claimed for the tail.
-    tail_bytes: u64,
-    /// Claimed for the reader.
-    has_reader: bool,
+    claimed: u64,
 }
 
 /// The bytes behind the last whole block, and how many blocks there are.
 #[derive(Debug, Default)]
 struct Tail {
-    bytes: Vec<u8>,
-    place: Option<Place>,
+    last: Last,
     sealed: u64,
     /// The first byte that is not forgotten, and the first block that is not dropped.
     start: u64,
     dropped: u64,
 }
 
-/// The block that was read back from the file last.
-#[derive(Debug)]
-struct Read {
-    number: u64,
-    bytes: Vec<u8>,
-    _place: Place,
+/// The bytes behind the last whole block.
+#[derive(Debug, Default)]
+enum Last {
+    #[default]
+    Nothing,
+    Memory(Vec<u8>, Place),
+    File(Arc<Slot>),
+}
+
+/// Whether the tail has grown.
+enum Grown {
+    Yes,
+    /// All room is claimed.
+    NoRoom,
+    /// Others' blocks have to be written for it.
+    NotAtOnce,
+}
+
+/// Where bytes are found that are to be read.
+enum Found {
+    Copied(usize),
+    /// In the file.
+    Slot(Arc<Slot>),
 }
 
 impl Spool {
     pub(crate) fn new(inner: Arc<Inner>, owner: Arc<Owner>, object: Object, blocks_max: u64) -> Spool {
-        Spool {
-            inner,
-            object,
-            kept: Kept::new(Arc::clone(&owner.name)),
-            blocks_max,
-            writer: Lock::default(),
-            reader: Lock::default(),
-            tail: Lock::default(),
-            owner,
-        }
+        let kept = Kept::new(Arc::clone(&owner.name));
+        Spool { inner, object, kept, blocks_max, writer: Lock::default(), tail: Lock::default(), owner }
     }
 
     /// Adds bytes at the end. It blocks where blocks have to be written to the overflow file, this spool's or another's.
     ///
-    /// After an error, what was appended before is there, unless the error says that the spool is lost; of these bytes there may be a part.
-    pub fn append(&self, mut bytes: &[u8]) -> Result<(), Error> {
-        let mut writer = self.writer.lock();
-        self.kept.check()?;
-        while !bytes.is_empty() {
-            let room = self.tail_room(&mut writer, bytes.len())?;
-            let (now, later) = bytes.split_at(room.min(bytes.len()));
-            self.tail.lock().bytes.extend_from_slice(now);
-            bytes = later;
-        }
-        Ok(())
+    /// After an error, what was appended before is there; of these bytes there may be a part.
+    pub fn append(&self, bytes: &[u8]) -> Result<(), Error> {
+        self.append_some(bytes, true).map(drop)
+    }
+
+    /// Adds as many of these bytes as it can without blocking; how many. The others are for [`Spool::append`].
+    pub fn try_append(&self, bytes: &[u8]) -> Result<usize, Error> {
+        self.append_some(bytes, false)
     }
 
     /// Copies what there is from this position on, as much as finds room; 0 at the end. It blocks where blocks have to be read from
@@ -123,7 +126,9 @@ impl Spool {
             tail.start = tail.start.max(position.min(self.end_of(&tail)));
             // The tail is no block yet, though all of it may be forgotten.
             let end = self.split(tail.start).0.min(tail.sealed);
-            std::mem::replace(&mut tail.dropped, end)..end
+            let first = tail.dropped;
+            tail.dropped = first.max(end);
+            first..end
         };
         self.drop_blocks(numbers);
     }
@@ -131,7 +136,6 @@ impl Spool {
     /// Takes off what lies from this position on, if it is not forgotten. Blocks. After an error everything is as it was.
     pub fn truncate(&self, end: u64) -> Result<(), Error> {
         let mut writer = self.writer.lock();
-        let mut reader = self.reader.lock();
         let (sealed, start, now) = {
             let tail = self.tail.lock();
             (tail.sealed, tail.start, self.end_of(&tail))
@@ -141,24 +145,32 @@ impl Spool {
             return Ok(());
         }
         let (number, length) = self.split(end);
-        if number == sealed {
-            self.tail.lock().bytes.truncate(length);
-            return Ok(());
-        }
         let mut bytes = vec![0; length];
         let forgotten = start.saturating_sub(end - length as u64) as usize;
         if forgotten < length {
-            self.read_some(&mut reader, end - (length - forgotten) as u64, &mut bytes[forgotten..], true)?;
+            self.read(end - (length - forgotten) as u64, &mut bytes[forgotten..])?;
         }
-        // What was claimed for the reader is free for this.
-        *reader = None;
-        let place = self.grown(&mut writer, 0, length)?;
+        let slot = match self.grow(&mut writer, length, true)? {
+            Grown::Yes => None,
+            Grown::NoRoom | Grown::NotAtOnce => Some(Arc::new(self.write(&bytes)?)),
+        };
         let old = {
             let mut tail = self.tail.lock();
-            (tail.sealed, tail.bytes) = (number, bytes);
+            tail.sealed = number;
             // Another may have forgotten more meanwhile.
             (tail.start, tail.dropped) = (tail.start.min(end), tail.dropped.min(number));
-            std::mem::replace(&mut tail.place, place)
+            let old = std::mem::take(&mut tail.last);
+            match (slot, old) {
+                (Some(slot), old) => {
+                    tail.last = Last::File(slot);
+                    old
+                }
+                (None, Last::Memory(_, place)) => {
+                    tail.last = Last::Memory(bytes, place);
+                    Last::Nothing
+                }
+                (None, old) => old,
+            }
         };
         drop(old);
         self.drop_blocks(number..sealed);
@@ -177,7 +189,7 @@ impl Spool {
     }
 
     fn end_of(&self, tail: &Tail) -> u64 {
-        self.first_byte(tail.sealed) + tail.bytes.len() as u64
+        self.first_byte(tail.sealed) + tail.last.bytes() as u64
     }
 
     fn first_byte(&self, number: u64) -> u64 {
@@ -194,84 +206,140 @@ impl Spool {
         Key { object: self.object, number }
     }
 
-    /// How many bytes the tail can take, of so many; a full one is sealed first.
-    fn tail_room(&self, writer: &mut Writer, wanted: usize) -> Result<usize, Error> {
-        let block_bytes = self.inner.block_bytes;
-        let mut length = self.tail.lock().bytes.len();
-        if length == block_bytes {
-            self.seal(writer)?;
-            length = 0;
-        }
-        let has = self.tail.lock().place.as_ref().map_or(0, |place| place.bytes() as usize);
-        let needs = length.saturating_add(wanted).min(block_bytes);
-        if needs > has {
-            let place = self.grown(writer, has, needs)?;
-            let tail = &mut *self.tail.lock();
-            match (&mut tail.place, place) {
-                (Some(before), Some(more)) => before.join(more),
-                (before, more) => *before = more,
-            }
-            let size = tail.place.as_ref().map_or(0, |place| place.bytes() as usize);
-            tail.bytes.reserve_exact(size.saturating_sub(length));
-        }
-        Ok(needs - length)
-    }
-
-    /// Room for a tail that has so many bytes and needs so many.
-    fn grown(&self, writer: &mut Writer, has: usize, needs: usize) -> Result<Option<Place>, Error> {
-        if needs == 0 {
-            return Ok(None);
-        }
-        let target = needs.next_power_of_two().max(TAIL_BYTES).min(self.inner.block_bytes);
-        if target as u64 > writer.tail_bytes {
-            self.owner.claim(target as u64 - writer.tail_bytes)?;
-            writer.tail_bytes = target as u64;
-        }
-        Ok(Some(self.inner.place(self.owner.class, (target - has) as u64)))
-    }
-
-    /// Makes a block of the tail, which is full.
-    fn seal(&self, writer: &mut Writer) -> Result<(), Error> {
+    fn append_some(&self, bytes: &[u8], may_block: bool) -> Result<usize, Error> {
+        let mut writer = self.writer.lock();
         self.kept.check()?;
-        if !writer.has_reader {
-            self.owner.claim(self.inner.block_bytes as u64)?;
-            writer.has_reader = true;
+        let mut done = 0;
+        while done < bytes.len() {
+            let mut length = self.tail.lock().last.bytes();
+            if length == self.inner.block_bytes {
+                if !self.seal(may_block)? {
+                    break;
+                }
+                length = 0;
+            }
+            let rest = &bytes[done..];
+            let now = &rest[..rest.len().min(self.inner.block_bytes - length)];
+            if !self.add(&mut writer, now, may_block)? {
+                break;
+            }
+            done += now.len();
+        }
+        Ok(done)
+    }
+
+    /// Adds bytes to the tail, which finds them room in its block; whether it has: it does not block if it may not.
+    fn add(&self, writer: &mut Writer, bytes: &[u8], may_block: bool) -> Result<bool, Error> {
+        let length = match &self.tail.lock().last {
+            Last::Nothing => Ok(0),
+            Last::Memory(tail, _) => Ok(tail.len()),
+            Last::File(slot) => Err(Arc::clone(slot)),
+        };
+        match length {
+            Err(_) if !may_block => return Ok(false),
+            Err(slot) => slot.append(bytes).map_err(|error| self.kept.error(error))?,
+            Ok(length) => match self.grow(writer, length + bytes.len(), may_block)? {
+                Grown::Yes => self.tail.lock().last.extend(bytes),
+                Grown::NoRoom if may_block => self.add_in_file(writer, bytes)?,
+                Grown::NoRoom | Grown::NotAtOnce => return Ok(false),
+            },
+        }
+        Ok(true)
+    }
+
+    /// Adds bytes to the tail, which goes to the file for it: others have claimed what it would need in memory.
+    fn add_in_file(&self, writer: &mut Writer, bytes: &[u8]) -> Result<(), Error> {
+        let mut all = match &self.tail.lock().last {
+            Last::Memory(tail, _) => tail.clone(),
+            Last::Nothing | Last::File(_) => Vec::new(),
+        };
+        all.extend_from_slice(bytes);
+        let slot = Arc::new(self.write(&all)?);
+        let old = std::mem::replace(&mut self.tail.lock().last, Last::File(slot));
+        drop(old);
+        self.owner.give_back(std::mem::take(&mut writer.claimed));
+        Ok(())
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<Slot, Error> {
+        self.inner.overflow.write(bytes).map_err(|error| self.kept.error(error))
+    }
+
+    /// Has the tail have room in memory for so many bytes.
+    fn grow(&self, writer: &mut Writer, length: usize, may_block: bool) -> Result<Grown, Error> {
+        let has = match &self.tail.lock().last {
+            Last::Nothing => 0,
+            Last::Memory(_, place) => place.bytes(),
+            Last::File(_) => return Ok(Grown::NoRoom),
+        };
+        let target = length.next_power_of_two().max(TAIL_BYTES).min(self.inner.block_bytes) as u64;
+        if target <= has {
+            return Ok(Grown::Yes);
+        }
+        let more = target.saturating_sub(writer.claimed);
+        if more > 0 && self.owner.claim(more).is_err() {
+            return Ok(Grown::NoRoom);
+        }
+        writer.claimed += more;
+        let (class, bytes) = (self.owner.class, target - has);
+        let added = if may_block {
+            self.inner.place_for_spool(class, bytes).map_err(|error| self.kept.error(error))?
+        } else {
+            let Some(added) = self.inner.place_at_once(class, bytes) else { return Ok(Grown::NotAtOnce) };
+            added
+        };
+        self.tail.lock().last.grow(target as usize, added);
+        Ok(Grown::Yes)
+    }
+
+    /// Makes a block of the tail, which is full; whether it has: it does not block if it may not.
+    fn seal(&self, may_block: bool) -> Result<bool, Error> {
+        self.kept.check()?;
+        if !may_block && self.kept.in_memory.load(Ordering::Relaxed) >= self.blocks_max {
+            return Ok(false);
         }
         let mut tail = self.tail.lock();
-        let (key, bytes) = (self.key(tail.sealed), std::mem::take(&mut tail.bytes));
-        // A tail that is full has its place.
-        let Some(place) = tail.place.take() else { return Ok(()) };
-        let kept = Some(self.kept.push());
-        self.inner.insert(Arc::new(Block::filled(key, self.owner.class, bytes, place, kept)));
+        let key = self.key(tail.sealed);
+        match std::mem::take(&mut tail.last) {
+            Last::Nothing => return Ok(true),
+            Last::Memory(bytes, place) => {
+                let kept = Some(self.kept.push());
+                self.inner.insert(Arc::new(Block::filled(key, self.owner.class, bytes, place, kept)));
+            }
+            Last::File(slot) => self.kept.push_written(slot),
+        }
         tail.sealed += 1;
         drop(tail);
         if self.kept.in_memory.load(Ordering::Relaxed) > self.blocks_max {
             self.inner.evict_early(key);
         }
-        self.kept.check()
+        self.kept.check()?;
+        Ok(true)
     }
 
     fn read_from(&self, position: u64, into: &mut [u8], may_block: bool) -> Result<Option<usize>, Error> {
-        let mut reader = self.reader.lock();
         let mut done = 0;
         while done < into.len() {
-            match self.read_some(&mut reader, position + done as u64, &mut into[done..], may_block)? {
-                None if done == 0 => return Ok(None),
-                None | Some(0) => break,
-                Some(bytes) => done += bytes,
+            let (at, into) = (position + done as u64, &mut into[done..]);
+            let bytes = match self.find(at, into)? {
+                Found::Copied(bytes) => bytes,
+                Found::Slot(slot) if may_block => {
+                    let (number, offset) = self.split(at);
+                    self.kept.read(&slot, number, offset, into)?
+                }
+                Found::Slot(_) if done == 0 => return Ok(None),
+                Found::Slot(_) => break,
+            };
+            if bytes == 0 {
+                break;
             }
+            done += bytes;
         }
         Ok(Some(done))
     }
 
     /// Bytes of one block, or of the tail.
-    fn read_some(
-        &self,
-        reader: &mut Option<Read>,
-        position: u64,
-        into: &mut [u8],
-        may_block: bool,
-    ) -> Result<Option<usize>, Error> {
+    fn find(&self, position: u64, into: &mut [u8]) -> Result<Found, Error> {
         self.kept.check()?;
         let (number, offset) = self.split(position);
         {
@@ -280,41 +348,26 @@ impl Spool {
                 return Err(self.out_of_range(position, (tail.start, self.end_of(&tail))));
             }
             if number >= tail.sealed {
-                let offset = position - self.first_byte(tail.sealed);
-                return Ok(Some(copy(&tail.bytes, offset as usize, into)));
+                let offset = (position - self.first_byte(tail.sealed)) as usize;
+                return Ok(match &tail.last {
+                    Last::Memory(bytes, _) => Found::Copied(copy(bytes, offset, into)),
+                    Last::File(slot) if offset < slot.bytes() => Found::Slot(Arc::clone(slot)),
+                    Last::Nothing | Last::File(_) => Found::Copied(0),
+                });
             }
         }
-        if let Some(bytes) = self.with_memory(reader, number, |bytes| copy(bytes, offset, into)) {
-            return Ok(Some(bytes));
+        if let Some(block) = self.inner.find(self.key(number), self.owner.class) {
+            self.inner.touch(&block);
+            return Ok(Found::Copied(copy(block.bytes().unwrap_or_default(), offset, into)));
         }
-        if !may_block {
-            return Ok(None);
+        match self.kept.slot(number) {
+            Some(slot) => Ok(Found::Slot(slot)),
+            None => {
+                // Lost with the whole spool, or forgotten just now.
+                self.kept.check()?;
+                Err(self.out_of_range(position, (self.start(), self.end())))
+            }
         }
-        self.read_back(reader, number)?;
-        Ok(self.with_memory(reader, number, |bytes| copy(bytes, offset, into)))
-    }
-
-    /// Has a whole block, if it is in memory. One at a time, for which room is claimed.
-    fn with_memory<T>(&self, reader: &mut Option<Read>, number: u64, then: impl FnOnce(&[u8]) -> T) -> Option<T> {
-        if let Some(read) = reader.as_ref().filter(|read| read.number == number) {
-            return Some(then(&read.bytes));
-        }
-        *reader = None;
-        let block = self.inner.find(self.key(number), self.owner.class)?;
-        self.inner.touch(&block);
-        Some(then(block.bytes().unwrap_or_default()))
-    }
-
-    /// Reads a block from the file into the private buffer.
-    fn read_back(&self, reader: &mut Option<Read>, number: u64) -> Result<(), Error> {
-        let place = self.inner.place(self.owner.class, self.inner.block_bytes as u64);
-        let Some(bytes) = self.kept.read_back(number)? else {
-            // Lost with the whole spool, or forgotten just now.
-            self.kept.check()?;
-            return Err(self.out_of_range(self.first_byte(number), (self.start(), self.end())));
-        };
-        *reader = Some(Read { number, bytes, _place: place });
-        Ok(())
     }
 
     fn out_of_range(&self, position: u64, (start, end): (u64, u64)) -> Error {
@@ -336,6 +389,34 @@ impl Drop for Spool {
             tail.dropped..tail.sealed
         };
         self.drop_blocks(numbers);
+    }
+}
+
+impl Last {
+    /// Adds bytes to what is in memory, and has room there.
+    fn extend(&mut self, bytes: &[u8]) {
+        if let Last::Memory(tail, _) = self {
+            tail.extend_from_slice(bytes);
+        }
+    }
+
+    /// Takes more room in memory, for so many bytes in all.
+    fn grow(&mut self, bytes: usize, added: Place) {
+        match self {
+            Last::Memory(tail, place) => {
+                tail.reserve_exact(bytes - tail.len());
+                place.join(added);
+            }
+            Last::Nothing | Last::File(_) => *self = Last::Memory(Vec::with_capacity(bytes), added),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Last::Nothing => 0,
+            Last::Memory(bytes, _) => bytes.len(),
+            Last::File(slot) => slot.bytes(),
+        }
     }
 }
 

@@ -195,15 +195,9 @@ impl World {
         let seed = self.seed;
         let Some((spool, bytes, _)) = pick(&mut self.spools, at) else { return };
         let more: Vec<u8> = (0..length).map(|at| (at % 241) as u8 ^ seed).collect();
-        match spool.append(&more) {
-            Ok(()) => bytes.extend(more),
-            Err(error) => {
-                assert_eq!(error.code(), "no_room", "{error}");
-                // A part may be there.
-                let part = spool.end() as usize - bytes.len();
-                bytes.extend(&more[..part]);
-            }
-        }
+        let at_once = spool.try_append(&more).expect("appended");
+        spool.append(&more[at_once..]).expect("there is room on disk");
+        bytes.extend(more);
     }
 
     fn read(&mut self, at: usize, start: usize, length: usize) {

@@ -149,53 +149,111 @@ fn a_block_that_was_forgotten_before_it_was_whole_is_dropped_with_the_spool() {
 }
 
 #[test]
-fn the_overflow_files_limit_fails_the_spool_whose_block_it_does_not_take() {
+fn the_overflow_files_limit_fails_who_needs_more() {
     let config = Config { overflow_bytes_max: 3 * BLOCK, block_bytes: BLOCK as usize, ..Config::default() };
     let config = Config { budget_bytes: 6 * BLOCK, floors: Floors::default(), ..config };
     let pool = Pool::new(&config).expect("a pool");
     let spool = pool.spool("upload 7", Class::Upload, 0).expect("room");
-    let error = spool.append(&bytes(1, 0..5 * BLOCK)).expect_err("no room");
-    let text = "upload 7 is lost: the buffer pool's overflow file has no room for a block of it; make room in overflow_folder, or raise \
-                overflow_bytes_max, whichever it is";
+    spool.append(&bytes(1, 0..9 * BLOCK)).expect("what the file does not take stays in memory");
+    let error = spool.append(&bytes(1, 9 * BLOCK..9 * BLOCK + 1)).expect_err("no room");
+    let text = "upload 7 has failed: the buffer pool's overflow file has no room for a block of it; make room in overflow_folder, or \
+                raise overflow_bytes_max, whichever it is";
     assert_eq!((error.to_string().as_str(), error.code(), error.retry_helps()), (text, "disk_full", true));
     assert_eq!(cause(&error), "no room for a block more, the limit is 12288 bytes (overflow_bytes_max)");
-    assert_eq!(read(&spool, 0..1).expect_err("the spool is lost").code(), "disk_full");
-    assert_eq!(spool.append(b"more").expect_err("the spool is lost").code(), "disk_full");
-    drop(spool);
-    let spool = pool.spool("upload 8", Class::Upload, 0).expect("room");
-    spool.append(&bytes(1, 0..3 * BLOCK)).expect("there is room again");
+    assert_eq!(read(&spool, 0..10 * BLOCK).expect("nothing is lost"), bytes(1, 0..9 * BLOCK));
+    let error = pool.set_budget(4 * BLOCK).expect_err("blocks would have to go");
+    assert_eq!((error.code(), pool.used_bytes()), ("disk_full", 6 * BLOCK), "{error}");
+    spool.forget(BLOCK);
+    spool.append(b"more").expect("there is room again");
 }
 
 #[test]
-fn a_full_disk_fails_the_spool_whose_block_it_does_not_take_and_nothing_else() {
-    if !is_apart("a_full_disk_fails_the_spool_whose_block_it_does_not_take_and_nothing_else") {
+fn a_full_disk_fails_who_needs_room_and_nothing_else() {
+    if !is_apart("a_full_disk_fails_who_needs_room_and_nothing_else") {
         return;
     }
     let disk = SmallDisk::new(4);
     let pool = pool(12, Some(disk.path()));
-    let session = pool.session("a reader", Class::Answer, 1).expect("room");
+    let session = pool.session("a reader", Class::Answer, 2).expect("room");
     let key = Key { object: pool.object(), number: 0 };
     let held = session.load(key, || Ok::<_, Error>(vec![9; BLOCK as usize])).expect("loaded");
     let first = spool(&pool, 1, 20);
     disk.fill();
-    // It needs room, and the oldest blocks that are in memory are the first one's.
-    let second = spool(&pool, 2, 4);
-    let error = read(&first, 0..1).expect_err("lost");
-    assert!(error.to_string().starts_with("spool 1 is lost:"), "{error}");
+    // It needs room, and all blocks that are in memory and not pinned are the first one's.
+    let second = pool.spool("spool 2", Class::Download, u64::MAX).expect("room");
+    let error = second.append(b"little").expect_err("no room");
+    assert!(error.to_string().starts_with("spool 2 has failed:"), "{error}");
     assert!(cause(&error).contains("No space left on device"), "{error:?}");
     assert_eq!((error.code(), error.retry_helps()), ("disk_full", true));
-    // This one may have nothing in memory.
-    let third = pool.spool("spool 3", Class::Download, 0).expect("room");
-    let error = third.append(&bytes(3, 0..2 * BLOCK)).expect_err("no room for its first block");
-    assert!(error.to_string().starts_with("spool 3 is lost:") && error.code() == "disk_full", "{error}");
-    drop((first, third));
-    assert_eq!(read(&second, 0..4 * BLOCK).expect("read"), bytes(2, 0..4 * BLOCK));
+    assert_eq!(read(&first, 0..20 * BLOCK).expect("it is whole"), bytes(1, 0..20 * BLOCK));
+    // What has claimed its room has it all the same: that is at the cost of the first.
+    let other = Key { number: 1, ..key };
+    assert_eq!(session.load(other, || Ok::<_, Error>(vec![8])).expect("it has its room")[..], [8]);
+    let error = read(&first, 0..1).expect_err("lost");
+    assert!(error.to_string().starts_with("spool 1 has failed:") && error.code() == "disk_full", "{error}");
+    assert_eq!(first.append(b"more").expect_err("lost").code(), "disk_full");
+    drop(first);
     assert_eq!(*held, *vec![9; BLOCK as usize]);
     disk.clear();
-    second.append(&bytes(2, 4 * BLOCK..40 * BLOCK)).expect("there is room again");
+    second.append(&bytes(2, 0..40 * BLOCK)).expect("there is room again");
     assert_eq!(read(&second, 0..40 * BLOCK).expect("read"), bytes(2, 0..40 * BLOCK));
-    drop(second);
+    drop((second, held));
+    pool.remove(other);
     assert_eq!((pool.overflow_bytes(), pool.used_bytes()), (0, BLOCK));
+}
+
+#[test]
+fn where_all_room_is_claimed_the_tail_lies_in_the_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = pool(3, Some(folder.path()));
+    let session = pool.session("somebody", Class::Answer, 2).expect("room");
+    let first = spool(&pool, 1, 1);
+    let second = pool.spool("spool 2", Class::Upload, u64::MAX).expect("room");
+    for start in (0..3 * BLOCK).step_by(700) {
+        second.append(&bytes(2, start..(3 * BLOCK).min(start + 700))).expect("there is room on disk");
+        assert!(pool.used_bytes() <= 3 * BLOCK);
+    }
+    assert_eq!((second.end(), pool.overflow_bytes()), (3 * BLOCK, 3 * BLOCK));
+    assert_eq!(second.try_append(&[1]).expect("it would have to be written"), 0);
+    for start in [0, 10, BLOCK - 1, 2 * BLOCK + 5, 3 * BLOCK] {
+        assert_eq!(read(&second, start..4 * BLOCK).expect("read"), bytes(2, start..3 * BLOCK), "from {start}");
+    }
+    assert_eq!(second.try_read(2 * BLOCK + 1, &mut [0]).expect("read"), None);
+    for (end, seed) in [(2 * BLOCK + 100, 3), (BLOCK + 7, 4)] {
+        let before = read(&second, 0..end).expect("read");
+        second.truncate(end).expect("truncated");
+        second.append(&bytes(seed, end..end + 900)).expect("appended");
+        assert_eq!(read(&second, 0..4 * BLOCK).expect("read"), [before, bytes(seed, end..end + 900)].concat());
+    }
+    let file = overflow_file(folder.path()).expect("the tail lies in it");
+    for slot in 0..3 {
+        file.write_all_at(&[0xff; 4], slot * BLOCK + 1).expect("written");
+    }
+    assert!(
+        read(&second, BLOCK..4 * BLOCK).is_err_and(|error| error.code() == "damaged"),
+        "its tail is not what it was"
+    );
+    drop((session, first));
+    drop(second);
+    assert_eq!((pool.used_bytes(), pool.overflow_bytes()), (0, 0));
+    assert_eq!(pool.holders().to_string(), "nobody");
+}
+
+#[test]
+fn what_can_be_added_at_once_is_and_nothing_is_written_for_it() {
+    let pool = pool(6, None);
+    let session = pool.session("a reader", Class::Answer, 1).expect("room");
+    let object = pool.object();
+    for number in 0..6 {
+        session.load(Key { object, number }, || Ok::<_, Error>(vec![0; BLOCK as usize])).expect("loaded");
+    }
+    let spool = pool.spool("an upload", Class::Upload, 2 * BLOCK).expect("room");
+    let all = bytes(1, 0..9 * BLOCK);
+    let at_once = spool.try_append(&all).expect("appended");
+    assert_eq!(at_once as u64, 3 * BLOCK, "answers go for it; a block more would have to be written");
+    assert_eq!((spool.end(), pool.overflow_bytes()), (3 * BLOCK, 0));
+    spool.append(&all[at_once..]).expect("appended");
+    assert_eq!(read(&spool, 0..9 * BLOCK).expect("read"), all);
 }
 
 #[test]

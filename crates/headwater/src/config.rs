@@ -9,6 +9,9 @@
 //! [gateway]                             # named queries over HTTP; without it there are none
 //! queries = "queries"                   # a folder of .sql files
 //!
+//! [pool]                                # what uploads, downloads and answers have in memory together
+//! memory_bytes = 134217728
+//!
 //! [server]                              # each option has a default; HEADWATER_SERVER_WORKERS=16 goes before the file
 //! listen = "127.0.0.1:7340"
 //! ```
@@ -21,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use headwater_bufferpool::Pools;
 use headwater_consolidated::{Connection, Dialect, Plan};
 use headwater_gateway::frontier::Signer;
 use headwater_gateway::query::{Query, QueryError, QueryLimits};
@@ -33,9 +37,12 @@ use serde::Deserialize;
 use crate::cli::Global;
 use crate::database::Address;
 use crate::exit::{OrUsage as _, usage};
+use crate::pool::PoolSection;
 
 /// Environment variables that set the server's options begin with this.
 const SERVER_VARIABLES: &str = "HEADWATER_SERVER_";
+/// Those that set the pool's.
+const POOL_VARIABLES: &str = "HEADWATER_POOL_";
 /// And those that set the gateway's.
 const GATEWAY_VARIABLES: &str = "HEADWATER_GATEWAY_";
 /// The longest that a query may be let wait for a place.
@@ -61,10 +68,13 @@ struct File {
     models: Vec<PathBuf>,
     database: Option<DatabaseSection>,
     gateway: Option<GatewaySection>,
-    /// Read for its faults' places alone; [`Config::server`] reads it again with what goes before it.
+    /// This and the next are read for their faults' places alone; [`Config::server`] reads it again with what goes before it.
     #[serde(default)]
     #[expect(dead_code)]
     server: ServerConfig,
+    #[serde(default)]
+    #[expect(dead_code)]
+    pool: PoolSection,
 }
 
 #[derive(Deserialize)]
@@ -338,6 +348,16 @@ impl Config {
             }
         }
         Ok((queries, faults))
+    }
+
+    /// What the server and the gateway have in memory, with these arguments (`option=value`).
+    pub fn pools(&self, arguments: &[(String, String)], server: &ServerConfig) -> Result<Pools> {
+        let section = overlaid(&self.text, "pool", POOL_VARIABLES, arguments)?;
+        let section = section.try_into::<PoolSection>().map_err(|error| explained(&error)).or_usage(|| {
+            let file = self.file.display();
+            format!("the pool's options can't be used ([pool] in {file}, {POOL_VARIABLES}*, --set pool.OPTION)")
+        })?;
+        section.pools(&self.folder, server.spool_folder.as_deref())
     }
 
     /// The server's options: the file's, then the environment's, then these arguments (`option=value`).

@@ -15,6 +15,7 @@ pub mod database;
 pub mod diff;
 pub mod exit;
 pub mod output;
+mod pool;
 pub mod ready;
 
 use std::process::ExitCode;

@@ -429,12 +429,15 @@ fn an_address_is_kept_when_a_server_there_has_answered() {
 fn no_room_to_spool_is_said() {
     let mut stage = Stage::sqlite();
     stage.prepare();
-    let url = stage.serve(&["--set", "spool_memory_bytes=0", "--set", "spool_file_bytes_total=1"]);
+    let least = ["upload", "download", "answer", "chunk"].map(|class| format!("pool.{class}_bytes_min=0"));
+    let mut options = vec!["--set", "pool.memory_bytes=0", "--set", "pool.overflow_bytes_max=0"];
+    options.extend(least.iter().flat_map(|option| ["--set", option.as_str()]));
+    let url = stage.serve(&options);
     stage.ok(&["remote", "create", "anna.db", "--server", &url, "--user", "anna"]);
     stage.remote("anna.db", "INSERT INTO customer VALUES (10, 'Dan', NULL, 'north')");
     let said = stage.run(&["remote", "sync", "anna.db", "--attempts", "2", "--give-up-after", "1s"]);
     assert!(said.code == Some(3) && said.err.contains("no room left to spool"), "{said:?}");
-    assert!(stage.server_log().contains("WARN") && stage.server_log().contains("raise spool_file_bytes_total"));
+    assert!(stage.server_log().contains("WARN") && stage.server_log().contains("overflow_bytes_max"));
     stage.stop();
     let url = stage.serve(&[]);
     stage.ok(&["remote", "sync", "anna.db", "--server", &url]);

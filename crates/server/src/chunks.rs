@@ -5,7 +5,7 @@
 //!                                └ there from here on, for twice as long: who was told of them last has time to get them
 //! ```
 //!
-//! Bounds: all files together take `shared_bytes_max` (and count as spools' files); where they are full, those that are not handed out any more
+//! Bounds: all files together take `shared_bytes_max`; where they are full, those that are not handed out any more
 //! go first, and then partitions come as ever. A build that fails is the next sync's to begin anew. Nothing of this lasts: what a server does not have
 //! it answers with 404, and the remote asks again.
 //!
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use headwater_consolidated::download::Kept;
 
 use crate::Config;
-use crate::spool::{Budget, Meter, SpoolFile};
+use crate::files::{Files, OpenFile};
 
 pub(crate) use view::{Elsewhere, View};
 
@@ -37,7 +37,7 @@ pub(crate) struct Chunks {
     state: Mutex<State>,
     /// Told when a build has ended.
     ended: Condvar,
-    budget: Arc<Budget>,
+    files: Arc<Files>,
     /// Bytes of all chunks.
     bytes: Arc<Meter>,
     handed_out: Duration,
@@ -84,18 +84,17 @@ pub(crate) struct Chunk {
 /// The file of one snapshot's chunks. Dropped, it gives its room back.
 #[derive(Debug)]
 struct Stored {
-    file: SpoolFile,
+    file: OpenFile,
     written: AtomicU64,
-    budget: Arc<Budget>,
     bytes: Arc<Meter>,
 }
 
 impl Chunks {
-    pub(crate) fn new(config: &Config, budget: Arc<Budget>) -> Arc<Chunks> {
+    pub(crate) fn new(config: &Config, files: Arc<Files>) -> Arc<Chunks> {
         Arc::new(Chunks {
             state: Mutex::default(),
             ended: Condvar::new(),
-            budget,
+            files,
             bytes: Arc::new(Meter::new(config.shared_bytes_max)),
             handed_out: Duration::from_millis(config.shared_ms),
             wait_max: Duration::from_millis(config.shared_wait_ms_max),
@@ -164,9 +163,8 @@ impl Chunk {
 
 impl Stored {
     fn create(chunks: &Chunks) -> io::Result<Stored> {
-        let file = chunks.budget.create_file()?;
-        let (budget, bytes) = (Arc::clone(&chunks.budget), Arc::clone(&chunks.bytes));
-        Ok(Stored { file, written: AtomicU64::new(0), budget, bytes })
+        let file = chunks.files.create()?;
+        Ok(Stored { file, written: AtomicU64::new(0), bytes: Arc::clone(&chunks.bytes) })
     }
 
     /// Adds bytes; where they stand. One at a time does.
@@ -175,10 +173,6 @@ impl Stored {
         if !self.bytes.take(count) {
             let text = format!("chunks have no room for {count} bytes more (shared_bytes_max)");
             return Err(io::Error::new(io::ErrorKind::StorageFull, text));
-        }
-        if let Err(error) = self.budget.take_file_room(count) {
-            self.bytes.give_back(count);
-            return Err(error);
         }
         let offset = self.written.fetch_add(count, Ordering::Relaxed);
         self.file.write_all_at(bytes, offset).map(|()| offset)
@@ -189,7 +183,34 @@ impl Drop for Stored {
     fn drop(&mut self) {
         let written = *self.written.get_mut();
         self.bytes.give_back(written);
-        self.budget.give_file_room_back(written);
+    }
+}
+
+/// A number of bytes with a limit.
+#[derive(Debug)]
+struct Meter {
+    used: AtomicU64,
+    limit: u64,
+}
+
+impl Meter {
+    fn new(limit: u64) -> Meter {
+        Meter { used: AtomicU64::new(0), limit }
+    }
+
+    fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Takes so many bytes; whether they were there.
+    fn take(&self, bytes: u64) -> bool {
+        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(before >= bytes, "chunks gave back {bytes} bytes of {before}");
     }
 }
 

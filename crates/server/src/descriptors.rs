@@ -5,10 +5,9 @@
 //! | the database | [`Config::database_connections`], and those of what is joined: one each on PostgreSQL, on SQLite up to four |
 //! | the server itself, and who is turned away | [`OWN`] |
 //! | connections of clients | `connections_max`, at most the rest but for its half, or for [`FILES_KEPT`] where that is fewer |
-//! | spools, chunks, ready files | what is left; where all are open, that sync alone ends with `overloaded` |
+//! | chunks, ready files | what is left; where all are open, no more are made |
 //!
-//! A connection may want a file for what it carries, hence the half; but most things that are carried lie in memory, so thousands do for
-//! tens of thousands of connections. Uploads in pieces and downloads that are kept have files beside.
+//! What connections carry lies in the buffer pool, which has one file for all.
 
 use headwater_consolidated::Dialect;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -17,10 +16,11 @@ use crate::Config;
 
 /// Connections that are answered with 503 at a time, as no more are taken.
 pub(crate) const TURNED_AWAY_MAX: usize = 32;
-/// What the server itself has open, with room to spare: standard streams, runtime, listener, a ready file in the making, a purge.
+/// What the server itself has open, with room to spare: standard streams, runtime, listener, the pool's overflow file, a ready file in the
+/// making, a purge.
 const OWN: usize = 32 + TURNED_AWAY_MAX;
 /// Files that are kept from connections, where the limit leaves twice as many.
-const FILES_KEPT: usize = 4_096;
+const FILES_KEPT: usize = 256;
 /// Connections that are taken, and files that are opened, whatever the limit is.
 const LEAST: usize = 4;
 
@@ -46,7 +46,7 @@ pub(crate) struct Descriptors {
     least: usize,
     /// Connections of clients: `connections_max`, or fewer.
     pub(crate) connections_max: usize,
-    /// Files of spools, chunks and ready files.
+    /// Files of chunks, and ready files.
     pub(crate) files_max: usize,
 }
 
@@ -61,7 +61,7 @@ impl Descriptors {
     fn within(limit: Option<usize>, config: &Config, database_files: usize) -> Descriptors {
         let fixed = OWN + database_files;
         let least = fixed + 2 * LEAST;
-        let needed = fixed + 2 * config.connections_max + config.tickets_max + config.kept_downloads_max;
+        let needed = fixed + config.connections_max + FILES_KEPT.min(config.connections_max);
         let rest = limit.map_or(usize::MAX, |limit| limit.saturating_sub(fixed).max(2 * LEAST));
         let connections_max = config.connections_max.min(rest - (rest / 2).min(FILES_KEPT));
         Descriptors { limit, needed, least, connections_max, files_max: rest - connections_max }
@@ -116,9 +116,9 @@ mod tests {
     fn a_limit_that_is_high_enough_changes_nothing() {
         let config = Config::default();
         let needed = of(None, &config, Dialect::Postgres).needed;
-        assert_eq!(needed, 64 + 41 + 2 * 2_000 + 1_000 + 1_000);
+        assert_eq!(needed, 64 + 41 + 2_000 + 256);
         assert_eq!(of(None, &config, Dialect::Sqlite).connections_max, 2_000);
-        assert_eq!(within(needed, &config), (2_000, 4_000));
+        assert_eq!(within(needed, &config), (2_000, 256));
     }
 
     #[test]
@@ -126,6 +126,7 @@ mod tests {
         let config = Config { workers: 4, ..Config::default() };
         let fixed = 64 + 5;
         assert_eq!(within(fixed + 101, &config), (51, 50));
+        assert_eq!(within(fixed + 2_100, &config), (1_844, 256));
         assert_eq!(within(fixed + 4_001, &config), (2_000, 2_001));
         let many = Config { connections_max: 20_000, ..config.clone() };
         assert_eq!(within(fixed + 20_000, &many), (20_000 - FILES_KEPT, FILES_KEPT));

@@ -1,8 +1,7 @@
 //! Downloads that can be resumed: kept by their unguessable ID for the user and the remote that asked, until the remote syncs again, or
 //! for a while after the client has gone.
 //!
-//! While a client takes a download it is kept beside (its bytes count as a spool's, and one that gets larger than all that may be kept
-//! is not kept any more). Those whose clients have gone are bounded in number and bytes, and in memory to half of what spools may use:
+//! While a client takes a download it is kept beside (one that gets larger than all that may be kept is not kept any more). Those whose clients have gone are bounded in number and bytes:
 //! where a bound is passed, the one that was left first is given up. Whoever asks for it is told `gone`, and begins again.
 
 use std::collections::HashMap;
@@ -21,7 +20,6 @@ pub(crate) struct Downloads {
     pub(crate) kept_for: Duration,
     number_max: usize,
     bytes_max: u64,
-    memory_bytes_max: u64,
 }
 
 #[derive(Debug)]
@@ -40,7 +38,6 @@ impl Downloads {
             kept_for: Duration::from_millis(config.kept_ms),
             number_max: config.kept_downloads_max,
             bytes_max: config.kept_bytes_max,
-            memory_bytes_max: config.spool_memory_bytes_total / 2,
         }
     }
 
@@ -111,11 +108,9 @@ impl Downloads {
     /// The first that was left, where those that were left are too many.
     fn first_too_many(&self, all: &HashMap<[u8; 16], Kept>) -> Option<[u8; 16]> {
         let left = || all.iter().filter_map(|(id, kept)| Some((*id, kept, kept.left_at?)));
-        let (number, memory, files) = left().fold((0, 0, 0), |(number, memory, files), (_, kept, _)| {
-            let held = kept.spool.held();
-            (number + 1, memory + held.0, files + held.1)
-        });
-        let is_too_many = number > self.number_max || memory > self.memory_bytes_max || memory + files > self.bytes_max;
+        let sum = |(number, bytes), (_, kept, _): (_, &Kept, _)| (number + 1, bytes + kept.spool.held());
+        let (number, bytes) = left().fold((0, 0), sum);
+        let is_too_many = number > self.number_max || bytes > self.bytes_max;
         is_too_many.then(|| left().min_by_key(|(_, _, left_at)| *left_at).map(|(id, _, _)| id))?
     }
 

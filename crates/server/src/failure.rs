@@ -51,8 +51,8 @@ impl Failure {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded | std::io::ErrorKind::FileTooLarge => {
                 tracing::warn!(
                     %error,
-                    "a sync finds no room to be spooled, and comes again: make room on the disk of spool_folder, or raise \
-                     spool_file_bytes_total or the limit of open files, whichever it is"
+                    "a sync finds no room to be spooled, and comes again: make room on the disk of [pool] overflow_folder, or raise \
+                     [pool] overflow_bytes_max, whichever it is"
                 );
                 let message = "the server has no room left to spool this sync; it was not finished";
                 Failure::new(ErrorCode::Overloaded, message).after(Duration::from_secs(30))

@@ -21,6 +21,7 @@ mod counts;
 mod descriptors;
 mod downloads;
 mod failure;
+mod files;
 mod front;
 mod limit;
 pub mod limits;

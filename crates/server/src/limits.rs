@@ -3,12 +3,12 @@
 //! | what is full | what happens |
 //! |---|---|
 //! | `connections_max`, or the process's limit of open files | a new connection is answered by 503 with `Retry-After`, and closed; beyond 32 of those, closed at once |
-//! | the limit of open files, by spools' files | that sync alone ends with `overloaded` |
+//! | the limit of open files, by chunks and ready files | those are not made |
 //! | `receiving_max`, `backlog` | 503 with `Retry-After` and an ERROR frame `overloaded`, judged from the request's head |
 //! | `frame_bytes_max`, by the large frames being worked on | the next waits for its turn, as for a worker |
 //! | `upload_bytes_max`, `upload_frames_max`, `frame_bytes_max` | 413 and `too_large`, before anything is reserved |
-//! | `spool_memory_bytes`, `spool_memory_bytes_total` | the spool goes on in a temporary file |
-//! | `spool_file_bytes_total`, or the disk | that sync alone ends with `overloaded` |
+//! | `spool_memory_bytes`, or the [pool's](headwater_bufferpool) memory | the spool goes on in the pool's overflow file |
+//! | that file (`[pool] overflow_bytes_max`), or the disk | the sync that needs more ends with `overloaded` |
 //! | `piece_bytes` | that piece is refused: 413 and `too_large` |
 //! | `tickets_max`, `tickets_per_user_max`, `tickets_bytes_max` | that upload in pieces is told `overloaded`; what has come of it stays |
 //! | `kept_downloads_max`, `kept_bytes_max` | the download that was left first can't be resumed any more |
@@ -78,13 +78,10 @@ pub struct Config {
     /// Rows that are judged and written by one statement.
     pub batch_rows: usize,
 
-    /// Bytes of one spool in memory; beyond, it goes on in a temporary file.
+    /// Bytes of one upload or download in the pool's memory (`[pool]`); beyond, it goes on in the pool's overflow file.
     pub spool_memory_bytes: u64,
-    /// Bytes of all spools in memory.
-    pub spool_memory_bytes_total: u64,
-    /// Bytes of all spools' temporary files.
-    pub spool_file_bytes_total: u64,
-    /// Where the temporary files go; unset: the system's own place (`TMPDIR`). A place on disk keeps memory free.
+    /// Where temporary files go, the overflow file too unless `[pool]` says otherwise; unset: the system's own place (`TMPDIR`). A place on
+    /// disk keeps memory free.
     pub spool_folder: Option<PathBuf>,
 
     /// Bytes of one piece of an upload that comes in pieces: as many as proxies let through.
@@ -93,7 +90,7 @@ pub struct Config {
     pub tickets_max: usize,
     /// Of them, those of one user.
     pub tickets_per_user_max: usize,
-    /// Bytes of all of them. They count as spools' bytes.
+    /// Bytes of all of them.
     pub tickets_bytes_max: u64,
     /// How long an upload in pieces waits for its next piece, or for its sync.
     pub ticket_ms: u64,
@@ -101,12 +98,12 @@ pub struct Config {
     pub kept_ms: u64,
     /// Downloads that are kept for clients that have gone.
     pub kept_downloads_max: usize,
-    /// Bytes of them; a larger download can't be resumed. They count as spools' bytes.
+    /// Bytes of them; a larger download can't be resumed.
     pub kept_bytes_max: u64,
 
     /// For how long a shared partition that was built is handed out; its chunks are there for twice as long.
     pub shared_ms: u64,
-    /// Bytes of all chunks. They count as spools' files.
+    /// Bytes of all chunks, on disk (`spool_folder`).
     pub shared_bytes_max: u64,
     /// How long a sync waits for a shared partition that another builds, before it reads it itself.
     pub shared_wait_ms_max: u64,
@@ -183,8 +180,6 @@ impl Default for Config {
             frame_bytes_max: Limits::PIECES.frame_bytes_max,
             batch_rows: 2_000,
             spool_memory_bytes: 1 << 20,
-            spool_memory_bytes_total: 48 << 20,
-            spool_file_bytes_total: 64 << 30,
             spool_folder: None,
             piece_bytes: 1_000_000,
             tickets_max: 1_000,
@@ -299,7 +294,6 @@ impl Config {
         range("frame_bytes_max", self.frame_bytes_max as u64, 1024, 1 << 30)?;
         range("batch_rows", self.batch_rows as u64, 1, 100_000)?;
         range("spool_memory_bytes", self.spool_memory_bytes, 0, 1 << 40)?;
-        range("spool_memory_bytes_total", self.spool_memory_bytes_total, 0, 1 << 40)?;
         range("piece_bytes", self.piece_bytes, 1024, 1 << 30)?;
         range("tickets_max", self.tickets_max as u64, 1, MANY)?;
         range("tickets_per_user_max", self.tickets_per_user_max as u64, 1, MANY)?;

@@ -126,17 +126,14 @@ async fn piece(
         if spool.bytes() != offset.saturating_add(came) {
             return Ok(Taken::Elsewhere(spool.bytes()));
         }
-        let Some(some) = bytes else {
-            flushed(spool).await.inspect_err(|_| shared.tickets.forget(&ticket))?;
-            return Ok(Taken::All);
-        };
+        let Some(some) = bytes else { return Ok(Taken::All) };
         came += length;
         if came > limit {
             return Err(too_large());
         }
         spool.append(&some);
         shared.tickets.added(&ticket, spool.bytes());
-        if spool.is_full() {
+        if spool.wants_flush() {
             flushed(spool).await.inspect_err(|_| shared.tickets.forget(&ticket))?;
         } else {
             drop(spool);
@@ -145,7 +142,7 @@ async fn piece(
     }
 }
 
-/// Writes what is in memory to the disk, on a thread that may wait for it.
+/// Has what waits for the disk spooled, on a thread that may wait for it.
 async fn flushed(mut spool: impl std::ops::DerefMut<Target = UploadSpool> + Send + 'static) -> Result<(), Failure> {
     tokio::task::spawn_blocking(move || spool.flush())
         .await

@@ -40,7 +40,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::routes::{get_file, post_file};
 use crate::Config;
-use crate::spool::SpoolFile;
+use crate::files::OpenFile;
 
 /// Makes the file of a remote of this model that has applied these frames and has no identity, at this path, with at most so many bytes.
 pub type BuildReady = Arc<
@@ -110,7 +110,7 @@ pub(crate) struct Ready {
     key: Key,
     /// Of the model.
     fingerprint: u64,
-    file: SpoolFile,
+    file: OpenFile,
     bytes: u64,
     digest: [u8; 32],
     rows: u64,

@@ -44,7 +44,7 @@ pub(crate) async fn receive(shared: &Arc<Shared>, body: &mut Body) -> Result<Rec
         shared,
         reader: RequestReader::new(shared.config.request_limits()),
         hello: None,
-        spool: UploadSpool::new(Arc::clone(&shared.budget)),
+        spool: UploadSpool::new(&shared.spools),
         ticket: None,
         end: None,
         key_ranges: None,
@@ -95,7 +95,7 @@ impl Receiving<'_> {
 
     /// Writes to the disk on a thread that may wait for it.
     async fn flush(&mut self) -> Result<(), Failure> {
-        let empty = UploadSpool::new(Arc::clone(&self.shared.budget));
+        let empty = UploadSpool::new(&self.shared.spools);
         let mut spool = std::mem::replace(&mut self.spool, empty);
         let flushed = tokio::task::spawn_blocking(move || spool.flush().map(|()| spool));
         self.spool = flushed

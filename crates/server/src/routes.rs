@@ -167,7 +167,7 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
     let database = matches!(probe, Ok(Ok(())));
     let stopping = shared.is_stopping();
     let ready = database && !stopping;
-    let (memory, files) = shared.budget.used();
+    let (memory, files) = shared.spools.used();
     let (ready_files, ready_bytes) = shared.ready_files.held();
     let pool = shared.pool.stats();
     let (chunk_bytes, builds, chunk_requests) = shared.chunks.stats();
@@ -186,9 +186,10 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
         "ready_files_bytes": ready_bytes,
         "connections": shared.front.connections.count(),
         "connections_max": shared.front.connections_max,
-        "spool_files": shared.budget.files_open(),
+        "files_open": shared.files.open(),
         "spool_memory_bytes": memory,
         "spool_file_bytes": files,
+        "pool": crate::spool::told_of(&shared.pools),
         "database_connections": pool.open,
         "database_reconnections": pool.reconnections,
     });

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use headwater_access::{Access, Jwt, JwtError, Settings};
+use headwater_bufferpool::{Config as PoolConfig, Pools};
 use headwater_consolidated::{Backend, Plan, Pool, QueryBackend, QueryPool};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -18,10 +19,11 @@ use crate::connection::Service;
 use crate::counts::Counts;
 use crate::descriptors::{CONNECTION_FILES_MAX, Descriptors, TURNED_AWAY_MAX, database_files};
 use crate::downloads::Downloads;
+use crate::files::Files;
 use crate::front::Front;
 use crate::ready::{BuildReady, ReadyFiles};
 use crate::routes::{router, turning_away};
-use crate::spool::Budget;
+use crate::spool::Spools;
 use crate::state::{Remotes, Shared, Tasks};
 use crate::tickets::Tickets;
 use crate::upkeep::{self, take_notes};
@@ -45,6 +47,9 @@ pub enum StartError {
     /// The keys of an identity provider.
     #[error(transparent)]
     Jwt(#[from] JwtError),
+    /// The buffer pool.
+    #[error(transparent)]
+    Pool(#[from] headwater_bufferpool::Error),
     /// The limit of open files.
     #[error(
         "the limit of open files is {limit}, expected at least {least} for the server and its database connections: raise it \
@@ -76,6 +81,8 @@ pub struct Joined {
     pub routes: Option<axum::Router>,
     /// Connections to the database that those use.
     pub connections: usize,
+    /// Where uploads, downloads and chunks lie in memory, with what else the program has there. `None`: pools of this server's own.
+    pub pools: Option<Arc<Pools>>,
 }
 
 impl std::fmt::Debug for Joined {
@@ -151,10 +158,14 @@ impl Server {
         config.validate()?;
         let tls = tls_of(&config)?;
         let jwt = config.jwt().map(Jwt::new).transpose()?;
-        let Joined { ready, routes, connections } = joined;
+        let Joined { ready, routes, connections, pools } = joined;
+        let pools = match pools {
+            Some(pools) => pools,
+            None => Arc::new(own_pools(&config)?),
+        };
         let files = database_files(backend.dialect(), config.database_connections() + connections);
         let (descriptors, listener) = take_places(&config, files)?;
-        let shared = share(config, &descriptors, backend, plans, jwt, ready);
+        let shared = share(config, &descriptors, backend, plans, jwt, (ready, pools));
         let router = router(Arc::clone(&shared)).merge(routes.unwrap_or_default());
         let service = Service::new(router, tls.clone(), &shared.config);
         let turning_away = Service::new(turning_away(Arc::clone(&shared)), tls, &shared.config);
@@ -301,7 +312,7 @@ fn share(
     backend: Arc<dyn Backend>,
     plans: Vec<Plan>,
     jwt: Option<Jwt>,
-    build: Option<BuildReady>,
+    (build, pools): (Option<BuildReady>, Arc<Pools>),
 ) -> Arc<Shared> {
     let pool = Pool::new(backend, config.database_connections());
     let settings = Settings {
@@ -315,13 +326,16 @@ fn share(
         Some(jwt) => access.with_jwt(jwt),
         None => access,
     };
-    let budget = Budget::new(&config, descriptors.files_max);
+    let files = Files::new(config.spool_folder.clone(), descriptors.files_max);
+    let spools = Spools::new(pools.main().clone(), config.spool_memory_bytes);
     Arc::new(Shared {
         access,
         admission: Admission::new(&config),
-        tickets: Tickets::new(&config, Arc::clone(&budget)),
-        chunks: Chunks::new(&config, Arc::clone(&budget)),
-        budget,
+        tickets: Tickets::new(&config, spools.clone()),
+        chunks: Chunks::new(&config, Arc::clone(&files)),
+        spools,
+        pools,
+        files,
         pool,
         plans: plans.into_iter().map(Arc::new).collect(),
         front: Arc::new(Front::new(config.clone(), descriptors.connections_max)),
@@ -333,6 +347,12 @@ fn share(
         ready_files: ReadyFiles::new(&config, build),
         config,
     })
+}
+
+/// Those of a server that shares none with others.
+fn own_pools(config: &Config) -> Result<Pools, headwater_bufferpool::Error> {
+    let overflow_folder = config.spool_folder.clone();
+    Pools::new(&PoolConfig { overflow_folder, ..PoolConfig::default() }, None)
 }
 
 struct Accepting {

@@ -1,136 +1,99 @@
 //! Spools: uploads and downloads on their way, so that no worker waits for a client.
 //!
 //! An [`UploadSpool`] is filled while a request arrives and read by place when its upload is applied; a download's spool is filled by
-//! a worker and drained at the client's speed while it is still being filled ([`download`]). Both lie in memory up to a limit of their
-//! own and one for all together, then in a temporary file without a name, which is gone with the process that made it.
-//!
-//! *Caveats.* The memory limit counts the frames' bytes, not what the allocator adds. A spool that has gone to its file may hold one
-//! more frame in memory on its way there.
+//! a worker and drained at the client's speed while it is still being filled ([`download`]). Both lie in the buffer pool, each with so many
+//! bytes of its memory at most; what finds no room there goes to the pool's overflow file.
 
 pub(crate) mod download;
 mod upload;
 
-use std::fs::File;
 use std::io;
-use std::ops::Deref;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use headwater_bufferpool::{Class, Error, Pool, Pools, Spool};
+use serde_json::json;
 
 pub(crate) use upload::UploadSpool;
 
-use crate::Config;
-use crate::admission::{Counted, Gauge};
-
-/// What all spools share: their limits and what they use of them.
-#[derive(Debug)]
-pub(crate) struct Budget {
-    memory: Meter,
-    files: Meter,
+/// Makes spools.
+#[derive(Clone, Debug)]
+pub(crate) struct Spools {
+    pool: Pool,
     /// Bytes in memory of one spool.
-    spool_memory_bytes: u64,
-    folder: Option<PathBuf>,
-    open: Gauge,
-    open_max: usize,
+    memory_bytes_max: u64,
 }
 
-/// An open file, one of so many that may be.
-#[derive(Debug)]
-pub(crate) struct SpoolFile {
-    file: File,
-    _open: Counted,
-}
-
-impl Deref for SpoolFile {
-    type Target = File;
-
-    fn deref(&self) -> &File {
-        &self.file
-    }
-}
-
-/// A number of bytes with a limit.
-#[derive(Debug)]
-pub(crate) struct Meter {
-    used: AtomicU64,
-    limit: u64,
-}
-
-impl Budget {
-    /// `open_max`: files that may be open.
-    pub(crate) fn new(config: &Config, open_max: usize) -> Arc<Budget> {
-        Arc::new(Budget {
-            memory: Meter::new(config.spool_memory_bytes_total),
-            files: Meter::new(config.spool_file_bytes_total),
-            spool_memory_bytes: config.spool_memory_bytes,
-            folder: config.spool_folder.clone(),
-            open: Gauge::default(),
-            open_max,
-        })
+impl Spools {
+    pub(crate) fn new(pool: Pool, memory_bytes_max: u64) -> Spools {
+        Spools { pool, memory_bytes_max }
     }
 
-    /// Bytes in memory, bytes in files.
+    fn upload(&self) -> Spool {
+        self.spool("an upload", Class::Upload)
+    }
+
+    fn download(&self) -> Spool {
+        self.spool("a download", Class::Download)
+    }
+
+    fn spool(&self, name: &str, class: Class) -> Spool {
+        self.pool.spool(name, class, self.memory_bytes_max).expect("this class is spooled, and nothing is claimed yet")
+    }
+
+    /// Bytes in memory, bytes in the overflow file.
     pub(crate) fn used(&self) -> (u64, u64) {
-        (self.memory.used(), self.files.used())
-    }
-
-    /// Files that are open.
-    pub(crate) fn files_open(&self) -> usize {
-        self.open.count()
-    }
-
-    pub(crate) fn create_file(&self) -> io::Result<SpoolFile> {
-        self.hold_file(|| match &self.folder {
-            Some(folder) => tempfile::tempfile_in(folder),
-            None => tempfile::tempfile(),
-        })
-    }
-
-    /// Opens a file that is to stay open, or says that too many are.
-    pub(crate) fn hold_file(&self, open: impl FnOnce() -> io::Result<File>) -> io::Result<SpoolFile> {
-        let place = self.open.try_enter(self.open_max).ok_or_else(|| {
-            let text =
-                format!("{} files are open, more are not allowed (the process's limit of open files)", self.open_max);
-            io::Error::new(io::ErrorKind::StorageFull, text)
-        })?;
-        Ok(SpoolFile { file: open()?, _open: place })
-    }
-
-    /// Takes room in the files, or says that there is none.
-    pub(crate) fn take_file_room(&self, bytes: u64) -> io::Result<()> {
-        if self.files.take(bytes) {
-            return Ok(());
-        }
-        let limit = self.files.limit;
-        let text = format!(
-            "the spools' files have no room for {bytes} bytes more, the limit is {limit} (spool_file_bytes_total)"
-        );
-        Err(io::Error::new(io::ErrorKind::StorageFull, text))
-    }
-
-    /// Gives room in the files back.
-    pub(crate) fn give_file_room_back(&self, bytes: u64) {
-        self.files.give_back(bytes);
+        let memory = [Class::Upload, Class::Download].map(|class| self.pool.used_bytes_of(class));
+        (memory.iter().sum(), self.pool.overflow_bytes())
     }
 }
 
-impl Meter {
-    pub(crate) fn new(limit: u64) -> Meter {
-        Meter { used: AtomicU64::new(0), limit }
-    }
+/// The pool's error, as one of a disk.
+fn of_disk(error: &Error) -> io::Error {
+    let kind = match error {
+        Error::DiskFull { .. } | Error::NoRoom { .. } => io::ErrorKind::StorageFull,
+        Error::Damaged { .. } => io::ErrorKind::InvalidData,
+        Error::OutOfRange { .. } => io::ErrorKind::UnexpectedEof,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, told(error))
+}
 
-    pub(crate) fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+/// What it says, with its cause.
+fn told(error: &Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
     }
+}
 
-    /// Takes so many bytes; whether they were there.
-    pub(crate) fn take(&self, bytes: u64) -> bool {
-        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
-    }
-
-    pub(crate) fn give_back(&self, bytes: u64) {
-        let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
-        debug_assert!(before >= bytes, "a spool gave back {bytes} bytes of {before}");
+/// What the pools have and have done, for people.
+pub(crate) fn told_of(pools: &Pools) -> serde_json::Value {
+    let told = |pool: &Pool| {
+        let counters = pool.counters();
+        let classes: serde_json::Map<String, serde_json::Value> = Class::ALL
+            .into_iter()
+            .map(|class| {
+                let counts = counters.of(class);
+                let (bytes, hits, misses) = (pool.used_bytes_of(class), counts.hits, counts.misses);
+                let told = json!({ "bytes": bytes, "hits": hits, "misses": misses, "evictions": counts.evictions });
+                (class.name().to_owned(), told)
+            })
+            .collect();
+        let (waits, overflow) = (counters.waits, counters.overflow);
+        json!({
+            "memory_bytes": pool.used_bytes(),
+            "memory_bytes_max": pool.budget_bytes(),
+            "classes": classes,
+            "read_bytes": counters.read_bytes(),
+            "overflow": {
+                "bytes": pool.overflow_bytes(),
+                "written_bytes": overflow.written_bytes,
+                "read_bytes": overflow.read_bytes,
+            },
+            "waits": { "chain": waits.chain, "table": waits.table, "block": waits.block },
+        })
+    };
+    match pools.alternate() {
+        Some(alternate) => json!({ "main": told(pools.main()), "alternate": told(alternate) }),
+        None => json!({ "main": told(pools.main()) }),
     }
 }

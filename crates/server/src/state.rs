@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::{HeaderMap, header};
 use headwater_access::{Access, Credentials, User};
+use headwater_bufferpool::Pools;
 use headwater_consolidated::{Plan, Pool};
 use headwater_protocol::message::{ErrorCode, Hello};
 use tokio::sync::Notify;
@@ -16,9 +17,10 @@ use crate::chunks::Chunks;
 use crate::counts::Counts;
 use crate::downloads::Downloads;
 use crate::failure::Failure;
+use crate::files::Files;
 use crate::front::Front;
 use crate::ready::ReadyFiles;
-use crate::spool::Budget;
+use crate::spool::Spools;
 use crate::tickets::Tickets;
 
 /// What all requests share.
@@ -29,7 +31,9 @@ pub(crate) struct Shared {
     pub(crate) plans: Vec<Arc<Plan>>,
     pub(crate) access: Access,
     pub(crate) admission: Admission,
-    pub(crate) budget: Arc<Budget>,
+    pub(crate) spools: Spools,
+    pub(crate) pools: Arc<Pools>,
+    pub(crate) files: Arc<Files>,
     pub(crate) front: Arc<Front>,
     /// Syncs whose answers are not at their end yet.
     pub(crate) syncs: Tasks,

@@ -79,7 +79,7 @@ async fn admit_and_receive(
 
 /// Sends the head, and starts the task that fills the body.
 fn answer(shared: &Arc<Shared>, user: User, received: Received, line: Line) -> Response {
-    let (writer, reader) = spool(Arc::clone(&shared.budget), shared.config.heartbeat());
+    let (writer, reader) = spool(&shared.spools, shared.config.heartbeat());
     let sync = Sync { shared: Arc::clone(shared), user, line, writer, _task: shared.syncs.enter() };
     tokio::spawn(sync.run(Box::new(received)));
     (stream_headers(), body_of(reader)).into_response()

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::Config;
 use crate::failure::Failure;
-use crate::spool::{Budget, UploadSpool};
+use crate::spool::{Spools, UploadSpool};
 
 /// When somebody who found no ticket is told to come back.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ pub(crate) struct Upload {
 /// All of a server's.
 #[derive(Debug)]
 pub(crate) struct Tickets {
-    budget: Arc<Budget>,
+    spools: Spools,
     held: Mutex<HashMap<[u8; 16], Held>>,
     number_max: usize,
     per_user_max: usize,
@@ -62,9 +62,9 @@ struct Held {
 }
 
 impl Tickets {
-    pub(crate) fn new(config: &Config, budget: Arc<Budget>) -> Tickets {
+    pub(crate) fn new(config: &Config, spools: Spools) -> Tickets {
         Tickets {
-            budget,
+            spools,
             held: Mutex::default(),
             number_max: config.tickets_max,
             per_user_max: config.tickets_per_user_max,
@@ -88,7 +88,7 @@ impl Tickets {
             return Err(Failure::new(ErrorCode::Overloaded, message).after(RETRY_AFTER));
         }
         let ticket = uuid::Uuid::new_v4().into_bytes();
-        let spool = Arc::new(tokio::sync::Mutex::new(UploadSpool::new(Arc::clone(&self.budget))));
+        let spool = Arc::new(tokio::sync::Mutex::new(UploadSpool::new(&self.spools)));
         let held = Held { upload: upload.clone(), announced, bytes: 0, used_at: Instant::now(), spool };
         all.insert(ticket, held);
         Ok((ticket, 0))

@@ -39,6 +39,8 @@ GET /health says that the server lives, GET /ready whether it can serve, with it
 
 /// Options of the gateway begin with it.
 const GATEWAY: &str = "gateway.";
+/// And those of the pool.
+const POOL: &str = "pool.";
 
 /// The arguments.
 #[derive(Debug, Args)]
@@ -56,7 +58,7 @@ pub struct ServeArgs {
     /// Syncs that may wait for a worker; 0: none waits.
     #[arg(long)]
     backlog: Option<usize>,
-    /// Any option of [server], or of [gateway] as gateway.OPTION; may be given several times.
+    /// Any option of [server], of [gateway] as gateway.OPTION, or of [pool] as pool.OPTION; may be given several times.
     #[arg(long = "set", value_name = "OPTION=VALUE", value_parser = option)]
     options: Vec<(String, String)>,
     /// Start without holding the model against the database first.
@@ -73,9 +75,9 @@ fn option(text: &str) -> Result<(String, String), String> {
 }
 
 impl ServeArgs {
-    /// Those of [gateway].
-    fn gateway_options(&self) -> Vec<(String, String)> {
-        let own = |(name, value): &(String, String)| Some((name.strip_prefix(GATEWAY)?.to_owned(), value.clone()));
+    /// Those that begin so, without it.
+    fn options_of(&self, section: &str) -> Vec<(String, String)> {
+        let own = |(name, value): &(String, String)| Some((name.strip_prefix(section)?.to_owned(), value.clone()));
         self.options.iter().filter_map(own).collect()
     }
 
@@ -87,7 +89,8 @@ impl ServeArgs {
             ("backlog", self.backlog.map(|count| count.to_string())),
         ];
         let named = named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        let own = self.options.iter().filter(|(name, _)| !name.starts_with(GATEWAY)).cloned();
+        let is_others = |name: &str| name.starts_with(GATEWAY) || name.starts_with(POOL);
+        let own = self.options.iter().filter(|(name, _)| !is_others(name)).cloned();
         own.chain(named).collect()
     }
 }
@@ -150,7 +153,7 @@ fn join(gateway: Option<GatewayConfig>, backends: &Backends, options: &ServerCon
     // Who asks is looked up on a connection of its own: no query keeps it waiting.
     // What the server has measured of the client's connection.
     let gateway = gateway.with_links(|extensions| extensions.get::<Arc<Line>>()?.bytes_per_s());
-    Ok(Joined { ready, routes: Some(gateway.router()), connections: connections + 1 })
+    Ok(Joined { ready, routes: Some(gateway.router()), connections: connections + 1, ..Joined::default() })
 }
 
 /// SQL of the Frontier protocol is run by the server's own role, which may read more than is meant.
@@ -181,14 +184,15 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     }
     let is_tls = options.tls_certificate.is_some();
     raise_open_files();
-    let gateway = config.gateway(&args.gateway_options())?;
+    let gateway = config.gateway(&args.options_of(GATEWAY))?;
     if gateway.as_ref().is_some_and(|gateway| gateway.frontier.is_some()) {
         warn_of_accounts(&backends);
     }
+    let pools = Arc::new(config.pools(&args.options_of(POOL), &options)?);
     let runtime = tokio::runtime::Runtime::new().context("the threads of the server could not be started")?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let joined = join(gateway, &backends, &options)?;
+        let joined = Joined { pools: Some(pools), ..join(gateway, &backends, &options)? };
         let handle = match backends.syncs {
             Some(backend) if !plans.is_empty() => Server::start_with(options, backend, plans, joined).await,
             _ => Server::start_without_syncs(options, backends.queries, joined).await,

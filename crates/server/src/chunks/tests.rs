@@ -8,7 +8,7 @@ use headwater_protocol::{Frame, Kind, Type};
 use super::*;
 
 fn chunks(config: &Config) -> Arc<Chunks> {
-    Chunks::new(config, Budget::new(config, usize::MAX))
+    Chunks::new(config, Files::new(None, usize::MAX))
 }
 
 fn view(chunks: &Arc<Chunks>) -> View {
@@ -121,30 +121,24 @@ fn who_waits_goes_on_when_the_build_has_ended_or_takes_too_long() {
 
 #[test]
 fn what_has_no_room_is_not_kept_and_what_is_old_makes_room() {
-    let files = 1 << 20;
-    for config in [
-        Config { shared_bytes_max: files, ..Config::default() },
-        Config { spool_file_bytes_total: files, ..Config::default() },
-    ] {
-        let chunks = chunks(&config);
-        let view = view(&chunks);
-        let mut large = build(&view);
-        assert!(matches!(fill(&mut large, &rows(30)), Built::Nothing), "1.8 MB have no room in one");
-        assert!(matches!(view.find(0, b"p"), Found::Nothing), "for a while");
-        drop(large);
-        assert_eq!(chunks.stats().0 + chunks.budget.used().1, 0, "all room is given back");
-        // One that is there already, and is handed out no more, gives way.
-        let Found::Build(mut old) = view.find(0, b"old") else { panic!("to be built") };
-        let Built::Chunks(first) = fill(&mut old, &rows(10)) else { panic!("there is room") };
-        drop(old);
-        let Found::Build(mut new) = view.find(0, b"new") else { panic!("to be built") };
-        assert!(matches!(fill(&mut new, &rows(10)), Built::Chunks(_)));
-        new.publish(vec![1], [1; 16]);
-        assert!(chunks.chunk(&first.chunks[0].id).is_none(), "it made room");
-        // One that is handed out does not.
-        let Found::Build(mut third) = view.find(0, b"third") else { panic!("to be built") };
-        assert!(matches!(fill(&mut third, &rows(10)), Built::Nothing));
-    }
+    let chunks = chunks(&Config { shared_bytes_max: 1 << 20, ..Config::default() });
+    let view = view(&chunks);
+    let mut large = build(&view);
+    assert!(matches!(fill(&mut large, &rows(30)), Built::Nothing), "1.8 MB have no room in one");
+    assert!(matches!(view.find(0, b"p"), Found::Nothing), "for a while");
+    drop(large);
+    assert_eq!(chunks.stats().0, 0, "all room is given back");
+    // One that is there already, and is handed out no more, gives way.
+    let Found::Build(mut old) = view.find(0, b"old") else { panic!("to be built") };
+    let Built::Chunks(first) = fill(&mut old, &rows(10)) else { panic!("there is room") };
+    drop(old);
+    let Found::Build(mut new) = view.find(0, b"new") else { panic!("to be built") };
+    assert!(matches!(fill(&mut new, &rows(10)), Built::Chunks(_)));
+    new.publish(vec![1], [1; 16]);
+    assert!(chunks.chunk(&first.chunks[0].id).is_none(), "it made room");
+    // One that is handed out does not.
+    let Found::Build(mut third) = view.find(0, b"third") else { panic!("to be built") };
+    assert!(matches!(fill(&mut third, &rows(10)), Built::Nothing));
 }
 
 #[test]
@@ -162,5 +156,5 @@ fn chunks_outlast_what_hands_them_out_and_then_go() {
     }
     assert!(matches!(view.find(0, b"p"), Found::Build(_)), "it is not handed out any more");
     chunks.expire();
-    assert_eq!((chunks.stats().0, chunks.budget.used().1, chunks.lock().chunks.len()), (0, 0, 0));
+    assert_eq!((chunks.stats().0, chunks.files.open(), chunks.lock().chunks.len()), (0, 0, 0));
 }

@@ -129,7 +129,7 @@ impl Making {
         let Frames { file, summary, seen, note } = frames;
         let mut frames = around(file, &seen);
         build(&path, &self.plan.model.public(), files.bytes_max, &mut frames).map_err(Fault::Build)?;
-        let file = self.shared.budget.hold_file(|| File::open(&path))?;
+        let file = self.shared.files.hold(|| File::open(&path))?;
         let (digest, bytes) = digest(&file)?;
         let ready = Ready {
             key: self.key,

@@ -16,8 +16,7 @@ fn files(bytes_max: u64) -> ReadyFiles {
 }
 
 fn ready(key: u8, bytes: u64) -> Ready {
-    let budget = crate::spool::Budget::new(&Config::default(), usize::MAX);
-    let file = budget.create_file().expect("a file");
+    let file = crate::files::Files::new(None, usize::MAX).create().expect("a file");
     let seen = Watermarks::default();
     Ready { key: [key; 32], fingerprint: 1, file, bytes, digest: [key; 32], rows: 1, seen, note: [0; 16] }
 }

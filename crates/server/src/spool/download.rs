@@ -1,43 +1,37 @@
 //! The spool of an answer: a worker fills it, the client drains it, neither waits for the other.
 //!
 //! ```text
-//! worker -> Writer::push -> [memory] -> [file] -> Reader::next -> client
+//! worker -> Writer::push -> [the pool's memory, its overflow file] -> Reader::next -> client
 //! ```
 //!
-//! Frames go to memory while nothing lies in the file and there is room, else to the file; the reader takes the memory first. So
-//! the order holds, and when the client has caught up with the file, the file is dropped and memory is used again.
-//!
 //! - The reader goes (the client has gone, or is cut for not taking anything): everything is freed, the writer's next push fails.
-//! - Unless the spool is *kept* ([`Writer::keep`]): then what was taken stays, the writer goes on, and another reader may begin where
-//!   the client has got to ([`Writer::resume`]), until it is given up ([`Writer::give_up`]). That ends the reader before it.
+//! - Unless the spool is *kept* ([`Writer::keep`]): then what was taken stays, the writer goes on, and another
+//!   reader may begin where the client has got to ([`Writer::resume`]), until it is given up ([`Writer::give_up`]). That ends the reader
+//!   before it.
 
-use std::collections::VecDeque;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use headwater_bufferpool::Spool;
 use headwater_protocol::{Frame, Kind};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{Budget, SpoolFile};
+use super::{Spools, of_disk};
 
-/// Bytes read from the file at a time.
+/// Bytes read at a time.
 const READ_BYTES: u64 = 64 * 1024;
+/// Freeing more takes its time.
+const FREED_AT_ONCE: u64 = 4 << 20;
 
 /// An empty spool: its two ends.
-pub(crate) fn spool(budget: Arc<Budget>, heartbeat: Duration) -> (Writer, Reader) {
+pub(crate) fn spool(spools: &Spools, heartbeat: Duration) -> (Writer, Reader) {
     let seat = Seat::new(0);
-    let shared = Shared {
-        budget,
-        heartbeat,
-        state: Mutex::new(State { reader: Some(Arc::clone(&seat)), ..State::default() }),
-        filled: Notify::new(),
-        left: Notify::new(),
-    };
+    let state = State { spool: Some(Arc::new(spools.download())), reader: Some(Arc::clone(&seat)), ..State::default() };
+    let shared = Shared { heartbeat, state: Mutex::new(state), filled: Notify::new(), left: Notify::new() };
     let shared = Arc::new(shared);
     (Writer { shared: Arc::clone(&shared), seat: Arc::clone(&seat) }, Reader { shared, seat })
 }
@@ -59,7 +53,6 @@ pub(crate) struct Reader {
 
 #[derive(Debug)]
 struct Shared {
-    budget: Arc<Budget>,
     heartbeat: Duration,
     state: Mutex<State>,
     /// Told when there is more to read, or never will be.
@@ -92,15 +85,8 @@ impl Seat {
 /// Positions are counted from the answer's first byte, heartbeats aside.
 #[derive(Debug, Default)]
 struct State {
-    /// Pieces that are held in memory, and where each begins; the file follows the last.
-    memory: VecDeque<(u64, Bytes)>,
-    memory_bytes: u64,
-    file: Option<Arc<SpoolFile>>,
-    /// Where the file's first byte belongs, and how many bytes it has.
-    file_start: u64,
-    file_written: u64,
-    /// A frame is on its way to the file: it may not be dropped.
-    writing: bool,
+    /// `None`: everything was freed.
+    spool: Option<Arc<Spool>>,
     /// Where the next frame goes, and how far the reader is.
     pushed: u64,
     taken: u64,
@@ -135,7 +121,7 @@ pub(crate) enum PushError {
 }
 
 impl Writer {
-    /// Adds a frame. Blocks where it goes to the file.
+    /// Adds a frame. Blocks where something goes to the file for it.
     pub(crate) fn push(&self, frame: &Frame) -> Result<(), PushError> {
         self.push_quietly(frame)?;
         self.shared.filled.notify_one();
@@ -144,54 +130,28 @@ impl Writer {
 
     /// Adds a frame that need not go before the next one: the reader is not woken for it.
     pub(crate) fn push_quietly(&self, frame: &Frame) -> Result<(), PushError> {
+        let spool = self.shared.lock().spool.clone().ok_or(PushError::Left)?;
         let bytes = frame.to_bytes();
-        let length = bytes.len() as u64;
-        let (file, offset) = {
-            let mut state = self.shared.lock();
-            if state.is_abandoned() {
-                return Err(PushError::Left);
+        // Outside the lock: there is one writer, and the reader stays below `pushed`.
+        let start = spool.end();
+        if let Err(error) = spool.append(&bytes) {
+            let state = self.shared.lock();
+            if state.kept.is_none() {
+                return Err(of_disk(&error).into());
             }
-            if state.file.is_none() && self.shared.take_memory(&state, length) {
-                let start = state.pushed;
-                state.memory.push_back((start, bytes.into()));
-                state.memory_bytes += length;
-                self.shared.pushed(state, length);
-                return Ok(());
-            }
-            state.writing = true;
-            (state.file.clone(), state.file_written)
-        };
-        // Written outside the lock: there is one writer, and the reader stays below `pushed`.
-        let written = self.write_file(file, offset, &bytes);
-        let mut state = self.shared.lock();
-        state.writing = false;
-        if written.is_err() && state.kept.is_some() {
             // There is no room for what was taken already: that goes first.
-            self.shared.unkeep(state);
-            return self.push_quietly(frame);
+            unkeep(state);
+            spool.append(&bytes[(spool.end() - start) as usize..]).map_err(|error| of_disk(&error))?;
         }
-        let file = written?;
-        if state.is_abandoned() {
-            self.shared.budget.files.give_back(length);
+        let mut state = self.shared.lock();
+        if state.spool.is_none() {
             return Err(PushError::Left);
         }
-        if state.file.is_none() {
-            state.file_start = state.pushed;
+        state.pushed += bytes.len() as u64;
+        if state.kept.is_some_and(|(start, bytes_max)| state.pushed - start > bytes_max) {
+            unkeep(state);
         }
-        state.file = Some(file);
-        state.file_written += length;
-        self.shared.pushed(state, length);
         Ok(())
-    }
-
-    fn write_file(&self, file: Option<Arc<SpoolFile>>, offset: u64, bytes: &[u8]) -> io::Result<Arc<SpoolFile>> {
-        let budget = &self.shared.budget;
-        budget.take_file_room(bytes.len() as u64)?;
-        let written = file.map_or_else(|| budget.create_file().map(Arc::new), Ok).and_then(|file| {
-            file.write_all_at(bytes, offset)?;
-            Ok(file)
-        });
-        written.inspect_err(|_| budget.files.give_back(bytes.len() as u64))
     }
 
     /// Says that nothing follows this frame. It is small (END or ERROR), needs no room and does not block, so that an error can be told
@@ -212,7 +172,7 @@ impl Writer {
 
     /// Nobody is going to resume it. What no reader waits for is freed.
     pub(crate) fn give_up(&self) {
-        self.shared.unkeep(self.shared.lock());
+        unkeep(self.shared.lock());
     }
 
     /// Another reader, from this offset in what is kept, in the place of the one before. `None`: that is not kept, or not yet there.
@@ -249,10 +209,9 @@ impl Writer {
         self.shared.lock().reader.is_none()
     }
 
-    /// Bytes held, in memory and in the file.
-    pub(crate) fn held(&self) -> (u64, u64) {
-        let state = self.shared.lock();
-        (state.memory_bytes, state.file_written)
+    /// Bytes held.
+    pub(crate) fn held(&self) -> u64 {
+        self.shared.lock().spool.as_ref().map_or(0, |spool| spool.end() - spool.start())
     }
 
     /// How the reader left, if it has.
@@ -314,7 +273,7 @@ impl Reader {
             let filled = self.shared.filled.notified();
             match self.shared.front(&self.seat)? {
                 Front::Bytes(bytes) => return Ok(Some(bytes)),
-                Front::File(file, offset, length) => return self.read_file(file, offset, length).await.map(Some),
+                Front::File(spool, position, length) => return self.read_file(spool, position, length).await.map(Some),
                 Front::End => return Ok(None),
                 // Everything pushed so far was whole frames and has been taken, so a frame may stand here.
                 Front::Nothing => {
@@ -326,26 +285,28 @@ impl Reader {
         }
     }
 
-    async fn read_file(&self, file: Arc<SpoolFile>, offset: u64, length: u64) -> io::Result<Bytes> {
+    async fn read_file(&self, spool: Arc<Spool>, position: u64, length: u64) -> io::Result<Bytes> {
+        let (shared, seat) = (Arc::clone(&self.shared), Arc::clone(&self.seat));
         let reading = tokio::task::spawn_blocking(move || {
             let mut bytes = vec![0; length as usize];
-            file.read_exact_at(&mut bytes, offset).map(|()| Bytes::from(bytes))
-        });
-        let bytes = match reading.await.map_err(io::Error::other).flatten() {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                // Nobody can resume it: whoever asks begins again.
-                self.shared.unkeep(self.shared.lock());
-                return Err(error);
+            let read = spool.read(position, &mut bytes).map_err(|error| of_disk(&error));
+            let mut state = shared.lock();
+            match read {
+                Ok(read) if seat.left.get().is_none() => {
+                    bytes.truncate(read);
+                    state.take(&seat, read as u64);
+                    state.free_taken();
+                    Ok(Bytes::from(bytes))
+                }
+                Ok(_) => Err(cut()),
+                Err(error) => {
+                    // Nobody can resume it: whoever asks begins again.
+                    unkeep(state);
+                    Err(error)
+                }
             }
-        };
-        let mut state = self.shared.lock();
-        if self.seat.left.get().is_some() {
-            return Err(cut());
-        }
-        state.take(&self.seat, length);
-        self.shared.drop_taken(state);
-        Ok(bytes)
+        });
+        reading.await.map_err(io::Error::other).flatten()
     }
 }
 
@@ -357,14 +318,14 @@ impl Drop for Reader {
 
 enum Front {
     Bytes(Bytes),
-    File(Arc<SpoolFile>, u64, u64),
+    File(Arc<Spool>, u64, u64),
     Nothing,
     End,
 }
 
 impl State {
     fn is_abandoned(&self) -> bool {
-        self.reader.is_none() && self.kept.is_none()
+        self.spool.is_none()
     }
 
     fn take(&mut self, seat: &Seat, bytes: u64) {
@@ -372,12 +333,20 @@ impl State {
         seat.taken.store(self.taken, Ordering::Relaxed);
     }
 
-    /// What the memory has at the reader's place.
-    fn in_memory(&self) -> Option<Bytes> {
-        let after = self.memory.partition_point(|(start, _)| *start <= self.taken);
-        let (start, bytes) = self.memory.get(after.checked_sub(1)?)?;
-        let skipped = (self.taken - start) as usize;
-        (skipped < bytes.len()).then(|| bytes.slice(skipped..))
+    /// Frees what the reader has taken, unless it is kept.
+    fn free_taken(&self) {
+        let Some(spool) = &self.spool else { return };
+        spool.forget(self.kept.map_or(self.taken, |(start, _)| start.min(self.taken)));
+    }
+
+    /// Bytes at the reader's place that are in memory; `None`: they lie in the file.
+    fn in_memory(&self, spool: &Spool, length: u64) -> io::Result<Option<Bytes>> {
+        let mut bytes = vec![0; length as usize];
+        let read = spool.try_read(self.taken, &mut bytes).map_err(|error| of_disk(&error))?;
+        Ok(read.map(|read| {
+            bytes.truncate(read);
+            Bytes::from(bytes)
+        }))
     }
 }
 
@@ -386,69 +355,34 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_memory(&self, state: &State, length: u64) -> bool {
-        state.memory_bytes + length <= self.budget.spool_memory_bytes && self.budget.memory.take(length)
-    }
-
-    fn pushed(&self, mut state: MutexGuard<'_, State>, length: u64) {
-        state.pushed += length;
-        if state.kept.is_some_and(|(start, bytes_max)| state.pushed - start > bytes_max) {
-            self.unkeep(state);
-        }
-    }
-
-    fn unkeep(&self, mut state: MutexGuard<'_, State>) {
-        state.kept = None;
-        if state.reader.is_none() {
-            self.free(state);
-        } else {
-            self.drop_taken(state);
-        }
-    }
-
     fn front(&self, seat: &Seat) -> io::Result<Front> {
         let mut state = self.lock();
         if seat.left.get() == Some(&Left::Cut) {
             return Err(cut());
         }
-        if let Some(bytes) = state.in_memory() {
-            state.take(seat, bytes.len() as u64);
-            self.drop_taken(state);
-            return Ok(Front::Bytes(bytes));
-        }
         let length = state.pushed.saturating_sub(state.taken).min(READ_BYTES);
-        Ok(match &state.file {
-            Some(file) if length > 0 => Front::File(Arc::clone(file), state.taken - state.file_start, length),
-            _ => match state.last.clone() {
-                Some(last) if state.taken == state.pushed => {
-                    state.take(seat, last.len() as u64);
-                    Front::Bytes(last)
+        if let Some(spool) = state.spool.clone().filter(|_| length > 0) {
+            return match state.in_memory(&spool, length) {
+                Ok(Some(bytes)) => {
+                    state.take(seat, bytes.len() as u64);
+                    state.free_taken();
+                    Ok(Front::Bytes(bytes))
                 }
-                Some(_) => Front::End,
-                None => Front::Nothing,
-            },
+                Ok(None) => Ok(Front::File(spool, state.taken, length)),
+                Err(error) => {
+                    unkeep(state);
+                    Err(error)
+                }
+            };
+        }
+        Ok(match state.last.clone() {
+            Some(last) if state.taken == state.pushed => {
+                state.take(seat, last.len() as u64);
+                Front::Bytes(last)
+            }
+            Some(_) => Front::End,
+            None => Front::Nothing,
         })
-    }
-
-    /// Frees what the reader has taken, unless it is kept.
-    fn drop_taken(&self, mut state: MutexGuard<'_, State>) {
-        let until = state.kept.map_or(state.taken, |(start, _)| start.min(state.taken));
-        while let Some((start, bytes)) = state.memory.front()
-            && start + bytes.len() as u64 <= until
-        {
-            let length = bytes.len() as u64;
-            state.memory.pop_front();
-            state.memory_bytes -= length;
-            self.budget.memory.give_back(length);
-        }
-        if state.file.is_some() && until >= state.pushed && !state.writing {
-            let whole = std::mem::take(&mut state.file_written);
-            let file = state.file.take();
-            drop(state);
-            self.budget.files.give_back(whole);
-            // Freeing a large file's blocks takes its time.
-            tokio::task::spawn_blocking(move || drop(file));
-        }
     }
 
     /// The first way of leaving counts. Whatever it was, nothing is held afterwards, unless it is kept.
@@ -460,20 +394,31 @@ impl Shared {
         if state.reader.as_ref().is_some_and(|reader| Arc::ptr_eq(reader, seat)) {
             state.reader = None;
         }
-        if state.is_abandoned() {
-            self.free(state);
+        if state.reader.is_none() && state.kept.is_none() {
+            free(state);
         }
         self.left.notify_waiters();
         self.filled.notify_one();
     }
+}
 
-    fn free(&self, mut state: MutexGuard<'_, State>) {
-        let memory = std::mem::take(&mut state.memory);
-        let file = state.file.take();
-        self.budget.memory.give_back(std::mem::take(&mut state.memory_bytes));
-        self.budget.files.give_back(std::mem::take(&mut state.file_written));
-        drop(state);
-        drop((memory, file));
+/// What was taken is of no more use.
+fn unkeep(mut state: MutexGuard<'_, State>) {
+    state.kept = None;
+    if state.reader.is_none() {
+        free(state);
+    } else {
+        state.free_taken();
+    }
+}
+
+/// Frees everything; a large spool elsewhere.
+fn free(mut state: MutexGuard<'_, State>) {
+    let Some(spool) = state.spool.take() else { return };
+    drop(state);
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) if spool.end() - spool.start() > FREED_AT_ONCE => drop(runtime.spawn_blocking(move || drop(spool))),
+        _ => drop(spool),
     }
 }
 

@@ -2,95 +2,62 @@
 //! where its frames lie is found out when they have all come ([`UploadSpool::index`]).
 
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
+use headwater_bufferpool::Spool;
 use headwater_consolidated::Error;
 use headwater_consolidated::upload::UploadSource;
 use headwater_protocol::server::{PiecesReader, RequestError};
 use headwater_protocol::{Frame, Limits, frame};
 
-use super::{Budget, SpoolFile};
+use super::{Spools, of_disk};
 
-/// Bytes that are collected before they are written to the file.
-const WRITE_BYTES: usize = 256 * 1024;
+/// Bytes that are read at a time.
+const READ_BYTES: u64 = 256 * 1024;
 /// Bytes of a frame by which its size is known.
 const BEGINNING_BYTES: u64 = 16;
 
 /// An upload's frames.
 #[derive(Debug)]
 pub(crate) struct UploadSpool {
-    budget: Arc<Budget>,
-    /// Where each frame lies: in the file below `file_bytes`, then in the buffer.
+    spool: Spool,
+    /// Where each frame lies.
     places: Vec<(u64, u32)>,
-    buffer: Vec<u8>,
-    /// What the buffer has taken of the budget; less than its length when there was no more.
-    memory_taken: u64,
-    file: Option<SpoolFile>,
-    file_bytes: u64,
+    /// What could not be spooled without waiting for the disk.
+    pending: Vec<u8>,
 }
 
 impl UploadSpool {
-    pub(crate) fn new(budget: Arc<Budget>) -> UploadSpool {
-        UploadSpool { budget, places: Vec::new(), buffer: Vec::new(), memory_taken: 0, file: None, file_bytes: 0 }
+    pub(crate) fn new(spools: &Spools) -> UploadSpool {
+        UploadSpool { spool: spools.upload(), places: Vec::new(), pending: Vec::new() }
     }
 
-    /// Adds a frame, in memory. Where [`UploadSpool::wants_flush`] then holds, [`UploadSpool::flush`] must follow.
+    /// Adds a frame. Where [`UploadSpool::wants_flush`] then holds, [`UploadSpool::flush`] must follow.
     pub(crate) fn push(&mut self, frame: &Frame) {
-        let length = frame.wire_bytes();
-        self.places.push((self.bytes(), length as u32));
-        frame.write(&mut self.buffer);
-        self.take_memory(length as u64);
+        self.places.push((self.bytes(), frame.wire_bytes() as u32));
+        self.append(&frame.to_bytes());
     }
 
     /// Adds bytes of frames, as [`UploadSpool::push`] does.
     pub(crate) fn append(&mut self, bytes: &[u8]) {
-        self.buffer.extend_from_slice(bytes);
-        self.take_memory(bytes.len() as u64);
+        // What fails here fails again where it may wait.
+        let done = if self.pending.is_empty() { self.spool.try_append(bytes).unwrap_or(0) } else { 0 };
+        self.pending.extend_from_slice(&bytes[done..]);
     }
 
-    fn take_memory(&mut self, bytes: u64) {
-        if self.budget.memory.take(bytes) {
-            self.memory_taken += bytes;
-        }
-    }
-
-    /// Whether there is enough in memory to be written, where little is to stay there.
-    pub(crate) fn is_full(&self) -> bool {
-        self.wants_flush() || self.buffer.len() >= WRITE_BYTES
-    }
-
-    /// Whether what lies in memory must go to the file.
+    /// Whether something waits for the disk.
     pub(crate) fn wants_flush(&self) -> bool {
-        let limit = if self.file.is_some() { WRITE_BYTES as u64 } else { self.budget.spool_memory_bytes };
-        let length = self.buffer.len() as u64;
-        length > limit.min(self.memory_taken)
+        !self.pending.is_empty()
     }
 
-    /// Writes what lies in memory to the file. Blocks.
+    /// Has what waits spooled. Blocks. After an error the upload is worth nothing.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        let bytes = self.buffer.len() as u64;
-        if bytes == 0 {
-            return Ok(());
-        }
-        let file = match self.file.take() {
-            Some(file) => file,
-            None => self.budget.create_file()?,
-        };
-        let file = self.file.insert(file);
-        self.budget.take_file_room(bytes)?;
-        // Counted before it is written: what a failed write leaves behind is given back with the rest.
-        let start = self.file_bytes;
-        self.file_bytes += bytes;
-        file.write_all_at(&self.buffer, start)?;
-        self.buffer = Vec::new();
-        self.budget.memory.give_back(std::mem::take(&mut self.memory_taken));
-        Ok(())
+        let pending = std::mem::take(&mut self.pending);
+        self.spool.append(&pending).map_err(|error| of_disk(&error))
     }
 
     /// Bytes of all frames.
     pub(crate) fn bytes(&self) -> u64 {
-        self.file_bytes + self.buffer.len() as u64
+        self.spool.end() + self.pending.len() as u64
     }
 
     /// Finds the frames in the bytes that came, and gives the upload's digest. Blocks. After an error only whole and sound frames are
@@ -106,7 +73,7 @@ impl UploadSpool {
                     sound += frame.wire_bytes() as u64;
                 }
                 Ok(None) if read < self.bytes() => {
-                    let bytes = self.read(read, WRITE_BYTES as u64)?;
+                    let bytes = self.read(read, READ_BYTES)?;
                     read += bytes.len() as u64;
                     reader.push(&bytes);
                 }
@@ -115,7 +82,7 @@ impl UploadSpool {
             }
         };
         if found.is_err() {
-            self.truncate(sound)?;
+            self.spool.truncate(sound).map_err(|error| of_disk(&error))?;
         }
         Ok(found)
     }
@@ -130,35 +97,12 @@ impl UploadSpool {
         Ok(largest)
     }
 
-    /// Bytes from this position on: so many, or as many as lie together.
+    /// Bytes from this position on: so many, or as many as there are.
     fn read(&self, position: u64, length: u64) -> io::Result<Vec<u8>> {
-        match (&self.file, position.checked_sub(self.file_bytes)) {
-            (Some(file), None) => {
-                let mut bytes = vec![0; (self.file_bytes - position).min(length) as usize];
-                file.read_exact_at(&mut bytes, position)?;
-                Ok(bytes)
-            }
-            (_, start) => {
-                let rest = self.buffer.get(start.unwrap_or(0) as usize..).unwrap_or_default();
-                Ok(rest[..rest.len().min(length as usize)].to_vec())
-            }
-        }
-    }
-
-    fn truncate(&mut self, bytes: u64) -> io::Result<()> {
-        let in_memory = bytes.saturating_sub(self.file_bytes);
-        self.buffer.truncate(in_memory as usize);
-        let freed = self.memory_taken.saturating_sub(in_memory);
-        self.memory_taken -= freed;
-        self.budget.memory.give_back(freed);
-        if bytes < self.file_bytes {
-            if let Some(file) = &self.file {
-                file.set_len(bytes)?;
-            }
-            self.budget.files.give_back(self.file_bytes - bytes);
-            self.file_bytes = bytes;
-        }
-        Ok(())
+        let mut bytes = vec![0; length.min(self.spool.end().saturating_sub(position)) as usize];
+        let read = self.spool.read(position, &mut bytes).map_err(|error| of_disk(&error))?;
+        bytes.truncate(read);
+        Ok(bytes)
     }
 }
 
@@ -179,73 +123,64 @@ impl UploadSource for UploadSpool {
     }
 }
 
-impl Drop for UploadSpool {
-    fn drop(&mut self) {
-        self.budget.memory.give_back(self.memory_taken);
-        self.budget.files.give_back(self.file_bytes);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use headwater_bufferpool::{Config, Floors, Pool};
     use headwater_protocol::Kind;
 
     use super::*;
-    use crate::Config;
 
     fn frames(count: u8) -> Vec<Frame> {
         (0..count).map(|number| Frame::new(Kind::Changes, vec![number; 100 + usize::from(number)])).collect()
     }
 
-    fn filled(config: &Config) -> (Arc<Budget>, io::Result<UploadSpool>) {
-        let budget = Budget::new(config, usize::MAX);
-        let mut spool = UploadSpool::new(Arc::clone(&budget));
+    fn spools(memory: u64, budget: u64, overflow: u64) -> Spools {
+        let config = Config { block_bytes: 512, budget_bytes: budget, floors: Floors::default(), ..Config::default() };
+        Spools::new(Pool::new(&Config { overflow_bytes_max: overflow, ..config }).expect("a pool"), memory)
+    }
+
+    fn filled(spools: &Spools) -> io::Result<UploadSpool> {
+        let mut spool = UploadSpool::new(spools);
         for frame in frames(50) {
             spool.push(&frame);
-            if spool.wants_flush()
-                && let Err(error) = spool.flush()
-            {
-                return (budget, Err(error));
+            if spool.wants_flush() {
+                spool.flush()?;
             }
         }
-        (budget, Ok(spool))
+        Ok(spool)
     }
 
     #[test]
     fn frames_are_read_by_place_wherever_they_lie() {
-        let all = Config::default();
         let total: u64 = frames(50).iter().map(|frame| frame.wire_bytes() as u64).sum();
-        for (config, in_file) in [
-            (all.clone(), false),
-            (Config { spool_memory_bytes: 1_000, ..all.clone() }, true),
-            (Config { spool_memory_bytes: 0, ..all.clone() }, true),
-            (Config { spool_memory_bytes_total: 1_000, ..all.clone() }, true),
-            (Config { spool_memory_bytes_total: 0, ..all.clone() }, true),
+        for (memory, budget, in_file) in [
+            (1 << 20, 1 << 20, false),
+            (1_024, 1 << 20, true),
+            (0, 1 << 20, true),
+            (1 << 20, 2_048, true),
+            (0, 512, true),
         ] {
-            let (budget, spool) = filled(&config);
-            let mut spool = spool.expect("room");
-            assert_eq!((spool.file.is_some(), spool.bytes()), (in_file, total));
+            let spools = spools(memory, budget, u64::MAX);
+            let mut spool = filled(&spools).expect("room");
+            assert_eq!(spool.bytes(), total);
             assert_eq!(spool.frames(), 50);
             for index in (0..50).rev().chain(0..50) {
                 assert_eq!(&spool.frame(index).expect("a frame"), &frames(50)[index]);
             }
             assert!(spool.frame(50).is_err());
-            let (memory, file) = budget.used();
-            assert_eq!(memory + file, total, "each byte is counted once");
+            let (memory, file) = spools.used();
+            assert!(memory <= budget && (file > 0) == in_file && memory + file >= total, "{memory} {file}");
             drop(spool);
-            assert_eq!(budget.used(), (0, 0));
+            assert_eq!(spools.used(), (0, 0));
         }
     }
 
     #[test]
     fn a_full_disk_is_an_error_that_frees_everything() {
-        let config = Config { spool_memory_bytes: 1_000, spool_file_bytes_total: 2_000, ..Config::default() };
-        let (budget, spool) = filled(&config);
-        assert!(spool.is_ok(), "what follows the first 1000 bytes is collected before it is written");
-        drop(spool);
-        let config = Config { spool_file_bytes_total: 900, ..config };
-        let (second, spool) = filled(&config);
-        assert_eq!(spool.expect_err("no room").kind(), io::ErrorKind::StorageFull);
-        assert_eq!((budget.used(), second.used()), ((0, 0), (0, 0)));
+        let spools = spools(1 << 20, 2_048, 2_048);
+        let error = filled(&spools).expect_err("no room");
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(error.to_string().contains("overflow_bytes_max"), "{error}");
+        assert_eq!(spools.used(), (0, 0));
     }
 }

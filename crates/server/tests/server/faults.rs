@@ -96,8 +96,7 @@ fn readiness_tells_that_the_database_is_away() {
 
 #[test]
 fn a_full_disk_ends_the_upload_that_needs_it_alone() {
-    let config = Config { spool_memory_bytes: 1_000, spool_file_bytes_total: 5_000, ..config() };
-    let stand = Stand::start(config);
+    let stand = Stand::start_small(config(), 40_000, 8_192);
     let rows: Vec<(i64, String)> =
         (0..9_000_i64).map(|id| (id, format!("{:x}", id.wrapping_mul(0x9E37_79B9_7F4A)))).collect();
     let rows: Vec<(i64, &str)> = rows.iter().map(|(id, name)| (*id, name.as_str())).collect();
@@ -111,8 +110,7 @@ fn a_full_disk_ends_the_upload_that_needs_it_alone() {
 
 #[test]
 fn a_full_disk_ends_the_download_that_needs_it_with_an_error() {
-    let config = Config { spool_memory_bytes: 50_000, spool_file_bytes_total: 10_000_000, ..config() };
-    let stand = Stand::start(config);
+    let stand = Stand::start_small(config(), 50_000, 10_000_000);
     // More than the system's own buffers take; in few rows, so that a busy machine has read them soon.
     stand.fill_with(20_000, 1_000);
     // It doesn't read before the spool is full.

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use headwater_access::{Credentials, Secret, hash_password};
+use headwater_bufferpool::{Config as PoolConfig, Floors, Pools};
 use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::{Backend, Plan, system, track};
 use headwater_protocol::message::{Change, ErrorCode, Hello, ServerError, UploadEnd, Watermarks};
 use headwater_protocol::upload::Digest;
 use headwater_protocol::{Frame, Kind, Row, Type, Value, frame};
-use headwater_server::{Config, Handle, Server};
+use headwater_server::{Config, Handle, Joined, Server};
 
 /// Nothing here takes as long; a client that waits longer fails instead of hanging.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
@@ -54,21 +55,32 @@ impl Stand {
         Stand::start_with(config, |backend| backend)
     }
 
+    /// With so much memory for what is on its way, and so much of a file.
+    pub(crate) fn start_small(config: Config, budget_bytes: u64, overflow_bytes_max: u64) -> Stand {
+        let small = PoolConfig { block_bytes: 4_096, budget_bytes, floors: Floors::default(), ..PoolConfig::default() };
+        let pools = Pools::new(&PoolConfig { overflow_bytes_max, ..small }, None).expect("a pool");
+        Stand::start_joined(config, Joined { pools: Some(Arc::new(pools)), ..Joined::default() }, |backend| backend)
+    }
+
     /// With a database that `wrap` may put something before.
     pub(crate) fn start_with(config: Config, wrap: impl FnOnce(Arc<dyn Backend>) -> Arc<dyn Backend>) -> Stand {
+        Stand::start_joined(config, Joined::default(), wrap)
+    }
+
+    fn start_joined(config: Config, joined: Joined, wrap: impl FnOnce(Arc<dyn Backend>) -> Arc<dyn Backend>) -> Stand {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("central.db");
         let sql = "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT)";
         rusqlite::Connection::open(&file).and_then(|db| db.execute_batch(sql)).expect("a table");
         let backend: Arc<dyn Backend> = Arc::new(Sqlite::new(&file).durable(false));
         prepare(&*backend);
-        Stand::serve(config, wrap(backend), folder)
+        Stand::serve(config, wrap(backend), folder, joined)
     }
 
-    pub(crate) fn serve(config: Config, backend: Arc<dyn Backend>, folder: tempfile::TempDir) -> Stand {
+    fn serve(config: Config, backend: Arc<dyn Backend>, folder: tempfile::TempDir, joined: Joined) -> Stand {
         log_if_asked();
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let handle = runtime.block_on(Server::start(config, backend, vec![plan()])).expect("a server");
+        let handle = runtime.block_on(Server::start_with(config, backend, vec![plan()], joined)).expect("a server");
         Stand { address: handle.local_addr(), handle: Some(handle), runtime, plan: plan(), folder }
     }
 

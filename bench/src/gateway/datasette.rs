@@ -42,7 +42,7 @@ pub(super) fn against_datasette(arguments: &GatewayArguments, _central: &Central
     let served = Served::start(
         &format!("sqlite:{}", file.display()),
         &[("flights", &format!("{HEAD}{SQL}"))],
-        "cache_bytes_max = 0\n",
+        "cache = false\n",
     )?;
     let metadata = folder.path().join("metadata.json");
     let queries = serde_json::json!({ "databases": { "flights": { "queries": { "canned": { "sql": SQL } } } } });

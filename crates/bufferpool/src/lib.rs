@@ -37,7 +37,7 @@
 //!
 //! # Caveats
 //!
-//! - The budget counts blocks' full size whatever they have, and no links or keys: about 300 bytes a block.
+//! - The budget counts blocks' bytes, and no links or keys: about 300 bytes a block. One with less than 256 bytes counts for as many.
 //! - Two sessions that pin the same block have claimed room for two.
 //! - A floor may be missed by less than a block, where it is no multiple of one.
 //! - Reading and writing block the thread: in an asynchronous program they belong where blocking is allowed.

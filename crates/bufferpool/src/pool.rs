@@ -12,6 +12,9 @@ use crate::scan::Scan;
 use crate::spool::Spool;
 use crate::sync::Ordering;
 
+/// What a block that is loaded counts for at least: its links and its key are no less.
+const BYTES_LEAST: usize = 256;
+
 /// Blocks in memory, within a budget. Clones are of the same pool.
 ///
 /// ```
@@ -177,9 +180,10 @@ impl Session {
                     }
                 }
                 Look::New(filling) => {
-                    let place = self.inner.place(owner.class, self.inner.block_bytes as u64);
+                    let mut place = self.inner.place(owner.class, self.inner.block_bytes as u64);
                     let bytes = load()?;
                     check_length(key, bytes.len(), self.inner.block_bytes)?;
+                    place.shrink(bytes.len().max(BYTES_LEAST) as u64);
                     return Ok(Handle::new(filling.fill(bytes, place), owner));
                 }
             }

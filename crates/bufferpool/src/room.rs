@@ -210,6 +210,13 @@ impl Place {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
+    /// Gives back what is more than that.
+    pub(crate) fn shrink(&mut self, bytes: u64) {
+        let more = self.bytes.saturating_sub(bytes);
+        self.bytes -= more;
+        self.used.0[self.class as usize].fetch_sub(more, Ordering::AcqRel);
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

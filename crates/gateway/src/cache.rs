@@ -1,4 +1,4 @@
-//! Answers that are kept, within a bound in bytes, and one execution for all who want the same thing at once.
+//! Answers that are kept, in the buffer pool, and one execution for all who want the same thing at once.
 //!
 //! ```text
 //! request -> key -> kept and fresh ............................ given
@@ -7,31 +7,41 @@
 //! ```
 //!
 //! An answer is known by its content: asked for again and found the same, it keeps its tag and the time at which it was made first. Answers to
-//! different questions that have the same content share its bytes.
+//! different questions that have the same content share its bytes. What is known of an answer is here; its bytes are in the pool, and an answer of
+//! which some have had to go is kept no more.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
+use headwater_bufferpool::Pool;
 use tokio::sync::watch;
 
+use crate::held::{Body, Stored};
 use crate::packing::Coded;
 use crate::tag::{self, Question};
 
 /// What identifies an answer: query, form, arguments, and the user where it is personal.
 pub(crate) type Key = Arc<str>;
 
-/// What an entry takes beside its content, about.
-const ENTRY_BYTES: usize = 512;
+/// Answers that are kept; each takes some five hundred bytes beside its content.
+const KEPT_MAX: usize = 32_768;
 /// Failures that are remembered; beyond, all are forgotten.
 const FAILURES_MAX: usize = 1_000;
 
-/// An answer, whole.
-#[derive(Debug)]
+/// An answer, whole, whose bytes stay as long as this does.
+#[derive(Clone, Debug)]
 pub(crate) struct Kept {
-    pub(crate) body: Bytes,
-    /// The same, compressed.
+    pub(crate) body: Body,
+    about: Arc<About>,
+}
+
+/// What is known of an answer.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    /// Its bytes, compressed.
     pub(crate) coded: Coded,
     /// With its quotes ([`crate::tag`]).
     pub(crate) tag: String,
@@ -45,6 +55,16 @@ pub(crate) struct Kept {
     pub(crate) modified: SystemTime,
     /// When it was found to be the content last.
     pub(crate) checked: Instant,
+    /// Where its bytes are; `None`: it is kept nowhere.
+    stored: Option<Arc<Stored>>,
+}
+
+impl Deref for Kept {
+    type Target = About;
+
+    fn deref(&self) -> &About {
+        &self.about
+    }
 }
 
 /// What an execution has made.
@@ -58,28 +78,27 @@ pub(crate) struct Made {
 }
 
 /// How an execution ended, for all who wait for it.
-pub(crate) type Shared<E> = Option<Result<Arc<Kept>, E>>;
+pub(crate) type Shared<E> = Option<Result<Kept, E>>;
 
 /// Kept answers and executions under way; `E` is how an execution fails.
 pub(crate) struct Cache<E> {
-    bytes_max: usize,
     inner: Mutex<Inner<E>>,
 }
 
 struct Inner<E> {
-    kept: HashMap<Key, (Arc<Kept>, u64)>,
+    kept: HashMap<Key, (Arc<About>, u64)>,
+    /// By the time of their last use, which counts uses: the least recently used goes first.
+    uses: BTreeMap<u64, Key>,
     /// By their digests.
     contents: HashMap<String, Content>,
     failures: HashMap<Key, (E, Instant)>,
-    bytes: usize,
-    /// Counts uses: the least recently used goes first.
     clock: u64,
     running: HashMap<Key, Weak<watch::Sender<Shared<E>>>>,
 }
 
 /// What one or more of the answers that are kept hold.
 struct Content {
-    body: Bytes,
+    stored: Arc<Stored>,
     coded: Coded,
     answers: usize,
 }
@@ -93,11 +112,10 @@ pub(crate) enum Place<E> {
 }
 
 impl<E: Clone> Cache<E> {
-    /// A cache of so many bytes.
-    pub(crate) fn new(bytes_max: usize) -> Cache<E> {
+    pub(crate) fn new() -> Cache<E> {
         let (kept, contents, failures) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let inner = Inner { kept, contents, failures, bytes: 0, clock: 0, running: HashMap::new() };
-        Cache { bytes_max, inner: Mutex::new(inner) }
+        let inner = Inner { kept, uses: BTreeMap::new(), contents, failures, clock: 0, running: HashMap::new() };
+        Cache { inner: Mutex::new(inner) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner<E>> {
@@ -105,12 +123,19 @@ impl<E: Clone> Cache<E> {
     }
 
     /// What is kept, however old.
-    pub(crate) fn kept(&self, key: &Key) -> Option<Arc<Kept>> {
-        let inner = &mut *self.lock();
-        inner.clock += 1;
-        let (kept, used) = inner.kept.get_mut(key)?;
-        *used = inner.clock;
-        Some(Arc::clone(kept))
+    pub(crate) fn kept(&self, key: &Key) -> Option<Kept> {
+        let about = self.lock().used(key)?;
+        let stored = about.stored.clone()?;
+        match stored.get() {
+            Some(body) => Some(Kept { body, about }),
+            None => {
+                let inner = &mut *self.lock();
+                if inner.kept.get(key).is_some_and(|(there, _)| Arc::ptr_eq(there, &about)) {
+                    inner.take_out(key);
+                }
+                None
+            }
+        }
     }
 
     /// Whether somebody is at it.
@@ -140,38 +165,45 @@ impl<E: Clone> Cache<E> {
     }
 
     /// What is kept was found to be so still, at this mark, for this question; gives it as it is kept now.
-    pub(crate) fn renew(&self, key: &Key, kept: &Kept, mark: Option<String>, question: Option<Question>) -> Arc<Kept> {
-        let made = Made { body: kept.body.clone(), mark, question, next: kept.next.clone() };
-        self.keep(key, made, (Instant::now(), SystemTime::now()))
+    pub(crate) fn renew(&self, key: &Key, kept: &Kept, mark: Option<String>, question: Option<&Question>) -> Kept {
+        let now = (Instant::now(), SystemTime::now());
+        let tag = tag::strong(&kept.content, question.zip(mark.as_deref()), now.1);
+        let about = Arc::new(About { tag, mark, checked: now.0, ..About::clone(&kept.about) });
+        let inner = &mut *self.lock();
+        if let Some((there, _)) = inner.kept.get_mut(key).filter(|(there, _)| Arc::ptr_eq(there, &kept.about)) {
+            *there = Arc::clone(&about);
+        }
+        Kept { body: kept.body.clone(), about }
     }
 
-    /// Keeps an answer, in the place of what was kept before; gives it as it is kept.
-    pub(crate) fn keep(&self, key: &Key, made: Made, now: (Instant, SystemTime)) -> Arc<Kept> {
+    /// Keeps an answer in the pool, in the place of what was kept before; gives it as it is kept. Without a pool, or room in it, it is not kept.
+    pub(crate) fn keep(&self, key: &Key, made: Made, pool: Option<&Pool>, now: (Instant, SystemTime)) -> Kept {
         let Made { body, mark, question, next } = made;
         let content = tag::digest(&body);
         let tag = tag::strong(&content, question.as_ref().zip(mark.as_deref()), now.1);
+        let shared = self.lock().contents.get(&content).map(|there| (Arc::clone(&there.stored), there.coded.clone()));
+        let shared = shared.and_then(|(stored, coded)| Some((stored.get()?, stored, coded)));
+        // Without the lock: others' blocks may have to be written for it.
+        let stored = shared.or_else(|| {
+            let (stored, body) = Stored::put(pool?, &body)?;
+            Some((body, Arc::new(stored), Coded::in_pool(pool?.clone())))
+        });
         let inner = &mut *self.lock();
-        let before = inner.kept.get(key).map(|(kept, _)| kept).filter(|kept| kept.content == content);
+        let before = inner.kept.get(key).map(|(about, _)| about).filter(|about| about.content == content);
         let modified = before.map_or(now.1, |before| before.modified);
-        // Before the former answer leaves, whose it may be too.
-        let (body, coded) = inner.enter(&content, body);
-        inner.take_out(key);
-        let has_room = ENTRY_BYTES + bytes_of(&body) <= self.bytes_max;
-        let kept = Arc::new(Kept { body, coded, tag, content, mark, next, modified, checked: now.0 });
-        inner.clock += 1;
-        inner.bytes += ENTRY_BYTES;
-        inner.kept.insert(Arc::clone(key), (Arc::clone(&kept), inner.clock));
-        if !has_room {
+        let about = |coded, stored| {
+            Arc::new(About { coded, tag, content: content.clone(), mark, next, modified, checked: now.0, stored })
+        };
+        let Some((body, stored, coded)) = stored else {
             inner.take_out(key);
-        }
-        while inner.bytes > self.bytes_max {
-            let Some(oldest) = inner.kept.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| Arc::clone(key))
-            else {
-                break;
-            };
-            inner.take_out(&oldest);
-        }
-        kept
+            return Kept { body: body.into(), about: about(Coded::default(), None) };
+        };
+        // Before the former answer leaves, whose it may be too.
+        inner.enter(&content, &stored, &coded);
+        inner.take_out(key);
+        let about = about(coded, Some(stored));
+        inner.put_in(key, Arc::clone(&about));
+        Kept { body, about }
     }
 
     /// Remembers how an execution failed, until then.
@@ -194,10 +226,10 @@ impl<E: Clone> Cache<E> {
         None
     }
 
-    /// Answers that are kept, and their bytes.
+    /// Answers that are kept, and their bytes; some may have gone from the pool.
     pub(crate) fn size(&self) -> (usize, usize) {
         let inner = self.lock();
-        (inner.kept.len(), inner.bytes)
+        (inner.kept.len(), inner.contents.values().map(|content| content.stored.bytes()).sum())
     }
 }
 
@@ -216,46 +248,52 @@ impl<E> Cache<E> {
 }
 
 impl<E> Inner<E> {
-    /// One more answer has this content: the bytes that all of them share.
-    fn enter(&mut self, content: &str, body: Bytes) -> (Bytes, Coded) {
-        if let Some(shared) = self.contents.get_mut(content) {
-            shared.answers += 1;
-            return (shared.body.clone(), shared.coded.clone());
+    /// What is known of an answer that is used.
+    fn used(&mut self, key: &Key) -> Option<Arc<About>> {
+        self.clock += 1;
+        let (about, used) = self.kept.get_mut(key)?;
+        let key = self.uses.remove(&std::mem::replace(used, self.clock))?;
+        self.uses.insert(self.clock, key);
+        Some(Arc::clone(about))
+    }
+
+    fn put_in(&mut self, key: &Key, about: Arc<About>) {
+        self.clock += 1;
+        self.kept.insert(Arc::clone(key), (about, self.clock));
+        self.uses.insert(self.clock, Arc::clone(key));
+        while self.kept.len() > KEPT_MAX
+            && let Some((_, oldest)) = self.uses.first_key_value()
+        {
+            let oldest = Arc::clone(oldest);
+            self.take_out(&oldest);
         }
-        self.bytes += bytes_of(&body);
-        let coded = Coded::default();
-        let shared = Content { body: body.clone(), coded: coded.clone(), answers: 1 };
-        self.contents.insert(content.to_owned(), shared);
-        (body, coded)
+    }
+
+    /// One more answer has this content, which lies there.
+    fn enter(&mut self, content: &str, stored: &Arc<Stored>, coded: &Coded) {
+        match self.contents.get_mut(content).filter(|there| Arc::ptr_eq(&there.stored, stored)) {
+            Some(shared) => shared.answers += 1,
+            None => {
+                // What was there has gone from the pool, or came meanwhile.
+                let content_of = Content { stored: Arc::clone(stored), coded: coded.clone(), answers: 1 };
+                self.contents.insert(content.to_owned(), content_of);
+            }
+        }
     }
 
     fn take_out(&mut self, key: &Key) {
-        let Some((kept, _)) = self.kept.remove(key) else { return };
-        self.bytes -= ENTRY_BYTES;
-        let Some(shared) = self.contents.get_mut(&kept.content) else { return };
+        let Some((about, used)) = self.kept.remove(key) else { return };
+        self.uses.remove(&used);
+        let is_its = |shared: &&mut Content| about.stored.as_ref().is_some_and(|own| Arc::ptr_eq(own, &shared.stored));
+        let Some(shared) = self.contents.get_mut(&about.content).filter(is_its) else { return };
         shared.answers -= 1;
         if shared.answers == 0 {
-            self.contents.remove(&kept.content);
-            self.bytes -= bytes_of(&kept.body);
+            self.contents.remove(&about.content);
         }
     }
 }
 
-impl Kept {
-    /// Something that is not kept: of now, without a tag.
-    pub(crate) fn unkept(body: Bytes) -> Kept {
-        Kept {
-            body,
-            coded: Coded::default(),
-            tag: String::new(),
-            content: String::new(),
-            mark: None,
-            next: None,
-            modified: SystemTime::now(),
-            checked: Instant::now(),
-        }
-    }
-
+impl About {
     /// What `Last-Modified` says; nothing within a second of the change: the time has whole seconds, and another content of the same second must
     /// not be taken for this one (RFC 9110, 8.8.2.2).
     pub(crate) fn last_modified(&self) -> Option<String> {
@@ -268,58 +306,90 @@ impl Kept {
     }
 }
 
-/// What a content takes at most, about: its compressed forms are smaller than it is, and clients of one kind want the same one.
-fn bytes_of(body: &Bytes) -> usize {
-    2 * body.len()
-}
-
 #[cfg(test)]
 mod tests {
+    use headwater_bufferpool::{Config, Floors};
+
     use super::*;
+
+    const BLOCK: u64 = 512;
+
+    fn pool(blocks: u64) -> Pool {
+        let config = Config { budget_bytes: blocks * BLOCK, block_bytes: BLOCK as usize, ..Config::default() };
+        Pool::new(&Config { floors: Floors::default(), ..config }).expect("a pool")
+    }
 
     fn key(name: &str) -> Key {
         Arc::from(name)
     }
 
-    fn keep(cache: &Cache<()>, name: &str, body: &str) -> Arc<Kept> {
+    fn keep(cache: &Cache<()>, pool: &Pool, name: &str, body: &str) -> Kept {
         let made = Made { body: Bytes::from(body.to_owned()), ..Made::default() };
-        cache.keep(&key(name), made, (Instant::now(), SystemTime::now()))
+        cache.keep(&key(name), made, Some(pool), (Instant::now(), SystemTime::now()))
+    }
+
+    fn text(kept: &Kept) -> String {
+        String::from_utf8(kept.body.pieces().flatten().collect()).expect("UTF-8")
     }
 
     #[test]
     fn the_same_content_keeps_its_tag_and_its_time() {
-        let cache = Cache::new(1 << 20);
-        let first = keep(&cache, "a", "one");
-        let again = keep(&cache, "a", "one");
+        let (cache, pool) = (Cache::new(), pool(8));
+        let first = keep(&cache, &pool, "a", "one");
+        let again = keep(&cache, &pool, "a", "one");
         assert_eq!((&again.tag, again.modified), (&first.tag, first.modified));
         assert!(again.checked >= first.checked && again.tag.starts_with('"') && again.tag.len() == 34);
         assert_eq!(again.last_modified(), None, "another content may come within this second");
-        let other = keep(&cache, "a", "two");
+        let other = keep(&cache, &pool, "a", "two");
         assert!(other.tag != first.tag && other.modified >= first.modified);
-        assert_eq!(cache.size(), (1, 6 + ENTRY_BYTES));
+        assert_eq!((cache.size(), text(&other), text(&first).as_str()), ((1, 3), "two".to_owned(), "one"));
     }
 
     #[test]
     fn answers_with_the_same_content_share_its_bytes() {
-        let cache = Cache::new(1 << 20);
-        let [one, other] = ["a", "b"].map(|name| keep(&cache, name, "0123456789"));
-        assert_eq!(one.body.as_ptr(), other.body.as_ptr());
-        assert_eq!(cache.size(), (2, 20 + 2 * ENTRY_BYTES));
-        keep(&cache, "a", "another");
-        assert_eq!(cache.size(), (2, 20 + 14 + 2 * ENTRY_BYTES), "the other has it still");
-        keep(&cache, "b", "another");
-        assert_eq!(cache.size(), (2, 14 + 2 * ENTRY_BYTES));
-        let small: Cache<()> = Cache::new(3 * ENTRY_BYTES);
-        for _ in 0..10 {
-            keep(&small, "a", &"x".repeat(4_000));
-            keep(&small, "b", "y");
+        let (cache, pool) = (Cache::new(), pool(8));
+        let long = "0123456789".repeat(100);
+        for name in ["a", "b"] {
+            keep(&cache, &pool, name, &long);
         }
-        assert_eq!(small.size(), (1, 2 + ENTRY_BYTES), "what has no room is counted nowhere");
+        assert_eq!((cache.size(), pool.blocks()), ((2, 1_000), 2));
+        keep(&cache, &pool, "a", "another");
+        assert_eq!((cache.size(), pool.blocks()), ((2, 1_007), 3), "the other has it still");
+        keep(&cache, &pool, "b", "another");
+        assert_eq!((cache.size(), pool.blocks()), ((2, 7), 1));
+    }
+
+    #[test]
+    fn what_has_no_room_is_given_and_not_kept() {
+        let (cache, pool) = (Cache::new(), pool(4));
+        let large = "x".repeat(4 * BLOCK as usize + 1);
+        let kept = keep(&cache, &pool, "a", &large);
+        assert!(text(&kept) == large && cache.kept(&key("a")).is_none() && cache.size() == (0, 0));
+        let made = Made { body: Bytes::from_static(b"one"), ..Made::default() };
+        let kept = cache.keep(&key("b"), made, None, (Instant::now(), SystemTime::now()));
+        assert!(text(&kept) == "one" && cache.kept(&key("b")).is_none(), "there is no pool");
+    }
+
+    #[test]
+    fn what_has_gone_from_the_pool_is_kept_no_more_and_who_sends_it_has_it_still() {
+        let (cache, pool) = (Cache::new(), pool(4));
+        let body = |number: usize| format!("{number}").repeat(2 * BLOCK as usize);
+        let sent = keep(&cache, &pool, "0", &body(0));
+        for number in 1..9 {
+            keep(&cache, &pool, &number.to_string(), &body(number));
+        }
+        let there: Vec<bool> = (0..9).map(|number| cache.kept(&key(&number.to_string())).is_some()).collect();
+        assert_eq!(there.iter().filter(|there| **there).count(), 2, "{there:?}");
+        assert!(there[0] && text(&sent) == body(0), "somebody sends it");
+        assert_eq!(cache.size().0, 2, "the others are forgotten");
+        // The same content again, for another question.
+        let again = keep(&cache, &pool, "again", &body(0));
+        assert_eq!((text(&again), cache.size().1), (body(0), 2 * 2 * BLOCK as usize));
     }
 
     #[test]
     fn a_failure_is_remembered_for_a_while() {
-        let cache: Cache<&str> = Cache::new(1 << 20);
+        let cache: Cache<&str> = Cache::new();
         let now = Instant::now();
         cache.keep_failure(&key("a"), "failed", now + Duration::from_secs(10));
         assert_eq!(cache.failure(&key("a"), now + Duration::from_secs(9)), Some("failed"));
@@ -332,23 +402,20 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_goes_first() {
-        let cache = Cache::new(3 * (ENTRY_BYTES + 20));
-        for name in ["a", "b", "c"] {
-            keep(&cache, name, "0123456789");
+    fn of_too_many_the_least_recently_used_goes_first() {
+        let (cache, pool) = (Cache::new(), pool(4));
+        for number in 0..KEPT_MAX {
+            keep(&cache, &pool, &number.to_string(), "the same");
         }
-        assert!(cache.kept(&key("a")).is_some());
-        keep(&cache, "d", "0123456789");
-        let there = ["a", "b", "c", "d"].map(|name| cache.kept(&key(name)).is_some());
-        assert_eq!(there, [true, false, true, true]);
-        keep(&cache, "e", &"x".repeat(4_000));
-        assert!(cache.kept(&key("e")).is_none(), "more than there is room for");
-        assert_eq!(cache.size().0, 3);
+        assert!(cache.kept(&key("0")).is_some());
+        keep(&cache, &pool, "more", "the same");
+        let there = ["0", "1", "2", "more"].map(|name| cache.kept(&key(name)).is_some());
+        assert_eq!((there, cache.size()), ([true, false, true, true], (KEPT_MAX, 8)));
     }
 
     #[tokio::test]
     async fn one_executes_and_the_others_wait() {
-        let cache: Cache<&str> = Cache::new(1 << 20);
+        let cache: Cache<&str> = Cache::new();
         let Place::First(tell) = cache.place(&key("a")) else { panic!("nobody is at it") };
         let Place::Wait(mut told) = cache.place(&key("a")) else { panic!("somebody is at it") };
         assert!(matches!(cache.place(&key("b")), Place::First(_)), "another thing");

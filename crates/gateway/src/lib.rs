@@ -3,9 +3,10 @@
 //! ```text
 //! routes     URLs, headers, conditional requests
 //!   service    who may, what is kept, one execution for all who ask at once
-//!     cache      answers within a bound in bytes
+//!     cache      which answers are kept
 //!     tag        what tags of answers say
-//!     alive      bytes that are kept or on their way
+//!     held       an answer's bytes, in the buffer pool or not
+//!     alive      bytes on their way that are not in the pool
 //!     coding     zstd, brotli and gzip
 //!     packing    answers in one of them, kept or as they come
 //!     levels     how hard to compress, by the processor and the link
@@ -31,6 +32,7 @@ pub mod format;
 pub mod frontier;
 mod frontier_routes;
 mod handover;
+mod held;
 mod levels;
 mod openapi;
 mod packing;

@@ -7,11 +7,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::stream::{self, Stream, StreamExt as _};
+use headwater_bufferpool::Pool;
 use serde::{Deserialize, Deserializer};
 use tokio::sync::Mutex;
 
 use crate::alive::Alive;
 use crate::coding::{Coding, Encoder};
+use crate::held::{Body, Stored};
 use crate::levels::{Choice, LEVELS, Levels, Sending, There};
 
 /// Smaller answers are sent as they are: little is won.
@@ -80,13 +82,57 @@ impl Form {
 
 /// An answer in each coding that somebody has wanted.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Coded(Arc<[Mutex<Option<Packed>>; Coding::PACKED.len()]>);
+pub(crate) struct Coded {
+    forms: Arc<[Mutex<Option<Packed>>; Coding::PACKED.len()]>,
+    /// Where they lie; `None`: in memory of their own.
+    pool: Option<Pool>,
+}
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Packed {
     level: u32,
-    /// Nothing where it would be no smaller.
-    bytes: Option<Bytes>,
+    /// How large it is, as a share of what it was.
+    share: f64,
+    held: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    /// It would be no smaller.
+    Nowhere,
+    Own(Bytes),
+    Stored(Stored),
+}
+
+impl Coded {
+    /// Forms that lie in this pool.
+    pub(crate) fn in_pool(pool: Pool) -> Coded {
+        Coded { pool: Some(pool), ..Coded::default() }
+    }
+
+    /// What was compressed, held as these are, and as it is to be sent; not held where there is no room for it.
+    fn hold(&self, bytes: Bytes) -> (Option<Held>, Body) {
+        let Some(pool) = &self.pool else { return (Some(Held::Own(bytes.clone())), bytes.into()) };
+        match Stored::put(pool, &bytes) {
+            Some((stored, body)) => (Some(Held::Stored(stored)), body),
+            None => (None, bytes.into()),
+        }
+    }
+}
+
+impl Packed {
+    /// What is to be sent; `None`: it is gone, or it is better sent as it was.
+    fn body(&self) -> Option<Body> {
+        match &self.held {
+            Held::Nowhere => None,
+            Held::Own(bytes) => Some(bytes.clone().into()),
+            Held::Stored(stored) => stored.get(),
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        matches!(&self.held, Held::Stored(stored) if stored.get().is_none())
+    }
 }
 
 /// Chooses levels, and learns from what compressing takes.
@@ -117,34 +163,43 @@ impl Packer {
     pub(crate) async fn of(
         self: &Arc<Self>,
         coded: &Coded,
-        body: &Bytes,
+        body: &Body,
         wanted: Coding,
         link: Option<f64>,
-    ) -> (Bytes, Form) {
+    ) -> (Body, Form) {
         let plain = (body.clone(), Form::PLAIN);
-        let Some(form) = wanted.place().filter(|_| body.len() >= BYTES_MIN).map(|place| &coded.0[place]) else {
+        let Some(form) = wanted.place().filter(|_| body.len() >= BYTES_MIN).map(|place| &coded.forms[place]) else {
             return plain;
         };
         // Who wants the same waits until it is there.
         let mut form = form.lock().await;
-        let there = form.as_ref().map(|packed| There {
-            level: packed.level,
-            share: packed.bytes.as_ref().map_or(1.0, |bytes| bytes.len() as f64 / body.len() as f64),
-        });
-        match self.choose(wanted, body, link, Sending::Whole, there) {
-            Choice::Plain => return plain,
-            Choice::There => {}
-            Choice::Level(level) => *form = Some(self.pack(wanted, level, body.clone()).await),
+        if form.as_ref().is_some_and(Packed::is_gone) {
+            *form = None;
         }
-        match &*form {
-            Some(Packed { level, bytes: Some(bytes) }) => (bytes.clone(), Form { coding: wanted, level: *level }),
-            _ => plain,
+        let there = form.as_ref().map(|packed| There { level: packed.level, share: packed.share });
+        match self.choose(wanted, body, link, Sending::Whole, there) {
+            Choice::Plain => plain,
+            Choice::There => {
+                let level = form.as_ref().map_or(0, |packed| packed.level);
+                let body = form.as_ref().and_then(Packed::body);
+                body.map_or(plain, |body| (body, Form { coding: wanted, level }))
+            }
+            Choice::Level(level) => {
+                let Some(packed) = self.pack(wanted, level, body.clone()).await else {
+                    *form = Some(Packed { level, share: 1.0, held: Held::Nowhere });
+                    return plain;
+                };
+                let share = packed.len() as f64 / body.len() as f64;
+                let (held, body) = coded.hold(packed);
+                *form = held.map(|held| Packed { level, share, held });
+                (body, Form { coding: wanted, level })
+            }
         }
     }
 
     /// The form in which an answer goes that begins so, and the rest of which is still to come.
     pub(crate) fn form_of(self: &Arc<Self>, beginning: &Bytes, wanted: Coding, link: Option<f64>) -> Form {
-        match self.choose(wanted, beginning, link, Sending::AsItComes, None) {
+        match self.choose(wanted, &beginning.clone().into(), link, Sending::AsItComes, None) {
             Choice::Level(level) if wanted != Coding::Identity => Form { coding: wanted, level },
             _ => Form::PLAIN,
         }
@@ -153,7 +208,7 @@ impl Packer {
     /// The level of zlib within base64; 0: as it is.
     pub(crate) fn zlib_level(self: &Arc<Self>, beginning: &Bytes, link: Option<f64>, sending: Sending) -> u32 {
         let link = self.levels().link(link) * BASE64;
-        match self.choose_at(Coding::Gzip, beginning, link, sending, None) {
+        match self.choose_at(Coding::Gzip, &beginning.clone().into(), link, sending, None) {
             Choice::Level(level) => level,
             Choice::Plain | Choice::There => 0,
         }
@@ -162,7 +217,7 @@ impl Packer {
     fn choose(
         self: &Arc<Self>,
         coding: Coding,
-        beginning: &Bytes,
+        beginning: &Body,
         link: Option<f64>,
         sending: Sending,
         there: Option<There>,
@@ -174,7 +229,7 @@ impl Packer {
     fn choose_at(
         self: &Arc<Self>,
         coding: Coding,
-        beginning: &Bytes,
+        beginning: &Body,
         link: f64,
         sending: Sending,
         there: Option<There>,
@@ -185,7 +240,7 @@ impl Packer {
             Compression::Auto => {
                 let choice = self.levels().choose(coding, link, sending, there);
                 if beginning.len() >= AT_ONCE_BYTES && self.levels().is_due(coding, beginning.len()) {
-                    self.measure(coding, beginning.slice(..beginning.len().min(SAMPLE_BYTES)));
+                    self.measure(coding, beginning.beginning(SAMPLE_BYTES));
                 }
                 choice
             }
@@ -193,7 +248,7 @@ impl Packer {
     }
 
     /// Measures all levels, beside.
-    fn measure(self: &Arc<Self>, coding: Coding, sample: Bytes) {
+    fn measure(self: &Arc<Self>, coding: Coding, sample: Vec<u8>) {
         let packer = Arc::clone(self);
         tokio::task::spawn_blocking(move || {
             for level in LEVELS {
@@ -203,7 +258,7 @@ impl Packer {
     }
 
     /// Compresses, and notes what it took.
-    fn encode(&self, coding: Coding, level: u32, body: &Bytes) -> Option<Bytes> {
+    fn encode(&self, coding: Coding, level: u32, body: &[u8]) -> Option<Bytes> {
         let began = Instant::now();
         let packed = coding.encode(level, body).ok()?;
         if body.len() >= AT_ONCE_BYTES {
@@ -212,14 +267,13 @@ impl Packer {
         Some(packed).filter(|packed| packed.len() < body.len()).map(|packed| self.alive.count(packed))
     }
 
-    async fn pack(self: &Arc<Self>, coding: Coding, level: u32, body: Bytes) -> Packed {
-        let bytes = if body.len() < AT_ONCE_BYTES {
-            self.encode(coding, level, &body)
-        } else {
-            let packer = Arc::clone(self);
-            tokio::task::spawn_blocking(move || packer.encode(coding, level, &body)).await.ok().flatten()
-        };
-        Packed { level, bytes }
+    /// `None`: it would be no smaller.
+    async fn pack(self: &Arc<Self>, coding: Coding, level: u32, body: Body) -> Option<Bytes> {
+        let is_short = body.len() < AT_ONCE_BYTES;
+        let whole = move || body.in_one().unwrap_or_else(|| body.beginning(body.len()).into());
+        let packer = Arc::clone(self);
+        let packing = move || packer.encode(coding, level, &whole());
+        if is_short { packing() } else { tokio::task::spawn_blocking(packing).await.ok().flatten() }
     }
 
     /// Pieces in this form, compressed as they come. Where one is an error, that is the end, and no end of what was compressed.
@@ -285,7 +339,7 @@ mod tests {
 
     /// Of a client on this link: the form and how many bytes go.
     async fn sent(packer: &Arc<Packer>, coded: &Coded, link: f64) -> (Form, usize) {
-        let (bytes, form) = packer.of(coded, &body(), Coding::Gzip, Some(link)).await;
+        let (bytes, form) = packer.of(coded, &body().into(), Coding::Gzip, Some(link)).await;
         (form, bytes.len())
     }
 
@@ -321,8 +375,8 @@ mod tests {
         let packer = Arc::new(Packer::new(Compression::Fixed(5)));
         let noise: Vec<u8> = (0..2_000_u32).flat_map(|number| Sha256::digest(number.to_be_bytes())).collect();
         for body in [Bytes::from_static(b"id\r\n1\r\n"), Bytes::from(noise)] {
-            let (bytes, form) = packer.of(&Coded::default(), &body, Coding::Zstd, None).await;
-            assert!(bytes == body && form == Form::PLAIN);
+            let (sent, form) = packer.of(&Coded::default(), &body.clone().into(), Coding::Zstd, None).await;
+            assert!(sent.in_one() == Some(body) && form == Form::PLAIN);
         }
     }
 

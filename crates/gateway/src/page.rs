@@ -9,9 +9,8 @@
 
 use std::sync::{Arc, LazyLock};
 
-use axum::body::Body;
 use axum::http::{HeaderMap, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -19,8 +18,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::coding::Coding;
 use crate::fault::set;
+use crate::held;
 use crate::packing::{Coded, Compression, Packer};
-use crate::routes::not_modified;
+use crate::routes::{not_modified, whole};
 use crate::tag;
 
 /// It is compressed once in each coding.
@@ -31,7 +31,7 @@ const SCRIPT: &str = concat!(include_str!("page/rows.js"), include_str!("page/pl
 
 /// The page, and what is said with it.
 struct Page {
-    body: Bytes,
+    body: held::Body,
     coded: Coded,
     packer: Arc<Packer>,
     tag: String,
@@ -49,7 +49,7 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
     );
     let tag = format!("\"{}\"", tag::digest(&body));
     Page {
-        body: Bytes::from(body),
+        body: Bytes::from(body).into(),
         coded: Coded::default(),
         packer: Arc::new(Packer::new(Compression::Fixed(LEVEL))),
         tag,
@@ -65,11 +65,7 @@ pub(crate) async fn get(headers: HeaderMap) -> Response {
         Some(tag) => (not_modified(), tag),
         None => {
             let (body, form) = packer.of(coded, body, wanted, None).await;
-            let mut response = Body::from(body).into_response();
-            if let Some(name) = form.coding.name() {
-                set(response.headers_mut(), header::CONTENT_ENCODING, name);
-            }
-            (response, form.tag(tag))
+            (whole(&body, form), form.tag(tag))
         }
     };
     let headers = response.headers_mut();

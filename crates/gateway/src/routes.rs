@@ -17,6 +17,7 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use futures_util::stream;
 use headwater_access::{Access, Credentials};
+use headwater_bufferpool::Pools;
 use headwater_consolidated::QueryPool;
 use percent_encoding::percent_decode_str;
 
@@ -25,6 +26,7 @@ use crate::coding::Coding;
 use crate::fault::{Fault, set};
 use crate::format::Format;
 use crate::frontier_routes::{self, FrontierSettings};
+use crate::held;
 use crate::openapi;
 use crate::packing::{Form, Link, Packer};
 use crate::page;
@@ -48,9 +50,10 @@ pub struct Gateway {
 pub type Rate = fn(&Extensions) -> Option<f64>;
 
 impl Gateway {
-    /// Serves these queries from connections of this pool, to whom `access` knows.
-    pub fn new(queries: Vec<Query>, pool: QueryPool, access: Access, settings: Settings) -> Gateway {
-        Gateway { service: Arc::new(Service::new(queries, pool, access, settings)), frontier: None, links: None }
+    /// Serves these queries from connections of this pool, to whom `access` knows. What it keeps lies in the buffer pools.
+    pub fn new(queries: Vec<Query>, pool: QueryPool, access: Access, settings: Settings, pools: Arc<Pools>) -> Gateway {
+        let service = Arc::new(Service::new(queries, pool, access, settings, pools));
+        Gateway { service, frontier: None, links: None }
     }
 
     /// The same, and the Frontier protocol.
@@ -313,7 +316,7 @@ impl Head<'_> {
                 let response = if is_unchanged_since(client.headers, modified.as_deref()) {
                     not_modified()
                 } else {
-                    coded(Body::from(body), form)
+                    whole(&body, form)
                 };
                 (response, form.tag(&kept.tag))
             }
@@ -398,6 +401,17 @@ impl Head<'_> {
         self.vary(headers);
         response
     }
+}
+
+/// An answer with its length.
+pub(crate) fn whole(body: &held::Body, form: Form) -> Response {
+    let Some(bytes) = body.in_one() else {
+        let pieces = stream::iter(body.pieces().map(Ok::<_, std::convert::Infallible>));
+        let mut response = coded(Body::from_stream(pieces), form);
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+        return response;
+    };
+    coded(Body::from(bytes), form)
 }
 
 fn coded(body: Body, form: Form) -> Response {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use headwater_access::Access;
+use headwater_bufferpool::{Named, Pools};
 use headwater_consolidated::QueryPool;
 use headwater_consolidated::results::Placeholder;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, watch};
@@ -15,6 +16,7 @@ use crate::alive::Alive;
 use crate::cache::{Cache, Kept, Key, Made, Place, Shared};
 use crate::fault::{Fault, OWN_FAULT_S};
 use crate::format::Format;
+use crate::held::Body;
 use crate::packing::{Compression, Packer};
 use crate::query::{Arguments, Freshness, Query};
 use crate::run::{self, Form, Job, NextPage, Running, Told};
@@ -28,11 +30,11 @@ pub struct Settings {
     pub executions_max: usize,
     /// Queries that wait for one of those; beyond, 503.
     pub waiting_max: usize,
-    /// Bytes of answers that are kept.
-    pub cache_bytes_max: usize,
+    /// Whether answers are kept, in the buffer pool.
+    pub cache: bool,
     /// An answer of more bytes is sent as it comes: without a tag, and not kept.
     pub held_bytes_max: usize,
-    /// Bytes of answers that are not kept any more, and that clients have not taken yet; beyond, 503 for what is not kept.
+    /// Bytes of answers that found no room in the pool, and that clients have not taken yet; beyond, 503 for what is not kept.
     pub sending_bytes_max: usize,
     /// How long to wait for a place to execute, and for a connection to the database; then 503.
     pub patience: Duration,
@@ -45,7 +47,7 @@ impl Default for Settings {
         Settings {
             executions_max: 4,
             waiting_max: 64,
-            cache_bytes_max: 64 << 20,
+            cache: true,
             held_bytes_max: 4 << 20,
             sending_bytes_max: 256 << 20,
             patience: Duration::from_secs(10),
@@ -66,8 +68,9 @@ pub(crate) struct Service {
     executions: AtomicUsize,
     pub(crate) watches: Arc<Watches>,
     pub(crate) packer: Arc<Packer>,
-    /// Answers that are kept, and those on their way.
+    /// Answers on their way that are not in the pool.
     alive: Alive,
+    pools: Arc<Pools>,
     /// By which tags are sealed.
     key: OnceCell<[u8; 32]>,
 }
@@ -104,7 +107,7 @@ impl std::fmt::Debug for Ended {
 /// An answer.
 pub(crate) enum Answer {
     /// Whole; so long ago it was seen to be so.
-    Kept(Arc<Kept>, Duration),
+    Kept(Kept, Duration),
     /// What the client has, by this tag: nothing has changed since.
     Unchanged(String),
     /// As it comes: the first bytes, and what follows.
@@ -112,20 +115,27 @@ pub(crate) enum Answer {
 }
 
 impl Service {
-    pub(crate) fn new(queries: Vec<Query>, pool: QueryPool, access: Access, settings: Settings) -> Service {
+    pub(crate) fn new(
+        queries: Vec<Query>,
+        pool: QueryPool,
+        access: Access,
+        settings: Settings,
+        pools: Arc<Pools>,
+    ) -> Service {
         let alive = Alive::default();
         let queries = queries.into_iter().map(|query| (query.name.clone(), Arc::new(query))).collect();
         Service {
             queries,
             access,
             pool,
-            cache: Cache::new(settings.cache_bytes_max),
+            cache: Cache::new(),
             slots: Arc::new(Semaphore::new(settings.executions_max)),
             waiting: AtomicUsize::new(0),
             executions: AtomicUsize::new(0),
             watches: Arc::default(),
             packer: Arc::new(Packer::new(settings.compression).counted(alive.clone())),
             alive,
+            pools,
             key: OnceCell::new(),
             settings,
         }
@@ -144,11 +154,11 @@ impl Service {
         if let Some(kept) = &kept {
             let age = kept.age(Instant::now());
             if age < max_age {
-                return Ok(Answer::Kept(Arc::clone(kept), age));
+                return Ok(Answer::Kept(kept.clone(), age));
             }
             if age < max_age + Duration::from_secs(freshness.stale_while_revalidate_s.into()) {
                 self.refresh(key, asked);
-                return Ok(Answer::Kept(Arc::clone(kept), age));
+                return Ok(Answer::Kept(kept.clone(), age));
             }
         }
         if let Some(Ended::Fault(fault)) = self.cache.failure(key, Instant::now()) {
@@ -207,7 +217,7 @@ impl Service {
     }
 
     /// Executes it, or waits for who does.
-    async fn execute_once(self: &Arc<Self>, key: &Key, asked: &Asked) -> Result<Arc<Kept>, Ended> {
+    async fn execute_once(self: &Arc<Self>, key: &Key, asked: &Asked) -> Result<Kept, Ended> {
         loop {
             let mut told = match self.cache.place(key) {
                 Place::Wait(told) => told,
@@ -252,8 +262,8 @@ impl Service {
         tell.send_replace(Some(ended));
     }
 
-    async fn execute_whole(&self, key: &Key, asked: &Asked) -> Result<Arc<Kept>, Ended> {
-        if self.alive.bytes() > self.settings.cache_bytes_max.saturating_add(self.settings.sending_bytes_max) {
+    async fn execute_whole(&self, key: &Key, asked: &Asked) -> Result<Kept, Ended> {
+        if self.alive.bytes() > self.settings.sending_bytes_max {
             return Err(Ended::Fault(Fault::overloaded("too much of answers waits for clients that take them slowly")));
         }
         let kept = self.cache.kept(key);
@@ -279,10 +289,11 @@ impl Service {
             None => None,
         };
         if let Some(kept) = kept.filter(|_| running.is_unchanged) {
-            return Ok(self.cache.renew(key, &kept, mark, question));
+            return Ok(self.cache.renew(key, &kept, mark, question.as_ref()));
         }
         let made = Made { body: self.alive.count(pieces.concat()), mark, question, next };
-        Ok(self.cache.keep(key, made, (Instant::now(), SystemTime::now())))
+        let pool = self.settings.cache.then(|| self.pools.of(&Named::Query(asked.job.name.clone())));
+        Ok(self.cache.keep(key, made, pool, (Instant::now(), SystemTime::now())))
     }
 
     /// An answer that is too large to be held, as it comes: by the execution that has begun, or by another.
@@ -310,6 +321,11 @@ impl Service {
         let permit = self.slot().await?;
         self.executions.fetch_add(1, Ordering::Relaxed);
         run::start(&self.pool, asked.job.clone(), permit, self.settings.patience).await
+    }
+
+    /// An answer's bytes, one after the other; those that are copied for it are counted.
+    pub(crate) fn in_one(&self, body: &Body) -> Bytes {
+        body.in_one().unwrap_or_else(|| self.alive.count(body.beginning(body.len())))
     }
 
     /// More bytes of an answer are not held.

@@ -5,6 +5,8 @@
 //!                                └ there from here on, for twice as long: who was told of them last has time to get them
 //! ```
 //!
+//! What is read of them lies in the buffer pool for a while: many remotes get the same.
+//!
 //! Bounds: all files together take `shared_bytes_max`; where they are full, those that are not handed out any more
 //! go first, and then partitions come as ever. A build that fails is the next sync's to begin anew. Nothing of this lasts: what a server does not have
 //! it answers with 404, and the remote asks again.
@@ -21,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use headwater_bufferpool::{Class, Error, Key, Named, Object, Pool, Pools, Session};
 use headwater_consolidated::download::Kept;
 
 use crate::Config;
@@ -38,6 +41,7 @@ pub(crate) struct Chunks {
     /// Told when a build has ended.
     ended: Condvar,
     files: Arc<Files>,
+    pools: Arc<Pools>,
     /// Bytes of all chunks.
     bytes: Arc<Meter>,
     handed_out: Duration,
@@ -86,15 +90,19 @@ pub(crate) struct Chunk {
 struct Stored {
     file: OpenFile,
     written: AtomicU64,
+    /// Where blocks of it are, and as what.
+    pool: Pool,
+    object: Object,
     bytes: Arc<Meter>,
 }
 
 impl Chunks {
-    pub(crate) fn new(config: &Config, files: Arc<Files>) -> Arc<Chunks> {
+    pub(crate) fn new(config: &Config, files: Arc<Files>, pools: Arc<Pools>) -> Arc<Chunks> {
         Arc::new(Chunks {
             state: Mutex::default(),
             ended: Condvar::new(),
             files,
+            pools,
             bytes: Arc::new(Meter::new(config.shared_bytes_max)),
             handed_out: Duration::from_millis(config.shared_ms),
             wait_max: Duration::from_millis(config.shared_wait_ms_max),
@@ -156,15 +164,51 @@ impl Chunk {
     /// At most so many of its bytes from `offset` on. Waits for the disk.
     pub(crate) fn read(&self, offset: u32, bytes_max: u32) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; self.bytes.saturating_sub(offset).min(bytes_max) as usize];
-        self.file.file.read_exact_at(&mut bytes, self.offset + u64::from(offset))?;
+        let position = self.offset + u64::from(offset);
+        match self.file.pool.session("a chunk", Class::Chunk, 1) {
+            Ok(session) => self.file.read_by_blocks(&session, position, &mut bytes)?,
+            // All room is claimed: past the pool, then.
+            Err(_) => self.file.file.read_exact_at(&mut bytes, position)?,
+        }
         Ok(bytes)
     }
 }
 
 impl Stored {
-    fn create(chunks: &Chunks) -> io::Result<Stored> {
+    /// A file for a table of this name.
+    fn create(chunks: &Chunks, table: &str) -> io::Result<Stored> {
         let file = chunks.files.create()?;
-        Ok(Stored { file, written: AtomicU64::new(0), bytes: Arc::clone(&chunks.bytes) })
+        let pool = chunks.pools.of(&Named::Snapshot(table.to_owned())).clone();
+        let (object, bytes) = (pool.object(), Arc::clone(&chunks.bytes));
+        Ok(Stored { file, written: AtomicU64::new(0), pool, object, bytes })
+    }
+
+    /// Reads what is written to its end, which no chunk is before.
+    fn read_by_blocks(&self, session: &Session, position: u64, into: &mut [u8]) -> io::Result<()> {
+        let block_bytes = self.pool.block_bytes() as u64;
+        let mut done = 0;
+        while done < into.len() {
+            let at = position + done as u64;
+            let (number, start) = (at / block_bytes, (at % block_bytes) as usize);
+            let key = Key { object: self.object, number };
+            let block = session.load(key, || self.load(number * block_bytes)).map_err(Unread::into_io)?;
+            let rest = block.get(start..).unwrap_or_default();
+            let length = rest.len().min(into.len() - done);
+            if length == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            into[done..done + length].copy_from_slice(&rest[..length]);
+            done += length;
+        }
+        Ok(())
+    }
+
+    /// A block of the file, from this byte on.
+    fn load(&self, position: u64) -> Result<Vec<u8>, Unread> {
+        let rest = self.written.load(Ordering::Relaxed).saturating_sub(position);
+        let mut bytes = vec![0; rest.min(self.pool.block_bytes() as u64) as usize];
+        self.file.read_exact_at(&mut bytes, position)?;
+        Ok(bytes)
     }
 
     /// Adds bytes; where they stand. One at a time does.
@@ -179,9 +223,30 @@ impl Stored {
     }
 }
 
+/// How a block does not come.
+#[derive(Debug, thiserror::Error)]
+enum Unread {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Pool(#[from] Error),
+}
+
+impl Unread {
+    fn into_io(self) -> io::Error {
+        match self {
+            Unread::Io(error) => error,
+            Unread::Pool(error) => io::Error::other(error),
+        }
+    }
+}
+
 impl Drop for Stored {
     fn drop(&mut self) {
         let written = *self.written.get_mut();
+        for number in 0..written.div_ceil(self.pool.block_bytes() as u64) {
+            self.pool.remove(Key { object: self.object, number });
+        }
         self.bytes.give_back(written);
     }
 }

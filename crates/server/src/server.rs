@@ -197,7 +197,7 @@ impl Server {
         // One of them is the server's own: by it readiness is found out.
         let (descriptors, listener) = take_places(&config, CONNECTION_FILES_MAX * (joined.connections + 1))?;
         let front = Arc::new(Front::new(config, descriptors.connections_max));
-        let alone = Alone { front: Arc::clone(&front), pool: QueryPool::for_queries(backend, 1) };
+        let alone = Alone { front: Arc::clone(&front), pool: QueryPool::for_queries(backend, 1), pools: joined.pools };
         let router = without_syncs::router(Arc::new(alone)).merge(joined.routes.unwrap_or_default());
         let service = Service::new(router, tls.clone(), &front.config);
         let turning_away = Service::new(without_syncs::turning_away(Arc::clone(&front)), tls, &front.config);
@@ -332,7 +332,7 @@ fn share(
         access,
         admission: Admission::new(&config),
         tickets: Tickets::new(&config, spools.clone()),
-        chunks: Chunks::new(&config, Arc::clone(&files)),
+        chunks: Chunks::new(&config, Arc::clone(&files), Arc::clone(&pools)),
         spools,
         pools,
         files,

@@ -9,6 +9,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get};
+use headwater_bufferpool::Pools;
 use headwater_consolidated::results::{ReadOptions, ResultColumn, ResultSink};
 use headwater_consolidated::{Error, QueryPool};
 use headwater_protocol::ValueRef;
@@ -19,6 +20,7 @@ use crate::failure::Failure;
 use crate::front::Front;
 use crate::receive::drain;
 use crate::routes::{DATABASE_PATIENCE, for_the_last_time, get_stream};
+use crate::spool::told_of;
 
 /// When a client for whom there is no place may come back.
 const COME_BACK: Duration = Duration::from_secs(1);
@@ -28,6 +30,8 @@ pub(crate) struct Alone {
     pub(crate) front: Arc<Front>,
     /// By which it is found out whether the database answers.
     pub(crate) pool: QueryPool,
+    /// What lies in memory.
+    pub(crate) pools: Option<Arc<Pools>>,
 }
 
 pub(crate) fn router(alone: Arc<Alone>) -> Router {
@@ -77,6 +81,7 @@ async fn get_ready(State(alone): State<Arc<Alone>>) -> Response {
         "shutting_down": stopping,
         "connections": alone.front.connections.count(),
         "connections_max": alone.front.connections_max,
+        "pool": alone.pools.as_deref().map(told_of),
     });
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], axum::Json(body)).into_response()

@@ -9,7 +9,7 @@ use headwater_model::sql::with_parameters;
 use headwater_protocol::Value;
 
 use super::Frontier;
-use crate::cache::{Kept, Key};
+use crate::cache::Key;
 use crate::fault::Fault;
 use crate::frontier::{Asked as Payload, Field, Fields, Kind, Rows, Statement, Ttl};
 use crate::query::Freshness;
@@ -19,10 +19,18 @@ use crate::watches::Looking;
 
 /// A payload's bytes.
 pub(super) enum Content {
-    /// Whole, and how many records they are.
-    Held(Arc<Kept>, u64),
+    /// Whole.
+    Held(Held),
     /// As they come: the first, and what follows.
     Coming(Bytes, Running),
+}
+
+/// A payload that is there.
+pub(super) struct Held {
+    pub(super) body: Bytes,
+    /// How many there are.
+    pub(super) records: u64,
+    pub(super) modified: SystemTime,
 }
 
 impl Frontier {
@@ -61,11 +69,12 @@ impl Frontier {
         let freshness = Freshness { max_age_s: self.settings.kept_s, ..Freshness::default() };
         match self.service.answer(&Asked { key, job, freshness }, || None).await? {
             Answer::Kept(kept, _) => {
-                let records = records(&kept.body).saturating_sub(1); // the header
+                let body = self.service.in_one(&kept.body);
+                let records = records(&body).saturating_sub(1); // the header
                 if ttl == Ttl::Forever && records == 0 {
                     return Err(Fault::arguments("an empty result can't be kept for ever"));
                 }
-                Ok(Content::Held(kept, records))
+                Ok(Content::Held(Held { body, records, modified: kept.modified }))
             }
             Answer::Streamed(first, running) => Ok(Content::Coming(first, running)),
             Answer::Unchanged(_) => Err(Fault::internal("a payload has no tag")),
@@ -89,8 +98,7 @@ impl Frontier {
         }
         let content = tokio::fs::read(&real).await.map_err(|_| missing())?;
         let modified = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-        let kept = Kept { modified, ..Kept::unkept(Rows::of_bytes(&content).take().into()) };
-        Ok(Content::Held(Arc::new(kept), 1))
+        Ok(Content::Held(Held { body: Rows::of_bytes(&content).take().into(), records: 1, modified }))
     }
 }
 

@@ -21,6 +21,7 @@ use tower::ServiceExt as _;
 
 use super::{FrontierSettings, is_allowed};
 use crate::frontier::{Field, Fields, signer};
+use crate::held;
 use crate::packing::Compression as Level;
 use crate::query::QueryLimits;
 use crate::{Gateway, Settings};
@@ -63,7 +64,7 @@ impl Stand {
             limits: QueryLimits { time_out: Duration::from_secs(20), rows_max: 1_000, ..QueryLimits::default() },
             kept_s: 0,
         };
-        let gateway = Gateway::new(Vec::new(), pool, access, holding).with_frontier(settings);
+        let gateway = Gateway::new(Vec::new(), pool, access, holding, held::pools(64 << 20)).with_frontier(settings);
         Stand { gateway, folder }
     }
 

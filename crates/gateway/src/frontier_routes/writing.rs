@@ -16,7 +16,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::Frontier;
-use super::contents::{Content, records};
+use super::contents::{Content, Held, records};
 use crate::cache::last_modified;
 use crate::fault::Fault;
 use crate::frontier::{Answer as Frame, Asked as Payload, Encoding, Quality, Request};
@@ -135,9 +135,9 @@ impl Writing {
                 Err(fault) if self.begun.is_none() && fault.retry_after.is_some() => {
                     return self.tell(Told::Refused(fault.clone())).await;
                 }
-                Ok(Content::Held(kept, _)) => {
-                    bytes = bytes.saturating_add(kept.body.len());
-                    self.modified = self.modified.max(Some(kept.modified));
+                Ok(Content::Held(held)) => {
+                    bytes = bytes.saturating_add(held.body.len());
+                    self.modified = self.modified.max(Some(held.modified));
                 }
                 Ok(Content::Coming(..)) => bytes = usize::MAX,
                 Err(_) => self.is_error = true,
@@ -200,9 +200,9 @@ impl Writing {
             self.open(&payload);
             self.is_open = false;
             match content {
-                Ok(Content::Held(kept, records)) => {
-                    self.write_data(&kept.body).await?;
-                    self.frame.end_payload(Quality::Good { records, full_size: kept.body.len() as u64 });
+                Ok(Content::Held(Held { body, records, .. })) => {
+                    self.write_data(&body).await?;
+                    self.frame.end_payload(Quality::Good { records, full_size: body.len() as u64 });
                 }
                 Ok(Content::Coming(first, running)) => self.write_coming(first, running).await?,
                 Err(fault) => self.frame.end_payload(Quality::Error(&fault.message)),
@@ -218,7 +218,7 @@ impl Writing {
     fn with_level(&self, mut payload: Payload, content: &Result<Content, Fault>) -> Payload {
         let Encoding::Zip { is_named: false, .. } = payload.encoding else { return payload };
         let (beginning, sending) = match content {
-            Ok(Content::Held(kept, _)) => (&kept.body, Sending::Whole),
+            Ok(Content::Held(held)) => (&held.body, Sending::Whole),
             Ok(Content::Coming(first, _)) => (first, Sending::AsItComes),
             Err(_) => return payload,
         };

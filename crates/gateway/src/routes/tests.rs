@@ -16,6 +16,7 @@ use http_body_util::BodyExt as _;
 use tower::ServiceExt as _;
 
 use super::Gateway;
+use crate::held;
 use crate::query::Query;
 use crate::service::Settings;
 
@@ -73,6 +74,11 @@ struct Stand {
 
 impl Stand {
     fn new(settings: Settings) -> Stand {
+        Stand::with_memory(settings, 64 << 20)
+    }
+
+    /// With so many bytes for what is kept.
+    fn with_memory(settings: Settings, budget_bytes: u64) -> Stand {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("central.db");
         rusqlite::Connection::open(&path).and_then(|file| file.execute_batch(SCHEMA)).expect("a file");
@@ -83,11 +89,15 @@ impl Stand {
             let hash = HASH.get_or_init(|| hash_password(&Secret::new("secret")).expect("a hash"));
             system::add_account(&mut *connection, user, hash).expect("an account");
         }
-        Stand { gateway: Stand::gateway(&path, settings, str::to_owned), folder }
+        Stand { gateway: Stand::gateway_with(&path, settings, str::to_owned, budget_bytes), folder }
     }
 
     /// Over this file, with these queries as `edit` leaves their texts.
     fn gateway(path: &Path, settings: Settings, edit: impl Fn(&str) -> String) -> Gateway {
+        Stand::gateway_with(path, settings, edit, 64 << 20)
+    }
+
+    fn gateway_with(path: &Path, settings: Settings, edit: impl Fn(&str) -> String, budget_bytes: u64) -> Gateway {
         let backend = Arc::new(Sqlite::new(path).durable(false));
         let queries = QUERIES.iter().map(|(name, text)| {
             let text =
@@ -96,7 +106,7 @@ impl Stand {
         });
         let access = Access::new(Pool::new(Arc::clone(&backend) as _, 1), AccessSettings::default());
         let pool = QueryPool::for_queries(backend, settings.executions_max);
-        Gateway::new(queries.collect(), pool, access, settings)
+        Gateway::new(queries.collect(), pool, access, settings, held::pools(budget_bytes))
     }
 
     fn path(&self) -> PathBuf {
@@ -229,7 +239,7 @@ async fn what_is_fresh_costs_no_query() {
     stand.sql("DELETE FROM flight");
     let (_, second) = stand.text("/q/kept.csv", &[]).await;
     assert_eq!((first.as_str(), second.as_str(), stand.executions()), ("n\r\n3\r\n", "n\r\n3\r\n", 1));
-    let none = Stand::new(Settings { cache_bytes_max: 0, ..Settings::default() });
+    let none = Stand::new(Settings { cache: false, ..Settings::default() });
     for _ in 0..2 {
         none.text("/q/kept.csv", &[]).await;
     }
@@ -411,8 +421,8 @@ async fn a_client_that_takes_nothing_keeps_no_place_for_ever() {
 /// Whoever takes nothing of an answer holds its bytes, whether the cache does or not.
 #[tokio::test]
 async fn answers_that_clients_do_not_take_are_bounded_by_their_bytes() {
-    let settings = Settings { cache_bytes_max: 5_000, sending_bytes_max: 3_000_000, ..Settings::default() };
-    let stand = Stand::new(settings);
+    let settings = Settings { sending_bytes_max: 3_000_000, ..Settings::default() };
+    let stand = Stand::with_memory(settings, 64 << 10);
     stand.text("/q/kept.csv", &[]).await;
     let zipped = [("accept-encoding", "gzip")];
     let mut waiting = Vec::new();

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use futures_util::future::OptionFuture;
 use headwater_access::{Access, Jwt, Settings as AccessSettings};
+use headwater_bufferpool::Pools;
 use headwater_consolidated::Plan;
 use headwater_consolidated::check::{Severity, check};
 use headwater_consolidated::{Backend, Pool, QueryBackend, QueryPool, system};
@@ -114,10 +115,15 @@ impl Backends {
 }
 
 /// What is served beside syncs: ready files, and the named queries.
-fn join(gateway: Option<GatewayConfig>, backends: &Backends, options: &ServerConfig) -> Result<Joined> {
+fn join(
+    gateway: Option<GatewayConfig>,
+    backends: &Backends,
+    options: &ServerConfig,
+    pools: Arc<Pools>,
+) -> Result<Joined> {
     let ready = Some(ready::builder());
     let Some(GatewayConfig { queries, settings, frontier }) = gateway else {
-        return Ok(Joined { ready, ..Joined::default() });
+        return Ok(Joined { ready, pools: Some(pools), ..Joined::default() });
     };
     let connections = settings.executions_max;
     let pool = QueryPool::for_queries(Arc::clone(&backends.queries), connections);
@@ -142,7 +148,7 @@ fn join(gateway: Option<GatewayConfig>, backends: &Backends, options: &ServerCon
         None => access,
     };
     tracing::info!(queries = queries.len(), "named queries are served at /q/NAME");
-    let gateway = Gateway::new(queries, pool, access, settings);
+    let gateway = Gateway::new(queries, pool, access, settings, Arc::clone(&pools));
     let gateway = match frontier {
         Some(frontier) => {
             tracing::info!(name = frontier.name, "the Frontier protocol is served at /NAME/Frontier");
@@ -153,7 +159,7 @@ fn join(gateway: Option<GatewayConfig>, backends: &Backends, options: &ServerCon
     // Who asks is looked up on a connection of its own: no query keeps it waiting.
     // What the server has measured of the client's connection.
     let gateway = gateway.with_links(|extensions| extensions.get::<Arc<Line>>()?.bytes_per_s());
-    Ok(Joined { ready, routes: Some(gateway.router()), connections: connections + 1, ..Joined::default() })
+    Ok(Joined { ready, routes: Some(gateway.router()), connections: connections + 1, pools: Some(pools) })
 }
 
 /// SQL of the Frontier protocol is run by the server's own role, which may read more than is meant.
@@ -192,7 +198,7 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     let runtime = tokio::runtime::Runtime::new().context("the threads of the server could not be started")?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let joined = Joined { pools: Some(pools), ..join(gateway, &backends, &options)? };
+        let joined = join(gateway, &backends, &options, pools)?;
         let handle = match backends.syncs {
             Some(backend) if !plans.is_empty() => Server::start_with(options, backend, plans, joined).await,
             _ => Server::start_without_syncs(options, backends.queries, joined).await,

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use headwater_consolidated::download::{Build, Built, Kept};
 use headwater_protocol::chunk::{CHUNK_BYTES_TARGET, Key, digest, seal};
-use headwater_protocol::message::{CHUNKS_MAX, ChunkRef, Snapshot};
-use headwater_protocol::{Frame, Kind};
+use headwater_protocol::message::{CHUNKS_MAX, ChunkRef, Snapshot, TableHeader};
+use headwater_protocol::{Frame, Kind, ROW_BYTES_MAX};
 
 use super::{Chunk, Chunks, Entry, Place, Stored};
 
@@ -23,8 +23,9 @@ pub(super) struct Building {
     /// As long as they are few.
     small: Option<Vec<Frame>>,
     small_bytes: usize,
-    /// TABLE, with which each chunk begins.
+    /// TABLE, with which each chunk begins, and the table's name.
     head: Vec<u8>,
+    table: String,
     /// The chunk being filled.
     plain: Vec<u8>,
     file: Option<Arc<Stored>>,
@@ -47,6 +48,7 @@ impl Building {
             small: Some(Vec::new()),
             small_bytes: 0,
             head: Vec::new(),
+            table: String::new(),
             plain: Vec::new(),
             file: None,
             sealed: Vec::new(),
@@ -59,6 +61,9 @@ impl Building {
     fn add(&mut self, frame: &Frame) {
         if frame.kind == Kind::Table {
             self.head = frame.to_bytes();
+            let payload = frame.payload(ROW_BYTES_MAX);
+            let table = payload.and_then(|payload| TableHeader::from_payload(&payload));
+            self.table = table.map(|table| table.name).unwrap_or_default();
             return;
         }
         if self.plain.is_empty() {
@@ -103,7 +108,7 @@ impl Building {
     fn store(&mut self, bytes: &[u8]) -> std::io::Result<u64> {
         let file = match &self.file {
             Some(file) => file,
-            None => self.file.insert(Arc::new(Stored::create(&self.chunks)?)),
+            None => self.file.insert(Arc::new(Stored::create(&self.chunks, &self.table)?)),
         };
         file.append(bytes)
     }

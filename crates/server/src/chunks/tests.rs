@@ -1,14 +1,22 @@
 use std::sync::mpsc;
 
+use headwater_bufferpool::{Config as PoolConfig, Floors};
 use headwater_consolidated::download::{Build, Built, Found, Snapshots as _};
 use headwater_protocol::chunk::{self, CHUNK_BYTES_TARGET};
-use headwater_protocol::message::TableHeader;
+use headwater_protocol::message::{ChunkRef, TableHeader};
 use headwater_protocol::{Frame, Kind, Type};
 
 use super::*;
 
 fn chunks(config: &Config) -> Arc<Chunks> {
-    Chunks::new(config, Files::new(None, usize::MAX))
+    chunks_in(config, 64 << 20)
+}
+
+/// With so many bytes for what is read of them.
+fn chunks_in(config: &Config, budget_bytes: u64) -> Arc<Chunks> {
+    let pool = PoolConfig { budget_bytes, floors: Floors::default(), ..PoolConfig::default() };
+    let pools = Pools::new(&pool, None).expect("a pool");
+    Chunks::new(config, Files::new(None, usize::MAX), Arc::new(pools))
 }
 
 fn view(chunks: &Arc<Chunks>) -> View {
@@ -72,6 +80,35 @@ fn what_is_built_comes_out_of_its_chunks_again() {
     assert!(elsewhere.iter().all(|view| matches!(view.find(0, b"p"), Found::Build(_))), "another model, another life");
     view.give_up(0, b"p", &kept);
     assert!(matches!(view.find(0, b"p"), Found::Build(_)), "it was given up");
+}
+
+#[test]
+fn chunks_are_the_same_from_memory_and_past_it() {
+    let mut came = Vec::new();
+    // None of it stays, one block does, all do.
+    for budget_bytes in [0, 16 << 10, 64 << 20] {
+        let chunks = chunks_in(&Config::default(), budget_bytes);
+        let mut build = build(&view(&chunks));
+        let Built::Chunks(snapshot) = fill(&mut build, &rows(30)) else { panic!("it is built") };
+        let pool = chunks.pools.main().clone();
+        for _ in 0..2 {
+            let read = |named: &ChunkRef| {
+                let chunk = chunks.chunk(&named.id).expect("it is there");
+                let bytes: Vec<u8> =
+                    (0..chunk.bytes).step_by(50_000).flat_map(|at| chunk.read(at, 50_000).expect("read")).collect();
+                assert_eq!(chunk::digest(&bytes), named.digest);
+                bytes.len()
+            };
+            came.push(snapshot.chunks.iter().map(read).sum::<usize>());
+        }
+        let counts = pool.counters().of(Class::Chunk);
+        assert_eq!(counts.hits > counts.misses, budget_bytes > 16 << 10, "{counts:?}");
+        assert!(pool.used_bytes() <= budget_bytes);
+        drop(build);
+        chunks.lock().chunks.clear();
+        assert_eq!((pool.used_bytes(), pool.blocks()), (0, 0), "they go with the file");
+    }
+    assert!(came.iter().all(|bytes| *bytes == came[0]));
 }
 
 #[test]

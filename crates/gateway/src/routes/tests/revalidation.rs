@@ -21,7 +21,7 @@ impl Stand {
 
     /// The same, with tracked tables, and nothing that is kept between requests.
     fn forgetful() -> Stand {
-        let stand = Stand::new(Settings { cache_bytes_max: 0, ..Settings::default() });
+        let stand = Stand::new(Settings { cache: false, ..Settings::default() });
         stand.track();
         stand
     }
@@ -116,7 +116,7 @@ async fn an_answer_that_is_too_large_to_be_held_has_a_tag_too() {
 
 #[tokio::test]
 async fn a_freshness_query_tells_it_too() {
-    let stand = Stand::new(Settings { cache_bytes_max: 0, ..Settings::default() });
+    let stand = Stand::new(Settings { cache: false, ..Settings::default() });
     let url = "/q/cheap.csv?origin=JFK";
     let (_, tag, first) = stand.ask(url, "", &[]).await;
     assert_eq!(first, "n,d\r\n2,5\r\n");

@@ -122,7 +122,7 @@ fn config_text(url: &str) -> String {
          # executions_max = {executions}\n\
          # waiting_max = {waiting}\n\
          # waiting_s_max = {patience}\n\
-         # cache_bytes_max = {cache}\n\
+         # cache = {cache}\n\
          # held_bytes_max = {held}\n\
          # sending_bytes_max = {sending}\n\
          # compression = \"auto\"\n\n\
@@ -134,7 +134,7 @@ fn config_text(url: &str) -> String {
         executions = gateway.executions_max,
         waiting = gateway.waiting_max,
         patience = gateway.patience.as_secs_f64(),
-        cache = gateway.cache_bytes_max,
+        cache = gateway.cache,
         held = gateway.held_bytes_max,
         sending = gateway.sending_bytes_max,
         listen = server.listen,

@@ -12,6 +12,7 @@
 
 pub(crate) mod bare;
 mod bulk;
+mod overflow;
 mod small;
 mod tracking;
 mod waiting;
@@ -53,8 +54,11 @@ pub(crate) struct SpeedArguments {
     /// The server's certificate, with `key.pem` beside it: clients speak TLS.
     #[arg(long, hide = true)]
     pub(crate) certificate: Option<std::path::PathBuf>,
+    /// Options of the server's pool, as NAME=VALUE.
+    #[arg(long)]
+    pub(crate) pool: Vec<String>,
     /// Only these parts.
-    #[arg(long, value_delimiter = ',', value_parser = ["first", "later", "upload", "conflict", "tracking", "empty", "rows", "waiting"])]
+    #[arg(long, value_delimiter = ',', value_parser = ["first", "later", "upload", "conflict", "tracking", "empty", "rows", "waiting", "overflow"])]
     pub(crate) only: Vec<String>,
     /// Have the server's process and the database's told on stderr, and wait so many seconds before each part: for a profile.
     #[arg(long, default_value_t = 0)]
@@ -66,7 +70,7 @@ pub(crate) fn measure(arguments: &SpeedArguments) -> Result<()> {
     let wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
     let mut world = world::World::start(arguments)?;
     type Part = fn(&mut world::World) -> Result<()>;
-    let parts: [(&str, Part); 8] = [
+    let parts: [(&str, Part); 9] = [
         ("waiting", waiting::waiting),
         ("empty", small::empty),
         ("first", bulk::first_downloads),
@@ -75,6 +79,7 @@ pub(crate) fn measure(arguments: &SpeedArguments) -> Result<()> {
         ("conflict", bulk::conflict_cost),
         ("tracking", tracking::tracked_writes),
         ("rows", small::intercept),
+        ("overflow", overflow::overflow),
     ];
     for (name, part) in parts.into_iter().filter(|(name, _)| wanted(name)) {
         eprintln!("{name}: {}", world.processes());

@@ -171,7 +171,13 @@ fn joined_sql(employee: usize, end: &str) -> String {
 }
 
 /// Has each client send this change of some of its rows.
-fn put(world: &World, which: Which, remotes: &mut [MemoryRemote], op: ChangeOp, (first, is_updated): (i64, bool)) {
+pub(super) fn put(
+    world: &World,
+    which: Which,
+    remotes: &mut [MemoryRemote],
+    op: ChangeOp,
+    (first, is_updated): (i64, bool),
+) {
     let offset = if which == Which::Off { world.arguments.clients } else { 0 };
     for (number, remote) in remotes.iter_mut().enumerate() {
         let employee = (number + offset) as i64 + 1;

@@ -53,6 +53,8 @@ pub(crate) struct World {
     pub(crate) purchases: Purchases,
     tokens: Tokens,
     server: Child,
+    /// Its address.
+    pub(crate) place: String,
     peer: Peer,
     _folder: TempDir,
     postmaster: i32,
@@ -148,7 +150,7 @@ impl World {
         let peer = match &arguments.certificate {
             Some(_) => Peer::of(&format!("https://localhost:{}", place.rsplit(':').next().unwrap_or_default()))
                 .map_err(|failure| anyhow::anyhow!("{failure}"))?,
-            None => Peer::at(place),
+            None => Peer::at(place.clone()),
         };
         let purchases = Purchases::new(&plans[0], stock::NOTES_BYTES);
         Ok(World {
@@ -161,6 +163,7 @@ impl World {
             purchases,
             tokens,
             server,
+            place,
             peer,
             _folder: folder,
             postmaster,
@@ -310,6 +313,9 @@ fn serve(arguments: &SpeedArguments, url: &str, folder: &TempDir) -> Result<(Chi
     command.args(["--workers", &workers, "--uploaders", &workers, "--backlog", &crowd.to_string()]);
     for (name, value) in [("receiving_max", crowd), ("connections_max", 2 * crowd)] {
         command.args(["--set", &format!("{name}={value}")]);
+    }
+    for option in &arguments.pool {
+        command.args(["--set", &format!("pool.{option}")]);
     }
     if let Some(certificate) = &arguments.certificate {
         command.arg("--set").arg(format!("tls_certificate={}", certificate.display()));

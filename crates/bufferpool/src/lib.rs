@@ -32,8 +32,8 @@
 //! |---|---|
 //! | the server's upload | a [`Spool`] of class [`Class::Upload`]: `append` as frames arrive, `read` by place when it is applied, `truncate` to what is sound of an upload in pieces; a tail of a few hundred bytes is all that a small one takes |
 //! | the server's download | a [`Spool`] of class [`Class::Download`]: the worker appends, the client's side reads and calls [`Spool::forget`] with what it has taken, unless the download is kept to be resumed; what says that all was sent stays beside it and needs no room |
-//! | the server's chunks | blocks of class [`Class::Chunk`], loaded from the file of the snapshot; a build reads its partition through a [`Scan`] |
-//! | the gateway's answers | an object for each content, its blocks loaded once from the bytes of the execution and found by a [`Session`] later; tag, mark and times, and who waits for whom, stay in the gateway's own map; an answer of which a block is gone is made again. A small one is copied out, a large one is sent block by block, so that slow clients pin one block each |
+//! | the server's chunks | blocks of class [`Class::Chunk`], loaded from the file of the snapshot |
+//! | the gateway's answers | an object for each content, its blocks loaded once from the bytes of the execution and found by a [`Session`] later; tag, mark and times, and who waits for whom, stay in the gateway's own map; an answer of which a block is gone is made again. Whoever sends one pins its blocks, all who send the same one together |
 //!
 //! # Caveats
 //!

@@ -178,6 +178,7 @@ contract! {
     estimate::an_estimate_that_takes_too_long_ends,
     watch::every_change_of_a_table_is_told,
     watch::a_late_commit_is_told,
+    watch::what_is_looked_into_is_one_query,
     watch::what_depends_on_more_than_tracked_tables_is_not_watched,
     watch::what_was_altered_is_looked_at_again,
 }

@@ -68,6 +68,13 @@ impl QueryPool {
         let (address, placeholder) = (backend.address(), backend.placeholder());
         Pool::of(Box::new(move || backend.connect_for_queries()), (address, placeholder), size)
     }
+
+    /// The same for SQL that clients send ([`QueryBackend::connect_for_client_sql`]).
+    pub fn for_client_sql(backend: Arc<dyn QueryBackend>, size: usize, value_bytes_max: u64) -> QueryPool {
+        let (address, placeholder) = (backend.address(), backend.placeholder());
+        let connect = move || backend.connect_for_client_sql(value_bytes_max);
+        Pool::of(Box::new(connect), (address, placeholder), size)
+    }
 }
 
 impl<C: QueryConnection + ?Sized> Pool<C> {

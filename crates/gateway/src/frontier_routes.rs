@@ -1,7 +1,7 @@
 //! The Frontier protocol over HTTP: `GET /NAME/Frontier/type=frontier_request:1:DEFAULT&encoding=BLOBzip5&p1=...`
 //!
-//! SQL comes from the client, so it is taken from those addresses alone that the administrator allows. It runs as named queries do: in a
-//! read-only transaction, within limits, once for all who ask at once, and its payload is kept.
+//! SQL comes from the client, so it is taken from those addresses alone that the administrator allows. It runs on connections of its
+//! own ([`ClientSql`]), and otherwise as named queries do: in a read-only transaction, within limits, once for all who ask at once, and its payload is kept.
 //!
 //! ```text
 //! held, within 5 s   headers with Content-Length, Last-Modified, Cache-Control; the whole answer
@@ -28,6 +28,7 @@ use headwater_access::Credentials;
 use tokio::sync::mpsc;
 
 use self::writing::{Abort, Framed, Told, Wishes, write};
+use crate::client_sql::ClientSql;
 use crate::fault::{Fault, set};
 use crate::frontier::{Answer as Frame, Kind, Request as Parsed, Signer, Ttl};
 use crate::packing::Link;
@@ -78,12 +79,13 @@ fn is_allowed(allowed: &[(IpAddr, u8)], address: IpAddr) -> bool {
 struct Frontier {
     service: Arc<Service>,
     settings: FrontierSettings,
+    sql: ClientSql,
 }
 
 /// The routes of the protocol.
-pub(crate) fn router(service: Arc<Service>, settings: FrontierSettings) -> Router {
+pub(crate) fn router(service: Arc<Service>, settings: FrontierSettings, sql: ClientSql) -> Router {
     let name = format!("/{}", settings.name);
-    let frontier = Arc::new(Frontier { service, settings });
+    let frontier = Arc::new(Frontier { service, settings, sql });
     Router::new().route(&name, any(answer)).route(&format!("{name}/{{*rest}}"), any(answer)).with_state(frontier)
 }
 

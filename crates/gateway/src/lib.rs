@@ -15,6 +15,7 @@
 //!   query      files of SQL whose heads say what they may be asked, and the values of a request
 //!   format     rows in JSON, NDJSON, CSV and Arrow
 //! frontier_routes  the Frontier protocol over HTTP, on the same service
+//!   client_sql where SQL of clients is run
 //!   frontier   the protocol of the Frontier clients: requests, payloads, answers, in bytes
 //! ```
 //!
@@ -25,6 +26,7 @@
 
 mod alive;
 mod cache;
+mod client_sql;
 mod coding;
 mod fault;
 pub mod format;
@@ -42,6 +44,7 @@ mod service;
 mod tag;
 mod watches;
 
+pub use client_sql::ClientSql;
 pub use frontier_routes::FrontierSettings;
 pub use packing::Compression;
 pub use routes::{Gateway, Rate};

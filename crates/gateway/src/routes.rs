@@ -21,6 +21,7 @@ use headwater_consolidated::QueryPool;
 use percent_encoding::percent_decode_str;
 
 use crate::cache::Kept;
+use crate::client_sql::ClientSql;
 use crate::coding::Coding;
 use crate::fault::{Fault, set};
 use crate::format::Format;
@@ -40,7 +41,7 @@ const QUERY_STRING_BYTES_MAX: usize = 8 << 10;
 #[derive(Clone)]
 pub struct Gateway {
     pub(crate) service: Arc<Service>,
-    frontier: Option<FrontierSettings>,
+    frontier: Option<(FrontierSettings, ClientSql)>,
     links: Option<Rate>,
 }
 
@@ -53,10 +54,10 @@ impl Gateway {
         Gateway { service: Arc::new(Service::new(queries, pool, access, settings)), frontier: None, links: None }
     }
 
-    /// The same, and the Frontier protocol.
+    /// The same, and the Frontier protocol, whose SQL is run there.
     #[must_use]
-    pub fn with_frontier(self, settings: FrontierSettings) -> Gateway {
-        Gateway { frontier: Some(settings), ..self }
+    pub fn with_frontier(self, settings: FrontierSettings, sql: ClientSql) -> Gateway {
+        Gateway { frontier: Some((settings, sql)), ..self }
     }
 
     /// The same, told how fast clients take bytes: compression goes by it. Without, all links are taken for 100 Mbit/s.
@@ -74,7 +75,9 @@ impl Gateway {
             .route("/q", get(page::get))
             .with_state(Arc::clone(&self.service));
         let routes = match &self.frontier {
-            Some(settings) => named.merge(frontier_routes::router(Arc::clone(&self.service), settings.clone())),
+            Some((settings, sql)) => {
+                named.merge(frontier_routes::router(Arc::clone(&self.service), settings.clone(), sql.clone()))
+            }
             None => named,
         };
         let Some(rate) = self.links else { return routes };

@@ -3,6 +3,8 @@
 //! Few pieces of [`PIECE_BYTES`] wait to be taken, or a row that is larger: no more is in memory, whoever is slow. Who takes them and goes
 //! away ends the query in the database; so does the end of its time, the time that pieces wait included.
 
+mod told;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,13 +15,14 @@ use headwater_consolidated::{Error, Pooled, QueryConnection, QueryPool};
 use headwater_protocol::{Type, Value, ValueRef};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::client_sql::ClientSql;
 use crate::fault::Fault;
 use crate::format::{Column, Encoder, Format, Unfit};
 use crate::frontier::results::FrontierRows;
 use crate::handover::{Giver, NotTaken, Taker, handover};
-use crate::query::{Page, QueryLimits, text_of};
-use crate::tag;
+use crate::query::{Page, QueryLimits};
 use crate::watches::{Looking, Watches};
+use told::{told, told_of_clients};
 
 /// How large a piece gets.
 const PIECE_BYTES: usize = 64 << 10;
@@ -40,6 +43,8 @@ pub(crate) struct Job {
     pub(crate) freshness: Told,
     /// What that said when the answer was made that is kept.
     pub(crate) known: Option<String>,
+    /// Where it is run, if the SQL is a client's.
+    pub(crate) client_sql: Option<ClientSql>,
 }
 
 /// What tells whether an answer may have changed.
@@ -182,7 +187,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs a query on a connection of the pool.
+/// Runs a query on a connection of the pool, or SQL of a client's on one of that.
 pub(crate) async fn start(
     pool: &QueryPool,
     job: Job,
@@ -190,14 +195,22 @@ pub(crate) async fn start(
     patience: Duration,
 ) -> Result<Running, Fault> {
     let (give, pieces) = handover();
-    let (pool, name) = (pool.clone(), job.name.clone());
-    let checkout = tokio::task::spawn_blocking(move || pool.checkout(patience));
+    let (name, client_sql) = (job.name.clone(), job.client_sql.clone());
+    let (own, of) = (pool.clone(), client_sql.as_ref().map_or(pool, ClientSql::pool).clone());
+    let checkout = tokio::task::spawn_blocking(move || {
+        let mut connection = of.checkout(patience)?;
+        if let Some(sql) = &client_sql {
+            let checked = sql.check(&mut *connection);
+            connection.note(checked)?;
+        }
+        Ok(connection)
+    });
     let connection = checkout.await.map_err(|error| Fault::internal(&error.to_string()))?;
     let mut connection = connection.map_err(|error| Fault::database(&name, &error))?;
     let cancel = Arc::new(Cancel(Mutex::new(Cancelling::Running(connection.canceller()))));
     let held = Arc::clone(&cancel);
     tokio::task::spawn_blocking(move || {
-        execute(&mut connection, job, give);
+        execute(&mut connection, (&own, patience), job, give);
         if held.end() {
             // The database may hear of it later still, and would end what comes next.
             connection.mark_broken();
@@ -207,9 +220,9 @@ pub(crate) async fn start(
     Ok(Running::new(pieces, cancel))
 }
 
-/// Reads all rows; whatever ends it is told to whoever takes the pieces.
-fn execute(connection: &mut Pooled<dyn QueryConnection>, job: Job, give: Giver<Piece>) {
-    let Job { name, sql, parameters, types, limits, form, page, freshness, known } = job;
+/// Reads all rows; whatever ends it is told to whoever takes the pieces. `own`: the server's own connections.
+fn execute(connection: &mut Pooled<dyn QueryConnection>, own: (&QueryPool, Duration), job: Job, give: Giver<Piece>) {
+    let Job { name, sql, parameters, types, limits, form, page, freshness, known, client_sql } = job;
     let options = ReadOptions { time_out: limits.time_out, types };
     let began = Instant::now();
     let deadline = (!limits.time_out.is_zero()).then(|| began + limits.time_out);
@@ -227,7 +240,10 @@ fn execute(connection: &mut Pooled<dyn QueryConnection>, job: Job, give: Giver<P
         give,
         fault: None,
     };
-    let told = told(connection, &sql, &freshness, known.as_deref(), &options);
+    let told = match client_sql {
+        Some(_) => told_of_clients(connection, own, (&sql, &freshness), known.as_deref()),
+        None => told(connection, &sql, &freshness, known.as_deref(), &options),
+    };
     let marked = told.and_then(|told| {
         let Some((mark, is_known)) = told else { return Ok(false) };
         pieces.give.give(Piece::Mark(mark), 0, deadline).map_err(|_| stopped())?;
@@ -263,29 +279,6 @@ fn execute(connection: &mut Pooled<dyn QueryConnection>, job: Job, give: Giver<P
     pieces.give.give_last(last);
 }
 
-/// What tells whether the answer may have changed, before the query is run; and whether it is what is known.
-fn told(
-    connection: &mut Pooled<dyn QueryConnection>,
-    sql: &str,
-    freshness: &Told,
-    known: Option<&str>,
-    options: &ReadOptions,
-) -> Result<Option<(String, bool)>, Error> {
-    match freshness {
-        Told::Query(sql, parameters) => {
-            let mut said = Said(sql.clone());
-            read(connection, sql, parameters, options, &mut said)?;
-            let mark = tag::digest(&said.0);
-            let is_known = known == Some(&mark);
-            Ok(Some((mark, is_known)))
-        }
-        Told::Tables(watches, looking) => {
-            let marked = watches.mark(&mut **connection, (sql, *looking), known);
-            connection.note(marked)
-        }
-    }
-}
-
 /// One statement, and the end of its transaction.
 fn read(
     connection: &mut Pooled<dyn QueryConnection>,
@@ -301,29 +294,6 @@ fn read(
         connection.mark_broken();
     }
     read
-}
-
-/// The query of the freshness and what it says, as one text.
-struct Said(String);
-
-impl ResultSink for Said {
-    fn begin(&mut self, _: &[ResultColumn]) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
-        const BYTES_MAX: usize = 4_096;
-        for value in values {
-            self.0 += &text_of(&value.to_value());
-            self.0.push('\u{1f}');
-        }
-        self.0.push('\u{1e}');
-        if self.0.len() > BYTES_MAX {
-            let detail = format!("the query of the freshness gives more than {BYTES_MAX} bytes, expected a row of few");
-            return Err(Error::Sql { detail, line: None });
-        }
-        Ok(())
-    }
 }
 
 /// Rows as bytes, in one form or the other.

@@ -407,7 +407,18 @@ impl Asked {
             Some((sql, parameters)) => Told::Query(sql, parameters),
             None => Told::Tables(Arc::clone(watches), Looking::AtOnce),
         };
-        let job = Job { name, sql, parameters, types, limits, form: Form::Rows(format), page, freshness, known: None };
+        let job = Job {
+            name,
+            sql,
+            parameters,
+            types,
+            limits,
+            form: Form::Rows(format),
+            page,
+            freshness,
+            known: None,
+            client_sql: None,
+        };
         Asked { key, job, freshness: query.freshness.clone() }
     }
 

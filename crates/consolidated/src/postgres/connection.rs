@@ -43,6 +43,8 @@ pub(super) struct PostgresConnection {
     /// Control statements that go out with the next request: a savepoint costs no round trip of its own.
     pub(super) queued: Queue,
     pub(super) scratch: Scratch,
+    /// [`QueryConnection::outlook`](crate::results::QueryConnection::outlook), once it was told.
+    pub(super) outlook: Option<String>,
 }
 
 /// The transaction that is open.
@@ -74,6 +76,7 @@ impl PostgresConnection {
             state: State::default(),
             queued: Queue::default(),
             scratch: Scratch::default(),
+            outlook: None,
         }
     }
 

@@ -11,9 +11,22 @@ use super::connection::{PostgresConnection, State};
 use super::raw;
 use super::read::Stop;
 use super::statements::{bound, numbered};
+use crate::catalogue::text;
 use crate::results::{Canceller, QueryConnection, ReadOptions, ResultColumn, ResultSink};
 use crate::watch::{Marked, Watched};
-use crate::{Error, Mode};
+use crate::{Connection as _, Error, Mode};
+
+/// Tables with secrets that can be read by this role or one that it may become (`set_config('role', ...)` needs no more), or as files.
+const READABLE_SQL: &str = "SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c \
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    WHERE n.nspname = 'headwater' AND c.relname IN ('account', 'identity', 'remote') AND EXISTS ( \
+        SELECT FROM pg_catalog.pg_roles r WHERE pg_has_role(session_user, r.oid, 'MEMBER') AND ( \
+            r.rolname IN ('pg_read_server_files', 'pg_execute_server_program') \
+            OR has_table_privilege(r.oid, c.oid, 'SELECT') OR has_any_column_privilege(r.oid, c.oid, 'SELECT'))) \
+    ORDER BY c.relname";
+/// Whether it is a standby; which server it is, in which life, which database, and where names are looked for.
+const OUTLOOK_SQL: &str = "SELECT pg_is_in_recovery(), concat_ws('/', pg_postmaster_start_time()::text, current_setting('port'), \
+    (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()), current_schemas(false)::text)";
 
 /// A parameter by its number, cast: PostgreSQL would guess its type.
 pub fn placeholder(number: usize, kind: Type) -> String {
@@ -100,6 +113,20 @@ impl QueryConnection for PostgresConnection {
 
     fn marked(&mut self, watched: &Watched, since: Option<&str>) -> Result<Marked, Error> {
         self.mark_of(watched, since)
+    }
+
+    fn readable_secrets(&mut self) -> Result<Vec<String>, Error> {
+        let rows = self.query(READABLE_SQL, &[])?;
+        Ok(rows.iter().map(|row| text(row, 0)).collect())
+    }
+
+    fn outlook(&mut self) -> Result<Option<String>, Error> {
+        if self.outlook.is_none() {
+            let rows = self.query(OUTLOOK_SQL, &[])?;
+            let primary = rows.first().filter(|row| row.first() == Some(&Value::Bool(false)));
+            self.outlook = primary.map(|row| text(row, 1));
+        }
+        Ok(self.outlook.clone())
     }
 
     fn canceller(&self) -> Option<Canceller> {

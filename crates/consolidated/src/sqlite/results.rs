@@ -59,6 +59,11 @@ impl QueryConnection for SqliteConnection {
         self.mark_of(watched, since)
     }
 
+    fn outlook(&mut self) -> Result<Option<String>, Error> {
+        self.check_file()?;
+        Ok(self.file_number())
+    }
+
     fn canceller(&self) -> Option<Canceller> {
         let handle = self.inner.get_interrupt_handle();
         Some(Box::new(move || handle.interrupt()))
@@ -92,6 +97,12 @@ fn place(error: rusqlite::Error, sql: &str) -> Error {
         // A table that there is not, say.
         rusqlite::Error::SqliteFailure(cause, Some(detail)) if cause.extended_code == rusqlite::ffi::SQLITE_ERROR => {
             Error::Sql { detail, line: None }
+        }
+        // What SQL of clients may not do.
+        rusqlite::Error::SqliteFailure(cause, detail)
+            if cause.code == rusqlite::ErrorCode::AuthorizationForStatementDenied =>
+        {
+            Error::Sql { detail: detail.unwrap_or_else(|| cause.to_string()), line: None }
         }
         error => sort(error, "preparing a query"),
     }

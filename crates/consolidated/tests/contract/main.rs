@@ -6,6 +6,7 @@
 //! reads as a story.
 
 mod both_ways;
+mod client_sql;
 mod conflicts;
 mod counting;
 mod database;
@@ -176,6 +177,7 @@ contract! {
     shared::who_takes_no_chunks_gets_rows,
     estimate::a_download_is_as_large_as_expected,
     estimate::an_estimate_that_takes_too_long_ends,
+    client_sql::two_connections_of_one_role_see_the_same,
     watch::every_change_of_a_table_is_told,
     watch::a_late_commit_is_told,
     watch::what_is_looked_into_is_one_query,

@@ -1,6 +1,7 @@
 //! Named queries by the built program: `query check`, `query run`, and `serve`, on both databases.
 
 mod alone;
+mod client_sql;
 mod compression;
 mod dates;
 mod frontier_client;
@@ -340,7 +341,10 @@ fn frontier(url: &str) {
     let text = std::fs::read_to_string(&file).expect("written");
     std::fs::write(&file, format!("{text}\n[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\n"))
         .expect("written");
-    let address = stage.serve();
+    let variables =
+        if url.starts_with("sqlite:") { None } else { Some(("HEADWATER_GATEWAY_FRONTIER_URL", client_sql::role(url))) };
+    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let address = stage.serve_with(&[], &variables);
     // `select id, name from t`, as the C client encodes it: there is no such table here.
     let seen =
         "/X/Frontier/type=frontier_request:1:DEFAULT&encoding=BLOBzip5&p1=eNorTs1JTS5RyEzRUchLzE1VSCvKz1UoAQBa6wfD";

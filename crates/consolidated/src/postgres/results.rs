@@ -68,19 +68,20 @@ impl QueryConnection for PostgresConnection {
         options: &ReadOptions,
         sink: &mut dyn ResultSink,
     ) -> Result<(), Error> {
-        let statement = match self.known(sql) {
-            Some(statement) => statement,
-            None => self.prepare_query(sql)?,
+        let known = self.known(sql);
+        let read = match &known {
+            Some(statement) => self.read_prepared(statement, (sql, parameters), options, sink),
+            None => self.read_anew((sql, parameters), options, sink),
         };
-        self.keep(sql, &statement);
-        let bound = bound(sql, &statement, parameters)?;
-        let mut readers = readers(statement.columns(), options)?;
-        let columns: Vec<ResultColumn> = readers.iter().map(|reader| reader.column.clone()).collect();
-        let limit = options.time_out.as_millis().to_string();
-        self.queued.sql(["BEGIN READ ONLY; SET LOCAL statement_timeout = ", &limit, ";"]);
-        self.state = State { mode: Some(Mode::Download), ..State::default() };
-        sink.begin(&columns)?;
-        let read = self.stream_raw(&statement, &bound, |row, _| give(row, &mut readers, sink));
+        let read = match read {
+            // A table was altered since; nothing has been given yet.
+            Err(Stop::Server(failure)) if known.is_some() && is_outdated(&failure) => {
+                self.state.failed = true;
+                self.rollback()?;
+                self.read_anew((sql, parameters), options, sink)
+            }
+            read => read,
+        };
         let read = read.map_err(|stop| match stop {
             Stop::Own(error) => error,
             Stop::Server(failure) => {
@@ -135,6 +136,41 @@ impl QueryConnection for PostgresConnection {
 }
 
 impl PostgresConnection {
+    fn read_anew(
+        &mut self,
+        (sql, parameters): (&str, &[Value]),
+        options: &ReadOptions,
+        sink: &mut dyn ResultSink,
+    ) -> Result<(), Stop> {
+        let statement = self.prepare_query(sql).map_err(Stop::Own)?;
+        self.keep(sql, &statement);
+        self.read_prepared(&statement, (sql, parameters), options, sink)
+    }
+
+    /// The sink is told the columns once the database has taken the statement.
+    fn read_prepared(
+        &mut self,
+        statement: &Statement,
+        (sql, parameters): (&str, &[Value]),
+        options: &ReadOptions,
+        sink: &mut dyn ResultSink,
+    ) -> Result<(), Stop> {
+        let bound = bound(sql, statement, parameters).map_err(Stop::Own)?;
+        let mut readers = readers(statement.columns(), options).map_err(Stop::Own)?;
+        let columns: Vec<ResultColumn> = readers.iter().map(|reader| reader.column.clone()).collect();
+        let limit = options.time_out.as_millis().to_string();
+        self.queued.sql(["BEGIN READ ONLY; SET LOCAL statement_timeout = ", &limit, ";"]);
+        self.state = State { mode: Some(Mode::Download), ..State::default() };
+        let mut has_begun = false;
+        self.stream_raw(statement, &bound, |row, _| {
+            if !std::mem::replace(&mut has_begun, true) {
+                sink.begin(&columns)?;
+            }
+            give(row, &mut readers, sink)
+        })?;
+        if has_begun { Ok(()) } else { sink.begin(&columns).map_err(Stop::Own) }
+    }
+
     fn prepare_query(&mut self, sql: &str) -> Result<Statement, Error> {
         let numbered = numbered(sql);
         let prepared = self.run(async |client| client.prepare(&numbered).await);
@@ -149,6 +185,13 @@ impl PostgresConnection {
         }
         Ok(statement)
     }
+}
+
+/// "cached plan must not change result type".
+fn is_outdated(failure: &tokio_postgres::Error) -> bool {
+    failure
+        .as_db_error()
+        .is_some_and(|error| error.code().code() == "0A000" && error.routine() == Some("RevalidateCachedQuery"))
 }
 
 /// What is wrong with the SQL itself, and where.

@@ -81,9 +81,7 @@ impl SqliteConnection {
         let mut statement = self.inner.prepare_cached(sql).map_err(|error| place(error, sql))?;
         read_only(&statement)?;
         bind_all(&mut statement, parameters, &mut Scratch::default())?;
-        let columns = columns(&statement, options);
-        sink.begin(&columns)?;
-        give(&mut statement, sql, &columns, sink)
+        give(&mut statement, sql, options, sink)
     }
 }
 
@@ -134,17 +132,28 @@ fn columns(statement: &Statement<'_>, options: &ReadOptions) -> Vec<ResultColumn
 fn give(
     statement: &mut Statement<'_>,
     sql: &str,
-    columns: &[ResultColumn],
+    options: &ReadOptions,
     sink: &mut dyn ResultSink,
 ) -> Result<(), Error> {
-    let mut scratches: Vec<Scratch> = columns.iter().map(|_| Scratch::default()).collect();
     let mut rows = statement.raw_query();
+    let mut readers: Option<(Vec<ResultColumn>, Vec<Scratch>)> = None;
     while let Some(row) = rows.next().map_err(|error| sort(error, sql))? {
-        let read = columns.iter().zip(&mut scratches).enumerate();
+        let (columns, scratches) = match &mut readers {
+            Some(readers) => readers,
+            // Not before: the first step prepares a statement anew whose tables were altered.
+            None => {
+                let columns = columns(row.as_ref(), options);
+                sink.begin(&columns)?;
+                let scratches = columns.iter().map(|_| Scratch::default()).collect();
+                readers.insert((columns, scratches))
+            }
+        };
+        let read = columns.iter().zip(scratches).enumerate();
         let values = read.map(|(place, (column, scratch))| {
             Ok(decode(stored(row, place)?, column.kind.unwrap_or(Type::Text), scratch))
         });
         sink.row(&values.collect::<Result<Vec<ValueRef<'_>>, Error>>()?)?;
     }
-    Ok(())
+    drop(rows);
+    if readers.is_some() { Ok(()) } else { sink.begin(&columns(statement, options)) }
 }

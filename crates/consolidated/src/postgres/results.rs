@@ -6,6 +6,7 @@ use tokio_postgres::Statement;
 use tokio_postgres::error::ErrorPosition;
 use tokio_postgres::types::Type as ServerType;
 
+use super::bound::Bound;
 use super::codec::{Codec, Scratch};
 use super::connection::{PostgresConnection, State};
 use super::raw;
@@ -57,6 +58,7 @@ struct Reader {
 impl QueryConnection for PostgresConnection {
     fn columns(&mut self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
         let statement = self.prepare_query(sql)?;
+        self.refuse_writes(sql, &statement)?;
         let readers = readers(statement.columns(), options)?;
         Ok(readers.into_iter().map(|reader| reader.column).collect())
     }
@@ -171,6 +173,18 @@ impl PostgresConnection {
         if has_begun { Ok(()) } else { sink.begin(&columns).map_err(Stop::Own) }
     }
 
+    /// An error where a statement writes or locks rows, in a part of it too, as its plan says. What has no plan (`SHOW`) does neither.
+    fn refuse_writes(&mut self, sql: &str, statement: &Statement) -> Result<(), Error> {
+        let nulls: Vec<Bound> = statement.params().iter().map(|kind| Bound::value(&Value::Null, kind)).collect();
+        let explain = format!("EXPLAIN (FORMAT JSON, COSTS OFF) {}", numbered(sql));
+        let Ok(plan) = self.told(&explain, &nulls) else { return Ok(()) };
+        let plan: serde_json::Value = serde_json::from_str(&plan).unwrap_or_default();
+        match writing(&plan[0]["Plan"]) {
+            Some(what) => Err(Error::Sql { detail: format!("it has {what}: expected a SELECT"), line: None }),
+            None => Ok(()),
+        }
+    }
+
     fn prepare_query(&mut self, sql: &str) -> Result<Statement, Error> {
         let numbered = numbered(sql);
         let prepared = self.run(async |client| client.prepare(&numbered).await);
@@ -192,6 +206,18 @@ fn is_outdated(failure: &tokio_postgres::Error) -> bool {
     failure
         .as_db_error()
         .is_some_and(|error| error.code().code() == "0A000" && error.routine() == Some("RevalidateCachedQuery"))
+}
+
+/// What a plan writes, or that it locks rows.
+fn writing(plan: &serde_json::Value) -> Option<String> {
+    match plan["Node Type"].as_str() {
+        Some("ModifyTable") => {
+            let operation = plan["Operation"].as_str().unwrap_or("change").to_uppercase();
+            Some(format!("{operation} of table {:?}", plan["Relation Name"].as_str().unwrap_or_default()))
+        }
+        Some("LockRows") => Some("FOR UPDATE or FOR SHARE".to_owned()),
+        _ => plan["Plans"].as_array()?.iter().find_map(writing),
+    }
 }
 
 /// What is wrong with the SQL itself, and where.

@@ -149,6 +149,22 @@ pub(crate) fn a_query_that_writes_is_refused(database: &Queried) {
     let mut connection = database.connect();
     for sql in ["DELETE FROM t RETURNING id", "INSERT INTO t VALUES (1) RETURNING id", "CREATE TABLE u (id INT)"] {
         assert!(read(&mut *connection, sql, &[]).is_err(), "{sql}");
+        assert!(connection.columns(sql, &ReadOptions::default()).is_err(), "{sql}");
+    }
+    if database.kind == Kind::Postgres {
+        for (sql, what) in [
+            ("UPDATE t SET id = id WHERE id = CAST(?1 AS bigint) RETURNING id", "UPDATE of table \"t\""),
+            ("WITH d AS (DELETE FROM t RETURNING id) SELECT 1 AS one", "DELETE of table \"t\""),
+            ("WITH d AS (INSERT INTO t VALUES (1) RETURNING id) SELECT d.id FROM d, t", "INSERT of table \"t\""),
+            ("SELECT id FROM (SELECT id FROM t FOR UPDATE) AS locked", "FOR UPDATE"),
+        ] {
+            let told = connection.columns(sql, &ReadOptions::default()).expect_err(sql).to_string();
+            assert!(told.contains(what), "{sql}: {told}");
+        }
+        for sql in ["SHOW work_mem", "SELECT id FROM t WHERE id = CAST(?1 AS bigint) -- all", "VALUES (1)", "TABLE t;"]
+        {
+            connection.columns(sql, &ReadOptions::default()).expect(sql);
+        }
     }
     let count = read(&mut *connection, "SELECT count(*) FROM t", &[]).expect("a number");
     assert_eq!(count.rows, [[Value::Int(0)]]);

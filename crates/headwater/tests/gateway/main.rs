@@ -379,6 +379,8 @@ fn faults(url: &str, of_column: &str) {
     stage.query("page.sql", "-- page_by = { day = \"date\" }\nSELECT id FROM flight");
     stage.query("head.sql", "-- public = maybe\nSELECT 1 AS a");
     stage.query("writes.sql", "DELETE FROM flight");
+    stage.query("returns.sql", "-- public = true\n\nUPDATE flight SET delay = 1 RETURNING id");
+    stage.query("part.sql", "WITH gone AS (DELETE FROM flight RETURNING id) SELECT id FROM gone");
     stage.query("table.sql", "SELECT a FROM there_is_none");
     std::fs::write(stage.path("queries/bytes.sql"), b"SELECT '\xff'").expect("written");
     std::fs::create_dir(stage.path("queries/folder.sql")).expect("a folder");
@@ -389,6 +391,8 @@ fn faults(url: &str, of_column: &str) {
         of_column,
         "twice.sql:1: two columns are called \"id\"",
         "writes.sql:1: ",
+        "returns.sql:3: ",
+        "part.sql:1: ",
         "page.sql:1: [types] or page_by has the column \"day\"",
         "table.sql:1: ",
         "bytes.sql:1: it can't be read",

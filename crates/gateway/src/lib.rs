@@ -9,6 +9,7 @@
 //!     coding     zstd, brotli and gzip
 //!     packing    answers in one of them, kept or as they come
 //!     levels     how hard to compress, by the processor and the link
+//!     pace       how fast clients must take what comes, while others wait
 //!     run        one execution: rows in pieces, limits, an end when nobody waits
 //!   openapi    what there is to ask, for programs
 //!   page       the same for people
@@ -35,6 +36,7 @@ mod frontier_routes;
 mod handover;
 mod levels;
 mod openapi;
+mod pace;
 mod packing;
 mod page;
 pub mod query;

@@ -30,7 +30,7 @@ use crate::openapi;
 use crate::packing::{Form, Link, Packer};
 use crate::page;
 use crate::query::{Query, Who};
-use crate::run::Running;
+use crate::run::{PIECE_BYTES, Running};
 use crate::service::{Answer, Asked, Service, Settings};
 use crate::tag::{self, Question};
 
@@ -207,17 +207,20 @@ async fn respond(
 
 /// A fault on the way breaks the connection off: what came is not taken for the whole.
 fn streamed(first: Bytes, running: Running) -> impl stream::Stream<Item = Result<Bytes, std::io::Error>> {
-    let next = async |(first, mut running): (Option<Bytes>, Running)| {
-        if let Some(first) = first {
-            return Ok(Some((first, (None, running))));
+    let next = async |(mut rest, mut running): (Bytes, Running)| {
+        if rest.is_empty() {
+            match running.next().await {
+                Some(Ok(piece)) => rest = piece,
+                Some(Err(fault)) => return Err(std::io::Error::other(fault.message)),
+                None => return Ok(None),
+            }
         }
-        match running.next().await {
-            Some(Ok(piece)) => Ok(Some((piece, (None, running)))),
-            Some(Err(fault)) => Err(std::io::Error::other(fault.message)),
-            None => Ok(None),
-        }
+        // Part by part: how fast it is taken is seen of a row of many megabytes too.
+        let part = rest.split_to(rest.len().min(PIECE_BYTES));
+        running.taken.add(part.len());
+        Ok(Some((part, (rest, running))))
     };
-    stream::try_unfold((Some(first), running), next)
+    stream::try_unfold((first, running), next)
 }
 
 /// The query and the form that a name asks for: `flights.csv`.

@@ -20,12 +20,13 @@ use crate::fault::Fault;
 use crate::format::{Column, Encoder, Format, Unfit};
 use crate::frontier::results::FrontierRows;
 use crate::handover::{Giver, NotTaken, Taker, handover};
+use crate::pace::{Least, Pace, Taken};
 use crate::query::{Page, QueryLimits};
 use crate::watches::{Looking, Watches};
 use told::{told, told_of_clients};
 
 /// How large a piece gets.
-const PIECE_BYTES: usize = 64 << 10;
+pub(crate) const PIECE_BYTES: usize = 64 << 10;
 
 /// What is to be run.
 #[derive(Clone)]
@@ -90,6 +91,8 @@ enum Piece {
 /// An execution that is under way. Dropped, it ends.
 pub(crate) struct Running {
     pieces: Taker<Piece>,
+    /// What its client has taken: whoever hands it on says so.
+    pub(crate) taken: Taken,
     /// Pieces that were taken and put back: they come first.
     begun: VecDeque<Bytes>,
     cancel: Arc<Cancel>,
@@ -132,9 +135,10 @@ impl Cancel {
 }
 
 impl Running {
-    fn new(pieces: Taker<Piece>, cancel: Arc<Cancel>) -> Running {
+    fn new(pieces: Taker<Piece>, cancel: Arc<Cancel>, taken: Taken) -> Running {
         Running {
             pieces,
+            taken,
             begun: VecDeque::new(),
             cancel,
             is_through: false,
@@ -192,9 +196,11 @@ pub(crate) async fn start(
     pool: &QueryPool,
     job: Job,
     permit: OwnedSemaphorePermit,
-    patience: Duration,
+    (patience, least): (Duration, Least),
 ) -> Result<Running, Fault> {
     let (give, pieces) = handover();
+    let taken = Taken::default();
+    let pace = Pace::new(least.clone(), taken.clone());
     let (name, client_sql) = (job.name.clone(), job.client_sql.clone());
     let (own, of) = (pool.clone(), client_sql.as_ref().map_or(pool, ClientSql::pool).clone());
     let checkout = tokio::task::spawn_blocking(move || {
@@ -210,18 +216,23 @@ pub(crate) async fn start(
     let cancel = Arc::new(Cancel(Mutex::new(Cancelling::Running(connection.canceller()))));
     let held = Arc::clone(&cancel);
     tokio::task::spawn_blocking(move || {
-        execute(&mut connection, (&own, patience), job, give);
+        execute(&mut connection, (&own, patience), job, (give, pace));
         if held.end() {
             // The database may hear of it later still, and would end what comes next.
             connection.mark_broken();
         }
         drop(permit);
     });
-    Ok(Running::new(pieces, cancel))
+    Ok(Running::new(pieces, cancel, taken))
 }
 
 /// Reads all rows; whatever ends it is told to whoever takes the pieces. `own`: the server's own connections.
-fn execute(connection: &mut Pooled<dyn QueryConnection>, own: (&QueryPool, Duration), job: Job, give: Giver<Piece>) {
+fn execute(
+    connection: &mut Pooled<dyn QueryConnection>,
+    own: (&QueryPool, Duration),
+    job: Job,
+    (give, pace): (Giver<Piece>, Pace),
+) {
     let Job { name, sql, parameters, types, limits, form, page, freshness, known, client_sql } = job;
     let options = ReadOptions { time_out: limits.time_out, types };
     let began = Instant::now();
@@ -238,6 +249,7 @@ fn execute(connection: &mut Pooled<dyn QueryConnection>, own: (&QueryPool, Durat
         last: Vec::new(),
         has_more: false,
         give,
+        pace,
         fault: None,
     };
     let told = match client_sql {
@@ -348,6 +360,7 @@ struct Pieces {
     /// There is a row behind the page.
     has_more: bool,
     give: Giver<Piece>,
+    pace: Pace,
     fault: Option<Fault>,
 }
 
@@ -363,11 +376,13 @@ impl Pieces {
                 self.limits.bytes_max
             )));
         }
-        match self.give.give(Piece::Bytes(piece), bytes, self.deadline) {
+        let pace = &mut self.pace;
+        match self.give.give_unless(Piece::Bytes(piece), bytes, self.deadline, |waited| pace.is_hopeless(waited)) {
             Ok(()) => Ok(()),
             // There is nobody to be told.
             Err(NotTaken::Gone) => Err(stopped()),
             Err(NotTaken::TooLate) => self.stop(Fault::timed_out(self.limits.time_out)),
+            Err(NotTaken::TooSlow) => self.stop(Fault::slow_reader(self.pace.least_bytes_per_s())),
         }
     }
 
@@ -443,7 +458,7 @@ mod tests {
         let (giver, pieces) = handover();
         giver.give(Piece::Bytes(Bytes::from_static(b"part")), 4, None).expect("there is room");
         drop(giver);
-        let mut running = Running::new(pieces, Arc::new(Cancel(Mutex::new(Cancelling::Over))));
+        let mut running = Running::new(pieces, Arc::new(Cancel(Mutex::new(Cancelling::Over))), Taken::default());
         assert_eq!(running.next().await, Some(Ok(Bytes::from_static(b"part"))));
         assert!(matches!(running.next().await, Some(Err(fault)) if fault.is_servers));
         assert_eq!(running.next().await, None);

@@ -15,6 +15,7 @@ use crate::alive::Alive;
 use crate::cache::{Cache, Kept, Key, Made, Place, Shared};
 use crate::fault::{Fault, OWN_FAULT_S};
 use crate::format::Format;
+use crate::pace::Least;
 use crate::packing::{Compression, Packer};
 use crate::query::{Arguments, Freshness, Query};
 use crate::run::{self, Form, Job, NextPage, Running, Told};
@@ -38,6 +39,9 @@ pub struct Settings {
     pub patience: Duration,
     /// How hard answers are compressed.
     pub compression: Compression,
+    /// Bytes a second, before compression, at which the client of an answer that is sent as it comes must take it while others wait for a place;
+    /// 0: it may take them as it likes.
+    pub reader_bytes_per_s_min: u64,
 }
 
 impl Default for Settings {
@@ -50,6 +54,7 @@ impl Default for Settings {
             sending_bytes_max: 256 << 20,
             patience: Duration::from_secs(10),
             compression: Compression::default(),
+            reader_bytes_per_s_min: 64 << 10,
         }
     }
 }
@@ -62,7 +67,7 @@ pub(crate) struct Service {
     settings: Settings,
     cache: Cache<Ended>,
     slots: Arc<Semaphore>,
-    waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
     executions: AtomicUsize,
     pub(crate) watches: Arc<Watches>,
     pub(crate) packer: Arc<Packer>,
@@ -121,7 +126,7 @@ impl Service {
             pool,
             cache: Cache::new(settings.cache_bytes_max),
             slots: Arc::new(Semaphore::new(settings.executions_max)),
-            waiting: AtomicUsize::new(0),
+            waiting: Arc::default(),
             executions: AtomicUsize::new(0),
             watches: Arc::default(),
             packer: Arc::new(Packer::new(settings.compression).counted(alive.clone())),
@@ -309,7 +314,8 @@ impl Service {
     async fn start(&self, asked: &Asked) -> Result<Running, Fault> {
         let permit = self.slot().await?;
         self.executions.fetch_add(1, Ordering::Relaxed);
-        run::start(&self.pool, asked.job.clone(), permit, self.settings.patience).await
+        let least = Least { bytes_per_s: self.settings.reader_bytes_per_s_min, others: Arc::clone(&self.waiting) };
+        run::start(&self.pool, asked.job.clone(), permit, (self.settings.patience, least)).await
     }
 
     /// More bytes of an answer are not held.

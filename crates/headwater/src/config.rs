@@ -86,6 +86,7 @@ struct GatewaySection {
     held_bytes_max: usize,
     sending_bytes_max: usize,
     compression: Compression,
+    reader_bytes_per_s_min: u64,
     frontier: Option<FrontierSection>,
 }
 
@@ -192,6 +193,7 @@ impl Default for GatewaySection {
             held_bytes_max: usual.held_bytes_max,
             sending_bytes_max: usual.sending_bytes_max,
             compression: usual.compression,
+            reader_bytes_per_s_min: usual.reader_bytes_per_s_min,
             frontier: None,
         }
     }
@@ -324,6 +326,7 @@ impl Config {
             sending_bytes_max: section.sending_bytes_max,
             patience: Duration::from_secs_f64(waiting_s_max),
             compression,
+            reader_bytes_per_s_min: section.reader_bytes_per_s_min,
         };
         let frontier = section.frontier.as_ref().map(|frontier| frontier.config(&self.folder)).transpose()?;
         let queries = queries.into_iter().map(|(_, query)| query).collect();

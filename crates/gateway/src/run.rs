@@ -3,14 +3,15 @@
 //! Few pieces of [`PIECE_BYTES`] wait to be taken, or a row that is larger: no more is in memory, whoever is slow. Who takes them and goes
 //! away ends the query in the database; so does the end of its time, the time that pieces wait included.
 
+mod cancel;
 mod told;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use headwater_consolidated::results::{Canceller, ReadOptions, ResultColumn, ResultSink};
+use headwater_consolidated::results::{ReadOptions, ResultColumn, ResultSink};
 use headwater_consolidated::{Error, Pooled, QueryConnection, QueryPool};
 use headwater_protocol::{Type, Value, ValueRef};
 use tokio::sync::OwnedSemaphorePermit;
@@ -23,6 +24,7 @@ use crate::handover::{Giver, NotTaken, Taker, handover};
 use crate::pace::{Least, Pace, Taken};
 use crate::query::{Page, QueryLimits};
 use crate::watches::{Looking, Watches};
+use cancel::Cancel;
 use told::{told, told_of_clients};
 
 /// How large a piece gets.
@@ -105,35 +107,6 @@ pub(crate) struct Running {
     pub(crate) next: Option<String>,
 }
 
-/// Ends an execution in the database, for as long as it is one: the connection is somebody else's afterwards.
-struct Cancel(Mutex<Cancelling>);
-
-enum Cancelling {
-    Running(Option<Canceller>),
-    Cancelled,
-    Over,
-}
-
-impl Cancel {
-    fn lock(&self) -> MutexGuard<'_, Cancelling> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Blocks while it does. The connection is held meanwhile.
-    fn cancel(&self) {
-        let mut state = self.lock();
-        if let Cancelling::Running(Some(canceller)) = &*state {
-            canceller();
-            *state = Cancelling::Cancelled;
-        }
-    }
-
-    /// From now on nothing is cancelled; whether something was.
-    fn end(&self) -> bool {
-        matches!(std::mem::replace(&mut *self.lock(), Cancelling::Over), Cancelling::Cancelled)
-    }
-}
-
 impl Running {
     fn new(pieces: Taker<Piece>, cancel: Arc<Cancel>, taken: Taken) -> Running {
         Running {
@@ -213,7 +186,7 @@ pub(crate) async fn start(
     });
     let connection = checkout.await.map_err(|error| Fault::internal(&error.to_string()))?;
     let mut connection = connection.map_err(|error| Fault::database(&name, &error))?;
-    let cancel = Arc::new(Cancel(Mutex::new(Cancelling::Running(connection.canceller()))));
+    let cancel = Arc::new(Cancel::new(connection.canceller()));
     let held = Arc::clone(&cancel);
     tokio::task::spawn_blocking(move || {
         execute(&mut connection, (&own, patience), job, (give, pace));
@@ -264,6 +237,8 @@ fn execute(
     match marked {
         Ok(true) => return pieces.give.give_last(Piece::Unchanged),
         Ok(false) if form == Form::Mark => return pieces.give.give_last(Piece::End(None)),
+        // Whoever wanted it went away while it was looked whether it has changed.
+        Ok(false) if pieces.give.is_in_vain() => return,
         _ => {}
     }
     let read = marked.and_then(|_| read(connection, &sql, &parameters, &options, &mut pieces));
@@ -458,7 +433,7 @@ mod tests {
         let (giver, pieces) = handover();
         giver.give(Piece::Bytes(Bytes::from_static(b"part")), 4, None).expect("there is room");
         drop(giver);
-        let mut running = Running::new(pieces, Arc::new(Cancel(Mutex::new(Cancelling::Over))), Taken::default());
+        let mut running = Running::new(pieces, Arc::new(Cancel::new(None)), Taken::default());
         assert_eq!(running.next().await, Some(Ok(Bytes::from_static(b"part"))));
         assert!(matches!(running.next().await, Some(Err(fault)) if fault.is_servers));
         assert_eq!(running.next().await, None);

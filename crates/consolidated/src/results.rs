@@ -75,6 +75,11 @@ pub trait QueryConnection: Send {
         Ok(None)
     }
 
+    /// Whether it holds so much memory that it is better closed than kept.
+    fn is_worn(&self) -> bool {
+        false
+    }
+
     /// What ends a statement that this connection runs, from another thread; `None` where nothing does.
     fn canceller(&self) -> Option<Canceller>;
 }

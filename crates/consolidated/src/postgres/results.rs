@@ -29,6 +29,9 @@ const READABLE_SQL: &str = "SELECT n.nspname || '.' || c.relname FROM pg_catalog
 const OUTLOOK_SQL: &str = "SELECT pg_is_in_recovery(), concat_ws('/', pg_postmaster_start_time()::text, current_setting('port'), \
     (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()), current_schemas(false)::text)";
 
+/// A connection that has read a larger row is not kept.
+const ROW_BYTES_KEPT: usize = 8 << 20;
+
 /// A parameter by its number, cast: PostgreSQL would guess its type.
 pub fn placeholder(number: usize, kind: Type) -> String {
     let name = match kind {
@@ -132,6 +135,10 @@ impl QueryConnection for PostgresConnection {
         Ok(self.outlook.clone())
     }
 
+    fn is_worn(&self) -> bool {
+        self.row_bytes > ROW_BYTES_KEPT
+    }
+
     fn canceller(&self) -> Option<Canceller> {
         Some(self.link.canceller())
     }
@@ -163,13 +170,16 @@ impl PostgresConnection {
         let limit = options.time_out.as_millis().to_string();
         self.queued.sql(["BEGIN READ ONLY; SET LOCAL statement_timeout = ", &limit, ";"]);
         self.state = State { mode: Some(Mode::Download), ..State::default() };
-        let mut has_begun = false;
-        self.stream_raw(statement, &bound, |row, _| {
+        let (mut has_begun, mut largest) = (false, self.row_bytes);
+        let read = self.stream_raw(statement, &bound, |row, _| {
+            largest = largest.max(row.raw_size_bytes());
             if !std::mem::replace(&mut has_begun, true) {
                 sink.begin(&columns)?;
             }
             give(row, &mut readers, sink)
-        })?;
+        });
+        self.row_bytes = largest;
+        read?;
         if has_begun { Ok(()) } else { sink.begin(&columns).map_err(Stop::Own) }
     }
 

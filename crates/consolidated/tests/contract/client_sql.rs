@@ -1,12 +1,14 @@
 //! Connections for SQL that clients send: what they can read of Headwater's own, and whether they see what others see.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use headwater_consolidated::mysql::MariaDb;
 use headwater_consolidated::postgres::{Postgres, Settings};
-use headwater_consolidated::{Backend as _, Dialect, QueryBackend, QueryConnection, system};
+use headwater_consolidated::{Backend as _, Dialect, QueryBackend, QueryConnection, QueryPool, system};
 
 use super::database::Database;
+use super::results::read;
 
 fn of(backend: &dyn QueryBackend) -> Box<dyn QueryConnection> {
     backend.connect_for_client_sql(1 << 20).expect("a connection")
@@ -60,6 +62,22 @@ fn what_a_role_of_postgres_can_read_is_told() {
     .enumerate()
     {
         assert_eq!(postgres_role(&format!("client_{unique}_{number}"), grants), expected, "{grants}");
+    }
+}
+
+/// The driver keeps a buffer as large as the largest row.
+#[test]
+fn a_connection_of_postgres_that_has_read_a_huge_row_is_closed() {
+    let url = headwater_testkit::Postgres::shared().and_then(|server| server.create_database()).expect("a database");
+    let database = Postgres::new(&url, Settings::default()).expect("an address");
+    let pool = QueryPool::for_queries(Arc::new(database), 1);
+    for (bytes, idle) in [(1 << 20, 1), (16 << 20, 0), (1 << 20, 1)] {
+        let mut connection = pool.checkout(Duration::ZERO).expect("one");
+        let found = read(&mut *connection, &format!("SELECT repeat('x', {bytes}) AS x"), &[]).expect("a row");
+        assert_eq!(found.rows.len(), 1);
+        drop(connection);
+        let stats = pool.stats();
+        assert_eq!((stats.open, stats.idle, stats.reconnections), (idle, idle, 0), "{bytes} bytes");
     }
 }
 

@@ -68,7 +68,9 @@ fn what_a_role_of_postgres_can_read_is_told() {
 /// The driver keeps a buffer as large as the largest row.
 #[test]
 fn a_connection_of_postgres_that_has_read_a_huge_row_is_closed() {
-    let url = headwater_testkit::Postgres::shared().and_then(|server| server.create_database()).expect("a database");
+    let url = headwater_testkit::Postgres::shared()
+        .and_then(headwater_testkit::Postgres::create_database)
+        .expect("a database");
     let database = Postgres::new(&url, Settings::default()).expect("an address");
     let pool = QueryPool::for_queries(Arc::new(database), 1);
     for (bytes, idle) in [(1 << 20, 1), (16 << 20, 0), (1 << 20, 1)] {

@@ -97,6 +97,9 @@ impl Fault {
             let message = "the database can't run the query with these arguments; the server's log says why";
             return Fault::new(StatusCode::UNPROCESSABLE_ENTITY, "failed", message);
         }
+        if let DatabaseError::ValueTooLarge { .. } = error {
+            return Fault::too_large(format!("{error}: ask for less"));
+        }
         tracing::error!(query, %error, "a query failed");
         let message = "the query failed; the server's log says more";
         Fault { is_servers: true, ..Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", message) }

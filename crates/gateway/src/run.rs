@@ -373,6 +373,14 @@ impl Pieces {
     }
 }
 
+/// Bytes of what may have many.
+fn bytes_of(value: &ValueRef<'_>) -> u64 {
+    match value {
+        ValueRef::Text(bytes) | ValueRef::Bytes(bytes) | ValueRef::Json(bytes) => bytes.len() as u64,
+        _ => 0,
+    }
+}
+
 /// Ends a reading; why, is known here.
 fn stopped() -> Error {
     Error::Database { context: "running a query".to_owned(), detail: "it was stopped".to_owned() }
@@ -414,6 +422,14 @@ impl ResultSink for Pieces {
             return self.stop(Fault::too_large(format!(
                 "the answer has more than {} rows (rows_max of the query): ask for less",
                 self.limits.rows_max
+            )));
+        }
+        let bytes: u64 = values.iter().map(bytes_of).sum();
+        if bytes > self.limits.row_bytes_max {
+            return self.stop(Fault::too_large(format!(
+                "row {} has {bytes} bytes, more than {} (row_bytes_max): ask for less",
+                self.rows + 1,
+                self.limits.row_bytes_max
             )));
         }
         if let Err(unfit) = writer.row(values) {

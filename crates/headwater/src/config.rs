@@ -38,6 +38,8 @@ use crate::exit::{OrUsage as _, usage};
 const SERVER_VARIABLES: &str = "HEADWATER_SERVER_";
 /// And those that set the gateway's.
 const GATEWAY_VARIABLES: &str = "HEADWATER_GATEWAY_";
+/// The most bytes of a row for SQL of clients, where nothing else is said.
+const FRONTIER_ROW_BYTES_MAX: u64 = 64 << 20;
 /// Sections within these: `HEADWATER_GATEWAY_FRONTIER_URL`, `--set gateway.frontier.url=...`.
 const INNER: [&str; 1] = ["frontier"];
 /// The longest that a query may be let wait for a place.
@@ -103,6 +105,7 @@ struct FrontierSection {
     files: Option<PathBuf>,
     rows_max: Option<u64>,
     bytes_max: Option<u64>,
+    row_bytes_max: Option<u64>,
     time_out_s: Option<u64>,
     #[serde(default)]
     kept_s: u32,
@@ -140,6 +143,7 @@ impl FrontierSection {
             return Err(usage("[gateway.frontier] lets nobody in: name addresses (allowed) or users".to_owned()));
         }
         let usual = QueryLimits::default();
+        let bytes_max = self.bytes_max.unwrap_or(usual.bytes_max);
         Ok(FrontierSettings {
             name: self.name.clone(),
             allowed: allowed.collect::<Result<_>>()?,
@@ -148,7 +152,8 @@ impl FrontierSection {
             files: self.files.as_ref().map(|files| folder.join(files)),
             limits: QueryLimits {
                 rows_max: self.rows_max.unwrap_or(usual.rows_max),
-                bytes_max: self.bytes_max.unwrap_or(usual.bytes_max),
+                bytes_max,
+                row_bytes_max: self.row_bytes_max.unwrap_or(FRONTIER_ROW_BYTES_MAX).min(bytes_max),
                 time_out: self.time_out_s.map_or(usual.time_out, Duration::from_secs),
             },
             kept_s: self.kept_s,

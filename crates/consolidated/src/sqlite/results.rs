@@ -5,6 +5,7 @@ use std::time::Instant;
 use headwater_protocol::stored::{Scratch, decode};
 use headwater_protocol::{Type, Value, ValueRef};
 use rusqlite::Statement;
+use rusqlite::limits::Limit;
 
 use super::catalogue::column_type;
 use super::connection::{PROGRESS_STEPS, SqliteConnection};
@@ -81,7 +82,8 @@ impl SqliteConnection {
         let mut statement = self.inner.prepare_cached(sql).map_err(|error| place(error, sql))?;
         read_only(&statement)?;
         bind_all(&mut statement, parameters, &mut Scratch::default())?;
-        give(&mut statement, sql, options, sink)
+        let bytes_max = self.inner.limit(Limit::SQLITE_LIMIT_LENGTH).map_err(|error| sort(error, sql))?;
+        give(&mut statement, (sql, bytes_max.unsigned_abs().into()), options, sink)
     }
 }
 
@@ -129,15 +131,23 @@ fn columns(statement: &Statement<'_>, options: &ReadOptions) -> Vec<ResultColumn
     statement.columns().map(column).collect()
 }
 
+/// What a step failed of: of a value that is too large, it may be.
+fn stepping(error: rusqlite::Error, sql: &str, bytes_max: u64) -> Error {
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::TooBig) => Error::ValueTooLarge { bytes_max },
+        _ => sort(error, sql),
+    }
+}
+
 fn give(
     statement: &mut Statement<'_>,
-    sql: &str,
+    (sql, bytes_max): (&str, u64),
     options: &ReadOptions,
     sink: &mut dyn ResultSink,
 ) -> Result<(), Error> {
     let mut rows = statement.raw_query();
     let mut readers: Option<(Vec<ResultColumn>, Vec<Scratch>)> = None;
-    while let Some(row) = rows.next().map_err(|error| sort(error, sql))? {
+    while let Some(row) = rows.next().map_err(|error| stepping(error, sql, bytes_max))? {
         let (columns, scratches) = match &mut readers {
             Some(readers) => readers,
             // Not before: the first step prepares a statement anew whose tables were altered.

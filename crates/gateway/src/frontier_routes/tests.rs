@@ -60,10 +60,15 @@ impl Stand {
             users: vec!["ann".to_owned()],
             signer: Some(Arc::new(signer())),
             files: Some(folder.path().join("files")),
-            limits: QueryLimits { time_out: Duration::from_secs(20), rows_max: 1_000, ..QueryLimits::default() },
+            limits: QueryLimits {
+                time_out: Duration::from_secs(20),
+                rows_max: 1_000,
+                row_bytes_max: 1_000_000,
+                ..QueryLimits::default()
+            },
             kept_s: 0,
         };
-        let sql = ClientSql::new(QueryPool::for_client_sql(backend, 2, settings.limits.bytes_max), false);
+        let sql = ClientSql::new(QueryPool::for_client_sql(backend, 2, settings.limits.row_bytes_max), false);
         let gateway = Gateway::new(Vec::new(), pool, access, holding).with_frontier(settings, sql);
         Stand { gateway, folder }
     }
@@ -194,6 +199,24 @@ async fn sql_of_clients_reads_the_applications_tables_and_nothing_else() {
         let answer = stand.text(&query(sql, "BLOB")).await;
         assert!(answer.contains(&format!("records=\"{records}\"")), "{sql}: {answer}");
     }
+}
+
+/// What a client asks for is in memory whole, a row of it at least.
+#[tokio::test]
+async fn a_value_that_is_too_large_is_neither_read_nor_made() {
+    let stand = Stand::new();
+    let stored = "CREATE TABLE large (id INTEGER, data BLOB); INSERT INTO large VALUES (1, zeroblob(2000000))";
+    let path = stand.folder.path().join("central.db");
+    rusqlite::Connection::open(&path).and_then(|file| file.execute_batch(stored)).expect("made");
+    for (sql, words) in [
+        ("select data from large", "a value has more than 1000000 bytes"),
+        ("select length(hex(zeroblob(900000))) from t", "a value has more than 1000000 bytes"),
+        ("select hex(zeroblob(300000)) as a, hex(zeroblob(300000)) as b", "row 1 has 1200000 bytes, more than 1000000"),
+    ] {
+        let answer = stand.text(&query(sql, "BLOB")).await;
+        assert!(answer.contains("<quality error=\"1\"") && answer.contains(words), "{sql}: {answer}");
+    }
+    assert!(stand.text(&query("select hex(zeroblob(400000)) as a", "BLOB")).await.contains("records=\"1\""));
 }
 
 #[tokio::test]

@@ -17,8 +17,8 @@ pub(super) fn client_sql(gateway: &GatewayConfig, own: &Arc<dyn QueryBackend>) -
         Some(address) => address.query_backend()?,
         None => Arc::clone(own),
     };
-    let bytes_max = config.settings.limits.bytes_max;
-    let mut connection = backend.connect_for_client_sql(bytes_max).with_context(|| {
+    let row_bytes_max = config.settings.limits.row_bytes_max;
+    let mut connection = backend.connect_for_client_sql(row_bytes_max).with_context(|| {
         format!("the database {} of the Frontier protocol's SQL could not be opened", backend.address())
     })?;
     let readable = connection.readable_secrets().context("looking at what SQL of the Frontier protocol can read")?;
@@ -31,7 +31,7 @@ pub(super) fn client_sql(gateway: &GatewayConfig, own: &Arc<dyn QueryBackend>) -
             "whoever may send SQL by the Frontier protocol can read the accounts"
         );
     }
-    let pool = QueryPool::for_client_sql(backend, gateway.settings.executions_max, bytes_max);
+    let pool = QueryPool::for_client_sql(backend, gateway.settings.executions_max, row_bytes_max);
     Ok(Some(ClientSql::new(pool, config.reads_accounts)))
 }
 

@@ -33,7 +33,7 @@ use crate::fault::{Fault, set};
 use crate::frontier::{Answer as Frame, Kind, Request as Parsed, Signer, Ttl};
 use crate::packing::Link;
 use crate::query::QueryLimits;
-use crate::routes::{not_modified, unkept_by_http_10};
+use crate::routes::{broken_off, not_modified, unkept_by_http_10};
 use crate::service::Service;
 
 /// `Cache-Control: max-age` of errors, at most.
@@ -213,7 +213,7 @@ fn pieces(first: Bytes, told: mpsc::Receiver<Told>, task: Abort) -> Response {
         Some(Told::Piece(piece)) => Ok(Some((piece, (told, task)))),
         Some(Told::End) => Ok(None),
         // The writer is gone without a word: it has not ended.
-        _ => Err(std::io::Error::other("an answer that was broken off")),
+        _ => Err(broken_off("an answer that was broken off").await),
     });
     let mut response = Body::from_stream(first.chain(rest)).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
@@ -256,11 +256,7 @@ fn finished(head: &Head, body: String, breaks_off: bool) -> Response {
     let length = body.len();
     let mut response = if breaks_off {
         let cut = Bytes::from(body.into_bytes()).slice(..length / 2);
-        let end = stream::once(async {
-            // What is there goes out first: whoever gets nothing at all may take the server for dead, and ask it again.
-            tokio::task::yield_now().await;
-            Err(std::io::Error::other("an error that no cache is to keep"))
-        });
+        let end = stream::once(async { Err(broken_off("an error that no cache is to keep").await) });
         Body::from_stream(stream::iter([Ok(cut)]).chain(end)).into_response()
     } else {
         Body::from(body).into_response()

@@ -205,13 +205,20 @@ async fn respond(
     })
 }
 
+/// Ends a body that is not taken for the whole. What is there goes out first, the head at least: whoever gets nothing at all may take the server
+/// for dead, and ask it again.
+pub(crate) async fn broken_off(why: impl Into<String>) -> std::io::Error {
+    tokio::task::yield_now().await;
+    std::io::Error::other(why.into())
+}
+
 /// A fault on the way breaks the connection off: what came is not taken for the whole.
 fn streamed(first: Bytes, running: Running) -> impl stream::Stream<Item = Result<Bytes, std::io::Error>> {
     let next = async |(mut rest, mut running): (Bytes, Running)| {
         if rest.is_empty() {
             match running.next().await {
                 Some(Ok(piece)) => rest = piece,
-                Some(Err(fault)) => return Err(std::io::Error::other(fault.message)),
+                Some(Err(fault)) => return Err(broken_off(fault.message).await),
                 None => return Ok(None),
             }
         }

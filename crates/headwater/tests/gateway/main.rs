@@ -4,6 +4,7 @@ mod alone;
 mod client_sql;
 mod compression;
 mod dates;
+mod failing;
 mod frontier_client;
 mod init;
 mod large_rows;

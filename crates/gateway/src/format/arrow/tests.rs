@@ -254,7 +254,7 @@ fn a_value_that_grows_too_long_is_told() {
     };
     let most = MOST - 4;
     for (kind, value) in [
-        (Type::Text, Value::Text(vec![b'a'; most].into())),
+        (Type::Text, Value::Text(vec![b'a'; most])),
         (Type::Bytes, Value::Bytes(vec![7; most])),
         (Type::Json, Value::Json([b"\"".to_vec(), vec![b'a'; most - 2], b"\"".to_vec()].concat())),
     ] {
@@ -262,10 +262,10 @@ fn a_value_that_grows_too_long_is_told() {
         assert!(same(&rows_of(&written), &[vec![value]]), "{kind:?}");
     }
     for (kind, value) in [
-        (Type::Text, Value::Text(vec![b'a'; MOST].into())),
+        (Type::Text, Value::Text(vec![b'a'; MOST])),
         (Type::Bytes, Value::Bytes(vec![7; MOST])),
         // Each byte becomes three.
-        (Type::Text, Value::Text(vec![0xff; MOST / 2].into())),
+        (Type::Text, Value::Text(vec![0xff; MOST / 2])),
         (Type::Json, Value::Bytes(vec![7; most])),
     ] {
         let told = row(kind, &value).expect_err("no room").to_string();

@@ -24,7 +24,7 @@ use crate::speed::Turns;
 const BULK_SQL: &str = "SELECT emp_id, purch_id, cust_id, cost, order_date, notes FROM purchase WHERE emp_id = 1";
 /// Limits that nothing here reaches.
 const FRONTIER: &str = "held_bytes_max = 4194304\nwaiting_max = 1000\n\n[gateway.frontier]\nname = \"Frontier\"\nallowed = [\"127.0.0.1\"]\n\
-                        rows_max = 100000000\nbytes_max = 100000000000\ntime_out_s = 600\n";
+                        rows_max = 100000000\nbytes_max = 100000000000\nrow_bytes_max = 100000000000\ntime_out_s = 600\nreads_accounts = true\n";
 /// Bytes of a payload's rows, and of each of them: from the least to the most of the published payloads.
 const PAYLOAD_BYTES: [u64; 5] = [1_300_000, 3_000_000, 6_000_000, 11_300_000, 22_600_000];
 const PAYLOAD_ROW_BYTES: u64 = 1_000;

@@ -56,6 +56,12 @@ pub enum Error {
         /// In which line of it, from 0, where the database says that.
         line: Option<usize>,
     },
+    /// A query reads or makes a value with more bytes than its connection allows.
+    #[error("a value has more than {bytes_max} bytes")]
+    ValueTooLarge {
+        /// The most that it may have.
+        bytes_max: u64,
+    },
     /// Anything else: a defect of ours, or SQL of the user's (a membership query, say) that fails.
     #[error("{context}: {detail}")]
     Database {

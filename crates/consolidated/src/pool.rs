@@ -2,7 +2,7 @@
 //!
 //! A pool holds at most `size` connections. One is checked out for as long as a worker needs it; whoever finds none free waits, at
 //! most as long as it says. A connection keeps its prepared statements while it lives. When it comes back with a transaction open,
-//! that is rolled back; when it is broken, it is dropped and the next checkout makes another, which is counted as a reconnection.
+//! that is rolled back; one that holds much memory is closed; when it is broken, it is dropped and the next checkout makes another, which is counted as a reconnection.
 //!
 //! There are two kinds: [`Pool`] of connections that sync, and [`QueryPool`] of those that run queries.
 
@@ -67,6 +67,13 @@ impl QueryPool {
     pub fn for_queries(backend: Arc<dyn QueryBackend>, size: usize) -> QueryPool {
         let (address, placeholder) = (backend.address(), backend.placeholder());
         Pool::of(Box::new(move || backend.connect_for_queries()), (address, placeholder), size)
+    }
+
+    /// The same for SQL that clients send ([`QueryBackend::connect_for_client_sql`]).
+    pub fn for_client_sql(backend: Arc<dyn QueryBackend>, size: usize, value_bytes_max: u64) -> QueryPool {
+        let (address, placeholder) = (backend.address(), backend.placeholder());
+        let connect = move || backend.connect_for_client_sql(value_bytes_max);
+        Pool::of(Box::new(connect), (address, placeholder), size)
     }
 }
 
@@ -222,7 +229,8 @@ impl<C: QueryConnection + ?Sized> Drop for Pooled<C> {
     fn drop(&mut self) {
         // A panic may have left anything behind.
         let usable = !self.broken && !std::thread::panicking();
-        let connection = self.connection.take().filter(|_| usable);
+        let worn = usable && self.connection.as_ref().is_some_and(|connection| connection.is_worn());
+        let connection = self.connection.take().filter(|_| usable && !worn);
         // The rollback talks to the database: not under the lock.
         let connection = connection.and_then(|mut connection| connection.rollback().is_ok().then_some(connection));
         let mut state = self.pool.lock();
@@ -230,7 +238,7 @@ impl<C: QueryConnection + ?Sized> Drop for Pooled<C> {
             Some(connection) => state.idle.push(connection),
             None => {
                 state.open -= 1;
-                state.lost += 1;
+                state.lost += usize::from(!worn);
             }
         }
         drop(state);

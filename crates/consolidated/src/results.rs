@@ -18,6 +18,12 @@ pub trait QueryBackend: Send + Sync + 'static {
     /// Opens a connection to run queries with.
     fn connect_for_queries(&self) -> Result<Box<dyn QueryConnection>, Error>;
 
+    /// Opens a connection for SQL that clients send. Where the database knows no roles it reads the application's tables and nothing else;
+    /// elsewhere the role decides ([`QueryConnection::readable_secrets`]). `value_bytes_max`: no value has more, where that can be said.
+    fn connect_for_client_sql(&self, _value_bytes_max: u64) -> Result<Box<dyn QueryConnection>, Error> {
+        self.connect_for_queries()
+    }
+
     /// The database's address without its password, for people.
     fn address(&self) -> String;
 
@@ -55,6 +61,23 @@ pub trait QueryConnection: Send {
     /// What is known of a watched query's tables now, and whether they have changed `since` an earlier mark. Not inside a transaction.
     fn marked(&mut self, _watched: &Watched, _since: Option<&str>) -> Result<Marked, Error> {
         Ok(Marked::Altered)
+    }
+
+    /// Those of Headwater's own tables which hold secrets (accounts, the key of tokens, what remotes prove themselves by) that SQL of this
+    /// connection's can read, whatever role it takes on. Not inside a transaction.
+    fn readable_secrets(&mut self) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
+    }
+
+    /// What two connections have alike only where a query finds the same tables by the same names, in their newest state, by either of them;
+    /// `None`: that can't be told. Not inside a transaction.
+    fn outlook(&mut self) -> Result<Option<String>, Error> {
+        Ok(None)
+    }
+
+    /// Whether it holds so much memory that it is better closed than kept.
+    fn is_worn(&self) -> bool {
+        false
     }
 
     /// What ends a statement that this connection runs, from another thread; `None` where nothing does.

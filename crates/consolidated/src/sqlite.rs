@@ -3,6 +3,8 @@
 //! One file in WAL mode: downloads read a snapshot while one writer writes. Tracking takes its versions from a one-row counter,
 //! which is exact because there is one writer; the watermark is that counter in the download's snapshot.
 //!
+//! SQL of clients has connections of its own, on which the authorizer denies what is Headwater's (`guard`).
+//!
 //! *Caveats.* Foreign keys are enforced in our own transactions, and deferred to their end, whatever the application does in its
 //! connections. A statement has no time-out: only waiting for the writer's lock has. A file that is replaced while it is open (moved
 //! into place, its `-wal` and `-shm` removed) is noticed before the next transaction; one that is written over is not.
@@ -10,6 +12,7 @@
 mod catalogue;
 mod connection;
 mod error;
+mod guard;
 mod plain;
 mod reads;
 mod results;
@@ -68,6 +71,10 @@ impl Sqlite {
 impl QueryBackend for Sqlite {
     fn connect_for_queries(&self) -> Result<Box<dyn QueryConnection>, Error> {
         Ok(self.connect()?)
+    }
+
+    fn connect_for_client_sql(&self, value_bytes_max: u64) -> Result<Box<dyn QueryConnection>, Error> {
+        Ok(Box::new(SqliteConnection::open_for_client_sql(&self.path, self.busy_timeout, value_bytes_max)?))
     }
 
     fn address(&self) -> String {

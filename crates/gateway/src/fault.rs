@@ -78,6 +78,12 @@ impl Fault {
         Fault { is_servers: true, ..Fault::new(StatusCode::GATEWAY_TIMEOUT, "timed_out", message) }
     }
 
+    /// The client takes its answer too slowly, and others wait for its place.
+    pub(crate) fn slow_reader(bytes_per_s: u64) -> Fault {
+        let message = format!("the answer was taken at less than {bytes_per_s} bytes a second while others waited");
+        Fault { is_servers: true, ..Fault::new(StatusCode::SERVICE_UNAVAILABLE, "slow_reader", message) }
+    }
+
     /// The database did not do it; its own words stay in the log.
     pub(crate) fn database(query: &str, error: &DatabaseError) -> Fault {
         if matches!(error, DatabaseError::Retry { .. }) {
@@ -90,6 +96,9 @@ impl Fault {
             tracing::warn!(query, detail, "the database can't run a query so");
             let message = "the database can't run the query with these arguments; the server's log says why";
             return Fault::new(StatusCode::UNPROCESSABLE_ENTITY, "failed", message);
+        }
+        if let DatabaseError::ValueTooLarge { .. } = error {
+            return Fault::too_large(format!("{error}: ask for less"));
         }
         tracing::error!(query, %error, "a query failed");
         let message = "the query failed; the server's log says more";

@@ -1,7 +1,7 @@
 //! The Frontier protocol over HTTP: `GET /NAME/Frontier/type=frontier_request:1:DEFAULT&encoding=BLOBzip5&p1=...`
 //!
-//! SQL comes from the client, so it is taken from those addresses alone that the administrator allows. It runs as named queries do: in a
-//! read-only transaction, within limits, once for all who ask at once, and its payload is kept.
+//! SQL comes from the client, so it is taken from those addresses alone that the administrator allows. It runs on connections of its
+//! own ([`ClientSql`]), and otherwise as named queries do: in a read-only transaction, within limits, once for all who ask at once, and its payload is kept.
 //!
 //! ```text
 //! held, within 5 s   headers with Content-Length, Last-Modified, Cache-Control; the whole answer
@@ -28,11 +28,12 @@ use headwater_access::Credentials;
 use tokio::sync::mpsc;
 
 use self::writing::{Abort, Framed, Told, Wishes, write};
+use crate::client_sql::ClientSql;
 use crate::fault::{Fault, set};
 use crate::frontier::{Answer as Frame, Kind, Request as Parsed, Signer, Ttl};
 use crate::packing::Link;
 use crate::query::QueryLimits;
-use crate::routes::{not_modified, unkept_by_http_10};
+use crate::routes::{broken_off, not_modified, unkept_by_http_10};
 use crate::service::Service;
 
 /// `Cache-Control: max-age` of errors, at most.
@@ -78,12 +79,13 @@ fn is_allowed(allowed: &[(IpAddr, u8)], address: IpAddr) -> bool {
 struct Frontier {
     service: Arc<Service>,
     settings: FrontierSettings,
+    sql: ClientSql,
 }
 
 /// The routes of the protocol.
-pub(crate) fn router(service: Arc<Service>, settings: FrontierSettings) -> Router {
+pub(crate) fn router(service: Arc<Service>, settings: FrontierSettings, sql: ClientSql) -> Router {
     let name = format!("/{}", settings.name);
-    let frontier = Arc::new(Frontier { service, settings });
+    let frontier = Arc::new(Frontier { service, settings, sql });
     Router::new().route(&name, any(answer)).route(&format!("{name}/{{*rest}}"), any(answer)).with_state(frontier)
 }
 
@@ -211,7 +213,7 @@ fn pieces(first: Bytes, told: mpsc::Receiver<Told>, task: Abort) -> Response {
         Some(Told::Piece(piece)) => Ok(Some((piece, (told, task)))),
         Some(Told::End) => Ok(None),
         // The writer is gone without a word: it has not ended.
-        _ => Err(std::io::Error::other("an answer that was broken off")),
+        _ => Err(broken_off("an answer that was broken off").await),
     });
     let mut response = Body::from_stream(first.chain(rest)).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
@@ -254,11 +256,7 @@ fn finished(head: &Head, body: String, breaks_off: bool) -> Response {
     let length = body.len();
     let mut response = if breaks_off {
         let cut = Bytes::from(body.into_bytes()).slice(..length / 2);
-        let end = stream::once(async {
-            // What is there goes out first: whoever gets nothing at all may take the server for dead, and ask it again.
-            tokio::task::yield_now().await;
-            Err(std::io::Error::other("an error that no cache is to keep"))
-        });
+        let end = stream::once(async { Err(broken_off("an error that no cache is to keep").await) });
         Body::from_stream(stream::iter([Ok(cut)]).chain(end)).into_response()
     } else {
         Body::from(body).into_response()

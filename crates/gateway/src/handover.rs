@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -13,6 +13,8 @@ use tokio::sync::Notify;
 const PIECES_MAX: usize = 4;
 /// And how many bytes of them; a piece that has more waits alone.
 const BYTES_MAX: usize = 1 << 20;
+/// How long who gives waits before it looks again whether to wait any longer.
+const LOOK: Duration = Duration::from_millis(250);
 
 struct Shared<T> {
     state: Mutex<State<T>>,
@@ -41,6 +43,8 @@ pub(crate) enum NotTaken {
     Gone,
     /// The time is over.
     TooLate,
+    /// Whoever takes is too slow.
+    TooSlow,
 }
 
 /// Both ends of a queue.
@@ -65,13 +69,28 @@ impl<T> Shared<T> {
 impl<T> Giver<T> {
     /// Gives a piece of so many bytes, once there is room for it; at `deadline` it is not waited for any longer.
     pub(crate) fn give(&self, piece: T, bytes: usize, deadline: Option<Instant>) -> Result<(), NotTaken> {
+        self.give_unless(piece, bytes, deadline, |_| false)
+    }
+
+    /// The same, and it is not waited for any longer where this says so, which is told every now and then for how long it has been since.
+    pub(crate) fn give_unless(
+        &self,
+        piece: T,
+        bytes: usize,
+        deadline: Option<Instant>,
+        mut is_hopeless: impl FnMut(Duration) -> bool,
+    ) -> Result<(), NotTaken> {
         let mut state = self.0.lock();
         while !state.has_room(bytes) && !state.taker_is_gone {
-            state = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-                Some(left) if left.is_zero() => return Err(NotTaken::TooLate),
-                Some(left) => self.0.has_room.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.0.has_room.wait(state).unwrap_or_else(PoisonError::into_inner),
-            };
+            let began = Instant::now();
+            let left = deadline.map_or(LOOK, |deadline| deadline.saturating_duration_since(began));
+            if left.is_zero() {
+                return Err(NotTaken::TooLate);
+            }
+            state = self.0.has_room.wait_timeout(state, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
+            if is_hopeless(began.elapsed()) && !state.has_room(bytes) {
+                return Err(NotTaken::TooSlow);
+            }
         }
         if state.taker_is_gone {
             return Err(NotTaken::Gone);
@@ -159,6 +178,7 @@ mod tests {
             giver.give(number, 1, soon()).expect("there is room");
         }
         assert_eq!(giver.give(9, 1, soon()), Err(NotTaken::TooLate));
+        assert_eq!(giver.give_unless(9, 1, None, |_| true), Err(NotTaken::TooSlow));
         let gone = std::thread::spawn(move || giver.give(9, 1, None));
         drop(taker);
         assert_eq!(gone.join().expect("no panic"), Err(NotTaken::Gone));

@@ -10,12 +10,14 @@
 //!     coding     zstd, brotli and gzip
 //!     packing    answers in one of them, kept or as they come
 //!     levels     how hard to compress, by the processor and the link
+//!     pace       how fast clients must take what comes, while others wait
 //!     run        one execution: rows in pieces, limits, an end when nobody waits
 //!   openapi    what there is to ask, for programs
 //!   page       the same for people
 //!   query      files of SQL whose heads say what they may be asked, and the values of a request
 //!   format     rows in JSON, NDJSON, CSV and Arrow
 //! frontier_routes  the Frontier protocol over HTTP, on the same service
+//!   client_sql where SQL of clients is run
 //!   frontier   the protocol of the Frontier clients: requests, payloads, answers, in bytes
 //! ```
 //!
@@ -26,6 +28,7 @@
 
 mod alive;
 mod cache;
+mod client_sql;
 mod coding;
 mod fault;
 pub mod format;
@@ -35,6 +38,7 @@ mod handover;
 mod held;
 mod levels;
 mod openapi;
+mod pace;
 mod packing;
 mod page;
 pub mod query;
@@ -44,6 +48,7 @@ mod service;
 mod tag;
 mod watches;
 
+pub use client_sql::ClientSql;
 pub use frontier_routes::FrontierSettings;
 pub use packing::Compression;
 pub use routes::{Gateway, Rate};

@@ -92,13 +92,16 @@ pub struct QueryLimits {
     pub rows_max: u64,
     /// Bytes, before compression.
     pub bytes_max: u64,
+    /// Bytes of a row's values.
+    pub row_bytes_max: u64,
     /// How long the database may take.
     pub time_out: Duration,
 }
 
 impl Default for QueryLimits {
     fn default() -> QueryLimits {
-        QueryLimits { rows_max: 1_000_000, bytes_max: 1 << 30, time_out: Duration::from_secs(30) }
+        let bytes_max = 1 << 30;
+        QueryLimits { rows_max: 1_000_000, bytes_max, row_bytes_max: bytes_max, time_out: Duration::from_secs(30) }
     }
 }
 

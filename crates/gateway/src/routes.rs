@@ -22,6 +22,7 @@ use headwater_consolidated::QueryPool;
 use percent_encoding::percent_decode_str;
 
 use crate::cache::Kept;
+use crate::client_sql::ClientSql;
 use crate::coding::Coding;
 use crate::fault::{Fault, set};
 use crate::format::Format;
@@ -31,7 +32,7 @@ use crate::openapi;
 use crate::packing::{Form, Link, Packer};
 use crate::page;
 use crate::query::{Query, Who};
-use crate::run::Running;
+use crate::run::{PIECE_BYTES, Running};
 use crate::service::{Answer, Asked, Service, Settings};
 use crate::tag::{self, Question};
 
@@ -42,7 +43,7 @@ const QUERY_STRING_BYTES_MAX: usize = 8 << 10;
 #[derive(Clone)]
 pub struct Gateway {
     pub(crate) service: Arc<Service>,
-    frontier: Option<FrontierSettings>,
+    frontier: Option<(FrontierSettings, ClientSql)>,
     links: Option<Rate>,
 }
 
@@ -56,10 +57,10 @@ impl Gateway {
         Gateway { service, frontier: None, links: None }
     }
 
-    /// The same, and the Frontier protocol.
+    /// The same, and the Frontier protocol, whose SQL is run there.
     #[must_use]
-    pub fn with_frontier(self, settings: FrontierSettings) -> Gateway {
-        Gateway { frontier: Some(settings), ..self }
+    pub fn with_frontier(self, settings: FrontierSettings, sql: ClientSql) -> Gateway {
+        Gateway { frontier: Some((settings, sql)), ..self }
     }
 
     /// The same, told how fast clients take bytes: compression goes by it. Without, all links are taken for 100 Mbit/s.
@@ -77,7 +78,9 @@ impl Gateway {
             .route("/q", get(page::get))
             .with_state(Arc::clone(&self.service));
         let routes = match &self.frontier {
-            Some(settings) => named.merge(frontier_routes::router(Arc::clone(&self.service), settings.clone())),
+            Some((settings, sql)) => {
+                named.merge(frontier_routes::router(Arc::clone(&self.service), settings.clone(), sql.clone()))
+            }
             None => named,
         };
         let Some(rate) = self.links else { return routes };
@@ -205,19 +208,29 @@ async fn respond(
     })
 }
 
+/// Ends a body that is not taken for the whole. What is there goes out first, the head at least: whoever gets nothing at all may take the server
+/// for dead, and ask it again.
+pub(crate) async fn broken_off(why: impl Into<String>) -> std::io::Error {
+    tokio::task::yield_now().await;
+    std::io::Error::other(why.into())
+}
+
 /// A fault on the way breaks the connection off: what came is not taken for the whole.
 fn streamed(first: Bytes, running: Running) -> impl stream::Stream<Item = Result<Bytes, std::io::Error>> {
-    let next = async |(first, mut running): (Option<Bytes>, Running)| {
-        if let Some(first) = first {
-            return Ok(Some((first, (None, running))));
+    let next = async |(mut rest, mut running): (Bytes, Running)| {
+        if rest.is_empty() {
+            match running.next().await {
+                Some(Ok(piece)) => rest = piece,
+                Some(Err(fault)) => return Err(broken_off(fault.message).await),
+                None => return Ok(None),
+            }
         }
-        match running.next().await {
-            Some(Ok(piece)) => Ok(Some((piece, (None, running)))),
-            Some(Err(fault)) => Err(std::io::Error::other(fault.message)),
-            None => Ok(None),
-        }
+        // Part by part: how fast it is taken is seen of a row of many megabytes too.
+        let part = rest.split_to(rest.len().min(PIECE_BYTES));
+        running.taken.add(part.len());
+        Ok(Some((part, (rest, running))))
     };
-    stream::try_unfold((Some(first), running), next)
+    stream::try_unfold((first, running), next)
 }
 
 /// The query and the form that a name asks for: `flights.csv`.

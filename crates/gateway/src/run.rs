@@ -3,26 +3,32 @@
 //! Few pieces of [`PIECE_BYTES`] wait to be taken, or a row that is larger: no more is in memory, whoever is slow. Who takes them and goes
 //! away ends the query in the database; so does the end of its time, the time that pieces wait included.
 
+mod cancel;
+mod told;
+
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use headwater_consolidated::results::{Canceller, ReadOptions, ResultColumn, ResultSink};
+use headwater_consolidated::results::{ReadOptions, ResultColumn, ResultSink};
 use headwater_consolidated::{Error, Pooled, QueryConnection, QueryPool};
 use headwater_protocol::{Type, Value, ValueRef};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::client_sql::ClientSql;
 use crate::fault::Fault;
 use crate::format::{Column, Encoder, Format, Unfit};
 use crate::frontier::results::FrontierRows;
 use crate::handover::{Giver, NotTaken, Taker, handover};
-use crate::query::{Page, QueryLimits, text_of};
-use crate::tag;
+use crate::pace::{Least, Pace, Taken};
+use crate::query::{Page, QueryLimits};
 use crate::watches::{Looking, Watches};
+use cancel::Cancel;
+use told::{told, told_of_clients};
 
 /// How large a piece gets.
-const PIECE_BYTES: usize = 64 << 10;
+pub(crate) const PIECE_BYTES: usize = 64 << 10;
 
 /// What is to be run.
 #[derive(Clone)]
@@ -40,6 +46,8 @@ pub(crate) struct Job {
     pub(crate) freshness: Told,
     /// What that said when the answer was made that is kept.
     pub(crate) known: Option<String>,
+    /// Where it is run, if the SQL is a client's.
+    pub(crate) client_sql: Option<ClientSql>,
 }
 
 /// What tells whether an answer may have changed.
@@ -85,6 +93,8 @@ enum Piece {
 /// An execution that is under way. Dropped, it ends.
 pub(crate) struct Running {
     pieces: Taker<Piece>,
+    /// What its client has taken: whoever hands it on says so.
+    pub(crate) taken: Taken,
     /// Pieces that were taken and put back: they come first.
     begun: VecDeque<Bytes>,
     cancel: Arc<Cancel>,
@@ -97,39 +107,11 @@ pub(crate) struct Running {
     pub(crate) next: Option<String>,
 }
 
-/// Ends an execution in the database, for as long as it is one: the connection is somebody else's afterwards.
-struct Cancel(Mutex<Cancelling>);
-
-enum Cancelling {
-    Running(Option<Canceller>),
-    Cancelled,
-    Over,
-}
-
-impl Cancel {
-    fn lock(&self) -> MutexGuard<'_, Cancelling> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Blocks while it does. The connection is held meanwhile.
-    fn cancel(&self) {
-        let mut state = self.lock();
-        if let Cancelling::Running(Some(canceller)) = &*state {
-            canceller();
-            *state = Cancelling::Cancelled;
-        }
-    }
-
-    /// From now on nothing is cancelled; whether something was.
-    fn end(&self) -> bool {
-        matches!(std::mem::replace(&mut *self.lock(), Cancelling::Over), Cancelling::Cancelled)
-    }
-}
-
 impl Running {
-    fn new(pieces: Taker<Piece>, cancel: Arc<Cancel>) -> Running {
+    fn new(pieces: Taker<Piece>, cancel: Arc<Cancel>, taken: Taken) -> Running {
         Running {
             pieces,
+            taken,
             begun: VecDeque::new(),
             cancel,
             is_through: false,
@@ -182,34 +164,49 @@ impl Drop for Running {
     }
 }
 
-/// Runs a query on a connection of the pool.
+/// Runs a query on a connection of the pool, or SQL of a client's on one of that.
 pub(crate) async fn start(
     pool: &QueryPool,
     job: Job,
     permit: OwnedSemaphorePermit,
-    patience: Duration,
+    (patience, least): (Duration, Least),
 ) -> Result<Running, Fault> {
     let (give, pieces) = handover();
-    let (pool, name) = (pool.clone(), job.name.clone());
-    let checkout = tokio::task::spawn_blocking(move || pool.checkout(patience));
+    let taken = Taken::default();
+    let pace = Pace::new(least.clone(), taken.clone());
+    let (name, client_sql) = (job.name.clone(), job.client_sql.clone());
+    let (own, of) = (pool.clone(), client_sql.as_ref().map_or(pool, ClientSql::pool).clone());
+    let checkout = tokio::task::spawn_blocking(move || {
+        let mut connection = of.checkout(patience)?;
+        if let Some(sql) = &client_sql {
+            let checked = sql.check(&mut *connection);
+            connection.note(checked)?;
+        }
+        Ok(connection)
+    });
     let connection = checkout.await.map_err(|error| Fault::internal(&error.to_string()))?;
     let mut connection = connection.map_err(|error| Fault::database(&name, &error))?;
-    let cancel = Arc::new(Cancel(Mutex::new(Cancelling::Running(connection.canceller()))));
+    let cancel = Arc::new(Cancel::new(connection.canceller()));
     let held = Arc::clone(&cancel);
     tokio::task::spawn_blocking(move || {
-        execute(&mut connection, job, give);
+        execute(&mut connection, (&own, patience), job, (give, pace));
         if held.end() {
             // The database may hear of it later still, and would end what comes next.
             connection.mark_broken();
         }
         drop(permit);
     });
-    Ok(Running::new(pieces, cancel))
+    Ok(Running::new(pieces, cancel, taken))
 }
 
-/// Reads all rows; whatever ends it is told to whoever takes the pieces.
-fn execute(connection: &mut Pooled<dyn QueryConnection>, job: Job, give: Giver<Piece>) {
-    let Job { name, sql, parameters, types, limits, form, page, freshness, known } = job;
+/// Reads all rows; whatever ends it is told to whoever takes the pieces. `own`: the server's own connections.
+fn execute(
+    connection: &mut Pooled<dyn QueryConnection>,
+    own: (&QueryPool, Duration),
+    job: Job,
+    (give, pace): (Giver<Piece>, Pace),
+) {
+    let Job { name, sql, parameters, types, limits, form, page, freshness, known, client_sql } = job;
     let options = ReadOptions { time_out: limits.time_out, types };
     let began = Instant::now();
     let deadline = (!limits.time_out.is_zero()).then(|| began + limits.time_out);
@@ -225,9 +222,13 @@ fn execute(connection: &mut Pooled<dyn QueryConnection>, job: Job, give: Giver<P
         last: Vec::new(),
         has_more: false,
         give,
+        pace,
         fault: None,
     };
-    let told = told(connection, &sql, &freshness, known.as_deref(), &options);
+    let told = match client_sql {
+        Some(_) => told_of_clients(connection, own, (&sql, &freshness), known.as_deref()),
+        None => told(connection, &sql, &freshness, known.as_deref(), &options),
+    };
     let marked = told.and_then(|told| {
         let Some((mark, is_known)) = told else { return Ok(false) };
         pieces.give.give(Piece::Mark(mark), 0, deadline).map_err(|_| stopped())?;
@@ -236,6 +237,8 @@ fn execute(connection: &mut Pooled<dyn QueryConnection>, job: Job, give: Giver<P
     match marked {
         Ok(true) => return pieces.give.give_last(Piece::Unchanged),
         Ok(false) if form == Form::Mark => return pieces.give.give_last(Piece::End(None)),
+        // Whoever wanted it went away while it was looked whether it has changed.
+        Ok(false) if pieces.give.is_in_vain() => return,
         _ => {}
     }
     let read = marked.and_then(|_| read(connection, &sql, &parameters, &options, &mut pieces));
@@ -263,29 +266,6 @@ fn execute(connection: &mut Pooled<dyn QueryConnection>, job: Job, give: Giver<P
     pieces.give.give_last(last);
 }
 
-/// What tells whether the answer may have changed, before the query is run; and whether it is what is known.
-fn told(
-    connection: &mut Pooled<dyn QueryConnection>,
-    sql: &str,
-    freshness: &Told,
-    known: Option<&str>,
-    options: &ReadOptions,
-) -> Result<Option<(String, bool)>, Error> {
-    match freshness {
-        Told::Query(sql, parameters) => {
-            let mut said = Said(sql.clone());
-            read(connection, sql, parameters, options, &mut said)?;
-            let mark = tag::digest(&said.0);
-            let is_known = known == Some(&mark);
-            Ok(Some((mark, is_known)))
-        }
-        Told::Tables(watches, looking) => {
-            let marked = watches.mark(&mut **connection, (sql, *looking), known);
-            connection.note(marked)
-        }
-    }
-}
-
 /// One statement, and the end of its transaction.
 fn read(
     connection: &mut Pooled<dyn QueryConnection>,
@@ -301,29 +281,6 @@ fn read(
         connection.mark_broken();
     }
     read
-}
-
-/// The query of the freshness and what it says, as one text.
-struct Said(String);
-
-impl ResultSink for Said {
-    fn begin(&mut self, _: &[ResultColumn]) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
-        const BYTES_MAX: usize = 4_096;
-        for value in values {
-            self.0 += &text_of(&value.to_value());
-            self.0.push('\u{1f}');
-        }
-        self.0.push('\u{1e}');
-        if self.0.len() > BYTES_MAX {
-            let detail = format!("the query of the freshness gives more than {BYTES_MAX} bytes, expected a row of few");
-            return Err(Error::Sql { detail, line: None });
-        }
-        Ok(())
-    }
 }
 
 /// Rows as bytes, in one form or the other.
@@ -378,6 +335,7 @@ struct Pieces {
     /// There is a row behind the page.
     has_more: bool,
     give: Giver<Piece>,
+    pace: Pace,
     fault: Option<Fault>,
 }
 
@@ -393,11 +351,13 @@ impl Pieces {
                 self.limits.bytes_max
             )));
         }
-        match self.give.give(Piece::Bytes(piece), bytes, self.deadline) {
+        let pace = &mut self.pace;
+        match self.give.give_unless(Piece::Bytes(piece), bytes, self.deadline, |waited| pace.is_hopeless(waited)) {
             Ok(()) => Ok(()),
             // There is nobody to be told.
             Err(NotTaken::Gone) => Err(stopped()),
             Err(NotTaken::TooLate) => self.stop(Fault::timed_out(self.limits.time_out)),
+            Err(NotTaken::TooSlow) => self.stop(Fault::slow_reader(self.pace.least_bytes_per_s())),
         }
     }
 
@@ -410,6 +370,14 @@ impl Pieces {
     fn stop(&mut self, fault: Fault) -> Result<(), Error> {
         self.fault = Some(fault);
         Err(stopped())
+    }
+}
+
+/// Bytes of what may have many.
+fn bytes_of(value: &ValueRef<'_>) -> u64 {
+    match value {
+        ValueRef::Text(bytes) | ValueRef::Bytes(bytes) | ValueRef::Json(bytes) => bytes.len() as u64,
+        _ => 0,
     }
 }
 
@@ -456,6 +424,14 @@ impl ResultSink for Pieces {
                 self.limits.rows_max
             )));
         }
+        let bytes: u64 = values.iter().map(bytes_of).sum();
+        if bytes > self.limits.row_bytes_max {
+            return self.stop(Fault::too_large(format!(
+                "row {} has {bytes} bytes, more than {} (row_bytes_max): ask for less",
+                self.rows + 1,
+                self.limits.row_bytes_max
+            )));
+        }
         if let Err(unfit) = writer.row(values) {
             return self.stop(Fault::unfit(&unfit));
         }
@@ -473,7 +449,7 @@ mod tests {
         let (giver, pieces) = handover();
         giver.give(Piece::Bytes(Bytes::from_static(b"part")), 4, None).expect("there is room");
         drop(giver);
-        let mut running = Running::new(pieces, Arc::new(Cancel(Mutex::new(Cancelling::Over))));
+        let mut running = Running::new(pieces, Arc::new(Cancel::new(None)), Taken::default());
         assert_eq!(running.next().await, Some(Ok(Bytes::from_static(b"part"))));
         assert!(matches!(running.next().await, Some(Err(fault)) if fault.is_servers));
         assert_eq!(running.next().await, None);

@@ -17,6 +17,7 @@ use crate::cache::{Cache, Kept, Key, Made, Place, Shared};
 use crate::fault::{Fault, OWN_FAULT_S};
 use crate::format::Format;
 use crate::held::Body;
+use crate::pace::Least;
 use crate::packing::{Compression, Packer};
 use crate::query::{Arguments, Freshness, Query};
 use crate::run::{self, Form, Job, NextPage, Running, Told};
@@ -40,6 +41,9 @@ pub struct Settings {
     pub patience: Duration,
     /// How hard answers are compressed.
     pub compression: Compression,
+    /// Bytes a second, before compression, at which the client of an answer that is sent as it comes must take it while others wait for a place;
+    /// 0: it may take them as it likes.
+    pub reader_bytes_per_s_min: u64,
 }
 
 impl Default for Settings {
@@ -52,6 +56,7 @@ impl Default for Settings {
             sending_bytes_max: 256 << 20,
             patience: Duration::from_secs(10),
             compression: Compression::default(),
+            reader_bytes_per_s_min: 64 << 10,
         }
     }
 }
@@ -64,7 +69,7 @@ pub(crate) struct Service {
     settings: Settings,
     cache: Cache<Ended>,
     slots: Arc<Semaphore>,
-    waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
     executions: AtomicUsize,
     pub(crate) watches: Arc<Watches>,
     pub(crate) packer: Arc<Packer>,
@@ -130,7 +135,7 @@ impl Service {
             pool,
             cache: Cache::new(),
             slots: Arc::new(Semaphore::new(settings.executions_max)),
-            waiting: AtomicUsize::new(0),
+            waiting: Arc::default(),
             executions: AtomicUsize::new(0),
             watches: Arc::default(),
             packer: Arc::new(Packer::new(settings.compression).counted(alive.clone())),
@@ -320,7 +325,8 @@ impl Service {
     async fn start(&self, asked: &Asked) -> Result<Running, Fault> {
         let permit = self.slot().await?;
         self.executions.fetch_add(1, Ordering::Relaxed);
-        run::start(&self.pool, asked.job.clone(), permit, self.settings.patience).await
+        let least = Least { bytes_per_s: self.settings.reader_bytes_per_s_min, others: Arc::clone(&self.waiting) };
+        run::start(&self.pool, asked.job.clone(), permit, (self.settings.patience, least)).await
     }
 
     /// An answer's bytes, one after the other; those that are copied for it are counted.
@@ -423,7 +429,18 @@ impl Asked {
             Some((sql, parameters)) => Told::Query(sql, parameters),
             None => Told::Tables(Arc::clone(watches), Looking::AtOnce),
         };
-        let job = Job { name, sql, parameters, types, limits, form: Form::Rows(format), page, freshness, known: None };
+        let job = Job {
+            name,
+            sql,
+            parameters,
+            types,
+            limits,
+            form: Form::Rows(format),
+            page,
+            freshness,
+            known: None,
+            client_sql: None,
+        };
         Asked { key, job, freshness: query.freshness.clone() }
     }
 

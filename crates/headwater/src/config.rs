@@ -45,6 +45,10 @@ const SERVER_VARIABLES: &str = "HEADWATER_SERVER_";
 const POOL_VARIABLES: &str = "HEADWATER_POOL_";
 /// And those that set the gateway's.
 const GATEWAY_VARIABLES: &str = "HEADWATER_GATEWAY_";
+/// The most bytes of a row for SQL of clients, where nothing else is said.
+const FRONTIER_ROW_BYTES_MAX: u64 = 64 << 20;
+/// Sections within these: `HEADWATER_GATEWAY_FRONTIER_URL`, `--set gateway.frontier.url=...`.
+const INNER: [&str; 1] = ["frontier"];
 /// The longest that a query may be let wait for a place.
 const WAITING_S_MAX: f64 = 3_600.0;
 
@@ -94,6 +98,7 @@ struct GatewaySection {
     held_bytes_max: usize,
     sending_bytes_max: usize,
     compression: Compression,
+    reader_bytes_per_s_min: u64,
     frontier: Option<FrontierSection>,
 }
 
@@ -110,12 +115,23 @@ struct FrontierSection {
     files: Option<PathBuf>,
     rows_max: Option<u64>,
     bytes_max: Option<u64>,
+    row_bytes_max: Option<u64>,
     time_out_s: Option<u64>,
     #[serde(default)]
     kept_s: u32,
+    url: Option<String>,
+    #[serde(default)]
+    reads_accounts: bool,
 }
 
 impl FrontierSection {
+    /// All of it.
+    fn config(&self, folder: &Path) -> Result<FrontierConfig> {
+        let database = self.url.as_ref().map(|url| Address::parse(url, folder)).transpose();
+        let database = database.context("[gateway.frontier] url can't be used")?;
+        Ok(FrontierConfig { settings: self.settings(folder)?, database, reads_accounts: self.reads_accounts })
+    }
+
     /// As the gateway takes it.
     fn settings(&self, folder: &Path) -> Result<FrontierSettings> {
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
@@ -137,6 +153,7 @@ impl FrontierSection {
             return Err(usage("[gateway.frontier] lets nobody in: name addresses (allowed) or users".to_owned()));
         }
         let usual = QueryLimits::default();
+        let bytes_max = self.bytes_max.unwrap_or(usual.bytes_max);
         Ok(FrontierSettings {
             name: self.name.clone(),
             allowed: allowed.collect::<Result<_>>()?,
@@ -145,7 +162,8 @@ impl FrontierSection {
             files: self.files.as_ref().map(|files| folder.join(files)),
             limits: QueryLimits {
                 rows_max: self.rows_max.unwrap_or(usual.rows_max),
-                bytes_max: self.bytes_max.unwrap_or(usual.bytes_max),
+                bytes_max,
+                row_bytes_max: self.row_bytes_max.unwrap_or(FRONTIER_ROW_BYTES_MAX).min(bytes_max),
                 time_out: self.time_out_s.map_or(usual.time_out, Duration::from_secs),
             },
             kept_s: self.kept_s,
@@ -190,6 +208,7 @@ impl Default for GatewaySection {
             held_bytes_max: usual.held_bytes_max,
             sending_bytes_max: usual.sending_bytes_max,
             compression: usual.compression,
+            reader_bytes_per_s_min: usual.reader_bytes_per_s_min,
             frontier: None,
         }
     }
@@ -202,7 +221,17 @@ pub struct GatewayConfig {
     /// What it may take.
     pub settings: Settings,
     /// The Frontier protocol, if it is served.
-    pub frontier: Option<FrontierSettings>,
+    pub frontier: Option<FrontierConfig>,
+}
+
+/// The Frontier protocol, and where its SQL is run.
+pub struct FrontierConfig {
+    /// As the gateway takes it.
+    pub settings: FrontierSettings,
+    /// The database as a role of its own sees it; `None`: the consolidated database, as the server's role sees it.
+    pub database: Option<Address>,
+    /// It may be run though its role can read the accounts.
+    pub reads_accounts: bool,
 }
 
 /// An error that tells these faults, if there are any.
@@ -312,8 +341,9 @@ impl Config {
             sending_bytes_max: section.sending_bytes_max,
             patience: Duration::from_secs_f64(waiting_s_max),
             compression,
+            reader_bytes_per_s_min: section.reader_bytes_per_s_min,
         };
-        let frontier = section.frontier.as_ref().map(|frontier| frontier.settings(&self.folder)).transpose()?;
+        let frontier = section.frontier.as_ref().map(|frontier| frontier.config(&self.folder)).transpose()?;
         let queries = queries.into_iter().map(|(_, query)| query).collect();
         Ok(Some(GatewayConfig { queries, settings, frontier }))
     }
@@ -378,17 +408,29 @@ impl Config {
     }
 }
 
-/// A section of the file, with what goes before it: the environment, then these arguments.
+/// A section of the file, with what goes before it: the environment, then these arguments. `inner.option` is one of a section within it.
 fn overlaid(text: &str, section: &str, variables: &str, arguments: &[(String, String)]) -> Result<toml::Value> {
     let variables = std::env::vars_os().filter_map(|(name, value)| {
         let name = name.to_str()?.strip_prefix(variables)?.to_ascii_lowercase();
+        let name = INNER.iter().fold(name, |name, inner| match name.strip_prefix(&format!("{inner}_")) {
+            Some(option) => format!("{inner}.{option}"),
+            None => name,
+        });
         Some((name, value.to_str()?.to_owned()))
     });
     let mut document: toml::Table = toml::from_str(text).context("the configuration was read before")?;
     let section = document.entry(section).or_insert_with(|| toml::Value::Table(toml::Table::new()));
     let table = section.as_table_mut().context("the configuration was read before")?;
     for (name, text) in variables.chain(arguments.iter().cloned()) {
-        table.insert(name, value(&text));
+        match name.split_once('.') {
+            Some((inner, option)) => {
+                let inner = table.entry(inner).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+                let inner =
+                    inner.as_table_mut().with_context(|| format!("{name} is set, and there are no such options"))?;
+                inner.insert(option.to_owned(), value(&text));
+            }
+            None => drop(table.insert(name, value(&text))),
+        }
     }
     Ok(section.clone())
 }

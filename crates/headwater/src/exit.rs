@@ -66,9 +66,9 @@ pub fn code(error: &Error) -> Exit {
 fn kind(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(error) = cause.downcast_ref::<headwater_consolidated::Error>() {
         return match error {
-            headwater_consolidated::Error::Setup { .. } | headwater_consolidated::Error::Sql { .. } => {
-                Some(Exit::Usage)
-            }
+            headwater_consolidated::Error::Setup { .. }
+            | headwater_consolidated::Error::Sql { .. }
+            | headwater_consolidated::Error::ValueTooLarge { .. } => Some(Exit::Usage),
             error if error.is_retryable() => Some(Exit::Unreachable),
             _ => None,
         };

@@ -141,9 +141,10 @@ impl From<DatabaseError> for Failure {
                     "the consolidated database is not set up as the model says; `headwater check` there says more";
                 Failure::new(ErrorCode::Internal, message).with_detail(error.to_string())
             }
-            DatabaseError::Refused { .. } | DatabaseError::Database { .. } | DatabaseError::Sql { .. } => {
-                Failure::internal(error.to_string())
-            }
+            DatabaseError::Refused { .. }
+            | DatabaseError::Database { .. }
+            | DatabaseError::Sql { .. }
+            | DatabaseError::ValueTooLarge { .. } => Failure::internal(error.to_string()),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use headwater_model::sql::quote;
 use headwater_protocol::text::coerce;
 use headwater_protocol::{Type, Value, ValueRef};
 use mysql_async::prelude::Queryable as _;
@@ -19,6 +20,12 @@ const SETUP: &str = "SET NAMES utf8mb4; SET SESSION time_zone = '+00:00', SESSIO
     concat_ws(',', nullif(@@sql_mode, ''), 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT'), \
     SESSION wait_timeout = 31536000, SESSION max_recursive_iterations = 4294967295";
 const VERSION_SQL: &str = "SELECT @@version";
+/// What may be tables of Headwater's with secrets, of those that the user may do anything with.
+const SECRETS_SQL: &str = "SELECT table_schema, table_name FROM information_schema.tables \
+    WHERE lower(table_name) IN ('headwater_account', 'headwater_identity', 'headwater_remote') \
+    OR lower(table_schema) = 'headwater' AND lower(table_name) IN ('account', 'identity', 'remote') ORDER BY 1, 2";
+/// `ER_TABLEACCESS_DENIED_ERROR`, `ER_COLUMNACCESS_DENIED_ERROR`.
+const DENIED: [u16; 2] = [1142, 1143];
 /// For how much longer than a query the server waits until a slow client takes its rows.
 const WRITE_MARGIN: Duration = Duration::from_mins(1);
 /// For how long it waits where the query may take any time.
@@ -147,6 +154,21 @@ impl QueryConnection for MariaDbConnection {
         }
         let done = self.link.run(async |conn| conn.query_drop("ROLLBACK").await);
         done.map_err(|failure| convert(Doing::Running, "ROLLBACK", &failure))
+    }
+
+    fn readable_secrets(&mut self) -> Result<Vec<String>, Error> {
+        let found = self.link.run(async |conn| conn.query::<(String, String), _>(SECRETS_SQL).await);
+        let found = found.map_err(|failure| convert(Doing::Running, SECRETS_SQL, &failure))?;
+        let mut readable = Vec::new();
+        for (schema, table) in found {
+            let sql = format!("SELECT 1 FROM {}.{} LIMIT 0", quote(&schema), quote(&table));
+            match self.link.run(async |conn| conn.query_drop(sql.as_str()).await) {
+                Err(Failure::Server(server)) if DENIED.contains(&server.code) => {}
+                Err(failure) => return Err(convert(Doing::Running, &sql, &failure)),
+                Ok(()) => readable.push(format!("{schema}.{table}")),
+            }
+        }
+        Ok(readable)
     }
 
     fn canceller(&self) -> Option<Canceller> {

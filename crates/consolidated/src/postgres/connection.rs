@@ -43,6 +43,10 @@ pub(super) struct PostgresConnection {
     /// Control statements that go out with the next request: a savepoint costs no round trip of its own.
     pub(super) queued: Queue,
     pub(super) scratch: Scratch,
+    /// Bytes of the largest row that a query has given: the driver keeps a buffer as large.
+    pub(super) row_bytes: usize,
+    /// [`QueryConnection::outlook`](crate::results::QueryConnection::outlook), once it was told.
+    pub(super) outlook: Option<String>,
 }
 
 /// The transaction that is open.
@@ -74,6 +78,8 @@ impl PostgresConnection {
             state: State::default(),
             queued: Queue::default(),
             scratch: Scratch::default(),
+            row_bytes: 0,
+            outlook: None,
         }
     }
 

@@ -102,7 +102,7 @@ impl PostgresConnection {
     }
 
     /// The text that a statement gives.
-    fn told(&mut self, sql: &str, bound: &[Bound]) -> Result<String, Error> {
+    pub(super) fn told(&mut self, sql: &str, bound: &[Bound]) -> Result<String, Error> {
         let statement = self.prepare(sql)?;
         let mut text = String::new();
         self.stream("counting rows", &statement, bound, |row, _| {

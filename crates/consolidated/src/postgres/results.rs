@@ -6,14 +6,31 @@ use tokio_postgres::Statement;
 use tokio_postgres::error::ErrorPosition;
 use tokio_postgres::types::Type as ServerType;
 
+use super::bound::Bound;
 use super::codec::{Codec, Scratch};
 use super::connection::{PostgresConnection, State};
 use super::raw;
 use super::read::Stop;
 use super::statements::{bound, numbered};
+use crate::catalogue::text;
 use crate::results::{Canceller, QueryConnection, ReadOptions, ResultColumn, ResultSink};
 use crate::watch::{Marked, Watched};
-use crate::{Error, Mode};
+use crate::{Connection as _, Error, Mode};
+
+/// Tables with secrets that can be read by this role or one that it may become (`set_config('role', ...)` needs no more), or as files.
+const READABLE_SQL: &str = "SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c \
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    WHERE n.nspname = 'headwater' AND c.relname IN ('account', 'identity', 'remote') AND EXISTS ( \
+        SELECT FROM pg_catalog.pg_roles r WHERE pg_has_role(session_user, r.oid, 'MEMBER') AND ( \
+            r.rolname IN ('pg_read_server_files', 'pg_execute_server_program') \
+            OR has_table_privilege(r.oid, c.oid, 'SELECT') OR has_any_column_privilege(r.oid, c.oid, 'SELECT'))) \
+    ORDER BY c.relname";
+/// Whether it is a standby; which server it is, in which life, which database, and where names are looked for.
+const OUTLOOK_SQL: &str = "SELECT pg_is_in_recovery(), concat_ws('/', pg_postmaster_start_time()::text, current_setting('port'), \
+    (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()), current_schemas(false)::text)";
+
+/// A connection that has read a larger row is not kept.
+const ROW_BYTES_KEPT: usize = 8 << 20;
 
 /// A parameter by its number, cast: PostgreSQL would guess its type.
 pub fn placeholder(number: usize, kind: Type) -> String {
@@ -44,6 +61,7 @@ struct Reader {
 impl QueryConnection for PostgresConnection {
     fn columns(&mut self, sql: &str, options: &ReadOptions) -> Result<Vec<ResultColumn>, Error> {
         let statement = self.prepare_query(sql)?;
+        self.refuse_writes(sql, &statement)?;
         let readers = readers(statement.columns(), options)?;
         Ok(readers.into_iter().map(|reader| reader.column).collect())
     }
@@ -55,19 +73,20 @@ impl QueryConnection for PostgresConnection {
         options: &ReadOptions,
         sink: &mut dyn ResultSink,
     ) -> Result<(), Error> {
-        let statement = match self.known(sql) {
-            Some(statement) => statement,
-            None => self.prepare_query(sql)?,
+        let known = self.known(sql);
+        let read = match &known {
+            Some(statement) => self.read_prepared(statement, (sql, parameters), options, sink),
+            None => self.read_anew((sql, parameters), options, sink),
         };
-        self.keep(sql, &statement);
-        let bound = bound(sql, &statement, parameters)?;
-        let mut readers = readers(statement.columns(), options)?;
-        let columns: Vec<ResultColumn> = readers.iter().map(|reader| reader.column.clone()).collect();
-        let limit = options.time_out.as_millis().to_string();
-        self.queued.sql(["BEGIN READ ONLY; SET LOCAL statement_timeout = ", &limit, ";"]);
-        self.state = State { mode: Some(Mode::Download), ..State::default() };
-        sink.begin(&columns)?;
-        let read = self.stream_raw(&statement, &bound, |row, _| give(row, &mut readers, sink));
+        let read = match read {
+            // A table was altered since; nothing has been given yet.
+            Err(Stop::Server(failure)) if known.is_some() && is_outdated(&failure) => {
+                self.state.failed = true;
+                self.rollback()?;
+                self.read_anew((sql, parameters), options, sink)
+            }
+            read => read,
+        };
         let read = read.map_err(|stop| match stop {
             Stop::Own(error) => error,
             Stop::Server(failure) => {
@@ -102,12 +121,80 @@ impl QueryConnection for PostgresConnection {
         self.mark_of(watched, since)
     }
 
+    fn readable_secrets(&mut self) -> Result<Vec<String>, Error> {
+        let rows = self.query(READABLE_SQL, &[])?;
+        Ok(rows.iter().map(|row| text(row, 0)).collect())
+    }
+
+    fn outlook(&mut self) -> Result<Option<String>, Error> {
+        if self.outlook.is_none() {
+            let rows = self.query(OUTLOOK_SQL, &[])?;
+            let primary = rows.first().filter(|row| row.first() == Some(&Value::Bool(false)));
+            self.outlook = primary.map(|row| text(row, 1));
+        }
+        Ok(self.outlook.clone())
+    }
+
+    fn is_worn(&self) -> bool {
+        self.row_bytes > ROW_BYTES_KEPT
+    }
+
     fn canceller(&self) -> Option<Canceller> {
         Some(self.link.canceller())
     }
 }
 
 impl PostgresConnection {
+    fn read_anew(
+        &mut self,
+        (sql, parameters): (&str, &[Value]),
+        options: &ReadOptions,
+        sink: &mut dyn ResultSink,
+    ) -> Result<(), Stop> {
+        let statement = self.prepare_query(sql).map_err(Stop::Own)?;
+        self.keep(sql, &statement);
+        self.read_prepared(&statement, (sql, parameters), options, sink)
+    }
+
+    /// The sink is told the columns once the database has taken the statement.
+    fn read_prepared(
+        &mut self,
+        statement: &Statement,
+        (sql, parameters): (&str, &[Value]),
+        options: &ReadOptions,
+        sink: &mut dyn ResultSink,
+    ) -> Result<(), Stop> {
+        let bound = bound(sql, statement, parameters).map_err(Stop::Own)?;
+        let mut readers = readers(statement.columns(), options).map_err(Stop::Own)?;
+        let columns: Vec<ResultColumn> = readers.iter().map(|reader| reader.column.clone()).collect();
+        let limit = options.time_out.as_millis().to_string();
+        self.queued.sql(["BEGIN READ ONLY; SET LOCAL statement_timeout = ", &limit, ";"]);
+        self.state = State { mode: Some(Mode::Download), ..State::default() };
+        let (mut has_begun, mut largest) = (false, self.row_bytes);
+        let read = self.stream_raw(statement, &bound, |row, _| {
+            largest = largest.max(row.raw_size_bytes());
+            if !std::mem::replace(&mut has_begun, true) {
+                sink.begin(&columns)?;
+            }
+            give(row, &mut readers, sink)
+        });
+        self.row_bytes = largest;
+        read?;
+        if has_begun { Ok(()) } else { sink.begin(&columns).map_err(Stop::Own) }
+    }
+
+    /// An error where a statement writes or locks rows, in a part of it too, as its plan says. What has no plan (`SHOW`) does neither.
+    fn refuse_writes(&mut self, sql: &str, statement: &Statement) -> Result<(), Error> {
+        let nulls: Vec<Bound> = statement.params().iter().map(|kind| Bound::value(&Value::Null, kind)).collect();
+        let explain = format!("EXPLAIN (FORMAT JSON, COSTS OFF) {}", numbered(sql));
+        let Ok(plan) = self.told(&explain, &nulls) else { return Ok(()) };
+        let plan: serde_json::Value = serde_json::from_str(&plan).unwrap_or_default();
+        match writing(&plan[0]["Plan"]) {
+            Some(what) => Err(Error::Sql { detail: format!("it has {what}: expected a SELECT"), line: None }),
+            None => Ok(()),
+        }
+    }
+
     fn prepare_query(&mut self, sql: &str) -> Result<Statement, Error> {
         let numbered = numbered(sql);
         let prepared = self.run(async |client| client.prepare(&numbered).await);
@@ -121,6 +208,25 @@ impl PostgresConnection {
             return Err(Error::Sql { detail, line: None });
         }
         Ok(statement)
+    }
+}
+
+/// "cached plan must not change result type".
+fn is_outdated(failure: &tokio_postgres::Error) -> bool {
+    failure
+        .as_db_error()
+        .is_some_and(|error| error.code().code() == "0A000" && error.routine() == Some("RevalidateCachedQuery"))
+}
+
+/// What a plan writes, or that it locks rows.
+fn writing(plan: &serde_json::Value) -> Option<String> {
+    match plan["Node Type"].as_str() {
+        Some("ModifyTable") => {
+            let operation = plan["Operation"].as_str().unwrap_or("change").to_uppercase();
+            Some(format!("{operation} of table {:?}", plan["Relation Name"].as_str().unwrap_or_default()))
+        }
+        Some("LockRows") => Some("FOR UPDATE or FOR SHARE".to_owned()),
+        _ => plan["Plans"].as_array()?.iter().find_map(writing),
     }
 }
 

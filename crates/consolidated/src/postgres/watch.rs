@@ -80,7 +80,10 @@ impl PostgresConnection {
     fn look_into(&mut self, sql: &str) -> Result<Option<Watched>, Error> {
         let plain = with_parameters(sql, |name| if name.starts_with('?') { "NULL".into() } else { name.to_owned() });
         self.batch("SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = '5s'")?;
-        self.batch(&format!("CREATE TEMPORARY VIEW headwater_watched AS SELECT FROM (\n{plain}\n) AS q"))?;
+        // The text may be a stranger's. Prepared, it is one statement or an error; a batch would run what stands behind a `;` too.
+        let view = format!("CREATE TEMPORARY VIEW headwater_watched AS SELECT FROM (\n{plain}\n) AS q");
+        let made = self.run(async |client| client.execute(view.as_str(), &[]).await);
+        made.map_err(|failure| self.failure("looking into a query", &failure))?;
         let Some(Named { relations, functions, .. }) = self.depends_on()? else { return Ok(None) };
         // From here on no table can be altered; what a trigger becomes after this is seen by the state.
         let (names, relations) = (self.tables_of(&relations)?, numbers(&relations));

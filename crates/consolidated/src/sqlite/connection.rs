@@ -59,6 +59,21 @@ pub struct SqliteConnection {
 
 impl SqliteConnection {
     pub(super) fn open(path: &Path, busy_timeout: Duration, durable: bool) -> Result<SqliteConnection, Error> {
+        SqliteConnection::open_with(path, busy_timeout, |inner| {
+            inner.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
+            inner.pragma_update(None, "synchronous", if durable { "FULL" } else { "OFF" })?;
+            inner.pragma_update(None, "foreign_keys", true)?;
+            inner.pragma_update_and_check(None, "journal_size_limit", WAL_BYTES_MAX as i64, |_| Ok(()))?;
+            inner.execute_batch(OWN_ACTOR)
+        })
+    }
+
+    /// A connection that `set_up` has made ready.
+    pub(super) fn open_with(
+        path: &Path,
+        busy_timeout: Duration,
+        set_up: impl FnOnce(&mut rusqlite::Connection) -> rusqlite::Result<()>,
+    ) -> Result<SqliteConnection, Error> {
         // Not created here: a mistyped path must not become an empty database.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         // Before it is opened: a file that takes its place meanwhile is one too many rather than one too few.
@@ -67,18 +82,14 @@ impl SqliteConnection {
             what: format!("the database {} {why}", path.display()),
             mend: "give the path of an existing SQLite file".into(),
         };
-        let inner = rusqlite::Connection::open_with_flags(path, flags)
+        let mut inner = rusqlite::Connection::open_with_flags(path, flags)
             .map_err(|error| no_database(format!("can't be opened ({error})")))?;
-        let set_up = || {
+        let begin = || {
             inner.busy_timeout(busy_timeout)?;
-            inner.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
-            inner.pragma_update(None, "synchronous", if durable { "FULL" } else { "OFF" })?;
-            inner.pragma_update(None, "foreign_keys", true)?;
             inner.pragma_update(None, "cache_size", -16_384)?;
-            inner.pragma_update_and_check(None, "journal_size_limit", WAL_BYTES_MAX as i64, |_| Ok(()))?;
-            inner.execute_batch(OWN_ACTOR)
+            set_up(&mut inner)
         };
-        set_up().map_err(|error| match error.sqlite_error_code() {
+        begin().map_err(|error| match error.sqlite_error_code() {
             Some(rusqlite::ErrorCode::NotADatabase) => no_database("is no SQLite file".to_owned()),
             _ => sort(error, "setting up a connection"),
         })?;
@@ -133,6 +144,11 @@ impl SqliteConnection {
         let detail = format!("the file {} has been replaced; it is opened anew", self.path.display());
         tracing::warn!("{detail}");
         Err(Error::Retry { detail, broken: true })
+    }
+
+    /// Device and number of the file, where the system has such things.
+    pub(super) fn file_number(&self) -> Option<String> {
+        self.file.map(|(device, number)| format!("{device}/{number}"))
     }
 
     pub(super) fn run(&self, sql: &str) -> Result<(), Error> {

@@ -5,6 +5,7 @@ use std::time::Instant;
 use headwater_protocol::stored::{Scratch, decode};
 use headwater_protocol::{Type, Value, ValueRef};
 use rusqlite::Statement;
+use rusqlite::limits::Limit;
 
 use super::catalogue::column_type;
 use super::connection::{PROGRESS_STEPS, SqliteConnection};
@@ -59,6 +60,11 @@ impl QueryConnection for SqliteConnection {
         self.mark_of(watched, since)
     }
 
+    fn outlook(&mut self) -> Result<Option<String>, Error> {
+        self.check_file()?;
+        Ok(self.file_number())
+    }
+
     fn canceller(&self) -> Option<Canceller> {
         let handle = self.inner.get_interrupt_handle();
         Some(Box::new(move || handle.interrupt()))
@@ -76,9 +82,8 @@ impl SqliteConnection {
         let mut statement = self.inner.prepare_cached(sql).map_err(|error| place(error, sql))?;
         read_only(&statement)?;
         bind_all(&mut statement, parameters, &mut Scratch::default())?;
-        let columns = columns(&statement, options);
-        sink.begin(&columns)?;
-        give(&mut statement, sql, &columns, sink)
+        let bytes_max = self.inner.limit(Limit::SQLITE_LIMIT_LENGTH).map_err(|error| sort(error, sql))?;
+        give(&mut statement, (sql, bytes_max.unsigned_abs().into()), options, sink)
     }
 }
 
@@ -92,6 +97,12 @@ fn place(error: rusqlite::Error, sql: &str) -> Error {
         // A table that there is not, say.
         rusqlite::Error::SqliteFailure(cause, Some(detail)) if cause.extended_code == rusqlite::ffi::SQLITE_ERROR => {
             Error::Sql { detail, line: None }
+        }
+        // What SQL of clients may not do.
+        rusqlite::Error::SqliteFailure(cause, detail)
+            if cause.code == rusqlite::ErrorCode::AuthorizationForStatementDenied =>
+        {
+            Error::Sql { detail: detail.unwrap_or_else(|| cause.to_string()), line: None }
         }
         error => sort(error, "preparing a query"),
     }
@@ -120,20 +131,39 @@ fn columns(statement: &Statement<'_>, options: &ReadOptions) -> Vec<ResultColumn
     statement.columns().map(column).collect()
 }
 
+/// What a step failed of: of a value that is too large, it may be.
+fn stepping(error: rusqlite::Error, sql: &str, bytes_max: u64) -> Error {
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::TooBig) => Error::ValueTooLarge { bytes_max },
+        _ => sort(error, sql),
+    }
+}
+
 fn give(
     statement: &mut Statement<'_>,
-    sql: &str,
-    columns: &[ResultColumn],
+    (sql, bytes_max): (&str, u64),
+    options: &ReadOptions,
     sink: &mut dyn ResultSink,
 ) -> Result<(), Error> {
-    let mut scratches: Vec<Scratch> = columns.iter().map(|_| Scratch::default()).collect();
     let mut rows = statement.raw_query();
-    while let Some(row) = rows.next().map_err(|error| sort(error, sql))? {
-        let read = columns.iter().zip(&mut scratches).enumerate();
+    let mut readers: Option<(Vec<ResultColumn>, Vec<Scratch>)> = None;
+    while let Some(row) = rows.next().map_err(|error| stepping(error, sql, bytes_max))? {
+        let (columns, scratches) = match &mut readers {
+            Some(readers) => readers,
+            // Not before: the first step prepares a statement anew whose tables were altered.
+            None => {
+                let columns = columns(row.as_ref(), options);
+                sink.begin(&columns)?;
+                let scratches = columns.iter().map(|_| Scratch::default()).collect();
+                readers.insert((columns, scratches))
+            }
+        };
+        let read = columns.iter().zip(scratches).enumerate();
         let values = read.map(|(place, (column, scratch))| {
             Ok(decode(stored(row, place)?, column.kind.unwrap_or(Type::Text), scratch))
         });
         sink.row(&values.collect::<Result<Vec<ValueRef<'_>>, Error>>()?)?;
     }
-    Ok(())
+    drop(rows);
+    if readers.is_some() { Ok(()) } else { sink.begin(&columns(statement, options)) }
 }

@@ -6,6 +6,7 @@
 //! reads as a story.
 
 mod both_ways;
+mod client_sql;
 mod conflicts;
 mod counting;
 mod database;
@@ -176,8 +177,10 @@ contract! {
     shared::who_takes_no_chunks_gets_rows,
     estimate::a_download_is_as_large_as_expected,
     estimate::an_estimate_that_takes_too_long_ends,
+    client_sql::two_connections_of_one_role_see_the_same,
     watch::every_change_of_a_table_is_told,
     watch::a_late_commit_is_told,
+    watch::what_is_looked_into_is_one_query,
     watch::what_depends_on_more_than_tracked_tables_is_not_watched,
     watch::what_was_altered_is_looked_at_again,
 }
@@ -202,6 +205,7 @@ macro_rules! contract_of_queries {
 
 contract_of_queries! {
     values_and_types_of_any_query,
+    a_table_that_was_altered_is_read_as_it_is,
     parameters_of_every_type_are_what_they_are,
     a_query_that_writes_is_refused,
     a_query_ends_when_it_must,

@@ -53,6 +53,35 @@ pub(crate) fn read(connection: &mut dyn QueryConnection, sql: &str, parameters: 
 pub(crate) const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) \
                        SELECT count(*) FROM n AS a, n AS b WHERE a.i + b.i = -1";
 
+/// Statements are kept prepared, with the columns that they gave then.
+pub(crate) fn a_table_that_was_altered_is_read_as_it_is(database: &Queried) {
+    database.application("CREATE TABLE t (id {int} PRIMARY KEY, note TEXT); INSERT INTO t VALUES (1, 'a')");
+    let mut connection = database.connect();
+    let mut names = |sql: &str| {
+        let found = read(&mut *connection, sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error}"));
+        let names: Vec<String> = found.columns.iter().map(|column| column.name.clone()).collect();
+        (names.join(","), found.rows)
+    };
+    let (all, none) = ("SELECT * FROM t", "SELECT * FROM t WHERE id = 0");
+    for (change, columns, row) in [
+        ("SELECT 1", "id,note", vec![Value::Int(1), Value::text("a")]),
+        ("ALTER TABLE t ADD COLUMN more {int}", "id,note,more", vec![Value::Int(1), Value::text("a"), Value::Null]),
+        ("ALTER TABLE t DROP COLUMN note", "id,more", vec![Value::Int(1), Value::Null]),
+        ("ALTER TABLE t RENAME COLUMN more TO less", "id,less", vec![Value::Int(1), Value::Null]),
+    ] {
+        if change != "SELECT 1" {
+            database.application(change);
+        }
+        assert_eq!(names(all), (columns.to_owned(), vec![row.into_iter().collect()]), "{change}");
+        assert_eq!(names(none), (columns.to_owned(), Vec::new()), "{change}");
+    }
+    if database.kind != Kind::Sqlite {
+        let types = if database.kind == Kind::Postgres { "ALTER COLUMN less TYPE text" } else { "MODIFY less TEXT" };
+        database.application(&format!("ALTER TABLE t {types}; UPDATE t SET less = 'x'"));
+        assert_eq!(names(all).1, [[Value::Int(1), Value::text("x")].into_iter().collect::<Row>()]);
+    }
+}
+
 pub(crate) fn values_and_types_of_any_query(database: &Queried) {
     database.application(
         "CREATE TABLE t (id {int} PRIMARY KEY, note TEXT, price {decimal}, data {bytes}, part {real}, day DATE);
@@ -120,6 +149,22 @@ pub(crate) fn a_query_that_writes_is_refused(database: &Queried) {
     let mut connection = database.connect();
     for sql in ["DELETE FROM t RETURNING id", "INSERT INTO t VALUES (1) RETURNING id", "CREATE TABLE u (id INT)"] {
         assert!(read(&mut *connection, sql, &[]).is_err(), "{sql}");
+        assert!(connection.columns(sql, &ReadOptions::default()).is_err(), "{sql}");
+    }
+    if database.kind == Kind::Postgres {
+        for (sql, what) in [
+            ("UPDATE t SET id = id WHERE id = CAST(?1 AS bigint) RETURNING id", "UPDATE of table \"t\""),
+            ("WITH d AS (DELETE FROM t RETURNING id) SELECT 1 AS one", "DELETE of table \"t\""),
+            ("WITH d AS (INSERT INTO t VALUES (1) RETURNING id) SELECT d.id FROM d, t", "INSERT of table \"t\""),
+            ("SELECT id FROM (SELECT id FROM t FOR UPDATE) AS locked", "FOR UPDATE"),
+        ] {
+            let told = connection.columns(sql, &ReadOptions::default()).expect_err(sql).to_string();
+            assert!(told.contains(what), "{sql}: {told}");
+        }
+        for sql in ["SHOW work_mem", "SELECT id FROM t WHERE id = CAST(?1 AS bigint) -- all", "VALUES (1)", "TABLE t;"]
+        {
+            connection.columns(sql, &ReadOptions::default()).expect(sql);
+        }
     }
     let count = read(&mut *connection, "SELECT count(*) FROM t", &[]).expect("a number");
     assert_eq!(count.rows, [[Value::Int(0)]]);

@@ -99,6 +99,21 @@ pub(crate) fn a_late_commit_is_told(database: &Database) {
     assert!(!names.has_changed(), "what was rolled back is no change");
 }
 
+/// The text may come from whoever may send SQL: nothing of it is run, in whatever it is put.
+pub(crate) fn what_is_looked_into_is_one_query(database: &Database) {
+    database.standard();
+    for text in [
+        "SELECT 1) AS q; COMMIT; CREATE TABLE made (id {int}); SELECT FROM (SELECT 1",
+        "SELECT id FROM customer; CREATE TABLE made (id {int})",
+        "CREATE TABLE made (id {int})",
+    ] {
+        let text = text.replace("{int}", "int");
+        assert_eq!(watched(database, &text), None, "{text}");
+        let found = database.connect().query("SELECT count(*) FROM made", &[]);
+        assert!(found.is_err(), "{text} was run");
+    }
+}
+
 pub(crate) fn what_depends_on_more_than_tracked_tables_is_not_watched(database: &Database) {
     database.application("CREATE TABLE alone (id {int} PRIMARY KEY)");
     assert_eq!(watched(database, "SELECT id FROM alone"), None, "nothing of Headwater's is there");

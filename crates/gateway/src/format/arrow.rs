@@ -64,6 +64,7 @@ pub(super) struct ArrowWriter {
     batched: usize,
     /// Rows until now.
     rows: u64,
+    value_bytes_max: usize,
     out: Vec<u8>,
 }
 
@@ -74,6 +75,7 @@ struct Stream {
     builders: Vec<Builder>,
     scratch: Scratch,
     text: Vec<u8>,
+    value_bytes_max: usize,
 }
 
 impl std::fmt::Debug for Stream {
@@ -94,10 +96,15 @@ enum Kind {
 
 impl ArrowWriter {
     pub(super) fn begin(columns: Vec<Column>) -> ArrowWriter {
+        ArrowWriter::with(columns, VALUE_BYTES_MAX)
+    }
+
+    fn with(columns: Vec<Column>, value_bytes_max: usize) -> ArrowWriter {
+        let (first, out) = (Vec::new(), Vec::new());
         let mut writer =
-            ArrowWriter { columns, first: Vec::new(), stream: None, bytes: 0, batched: 0, rows: 0, out: Vec::new() };
+            ArrowWriter { columns, first, stream: None, bytes: 0, batched: 0, rows: 0, value_bytes_max, out };
         if let Some(kinds) = writer.columns.iter().map(known_kind).collect::<Option<Vec<Kind>>>() {
-            writer.stream = Some(Stream::new(&writer.columns, &kinds));
+            writer.stream = Some(Stream::new(&writer.columns, &kinds, value_bytes_max));
         }
         writer
     }
@@ -137,7 +144,8 @@ impl ArrowWriter {
         let stream = match &mut self.stream {
             Some(stream) => stream,
             None => {
-                let stream = self.stream.insert(Stream::new(&self.columns, &found_kinds(&self.columns, &self.first)?));
+                let kinds = found_kinds(&self.columns, &self.first)?;
+                let stream = self.stream.insert(Stream::new(&self.columns, &kinds, self.value_bytes_max));
                 for (place, row) in std::mem::take(&mut self.first).iter().enumerate() {
                     let values: Vec<ValueRef<'_>> = row.iter().map(Value::as_ref).collect();
                     stream.row(&self.columns, &values, place as u64 + 1)?;
@@ -154,12 +162,12 @@ impl ArrowWriter {
 }
 
 impl Stream {
-    fn new(columns: &[Column], kinds: &[Kind]) -> Stream {
+    fn new(columns: &[Column], kinds: &[Kind], value_bytes_max: usize) -> Stream {
         let fields: Vec<Field> = columns.iter().zip(kinds).map(|(column, kind)| field(column, *kind)).collect();
         let builders = fields.iter().zip(kinds).map(|(field, kind)| Builder::new(*kind, field.data_type())).collect();
         let schema = Arc::new(Schema::new(fields));
         let encoder = StreamEncoder::try_new(&schema).expect("the schema has types that streams have");
-        Stream { schema, encoder, builders, scratch: Scratch::default(), text: Vec::new() }
+        Stream { schema, encoder, builders, scratch: Scratch::default(), text: Vec::new(), value_bytes_max }
     }
 
     /// Adds a row; gives its bytes.
@@ -167,9 +175,10 @@ impl Stream {
         let mut bytes = 0;
         for (place, (builder, value)) in self.builders.iter_mut().zip(values).enumerate() {
             let column = &columns[place];
-            let taken = builder.add(*value, &mut self.scratch, &mut self.text).or_else(|| {
+            let most = self.value_bytes_max;
+            let taken = builder.add(*value, most, &mut self.scratch, &mut self.text).or_else(|| {
                 let other = spelled_otherwise(column, *value)?;
-                builder.add(other.as_ref(), &mut self.scratch, &mut self.text)
+                builder.add(other.as_ref(), most, &mut self.scratch, &mut self.text)
             });
             let taken = taken.ok_or_else(|| unfit(column, *value, self.schema.field(place).data_type(), number))?;
             bytes += taken;
@@ -301,13 +310,20 @@ impl Builder {
         }
     }
 
-    /// Adds a value; gives its bytes, about, or `None` where there is no room for it. `text`: to write in.
-    fn add(&mut self, value: ValueRef<'_>, scratch: &mut Scratch, text: &mut Vec<u8>) -> Option<usize> {
+    /// Adds a value; gives its bytes, about, or `None` where there is no room for it: nothing has more than `most` bytes, as it was or as it is
+    /// written. `text`: to write in.
+    fn add(&mut self, value: ValueRef<'_>, most: usize, scratch: &mut Scratch, text: &mut Vec<u8>) -> Option<usize> {
         let is_finite = |time: i64| time != POSITIVE_INFINITY && time != NEGATIVE_INFINITY;
-        if size(&value) > VALUE_BYTES_MAX {
+        if size(&value) > most {
             return None;
         }
         text.clear();
+        let mut written = 0;
+        // A byte that is no UTF-8 becomes three, one of base64 a third more.
+        let mut append = |builder: &mut StringBuilder, text: Cow<'_, str>| {
+            written = text.len();
+            (written <= most).then(|| builder.append_value(text))
+        };
         match (self, value) {
             (builder, ValueRef::Null) => builder.add_null(),
             (Builder::Bool(builder), ValueRef::Bool(truth)) => builder.append_value(truth),
@@ -318,15 +334,15 @@ impl Builder {
                 builder.append_value(unscaled(decimal, *digits, *scale)?);
             }
             (Builder::Text(builder), ValueRef::Text(bytes) | ValueRef::Json(bytes)) => {
-                builder.append_value(String::from_utf8_lossy(bytes));
+                append(builder, String::from_utf8_lossy(bytes))?;
             }
             (Builder::Bytes(builder), ValueRef::Bytes(bytes)) => builder.append_value(bytes),
             (Builder::Text(_), ValueRef::Bytes(_)) => return None,
             (Builder::Text(builder), other) => {
                 plain(text, other, scratch);
-                builder.append_value(String::from_utf8_lossy(text));
+                append(builder, String::from_utf8_lossy(text))?;
             }
-            (Builder::Json(builder), other) => builder.append_value(json(other, scratch, text)),
+            (Builder::Json(builder), other) => append(builder, json(other, scratch, text))?,
             (Builder::Date(builder), ValueRef::Date(day)) => builder.append_value(i32::try_from(day).ok()?),
             (Builder::Time(builder), ValueRef::Time(time)) if (0..DAY).contains(&time) => builder.append_value(time),
             (Builder::Timestamp(builder), ValueRef::Timestamp(time))
@@ -338,7 +354,7 @@ impl Builder {
             (Builder::Uuid(builder), ValueRef::Uuid(bytes)) => builder.append_value(bytes).ok()?,
             _ => return None,
         }
-        Some(size(&value).max(text.len()))
+        Some(size(&value).max(written))
     }
 
     fn add_null(&mut self) {

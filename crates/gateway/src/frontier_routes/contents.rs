@@ -63,6 +63,7 @@ impl Frontier {
             page: None,
             freshness: Told::Tables(Arc::clone(&self.service.watches), Looking::TheSecondTime),
             known: None,
+            client_sql: Some(self.sql.clone()),
             sql,
         };
         let key = Key::from(format!("\n{}\n{}", job.sql, values.join("\n")));

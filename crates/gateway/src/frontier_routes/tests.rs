@@ -24,7 +24,7 @@ use crate::frontier::{Field, Fields, signer};
 use crate::held;
 use crate::packing::Compression as Level;
 use crate::query::QueryLimits;
-use crate::{Gateway, Settings};
+use crate::{ClientSql, Gateway, Settings};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -54,17 +54,24 @@ impl Stand {
             system::add_account(&mut *connection, user, &hash).expect("an account");
         }
         let access = Access::new(Pool::new(Arc::clone(&backend) as _, 1), AccessSettings::default());
-        let pool = QueryPool::for_queries(backend, 2);
+        let pool = QueryPool::for_queries(Arc::clone(&backend) as _, 2);
         let settings = FrontierSettings {
             name: "X".to_owned(),
             allowed: vec![(HERE, 32)],
             users: vec!["ann".to_owned()],
             signer: Some(Arc::new(signer())),
             files: Some(folder.path().join("files")),
-            limits: QueryLimits { time_out: Duration::from_secs(20), rows_max: 1_000, ..QueryLimits::default() },
+            limits: QueryLimits {
+                time_out: Duration::from_secs(20),
+                rows_max: 1_000,
+                row_bytes_max: 1_000_000,
+                ..QueryLimits::default()
+            },
             kept_s: 0,
         };
-        let gateway = Gateway::new(Vec::new(), pool, access, holding, held::pools(64 << 20)).with_frontier(settings);
+        let sql = ClientSql::new(QueryPool::for_client_sql(backend, 2, settings.limits.row_bytes_max), false);
+        let pools = held::pools(64 << 20);
+        let gateway = Gateway::new(Vec::new(), pool, access, holding, pools).with_frontier(settings, sql);
         Stand { gateway, folder }
     }
 
@@ -151,6 +158,67 @@ async fn the_example_over_http() {
     for target in [query(ALL, "BLOB").replace("/X/Frontier/", "/X/"), query(ALL, "BLOB").replace("/type=", "?type=")] {
         assert_eq!(stand.text(&target).await, answer, "{target}");
     }
+}
+
+#[tokio::test]
+async fn sql_of_clients_reads_the_applications_tables_and_nothing_else() {
+    let stand = Stand::new();
+    let path = stand.folder.path().join("central.db");
+    let views = "CREATE VIEW plain AS SELECT name FROM t; CREATE VIEW shown AS SELECT user_name FROM headwater_account; ANALYZE";
+    rusqlite::Connection::open(&path).and_then(|file| file.execute_batch(views)).expect("made");
+    for sql in [
+        "select user_name, password_hash from headwater_account",
+        "select count(*) from HEADWATER_ACCOUNT",
+        "select token_key from main.headwater_identity",
+        "with a as (select * from (select password_hash from headwater_account)) select * from a",
+        "select name from t where name in (select user_name from headwater_account)",
+        "select user_name from shown",
+        "select * from temp.headwater_actor",
+        "select tbl from sqlite_stat1",
+        "pragma journal_mode = delete",
+        "pragma database_list",
+        "select * from pragma_database_list",
+        "pragma table_info(t) ; select 1",
+        "select load_extension('x')",
+        "attach ':memory:' as other",
+        "vacuum",
+        "create temp table x as select 1 as a",
+        "delete from t returning id",
+    ] {
+        // Asked a second time, it is looked at whether it can be watched.
+        for _ in 0..2 {
+            let answer = stand.text(&query(sql, "BLOB")).await;
+            assert!(answer.contains("<quality error=\"1\"") && !answer.contains("records="), "{sql}: {answer}");
+        }
+    }
+    for (sql, records) in [
+        ("select name from plain", 3),
+        ("select name from sqlite_schema where name in ('t', 'plain')", 2),
+        ("select name from pragma_table_info('t')", 2),
+        ("select value from json_each('[1, 2, 3, 4]')", 4),
+        (&numbers(5), 5),
+    ] {
+        let answer = stand.text(&query(sql, "BLOB")).await;
+        assert!(answer.contains(&format!("records=\"{records}\"")), "{sql}: {answer}");
+    }
+}
+
+/// What a client asks for is in memory whole, a row of it at least.
+#[tokio::test]
+async fn a_value_that_is_too_large_is_neither_read_nor_made() {
+    let stand = Stand::new();
+    let stored = "CREATE TABLE large (id INTEGER, data BLOB); INSERT INTO large VALUES (1, zeroblob(2000000))";
+    let path = stand.folder.path().join("central.db");
+    rusqlite::Connection::open(&path).and_then(|file| file.execute_batch(stored)).expect("made");
+    for (sql, words) in [
+        ("select data from large", "a value has more than 1000000 bytes"),
+        ("select length(hex(zeroblob(900000))) from t", "a value has more than 1000000 bytes"),
+        ("select hex(zeroblob(300000)) as a, hex(zeroblob(300000)) as b", "row 1 has 1200000 bytes, more than 1000000"),
+    ] {
+        let answer = stand.text(&query(sql, "BLOB")).await;
+        assert!(answer.contains("<quality error=\"1\"") && answer.contains(words), "{sql}: {answer}");
+    }
+    assert!(stand.text(&query("select hex(zeroblob(400000)) as a", "BLOB")).await.contains("records=\"1\""));
 }
 
 #[tokio::test]

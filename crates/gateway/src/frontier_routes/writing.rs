@@ -241,7 +241,10 @@ impl Writing {
                 Some(Ok(bytes)) => {
                     full_size += bytes.len() as u64;
                     ends += records(&bytes); // an execution hands on whole rows
-                    self.write_data(&bytes).await?;
+                    for part in bytes.chunks(PIECE_BYTES) {
+                        self.write_data(part).await?;
+                        running.taken.add(part.len());
+                    }
                 }
                 Some(Err(fault)) => return self.failed(&fault.message).await,
                 None => break,

@@ -37,7 +37,7 @@ struct Head {
 
 impl Default for Head {
     fn default() -> Head {
-        let QueryLimits { rows_max, bytes_max, time_out } = QueryLimits::default();
+        let QueryLimits { rows_max, bytes_max, time_out, .. } = QueryLimits::default();
         Head {
             title: String::new(),
             public: false,
@@ -159,7 +159,12 @@ impl Reading<'_> {
                 stale_if_error_s: head.stale_if_error_s,
                 sql: head.freshness,
             },
-            limits: QueryLimits { rows_max: head.rows_max, bytes_max: head.bytes_max, time_out },
+            limits: QueryLimits {
+                rows_max: head.rows_max,
+                bytes_max: head.bytes_max,
+                row_bytes_max: head.bytes_max,
+                time_out,
+            },
             parameters,
             page,
             types,

@@ -1,5 +1,7 @@
 //! `headwater serve`: the server, until it is asked to stop.
 
+mod client_sql;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +13,15 @@ use headwater_access::{Access, Jwt, Settings as AccessSettings};
 use headwater_bufferpool::Pools;
 use headwater_consolidated::Plan;
 use headwater_consolidated::check::{Severity, check};
-use headwater_consolidated::{Backend, Pool, QueryBackend, QueryPool, system};
-use headwater_gateway::Gateway;
+use headwater_consolidated::{Backend, Pool, QueryBackend, QueryPool};
 use headwater_gateway::query::Who;
+use headwater_gateway::{ClientSql, Gateway};
 use headwater_server::{Config as ServerConfig, Handle, Joined, Line, Server, StartError, raise_open_files};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
+use self::client_sql::client_sql;
 use super::check::{place, title};
 use super::query::checked;
 use crate::Done;
@@ -117,6 +120,7 @@ impl Backends {
 /// What is served beside syncs: ready files, and the named queries.
 fn join(
     gateway: Option<GatewayConfig>,
+    sql: Option<ClientSql>,
     backends: &Backends,
     options: &ServerConfig,
     pools: Arc<Pools>,
@@ -149,29 +153,19 @@ fn join(
     };
     tracing::info!(queries = queries.len(), "named queries are served at /q/NAME");
     let gateway = Gateway::new(queries, pool, access, settings, Arc::clone(&pools));
-    let gateway = match frontier {
-        Some(frontier) => {
-            tracing::info!(name = frontier.name, "the Frontier protocol is served at /NAME/Frontier");
-            gateway.with_frontier(frontier)
+    let of_clients = if frontier.is_some() { connections } else { 0 };
+    let gateway = match frontier.zip(sql) {
+        Some((frontier, sql)) => {
+            tracing::info!(name = frontier.settings.name, "the Frontier protocol is served at /NAME/Frontier");
+            gateway.with_frontier(frontier.settings, sql)
         }
         None => gateway,
     };
     // Who asks is looked up on a connection of its own: no query keeps it waiting.
     // What the server has measured of the client's connection.
     let gateway = gateway.with_links(|extensions| extensions.get::<Arc<Line>>()?.bytes_per_s());
-    Ok(Joined { ready, routes: Some(gateway.router()), connections: connections + 1, pools: Some(pools) })
-}
-
-/// SQL of the Frontier protocol is run by the server's own role, which may read more than is meant.
-fn warn_of_accounts(backends: &Backends) {
-    let identity =
-        |backend: &Arc<dyn Backend>| backend.connect().and_then(|mut connection| system::identity(&mut *connection));
-    if backends.syncs.as_ref().is_some_and(|backend| identity(backend).is_ok()) {
-        tracing::warn!(
-            "whoever may send SQL by the Frontier protocol can read the accounts and the key of tokens: serve it from a server of its \
-             own, whose database url has a role that may SELECT what is meant for them alone"
-        );
-    }
+    let connections = connections + of_clients + 1;
+    Ok(Joined { ready, routes: Some(gateway.router()), connections, pools: Some(pools) })
 }
 
 /// Serves until a signal comes.
@@ -191,14 +185,13 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     let is_tls = options.tls_certificate.is_some();
     raise_open_files();
     let gateway = config.gateway(&args.options_of(GATEWAY))?;
-    if gateway.as_ref().is_some_and(|gateway| gateway.frontier.is_some()) {
-        warn_of_accounts(&backends);
-    }
+    // Here, where blocking is allowed.
+    let sql = gateway.as_ref().map(|gateway| client_sql(gateway, &backends.queries)).transpose()?.flatten();
     let pools = Arc::new(config.pools(&args.options_of(POOL), &options)?);
     let runtime = tokio::runtime::Runtime::new().context("the threads of the server could not be started")?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let joined = join(gateway, &backends, &options, pools)?;
+        let joined = join(gateway, sql, &backends, &options, pools)?;
         let handle = match backends.syncs {
             Some(backend) if !plans.is_empty() => Server::start_with(options, backend, plans, joined).await,
             _ => Server::start_without_syncs(options, backends.queries, joined).await,

@@ -47,6 +47,7 @@ use headwater_lab::frontier::{Answer, AnswerError, Field, ID, ID_HEADER, Records
 use headwater_testkit::Postgres;
 
 use super::Stage;
+use super::client_sql::role;
 
 /// ID NUMBER(10), NAME VARCHAR2; rows (1, alpha), (2, NULL), (3, ''): 82 bytes.
 const EXAMPLE: &str = "0600000002494406 0000000a4e554d4245522831302906000000044e414d45 0600000008564152434841523207 \
@@ -87,7 +88,10 @@ impl Gateway {
         } else {
             "CREATE TABLE t (id int4, name text);"
         };
-        let address = stage.serve_with(arguments, &[]);
+        let own = (!url.starts_with("sqlite:")).then(|| role(url));
+        let variables: Vec<(&str, &str)> =
+            own.iter().map(|url| ("HEADWATER_GATEWAY_FRONTIER_URL", url.as_str())).collect();
+        let address = stage.serve_with(arguments, &variables);
         let gateway = Gateway { stage, url: url.to_owned(), address };
         gateway.sql(&format!("{table} {ROWS}"));
         gateway

@@ -1,8 +1,10 @@
 //! Named queries by the built program: `query check`, `query run`, and `serve`, on both databases.
 
 mod alone;
+mod client_sql;
 mod compression;
 mod dates;
+mod failing;
 mod frontier_client;
 mod init;
 mod large_rows;
@@ -340,7 +342,10 @@ fn frontier(url: &str) {
     let text = std::fs::read_to_string(&file).expect("written");
     std::fs::write(&file, format!("{text}\n[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\n"))
         .expect("written");
-    let address = stage.serve();
+    let variables =
+        if url.starts_with("sqlite:") { None } else { Some(("HEADWATER_GATEWAY_FRONTIER_URL", client_sql::role(url))) };
+    let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let address = stage.serve_with(&[], &variables);
     // `select id, name from t`, as the C client encodes it: there is no such table here.
     let seen =
         "/X/Frontier/type=frontier_request:1:DEFAULT&encoding=BLOBzip5&p1=eNorTs1JTS5RyEzRUchLzE1VSCvKz1UoAQBa6wfD";
@@ -375,6 +380,8 @@ fn faults(url: &str, of_column: &str) {
     stage.query("page.sql", "-- page_by = { day = \"date\" }\nSELECT id FROM flight");
     stage.query("head.sql", "-- public = maybe\nSELECT 1 AS a");
     stage.query("writes.sql", "DELETE FROM flight");
+    stage.query("returns.sql", "-- public = true\n\nUPDATE flight SET delay = 1 RETURNING id");
+    stage.query("part.sql", "WITH gone AS (DELETE FROM flight RETURNING id) SELECT id FROM gone");
     stage.query("table.sql", "SELECT a FROM there_is_none");
     std::fs::write(stage.path("queries/bytes.sql"), b"SELECT '\xff'").expect("written");
     std::fs::create_dir(stage.path("queries/folder.sql")).expect("a folder");
@@ -385,6 +392,8 @@ fn faults(url: &str, of_column: &str) {
         of_column,
         "twice.sql:1: two columns are called \"id\"",
         "writes.sql:1: ",
+        "returns.sql:3: ",
+        "part.sql:1: ",
         "page.sql:1: [types] or page_by has the column \"day\"",
         "table.sql:1: ",
         "bytes.sql:1: it can't be read",

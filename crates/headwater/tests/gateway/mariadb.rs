@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) \
                        SELECT count(*) AS endless FROM n AS a, n AS b WHERE a.i + b.i = -1";
 
-fn fresh(server: &MariaDb) -> (String, String) {
+pub(crate) fn fresh(server: &MariaDb) -> (String, String) {
     let name = server.create_database().expect("a database");
     server.sql(&name, &TABLES.replace("DECIMAL_TEXT", "DECIMAL(10,2)")).expect("tables");
     (server.url(&name), name)

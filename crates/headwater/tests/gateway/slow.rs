@@ -12,10 +12,16 @@ const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A server with these options, of a few rows, of an answer that is held, and of one that is sent as it comes.
 fn serve(options: &[&str]) -> (Stage, String) {
+    serve_for("5", options)
+}
+
+/// The same where an answer may take so many seconds.
+fn serve_for(time_out_s: &str, options: &[&str]) -> (Stage, String) {
     headwater_server::raise_open_files();
     let mut stage = Stage::alone("sqlite:HERE/central.db");
     stage.sql(TABLES);
     let head = "-- public = true\n-- max_age_s = 1000\n-- time_out_s = 5\n-- [parameters]\n-- n = { type = \"int\" }\n";
+    let head = head.replace("time_out_s = 5", &format!("time_out_s = {time_out_s}"));
     let many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :n) SELECT i, 'padding of a row' AS x FROM n";
     stage.query("many.sql", &format!("{head}{many}"));
     let options: Vec<&str> = options.iter().flat_map(|option| ["--set", option]).collect();
@@ -174,6 +180,25 @@ fn clients_that_take_nothing_share_what_is_held_and_are_cut_off() {
     }));
     assert!(grown < BYTES_MAX && BYTES_MAX < (CLIENTS * body.len()) as u64, "{grown} bytes");
     drop(stuck);
+}
+
+/// They would keep all places for ten minutes, though they take something all the while.
+#[test]
+fn others_get_the_places_of_clients_that_take_an_answer_too_slowly() {
+    let options = ["gateway.waiting_s_max=100", "gateway.executions_max=2"];
+    let (_stage, address) = serve_for("600", &options);
+    let mut slow: Vec<TcpStream> =
+        (0..2).map(|number| ask(&address, &format!("/q/many.csv?n={}", 990_000 + number))).collect();
+    let mut take =
+        || slow.iter_mut().filter_map(|stream| stream.read(&mut [0; 16]).ok()).filter(|bytes| *bytes > 0).count();
+    assert_eq!(take(), 2, "they have all begun");
+    let other = std::thread::spawn(move || get(&address, "/q/many.csv?n=3", ""));
+    assert!(wait_until(PATIENCE, || {
+        take();
+        other.is_finished()
+    }));
+    let (head, body) = other.join().expect("no panic");
+    assert!(head.starts_with("http/1.1 200") && body.lines().count() == 4, "{head}");
 }
 
 /// They take a little now and then, and keep the places to execute in for as long as a query may take; no more of an answer is in memory than some pieces.

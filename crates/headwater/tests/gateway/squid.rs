@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use headwater_lab::frontier::Request;
 use headwater_testkit::{Postgres, Squid, wait_until};
 
+use super::client_sql::role;
 use super::{Stage, get};
 
 mod troubles;
@@ -45,8 +46,9 @@ impl Front {
         stage.query("asleep.sql", "-- public = true\n-- time_out_s = 600\nSELECT pg_sleep(600)::text AS slept");
         let file = stage.path("headwater.toml");
         let text = std::fs::read_to_string(&file).expect("written");
-        let frontier = "\n[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\n";
-        std::fs::write(&file, text + frontier).expect("written");
+        let own = role(&database);
+        let frontier = format!("\n[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\nurl = {own:?}\n");
+        std::fs::write(&file, text + &frontier).expect("written");
         let server = stage.serve_with(arguments, &[]);
         let squid = Squid::in_front_of_queries(server.parse().expect("an address")).expect("Squid");
         Front { stage, server, squid, database }

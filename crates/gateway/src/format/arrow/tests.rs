@@ -243,3 +243,32 @@ proptest! {
         }
     }
 }
+
+/// Offsets have 31 bits: what is longer as it is written than a value may be is an error, and no panic.
+#[test]
+fn a_value_that_grows_too_long_is_told() {
+    const MOST: usize = 100_000;
+    let row = |kind: Type, value: &Value| {
+        let mut writer = ArrowWriter::with(vec![column("x", Some(kind))], MOST);
+        writer.row(&[value.as_ref()]).and_then(|()| writer.end()).map(|()| writer.take())
+    };
+    let most = MOST - 4;
+    for (kind, value) in [
+        (Type::Text, Value::Text(vec![b'a'; most])),
+        (Type::Bytes, Value::Bytes(vec![7; most])),
+        (Type::Json, Value::Json([b"\"".to_vec(), vec![b'a'; most - 2], b"\"".to_vec()].concat())),
+    ] {
+        let written = row(kind, &value).expect("there is room");
+        assert!(same(&rows_of(&written), &[vec![value]]), "{kind:?}");
+    }
+    for (kind, value) in [
+        (Type::Text, Value::Text(vec![b'a'; MOST])),
+        (Type::Bytes, Value::Bytes(vec![7; MOST])),
+        // Each byte becomes three.
+        (Type::Text, Value::Text(vec![0xff; MOST / 2])),
+        (Type::Json, Value::Bytes(vec![7; most])),
+    ] {
+        let told = row(kind, &value).expect_err("no room").to_string();
+        assert!(told.contains("column \"x\" has in row 1"), "{told}");
+    }
+}

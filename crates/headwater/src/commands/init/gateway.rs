@@ -125,7 +125,8 @@ fn config_text(url: &str) -> String {
          # cache = {cache}\n\
          # held_bytes_max = {held}\n\
          # sending_bytes_max = {sending}\n\
-         # compression = \"auto\"\n\n\
+         # compression = \"auto\"\n\
+         # reader_bytes_per_s_min = {reader}\n\n\
          [server]\n\
          # listen = \"{listen}\"\n\
          # tls_certificate = \"certificate.pem\"\n\
@@ -137,6 +138,7 @@ fn config_text(url: &str) -> String {
         cache = gateway.cache,
         held = gateway.held_bytes_max,
         sending = gateway.sending_bytes_max,
+        reader = gateway.reader_bytes_per_s_min,
         listen = server.listen,
     )
 }

@@ -1,0 +1,112 @@
+//! Connections for SQL that clients send: what they can read of Headwater's own, and whether they see what others see.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headwater_consolidated::mysql::MariaDb;
+use headwater_consolidated::postgres::{Postgres, Settings};
+use headwater_consolidated::{Backend as _, Dialect, QueryBackend, QueryConnection, QueryPool, system};
+
+use super::database::Database;
+use super::results::read;
+
+fn of(backend: &dyn QueryBackend) -> Box<dyn QueryConnection> {
+    backend.connect_for_client_sql(1 << 20).expect("a connection")
+}
+
+pub(crate) fn two_connections_of_one_role_see_the_same(database: &Database) {
+    let mut one = database.connect();
+    let seen = one.outlook().expect("told");
+    assert!(seen.is_some());
+    assert_eq!(one.outlook().expect("told"), seen);
+    assert_eq!(database.connect().outlook().expect("told"), seen);
+    let backend: Arc<dyn QueryBackend> = Arc::clone(&database.backend) as _;
+    assert_eq!(of(&*backend).outlook().expect("told"), seen);
+    let other = match database.dialect() {
+        Dialect::Sqlite => Database::sqlite(),
+        Dialect::Postgres => Database::postgres(),
+    };
+    assert_ne!(other.connect().outlook().expect("told"), seen);
+}
+
+/// What a new role of this name can read of Headwater's own tables, once it has these privileges too.
+fn postgres_role(name: &str, grants: &str) -> Vec<String> {
+    let server = headwater_testkit::Postgres::shared().expect("a server");
+    let url = server.create_database().expect("a database");
+    let database = |url: &str| Postgres::new(url, Settings::default()).expect("an address");
+    let mut connection = database(&url).connect().expect("a connection");
+    system::install(&mut *connection).expect("installed");
+    let made = format!("CREATE ROLE {name} LOGIN; CREATE TABLE t (id int); GRANT SELECT ON t TO {name}");
+    connection.batch(&format!("{made}; {}", grants.replace("WHO", name))).expect(grants);
+    let role = database(&url.replace("postgres://postgres@", &format!("postgres://{name}@")));
+    of(&role).readable_secrets().expect("told")
+}
+
+#[test]
+fn what_a_role_of_postgres_can_read_is_told() {
+    const ALL: [&str; 3] = ["headwater.account", "headwater.identity", "headwater.remote"];
+    let unique = std::process::id();
+    for (number, (grants, expected)) in [
+        ("", &[][..]),
+        ("GRANT USAGE ON SCHEMA headwater TO WHO; GRANT SELECT ON headwater.table_change TO WHO", &[]),
+        ("GRANT SELECT ON headwater.account TO WHO", &ALL[..1]),
+        ("GRANT SELECT (password_hash) ON headwater.account TO WHO", &ALL[..1]),
+        ("GRANT SELECT ON headwater.remote TO public", &ALL[2..]),
+        ("ALTER ROLE WHO SUPERUSER", &ALL),
+        ("GRANT pg_read_all_data TO WHO", &ALL),
+        ("GRANT pg_read_server_files TO WHO", &ALL),
+        // By `set_config('role', 'postgres', false)`.
+        ("ALTER ROLE WHO NOINHERIT; GRANT postgres TO WHO", &ALL),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(postgres_role(&format!("client_{unique}_{number}"), grants), expected, "{grants}");
+    }
+}
+
+/// The driver keeps a buffer as large as the largest row.
+#[test]
+fn a_connection_of_postgres_that_has_read_a_huge_row_is_closed() {
+    let url = headwater_testkit::Postgres::shared()
+        .and_then(headwater_testkit::Postgres::create_database)
+        .expect("a database");
+    let database = Postgres::new(&url, Settings::default()).expect("an address");
+    let pool = QueryPool::for_queries(Arc::new(database), 1);
+    for (bytes, idle) in [(1 << 20, 1), (16 << 20, 0), (1 << 20, 1)] {
+        let mut connection = pool.checkout(Duration::ZERO).expect("one");
+        let found = read(&mut *connection, &format!("SELECT repeat('x', {bytes}) AS x"), &[]).expect("a row");
+        assert_eq!(found.rows.len(), 1);
+        drop(connection);
+        let stats = pool.stats();
+        assert_eq!((stats.open, stats.idle, stats.reconnections), (idle, idle, 0), "{bytes} bytes");
+    }
+}
+
+#[test]
+fn what_a_user_of_mariadb_can_read_is_told() {
+    let server = headwater_testkit::MariaDb::shared().expect("a server");
+    let name = server.create_database().expect("a database");
+    let tables = "CREATE TABLE t (id int); CREATE TABLE headwater_account (user_name text, password_hash text)";
+    server.sql(&name, tables).expect("tables");
+    for (number, (grants, is_readable)) in [
+        ("GRANT SELECT ON t TO WHO", false),
+        ("GRANT INSERT ON headwater_account TO WHO", false),
+        ("GRANT SELECT ON headwater_account TO WHO", true),
+        ("GRANT SELECT (password_hash) ON headwater_account TO WHO", true),
+        ("GRANT SELECT ON *.* TO WHO", true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let user = format!("client_{name}_{number}");
+        let grant = grants.replace("WHO", &user);
+        let made = format!("CREATE USER {user} IDENTIFIED BY 'secret'; GRANT SELECT ON t TO {user}; {grant}");
+        server.sql(&name, &made).expect("granted");
+        let url = format!("mariadb://{user}:secret@127.0.0.1:{}/{name}", server.port());
+        let readable = of(&MariaDb::new(&url).expect("an address")).readable_secrets().expect("told");
+        let expected = if is_readable { vec![format!("{name}.headwater_account")] } else { Vec::new() };
+        assert_eq!(readable, expected, "{grants}");
+        server.sql("", &format!("DROP USER {user}")).expect("dropped");
+    }
+}

@@ -15,13 +15,15 @@
 
 mod arguments;
 mod head;
+mod values;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headwater_protocol::{Type, Value};
 
-pub use arguments::{ArgumentError, Arguments, text_of};
+pub use arguments::{ArgumentError, Arguments};
+pub use values::text_of;
 
 /// A query that has a name.
 #[derive(Clone, Debug, PartialEq)]

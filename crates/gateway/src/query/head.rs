@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use headwater_model::parse::closest;
 use headwater_model::sql;
-use headwater_protocol::text::coerce;
 use headwater_protocol::{Type, Value};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Freshness, Page, Parameter, Query, QueryError, QueryLimits, USER, Who};
+use super::{Freshness, Page, Parameter, Query, QueryError, QueryLimits, USER, Who, values};
 
 /// The most characters of a text whose file does not say.
 const LENGTH_MAX: usize = 1_000;
@@ -318,5 +317,5 @@ fn value_of(value: &toml::Value, kind: Type) -> Option<Value> {
         toml::Value::Datetime(time) => time.to_string(),
         toml::Value::Array(_) | toml::Value::Table(_) => return None,
     };
-    coerce(&Value::text(text), kind)
+    values::read(&text, kind)
 }

@@ -114,6 +114,35 @@ fn decimals_and_json_are_judged_exactly() {
     }
 }
 
+/// However its numbers are spelled, one question has one URL, and that URL is taken.
+#[test]
+fn numbers_that_are_equal_have_one_url() {
+    let text = "-- page_by = { r = \"real\" }\n-- [parameters]\n-- r = { type = \"real\", min = 0, default = 1.0 }\n\
+                -- d = { type = \"decimal\", values = [\"2.50\", \"3\"], default = \"2.50\" }\nSELECT :r AS r, :d AS d";
+    let query = Query::parse("d.sql", text).expect("a query");
+    let canonical = |pairs: &[(&str, &str)]| {
+        let arguments = query.arguments(pairs.iter().copied());
+        arguments.map(|arguments| arguments.canonical().to_owned()).map_err(|error| error.to_string())
+    };
+    for (pairs, expected) in [
+        (&[("r", "-0"), ("d", "2.5")][..], "r=0"),
+        (&[("r", "1e0"), ("d", "+03.0")], "d=3"),
+        (&[("r", "0.50"), ("after.r", "-0")], "r=0.5&after.r=0"),
+    ] {
+        assert_eq!(canonical(pairs).as_deref(), Ok(expected));
+    }
+    for beyond in ["1e400", "-1e400", "1e-400"] {
+        let said = canonical(&[("r", beyond)]).expect_err("no double");
+        assert_eq!(said, format!("parameter r is \"{beyond}\", expected a value of type real"));
+    }
+    let first = query.arguments([]).expect("defaults");
+    for key in [-0.0, 1e300, f64::INFINITY, f64::NAN] {
+        let next = query.after(&first, vec![Value::Real(key)]).canonical().to_owned();
+        let (name, value) = next.split_once('=').expect("an argument");
+        assert_eq!(canonical(&[(name, value)]), Ok(next.clone()), "the link to the next page is its URL");
+    }
+}
+
 /// A head that is not at the very top is a head all the same: what it forbids is not to be overlooked.
 #[test]
 fn blank_lines_and_marks_hide_no_head() {

@@ -22,6 +22,7 @@ mod descriptors;
 mod downloads;
 mod failure;
 mod front;
+mod host;
 mod limit;
 pub mod limits;
 mod line;

@@ -48,6 +48,7 @@ pub struct Query {
     pub sql: String,
     /// The line of the file in which the SQL begins.
     pub line: usize,
+    places: head::Places,
 }
 
 /// Who may ask.
@@ -147,6 +148,11 @@ impl Query {
     /// ```
     pub fn parse(file: &str, text: &str) -> Result<Query, Vec<QueryError>> {
         head::parse(file, text)
+    }
+
+    /// The line of the file in which a key of the head stands: `freshness`, `types.delay`; of one that is not there, the first.
+    pub fn line_of(&self, path: &str) -> usize {
+        self.places.line(path)
     }
 
     /// Whether the answer depends on who asks.

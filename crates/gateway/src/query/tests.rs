@@ -204,10 +204,43 @@ fn faults_of_a_file_have_their_lines() {
             "-- [parameters]\n-- a = { type = \"int\", length_max = 2 }\nSELECT :a",
             "q.sql:2: parameter a has length_max",
         ),
+        (
+            "-- [parameters]\n-- a = { type = \"text\", min = \"b\" }\nSELECT :a",
+            "q.sql:2: parameter a has min or max, which are for numbers, dates and times",
+        ),
+        (
+            "-- title = \"a\"\n-- [parameters]\n-- title = { type = \"text\", max = \"b\" }\nSELECT :title",
+            "q.sql:3: parameter title has min or max",
+        ),
+        ("-- title = \"a\"\n-- page_by = { id = \"bytes\" }\nSELECT 1", "q.sql:2: page_by id has the type \"bytes\""),
+        (
+            "-- title = \"a\"\n-- [page_by]\n-- day = \"date\"\n-- id = 3\nSELECT 1",
+            "q.sql:4: page_by id has the type \"3\"",
+        ),
+        ("-- [types]\n-- \"a b\" = \"int\"\n-- c = \"x\"\nSELECT 1", "q.sql:3: column c has the type \"x\""),
+        (
+            "-- rows_max = \"many\"\nSELECT 1",
+            "q.sql:1: invalid type: string \"many\", expected a whole number, 0 or more",
+        ),
+        ("-- rows_max = -1\nSELECT 1", "q.sql:1: invalid value: integer `-1`, expected a whole number, 0 or more"),
+        ("-- page_by = [\"id\"]\nSELECT 1", "q.sql:1: invalid type: list, expected a table"),
+        ("-- time_out_s = \"x\"\nSELECT 1", "q.sql:1: invalid type: string \"x\", expected a number"),
+        (
+            "-- [parameters]\n-- a = \"int\"\nSELECT :a",
+            "q.sql:2: parameter a: invalid type: string \"int\", expected a table",
+        ),
+        (
+            "-- [parameters]\n-- a = { type = \"text\", length_max = \"x\" }\nSELECT :a",
+            "q.sql:2: parameter a: invalid type: string \"x\", expected a whole number, 0 or more in `length_max`",
+        ),
     ] {
         let found = faults("q.sql", text);
         assert!(found.iter().any(|fault| fault.starts_with(expected)), "{text}: {found:?}");
     }
+    let offered = faults("q.sql", "-- [parameters]\n-- a = { type = \"bytess\" }\nSELECT :a");
+    assert!(!offered[0].contains("bytes,") && !offered[0].contains("mean"), "no URL holds bytes: {offered:?}");
+    let offered = faults("q.sql", "-- page_by = { a = \"jso\" }\nSELECT 1 AS a");
+    assert!(!offered[0].contains("json"), "no order has JSON: {offered:?}");
     assert!(faults("a b.sql", "SELECT 1")[0].contains("can't be called \"a b\""));
     let all = faults("q.sql", "-- [parameters]\n-- a = { type = \"int\" }\n-- b = { type = \"x\" }\nSELECT :c");
     assert_eq!(all.len(), 4, "all of them at once: {all:?}");

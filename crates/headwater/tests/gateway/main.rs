@@ -8,6 +8,7 @@ mod init;
 mod large_rows;
 mod mariadb;
 mod page;
+mod query_run;
 mod restart;
 mod slow;
 mod squid;
@@ -385,7 +386,7 @@ fn faults(url: &str, of_column: &str) {
         of_column,
         "twice.sql:1: two columns are called \"id\"",
         "writes.sql:1: ",
-        "page.sql:1: [types] or page_by has the column \"day\"",
+        "page.sql:1: page_by has the column \"day\"",
         "table.sql:1: ",
         "bytes.sql:1: it can't be read",
         "folder.sql:1: it can't be read",

@@ -5,6 +5,7 @@
 //!   service    who may, what is kept, one execution for all who ask at once
 //!     cache      answers within a bound in bytes
 //!     tag        what tags of answers say
+//!     lane       places to execute in
 //!     alive      bytes that are kept or on their way
 //!     coding     zstd, brotli and gzip
 //!     packing    answers in one of them, kept or as they come
@@ -31,6 +32,7 @@ pub mod format;
 pub mod frontier;
 mod frontier_routes;
 mod handover;
+mod lane;
 mod levels;
 mod openapi;
 mod packing;

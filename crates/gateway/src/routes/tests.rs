@@ -95,7 +95,7 @@ impl Stand {
             Query::parse(&format!("{name}.sql"), &edit(&text)).expect(name)
         });
         let access = Access::new(Pool::new(Arc::clone(&backend) as _, 1), AccessSettings::default());
-        let pool = QueryPool::for_queries(backend, settings.executions_max);
+        let pool = QueryPool::for_queries(backend, settings.connections());
         Gateway::new(queries.collect(), pool, access, settings)
     }
 

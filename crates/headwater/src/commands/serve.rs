@@ -116,7 +116,7 @@ fn join(gateway: Option<GatewayConfig>, backends: &Backends, options: &ServerCon
     let Some(GatewayConfig { queries, settings, frontier }) = gateway else {
         return Ok(Joined { ready, ..Joined::default() });
     };
-    let connections = settings.executions_max;
+    let connections = settings.connections();
     let pool = QueryPool::for_queries(Arc::clone(&backends.queries), connections);
     let settings_of_access = AccessSettings {
         password_checks: options.password_checks,

@@ -5,6 +5,7 @@
 //!   service    who may, what is kept, one execution for all who ask at once
 //!     cache      which answers are kept
 //!     tag        what tags of answers say
+//!     lane       places to execute in
 //!     held       an answer's bytes, in the buffer pool or not
 //!     alive      bytes on their way that are not in the pool
 //!     coding     zstd, brotli and gzip
@@ -36,6 +37,7 @@ pub mod frontier;
 mod frontier_routes;
 mod handover;
 mod held;
+mod lane;
 mod levels;
 mod openapi;
 mod pace;

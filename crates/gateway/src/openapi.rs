@@ -4,7 +4,7 @@ use headwater_protocol::{Type, Value};
 use serde_json::{Map, Value as Json, json};
 
 use crate::format::Format;
-use crate::query::{Parameter, Query, Who, text_of};
+use crate::query::{AFTER, Parameter, Query, Who, text_of};
 
 /// The document of these queries.
 pub(crate) fn document<'q>(queries: impl Iterator<Item = &'q Query>) -> Json {
@@ -48,9 +48,9 @@ fn operation(query: &Query, ending: &str, format: Format) -> Json {
         "operationId": format!("{}.{ending}", query.name),
         "summary": title,
         "security": security,
-        "parameters": query.parameters.iter().map(parameter).collect::<Vec<_>>(),
+        "parameters": query.parameters.iter().map(parameter).chain(after(query)).collect::<Vec<_>>(),
         "responses": {
-            "200": { "description": "the rows", "content": { format.content_type(): { "schema": rows(format) } } },
+            "200": answer(query, format),
             "304": { "description": "as the client has it" },
             "308": { "description": "to the one URL of these arguments" },
             "400": fault("an argument is none"),
@@ -63,10 +63,35 @@ fn operation(query: &Query, ending: &str, format: Format) -> Json {
     })
 }
 
-fn rows(format: Format) -> Json {
+/// Where a page begins.
+fn after(query: &Query) -> impl Iterator<Item = Json> {
+    let by = query.page.iter().flat_map(|page| &page.by);
+    by.map(|(name, kind)| {
+        let mut schema = schema(*kind);
+        schema["x-type"] = kind.name().into();
+        let what = format!("{name} of the last row of the page before; all of {AFTER}* or none: the first page");
+        json!({ "name": format!("{AFTER}{name}"), "in": "query", "required": false, "description": what, "schema": schema })
+    })
+}
+
+fn answer(query: &Query, format: Format) -> Json {
+    let content = json!({ format.content_type(): { "schema": rows(format, query.page.is_some()) } });
+    let Some(page) = &query.page else { return json!({ "description": "the rows", "content": content }) };
+    let link = json!({
+        "description": "<URL>; rel=\"next\": the next page; not there with the last one",
+        "schema": { "type": "string" },
+    });
+    json!({
+        "description": format!("a page of the rows, {} at most", page.rows),
+        "headers": { "Link": link },
+        "content": content,
+    })
+}
+
+fn rows(format: Format, is_page: bool) -> Json {
     let of = |row: Json| {
         let column = json!({ "type": "object", "properties": { "name": { "type": "string" }, "type": { "type": "string" }, "json": { "type": "string" } } });
-        json!({
+        let mut schema = json!({
             "type": "object",
             "required": ["columns", "rows", "count"],
             "properties": {
@@ -74,7 +99,12 @@ fn rows(format: Format) -> Json {
                 "rows": { "type": "array", "items": row },
                 "count": { "type": "integer" },
             },
-        })
+        });
+        if is_page {
+            schema["properties"]["next"] =
+                json!({ "type": "string", "description": "the URL of the next page; not there with the last one" });
+        }
+        schema
     };
     match format {
         Format::Json => of(json!({ "type": "object" })),
@@ -127,7 +157,7 @@ fn plain(value: &Value) -> Json {
     match value {
         Value::Bool(truth) => (*truth).into(),
         Value::Int(number) => (*number).into(),
-        Value::Real(real) => (*real).into(),
+        Value::Real(real) if real.is_finite() => (*real).into(),
         other => text_of(other).into(),
     }
 }
@@ -173,5 +203,32 @@ mod tests {
             .map(|path| path["get"]["operationId"].to_string())
             .collect();
         assert_eq!(ids.len(), 15, "each has a name of its own");
+    }
+
+    #[test]
+    fn programs_see_how_to_get_the_next_page() {
+        let text = "-- page_by = { day = \"date\", id = \"int\" }\n-- page_rows = 7\nSELECT day, id FROM t";
+        let paged = Query::parse("paged.sql", text).expect("a query");
+        let whole = Query::parse("whole.sql", "SELECT day, id FROM t").expect("a query");
+        let document = document([&paged, &whole].into_iter());
+        let get = |path: &str| &document["paths"][path]["get"];
+        for ending in ["json", "arrays.json", "csv", "ndjson", "arrow"] {
+            let paged = get(&format!("/q/paged.{ending}"));
+            let names: Vec<_> = paged["parameters"].as_array().expect("parameters").iter().collect();
+            assert_eq!(names.len(), 2);
+            for (parameter, (name, kind)) in names.iter().zip([("after.day", "date"), ("after.id", "int")]) {
+                assert_eq!((&parameter["name"], &parameter["in"]), (&json!(name), &json!("query")));
+                assert_eq!((&parameter["required"], &parameter["schema"]["x-type"]), (&json!(false), &json!(kind)));
+            }
+            let answer = &paged["responses"]["200"];
+            assert_eq!(answer["headers"]["Link"]["schema"], json!({ "type": "string" }), "{ending}");
+            let whole = get(&format!("/q/whole.{ending}"));
+            assert_eq!((&whole["parameters"], &whole["responses"]["200"]["headers"]), (&json!([]), &Json::Null));
+        }
+        let next = |path: &str| {
+            get(path)["responses"]["200"]["content"]["application/json"]["schema"]["properties"]["next"]["type"].clone()
+        };
+        assert_eq!([next("/q/paged.json"), next("/q/paged.arrays.json")], [json!("string"), json!("string")]);
+        assert_eq!(next("/q/whole.json"), Json::Null);
     }
 }

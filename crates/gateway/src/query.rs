@@ -15,13 +15,15 @@
 
 mod arguments;
 mod head;
+mod values;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headwater_protocol::{Type, Value};
 
-pub use arguments::{ArgumentError, Arguments, text_of};
+pub use arguments::{ArgumentError, Arguments};
+pub use values::text_of;
 
 /// A query that has a name.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +48,7 @@ pub struct Query {
     pub sql: String,
     /// The line of the file in which the SQL begins.
     pub line: usize,
+    places: head::Places,
 }
 
 /// Who may ask.
@@ -148,6 +151,11 @@ impl Query {
     /// ```
     pub fn parse(file: &str, text: &str) -> Result<Query, Vec<QueryError>> {
         head::parse(file, text)
+    }
+
+    /// The line of the file in which a key of the head stands: `freshness`, `types.delay`; of one that is not there, the first.
+    pub fn line_of(&self, path: &str) -> usize {
+        self.places.line(path)
     }
 
     /// Whether the answer depends on who asks.

@@ -143,7 +143,12 @@ async fn get_query(
         Ok(response) => unkept_by_http_10(version, response),
         Err(fault) => {
             tracing::debug!(query = name, fault = fault.code, message = fault.message, "refused");
-            fault.into_response(is_anonymous)
+            let mut response = fault.into_response(is_anonymous);
+            // A cache that keeps it keeps it for those alone who would be told the same.
+            let found = find(&service.queries, &name).ok();
+            let by = found.map_or(VARY_ALL, |(query, ending)| vary(&query, ending.is_some()));
+            set(response.headers_mut(), header::VARY, by);
+            response
         }
     }
 }
@@ -308,7 +313,7 @@ impl Head<'_> {
         set(headers, header::CONTENT_TYPE, self.format.content_type());
         set(headers, header::CACHE_CONTROL, &self.cache_control());
         set(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
-        self.vary(headers);
+        set(headers, header::VARY, vary(self.query, self.has_ending));
     }
 
     /// An answer that is kept: all of it, or that the client has it.
@@ -395,23 +400,13 @@ impl Head<'_> {
         text
     }
 
-    fn vary(&self, headers: &mut HeaderMap) {
-        let by = match (self.has_ending, self.query.who == Who::Public) {
-            (true, true) => "Accept-Encoding",
-            (true, false) => "Accept-Encoding, Authorization",
-            (false, true) => "Accept, Accept-Encoding",
-            (false, false) => "Accept, Accept-Encoding, Authorization",
-        };
-        set(headers, header::VARY, by);
-    }
-
     /// To the one URL of these arguments.
     fn redirect(&self) -> Response {
         let mut response = StatusCode::PERMANENT_REDIRECT.into_response();
         let headers = response.headers_mut();
         set(headers, header::LOCATION, self.canonical);
         set(headers, header::CACHE_CONTROL, &self.cache_control());
-        self.vary(headers);
+        set(headers, header::VARY, vary(self.query, self.has_ending));
         response
     }
 }
@@ -425,6 +420,19 @@ pub(crate) fn whole(body: &held::Body, form: Form) -> Response {
         return response;
     };
     coded(Body::from(bytes), form)
+}
+
+/// All headers by which answers are told apart.
+const VARY_ALL: &str = "Accept, Accept-Encoding, Authorization";
+
+/// Those by which the answers of a URL are.
+fn vary(query: &Query, has_ending: bool) -> &'static str {
+    match (has_ending, query.who == Who::Public) {
+        (true, true) => "Accept-Encoding",
+        (true, false) => "Accept-Encoding, Authorization",
+        (false, true) => "Accept, Accept-Encoding",
+        (false, false) => VARY_ALL,
+    }
 }
 
 fn coded(body: Body, form: Form) -> Response {

@@ -50,6 +50,13 @@ pub(crate) struct Job {
     pub(crate) client_sql: Option<ClientSql>,
 }
 
+impl Job {
+    /// Whether nothing is run: change tracking alone is asked.
+    pub(crate) fn is_look(&self) -> bool {
+        self.form == Form::Mark && matches!(self.freshness, Told::Tables(..))
+    }
+}
+
 /// What tells whether an answer may have changed.
 #[derive(Clone)]
 pub(crate) enum Told {

@@ -10,19 +10,23 @@ use headwater_access::Access;
 use headwater_bufferpool::{Named, Pools};
 use headwater_consolidated::QueryPool;
 use headwater_consolidated::results::Placeholder;
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OnceCell, watch};
 
 use crate::alive::Alive;
 use crate::cache::{Cache, Kept, Key, Made, Place, Shared};
 use crate::fault::{Fault, OWN_FAULT_S};
 use crate::format::Format;
 use crate::held::Body;
+use crate::lane::Lane;
 use crate::pace::Least;
 use crate::packing::{Compression, Packer};
 use crate::query::{Arguments, Freshness, Query};
 use crate::run::{self, Form, Job, NextPage, Running, Told};
 use crate::tag::{Had, Question};
 use crate::watches::{Looking, Watches};
+
+/// Looks at change tracking at a time, beside the queries that run. Each takes a moment.
+const LOOKS_MAX: usize = 1;
 
 /// What the gateway may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +48,13 @@ pub struct Settings {
     /// Bytes a second, before compression, at which the client of an answer that is sent as it comes must take it while others wait for a place;
     /// 0: it may take them as it likes.
     pub reader_bytes_per_s_min: u64,
+}
+
+impl Settings {
+    /// Connections to the database that it uses at a time.
+    pub fn connections(&self) -> usize {
+        self.executions_max + LOOKS_MAX
+    }
 }
 
 impl Default for Settings {
@@ -68,8 +79,9 @@ pub(crate) struct Service {
     pool: QueryPool,
     settings: Settings,
     cache: Cache<Ended>,
-    slots: Arc<Semaphore>,
-    waiting: Arc<AtomicUsize>,
+    places: Lane,
+    /// Where change tracking is asked, while there is no place among those.
+    looks: Lane,
     executions: AtomicUsize,
     pub(crate) watches: Arc<Watches>,
     pub(crate) packer: Arc<Packer>,
@@ -134,8 +146,8 @@ impl Service {
             access,
             pool,
             cache: Cache::new(),
-            slots: Arc::new(Semaphore::new(settings.executions_max)),
-            waiting: Arc::default(),
+            places: Lane::new(settings.executions_max, settings.waiting_max, settings.patience),
+            looks: Lane::new(LOOKS_MAX, settings.waiting_max, settings.patience),
             executions: AtomicUsize::new(0),
             watches: Arc::default(),
             packer: Arc::new(Packer::new(settings.compression).counted(alive.clone())),
@@ -274,6 +286,13 @@ impl Service {
         let kept = self.cache.kept(key);
         let known = kept.as_ref().and_then(|kept| kept.mark.clone()).or_else(|| asked.job.known.clone());
         let asked = Asked { job: Job { known, ..asked.job.clone() }, ..asked.clone() };
+        if let Some(kept) = &kept
+            && self.places.is_full()
+            && let Some(mark) = self.unchanged_mark(&asked).await.map_err(Ended::Fault)?
+        {
+            let question = asked.question(self.key().await);
+            return Ok(self.cache.renew(key, kept, Some(mark), Some(&question)));
+        }
         let mut running = self.start(&asked).await.map_err(Ended::Fault)?;
         let (mut pieces, mut bytes) = (Vec::new(), 0);
         while let Some(piece) = running.next().await {
@@ -301,6 +320,18 @@ impl Service {
         Ok(self.cache.keep(key, made, pool, (Instant::now(), SystemTime::now())))
     }
 
+    /// What change tracking says of the tables of an answer that is kept, if nothing has changed in them: asked where the query would have to
+    /// wait. `None`: it has to be run.
+    async fn unchanged_mark(&self, asked: &Asked) -> Result<Option<String>, Fault> {
+        let look = Asked { job: Job { form: Form::Mark, ..asked.job.clone() }, ..asked.clone() };
+        if asked.job.form == Form::Mark || asked.job.known.is_none() || !look.job.is_look() {
+            return Ok(None);
+        }
+        let mut running = self.start(&look).await?;
+        while running.next().await.transpose()?.is_some() {}
+        Ok(running.mark.take().filter(|_| running.is_unchanged))
+    }
+
     /// An answer that is too large to be held, as it comes: by the execution that has begun, or by another.
     async fn stream(&self, asked: &Asked, begun: Option<Running>) -> Result<Answer, Fault> {
         let mut running = match begun {
@@ -323,9 +354,14 @@ impl Service {
     }
 
     async fn start(&self, asked: &Asked) -> Result<Running, Fault> {
-        let permit = self.slot().await?;
+        let free = if asked.job.is_look() { self.places.free() } else { None };
+        let permit = match free {
+            Some(permit) => permit,
+            None if asked.job.is_look() => self.looks.place().await?,
+            None => self.places.place().await?,
+        };
         self.executions.fetch_add(1, Ordering::Relaxed);
-        let least = Least { bytes_per_s: self.settings.reader_bytes_per_s_min, others: Arc::clone(&self.waiting) };
+        let least = Least { bytes_per_s: self.settings.reader_bytes_per_s_min, others: self.places.waiting() };
         run::start(&self.pool, asked.job.clone(), permit, (self.settings.patience, least)).await
     }
 
@@ -344,22 +380,6 @@ impl Service {
         self.pool.placeholder()
     }
 
-    /// A place to execute in, for which so many may wait.
-    async fn slot(&self) -> Result<OwnedSemaphorePermit, Fault> {
-        if let Ok(permit) = Arc::clone(&self.slots).try_acquire_owned() {
-            return Ok(permit);
-        }
-        let waiting = Waiting::enter(&self.waiting);
-        if waiting.place > self.settings.waiting_max {
-            return Err(Fault::overloaded(format!("{} queries wait already", self.settings.waiting_max)));
-        }
-        let acquired = tokio::time::timeout(self.settings.patience, Arc::clone(&self.slots).acquire_owned()).await;
-        match acquired {
-            Ok(permit) => permit.map_err(|_| Fault::internal("the semaphore was closed")),
-            Err(_) => Err(Fault::overloaded(format!("no query ended for {:?}", self.settings.patience))),
-        }
-    }
-
     /// Executions since the start, and answers that are kept, with their bytes.
     pub(crate) fn counts(&self) -> (usize, (usize, usize)) {
         (self.executions.load(Ordering::Relaxed), self.cache.size())
@@ -375,33 +395,18 @@ fn own_key() -> [u8; 32] {
 
 #[cfg(test)]
 impl Service {
+    pub(crate) fn is_full(&self) -> bool {
+        self.places.is_full()
+    }
+
     /// Takes all places to execute in.
-    pub(crate) async fn hold_slots(&self) -> OwnedSemaphorePermit {
-        let all = u32::try_from(self.settings.executions_max).expect("few");
-        Arc::clone(&self.slots).acquire_many_owned(all).await.expect("never closed")
+    pub(crate) async fn hold_slots(&self) -> [tokio::sync::OwnedSemaphorePermit; 2] {
+        [self.places.hold(self.settings.executions_max).await, self.looks.hold(LOOKS_MAX).await]
     }
 
     /// Requests that wait for an execution.
     pub(crate) fn waiters(&self) -> usize {
         self.cache.waiters()
-    }
-}
-
-/// A place among those that wait.
-struct Waiting<'c> {
-    count: &'c AtomicUsize,
-    place: usize,
-}
-
-impl Waiting<'_> {
-    fn enter(count: &AtomicUsize) -> Waiting<'_> {
-        Waiting { place: count.fetch_add(1, Ordering::Relaxed) + 1, count }
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

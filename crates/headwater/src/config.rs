@@ -18,22 +18,21 @@
 //!
 //! What goes before what: an argument, then the environment, then the file, then the default.
 
-use std::net::IpAddr;
+mod gateway;
+
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use headwater_bufferpool::Pools;
 use headwater_consolidated::{Connection, Dialect, Plan};
-use headwater_gateway::frontier::Signer;
-use headwater_gateway::query::{Query, QueryError, QueryLimits};
-use headwater_gateway::{Compression, FrontierSettings, Settings};
-use headwater_model::parse::{closest, parse};
+use headwater_gateway::query::{Query, QueryError};
+use headwater_gateway::{FrontierSettings, Settings};
+use headwater_model::parse::{closest, in_plain_words, parse};
 use headwater_model::{Model, Table};
 use headwater_server::Config as ServerConfig;
 use serde::Deserialize;
 
+use self::gateway::GatewaySection;
 use crate::cli::Global;
 use crate::database::Address;
 use crate::exit::{OrUsage as _, usage};
@@ -45,12 +44,8 @@ const SERVER_VARIABLES: &str = "HEADWATER_SERVER_";
 const POOL_VARIABLES: &str = "HEADWATER_POOL_";
 /// And those that set the gateway's.
 const GATEWAY_VARIABLES: &str = "HEADWATER_GATEWAY_";
-/// The most bytes of a row for SQL of clients, where nothing else is said.
-const FRONTIER_ROW_BYTES_MAX: u64 = 64 << 20;
 /// Sections within these: `HEADWATER_GATEWAY_FRONTIER_URL`, `--set gateway.frontier.url=...`.
 const INNER: [&str; 1] = ["frontier"];
-/// The longest that a query may be let wait for a place.
-const WAITING_S_MAX: f64 = 3_600.0;
 
 /// The configuration, with its places resolved.
 pub struct Config {
@@ -85,133 +80,6 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct DatabaseSection {
     url: String,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct GatewaySection {
-    queries: PathBuf,
-    executions_max: usize,
-    waiting_max: usize,
-    waiting_s_max: f64,
-    cache: bool,
-    held_bytes_max: usize,
-    sending_bytes_max: usize,
-    compression: Compression,
-    reader_bytes_per_s_min: u64,
-    frontier: Option<FrontierSection>,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FrontierSection {
-    name: String,
-    #[serde(default)]
-    allowed: Vec<String>,
-    #[serde(default)]
-    users: Vec<String>,
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
-    files: Option<PathBuf>,
-    rows_max: Option<u64>,
-    bytes_max: Option<u64>,
-    row_bytes_max: Option<u64>,
-    time_out_s: Option<u64>,
-    #[serde(default)]
-    kept_s: u32,
-    url: Option<String>,
-    #[serde(default)]
-    reads_accounts: bool,
-}
-
-impl FrontierSection {
-    /// All of it.
-    fn config(&self, folder: &Path) -> Result<FrontierConfig> {
-        let database = self.url.as_ref().map(|url| Address::parse(url, folder)).transpose();
-        let database = database.context("[gateway.frontier] url can't be used")?;
-        Ok(FrontierConfig { settings: self.settings(folder)?, database, reads_accounts: self.reads_accounts })
-    }
-
-    /// As the gateway takes it.
-    fn settings(&self, folder: &Path) -> Result<FrontierSettings> {
-        let is_name = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
-        if self.name.is_empty()
-            || !self.name.chars().all(is_name)
-            || matches!(self.name.as_str(), "q" | "v1" | "health" | "ready")
-        {
-            let what = "expected letters, digits, _ and -, and none of q, v1, health and ready";
-            return Err(usage(format!("[gateway.frontier] name is {:?}, {what}", self.name)));
-        }
-        let allowed = self.allowed.iter().map(|network| {
-            read_network(network).ok_or_else(|| {
-                usage(format!(
-                    "[gateway.frontier] allowed has {network:?}, expected an address, or one and the number of its leading bits: 10.0.0.0/8"
-                ))
-            })
-        });
-        if self.allowed.is_empty() && self.users.is_empty() {
-            return Err(usage("[gateway.frontier] lets nobody in: name addresses (allowed) or users".to_owned()));
-        }
-        let usual = QueryLimits::default();
-        let bytes_max = self.bytes_max.unwrap_or(usual.bytes_max);
-        Ok(FrontierSettings {
-            name: self.name.clone(),
-            allowed: allowed.collect::<Result<_>>()?,
-            users: self.users.clone(),
-            signer: self.signer(folder)?.map(Arc::new),
-            files: self.files.as_ref().map(|files| folder.join(files)),
-            limits: QueryLimits {
-                rows_max: self.rows_max.unwrap_or(usual.rows_max),
-                bytes_max,
-                row_bytes_max: self.row_bytes_max.unwrap_or(FRONTIER_ROW_BYTES_MAX).min(bytes_max),
-                time_out: self.time_out_s.map_or(usual.time_out, Duration::from_secs),
-            },
-            kept_s: self.kept_s,
-        })
-    }
-}
-
-impl FrontierSection {
-    fn signer(&self, folder: &Path) -> Result<Option<Signer>> {
-        let (certificate, key) = match (&self.certificate, &self.key) {
-            (Some(certificate), Some(key)) => (folder.join(certificate), folder.join(key)),
-            (None, None) => return Ok(None),
-            _ => return Err(usage("[gateway.frontier] takes certificate and key, or neither".to_owned())),
-        };
-        let read = |file: &Path| {
-            std::fs::read_to_string(file)
-                .map_err(|error| usage(format!("[gateway.frontier] {} can't be read: {error}", file.display())))
-        };
-        let signer = Signer::new(&read(&certificate)?, &read(&key)?);
-        signer.map(Some).map_err(|error| usage(format!("[gateway.frontier] {}: {error}", key.display())))
-    }
-}
-
-/// `10.0.0.0/8`, or an address alone.
-fn read_network(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
-    let address: IpAddr = address.parse().ok()?;
-    let width = if address.is_ipv4() { 32 } else { 128 };
-    let length = length.map_or(Some(width), |length| length.parse().ok())?;
-    (length <= width).then_some((address, length))
-}
-
-impl Default for GatewaySection {
-    fn default() -> GatewaySection {
-        let usual = Settings::default();
-        GatewaySection {
-            queries: PathBuf::from("queries"),
-            executions_max: usual.executions_max,
-            waiting_max: usual.waiting_max,
-            waiting_s_max: usual.patience.as_secs_f64(),
-            cache: usual.cache,
-            held_bytes_max: usual.held_bytes_max,
-            sending_bytes_max: usual.sending_bytes_max,
-            compression: usual.compression,
-            reader_bytes_per_s_min: usual.reader_bytes_per_s_min,
-            frontier: None,
-        }
-    }
 }
 
 /// What the gateway is to serve.
@@ -253,7 +121,9 @@ impl Config {
         let text = std::fs::read_to_string(file).or_usage(|| {
             format!("{} could not be read; `headwater init` writes it, --config names another", file.display())
         })?;
-        let read: File = toml::from_str(&text).or_usage(|| format!("{} can't be used", file.display()))?;
+        let read: File = toml::from_str(&text)
+            .map_err(|error| placed(&text, &error))
+            .or_usage(|| format!("{} can't be used", file.display()))?;
         let folder = file.parent().map(Path::to_owned).unwrap_or_default();
         let database = match (&global.database, read.database) {
             (Some(url), _) => Address::parse(url, Path::new(""))?,
@@ -325,25 +195,7 @@ impl Config {
             &if arguments.is_empty() { section.clone() } else { gateway_section(&self.text, &self.file, arguments)? };
         let (queries, faults) = self.queries()?;
         without(&faults)?;
-        let GatewaySection { executions_max, waiting_s_max, compression, .. } = *section;
-        if !(1..=1_000).contains(&executions_max) {
-            return Err(usage(format!("[gateway] executions_max is {executions_max}, expected 1 to 1000")));
-        }
-        if !(waiting_s_max > 0.0 && waiting_s_max <= WAITING_S_MAX) {
-            let expected = format!("expected more than 0, and at most {WAITING_S_MAX}");
-            return Err(usage(format!("[gateway] waiting_s_max is {waiting_s_max}, {expected}")));
-        }
-        let settings = Settings {
-            executions_max,
-            waiting_max: section.waiting_max,
-            cache: section.cache,
-            held_bytes_max: section.held_bytes_max,
-            sending_bytes_max: section.sending_bytes_max,
-            patience: Duration::from_secs_f64(waiting_s_max),
-            compression,
-            reader_bytes_per_s_min: section.reader_bytes_per_s_min,
-        };
-        let frontier = section.frontier.as_ref().map(|frontier| frontier.config(&self.folder)).transpose()?;
+        let (settings, frontier) = (section.settings()?, section.frontier(&self.folder)?);
         let queries = queries.into_iter().map(|(_, query)| query).collect();
         Ok(Some(GatewayConfig { queries, settings, frontier }))
     }
@@ -480,11 +332,14 @@ fn explained(error: &toml::de::Error) -> anyhow::Error {
         let hint = hint.unwrap_or_else(|| format!("expected one of {}", known.join(", ")));
         return anyhow::anyhow!("there is no option {unknown}: {hint}");
     }
-    let text = text.trim_end().replace('\n', " ");
-    let number = ["usize", "u64", "u32"]
-        .iter()
-        .fold(text, |text, kind| text.replace(&format!("expected {kind}"), "expected a whole number, 0 or more"));
-    anyhow::Error::msg(number.replace("expected f64", "expected a number"))
+    anyhow::Error::msg(in_plain_words(&text))
+}
+
+/// What is wrong with the file, and in which line.
+fn placed(text: &str, error: &toml::de::Error) -> anyhow::Error {
+    let line = error.span().map(|span| text.bytes().take(span.start).filter(|byte| *byte == b'\n').count() + 1);
+    let place = line.map_or_else(String::new, |line| format!("line {line}: "));
+    anyhow::anyhow!("{place}{}", in_plain_words(error.message()))
 }
 
 /// A value as TOML reads it; what is none is text.
@@ -554,7 +409,10 @@ mod tests {
         assert!(unknown.contains("line 5") && unknown.contains("workres") && unknown.contains("workers"), "{unknown}");
         assert!(error(&format!("{SOUND}x = 1")).contains("unknown field `x`"));
         assert!(error("models = []").contains("[database]"));
-        assert!(error("models = 3").contains("line 1"));
+        let said = error("models = 3");
+        assert!(said.contains("line 1: invalid type: integer `3`, expected a list"), "{said}");
+        let said = error(&format!("{SOUND}[gateway]\nwaiting_max = true"));
+        assert!(said.contains("line 5: invalid type: boolean `true`, expected a whole number, 0 or more"), "{said}");
     }
 
     #[test]
@@ -573,64 +431,6 @@ mod tests {
         assert!(options(&[("workers", "1001")]).is_err());
         let provider = options(&[("jwks_file", "keys.json"), ("jwt_audience", "https://shop.example")]).expect("sound");
         assert!(provider.jwks_file.is_some_and(|file| file == config.folder.join("keys.json")));
-    }
-
-    /// What the gateway may take, by this section and these arguments; its queries are those of a folder.
-    fn settings(folder: &Path, section: &str, arguments: &[(&str, &str)]) -> Result<Option<Settings>, String> {
-        let file = folder.join("headwater.toml");
-        std::fs::write(&file, format!("{SOUND}{section}")).expect("written");
-        let global = Global { config: file, database: None, json: false, log: None, log_json: false };
-        let owned: Vec<_> = arguments.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-        let gateway = Config::read(&global).and_then(|config| config.gateway(&owned));
-        gateway.map(|gateway| gateway.map(|gateway| gateway.settings)).map_err(|error| format!("{error:#}"))
-    }
-
-    #[test]
-    fn how_long_a_query_waits_for_a_place_is_an_option_like_others() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let queries = format!("[gateway]\nqueries = {:?}\n", folder.path());
-        let read = |section: &str, arguments: &[(&str, &str)]| {
-            let settings = settings(folder.path(), section, arguments);
-            settings.map(|settings| settings.expect("a gateway").patience)
-        };
-        assert_eq!(read(&queries, &[]), Ok(Duration::from_secs(10)));
-        let set = format!("{queries}waiting_s_max = 2\n");
-        assert_eq!(read(&set, &[]), Ok(Duration::from_secs(2)));
-        assert_eq!(read(&set, &[("waiting_s_max", "0.5")]), Ok(Duration::from_millis(500)));
-        for (value, words) in [
-            ("0", "waiting_s_max is 0, expected more than 0, and at most 3600"),
-            ("-1", "waiting_s_max is -1, expected"),
-            ("nan", "waiting_s_max is NaN, expected"),
-            ("3601", "waiting_s_max is 3601, expected"),
-            ("soon", "string \"soon\", expected a number in `waiting_s_max`"),
-        ] {
-            let said = read(&queries, &[("waiting_s_max", value)]).expect_err(value);
-            assert!(said.contains(words), "{said}");
-        }
-    }
-
-    #[test]
-    fn how_hard_the_gateway_compresses_is_an_option_like_others() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let read = |section: &str, arguments: &[(&str, &str)]| {
-            let settings = settings(folder.path(), section, arguments);
-            settings.map(|settings| settings.map(|settings| settings.compression))
-        };
-        let nine = [("compression", "9")];
-        assert_eq!(read("", &[]), Ok(None));
-        assert!(read("", &nine).is_err_and(|said| said.contains("there is no [gateway]")));
-        let queries = format!("[gateway]\nqueries = {:?}\n", folder.path());
-        assert_eq!(read(&queries, &[]), Ok(Some(Compression::Auto)));
-        let fixed = format!("{queries}compression = 5\n");
-        assert_eq!(read(&fixed, &[]), Ok(Some(Compression::Fixed(5))));
-        assert_eq!(read(&fixed, &nine), Ok(Some(Compression::Fixed(9))));
-        assert_eq!(read(&fixed, &[("compression", "auto")]), Ok(Some(Compression::Auto)));
-        for (name, value, words) in
-            [("compression", "11", "expected \"auto\" or 0 to 9"), ("compresion", "1", "did you mean compression?")]
-        {
-            let said = read(&queries, &[(name, value)]).expect_err("refused");
-            assert!(said.contains(words), "{said}");
-        }
     }
 
     #[test]

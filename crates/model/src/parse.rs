@@ -50,7 +50,7 @@ use crate::{
 };
 
 pub use error::ModelError;
-pub use hint::closest;
+pub use hint::{closest, in_plain_words};
 pub use reader::describe;
 
 use reader::{Entry, Reader, Section, Span};

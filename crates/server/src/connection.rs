@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::http::Request;
+use axum::middleware::from_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -25,6 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
 use crate::Config;
+use crate::host::addressed;
 use crate::line::{Line, Meter};
 
 /// Bytes after which a connection has said enough for its version to be known: HTTP/2's preface.
@@ -67,7 +69,7 @@ impl Service {
             .max_header_list_size(HEAD_BYTES_MAX)
             .max_send_buf_size(BUFFER_BYTES);
         Service {
-            router,
+            router: router.layer(from_fn(addressed)),
             // Told apart here: where hyper does it, what it has read so far makes its buffer for reading twice as large.
             http1: http.clone().http1_only(),
             http2: http.http2_only(),

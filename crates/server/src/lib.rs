@@ -23,6 +23,7 @@ mod downloads;
 mod failure;
 mod files;
 mod front;
+mod host;
 mod limit;
 pub mod limits;
 mod line;

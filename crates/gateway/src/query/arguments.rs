@@ -5,12 +5,11 @@ use std::cmp::Ordering;
 use headwater_consolidated::results::Placeholder;
 use headwater_model::parse::closest;
 use headwater_model::sql::{quote, with_parameters};
-use headwater_protocol::stored::{Scratch, Stored, encode};
-use headwater_protocol::text::coerce;
 use headwater_protocol::{Type, Value};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
 
+use super::values::{self, compare, is_same, text_of};
 use super::{AFTER, Parameter, Query, USER};
 
 /// What stands in a query string as it is (RFC 3986, unreserved).
@@ -77,7 +76,7 @@ impl Parameter {
                 return Err(format!("has {length} characters, expected at most {}", self.length_max));
             }
         }
-        if !self.values.is_empty() && !self.values.contains(value) {
+        if !self.values.is_empty() && !self.values.iter().any(|known| is_same(known, value)) {
             let values = self.values.iter().map(shown).collect::<Vec<_>>().join(", ");
             return Err(format!("is {}, expected one of {values}", shown(value)));
         }
@@ -90,8 +89,7 @@ impl Parameter {
         if text.contains('\0') {
             return Err(wrong("has a character that no database takes (NUL)".to_owned()));
         }
-        let value = coerce(&Value::text(text), self.kind)
-            .filter(is_sound)
+        let value = values::read(text, self.kind)
             .ok_or_else(|| wrong(format!("is {:?}, expected a value of type {}", shown(text), self.kind.name())))?;
         self.accepts(&value).map_err(wrong)?;
         Ok(value)
@@ -127,7 +125,9 @@ impl Query {
             value.or_else(|| parameter.default.clone()).ok_or_else(missing)
         });
         let values: Vec<Value> = filled.collect::<Result<_, _>>()?;
-        let differs = |(value, parameter): &(&Value, &Parameter)| parameter.default.as_ref() != Some(*value);
+        let differs = |(value, parameter): &(&Value, &Parameter)| {
+            !parameter.default.as_ref().is_some_and(|default| is_same(default, value))
+        };
         let pairs =
             values.iter().zip(&self.parameters).filter(differs).map(|(value, parameter)| {
                 format!("{}={}", parameter.name, utf8_percent_encode(&text_of(value), ENCODED))
@@ -146,6 +146,7 @@ impl Query {
 
     /// The arguments of the page behind a row with this key.
     pub fn after(&self, arguments: &Arguments, key: Vec<Value>) -> Arguments {
+        let key: Vec<Value> = key.into_iter().map(values::canonical).collect();
         let by = self.page.iter().flat_map(|page| &page.by);
         let pairs = by.zip(&key).map(|((name, _), value)| {
             format!("{AFTER}{}={}", utf8_percent_encode(name, ENCODED), utf8_percent_encode(&text_of(value), ENCODED))
@@ -235,68 +236,9 @@ impl Query {
 
 impl Arguments {
     /// The query string of the one URL for these values: parameters in the file's order, those that have their default left out, every
-    /// value in its type's own form.
+    /// value in its one form.
     pub fn canonical(&self) -> &str {
         &self.canonical
-    }
-}
-
-/// Whether a value is what its type says: JSON is taken as it comes elsewhere.
-fn is_sound(value: &Value) -> bool {
-    match value {
-        // Two of PostgreSQL's JSON types take a NUL in a text, one does not.
-        Value::Json(bytes) => {
-            serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok()
-                && !bytes.windows(6).any(|six| six == b"\\u0000")
-        }
-        _ => true,
-    }
-}
-
-/// Decimals, digit by digit.
-fn compare_decimals(one: &str, other: &str) -> Ordering {
-    let parts = |text: &str| {
-        let (is_negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
-        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-        let (whole, fraction) = (whole.trim_start_matches('0'), fraction.trim_end_matches('0'));
-        (is_negative && !(whole.is_empty() && fraction.is_empty()), whole.to_owned(), fraction.to_owned())
-    };
-    let ((one_negative, one_whole, one_rest), (other_negative, other_whole, other_rest)) = (parts(one), parts(other));
-    let size = (one_whole.len(), &one_whole, &one_rest).cmp(&(other_whole.len(), &other_whole, &other_rest));
-    match (one_negative, other_negative) {
-        (false, true) => Ordering::Greater,
-        (true, false) => Ordering::Less,
-        (true, true) => size.reverse(),
-        (false, false) => size,
-    }
-}
-
-/// Like values of one type; others are equal.
-fn compare(one: &Value, other: &Value) -> Ordering {
-    match (one, other) {
-        (Value::Int(one), Value::Int(other))
-        | (Value::Date(one), Value::Date(other))
-        | (Value::Time(one), Value::Time(other))
-        | (Value::Timestamp(one), Value::Timestamp(other))
-        | (Value::Timestamptz(one), Value::Timestamptz(other)) => one.cmp(other),
-        (Value::Real(one), Value::Real(other)) => one.total_cmp(other),
-        (Value::Decimal(_), Value::Decimal(_)) => compare_decimals(&text_of(one), &text_of(other)),
-        (Value::Text(one), Value::Text(other)) => one.cmp(other),
-        (Value::Uuid(one), Value::Uuid(other)) => one.cmp(other),
-        _ => Ordering::Equal,
-    }
-}
-
-/// A value as it stands in a URL, and for people; NULL is nothing.
-pub fn text_of(value: &Value) -> String {
-    if let Value::Bool(truth) = value {
-        return truth.to_string();
-    }
-    match encode(value.as_ref(), &mut Scratch::default()) {
-        Stored::Null => String::new(),
-        Stored::Integer(number) => number.to_string(),
-        Stored::Real(real) => real.to_string(),
-        Stored::Text(bytes) | Stored::Blob(bytes) => String::from_utf8_lossy(bytes).into_owned(),
     }
 }
 

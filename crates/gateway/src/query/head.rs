@@ -1,17 +1,19 @@
 //! Reading a query's file.
 
+mod places;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use headwater_model::parse::closest;
+use headwater_model::parse::{closest, in_plain_words};
 use headwater_model::sql;
-use headwater_protocol::text::coerce;
 use headwater_protocol::{Type, Value};
 use serde::Deserialize;
-use toml::Spanned;
 
-use super::{Freshness, Page, Parameter, Query, QueryError, QueryLimits, USER, Who};
+pub(super) use self::places::Places;
+use self::places::line_of;
+use super::{Freshness, Page, Parameter, Query, QueryError, QueryLimits, USER, Who, values};
 
 /// The most characters of a text whose file does not say.
 const LENGTH_MAX: usize = 1_000;
@@ -32,7 +34,7 @@ struct Head {
     page_by: toml::Table,
     page_rows: u64,
     parameters: toml::Table,
-    types: BTreeMap<Spanned<String>, Spanned<String>>,
+    types: BTreeMap<String, String>,
 }
 
 impl Default for Head {
@@ -109,28 +111,31 @@ impl Reading<'_> {
             Ok(head) => head,
             Err(error) => {
                 let line = error.span().map_or(1, |span| line_of(&toml, span.start));
-                self.fault(line, error.message().trim().replace('\n', ": "));
+                self.fault(line, in_plain_words(error.message()));
                 return None;
             }
         };
+        let places = Places::of(&toml);
         let body = self.text.split_inclusive('\n').skip(lines.len()).collect::<String>();
         let parameters = head.parameters.iter();
         let parameters: Vec<Parameter> =
-            parameters.filter_map(|(name, value)| self.parameter(name, value, &lines)).collect();
+            parameters.filter_map(|(name, value)| self.parameter(name, value, &places)).collect();
         let declared: Vec<&str> = head.parameters.keys().map(String::as_str).collect();
-        self.body(&body, lines.len(), &declared, &lines);
+        self.body(&body, lines.len(), &declared, &places);
         for parameter in head.freshness.as_deref().map(sql::parameters).unwrap_or_default() {
             let is_known = parameter.name.strip_prefix(':').is_some_and(|name| declared.contains(&name));
             if !is_known && parameter.name != USER {
-                let line = line_with(&lines, "freshness");
-                self.fault(line, format!("freshness has {}, which is not among [parameters]", parameter.name));
+                self.fault(
+                    places.line("freshness"),
+                    format!("freshness has {}, which is not among [parameters]", parameter.name),
+                );
             }
         }
-        let types = self.types(&head.types, &toml);
-        let page = self.page(&head.page_by, head.page_rows, &lines);
+        let types = self.types(&head.types, &places);
+        let page = self.page(&head.page_by, head.page_rows, &places);
         let who = match (head.public, head.users) {
             (true, Some(_)) => {
-                self.fault(line_with(&lines, "users"), "public = true, and users: expected one of them");
+                self.fault(places.line("users"), "public = true, and users: expected one of them");
                 return None;
             }
             (true, None) => Who::Public,
@@ -138,16 +143,16 @@ impl Reading<'_> {
             (false, Some(users)) => Who::Users(users),
         };
         let Ok(time_out) = Duration::try_from_secs_f64(head.time_out_s) else {
-            self.fault(line_with(&lines, "time_out_s"), "time_out_s is below zero, expected seconds");
+            self.fault(places.line("time_out_s"), "time_out_s is below zero, expected seconds");
             return None;
         };
         for (option, value) in [("rows_max", head.rows_max), ("bytes_max", head.bytes_max)] {
             if value == 0 {
-                self.fault(line_with(&lines, option), format!("{option} is 0, expected 1 or more"));
+                self.fault(places.line(option), format!("{option} is 0, expected 1 or more"));
             }
         }
         if time_out.is_zero() {
-            self.fault(line_with(&lines, "time_out_s"), "time_out_s is 0, expected more");
+            self.fault(places.line("time_out_s"), "time_out_s is 0, expected more");
         }
         let query = Query {
             name,
@@ -170,26 +175,26 @@ impl Reading<'_> {
             types,
             sql: body.trim().trim_end_matches(';').trim_end().to_owned(),
             line: lines.len() + line_of(&body, body.len() - body.trim_start().len()),
+            places,
         };
         if query.is_personal() && query.who == Who::Public {
             let what = "public = true, and the query asks for :s.user, whom nobody knows then: leave one of them out";
-            self.fault(line_with(&lines, "public"), what);
+            self.fault(query.line_of("public"), what);
         }
         Some(query)
     }
 
-    fn parameter(&mut self, name: &str, value: &toml::Value, lines: &[&str]) -> Option<Parameter> {
-        let line = line_with(lines, name);
+    fn parameter(&mut self, name: &str, value: &toml::Value, places: &Places) -> Option<Parameter> {
+        let line = places.line(&format!("parameters.{name}"));
         let head: ParameterHead = match value.clone().try_into() {
             Ok(head) => head,
             Err(error) => {
-                let text = error.to_string();
-                self.fault(line, format!("parameter {name}: {}", text.trim().replace('\n', " ")));
+                self.fault(line, format!("parameter {name}: {}", in_plain_words(&error.to_string())));
                 return None;
             }
         };
         let Some(kind) = type_named(&head.r#type) else {
-            self.fault(line, unknown_type(&format!("parameter {name}"), &head.r#type));
+            self.fault(line, unknown_type(&format!("parameter {name}"), &head.r#type, |kind| kind != Type::Bytes));
             return None;
         };
         if kind == Type::Bytes {
@@ -219,6 +224,10 @@ impl Reading<'_> {
         if head.length_max.is_some() && !matches!(kind, Type::Text | Type::Json) {
             self.fault(line, format!("parameter {name} has length_max, which is for texts: leave it out"));
         }
+        if parameter.range.iter().any(Option::is_some) && !has_bounds(kind) {
+            let what = "min or max, which are for numbers, dates and times: leave them out";
+            self.fault(line, format!("parameter {name} has {what}"));
+        }
         if let [Some(least), Some(_)] = &parameter.range
             && let Err(why) = parameter.accepts(least)
         {
@@ -230,26 +239,30 @@ impl Reading<'_> {
         Some(Parameter { default, ..parameter })
     }
 
-    fn page(&mut self, by: &toml::Table, rows: u64, lines: &[&str]) -> Option<Page> {
+    fn page(&mut self, by: &toml::Table, rows: u64, places: &Places) -> Option<Page> {
         if by.is_empty() {
             return None;
         }
         let mut columns = Vec::new();
+        let is_ordered = |kind: Type| !matches!(kind, Type::Bytes | Type::Json);
         for (name, kind) in by {
-            let kind = kind.as_str().unwrap_or_default();
-            match type_named(kind).filter(|kind| !matches!(kind, Type::Bytes | Type::Json)) {
+            let kind = kind.as_str().map_or_else(|| kind.to_string(), ToOwned::to_owned);
+            match type_named(&kind).filter(|kind| is_ordered(*kind)) {
                 Some(kind) => columns.push((name.clone(), kind)),
-                None => self.fault(line_with(lines, "page_by"), unknown_type(&format!("page_by {name}"), kind)),
+                None => {
+                    let what = unknown_type(&format!("page_by {name}"), &kind, is_ordered);
+                    self.fault(places.line(&format!("page_by.{name}")), what);
+                }
             }
         }
         if !(1..=100_000).contains(&rows) {
-            self.fault(line_with(lines, "page_rows"), format!("page_rows is {rows}, expected 1 to 100000"));
+            self.fault(places.line("page_rows"), format!("page_rows is {rows}, expected 1 to 100000"));
         }
         Some(Page { by: columns, rows })
     }
 
     /// One statement, whose parameters are those of the head.
-    fn body(&mut self, body: &str, before: usize, declared: &[&str], lines: &[&str]) {
+    fn body(&mut self, body: &str, before: usize, declared: &[&str], places: &Places) {
         if body.trim().trim_end_matches(';').is_empty() {
             self.fault(before.max(1), "there is no query below the head");
             return;
@@ -269,20 +282,20 @@ impl Reading<'_> {
             }
         }
         for name in declared.iter().filter(|name| !used.contains(name)) {
-            self.fault(line_with(lines, name), format!("parameter {name} is not in the query"));
+            self.fault(places.line(&format!("parameters.{name}")), format!("parameter {name} is not in the query"));
         }
     }
 
-    fn types(&mut self, types: &BTreeMap<Spanned<String>, Spanned<String>>, toml: &str) -> BTreeMap<String, Type> {
+    fn types(&mut self, types: &BTreeMap<String, String>, places: &Places) -> BTreeMap<String, Type> {
         let mut known = BTreeMap::new();
         for (column, kind) in types {
-            match type_named(kind.get_ref()) {
+            match type_named(kind) {
                 Some(found) => {
-                    known.insert(column.get_ref().clone(), found);
+                    known.insert(column.clone(), found);
                 }
                 None => {
-                    let what = unknown_type(&format!("column {}", column.get_ref()), kind.get_ref());
-                    self.fault(line_of(toml, kind.span().start), what);
+                    let what = unknown_type(&format!("column {column}"), kind, |_| true);
+                    self.fault(places.line(&format!("types.{column}")), what);
                 }
             }
         }
@@ -290,26 +303,18 @@ impl Reading<'_> {
     }
 }
 
-/// The line of the head that sets this key.
-fn line_with(lines: &[&str], key: &str) -> usize {
-    let sets = |line: &&str| {
-        let line = line.trim_start_matches('-').trim_start().trim_start_matches("[parameters.");
-        line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(['=', ']']))
-    };
-    lines.iter().position(sets).map_or(1, |place| place + 1)
-}
-
-fn line_of(text: &str, at: usize) -> usize {
-    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
-}
-
 fn type_named(name: &str) -> Option<Type> {
     Type::ALL.into_iter().find(|kind| kind.name() == name)
 }
 
-fn unknown_type(what: &str, name: &str) -> String {
-    let known = Type::ALL.map(Type::name);
-    let hint = closest(name, known).map_or_else(String::new, |near| format!("; did you mean {near}?"));
+/// Whether its values have one order, in every database.
+fn has_bounds(kind: Type) -> bool {
+    !matches!(kind, Type::Bool | Type::Text | Type::Json | Type::Uuid | Type::Bytes)
+}
+
+fn unknown_type(what: &str, name: &str, is_possible: impl Fn(Type) -> bool) -> String {
+    let known: Vec<&str> = Type::ALL.into_iter().filter(|kind| is_possible(*kind)).map(Type::name).collect();
+    let hint = closest(name, known.iter().copied()).map_or_else(String::new, |near| format!("; did you mean {near}?"));
     format!("{what} has the type {name:?}, expected one of {}{hint}", known.join(", "))
 }
 
@@ -323,5 +328,5 @@ fn value_of(value: &toml::Value, kind: Type) -> Option<Value> {
         toml::Value::Datetime(time) => time.to_string(),
         toml::Value::Array(_) | toml::Value::Table(_) => return None,
     };
-    coerce(&Value::text(text), kind)
+    values::read(&text, kind)
 }

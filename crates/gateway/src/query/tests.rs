@@ -114,6 +114,35 @@ fn decimals_and_json_are_judged_exactly() {
     }
 }
 
+/// However its numbers are spelled, one question has one URL, and that URL is taken.
+#[test]
+fn numbers_that_are_equal_have_one_url() {
+    let text = "-- page_by = { r = \"real\" }\n-- [parameters]\n-- r = { type = \"real\", min = 0, default = 1.0 }\n\
+                -- d = { type = \"decimal\", values = [\"2.50\", \"3\"], default = \"2.50\" }\nSELECT :r AS r, :d AS d";
+    let query = Query::parse("d.sql", text).expect("a query");
+    let canonical = |pairs: &[(&str, &str)]| {
+        let arguments = query.arguments(pairs.iter().copied());
+        arguments.map(|arguments| arguments.canonical().to_owned()).map_err(|error| error.to_string())
+    };
+    for (pairs, expected) in [
+        (&[("r", "-0"), ("d", "2.5")][..], "r=0"),
+        (&[("r", "1e0"), ("d", "+03.0")], "d=3"),
+        (&[("r", "0.50"), ("after.r", "-0")], "r=0.5&after.r=0"),
+    ] {
+        assert_eq!(canonical(pairs).as_deref(), Ok(expected));
+    }
+    for beyond in ["1e400", "-1e400", "1e-400"] {
+        let said = canonical(&[("r", beyond)]).expect_err("no double");
+        assert_eq!(said, format!("parameter r is \"{beyond}\", expected a value of type real"));
+    }
+    let first = query.arguments([]).expect("defaults");
+    for key in [-0.0, 1e300, f64::INFINITY, f64::NAN] {
+        let next = query.after(&first, vec![Value::Real(key)]).canonical().to_owned();
+        let (name, value) = next.split_once('=').expect("an argument");
+        assert_eq!(canonical(&[(name, value)]), Ok(next.clone()), "the link to the next page is its URL");
+    }
+}
+
 /// A head that is not at the very top is a head all the same: what it forbids is not to be overlooked.
 #[test]
 fn blank_lines_and_marks_hide_no_head() {
@@ -175,10 +204,43 @@ fn faults_of_a_file_have_their_lines() {
             "-- [parameters]\n-- a = { type = \"int\", length_max = 2 }\nSELECT :a",
             "q.sql:2: parameter a has length_max",
         ),
+        (
+            "-- [parameters]\n-- a = { type = \"text\", min = \"b\" }\nSELECT :a",
+            "q.sql:2: parameter a has min or max, which are for numbers, dates and times",
+        ),
+        (
+            "-- title = \"a\"\n-- [parameters]\n-- title = { type = \"text\", max = \"b\" }\nSELECT :title",
+            "q.sql:3: parameter title has min or max",
+        ),
+        ("-- title = \"a\"\n-- page_by = { id = \"bytes\" }\nSELECT 1", "q.sql:2: page_by id has the type \"bytes\""),
+        (
+            "-- title = \"a\"\n-- [page_by]\n-- day = \"date\"\n-- id = 3\nSELECT 1",
+            "q.sql:4: page_by id has the type \"3\"",
+        ),
+        ("-- [types]\n-- \"a b\" = \"int\"\n-- c = \"x\"\nSELECT 1", "q.sql:3: column c has the type \"x\""),
+        (
+            "-- rows_max = \"many\"\nSELECT 1",
+            "q.sql:1: invalid type: string \"many\", expected a whole number, 0 or more",
+        ),
+        ("-- rows_max = -1\nSELECT 1", "q.sql:1: invalid value: integer `-1`, expected a whole number, 0 or more"),
+        ("-- page_by = [\"id\"]\nSELECT 1", "q.sql:1: invalid type: list, expected a table"),
+        ("-- time_out_s = \"x\"\nSELECT 1", "q.sql:1: invalid type: string \"x\", expected a number"),
+        (
+            "-- [parameters]\n-- a = \"int\"\nSELECT :a",
+            "q.sql:2: parameter a: invalid type: string \"int\", expected a table",
+        ),
+        (
+            "-- [parameters]\n-- a = { type = \"text\", length_max = \"x\" }\nSELECT :a",
+            "q.sql:2: parameter a: invalid type: string \"x\", expected a whole number, 0 or more in `length_max`",
+        ),
     ] {
         let found = faults("q.sql", text);
         assert!(found.iter().any(|fault| fault.starts_with(expected)), "{text}: {found:?}");
     }
+    let offered = faults("q.sql", "-- [parameters]\n-- a = { type = \"bytess\" }\nSELECT :a");
+    assert!(!offered[0].contains("bytes,") && !offered[0].contains("mean"), "no URL holds bytes: {offered:?}");
+    let offered = faults("q.sql", "-- page_by = { a = \"jso\" }\nSELECT 1 AS a");
+    assert!(!offered[0].contains("json"), "no order has JSON: {offered:?}");
     assert!(faults("a b.sql", "SELECT 1")[0].contains("can't be called \"a b\""));
     let all = faults("q.sql", "-- [parameters]\n-- a = { type = \"int\" }\n-- b = { type = \"x\" }\nSELECT :c");
     assert_eq!(all.len(), 4, "all of them at once: {all:?}");

@@ -117,6 +117,16 @@ impl Backends {
     }
 }
 
+/// An answer that is held and can't be kept is none that anybody means.
+fn check_held(settings: &headwater_gateway::Settings, pool: &headwater_bufferpool::Pool) -> Result<()> {
+    let (held, memory) = (settings.held_bytes_max, pool.budget_bytes());
+    if settings.cache && held as u64 > memory {
+        let why = "an answer that is held has no room to be kept then, expected no more; or [gateway] cache = false: nothing is kept";
+        return Err(usage(format!("[gateway] held_bytes_max is {held}, and [pool] memory_bytes {memory}: {why}")));
+    }
+    Ok(())
+}
+
 /// What is served beside syncs: ready files, and the named queries.
 fn join(
     gateway: Option<GatewayConfig>,
@@ -129,7 +139,7 @@ fn join(
     let Some(GatewayConfig { queries, settings, frontier }) = gateway else {
         return Ok(Joined { ready, pools: Some(pools), ..Joined::default() });
     };
-    let connections = settings.executions_max;
+    let connections = settings.connections();
     let pool = QueryPool::for_queries(Arc::clone(&backends.queries), connections);
     let settings_of_access = AccessSettings {
         password_checks: options.password_checks,
@@ -188,6 +198,9 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     // Here, where blocking is allowed.
     let sql = gateway.as_ref().map(|gateway| client_sql(gateway, &backends.queries)).transpose()?.flatten();
     let pools = Arc::new(config.pools(&args.options_of(POOL), &options)?);
+    if let Some(GatewayConfig { settings, .. }) = &gateway {
+        check_held(settings, pools.main())?;
+    }
     let runtime = tokio::runtime::Runtime::new().context("the threads of the server could not be started")?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;

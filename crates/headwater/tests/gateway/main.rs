@@ -10,6 +10,7 @@ mod init;
 mod large_rows;
 mod mariadb;
 mod page;
+mod query_run;
 mod restart;
 mod slow;
 mod squid;
@@ -394,7 +395,7 @@ fn faults(url: &str, of_column: &str) {
         "writes.sql:1: ",
         "returns.sql:3: ",
         "part.sql:1: ",
-        "page.sql:1: [types] or page_by has the column \"day\"",
+        "page.sql:1: page_by has the column \"day\"",
         "table.sql:1: ",
         "bytes.sql:1: it can't be read",
         "folder.sql:1: it can't be read",

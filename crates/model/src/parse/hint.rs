@@ -19,6 +19,40 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     best.map(|(_, candidate)| candidate)
 }
 
+/// What the reader of a TOML file says is wrong with a value, in a line, and in words of TOML's own in the place of Rust's types.
+///
+/// ```
+/// use headwater_model::parse::in_plain_words;
+/// assert_eq!(
+///     in_plain_words("invalid type: string \"x\", expected u32\nin `rows_max`\n"),
+///     "invalid type: string \"x\", expected a whole number, 0 or more in `rows_max`"
+/// );
+/// ```
+pub fn in_plain_words(message: &str) -> String {
+    const WORDS: [(&str, &str); 12] = [
+        ("expected usize", "expected a whole number, 0 or more"),
+        ("expected u64", "expected a whole number, 0 or more"),
+        ("expected u32", "expected a whole number, 0 or more"),
+        ("expected u16", "expected a whole number, 0 or more"),
+        ("expected i64", "expected a whole number"),
+        ("expected f64", "expected a number"),
+        ("expected a boolean", "expected true or false"),
+        ("expected a sequence", "expected a list"),
+        ("expected a map", "expected a table"),
+        ("invalid type: map", "invalid type: table"),
+        ("invalid type: sequence", "invalid type: list"),
+        ("expected path string", "expected a path, as a string"),
+    ];
+    let mut text = message.trim_end().replace('\n', " ");
+    // `expected struct Head`: whatever the type is called, it is a table.
+    while let Some(place) = text.find("expected struct ") {
+        let rest = &text[place + "expected struct ".len()..];
+        let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        text = format!("{}expected a table{}", &text[..place], &rest[end..]);
+    }
+    WORDS.iter().fold(text, |text, (rust, plain)| text.replace(rust, plain))
+}
+
 /// The type of the model that a SQL type's name stands for.
 pub(super) fn type_of_sql(word: &str) -> Option<&'static str> {
     Some(match word {

@@ -11,4 +11,5 @@ mod pieces;
 mod refusals;
 mod resume;
 mod secure;
+mod smuggling;
 mod support;

@@ -336,6 +336,11 @@ impl Client {
         Some(chunk)
     }
 
+    /// Whether nothing more comes before the server closes the connection.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.buffer.is_empty() && !self.more()
+    }
+
     /// True once the server has closed the connection.
     pub(crate) fn is_closed(&mut self) -> bool {
         while self.more() {}

@@ -170,6 +170,44 @@ async fn who_asks_at_the_same_time_waits_for_one_look() {
     assert_eq!(stand.executions() - before, 1);
 }
 
+/// All places are held by slow queries, and nobody may wait: that nothing has changed is told all the while, of what is kept and of what
+/// is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_change_tracking_knows_is_told_while_all_places_are_taken() {
+    let url = "/q/paged.csv";
+    for cache in [false, true] {
+        let settings = Settings { executions_max: 1, waiting_max: 0, cache, ..Settings::default() };
+        let stand = Arc::new(Stand::new(settings));
+        stand.track();
+        let (_, tag, first) = stand.ask(url, "", &[]).await;
+        let is_full = async |expected: bool| {
+            while stand.gateway.service.is_full() != expected {
+                tokio::task::yield_now().await;
+            }
+        };
+        is_full(false).await;
+        let slow = tokio::spawn({
+            let stand = Arc::clone(&stand);
+            async move { stand.get("/q/endless.csv", &[]).await }
+        });
+        is_full(true).await;
+        stand.sql(UNTOLD);
+        for _ in 0..3 {
+            assert_eq!(stand.ask(url, &tag, &[]).await, (304, tag.clone(), String::new()));
+        }
+        if cache {
+            assert_eq!(stand.ask(url, "", &[]).await.2, first, "what is kept is good still");
+        }
+        let others = stand.ask("/q/paged.csv?least=1", "", &[]).await;
+        assert_eq!(others.0, 503, "what has to be run has no place: {others:?}");
+        stand.sql("DELETE FROM flight WHERE id = 2");
+        assert_ne!(stand.ask(url, &tag, &[]).await.0, 304, "nor has what has changed");
+        assert!(!slow.is_finished(), "the place was taken all the while");
+        slow.abort();
+        is_full(false).await;
+    }
+}
+
 #[tokio::test]
 async fn what_failed_by_its_arguments_is_not_run_again_at_once() {
     let stand = Stand::new(Settings::default());

@@ -1,0 +1,257 @@
+//! `headwater query run`: a named query, here and now, within the limits of its head.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, anyhow};
+use clap::{Args, ValueEnum};
+use headwater_consolidated::Error;
+use headwater_consolidated::results::{ResultColumn, ResultSink};
+use headwater_gateway::format::{Column, Encoder, Format, Unfit};
+use headwater_gateway::query::{Query, QueryLimits, text_of};
+use headwater_protocol::ValueRef;
+
+use super::options;
+use crate::Done;
+use crate::config::Config;
+use crate::exit::{Exit, OrUsage as _, usage};
+use crate::output::{Output, counted};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  headwater query run flights origin=JFK month=7
+  headwater query run flights origin=JFK --format csv > flights.csv
+  headwater query run flights origin=JFK --format arrow > flights.arrow
+  headwater query run own --user anna
+
+Arguments are held against the query's head, as those of a request are, and so is the answer: exit code 2 where it has more rows or bytes, or
+takes longer, than rows_max, bytes_max and time_out_s say (of a query in pages each page; all are given).";
+
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// The query: its file's name without .sql.
+    name: String,
+    /// Its arguments.
+    #[arg(value_name = "NAME=VALUE", value_parser = pair)]
+    arguments: Vec<(String, String)>,
+    /// In which form.
+    #[arg(long, value_enum, default_value = "table")]
+    format: Shown,
+    /// Who asks, where the query has :s.user.
+    #[arg(long, default_value = "")]
+    user: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Shown {
+    /// For people.
+    Table,
+    /// One object; rows as objects.
+    Json,
+    /// A JSON object a line.
+    Ndjson,
+    /// With a line of names.
+    Csv,
+    /// An Arrow IPC stream.
+    Arrow,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or_else(|| format!("{text:?} has no =, expected NAME=VALUE"))?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Runs it.
+pub(super) fn run_one(args: &RunArgs, config: &Config, output: &Output) -> Done {
+    let (queries, faults) = config.queries()?;
+    let found = queries.iter().map(|(_, query)| query).find(|query| query.name == args.name);
+    let Some(query) = found else {
+        if let Some(fault) = faults.iter().find(|fault| Path::new(&fault.file).file_stem() == Some(args.name.as_ref()))
+        {
+            return Err(usage(format!("{fault} (headwater query check tells all)")));
+        }
+        let known = queries.iter().map(|(_, query)| query.name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(usage(format!("there is no query {:?}, expected one of {known}", args.name)));
+    };
+    let pairs = args.arguments.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let arguments = query.arguments(pairs).or_usage(|| format!("{} can't be run so", query.name))?;
+    let (mut connection, placeholder) = config.database.connect_for_queries()?;
+    let (sql, parameters) = query.whole_statement(&arguments, &args.user, placeholder);
+    let format = match args.format {
+        Shown::Table if output.is_json() => Some(Format::Json),
+        Shown::Table => None,
+        Shown::Json => Some(Format::Json),
+        Shown::Ndjson => Some(Format::Ndjson),
+        Shown::Csv => Some(Format::Csv),
+        Shown::Arrow if std::io::stdout().is_terminal() => {
+            return Err(usage("an Arrow stream is no text for a terminal: send it on, as --format arrow > rows.arrow"));
+        }
+        Shown::Arrow => Some(Format::Arrow),
+    };
+    let (began, limit) = (Instant::now(), Limit::of(query));
+    let in_time = |read: Result<(), Error>| match read {
+        Err(error) if !matches!(error, Error::Sql { .. }) && began.elapsed() >= query.limits.time_out => {
+            let (took, option) = (query.limits.time_out, "time_out_s of the query");
+            Err(Error::Sql { detail: format!("the query took longer than {took:?} ({option})"), line: None })
+        }
+        read => read,
+    };
+    let read = match format {
+        Some(format) => {
+            let mut written = Written { format, limit, encoder: None, failed: None };
+            let read = connection.read(&sql, &parameters, &options(query), &mut written);
+            written.end(in_time(read))
+        }
+        None => {
+            let mut rows = Rows { limit, names: Vec::new(), shown: Vec::new(), more: 0 };
+            let read = connection.read(&sql, &parameters, &options(query), &mut rows);
+            in_time(read).map_err(Into::into).and_then(|()| rows.show(output))
+        }
+    };
+    read.with_context(|| format!("{} could not be run", query.name))?;
+    Ok(Exit::Done)
+}
+
+/// What an answer may have, and has so far; of a query in pages, a page.
+struct Limit {
+    most: QueryLimits,
+    page_rows: Option<u64>,
+    rows: u64,
+    bytes: u64,
+}
+
+impl Limit {
+    fn of(query: &Query) -> Limit {
+        Limit { most: query.limits, page_rows: query.page.as_ref().map(|page| page.rows), rows: 0, bytes: 0 }
+    }
+
+    /// Whether the next row is the first of another page.
+    fn is_page_whole(&self) -> bool {
+        self.page_rows == Some(self.rows)
+    }
+
+    /// One row more.
+    fn row(&mut self) -> Result<(), Error> {
+        if self.is_page_whole() {
+            (self.rows, self.bytes) = (0, 0);
+        }
+        self.rows += 1;
+        if self.rows > self.most.rows_max {
+            return Err(too_large(self.most.rows_max, "rows (rows_max of the query)"));
+        }
+        Ok(())
+    }
+
+    fn bytes(&mut self, count: usize) -> Result<(), Error> {
+        self.bytes += count as u64;
+        if self.bytes > self.most.bytes_max {
+            return Err(too_large(self.most.bytes_max, "bytes (bytes_max of the query)"));
+        }
+        Ok(())
+    }
+}
+
+fn too_large(most: u64, what: &str) -> Error {
+    Error::Sql { detail: format!("the answer has more than {most} {what}: ask for less"), line: None }
+}
+
+/// A value that the form has no room for: the query can't be run so.
+fn unfit(unfit: &Unfit) -> Error {
+    Error::Sql { detail: unfit.to_string(), line: None }
+}
+
+/// Writes rows as they come.
+struct Written {
+    format: Format,
+    limit: Limit,
+    encoder: Option<Encoder>,
+    failed: Option<std::io::Error>,
+}
+
+impl Written {
+    fn flush(&mut self) -> Result<(), Error> {
+        let Some(encoder) = &mut self.encoder else { return Ok(()) };
+        let piece = encoder.take();
+        self.limit.bytes(piece.len())?;
+        std::io::stdout().lock().write_all(&piece).map_err(|error| {
+            self.failed = Some(error);
+            Error::Database { context: "writing rows".to_owned(), detail: "standard output took no more".to_owned() }
+        })
+    }
+
+    fn end(mut self, read: Result<(), Error>) -> Result<()> {
+        let done = read.and_then(|()| {
+            if let Some(encoder) = &mut self.encoder {
+                encoder.end(None).map_err(|error| unfit(&error))?;
+            }
+            self.flush()
+        });
+        match self.failed {
+            Some(error) => Err(anyhow!(error).context("writing rows")),
+            None => Ok(done?),
+        }
+    }
+}
+
+impl ResultSink for Written {
+    fn begin(&mut self, columns: &[ResultColumn]) -> Result<(), Error> {
+        self.encoder = Some(Encoder::begin(self.format, columns.iter().map(Column::from).collect()));
+        Ok(())
+    }
+
+    fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
+        if self.limit.is_page_whole() {
+            self.flush()?;
+        }
+        self.limit.row()?;
+        let Some(encoder) = &mut self.encoder else { return Ok(()) };
+        encoder.row(values).map_err(|error| unfit(&error))?;
+        if encoder.waiting() > 1 << 16 { self.flush() } else { Ok(()) }
+    }
+}
+
+/// Rows for people: the first of them.
+struct Rows {
+    limit: Limit,
+    names: Vec<String>,
+    shown: Vec<Vec<String>>,
+    more: u64,
+}
+
+/// How many are shown.
+const SHOWN_MAX: usize = 1_000;
+
+impl ResultSink for Rows {
+    fn begin(&mut self, columns: &[ResultColumn]) -> Result<(), Error> {
+        self.names = columns.iter().map(|column| column.name.clone()).collect();
+        Ok(())
+    }
+
+    fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
+        self.limit.row()?;
+        let texts: Vec<String> = values.iter().map(|value| text_of(&value.to_value())).collect();
+        self.limit.bytes(texts.iter().map(String::len).sum())?;
+        if self.shown.len() == SHOWN_MAX {
+            self.more += 1;
+        } else {
+            self.shown.push(texts);
+        }
+        Ok(())
+    }
+}
+
+impl Rows {
+    fn show(self, output: &Output) -> Result<()> {
+        let head: Vec<&str> = self.names.iter().map(String::as_str).collect();
+        let count = self.shown.len() as u64 + self.more;
+        output.table(&head, self.shown)?;
+        let more = if self.more > 0 {
+            format!(", of which the first {SHOWN_MAX} are shown (--format csv has all)")
+        } else {
+            String::new()
+        };
+        output.note(format!("{}{more}", counted(count as usize, "row")));
+        Ok(())
+    }
+}

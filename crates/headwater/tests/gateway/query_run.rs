@@ -1,0 +1,68 @@
+//! `headwater query run` holds answers against the limits of their heads.
+
+use headwater_testkit::Postgres;
+
+use super::Stage;
+
+const MANY: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500) SELECT i FROM n";
+/// All pairs of many.
+const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) \
+                       SELECT count(*) AS n FROM n AS a, n AS b WHERE a.i + b.i = -1";
+
+fn limits_hold(url: &str) {
+    let stage = Stage::new(url);
+    stage.query("rows.sql", &format!("-- rows_max = 2499\n{MANY}"));
+    stage.query("enough.sql", &format!("-- rows_max = 2500\n{MANY}"));
+    stage.query("bytes.sql", &format!("-- bytes_max = 1000\n{MANY}"));
+    stage.query("slow.sql", &format!("-- time_out_s = 0.1\n{ENDLESS}"));
+    stage.query(
+        "paged.sql",
+        &format!("-- rows_max = 1000\n-- page_rows = 1000\n-- page_by = {{ i = \"int\" }}\n{MANY}"),
+    );
+    for (query, words) in [
+        ("rows", "the answer has more than 2499 rows (rows_max of the query)"),
+        ("bytes", "the answer has more than 1000 bytes (bytes_max of the query)"),
+        ("slow", "the query took longer than 100ms (time_out_s of the query)"),
+    ] {
+        for format in ["table", "json", "csv", "ndjson", "arrow"] {
+            let done = stage.command(&["query", "run", query, "--format", format]).output().expect("it runs");
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.code() == Some(2) && said.contains(words), "{query} as {format}: {said}");
+        }
+    }
+    for query in ["enough", "paged"] {
+        let csv = stage.ok(&["query", "run", query, "--format", "csv"]);
+        assert_eq!(csv.lines().count(), 2501, "{query}");
+        stage.ok(&["query", "run", query]);
+    }
+}
+
+#[test]
+fn sqlite_limits_hold_without_a_server() {
+    limits_hold("sqlite:HERE/central.db");
+}
+
+#[test]
+fn postgres_limits_hold_without_a_server() {
+    limits_hold(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+}
+
+/// What the database alone can tell is told with the line of the key that says otherwise.
+#[test]
+fn what_check_finds_wrong_with_a_head_has_its_line() {
+    let stage = Stage::new("sqlite:HERE/central.db");
+    let title = "-- title = \"a\"\n";
+    stage
+        .query("paged.sql", &format!("{title}-- [page_by]\n-- id = \"int\"\n-- day = \"date\"\nSELECT id FROM flight"));
+    stage.query("typed.sql", &format!("{title}-- [types]\n-- id = \"int\"\n-- day = \"date\"\nSELECT id FROM flight"));
+    stage.query("fresh.sql", &format!("{title}-- freshness = \"SELECT nothing FROM flight\"\nSELECT id FROM flight"));
+    let (code, said, _) = stage.run(&["query", "check"]);
+    assert_eq!(code, Some(1), "{said}");
+    for expected in [
+        "paged.sql:4: page_by has the column \"day\", which the query does not give",
+        "typed.sql:4: types has the column \"day\", which the query does not give",
+        "fresh.sql:2: freshness: ",
+    ] {
+        assert!(said.contains(expected), "{said}");
+    }
+}

@@ -56,6 +56,12 @@ pub enum Error {
         /// In which line of it, from 0, where the database says that.
         line: Option<usize>,
     },
+    /// A value that a query is given, of which the database has none.
+    #[error("{detail}")]
+    Parameter {
+        /// Which, and what there is.
+        detail: String,
+    },
     /// A query reads or makes a value with more bytes than its connection allows.
     #[error("a value has more than {bytes_max} bytes")]
     ValueTooLarge {

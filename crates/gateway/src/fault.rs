@@ -97,6 +97,9 @@ impl Fault {
             let message = "the database can't run the query with these arguments; the server's log says why";
             return Fault::new(StatusCode::UNPROCESSABLE_ENTITY, "failed", message);
         }
+        if let DatabaseError::Parameter { detail } = error {
+            return Fault::arguments(detail);
+        }
         if let DatabaseError::ValueTooLarge { .. } = error {
             return Fault::too_large(format!("{error}: ask for less"));
         }

@@ -95,7 +95,7 @@ pub struct QueryLimits {
     pub rows_max: u64,
     /// Bytes, before compression.
     pub bytes_max: u64,
-    /// Bytes of a row's values.
+    /// Bytes of a row's values, where they have a bound of their own.
     pub row_bytes_max: u64,
     /// How long the database may take.
     pub time_out: Duration,
@@ -103,8 +103,12 @@ pub struct QueryLimits {
 
 impl Default for QueryLimits {
     fn default() -> QueryLimits {
-        let bytes_max = 1 << 30;
-        QueryLimits { rows_max: 1_000_000, bytes_max, row_bytes_max: bytes_max, time_out: Duration::from_secs(30) }
+        QueryLimits {
+            rows_max: 1_000_000,
+            bytes_max: 1 << 30,
+            row_bytes_max: u64::MAX,
+            time_out: Duration::from_secs(30),
+        }
     }
 }
 

@@ -205,10 +205,10 @@ async fn stream(
 /// The values in the order of the places.
 fn bound(places: &[usize], parameters: &[Value]) -> Result<Vec<mysql_async::Value>, Error> {
     let bound = places.iter().map(|place| match parameters.get(*place) {
-        Some(value) => parameter(value),
-        None => Err(format!("there is no parameter {}", place + 1)),
+        Some(value) => parameter(value).map_err(|detail| Error::Parameter { detail }),
+        None => Err(Error::Sql { detail: format!("there is no parameter {}", place + 1), line: None }),
     });
-    bound.collect::<Result<_, _>>().map_err(|detail| Error::Sql { detail, line: None })
+    bound.collect()
 }
 
 fn readers(columns: &[mysql_async::Column], options: &ReadOptions) -> Vec<Reader> {

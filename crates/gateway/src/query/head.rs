@@ -167,8 +167,8 @@ impl Reading<'_> {
             limits: QueryLimits {
                 rows_max: head.rows_max,
                 bytes_max: head.bytes_max,
-                row_bytes_max: head.bytes_max,
                 time_out,
+                ..QueryLimits::default()
             },
             parameters,
             page,

@@ -70,3 +70,14 @@ fn sqlite_is_served_without_a_model() {
 fn postgres_is_served_without_a_model() {
     without_a_model(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
 }
+
+/// A supervisor starts it again then; a configuration that can't be used is another code.
+#[test]
+fn a_server_whose_database_is_not_there_ends_by_a_code_of_its_own() {
+    let port = headwater_testkit::free_port().expect("a port");
+    for url in ["postgres://me@127.0.0.1:PORT/shop", "mariadb://me:secret@127.0.0.1:PORT/shop"] {
+        let stage = Stage::alone(&url.replace("PORT", &port.to_string()));
+        let (code, _, said) = stage.run(&["serve", "--listen", "127.0.0.1:0", "--until-input-ends"]);
+        assert_eq!(code, Some(3), "{url}: {said}");
+    }
+}

@@ -104,6 +104,25 @@ fn what_is_sent_is_a_value_and_no_sql() {
     assert_eq!(server.sql(&name, "SELECT count(*) FROM flight").expect("it is there"), ["3"]);
 }
 
+/// The cast would make NULL of it.
+#[test]
+fn a_date_that_mariadb_does_not_have_is_an_argument_that_is_none() {
+    let (_, url, _) = shared();
+    let mut stage = Stage::alone(&url);
+    for kind in ["date", "timestamp", "timestamptz"] {
+        let text = format!("-- public = true\n-- [parameters]\n-- d = {{ type = \"{kind}\" }}\nSELECT :d AS d");
+        stage.query(&format!("{kind}.sql"), &text);
+    }
+    let address = stage.serve();
+    for kind in ["date", "timestamp", "timestamptz"] {
+        let (head, body) = get(&address, &format!("/q/{kind}.json?d=infinity"), "");
+        assert!(head.starts_with("http/1.1 400"), "{kind}: {head}\n{body}");
+        assert!(body.contains("infinity is no date of MariaDB's, whose years are 0 to 9999"), "{kind}: {body}");
+    }
+    let (head, body) = get(&address, "/q/date.csv?d=2013-01-31", "");
+    assert!(head.starts_with("http/1.1 200") && body == "d\r\n2013-01-31\r\n", "{head}\n{body}");
+}
+
 #[test]
 fn faults_are_told_by_file_and_line() {
     let (_, url, _) = shared();

@@ -20,6 +20,7 @@ mod values;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use headwater_model::sql::{Syntax, parameters_in};
 use headwater_protocol::{Type, Value};
 
 pub use arguments::{ArgumentError, Arguments};
@@ -49,6 +50,7 @@ pub struct Query {
     /// The line of the file in which the SQL begins.
     pub line: usize,
     places: head::Places,
+    syntax: Syntax,
 }
 
 /// Who may ask.
@@ -154,7 +156,12 @@ impl Query {
     /// assert_eq!(wrong[0].to_string(), "day.sql:1: :day is not among [parameters] of the head");
     /// ```
     pub fn parse(file: &str, text: &str) -> Result<Query, Vec<QueryError>> {
-        head::parse(file, text)
+        Query::parse_in(Syntax::Any, file, text)
+    }
+
+    /// The same of a query in the SQL of one database: `#` begins a comment in MariaDB's.
+    pub fn parse_in(syntax: Syntax, file: &str, text: &str) -> Result<Query, Vec<QueryError>> {
+        head::parse(syntax, file, text)
     }
 
     /// The line of the file in which a key of the head stands: `freshness`, `types.delay`; of one that is not there, the first.
@@ -164,7 +171,7 @@ impl Query {
 
     /// Whether the answer depends on who asks.
     pub fn is_personal(&self) -> bool {
-        let asks = |sql: &str| headwater_model::sql::parameters(sql).iter().any(|parameter| parameter.name == USER);
+        let asks = |sql: &str| parameters_in(sql, self.syntax).iter().any(|parameter| parameter.name == USER);
         asks(&self.sql) || self.freshness.sql.as_deref().is_some_and(asks)
     }
 }

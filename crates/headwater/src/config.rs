@@ -224,7 +224,7 @@ impl Config {
                     continue;
                 }
             };
-            match Query::parse(&file.display().to_string(), &text) {
+            match Query::parse_in(self.database.syntax(), &file.display().to_string(), &text) {
                 Ok(query) => queries.push((file, query)),
                 Err(errors) => faults.extend(errors),
             }

@@ -9,6 +9,7 @@ use headwater_consolidated::postgres::{Postgres, Settings};
 use headwater_consolidated::results::Placeholder;
 use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::{Backend, Connection, QueryBackend, QueryConnection};
+use headwater_model::sql::Syntax;
 
 use crate::exit::usage;
 
@@ -69,6 +70,15 @@ impl Address {
             Address::MariaDb(text) => Arc::new(MariaDb::new(text)?),
             _ => self.backend()?,
         })
+    }
+
+    /// Whose SQL it speaks.
+    pub fn syntax(&self) -> Syntax {
+        match self {
+            Address::Sqlite(_) => Syntax::Sqlite,
+            Address::Postgres(_) => Syntax::Postgres,
+            Address::MariaDb(_) => Syntax::MariaDb,
+        }
     }
 
     /// Whether it can be synced.

@@ -37,6 +37,27 @@ fn enclose(text: &str, mark: char) -> String {
     out
 }
 
+/// Whose SQL a query is: what is a text, a quoted name or a comment there.
+///
+/// | | comments | texts and names |
+/// |---|---|---|
+/// | `Any` | `--`, `/* */` | `'...'`, `"..."`, `E'...'`, `$tag$...$tag$` |
+/// | `Sqlite` | the same | `'...'`, `"..."`, `` `...` ``, `[...]` |
+/// | `Postgres` | the same, `/* */` in one another | those of `Any` |
+/// | `MariaDb` | `-- ` (with a blank), `#`, `/* */` but not `/*! */`, which is run | `'...'`, `"..."`, `` `...` ``; a backslash is one |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Syntax {
+    /// What SQLite and PostgreSQL have in common, and PostgreSQL's texts: of a query that either may get.
+    #[default]
+    Any,
+    /// SQLite's.
+    Sqlite,
+    /// PostgreSQL's.
+    Postgres,
+    /// MariaDB's, as our sessions speak it.
+    MariaDb,
+}
+
 /// A parameter in a query, as it is written there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter<'a> {
@@ -55,8 +76,21 @@ pub struct Parameter<'a> {
 /// assert_eq!(names, [":s.user"]);
 /// ```
 pub fn parameters(query: &str) -> Vec<Parameter<'_>> {
+    parameters_in(query, Syntax::Any)
+}
+
+/// The same in the SQL of one database.
+///
+/// ```
+/// use headwater_model::sql::{Syntax, parameters_in};
+///
+/// let query = "SELECT a # :not.this";
+/// assert!(parameters_in(query, Syntax::MariaDb).is_empty());
+/// assert_eq!(parameters_in(query, Syntax::Postgres)[0].name, ":not.this", "an operator there");
+/// ```
+pub fn parameters_in(query: &str, syntax: Syntax) -> Vec<Parameter<'_>> {
     let mut found = Vec::new();
-    let mut pieces = Pieces { query, at: 0 };
+    let mut pieces = Pieces { query, at: 0, syntax };
     while let Some((piece, place)) = pieces.next_piece() {
         if piece == Piece::Parameter {
             found.push(Parameter { name: &query[place.clone()], place });
@@ -71,10 +105,15 @@ pub fn parameters(query: &str) -> Vec<Parameter<'_>> {
 /// let query = headwater_model::sql::with_parameters("SELECT :s.user", |_| "$1".to_owned());
 /// assert_eq!(query, "SELECT $1");
 /// ```
-pub fn with_parameters(query: &str, mut name: impl FnMut(&str) -> String) -> String {
+pub fn with_parameters(query: &str, name: impl FnMut(&str) -> String) -> String {
+    with_parameters_in(query, Syntax::Any, name)
+}
+
+/// The same in the SQL of one database.
+pub fn with_parameters_in(query: &str, syntax: Syntax, mut name: impl FnMut(&str) -> String) -> String {
     let mut out = String::with_capacity(query.len());
     let mut end = 0;
-    for parameter in parameters(query) {
+    for parameter in parameters_in(query, syntax) {
         out.push_str(&query[end..parameter.place.start]);
         out.push_str(&name(parameter.name));
         end = parameter.place.end;
@@ -85,7 +124,7 @@ pub fn with_parameters(query: &str, mut name: impl FnMut(&str) -> String) -> Str
 
 /// Whether there is nothing but comments.
 pub(crate) fn is_nothing(query: &str) -> bool {
-    let mut pieces = Pieces { query, at: 0 };
+    let mut pieces = Pieces::of(query);
     std::iter::from_fn(|| pieces.next_piece()).all(|(_, place)| is_blank(&query[place]))
 }
 
@@ -95,7 +134,7 @@ fn is_blank(piece: &str) -> bool {
 
 /// A statement without the semicolon that ends it, and what follows.
 pub(crate) fn without_last_semicolon(query: &str) -> &str {
-    let mut pieces = Pieces { query, at: 0 };
+    let mut pieces = Pieces::of(query);
     let mut end = None;
     while let Some((piece, place)) = pieces.next_piece() {
         match piece {
@@ -110,13 +149,13 @@ pub(crate) fn without_last_semicolon(query: &str) -> &str {
 
 /// Whether there is a semicolon outside text, quoted names and comments.
 pub(crate) fn is_several_statements(query: &str) -> bool {
-    let mut pieces = Pieces { query, at: 0 };
+    let mut pieces = Pieces::of(query);
     std::iter::from_fn(|| pieces.next_piece()).any(|(piece, _)| piece == Piece::Semicolon)
 }
 
 /// Key words and unquoted names, in their order.
 pub(crate) fn words(query: &str) -> impl Iterator<Item = &str> {
-    let mut pieces = Pieces { query, at: 0 };
+    let mut pieces = Pieces::of(query);
     std::iter::from_fn(move || pieces.next_piece())
         .filter(|(piece, _)| *piece == Piece::Word)
         .map(|(_, place)| &query[place])
@@ -135,22 +174,53 @@ enum Piece {
 struct Pieces<'a> {
     query: &'a str,
     at: usize,
+    syntax: Syntax,
 }
 
 impl Pieces<'_> {
+    fn of(query: &str) -> Pieces<'_> {
+        Pieces { query, at: 0, syntax: Syntax::Any }
+    }
+
+    /// The length of a comment that begins here.
+    fn comment(&self, rest: &str) -> Option<usize> {
+        let is_mariadb = self.syntax == Syntax::MariaDb;
+        match rest.as_bytes() {
+            // In MariaDB `5--3` is 8.
+            [b'-', b'-', behind @ ..] => {
+                let is_comment = !is_mariadb || behind.first().is_none_or(u8::is_ascii_whitespace);
+                is_comment.then(|| until(rest, 2, "\n"))
+            }
+            [b'#', ..] if is_mariadb => Some(until(rest, 1, "\n")),
+            [b'/', b'*', b'!', ..] | [b'/', b'*', b'M', b'!', ..] if is_mariadb => None,
+            [b'/', b'*', ..] if self.syntax == Syntax::Postgres => Some(nested(rest)),
+            [b'/', b'*', ..] => Some(until(rest, 2, "*/")),
+            _ => None,
+        }
+    }
+
+    /// The length of a text or a quoted name that begins here.
+    fn quoted(&self, rest: &str) -> Option<usize> {
+        let has_postgres = matches!(self.syntax, Syntax::Any | Syntax::Postgres);
+        match rest.as_bytes() {
+            [b'\'', ..] => Some(until(rest, 1, "'")),
+            [b'"', ..] => Some(until(rest, 1, "\"")),
+            [b'`', ..] if !has_postgres => Some(until(rest, 1, "`")),
+            [b'[', ..] if self.syntax == Syntax::Sqlite => Some(until(rest, 1, "]")),
+            // PostgreSQL's text with escapes.
+            [b'e' | b'E', b'\'', ..] if has_postgres => Some(escaped(rest)),
+            [b'$', ..] if has_postgres => dollar_tag(rest).map(|tag| until(rest, tag.len(), tag)),
+            _ => None,
+        }
+    }
+
     fn next_piece(&mut self) -> Option<(Piece, std::ops::Range<usize>)> {
         let rest = self.query.get(self.at..)?;
         let first = rest.chars().next()?;
+        if let Some(length) = self.quoted(rest).or_else(|| self.comment(rest)) {
+            return Some((Piece::Other, self.passed(length)));
+        }
         let (piece, length) = match first {
-            '\'' | '"' => (Piece::Other, until(rest, 1, if first == '"' { "\"" } else { "'" })),
-            // PostgreSQL's text with escapes.
-            'e' | 'E' if rest[1..].starts_with('\'') => (Piece::Other, escaped(rest)),
-            '$' if dollar_tag(rest).is_some() => {
-                let tag = dollar_tag(rest).unwrap_or("$$");
-                (Piece::Other, until(rest, tag.len(), tag))
-            }
-            '-' if rest.starts_with("--") => (Piece::Other, until(rest, 2, "\n")),
-            '/' if rest.starts_with("/*") => (Piece::Other, until(rest, 2, "*/")),
             ':' if rest.starts_with("::") => (Piece::Other, 2),
             ':' if word(rest) > 1 => (Piece::Parameter, word(rest)),
             '$' if digits(rest) > 1 => (Piece::Parameter, digits(rest)),
@@ -159,15 +229,43 @@ impl Pieces<'_> {
             c if c.is_alphanumeric() || c == '_' => (Piece::Word, name(rest)),
             c => (Piece::Other, c.len_utf8()),
         };
-        let place = self.at..self.at + length;
+        Some((piece, self.passed(length)))
+    }
+
+    /// Goes on behind a piece; where that stands.
+    fn passed(&mut self, length: usize) -> std::ops::Range<usize> {
         self.at += length;
-        Some((piece, place))
+        self.at - length..self.at
     }
 }
 
 /// The length up to and with `end`, looked for from `start`; all of it where there is none.
 fn until(rest: &str, start: usize, end: &str) -> usize {
     rest.get(start..).and_then(|inside| inside.find(end)).map_or(rest.len(), |found| start + found + end.len())
+}
+
+/// The length of a comment that may have others in it.
+fn nested(rest: &str) -> usize {
+    let (mut at, mut depth) = (0, 0_usize);
+    while let Some(found) = rest[at..].find(['/', '*']) {
+        at += found;
+        let step = match rest.get(at..at + 2) {
+            Some("/*") => {
+                depth += 1;
+                2
+            }
+            Some("*/") => {
+                depth -= 1;
+                2
+            }
+            _ => 1,
+        };
+        at += step;
+        if depth == 0 {
+            return at;
+        }
+    }
+    rest.len()
 }
 
 /// The length of a mark and the letters, digits, `_` and inner dots after it; 1 if no letter follows. The last part may be a quoted name

@@ -1,6 +1,6 @@
 //! Parameters are found in SQL, and in nothing that only looks like it.
 
-use headwater_model::sql::{parameters, with_parameters};
+use headwater_model::sql::{Syntax, parameters, parameters_in, with_parameters, with_parameters_in};
 use proptest::prelude::*;
 
 /// A piece of SQL, and the parameters in it.
@@ -41,11 +41,41 @@ proptest! {
     }
 
     #[test]
-    fn any_text_can_be_looked_through(query in "[a-zE:$?;.'\"\\\\\\-/* \\n\u{e9}]{0,40}") {
-        let mut end = 0;
-        for parameter in parameters(&query) {
-            prop_assert!(parameter.place.start >= end && parameter.place.end > parameter.place.start);
-            end = parameter.place.end;
+    fn any_text_can_be_looked_through(query in "[a-zE:$?;.'\"\\\\\\-/*!#`\\[\\] \\n\u{e9}]{0,40}") {
+        for syntax in [Syntax::Any, Syntax::Sqlite, Syntax::Postgres, Syntax::MariaDb] {
+            let mut end = 0;
+            for parameter in parameters_in(&query, syntax) {
+                prop_assert!(parameter.place.start >= end && parameter.place.end > parameter.place.start);
+                end = parameter.place.end;
+            }
+        }
+    }
+}
+
+/// What is a comment, a text or a quoted name in one database is none in another.
+#[test]
+fn each_database_has_its_own_comments_and_quotes() {
+    use Syntax::{Any, MariaDb, Postgres, Sqlite};
+    for (query, found_in) in [
+        ("# :x\n:y", &[(MariaDb, ":y"), (Postgres, ":x :y"), (Sqlite, ":x :y"), (Any, ":x :y")][..]),
+        ("a #> :x", &[(Postgres, ":x"), (MariaDb, "")]),
+        ("'#' || :x", &[(MariaDb, ":x")]),
+        ("5--:x", &[(MariaDb, ":x"), (Postgres, ""), (Sqlite, ""), (Any, "")]),
+        ("5-- :x\n--\n:y", &[(MariaDb, ":y"), (Postgres, ":y"), (Sqlite, ":y")]),
+        ("/* a /* b */ :x */ :y", &[(Postgres, ":y"), (MariaDb, ":x :y"), (Sqlite, ":x :y")]),
+        ("/* a /** / * /*/ */ :x */*/ :y", &[(Postgres, ":y")]),
+        ("/* open /* */ :x", &[(Postgres, ""), (Sqlite, ":x")]),
+        ("/*! :x */ /*M!100100 :y */ /* :z */", &[(MariaDb, ":x :y"), (Postgres, ""), (Sqlite, "")]),
+        ("`a :x`, :y", &[(MariaDb, ":y"), (Sqlite, ":y"), (Postgres, ":x :y")]),
+        ("[a :x], :y", &[(Sqlite, ":y"), (MariaDb, ":x :y"), (Postgres, ":x :y")]),
+        (r"E'\' :x' :y", &[(Postgres, ":y"), (Any, ":y"), (MariaDb, ":x"), (Sqlite, ":x")]),
+        ("$t$ :x $t$ :y", &[(Postgres, ":y"), (Any, ":y"), (MariaDb, ":x :y")]),
+        (r"'\' :x", &[(Postgres, ":x"), (MariaDb, ":x"), (Sqlite, ":x")]),
+    ] {
+        for (syntax, expected) in found_in {
+            let found: Vec<&str> = parameters_in(query, *syntax).into_iter().map(|found| found.name).collect();
+            assert_eq!(found.join(" "), *expected, "{query:?} in {syntax:?}");
+            assert_eq!(with_parameters_in(query, *syntax, str::to_owned), query);
         }
     }
 }

@@ -12,9 +12,12 @@ pub(super) fn positional(sql: &str) -> (String, Vec<usize>) {
     while let Some(first) = rest.chars().next() {
         let length = match first {
             '\'' | '"' | '`' => quoted(rest, first),
-            '-' if rest.starts_with("--") => rest.find('\n').unwrap_or(rest.len()),
+            // `5--3` is 8.
+            '-' if rest.starts_with("--") && !rest[2..].starts_with(|next: char| !next.is_ascii_whitespace()) => {
+                rest.find('\n').unwrap_or(rest.len())
+            }
             '#' => rest.find('\n').unwrap_or(rest.len()),
-            '/' if rest.starts_with("/*") => rest[2..].find("*/").map_or(rest.len(), |end| end + 4),
+            '/' if rest.starts_with("/*") && !is_run(rest) => rest[2..].find("*/").map_or(rest.len(), |end| end + 4),
             '?' => 1 + rest[1..].find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len() - 1),
             letter => letter.len_utf8(),
         };
@@ -26,7 +29,7 @@ pub(super) fn positional(sql: &str) -> (String, Vec<usize>) {
                 places.push(number.saturating_sub(1));
                 out.push('?');
             }
-            '-' | '#' | '/' if length > 1 && !is_run(piece) => {
+            '-' | '#' | '/' if length > 1 => {
                 out.push(' ');
                 out.extend(piece.chars().filter(|letter| *letter == '\n'));
             }
@@ -46,7 +49,7 @@ fn quoted(rest: &str, mark: char) -> usize {
     end
 }
 
-/// A comment that MariaDB runs: `/*! ... */`, `/*M! ... */`.
+/// Whether a comment begins here that MariaDB runs: `/*! ... */`, `/*M! ... */`.
 fn is_run(comment: &str) -> bool {
     comment.starts_with("/*!") || comment.starts_with("/*M!")
 }
@@ -98,8 +101,9 @@ mod tests {
             ("SELECT ?, ?", "SELECT ?, ?", &[0, 1]),
             ("SELECT '?1', \"?2\", `a?3`, 'it''s ?4', ?10", "SELECT '?1', \"?2\", `a?3`, 'it''s ?4', ?", &[9]),
             ("SELECT 1 -- it's ?1\n, ?1 # :no\n/* :x\n' */, 3", "SELECT 1  \n, ?  \n \n, 3", &[0]),
-            ("SELECT 4 - -1 / 2, /*! 5, */ ?1", "SELECT 4 - -1 / 2, /*! 5, */ ?", &[0]),
+            ("SELECT 4 - -1 / 2, /*! 5, ?2, */ ?1", "SELECT 4 - -1 / 2, /*! 5, ?, */ ?", &[1, 0]),
             (r"SELECT '\', ':x', 'a''\'", r"SELECT _utf8mb4 X'5c', ':x', _utf8mb4 X'61275c'", &[]),
+            ("SELECT 5--?1, 5-- ?1\n-3--", "SELECT 5--?, 5 \n-3 ", &[0]),
             ("SELECT 'open ?1", "SELECT 'open ?1", &[]),
         ] {
             assert_eq!(positional(sql), (expected.to_owned(), places.to_vec()), "{sql}");

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use headwater_consolidated::results::Placeholder;
 use headwater_model::parse::closest;
-use headwater_model::sql::{quote, with_parameters};
+use headwater_model::sql::{quote, with_parameters_in};
 use headwater_protocol::{Type, Value};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
@@ -215,7 +215,7 @@ impl Query {
     fn bind(&self, sql: &str, arguments: &Arguments, user: &str, placeholder: Placeholder) -> (String, Vec<Value>) {
         let mut bound = Vec::new();
         let mut names: Vec<String> = Vec::new();
-        let sql = with_parameters(sql, |name| {
+        let sql = with_parameters_in(sql, self.syntax, |name| {
             let number = names.iter().position(|known| known == name).unwrap_or_else(|| {
                 let place = self.parameters.iter().position(|parameter| name[1..] == *parameter.name);
                 bound.push(match place {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use headwater_model::parse::{closest, in_plain_words};
-use headwater_model::sql;
+use headwater_model::sql::{Syntax, parameters_in};
 use headwater_protocol::{Type, Value};
 use serde::Deserialize;
 
@@ -75,13 +75,14 @@ struct ParameterHead {
 struct Reading<'f> {
     file: &'f str,
     text: &'f str,
+    syntax: Syntax,
     errors: Vec<QueryError>,
 }
 
-pub(super) fn parse(file: &str, text: &str) -> Result<Query, Vec<QueryError>> {
+pub(super) fn parse(syntax: Syntax, file: &str, text: &str) -> Result<Query, Vec<QueryError>> {
     // Some editors begin a file with a mark of its encoding.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut reading = Reading { file, text, errors: Vec::new() };
+    let mut reading = Reading { file, text, syntax, errors: Vec::new() };
     let query = reading.query();
     match query {
         Some(query) if reading.errors.is_empty() => Ok(query),
@@ -122,7 +123,8 @@ impl Reading<'_> {
             parameters.filter_map(|(name, value)| self.parameter(name, value, &places)).collect();
         let declared: Vec<&str> = head.parameters.keys().map(String::as_str).collect();
         self.body(&body, lines.len(), &declared, &places);
-        for parameter in head.freshness.as_deref().map(sql::parameters).unwrap_or_default() {
+        let syntax = self.syntax;
+        for parameter in head.freshness.as_deref().map(|sql| parameters_in(sql, syntax)).unwrap_or_default() {
             let is_known = parameter.name.strip_prefix(':').is_some_and(|name| declared.contains(&name));
             if !is_known && parameter.name != USER {
                 self.fault(
@@ -176,6 +178,7 @@ impl Reading<'_> {
             sql: body.trim().trim_end_matches(';').trim_end().to_owned(),
             line: lines.len() + line_of(&body, body.len() - body.trim_start().len()),
             places,
+            syntax,
         };
         if query.is_personal() && query.who == Who::Public {
             let what = "public = true, and the query asks for :s.user, whom nobody knows then: leave one of them out";
@@ -268,7 +271,7 @@ impl Reading<'_> {
             return;
         }
         let mut used = Vec::new();
-        for parameter in sql::parameters(body) {
+        for parameter in parameters_in(body, self.syntax) {
             let line = before + line_of(body, parameter.place.start);
             match parameter.name.strip_prefix(':') {
                 _ if parameter.name == USER => {}

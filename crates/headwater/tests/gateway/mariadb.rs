@@ -84,6 +84,19 @@ fn followed(address: &str, target: &str) -> String {
     }
 }
 
+/// Comments of all kinds have no parameters, and what only looks like one has.
+#[test]
+fn parameters_are_looked_for_where_mariadb_has_sql() {
+    let (_, url, _) = shared();
+    let stage = Stage::alone(&url);
+    let head = "-- [parameters]\n-- x = { type = \"int\" }\n";
+    let sql = "SELECT 5--:x AS a, /*! :x */ AS b, '#' AS `:c` # not :this\n/* nor :that */ -- nor :these";
+    stage.query("odd.sql", &format!("{head}{sql}"));
+    assert!(stage.ok(&["query", "check"]).contains("2 queries, as"));
+    let csv = stage.ok(&["query", "run", "odd", "x=3", "--format", "csv"]);
+    assert_eq!(csv, "a,b,:c\r\n8,3,#\r\n");
+}
+
 #[test]
 fn what_is_sent_is_a_value_and_no_sql() {
     let (server, url, name) = shared();

@@ -1,0 +1,148 @@
+//! What can go wrong, and what holds then: whatever the error, the file is as it was.
+
+use std::path::PathBuf;
+
+/// Why a rebuild did not take place. The file is as it was before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no such file, or it can't be opened.
+    #[error("{} can't be opened: name a SQLite database that exists and may be written", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// SQLite's own reason.
+        source: rusqlite::Error,
+    },
+    /// Other programs, or other connections of this one, have the database open or locked.
+    #[error("{} is in use: close the programs that have it open and try again", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// SQLite's own reason.
+        source: rusqlite::Error,
+    },
+    /// SQLite refused.
+    #[error("SQLite refused while {doing}")]
+    Sqlite {
+        /// What was being done.
+        doing: &'static str,
+        /// SQLite's own reason.
+        source: rusqlite::Error,
+    },
+    /// The file has no room, or its disk has none.
+    #[error(
+        "the database's disk is full (while {doing}): make room for the indexes and the rollback journal and try again"
+    )]
+    DiskFull {
+        /// What was being done.
+        doing: &'static str,
+    },
+    /// The database is damaged.
+    #[error("the database is damaged: page {page}: {what}; recover it first (`.recover` of the sqlite3 program)")]
+    Corrupt {
+        /// The page where it was seen.
+        page: u32,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A UNIQUE index can't be: rows have the same key.
+    #[error("index {index:?} is UNIQUE, but {} or more keys stand in several rows: {}", keys.len(), keys.join("; "))]
+    NotUnique {
+        /// The index.
+        index: String,
+        /// The first keys found, as SQL, each with two of its rows.
+        keys: Vec<String>,
+    },
+    /// An index was named that the database does not have.
+    #[error("there is no index {name:?}; there are: {}", there.join(", "))]
+    NoSuchIndex {
+        /// The name.
+        name: String,
+        /// The indexes of the database.
+        there: Vec<String>,
+    },
+    /// The SQL given is not one CREATE INDEX.
+    #[error("{sql:?} creates no index: give one CREATE INDEX statement on a table of the main database")]
+    NotAnIndex {
+        /// What was given.
+        sql: String,
+        /// SQLite's own reason, where it has one.
+        source: Option<rusqlite::Error>,
+    },
+    /// The places for temporary files are full.
+    #[error(
+        "no room for {bytes} bytes more in the temporary directories ({places}): name further ones (--temp-dir) or allow more --memory"
+    )]
+    NoTemporarySpace {
+        /// How much was to be written.
+        bytes: u64,
+        /// The directories, with what each of them holds and may hold.
+        places: String,
+    },
+    /// A temporary file can't be made, written or read.
+    #[error("a temporary file in {} failed", path.display())]
+    Temporary {
+        /// The directory.
+        path: PathBuf,
+        /// The system's own reason.
+        source: std::io::Error,
+    },
+    /// An option's value is of no use.
+    #[error("{option} is {actual}: {expected}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        actual: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// What was built is not what the table holds. Nothing of it is kept; please report it.
+    #[error("index {index:?} as built does not agree with its table ({what}); nothing was changed: please report this")]
+    Unverified {
+        /// The index.
+        index: String,
+        /// What differs.
+        what: String,
+    },
+    /// SQLite's own integrity check finds fault.
+    #[error("integrity_check after the rebuild says: {}; nothing was changed", lines.join("; "))]
+    Integrity {
+        /// What it says.
+        lines: Vec<String>,
+    },
+}
+
+/// Stops a rebuild: for good, or until one index has been left to SQLite.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// For good.
+    Error(Error),
+    /// The index with this place among the jobs holds what only SQLite can judge.
+    Doubt {
+        /// The index's name.
+        index: String,
+        /// What it is.
+        why: String,
+    },
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Halt {
+        Halt::Error(error)
+    }
+}
+
+/// A damaged page.
+pub(crate) fn corrupt(page: u32, what: impl Into<String>) -> Error {
+    Error::Corrupt { page, what: what.into() }
+}
+
+/// SQLite's error with what was being done.
+pub(crate) fn sqlite(doing: &'static str) -> impl Fn(rusqlite::Error) -> Error {
+    move |source| match source.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::DiskFull) => Error::DiskFull { doing },
+        _ => Error::Sqlite { doing, source },
+    }
+}

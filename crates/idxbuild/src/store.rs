@@ -1,0 +1,99 @@
+//! The runs of the sort groups: in memory up to the budget, then in temporary files.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::Error;
+use crate::merge::{Cursor, Merge, Run};
+use crate::options::Knobs;
+use crate::temporary::{DiskRun, Places};
+use crate::usage::{Phase, Recorder};
+
+/// Bytes that are written to a temporary file at a time.
+const PIECE: usize = 256 << 10;
+
+/// The runs of all groups of a table.
+pub(crate) struct Store<'k> {
+    groups: Mutex<Vec<Vec<Run>>>,
+    /// Bytes of runs in memory, those that are being written included.
+    used: AtomicU64,
+    knobs: &'k Knobs,
+    places: Arc<Places>,
+}
+
+impl<'k> Store<'k> {
+    /// Without a run.
+    pub(crate) fn new(knobs: &'k Knobs, places: &Arc<Places>) -> Store<'k> {
+        let groups = (0..knobs.groups).map(|_| Vec::new()).collect();
+        Store { groups: Mutex::new(groups), used: AtomicU64::new(0), knobs, places: Arc::clone(places) }
+    }
+
+    fn groups(&self) -> MutexGuard<'_, Vec<Vec<Run>>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a sorted block to a group, and makes room where the budget is overdrawn.
+    pub(crate) fn add(&self, group: usize, run: Vec<u8>, thread: usize, usage: &Recorder) -> Result<(), Error> {
+        let length = run.len() as u64;
+        self.groups()[group].push(Run::Memory(run));
+        let used = self.used.fetch_add(length, Ordering::Relaxed) + length;
+        if used > self.knobs.for_runs()
+            && let Some((group, runs)) = self.take_largest()
+        {
+            let mut span = usage.span(thread, Some(group), Phase::Spill);
+            let run = self.to_disk(runs)?;
+            span.wrote(run.length());
+            self.groups()[group].push(Run::Disk(run));
+        }
+        Ok(())
+    }
+
+    /// Takes runs in memory out of the group that has most of them, a merge block of them at the most.
+    fn take_largest(&self) -> Option<(usize, Vec<Run>)> {
+        let mut groups = self.groups();
+        let weight = |runs: &Vec<Run>| runs.iter().map(Run::in_memory).sum::<usize>();
+        let group = (0..groups.len()).max_by_key(|&group| weight(&groups[group]))?;
+        let mut taken = Vec::new();
+        let mut amount = 0;
+        let mut kept = Vec::new();
+        for run in groups[group].drain(..) {
+            let fits = amount == 0 || amount + run.length() <= self.knobs.merge_block;
+            if run.in_memory() > 0 && fits {
+                amount += run.length();
+                taken.push(run);
+            } else {
+                kept.push(run);
+            }
+        }
+        groups[group] = kept;
+        (!taken.is_empty()).then_some((group, taken))
+    }
+
+    /// Merges runs into one on disk.
+    fn to_disk(&self, runs: Vec<Run>) -> Result<DiskRun, Error> {
+        let in_memory: u64 = runs.iter().map(|run| run.in_memory() as u64).sum();
+        let mut merged = DiskRun::new(&self.places);
+        let buffer = self.knobs.buffer(runs.len());
+        let mut merge = Merge::new(runs.into_iter().map(|run| Cursor::new(run, buffer)).collect());
+        merge.pieces(PIECE, |piece| merged.append(&piece))?;
+        self.used.fetch_sub(in_memory, Ordering::Relaxed);
+        Ok(merged)
+    }
+
+    /// The runs of a group, merged until there are no more of them than are merged at a time.
+    pub(crate) fn take(&self, group: usize, thread: usize, usage: &Recorder) -> Result<Vec<Run>, Error> {
+        let mut runs = std::mem::take(&mut self.groups()[group]);
+        while runs.len() > self.knobs.merge_width {
+            let mut span = usage.span(thread, Some(group), Phase::Merge);
+            // The smallest ones cost least.
+            runs.sort_by_key(|run| std::cmp::Reverse(run.length()));
+            let excess = runs.len() - self.knobs.merge_width + 1;
+            let share = runs.split_off(runs.len() - excess.min(self.knobs.merge_width));
+            span.read(share.iter().filter(|run| run.in_memory() == 0).map(Run::length).sum());
+            let run = self.to_disk(share)?;
+            span.wrote(run.length());
+            runs.push(Run::Disk(run));
+        }
+        Ok(runs)
+    }
+}

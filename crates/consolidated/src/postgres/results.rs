@@ -102,6 +102,10 @@ impl QueryConnection for PostgresConnection {
         self.mark_of(watched, since)
     }
 
+    fn lacks_for_watching(&mut self) -> Result<Vec<String>, Error> {
+        self.missing_grants()
+    }
+
     fn canceller(&self) -> Option<Canceller> {
         Some(self.link.canceller())
     }

@@ -80,6 +80,11 @@ pub trait QueryConnection: Send {
         false
     }
 
+    /// What the connection's role lacks, as SQL that gives it, before queries of tracked tables can be watched; empty where nothing is tracked.
+    fn lacks_for_watching(&mut self) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
+    }
+
     /// What ends a statement that this connection runs, from another thread; `None` where nothing does.
     fn canceller(&self) -> Option<Canceller>;
 }

@@ -139,6 +139,10 @@ impl QueryConnection for PostgresConnection {
         self.row_bytes > ROW_BYTES_KEPT
     }
 
+    fn lacks_for_watching(&mut self) -> Result<Vec<String>, Error> {
+        self.missing_grants()
+    }
+
     fn canceller(&self) -> Option<Canceller> {
         Some(self.link.canceller())
     }

@@ -77,6 +77,21 @@ impl PostgresConnection {
         }
     }
 
+    /// What its role must be granted before it can watch; nothing where no table is tracked.
+    pub(super) fn missing_grants(&mut self) -> Result<Vec<String>, Error> {
+        let sql = "SELECT format(g.what, quote_ident(current_user))::text FROM pg_catalog.pg_namespace n \
+             JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = 'table_change' \
+             JOIN pg_catalog.pg_class i ON i.relnamespace = n.oid AND i.relname = 'identity' \
+             CROSS JOIN LATERAL (VALUES \
+             (has_database_privilege(current_database(), 'TEMPORARY'), \
+              'GRANT TEMPORARY ON DATABASE ' || replace(quote_ident(current_database()), '%', '%%') || ' TO %s'), \
+             (has_schema_privilege(n.oid, 'USAGE'), 'GRANT USAGE ON SCHEMA headwater TO %s'), \
+             (has_table_privilege(c.oid, 'SELECT'), 'GRANT SELECT ON headwater.table_change TO %s'), \
+             (has_column_privilege(i.oid, 'incarnation', 'SELECT'), 'GRANT SELECT (incarnation) ON headwater.identity TO %s') \
+             ) AS g(has, what) WHERE n.nspname = 'headwater' AND NOT g.has";
+        Ok(self.query(sql, &[])?.iter().map(|row| text(row, 0)).collect())
+    }
+
     fn look_into(&mut self, sql: &str) -> Result<Option<Watched>, Error> {
         let plain = with_parameters(sql, |name| if name.starts_with('?') { "NULL".into() } else { name.to_owned() });
         self.batch("SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = '5s'")?;

@@ -201,6 +201,9 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     if let Some(GatewayConfig { settings, .. }) = &gateway {
         check_held(settings, pools.main())?;
     }
+    if gateway.is_some() {
+        warn_of_grants(&backends);
+    }
     let runtime = tokio::runtime::Runtime::new().context("the threads of the server could not be started")?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
@@ -227,6 +230,22 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
         }
         Ok(Exit::Done)
     })
+}
+
+/// Beside the start: the database may not be there yet.
+fn warn_of_grants(backends: &Backends) {
+    let backend = Arc::clone(&backends.queries);
+    std::thread::spawn(move || {
+        let lacks = backend.connect_for_queries().and_then(|mut connection| connection.lacks_for_watching());
+        match lacks {
+            Ok(lacks) if !lacks.is_empty() => tracing::warn!(
+                missing = lacks.join("; "),
+                "tables are tracked, and the database's role may not ask change tracking: each request runs its query"
+            ),
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "whether change tracking may be asked is not known"),
+        }
+    });
 }
 
 /// A server on a database that is not as its model says would lose rows: it does not start.

@@ -14,6 +14,7 @@ mod query_run;
 mod restart;
 mod slow;
 mod squid;
+mod tracked;
 mod waiting;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

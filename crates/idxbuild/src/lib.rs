@@ -33,6 +33,8 @@ mod collation;
 mod draw;
 mod error;
 mod file;
+#[doc(hidden)]
+pub mod fuzzing;
 mod group;
 mod header;
 mod job;

@@ -9,6 +9,7 @@ pub mod corpus;
 pub mod frontier;
 pub mod gateway;
 pub mod model;
+pub mod sqlite;
 pub mod stream;
 pub mod values;
 pub mod wire;
@@ -41,6 +42,8 @@ pub const TARGETS: &[Target] = &[
     ("frontier_statement", frontier::statement),
     ("frontier_fields", frontier::fields),
     ("gateway_rows", gateway::rows),
+    ("sqlite_pages", sqlite::pages),
+    ("sqlite_key", sqlite::key),
 ];
 
 /// The target of this name.

@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::commands::{
-    check, completions, conflicts, diff, doctor, init, lab, purge, query, remote, serve, token, track, user,
+    check, completions, conflicts, diff, doctor, idxbuild, init, lab, purge, query, remote, serve, token, track, user,
 };
 
 const EXAMPLES: &str = "\
@@ -111,6 +111,8 @@ pub enum Command {
     Conflicts(conflicts::ConflictsArgs),
     /// Measure: experiments on databases, servers of syncs and URLs
     Lab(lab::LabArgs),
+    /// Rebuild the indexes of a SQLite database in parallel, or create some
+    Idxbuild(idxbuild::IdxbuildArgs),
     /// Print completions for a shell
     Completions(completions::CompletionsArgs),
 }

@@ -5,6 +5,7 @@ pub mod completions;
 pub mod conflicts;
 pub mod diff;
 pub mod doctor;
+pub mod idxbuild;
 pub mod init;
 pub mod lab;
 pub mod purge;

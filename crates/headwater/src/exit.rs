@@ -83,6 +83,13 @@ fn kind(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             _ => Exit::Usage,
         });
     }
+    if let Some(error) = cause.downcast_ref::<headwater_idxbuild::Error>() {
+        return match error.fault() {
+            headwater_idxbuild::Fault::Request => Some(Exit::Usage),
+            headwater_idxbuild::Fault::Environment => Some(Exit::Unreachable),
+            headwater_idxbuild::Fault::Internal => None,
+        };
+    }
     if let Some(error) = cause.downcast_ref::<headwater_lab::Error>() {
         return match error.fault() {
             headwater_lab::Fault::Usage => Some(Exit::Usage),

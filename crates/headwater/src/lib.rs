@@ -46,6 +46,7 @@ pub fn run() -> ExitCode {
         Command::Diff(args) => commands::diff::run(args, &cli.global, &output),
         Command::Lab(args) => commands::lab::run(args, &cli.global, &output),
         Command::Conflicts(args) => commands::conflicts::run(args, &cli.global, &output),
+        Command::Idxbuild(args) => commands::idxbuild::run(args, &output),
         Command::Completions(args) => commands::completions::run(args, &output),
     };
     let exit = done.unwrap_or_else(|error| exit::tell(&error, &output));

@@ -22,6 +22,8 @@ pub enum Unit {
     Rows,
     /// Bytes.
     Bytes,
+    /// Parts of a whole, of which only the share is told.
+    Share,
     /// Nothing: it only shows that there is work.
     None,
 }
@@ -119,6 +121,7 @@ impl Output {
     pub fn restart(&self, bar: &ProgressBar, doing: impl Into<String>, unit: Unit, total: Option<u64>) {
         let counts = match (unit, total.is_some()) {
             (Unit::None, _) => "",
+            (Unit::Share, _) => "{wide_bar} {percent} %  {eta}  ",
             (Unit::Rows, false) => "{human_pos} rows  {rate}  ",
             (Unit::Rows, true) => "{wide_bar} {percent} %  {human_pos} of {human_len} rows  {eta}  ",
             (Unit::Bytes, false) => "{bytes}  {bytes_per_sec}  ",

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
 use crate::by_sqlite::BySqlite;
 use crate::error::{Error, Halt, sqlite};
 use crate::file::MainFile;
-use crate::group::{Group, Part};
+use crate::group::{Batch, Group, Part};
 use crate::header::{Header, Layout};
 use crate::job::{TableJob, spread};
 use crate::open::open;
@@ -221,8 +221,7 @@ impl<'w> Work<'w> {
             progress: self.options.progress.as_deref(),
         };
         let sums = scan.run(knobs.threads)?;
-        let keys = sums.iter().map(|sum| sum.keys).sum();
-        self.merge(table, knobs, &groups, &store, old_pages, keys)?;
+        self.merge(table, knobs, &groups, &store, old_pages)?;
         Ok(sums)
     }
 
@@ -234,9 +233,9 @@ impl<'w> Work<'w> {
         groups: &[Vec<usize>],
         store: &Store<'_>,
         mut old_pages: Vec<Vec<u32>>,
-        keys: u64,
     ) -> Result<(), Halt> {
         let (finished, batches) = sync_channel(BATCHES);
+        let expected = store.bytes() / self.layout.page_size as u64;
         let mut waiting = Vec::new();
         for (number, indexes) in groups.iter().enumerate().rev() {
             let part =
@@ -271,7 +270,7 @@ impl<'w> Work<'w> {
                 })
                 .collect();
             drop(finished);
-            let written = self.write(batches, keys);
+            let written = self.write(batches, expected);
             let mut built = Ok(());
             for builder in builders {
                 let one = builder.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -282,8 +281,8 @@ impl<'w> Work<'w> {
         })
     }
 
-    /// Writes pages until all groups have ended.
-    fn write(&self, batches: std::sync::mpsc::Receiver<crate::group::Batch>, _keys: u64) -> Result<(), Error> {
+    /// Writes pages until all groups have ended: about as many as are expected.
+    fn write(&self, batches: Receiver<Batch>, expected: u64) -> Result<(), Error> {
         let mut span = self.usage.span(0, None, Phase::Write);
         let mut done = 0;
         for batch in batches {
@@ -291,7 +290,7 @@ impl<'w> Work<'w> {
             span.wrote(batch.bytes.len() as u64);
             done += batch.pages.len() as u64;
             if let Some(progress) = &self.options.progress {
-                progress(Progress { step: Step::Build, done, of: 0 });
+                progress(Progress { step: Step::Build, done, of: expected.max(done) });
             }
         }
         Ok(())

@@ -114,6 +114,36 @@ pub enum Error {
     },
 }
 
+/// Whose fault an error is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// What was asked for, or the database's contents: trying again does not help.
+    Request,
+    /// Others have the file, or a disk is full: trying again helps when that has been mended.
+    Environment,
+    /// The file is damaged, or there is a defect here.
+    Internal,
+}
+
+impl Error {
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Error::Open { .. }
+            | Error::NotUnique { .. }
+            | Error::NoSuchIndex { .. }
+            | Error::NotAnIndex { .. }
+            | Error::Option { .. } => Fault::Request,
+            Error::InUse { .. } | Error::DiskFull { .. } | Error::NoTemporarySpace { .. } | Error::Temporary { .. } => {
+                Fault::Environment
+            }
+            Error::Sqlite { .. } | Error::Corrupt { .. } | Error::Unverified { .. } | Error::Integrity { .. } => {
+                Fault::Internal
+            }
+        }
+    }
+}
+
 /// Stops a rebuild: for good, or until one index has been left to SQLite.
 #[derive(Debug)]
 pub(crate) enum Halt {

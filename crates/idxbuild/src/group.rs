@@ -14,8 +14,8 @@ use crate::space::Space;
 use crate::tree::{Sink, TreeWriter};
 use crate::usage::{Phase, Recorder};
 
-/// Pages that are handed over at a time.
-const PAGES: usize = 64;
+/// Bytes of pages that are handed over at a time.
+const BATCH: usize = 256 << 10;
 /// Bytes of keys that a merging thread hands over at a time.
 const PIECE: usize = 128 << 10;
 /// Pieces that may wait to be taken.
@@ -236,6 +236,6 @@ impl Sink for Pages<'_> {
     fn write(&mut self, page: u32, bytes: &[u8]) -> Result<(), Halt> {
         self.batch.pages.push(page);
         self.batch.bytes.extend_from_slice(bytes);
-        if self.batch.pages.len() == PAGES { self.flush() } else { Ok(()) }
+        if self.batch.bytes.len() >= BATCH { self.flush() } else { Ok(()) }
     }
 }

@@ -30,8 +30,11 @@ mod build;
 mod by_sqlite;
 mod catalog;
 mod collation;
+mod draw;
 mod error;
 mod file;
+#[doc(hidden)]
+pub mod fuzzing;
 mod group;
 mod header;
 mod job;
@@ -59,7 +62,8 @@ mod verify;
 mod walk;
 
 pub use build::build;
-pub use error::Error;
+pub use draw::PhaseUsage;
+pub use error::{Error, Fault};
 pub use options::{Knobs, Options, Progress, Step, TempDir};
 pub use report::{Builder, Built, Report};
 pub use usage::{Phase, Span};

@@ -53,7 +53,8 @@ pub(crate) fn plan(
                 plan.add(&connection, &new.found.table, job)?;
             }
             (Err(why), _) | (Ok(_), Some(why)) => {
-                let create = Some(sql.clone());
+                // As SQLite has understood it: one statement.
+                let create = Some(new.sql);
                 plan.by_sqlite.push(BySqlite { name: new.found.name, table: new.found.table, why, create });
             }
         }
@@ -117,8 +118,11 @@ impl New {
         if after == before {
             return if sql.to_ascii_uppercase().contains("EXISTS") { Ok(None) } else { Err(bad(None)) };
         }
+        if after != before + 1 {
+            return Err(bad(None));
+        }
         let (kind, name, table, sql) = copy.query_row(newest, [], row).map_err(&failed)?;
-        let Some(sql) = sql.filter(|_| kind == "index" && after == before + 1) else { return Err(bad(None)) };
+        let Some(sql) = sql.filter(|_| kind == "index") else { return Err(bad(None)) };
         let job = catalog::job(&copy, header, &table, &name, 0)?;
         Ok(Some(New { found: Found { name, table, job }, sql }))
     }

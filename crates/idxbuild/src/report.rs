@@ -35,6 +35,7 @@ pub struct Built {
 
 /// Who built an index.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Builder {
     /// Headwater, in parallel.
     Headwater {

@@ -32,6 +32,11 @@ impl<'k> Store<'k> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many bytes all runs have.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.groups().iter().flatten().map(Run::length).sum()
+    }
+
     /// Adds a sorted block to a group, and makes room where the budget is overdrawn.
     pub(crate) fn add(&self, group: usize, run: Vec<u8>, thread: usize, usage: &Recorder) -> Result<(), Error> {
         let length = run.len() as u64;

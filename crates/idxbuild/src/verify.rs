@@ -15,6 +15,9 @@ use crate::sum::{KeyHash, Sum};
 use crate::usage::{Phase, Recorder};
 use crate::walk::Claims;
 
+#[cfg(test)]
+mod tests;
+
 /// Leaves that a thread takes at a time.
 const LEAVES: usize = 64;
 

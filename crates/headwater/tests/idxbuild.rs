@@ -1,0 +1,117 @@
+//! `headwater idxbuild`, as a person or a script meets it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use rusqlite::Connection;
+use serde_json::Value;
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let place = Place(tempfile::tempdir().expect("a folder"));
+        let shop = Connection::open(place.file()).expect("a file");
+        shop.execute_batch(
+            "CREATE TABLE bill(id INTEGER PRIMARY KEY, customer INTEGER, day TEXT);
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
+               INSERT INTO bill SELECT i, i * 7919 % 1000, date('2026-01-01', (i * 31 % 365) || ' days') FROM n;
+             CREATE INDEX bill_customer ON bill(customer, day DESC);
+             CREATE INDEX bill_month ON bill(substr(day, 1, 7));",
+        )
+        .expect("a schema");
+        place
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("shop.db")
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
+        command.arg("idxbuild").arg(self.file()).args(arguments).output().expect("the program runs")
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The stock program opens the file, finds no fault, and writes.
+fn check(path: &Path) {
+    let sql =
+        "PRAGMA integrity_check; INSERT INTO bill(customer, day) VALUES (1, '2027-01-01'); PRAGMA integrity_check;";
+    let said = Command::new("sqlite3").arg(path).arg(sql).output().expect("the sqlite3 program");
+    assert_eq!((text(&said.stdout).as_str(), text(&said.stderr).as_str()), ("ok\nok\n", ""));
+}
+
+#[test]
+fn it_says_who_built_what_and_the_stock_program_goes_on() {
+    let place = Place::new();
+    let said = place.run(&[
+        "--create",
+        "CREATE INDEX bill_day ON bill(day COLLATE NOCASE)",
+        "--index",
+        "bill_customer",
+        "--index",
+        "bill_month",
+    ]);
+    let out = text(&said.stdout);
+    assert!(said.status.success(), "{out}{}", text(&said.stderr));
+    let line =
+        |index: &str| out.lines().find(|line| line.trim_start().starts_with(index)).unwrap_or_default().to_owned();
+    assert!(line("bill_customer").contains("20,000"), "{out}");
+    assert!(line("bill_day").contains("20,000"), "{out}");
+    assert!(line("bill_month").contains("built by SQLite: it is on an expression"), "{out}");
+    assert!(out.contains("verified"), "{out}");
+    check(&place.file());
+}
+
+#[test]
+fn usage_tells_knobs_phases_and_threads() {
+    let place = Place::new();
+    let folder = place.0.path().join("spill");
+    std::fs::create_dir(&folder).expect("a folder");
+    let spill = format!("{}:64M", folder.display());
+    let knobs = ["--threads", "2", "--groups", "1", "--memory", "1M", "--sort-block", "4K", "--temp-dir", &spill];
+    let said = place.run(&[&knobs[..], &["--usage", "--integrity-check"]].concat());
+    let out = text(&said.stdout);
+    for part in [
+        "threads 2, groups 1",
+        "memory 1.0 MB",
+        "data scan, key build",
+        "key insertion",
+        "thread  0  ",
+        "integrity check finds no fault",
+    ] {
+        assert!(out.contains(part), "{part} is missing: {out}{}", text(&said.stderr));
+    }
+    let said = place.run(&["--json"]);
+    let told: Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    assert_eq!(told["indexes"].as_array().map(Vec::len), Some(2), "{told}");
+    assert!(told["spans"].as_array().is_some_and(|spans| spans.len() > 3), "{told}");
+    let said = place.run(&["--silent"]);
+    assert_eq!((text(&said.stdout), text(&said.stderr)), (String::new(), String::new()));
+}
+
+#[test]
+fn what_can_not_be_is_told_and_changes_nothing() {
+    let place = Place::new();
+    let before = std::fs::read(place.file()).expect("the file");
+    let refused = |arguments: &[&str], code: i32, part: &str| {
+        let said = place.run(arguments);
+        assert_eq!(said.status.code(), Some(code), "{arguments:?}: {}", text(&said.stderr));
+        assert!(text(&said.stderr).contains(part), "{arguments:?}: {}", text(&said.stderr));
+    };
+    refused(&["--index", "bill_dya"], 2, "there are: bill_customer, bill_month");
+    refused(&["--create", "CREATE UNIQUE INDEX u ON bill(customer)"], 2, "(0) in the rows");
+    refused(&["--create", "CREATE INDEX u ON bil(customer)"], 2, "no such table");
+    refused(&["--create", "DROP TABLE bill"], 2, "creates no index");
+    refused(&["--memory", "1K"], 2, "--memory");
+    refused(&["--temp-dir", "/none/such"], 2, "is no directory");
+    let other = Connection::open(place.file()).expect("the file");
+    other.execute_batch("BEGIN; SELECT count(*) FROM bill").expect("a reader");
+    refused(&[], 3, "is in use");
+    drop(other);
+    assert!(before == std::fs::read(place.file()).expect("the file"), "the file has changed");
+}

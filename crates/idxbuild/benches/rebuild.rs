@@ -44,10 +44,12 @@ fn main() -> Outcome {
     let mut best = BTreeMap::new();
     for (name, index, memory) in parts {
         if wanted.is_empty() || wanted.contains(&name) {
-            if !best.contains_key(&index) {
-                best.insert(index, best_setting(&path, index)?);
-            }
-            compare(&path, name, index, memory, (turns, best[&index]))?;
+            let setting = match best.get(&index) {
+                Some(&setting) => setting,
+                None => best_setting(&path, index)?,
+            };
+            best.insert(index, setting);
+            compare(&path, name, index, memory, (turns, setting))?;
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, ErrorCode};
 
 use crate::catalog::quoted;
+use crate::doubles;
 use crate::error::{Error, sqlite};
 use crate::options::Knobs;
 use crate::report::Builder;
@@ -35,7 +36,8 @@ impl BySqlite {
             Ok(()) => Ok(Builder::Sqlite { why: self.why.clone() }),
             Err(error) => match error.sqlite_error_code() {
                 Some(ErrorCode::ConstraintViolation) => {
-                    Err(Error::NotUnique { index: self.name.clone(), keys: vec![error.to_string()] })
+                    let keys = doubles::named(connection, &self.table, &self.name, self.create.as_deref())?;
+                    Err(Error::NotUnique { index: self.name.clone(), keys })
                 }
                 // It lacks a collation or a function that the application has: then the application must do it.
                 Some(ErrorCode::Unknown) if self.create.is_none() => {

@@ -30,6 +30,7 @@ mod build;
 mod by_sqlite;
 mod catalog;
 mod collation;
+mod doubles;
 mod draw;
 mod error;
 mod file;

@@ -137,6 +137,9 @@ fn in_order(pages: &dyn ReadPages, root: u32, claims: &mut Claims) -> Result<InO
             Next::Page(number) => {
                 pages.read(number, &mut buffer)?;
                 let page = Page::new(number, &buffer, pages.layout())?;
+                if page.cells() == 0 {
+                    return Err(corrupt(number, "an index page without a key"));
+                }
                 open.push(Next::Page(page.child(page.cells())?));
                 for cell in (0..page.cells()).rev() {
                     let key = page.key(cell, pages.layout())?;
@@ -175,6 +178,9 @@ impl<'c> Checker<'c> {
             self.pages.read(number, &mut buffer)?;
             let page = Page::new(number, &buffer, layout)?;
             page.expect(Kind::IndexLeaf)?;
+            if page.cells() == 0 && tree.leaves.len() > 1 {
+                return Err(corrupt(number, "an index page without a key"));
+            }
             for cell in 0..page.cells() {
                 let key = page.key(cell, layout)?;
                 self.key(number, whole(&key, self.pages, &mut spare)?)?;

@@ -180,6 +180,48 @@ fn every_doubt_is_told() -> Outcome {
     Ok(())
 }
 
+#[test]
+fn keys_of_an_index_that_sqlite_builds_are_named_too() -> Outcome {
+    let place = Place::new()?;
+    place.fill(4096, 100)?.execute_batch(
+        "UPDATE t SET b = 'Same' WHERE id = 7; UPDATE t SET b = 'sAME' WHERE id = 70;
+         CREATE TABLE w(k INTEGER PRIMARY KEY, v TEXT) WITHOUT ROWID; INSERT INTO w VALUES (1, 'x'), (2, 'x'), (3, NULL), (4, NULL);",
+    )?;
+    for (sql, key) in [
+        ("CREATE UNIQUE INDEX u ON t(lower(b) DESC)", "('same') in 2 rows"),
+        ("CREATE UNIQUE INDEX u ON t(b COLLATE NOCASE) WHERE a > 0", "('same') in 2 rows"),
+        ("CREATE UNIQUE INDEX u ON w(v)", "('x') in 2 rows"),
+    ] {
+        let mut options = Options::default();
+        options.create.push(sql.to_owned());
+        let refused = build(&place.file(), &options).expect_err("two rows have one key");
+        let Error::NotUnique { keys, .. } = refused else { return Err(format!("{sql}: {refused:?}").into()) };
+        let named: Vec<_> = keys.iter().map(|key| key.to_lowercase()).collect();
+        assert_eq!(named, [key], "{sql}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_page_of_two_indexes_is_damage() -> Outcome {
+    let place = Place::new()?;
+    let connection = place.fill(1024, 3000)?;
+    let root = |name: &str| -> rusqlite::Result<u32> {
+        connection.query_row("SELECT rootpage FROM sqlite_schema WHERE name = ?1", [name], |row| row.get(0))
+    };
+    let (a, b) = (root("t_a")?, root("t_b")?);
+    drop(connection);
+    let mut bytes = std::fs::read(place.file())?;
+    // The last page below each root stands at its eighth byte.
+    let last = |root: u32| (root as usize - 1) * 1024 + 8;
+    bytes.copy_within(last(b)..last(b) + 4, last(a));
+    std::fs::write(place.file(), &bytes)?;
+    let refused = build(&place.file(), &Options::default()).expect_err("a page has two owners");
+    assert!(refused.to_string().contains("two things"), "{refused}");
+    assert!(bytes == std::fs::read(place.file())?, "the file has changed");
+    Ok(())
+}
+
 /// Bits that fall over anywhere: an error, or a result that is no worse than what was there.
 #[test]
 fn a_damaged_file_gives_an_error_or_is_no_worse() -> Outcome {

@@ -63,3 +63,57 @@ fn an_answer_that_is_cut_off_is_not_kept() {
         assert_eq!(front.hits(part, 2), [false, false]);
     }
 }
+
+/// It comes without a length, and has no room in memory.
+#[test]
+fn a_large_answer_is_kept_on_the_disk() {
+    const ROWS: &str = "SELECT repeat('x', 1000) AS x, i FROM generate_series(1, 12000) AS i";
+    let front = Front::new();
+    front.stage.query("large.sql", &format!("-- public = true\n-- max_age_s = 1000\n{ROWS}"));
+    let front = front.again();
+    let (head, first) = front.get("/q/large.csv", "");
+    assert!(head.starts_with("http/1.1 200") && first.len() > 12_000_000, "{head}");
+    for _ in 0..2 {
+        assert_eq!(front.get("/q/large.csv", "").1.matches(",12000\r\n").count(), 1);
+    }
+    assert_eq!(front.hits("/q/large.csv", 3), [false, true, true]);
+    // Small ones stay in memory.
+    for _ in 0..2 {
+        front.get("/q/kept.csv", "");
+    }
+    let answers = front.answers("/q/kept.csv", 2);
+    assert!(answers[1].contains("MEM_HIT/200"), "{answers:?}");
+}
+
+/// Of a large answer that comes as it is read the tag is a weak one. By it Squid is told that nothing has changed, and tells that of what is
+/// fresh; what it had to ask for again it gives whole, whatever tag its client has.
+#[test]
+fn weak_tags_are_tags_to_squid() {
+    const ROWS: &str = "SELECT id, repeat('x', 1000000) AS x FROM flight CROSS JOIN generate_series(1, 5) AS i";
+    let front = Front::new();
+    front.stage.query("fresh.sql", &format!("-- public = true\n-- max_age_s = 1000\n{ROWS}"));
+    front.stage.query("stale.sql", &format!("-- public = true\n{ROWS}"));
+    let front = front.again();
+    let ask = |target: &str, tag: &str| {
+        let given = if tag.is_empty() { String::new() } else { format!("If-None-Match: {tag}\r\n") };
+        let (head, body) = front.get(target, &given);
+        let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap_or_default().replace("w/", "W/");
+        (head[.."http/1.1 200".len()].to_owned(), tag, body.matches(",xx").count())
+    };
+    let whole = |tag: &str, rows| ("http/1.1 200".to_owned(), tag.to_owned(), rows);
+    for (target, expected) in [("/q/fresh.csv", "TCP_INM_HIT/304"), ("/q/stale.csv", "TCP_REFRESH_UNMODIFIED/200")] {
+        let (_, tag, rows) = ask(target, "");
+        assert!(tag.starts_with("W/") && rows == 15, "{target} {tag}: {rows}");
+        let again = ask(target, &tag);
+        match expected {
+            "TCP_INM_HIT/304" => assert_eq!((again.0.as_str(), again.2), ("http/1.1 304", 0)),
+            _ => assert_eq!(again, whole(&tag, 15)),
+        }
+        assert_eq!(front.answers(target, 2)[1], expected, "{target}");
+    }
+    let (_, tag, _) = ask("/q/stale.csv", "");
+    assert!(get(&front.server, "/q/stale.csv", &format!("If-None-Match: {tag}\r\n")).0.starts_with("http/1.1 304"));
+    front.sql("DELETE FROM flight WHERE id = 1");
+    assert_eq!(ask("/q/stale.csv", &tag).2, 10);
+    assert_eq!(front.answers("/q/stale.csv", 4)[3], "TCP_REFRESH_MODIFIED/200");
+}

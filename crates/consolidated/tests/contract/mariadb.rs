@@ -166,7 +166,7 @@ fn a_decimal_is_compared_to_its_last_digit() {
     }
     let long = Value::Decimal(Decimal::parse(&"9".repeat(36)).expect("a decimal"));
     let error = read(&mut *connection, &sql, &[long]).expect_err("it would be rounded");
-    assert!(matches!(&error, Error::Sql { detail, .. } if detail.contains("DECIMAL(65,30)")), "{error}");
+    assert!(matches!(&error, Error::Parameter { detail } if detail.contains("DECIMAL(65,30)")), "{error}");
 }
 
 /// A cast would make NULL of them without a word.
@@ -197,7 +197,7 @@ fn a_date_that_mariadb_does_not_have_is_refused() {
     ] {
         let error =
             read(&mut *connection, &format!("SELECT {} AS d", placeholder(1, kind)), &[value]).expect_err("none");
-        assert!(matches!(&error, Error::Sql { detail, .. } if detail.contains("no date of MariaDB's")), "{error}");
+        assert!(matches!(&error, Error::Parameter { detail } if detail.contains("no date of MariaDB's")), "{error}");
     }
 }
 

@@ -79,6 +79,10 @@ impl Inner {
         }
     }
 
+    pub(crate) fn floor(&self, class: Class) -> u64 {
+        self.floors[class as usize]
+    }
+
     /// A block that is in memory, counted as a hit; `None`, counted as a miss.
     #[inline]
     pub(crate) fn find(&self, key: Key, class: Class) -> Option<Arc<Block>> {

@@ -135,6 +135,12 @@ impl Pool {
         self.inner.chain.lock().budget
     }
 
+    /// Bytes that blocks of a class may have, where all others have what their floors leave to them.
+    pub fn room_bytes(&self, class: Class) -> u64 {
+        let others = Class::ALL.into_iter().filter(|other| *other != class).map(|other| self.inner.floor(other));
+        self.budget_bytes().saturating_sub(others.sum())
+    }
+
     /// Bytes in memory, all classes together: never more than the budget.
     pub fn used_bytes(&self) -> u64 {
         self.inner.used().iter().sum()

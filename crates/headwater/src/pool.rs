@@ -42,6 +42,9 @@ enum PolicyName {
 
 /// What each class has for sure.
 const FLOOR_BYTES: u64 = 16 << 20;
+/// The least that is worth a pool of its own.
+const ALTERNATE_BYTES_MIN: u64 = 1 << 20;
+const MEMORY_BYTES_MAX: u64 = 1 << 44;
 
 impl Default for PoolSection {
     fn default() -> PoolSection {
@@ -67,6 +70,7 @@ impl PoolSection {
     /// The pools. Places are relative to `folder`; `spool_folder` is where the overflow file goes if nothing else is said.
     pub(crate) fn pools(&self, folder: &Path, spool_folder: Option<&Path>) -> Result<Pools> {
         let places = || "the pool can't be made ([pool])".to_owned();
+        self.validate()?;
         let overflow_folder =
             self.overflow_folder.as_ref().map(|own| folder.join(own)).or(spool_folder.map(Path::to_owned));
         if let Some(own) = &overflow_folder {
@@ -95,6 +99,27 @@ impl PoolSection {
         Ok(pools)
     }
 
+    /// What no pool can be made of, or none that anybody means.
+    fn validate(&self) -> Result<()> {
+        let floors = [self.upload_bytes_min, self.download_bytes_min, self.answer_bytes_min, self.chunk_bytes_min];
+        let (sum, memory) = (floors.iter().fold(0_u64, |sum, floor| sum.saturating_add(*floor)), self.memory_bytes);
+        if memory > MEMORY_BYTES_MAX {
+            return Err(usage(format!("[pool] memory_bytes is {memory}, expected at most {MEMORY_BYTES_MAX}")));
+        }
+        if sum > memory {
+            let what = "upload_bytes_min, download_bytes_min, answer_bytes_min and chunk_bytes_min";
+            return Err(usage(format!("[pool] {what} come to {sum}, more than memory_bytes, which is {memory}")));
+        }
+        match (self.alternate_bytes, self.alternate.is_empty()) {
+            (0, _) => Ok(()),
+            (_, true) => Err(usage("[pool] alternate_bytes is set, and alternate assigns nothing to it".to_owned())),
+            (bytes, false) if !(ALTERNATE_BYTES_MIN..=MEMORY_BYTES_MAX).contains(&bytes) => Err(usage(format!(
+                "[pool] alternate_bytes is {bytes}, expected 0, or {ALTERNATE_BYTES_MIN} to {MEMORY_BYTES_MAX}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     fn policy(&self) -> Result<Policy> {
         match (self.policy, self.skips) {
             (PolicyName::Lru, skips) => Ok(Policy::Lru { skips }),
@@ -111,5 +136,56 @@ fn named(text: &str) -> Result<Named> {
         Some(("query", name)) => Ok(Named::Query(name.trim().to_owned())),
         Some(("snapshot", table)) => Ok(Named::Snapshot(table.trim().to_owned())),
         _ => Err(usage(format!("[pool] alternate has {text:?}, expected \"query NAME\" or \"snapshot TABLE\""))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headwater_bufferpool::Class;
+
+    use super::*;
+
+    fn pools(options: &str) -> Result<Pools, String> {
+        let section: PoolSection = toml::from_str(options).map_err(|error| error.to_string())?;
+        section.pools(Path::new(""), None).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn what_no_pool_can_be_made_of_is_told_by_its_option() {
+        for (options, words) in [
+            (
+                "memory_bytes = 1000",
+                "[pool] upload_bytes_min, download_bytes_min, answer_bytes_min and chunk_bytes_min come to 67108864",
+            ),
+            ("memory_bytes = 99999999999999999", "memory_bytes is 99999999999999999, expected at most"),
+            ("skips = 3", "[pool] skips is 3, and only policy = \"lru\" has skips"),
+            ("policy = \"mru\"", "expected `s3fifo` or `lru`"),
+            ("block_bytes = 100", "block_bytes is 100, expected 512 to 1048576"),
+            ("alternate = [\"query a\"]", "[pool] alternate has \"query a\", and alternate_bytes is 0"),
+            ("alternate_bytes = 100\nalternate = [\"query a\"]", "alternate_bytes is 100, expected 0, or 1048576 to"),
+            ("alternate_bytes = 2000000", "alternate assigns nothing to it"),
+            ("alternate_bytes = 2000000\nalternate = [\"a\"]", "expected \"query NAME\" or \"snapshot TABLE\""),
+            (
+                "overflow_folder = \"/nowhere/at/all\"",
+                "overflow_folder /nowhere/at/all is no folder that can be written to",
+            ),
+            ("memry_bytes = 1", "unknown field `memry_bytes`"),
+        ] {
+            let said = pools(options).expect_err(options);
+            assert!(said.contains(words), "{options}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_is_assigned_to_the_alternate_pool_goes_there() {
+        let pools = pools(
+            "policy = \"lru\"\nskips = 100\nalternate_bytes = 2000000\nalternate = [\"query a\", \"snapshot t\"]",
+        );
+        let pools = pools.expect("pools");
+        assert_eq!(pools.main().budget_bytes(), 128 << 20);
+        assert_eq!(pools.main().room_bytes(Class::Answer), (128 - 48) << 20);
+        assert_eq!(pools.of(&Named::Query("a".into())).budget_bytes(), 2_000_000);
+        assert_eq!(pools.of(&Named::Snapshot("t".into())).budget_bytes(), 2_000_000);
+        assert_eq!(pools.of(&Named::Query("b".into())).budget_bytes(), 128 << 20);
     }
 }

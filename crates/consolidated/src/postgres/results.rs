@@ -18,13 +18,16 @@ use crate::watch::{Marked, Watched};
 use crate::{Connection as _, Error, Mode};
 
 /// Tables with secrets that can be read by this role or one that it may become (`set_config('role', ...)` needs no more), or as files.
-const READABLE_SQL: &str = "SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c \
+const READABLE_SQL: &str = "SELECT name FROM ( \
+    SELECT n.nspname || '.' || c.relname AS name, 1 AS place FROM pg_catalog.pg_class c \
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
     WHERE n.nspname = 'headwater' AND c.relname IN ('account', 'identity', 'remote') AND EXISTS ( \
-        SELECT FROM pg_catalog.pg_roles r WHERE pg_has_role(session_user, r.oid, 'MEMBER') AND ( \
-            r.rolname IN ('pg_read_server_files', 'pg_execute_server_program') \
-            OR has_table_privilege(r.oid, c.oid, 'SELECT') OR has_any_column_privilege(r.oid, c.oid, 'SELECT'))) \
-    ORDER BY c.relname";
+        SELECT FROM pg_catalog.pg_roles r WHERE pg_has_role(session_user, r.oid, 'MEMBER') \
+        AND (has_table_privilege(r.oid, c.oid, 'SELECT') OR has_any_column_privilege(r.oid, c.oid, 'SELECT'))) \
+    UNION ALL SELECT 'the files of the server, those of other databases too', 2 WHERE EXISTS ( \
+        SELECT FROM pg_catalog.pg_roles r WHERE pg_has_role(session_user, r.oid, 'MEMBER') \
+        AND (r.rolsuper OR r.rolname IN ('pg_read_server_files', 'pg_execute_server_program'))) \
+    ) AS s ORDER BY place, name";
 /// Whether it is a standby; which server it is, in which life, which database, and where names are looked for.
 const OUTLOOK_SQL: &str = "SELECT pg_is_in_recovery(), concat_ws('/', pg_postmaster_start_time()::text, current_setting('port'), \
     (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()), current_schemas(false)::text)";

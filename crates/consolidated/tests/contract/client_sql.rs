@@ -44,17 +44,22 @@ fn postgres_role(name: &str, grants: &str) -> Vec<String> {
 
 #[test]
 fn what_a_role_of_postgres_can_read_is_told() {
-    const ALL: [&str; 3] = ["headwater.account", "headwater.identity", "headwater.remote"];
+    const ALL: [&str; 4] = [
+        "headwater.account",
+        "headwater.identity",
+        "headwater.remote",
+        "the files of the server, those of other databases too",
+    ];
     let unique = std::process::id();
     for (number, (grants, expected)) in [
         ("", &[][..]),
         ("GRANT USAGE ON SCHEMA headwater TO WHO; GRANT SELECT ON headwater.table_change TO WHO", &[]),
         ("GRANT SELECT ON headwater.account TO WHO", &ALL[..1]),
         ("GRANT SELECT (password_hash) ON headwater.account TO WHO", &ALL[..1]),
-        ("GRANT SELECT ON headwater.remote TO public", &ALL[2..]),
+        ("GRANT SELECT ON headwater.remote TO public", &ALL[2..3]),
         ("ALTER ROLE WHO SUPERUSER", &ALL),
-        ("GRANT pg_read_all_data TO WHO", &ALL),
-        ("GRANT pg_read_server_files TO WHO", &ALL),
+        ("GRANT pg_read_all_data TO WHO", &ALL[..3]),
+        ("GRANT pg_read_server_files TO WHO", &ALL[3..]),
         // By `set_config('role', 'postgres', false)`.
         ("ALTER ROLE WHO NOINHERIT; GRANT postgres TO WHO", &ALL),
     ]

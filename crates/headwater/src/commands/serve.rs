@@ -119,10 +119,12 @@ impl Backends {
 
 /// An answer that is held and can't be kept is none that anybody means.
 fn check_held(settings: &headwater_gateway::Settings, pool: &headwater_bufferpool::Pool) -> Result<()> {
-    let (held, memory) = (settings.held_bytes_max, pool.budget_bytes());
-    if settings.cache && held as u64 > memory {
-        let why = "an answer that is held has no room to be kept then, expected no more; or [gateway] cache = false: nothing is kept";
-        return Err(usage(format!("[gateway] held_bytes_max is {held}, and [pool] memory_bytes {memory}: {why}")));
+    let (held, room) = (settings.held_bytes_max, pool.room_bytes(headwater_bufferpool::Class::Answer));
+    if settings.cache && held as u64 > room {
+        let why = "an answer that is held has no room to be kept then; or set [gateway] cache = false: nothing is kept";
+        return Err(usage(format!(
+            "[gateway] held_bytes_max is {held}, and [pool] memory_bytes leaves {room} to answers, beside the floors of others: {why}"
+        )));
     }
     Ok(())
 }

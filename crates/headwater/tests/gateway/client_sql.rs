@@ -69,6 +69,27 @@ fn a_server_whose_role_can_read_the_accounts_runs_no_sql_of_clients() {
     assert!(said.contains("the role of [gateway.frontier] url"), "{said}");
 }
 
+/// The tables of accounts may be made while it runs, by the same role; and a superuser reads those of other databases from their files.
+#[test]
+fn the_servers_own_role_runs_no_sql_of_clients_even_where_there_are_no_accounts_yet() {
+    let frontier = "\n[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\n";
+    let alone = |url: &str, more: &str| {
+        let stage = Stage::alone(url);
+        let file = stage.path("headwater.toml");
+        let text = std::fs::read_to_string(&file).expect("written");
+        std::fs::write(&file, format!("{text}{frontier}{more}")).expect("written");
+        stage
+    };
+    let url = postgres();
+    headwater_testkit::sql(&url, &super::TABLES.replace("DECIMAL_TEXT", "numeric")).expect("tables");
+    let owner = role(&url);
+    let said = refused(&alone(&owner, ""), &[]);
+    assert!(said.contains("the role of [database] url") && said.contains("as soon as it has made them"), "{said}");
+    let elsewhere = postgres();
+    let said = refused(&alone(&owner, &format!("url = {elsewhere:?}\n")), &[]);
+    assert!(said.contains("which can read the files of the server, those of other databases too"), "{said}");
+}
+
 /// Named by the file, by the environment, and by an argument.
 #[test]
 fn sql_of_clients_is_run_by_a_role_of_its_own() {

@@ -21,7 +21,13 @@ pub(super) fn client_sql(gateway: &GatewayConfig, own: &Arc<dyn QueryBackend>) -
     let mut connection = backend.connect_for_client_sql(row_bytes_max).with_context(|| {
         format!("the database {} of the Frontier protocol's SQL could not be opened", backend.address())
     })?;
-    let readable = connection.readable_secrets().context("looking at what SQL of the Frontier protocol can read")?;
+    let mut readable =
+        connection.readable_secrets().context("looking at what SQL of the Frontier protocol can read")?;
+    if readable.is_empty() && config.database.is_none() && backend.address().starts_with("postgres") {
+        readable.push(
+            "Headwater's own tables of accounts as soon as it has made them (headwater track, headwater user)".into(),
+        );
+    }
     if !readable.is_empty() {
         if !config.reads_accounts {
             return Err(usage(refusal(config, &backend.address(), &readable.join(", "))));

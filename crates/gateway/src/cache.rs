@@ -8,6 +8,9 @@
 //!
 //! An answer is known by its content: asked for again and found the same, it keeps its tag and the time at which it was made first. Answers to
 //! different questions that have the same content share its bytes.
+//!
+//! *Caveats.* Of answers that had to leave, the times of some thousands are remembered, and none from before the start: there, the same content has
+//! another time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -26,6 +29,8 @@ pub(crate) type Key = Arc<str>;
 const ENTRY_BYTES: usize = 512;
 /// Failures that are remembered; beyond, all are forgotten.
 const FAILURES_MAX: usize = 1_000;
+/// Answers that had to leave, whose times are remembered; beyond, all are forgotten.
+const TIMES_MAX: usize = 4_096;
 
 /// An answer, whole.
 #[derive(Debug)]
@@ -71,6 +76,8 @@ struct Inner<E> {
     /// By their digests.
     contents: HashMap<String, Content>,
     failures: HashMap<Key, (E, Instant)>,
+    /// By digests of their keys: what content answers had that had to leave, and since when.
+    times: HashMap<String, (String, SystemTime)>,
     bytes: usize,
     /// Counts uses: the least recently used goes first.
     clock: u64,
@@ -95,8 +102,8 @@ pub(crate) enum Place<E> {
 impl<E: Clone> Cache<E> {
     /// A cache of so many bytes.
     pub(crate) fn new(bytes_max: usize) -> Cache<E> {
-        let (kept, contents, failures) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let inner = Inner { kept, contents, failures, bytes: 0, clock: 0, running: HashMap::new() };
+        let (kept, contents, failures, times) = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
+        let inner = Inner { kept, contents, failures, times, bytes: 0, clock: 0, running: HashMap::new() };
         Cache { bytes_max, inner: Mutex::new(inner) }
     }
 
@@ -151,8 +158,7 @@ impl<E: Clone> Cache<E> {
         let content = tag::digest(&body);
         let tag = tag::strong(&content, question.as_ref().zip(mark.as_deref()), now.1);
         let inner = &mut *self.lock();
-        let before = inner.kept.get(key).map(|(kept, _)| kept).filter(|kept| kept.content == content);
-        let modified = before.map_or(now.1, |before| before.modified);
+        let modified = inner.since(key, &content).unwrap_or(now.1);
         // Before the former answer leaves, whose it may be too.
         let (body, coded) = inner.enter(&content, body);
         inner.take_out(key);
@@ -162,14 +168,14 @@ impl<E: Clone> Cache<E> {
         inner.bytes += ENTRY_BYTES;
         inner.kept.insert(Arc::clone(key), (Arc::clone(&kept), inner.clock));
         if !has_room {
-            inner.take_out(key);
+            inner.evict(key);
         }
         while inner.bytes > self.bytes_max {
             let Some(oldest) = inner.kept.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| Arc::clone(key))
             else {
                 break;
             };
-            inner.take_out(&oldest);
+            inner.evict(&oldest);
         }
         kept
     }
@@ -227,6 +233,26 @@ impl<E> Inner<E> {
         let shared = Content { body: body.clone(), coded: coded.clone(), answers: 1 };
         self.contents.insert(content.to_owned(), shared);
         (body, coded)
+    }
+
+    /// Since when a question's answer has this content, as far as is known. What is remembered of one that had to leave is forgotten: whatever
+    /// comes now takes its place.
+    fn since(&mut self, key: &Key, content: &str) -> Option<SystemTime> {
+        let left = self.times.remove(&tag::digest(key.as_bytes()));
+        let kept = self.kept.get(key).map(|(kept, _)| (kept.content.clone(), kept.modified));
+        let (before, since) = kept.or(left)?;
+        (before == content).then_some(since)
+    }
+
+    /// Takes an answer out for want of room.
+    fn evict(&mut self, key: &Key) {
+        if let Some((kept, _)) = self.kept.get(key) {
+            if self.times.len() >= TIMES_MAX {
+                self.times.clear();
+            }
+            self.times.insert(tag::digest(key.as_bytes()), (kept.content.clone(), kept.modified));
+        }
+        self.take_out(key);
     }
 
     fn take_out(&mut self, key: &Key) {
@@ -297,6 +323,25 @@ mod tests {
         let other = keep(&cache, "a", "two");
         assert!(other.tag != first.tag && other.modified >= first.modified);
         assert_eq!(cache.size(), (1, 6 + ENTRY_BYTES));
+    }
+
+    #[test]
+    fn the_same_content_has_its_time_though_it_had_to_leave() {
+        let cache = Cache::new(ENTRY_BYTES + 6);
+        let first = keep(&cache, "a", "one");
+        keep(&cache, "b", "one");
+        assert!(cache.kept(&key("a")).is_none(), "it had to leave");
+        assert_eq!(keep(&cache, "a", "one").modified, first.modified);
+        let other = keep(&cache, "a", "two");
+        keep(&cache, "b", "one");
+        assert!(other.modified > first.modified);
+        assert_eq!(keep(&cache, "a", "two").modified, other.modified);
+        keep(&cache, "b", "one");
+        assert!(keep(&cache, "a", "one").modified > other.modified, "it was another meanwhile");
+        for number in 0..3 * TIMES_MAX {
+            keep(&cache, &number.to_string(), "one");
+            assert!(cache.lock().times.len() <= TIMES_MAX);
+        }
     }
 
     #[test]

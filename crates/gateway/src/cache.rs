@@ -9,6 +9,9 @@
 //! An answer is known by its content: asked for again and found the same, it keeps its tag and the time at which it was made first. Answers to
 //! different questions that have the same content share its bytes. What is known of an answer is here; its bytes are in the pool, and an answer of
 //! which some have had to go is kept no more.
+//!
+//! *Caveats.* Of answers that had to leave, the times of some thousands are remembered, and none from before the start: there, the same content has
+//! another time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
@@ -30,6 +33,8 @@ pub(crate) type Key = Arc<str>;
 const KEPT_MAX: usize = 32_768;
 /// Failures that are remembered; beyond, all are forgotten.
 const FAILURES_MAX: usize = 1_000;
+/// Answers that had to leave, whose times are remembered; beyond, all are forgotten.
+const TIMES_MAX: usize = 4_096;
 
 /// An answer, whole, whose bytes stay as long as this does.
 #[derive(Clone, Debug)]
@@ -92,6 +97,8 @@ struct Inner<E> {
     /// By their digests.
     contents: HashMap<String, Content>,
     failures: HashMap<Key, (E, Instant)>,
+    /// By digests of their keys: what content answers had that had to leave, and since when.
+    times: HashMap<String, (String, SystemTime)>,
     clock: u64,
     running: HashMap<Key, Weak<watch::Sender<Shared<E>>>>,
 }
@@ -113,8 +120,8 @@ pub(crate) enum Place<E> {
 
 impl<E: Clone> Cache<E> {
     pub(crate) fn new() -> Cache<E> {
-        let (kept, contents, failures) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let inner = Inner { kept, uses: BTreeMap::new(), contents, failures, clock: 0, running: HashMap::new() };
+        let (kept, contents, failures, times) = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
+        let inner = Inner { kept, uses: BTreeMap::new(), contents, failures, times, clock: 0, running: HashMap::new() };
         Cache { inner: Mutex::new(inner) }
     }
 
@@ -131,7 +138,7 @@ impl<E: Clone> Cache<E> {
             None => {
                 let inner = &mut *self.lock();
                 if inner.kept.get(key).is_some_and(|(there, _)| Arc::ptr_eq(there, &about)) {
-                    inner.take_out(key);
+                    inner.evict(key);
                 }
                 None
             }
@@ -189,13 +196,13 @@ impl<E: Clone> Cache<E> {
             Some((body, Arc::new(stored), Coded::in_pool(pool?.clone())))
         });
         let inner = &mut *self.lock();
-        let before = inner.kept.get(key).map(|(about, _)| about).filter(|about| about.content == content);
-        let modified = before.map_or(now.1, |before| before.modified);
+        let modified = inner.since(key, &content).unwrap_or(now.1);
         let about = |coded, stored| {
             Arc::new(About { coded, tag, content: content.clone(), mark, next, modified, checked: now.0, stored })
         };
         let Some((body, stored, coded)) = stored else {
             inner.take_out(key);
+            inner.remember(key, content.clone(), modified);
             return Kept { body: body.into(), about: about(Coded::default(), None) };
         };
         // Before the former answer leaves, whose it may be too.
@@ -265,7 +272,7 @@ impl<E> Inner<E> {
             && let Some((_, oldest)) = self.uses.first_key_value()
         {
             let oldest = Arc::clone(oldest);
-            self.take_out(&oldest);
+            self.evict(&oldest);
         }
     }
 
@@ -279,6 +286,32 @@ impl<E> Inner<E> {
                 self.contents.insert(content.to_owned(), content_of);
             }
         }
+    }
+
+    /// Since when a question's answer has this content, as far as is known. What is remembered of one that had to leave is forgotten: whatever
+    /// comes now takes its place.
+    fn since(&mut self, key: &Key, content: &str) -> Option<SystemTime> {
+        let left = self.times.remove(&tag::digest(key.as_bytes()));
+        let kept = self.kept.get(key).map(|(kept, _)| (kept.content.clone(), kept.modified));
+        let (before, since) = kept.or(left)?;
+        (before == content).then_some(since)
+    }
+
+    /// Takes an answer out for want of room.
+    fn evict(&mut self, key: &Key) {
+        if let Some((about, _)) = self.kept.get(key) {
+            let (content, modified) = (about.content.clone(), about.modified);
+            self.remember(key, content, modified);
+        }
+        self.take_out(key);
+    }
+
+    /// Remembers since when the answer that is not kept has this content.
+    fn remember(&mut self, key: &Key, content: String, modified: SystemTime) {
+        if self.times.len() >= TIMES_MAX {
+            self.times.clear();
+        }
+        self.times.insert(tag::digest(key.as_bytes()), (content, modified));
     }
 
     fn take_out(&mut self, key: &Key) {
@@ -343,6 +376,31 @@ mod tests {
         let other = keep(&cache, &pool, "a", "two");
         assert!(other.tag != first.tag && other.modified >= first.modified);
         assert_eq!((cache.size(), text(&other), text(&first).as_str()), ((1, 3), "two".to_owned(), "one"));
+    }
+
+    #[test]
+    fn the_same_content_has_its_time_though_it_had_to_leave() {
+        let (cache, pool) = (Cache::new(), pool(4));
+        let wash_out = || {
+            for number in 0..8 {
+                drop(keep(&cache, &pool, "large", &format!("{number}").repeat(3 * BLOCK as usize)));
+            }
+            assert!(cache.kept(&key("a")).is_none(), "it had to leave");
+        };
+        let first = keep(&cache, &pool, "a", "one").modified;
+        wash_out();
+        assert_eq!(keep(&cache, &pool, "a", "one").modified, first);
+        let other = keep(&cache, &pool, "a", "two").modified;
+        wash_out();
+        assert!(other > first);
+        assert_eq!(keep(&cache, &pool, "a", "two").modified, other);
+        wash_out();
+        assert!(keep(&cache, &pool, "a", "one").modified > other, "it was another meanwhile");
+        for number in 0..3 * TIMES_MAX {
+            let made = Made { body: Bytes::from_static(b"one"), ..Made::default() };
+            cache.keep(&key(&number.to_string()), made, None, (Instant::now(), SystemTime::now()));
+            assert!(cache.lock().times.len() <= TIMES_MAX);
+        }
     }
 
     #[test]

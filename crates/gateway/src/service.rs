@@ -27,6 +27,8 @@ use crate::watches::{Looking, Watches};
 
 /// Looks at change tracking at a time, beside the queries that run. Each takes a moment.
 const LOOKS_MAX: usize = 1;
+/// Those that wait for one, however few queries may wait; beyond, 503.
+const LOOKS_WAITING_MAX: usize = 1_000;
 
 /// What the gateway may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,7 +149,7 @@ impl Service {
             pool,
             cache: Cache::new(),
             places: Lane::new(settings.executions_max, settings.waiting_max, settings.patience),
-            looks: Lane::new(LOOKS_MAX, settings.waiting_max, settings.patience),
+            looks: Lane::new(LOOKS_MAX, LOOKS_WAITING_MAX, settings.patience),
             executions: AtomicUsize::new(0),
             watches: Arc::default(),
             packer: Arc::new(Packer::new(settings.compression).counted(alive.clone())),

@@ -30,8 +30,8 @@ const FREED_AT_ONCE: u64 = 4 << 20;
 /// An empty spool: its two ends.
 pub(crate) fn spool(spools: &Spools, heartbeat: Duration) -> (Writer, Reader) {
     let seat = Seat::new(0);
-    let state = State { spool: Some(Arc::new(spools.download())), reader: Some(Arc::clone(&seat)), ..State::default() };
-    let shared = Shared { heartbeat, state: Mutex::new(state), filled: Notify::new(), left: Notify::new() };
+    let state = Mutex::new(State { reader: Some(Arc::clone(&seat)), ..State::default() });
+    let shared = Shared { spools: spools.clone(), heartbeat, state, filled: Notify::new(), left: Notify::new() };
     let shared = Arc::new(shared);
     (Writer { shared: Arc::clone(&shared), seat: Arc::clone(&seat) }, Reader { shared, seat })
 }
@@ -53,6 +53,7 @@ pub(crate) struct Reader {
 
 #[derive(Debug)]
 struct Shared {
+    spools: Spools,
     heartbeat: Duration,
     state: Mutex<State>,
     /// Told when there is more to read, or never will be.
@@ -85,8 +86,10 @@ impl Seat {
 /// Positions are counted from the answer's first byte, heartbeats aside.
 #[derive(Debug, Default)]
 struct State {
-    /// `None`: everything was freed.
+    /// Made with the first frame: a client that waits for a worker costs none.
     spool: Option<Arc<Spool>>,
+    /// Nobody wants what is or would be there.
+    is_freed: bool,
     /// Where the next frame goes, and how far the reader is.
     pushed: u64,
     taken: u64,
@@ -130,7 +133,7 @@ impl Writer {
 
     /// Adds a frame that need not go before the next one: the reader is not woken for it.
     pub(crate) fn push_quietly(&self, frame: &Frame) -> Result<(), PushError> {
-        let spool = self.shared.lock().spool.clone().ok_or(PushError::Left)?;
+        let spool = self.shared.spool().ok_or(PushError::Left)?;
         let bytes = frame.to_bytes();
         // Outside the lock: there is one writer, and the reader stays below `pushed`.
         let start = spool.end();
@@ -144,7 +147,7 @@ impl Writer {
             spool.append(&bytes[(spool.end() - start) as usize..]).map_err(|error| of_disk(&error))?;
         }
         let mut state = self.shared.lock();
-        if state.spool.is_none() {
+        if state.is_freed {
             return Err(PushError::Left);
         }
         state.pushed += bytes.len() as u64;
@@ -325,7 +328,7 @@ enum Front {
 
 impl State {
     fn is_abandoned(&self) -> bool {
-        self.spool.is_none()
+        self.is_freed
     }
 
     fn take(&mut self, seat: &Seat, bytes: u64) {
@@ -353,6 +356,13 @@ impl State {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where frames go; `None`: nobody wants them.
+    fn spool(&self) -> Option<Arc<Spool>> {
+        let mut state = self.lock();
+        let made = || Arc::new(self.spools.download());
+        (!state.is_freed).then(|| Arc::clone(state.spool.get_or_insert_with(made)))
     }
 
     fn front(&self, seat: &Seat) -> io::Result<Front> {
@@ -414,6 +424,7 @@ fn unkeep(mut state: MutexGuard<'_, State>) {
 
 /// Frees everything; a large spool elsewhere.
 fn free(mut state: MutexGuard<'_, State>) {
+    state.is_freed = true;
     let Some(spool) = state.spool.take() else { return };
     drop(state);
     match tokio::runtime::Handle::try_current() {

@@ -237,7 +237,10 @@ impl<'w> Work<'w> {
         let (finished, batches) = sync_channel(BATCHES);
         let expected = store.bytes() / self.layout.page_size as u64;
         let mut waiting = Vec::new();
-        for (number, indexes) in groups.iter().enumerate().rev() {
+        // The largest first, so that no long one is left alone at the end.
+        let mut order: Vec<usize> = (0..groups.len()).collect();
+        order.sort_by_key(|&group| store.bytes_of(group));
+        for (number, indexes) in order.into_iter().map(|group| (group, &groups[group])) {
             let part =
                 |&index: &usize| Part { job: &table.indexes[index], pages: std::mem::take(&mut old_pages[index]) };
             waiting.push((number, indexes.iter().map(part).collect::<Vec<_>>()));

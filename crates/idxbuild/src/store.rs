@@ -37,6 +37,11 @@ impl<'k> Store<'k> {
         self.groups().iter().flatten().map(Run::length).sum()
     }
 
+    /// How many bytes the runs of a group have.
+    pub(crate) fn bytes_of(&self, group: usize) -> u64 {
+        self.groups()[group].iter().map(Run::length).sum()
+    }
+
     /// Adds a sorted block to a group, and makes room where the budget is overdrawn.
     pub(crate) fn add(&self, group: usize, run: Vec<u8>, thread: usize, usage: &Recorder) -> Result<(), Error> {
         let length = run.len() as u64;

@@ -173,10 +173,16 @@ impl<'c> Checker<'c> {
         let layout = self.pages.layout();
         let from = piece * LEAVES;
         let leaves = &tree.leaves[from..(from + LEAVES).min(tree.leaves.len())];
-        let (mut buffer, mut spare) = (vec![0; layout.page_size], Vec::new());
-        for (place, &number) in (from..).zip(leaves) {
-            self.pages.read(number, &mut buffer)?;
-            let page = Page::new(number, &buffer, layout)?;
+        let (mut buffer, mut spare) = (vec![0; layout.page_size * leaves.len()], Vec::new());
+        // Those that lie next to one another are read at once: other threads wait for the pager meanwhile.
+        let mut bytes = buffer.as_mut_slice();
+        for neighbours in leaves.chunk_by(|a, b| a + 1 == *b) {
+            let (these, rest) = bytes.split_at_mut(layout.page_size * neighbours.len());
+            self.pages.read(neighbours[0], these)?;
+            bytes = rest;
+        }
+        for (place, (&number, bytes)) in (from..).zip(leaves.iter().zip(buffer.chunks(layout.page_size))) {
+            let page = Page::new(number, bytes, layout)?;
             page.expect(Kind::IndexLeaf)?;
             if page.cells() == 0 && tree.leaves.len() > 1 {
                 return Err(corrupt(number, "an index page without a key"));

@@ -49,7 +49,7 @@ pub struct IdxbuildArgs {
     /// Sort groups that are merged at a time; automatic: one for each processor.
     #[arg(long, value_name = "NUMBER")]
     groups_at_once: Option<usize>,
-    /// Size of a sort block, which one thread fills and sorts; automatic: what fits a processor's cache.
+    /// Size of a sort block, which one thread fills and sorts; automatic: 64K to 8M, by the memory.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     sort_block: Option<u64>,
     /// Size of sorted blocks that are merged into one run when they must leave memory; automatic: a quarter of it.

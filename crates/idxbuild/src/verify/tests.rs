@@ -44,7 +44,10 @@ impl ReadPages for Pages {
     }
 
     fn read(&self, first: u32, into: &mut [u8]) -> Result<(), Error> {
-        into.copy_from_slice(&self.bytes.lock().expect("no panic")[&first]);
+        let pages = self.bytes.lock().expect("no panic");
+        for (page, into) in (first..).zip(into.chunks_mut(self.layout.page_size)) {
+            into.copy_from_slice(&pages[&page]);
+        }
         Ok(())
     }
 }

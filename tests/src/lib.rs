@@ -25,6 +25,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, anyhow, ensure};
 use headwater::diff::{Options, Postgres as PostgresSource, RemoteFile, Report, Source, SqliteDatabase, compare};
 use headwater_access::Tokens;
+use headwater_bufferpool::{Config as PoolConfig, Floors, Pools};
 use headwater_consolidated::postgres::{Postgres, Settings};
 use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::{Backend, Plan, system, track};
@@ -127,10 +128,18 @@ pub struct World {
     pub folder: TempDir,
     /// The server's options, for [`World::start_server`]. It listens on any free port; one that comes back needs a reserved one.
     pub config: Config,
+    /// Bytes of memory for what is on its way, where it is to be little: what finds no room goes to a file in the spool folder.
+    pub memory_bytes: Option<u64>,
     runtime: Runtime,
     server: Option<Handle>,
     others: Vec<Handle>,
     tokens: Tokens,
+}
+
+fn little_memory(budget_bytes: u64, config: &Config) -> Pools {
+    let overflow_folder = config.spool_folder.clone();
+    let little = PoolConfig { block_bytes: 4_096, budget_bytes, floors: Floors::default(), ..PoolConfig::default() };
+    Pools::new(&PoolConfig { overflow_folder, ..little }, None).expect("a pool")
 }
 
 impl World {
@@ -170,6 +179,7 @@ impl World {
             beside: Vec::new(),
             folder,
             config,
+            memory_bytes: None,
             runtime,
             server: None,
             others: Vec::new(),
@@ -194,7 +204,8 @@ impl World {
         // One that comes back may find its port taken for a moment: a process that another test starts just then has a copy of every
         // handle, the closed listener's too.
         headwater_testkit::wait_until(Duration::from_secs(30), || {
-            let joined = Joined { ready: Some(headwater::ready::builder()), ..Joined::default() };
+            let pools = self.memory_bytes.map(|bytes| Arc::new(little_memory(bytes, config)));
+            let joined = Joined { ready: Some(headwater::ready::builder()), pools, ..Joined::default() };
             let starting = Server::start_with(config.clone(), Arc::clone(backend), self.plans(), joined);
             let server = self.runtime.block_on(starting);
             let is_taken =

@@ -101,10 +101,8 @@ fn the_servers_disk_is_full() -> Result<()> {
         let disk = SmallDisk::new(32)?;
         let mut stage = Stage::new(kind)?;
         stage.padding = 300_000;
-        serve(&mut stage, |config| {
-            config.spool_folder = Some(disk.path().to_owned());
-            config.spool_memory_bytes = 0;
-        })?;
+        stage.world.memory_bytes = Some(8 * 4_096);
+        serve(&mut stage, |config| config.spool_folder = Some(disk.path().to_owned()))?;
         Sweep::new(&disk, 56 * KIB, "overloaded").run(&mut stage)?;
     }
     Ok(())

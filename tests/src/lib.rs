@@ -10,12 +10,11 @@
 //! # }
 //! ```
 
-pub mod apart;
 pub mod backup;
-pub mod disk;
 pub mod ledger;
 pub mod stage;
 pub mod tally;
+pub mod wire;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -32,6 +31,7 @@ use headwater_consolidated::{Backend, Plan, system, track};
 use headwater_model::{Model, parse};
 use headwater_remote::{CreateOptions, Remote, SyncOptions, SyncReport, http::Credentials};
 use headwater_server::{Config, Handle, Joined, Server, StartError};
+pub use headwater_testkit::{apart, disk};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 

@@ -10,12 +10,13 @@ use anyhow::{Context as _, Result, ensure};
 use headwater_consolidated::results::{Placeholder, QueryBackend, QueryConnection};
 use headwater_consolidated::{Backend, Connection, Dialect};
 use headwater_protocol::message::Download;
-use headwater_protocol::{Decoder, Frame, Kind as FrameKind};
+use headwater_protocol::{Frame, Kind as FrameKind};
 use headwater_remote::http::Credentials;
 use headwater_remote::{CreateOptions, Phase, Progress, Remote, SyncOptions, SyncReport};
 use headwater_testkit::{FaultProxy, headwater_binary, wait_until};
 use headwater_tests::apart::is_apart;
 use headwater_tests::disk::SmallDisk;
+use headwater_tests::wire::frames;
 use headwater_tests::{KINDS, Kind, World};
 
 const SCHEMA: &str = "
@@ -165,7 +166,7 @@ fn a_small_download_says_exactly_what_comes() -> Result<()> {
             let last = || proxy.connections().pop().filter(|traffic| traffic.ended);
             ensure!(wait_until(Duration::from_mins(1), || last().is_some()), "the connection does not end");
             let traffic = last().and_then(|traffic| traffic.recorded).context("recorded")?;
-            let frames = frames(&traffic.1);
+            let frames: Vec<Frame> = frames(&traffic.1).into_iter().map(|placed| placed.frame).collect();
             let place = frames.iter().position(|frame| frame.kind == FrameKind::Download).context("a download")?;
             let said = Download::from_payload(&frames[place].payload(100)?)?;
             let came: usize = frames[place + 1..].iter().map(Frame::wire_bytes).sum();
@@ -174,23 +175,6 @@ fn a_small_download_says_exactly_what_comes() -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The frames in a stream of HTTP, whose chunks end where they do.
-fn frames(bytes: &[u8]) -> Vec<Frame> {
-    let (mut frames, mut place) = (Vec::new(), 0);
-    while let Some(rest) = bytes.get(place..).filter(|rest| rest.len() >= 12) {
-        let mut decoder = Decoder::new(1 << 20);
-        decoder.push(rest);
-        match decoder.next_frame() {
-            Ok(Some(frame)) => {
-                place += frame.wire_bytes();
-                frames.push(frame);
-            }
-            _ => place += 1,
-        }
-    }
-    frames
 }
 
 /// The first download of another version says it too.

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use headwater_remote::Remote;
 use headwater_testkit::proxy::{Cut, Direction};
 use headwater_testkit::{Child, Plan, Random, headwater_binary, wait_until};
+use headwater_tests::wire::frames;
 use headwater_tests::{KINDS, Kind};
 
 use crate::{LONG, Stage, rows};
@@ -77,7 +78,7 @@ fn a_download_cut_at_every_frame_boundary() -> Result<()> {
         let whole = stage.whole_download()?;
         let recorded = stage.proxy.connections().pop().and_then(|traffic| traffic.recorded).context("recorded")?;
         stage.proxy.record(false);
-        let ends = frame_ends(&recorded.1);
+        let ends: Vec<u64> = frames(&recorded.1).iter().map(|placed| placed.end).collect();
         ensure!(ends.len() > 8, "{} frames", ends.len());
         for (place, end) in ends.iter().enumerate() {
             for at in [end - 1, *end, end + 1] {
@@ -94,23 +95,6 @@ fn a_download_cut_at_every_frame_boundary() -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Where frames end in a stream of HTTP: a frame is what has a frame's header and checksum; chunks end where their frames do.
-fn frame_ends(bytes: &[u8]) -> Vec<u64> {
-    let (mut ends, mut place) = (Vec::new(), 0);
-    while let Some(rest) = bytes.get(place..).filter(|rest| rest.len() >= 12) {
-        let mut decoder = headwater_protocol::Decoder::new(1 << 20);
-        decoder.push(rest);
-        match decoder.next_frame() {
-            Ok(Some(frame)) => {
-                place += frame.wire_bytes();
-                ends.push(place as u64);
-            }
-            _ => place += 1,
-        }
-    }
-    ends
 }
 
 /// The remote's process is killed in the midst of a download: the next one goes on from what lies in the file.

@@ -59,7 +59,7 @@ async fn pump_both(
 ) -> Result<(), Stop> {
     let (client_read, client_write) = client.split();
     let (server_read, server_write) = server.split();
-    let pump = |direction, lane| Pump { direction, lane, position: 0, number, shared, control };
+    let pump = |direction, lane| Pump { direction, lane, position: 0, seen: Vec::new(), number, shared, control };
     let up = pump(Direction::Up, plan.up).run(client_read, server_write);
     let down = pump(Direction::Down, plan.down).run(server_read, client_write);
     let stopped = tokio::select! {
@@ -108,6 +108,8 @@ struct Pump<'a> {
     direction: Direction,
     lane: Lane,
     position: u64,
+    /// All bytes so far, where a place is looked for in them.
+    seen: Vec<u8>,
     number: usize,
     shared: &'a Shared,
     control: &'a Control,
@@ -130,6 +132,8 @@ impl Pump<'_> {
             }
             self.clean_if_told();
             let chunk = room.get_mut(..count).unwrap_or_default();
+            let count = self.look(chunk);
+            let chunk = chunk.get_mut(..count).unwrap_or_default();
             self.flip(chunk);
             tokio::time::sleep(self.pause(count)).await;
             to.write_all(chunk).await.map_err(|_| Stop::Broken)?;
@@ -142,6 +146,17 @@ impl Pump<'_> {
         let until_end = self.lane.bytes_until_end(self.position).unwrap_or(u64::MAX);
         let slow = self.lane.bytes_per_second.map_or(u64::MAX, |rate| u64::from(rate / 20).max(1));
         (READ as u64).min(until_end).min(slow) as usize
+    }
+
+    /// Looks for the place to cut at; gives how many of these bytes pass.
+    fn look(&mut self, chunk: &[u8]) -> usize {
+        let Some((place, cut)) = &self.lane.cut_behind else { return chunk.len() };
+        self.seen.extend_from_slice(chunk);
+        let Some(at) = place.within(&self.seen) else { return chunk.len() };
+        // What has passed already can't be taken back.
+        let at = at.max(self.position);
+        self.lane.cut = Some((at, *cut));
+        (at - self.position).min(chunk.len() as u64) as usize
     }
 
     fn pause(&self, count: usize) -> Duration {

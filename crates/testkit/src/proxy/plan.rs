@@ -2,12 +2,14 @@
 //!
 //! | fault | effect |
 //! |---|---|
-//! | cut | after n bytes of one direction both ends lose the connection, by reset (RST) or in an orderly way (FIN) |
+//! | cut | after n bytes of one direction, or behind something that passes there, both ends lose the connection, by reset (RST) or in an orderly way (FIN) |
 //! | black hole | after n bytes of one direction nothing more passes either way, and neither end is told |
 //! | flip | the byte at this offset arrives with all its bits inverted |
 //! | delay | each read of one direction is passed on so much later |
 //! | throttle | one direction passes so many bytes a second |
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Random;
@@ -61,10 +63,29 @@ pub struct Plan {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lane {
     pub(super) cut: Option<(u64, Cut)>,
+    pub(super) cut_behind: Option<(Place, Cut)>,
     pub(super) black_hole: Option<u64>,
     pub(super) flip: Option<u64>,
     pub(super) delay: Duration,
     pub(super) bytes_per_second: Option<u32>,
+}
+
+/// Looks for a place in all the bytes of a direction so far.
+#[derive(Clone)]
+pub(super) struct Place(Arc<Find>);
+
+type Find = dyn Fn(&[u8]) -> Option<u64> + Send + Sync;
+
+impl Place {
+    pub(super) fn within(&self, bytes: &[u8]) -> Option<u64> {
+        (self.0)(bytes)
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Place")
+    }
 }
 
 impl Plan {
@@ -77,6 +98,18 @@ impl Plan {
     #[must_use]
     pub fn cut(mut self, direction: Direction, after_bytes: u64, cut: Cut) -> Self {
         self.lane(direction).cut = Some((after_bytes, cut));
+        self
+    }
+
+    /// Cuts the connection at a place that is found in what passes this way: `place` gets all bytes so far, and says where, once it can.
+    #[must_use]
+    pub fn cut_behind(
+        mut self,
+        direction: Direction,
+        place: impl Fn(&[u8]) -> Option<u64> + Send + Sync + 'static,
+        cut: Cut,
+    ) -> Self {
+        self.lane(direction).cut_behind = Some((Place(Arc::new(place)), cut));
         self
     }
 

@@ -2,13 +2,6 @@
 
 use std::io::Write as _;
 
-/// Prints again what a test that ran in a process of its own has counted.
-pub fn pass_on(said: &str) {
-    for line in said.lines().filter_map(|line| line.find("tally: ").map(|place| &line[place..])) {
-        let _ = writeln!(std::io::stdout(), "{line}");
-    }
-}
-
 /// Prints `tally: syncs=12 kills=3`. A name that ends in `_max` is the greatest of all, the others are sums.
 pub fn tally(counts: &[(&str, u64)]) {
     let counts: Vec<String> = counts.iter().map(|(name, count)| format!("{name}={count}")).collect();

@@ -1,15 +1,13 @@
 //! Spools, in memory, in the file, and on a disk that is full or damaged.
 
-mod apart;
-
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
 
 use headwater_bufferpool::{Class, Config, Error, Floors, Key, Policy, Pool, Spool};
-
-use apart::{SmallDisk, is_apart};
+use headwater_testkit::apart::is_apart;
+use headwater_testkit::disk::SmallDisk;
 
 const BLOCK: u64 = 4096;
 
@@ -169,16 +167,16 @@ fn the_overflow_files_limit_fails_who_needs_more() {
 
 #[test]
 fn a_full_disk_fails_who_needs_room_and_nothing_else() {
-    if !is_apart("a_full_disk_fails_who_needs_room_and_nothing_else") {
+    if !is_apart("a_full_disk_fails_who_needs_room_and_nothing_else", "--mount").expect("it passes there") {
         return;
     }
-    let disk = SmallDisk::new(4);
+    let disk = SmallDisk::new(4).expect("mounted");
     let pool = pool(12, Some(disk.path()));
     let session = pool.session("a reader", Class::Answer, 2).expect("room");
     let key = Key { object: pool.object(), number: 0 };
     let held = session.load(key, || Ok::<_, Error>(vec![9; BLOCK as usize])).expect("loaded");
     let first = spool(&pool, 1, 20);
-    disk.fill();
+    disk.leave(0).expect("filled");
     // It needs room, and all blocks that are in memory and not pinned are the first one's.
     let second = pool.spool("spool 2", Class::Download, u64::MAX).expect("room");
     let error = second.append(b"little").expect_err("no room");
@@ -194,7 +192,7 @@ fn a_full_disk_fails_who_needs_room_and_nothing_else() {
     assert_eq!(first.append(b"more").expect_err("lost").code(), "disk_full");
     drop(first);
     assert_eq!(*held, *vec![9; BLOCK as usize]);
-    disk.clear();
+    disk.clear().expect("it was there");
     second.append(&bytes(2, 0..40 * BLOCK)).expect("there is room again");
     assert_eq!(read(&second, 0..40 * BLOCK).expect("read"), bytes(2, 0..40 * BLOCK));
     drop((second, held));

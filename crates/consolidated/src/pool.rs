@@ -2,7 +2,8 @@
 //!
 //! A pool holds at most `size` connections. One is checked out for as long as a worker needs it; whoever finds none free waits, at
 //! most as long as it says. A connection keeps its prepared statements while it lives. When it comes back with a transaction open,
-//! that is rolled back; one that holds much memory is closed; when it is broken, it is dropped and the next checkout makes another, which is counted as a reconnection.
+//! that is rolled back; one that holds much memory is closed; when it is broken, it is dropped and the next checkout makes another, which
+//! is counted as a reconnection.
 //!
 //! There are two kinds: [`Pool`] of connections that sync, and [`QueryPool`] of those that run queries.
 

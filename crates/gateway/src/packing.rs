@@ -129,10 +129,6 @@ impl Packed {
             Held::Stored(stored) => stored.get(),
         }
     }
-
-    fn is_gone(&self) -> bool {
-        matches!(&self.held, Held::Stored(stored) if stored.get().is_none())
-    }
 }
 
 /// Chooses levels, and learns from what compressing takes.
@@ -173,16 +169,16 @@ impl Packer {
         };
         // Who wants the same waits until it is there.
         let mut form = form.lock().await;
-        if form.as_ref().is_some_and(Packed::is_gone) {
-            *form = None;
+        let packed = form.as_ref().and_then(Packed::body);
+        if packed.is_none() && matches!(&*form, Some(Packed { held: Held::Stored(_), .. })) {
+            *form = None; // it has gone from the pool
         }
         let there = form.as_ref().map(|packed| There { level: packed.level, share: packed.share });
         match self.choose(wanted, body, link, Sending::Whole, there) {
             Choice::Plain => plain,
             Choice::There => {
                 let level = form.as_ref().map_or(0, |packed| packed.level);
-                let body = form.as_ref().and_then(Packed::body);
-                body.map_or(plain, |body| (body, Form { coding: wanted, level }))
+                packed.map_or(plain, |body| (body, Form { coding: wanted, level }))
             }
             Choice::Level(level) => {
                 let Some(packed) = self.pack(wanted, level, body.clone()).await else {

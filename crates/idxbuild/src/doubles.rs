@@ -6,7 +6,7 @@ use crate::catalog::quoted;
 use crate::error::{Error, sqlite};
 
 /// How many are named.
-const NAMED_MAX: usize = 10;
+pub(crate) const NAMED_MAX: usize = 10;
 
 /// The keys of a statement or an index's schema that stand in several rows, as SQL.
 pub(crate) fn named(

@@ -3,6 +3,7 @@
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
+use crate::doubles::NAMED_MAX;
 use crate::error::{Error, Halt};
 use crate::header::Layout;
 use crate::job::IndexJob;
@@ -20,8 +21,6 @@ const BATCH: usize = 256 << 10;
 const PIECE: usize = 128 << 10;
 /// Pieces that may wait to be taken.
 const PIECES: usize = 4;
-/// How many keys that are not unique are named.
-const NAMED_MAX: usize = 10;
 
 /// Finished pages.
 #[derive(Debug, Default)]

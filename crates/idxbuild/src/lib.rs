@@ -56,6 +56,7 @@ mod store;
 mod sum;
 mod temporary;
 mod text;
+mod threads;
 mod tree;
 mod usage;
 mod varint;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::error::Error;
 use crate::file::ReadPages;
 use crate::page::{Kind, Page};
+use crate::threads::on_each;
 use crate::usage::{Phase, Recorder};
 use crate::walk::{Claims, Tree};
 
@@ -33,15 +34,7 @@ pub(crate) fn pages(
         }
         Ok(found)
     };
-    let mut found = std::thread::scope(|scope| {
-        let work = &work;
-        let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || work(thread))).collect();
-        let mut found = work(0)?;
-        for other in others {
-            found.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
-        }
-        Ok::<_, Error>(found)
-    })?;
+    let mut found = on_each(threads, work).into_iter().collect::<Result<Vec<_>, _>>()?.concat();
     let mut buffer = vec![0; file.layout().page_size];
     for &page in &tree.interior {
         overflow(file, &[page], Kind::IndexInterior, &mut buffer, &mut found)?;

@@ -2,20 +2,8 @@
 
 use crate::varint;
 
-/// A value as SQLite stores it. Texts are bytes in the database's encoding.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Value<'a> {
-    /// NULL.
-    Null,
-    /// An integer.
-    Integer(i64),
-    /// A double; never one that is no number.
-    Real(f64),
-    /// A text.
-    Text(&'a [u8]),
-    /// Bytes.
-    Blob(&'a [u8]),
-}
+/// A value as SQLite stores it. Texts are bytes in the database's encoding, and no double is none.
+pub(crate) use rusqlite::types::ValueRef as Value;
 
 /// Where the values of a record are.
 #[derive(Debug, Default)]

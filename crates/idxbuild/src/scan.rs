@@ -12,6 +12,7 @@ use crate::page::{Kind, Page, Record};
 use crate::record::{Fields, Value, Writer, head_length};
 use crate::store::Store;
 use crate::sum::{KeyHash, Sum};
+use crate::threads::on_each;
 use crate::usage::{OpenSpan, Phase, Recorder};
 
 /// Leaves that a thread takes at a time.
@@ -48,18 +49,10 @@ impl Scan<'_> {
     pub(crate) fn run(&self, threads: usize) -> Result<Sums, Halt> {
         let next = AtomicUsize::new(0);
         let stop = AtomicBool::new(false);
-        let parts: Vec<Result<_, Halt>> = std::thread::scope(|scope| {
-            let (next, stop) = (&next, &stop);
-            let work = move |thread| {
-                let done = Worker::new(self).run(thread, next, stop);
-                stop.fetch_or(done.is_err(), Ordering::Relaxed);
-                done
-            };
-            let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || work(thread))).collect();
-            let own = work(0);
-            let rest =
-                others.into_iter().map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            std::iter::once(own).chain(rest).collect()
+        let parts = on_each(threads, |thread| {
+            let done = Worker::new(self).run(thread, &next, &stop);
+            stop.fetch_or(done.is_err(), Ordering::Relaxed);
+            done
         });
         let mut sums = vec![Sum::default(); self.table.indexes.len()];
         let mut pieces: Vec<(usize, Rowids)> = Vec::new();

@@ -12,6 +12,7 @@ use crate::options::{Progress, Step};
 use crate::page::{Kind, Page, Record};
 use crate::record::{Fields, Value};
 use crate::sum::{KeyHash, Sum};
+use crate::threads::on_each;
 use crate::usage::{Phase, Recorder};
 use crate::walk::Claims;
 
@@ -77,15 +78,8 @@ pub(crate) fn verify(
             }
         }
     };
-    let mut seen = std::thread::scope(|scope| {
-        let work = &work;
-        let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || work(thread))).collect();
-        let mut seen = work(0)?;
-        for other in others {
-            seen.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
-        }
-        Ok::<_, Error>(seen)
-    })?;
+    let seen = on_each(threads, work).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let mut seen: Vec<_> = seen.into_iter().flatten().collect();
     seen.sort_unstable_by_key(|(place, _)| *place);
     for (index, expected) in expected.iter().enumerate() {
         let of_index = seen.iter().filter(|(place, _)| pieces[*place].0 == index).map(|(_, seen)| seen);

@@ -1,4 +1,5 @@
-//! What tests need around the program: a throw-away PostgreSQL and MariaDB, a network that breaks on demand, a browser, and the built binary.
+//! What tests need around the program: a throw-away PostgreSQL and MariaDB, a network that breaks on demand, a disk that is full, a browser, and
+//! the built binary.
 //!
 //! Tests run against the real thing (a real cluster, a real TCP connection, the real process), and this crate makes that
 //! cheap and leaves nothing behind: no process and no file survives the test binary, even one that is killed.
@@ -21,7 +22,9 @@
 //! - Everything here blocks, also in async tests: starting a cluster takes about half a second, a database a few hundredths.
 //! - Processes are looked up in `/proc`: Linux only.
 
+pub mod apart;
 pub mod browser;
+pub mod disk;
 pub mod front;
 pub mod mariadb;
 pub mod ports;

@@ -10,12 +10,12 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use futures_util::future::OptionFuture;
 use headwater_access::{Access, Jwt, Settings as AccessSettings};
-use headwater_bufferpool::Pools;
+use headwater_bufferpool::{Class, Pool as BufferPool, Pools};
 use headwater_consolidated::Plan;
 use headwater_consolidated::check::{Severity, check};
 use headwater_consolidated::{Backend, Pool, QueryBackend, QueryPool};
 use headwater_gateway::query::Who;
-use headwater_gateway::{ClientSql, Gateway};
+use headwater_gateway::{ClientSql, Gateway, Settings};
 use headwater_server::{Config as ServerConfig, Handle, Joined, Line, Server, StartError, raise_open_files};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -118,8 +118,8 @@ impl Backends {
 }
 
 /// An answer that is held and can't be kept is none that anybody means.
-fn check_held(settings: &headwater_gateway::Settings, pool: &headwater_bufferpool::Pool) -> Result<()> {
-    let (held, room) = (settings.held_bytes_max, pool.room_bytes(headwater_bufferpool::Class::Answer));
+fn check_held(settings: &Settings, pool: &BufferPool) -> Result<()> {
+    let (held, room) = (settings.held_bytes_max, pool.room_bytes(Class::Answer));
     if settings.cache && held as u64 > room {
         let why = "an answer that is held has no room to be kept then; or set [gateway] cache = false: nothing is kept";
         return Err(usage(format!(

@@ -9,8 +9,8 @@ use headwater_gateway::ClientSql;
 use crate::config::{FrontierConfig, GatewayConfig};
 use crate::exit::usage;
 
-/// Connections of the role that `[gateway.frontier]` names, or of the server's own, if the protocol is served. An error where it can read Headwater's own tables of
-/// secrets, which says how a role is made that can't.
+/// Connections of the role that `[gateway.frontier]` names, or of the server's own, if the protocol is served. An error where it can read
+/// Headwater's own tables of secrets, which says how a role is made that can't.
 pub(super) fn client_sql(gateway: &GatewayConfig, own: &Arc<dyn QueryBackend>) -> Result<Option<ClientSql>> {
     let Some(config) = &gateway.frontier else { return Ok(None) };
     let backend = match &config.database {

@@ -5,9 +5,11 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
+use rusqlite::Connection;
+
 use crate::by_sqlite::BySqlite;
 use crate::error::{Error, Halt, sqlite};
-use crate::file::MainFile;
+use crate::file::{MainFile, ReadPages};
 use crate::group::{Batch, Group, Part};
 use crate::header::{Header, Layout};
 use crate::job::{TableJob, spread};
@@ -52,55 +54,112 @@ const BATCHES: usize = 16;
 pub fn build(path: &Path, options: &Options) -> Result<Report, Error> {
     let mut doubts = BTreeMap::new();
     loop {
-        match attempt(path, options, &doubts) {
-            Ok(report) => return Ok(report),
+        let usage = Recorder::new();
+        Knobs::of(options, 1)?;
+        let pager = Pager::new(open(path)?);
+        let report = match attempt(&pager, options, &doubts, &usage) {
+            Ok(report) => report,
             Err(Halt::Error(error)) => return Err(error),
             // From the beginning: SQLite must have built it before pages are written here.
             Err(Halt::Doubt { index, why }) => {
-                let is_new = doubts.insert(index, why).is_none();
-                assert!(is_new, "an index that is left to SQLite can't be in doubt again");
+                note_doubt(&mut doubts, index, why);
+                continue;
             }
+        };
+        {
+            let _span = usage.span(0, None, Phase::Commit);
+            pager.connection().execute_batch("COMMIT").map_err(sqlite("ending the transaction"))?;
+            drop(pager);
         }
+        return Ok(report.with(usage));
     }
 }
 
-fn attempt(path: &Path, options: &Options, doubts: &BTreeMap<String, String>) -> Result<Report, Halt> {
-    let usage = Recorder::new();
-    Knobs::of(options, 1)?;
-    let pager = Pager::new(open(path)?);
-    let header = header(&pager)?;
-    let plan = plan(&pager, &header, options, doubts)?;
-    let mut report = Report {
-        indexes: Vec::new(),
-        tables: Vec::new(),
-        spans: Vec::new(),
-        elapsed: std::time::Duration::ZERO,
-        integrity_checked: options.integrity_check,
+/// Builds indexes within a transaction of the caller's, which goes on afterwards: what the transaction has written so far is seen.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use headwater_idxbuild::{Options, build_within};
+///
+/// let shop = rusqlite::Connection::open_in_memory()?;
+/// shop.execute_batch("BEGIN; CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT); INSERT INTO item(name) VALUES ('b'), ('a')")?;
+/// let mut options = Options::default();
+/// options.create.push("CREATE INDEX item_name ON item(name)".to_owned());
+/// build_within(&shop, &options)?;
+/// shop.execute_batch("COMMIT")?;
+/// # Ok(()) }
+/// ```
+///
+/// Indexes are only created: SQLite has the pages of old ones in its hands. One thread at a time reads pages, through SQLite's pager; keys
+/// are made, sorted and merged by several. No statement of the connection's may be half read. After an error the transaction is as it was before the call, and goes on.
+pub fn build_within(connection: &Connection, options: &Options) -> Result<Report, Error> {
+    let failed = sqlite("building indexes within a transaction");
+    if connection.is_autocommit() {
+        return Err(Error::NoTransaction);
+    }
+    if let Some(index) = options.indexes.first() {
+        let expected = "within a transaction indexes are only created";
+        return Err(Error::Option { option: "--index", actual: index.clone(), expected });
+    }
+    if options.create.is_empty() {
+        return Ok(Report::default());
+    }
+    let set = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0)).map_err(&failed);
+    let (cache, threads) = (set("cache_size")?, set("threads")?);
+    let mut doubts = BTreeMap::new();
+    let built = loop {
+        connection.execute_batch("SAVEPOINT headwater_indexes; PRAGMA writable_schema = ON").map_err(&failed)?;
+        let usage = Recorder::new();
+        let built = attempt(&Pager::lent(connection), options, &doubts, &usage);
+        if built.is_err() {
+            connection.execute_batch("ROLLBACK TO headwater_indexes").map_err(&failed)?;
+        }
+        // New indexes are in the file's schema, not yet in the connection's.
+        let end = "RELEASE headwater_indexes; PRAGMA writable_schema = RESET";
+        connection.execute_batch(end).map_err(&failed)?;
+        match built {
+            Ok(report) => break Ok(report.with(usage)),
+            Err(Halt::Error(error)) => break Err(error),
+            Err(Halt::Doubt { index, why }) => note_doubt(&mut doubts, index, why),
+        }
     };
+    let as_before = format!("PRAGMA cache_size = {cache}; PRAGMA threads = {threads}");
+    connection.execute_batch(&as_before).map_err(&failed)?;
+    built
+}
+
+fn note_doubt(doubts: &mut BTreeMap<String, String>, index: String, why: String) {
+    let is_new = doubts.insert(index, why).is_none();
+    assert!(is_new, "an index that is left to SQLite can't be in doubt again");
+}
+
+fn attempt(
+    pager: &Pager<'_>,
+    options: &Options,
+    doubts: &BTreeMap<String, String>,
+    usage: &Recorder,
+) -> Result<Report, Halt> {
+    Knobs::of(options, 1)?;
+    let header = header(pager)?;
+    let plan = plan(pager, &header, options, doubts)?;
+    let mut report = Report { integrity_checked: options.integrity_check, ..Report::default() };
     for index in &plan.by_sqlite {
         let _span = usage.span(0, None, Phase::Sqlite);
-        report.indexes.push(by_sqlite(&pager, index, options)?);
+        report.indexes.push(by_sqlite(pager, index, options)?);
     }
-    let sums = build_here(&pager, &plan, options, &usage, &mut report)?;
-    check(&pager, &plan, &sums, options, &usage)?;
-    {
-        let _span = usage.span(0, None, Phase::Commit);
-        pager.connection().execute_batch("COMMIT").map_err(sqlite("ending the transaction"))?;
-        drop(pager);
-    }
+    let sums = build_here(pager, &plan, options, usage, &mut report)?;
+    check(pager, &plan, &sums, options, usage)?;
     for (table, sums) in plan.tables.iter().zip(sums) {
         for (index, sum) in table.indexes.iter().zip(sums) {
             let by = Builder::Headwater { keys: sum.keys };
             report.indexes.push(Built { index: index.name.clone(), table: table.name.clone(), by });
         }
     }
-    report.elapsed = usage.elapsed();
-    report.spans = usage.into_spans();
     Ok(report)
 }
 
 /// The header as the pager has it.
-pub(crate) fn header(pager: &Pager) -> Result<Header, Error> {
+pub(crate) fn header(pager: &Pager<'_>) -> Result<Header, Error> {
     let (page_size, pages) = {
         let connection = pager.connection();
         let number = |pragma| {
@@ -121,14 +180,14 @@ pub(crate) fn header(pager: &Pager) -> Result<Header, Error> {
     Header::read(&first, pages)
 }
 
-fn by_sqlite(pager: &Pager, index: &BySqlite, options: &Options) -> Result<Built, Error> {
+fn by_sqlite(pager: &Pager<'_>, index: &BySqlite, options: &Options) -> Result<Built, Error> {
     let by = index.build(&pager.connection(), &Knobs::of(options, 1)?)?;
     Ok(Built { index: index.name.clone(), table: index.table.clone(), by })
 }
 
 /// Builds the indexes that are built here, table by table; gives the sums of their keys.
 fn build_here(
-    pager: &Pager,
+    pager: &Pager<'_>,
     plan: &Plan,
     options: &Options,
     usage: &Recorder,
@@ -138,6 +197,9 @@ fn build_here(
         return Ok(Vec::new());
     }
     let header = header(pager)?;
+    if pager.is_lent() {
+        pager.forget(&plan.new_roots, header.layout.page_size)?;
+    }
     let mut work = Work::new(pager, plan, &header, options, usage)?;
     let mut sums = Vec::new();
     for table in &plan.tables {
@@ -151,10 +213,18 @@ fn build_here(
     Ok(sums)
 }
 
+/// Where pages are read that nothing here has written: several threads at once in the file, unless the transaction had begun before.
+fn unwritten<'w>(pager: &'w Pager<'_>, layout: &Layout) -> Result<Box<dyn ReadPages + 'w>, Error> {
+    if pager.is_lent() {
+        return Ok(Box::new(PagerPages { pager, layout: layout.clone() }));
+    }
+    Ok(Box::new(MainFile::of(pager, layout.clone())?))
+}
+
 /// What all tables share.
-struct Work<'w> {
-    pager: &'w Pager,
-    file: MainFile<'w>,
+struct Work<'w, 'c> {
+    pager: &'w Pager<'c>,
+    file: Box<dyn ReadPages + 'w>,
     layout: Layout,
     space: Mutex<Space>,
     claims: Claims,
@@ -163,14 +233,14 @@ struct Work<'w> {
     usage: &'w Recorder,
 }
 
-impl<'w> Work<'w> {
+impl<'w, 'c> Work<'w, 'c> {
     fn new(
-        pager: &'w Pager,
+        pager: &'w Pager<'c>,
         plan: &Plan,
         header: &Header,
         options: &'w Options,
         usage: &'w Recorder,
-    ) -> Result<Work<'w>, Halt> {
+    ) -> Result<Work<'w, 'c>, Halt> {
         let _span = usage.span(0, None, Phase::IndexScan);
         let pages = PagerPages { pager, layout: header.layout.clone() };
         let mut claims = Claims::new(header);
@@ -187,7 +257,7 @@ impl<'w> Work<'w> {
         let free = free_pages(&pages, header, &mut claims)?;
         Ok(Work {
             pager,
-            file: MainFile::of(pager, header.layout.clone())?,
+            file: unwritten(pager, &header.layout)?,
             layout: header.layout.clone(),
             space: Mutex::new(Space::new(free, &header.layout)),
             claims,
@@ -202,7 +272,7 @@ impl<'w> Work<'w> {
         for index in &table.indexes {
             // One that is new has no tree yet.
             old_pages.push(match self.trees.get(&index.root) {
-                Some(tree) => old::pages(&self.file, tree, index.root, &mut self.claims, knobs.threads, self.usage)?,
+                Some(tree) => old::pages(&*self.file, tree, index.root, &mut self.claims, knobs.threads, self.usage)?,
                 None => Vec::new(),
             });
         }
@@ -212,7 +282,7 @@ impl<'w> Work<'w> {
         let nothing = Tree::default();
         let scan = Scan {
             table,
-            pages: &self.file,
+            pages: &*self.file,
             leaves: &self.trees.get(&table.root).unwrap_or(&nothing).leaves,
             groups: &groups,
             store: &store,
@@ -301,7 +371,7 @@ impl<'w> Work<'w> {
 }
 
 /// Reads what was built once more, and lets SQLite check everything where that is asked for.
-fn check(pager: &Pager, plan: &Plan, sums: &[Sums], options: &Options, usage: &Recorder) -> Result<(), Error> {
+fn check(pager: &Pager<'_>, plan: &Plan, sums: &[Sums], options: &Options, usage: &Recorder) -> Result<(), Error> {
     let expected: Vec<Expected<'_>> = plan
         .tables
         .iter()

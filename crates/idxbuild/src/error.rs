@@ -22,6 +22,9 @@ pub enum Error {
         /// SQLite's own reason.
         source: rusqlite::Error,
     },
+    /// Indexes were to be built within a transaction, and none was open.
+    #[error("no transaction is open: begin one, and build its indexes within it")]
+    NoTransaction,
     /// SQLite refused.
     #[error("SQLite refused while {doing}")]
     Sqlite {
@@ -133,6 +136,7 @@ impl Error {
             | Error::NotUnique { .. }
             | Error::NoSuchIndex { .. }
             | Error::NotAnIndex { .. }
+            | Error::NoTransaction
             | Error::Option { .. } => Fault::Request,
             Error::InUse { .. } | Error::DiskFull { .. } | Error::NoTemporarySpace { .. } | Error::Temporary { .. } => {
                 Fault::Environment

@@ -21,11 +21,11 @@ pub(crate) trait ReadPages: Sync {
     fn read(&self, first: u32, into: &mut [u8]) -> Result<(), Error>;
 }
 
-/// The main file of a pager's connection, as it lies on the disk.
+/// The main file of a pager's connection, as it lies on the disk; it borrows the pager.
 pub(crate) struct MainFile<'p> {
     file: *mut ffi::sqlite3_file,
     layout: Layout,
-    pager: PhantomData<&'p Pager>,
+    pager: PhantomData<&'p ()>,
 }
 
 // SAFETY: the one thing done with the pointer is `xRead`, which is pread(2) with a place of its own (or, on other systems, its
@@ -39,7 +39,7 @@ unsafe impl Sync for MainFile<'_> {}
 impl<'p> MainFile<'p> {
     /// The file of the main database. It lives as long as the connection, which the pager has.
     #[allow(unsafe_code)]
-    pub(crate) fn of(pager: &'p Pager, layout: Layout) -> Result<MainFile<'p>, Error> {
+    pub(crate) fn of(pager: &'p Pager<'_>, layout: Layout) -> Result<MainFile<'p>, Error> {
         let connection = pager.connection();
         let mut file: *mut ffi::sqlite3_file = std::ptr::null_mut();
         // SAFETY: the handle is that of an open connection, the name ends in a NUL, and SQLITE_FCNTL_FILE_POINTER writes one pointer.

@@ -63,7 +63,7 @@ mod varint;
 mod verify;
 mod walk;
 
-pub use build::build;
+pub use build::{build, build_within};
 pub use draw::PhaseUsage;
 pub use error::{Error, Fault};
 pub use options::{Knobs, Options, Progress, Step, TempDir};

@@ -25,7 +25,7 @@ pub(crate) struct Plan {
 
 /// Sorts out what the options ask for. Indexes in `doubts` are left to SQLite.
 pub(crate) fn plan(
-    pager: &Pager,
+    pager: &Pager<'_>,
     header: &Header,
     options: &Options,
     doubts: &BTreeMap<String, String>,

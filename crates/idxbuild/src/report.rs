@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::options::Knobs;
-use crate::usage::Span;
+use crate::usage::{Recorder, Span};
 
 /// What a rebuild did.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
     /// The indexes, in the order in which they were done.
@@ -19,6 +19,15 @@ pub struct Report {
     pub elapsed: Duration,
     /// Whether SQLite's own integrity check was run; it found no fault.
     pub integrity_checked: bool,
+}
+
+impl Report {
+    /// With what it took.
+    pub(crate) fn with(mut self, usage: Recorder) -> Report {
+        self.elapsed = usage.elapsed();
+        self.spans = usage.into_spans();
+        self
+    }
 }
 
 /// An index that was rebuilt or created.

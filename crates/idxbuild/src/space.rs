@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::header::{Header, Layout};
 use crate::pager::Pager;
+use crate::walk::Free;
 
 /// The largest page number that SQLite uses.
 const PAGE_MAX: u32 = 4_294_967_294;
@@ -12,14 +13,16 @@ const PAGE_MAX: u32 = 4_294_967_294;
 pub(crate) struct Space {
     /// The one to be given next is the last.
     free: Vec<u32>,
+    trunks: Vec<u32>,
     layout: Layout,
 }
 
 impl Space {
     /// These pages are free.
-    pub(crate) fn new(mut free: Vec<u32>, layout: &Layout) -> Space {
-        free.sort_unstable_by(|a, b| b.cmp(a));
-        Space { free, layout: layout.clone() }
+    pub(crate) fn new(free: Free, layout: &Layout) -> Space {
+        let Free { mut pages, trunks } = free;
+        pages.sort_unstable_by(|a, b| b.cmp(a));
+        Space { free: pages, trunks, layout: layout.clone() }
     }
 
     /// Pages of old trees are free now.
@@ -45,8 +48,13 @@ impl Space {
     }
 
     /// Writes what is free as the free list, and it and the size of the file into page 1.
-    pub(crate) fn write(&self, pager: &Pager) -> Result<(), Error> {
+    pub(crate) fn write(&self, pager: &Pager<'_>) -> Result<(), Error> {
         let layout = &self.layout;
+        // What names others is needed again where the transaction is rolled back, and SQLite holds what is free for of no worth: it must be in the
+        // journal before it is given to SQLite as a free page.
+        for &trunk in &self.trunks {
+            pager.touch(trunk, layout.page_size)?;
+        }
         // SQLite leaves the last six entries of such a page unused, for readers older than 3.6.0.
         let most = layout.usable / 4 - 8;
         let mut pages: Vec<u32> = self.free.clone();

@@ -93,15 +93,25 @@ fn depth(pages: &dyn ReadPages, root: u32, is_index: bool) -> Result<usize, Erro
     Err(corrupt(root, format!("a tree of more than {DEPTH_MAX} levels")))
 }
 
-/// The pages of the free list, claimed.
-pub(crate) fn free_pages(pages: &dyn ReadPages, header: &Header, claims: &mut Claims) -> Result<Vec<u32>, Error> {
-    let mut free = Vec::new();
+/// The pages of the free list.
+#[derive(Debug, Default)]
+pub(crate) struct Free {
+    /// All.
+    pub(crate) pages: Vec<u32>,
+    /// Those among them that name others.
+    pub(crate) trunks: Vec<u32>,
+}
+
+/// The free list, its pages claimed.
+pub(crate) fn free_pages(pages: &dyn ReadPages, header: &Header, claims: &mut Claims) -> Result<Free, Error> {
+    let (mut free, mut trunks) = (Vec::new(), Vec::new());
     let mut trunk = header.free_first;
     let mut buffer = vec![0; header.layout.page_size];
     while trunk != 0 {
         claims.claim(trunk)?;
         pages.read(trunk, &mut buffer)?;
         free.push(trunk);
+        trunks.push(trunk);
         let leaves = be32(&buffer[4..]) as usize;
         if leaves > header.layout.usable / 4 - 2 {
             return Err(corrupt(trunk, format!("a page of the free list with {leaves} others")));
@@ -117,5 +127,5 @@ pub(crate) fn free_pages(pages: &dyn ReadPages, header: &Header, claims: &mut Cl
         let said = header.free_pages;
         return Err(corrupt(1, format!("the free list has {} pages, its count says {said}", free.len())));
     }
-    Ok(free)
+    Ok(Free { pages: free, trunks })
 }

@@ -362,7 +362,7 @@ impl<'a> Apply<'a> {
     }
 
     fn finish(mut self) -> Result<Applied, Error> {
-        std::mem::take(&mut self.indexes).build(self.rows.connection)?;
+        std::mem::take(&mut self.indexes).build(self.rows.connection, self.applied.rows)?;
         if self.is_restart {
             self.sweep()?;
         }

@@ -4,7 +4,7 @@ mod schema;
 
 use std::path::Path;
 
-use headwater_idxbuild::{Builder, Options, build};
+use headwater_idxbuild::{Builder, Error, Options, build, build_within};
 use headwater_testkit::random::Random;
 use rusqlite::Connection;
 
@@ -172,5 +172,83 @@ fn created_indexes_are_as_sqlite_would_have_made_them() -> Outcome {
     for seed in 0..CASES / 4 {
         created(seed, folder.path()).map_err(|error| format!("seed {seed}: {error} {error:?}"))?;
     }
+    Ok(())
+}
+
+/// What a transaction has done to the tables before their indexes are built; statements that a table does not take do nothing to it.
+fn write_before(connection: &Connection, made: &Made) {
+    for place in 0..made.tables.len() {
+        for sql in [
+            format!("DELETE FROM t{place} WHERE rowid % 7 = 3"),
+            format!("INSERT INTO t{place} SELECT * FROM t{place} WHERE rowid % 5 = 1"),
+            format!("CREATE TABLE before{place} AS SELECT * FROM t{place}; DROP TABLE before{place}"),
+        ] {
+            let _ = connection.execute_batch(&sql);
+        }
+    }
+}
+
+fn created_within(seed: u64, folder: &Path) -> Outcome {
+    let mut random = Random::seeded(seed);
+    let made = Made::of(&mut random, 120);
+    let (ours, theirs) = (folder.join(format!("{seed}-ours.db")), folder.join(format!("{seed}-theirs.db")));
+    let writer = Connection::open(&ours)?;
+    made.write(&writer, &mut random, false)?;
+    // The free list has pages that name others.
+    writer.execute_batch("CREATE TABLE gone AS SELECT zeroblob(3000) FROM t0; DROP TABLE gone")?;
+    drop(writer);
+    std::fs::copy(&ours, &theirs)?;
+    let (here, there) = (Connection::open(&ours)?, Connection::open(&theirs)?);
+    // Pages leave the cache before the end.
+    let cache = *random.pick(&[10, 2000]).ok_or("a cache")?;
+    for connection in [&here, &there] {
+        connection.execute_batch(&format!("PRAGMA synchronous = OFF; PRAGMA cache_size = {cache}; BEGIN IMMEDIATE"))?;
+        write_before(connection, &made);
+    }
+    let mut options = knobs(&mut random);
+    for sql in made.tables.iter().flat_map(|table| &table.indexes) {
+        if there.execute_batch(sql).is_ok() {
+            options.create.push(sql.clone());
+            continue;
+        }
+        // The transaction goes on as if it had not been tried.
+        let mut alone = Options::default();
+        alone.create.push(sql.clone());
+        assert!(build_within(&here, &alone).is_err(), "seed {seed}: {sql} is refused by SQLite");
+    }
+    let before = index_names(&here)?;
+    build_within(&here, &options)?;
+    assert_eq!(here.pragma_query_value(None, "cache_size", |row| row.get::<_, i64>(0))?, cache);
+    assert!(!here.is_autocommit(), "the transaction is the caller's to end");
+    for connection in [&here, &there] {
+        write_before(connection, &made);
+    }
+    if random.chance(20) {
+        here.execute_batch("ROLLBACK")?;
+        check_sound(&here)?;
+        assert_eq!(index_names(&here)?, before);
+        assert_eq!(index_names(&Connection::open(&ours)?)?, before);
+    } else {
+        for connection in [&here, &there] {
+            connection.execute_batch("COMMIT")?;
+        }
+        check_sound(&here)?;
+        same_after_both(&ours, &theirs)?;
+        drop(here);
+        write_on(&ours, &made, &mut random)?;
+    }
+    std::fs::remove_file(&ours)?;
+    std::fs::remove_file(&theirs)?;
+    Ok(())
+}
+
+#[test]
+fn a_transaction_goes_on_after_its_indexes_were_built() -> Outcome {
+    let folder = folder()?;
+    for seed in 0..CASES / 4 {
+        created_within(seed, folder.path()).map_err(|error| format!("seed {seed}: {error} {error:?}"))?;
+    }
+    let nothing = build_within(&Connection::open_in_memory()?, &Options::default());
+    assert!(matches!(nothing, Err(Error::NoTransaction)));
     Ok(())
 }

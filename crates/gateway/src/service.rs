@@ -18,7 +18,7 @@ use crate::fault::{Fault, OWN_FAULT_S};
 use crate::format::Format;
 use crate::held::Body;
 use crate::lane::Lane;
-use crate::pace::Least;
+use crate::pace::{self, Least};
 use crate::packing::{Compression, Packer};
 use crate::query::{Arguments, Freshness, Query};
 use crate::run::{self, Form, Job, NextPage, Running, Told};
@@ -363,7 +363,8 @@ impl Service {
             None => self.places.place().await?,
         };
         self.executions.fetch_add(1, Ordering::Relaxed);
-        let least = Least { bytes_per_s: self.settings.reader_bytes_per_s_min, others: self.places.waiting() };
+        let window = pace::window(self.settings.patience);
+        let least = Least { bytes_per_s: self.settings.reader_bytes_per_s_min, others: self.places.waiting(), window };
         run::start(&self.pool, asked.job.clone(), permit, (self.settings.patience, least)).await
     }
 

@@ -74,6 +74,8 @@ pub(crate) enum Told {
 #[derive(Clone)]
 pub(crate) struct NextPage {
     pub(crate) page: Page,
+    /// Whether keys that differ by the case of their letters alone are one.
+    pub(crate) folds_keys: bool,
     /// Its URL, by the key of this one's last row.
     pub(crate) url: Arc<dyn Fn(Vec<Value>) -> String + Send + Sync>,
 }
@@ -421,13 +423,17 @@ impl ResultSink for Pieces {
     }
 
     fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
-        if let Some(NextPage { page, .. }) = &self.page {
+        if let Some(NextPage { page, folds_keys, .. }) = &self.page {
             let has_null = self.key.iter().any(|place| values[*place] == ValueRef::Null);
             let is_at_end = self.rows + 1 >= page.rows;
             let key = (has_null || is_at_end).then(|| self.key.iter().map(|place| values[*place].to_value()).collect());
             let key: Vec<Value> = key.unwrap_or_default();
             self.has_more = self.rows == page.rows;
-            let lost = if self.has_more { page.lost(&self.last, &key) } else { page.unfit(&key).filter(|_| has_null) };
+            let lost = if self.has_more {
+                page.lost(&self.last, &key, *folds_keys)
+            } else {
+                page.unfit(&key).filter(|_| has_null)
+            };
             if let Some(lost) = lost {
                 let fault = Fault::query(&self.name, &format!("{lost} (page_by of {}.sql)", self.name));
                 return self.stop(fault);

@@ -426,12 +426,13 @@ impl Asked {
         let key = Key::from(format!("{}\n{format:?}\n{}\n{user}", query.name, arguments.canonical()));
         let (sql, parameters) = query.statement(arguments, user, placeholder);
         let (name, types, limits) = (query.name.clone(), query.types.clone(), query.limits);
+        let folds_keys = query.folds_keys();
         let page = query.page.clone().map(|page| {
             let (query, arguments) = (Arc::clone(query), arguments.clone());
             let ending =
                 Format::ALL.into_iter().find(|(_, known)| *known == format).map_or("json", |(ending, _)| ending);
             let url = move |key| format!("/q/{}.{ending}?{}", query.name, query.after(&arguments, key).canonical());
-            NextPage { page, url: Arc::new(url) }
+            NextPage { page, folds_keys, url: Arc::new(url) }
         });
         let freshness = match query.freshness_statement(arguments, user, placeholder) {
             Some((sql, parameters)) => Told::Query(sql, parameters),

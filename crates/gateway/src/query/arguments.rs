@@ -31,7 +31,7 @@ pub enum ArgumentError {
     Twice(String),
     /// It must be given, and was not.
     #[error("parameter {0} is missing, expected a value of type {1}")]
-    Missing(String, &'static str),
+    Missing(String, String),
     /// It is none of its values.
     #[error("parameter {name} {why}")]
     Value {
@@ -121,7 +121,7 @@ impl Query {
             }
         }
         let filled = values.into_iter().zip(&self.parameters).map(|(value, parameter)| {
-            let missing = || ArgumentError::Missing(parameter.name.clone(), parameter.kind.name());
+            let missing = || ArgumentError::Missing(parameter.name.clone(), described(parameter.kind));
             value.or_else(|| parameter.default.clone()).ok_or_else(missing)
         });
         let values: Vec<Value> = filled.collect::<Result<_, _>>()?;
@@ -137,7 +137,8 @@ impl Query {
             Vec::new()
         } else {
             let by = self.page.iter().flat_map(|page| &page.by);
-            let missing = |(name, kind): &(String, Type)| ArgumentError::Missing(format!("{AFTER}{name}"), kind.name());
+            let missing =
+                |(name, kind): &(String, Type)| ArgumentError::Missing(format!("{AFTER}{name}"), described(*kind));
             after.into_iter().zip(by).map(|(value, of)| value.ok_or_else(|| missing(of))).collect::<Result<_, _>>()?
         };
         let first = Arguments { values, after: Vec::new(), first: canonical.clone(), canonical };

@@ -5,9 +5,11 @@
 //! the row behind      8        has no more: it would be in no page
 //! ```
 //!
-//! *Caveats.* Texts that a collation takes for equal (`a` and `A` in MariaDB) are two keys here and one there. Of a key of several columns a
+//! *Caveats.* Texts that a collation takes for equal (`e` and `é`) are two keys here and one there; in MariaDB, where that is usual, those alike
+//! but for the case of their letters and blanks at their end are one. Of a key of several columns a
 //! row with NULL in one is seen only where its page is read from the beginning of its first column's value.
 
+use headwater_model::sql::Syntax;
 use headwater_protocol::{Type, Value};
 
 use super::values::{canonical, form_of, is_same, read};
@@ -24,14 +26,19 @@ impl Query {
         };
         Some(format!("page_by has {column:?} as {}, and the query gives {}: {mend}", said.name(), kind.name()))
     }
+
+    /// Whether texts that differ by the case of their letters alone are taken for one key of a page, as most of MariaDB's collations do.
+    pub(crate) fn folds_keys(&self) -> bool {
+        self.syntax == Syntax::MariaDb
+    }
 }
 
 impl Page {
     /// What loses rows between a page that ends in a row of this key and the next one, which begins with a row of that. The mend is in it.
-    pub(crate) fn lost(&self, last: &[Value], next: &[Value]) -> Option<String> {
+    /// `folds`: [`Query::folds_keys`].
+    pub(crate) fn lost(&self, last: &[Value], next: &[Value], folds: bool) -> Option<String> {
         self.unfit(last).or_else(|| self.unfit(next)).or_else(|| {
-            let is_one =
-                last.iter().zip(next).all(|(one, other)| is_same(&canonical(one.clone()), &canonical(other.clone())));
+            let is_one = last.iter().zip(next).all(|(one, other)| is_same(&folded(one, folds), &folded(other, folds)));
             is_one.then(|| {
                 let key = self.by.iter().zip(last).map(|((name, _), value)| format!("{name} = {}", shown(value)));
                 let key = key.collect::<Vec<_>>().join(", ");
@@ -61,6 +68,14 @@ impl Page {
     }
 }
 
+/// A value in the form in which it is compared.
+fn folded(value: &Value, folds: bool) -> Value {
+    match value {
+        Value::Text(bytes) if folds => Value::text(String::from_utf8_lossy(bytes).trim_end().to_lowercase()),
+        value => canonical(value.clone()),
+    }
+}
+
 /// The beginning of a value.
 fn shown(value: &Value) -> String {
     const CHARACTERS_MAX: usize = 100;
@@ -79,7 +94,7 @@ mod tests {
     fn what_would_be_in_no_page_is_told_with_its_mend() {
         let key = |id: Value| [Value::Date(3), id];
         let one = key(Value::Int(1));
-        assert_eq!(page().lost(&one, &key(Value::Int(2))), None);
+        assert_eq!(page().lost(&one, &key(Value::Int(2)), false), None);
         for (last, next, words) in [
             (
                 one.clone(),
@@ -91,12 +106,17 @@ mod tests {
             (key(Value::text("x")), one.clone(), "a row has x in id, which is no int"),
             (one, key(Value::Real(1.5)), "a row has 1.5 in id, which is no int"),
         ] {
-            let said = page().lost(&last, &next).expect(words);
+            let said = page().lost(&last, &next, false).expect(words);
             assert!(said.starts_with(words), "{said}");
         }
         let real = Page { by: vec![("x".to_owned(), Type::Real)], rows: 1 };
-        assert!(real.lost(&[Value::Real(-0.0)], &[Value::Real(0.0)]).is_some(), "one number");
-        assert!(real.lost(&[Value::Real(0.0)], &[Value::Real(f64::NAN)]).is_none());
+        assert!(real.lost(&[Value::Real(-0.0)], &[Value::Real(0.0)], false).is_some(), "one number");
+        assert!(real.lost(&[Value::Real(0.0)], &[Value::Real(f64::NAN)], false).is_none());
+        let text = Page { by: vec![("name".to_owned(), Type::Text)], rows: 1 };
+        for (other, is_one) in [("ANNA ", true), ("anne", false)] {
+            assert_eq!(text.lost(&[Value::text("Anna")], &[Value::text(other)], true).is_some(), is_one);
+            assert!(text.lost(&[Value::text("Anna")], &[Value::text(other)], false).is_none());
+        }
     }
 
     #[test]

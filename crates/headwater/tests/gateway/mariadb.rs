@@ -80,6 +80,23 @@ fn from_file_to_answer() {
     assert_eq!(body, "id,delay,fare\r\n2,,\r\n");
 }
 
+/// The usual collation takes both for one, and a page behind the one has not the other.
+#[test]
+fn texts_that_differ_by_case_alone_are_one_key() {
+    let (server, url, name) = shared();
+    server
+        .sql(&name, "CREATE TABLE people (name TEXT); INSERT INTO people VALUES ('anna'), ('Anna'), ('bob')")
+        .expect("made");
+    let mut stage = Stage::alone(&url);
+    stage.query(
+        "people.sql",
+        "-- public = true\n-- page_by = { name = \"text\" }\n-- page_rows = 1\nSELECT name FROM people",
+    );
+    let address = stage.serve();
+    let (head, body) = get(&address, "/q/people.csv", "");
+    assert!(head.starts_with("http/1.1 500") && body.contains("two rows have the key name = "), "{head}\n{body}");
+}
+
 /// The body of an answer, from the one URL that it has.
 fn followed(address: &str, target: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("a connection");

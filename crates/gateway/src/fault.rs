@@ -110,9 +110,9 @@ impl Fault {
             tracing::error!(
                 query,
                 detail,
-                "a query does not fit the database (any more): headwater query check says where"
+                "a query does not fit the database as it is: headwater query check says where"
             );
-            let message = format!("the query {query} does not fit the database any more; the server's log says why");
+            let message = format!("the query {query} does not fit the database as it is; the server's log says why");
             let fault = Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "query", message);
             return Fault { is_servers: true, ..fault };
         }

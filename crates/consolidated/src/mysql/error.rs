@@ -43,8 +43,9 @@ fn of_server(doing: Doing, context: &str, sql: &str, server: &ServerError) -> Er
         (1021 | 1037 | 1041 | 1114 | 1205 | 1213 | 1226 | 1317 | 1461 | 1969, _) => {
             Error::Retry { detail, broken: false }
         }
-        (1792, _) | (_, "42") => own(sql, server, true),
-        (_, "21" | "22" | "45") => own(sql, server, doing == Doing::Preparing),
+        // No table, no column, no function, no grant; a full-text search says of its words that they are no SQL (1064).
+        (1792 | 1054 | 1109 | 1142 | 1143 | 1146 | 1305 | 1370, _) => own(sql, server, true),
+        (_, "21" | "22" | "42" | "45") => own(sql, server, doing == Doing::Preparing),
         _ if doing == Doing::Preparing => own(sql, server, true),
         _ => Error::Database { context: context.to_owned(), detail: server.to_string() },
     }

@@ -94,7 +94,7 @@ impl QueryConnection for PostgresConnection {
             Stop::Own(error) => error,
             Stop::Server(failure) => {
                 let error = self.failure("running a query", &failure);
-                place(&failure, sql).unwrap_or(error)
+                place(&failure, sql, false).unwrap_or(error)
             }
         });
         if read.is_err() {
@@ -209,7 +209,7 @@ impl PostgresConnection {
     fn prepare_query(&mut self, sql: &str) -> Result<Statement, Error> {
         let numbered = numbered(sql);
         let prepared = self.run(async |client| client.prepare(&numbered).await);
-        let statement = prepared.map_err(|failure| match place(&failure, &numbered) {
+        let statement = prepared.map_err(|failure| match place(&failure, &numbered, true) {
             Some(error) => error,
             None => self.failure("preparing a query", &failure),
         })?;
@@ -257,8 +257,8 @@ fn writing(plan: &serde_json::Value) -> Option<String> {
     }
 }
 
-/// What is wrong with the SQL itself, and where.
-fn place(failure: &tokio_postgres::Error, sql: &str) -> Option<Error> {
+/// What is wrong with the SQL itself, and where. `is_preparing`: no value has a part in it.
+fn place(failure: &tokio_postgres::Error, sql: &str, is_preparing: bool) -> Option<Error> {
     let error = failure.as_db_error().filter(|error| is_own(error.code().code()))?;
     let characters = match error.position() {
         Some(ErrorPosition::Original(position)) => Some(*position as usize),
@@ -267,7 +267,10 @@ fn place(failure: &tokio_postgres::Error, sql: &str) -> Option<Error> {
     let before =
         |characters: usize| sql.chars().take(characters.saturating_sub(1)).filter(|letter| *letter == '\n').count();
     let hint = error.hint().map_or_else(String::new, |hint| format!(" ({hint})"));
-    let is_statement = is_statement(error.code().code());
+    // What a function says of its arguments (`to_tsquery`) may have the same codes, and no place.
+    let code = error.code().code();
+    let is_placed = error.position().is_some() || matches!(code, "25006" | "42501");
+    let is_statement = is_preparing || is_statement(code) && is_placed;
     Some(Error::Sql { detail: format!("{}{hint}", error.message()), line: characters.map(before), is_statement })
 }
 

@@ -136,8 +136,17 @@ fn columns(statement: &Statement<'_>, options: &ReadOptions) -> Vec<ResultColumn
 /// What a step failed of: of a value that is too large, it may be.
 fn stepping(error: rusqlite::Error, sql: &str, bytes_max: u64) -> Error {
     match error.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::TooBig) => Error::ValueTooLarge { bytes_max },
-        _ => sort(error, sql),
+        Some(rusqlite::ErrorCode::TooBig) => return Error::ValueTooLarge { bytes_max },
+        Some(_) => {}
+        None => return sort(error, sql),
+    }
+    match error {
+        // A function's own words of its values (full-text search, JSON), or of a table that was altered since it was prepared.
+        rusqlite::Error::SqliteFailure(cause, Some(detail)) if cause.extended_code == rusqlite::ffi::SQLITE_ERROR => {
+            let is_statement = detail.starts_with("no such ");
+            Error::Sql { detail, line: None, is_statement }
+        }
+        error => sort(error, sql),
     }
 }
 

@@ -413,7 +413,7 @@ async fn a_query_that_fits_the_database_no_more_is_the_servers_fault() {
         assert_eq!(said, (500, "no-store".to_owned()), "{url}");
         let body = response.into_body().collect().await.expect("a body").to_bytes();
         let said: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
-        let words = "does not fit the database any more";
+        let words = "does not fit the database as it is";
         assert!(
             said["error"] == "query" && said["message"].as_str().is_some_and(|said| said.contains(words)),
             "{said}"

@@ -55,6 +55,8 @@ pub enum Error {
         detail: String,
         /// In which line of it, from 0, where the database says that.
         line: Option<usize>,
+        /// Whether the statement itself is wrong (a column that there is not, say), whatever values it is given and rows it meets.
+        is_statement: bool,
     },
     /// A value that a query is given, of which the database has none.
     #[error("{detail}")]

@@ -35,6 +35,7 @@ mod values;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use headwater_model::sql::Syntax;
 use mysql_async::{Opts, OptsBuilder, SslOpts};
 
 pub use results::placeholder;
@@ -101,12 +102,21 @@ impl QueryBackend for MariaDb {
         Ok(Box::new(MariaDbConnection::begin(link, &self.address)?))
     }
 
+    fn connect_for_client_sql(&self, _value_bytes_max: u64) -> Result<Box<dyn QueryConnection>, Error> {
+        let link = Link::connect(&self.opts, &self.address, CONNECT_TIME_OUT)?;
+        Ok(Box::new(MariaDbConnection::begin(link, &self.address)?.giving_up_locks()))
+    }
+
     fn address(&self) -> String {
         self.address.clone()
     }
 
     fn placeholder(&self) -> Placeholder {
         placeholder
+    }
+
+    fn syntax(&self) -> Syntax {
+        Syntax::MariaDb
     }
 }
 

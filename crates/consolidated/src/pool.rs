@@ -11,6 +11,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use headwater_model::sql::Syntax;
+
 use crate::results::{Placeholder, QueryBackend, QueryConnection};
 use crate::{Backend, Connection, Error};
 
@@ -24,11 +26,23 @@ type Connect<C> = Box<dyn Fn() -> Result<Box<C>, Error> + Send + Sync>;
 
 struct Shared<C: QueryConnection + ?Sized> {
     connect: Connect<C>,
-    address: String,
-    placeholder: Placeholder,
+    speaks: Speaks,
     size: usize,
     state: Mutex<State<C>>,
     freed: Condvar,
+}
+
+/// What a database says of itself without a connection.
+struct Speaks {
+    address: String,
+    placeholder: Placeholder,
+    syntax: Syntax,
+}
+
+impl Speaks {
+    fn of(backend: &(impl QueryBackend + ?Sized)) -> Speaks {
+        Speaks { address: backend.address(), placeholder: backend.placeholder(), syntax: backend.syntax() }
+    }
 }
 
 struct State<C: ?Sized> {
@@ -58,35 +72,40 @@ pub struct PoolStats {
 impl Pool {
     /// A pool of at most `size` connections (at least one). None is made before the first checkout.
     pub fn new(backend: Arc<dyn Backend>, size: usize) -> Pool {
-        let (address, placeholder) = (backend.address(), backend.placeholder());
-        Pool::of(Box::new(move || backend.connect()), (address, placeholder), size)
+        let speaks = Speaks::of(&*backend);
+        Pool::of(Box::new(move || backend.connect()), speaks, size)
     }
 }
 
 impl QueryPool {
     /// The same of connections that run queries.
     pub fn for_queries(backend: Arc<dyn QueryBackend>, size: usize) -> QueryPool {
-        let (address, placeholder) = (backend.address(), backend.placeholder());
-        Pool::of(Box::new(move || backend.connect_for_queries()), (address, placeholder), size)
+        let speaks = Speaks::of(&*backend);
+        Pool::of(Box::new(move || backend.connect_for_queries()), speaks, size)
     }
 
     /// The same for SQL that clients send ([`QueryBackend::connect_for_client_sql`]).
     pub fn for_client_sql(backend: Arc<dyn QueryBackend>, size: usize, value_bytes_max: u64) -> QueryPool {
-        let (address, placeholder) = (backend.address(), backend.placeholder());
+        let speaks = Speaks::of(&*backend);
         let connect = move || backend.connect_for_client_sql(value_bytes_max);
-        Pool::of(Box::new(connect), (address, placeholder), size)
+        Pool::of(Box::new(connect), speaks, size)
     }
 }
 
 impl<C: QueryConnection + ?Sized> Pool<C> {
-    fn of(connect: Connect<C>, (address, placeholder): (String, Placeholder), size: usize) -> Pool<C> {
+    fn of(connect: Connect<C>, speaks: Speaks, size: usize) -> Pool<C> {
         let state = Mutex::new(State { idle: Vec::new(), open: 0, lost: 0, stats: PoolStats::default() });
-        Pool(Arc::new(Shared { connect, address, placeholder, size: size.max(1), state, freed: Condvar::new() }))
+        Pool(Arc::new(Shared { connect, speaks, size: size.max(1), state, freed: Condvar::new() }))
     }
 
     /// How the database's SQL spells a parameter of a query.
     pub fn placeholder(&self) -> Placeholder {
-        self.0.placeholder
+        self.0.speaks.placeholder
+    }
+
+    /// Whose SQL the database takes.
+    pub fn syntax(&self) -> Syntax {
+        self.0.speaks.syntax
     }
 
     /// A connection that is none of the pool's.
@@ -182,7 +201,7 @@ impl<C: QueryConnection + ?Sized> Clone for Pool<C> {
 
 impl<C: QueryConnection + ?Sized> std::fmt::Debug for Pool<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("address", &self.0.address).field("stats", &self.stats()).finish()
+        f.debug_struct("Pool").field("address", &self.0.speaks.address).field("stats", &self.stats()).finish()
     }
 }
 

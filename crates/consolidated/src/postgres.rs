@@ -48,6 +48,7 @@ pub(crate) use watermark::seen_below;
 
 use std::time::Duration;
 
+use headwater_model::sql::Syntax;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::results::{Placeholder, QueryBackend, QueryConnection};
@@ -121,6 +122,14 @@ impl Postgres {
         Ok(Postgres { target, tls, settings })
     }
 
+    fn open(&self) -> Result<PostgresConnection, Error> {
+        let link = Link::connect(&self.target, self.tls.clone(), self.settings.connect_time_out)?;
+        let mut connection = PostgresConnection::new(link);
+        connection.batch(&session_sql(&self.settings))?;
+        check_version(&mut connection)?;
+        Ok(connection)
+    }
+
     /// The driver's own configuration and what makes its TLS, as this address says: for programs that read the database by
     /// themselves.
     pub fn driver(&self) -> (tokio_postgres::Config, MakeRustlsConnect) {
@@ -133,6 +142,10 @@ impl QueryBackend for Postgres {
         Ok(self.connect()?)
     }
 
+    fn connect_for_client_sql(&self, _value_bytes_max: u64) -> Result<Box<dyn QueryConnection>, Error> {
+        Ok(Box::new(self.open()?.giving_up_locks()))
+    }
+
     fn address(&self) -> String {
         self.target.address()
     }
@@ -140,15 +153,15 @@ impl QueryBackend for Postgres {
     fn placeholder(&self) -> Placeholder {
         placeholder
     }
+
+    fn syntax(&self) -> Syntax {
+        Syntax::Postgres
+    }
 }
 
 impl Backend for Postgres {
     fn connect(&self) -> Result<Box<dyn Connection>, Error> {
-        let link = Link::connect(&self.target, self.tls.clone(), self.settings.connect_time_out)?;
-        let mut connection = PostgresConnection::new(link);
-        connection.batch(&session_sql(&self.settings))?;
-        check_version(&mut connection)?;
-        Ok(Box::new(connection))
+        Ok(Box::new(self.open()?))
     }
 
     fn dialect(&self) -> Dialect {

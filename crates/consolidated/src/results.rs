@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use headwater_model::sql::Syntax;
 use headwater_protocol::{Type, Value, ValueRef};
 
 use crate::Error;
@@ -29,6 +30,11 @@ pub trait QueryBackend: Send + Sync + 'static {
 
     /// How its SQL spells a parameter.
     fn placeholder(&self) -> Placeholder;
+
+    /// Whose SQL it takes: what is a comment or a text in it.
+    fn syntax(&self) -> Syntax {
+        Syntax::Any
+    }
 }
 
 /// A parameter of a query in SQL, by its number from 1 and the type of its values: `?1`, or a cast of it where the database can't tell types.

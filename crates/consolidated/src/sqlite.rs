@@ -28,6 +28,8 @@ pub use connection::SqliteConnection;
 pub(crate) use connection::read_watermark;
 pub use results::placeholder;
 
+use headwater_model::sql::Syntax;
+
 use crate::results::{Placeholder, QueryBackend, QueryConnection};
 use crate::{Backend, Connection, Dialect, Error};
 
@@ -83,6 +85,10 @@ impl QueryBackend for Sqlite {
 
     fn placeholder(&self) -> Placeholder {
         placeholder
+    }
+
+    fn syntax(&self) -> Syntax {
+        Syntax::Sqlite
     }
 }
 

@@ -13,6 +13,15 @@ use crate::format::{Format, Unfit};
 /// For how long caches, the gateway's own among them, may keep an answer that is the caller's own fault: the same request would get the same.
 pub(crate) const OWN_FAULT_S: u32 = 10;
 
+/// Who wrote the SQL that is run, and is at fault where it is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// A query's file has it.
+    Files,
+    /// It came with the request.
+    Clients,
+}
+
 /// Why a request is not answered with rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
@@ -35,6 +44,11 @@ impl Fault {
     /// A query, or a form of its rows, that there is not.
     pub(crate) fn unknown(message: impl Into<String>) -> Fault {
         Fault::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
+    /// A method other than GET and HEAD.
+    pub(crate) fn method() -> Fault {
+        Fault::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "expected GET or HEAD")
     }
 
     /// Arguments that are none.
@@ -84,13 +98,23 @@ impl Fault {
         Fault { is_servers: true, ..Fault::new(StatusCode::SERVICE_UNAVAILABLE, "slow_reader", message) }
     }
 
-    /// The database did not do it; its own words stay in the log.
-    pub(crate) fn database(query: &str, error: &DatabaseError) -> Fault {
+    /// The database did not do it; its own words stay in the log. `whose`: who wrote the SQL.
+    pub(crate) fn database(query: &str, error: &DatabaseError, whose: Whose) -> Fault {
         if matches!(error, DatabaseError::Retry { .. }) {
             tracing::warn!(query, %error, "a query can't be run now");
             let fault =
                 Fault::new(StatusCode::SERVICE_UNAVAILABLE, "database_unavailable", "the database is not there now");
             return Fault { retry_after: Some(Duration::from_secs(5)), is_servers: true, ..fault };
+        }
+        if let (DatabaseError::Sql { detail, is_statement: true, .. }, Whose::Files) = (error, whose) {
+            tracing::error!(
+                query,
+                detail,
+                "a query does not fit the database as it is: headwater query check says where"
+            );
+            let message = format!("the query {query} does not fit the database as it is; the server's log says why");
+            let fault = Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "query", message);
+            return Fault { is_servers: true, ..fault };
         }
         if let DatabaseError::Sql { detail, .. } = error {
             tracing::warn!(query, detail, "the database can't run a query so");
@@ -106,6 +130,13 @@ impl Fault {
         tracing::error!(query, %error, "a query failed");
         let message = "the query failed; the server's log says more";
         Fault { is_servers: true, ..Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", message) }
+    }
+
+    /// A query that is wrong, whatever it is asked with: its file or the database's tables are to be mended.
+    pub(crate) fn query(query: &str, message: &str) -> Fault {
+        tracing::error!(query, message, "a query is wrong");
+        let message = format!("the query {query} is wrong: {message}");
+        Fault { is_servers: true, ..Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "query", message) }
     }
 
     /// A defect of ours.

@@ -15,6 +15,7 @@
 
 mod arguments;
 mod head;
+mod pages;
 mod values;
 
 use std::collections::BTreeMap;

@@ -13,7 +13,7 @@ use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, Uri, Version, header};
 use axum::middleware::map_request;
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
+use axum::routing::{any, get};
 use axum::{Extension, Router};
 use futures_util::stream;
 use headwater_access::{Access, Credentials};
@@ -28,13 +28,14 @@ use crate::fault::{Fault, set};
 use crate::format::Format;
 use crate::frontier_routes::{self, FrontierSettings};
 use crate::held;
-use crate::openapi;
 use crate::packing::{Form, Link, Packer};
 use crate::page;
 use crate::query::{Query, Who};
 use crate::run::{PIECE_BYTES, Running};
 use crate::service::{Answer, Asked, Service, Settings};
 use crate::tag::{self, Question};
+
+mod beside;
 
 /// The longest query string that is looked at.
 const QUERY_STRING_BYTES_MAX: usize = 8 << 10;
@@ -74,8 +75,11 @@ impl Gateway {
     pub fn router(&self) -> Router {
         let named = Router::new()
             .route("/q/{name}", get(get_query))
-            .route("/q.json", get(get_document))
+            .route("/q.json", get(beside::document))
             .route("/q", get(page::get))
+            .route("/q/", any(beside::nothing))
+            .route("/q/{name}/{*rest}", any(beside::nothing))
+            .method_not_allowed_fallback(beside::other_method)
             .with_state(Arc::clone(&self.service));
         let routes = match &self.frontier {
             Some((settings, sql)) => {
@@ -103,28 +107,6 @@ impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gateway").field("queries", &self.service.queries.len()).finish_non_exhaustive()
     }
-}
-
-/// What the one who asks may ask.
-async fn get_document(State(service): State<Arc<Service>>, headers: HeaderMap) -> Response {
-    let is_anonymous = !headers.contains_key(header::AUTHORIZATION);
-    let user = match authenticated(&service, &headers).await {
-        Ok(user) => Some(user),
-        Err(_) if is_anonymous => None,
-        Err(fault) => return fault.into_response(false),
-    };
-    let may = |query: &&Query| match (&query.who, &user) {
-        (Who::Public, _) | (Who::Known, Some(_)) => true,
-        (Who::Users(users), Some(user)) => users.contains(user),
-        (Who::Known | Who::Users(_), None) => false,
-    };
-    let document = openapi::document(service.queries.values().map(|query| &**query).filter(may));
-    let mut response = Body::from(document.to_string()).into_response();
-    let kept = if is_anonymous { "public, max-age=60" } else { "private, max-age=60" };
-    set(response.headers_mut(), header::CONTENT_TYPE, "application/vnd.oai.openapi+json;version=3.1");
-    set(response.headers_mut(), header::CACHE_CONTROL, kept);
-    set(response.headers_mut(), header::VARY, "Authorization");
-    response
 }
 
 async fn get_query(

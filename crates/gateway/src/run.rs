@@ -17,7 +17,7 @@ use headwater_protocol::{Type, Value, ValueRef};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::client_sql::ClientSql;
-use crate::fault::Fault;
+use crate::fault::{Fault, Whose};
 use crate::format::{Column, Encoder, Format, Unfit};
 use crate::frontier::results::FrontierRows;
 use crate::handover::{Giver, NotTaken, Taker, handover};
@@ -51,6 +51,10 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    fn whose(&self) -> Whose {
+        if self.client_sql.is_some() { Whose::Clients } else { Whose::Files }
+    }
+
     /// Whether nothing is run: change tracking alone is asked.
     pub(crate) fn is_look(&self) -> bool {
         self.form == Form::Mark && matches!(self.freshness, Told::Tables(..))
@@ -70,6 +74,8 @@ pub(crate) enum Told {
 #[derive(Clone)]
 pub(crate) struct NextPage {
     pub(crate) page: Page,
+    /// Whether keys that differ by the case of their letters alone are one.
+    pub(crate) folds_keys: bool,
     /// Its URL, by the key of this one's last row.
     pub(crate) url: Arc<dyn Fn(Vec<Value>) -> String + Send + Sync>,
 }
@@ -181,7 +187,7 @@ pub(crate) async fn start(
     let (give, pieces) = handover();
     let taken = Taken::default();
     let pace = Pace::new(least.clone(), taken.clone());
-    let (name, client_sql) = (job.name.clone(), job.client_sql.clone());
+    let (name, whose, client_sql) = (job.name.clone(), job.whose(), job.client_sql.clone());
     let (own, of) = (pool.clone(), client_sql.as_ref().map_or(pool, ClientSql::pool).clone());
     let checkout = tokio::task::spawn_blocking(move || {
         let mut connection = of.checkout(patience)?;
@@ -192,7 +198,7 @@ pub(crate) async fn start(
         Ok(connection)
     });
     let connection = checkout.await.map_err(|error| Fault::internal(&error.to_string()))?;
-    let mut connection = connection.map_err(|error| Fault::database(&name, &error))?;
+    let mut connection = connection.map_err(|error| Fault::database(&name, &error, whose))?;
     let cancel = Arc::new(Cancel::new(connection.canceller()));
     let held = Arc::clone(&cancel);
     tokio::task::spawn_blocking(move || {
@@ -213,11 +219,13 @@ fn execute(
     job: Job,
     (give, pace): (Giver<Piece>, Pace),
 ) {
+    let whose = job.whose();
     let Job { name, sql, parameters, types, limits, form, page, freshness, known, client_sql } = job;
     let options = ReadOptions { time_out: limits.time_out, types };
     let began = Instant::now();
     let deadline = (!limits.time_out.is_zero()).then(|| began + limits.time_out);
     let mut pieces = Pieces {
+        name: name.clone(),
         form,
         writer: None,
         limits,
@@ -265,7 +273,7 @@ fn execute(
         (Err(_), Some(fault)) => Piece::Fault(fault),
         (Err(_), None) if pieces.give.is_in_vain() => return,
         (Err(_), None) if is_late => Piece::Fault(Fault::timed_out(limits.time_out)),
-        (Err(error), None) => Piece::Fault(Fault::database(&name, &error)),
+        (Err(error), None) => Piece::Fault(Fault::database(&name, &error, whose)),
     };
     if let Piece::Fault(fault) = &last {
         tracing::info!(query = name, fault = fault.code, message = fault.message, "a query was not answered whole");
@@ -329,6 +337,8 @@ impl Writer {
 
 /// Makes bytes of rows.
 struct Pieces {
+    /// The query's.
+    name: String,
     form: Form,
     writer: Option<Writer>,
     limits: QueryLimits,
@@ -397,10 +407,8 @@ impl ResultSink for Pieces {
     fn begin(&mut self, columns_given: &[ResultColumn]) -> Result<(), Error> {
         for (name, _) in self.page.iter().flat_map(|page| &page.page.by) {
             let Some(place) = columns_given.iter().position(|column| column.name == *name) else {
-                return Err(Error::Sql {
-                    detail: format!("page_by has {name:?}, which the query does not give"),
-                    line: None,
-                });
+                let detail = format!("page_by has {name:?}, which the query does not give");
+                return Err(Error::Sql { detail, line: None, is_statement: true });
             };
             self.key.push(place);
         }
@@ -415,14 +423,25 @@ impl ResultSink for Pieces {
     }
 
     fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
-        if let Some(NextPage { page, .. }) = &self.page {
-            if self.rows == page.rows {
-                self.has_more = true;
+        if let Some(NextPage { page, folds_keys, .. }) = &self.page {
+            let has_null = self.key.iter().any(|place| values[*place] == ValueRef::Null);
+            let is_at_end = self.rows + 1 >= page.rows;
+            let key = (has_null || is_at_end).then(|| self.key.iter().map(|place| values[*place].to_value()).collect());
+            let key: Vec<Value> = key.unwrap_or_default();
+            self.has_more = self.rows == page.rows;
+            let lost = if self.has_more {
+                page.lost(&self.last, &key, *folds_keys)
+            } else {
+                page.unfit(&key).filter(|_| has_null)
+            };
+            if let Some(lost) = lost {
+                let fault = Fault::query(&self.name, &format!("{lost} (page_by of {}.sql)", self.name));
+                return self.stop(fault);
+            }
+            if self.has_more {
                 return Ok(());
             }
-            if self.rows + 1 == page.rows {
-                self.last = self.key.iter().map(|place| values[*place].to_value()).collect();
-            }
+            self.last = key;
         }
         let Some(writer) = &mut self.writer else { return Err(stopped()) };
         if self.rows == self.limits.rows_max {

@@ -18,7 +18,7 @@ use crate::fault::{Fault, OWN_FAULT_S};
 use crate::format::Format;
 use crate::held::Body;
 use crate::lane::Lane;
-use crate::pace::Least;
+use crate::pace::{self, Least};
 use crate::packing::{Compression, Packer};
 use crate::query::{Arguments, Freshness, Query};
 use crate::run::{self, Form, Job, NextPage, Running, Told};
@@ -363,7 +363,8 @@ impl Service {
             None => self.places.place().await?,
         };
         self.executions.fetch_add(1, Ordering::Relaxed);
-        let least = Least { bytes_per_s: self.settings.reader_bytes_per_s_min, others: self.places.waiting() };
+        let window = pace::window(self.settings.patience);
+        let least = Least { bytes_per_s: self.settings.reader_bytes_per_s_min, others: self.places.waiting(), window };
         run::start(&self.pool, asked.job.clone(), permit, (self.settings.patience, least)).await
     }
 
@@ -425,12 +426,13 @@ impl Asked {
         let key = Key::from(format!("{}\n{format:?}\n{}\n{user}", query.name, arguments.canonical()));
         let (sql, parameters) = query.statement(arguments, user, placeholder);
         let (name, types, limits) = (query.name.clone(), query.types.clone(), query.limits);
+        let folds_keys = query.folds_keys();
         let page = query.page.clone().map(|page| {
             let (query, arguments) = (Arc::clone(query), arguments.clone());
             let ending =
                 Format::ALL.into_iter().find(|(_, known)| *known == format).map_or("json", |(ending, _)| ending);
             let url = move |key| format!("/q/{}.{ending}?{}", query.name, query.after(&arguments, key).canonical());
-            NextPage { page, url: Arc::new(url) }
+            NextPage { page, folds_keys, url: Arc::new(url) }
         });
         let freshness = match query.freshness_statement(arguments, user, placeholder) {
             Some((sql, parameters)) => Told::Query(sql, parameters),

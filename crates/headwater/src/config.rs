@@ -36,7 +36,7 @@ use self::gateway::GatewaySection;
 use crate::cli::Global;
 use crate::database::Address;
 use crate::exit::{OrUsage as _, usage};
-use crate::pool::PoolSection;
+use crate::pool::{Known, PoolSection};
 
 /// Environment variables that set the server's options begin with this.
 const SERVER_VARIABLES: &str = "HEADWATER_SERVER_";
@@ -233,13 +233,13 @@ impl Config {
     }
 
     /// What the server and the gateway have in memory, with these arguments (`option=value`).
-    pub fn pools(&self, arguments: &[(String, String)], server: &ServerConfig) -> Result<Pools> {
+    pub fn pools(&self, arguments: &[(String, String)], server: &ServerConfig, known: &Known<'_>) -> Result<Pools> {
         let section = overlaid(&self.text, "pool", POOL_VARIABLES, arguments)?;
         let section = section.try_into::<PoolSection>().map_err(|error| explained(&error)).or_usage(|| {
             let file = self.file.display();
             format!("the pool's options can't be used ([pool] in {file}, {POOL_VARIABLES}*, --set pool.OPTION)")
         })?;
-        section.pools(&self.folder, server.spool_folder.as_deref())
+        section.pools(&self.folder, server.spool_folder.as_deref(), known)
     }
 
     /// The server's options: the file's, then the environment's, then these arguments (`option=value`).

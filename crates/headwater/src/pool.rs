@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use headwater_bufferpool::{Config, Floors, Named, Policy, Pools};
+use headwater_model::parse::closest;
 use serde::Deserialize;
 
 use crate::exit::{OrUsage as _, usage};
@@ -30,6 +31,36 @@ pub(crate) struct PoolSection {
     alternate_bytes: u64,
     /// What goes there: `query NAME`, `snapshot TABLE`.
     alternate: Vec<String>,
+}
+
+/// What there is that can be assigned to the alternate pool.
+#[derive(Debug, Default)]
+pub struct Known<'a> {
+    /// Named queries.
+    pub queries: Vec<&'a str>,
+    /// Tables of the models that are shared.
+    pub tables: Vec<&'a str>,
+}
+
+impl Known<'_> {
+    /// An error where there is nothing of this name.
+    fn check(&self, named: &Named) -> Result<()> {
+        let (text, name, all, what) = match named {
+            Named::Query(name) => (format!("query {name}"), name, &self.queries, "named query"),
+            Named::Snapshot(name) | Named::Table(name) => {
+                (format!("snapshot {name}"), name, &self.tables, "shared table of the models")
+            }
+        };
+        if all.contains(&name.as_str()) {
+            return Ok(());
+        }
+        let expected = match closest(name, all.iter().copied()) {
+            Some(near) => format!("; did you mean {near}?"),
+            None if all.is_empty() => format!(": there is no {what}"),
+            None => format!(", expected one of {}", all.join(", ")),
+        };
+        Err(usage(format!("[pool] alternate has {text:?}, and no {what} is called so{expected}")))
+    }
 }
 
 /// Which block goes.
@@ -68,7 +99,7 @@ impl Default for PoolSection {
 
 impl PoolSection {
     /// The pools. Places are relative to `folder`; `spool_folder` is where the overflow file goes if nothing else is said.
-    pub(crate) fn pools(&self, folder: &Path, spool_folder: Option<&Path>) -> Result<Pools> {
+    pub(crate) fn pools(&self, folder: &Path, spool_folder: Option<&Path>, known: &Known<'_>) -> Result<Pools> {
         let places = || "the pool can't be made ([pool])".to_owned();
         self.validate()?;
         let overflow_folder =
@@ -94,6 +125,7 @@ impl PoolSection {
         let pools = Pools::new(&main, (self.alternate_bytes > 0).then_some(&alternate)).or_usage(places)?;
         for name in &self.alternate {
             let named = named(name)?;
+            known.check(&named)?;
             pools.assign(named).or_usage(|| format!("[pool] alternate has {name:?}, and alternate_bytes is 0"))?;
         }
         Ok(pools)
@@ -147,7 +179,8 @@ mod tests {
 
     fn pools(options: &str) -> Result<Pools, String> {
         let section: PoolSection = toml::from_str(options).map_err(|error| error.to_string())?;
-        section.pools(Path::new(""), None).map_err(|error| format!("{error:#}"))
+        let known = Known { queries: vec!["a", "flights"], tables: vec!["t"] };
+        section.pools(Path::new(""), None, &known).map_err(|error| format!("{error:#}"))
     }
 
     #[test]
@@ -165,6 +198,14 @@ mod tests {
             ("alternate_bytes = 100\nalternate = [\"query a\"]", "alternate_bytes is 100, expected 0, or 1048576 to"),
             ("alternate_bytes = 2000000", "alternate assigns nothing to it"),
             ("alternate_bytes = 2000000\nalternate = [\"a\"]", "expected \"query NAME\" or \"snapshot TABLE\""),
+            (
+                "alternate_bytes = 2000000\nalternate = [\"query flight\"]",
+                "[pool] alternate has \"query flight\", and no named query is called so; did you mean flights?",
+            ),
+            (
+                "alternate_bytes = 2000000\nalternate = [\"snapshot orders\"]",
+                "[pool] alternate has \"snapshot orders\", and no shared table of the models is called so, expected one of t",
+            ),
             (
                 "overflow_folder = \"/nowhere/at/all\"",
                 "overflow_folder /nowhere/at/all is no folder that can be written to",

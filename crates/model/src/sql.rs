@@ -68,7 +68,8 @@ pub struct Parameter<'a> {
 }
 
 /// The parameters of a query, in their order: `:name` (dots belong to the name), `$1` and `?`, none of them inside text, quoted
-/// names, dollar quotes or comments. `::type` is a cast.
+/// names, dollar quotes or comments. `::type` is a cast, and a colon right behind what an array's slice begins with is its own: `a[1:n]` has
+/// none, `a[:low: :high]` two.
 ///
 /// ```
 /// let query = "SELECT ':x', a::text FROM t WHERE u = :s.user -- :not.this";
@@ -90,7 +91,7 @@ pub fn parameters(query: &str) -> Vec<Parameter<'_>> {
 /// ```
 pub fn parameters_in(query: &str, syntax: Syntax) -> Vec<Parameter<'_>> {
     let mut found = Vec::new();
-    let mut pieces = Pieces { query, at: 0, syntax };
+    let mut pieces = Pieces { query, at: 0, syntax, brackets: 0 };
     while let Some((piece, place)) = pieces.next_piece() {
         if piece == Piece::Parameter {
             found.push(Parameter { name: &query[place.clone()], place });
@@ -175,11 +176,13 @@ struct Pieces<'a> {
     query: &'a str,
     at: usize,
     syntax: Syntax,
+    /// Brackets that are open: of arrays in PostgreSQL.
+    brackets: usize,
 }
 
 impl Pieces<'_> {
     fn of(query: &str) -> Pieces<'_> {
-        Pieces { query, at: 0, syntax: Syntax::Any }
+        Pieces { query, at: 0, syntax: Syntax::Any, brackets: 0 }
     }
 
     /// The length of a comment that begins here.
@@ -222,6 +225,7 @@ impl Pieces<'_> {
         }
         let (piece, length) = match first {
             ':' if rest.starts_with("::") => (Piece::Other, 2),
+            ':' if self.brackets > 0 && self.is_behind_operand() => (Piece::Other, 1),
             ':' if word(rest) > 1 => (Piece::Parameter, word(rest)),
             '$' if digits(rest) > 1 => (Piece::Parameter, digits(rest)),
             '?' => (Piece::Parameter, digits(rest)),
@@ -229,7 +233,18 @@ impl Pieces<'_> {
             c if c.is_alphanumeric() || c == '_' => (Piece::Word, name(rest)),
             c => (Piece::Other, c.len_utf8()),
         };
+        match first {
+            '[' => self.brackets += 1,
+            ']' => self.brackets = self.brackets.saturating_sub(1),
+            _ => {}
+        }
         Some((piece, self.passed(length)))
+    }
+
+    /// Whether right before it a number, a name, a text or an expression ends.
+    fn is_behind_operand(&self) -> bool {
+        let before = self.query.get(..self.at).and_then(|before| before.chars().next_back());
+        before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | ')' | ']' | '"' | '\''))
     }
 
     /// Goes on behind a piece; where that stands.

@@ -70,6 +70,11 @@ fn each_database_has_its_own_comments_and_quotes() {
         ("[a :x], :y", &[(Sqlite, ":y"), (MariaDb, ":x :y"), (Postgres, ":x :y")]),
         (r"E'\' :x' :y", &[(Postgres, ":y"), (Any, ":y"), (MariaDb, ":x"), (Sqlite, ":x")]),
         ("$t$ :x $t$ :y", &[(Postgres, ":y"), (Any, ":y"), (MariaDb, ":x :y")]),
+        ("a[1:n], a[i:b.n] || a[(f(:x)):n]", &[(Postgres, ":x"), (Any, ":x")]),
+        ("a[:x:n], a[:x: :y], a[\"b\":n]", &[(Postgres, ":x :x :y"), (Any, ":x :x :y")]),
+        ("ARRAY[:x,:y, 'c'] || a[:x + :y] || :z", &[(Postgres, ":x :y :x :y :z"), (Any, ":x :y :x :y :z")]),
+        ("a[b[1:n]:n] = :x AND c:y", &[(Postgres, ":x :y"), (Any, ":x :y")]),
+        ("a[CASE WHEN b THEN :x ELSE :y END]", &[(Postgres, ":x :y")]),
         (r"'\' :x", &[(Postgres, ":x"), (MariaDb, ":x"), (Sqlite, ":x")]),
     ] {
         for (syntax, expected) in found_in {

@@ -48,6 +48,11 @@ impl Squid {
         Squid::by_file("squid-gateway.conf", server, "")
     }
 
+    /// The same with more lines of configuration.
+    pub fn in_front_of_queries_with(server: SocketAddr, more: &str) -> Result<Squid> {
+        Squid::by_file("squid-gateway.conf", server, more)
+    }
+
     /// The same without its log of requests, for measurements: [`Squid::answers`] has nothing to say then.
     pub fn in_front_of_queries_unlogged(server: SocketAddr) -> Result<Squid> {
         Squid::by_file("squid-gateway.conf", server, "access_log none\n")

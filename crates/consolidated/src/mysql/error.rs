@@ -30,7 +30,7 @@ pub(super) fn convert(doing: Doing, sql: &str, failure: &Failure) -> Error {
         Failure::Server(server) => of_server(doing, context, sql, server),
         // Only of SQL that names a parameter where ours names none.
         Failure::Driver(DriverError::MixedParams | DriverError::Params(_)) => {
-            Error::Sql { detail: failure.to_string(), line: None }
+            Error::Sql { detail: failure.to_string(), line: None, is_statement: true }
         }
         _ => Error::Retry { detail: format!("{context}: {}", text(failure)), broken: true },
     }
@@ -43,14 +43,16 @@ fn of_server(doing: Doing, context: &str, sql: &str, server: &ServerError) -> Er
         (1021 | 1037 | 1041 | 1114 | 1205 | 1213 | 1226 | 1317 | 1461 | 1969, _) => {
             Error::Retry { detail, broken: false }
         }
-        (1792, _) | (_, "21" | "22" | "42" | "45") => own(sql, server),
-        _ if doing == Doing::Preparing => own(sql, server),
+        // No table, no column, no function, no grant; a full-text search says of its words that they are no SQL (1064).
+        (1792 | 1054 | 1109 | 1142 | 1143 | 1146 | 1305 | 1370, _) => own(sql, server, true),
+        (_, "21" | "22" | "42" | "45") => own(sql, server, doing == Doing::Preparing),
+        _ if doing == Doing::Preparing => own(sql, server, true),
         _ => Error::Database { context: context.to_owned(), detail: server.to_string() },
     }
 }
 
-fn own(sql: &str, server: &ServerError) -> Error {
-    Error::Sql { detail: server.message.clone(), line: line(sql, &server.message) }
+fn own(sql: &str, server: &ServerError, is_statement: bool) -> Error {
+    Error::Sql { detail: server.message.clone(), line: line(sql, &server.message), is_statement }
 }
 
 /// What an error while connecting means: the user's setup may be wrong.

@@ -24,6 +24,8 @@ const VERSION_SQL: &str = "SELECT @@version";
 const SECRETS_SQL: &str = "SELECT table_schema, table_name FROM information_schema.tables \
     WHERE lower(table_name) IN ('headwater_account', 'headwater_identity', 'headwater_remote') \
     OR lower(table_schema) = 'headwater' AND lower(table_name) IN ('account', 'identity', 'remote') ORDER BY 1, 2";
+/// What the user may do, and the role that it is in.
+const GRANTS_SQL: &str = "SHOW GRANTS";
 /// `ER_TABLEACCESS_DENIED_ERROR`, `ER_COLUMNACCESS_DENIED_ERROR`.
 const DENIED: [u16; 2] = [1142, 1143];
 /// For how much longer than a query the server waits until a slow client takes its rows.
@@ -52,6 +54,8 @@ pub(super) struct MariaDbConnection {
     is_open: bool,
     /// The last read's, which the session has still.
     time_out: Option<Duration>,
+    /// What ends a transaction.
+    rollback_sql: &'static str,
 }
 
 /// A column, and how its values are read.
@@ -89,7 +93,12 @@ impl MariaDbConnection {
                 mend: "name a MariaDB server in the database's URL".to_owned(),
             });
         }
-        Ok(MariaDbConnection { link, is_open: false, time_out: None })
+        Ok(MariaDbConnection { link, is_open: false, time_out: None, rollback_sql: "ROLLBACK" })
+    }
+
+    /// The same; locks that a query takes for its session (`GET_LOCK`) end with its transaction. It costs no round trip.
+    pub(super) fn giving_up_locks(self) -> MariaDbConnection {
+        MariaDbConnection { rollback_sql: "ROLLBACK; DO RELEASE_ALL_LOCKS()", ..self }
     }
 
     /// Makes the session give up after this time, and begins a transaction.
@@ -120,7 +129,7 @@ impl MariaDbConnection {
         } else {
             return Ok((statement, places));
         };
-        Err(Error::Sql { detail, line: None })
+        Err(Error::Sql { detail, line: None, is_statement: true })
     }
 }
 
@@ -152,13 +161,16 @@ impl QueryConnection for MariaDbConnection {
         if !std::mem::take(&mut self.is_open) {
             return Ok(());
         }
-        let done = self.link.run(async |conn| conn.query_drop("ROLLBACK").await);
-        done.map_err(|failure| convert(Doing::Running, "ROLLBACK", &failure))
+        let sql = self.rollback_sql;
+        let done = self.link.run(async |conn| conn.query_drop(sql).await);
+        done.map_err(|failure| convert(Doing::Running, sql, &failure))
     }
 
     fn readable_secrets(&mut self) -> Result<Vec<String>, Error> {
         let found = self.link.run(async |conn| conn.query::<(String, String), _>(SECRETS_SQL).await);
         let found = found.map_err(|failure| convert(Doing::Running, SECRETS_SQL, &failure))?;
+        let grants = self.link.run(async |conn| conn.query::<String, _>(GRANTS_SQL).await);
+        let grants = grants.map_err(|failure| convert(Doing::Running, GRANTS_SQL, &failure))?;
         let mut readable = Vec::new();
         for (schema, table) in found {
             let sql = format!("SELECT 1 FROM {}.{} LIMIT 0", quote(&schema), quote(&table));
@@ -168,12 +180,21 @@ impl QueryConnection for MariaDbConnection {
                 Ok(()) => readable.push(format!("{schema}.{table}")),
             }
         }
+        if grants.iter().any(|grant| reads_files(grant)) {
+            readable.push("the files of the server, by the privilege FILE".to_owned());
+        }
         Ok(readable)
     }
 
     fn canceller(&self) -> Option<Canceller> {
         Some(self.link.canceller())
     }
+}
+
+/// Whether a line of [`GRANTS_SQL`] has the privilege to read files (`LOAD_FILE`): `GRANT SELECT, FILE ON *.* TO ...`.
+fn reads_files(grant: &str) -> bool {
+    let privileges = grant.strip_prefix("GRANT ").and_then(|rest| rest.split_once(" ON *.* TO "));
+    privileges.is_some_and(|(all, _)| all.split(", ").any(|one| matches!(one, "FILE" | "ALL PRIVILEGES")))
 }
 
 /// Hands on the rows as they come. Where the sink takes no more, the server is told, so that little is left to be read over.
@@ -206,7 +227,10 @@ async fn stream(
 fn bound(places: &[usize], parameters: &[Value]) -> Result<Vec<mysql_async::Value>, Error> {
     let bound = places.iter().map(|place| match parameters.get(*place) {
         Some(value) => parameter(value).map_err(|detail| Error::Parameter { detail }),
-        None => Err(Error::Sql { detail: format!("there is no parameter {}", place + 1), line: None }),
+        None => {
+            let detail = format!("there is no parameter {}", place + 1);
+            Err(Error::Sql { detail, line: None, is_statement: true })
+        }
     });
     bound.collect()
 }
@@ -248,4 +272,24 @@ fn give(row: &Row, readers: &mut [Reader], sink: &mut dyn ResultSink) -> Result<
         })
         .collect();
     sink.row(&coerced.iter().map(Value::as_ref).collect::<Vec<ValueRef<'_>>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reads_files;
+
+    #[test]
+    fn the_privilege_of_files_is_seen_among_others() {
+        for (grant, expected) in [
+            ("GRANT FILE ON *.* TO `a`@`%` IDENTIFIED BY PASSWORD '*0'", true),
+            ("GRANT SELECT, PROCESS, FILE ON *.* TO `a`@`%`", true),
+            ("GRANT ALL PRIVILEGES ON *.* TO `a`@`%` WITH GRANT OPTION", true),
+            ("GRANT ALL PRIVILEGES ON `shop`.* TO `a`@`%`", false),
+            ("GRANT USAGE ON *.* TO `FILE`@`%`", false),
+            ("GRANT SELECT ON `shop`.`FILE` TO `a`@`%`", false),
+            ("GRANT `FILE` TO `a`@`%`", false),
+        ] {
+            assert_eq!(reads_files(grant), expected, "{grant}");
+        }
+    }
 }

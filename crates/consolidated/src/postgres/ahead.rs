@@ -172,9 +172,10 @@ impl PostgresConnection {
 
     /// Ends a transaction that has written nothing, without waiting for the answer: the next request reads it.
     pub(super) fn end_unseen(&mut self) {
+        let sql = self.rollback_sql;
         self.link.send(async |client| {
             // Where the connection has broken the next request says so.
-            let _ = client.batch_execute("ROLLBACK").await;
+            let _ = client.batch_execute(sql).await;
         });
     }
 

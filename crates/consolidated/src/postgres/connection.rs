@@ -47,6 +47,8 @@ pub(super) struct PostgresConnection {
     pub(super) row_bytes: usize,
     /// [`QueryConnection::outlook`](crate::results::QueryConnection::outlook), once it was told.
     pub(super) outlook: Option<String>,
+    /// What ends a transaction of a query.
+    pub(super) rollback_sql: &'static str,
 }
 
 /// The transaction that is open.
@@ -80,7 +82,13 @@ impl PostgresConnection {
             scratch: Scratch::default(),
             row_bytes: 0,
             outlook: None,
+            rollback_sql: "ROLLBACK",
         }
+    }
+
+    /// The same; locks that a query takes for its session (`pg_advisory_lock`) end with its transaction. It costs no round trip.
+    pub(super) fn giving_up_locks(self) -> PostgresConnection {
+        PostgresConnection { rollback_sql: "ROLLBACK; SELECT pg_catalog.pg_advisory_unlock_all()", ..self }
     }
 
     /// What an error means, and what it leaves behind.

@@ -9,9 +9,9 @@ use tokio_postgres::types::Type as ServerType;
 use super::bound::Bound;
 use super::codec::{Codec, Scratch};
 use super::connection::{PostgresConnection, State};
-use super::raw;
 use super::read::Stop;
 use super::statements::{bound, numbered};
+use super::{literal, raw};
 use crate::catalogue::text;
 use crate::results::{Canceller, QueryConnection, ReadOptions, ResultColumn, ResultSink};
 use crate::watch::{Marked, Watched};
@@ -94,7 +94,7 @@ impl QueryConnection for PostgresConnection {
             Stop::Own(error) => error,
             Stop::Server(failure) => {
                 let error = self.failure("running a query", &failure);
-                place(&failure, sql).unwrap_or(error)
+                place(&failure, sql, false).unwrap_or(error)
             }
         });
         if read.is_err() {
@@ -113,7 +113,7 @@ impl QueryConnection for PostgresConnection {
             self.end_unseen();
             return Ok(());
         }
-        self.control("ROLLBACK")
+        self.control(self.rollback_sql)
     }
 
     fn watch(&mut self, sql: &str) -> Result<Option<Watched>, Error> {
@@ -171,6 +171,7 @@ impl PostgresConnection {
         options: &ReadOptions,
         sink: &mut dyn ResultSink,
     ) -> Result<(), Stop> {
+        dates_fit(statement, parameters).map_err(Stop::Own)?;
         let bound = bound(sql, statement, parameters).map_err(Stop::Own)?;
         let mut readers = readers(statement.columns(), options).map_err(Stop::Own)?;
         let columns: Vec<ResultColumn> = readers.iter().map(|reader| reader.column.clone()).collect();
@@ -197,7 +198,10 @@ impl PostgresConnection {
         let Ok(plan) = self.told(&explain, &nulls) else { return Ok(()) };
         let plan: serde_json::Value = serde_json::from_str(&plan).unwrap_or_default();
         match writing(&plan[0]["Plan"]) {
-            Some(what) => Err(Error::Sql { detail: format!("it has {what}: expected a SELECT"), line: None }),
+            Some(what) => {
+                let detail = format!("it has {what}: expected a SELECT");
+                Err(Error::Sql { detail, line: None, is_statement: true })
+            }
             None => Ok(()),
         }
     }
@@ -205,17 +209,33 @@ impl PostgresConnection {
     fn prepare_query(&mut self, sql: &str) -> Result<Statement, Error> {
         let numbered = numbered(sql);
         let prepared = self.run(async |client| client.prepare(&numbered).await);
-        let statement = prepared.map_err(|failure| match place(&failure, &numbered) {
+        let statement = prepared.map_err(|failure| match place(&failure, &numbered, true) {
             Some(error) => error,
             None => self.failure("preparing a query", &failure),
         })?;
         if statement.columns().is_empty() {
             // COPY, BEGIN and the like are among them.
             let detail = "it gives no rows: expected a SELECT".to_owned();
-            return Err(Error::Sql { detail, line: None });
+            return Err(Error::Sql { detail, line: None, is_statement: true });
         }
         Ok(statement)
     }
+}
+
+/// An error that names a date or time, if there is one, that PostgreSQL has none of.
+fn dates_fit(statement: &Statement, parameters: &[Value]) -> Result<(), Error> {
+    for (value, kind) in parameters.iter().zip(statement.params()) {
+        let is_dated = matches!(value, Value::Date(_) | Value::Timestamp(_) | Value::Timestamptz(_));
+        let Some(codec) = Codec::of(kind.oid()).filter(|codec| is_dated && Some(codec.kind()) == value.as_ref().kind())
+        else {
+            continue;
+        };
+        if let Err(why) = codec.encode(value.as_ref(), &mut Vec::new()) {
+            let text = literal::text(value).unwrap_or_default();
+            return Err(Error::Parameter { detail: format!("{} is {why}", String::from_utf8_lossy(&text)) });
+        }
+    }
+    Ok(())
 }
 
 /// "cached plan must not change result type".
@@ -237,8 +257,8 @@ fn writing(plan: &serde_json::Value) -> Option<String> {
     }
 }
 
-/// What is wrong with the SQL itself, and where.
-fn place(failure: &tokio_postgres::Error, sql: &str) -> Option<Error> {
+/// What is wrong with the SQL itself, and where. `is_preparing`: no value has a part in it.
+fn place(failure: &tokio_postgres::Error, sql: &str, is_preparing: bool) -> Option<Error> {
     let error = failure.as_db_error().filter(|error| is_own(error.code().code()))?;
     let characters = match error.position() {
         Some(ErrorPosition::Original(position)) => Some(*position as usize),
@@ -247,12 +267,21 @@ fn place(failure: &tokio_postgres::Error, sql: &str) -> Option<Error> {
     let before =
         |characters: usize| sql.chars().take(characters.saturating_sub(1)).filter(|letter| *letter == '\n').count();
     let hint = error.hint().map_or_else(String::new, |hint| format!(" ({hint})"));
-    Some(Error::Sql { detail: format!("{}{hint}", error.message()), line: characters.map(before) })
+    // What a function says of its arguments (`to_tsquery`) may have the same codes, and no place.
+    let code = error.code().code();
+    let is_placed = error.position().is_some() || matches!(code, "25006" | "42501");
+    let is_statement = is_preparing || is_statement(code) && is_placed;
+    Some(Error::Sql { detail: format!("{}{hint}", error.message()), line: characters.map(before), is_statement })
 }
 
-/// Whether it is the query's own fault: classes 22 and 42 are data and the statement, 25006 is a write, and the others are limits of a statement.
+/// Whether it is the query's own fault: its data (class 22), limits of a statement (54), or the statement.
 fn is_own(code: &str) -> bool {
-    matches!(code.get(..2), Some("22" | "42" | "54")) || code == "25006" || code == "0A000"
+    matches!(code.get(..2), Some("22" | "54")) || is_statement(code)
+}
+
+/// Whether it is the statement's fault, whatever its values are: names that there are not, a write, what PostgreSQL does not do.
+fn is_statement(code: &str) -> bool {
+    matches!(code.get(..2), Some("42" | "3F")) || code == "25006" || code == "0A000"
 }
 
 fn readers(columns: &[tokio_postgres::Column], options: &ReadOptions) -> Result<Vec<Reader>, Error> {
@@ -282,7 +311,7 @@ fn declared(column: &tokio_postgres::Column) -> String {
 
 fn unknown(name: &str, server: &ServerType) -> Error {
     let detail = format!("column {name:?} has the type {server}, which has no form here: cast it, as {name}::text");
-    Error::Sql { detail, line: None }
+    Error::Sql { detail, line: None, is_statement: true }
 }
 
 /// A float4 is the number that its shortest text means, and not the double beside it.

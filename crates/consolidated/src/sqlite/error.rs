@@ -11,7 +11,7 @@ pub(super) fn sort(error: rusqlite::Error, context: &str) -> Error {
     let detail = error.to_string();
     let (cause, message) = match error {
         rusqlite::Error::SqliteFailure(cause, message) => (cause, message),
-        rusqlite::Error::MultipleStatement => return Error::Sql { detail, line: None },
+        rusqlite::Error::MultipleStatement => return Error::Sql { detail, line: None, is_statement: true },
         _ => return Error::Database { context: context.to_owned(), detail },
     };
     match cause.code {

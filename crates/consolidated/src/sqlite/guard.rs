@@ -20,9 +20,17 @@ const OWN: &str = "headwater_";
 const SQLITES: &str = "sqlite_";
 /// Of those, what says which tables there are.
 const SCHEMAS: [&str; 4] = ["sqlite_schema", "sqlite_master", "sqlite_temp_schema", "sqlite_temp_master"];
-/// Pragmas that tell of the schema, and set nothing.
-const TELLING: [&str; 7] =
-    ["table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo", "foreign_key_list"];
+/// Pragmas that tell of the schema, and set nothing; and the one by which a full-text index (FTS5) tells whether it has changed.
+const TELLING: [&str; 8] = [
+    "table_info",
+    "table_xinfo",
+    "table_list",
+    "index_list",
+    "index_info",
+    "index_xinfo",
+    "foreign_key_list",
+    "data_version",
+];
 
 impl SqliteConnection {
     /// A connection on which a value has no more than so many bytes: a longer one is an error when it is read or made.

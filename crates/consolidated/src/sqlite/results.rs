@@ -92,17 +92,19 @@ fn place(error: rusqlite::Error, sql: &str) -> Error {
     match error {
         rusqlite::Error::SqlInputError { msg, offset, .. } => {
             let before = usize::try_from(offset).ok().and_then(|offset| sql.get(..offset));
-            Error::Sql { detail: msg, line: before.map(|before| before.matches('\n').count()) }
+            let line = before.map(|before| before.matches('\n').count());
+            Error::Sql { detail: msg, line, is_statement: true }
         }
         // A table that there is not, say.
         rusqlite::Error::SqliteFailure(cause, Some(detail)) if cause.extended_code == rusqlite::ffi::SQLITE_ERROR => {
-            Error::Sql { detail, line: None }
+            Error::Sql { detail, line: None, is_statement: true }
         }
         // What SQL of clients may not do.
         rusqlite::Error::SqliteFailure(cause, detail)
             if cause.code == rusqlite::ErrorCode::AuthorizationForStatementDenied =>
         {
-            Error::Sql { detail: detail.unwrap_or_else(|| cause.to_string()), line: None }
+            let detail = detail.unwrap_or_else(|| cause.to_string());
+            Error::Sql { detail, line: None, is_statement: true }
         }
         error => sort(error, "preparing a query"),
     }
@@ -117,7 +119,7 @@ fn read_only(statement: &Statement<'_>) -> Result<(), Error> {
         None if statement.readonly() && statement.column_count() > 0 => return Ok(()),
         None => "it writes, or gives no rows: expected a SELECT".to_owned(),
     };
-    Err(Error::Sql { detail, line: None })
+    Err(Error::Sql { detail, line: None, is_statement: true })
 }
 
 fn columns(statement: &Statement<'_>, options: &ReadOptions) -> Vec<ResultColumn> {
@@ -134,8 +136,17 @@ fn columns(statement: &Statement<'_>, options: &ReadOptions) -> Vec<ResultColumn
 /// What a step failed of: of a value that is too large, it may be.
 fn stepping(error: rusqlite::Error, sql: &str, bytes_max: u64) -> Error {
     match error.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::TooBig) => Error::ValueTooLarge { bytes_max },
-        _ => sort(error, sql),
+        Some(rusqlite::ErrorCode::TooBig) => return Error::ValueTooLarge { bytes_max },
+        Some(_) => {}
+        None => return sort(error, sql),
+    }
+    match error {
+        // A function's own words of its values (full-text search, JSON), or of a table that was altered since it was prepared.
+        rusqlite::Error::SqliteFailure(cause, Some(detail)) if cause.extended_code == rusqlite::ffi::SQLITE_ERROR => {
+            let is_statement = detail.starts_with("no such ");
+            Error::Sql { detail, line: None, is_statement }
+        }
+        error => sort(error, sql),
     }
 }
 

@@ -114,4 +114,39 @@ fn what_a_user_of_mariadb_can_read_is_told() {
         assert_eq!(readable, expected, "{grants}");
         server.sql("", &format!("DROP USER {user}")).expect("dropped");
     }
+    let user = format!("reads_{name}");
+    server.sql("", &format!("CREATE USER {user} IDENTIFIED BY 'secret'; GRANT FILE ON *.* TO {user}")).expect("made");
+    server.sql("", &format!("GRANT SELECT ON {name}.t TO {user}")).expect("granted");
+    let url = format!("mariadb://{user}:secret@127.0.0.1:{}/{name}", server.port());
+    let readable = of(&MariaDb::new(&url).expect("an address")).readable_secrets().expect("told");
+    assert_eq!(readable, ["the files of the server, by the privilege FILE"]);
+    server.sql("", &format!("DROP USER {user}")).expect("dropped");
+}
+
+/// Locks that a statement takes for its session would keep others away for as long as the pool keeps the connection.
+#[test]
+fn locks_of_a_session_end_with_the_statement_that_took_them() {
+    let server = headwater_testkit::Postgres::shared().expect("a server");
+    let url = server.create_database().expect("a database");
+    let database = Postgres::new(&url, Settings::default()).expect("an address");
+    let mut connection = of(&database);
+    let held = || {
+        let sql = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711";
+        !headwater_testkit::sql(&url, sql).expect("asked").is_empty()
+    };
+    let taken = "SELECT pg_advisory_lock(4711)::text, count(*) FROM pg_locks WHERE locktype = 'advisory'";
+    for (sql, is_good) in
+        [(taken, true), ("SELECT pg_advisory_lock(4711)::text, 1 / (i - 9) FROM generate_series(1, 9) i", false)]
+    {
+        assert_eq!(read(&mut *connection, sql, &[]).is_ok(), is_good, "{sql}");
+        // The next answer comes behind the end of the transaction before it.
+        read(&mut *connection, "SELECT 1", &[]).expect("it goes on");
+        assert!(!held(), "{sql}");
+    }
+    let server = headwater_testkit::MariaDb::shared().expect("a server");
+    let name = server.create_database().expect("a database");
+    let mut connection = of(&MariaDb::new(&server.url(&name)).expect("an address"));
+    let lock = format!("SELECT GET_LOCK('{name}', 1) AS locked");
+    assert_eq!(read(&mut *connection, &lock, &[]).expect("a row").rows, [[headwater_protocol::Value::Int(1)]]);
+    assert_eq!(server.sql("", &format!("SELECT IS_FREE_LOCK('{name}')")).expect("asked"), ["1"]);
 }

@@ -206,6 +206,7 @@ macro_rules! contract_of_queries {
 contract_of_queries! {
     values_and_types_of_any_query,
     a_table_that_was_altered_is_read_as_it_is,
+    what_is_wrong_is_the_statement_or_its_values,
     parameters_of_every_type_are_what_they_are,
     a_query_that_writes_is_refused,
     a_query_ends_when_it_must,

@@ -230,7 +230,7 @@ fn errors_are_told_by_kind_and_line() {
         ("SELECT (SELECT 1 UNION SELECT 2)", "more than 1 row", None),
     ] {
         let error = read(&mut *connection, sql, &[]).expect_err(sql);
-        let Error::Sql { detail, line } = &error else { panic!("{sql}: {error:?}") };
+        let Error::Sql { detail, line, .. } = &error else { panic!("{sql}: {error:?}") };
         assert!(detail.contains(words) && *line == at, "{sql}: {detail} in {line:?}");
     }
     let missing = read(&mut *connection, "SELECT ?1, ?2", &[Value::Int(1)]).expect_err("there is one value");

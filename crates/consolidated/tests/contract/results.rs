@@ -53,6 +53,44 @@ pub(crate) fn read(connection: &mut dyn QueryConnection, sql: &str, parameters: 
 pub(crate) const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) \
                        SELECT count(*) FROM n AS a, n AS b WHERE a.i + b.i = -1";
 
+/// A column that is gone is missing whatever is asked; words that are no question of a full-text search are who asks's.
+pub(crate) fn what_is_wrong_is_the_statement_or_its_values(database: &Queried) {
+    let (setup, search) = match database.kind {
+        Kind::Sqlite => ("CREATE VIRTUAL TABLE words USING fts5(body)", "SELECT body FROM words WHERE words MATCH ?1"),
+        Kind::Postgres => (
+            "CREATE TABLE words (body text)",
+            "SELECT body FROM words WHERE to_tsvector(body) @@ to_tsquery(CAST(?1 AS text))",
+        ),
+        Kind::MariaDb => (
+            "CREATE TABLE words (body TEXT, FULLTEXT (body)) ENGINE=InnoDB",
+            "SELECT body FROM words WHERE MATCH (body) AGAINST (?1 IN BOOLEAN MODE)",
+        ),
+    };
+    database.application(&format!(
+        "{setup}; INSERT INTO words VALUES ('a fox'); CREATE TABLE t (id {{int}}, late {{int}})"
+    ));
+    let mut connection = database.connect();
+    let mut is_statement = |sql: &str, values: &[Value]| match read(&mut *connection, sql, values) {
+        Ok(_) => None,
+        Err(Error::Sql { is_statement, .. }) => Some(is_statement),
+        Err(error) => panic!("{sql}: {error:?}"),
+    };
+    assert_eq!(is_statement(search, &[Value::text("fox")]), None);
+    assert_eq!(is_statement(search, &[Value::text("((( \"fox +")]), Some(false), "the words");
+    let columns = "SELECT id, late FROM t";
+    assert_eq!(is_statement(columns, &[]), None);
+    for (change, wrong) in [
+        ("ALTER TABLE t RENAME COLUMN late TO later", Some(true)),
+        ("ALTER TABLE t RENAME COLUMN later TO late", None),
+        ("DROP TABLE t", Some(true)),
+    ] {
+        database.application(change);
+        for _ in 0..2 {
+            assert_eq!(is_statement(columns, &[]), wrong, "{change}");
+        }
+    }
+}
+
 /// Statements are kept prepared, with the columns that they gave then.
 pub(crate) fn a_table_that_was_altered_is_read_as_it_is(database: &Queried) {
     database.application("CREATE TABLE t (id {int} PRIMARY KEY, note TEXT); INSERT INTO t VALUES (1, 'a')");

@@ -13,7 +13,7 @@ use std::io::Read as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::ZlibDecoder;
-use headwater_model::sql::parameters;
+use headwater_model::sql::{Syntax, parameters_in};
 use percent_encoding::percent_decode_str;
 use thiserror::Error;
 
@@ -309,6 +309,11 @@ fn shown(text: &str) -> String {
 impl Asked {
     /// The statement of a query, and the values for its parameters.
     pub fn statement(&self) -> Result<Statement, P1Error> {
+        self.statement_in(Syntax::Any)
+    }
+
+    /// The same in the SQL of one database: `#` begins a comment in MariaDB's, in which a `?` is none.
+    pub fn statement_in(&self, syntax: Syntax) -> Result<Statement, P1Error> {
         let p1 = self.p1.as_deref().ok_or(P1Error::Missing)?;
         let base64: Vec<u8> = p1
             .bytes()
@@ -332,7 +337,7 @@ impl Asked {
         let lower = text.to_ascii_lowercase();
         match WRITES.into_iter().find(|word| lower.contains(word)) {
             Some(word) => Err(P1Error::Word(word.trim_end())),
-            None => Ok(bound(text)),
+            None => Ok(bound(text, syntax)),
         }
     }
 
@@ -346,8 +351,8 @@ impl Asked {
 }
 
 /// Takes the values off the end of a statement that has `?`: `... where id = ? and name = ?:5:alpha`.
-fn bound(text: String) -> Statement {
-    let marks = parameters(&text).iter().filter(|parameter| parameter.name == "?").count();
+fn bound(text: String, syntax: Syntax) -> Statement {
+    let marks = parameters_in(&text, syntax).iter().filter(|parameter| parameter.name == "?").count();
     if marks == 0 || !text.contains(':') {
         return Statement { sql: text, values: Vec::new() };
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use headwater_model::sql::with_parameters;
+use headwater_model::sql::with_parameters_in;
 use headwater_protocol::Value;
 
 use super::Frontier;
@@ -45,15 +45,24 @@ impl Frontier {
     }
 
     async fn rows(&self, payload: &Payload, ttl: Ttl) -> Result<Content, Fault> {
-        let Statement { sql, values } = payload.statement().map_err(|error| Fault::arguments(error.to_string()))?;
+        let syntax = self.sql.pool().syntax();
+        let statement = payload.statement_in(syntax).map_err(|error| Fault::arguments(error.to_string()))?;
+        let Statement { sql, values } = statement;
         let mut number = 0;
-        let sql = with_parameters(&sql, |name| {
+        let sql = with_parameters_in(&sql, syntax, |name| {
             if name != "?" {
                 return name.to_owned();
             }
             number += 1;
             format!("?{number}")
         });
+        if number != values.len() {
+            let expected = "expected a value for each behind the statement: where id = ? and name = ?:5:alpha";
+            return Err(Fault::arguments(format!(
+                "the statement has {number} ? and {} values, {expected}",
+                values.len()
+            )));
+        }
         let job = Job {
             name: "frontier_request".to_owned(),
             parameters: values.iter().map(Value::text).collect(),

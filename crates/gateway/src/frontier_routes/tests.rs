@@ -164,7 +164,12 @@ async fn the_example_over_http() {
 async fn sql_of_clients_reads_the_applications_tables_and_nothing_else() {
     let stand = Stand::new();
     let path = stand.folder.path().join("central.db");
-    let views = "CREATE VIEW plain AS SELECT name FROM t; CREATE VIEW shown AS SELECT user_name FROM headwater_account; ANALYZE";
+    let views = "CREATE VIEW plain AS SELECT name FROM t; CREATE VIEW shown AS SELECT user_name FROM headwater_account; ANALYZE;
+        CREATE TABLE note (id INTEGER PRIMARY KEY, body TEXT); INSERT INTO note VALUES (1, 'a red fox'), (2, 'a grey wolf');
+        CREATE VIRTUAL TABLE whole USING fts5(body); INSERT INTO whole SELECT body FROM note;
+        CREATE VIRTUAL TABLE beside USING fts5(body, content='note', content_rowid='id');
+        INSERT INTO beside(beside) VALUES ('rebuild');
+        CREATE VIRTUAL TABLE leak USING fts5(user_name, content='headwater_account')";
     rusqlite::Connection::open(&path).and_then(|file| file.execute_batch(views)).expect("made");
     for sql in [
         "select user_name, password_hash from headwater_account",
@@ -174,6 +179,7 @@ async fn sql_of_clients_reads_the_applications_tables_and_nothing_else() {
         "select name from t where name in (select user_name from headwater_account)",
         "select user_name from shown",
         "select * from temp.headwater_actor",
+        "select user_name from leak",
         "select tbl from sqlite_stat1",
         "pragma journal_mode = delete",
         "pragma database_list",
@@ -195,6 +201,8 @@ async fn sql_of_clients_reads_the_applications_tables_and_nothing_else() {
         ("select name from plain", 3),
         ("select name from sqlite_schema where name in ('t', 'plain')", 2),
         ("select name from pragma_table_info('t')", 2),
+        ("select body from whole where whole match 'fox OR wolf' order by bm25(whole)", 2),
+        ("select body, snippet(beside, 0, '[', ']', '...', 3) from beside('wol*')", 1),
         ("select value from json_each('[1, 2, 3, 4]')", 4),
         (&numbers(5), 5),
     ] {

@@ -9,7 +9,7 @@ use headwater_protocol::{Type, Value};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
 
-use super::values::{self, compare, is_same, text_of};
+use super::values::{self, compare, described, form_of, is_same};
 use super::{AFTER, Parameter, Query, USER};
 
 /// What stands in a query string as it is (RFC 3986, unreserved).
@@ -31,7 +31,7 @@ pub enum ArgumentError {
     Twice(String),
     /// It must be given, and was not.
     #[error("parameter {0} is missing, expected a value of type {1}")]
-    Missing(String, &'static str),
+    Missing(String, String),
     /// It is none of its values.
     #[error("parameter {name} {why}")]
     Value {
@@ -62,7 +62,7 @@ impl Parameter {
 
     /// Whether a value of its type is one that it takes; else why not.
     pub fn accepts(&self, value: &Value) -> Result<(), String> {
-        let shown = |value: &Value| shown(&text_of(value));
+        let shown = |value: &Value| shown(&form_of(value));
         let [min, max] = &self.range;
         if let Some(min) = min.as_ref().filter(|min| compare(value, min) == Ordering::Less) {
             return Err(format!("is {}, expected at least {}", shown(value), shown(min)));
@@ -90,7 +90,7 @@ impl Parameter {
             return Err(wrong("has a character that no database takes (NUL)".to_owned()));
         }
         let value = values::read(text, self.kind)
-            .ok_or_else(|| wrong(format!("is {:?}, expected a value of type {}", shown(text), self.kind.name())))?;
+            .ok_or_else(|| wrong(format!("is {:?}, expected a value of type {}", shown(text), described(self.kind))))?;
         self.accepts(&value).map_err(wrong)?;
         Ok(value)
     }
@@ -121,7 +121,7 @@ impl Query {
             }
         }
         let filled = values.into_iter().zip(&self.parameters).map(|(value, parameter)| {
-            let missing = || ArgumentError::Missing(parameter.name.clone(), parameter.kind.name());
+            let missing = || ArgumentError::Missing(parameter.name.clone(), described(parameter.kind));
             value.or_else(|| parameter.default.clone()).ok_or_else(missing)
         });
         let values: Vec<Value> = filled.collect::<Result<_, _>>()?;
@@ -130,14 +130,15 @@ impl Query {
         };
         let pairs =
             values.iter().zip(&self.parameters).filter(differs).map(|(value, parameter)| {
-                format!("{}={}", parameter.name, utf8_percent_encode(&text_of(value), ENCODED))
+                format!("{}={}", parameter.name, utf8_percent_encode(&form_of(value), ENCODED))
             });
         let canonical = pairs.collect::<Vec<_>>().join("&");
         let after = if after.iter().all(Option::is_none) {
             Vec::new()
         } else {
             let by = self.page.iter().flat_map(|page| &page.by);
-            let missing = |(name, kind): &(String, Type)| ArgumentError::Missing(format!("{AFTER}{name}"), kind.name());
+            let missing =
+                |(name, kind): &(String, Type)| ArgumentError::Missing(format!("{AFTER}{name}"), described(*kind));
             after.into_iter().zip(by).map(|(value, of)| value.ok_or_else(|| missing(of))).collect::<Result<_, _>>()?
         };
         let first = Arguments { values, after: Vec::new(), first: canonical.clone(), canonical };
@@ -149,7 +150,7 @@ impl Query {
         let key: Vec<Value> = key.into_iter().map(values::canonical).collect();
         let by = self.page.iter().flat_map(|page| &page.by);
         let pairs = by.zip(&key).map(|((name, _), value)| {
-            format!("{AFTER}{}={}", utf8_percent_encode(name, ENCODED), utf8_percent_encode(&text_of(value), ENCODED))
+            format!("{AFTER}{}={}", utf8_percent_encode(name, ENCODED), utf8_percent_encode(&form_of(value), ENCODED))
         });
         let before = Some(arguments.first.clone()).filter(|before| !before.is_empty());
         let canonical = before.into_iter().chain(pairs).collect::<Vec<_>>().join("&");
@@ -172,6 +173,15 @@ impl Query {
         let nothing = Arguments { values, after: Vec::new(), first: String::new(), canonical: String::new() };
         let freshness = self.freshness_statement(&nothing, "", placeholder).map(|(sql, _)| sql);
         (self.bind(&self.sql, &nothing, "", placeholder).0, freshness)
+    }
+
+    /// The SQL of a page behind some row with numbered parameters (`?1`), of a query in pages.
+    pub fn numbered_page(&self, placeholder: Placeholder) -> Option<String> {
+        let page = self.page.as_ref()?;
+        let values = vec![Value::Null; self.parameters.len()];
+        let after = vec![Value::Null; page.by.len()];
+        let some = Arguments { values, after, first: String::new(), canonical: String::new() };
+        Some(self.statement(&some, "", placeholder).0)
     }
 
     /// The SQL of a page with numbered parameters (`?1`), and the value of each; it gives one row more where there is another page, and all rows

@@ -17,6 +17,8 @@ use super::{Freshness, Page, Parameter, Query, QueryError, QueryLimits, USER, Wh
 
 /// The most characters of a text whose file does not say.
 const LENGTH_MAX: usize = 1_000;
+/// Rows of a page, where the file does not say.
+const PAGE_ROWS: u64 = 1_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -31,8 +33,8 @@ struct Head {
     rows_max: u64,
     bytes_max: u64,
     time_out_s: f64,
-    page_by: toml::Table,
-    page_rows: u64,
+    page_by: Option<toml::Table>,
+    page_rows: Option<u64>,
     parameters: toml::Table,
     types: BTreeMap<String, String>,
 }
@@ -51,8 +53,8 @@ impl Default for Head {
             rows_max,
             bytes_max,
             time_out_s: time_out.as_secs_f64(),
-            page_by: toml::Table::new(),
-            page_rows: 1_000,
+            page_by: None,
+            page_rows: None,
             parameters: toml::Table::new(),
             types: BTreeMap::new(),
         }
@@ -67,8 +69,7 @@ struct ParameterHead {
     min: Option<toml::Value>,
     max: Option<toml::Value>,
     length_max: Option<usize>,
-    #[serde(default)]
-    values: Vec<toml::Value>,
+    values: Option<Vec<toml::Value>>,
 }
 
 /// A file that is being read, and what was found wrong with it.
@@ -134,16 +135,8 @@ impl Reading<'_> {
             }
         }
         let types = self.types(&head.types, &places);
-        let page = self.page(&head.page_by, head.page_rows, &places);
-        let who = match (head.public, head.users) {
-            (true, Some(_)) => {
-                self.fault(places.line("users"), "public = true, and users: expected one of them");
-                return None;
-            }
-            (true, None) => Who::Public,
-            (false, None) => Who::Known,
-            (false, Some(users)) => Who::Users(users),
-        };
+        let page = self.page(head.page_by.as_ref(), head.page_rows, head.rows_max, &places);
+        let who = self.who(head.public, head.users, &places)?;
         let Ok(time_out) = Duration::try_from_secs_f64(head.time_out_s) else {
             self.fault(places.line("time_out_s"), "time_out_s is below zero, expected seconds");
             return None;
@@ -187,6 +180,21 @@ impl Reading<'_> {
         Some(query)
     }
 
+    fn who(&mut self, is_public: bool, users: Option<Vec<String>>, places: &Places) -> Option<Who> {
+        let what = match (is_public, users) {
+            (true, None) => return Some(Who::Public),
+            (false, None) => return Some(Who::Known),
+            (true, Some(_)) => "public = true, and users: expected one of them",
+            (false, Some(users)) if users.is_empty() => {
+                "users is empty, so that nobody may ask: name some, or leave it out for whoever the server knows"
+            }
+            (false, Some(users)) if users.iter().any(String::is_empty) => "users has an empty name: leave it out",
+            (false, Some(users)) => return Some(Who::Users(users)),
+        };
+        self.fault(places.line("users"), what);
+        None
+    }
+
     fn parameter(&mut self, name: &str, value: &toml::Value, places: &Places) -> Option<Parameter> {
         let line = places.line(&format!("parameters.{name}"));
         let head: ParameterHead = match value.clone().try_into() {
@@ -221,9 +229,14 @@ impl Reading<'_> {
         let default = head.default.as_ref().and_then(|value| read("default", value));
         let min = head.min.as_ref().and_then(|value| read("min", value));
         let max = head.max.as_ref().and_then(|value| read("max", value));
-        let values = head.values.iter().filter_map(|value| read("one of values", value)).collect();
+        let given = head.values.iter().flatten();
+        let values = given.filter_map(|value| read("one of values", value)).collect();
         let length_max = head.length_max.unwrap_or(LENGTH_MAX);
         let parameter = Parameter { name: name.to_owned(), kind, default: None, range: [min, max], length_max, values };
+        if head.values.as_ref().is_some_and(Vec::is_empty) {
+            let what = "takes no value: values is empty, expected some, or leave it out for all";
+            self.fault(line, format!("parameter {name} {what}"));
+        }
         if head.length_max.is_some() && !matches!(kind, Type::Text | Type::Json) {
             self.fault(line, format!("parameter {name} has length_max, which is for texts: leave it out"));
         }
@@ -242,8 +255,16 @@ impl Reading<'_> {
         Some(Parameter { default, ..parameter })
     }
 
-    fn page(&mut self, by: &toml::Table, rows: u64, places: &Places) -> Option<Page> {
+    fn page(&mut self, by: Option<&toml::Table>, rows: Option<u64>, rows_max: u64, places: &Places) -> Option<Page> {
+        let Some(by) = by else {
+            if rows.is_some() {
+                let what = "page_rows, and no page_by: say by which columns pages are told apart, or leave it out";
+                self.fault(places.line("page_rows"), what);
+            }
+            return None;
+        };
         if by.is_empty() {
+            self.fault(places.line("page_by"), "page_by is empty, expected columns of the result and their types");
             return None;
         }
         let mut columns = Vec::new();
@@ -258,8 +279,12 @@ impl Reading<'_> {
                 }
             }
         }
+        let (rows, place) = (rows.unwrap_or(PAGE_ROWS), if rows.is_some() { "page_rows" } else { "page_by" });
         if !(1..=100_000).contains(&rows) {
-            self.fault(places.line("page_rows"), format!("page_rows is {rows}, expected 1 to 100000"));
+            self.fault(places.line(place), format!("page_rows is {rows}, expected 1 to 100000"));
+        } else if rows > rows_max && rows_max > 0 {
+            let what = format!("page_rows is {rows}, and rows_max {rows_max}: a whole page would be an error");
+            self.fault(places.line(place), what);
         }
         Some(Page { by: columns, rows })
     }

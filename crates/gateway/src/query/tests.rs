@@ -125,7 +125,10 @@ fn numbers_that_are_equal_have_one_url() {
         arguments.map(|arguments| arguments.canonical().to_owned()).map_err(|error| error.to_string())
     };
     for (pairs, expected) in [
-        (&[("r", "-0"), ("d", "2.5")][..], "r=0"),
+        (&[("r", "1e300")][..], "r=1e300"),
+        (&[("r", &format!("1{}", "0".repeat(300)))], "r=1e300"),
+        (&[("r", "INF"), ("after.r", "infinity")], "r=Infinity&after.r=Infinity"),
+        (&[("r", "-0"), ("d", "2.5")], "r=0"),
         (&[("r", "1e0"), ("d", "+03.0")], "d=3"),
         (&[("r", "0.50"), ("after.r", "-0")], "r=0.5&after.r=0"),
     ] {
@@ -133,7 +136,12 @@ fn numbers_that_are_equal_have_one_url() {
     }
     for beyond in ["1e400", "-1e400", "1e-400"] {
         let said = canonical(&[("r", beyond)]).expect_err("no double");
-        assert_eq!(said, format!("parameter r is \"{beyond}\", expected a value of type real"));
+        assert_eq!(
+            said,
+            format!(
+                "parameter r is \"{beyond}\", expected a value of type real (2.5, 1e300, Infinity, -Infinity or NaN)"
+            )
+        );
     }
     let first = query.arguments([]).expect("defaults");
     for key in [-0.0, 1e300, f64::INFINITY, f64::NAN] {
@@ -222,6 +230,19 @@ fn faults_of_a_file_have_their_lines() {
             "-- rows_max = \"many\"\nSELECT 1",
             "q.sql:1: invalid type: string \"many\", expected a whole number, 0 or more",
         ),
+        ("-- title = \"a\"\n-- users = []\nSELECT 1", "q.sql:2: users is empty, so that nobody may ask"),
+        ("-- users = [\"ann\", \"\"]\nSELECT 1", "q.sql:1: users has an empty name"),
+        (
+            "-- title = \"a\"\n-- [parameters]\n-- a = { type = \"int\", values = [] }\nSELECT :a",
+            "q.sql:3: parameter a takes no value: values is empty",
+        ),
+        ("-- title = \"a\"\n-- page_rows = 10\nSELECT 1", "q.sql:2: page_rows, and no page_by"),
+        ("-- title = \"a\"\n-- page_by = {}\nSELECT 1", "q.sql:2: page_by is empty, expected columns"),
+        (
+            "-- page_by = { a = \"int\" }\n-- rows_max = 5\n-- page_rows = 6\nSELECT 1 AS a",
+            "q.sql:3: page_rows is 6, and rows_max 5: a whole page would be an error",
+        ),
+        ("-- rows_max = 5\n-- page_by = { a = \"int\" }\nSELECT 1 AS a", "q.sql:2: page_rows is 1000, and rows_max 5"),
         ("-- rows_max = -1\nSELECT 1", "q.sql:1: invalid value: integer `-1`, expected a whole number, 0 or more"),
         ("-- page_by = [\"id\"]\nSELECT 1", "q.sql:1: invalid type: list, expected a table"),
         ("-- time_out_s = \"x\"\nSELECT 1", "q.sql:1: invalid type: string \"x\", expected a number"),

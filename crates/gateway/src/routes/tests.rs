@@ -352,6 +352,79 @@ async fn what_is_the_callers_own_fault() {
 }
 
 #[tokio::test]
+async fn what_is_asked_for_beside_answers_says_what_it_is() {
+    let stand = Stand::new(Settings::default());
+    for (method, url, status, code, allow) in [
+        ("GET", "/q/", 404, "not_found", ""),
+        ("GET", "/q/flights/more", 404, "not_found", ""),
+        ("POST", "/q/flights/more", 404, "not_found", ""),
+        ("POST", "/q/flights.csv?origin=JFK", 405, "method_not_allowed", "GET, HEAD"),
+        ("DELETE", "/q", 405, "method_not_allowed", "GET, HEAD"),
+        ("PUT", "/q.json", 405, "method_not_allowed", "GET, HEAD"),
+    ] {
+        let request = Request::builder().method(method).uri(url).body(Body::empty()).expect("a request");
+        let response = stand.gateway.router().oneshot(request).await.expect("an answer");
+        assert_eq!((response.status().as_u16(), header_of(&response, "allow")), (status, allow), "{method} {url}");
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        let said: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+        assert!(
+            said["error"] == code && said["message"].as_str().is_some_and(|said| said.contains("expected")),
+            "{said}"
+        );
+    }
+}
+
+/// Each user has one of his own, which is known again.
+#[tokio::test]
+async fn the_document_is_not_sent_again_to_who_has_it() {
+    let stand = Stand::new(Settings::default());
+    let tag = async |headers: &[(&str, &str)]| {
+        let response = stand.get("/q.json", headers).await;
+        assert_eq!((response.status(), header_of(&response, "vary")), (StatusCode::OK, "Authorization"));
+        header_of(&response, "etag").to_owned()
+    };
+    let (open, ann) = (tag(&[]).await, tag(&[ANN]).await);
+    assert!(open.starts_with('"') && ann.starts_with('"') && open != ann, "{open} {ann}");
+    for (headers, status) in [
+        (&[("if-none-match", open.as_str())][..], 304),
+        (&[("if-none-match", ann.as_str()), ANN], 304),
+        (&[("if-none-match", open.as_str()), ANN], 200),
+        (&[("authorization", "Bearer x"), ("if-none-match", open.as_str())], 401),
+    ] {
+        let response = stand.get("/q.json", headers).await;
+        assert_eq!(response.status().as_u16(), status, "{headers:?}");
+        assert_eq!(header_of(&response, "vary"), "Authorization");
+        if status == 304 {
+            assert!(!header_of(&response, "etag").is_empty() && !header_of(&response, "cache-control").is_empty());
+            assert!(response.into_body().collect().await.expect("a body").to_bytes().is_empty());
+        }
+    }
+}
+
+/// A query that the database took at the start, and whose table was altered since, is no fault of who asks.
+#[tokio::test]
+async fn a_query_that_fits_the_database_no_more_is_the_servers_fault() {
+    let stand = Stand::new(Settings::default());
+    assert_eq!(stand.text("/q/few.csv", &[]).await.0, StatusCode::UNPROCESSABLE_ENTITY);
+    stand.sql("ALTER TABLE flight RENAME COLUMN delay TO late");
+    for url in ["/q/flights.csv?origin=EWR", "/q/cheap.csv?origin=EWR"] {
+        let response = stand.get(url, &[]).await;
+        let said = (response.status().as_u16(), header_of(&response, "cache-control").to_owned());
+        assert_eq!(said, (500, "no-store".to_owned()), "{url}");
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        let said: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+        let words = "does not fit the database as it is";
+        assert!(
+            said["error"] == "query" && said["message"].as_str().is_some_and(|said| said.contains(words)),
+            "{said}"
+        );
+        assert!(!said.to_string().contains("delay"), "the database's words stay in the log: {said}");
+    }
+    stand.sql("ALTER TABLE flight RENAME COLUMN late TO delay");
+    assert_eq!(stand.text("/q/flights.csv?origin=EWR", &[]).await.0, StatusCode::OK, "at once");
+}
+
+#[tokio::test]
 async fn a_large_answer_comes_as_it_is_read() {
     let stand = Stand::new(Settings { held_bytes_max: 100_000, ..Settings::default() });
     let response = stand.get("/q/many.csv", &[]).await;

@@ -69,7 +69,7 @@ impl ResultSink for Said {
         self.0.push('\u{1e}');
         if self.0.len() > BYTES_MAX {
             let detail = format!("the query of the freshness gives more than {BYTES_MAX} bytes, expected a row of few");
-            return Err(Error::Sql { detail, line: None });
+            return Err(Error::Sql { detail, line: None, is_statement: true });
         }
         Ok(())
     }

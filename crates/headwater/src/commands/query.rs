@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
-use headwater_consolidated::results::{Placeholder, ReadOptions};
+use headwater_consolidated::results::{Placeholder, ReadOptions, ResultColumn};
 use headwater_consolidated::{Error, QueryConnection};
 use headwater_gateway::query::{Query, QueryError, Who};
 use serde_json::json;
@@ -127,18 +127,43 @@ pub(super) fn prepared(
             let paged = query.page.iter().flat_map(|page| page.by.iter().map(|(name, _)| ("page_by", name)));
             let mut said = query.types.keys().map(|name| ("types", name)).chain(paged);
             let unknown = said.find(|(_, name)| !columns.iter().any(|column| column.name == **name));
-            Ok(match (twice, unknown) {
+            match (twice, unknown) {
                 (Some(column), _) => {
-                    fault(query.line, format!("two columns are called {:?}: name one of them by AS", column.name))
+                    let text = format!("two columns are called {:?}: name one of them by AS", column.name);
+                    Ok(fault(query.line, text))
                 }
                 (_, Some((key, name))) => {
                     let line = query.line_of(&format!("{key}.{name}"));
-                    fault(line, format!("{key} has the column {name:?}, which the query does not give"))
+                    Ok(fault(line, format!("{key} has the column {name:?}, which the query does not give")))
                 }
-                _ => None,
-            })
+                _ => {
+                    let found = page_fault(connection, placeholder, query, &columns)?;
+                    Ok(found.and_then(|(line, text)| fault(line, text)))
+                }
+            }
         }
-        Err(Error::Sql { detail, line }) => Ok(fault(query.line + line.unwrap_or(0), detail)),
+        Err(Error::Sql { detail, line, .. }) => Ok(fault(query.line + line.unwrap_or(0), detail)),
+        Err(error) => Err(error).context("preparing the queries"),
+    }
+}
+
+/// What is wrong with the pages of a query that is else sound, and in which line.
+fn page_fault(
+    connection: &mut dyn QueryConnection,
+    placeholder: Placeholder,
+    query: &Query,
+    columns: &[ResultColumn],
+) -> Result<Option<(usize, String)>> {
+    let of_type = columns.iter().find_map(|column| Some((&column.name, query.page_fault(&column.name, column.kind)?)));
+    if let Some((name, text)) = of_type {
+        return Ok(Some((query.line_of(&format!("page_by.{name}")), text)));
+    }
+    let Some(sql) = query.numbered_page(placeholder) else { return Ok(None) };
+    match connection.columns(&sql, &options(query)) {
+        Ok(_) => Ok(None),
+        Err(Error::Sql { detail, .. }) => {
+            Ok(Some((query.line_of("page_by"), format!("page_by: the database can't take pages of it: {detail}"))))
+        }
         Err(error) => Err(error).context("preparing the queries"),
     }
 }

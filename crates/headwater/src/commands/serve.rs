@@ -29,6 +29,7 @@ use crate::cli::Global;
 use crate::config::{Config, GatewayConfig, without};
 use crate::exit::{Exit, OrUsage as _, usage};
 use crate::output::Output;
+use crate::pool::Known;
 use crate::ready;
 
 const EXAMPLES: &str = "\
@@ -129,6 +130,13 @@ fn check_held(settings: &Settings, pool: &BufferPool) -> Result<()> {
     Ok(())
 }
 
+/// What can be assigned to the alternate pool.
+fn known<'a>(gateway: Option<&'a GatewayConfig>, plans: &'a [Plan]) -> Known<'a> {
+    let queries = gateway.iter().flat_map(|gateway| &gateway.queries).map(|query| query.name.as_str()).collect();
+    let tables = plans.iter().flat_map(|plan| &plan.model.tables).filter(|table| table.shared);
+    Known { queries, tables: tables.map(|table| table.name.as_str()).collect() }
+}
+
 /// What is served beside syncs: ready files, and the named queries.
 fn join(
     gateway: Option<GatewayConfig>,
@@ -199,7 +207,7 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     let gateway = config.gateway(&args.options_of(GATEWAY))?;
     // Here, where blocking is allowed.
     let sql = gateway.as_ref().map(|gateway| client_sql(gateway, &backends.queries)).transpose()?.flatten();
-    let pools = Arc::new(config.pools(&args.options_of(POOL), &options)?);
+    let pools = Arc::new(config.pools(&args.options_of(POOL), &options, &known(gateway.as_ref(), &plans))?);
     if let Some(GatewayConfig { settings, .. }) = &gateway {
         check_held(settings, pools.main())?;
     }

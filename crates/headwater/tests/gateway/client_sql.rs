@@ -158,13 +158,17 @@ fn a_user_of_mariadb_that_can_read_accounts_runs_no_sql_of_clients() {
     // Of its own: a table of accounts in any database counts.
     let server = MariaDb::start().expect("a server");
     let (url, name) = super::mariadb::fresh(&server);
+    // The tests' own may do anything.
     let mut alone = stage(&url, "");
-    alone.serve();
+    let said = refused(&alone, &[]);
+    assert!(said.contains("which can read the files of the server, by the privilege FILE"), "{said}");
+    let reader = super::mariadb::client(&server, &name);
+    alone.serve_with(&["--set", &format!("gateway.frontier.url={reader}")], &[]);
     alone.stop();
     server.sql(&name, "CREATE TABLE headwater_account (user_name text, password_hash text)").expect("made");
-    let said = refused(&alone, &[]);
+    let said = refused(&alone, &["--set", &format!("gateway.frontier.url={reader}")]);
     assert!(said.contains(&format!("{name}.headwater_account")) && said.contains("CREATE USER frontier"), "{said}");
-    let user = format!("client_{name}");
+    let user = format!("granted_{name}");
     let grants = format!("CREATE USER {user} IDENTIFIED BY 'secret'; GRANT SELECT ON flight TO {user}");
     server.sql(&name, &grants).expect("granted");
     let own = format!("gateway.frontier.url=mariadb://{user}:secret@127.0.0.1:{}/{name}", server.port());

@@ -135,6 +135,11 @@ fn every_year_may_be_asked_for_and_led_to() {
     }
     let (head, body) = get(&address, "/q/given.csv?day=12000-01-01&at=infinity", "");
     assert!(head.starts_with("http/1.1 400") && body.contains("expected a value of type date"), "{head}\n{body}");
+    // PostgreSQL's last year is 5874897, and a timestamp's first day 4714-11-24 BC.
+    for (day, at) in [("%2B6000000-01-01", "infinity"), ("2013-01-31", "-5000-01-01%2000%3A00%3A00Z")] {
+        let (head, body) = get(&address, &format!("/q/given.csv?day={day}&at={at}"), "");
+        assert!(head.starts_with("http/1.1 400") && body.contains("outside 4714-11-24 BC to"), "{head}\n{body}");
+    }
     let (mut target, mut found) = ("/q/pages.json".to_owned(), Vec::new());
     while !target.is_empty() {
         let page: serde_json::Value = serde_json::from_str(&get(&address, &target, "").1).expect("JSON");

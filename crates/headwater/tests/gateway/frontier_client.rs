@@ -224,6 +224,11 @@ fn values_are_bound_as_texts() {
         assert_eq!(rows(&gateway.ask(&request).expect("an answer")), [[Some("1".to_owned())]]);
         let other = Request::new("select id from t where name = ? and ? = 'x'").bind(&["alpha' or 'a' = 'a", "x"]);
         assert_eq!(gateway.ask(&other).expect("an answer").records, 0);
+        // One that has no value, or is in no place for one, is the caller's fault.
+        for sql in ["select id from t where name = ?", "select id from t where name = ? and id < ?:5"] {
+            let error = gateway.ask(&Request::new(sql)).expect_err(sql).to_string();
+            assert!(error.contains("expected a value for each behind the statement"), "{error}");
+        }
         // Nothing is bound where a text has only one of the two.
         for sql in ["select id from t where name <> '?'", "select id from t where name <> '12:30'"] {
             assert_eq!(gateway.ask(&Request::new(sql)).map(|answer| answer.records), Ok(2), "{sql}");

@@ -10,6 +10,7 @@ mod init;
 mod large_rows;
 mod mariadb;
 mod page;
+mod pages;
 mod query_run;
 mod restart;
 mod slow;

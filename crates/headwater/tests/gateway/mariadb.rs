@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use headwater_lab::frontier::Request;
 use headwater_testkit::{MariaDb, wait_until};
 
 use super::alone::syncs_nothing;
@@ -18,6 +19,14 @@ pub(crate) fn fresh(server: &MariaDb) -> (String, String) {
     let name = server.create_database().expect("a database");
     server.sql(&name, &TABLES.replace("DECIMAL_TEXT", "DECIMAL(10,2)")).expect("tables");
     (server.url(&name), name)
+}
+
+/// The address of a database by a user who may read its tables and nothing else.
+pub(crate) fn client(server: &MariaDb, name: &str) -> String {
+    let user = format!("client_{name}");
+    let made = format!("CREATE USER {user} IDENTIFIED BY 'secret'; GRANT SELECT ON {name}.* TO {user}");
+    server.sql("", &made).expect("made");
+    format!("mariadb://{user}:secret@127.0.0.1:{}/{name}", server.port())
 }
 
 pub(crate) fn shared() -> (&'static MariaDb, String, String) {
@@ -69,6 +78,23 @@ fn from_file_to_answer() {
     server.sql(&name, "DELETE FROM flight WHERE id = 1").expect("deleted");
     let (_, body) = get(&address, "/q/flights.csv?origin=JFK", "");
     assert_eq!(body, "id,delay,fare\r\n2,,\r\n");
+}
+
+/// The usual collation takes both for one, and a page behind the one has not the other.
+#[test]
+fn texts_that_differ_by_case_alone_are_one_key() {
+    let (server, url, name) = shared();
+    server
+        .sql(&name, "CREATE TABLE people (name TEXT); INSERT INTO people VALUES ('anna'), ('Anna'), ('bob')")
+        .expect("made");
+    let mut stage = Stage::alone(&url);
+    stage.query(
+        "people.sql",
+        "-- public = true\n-- page_by = { name = \"text\" }\n-- page_rows = 1\nSELECT name FROM people",
+    );
+    let address = stage.serve();
+    let (head, body) = get(&address, "/q/people.csv", "");
+    assert!(head.starts_with("http/1.1 500") && body.contains("two rows have the key name = "), "{head}\n{body}");
 }
 
 /// The body of an answer, from the one URL that it has.
@@ -194,12 +220,22 @@ fn frontier_clients_are_served() {
     let text = std::fs::read_to_string(&file).expect("written");
     let frontier = "[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\n";
     std::fs::write(&file, format!("{text}\n{frontier}")).expect("written");
-    let address = stage.serve();
+    let own = client(server, &name);
+    let address = stage.serve_with(&[], &[("HEADWATER_GATEWAY_FRONTIER_URL", &own)]);
     // `select id, name from t`, as the C client encodes it.
     let target =
         "/X/Frontier/type=frontier_request:1:DEFAULT&encoding=BLOBzip5&p1=eNorTs1JTS5RyEzRUchLzE1VSCvKz1UoAQBa6wfD";
     let (head, body) = get(&address, target, "X-Frontier-Id: client 2.10.2 10288 root(0) root\r\n");
     assert!(head.starts_with("http/1.1 200") && body.contains("records=\"2\""), "{head}\n{body}");
+    // A `?` in a comment is none, and asks for no value.
+    for request in [
+        Request::new("select id from t # is it there?\n where id > 0"),
+        Request::new("select id from t # is it there?\n where id <> ?").bind(&["7"]),
+    ] {
+        let target = format!("/X/Frontier/{}", request.target());
+        let (head, body) = get(&address, &target, "X-Frontier-Id: client 2.10.2 10288 root(0) root\r\n");
+        assert!(body.contains("records=\"2\""), "{head}\n{body}");
+    }
 }
 
 #[test]

@@ -47,6 +47,19 @@ fn postgres_limits_hold_without_a_server() {
     limits_hold(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
 }
 
+#[test]
+fn who_asks_is_said_by_an_argument() {
+    let stage = Stage::new("sqlite:HERE/central.db");
+    stage.query("own.sql", "SELECT :s.user AS asks");
+    let (code, _, said) = stage.run(&["query", "run", "own"]);
+    assert!(
+        code == Some(2) && said.contains("own asks who asks (:s.user): say as whom it is run by --user NAME"),
+        "{said}"
+    );
+    let csv = |user: &str| stage.ok(&["query", "run", "own", "--user", user, "--format", "csv"]);
+    assert_eq!((csv("anna").as_str(), csv("").as_str()), ("asks\r\nanna\r\n", "asks\r\n\"\"\r\n"));
+}
+
 /// What the database alone can tell is told with the line of the key that says otherwise.
 #[test]
 fn what_check_finds_wrong_with_a_head_has_its_line() {

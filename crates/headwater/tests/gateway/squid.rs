@@ -1,6 +1,6 @@
 //! A real Squid in front, by the configuration that `docs/deploy` explains.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,16 @@ impl Front {
         Front { squid: Squid::in_front_of_queries(address).expect("Squid"), ..self }
     }
 
+    /// The head of an answer, whatever the bytes of its body are, and how many came.
+    fn squid_head(&self, target: &str, headers: &str) -> (String, usize) {
+        let mut stream = TcpStream::connect(self.squid.url().trim_start_matches("http://")).expect("a connection");
+        write!(stream, "GET {target} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{headers}\r\n").expect("sent");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+        (String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase(), answer.len() - end)
+    }
+
     /// Through Squid.
     fn get(&self, target: &str, headers: &str) -> (String, String) {
         get(self.squid.url().trim_start_matches("http://"), target, headers)
@@ -115,10 +125,46 @@ fn fresh_answers_are_hits_and_others_are_asked_for_again() {
     assert!(head.starts_with("http/1.1 308") && head.contains("location: /q/flights.csv?origin=jfk"), "{head}");
 }
 
-/// Once here, once in the server: Squid collapses its clients, the server those of several Squids.
+/// The lines by which Squid collapses requests of some addresses, as the configuration's comment has them, for those of this machine.
+fn collapsing() -> String {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/deploy/squid-gateway.conf");
+    let text = std::fs::read_to_string(file).expect("the configuration");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("#   ")).map(|line| format!("{line}\n"));
+    let lines = lines.collect::<String>().replace("10.0.0.0/8", "127.0.0.1");
+    assert!(lines.contains("collapsed_forwarding on") && lines.contains("src 127.0.0.1"), "{lines}");
+    lines
+}
+
+/// Each coding is an entry of its own, and all are kept.
+#[test]
+fn what_is_asked_for_in_several_codings_is_kept_in_each() {
+    let front = Front::new();
+    let rows = "SELECT i, 'padding of a row' AS x FROM generate_series(1, 500) AS s(i)";
+    front.stage.query("coded.sql", &format!("-- public = true\n-- max_age_s = 1000\n{rows}"));
+    let front = front.again();
+    let ask = |coding: &str| {
+        let (head, _) = front.squid_head("/q/coded.csv", &format!("Accept-Encoding: {coding}\r\n"));
+        head.lines().find_map(|line| line.strip_prefix("content-encoding: ")).unwrap_or("identity").to_owned()
+    };
+    let codings = ["gzip", "identity", "br", "zstd", "gzip, br"];
+    for _ in 0..3 {
+        for coding in codings {
+            let sent = ask(coding);
+            assert!(coding.contains(&sent), "{coding}: {sent}");
+        }
+    }
+    let answers = front.answers("/q/coded.csv", 3 * codings.len());
+    let (first, again) = answers.split_at(codings.len());
+    assert!(first.iter().all(|answer| answer.contains("MISS/200")), "{answers:?}");
+    assert!(again.iter().all(|answer| answer.contains("HIT/200")), "{answers:?}");
+}
+
+/// Once here, where it is told to, once in the server: Squid collapses its clients, the server those of several Squids.
 #[test]
 fn all_who_ask_at_once_are_one_execution() {
-    let front = Front::new();
+    let mut front = Front::new();
+    let address = front.server.parse().expect("an address");
+    front.squid = Squid::in_front_of_queries_with(address, &collapsing()).expect("Squid");
     let slow = Request::new("select pg_sleep(1)::text as slept, pg_backend_pid() as pid").target();
     for (target, headers) in [("/q/slow.csv", ""), (&format!("/X/Frontier/{slow}"), ID)] {
         let ask = || front.get(target, headers).1;

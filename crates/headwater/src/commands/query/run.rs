@@ -39,8 +39,8 @@ pub(super) struct RunArgs {
     #[arg(long, value_enum, default_value = "table")]
     format: Shown,
     /// Who asks, where the query has :s.user.
-    #[arg(long, default_value = "")]
-    user: String,
+    #[arg(long)]
+    user: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -76,8 +76,12 @@ pub(super) fn run_one(args: &RunArgs, config: &Config, output: &Output) -> Done 
     };
     let pairs = args.arguments.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let arguments = query.arguments(pairs).or_usage(|| format!("{} can't be run so", query.name))?;
+    if query.is_personal() && args.user.is_none() {
+        return Err(usage(format!("{} asks who asks (:s.user): say as whom it is run by --user NAME", query.name)));
+    }
+    let user = args.user.as_deref().unwrap_or_default();
     let (mut connection, placeholder) = config.database.connect_for_queries()?;
-    let (sql, parameters) = query.whole_statement(&arguments, &args.user, placeholder);
+    let (sql, parameters) = query.whole_statement(&arguments, user, placeholder);
     let format = match args.format {
         Shown::Table if output.is_json() => Some(Format::Json),
         Shown::Table => None,
@@ -93,7 +97,11 @@ pub(super) fn run_one(args: &RunArgs, config: &Config, output: &Output) -> Done 
     let in_time = |read: Result<(), Error>| match read {
         Err(error) if !matches!(error, Error::Sql { .. }) && began.elapsed() >= query.limits.time_out => {
             let (took, option) = (query.limits.time_out, "time_out_s of the query");
-            Err(Error::Sql { detail: format!("the query took longer than {took:?} ({option})"), line: None })
+            Err(Error::Sql {
+                detail: format!("the query took longer than {took:?} ({option})"),
+                line: None,
+                is_statement: false,
+            })
         }
         read => read,
     };
@@ -153,12 +161,16 @@ impl Limit {
 }
 
 fn too_large(most: u64, what: &str) -> Error {
-    Error::Sql { detail: format!("the answer has more than {most} {what}: ask for less"), line: None }
+    Error::Sql {
+        detail: format!("the answer has more than {most} {what}: ask for less"),
+        line: None,
+        is_statement: false,
+    }
 }
 
 /// A value that the form has no room for: the query can't be run so.
 fn unfit(unfit: &Unfit) -> Error {
-    Error::Sql { detail: unfit.to_string(), line: None }
+    Error::Sql { detail: unfit.to_string(), line: None, is_statement: false }
 }
 
 /// Writes rows as they come.

@@ -1,5 +1,7 @@
 //! `[pool]` of `headwater.toml`: what the server and its gateway have in memory together ([`headwater_bufferpool`]).
 
+mod knobs;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -7,6 +9,8 @@ use headwater_bufferpool::{Config, Floors, Named, Policy, Pools};
 use serde::Deserialize;
 
 use crate::exit::{OrUsage as _, usage};
+
+pub(crate) use self::knobs::knobs;
 
 /// The section.
 #[derive(Clone, Debug, Deserialize)]
@@ -71,8 +75,7 @@ impl PoolSection {
     pub(crate) fn pools(&self, folder: &Path, spool_folder: Option<&Path>) -> Result<Pools> {
         let places = || "the pool can't be made ([pool])".to_owned();
         self.validate()?;
-        let overflow_folder =
-            self.overflow_folder.as_ref().map(|own| folder.join(own)).or(spool_folder.map(Path::to_owned));
+        let overflow_folder = self.overflow_folder(folder, spool_folder);
         if let Some(own) = &overflow_folder {
             tempfile::tempfile_in(own)
                 .or_usage(|| format!("[pool] overflow_folder {} is no folder that can be written to", own.display()))?;
@@ -97,6 +100,11 @@ impl PoolSection {
             pools.assign(named).or_usage(|| format!("[pool] alternate has {name:?}, and alternate_bytes is 0"))?;
         }
         Ok(pools)
+    }
+
+    /// Where the overflow file goes.
+    pub(crate) fn overflow_folder(&self, folder: &Path, spool_folder: Option<&Path>) -> Option<PathBuf> {
+        self.overflow_folder.as_ref().map(|own| folder.join(own)).or(spool_folder.map(Path::to_owned))
     }
 
     /// What no pool can be made of, or none that anybody means.

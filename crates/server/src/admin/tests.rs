@@ -80,11 +80,11 @@ async fn knobs_are_shown_and_set_by_who_has_the_token() {
 #[tokio::test]
 async fn no_other_machine_reaches_it() {
     for listen in ["0.0.0.0:0", "[::]:0", "192.0.2.1:7341"] {
-        let error = start(listen).await.err().expect("refused");
+        let error = start(listen).await.expect_err("refused");
         assert!(matches!(error, AdminError::NotLoopback(_)), "{error}");
         assert!(error.to_string().contains(&format!("[admin] listen is {listen}")), "{error}");
     }
     let (first, _) = start("127.0.0.1:0").await.expect("it listens");
-    let error = start(&first.local_addr().to_string()).await.err().expect("it is taken");
+    let error = start(&first.local_addr().to_string()).await.expect_err("it is taken");
     assert!(error.to_string().contains("another server on this machine may have it"), "{error}");
 }

@@ -9,14 +9,14 @@ use crate::places::Size;
 use crate::server::{own_pools, share};
 
 /// A server's state, without its listener, and its knobs.
-fn stand(config: Config, open_files: Option<usize>) -> (tempfile::TempDir, Arc<Shared>, Knobs) {
+fn stand(config: &Config, open_files: Option<usize>) -> (tempfile::TempDir, Arc<Shared>, Knobs) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("central.db");
     std::fs::write(&path, "").expect("a file");
-    let pools: Arc<Pools> = Arc::new(own_pools(&config).expect("pools"));
-    let descriptors = Descriptors::within(open_files, &config, 4);
+    let pools: Arc<Pools> = Arc::new(own_pools(config).expect("pools"));
+    let descriptors = Descriptors::within(open_files, config, 4);
     let backend = Arc::new(Sqlite::new(path).durable(false));
-    let shared = share(&config, &descriptors, backend, Vec::new(), None, (None, pools));
+    let shared = share(config, &descriptors, backend, Vec::new(), None, (None, pools));
     let knobs = Knobs::new(of_syncs(&shared, Dialect::Sqlite, 0, open_files));
     (folder, shared, knobs)
 }
@@ -28,7 +28,7 @@ fn set(knobs: &Knobs, name: &str, value: &str) -> Result<(), String> {
 #[test]
 fn every_knob_does_what_it_says() {
     for config in [Config::default(), Config { workers: 3, uploaders: 2, backlog: 0, ..Config::default() }] {
-        let (_folder, shared, knobs) = stand(config.clone(), None);
+        let (_folder, shared, knobs) = stand(&config, None);
         contract::check(&knobs, |_| Vec::new()).expect("sound");
         assert_eq!(*shared.config.now(), config, "all is as before");
     }
@@ -41,7 +41,7 @@ fn every_knob_does_what_it_says() {
 
 #[tokio::test]
 async fn workers_follow_and_those_at_work_end_what_they_do() {
-    let (_folder, shared, knobs) = stand(Config { workers: 3, uploaders: 1, ..Config::default() }, None);
+    let (_folder, shared, knobs) = stand(&Config { workers: 3, uploaders: 1, ..Config::default() }, None);
     let crews = || shared.admission.load().crews();
     let waits =
         async || tokio::time::timeout(Duration::ZERO, shared.admission.permits(false, Size::Small)).await.is_err();
@@ -74,7 +74,7 @@ async fn workers_follow_and_those_at_work_end_what_they_do() {
 
 #[tokio::test]
 async fn what_bounds_who_comes_in_is_heeded_at_once() {
-    let (_folder, shared, knobs) = stand(Config { workers: 1, backlog: 0, ..Config::default() }, None);
+    let (_folder, shared, knobs) = stand(&Config { workers: 1, backlog: 0, ..Config::default() }, None);
     let working = shared.admission.permits(false, Size::Small).await;
     assert!(shared.admission.admit(None).is_err());
     set(&knobs, "server.backlog", "1").expect("sound");
@@ -92,13 +92,13 @@ async fn what_bounds_who_comes_in_is_heeded_at_once() {
 
 #[test]
 fn connections_of_the_database_follow_the_workers() {
-    let (_folder, shared, knobs) = stand(Config { workers: 1, ..Config::default() }, None);
+    let (_folder, shared, knobs) = stand(&Config { workers: 1, ..Config::default() }, None);
     let checkout = || shared.pool.checkout(Duration::ZERO);
     let held = [checkout().expect("one"), checkout().expect("two")];
     assert!(checkout().is_err(), "one for the worker, one for accounts");
     set(&knobs, "server.workers", "2").expect("sound");
     drop((checkout().expect("a third"), held));
-    let (_folder, _, knobs) = stand(Config { workers: 1, database_connections: 4, ..Config::default() }, None);
+    let (_folder, _, knobs) = stand(&Config { workers: 1, database_connections: 4, ..Config::default() }, None);
     let said = set(&knobs, "server.workers", "4").expect_err("too many for four connections");
     assert!(
         said.contains("server.workers can't be 4 now") && said.contains("database_connections is 4, expected 5 to"),
@@ -108,7 +108,7 @@ fn connections_of_the_database_follow_the_workers() {
 
 #[test]
 fn what_wants_more_files_than_may_be_open_is_refused() {
-    let (_folder, shared, knobs) = stand(Config { workers: 2, ..Config::default() }, Some(500));
+    let (_folder, shared, knobs) = stand(&Config { workers: 2, ..Config::default() }, Some(500));
     let before = shared.front.connections_max();
     let said = set(&knobs, "server.workers", "200").expect_err("four files each");
     assert!(said.contains("the limit of open files is 500"), "{said}");

@@ -18,6 +18,7 @@ mod memory;
 mod newcomer;
 mod prediction;
 mod purchase;
+mod readprobe;
 mod scripts;
 mod shared;
 mod speed;
@@ -91,6 +92,9 @@ enum Part {
     /// How often a shared partition is read for many remotes, and its chunks asked for, behind Squid
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- shared --remotes 100 --files 5")]
     Shared(shared::SharedArguments),
+    /// Records read from a warm buffer pool by many threads: what skips are worth, and waits for locks
+    #[command(after_help = "Example: cargo run --release -p headwater-bench -- readprobe --seconds 0.2 --users 1,6,46")]
+    Readprobe(readprobe::ReadprobeArguments),
     /// The gateway against Squid, COPY, Datasette and the database's driver
     #[command(
         after_help = "Example: cargo run --release -p headwater-bench -- gateway --only hit,cold --repetitions 3"
@@ -106,6 +110,7 @@ fn main() -> Result<ExitCode> {
     match &arguments.part {
         Some(Part::Remote(remote)) => println!("{}", memory::be_remote(remote)?),
         Some(Part::Tpcb(arguments)) => tpcb::measure(arguments)?,
+        Some(Part::Readprobe(arguments)) => readprobe::measure(arguments)?,
         Some(Part::Generator(arguments)) => generator::measure(arguments)?,
         Some(Part::Prediction(arguments)) => prediction::measure(arguments)?,
         Some(Part::Newcomer(arguments)) => newcomer::measure(arguments)?,

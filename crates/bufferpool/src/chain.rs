@@ -6,10 +6,8 @@
 use std::sync::Arc;
 
 use crate::block::{Block, UNLINKED};
-use crate::config::{Class, Policy};
-use crate::lru::Lru;
+use crate::config::{Class, Config, Policy};
 use crate::policy::Order;
-use crate::s3fifo::S3Fifo;
 use crate::sync::Ordering;
 
 const CLASSES: usize = Class::ALL.len();
@@ -23,6 +21,7 @@ pub(crate) type Eligible = [bool; CLASSES];
 #[derive(Debug)]
 pub(crate) struct Chain {
     pub(crate) budget: u64,
+    pub(crate) floors: [u64; CLASSES],
     nodes: Nodes,
     order: Order,
 }
@@ -60,12 +59,17 @@ struct List {
 }
 
 impl Chain {
-    pub(crate) fn new(budget: u64, policy: Policy) -> Chain {
-        let order = match policy {
-            Policy::Lru { .. } => Order::Lru(Lru::default()),
-            Policy::S3Fifo => Order::S3Fifo(S3Fifo::default()),
-        };
-        Chain { budget, nodes: Nodes::default(), order }
+    pub(crate) fn new(config: &Config) -> Chain {
+        let (budget, floors) = (config.budget_bytes, config.floors.all());
+        Chain { budget, floors, nodes: Nodes::default(), order: Order::of(config.policy) }
+    }
+
+    /// From now on blocks go by another policy; those that are here come to it in the order in which they came or were used last.
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
+        self.order = Order::of(policy);
+        for at in self.nodes.by_time() {
+            self.order.insert(&mut self.nodes, at);
+        }
     }
 
     /// Adds a block that is in the hash table; its shard must be locked.
@@ -120,6 +124,14 @@ impl Nodes {
             self.free.push(at);
         }
         block
+    }
+
+    /// Those that are in use, the oldest first.
+    fn by_time(&self) -> Vec<u32> {
+        let used = self.all.iter().enumerate().filter(|(_, node)| node.block.is_some());
+        let mut used: Vec<(u64, u32)> = used.map(|(at, node)| (node.time, at as u32)).collect();
+        used.sort_unstable();
+        used.into_iter().map(|(_, at)| at).collect()
     }
 
     pub(crate) fn get(&mut self, at: u32) -> &mut Node {

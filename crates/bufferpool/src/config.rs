@@ -56,11 +56,11 @@ pub struct Config {
     pub block_bytes: usize,
     /// Bytes of all blocks in memory, those of private buffers among them; adjustable while the pool runs.
     pub budget_bytes: u64,
-    /// Of them, what each class has for sure.
+    /// Of them, what each class has for sure; adjustable while the pool runs.
     pub floors: Floors,
-    /// Which block goes.
+    /// Which block goes; adjustable while the pool runs.
     pub policy: Policy,
-    /// Bytes of the overflow file, its checksums among them.
+    /// Bytes of the overflow file; adjustable while the pool runs.
     pub overflow_bytes_max: u64,
     /// Where the overflow file goes; unset: the system's own place (`TMPDIR`).
     pub overflow_folder: Option<PathBuf>,
@@ -87,6 +87,23 @@ impl Class {
 }
 
 impl Floors {
+    /// That of a class.
+    pub fn of(&self, class: Class) -> u64 {
+        self.all()[class as usize]
+    }
+
+    /// The same with another floor for a class.
+    #[must_use]
+    pub fn with(mut self, class: Class, bytes: u64) -> Floors {
+        match class {
+            Class::Upload => self.upload = bytes,
+            Class::Download => self.download = bytes,
+            Class::Answer => self.answer = bytes,
+            Class::Chunk => self.chunk = bytes,
+        }
+        self
+    }
+
     pub(crate) fn all(&self) -> [u64; Class::ALL.len()] {
         [self.upload, self.download, self.answer, self.chunk]
     }
@@ -126,7 +143,7 @@ pub(crate) fn check_skips(skips: u32) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_floors(budget: u64, floors: Floors) -> Result<(), Error> {
+pub(crate) fn check_floors(budget: u64, floors: Floors) -> Result<(), Error> {
     let sum = floors.all().iter().fold(0_u64, |sum, floor| sum.saturating_add(*floor));
     if sum > budget {
         return Err(Error::Config(format!(

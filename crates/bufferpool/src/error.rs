@@ -36,6 +36,19 @@ pub enum Error {
         /// Who has it.
         holders: Holders,
     },
+    /// The floors can't be so high: with what is claimed beside them they come to more than the budget. They are as they were.
+    #[error(
+        "the floors can't be so high now: with what others have claimed they come to {wanted_bytes} bytes, and the budget is {budget_bytes} \
+         bytes, held by {holders}"
+    )]
+    FloorsHeld {
+        /// What all classes would have, or have claimed.
+        wanted_bytes: u64,
+        /// The whole pool.
+        budget_bytes: u64,
+        /// Who has it.
+        holders: Holders,
+    },
     /// Private buffers of all scans take a quarter of the budget at most. Nothing was claimed.
     #[error(
         "no room in the buffer pool for {bytes} bytes of private buffers of {name}: all scans together may have {bytes_max} bytes, a \
@@ -144,6 +157,7 @@ impl Error {
         match self {
             Error::NoRoom { .. }
             | Error::BudgetHeld { .. }
+            | Error::FloorsHeld { .. }
             | Error::ScansFull { .. }
             | Error::PinsTaken { .. }
             | Error::DiskFull { .. } => true,
@@ -161,6 +175,7 @@ impl Error {
             Error::Config(_) => "config",
             Error::NoRoom { .. } => "no_room",
             Error::BudgetHeld { .. } => "budget_held",
+            Error::FloorsHeld { .. } => "floors_held",
             Error::ScansFull { .. } => "scans_full",
             Error::PinsTaken { .. } => "pins_taken",
             Error::TooLong { .. } => "too_long",

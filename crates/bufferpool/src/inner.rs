@@ -33,14 +33,23 @@ pub(crate) struct Inner {
     pub(crate) table: Table,
     pub(crate) chain: Lock<Chain>,
     pub(crate) overflow: Arc<Overflow>,
-    /// `None`: the policy has none.
-    pub(crate) skips: Option<AtomicU32>,
+    /// [`NO_SKIPS`]: the policy has none.
+    pub(crate) skips: AtomicU32,
     /// How often somebody waited for a block that another was filling.
     pub(crate) block_waits: AtomicU64,
     /// Bytes loaded into private buffers.
     pub(crate) scanned_bytes: AtomicU64,
     pub(crate) objects: AtomicU64,
-    floors: [u64; Class::ALL.len()],
+}
+
+/// Of a policy without skips: more than [`SKIPS_MAX`](crate::SKIPS_MAX).
+pub(crate) const NO_SKIPS: u32 = u32::MAX;
+
+pub(crate) fn skips_of(policy: Policy) -> u32 {
+    match policy {
+        Policy::Lru { skips } => skips,
+        Policy::S3Fifo => NO_SKIPS,
+    }
 }
 
 /// What the table has of a key.
@@ -60,27 +69,18 @@ pub(crate) struct Filling {
 
 impl Inner {
     pub(crate) fn new(config: &Config) -> Inner {
-        let skips = match config.policy {
-            Policy::Lru { skips } => Some(AtomicU32::new(skips)),
-            Policy::S3Fifo => None,
-        };
         Inner {
             block_bytes: config.block_bytes,
             room: Room::new(config),
             used: Arc::default(),
             table: Table::new(),
-            chain: Lock::new(Chain::new(config.budget_bytes, config.policy)),
+            chain: Lock::new(Chain::new(config)),
             overflow: Overflow::new(config),
-            skips,
+            skips: AtomicU32::new(skips_of(config.policy)),
             block_waits: AtomicU64::new(0),
             scanned_bytes: AtomicU64::new(0),
             objects: AtomicU64::new(0),
-            floors: config.floors.all(),
         }
-    }
-
-    pub(crate) fn floor(&self, class: Class) -> u64 {
-        self.floors[class as usize]
     }
 
     /// A block that is in memory, counted as a hit; `None`, counted as a miss.
@@ -124,14 +124,15 @@ impl Inner {
     #[inline]
     pub(crate) fn touch(&self, block: &Block) {
         let uses = block.uses.load(Ordering::Relaxed);
-        let Some(skips) = &self.skips else {
+        let skips = self.skips.load(Ordering::Relaxed);
+        if skips == NO_SKIPS {
             if uses < USES_MAX {
                 block.uses.store(uses + 1, Ordering::Relaxed);
             }
             return;
-        };
+        }
         // An access that gets lost here because two came at once does not matter.
-        if uses + 1 < skips.load(Ordering::Relaxed) {
+        if uses + 1 < skips {
             block.uses.store(uses + 1, Ordering::Relaxed);
             return;
         }
@@ -204,7 +205,7 @@ impl Inner {
         }
         let mut wanted = used;
         wanted[class as usize] += bytes;
-        let eligible: Eligible = std::array::from_fn(|class| classes[class] && wanted[class] > self.floors[class]);
+        let eligible: Eligible = std::array::from_fn(|class| classes[class] && wanted[class] > chain.floors[class]);
         Err(chain.victim(eligible))
     }
 

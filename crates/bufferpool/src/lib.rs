@@ -18,8 +18,8 @@
 //!   session begins ([`Pool::session`]), so pins never exceed the budget and nobody who has begun waits for another's; who finds no room
 //!   is told who holds it ([`Error::NoRoom`]).
 //! - **Classes share.** Each [`Class`] has a floor that the others' blocks and pins leave to it; beyond the floors the policy alone decides.
-//! - **Policies are values.** [`Policy::Lru`] with `skips`, or [`Policy::S3Fifo`], which scans don't wash out. [`Pool::set_skips`] and
-//!   [`Pool::set_budget`] change them while all goes on.
+//! - **Policies are values.** [`Policy::Lru`] with `skips`, or [`Policy::S3Fifo`], which scans don't wash out. [`Pool::set_policy`],
+//!   [`Pool::set_skips`], [`Pool::set_budget`] and [`Pool::set_floors`] change them while all goes on.
 //! - **Spools overflow.** Blocks of uploads and downloads go to a temporary file without a name when memory is short. A disk that is full fails
 //!   the one spool whose block finds no room, by an error that says so, and nothing else.
 //! - **Scans read aside.** [`Pool::scan`] has private buffers, a quarter of the budget at most for all scans together.

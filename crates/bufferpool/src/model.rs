@@ -233,6 +233,34 @@ fn the_budget_holds_while_it_changes() {
 }
 
 #[test]
+fn the_policy_and_the_floors_change_while_all_goes_on() {
+    explore(|policy| {
+        let pool = pool(policy, 4);
+        let readers = [[0, 1, 0, 2], [3, 1, 0, 1]].map(|numbers| {
+            let pool = pool.clone();
+            thread::spawn(move || load(&pool, numbers, 4))
+        });
+        let spool = pool.spool("a spool", Class::Upload, u64::MAX).expect("room");
+        spool.append(&bytes(3, 0..BLOCK as u64)).expect("appended");
+        for next in POLICIES {
+            pool.set_policy(next).expect("sound");
+            assert_eq!(pool.policy(), next);
+        }
+        // Two answers may be pinned, and the spool has claimed its tail.
+        pool.set_floors(Floors::default().with(Class::Chunk, BLOCK as u64)).expect("not more is claimed");
+        assert_eq!(read(&spool, 0..BLOCK as u64).expect("read"), bytes(3, 0..BLOCK as u64));
+        pool.set_policy(policy).expect("sound");
+        for reader in readers {
+            reader.join().expect("no panic");
+        }
+        drop(spool);
+        pool.set_floors(Floors::default()).expect("none");
+        load(&pool, 10..16, 4);
+        at_rest(&pool);
+    });
+}
+
+#[test]
 fn a_block_that_is_removed_stays_with_who_has_it() {
     explore(|policy| {
         let pool = pool(policy, 3);

@@ -21,7 +21,7 @@ use crate::sync::{AtomicU64, Lock, Ordering};
 pub(crate) struct Overflow {
     folder: Option<PathBuf>,
     block_bytes: u64,
-    slots_max: u64,
+    bytes_max: AtomicU64,
     state: Lock<State>,
     pub(crate) written_blocks: AtomicU64,
     pub(crate) written_bytes: AtomicU64,
@@ -65,7 +65,7 @@ impl Overflow {
         Arc::new(Overflow {
             folder: config.overflow_folder.clone(),
             block_bytes,
-            slots_max: config.overflow_bytes_max / block_bytes,
+            bytes_max: AtomicU64::new(config.overflow_bytes_max),
             state: Lock::default(),
             written_blocks: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
@@ -82,6 +82,15 @@ impl Overflow {
         Ok(slot)
     }
 
+    /// It may have so many bytes from now on; what it has stays.
+    pub(crate) fn set_bytes_max(&self, bytes: u64) {
+        self.bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.bytes_max.load(Ordering::Relaxed)
+    }
+
     /// Bytes of the slots that are taken.
     pub(crate) fn held_bytes(&self) -> u64 {
         let state = self.state.lock();
@@ -89,12 +98,11 @@ impl Overflow {
     }
 
     fn take_slot(&self) -> io::Result<(Arc<File>, u64)> {
+        let bytes_max = self.bytes_max();
         let state = &mut *self.state.lock();
-        if state.free.is_empty() && state.slots >= self.slots_max {
-            let text = format!(
-                "no room for a block more, the limit is {} bytes (overflow_bytes_max)",
-                self.slots_max * self.block_bytes
-            );
+        let taken = state.slots - state.free.len() as u64;
+        if taken >= bytes_max / self.block_bytes {
+            let text = format!("no room for a block more, the limit is {bytes_max} bytes (overflow_bytes_max)");
             return Err(io::Error::new(io::ErrorKind::StorageFull, text));
         }
         let file = match &state.file {

@@ -1,6 +1,7 @@
 //! What a policy does with the chain.
 
 use crate::chain::{Eligible, Nodes};
+use crate::config::Policy;
 use crate::lru::Lru;
 use crate::s3fifo::S3Fifo;
 
@@ -12,6 +13,13 @@ pub(crate) enum Order {
 }
 
 impl Order {
+    pub(crate) fn of(policy: Policy) -> Order {
+        match policy {
+            Policy::Lru { .. } => Order::Lru(Lru::default()),
+            Policy::S3Fifo => Order::S3Fifo(S3Fifo::default()),
+        }
+    }
+
     /// A block has come, or has come back from somebody who could not evict it.
     pub(crate) fn insert(&mut self, nodes: &mut Nodes, at: u32) {
         match self {

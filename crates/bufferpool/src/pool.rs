@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::block::{Handle, Key, Object};
-use crate::config::{Class, Config, check_skips};
+use crate::config::{Class, Config, Floors, Policy, check_floors, check_skips};
 use crate::counters::Counters;
 use crate::error::{Error, Holders};
-use crate::inner::{Inner, Look};
+use crate::inner::{Inner, Look, NO_SKIPS, skips_of};
 use crate::room::Owner;
 use crate::scan::Scan;
 use crate::spool::Spool;
@@ -118,11 +118,59 @@ impl Pool {
     /// Changes on which access a block is moved in the chain, while all goes on; only where the policy is LRU.
     pub fn set_skips(&self, skips: u32) -> Result<(), Error> {
         check_skips(skips)?;
-        let Some(now) = &self.inner.skips else {
+        // Below the chain's lock, so that the policy does not change meanwhile.
+        let _chain = self.inner.chain.lock();
+        if self.inner.skips.load(Ordering::Relaxed) == NO_SKIPS {
             return Err(Error::Config("the policy S3-FIFO has no skips".into()));
-        };
-        now.store(skips, Ordering::Relaxed);
+        }
+        self.inner.skips.store(skips, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Changes which block goes, while all goes on. Blocks in memory stay, in the order in which they came or were used last; who waits for the
+    /// chain's lock does so while they are put into the new order.
+    pub fn set_policy(&self, policy: Policy) -> Result<(), Error> {
+        if let Policy::Lru { skips } = policy {
+            check_skips(skips)?;
+        }
+        let mut chain = self.inner.chain.lock();
+        let is_other = (self.inner.skips.load(Ordering::Relaxed) == NO_SKIPS) != (policy == Policy::S3Fifo);
+        self.inner.skips.store(skips_of(policy), Ordering::Relaxed);
+        if is_other {
+            chain.set_policy(policy);
+        }
+        Ok(())
+    }
+
+    /// Which block goes, as it is set now.
+    pub fn policy(&self) -> Policy {
+        match self.inner.skips.load(Ordering::Relaxed) {
+            NO_SKIPS => Policy::S3Fifo,
+            skips => Policy::Lru { skips },
+        }
+    }
+
+    /// Changes what each class has for sure, while all goes on. Blocks of a class that is below its new floor come back as they are asked for.
+    /// After an error the floors are as they were.
+    pub fn set_floors(&self, floors: Floors) -> Result<(), Error> {
+        check_floors(self.budget_bytes(), floors)?;
+        self.inner.room.set_floors(floors.all(), || self.inner.chain.lock().floors = floors.all())
+    }
+
+    /// What each class has for sure, as it is set now.
+    pub fn floors(&self) -> Floors {
+        let [upload, download, answer, chunk] = self.inner.room.floors();
+        Floors { upload, download, answer, chunk }
+    }
+
+    /// Changes how many bytes the overflow file may have. What lies in it stays, though it be more: then nothing is added.
+    pub fn set_overflow_bytes_max(&self, bytes: u64) {
+        self.inner.overflow.set_bytes_max(bytes);
+    }
+
+    /// Bytes that the overflow file may have, as it is set now.
+    pub fn overflow_bytes_max(&self) -> u64 {
+        self.inner.overflow.bytes_max()
     }
 
     /// Bytes of a block.
@@ -137,8 +185,9 @@ impl Pool {
 
     /// Bytes that blocks of a class may have, where all others have what their floors leave to them.
     pub fn room_bytes(&self, class: Class) -> u64 {
-        let others = Class::ALL.into_iter().filter(|other| *other != class).map(|other| self.inner.floor(other));
-        self.budget_bytes().saturating_sub(others.sum())
+        let floors = self.floors();
+        let others = Class::ALL.into_iter().filter(|other| *other != class).map(|other| floors.of(other));
+        self.budget_bytes().saturating_sub(others.fold(0, u64::saturating_add))
     }
 
     /// Bytes in memory, all classes together: never more than the budget.

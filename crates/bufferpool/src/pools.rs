@@ -56,10 +56,10 @@ impl Pools {
         self.alternate.as_ref()
     }
 
-    /// The pool that something goes to now.
+    /// The pool that something goes to now; the main one too, while the alternate one has no byte.
     pub fn of(&self, named: &Named) -> &Pool {
         match &self.alternate {
-            Some(alternate) if self.is_alternate(named) => alternate,
+            Some(alternate) if self.is_alternate(named) && alternate.budget_bytes() > 0 => alternate,
             _ => &self.main,
         }
     }

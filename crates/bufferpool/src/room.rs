@@ -107,6 +107,23 @@ impl Room {
         Ok(())
     }
 
+    /// Changes the floors; what depends on them is done while the ledger is held.
+    pub(crate) fn set_floors(&self, floors: [u64; CLASSES], then: impl FnOnce()) -> Result<(), Error> {
+        let mut ledger = self.ledger.lock();
+        let before = std::mem::replace(&mut ledger.floors, floors);
+        let wanted_bytes = ledger.sum();
+        if wanted_bytes > ledger.budget {
+            ledger.floors = before;
+            return Err(Error::FloorsHeld { wanted_bytes, budget_bytes: ledger.budget, holders: ledger.holders() });
+        }
+        then();
+        Ok(())
+    }
+
+    pub(crate) fn floors(&self) -> [u64; CLASSES] {
+        self.ledger.lock().floors
+    }
+
     /// Who holds it.
     pub(crate) fn holders(&self) -> Holders {
         self.ledger.lock().holders()

@@ -98,7 +98,8 @@ impl S3Fifo {
             block.uses.store(0, Ordering::Relaxed);
             return false;
         }
-        block.uses.store(uses.saturating_sub(1), Ordering::Relaxed);
+        // Under a policy before this one more may have been counted.
+        block.uses.store(uses.min(USES_MAX).saturating_sub(1), Ordering::Relaxed);
         uses == 0
     }
 }

@@ -193,6 +193,66 @@ fn a_class_keeps_its_floor() {
 }
 
 #[test]
+fn floors_change_while_the_pool_is_used() {
+    let pool = made(&config(LRU, 10));
+    let chunks = pool.session("chunks", Class::Chunk, 1).expect("room");
+    let answers = pool.session("answers", Class::Answer, 1).expect("room");
+    for number in 0..4 {
+        load(&chunks, number);
+    }
+    let floors = Floors::default().with(Class::Chunk, 4 * BLOCK as u64);
+    pool.set_floors(floors).expect("there is room");
+    assert_eq!((pool.floors(), pool.room_bytes(Class::Answer)), (floors, 6 * BLOCK as u64));
+    for number in 100..120 {
+        load(&answers, number);
+    }
+    assert_eq!(there(&chunks, 0..4), [0, 1, 2, 3]);
+    let others = pool.session("others", Class::Answer, 5).expect("six in all");
+    let error = pool.set_floors(floors.with(Class::Upload, BLOCK as u64)).expect_err("all is claimed, or kept");
+    assert!(error.to_string().contains("come to 11264 bytes, and the budget is 10240"), "{error}");
+    assert_eq!((error.code(), error.retry_helps(), pool.floors()), ("floors_held", true, floors));
+    drop(others);
+    pool.set_floors(Floors::default()).expect("none");
+    for number in 120..140 {
+        load(&answers, number);
+    }
+    assert_eq!(there(&chunks, 0..4), [0_u64; 0], "nothing is theirs any more");
+}
+
+#[test]
+fn the_policy_changes_while_blocks_are_there() {
+    let pool = made(&config(Policy::Lru { skips: 1_000 }, 10));
+    let session = pool.session("a reader", Class::Answer, 1).expect("room");
+    for number in 0..10 {
+        load(&session, number);
+    }
+    for _ in 0..500 {
+        session.find(key(0)).expect("a pin");
+    }
+    pool.set_policy(Policy::S3Fifo).expect("sound");
+    assert_eq!(pool.policy(), Policy::S3Fifo);
+    load(&session, 10);
+    assert_eq!(
+        there(&session, 0..11),
+        [0, 2, 3, 4, 5, 6, 7, 8, 9, 10],
+        "the first was used, the second came before all others"
+    );
+    for number in 20..60 {
+        load(&session, number);
+    }
+    assert_eq!(pool.blocks(), 10, "five hundred uses are no more than a few");
+    assert!(pool.set_skips(3).is_err());
+    pool.set_policy(LRU).expect("sound");
+    pool.set_skips(3).expect("it has them again");
+    assert_eq!(pool.policy(), Policy::Lru { skips: 3 });
+    assert!(pool.set_policy(Policy::Lru { skips: SKIPS_MAX + 1 }).is_err());
+    for number in 70..90 {
+        load(&session, number);
+    }
+    assert_eq!(there(&session, 70..90), (80..90).collect::<Vec<_>>());
+}
+
+#[test]
 fn who_is_below_its_floor_takes_from_others() {
     let floors = Floors { chunk: 4 * BLOCK as u64, ..Floors::default() };
     let pool = made(&Config { floors, ..config(LRU, 10) });

@@ -1,6 +1,6 @@
 //! Connections, kept and counted.
 //!
-//! A pool holds at most `size` connections. One is checked out for as long as a worker needs it; whoever finds none free waits, at
+//! A pool holds at most `size` connections, which can be changed while it is used. One is checked out for as long as a worker needs it; whoever finds none free waits, at
 //! most as long as it says. A connection keeps its prepared statements while it lives. When it comes back with a transaction open,
 //! that is rolled back; one that holds much memory is closed; when it is broken, it is dropped and the next checkout makes another, which
 //! is counted as a reconnection.
@@ -27,7 +27,6 @@ type Connect<C> = Box<dyn Fn() -> Result<Box<C>, Error> + Send + Sync>;
 struct Shared<C: QueryConnection + ?Sized> {
     connect: Connect<C>,
     speaks: Speaks,
-    size: usize,
     state: Mutex<State<C>>,
     freed: Condvar,
 }
@@ -46,6 +45,7 @@ impl Speaks {
 }
 
 struct State<C: ?Sized> {
+    size: usize,
     idle: Vec<Box<C>>,
     /// Connections that exist or are being made, idle ones among them.
     open: usize,
@@ -94,8 +94,8 @@ impl QueryPool {
 
 impl<C: QueryConnection + ?Sized> Pool<C> {
     fn of(connect: Connect<C>, speaks: Speaks, size: usize) -> Pool<C> {
-        let state = Mutex::new(State { idle: Vec::new(), open: 0, lost: 0, stats: PoolStats::default() });
-        Pool(Arc::new(Shared { connect, speaks, size: size.max(1), state, freed: Condvar::new() }))
+        let state = State { size: size.max(1), idle: Vec::new(), open: 0, lost: 0, stats: PoolStats::default() };
+        Pool(Arc::new(Shared { connect, speaks, state: Mutex::new(state), freed: Condvar::new() }))
     }
 
     /// How the database's SQL spells a parameter of a query.
@@ -106,6 +106,20 @@ impl<C: QueryConnection + ?Sized> Pool<C> {
     /// Whose SQL the database takes.
     pub fn syntax(&self) -> Syntax {
         self.0.speaks.syntax
+    }
+
+    /// From now on it holds so many at most (at least one). Connections beyond that which nobody uses are closed; those in use are closed as they
+    /// come back.
+    pub fn set_size(&self, size: usize) {
+        let mut state = self.0.lock();
+        state.size = size.max(1);
+        let beyond = state.open.saturating_sub(state.size).min(state.idle.len());
+        let kept = state.idle.len() - beyond;
+        let closed = state.idle.split_off(kept);
+        state.open -= closed.len();
+        drop(state);
+        drop(closed);
+        self.0.freed.notify_all();
     }
 
     /// A connection that is none of the pool's.
@@ -130,7 +144,7 @@ impl<C: QueryConnection + ?Sized> Pool<C> {
             let rest = deadline.saturating_duration_since(Instant::now());
             if rest.is_zero() {
                 state.stats.timeouts += 1;
-                let detail = format!("all {} connections were in use for {patience:?}", self.0.size);
+                let detail = format!("all {} connections were in use for {patience:?}", state.size);
                 return Err(Error::Retry { detail, broken: false });
             }
             state = self.0.freed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
@@ -149,7 +163,7 @@ impl<C: QueryConnection + ?Sized> Pool<C> {
         if let Some(connection) = state.idle.pop() {
             return Ok(Ok(Pooled { connection: Some(connection), broken: false, pool: Arc::clone(&self.0) }));
         }
-        if state.open >= self.0.size {
+        if state.open >= state.size {
             return Err(state);
         }
         state.open += 1;
@@ -254,14 +268,21 @@ impl<C: QueryConnection + ?Sized> Drop for Pooled<C> {
         // The rollback talks to the database: not under the lock.
         let connection = connection.and_then(|mut connection| connection.rollback().is_ok().then_some(connection));
         let mut state = self.pool.lock();
+        let is_beyond = state.open > state.size;
+        let mut closed = None;
         match connection {
+            Some(connection) if is_beyond => {
+                state.open -= 1;
+                closed = Some(connection);
+            }
             Some(connection) => state.idle.push(connection),
             None => {
                 state.open -= 1;
-                state.lost += usize::from(!worn);
+                state.lost += usize::from(!worn && !is_beyond);
             }
         }
         drop(state);
+        drop(closed);
         self.pool.freed.notify_one();
     }
 }

@@ -1,7 +1,7 @@
 //! Places to execute in, and those who wait for one.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -11,15 +11,35 @@ use crate::fault::Fault;
 /// So many places; whoever finds none waits, unless too many do.
 pub(crate) struct Lane {
     places: Arc<Semaphore>,
+    /// How many there are, once those that are to go have come back.
+    size: Mutex<usize>,
     waiting: Arc<AtomicUsize>,
-    waiting_max: usize,
-    patience: Duration,
 }
 
 impl Lane {
-    /// `patience`: how long one waits.
-    pub(crate) fn new(places: usize, waiting_max: usize, patience: Duration) -> Lane {
-        Lane { places: Arc::new(Semaphore::new(places)), waiting: Arc::default(), waiting_max, patience }
+    pub(crate) fn new(places: usize) -> Lane {
+        Lane { places: Arc::new(Semaphore::new(places)), size: Mutex::new(places), waiting: Arc::default() }
+    }
+
+    /// From now on there are so many. Where there are fewer, those that are taken go as they come back, before whoever comes later has one.
+    /// On a runtime.
+    pub(crate) fn set_size(&self, size: usize) {
+        let mut now = self.size.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *now, size);
+        self.places.add_permits(size.saturating_sub(before));
+        let gone = before.saturating_sub(size);
+        let rest = gone - self.places.forget_permits(gone);
+        if let Ok(rest) = u32::try_from(rest)
+            && rest > 0
+        {
+            let places = Arc::clone(&self.places);
+            tokio::spawn(async move {
+                // It is never closed.
+                if let Ok(permits) = places.acquire_many_owned(rest).await {
+                    permits.forget();
+                }
+            });
+        }
     }
 
     /// How many wait.
@@ -38,18 +58,18 @@ impl Lane {
     }
 
     /// A place, waited for where none is free; 503 where so many wait already, and after having waited for so long.
-    pub(crate) async fn place(&self) -> Result<OwnedSemaphorePermit, Fault> {
+    pub(crate) async fn place(&self, waiting_max: usize, patience: Duration) -> Result<OwnedSemaphorePermit, Fault> {
         if let Some(permit) = self.free() {
             return Ok(permit);
         }
         let waiting = Waiting::enter(&self.waiting);
-        if waiting.place > self.waiting_max {
-            return Err(Fault::overloaded(format!("{} queries wait already", self.waiting_max)));
+        if waiting.place > waiting_max {
+            return Err(Fault::overloaded(format!("{waiting_max} queries wait already")));
         }
-        let acquired = tokio::time::timeout(self.patience, Arc::clone(&self.places).acquire_owned()).await;
+        let acquired = tokio::time::timeout(patience, Arc::clone(&self.places).acquire_owned()).await;
         match acquired {
             Ok(permit) => permit.map_err(|_| Fault::internal("the semaphore was closed")),
-            Err(_) => Err(Fault::overloaded(format!("no query ended for {:?}", self.patience))),
+            Err(_) => Err(Fault::overloaded(format!("no query ended for {patience:?}"))),
         }
     }
 
@@ -76,5 +96,33 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn there_are_as_many_places_as_were_said_last() {
+        let lane = Lane::new(2);
+        let none = async || lane.place(9, Duration::from_millis(1)).await.is_err();
+        let (first, second) = (lane.free().expect("one"), lane.free().expect("two"));
+        assert!(lane.is_full() && none().await);
+        lane.set_size(3);
+        let third = lane.free().expect("one more");
+        lane.set_size(1);
+        tokio::task::yield_now().await;
+        drop((first, second));
+        tokio::task::yield_now().await;
+        assert!(lane.is_full() && none().await, "two went as they came back");
+        drop(third);
+        let only = lane.free().expect("one is left");
+        assert!(lane.free().is_none());
+        drop(only);
+        lane.set_size(4);
+        lane.set_size(2);
+        let places = [lane.free(), lane.free(), lane.free()];
+        assert_eq!(places.map(|place| place.is_some()), [true, true, false]);
     }
 }

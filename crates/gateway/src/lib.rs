@@ -5,6 +5,7 @@
 //!   service    who may, what is kept, one execution for all who ask at once
 //!     cache      which answers are kept
 //!     tag        what tags of answers say
+//!     knobs      options that can be changed while it runs
 //!     lane       places to execute in
 //!     held       an answer's bytes, in the buffer pool or not
 //!     alive      bytes on their way that are not in the pool
@@ -37,6 +38,7 @@ pub mod frontier;
 mod frontier_routes;
 mod handover;
 mod held;
+mod knobs;
 mod lane;
 mod levels;
 mod openapi;
@@ -52,6 +54,7 @@ mod watches;
 
 pub use client_sql::ClientSql;
 pub use frontier_routes::FrontierSettings;
+pub use knobs::{EXECUTIONS_MAX, WAITING_S_MAX};
 pub use packing::Compression;
 pub use routes::{Gateway, Rate};
 pub use service::Settings;

@@ -8,6 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use futures_util::stream::{self, Stream, StreamExt as _};
 use headwater_bufferpool::Pool;
+use headwater_knobs::Live;
 use serde::{Deserialize, Deserializer};
 use tokio::sync::Mutex;
 
@@ -15,6 +16,7 @@ use crate::alive::Alive;
 use crate::coding::{Coding, Encoder};
 use crate::held::{Body, Stored};
 use crate::levels::{Choice, LEVELS, Levels, Sending, There};
+use crate::service::Settings;
 
 /// Smaller answers are sent as they are: little is won.
 const BYTES_MIN: usize = 1_000;
@@ -134,7 +136,7 @@ impl Packed {
 /// Chooses levels, and learns from what compressing takes.
 #[derive(Debug)]
 pub(crate) struct Packer {
-    compression: Compression,
+    settings: Live<Settings>,
     levels: Lock<Levels>,
     alive: Alive,
 }
@@ -142,8 +144,8 @@ pub(crate) struct Packer {
 type Pieces = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
 
 impl Packer {
-    pub(crate) fn new(compression: Compression) -> Packer {
-        Packer { compression, levels: Lock::default(), alive: Alive::default() }
+    pub(crate) fn new(settings: Live<Settings>) -> Packer {
+        Packer { settings, levels: Lock::default(), alive: Alive::default() }
     }
 
     /// The same; what is made for answers that are kept is counted there.
@@ -230,7 +232,7 @@ impl Packer {
         sending: Sending,
         there: Option<There>,
     ) -> Choice {
-        match self.compression {
+        match self.settings.now().compression {
             Compression::Fixed(0) => Choice::Plain,
             Compression::Fixed(level) => there.map_or(Choice::Level(level), |_| Choice::There),
             Compression::Auto => {
@@ -333,6 +335,10 @@ mod tests {
         Bytes::from("row of some data\r\n".repeat(10_000))
     }
 
+    fn packer(compression: Compression) -> Packer {
+        Packer::new(Settings { compression, ..Settings::default() }.into())
+    }
+
     /// Of a client on this link: the form and how many bytes go.
     async fn sent(packer: &Arc<Packer>, coded: &Coded, link: f64) -> (Form, usize) {
         let (bytes, form) = packer.of(coded, &body().into(), Coding::Gzip, Some(link)).await;
@@ -342,7 +348,7 @@ mod tests {
     #[tokio::test]
     async fn a_fixed_level_is_kept_whatever_the_link() {
         for (level, coding) in [(0, Coding::Identity), (1, Coding::Gzip), (5, Coding::Gzip), (9, Coding::Gzip)] {
-            let (packer, coded) = (Arc::new(Packer::new(Compression::Fixed(level))), Coded::default());
+            let (packer, coded) = (Arc::new(packer(Compression::Fixed(level))), Coded::default());
             for link in [1.0, 1e12] {
                 assert_eq!(sent(&packer, &coded, link).await.0, Form { coding, level });
                 assert_eq!(packer.form_of(&body(), Coding::Gzip, Some(link)), Form { coding, level });
@@ -354,7 +360,7 @@ mod tests {
     /// What is measured here is real; the links leave no doubt.
     #[tokio::test]
     async fn a_slow_link_gets_fewer_bytes_and_a_fast_one_what_is_there() {
-        let (packer, coded) = (Arc::new(Packer::new(Compression::Auto)), Coded::default());
+        let (packer, coded) = (Arc::new(packer(Compression::Auto)), Coded::default());
         for level in LEVELS {
             packer.encode(Coding::Gzip, level, &body());
         }
@@ -368,7 +374,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_small_or_gets_no_smaller_goes_as_it_is() {
-        let packer = Arc::new(Packer::new(Compression::Fixed(5)));
+        let packer = Arc::new(packer(Compression::Fixed(5)));
         let noise: Vec<u8> = (0..2_000_u32).flat_map(|number| Sha256::digest(number.to_be_bytes())).collect();
         for body in [Bytes::from_static(b"id\r\n1\r\n"), Bytes::from(noise)] {
             let (sent, form) = packer.of(&Coded::default(), &body.clone().into(), Coding::Zstd, None).await;
@@ -378,7 +384,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_that_fails_on_the_way_is_not_ended_in_its_coding_either() {
-        let packer = Arc::new(Packer::new(Compression::Auto));
+        let packer = Arc::new(packer(Compression::Auto));
         for fails in [false, true] {
             let broken = fails.then(|| Err(std::io::Error::other("the query failed")));
             let pieces = [Ok(body()), Ok(body())].into_iter().chain(broken);

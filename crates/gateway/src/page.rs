@@ -21,6 +21,7 @@ use crate::fault::set;
 use crate::held;
 use crate::packing::{Coded, Compression, Packer};
 use crate::routes::{not_modified, whole};
+use crate::service::Settings;
 use crate::tag;
 
 /// It is compressed once in each coding.
@@ -51,7 +52,9 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
     Page {
         body: Bytes::from(body).into(),
         coded: Coded::default(),
-        packer: Arc::new(Packer::new(Compression::Fixed(LEVEL))),
+        packer: Arc::new(Packer::new(
+            Settings { compression: Compression::Fixed(LEVEL), ..Settings::default() }.into(),
+        )),
         tag,
         policy,
     }

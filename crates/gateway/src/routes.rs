@@ -19,6 +19,7 @@ use futures_util::stream;
 use headwater_access::{Access, Credentials};
 use headwater_bufferpool::Pools;
 use headwater_consolidated::QueryPool;
+use headwater_knobs::{Knob, Live};
 use percent_encoding::percent_decode_str;
 
 use crate::cache::Kept;
@@ -28,6 +29,7 @@ use crate::fault::{Fault, set};
 use crate::format::Format;
 use crate::frontier_routes::{self, FrontierSettings};
 use crate::held;
+use crate::knobs;
 use crate::packing::{Form, Link, Packer};
 use crate::page;
 use crate::query::{Query, Who};
@@ -68,6 +70,16 @@ impl Gateway {
     #[must_use]
     pub fn with_links(self, bytes_per_s: Rate) -> Gateway {
         Gateway { links: Some(bytes_per_s), ..self }
+    }
+
+    /// What can be changed while it runs.
+    pub fn knobs(&self) -> Vec<Knob> {
+        knobs::of(&self.service, self.frontier.as_ref().map(|(_, sql)| sql))
+    }
+
+    /// What it may take now.
+    pub fn settings(&self) -> Live<Settings> {
+        self.service.settings().clone()
     }
 
     /// Its routes, to be served beside others. Who asks is known by a [`ConnectInfo`](axum::extract::ConnectInfo) of the peer's address among a

@@ -10,6 +10,7 @@ use headwater_access::Access;
 use headwater_bufferpool::{Named, Pools};
 use headwater_consolidated::QueryPool;
 use headwater_consolidated::results::Placeholder;
+use headwater_knobs::Live;
 use tokio::sync::{OnceCell, watch};
 
 use crate::alive::Alive;
@@ -79,7 +80,7 @@ pub(crate) struct Service {
     pub(crate) queries: BTreeMap<String, Arc<Query>>,
     pub(crate) access: Access,
     pool: QueryPool,
-    settings: Settings,
+    settings: Live<Settings>,
     cache: Cache<Ended>,
     places: Lane,
     /// Where change tracking is asked, while there is no place among those.
@@ -142,17 +143,18 @@ impl Service {
         pools: Arc<Pools>,
     ) -> Service {
         let alive = Alive::default();
+        let settings = Live::new(settings);
         let queries = queries.into_iter().map(|query| (query.name.clone(), Arc::new(query))).collect();
         Service {
             queries,
             access,
             pool,
             cache: Cache::new(),
-            places: Lane::new(settings.executions_max, settings.waiting_max, settings.patience),
-            looks: Lane::new(LOOKS_MAX, LOOKS_WAITING_MAX, settings.patience),
+            places: Lane::new(settings.now().executions_max),
+            looks: Lane::new(LOOKS_MAX),
             executions: AtomicUsize::new(0),
             watches: Arc::default(),
-            packer: Arc::new(Packer::new(settings.compression).counted(alive.clone())),
+            packer: Arc::new(Packer::new(settings.clone()).counted(alive.clone())),
             alive,
             pools,
             key: OnceCell::new(),
@@ -282,7 +284,7 @@ impl Service {
     }
 
     async fn execute_whole(&self, key: &Key, asked: &Asked) -> Result<Kept, Ended> {
-        if self.alive.bytes() > self.settings.sending_bytes_max {
+        if self.alive.bytes() > self.settings.now().sending_bytes_max {
             return Err(Ended::Fault(Fault::overloaded("too much of answers waits for clients that take them slowly")));
         }
         let kept = self.cache.kept(key);
@@ -301,7 +303,7 @@ impl Service {
             let piece = piece.map_err(Ended::Fault)?;
             bytes += piece.len();
             pieces.push(piece);
-            if bytes > self.settings.held_bytes_max {
+            if bytes > self.settings.now().held_bytes_max {
                 running.put_back(pieces);
                 return Err(Ended::Large(Arc::new(Mutex::new(Some(running)))));
             }
@@ -318,7 +320,7 @@ impl Service {
             return Ok(self.cache.renew(key, &kept, mark, question.as_ref()));
         }
         let made = Made { body: self.alive.count(pieces.concat()), mark, question, next };
-        let pool = self.settings.cache.then(|| self.pools.of(&Named::Query(asked.job.name.clone())));
+        let pool = self.settings.now().cache.then(|| self.pools.of(&Named::Query(asked.job.name.clone())));
         Ok(self.cache.keep(key, made, pool, (Instant::now(), SystemTime::now())))
     }
 
@@ -357,15 +359,20 @@ impl Service {
 
     async fn start(&self, asked: &Asked) -> Result<Running, Fault> {
         let free = if asked.job.is_look() { self.places.free() } else { None };
+        let settings = self.settings.now();
+        let (waiting_max, patience) = (settings.waiting_max, settings.patience);
         let permit = match free {
             Some(permit) => permit,
-            None if asked.job.is_look() => self.looks.place().await?,
-            None => self.places.place().await?,
+            None if asked.job.is_look() => self.looks.place(LOOKS_WAITING_MAX, patience).await?,
+            None => self.places.place(waiting_max, patience).await?,
         };
         self.executions.fetch_add(1, Ordering::Relaxed);
-        let window = pace::window(self.settings.patience);
-        let least = Least { bytes_per_s: self.settings.reader_bytes_per_s_min, others: self.places.waiting(), window };
-        run::start(&self.pool, asked.job.clone(), permit, (self.settings.patience, least)).await
+        let least = Least {
+            bytes_per_s: settings.reader_bytes_per_s_min,
+            others: self.places.waiting(),
+            window: pace::window(patience),
+        };
+        run::start(&self.pool, asked.job.clone(), permit, (patience, least)).await
     }
 
     /// An answer's bytes, one after the other; those that are copied for it are counted.
@@ -375,7 +382,18 @@ impl Service {
 
     /// More bytes of an answer are not held.
     pub(crate) fn held_bytes_max(&self) -> usize {
-        self.settings.held_bytes_max
+        self.settings.now().held_bytes_max
+    }
+
+    /// What it may take.
+    pub(crate) fn settings(&self) -> &Live<Settings> {
+        &self.settings
+    }
+
+    /// So many queries run at a time, each on a connection of its own.
+    pub(crate) fn set_executions_max(&self, settings: &Settings) {
+        self.pool.set_size(settings.connections());
+        self.places.set_size(settings.executions_max);
     }
 
     /// How the database's SQL spells parameters.
@@ -404,7 +422,7 @@ impl Service {
 
     /// Takes all places to execute in.
     pub(crate) async fn hold_slots(&self) -> [tokio::sync::OwnedSemaphorePermit; 2] {
-        [self.places.hold(self.settings.executions_max).await, self.looks.hold(LOOKS_MAX).await]
+        [self.places.hold(self.settings.now().executions_max).await, self.looks.hold(LOOKS_MAX).await]
     }
 
     /// Requests that wait for an execution.

@@ -8,7 +8,8 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::commands::{
-    check, completions, conflicts, diff, doctor, idxbuild, init, lab, purge, query, remote, serve, token, track, user,
+    check, completions, conflicts, diff, doctor, idxbuild, init, lab, purge, query, remote, serve, token, track, tune,
+    user,
 };
 
 const EXAMPLES: &str = "\
@@ -61,14 +62,14 @@ pub struct Global {
 pub struct LogFilter(String);
 
 impl LogFilter {
-    /// As the subscriber takes it.
-    pub(crate) fn filter(&self) -> EnvFilter {
-        EnvFilter::new(&self.0)
+    /// As it was given.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
     }
 }
 
 /// A part without a level would log all of it, and of `wran` nothing at all.
-fn log_filter(text: &str) -> Result<LogFilter, String> {
+pub(crate) fn log_filter(text: &str) -> Result<LogFilter, String> {
     let is_known = |part: &str| part.is_empty() || part.contains('=') || part.parse::<LevelFilter>().is_ok();
     let unknown = text.split(',').map(str::trim).find(|part| !text.contains('[') && !is_known(part));
     if unknown.is_none() && EnvFilter::try_new(text).is_ok() {
@@ -95,6 +96,8 @@ pub enum Command {
     Doctor(doctor::DoctorArgs),
     /// Serve remotes, until a signal comes
     Serve(serve::ServeArgs),
+    /// Show what can be changed while a server runs, and change it
+    Tune(tune::TuneArgs),
     /// SQLite files as remotes: create, sync, status, log
     Remote(remote::RemoteArgs),
     /// Users who may sync

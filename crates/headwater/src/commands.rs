@@ -14,6 +14,7 @@ pub mod remote;
 pub mod serve;
 pub mod token;
 pub mod track;
+pub mod tune;
 pub mod user;
 
 /// A UUID's text of a remote ID.

@@ -12,12 +12,16 @@
 //! [pool]                                # what uploads, downloads and answers have in memory together
 //! memory_bytes = 134217728
 //!
+//! [admin]                               # an administration listener, for `headwater tune`; without it there is none
+//! listen = "127.0.0.1:7341"
+//!
 //! [server]                              # each option has a default; HEADWATER_SERVER_WORKERS=16 goes before the file
 //! listen = "127.0.0.1:7340"
 //! ```
 //!
 //! What goes before what: an argument, then the environment, then the file, then the default.
 
+mod admin;
 mod gateway;
 
 use std::path::{Path, PathBuf};
@@ -32,7 +36,10 @@ use headwater_model::{Model, Table};
 use headwater_server::Config as ServerConfig;
 use serde::Deserialize;
 
+pub use self::admin::AdminConfig;
+use self::admin::AdminSection;
 use self::gateway::GatewaySection;
+pub(crate) use self::gateway::check_sending;
 use crate::cli::Global;
 use crate::database::Address;
 use crate::exit::{OrUsage as _, usage};
@@ -42,6 +49,8 @@ use crate::pool::{Known, PoolSection};
 const SERVER_VARIABLES: &str = "HEADWATER_SERVER_";
 /// Those that set the pool's.
 const POOL_VARIABLES: &str = "HEADWATER_POOL_";
+/// Those that set the administration listener's.
+const ADMIN_VARIABLES: &str = "HEADWATER_ADMIN_";
 /// And those that set the gateway's.
 const GATEWAY_VARIABLES: &str = "HEADWATER_GATEWAY_";
 /// Sections within these: `HEADWATER_GATEWAY_FRONTIER_URL`, `--set gateway.frontier.url=...`.
@@ -55,6 +64,7 @@ pub struct Config {
     pub models: Vec<PathBuf>,
     /// The text of the file; for the server's options.
     gateway: Option<GatewaySection>,
+    has_admin: bool,
     text: String,
     folder: PathBuf,
     file: PathBuf,
@@ -67,6 +77,7 @@ struct File {
     models: Vec<PathBuf>,
     database: Option<DatabaseSection>,
     gateway: Option<GatewaySection>,
+    admin: Option<AdminSection>,
     /// This and the next are read for their faults' places alone; [`Config::server`] reads it again with what goes before it.
     #[serde(default)]
     #[expect(dead_code)]
@@ -121,6 +132,12 @@ impl Config {
         let text = std::fs::read_to_string(file).or_usage(|| {
             format!("{} could not be read; `headwater init` writes it, --config names another", file.display())
         })?;
+        Config::of(global, text)
+    }
+
+    /// The configuration that the file would be with this text.
+    pub fn of(global: &Global, text: String) -> Result<Config> {
+        let file = &global.config;
         let read: File = toml::from_str(&text)
             .map_err(|error| placed(&text, &error))
             .or_usage(|| format!("{} can't be used", file.display()))?;
@@ -139,7 +156,34 @@ impl Config {
             Some(_) => Some(gateway_section(&text, file, &[])?),
             None => None,
         };
-        Ok(Config { database, models, gateway, text, folder, file: file.clone() })
+        let has_admin = read.admin.is_some();
+        Ok(Config { database, models, gateway, has_admin, text, folder, file: file.clone() })
+    }
+
+    /// The file, as it was named.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The file's text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The administration listener, with these arguments (`option=value`); `None`: there is none.
+    pub fn admin(&self, arguments: &[(String, String)]) -> Result<Option<AdminConfig>> {
+        if !self.has_admin {
+            return match arguments.first() {
+                Some((name, _)) => Err(usage(format!("admin.{name} is set, and there is no [admin]"))),
+                None => Ok(None),
+            };
+        }
+        let section = overlaid(&self.text, "admin", ADMIN_VARIABLES, arguments)?;
+        let section = section.try_into::<AdminSection>().map_err(|error| explained(&error)).or_usage(|| {
+            let file = self.file.display();
+            format!("the administration listener's options can't be used ([admin] in {file}, {ADMIN_VARIABLES}*, --set admin.OPTION)")
+        })?;
+        section.config(&self.file).map(Some)
     }
 
     /// A connection to the consolidated database, for what Headwater keeps in it.
@@ -233,13 +277,27 @@ impl Config {
     }
 
     /// What the server and the gateway have in memory, with these arguments (`option=value`).
-    pub fn pools(&self, arguments: &[(String, String)], server: &ServerConfig, known: &Known<'_>) -> Result<Pools> {
+    /// Without what is known, the names in `alternate` are believed.
+    pub fn pools(
+        &self,
+        arguments: &[(String, String)],
+        server: &ServerConfig,
+        known: Option<&Known<'_>>,
+    ) -> Result<Pools> {
+        self.pool_section(arguments)?.pools(&self.folder, server.spool_folder.as_deref(), known)
+    }
+
+    /// Where the pool's overflow file goes; `None`: the system's own place.
+    pub fn overflow_folder(&self, server: &ServerConfig) -> Result<Option<PathBuf>> {
+        Ok(self.pool_section(&[])?.overflow_folder(&self.folder, server.spool_folder.as_deref()))
+    }
+
+    fn pool_section(&self, arguments: &[(String, String)]) -> Result<PoolSection> {
         let section = overlaid(&self.text, "pool", POOL_VARIABLES, arguments)?;
-        let section = section.try_into::<PoolSection>().map_err(|error| explained(&error)).or_usage(|| {
+        section.try_into::<PoolSection>().map_err(|error| explained(&error)).or_usage(|| {
             let file = self.file.display();
             format!("the pool's options can't be used ([pool] in {file}, {POOL_VARIABLES}*, --set pool.OPTION)")
-        })?;
-        section.pools(&self.folder, server.spool_folder.as_deref(), known)
+        })
     }
 
     /// The server's options: the file's, then the environment's, then these arguments (`option=value`).
@@ -263,7 +321,8 @@ impl Config {
 /// A section of the file, with what goes before it: the environment, then these arguments. `inner.option` is one of a section within it.
 fn overlaid(text: &str, section: &str, variables: &str, arguments: &[(String, String)]) -> Result<toml::Value> {
     let variables = std::env::vars_os().filter_map(|(name, value)| {
-        let name = name.to_str()?.strip_prefix(variables)?.to_ascii_lowercase();
+        // A token is no option: files are read by many.
+        let name = name.to_str()?.strip_prefix(variables).filter(|name| *name != "TOKEN")?.to_ascii_lowercase();
         let name = INNER.iter().fold(name, |name, inner| match name.strip_prefix(&format!("{inner}_")) {
             Some(option) => format!("{inner}.{option}"),
             None => name,

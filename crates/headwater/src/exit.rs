@@ -43,6 +43,11 @@ pub fn usage(message: impl Into<String>) -> Error {
     Error::new(Marked { exit: Exit::Usage, message: message.into() })
 }
 
+/// An error in reaching something, or in something that can't be done now.
+pub fn unreachable(message: impl Into<String>) -> Error {
+    Error::new(Marked { exit: Exit::Unreachable, message: message.into() })
+}
+
 /// Says, where something failed, that it is a matter of arguments or configuration.
 pub trait OrUsage<T> {
     /// Adds the message.

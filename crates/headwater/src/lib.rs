@@ -8,12 +8,14 @@
 //!
 //! The binary is a thin shell around [`run`]; [`diff`] is of use to other programs too.
 
+mod admin;
 pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod database;
 pub mod diff;
 pub mod exit;
+mod logging;
 pub mod output;
 mod pool;
 pub mod ready;
@@ -22,7 +24,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::cli::{Cli, Command, LogFilter};
+use crate::cli::{Cli, Command};
 use crate::exit::Exit;
 use crate::output::Output;
 
@@ -30,14 +32,15 @@ use crate::output::Output;
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
     let output = Output::new(cli.global.json);
-    start_logging(&cli);
+    let logging = logging::start(&cli);
     let done = match &cli.command {
         Command::Init(args) => commands::init::run(args, &cli.global, &output),
         Command::Track(args) => commands::track::track(args, &cli.global, &output),
         Command::Untrack(args) => commands::track::untrack(args, &cli.global, &output),
         Command::Check(args) => commands::check::run(args, &cli.global, &output),
         Command::Doctor(args) => commands::doctor::run(args, &cli.global, &output),
-        Command::Serve(args) => commands::serve::run(args, &cli.global, &output),
+        Command::Serve(args) => commands::serve::run(args, &cli.global, &output, &logging),
+        Command::Tune(args) => commands::tune::run(args, &cli.global, &output),
         Command::Remote(args) => commands::remote::run(args, &output),
         Command::User(args) => commands::user::run(args, &cli.global, &output),
         Command::Token(args) => commands::token::run(args, &cli.global, &output),
@@ -51,21 +54,6 @@ pub fn run() -> ExitCode {
     };
     let exit = done.unwrap_or_else(|error| exit::tell(&error, &output));
     ExitCode::from(exit as u8)
-}
-
-/// Logs go to stderr; a server says more than a command.
-fn start_logging(cli: &Cli) {
-    let usual = cli.command.usual_log();
-    let filter = cli.global.log.as_ref().map_or_else(|| tracing_subscriber::EnvFilter::new(usual), LogFilter::filter);
-    let logs = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(output::is_colourful(&std::io::stderr()));
-    if cli.global.log_json {
-        logs.json().flatten_event(true).init();
-    } else {
-        logs.init();
-    }
 }
 
 /// What every command gives.

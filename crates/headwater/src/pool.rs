@@ -1,5 +1,7 @@
 //! `[pool]` of `headwater.toml`: what the server and its gateway have in memory together ([`headwater_bufferpool`]).
 
+mod knobs;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -8,6 +10,8 @@ use headwater_model::parse::closest;
 use serde::Deserialize;
 
 use crate::exit::{OrUsage as _, usage};
+
+pub(crate) use self::knobs::knobs;
 
 /// The section.
 #[derive(Clone, Debug, Deserialize)]
@@ -98,12 +102,12 @@ impl Default for PoolSection {
 }
 
 impl PoolSection {
-    /// The pools. Places are relative to `folder`; `spool_folder` is where the overflow file goes if nothing else is said.
-    pub(crate) fn pools(&self, folder: &Path, spool_folder: Option<&Path>, known: &Known<'_>) -> Result<Pools> {
+    /// The pools. Places are relative to `folder`; `spool_folder` is where the overflow file goes if nothing else is said. Without what is known, the
+    /// names in `alternate` are believed.
+    pub(crate) fn pools(&self, folder: &Path, spool_folder: Option<&Path>, known: Option<&Known<'_>>) -> Result<Pools> {
         let places = || "the pool can't be made ([pool])".to_owned();
         self.validate()?;
-        let overflow_folder =
-            self.overflow_folder.as_ref().map(|own| folder.join(own)).or(spool_folder.map(Path::to_owned));
+        let overflow_folder = self.overflow_folder(folder, spool_folder);
         if let Some(own) = &overflow_folder {
             tempfile::tempfile_in(own)
                 .or_usage(|| format!("[pool] overflow_folder {} is no folder that can be written to", own.display()))?;
@@ -125,10 +129,15 @@ impl PoolSection {
         let pools = Pools::new(&main, (self.alternate_bytes > 0).then_some(&alternate)).or_usage(places)?;
         for name in &self.alternate {
             let named = named(name)?;
-            known.check(&named)?;
+            known.map_or(Ok(()), |known| known.check(&named))?;
             pools.assign(named).or_usage(|| format!("[pool] alternate has {name:?}, and alternate_bytes is 0"))?;
         }
         Ok(pools)
+    }
+
+    /// Where the overflow file goes.
+    pub(crate) fn overflow_folder(&self, folder: &Path, spool_folder: Option<&Path>) -> Option<PathBuf> {
+        self.overflow_folder.as_ref().map(|own| folder.join(own)).or(spool_folder.map(Path::to_owned))
     }
 
     /// What no pool can be made of, or none that anybody means.
@@ -180,7 +189,7 @@ mod tests {
     fn pools(options: &str) -> Result<Pools, String> {
         let section: PoolSection = toml::from_str(options).map_err(|error| error.to_string())?;
         let known = Known { queries: vec!["a", "flights"], tables: vec!["t"] };
-        section.pools(Path::new(""), None, &known).map_err(|error| format!("{error:#}"))
+        section.pools(Path::new(""), None, Some(&known)).map_err(|error| format!("{error:#}"))
     }
 
     #[test]

@@ -165,6 +165,15 @@ fn the_server_side() {
     let (_, out, _) = stage.headwater(&["doctor", "--json", "--free-mib", "1000000000000"]);
     assert!(out.contains("disk_space") && out.contains("spool"), "{out}");
 
+    // So is the one of the pool's overflow file, which may be another.
+    stage.configure("[pool]\noverflow_folder = \"spill\"");
+    stage.assert_error(&[], "configuration");
+    std::fs::create_dir(stage.path("spill")).expect("a folder");
+    stage.assert_sound(&[]);
+    let (_, out, _) = stage.headwater(&["doctor", "--json", "--free-mib", "1000000000000"]);
+    assert!(out.contains("the disk of the pool's overflow_folder") && out.contains("spill"), "{out}");
+    stage.configure("");
+
     let secret = stage.path("secret");
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef").expect("written");
     let mode =

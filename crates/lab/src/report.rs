@@ -18,6 +18,7 @@ mod palette;
 mod percentile;
 mod phases;
 mod picture;
+mod plot;
 mod published;
 mod sweep;
 #[cfg(test)]
@@ -26,6 +27,7 @@ mod timeline;
 mod units;
 mod view;
 
+pub use plot::{Curve, Plot};
 pub use published::Published;
 
 use crate::error::Error;

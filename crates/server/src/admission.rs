@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use headwater_knobs::Live;
 use headwater_protocol::message::ErrorCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -81,6 +82,16 @@ impl Crew {
         Crew { places: Places::new(limit.current(), fixed == 0), limit: Mutex::new(limit) }
     }
 
+    /// So many from now on, or as many as are found.
+    fn set(&self, fixed: usize, most: usize) {
+        let after = {
+            let mut limit = self.limit();
+            limit.follow(fixed, most);
+            limit.current()
+        };
+        self.places.set(after, fixed == 0);
+    }
+
     fn limit(&self) -> MutexGuard<'_, Limit> {
         self.limit.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -111,9 +122,10 @@ pub(crate) struct Admission {
     turns: Arc<Semaphore>,
     turns_max: u32,
     receiving: Gauge,
-    receiving_max: usize,
     waiting: Gauge,
-    backlog: usize,
+    config: Live<Config>,
+    /// Workers that this server's share of the database's connections allows.
+    share: AtomicUsize,
     pub(crate) sending: Gauge,
     comebacks: Mutex<Comebacks>,
 }
@@ -166,7 +178,8 @@ impl Load {
 }
 
 impl Admission {
-    pub(crate) fn new(config: &Config) -> Admission {
+    pub(crate) fn new(live: Live<Config>) -> Admission {
+        let config = live.now();
         let turns_max = (config.frame_bytes_max as u64).max(LARGE_BYTES).div_ceil(TURN_BYTES) as u32;
         let most = config.workers_most();
         Admission {
@@ -175,9 +188,9 @@ impl Admission {
             turns: Arc::new(Semaphore::new(turns_max as usize)),
             turns_max,
             receiving: Gauge::default(),
-            receiving_max: config.receiving_max,
             waiting: Gauge::default(),
-            backlog: config.backlog,
+            config: live,
+            share: AtomicUsize::new(usize::MAX),
             sending: Gauge::default(),
             comebacks: Mutex::default(),
         }
@@ -186,7 +199,7 @@ impl Admission {
     /// A place to receive in, if there is one and the backlog leaves room. `remote_id`: whose request it is, where its head says so.
     pub(crate) fn admit(&self, remote_id: Option<[u8; 16]>) -> Result<Counted, Failure> {
         let waiting = self.waiting.count();
-        let backlog = self.comebacks().backlog_for(remote_id, self.backlog);
+        let backlog = self.comebacks().backlog_for(remote_id, self.config.now().backlog);
         if waiting >= backlog && !self.workers.places.is_free() {
             return Err(self.overloaded(remote_id, format!("{waiting} syncs wait for a worker already")));
         }
@@ -201,9 +214,10 @@ impl Admission {
     }
 
     fn receiving_place(&self, remote_id: Option<[u8; 16]>) -> Result<Counted, Failure> {
-        self.receiving.try_enter(self.receiving_max).ok_or_else(|| {
-            self.overloaded(remote_id, format!("{} syncs are being received already", self.receiving_max))
-        })
+        let receiving_max = self.config.now().receiving_max;
+        self.receiving
+            .try_enter(receiving_max)
+            .ok_or_else(|| self.overloaded(remote_id, format!("{receiving_max} syncs are being received already")))
     }
 
     /// A place among those that wait.
@@ -243,11 +257,25 @@ impl Admission {
         }
     }
 
-    /// From now on there are so many workers at most, where their number is found; with as many uploaders.
-    pub(crate) fn set_most(&self, most: usize) {
+    /// From now on there are so many workers at most, where their number is found; with as many uploaders. `workers_max` may be less.
+    pub(crate) fn set_share(&self, workers: usize) {
+        self.share.store(workers, Ordering::Relaxed);
+        let most = self.config.now().workers_most().min(workers);
         for crew in [&self.workers, &self.uploaders] {
             crew.change(|limit| limit.set_most(most));
         }
+    }
+
+    /// The options have changed: as many workers and uploaders as they say. Those at work beyond that end what they do.
+    pub(crate) fn follow(&self) {
+        let config = self.config.now();
+        let most = if config.workers == 0 {
+            config.workers_most().min(self.share.load(Ordering::Relaxed))
+        } else {
+            config.workers
+        };
+        self.workers.set(config.workers, most);
+        self.uploaders.set(config.uploaders.min(most), most);
     }
 
     pub(crate) fn load(&self) -> Load {
@@ -255,6 +283,7 @@ impl Admission {
             let limit = self.workers.limit();
             (limit.current(), limit.most())
         };
+        let config = self.config.now();
         Load {
             workers_busy: self.workers.places.busy(),
             workers,
@@ -262,9 +291,9 @@ impl Admission {
             uploaders_busy: self.uploaders.places.busy(),
             uploaders: self.uploaders.limit().current(),
             waiting: self.waiting.count(),
-            backlog: self.backlog,
+            backlog: config.backlog,
             receiving: self.receiving.count(),
-            receiving_max: self.receiving_max,
+            receiving_max: config.receiving_max,
             sending: self.sending.count(),
         }
     }
@@ -272,7 +301,7 @@ impl Admission {
     pub(crate) fn overloaded(&self, remote_id: Option<[u8; 16]>, why: String) -> Failure {
         let random = RandomState::new().hash_one(0u8) as f64 / u64::MAX as f64;
         let here = self.waiting.count() + self.receiving.count();
-        let standing = Standing { here, backlog: self.backlog, pace: self.workers.limit().pace() };
+        let standing = Standing { here, backlog: self.config.now().backlog, pace: self.workers.limit().pace() };
         let wait = self.comebacks().send_away(Instant::now(), remote_id, standing, random);
         Failure::new(ErrorCode::Overloaded, why).after(wait)
     }
@@ -287,7 +316,7 @@ mod tests {
     use super::*;
 
     fn admission(workers: usize, backlog: usize) -> Admission {
-        Admission::new(&Config { workers, uploaders: 1, backlog, receiving_max: 2, ..Config::default() })
+        Admission::new(Config { workers, uploaders: 1, backlog, receiving_max: 2, ..Config::default() }.into())
     }
 
     #[tokio::test]
@@ -330,7 +359,7 @@ mod tests {
 
     #[tokio::test]
     async fn large_frames_take_turns_and_others_do_not_wait() {
-        let admission = Admission::new(&Config { frame_bytes_max: 10 << 20, ..Config::default() });
+        let admission = Admission::new(Config { frame_bytes_max: 10 << 20, ..Config::default() }.into());
         let waits = async |bytes: u64| tokio::time::timeout(Duration::ZERO, admission.turn(bytes)).await.is_err();
         assert!(admission.turn(LARGE_BYTES).await.is_none());
         let five = admission.turn(5 << 20).await;
@@ -347,7 +376,8 @@ mod tests {
     async fn a_number_that_is_found_follows_the_work_and_a_fixed_one_does_not() {
         let worked = |took| Worked { changes: Some(10), rows: 0, took, upload: took };
         for (workers, expected) in [(0, 9), (3, 3)] {
-            let admission = Admission::new(&Config { workers, uploaders: 0, workers_max: 9, ..Config::default() });
+            let config = Config { workers, uploaders: 0, workers_max: 9, ..Config::default() };
+            let admission = Admission::new(config.into());
             let mut held = Vec::new();
             for _ in 0..10_000 {
                 while admission.workers.places.is_free() && admission.uploaders.places.is_free() {
@@ -356,7 +386,7 @@ mod tests {
                 admission.note(&worked(Duration::from_millis(2)));
             }
             assert_eq!(admission.load().crews(), (expected, if workers == 0 { 9 } else { expected }));
-            admission.set_most(2);
+            admission.set_share(2);
             assert_eq!(admission.load().crews().0, if workers == 0 { 2 } else { 3 });
         }
     }

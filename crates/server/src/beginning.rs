@@ -87,7 +87,7 @@ impl<'w> Beginning<'w> {
         held.bytes += frame.wire_bytes();
         held.frames.push(frame);
         if held.bytes > LARGE_BYTES_MIN && held.expected.is_none() {
-            let limit = Duration::from_millis(self.work.shared.config.estimate_ms_max);
+            let limit = Duration::from_millis(self.work.shared.config.now().estimate_ms_max);
             held.expected = Some((expect(self.work, self.request, limit), Instant::now() + limit));
         }
         match held.expected() {

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use headwater_bufferpool::{Class, Error, Key, Named, Object, Pool, Pools, Session};
 use headwater_consolidated::download::Kept;
+use headwater_knobs::Live;
 
 use crate::Config;
 use crate::files::{Files, OpenFile};
@@ -44,10 +45,7 @@ pub(crate) struct Chunks {
     pools: Arc<Pools>,
     /// Bytes of all chunks.
     bytes: Arc<Meter>,
-    handed_out: Duration,
-    wait_max: Duration,
-    /// Where remotes get them.
-    url: String,
+    config: Live<Config>,
     builds: AtomicU64,
     requests: AtomicU64,
 }
@@ -97,19 +95,32 @@ struct Stored {
 }
 
 impl Chunks {
-    pub(crate) fn new(config: &Config, files: Arc<Files>, pools: Arc<Pools>) -> Arc<Chunks> {
+    pub(crate) fn new(config: Live<Config>, files: Arc<Files>, pools: Arc<Pools>) -> Arc<Chunks> {
         Arc::new(Chunks {
             state: Mutex::default(),
             ended: Condvar::new(),
             files,
             pools,
-            bytes: Arc::new(Meter::new(config.shared_bytes_max)),
-            handed_out: Duration::from_millis(config.shared_ms),
-            wait_max: Duration::from_millis(config.shared_wait_ms_max),
-            url: config.chunk_url.clone().unwrap_or_default(),
+            bytes: Arc::new(Meter::new(config.clone())),
+            config,
             builds: AtomicU64::new(0),
             requests: AtomicU64::new(0),
         })
+    }
+
+    /// For how long what was built is handed out.
+    fn handed_out(&self) -> Duration {
+        Duration::from_millis(self.config.now().shared_ms)
+    }
+
+    /// How long a sync waits for what another builds.
+    fn wait_max(&self) -> Duration {
+        Duration::from_millis(self.config.now().shared_wait_ms_max)
+    }
+
+    /// Where remotes get them.
+    fn url(&self) -> String {
+        self.config.now().chunk_url.clone().unwrap_or_default()
     }
 
     /// A chunk by its ID, if it is there.
@@ -251,16 +262,16 @@ impl Drop for Stored {
     }
 }
 
-/// A number of bytes with a limit.
+/// A number of bytes with a limit, `shared_bytes_max`.
 #[derive(Debug)]
 struct Meter {
     used: AtomicU64,
-    limit: u64,
+    config: Live<Config>,
 }
 
 impl Meter {
-    fn new(limit: u64) -> Meter {
-        Meter { used: AtomicU64::new(0), limit }
+    fn new(config: Live<Config>) -> Meter {
+        Meter { used: AtomicU64::new(0), config }
     }
 
     fn used(&self) -> u64 {
@@ -269,7 +280,8 @@ impl Meter {
 
     /// Takes so many bytes; whether they were there.
     fn take(&self, bytes: u64) -> bool {
-        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        let limit = self.config.now().shared_bytes_max;
+        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 

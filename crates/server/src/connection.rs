@@ -14,6 +14,7 @@ use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::http::Request;
 use axum::middleware::from_fn;
+use headwater_knobs::Live;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -53,12 +54,13 @@ pub(crate) struct Service {
     http2: auto::Builder<TokioExecutor>,
     tls: Option<TlsAcceptor>,
     head_limit: Duration,
-    idle_limit: Duration,
+    config: Live<Config>,
     keep_alive: Duration,
 }
 
 impl Service {
-    pub(crate) fn new(router: Router, tls: Option<Arc<rustls::ServerConfig>>, config: &Config) -> Service {
+    pub(crate) fn new(router: Router, tls: Option<Arc<rustls::ServerConfig>>, live: &Live<Config>) -> Service {
+        let config = live.now();
         let mut http = auto::Builder::new(TokioExecutor::new());
         http.http1().timer(TokioTimer::new()).header_read_timeout(config.head_limit()).max_buf_size(BUFFER_BYTES);
         http.http2()
@@ -75,7 +77,7 @@ impl Service {
             http2: http.http2_only(),
             tls: tls.map(TlsAcceptor::from),
             head_limit: config.head_limit(),
-            idle_limit: config.idle_limit(),
+            config: live.clone(),
             keep_alive: Duration::from_millis(config.keep_alive_ms),
         }
     }
@@ -113,7 +115,7 @@ impl Service {
         let socket = SockRef::from(stream);
         let keep_alive = TcpKeepalive::new().with_time(self.keep_alive).with_interval(self.keep_alive / 3);
         socket.set_tcp_keepalive(&keep_alive.with_retries(3))?;
-        socket.set_tcp_user_timeout(Some(self.idle_limit))?;
+        socket.set_tcp_user_timeout(Some(self.config.now().idle_limit()))?;
         socket.set_tcp_notsent_lowat(UNSENT_BYTES)
     }
 
@@ -127,7 +129,8 @@ impl Service {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let io = TokioIo::new(Watched::new(stream, self.head_limit, self.idle_limit, Arc::clone(&line)));
+        let idle_limit = self.config.now().idle_limit();
+        let io = TokioIo::new(Watched::new(stream, self.head_limit, idle_limit, Arc::clone(&line)));
         let known = self.router.clone().map_request(move |mut request: Request<_>| {
             request.extensions_mut().insert(ConnectInfo(line.peer()));
             request.extensions_mut().insert(Arc::clone(&line));

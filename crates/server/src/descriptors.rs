@@ -35,6 +35,12 @@ pub(crate) fn database_files(dialect: Dialect, connections: usize) -> usize {
     }
 }
 
+/// How many files this process may have open; `None`: any number.
+pub(crate) fn open_files_limit() -> Option<usize> {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
 /// How the process's open files are shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Descriptors {
@@ -53,12 +59,11 @@ pub(crate) struct Descriptors {
 impl Descriptors {
     /// By this process's limit as it is now. `database_files`: those of its connections to the database.
     pub(crate) fn here(config: &Config, database_files: usize) -> Descriptors {
-        let limit = getrlimit(Resource::Nofile).current;
-        let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        Descriptors::within(limit, config, database_files)
+        Descriptors::within(open_files_limit(), config, database_files)
     }
 
-    fn within(limit: Option<usize>, config: &Config, database_files: usize) -> Descriptors {
+    /// By this limit; `None`: any number.
+    pub(crate) fn within(limit: Option<usize>, config: &Config, database_files: usize) -> Descriptors {
         let fixed = OWN + database_files;
         let least = fixed + 2 * LEAST;
         let needed = fixed + config.connections_max + FILES_KEPT.min(config.connections_max);

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use headwater_knobs::Live;
 use tokio::time::Instant;
 
 use crate::Config;
@@ -17,9 +18,7 @@ use crate::spool::download::{Reader, Writer};
 #[derive(Debug)]
 pub(crate) struct Downloads {
     kept: Mutex<HashMap<[u8; 16], Kept>>,
-    pub(crate) kept_for: Duration,
-    number_max: usize,
-    bytes_max: u64,
+    config: Live<Config>,
 }
 
 #[derive(Debug)]
@@ -32,20 +31,19 @@ struct Kept {
 }
 
 impl Downloads {
-    pub(crate) fn new(config: &Config) -> Downloads {
-        Downloads {
-            kept: Mutex::default(),
-            kept_for: Duration::from_millis(config.kept_ms),
-            number_max: config.kept_downloads_max,
-            bytes_max: config.kept_bytes_max,
-        }
+    pub(crate) fn new(config: Live<Config>) -> Downloads {
+        Downloads { kept: Mutex::default(), config }
+    }
+
+    fn kept_for(&self) -> Duration {
+        Duration::from_millis(self.config.now().kept_ms)
     }
 
     /// Keeps what is pushed from here on. Gives for how many seconds after the client has gone; 0: not at all.
     pub(crate) fn keep(&self, id: [u8; 16], user: &str, remote_id: [u8; 16], spool: &Writer) -> u32 {
-        let seconds = u32::try_from(self.kept_for.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
+        let seconds = u32::try_from(self.kept_for().as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
         if seconds > 0 {
-            spool.keep(self.bytes_max);
+            spool.keep(self.config.now().kept_bytes_max);
             let kept = Kept { user: user.to_owned(), remote_id, spool: spool.clone(), left_at: None };
             self.lock().insert(id, kept);
         }
@@ -92,7 +90,8 @@ impl Downloads {
 
     /// Gives up what nobody has asked for in time.
     pub(crate) fn expire(&self) {
-        self.give_up(|kept| kept.left_at.is_some_and(|left_at| left_at.elapsed() >= self.kept_for));
+        let kept_for = self.kept_for();
+        self.give_up(|kept| kept.left_at.is_some_and(|left_at| left_at.elapsed() >= kept_for));
     }
 
     fn give_up(&self, is_useless: impl Fn(&Kept) -> bool) {
@@ -110,7 +109,8 @@ impl Downloads {
         let left = || all.iter().filter_map(|(id, kept)| Some((*id, kept, kept.left_at?)));
         let sum = |(number, bytes), (_, kept, _): (_, &Kept, _)| (number + 1, bytes + kept.spool.held());
         let (number, bytes) = left().fold((0, 0), sum);
-        let is_too_many = number > self.number_max || bytes > self.bytes_max;
+        let config = self.config.now();
+        let is_too_many = number > config.kept_downloads_max || bytes > config.kept_bytes_max;
         is_too_many.then(|| left().min_by_key(|(_, _, left_at)| *left_at).map(|(id, _, _)| id))?
     }
 

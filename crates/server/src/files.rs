@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::admission::{Counted, Gauge};
 
@@ -13,7 +14,7 @@ use crate::admission::{Counted, Gauge};
 pub(crate) struct Files {
     folder: Option<PathBuf>,
     open: Gauge,
-    open_max: usize,
+    open_max: AtomicUsize,
 }
 
 /// An open file, one of so many that may be.
@@ -26,7 +27,12 @@ pub(crate) struct OpenFile {
 impl Files {
     /// `folder`: unset, the system's own.
     pub(crate) fn new(folder: Option<PathBuf>, open_max: usize) -> Arc<Files> {
-        Arc::new(Files { folder, open: Gauge::default(), open_max })
+        Arc::new(Files { folder, open: Gauge::default(), open_max: AtomicUsize::new(open_max) })
+    }
+
+    /// From now on so many may be open; those that are stay.
+    pub(crate) fn set_open_max(&self, open_max: usize) {
+        self.open_max.store(open_max, Ordering::Relaxed);
     }
 
     /// How many are open.
@@ -44,9 +50,9 @@ impl Files {
 
     /// Opens a file that is to stay open, or says that too many are.
     pub(crate) fn hold(&self, open: impl FnOnce() -> io::Result<File>) -> io::Result<OpenFile> {
-        let place = self.open.try_enter(self.open_max).ok_or_else(|| {
-            let text =
-                format!("{} files are open, more are not allowed (the process's limit of open files)", self.open_max);
+        let open_max = self.open_max.load(Ordering::Relaxed);
+        let place = self.open.try_enter(open_max).ok_or_else(|| {
+            let text = format!("{open_max} files are open, more are not allowed (the process's limit of open files)");
             io::Error::new(io::ErrorKind::StorageFull, text)
         })?;
         Ok(OpenFile { file: open()?, _open: place })

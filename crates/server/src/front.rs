@@ -1,5 +1,8 @@
 //! What takes connections, whatever is served on them.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use headwater_knobs::Live;
 use tokio::sync::watch;
 
 use crate::Config;
@@ -8,17 +11,27 @@ use crate::admission::Gauge;
 /// How many connections there are, and whether more are taken.
 #[derive(Debug)]
 pub(crate) struct Front {
-    pub(crate) config: Config,
+    pub(crate) config: Live<Config>,
     pub(crate) connections: Gauge,
     /// Those that are taken at a time: as set, or as many as the process may have open.
-    pub(crate) connections_max: usize,
+    connections_max: AtomicUsize,
     /// True once the server goes down.
     pub(crate) stopping: watch::Sender<bool>,
 }
 
 impl Front {
-    pub(crate) fn new(config: Config, connections_max: usize) -> Front {
+    pub(crate) fn new(config: Live<Config>, connections_max: usize) -> Front {
+        let connections_max = AtomicUsize::new(connections_max);
         Front { config, connections: Gauge::default(), connections_max, stopping: watch::Sender::new(false) }
+    }
+
+    pub(crate) fn connections_max(&self) -> usize {
+        self.connections_max.load(Ordering::Relaxed)
+    }
+
+    /// From now on so many are taken; those that are there stay.
+    pub(crate) fn set_connections_max(&self, connections_max: usize) {
+        self.connections_max.store(connections_max, Ordering::Relaxed);
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

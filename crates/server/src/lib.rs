@@ -11,6 +11,7 @@
 //!
 //! The server keeps nothing that must last: any other on the same database can take any remote's next sync.
 
+mod admin;
 mod admission;
 mod beginning;
 mod chunk;
@@ -40,10 +41,12 @@ mod state;
 mod sync;
 mod tickets;
 mod tls;
+mod tuning;
 mod upkeep;
 mod without_syncs;
 mod work;
 
+pub use admin::{Admin, AdminError, TokenDigest};
 pub use descriptors::raise_open_files;
 pub use limits::{Config, ConfigError};
 pub use line::Line;

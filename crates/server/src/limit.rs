@@ -162,6 +162,19 @@ impl Limit {
         Limit { current: number, is_fixed: true, ..Limit::new(number) }
     }
 
+    /// Found from now on, up to so many, beginning with as many as there are; or always `fixed`, if that is more than 0.
+    pub(crate) fn follow(&mut self, fixed: usize, most: usize) {
+        let was_fixed = std::mem::replace(&mut self.is_fixed, fixed > 0);
+        if self.is_fixed {
+            (self.current, self.most, self.probing) = (fixed, fixed, None);
+            return;
+        }
+        if was_fixed {
+            self.window = Window::default();
+        }
+        self.set_most(most);
+    }
+
     /// How many may work now.
     pub(crate) fn current(&self) -> usize {
         self.current

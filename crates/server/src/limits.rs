@@ -270,62 +270,76 @@ pub enum ConfigError {
 impl Config {
     /// Checks each option by itself and against the others.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let range = |option, actual: u64, min: u64, max: u64| {
-            let expected = || format!("{min} to {max}");
-            if (min..=max).contains(&actual) {
-                Ok(())
-            } else {
-                Err(ConfigError::OutOfRange { option, actual, expected: expected() })
-            }
-        };
-        const MANY: u64 = 1_000_000;
-        const DAY_MS: u64 = 24 * 3600 * 1000;
-        range("workers", self.workers as u64, 0, 1_000)?;
-        range("uploaders", self.uploaders as u64, 0, 1_000)?;
-        range("workers_max", self.workers_max as u64, 1, 1_000)?;
-        range("backlog", self.backlog as u64, 0, MANY)?;
-        range("receiving_max", self.receiving_max as u64, 1, MANY)?;
-        range("connections_max", self.connections_max as u64, 1, MANY)?;
-        if self.database_connections != 0 {
-            range("database_connections", self.database_connections as u64, self.workers.max(1) as u64 + 1, 10_000)?;
-        }
-        range("upload_bytes_max", self.upload_bytes_max, 1024, 1 << 40)?;
-        range("upload_frames_max", self.upload_frames_max, 4, 1 << 24)?;
-        range("frame_bytes_max", self.frame_bytes_max as u64, 1024, 1 << 30)?;
-        range("batch_rows", self.batch_rows as u64, 1, 100_000)?;
-        range("spool_memory_bytes", self.spool_memory_bytes, 0, 1 << 40)?;
-        range("piece_bytes", self.piece_bytes, 1024, 1 << 30)?;
-        range("tickets_max", self.tickets_max as u64, 1, MANY)?;
-        range("tickets_per_user_max", self.tickets_per_user_max as u64, 1, MANY)?;
-        range("tickets_bytes_max", self.tickets_bytes_max, 1024, 1 << 40)?;
-        range("ticket_ms", self.ticket_ms, 1, DAY_MS)?;
-        range("kept_ms", self.kept_ms, 0, DAY_MS)?;
-        range("kept_downloads_max", self.kept_downloads_max as u64, 0, MANY)?;
-        range("kept_bytes_max", self.kept_bytes_max, 0, 1 << 40)?;
-        range("shared_ms", self.shared_ms, 1, DAY_MS / 4)?;
-        range("shared_bytes_max", self.shared_bytes_max, 0, 1 << 40)?;
-        range("shared_wait_ms_max", self.shared_wait_ms_max, 0, DAY_MS)?;
-        range("ready_bytes_max", self.ready_bytes_max, 0, 1 << 40)?;
-        range("ready_bytes_min", self.ready_bytes_min, 0, 1 << 40)?;
-        range("ready_ms_max", self.ready_ms_max, 1_000, DAY_MS)?;
-        range("heartbeat_ms", self.heartbeat_ms, 1, DAY_MS)?;
-        range("head_ms_max", self.head_ms_max, 1, DAY_MS)?;
-        range("idle_ms_max", self.idle_ms_max, 1, DAY_MS)?;
-        range("keep_alive_ms", self.keep_alive_ms, 1_000, DAY_MS)?;
-        range("wait_ms_max", self.wait_ms_max, 1, DAY_MS)?;
-        range("connect_ms_max", self.connect_ms_max, 1, DAY_MS)?;
-        range("estimate_ms_max", self.estimate_ms_max, 0, DAY_MS)?;
-        range("retries", u64::from(self.retries), 0, 20)?;
-        range("retry_ms", self.retry_ms, 0, 60_000)?;
-        range("note_ms", self.note_ms, 1_000, DAY_MS)?;
-        range("purge_days", self.purge_days, 0, 36_500)?;
-        range("token_ms", self.token_ms, 1_000, 365 * DAY_MS)?;
-        range("password_checks", self.password_checks as u64, 1, 1_000)?;
-        range("password_checks_waiting", self.password_checks_waiting as u64, 0, MANY)?;
-        range("account_cache_ms", self.account_cache_ms, 0, DAY_MS)?;
+        self.validate_numbers()?;
         self.validate_chunk_url()?;
         self.validate_jwt()?;
         self.validate_files()
+    }
+
+    /// The options that are numbers.
+    pub(crate) fn validate_numbers(&self) -> Result<(), ConfigError> {
+        let connections_min = self.workers.max(1) as u64 + 1;
+        let connections = (self.database_connections != 0).then_some((
+            "database_connections",
+            self.database_connections as u64,
+            connections_min,
+            10_000,
+        ));
+        for (option, actual, least, most) in self.numbers().into_iter().chain(connections) {
+            if !(least..=most).contains(&actual) {
+                return Err(ConfigError::OutOfRange { option, actual, expected: format!("{least} to {most}") });
+            }
+        }
+        Ok(())
+    }
+
+    /// Options that are numbers within bounds, whatever the others are: name, value, the least, the most.
+    pub(crate) fn numbers(&self) -> Vec<(&'static str, u64, u64, u64)> {
+        const MANY: u64 = 1_000_000;
+        const DAY_MS: u64 = 24 * 3600 * 1000;
+        vec![
+            ("workers", self.workers as u64, 0, 1_000),
+            ("uploaders", self.uploaders as u64, 0, 1_000),
+            ("workers_max", self.workers_max as u64, 1, 1_000),
+            ("backlog", self.backlog as u64, 0, MANY),
+            ("receiving_max", self.receiving_max as u64, 1, MANY),
+            ("connections_max", self.connections_max as u64, 1, MANY),
+            ("upload_bytes_max", self.upload_bytes_max, 1024, 1 << 40),
+            ("upload_frames_max", self.upload_frames_max, 4, 1 << 24),
+            ("frame_bytes_max", self.frame_bytes_max as u64, 1024, 1 << 30),
+            ("batch_rows", self.batch_rows as u64, 1, 100_000),
+            ("spool_memory_bytes", self.spool_memory_bytes, 0, 1 << 40),
+            ("piece_bytes", self.piece_bytes, 1024, 1 << 30),
+            ("tickets_max", self.tickets_max as u64, 1, MANY),
+            ("tickets_per_user_max", self.tickets_per_user_max as u64, 1, MANY),
+            ("tickets_bytes_max", self.tickets_bytes_max, 1024, 1 << 40),
+            ("ticket_ms", self.ticket_ms, 1, DAY_MS),
+            ("kept_ms", self.kept_ms, 0, DAY_MS),
+            ("kept_downloads_max", self.kept_downloads_max as u64, 0, MANY),
+            ("kept_bytes_max", self.kept_bytes_max, 0, 1 << 40),
+            ("shared_ms", self.shared_ms, 1, DAY_MS / 4),
+            ("shared_bytes_max", self.shared_bytes_max, 0, 1 << 40),
+            ("shared_wait_ms_max", self.shared_wait_ms_max, 0, DAY_MS),
+            ("ready_bytes_max", self.ready_bytes_max, 0, 1 << 40),
+            ("ready_bytes_min", self.ready_bytes_min, 0, 1 << 40),
+            ("ready_ms_max", self.ready_ms_max, 1_000, DAY_MS),
+            ("heartbeat_ms", self.heartbeat_ms, 1, DAY_MS),
+            ("head_ms_max", self.head_ms_max, 1, DAY_MS),
+            ("idle_ms_max", self.idle_ms_max, 1, DAY_MS),
+            ("keep_alive_ms", self.keep_alive_ms, 1_000, DAY_MS),
+            ("wait_ms_max", self.wait_ms_max, 1, DAY_MS),
+            ("connect_ms_max", self.connect_ms_max, 1, DAY_MS),
+            ("estimate_ms_max", self.estimate_ms_max, 0, DAY_MS),
+            ("retries", u64::from(self.retries), 0, 20),
+            ("retry_ms", self.retry_ms, 0, 60_000),
+            ("note_ms", self.note_ms, 1_000, DAY_MS),
+            ("purge_days", self.purge_days, 0, 36_500),
+            ("shutdown_ms_max", self.shutdown_ms_max, 0, DAY_MS),
+            ("token_ms", self.token_ms, 1_000, 365 * DAY_MS),
+            ("password_checks", self.password_checks as u64, 1, 1_000),
+            ("password_checks_waiting", self.password_checks_waiting as u64, 0, MANY),
+            ("account_cache_ms", self.account_cache_ms, 0, DAY_MS),
+        ]
     }
 
     fn validate_chunk_url(&self) -> Result<(), ConfigError> {

@@ -42,7 +42,7 @@ async fn ticket(shared: &Shared, headers: &HeaderMap) -> Result<Response, Failur
     let announced: u64 = value(bytes).parse().map_err(|_| malformed(bytes, "how many bytes the upload has at most"))?;
     let digest = "Headwater-Digest";
     let digest = hex32(value(digest)).ok_or_else(|| malformed(digest, "the upload's digest as 64 hex digits"))?;
-    let limit = shared.config.upload_bytes_max;
+    let limit = shared.config.now().upload_bytes_max;
     if announced > limit {
         let message = format!("the upload has {announced} bytes, above the limit of {limit} (upload_bytes_max)");
         return Err(Failure::new(ErrorCode::TooLarge, message));
@@ -51,8 +51,8 @@ async fn ticket(shared: &Shared, headers: &HeaderMap) -> Result<Response, Failur
     let body = json!({
         "ticket": format!("{:032x}", u128::from_be_bytes(ticket)),
         "offset": offset,
-        "piece_bytes": shared.config.piece_bytes,
-        "expires_in_s": shared.tickets.held_for.as_secs(),
+        "piece_bytes": shared.config.now().piece_bytes,
+        "expires_in_s": shared.tickets.held_for().as_secs(),
     });
     Ok(([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], axum::Json(body)).into_response())
 }
@@ -108,7 +108,7 @@ async fn piece(
     let offset = place.offset.as_deref().unwrap_or_default();
     let offset: u64 = offset.parse().map_err(|_| malformed("offset", offset, "a number of bytes"))?;
     let ticket = hex16(ticket).ok_or_else(|| malformed("ticket", ticket, "32 hex digits"))?;
-    let limit = shared.config.piece_bytes;
+    let limit = shared.config.now().piece_bytes;
     let too_large = || {
         let message = format!("the piece has more than {limit} bytes (piece_bytes)");
         Failure::new(ErrorCode::TooLarge, message)
@@ -138,7 +138,7 @@ async fn piece(
         } else {
             drop(spool);
         }
-        bytes = next_piece(body, shared.config.idle_limit()).await?;
+        bytes = next_piece(body, shared.config.now().idle_limit()).await?;
     }
 }
 

@@ -80,10 +80,16 @@ impl Places {
         waiting.await.expect("whoever waits is kept until there is a place")
     }
 
-    /// From now on there are so many.
+    /// From now on there are so many; those that are taken beyond stay so until they are given back.
     pub(crate) fn set_limit(&self, limit: usize) {
+        let has_lane = lock(&self.0).has_lane;
+        self.set(limit, has_lane);
+    }
+
+    /// The same, and whether small ones may have places beyond.
+    pub(crate) fn set(&self, limit: usize, has_lane: bool) {
         let mut queue = lock(&self.0);
-        queue.limit = limit;
+        (queue.limit, queue.has_lane) = (limit, has_lane);
         grant(&self.0, queue);
     }
 

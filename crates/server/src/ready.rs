@@ -32,6 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use headwater_knobs::Live;
 use headwater_model::Model;
 use headwater_protocol::Frame;
 use headwater_protocol::message::Watermarks;
@@ -65,17 +66,14 @@ pub(crate) type Key = [u8; 32];
 /// All of a server's.
 pub(crate) struct ReadyFiles {
     build: Option<BuildReady>,
-    bytes_min: u64,
-    bytes_max: u64,
-    age_max: Duration,
-    kept_for: Duration,
+    config: Live<Config>,
     folder: Option<PathBuf>,
     state: Mutex<State>,
 }
 
 impl std::fmt::Debug for ReadyFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReadyFiles").field("bytes_max", &self.bytes_max).finish_non_exhaustive()
+        f.debug_struct("ReadyFiles").field("bytes_max", &self.bytes_max()).finish_non_exhaustive()
     }
 }
 
@@ -147,21 +145,33 @@ enum Next {
 }
 
 impl ReadyFiles {
-    pub(crate) fn new(config: &Config, build: Option<BuildReady>) -> ReadyFiles {
-        ReadyFiles {
-            build,
-            bytes_min: config.ready_bytes_min,
-            bytes_max: config.ready_bytes_max,
-            age_max: Duration::from_millis(config.ready_ms_max),
-            kept_for: Duration::from_millis(config.kept_ms),
-            folder: config.spool_folder.clone(),
-            state: Mutex::default(),
-        }
+    pub(crate) fn new(config: Live<Config>, build: Option<BuildReady>) -> ReadyFiles {
+        ReadyFiles { build, folder: config.now().spool_folder.clone(), config, state: Mutex::default() }
+    }
+
+    /// Downloads of fewer bytes are not worth a file.
+    fn bytes_min(&self) -> u64 {
+        self.config.now().ready_bytes_min
+    }
+
+    /// Bytes of all files.
+    fn bytes_max(&self) -> u64 {
+        self.config.now().ready_bytes_max
+    }
+
+    /// How long a file is given to new remotes.
+    fn age_max(&self) -> Duration {
+        Duration::from_millis(self.config.now().ready_ms_max)
+    }
+
+    /// How long a promised file can be asked for.
+    fn kept_for(&self) -> Duration {
+        Duration::from_millis(self.config.now().kept_ms)
     }
 
     /// How it makes files, if it may.
     fn builder(&self) -> Option<&BuildReady> {
-        self.build.as_ref().filter(|_| self.bytes_max > 0)
+        self.build.as_ref().filter(|_| self.bytes_max() > 0)
     }
 
     /// The file that is kept for these partitions.
@@ -174,9 +184,9 @@ impl ReadyFiles {
 
     /// A remote wants these partitions. `may_make`: whether one may be made for it.
     fn next(&self, key: Key, remote_id: [u8; 16], may_make: bool) -> Next {
-        let now = Instant::now();
+        let (now, age_max) = (Instant::now(), self.age_max());
         let mut state = self.lock();
-        state.entries.retain(|_, entry| !entry.is_old(now, self.age_max));
+        state.entries.retain(|_, entry| !entry.is_old(now, age_max));
         let makes = state.entries.values().any(|entry| matches!(entry.what, What::InTheMaking(_)));
         match state.entries.get_mut(&key).map(|entry| &mut entry.what) {
             Some(What::Made(ready, given_at)) => {
@@ -207,10 +217,10 @@ impl ReadyFiles {
             state.entries.remove(&key);
             return;
         };
-        let ready = ready.filter(|ready| ready.bytes <= self.bytes_max);
+        let ready = ready.filter(|ready| ready.bytes <= self.bytes_max());
         let what = ready.map_or(What::NotWorth, |ready| What::Made(Arc::new(ready), now));
         state.entries.insert(key, Entry { since: now, what });
-        state.keep_within(self.bytes_max);
+        state.keep_within(self.bytes_max());
     }
 
     /// The file of these partitions is of no more use.
@@ -246,10 +256,10 @@ impl ReadyFiles {
 
     /// Lets go what is old: files, who asked, promises.
     pub(crate) fn expire(&self) {
-        let now = Instant::now();
+        let (now, age_max, kept_for) = (Instant::now(), self.age_max(), self.kept_for());
         let mut state = self.lock();
-        state.entries.retain(|_, entry| !entry.is_old(now, self.age_max));
-        state.offers.retain(|_, offer| now.duration_since(offer.asked_at) < self.kept_for);
+        state.entries.retain(|_, entry| !entry.is_old(now, age_max));
+        state.offers.retain(|_, offer| now.duration_since(offer.asked_at) < kept_for);
     }
 
     /// Files that are kept, and their bytes.

@@ -42,7 +42,7 @@ pub(crate) enum Upload {
 pub(crate) async fn receive(shared: &Arc<Shared>, body: &mut Body) -> Result<Received, Failure> {
     let mut receiving = Receiving {
         shared,
-        reader: RequestReader::new(shared.config.request_limits()),
+        reader: RequestReader::new(shared.config.now().request_limits()),
         hello: None,
         spool: UploadSpool::new(&shared.spools),
         ticket: None,
@@ -50,7 +50,7 @@ pub(crate) async fn receive(shared: &Arc<Shared>, body: &mut Body) -> Result<Rec
         key_ranges: None,
         bytes: 0,
     };
-    let idle = shared.config.idle_limit();
+    let idle = shared.config.now().idle_limit();
     while let Some(piece) = next_piece(body, idle).await? {
         receiving.bytes += piece.len() as u64;
         receiving.take(&piece).await?;

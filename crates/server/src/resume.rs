@@ -92,7 +92,7 @@ pub(crate) fn hex16(text: &str) -> Option<[u8; 16]> {
 async fn watch(shared: Arc<Shared>, writer: Writer, remote_id: [u8; 16]) {
     let (_task, _sending) = (shared.syncs.enter(), shared.admission.sending.enter());
     let (offset, sending) = (writer.taken(), Instant::now());
-    let left = writer.watch(shared.config.idle_limit()).await;
+    let left = writer.watch(shared.config.now().idle_limit()).await;
     shared.downloads.left(&remote_id);
     let outcome = match left {
         Left::Whole => "ok",

@@ -70,7 +70,7 @@ pub(crate) fn turning_away(shared: Arc<Shared>) -> Router {
 }
 
 fn no_place(shared: &Shared, remote_id: Option<[u8; 16]>) -> Failure {
-    shared.admission.overloaded(remote_id, format!("{} connections are open already", shared.front.connections_max))
+    shared.admission.overloaded(remote_id, format!("{} connections are open already", shared.front.connections_max()))
 }
 
 /// Tells the client that nothing more is answered on this connection.
@@ -101,8 +101,8 @@ async fn token(shared: &Shared, headers: &HeaderMap) -> Result<Response, Failure
         ));
     }
     let user = shared.access.authenticate(credentials).await?;
-    let token = shared.access.issue(&user, Duration::from_millis(shared.config.token_ms)).await?;
-    let body = json!({ "token": token.expose(), "expires_in_s": shared.config.token_ms / 1000 });
+    let token = shared.access.issue(&user, Duration::from_millis(shared.config.now().token_ms)).await?;
+    let body = json!({ "token": token.expose(), "expires_in_s": shared.config.now().token_ms / 1000 });
     Ok(([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], axum::Json(body)).into_response())
 }
 
@@ -185,7 +185,7 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
         "ready_files": ready_files,
         "ready_files_bytes": ready_bytes,
         "connections": shared.front.connections.count(),
-        "connections_max": shared.front.connections_max,
+        "connections_max": shared.front.connections_max(),
         "files_open": shared.files.open(),
         "spool_memory_bytes": memory,
         "spool_file_bytes": files,

@@ -8,6 +8,7 @@ use futures_util::future::OptionFuture;
 use headwater_access::{Access, Jwt, JwtError, Settings};
 use headwater_bufferpool::{Config as PoolConfig, Pools};
 use headwater_consolidated::{Backend, Plan, Pool, QueryBackend, QueryPool};
+use headwater_knobs::{Knob, Live};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
@@ -17,7 +18,7 @@ use crate::admission::{Admission, Counted, Gauge};
 use crate::chunks::Chunks;
 use crate::connection::Service;
 use crate::counts::Counts;
-use crate::descriptors::{CONNECTION_FILES_MAX, Descriptors, TURNED_AWAY_MAX, database_files};
+use crate::descriptors::{CONNECTION_FILES_MAX, Descriptors, TURNED_AWAY_MAX, database_files, open_files_limit};
 use crate::downloads::Downloads;
 use crate::files::Files;
 use crate::front::Front;
@@ -28,7 +29,7 @@ use crate::state::{Remotes, Shared, Tasks};
 use crate::tickets::Tickets;
 use crate::upkeep::{self, take_notes};
 use crate::without_syncs::{self, Alone};
-use crate::{Config, ConfigError, TlsError, tls};
+use crate::{Config, ConfigError, TlsError, tls, tuning};
 
 /// How long accepting pauses when the system has no more descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -110,6 +111,7 @@ pub struct Handle {
     connections: Tasks,
     accepting: JoinHandle<()>,
     background: Vec<JoinHandle<()>>,
+    knobs: Vec<Knob>,
 }
 
 /// How a server stopped.
@@ -163,9 +165,10 @@ impl Server {
             Some(pools) => pools,
             None => Arc::new(own_pools(&config)?),
         };
-        let files = database_files(backend.dialect(), config.database_connections() + connections);
+        let dialect = backend.dialect();
+        let files = database_files(dialect, config.database_connections() + connections);
         let (descriptors, listener) = take_places(&config, files)?;
-        let shared = share(config, &descriptors, backend, plans, jwt, (ready, pools));
+        let shared = share(&config, &descriptors, backend, plans, jwt, (ready, pools));
         let router = router(Arc::clone(&shared)).merge(routes.unwrap_or_default());
         let service = Service::new(router, tls.clone(), &shared.config);
         let turning_away = Service::new(turning_away(Arc::clone(&shared)), tls, &shared.config);
@@ -181,6 +184,7 @@ impl Server {
         handle.syncs = shared.syncs.clone();
         handle.estimates = shared.estimates.clone();
         handle.background = background;
+        handle.knobs = tuning::of_syncs(&shared, dialect, connections, open_files_limit());
         Ok(handle)
     }
 
@@ -195,13 +199,16 @@ impl Server {
         config.validate()?;
         let tls = tls_of(&config)?;
         // One of them is the server's own: by it readiness is found out.
-        let (descriptors, listener) = take_places(&config, CONNECTION_FILES_MAX * (joined.connections + 1))?;
-        let front = Arc::new(Front::new(config, descriptors.connections_max));
+        let files = CONNECTION_FILES_MAX * (joined.connections + 1);
+        let (descriptors, listener) = take_places(&config, files)?;
+        let front = Arc::new(Front::new(config.into(), descriptors.connections_max));
         let alone = Alone { front: Arc::clone(&front), pool: QueryPool::for_queries(backend, 1), pools: joined.pools };
         let router = without_syncs::router(Arc::new(alone)).merge(joined.routes.unwrap_or_default());
         let service = Service::new(router, tls.clone(), &front.config);
         let turning_away = Service::new(without_syncs::turning_away(Arc::clone(&front)), tls, &front.config);
-        let handle = accept(listener, front, service, turning_away);
+        let knobs = tuning::of_front(&front, files, open_files_limit());
+        let mut handle = accept(listener, front, service, turning_away);
+        handle.knobs = knobs;
         tracing::info!(local_addr = %handle.local_addr, "listening; nothing is synced");
         Ok(handle)
     }
@@ -228,7 +235,7 @@ fn take_places(config: &Config, database_files: usize) -> Result<(Descriptors, (
 }
 
 /// Takes connections from now on.
-fn accept(
+pub(crate) fn accept(
     (listener, local_addr): (TcpListener, SocketAddr),
     front: Arc<Front>,
     service: Service,
@@ -247,14 +254,24 @@ fn accept(
     };
     let accepting = tokio::spawn(accepting.run());
     let (syncs, estimates) = (Tasks::default(), Tasks::default());
-    Handle { local_addr, front, syncs, estimates, cutting, connections: tasks, accepting, background: Vec::new() }
+    Handle {
+        local_addr,
+        front,
+        syncs,
+        estimates,
+        cutting,
+        connections: tasks,
+        accepting,
+        background: Vec::new(),
+        knobs: Vec::new(),
+    }
 }
 
 /// Remotes that come at once wait for their connection in the kernel. Who finds no room there knocks again after a second, then after two, four
 /// and so on: the room is as large as the kernel allows (`net.core.somaxconn`), up to this.
 const LISTEN_BACKLOG: u32 = 65_535;
 
-fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // On Windows it would let others take the port.
     #[cfg(not(windows))]
@@ -264,6 +281,11 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 impl Handle {
+    /// What can be changed while it runs; given once.
+    pub fn take_knobs(&mut self) -> Vec<Knob> {
+        std::mem::take(&mut self.knobs)
+    }
+
     /// Where it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
@@ -282,7 +304,7 @@ impl Handle {
             // Whoever stops a server may put another database in the place of this one, which nobody may have open then.
             self.estimates.ended().await;
         };
-        let limit = Duration::from_millis(self.front.config.shutdown_ms_max);
+        let limit = Duration::from_millis(self.front.config.now().shutdown_ms_max);
         let syncs_cut = match tokio::time::timeout(limit, ended).await {
             Ok(()) => 0,
             Err(_elapsed) => {
@@ -306,15 +328,15 @@ impl Drop for Handle {
     }
 }
 
-fn share(
-    config: Config,
+pub(crate) fn share(
+    config: &Config,
     descriptors: &Descriptors,
     backend: Arc<dyn Backend>,
     plans: Vec<Plan>,
     jwt: Option<Jwt>,
     (build, pools): (Option<BuildReady>, Arc<Pools>),
 ) -> Arc<Shared> {
-    let pool = Pool::new(backend, config.database_connections());
+    let (live, pool) = (Live::new(config.clone()), Pool::new(backend, config.database_connections()));
     let settings = Settings {
         password_checks: config.password_checks,
         password_checks_waiting: config.password_checks_waiting,
@@ -327,30 +349,30 @@ fn share(
         None => access,
     };
     let files = Files::new(config.spool_folder.clone(), descriptors.files_max);
-    let spools = Spools::new(pools.main().clone(), config.spool_memory_bytes);
+    let spools = Spools::new(pools.main().clone(), live.clone());
     Arc::new(Shared {
         access,
-        admission: Admission::new(&config),
-        tickets: Tickets::new(&config, spools.clone()),
-        chunks: Chunks::new(&config, Arc::clone(&files), Arc::clone(&pools)),
+        admission: Admission::new(live.clone()),
+        tickets: Tickets::new(live.clone(), spools.clone()),
+        chunks: Chunks::new(live.clone(), Arc::clone(&files), Arc::clone(&pools)),
         spools,
         pools,
         files,
         pool,
         plans: plans.into_iter().map(Arc::new).collect(),
-        front: Arc::new(Front::new(config.clone(), descriptors.connections_max)),
+        front: Arc::new(Front::new(live.clone(), descriptors.connections_max)),
         syncs: Tasks::default(),
         counts: Counts::default(),
         estimates: Tasks::default(),
         remotes: Remotes::default(),
-        downloads: Downloads::new(&config),
-        ready_files: ReadyFiles::new(&config, build),
-        config,
+        downloads: Downloads::new(live.clone()),
+        ready_files: ReadyFiles::new(live.clone(), build),
+        config: live,
     })
 }
 
 /// Those of a server that shares none with others.
-fn own_pools(config: &Config) -> Result<Pools, headwater_bufferpool::Error> {
+pub(crate) fn own_pools(config: &Config) -> Result<Pools, headwater_bufferpool::Error> {
     let overflow_folder = config.spool_folder.clone();
     Pools::new(&PoolConfig { overflow_folder, ..PoolConfig::default() }, None)
 }
@@ -386,7 +408,7 @@ impl Accepting {
     }
 
     fn begin(&self, stream: TcpStream, peer: SocketAddr) {
-        let limit = self.front.connections_max;
+        let limit = self.front.connections_max();
         if let Some(place) = self.front.connections.try_enter(limit) {
             return self.serve(Arc::clone(&self.service), (stream, peer), place, None);
         }

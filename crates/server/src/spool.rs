@@ -9,8 +9,11 @@ mod upload;
 
 use std::io;
 
-use headwater_bufferpool::{Class, Error, Pool, Pools, Spool};
+use headwater_bufferpool::{Class, Error, Policy, Pool, Pools, Spool};
+use headwater_knobs::Live;
 use serde_json::json;
+
+use crate::Config;
 
 pub(crate) use upload::UploadSpool;
 
@@ -18,13 +21,13 @@ pub(crate) use upload::UploadSpool;
 #[derive(Clone, Debug)]
 pub(crate) struct Spools {
     pool: Pool,
-    /// Bytes in memory of one spool.
-    memory_bytes_max: u64,
+    config: Live<Config>,
 }
 
 impl Spools {
-    pub(crate) fn new(pool: Pool, memory_bytes_max: u64) -> Spools {
-        Spools { pool, memory_bytes_max }
+    /// In this pool, each with as many bytes of its memory as the options say when it begins.
+    pub(crate) fn new(pool: Pool, config: Live<Config>) -> Spools {
+        Spools { pool, config }
     }
 
     fn upload(&self) -> Spool {
@@ -36,7 +39,8 @@ impl Spools {
     }
 
     fn spool(&self, name: &str, class: Class) -> Spool {
-        self.pool.spool(name, class, self.memory_bytes_max).expect("this class is spooled, and nothing is claimed yet")
+        let memory_bytes_max = self.config.now().spool_memory_bytes;
+        self.pool.spool(name, class, memory_bytes_max).expect("this class is spooled, and nothing is claimed yet")
     }
 
     /// Bytes in memory, bytes in the overflow file.
@@ -79,9 +83,15 @@ pub(crate) fn told_of(pools: &Pools) -> serde_json::Value {
             })
             .collect();
         let (waits, overflow) = (counters.waits, counters.overflow);
+        let (policy, skips) = match pool.policy() {
+            Policy::Lru { skips } => ("lru", Some(skips)),
+            Policy::S3Fifo => ("s3fifo", None),
+        };
         json!({
             "memory_bytes": pool.used_bytes(),
             "memory_bytes_max": pool.budget_bytes(),
+            "policy": policy,
+            "skips": skips,
             "classes": classes,
             "read_bytes": counters.read_bytes(),
             "overflow": {

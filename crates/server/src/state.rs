@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, header};
 use headwater_access::{Access, Credentials, User};
 use headwater_bufferpool::Pools;
 use headwater_consolidated::{Plan, Pool};
+use headwater_knobs::Live;
 use headwater_protocol::message::{ErrorCode, Hello};
 use tokio::sync::Notify;
 
@@ -26,7 +27,7 @@ use crate::tickets::Tickets;
 /// What all requests share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) config: Config,
+    pub(crate) config: Live<Config>,
     pub(crate) pool: Pool,
     pub(crate) plans: Vec<Arc<Plan>>,
     pub(crate) access: Access,

@@ -66,7 +66,7 @@ async fn admit_and_receive(
     }
     let user = shared.authenticate(headers).await?;
     user.name().clone_into(&mut line.user);
-    let limit = shared.config.upload_bytes_max;
+    let limit = shared.config.now().upload_bytes_max;
     if let Some(length) = body.size_hint().exact().filter(|length| *length > limit) {
         let message = format!("the request has {length} bytes, above the limit of {limit} (upload_bytes_max)");
         return Err(Failure::new(ErrorCode::TooLarge, message));
@@ -79,7 +79,7 @@ async fn admit_and_receive(
 
 /// Sends the head, and starts the task that fills the body.
 fn answer(shared: &Arc<Shared>, user: User, received: Received, line: Line) -> Response {
-    let (writer, reader) = spool(&shared.spools, shared.config.heartbeat());
+    let (writer, reader) = spool(&shared.spools, shared.config.now().heartbeat());
     let sync = Sync { shared: Arc::clone(shared), user, line, writer, _task: shared.syncs.enter() };
     tokio::spawn(sync.run(Box::new(received)));
     (stream_headers(), body_of(reader)).into_response()
@@ -134,7 +134,7 @@ impl Sync {
         let sending = Instant::now();
         let left = {
             let _sending = self.shared.admission.sending.enter();
-            self.writer.watch(self.shared.config.idle_limit()).await
+            self.writer.watch(self.shared.config.now().idle_limit()).await
         };
         self.shared.downloads.left(&remote_id);
         self.line.send = sending.elapsed();
@@ -206,10 +206,10 @@ impl Sync {
         let waiting = Instant::now();
         let admission = &self.shared.admission;
         let _place = admission.wait();
-        let limit = Duration::from_millis(self.shared.config.wait_ms_max);
+        let limit = Duration::from_millis(self.shared.config.now().wait_ms_max);
         let had = tokio::select! {
             had = free => had,
-            _ = self.writer.watch(self.shared.config.idle_limit()) => return Err(Stop::Left),
+            _ = self.writer.watch(self.shared.config.now().idle_limit()) => return Err(Stop::Left),
             () = tokio::time::sleep(limit) => {
                 return Err(admission.overloaded(None, format!("{otherwise} for {} ms", limit.as_millis())).into());
             }
@@ -234,7 +234,7 @@ impl Sync {
     /// Finds the frames of an upload that came in pieces, and that they are all there.
     async fn whole(&self, end: &UploadEnd, source: Source) -> Result<Source, Stop> {
         let Source::Pieces(Ticket { ticket, .. }, _) = source else { return Ok(source) };
-        let limits = self.shared.config.pieces_limits();
+        let limits = self.shared.config.now().pieces_limits();
         let (found, mut source) = blocking(source, move |source| source.spool().index(limits)).await?;
         let found = found.and_then(|digest| if digest == end.digest { Ok(()) } else { Err(RequestError::Digest) });
         let Err(error) = found else { return Ok(source) };
@@ -252,7 +252,7 @@ impl Sync {
         let ended = tokio::select! {
             ended = &mut working => ended,
             // The worker notices by itself that nobody waits; what it has begun it ends in order.
-            _ = self.writer.watch(self.shared.config.idle_limit()) => working.await,
+            _ = self.writer.watch(self.shared.config.now().idle_limit()) => working.await,
         };
         ended.map_err(|error| Failure::internal(format!("the worker panicked: {error}")).into())
     }

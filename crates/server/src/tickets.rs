@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use headwater_knobs::Live;
 use headwater_protocol::message::{ErrorCode, Ticket, UploadEnd};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
@@ -41,10 +42,7 @@ pub(crate) struct Upload {
 pub(crate) struct Tickets {
     spools: Spools,
     held: Mutex<HashMap<[u8; 16], Held>>,
-    number_max: usize,
-    per_user_max: usize,
-    bytes_max: u64,
-    pub(crate) held_for: Duration,
+    config: Live<Config>,
 }
 
 /// A ticket's bytes, for as long as somebody uses them.
@@ -62,19 +60,18 @@ struct Held {
 }
 
 impl Tickets {
-    pub(crate) fn new(config: &Config, spools: Spools) -> Tickets {
-        Tickets {
-            spools,
-            held: Mutex::default(),
-            number_max: config.tickets_max,
-            per_user_max: config.tickets_per_user_max,
-            bytes_max: config.tickets_bytes_max,
-            held_for: Duration::from_millis(config.ticket_ms),
-        }
+    pub(crate) fn new(config: Live<Config>, spools: Spools) -> Tickets {
+        Tickets { spools, held: Mutex::default(), config }
+    }
+
+    /// How long a ticket waits for its next piece, or for its sync.
+    pub(crate) fn held_for(&self) -> Duration {
+        Duration::from_millis(self.config.now().ticket_ms)
     }
 
     /// The ticket for an upload, made unless there is one, and how many bytes are there.
     pub(crate) fn ask(&self, upload: &Upload, announced: u64) -> Result<([u8; 16], u64), Failure> {
+        let config = self.config.now();
         let mut all = self.lock();
         if let Some((ticket, held)) = all.iter_mut().find(|(_, held)| held.upload == *upload) {
             let spool = Arc::clone(&held.spool).try_lock_owned().map_err(|_| Failure::remote_busy())?;
@@ -83,7 +80,7 @@ impl Tickets {
         }
         all.retain(|_, held| held.upload.user != upload.user || held.upload.remote_id != upload.remote_id);
         let of_user = all.values().filter(|held| held.upload.user == upload.user).count();
-        if all.len() >= self.number_max || of_user >= self.per_user_max {
+        if all.len() >= config.tickets_max || of_user >= config.tickets_per_user_max {
             let message = format!("{} uploads in pieces are on their way, {of_user} of this user", all.len());
             return Err(Failure::new(ErrorCode::Overloaded, message).after(RETRY_AFTER));
         }
@@ -106,7 +103,7 @@ impl Tickets {
             let message = format!("the upload was announced with {announced} bytes, and has {sum} at least");
             return Err(Failure::new(ErrorCode::TooLarge, message));
         }
-        if others + sum > self.bytes_max {
+        if others + sum > self.config.now().tickets_bytes_max {
             let message = format!("uploads in pieces have no room for {bytes} bytes more (tickets_bytes_max)");
             return Err(Failure::new(ErrorCode::Overloaded, message).after(RETRY_AFTER));
         }
@@ -152,7 +149,8 @@ impl Tickets {
 
     /// Forgets what nobody has used in time.
     pub(crate) fn expire(&self) {
-        self.lock().retain(|_, held| held.used_at.elapsed() < self.held_for || held.spool.try_lock().is_err());
+        let held_for = self.held_for();
+        self.lock().retain(|_, held| held.used_at.elapsed() < held_for || held.spool.try_lock().is_err());
     }
 
     pub(crate) fn count(&self) -> usize {

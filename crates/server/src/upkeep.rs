@@ -31,12 +31,13 @@ async fn pause(shared: &Shared, time: Duration) -> bool {
 /// Notes time and snapshot in the database now and then: purge turns ages into versions by them, and they tell which state of the
 /// database a remote has known.
 pub(crate) async fn take_notes(shared: Arc<Shared>) {
-    let every = Duration::from_millis(shared.config.note_ms);
-    while pause(&shared, every).await {
-        let (pool, patience) = (shared.pool.clone(), Duration::from_millis(shared.config.connect_ms_max));
+    let every = |shared: &Shared| Duration::from_millis(shared.config.now().note_ms);
+    while pause(&shared, every(&shared)).await {
+        let half = every(&shared) / 2;
+        let (pool, patience) = (shared.pool.clone(), Duration::from_millis(shared.config.now().connect_ms_max));
         let noting = tokio::task::spawn_blocking(move || {
             let mut connection = pool.checkout(patience)?;
-            let noted = system::is_note_due(&mut *connection, every / 2)
+            let noted = system::is_note_due(&mut *connection, half)
                 .and_then(|is_due| if is_due { system::take_note(&mut *connection).map(|_note| ()) } else { Ok(()) });
             connection.note(noted)
         });
@@ -63,19 +64,23 @@ const SHARE_EVERY: Duration = Duration::from_secs(15);
 
 /// Keeps the number of workers, where it is found, below this server's share of the database's connections; and says in the log what it is.
 pub(crate) async fn share_connections(shared: Arc<Shared>) {
-    if shared.config.workers != 0 {
-        return;
-    }
     let mut told = shared.admission.load().crews();
     loop {
-        let (pool, patience) = (shared.pool.clone(), Duration::from_millis(shared.config.connect_ms_max));
+        if shared.config.now().workers != 0 {
+            if !pause(&shared, SHARE_EVERY).await {
+                return;
+            }
+            told = shared.admission.load().crews();
+            continue;
+        }
+        let (pool, patience) = (shared.pool.clone(), Duration::from_millis(shared.config.now().connect_ms_max));
         let asking = tokio::task::spawn_blocking(move || {
             let mut connection = pool.checkout(patience)?;
             let share = system::connection_share(&mut *connection);
             connection.note(share)
         });
         match asking.await {
-            Ok(Ok(Some(share))) => shared.admission.set_most(workers_within(share).min(shared.config.workers_most())),
+            Ok(Ok(Some(share))) => shared.admission.set_share(workers_within(share)),
             Ok(Ok(None)) => {}
             Ok(Err(error)) => tracing::debug!(%error, "how many servers share the database was not found out"),
             Err(error) => tracing::error!(%error, "asking for the share of connections panicked"),
@@ -100,12 +105,12 @@ pub(crate) async fn share_connections(shared: Arc<Shared>) {
 
 /// Purges what is older than `purge_days`, after each note that may have made something old enough.
 pub(crate) async fn purge_now_and_then(shared: Arc<Shared>) {
-    let older_than = DAY * u32::try_from(shared.config.purge_days).unwrap_or(u32::MAX);
-    if older_than.is_zero() {
-        return;
-    }
-    let request = PurgeRequest { older_than, step: older_than / STEPS };
-    while pause(&shared, Duration::from_millis(shared.config.note_ms)).await {
+    while pause(&shared, Duration::from_millis(shared.config.now().note_ms)).await {
+        let older_than = DAY * u32::try_from(shared.config.now().purge_days).unwrap_or(u32::MAX);
+        if older_than.is_zero() {
+            continue;
+        }
+        let request = PurgeRequest { older_than, step: older_than / STEPS };
         // Dropped with this task, so that what is cut at the server's end stops at its next batch.
         let stop = StopOnDrop::default();
         let (pool, stopped) = (shared.pool.clone(), Arc::clone(&stop.0));

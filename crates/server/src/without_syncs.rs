@@ -48,7 +48,7 @@ pub(crate) fn router(alone: Arc<Alone>) -> Router {
 /// What is answered on a connection for which there is no place.
 pub(crate) fn turning_away(front: Arc<Front>) -> Router {
     Router::new().fallback(async move || {
-        let message = format!("{} connections are open already", front.connections_max);
+        let message = format!("{} connections are open already", front.connections_max());
         for_the_last_time(Failure::new(ErrorCode::Overloaded, message).after(COME_BACK).to_json_response())
     })
 }
@@ -80,7 +80,7 @@ async fn get_ready(State(alone): State<Arc<Alone>>) -> Response {
         "database": database,
         "shutting_down": stopping,
         "connections": alone.front.connections.count(),
-        "connections_max": alone.front.connections_max,
+        "connections_max": alone.front.connections_max(),
         "pool": alone.pools.as_deref().map(told_of),
     });
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

@@ -192,7 +192,7 @@ impl Work {
         (end, mut source): (UploadEnd, Source),
         retries: &mut u32,
     ) -> Result<Uploaded, Failure> {
-        let config = &self.shared.config;
+        let config = self.shared.config.now();
         let request = UploadRequest {
             plan: &self.plan,
             remote_id: self.hello.remote_id,
@@ -325,7 +325,7 @@ impl Work {
         retries: &mut u32,
         mut part: impl FnMut(&mut dyn Connection) -> Result<T, Error>,
     ) -> Result<T, Failure> {
-        let config = &self.shared.config;
+        let config = self.shared.config.now();
         let mut pause = Duration::from_millis(config.retry_ms);
         let mut attempts = 0;
         loop {
@@ -356,7 +356,7 @@ impl Work {
         let connection = match connection {
             Some(connection) => connection,
             None => {
-                let patience = Duration::from_millis(self.shared.config.connect_ms_max);
+                let patience = Duration::from_millis(self.shared.config.now().connect_ms_max);
                 connection.insert(self.shared.pool.checkout(patience)?)
             }
         };

@@ -35,6 +35,27 @@ fn what_is_free_is_had_at_once_or_not_at_all() {
 }
 
 #[test]
+fn the_size_changes_while_connections_are_in_use() {
+    let (_folder, pool) = pool(1);
+    let first = pool.checkout(NO_PATIENCE).expect("the first");
+    pool.set_size(3);
+    let others = [0, 1].map(|_| pool.checkout(NO_PATIENCE).expect("there is room"));
+    assert!(pool.checkout_free().is_none(), "three are all there are");
+    pool.set_size(1);
+    let counts = || (pool.stats().open, pool.stats().idle);
+    assert_eq!(counts(), (3, 0), "whoever has one keeps it");
+    drop(others);
+    assert_eq!(counts(), (1, 0), "they are closed as they come back");
+    assert!(pool.checkout(NO_PATIENCE).is_err());
+    drop(first);
+    pool.set_size(2);
+    drop([0, 1].map(|_| pool.checkout(NO_PATIENCE).expect("there is room")));
+    assert_eq!(counts(), (2, 2));
+    pool.set_size(1);
+    assert_eq!((counts(), pool.stats().reconnections), ((1, 1), 0), "one that nobody uses is closed at once");
+}
+
+#[test]
 fn whoever_waits_gets_the_next_one() {
     let (_folder, pool) = pool(1);
     let held = pool.checkout(NO_PATIENCE).expect("the first");

@@ -20,6 +20,7 @@ use crate::held;
 use crate::query::Query;
 use crate::service::Settings;
 
+mod knobs;
 mod revalidation;
 
 const SCHEMA: &str = "CREATE TABLE flight (id INTEGER PRIMARY KEY, origin TEXT, delay INTEGER, owner TEXT);

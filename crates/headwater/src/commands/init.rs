@@ -166,7 +166,8 @@ fn config_text(url: &str, model: &Path) -> String {
          # tls_key = \"key.pem\"\n\
          # workers = {workers}      # syncs that use the database at a time; 0: as many as it is found to take\n\
          # uploaders = {uploaders}    # of them, those that may apply an upload; 0: likewise\n\
-         # backlog = {backlog}    # syncs that may wait for a worker; more are told when to come back\n",
+         # backlog = {backlog}    # syncs that may wait for a worker; more are told when to come back\n\n\
+         # [admin]      # lets `headwater tune` change options while the server runs: docs/tuning.md\n",
         model = toml::Value::String(model.display().to_string()),
         url = toml::Value::String(url.to_owned()),
         listen = server.listen,

@@ -1,5 +1,6 @@
 //! `headwater serve`: the server, until it is asked to stop.
 
+mod administration;
 mod client_sql;
 
 use std::net::SocketAddr;
@@ -16,11 +17,14 @@ use headwater_consolidated::check::{Severity, check};
 use headwater_consolidated::{Backend, Pool, QueryBackend, QueryPool};
 use headwater_gateway::query::Who;
 use headwater_gateway::{ClientSql, Gateway, Settings};
+use headwater_knobs::{Knob, Live};
 use headwater_server::{Config as ServerConfig, Handle, Joined, Line, Server, StartError, raise_open_files};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
+use self::administration::administrate;
+pub(crate) use self::administration::named;
 use self::client_sql::client_sql;
 use super::check::{place, title};
 use super::query::checked;
@@ -28,6 +32,7 @@ use crate::Done;
 use crate::cli::Global;
 use crate::config::{Config, GatewayConfig, without};
 use crate::exit::{Exit, OrUsage as _, usage};
+use crate::logging::Logging;
 use crate::output::Output;
 use crate::pool::Known;
 use crate::ready;
@@ -44,6 +49,8 @@ GET /health says that the server lives, GET /ready whether it can serve, with it
 
 /// Options of the gateway begin with it.
 const GATEWAY: &str = "gateway.";
+/// Those of the administration listener.
+const ADMIN: &str = "admin.";
 /// And those of the pool.
 const POOL: &str = "pool.";
 
@@ -63,7 +70,7 @@ pub struct ServeArgs {
     /// Syncs that may wait for a worker; 0: none waits.
     #[arg(long)]
     backlog: Option<usize>,
-    /// Any option of [server], of [gateway] as gateway.OPTION, or of [pool] as pool.OPTION; may be given several times.
+    /// Any option of [server], of [gateway] as gateway.OPTION, or of [pool] and [admin] likewise; may be given several times.
     #[arg(long = "set", value_name = "OPTION=VALUE", value_parser = option)]
     options: Vec<(String, String)>,
     /// Start without holding the model against the database first.
@@ -94,7 +101,7 @@ impl ServeArgs {
             ("backlog", self.backlog.map(|count| count.to_string())),
         ];
         let named = named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        let is_others = |name: &str| name.starts_with(GATEWAY) || name.starts_with(POOL);
+        let is_others = |name: &str| [GATEWAY, POOL, ADMIN].iter().any(|section| name.starts_with(section));
         let own = self.options.iter().filter(|(name, _)| !is_others(name)).cloned();
         own.chain(named).collect()
     }
@@ -118,8 +125,14 @@ impl Backends {
     }
 }
 
+/// What of the gateway can be changed while it runs.
+struct Tunable {
+    knobs: Vec<Knob>,
+    settings: Live<Settings>,
+}
+
 /// An answer that is held and can't be kept is none that anybody means.
-fn check_held(settings: &Settings, pool: &BufferPool) -> Result<()> {
+pub(crate) fn check_held(settings: &Settings, pool: &BufferPool) -> Result<()> {
     let (held, room) = (settings.held_bytes_max, pool.room_bytes(Class::Answer));
     if settings.cache && held as u64 > room {
         let why = "an answer that is held has no room to be kept then; or set [gateway] cache = false: nothing is kept";
@@ -137,17 +150,17 @@ fn known<'a>(gateway: Option<&'a GatewayConfig>, plans: &'a [Plan]) -> Known<'a>
     Known { queries, tables: tables.map(|table| table.name.as_str()).collect() }
 }
 
-/// What is served beside syncs: ready files, and the named queries.
+/// What is served beside syncs: ready files, and the named queries; with what of those can be changed.
 fn join(
     gateway: Option<GatewayConfig>,
     sql: Option<ClientSql>,
     backends: &Backends,
     options: &ServerConfig,
     pools: Arc<Pools>,
-) -> Result<Joined> {
+) -> Result<(Joined, Option<Tunable>)> {
     let ready = Some(ready::builder());
     let Some(GatewayConfig { queries, settings, frontier }) = gateway else {
-        return Ok(Joined { ready, pools: Some(pools), ..Joined::default() });
+        return Ok((Joined { ready, pools: Some(pools), ..Joined::default() }, None));
     };
     let connections = settings.connections();
     let pool = QueryPool::for_queries(Arc::clone(&backends.queries), connections);
@@ -185,11 +198,12 @@ fn join(
     // What the server has measured of the client's connection.
     let gateway = gateway.with_links(|extensions| extensions.get::<Arc<Line>>()?.bytes_per_s());
     let connections = connections + of_clients + 1;
-    Ok(Joined { ready, routes: Some(gateway.router()), connections, pools: Some(pools) })
+    let tunable = Tunable { knobs: gateway.knobs(), settings: gateway.settings() };
+    Ok((Joined { ready, routes: Some(gateway.router()), connections, pools: Some(pools) }, Some(tunable)))
 }
 
 /// Serves until a signal comes.
-pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
+pub fn run(args: &ServeArgs, global: &Global, output: &Output, logging: &Logging) -> Done {
     let config = Config::read(global)?;
     let options = config.server(&args.server_options())?;
     let plans = config.served_plans()?;
@@ -205,9 +219,10 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     let is_tls = options.tls_certificate.is_some();
     raise_open_files();
     let gateway = config.gateway(&args.options_of(GATEWAY))?;
+    let admin = config.admin(&args.options_of(ADMIN))?;
     // Here, where blocking is allowed.
     let sql = gateway.as_ref().map(|gateway| client_sql(gateway, &backends.queries)).transpose()?.flatten();
-    let pools = Arc::new(config.pools(&args.options_of(POOL), &options, &known(gateway.as_ref(), &plans))?);
+    let pools = Arc::new(config.pools(&args.options_of(POOL), &options, Some(&known(gateway.as_ref(), &plans)))?);
     if let Some(GatewayConfig { settings, .. }) = &gateway {
         check_held(settings, pools.main())?;
     }
@@ -217,7 +232,7 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
     let runtime = tokio::runtime::Runtime::new().context("the threads of the server could not be started")?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let joined = join(gateway, sql, &backends, &options, pools)?;
+        let (joined, of_gateway) = join(gateway, sql, &backends, &options, Arc::clone(&pools))?;
         let handle = match backends.syncs {
             Some(backend) if !plans.is_empty() => Server::start_with(options, backend, plans, joined).await,
             _ => Server::start_without_syncs(options, backends.queries, joined).await,
@@ -226,7 +241,12 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output) -> Done {
             StartError::Listen { .. } => anyhow::Error::new(error).context("choose another address by --listen"),
             error => anyhow::Error::new(error),
         });
-        let handle = handle.or_usage(|| "the server could not be started".into())?;
+        let mut handle = handle.or_usage(|| "the server could not be started".into())?;
+        let knobs = (handle.take_knobs(), of_gateway, pools, logging);
+        let _administration = match admin {
+            Some(admin) => Some(administrate(admin, config.file(), knobs).await?),
+            None => None,
+        };
         announce(&handle, is_tls, output)?;
         let input = args.until_input_ends.then(end_of_input);
         tokio::select! {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use headwater_gateway::frontier::Signer;
 use headwater_gateway::query::QueryLimits;
-use headwater_gateway::{Compression, FrontierSettings, Settings};
+use headwater_gateway::{Compression, EXECUTIONS_MAX, FrontierSettings, Settings, WAITING_S_MAX};
 use serde::Deserialize;
 
 use super::FrontierConfig;
@@ -17,8 +17,6 @@ use crate::exit::usage;
 
 /// The most bytes of a row for SQL of clients, where nothing else is said.
 const FRONTIER_ROW_BYTES_MAX: u64 = 64 << 20;
-/// The longest that a query may be let wait for a place.
-const WAITING_S_MAX: f64 = 3_600.0;
 
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -171,15 +169,14 @@ impl GatewaySection {
     /// What the gateway may take.
     pub(super) fn settings(&self) -> Result<Settings> {
         let GatewaySection { executions_max, waiting_s_max, .. } = *self;
-        if !(1..=1_000).contains(&executions_max) {
-            return Err(usage(format!("[gateway] executions_max is {executions_max}, expected 1 to 1000")));
+        if !(1..=EXECUTIONS_MAX).contains(&(executions_max as u64)) {
+            return Err(usage(format!("[gateway] executions_max is {executions_max}, expected 1 to {EXECUTIONS_MAX}")));
         }
         if !(waiting_s_max > 0.0 && waiting_s_max <= WAITING_S_MAX) {
             let expected = format!("expected more than 0, and at most {WAITING_S_MAX}");
             return Err(usage(format!("[gateway] waiting_s_max is {waiting_s_max}, {expected}")));
         }
-        self.validate_bytes()?;
-        Ok(Settings {
+        let settings = Settings {
             executions_max,
             waiting_max: self.waiting_max,
             cache: self.cache,
@@ -188,25 +185,27 @@ impl GatewaySection {
             patience: Duration::from_secs_f64(waiting_s_max),
             compression: self.compression,
             reader_bytes_per_s_min: self.reader_bytes_per_s_min,
-        })
+        };
+        check_sending(&settings)?;
+        Ok(settings)
     }
 
     /// The Frontier protocol, if it is served; files are found from this folder.
     pub(super) fn frontier(&self, folder: &Path) -> Result<Option<FrontierConfig>> {
         self.frontier.as_ref().map(|frontier| frontier.config(folder)).transpose()
     }
+}
 
-    /// Bounds in bytes that hinder one another are none that anybody means.
-    fn validate_bytes(&self) -> Result<()> {
-        let GatewaySection { held_bytes_max, sending_bytes_max, .. } = *self;
-        if held_bytes_max > sending_bytes_max {
-            let why = "an answer on its way would keep all others away then, expected no more";
-            return Err(usage(format!(
-                "[gateway] held_bytes_max is {held_bytes_max}, and sending_bytes_max {sending_bytes_max}: {why}"
-            )));
-        }
-        Ok(())
+/// Bounds in bytes that hinder one another are none that anybody means.
+pub(crate) fn check_sending(settings: &Settings) -> Result<()> {
+    let Settings { held_bytes_max, sending_bytes_max, .. } = *settings;
+    if held_bytes_max > sending_bytes_max {
+        let why = "an answer on its way would keep all others away then, expected no more";
+        return Err(usage(format!(
+            "[gateway] held_bytes_max is {held_bytes_max}, and sending_bytes_max {sending_bytes_max}: {why}"
+        )));
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -128,7 +128,7 @@ impl Building {
     }
 
     fn until(&self) -> Instant {
-        Instant::now() + self.chunks.handed_out
+        Instant::now() + self.chunks.handed_out()
     }
 }
 
@@ -160,7 +160,7 @@ impl Build for Building {
             self.settle(Some(Entry::Nothing(self.until())));
             return Built::Nothing;
         };
-        let until = self.until() + self.chunks.handed_out;
+        let until = self.until() + self.chunks.handed_out();
         let mut state = self.chunks.lock();
         for (named, offset) in &self.sealed {
             let (file, ChunkRef { bytes, digest, .. }) = (Arc::clone(&file), *named);
@@ -171,7 +171,7 @@ impl Build for Building {
         let snapshot = Snapshot {
             table: self.place.table,
             partition: self.place.partition.clone(),
-            url: self.chunks.url.clone(),
+            url: self.chunks.url(),
             key: self.key.clone(),
             rows,
             chunks: self.sealed.iter().map(|(named, _)| *named).collect(),

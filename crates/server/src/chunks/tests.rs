@@ -16,7 +16,7 @@ fn chunks(config: &Config) -> Arc<Chunks> {
 fn chunks_in(config: &Config, budget_bytes: u64) -> Arc<Chunks> {
     let pool = PoolConfig { budget_bytes, floors: Floors::default(), ..PoolConfig::default() };
     let pools = Pools::new(&pool, None).expect("a pool");
-    Chunks::new(config, Files::new(None, usize::MAX), Arc::new(pools))
+    Chunks::new(config.clone().into(), Files::new(None, usize::MAX), Arc::new(pools))
 }
 
 fn view(chunks: &Arc<Chunks>) -> View {
@@ -65,7 +65,7 @@ fn what_is_built_comes_out_of_its_chunks_again() {
     let mut came = Vec::new();
     for (place, named) in snapshot.chunks.iter().enumerate() {
         let chunk = chunks.chunk(&named.id).expect("it is there before it is handed to others");
-        assert!(chunk.bytes as usize <= CHUNK_BYTES_TARGET + 2 * 64 * 1024 && chunk.rest() > chunks.handed_out);
+        assert!(chunk.bytes as usize <= CHUNK_BYTES_TARGET + 2 * 64 * 1024 && chunk.rest() > chunks.handed_out());
         let bytes = [chunk.read(0, 1000).expect("sound"), chunk.read(1000, u32::MAX).expect("sound")].concat();
         let opened = chunk::open_named(&snapshot.key, place as u64, named, bytes).expect("it is the one that is named");
         let frames = chunk::frames(&opened).expect("whole frames");

@@ -56,7 +56,7 @@ impl Snapshots for View {
         let place = self.place(table, partition);
         let is_building = |state: &mut super::State| matches!(state.places.get(&place), Some(Entry::Building));
         let begun = Instant::now();
-        let waited = self.chunks.ended.wait_timeout_while(self.chunks.lock(), self.chunks.wait_max, is_building);
+        let waited = self.chunks.ended.wait_timeout_while(self.chunks.lock(), self.chunks.wait_max(), is_building);
         let is_over = !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out();
         self.waited.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
         is_over

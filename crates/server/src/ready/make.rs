@@ -76,13 +76,13 @@ impl Making {
     /// Reads the frames; `None`: they are too few for a file to be worth it.
     fn read(&self) -> Result<Option<Frames>, Fault> {
         let files = &self.shared.ready_files;
-        let patience = Duration::from_millis(self.shared.config.connect_ms_max);
+        let patience = Duration::from_millis(self.shared.config.now().connect_ms_max);
         let mut connection = self.shared.pool.checkout(patience)?;
         let mut out = BufWriter::new(self.file()?);
         let mut bytes = 0;
         let mut sink = |frame: Frame| {
             bytes += frame.wire_bytes() as u64;
-            if bytes > files.bytes_max {
+            if bytes > files.bytes_max() {
                 return Err(Error::Spool(io::Error::new(io::ErrorKind::FileTooLarge, "more than ready_bytes_max")));
             }
             if self.shared.is_stopping() {
@@ -97,8 +97,9 @@ impl Making {
         // It is there as long as all is that the snapshot before it saw.
         let read = read.and_then(|read| system::take_note(&mut *connection).map(|note| (read, note)));
         let ((summary, seen), note) = connection.note(read)?;
-        if bytes < files.bytes_min {
-            tracing::info!(bytes, files.bytes_min, "no ready file is made: a download is as fast (ready_bytes_min)");
+        let bytes_min = files.bytes_min();
+        if bytes < bytes_min {
+            tracing::info!(bytes, bytes_min, "no ready file is made: a download is as fast (ready_bytes_min)");
             return Ok(None);
         }
         let mut file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -128,7 +129,7 @@ impl Making {
         let path = folder.path().join("ready.db");
         let Frames { file, summary, seen, note } = frames;
         let mut frames = around(file, &seen);
-        build(&path, &self.plan.model.public(), files.bytes_max, &mut frames).map_err(Fault::Build)?;
+        build(&path, &self.plan.model.public(), files.bytes_max(), &mut frames).map_err(Fault::Build)?;
         let file = self.shared.files.hold(|| File::open(&path))?;
         let (digest, bytes) = digest(&file)?;
         let ready = Ready {

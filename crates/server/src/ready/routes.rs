@@ -142,7 +142,7 @@ impl Asking {
         }
         let request = SealRequest { plan, user, hello, incarnation: welcome.incarnation };
         let seen = system::seal_watermarks(connection, &request, ready.seen.clone())?;
-        let kept_s = u32::try_from(shared.ready_files.kept_for.as_secs()).unwrap_or(u32::MAX);
+        let kept_s = u32::try_from(shared.ready_files.kept_for().as_secs()).unwrap_or(u32::MAX);
         let id = shared.ready_files.promise(user, hello.remote_id, ready);
         let file = ReadyFile { id, digest: ready.digest, bytes: ready.bytes, rows: ready.rows, kept_s };
         let end = Frame::new(Kind::End, Vec::new());
@@ -185,13 +185,13 @@ async fn working<T: Send + 'static>(
     shared: &Arc<Shared>,
     work: impl FnOnce(&mut dyn Connection) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Failure> {
-    let limit = Duration::from_millis(shared.config.wait_ms_max).min(WAIT_MAX);
+    let limit = Duration::from_millis(shared.config.now().wait_ms_max).min(WAIT_MAX);
     let waiting = shared.admission.wait();
     let permits = tokio::time::timeout(limit, shared.admission.permits(false, Size::Small))
         .await
         .map_err(|_| shared.admission.overloaded(None, format!("no worker was free for {} ms", limit.as_millis())))?;
     drop(waiting);
-    let (pool, patience) = (shared.pool.clone(), Duration::from_millis(shared.config.connect_ms_max));
+    let (pool, patience) = (shared.pool.clone(), Duration::from_millis(shared.config.now().connect_ms_max));
     let worked = tokio::task::spawn_blocking(move || {
         let _permits = permits;
         let mut connection = pool.checkout(patience)?;

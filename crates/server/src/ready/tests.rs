@@ -12,7 +12,7 @@ fn files(bytes_max: u64) -> ReadyFiles {
         kept_ms: KEPT.as_millis() as u64,
         ..Config::default()
     };
-    ReadyFiles::new(&config, None)
+    ReadyFiles::new(config.into(), None)
 }
 
 fn ready(key: u8, bytes: u64) -> Ready {

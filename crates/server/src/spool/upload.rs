@@ -136,7 +136,10 @@ mod tests {
 
     fn spools(memory: u64, budget: u64, overflow: u64) -> Spools {
         let config = Config { block_bytes: 512, budget_bytes: budget, floors: Floors::default(), ..Config::default() };
-        Spools::new(Pool::new(&Config { overflow_bytes_max: overflow, ..config }).expect("a pool"), memory)
+        Spools::new(
+            Pool::new(&Config { overflow_bytes_max: overflow, ..config }).expect("a pool"),
+            crate::Config { spool_memory_bytes: memory, ..crate::Config::default() }.into(),
+        )
     }
 
     fn filled(spools: &Spools) -> io::Result<UploadSpool> {

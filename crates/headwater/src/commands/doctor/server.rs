@@ -51,6 +51,7 @@ pub(super) fn look(args: &DoctorArgs, global: &Global, findings: &mut Findings) 
     };
     if let Some(options) = &options {
         options_files(options, args, findings);
+        overflow(&config, options, args, findings);
         if !args.not_running {
             running(options, findings);
         }
@@ -76,6 +77,24 @@ fn options_files(options: &ServerConfig, args: &DoctorArgs, findings: &mut Findi
     }
     if let Some(path) = &options.tls_certificate {
         certificate(path, findings);
+    }
+}
+
+/// Where the pool's blocks go that find no room in memory.
+fn overflow(config: &Config, options: &ServerConfig, args: &DoctorArgs, findings: &mut Findings) {
+    match config.overflow_folder(options) {
+        // The spool folder was looked at.
+        Ok(folder) if folder == options.spool_folder => {}
+        Ok(Some(folder)) if !folder.is_dir() => findings.error(
+            "configuration",
+            format!("[pool] overflow_folder {} is no folder that is there", folder.display()),
+            "make it, or name another",
+        ),
+        Ok(Some(folder)) => files::space(&folder, "the pool's overflow_folder", args.free_mib, findings),
+        Ok(None) => {}
+        Err(error) => {
+            findings.error("configuration", format!("{error:#}"), "docs/pool.md has every option with its range");
+        }
     }
 }
 

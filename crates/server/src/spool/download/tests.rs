@@ -20,7 +20,10 @@ fn stream(count: u64) -> Vec<u8> {
 }
 
 fn spools(config: Config, memory: u64) -> Spools {
-    Spools::new(Pool::new(&Config { block_bytes: 512, floors: Floors::default(), ..config }).expect("a pool"), memory)
+    Spools::new(
+        Pool::new(&Config { block_bytes: 512, floors: Floors::default(), ..config }).expect("a pool"),
+        crate::Config { spool_memory_bytes: memory, ..crate::Config::default() }.into(),
+    )
 }
 
 fn large() -> Spools {

@@ -19,6 +19,7 @@ use futures_util::stream;
 use headwater_access::{Access, Credentials};
 use headwater_bufferpool::Pools;
 use headwater_consolidated::QueryPool;
+use headwater_protocol::packer::Knobs;
 use percent_encoding::percent_decode_str;
 
 use crate::cache::Kept;
@@ -32,12 +33,15 @@ use crate::openapi;
 use crate::packing::{Form, Link, Packer};
 use crate::page;
 use crate::query::{Query, Who};
-use crate::run::{PIECE_BYTES, Running};
+use crate::run::Running;
 use crate::service::{Answer, Asked, Service, Settings};
 use crate::tag::{self, Question};
 
 /// The longest query string that is looked at.
 const QUERY_STRING_BYTES_MAX: usize = 8 << 10;
+
+/// A row that is larger goes in parts of so many bytes.
+const PART_BYTES: usize = 64 << 10;
 
 /// The gateway: named queries over HTTP.
 #[derive(Clone)]
@@ -90,6 +94,11 @@ impl Gateway {
             }
             std::future::ready(request)
         }))
+    }
+
+    /// How full the pieces of answers get that are sent as they come. Whoever turns these knobs turns them for all from their next piece on.
+    pub fn knobs(&self) -> Knobs {
+        self.service.knobs().clone()
     }
 
     /// Executions since the start, answers that are kept, and their bytes.
@@ -231,7 +240,7 @@ fn streamed(first: Bytes, running: Running) -> impl stream::Stream<Item = Result
             }
         }
         // Part by part: how fast it is taken is seen of a row of many megabytes too.
-        let part = rest.split_to(rest.len().min(PIECE_BYTES));
+        let part = rest.split_to(rest.len().min(PART_BYTES));
         running.taken.add(part.len());
         Ok(Some((part, (rest, running))))
     };

@@ -10,6 +10,7 @@ use headwater_access::Access;
 use headwater_bufferpool::{Named, Pools};
 use headwater_consolidated::QueryPool;
 use headwater_consolidated::results::Placeholder;
+use headwater_protocol::packer::{Knobs, Packing};
 use tokio::sync::{OnceCell, watch};
 
 use crate::alive::Alive;
@@ -90,6 +91,8 @@ pub(crate) struct Service {
     /// Answers on their way that are not in the pool.
     alive: Alive,
     pools: Arc<Pools>,
+    /// How full pieces of answers get.
+    knobs: Knobs,
     /// By which tags are sealed.
     key: OnceCell<[u8; 32]>,
 }
@@ -155,6 +158,7 @@ impl Service {
             packer: Arc::new(Packer::new(settings.compression).counted(alive.clone())),
             alive,
             pools,
+            knobs: Knobs::new(Packing::FULL),
             key: OnceCell::new(),
             settings,
         }
@@ -364,7 +368,7 @@ impl Service {
         };
         self.executions.fetch_add(1, Ordering::Relaxed);
         let least = Least { bytes_per_s: self.settings.reader_bytes_per_s_min, others: self.places.waiting() };
-        run::start(&self.pool, asked.job.clone(), permit, (self.settings.patience, least)).await
+        run::start(&self.pool, asked.job.clone(), permit, (self.settings.patience, least), &self.knobs).await
     }
 
     /// An answer's bytes, one after the other; those that are copied for it are counted.
@@ -375,6 +379,11 @@ impl Service {
     /// More bytes of an answer are not held.
     pub(crate) fn held_bytes_max(&self) -> usize {
         self.settings.held_bytes_max
+    }
+
+    /// How full pieces of answers get: full ones, unless somebody turns these knobs. The first are held, so nobody waits for them.
+    pub(crate) fn knobs(&self) -> &Knobs {
+        &self.knobs
     }
 
     /// How the database's SQL spells parameters.

@@ -10,6 +10,7 @@ pub mod decimal;
 pub mod frame;
 pub mod limits;
 pub mod message;
+pub mod packer;
 pub mod row;
 pub mod server;
 pub mod stored;

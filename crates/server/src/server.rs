@@ -8,6 +8,7 @@ use futures_util::future::OptionFuture;
 use headwater_access::{Access, Jwt, JwtError, Settings};
 use headwater_bufferpool::{Config as PoolConfig, Pools};
 use headwater_consolidated::{Backend, Plan, Pool, QueryBackend, QueryPool};
+use headwater_protocol::packer::Knobs;
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
@@ -83,6 +84,8 @@ pub struct Joined {
     pub connections: usize,
     /// Where uploads, downloads and chunks lie in memory, with what else the program has there. `None`: pools of this server's own.
     pub pools: Option<Arc<Pools>>,
+    /// How full the frames of downloads get, whoever turns these knobs. `None`: full.
+    pub packing: Option<Knobs>,
 }
 
 impl std::fmt::Debug for Joined {
@@ -158,14 +161,15 @@ impl Server {
         config.validate()?;
         let tls = tls_of(&config)?;
         let jwt = config.jwt().map(Jwt::new).transpose()?;
-        let Joined { ready, routes, connections, pools } = joined;
+        let Joined { ready, routes, connections, pools, packing } = joined;
+        let packing = packing.unwrap_or_else(Knobs::frames);
         let pools = match pools {
             Some(pools) => pools,
             None => Arc::new(own_pools(&config)?),
         };
         let files = database_files(backend.dialect(), config.database_connections() + connections);
         let (descriptors, listener) = take_places(&config, files)?;
-        let shared = share(config, &descriptors, backend, plans, jwt, (ready, pools));
+        let shared = share(config, &descriptors, backend, plans, jwt, (ready, pools, packing));
         let router = router(Arc::clone(&shared)).merge(routes.unwrap_or_default());
         let service = Service::new(router, tls.clone(), &shared.config);
         let turning_away = Service::new(turning_away(Arc::clone(&shared)), tls, &shared.config);
@@ -312,7 +316,7 @@ fn share(
     backend: Arc<dyn Backend>,
     plans: Vec<Plan>,
     jwt: Option<Jwt>,
-    (build, pools): (Option<BuildReady>, Arc<Pools>),
+    (build, pools, packing): (Option<BuildReady>, Arc<Pools>, Knobs),
 ) -> Arc<Shared> {
     let pool = Pool::new(backend, config.database_connections());
     let settings = Settings {
@@ -345,6 +349,7 @@ fn share(
         remotes: Remotes::default(),
         downloads: Downloads::new(&config),
         ready_files: ReadyFiles::new(&config, build),
+        packing,
         config,
     })
 }

@@ -9,6 +9,7 @@ use headwater_access::{Access, Credentials, User};
 use headwater_bufferpool::Pools;
 use headwater_consolidated::{Plan, Pool};
 use headwater_protocol::message::{ErrorCode, Hello};
+use headwater_protocol::packer::Knobs;
 use tokio::sync::Notify;
 
 use crate::Config;
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) tickets: Tickets,
     pub(crate) counts: Counts,
     pub(crate) chunks: Arc<Chunks>,
+    /// How full the frames of downloads get.
+    pub(crate) packing: Knobs,
 }
 
 impl Shared {

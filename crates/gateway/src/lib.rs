@@ -18,6 +18,7 @@
 //!   query      files of SQL whose heads say what they may be asked, and the values of a request
 //!   format     rows in JSON, NDJSON, CSV and Arrow
 //! frontier_routes  the Frontier protocol over HTTP, on the same service
+//! cursors    rows that come prefetched, over a connection of their own
 //!   client_sql where SQL of clients is run
 //!   frontier   the protocol of the Frontier clients: requests, payloads, answers, in bytes
 //! ```
@@ -31,6 +32,7 @@ mod alive;
 mod cache;
 mod client_sql;
 mod coding;
+mod cursors;
 mod fault;
 pub mod format;
 pub mod frontier;
@@ -51,6 +53,7 @@ mod tag;
 mod watches;
 
 pub use client_sql::ClientSql;
+pub use cursors::{CursorSettings, Stopping};
 pub use frontier_routes::FrontierSettings;
 pub use packing::Compression;
 pub use routes::{Gateway, Rate};

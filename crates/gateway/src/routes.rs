@@ -25,6 +25,7 @@ use percent_encoding::percent_decode_str;
 use crate::cache::Kept;
 use crate::client_sql::ClientSql;
 use crate::coding::Coding;
+use crate::cursors::{self, CursorSettings, Cursors, Stopping};
 use crate::fault::{Fault, set};
 use crate::format::Format;
 use crate::frontier_routes::{self, FrontierSettings};
@@ -49,6 +50,7 @@ pub struct Gateway {
     pub(crate) service: Arc<Service>,
     frontier: Option<(FrontierSettings, ClientSql)>,
     links: Option<Rate>,
+    cursors: Option<Arc<Cursors>>,
 }
 
 /// Bytes a second that a request's client takes, by the request's extensions; `None`: nobody has measured it.
@@ -58,7 +60,7 @@ impl Gateway {
     /// Serves these queries from connections of this pool, to whom `access` knows. What it keeps lies in the buffer pools.
     pub fn new(queries: Vec<Query>, pool: QueryPool, access: Access, settings: Settings, pools: Arc<Pools>) -> Gateway {
         let service = Arc::new(Service::new(queries, pool, access, settings, pools));
-        Gateway { service, frontier: None, links: None }
+        Gateway { service, frontier: None, links: None, cursors: None }
     }
 
     /// The same, and the Frontier protocol, whose SQL is run there.
@@ -71,6 +73,14 @@ impl Gateway {
     #[must_use]
     pub fn with_links(self, bytes_per_s: Rate) -> Gateway {
         Gateway { links: Some(bytes_per_s), ..self }
+    }
+
+    /// The same, and cursors, on connections of this pool and those of the Frontier protocol's SQL, if that is served. `stopping`: whether the
+    /// server is.
+    #[must_use]
+    pub fn with_cursors(self, settings: CursorSettings, pool: QueryPool, stopping: Option<Stopping>) -> Gateway {
+        let cursors = Cursors::new(Arc::clone(&self.service), settings, pool, self.frontier.clone(), stopping);
+        Gateway { cursors: Some(Arc::new(cursors)), ..self }
     }
 
     /// Its routes, to be served beside others. Who asks is known by a [`ConnectInfo`](axum::extract::ConnectInfo) of the peer's address among a
@@ -87,6 +97,10 @@ impl Gateway {
             }
             None => named,
         };
+        let routes = match &self.cursors {
+            Some(cursors) => routes.merge(cursors::router(Arc::clone(cursors))),
+            None => routes,
+        };
         let Some(rate) = self.links else { return routes };
         routes.layer(map_request(move |mut request: Request| {
             if let Some(bytes_per_s) = rate(request.extensions()) {
@@ -99,6 +113,11 @@ impl Gateway {
     /// How full the pieces of answers get that are sent as they come. Whoever turns these knobs turns them for all from their next piece on.
     pub fn knobs(&self) -> Knobs {
         self.service.knobs().clone()
+    }
+
+    /// How full messages of cursors get, if there are any.
+    pub fn cursor_knobs(&self) -> Option<Knobs> {
+        self.cursors.as_ref().map(|cursors| cursors.knobs().clone())
     }
 
     /// Executions since the start, answers that are kept, and their bytes.

@@ -25,7 +25,7 @@ use crate::handover::{Giver, NotTaken, Taker, handover};
 use crate::pace::{Least, Pace, Taken};
 use crate::query::{Page, QueryLimits};
 use crate::watches::{Looking, Watches};
-use cancel::Cancel;
+pub(crate) use cancel::Cancel;
 use told::{told, told_of_clients};
 
 /// What is to be run.
@@ -274,7 +274,7 @@ fn execute(
 }
 
 /// One statement, and the end of its transaction.
-fn read(
+pub(crate) fn read(
     connection: &mut Pooled<dyn QueryConnection>,
     sql: &str,
     parameters: &[Value],

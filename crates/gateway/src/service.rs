@@ -381,6 +381,16 @@ impl Service {
         self.settings.held_bytes_max
     }
 
+    /// How long to wait for a place to execute, and for a connection to the database.
+    pub(crate) fn patience(&self) -> Duration {
+        self.settings.patience
+    }
+
+    /// The least pace at which what comes must be taken while others wait.
+    pub(crate) fn reader_bytes_per_s_min(&self) -> u64 {
+        self.settings.reader_bytes_per_s_min
+    }
+
     /// How full pieces of answers get: full ones, unless somebody turns these knobs. The first are held, so nobody waits for them.
     pub(crate) fn knobs(&self) -> &Knobs {
         &self.knobs

@@ -44,6 +44,7 @@ mod upkeep;
 mod without_syncs;
 mod work;
 
+pub use connection::Stopping;
 pub use descriptors::raise_open_files;
 pub use limits::{Config, ConfigError};
 pub use line::Line;

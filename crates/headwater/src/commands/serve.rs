@@ -15,8 +15,8 @@ use headwater_consolidated::Plan;
 use headwater_consolidated::check::{Severity, check};
 use headwater_consolidated::{Backend, Pool, QueryBackend, QueryPool};
 use headwater_gateway::query::Who;
-use headwater_gateway::{ClientSql, Gateway};
-use headwater_server::{Config as ServerConfig, Handle, Joined, Line, Server, StartError, raise_open_files};
+use headwater_gateway::{ClientSql, CursorSettings, Gateway};
+use headwater_server::{Config as ServerConfig, Handle, Joined, Line, Server, StartError, Stopping, raise_open_files};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -129,6 +129,11 @@ fn check_held(settings: &headwater_gateway::Settings, pool: &headwater_bufferpoo
     Ok(())
 }
 
+/// Cursors that run SQL of clients.
+fn raw_cursors(cursors: Option<&CursorSettings>) -> usize {
+    cursors.filter(|cursors| cursors.sql).map_or(0, |cursors| cursors.cursors_max)
+}
+
 /// What is served beside syncs: ready files, and the named queries.
 fn join(
     gateway: Option<GatewayConfig>,
@@ -138,7 +143,7 @@ fn join(
     pools: Arc<Pools>,
 ) -> Result<Joined> {
     let ready = Some(ready::builder());
-    let Some(GatewayConfig { queries, settings, frontier }) = gateway else {
+    let Some(GatewayConfig { queries, settings, frontier, cursors }) = gateway else {
         return Ok(Joined { ready, pools: Some(pools), ..Joined::default() });
     };
     let connections = settings.connections();
@@ -165,7 +170,7 @@ fn join(
     };
     tracing::info!(queries = queries.len(), "named queries are served at /q/NAME");
     let gateway = Gateway::new(queries, pool, access, settings, Arc::clone(&pools));
-    let of_clients = if frontier.is_some() { connections } else { 0 };
+    let of_clients = if frontier.is_some() { connections + raw_cursors(cursors.as_ref()) } else { 0 };
     let gateway = match frontier.zip(sql) {
         Some((frontier, sql)) => {
             tracing::info!(name = frontier.settings.name, "the Frontier protocol is served at /NAME/Frontier");
@@ -173,11 +178,20 @@ fn join(
         }
         None => gateway,
     };
+    let of_cursors = cursors.as_ref().map_or(0, |cursors| cursors.cursors_max);
+    let gateway = match cursors {
+        Some(cursors) => {
+            tracing::info!("remote cursors are served at /cursor");
+            let pool = QueryPool::for_queries(Arc::clone(&backends.queries), of_cursors);
+            gateway.with_cursors(cursors, pool, Some(|extensions| Some(extensions.get::<Stopping>()?.0.clone())))
+        }
+        None => gateway,
+    };
     // Who asks is looked up on a connection of its own: no query keeps it waiting.
     // What the server has measured of the client's connection.
     let gateway = gateway.with_links(|extensions| extensions.get::<Arc<Line>>()?.bytes_per_s());
-    let connections = connections + of_clients + 1;
-    Ok(Joined { ready, routes: Some(gateway.router()), connections, pools: Some(pools) })
+    let connections = connections + of_clients + of_cursors + 1;
+    Ok(Joined { ready, routes: Some(gateway.router()), connections, pools: Some(pools), packing: None })
 }
 
 /// Serves until a signal comes.

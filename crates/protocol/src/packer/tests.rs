@@ -115,6 +115,8 @@ fn packings() -> impl Strategy<Value = Packing> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     /// Against the meaning of each knob, told of whole messages.
     #[test]
     fn messages_are_as_full_as_the_knobs_say(packing in packings(), records in prop::collection::vec(1..3_000usize, 1..600)) {

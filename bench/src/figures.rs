@@ -146,6 +146,7 @@ impl Bench {
             echo: &Echo::default(),
             conflicted: &[],
             refresh: &[],
+            packing: None,
             snapshots: None,
         };
         let (summary, _seen) = download::write(&mut *connection, &request, &mut |frame| {

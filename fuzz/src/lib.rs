@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod corpus;
+pub mod cursor;
 pub mod frontier;
 pub mod gateway;
 pub mod model;
@@ -24,6 +25,8 @@ pub const TARGETS: &[Target] = &[
     ("answer", stream::answer),
     ("ready", stream::ready),
     ("session", stream::session),
+    ("cursor_client", cursor::client),
+    ("cursor_server", cursor::server),
     ("message", wire::message),
     ("row", wire::row),
     ("change", wire::change),

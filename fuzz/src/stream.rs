@@ -18,7 +18,7 @@ use crate::wire::LIMIT;
 const LIMITS: Limits = Limits { frame_bytes_max: LIMIT, total_bytes_max: 1 << 22, frames_max: 1000 };
 
 /// The bytes that the input describes.
-fn described(mut data: &[u8]) -> Vec<u8> {
+pub(crate) fn described(mut data: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     while let Some((&[kind, low, high], rest)) = data.split_first_chunk() {
         let length = usize::from(u16::from_le_bytes([low, high])).min(rest.len());
@@ -33,7 +33,7 @@ fn described(mut data: &[u8]) -> Vec<u8> {
 }
 
 /// In pieces of this many bytes.
-fn pieces(bytes: &[u8], length: u8) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn pieces(bytes: &[u8], length: u8) -> impl Iterator<Item = &[u8]> {
     bytes.chunks(usize::from(length).max(1))
 }
 

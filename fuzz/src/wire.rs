@@ -1,5 +1,6 @@
 //! What is in frames: messages, rows, changes.
 
+use headwater_protocol::cursor;
 use headwater_protocol::message::{
     Change, Download, Hello, KeyRanges, PartitionMark, ReadyFile, Receipt, RowsReader, ServerError, Snapshot,
     TableHeader, Ticket, UploadEnd, Watermarks, Welcome,
@@ -33,6 +34,17 @@ fn again(kind: Kind, payload: &[u8]) -> Result<Frame, DecodeError> {
         Kind::Error => ServerError::from_payload(payload)?.to_frame(),
         Kind::Snapshot => Snapshot::from_payload(payload)?.to_frame(),
         Kind::ReadyFile => ReadyFile::from_payload(payload)?.to_frame(),
+        Kind::CursorWelcome => cursor::Welcome::from_payload(payload)?.to_frame(),
+        Kind::CursorOpen => cursor::Open::from_payload(payload)?.to_frame(),
+        Kind::CursorCredit => cursor::Credit::from_payload(payload)?.to_frame(),
+        Kind::CursorCancel => cursor::Cancel::from_payload(payload)?.to_frame(),
+        Kind::CursorColumns => cursor::Columns::from_payload(payload)?.to_frame(),
+        Kind::CursorRows => {
+            let (rows, start) = cursor::Rows::from_payload(payload)?;
+            rows.to_frame(&payload[start..])
+        }
+        Kind::CursorEnd => cursor::End::from_payload(payload)?.to_frame(),
+        Kind::CursorFailed => cursor::Failed::from_payload(payload)?.to_frame(),
         // What these hold is read by the table before them; the others hold nothing.
         Kind::Changes | Kind::Rows | Kind::Heartbeat | Kind::End => Frame::new(kind, payload.to_vec()),
     })

@@ -166,6 +166,7 @@ fn row_security_holds_in_estimates() -> Result<()> {
             echo: &Echo::default(),
             conflicted: &[],
             refresh: &[],
+            packing: None,
             snapshots: None,
         };
         let estimated = estimate(&mut *connection, &request, Duration::from_mins(1))?;

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use headwater_model::Direction;
 use headwater_model::script::{Script, Step};
 use headwater_protocol::message::{PartitionAction, PartitionMark, WatermarkEntry, Watermarks};
+use headwater_protocol::packer::Knobs;
 use headwater_protocol::{Frame, Row};
 
 use self::shared::{Looks, Need, Shared, top_up};
@@ -46,6 +47,8 @@ pub struct DownloadRequest<'a> {
     pub conflicted: &'a [(u32, Row)],
     /// Numbers of tables that come whole whatever has been seen of them (a remote whose schema of them is new, say).
     pub refresh: &'a [u32],
+    /// How full its frames get; `None`: as they have always been.
+    pub packing: Option<&'a Knobs>,
     /// Where shared partitions are built and kept; `None`: the remote takes no chunks.
     pub snapshots: Option<&'a dyn Snapshots>,
 }
@@ -298,6 +301,9 @@ impl<'a, 's> Download<'a, 's> {
         let nothing = Echo::default();
         let echo = if stays { request.echo } else { &nothing };
         let mut rows = RowsWriter::new(table, echo, &mut counted);
+        if let Some(packing) = request.packing {
+            rows = rows.packed_by(packing);
+        }
         let keys: Vec<Row> = request
             .conflicted
             .iter()

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-use headwater_protocol::frame::ROWS_BYTES_TARGET;
 use headwater_protocol::message::{ChangeOp, RowOp};
+use headwater_protocol::packer::{Knobs, Packer};
 use headwater_protocol::row::RowWriter;
 use headwater_protocol::{Frame, Kind, ROW_BYTES_MAX, Type, Value, ValueRef};
 
@@ -128,6 +128,7 @@ pub struct RowsWriter<'a, 's> {
     echo: &'a Echo,
     sink: &'a mut FrameSink<'s>,
     payload: Vec<u8>,
+    packer: Packer,
     row_start: usize,
     header_sent: bool,
     /// What [`RowsWriter::end_row_early`] handed on.
@@ -146,12 +147,19 @@ impl<'a, 's> RowsWriter<'a, 's> {
             echo,
             sink,
             payload: Vec::new(),
+            packer: Packer::new(&Knobs::frames()),
             row_start: 0,
             header_sent: false,
             early: Echo::default(),
             aside: None,
             rows: 0,
         }
+    }
+
+    /// The same in frames as full as these say.
+    #[must_use]
+    pub fn packed_by(self, packing: &Knobs) -> Self {
+        RowsWriter { packer: Packer::new(packing), ..self }
     }
 
     /// Begins a row to store: push every column, finish it, then call [`RowsWriter::end_row`].
@@ -231,7 +239,7 @@ impl<'a, 's> RowsWriter<'a, 's> {
             return Ok(());
         }
         self.rows += 1;
-        if self.payload.len() >= ROWS_BYTES_TARGET { self.flush() } else { Ok(()) }
+        if self.packer.add(self.payload.len()) { self.flush() } else { Ok(()) }
     }
 
     /// Hands on what is left. Must be called at the end.
@@ -253,7 +261,8 @@ impl<'a, 's> RowsWriter<'a, 's> {
             (self.sink)(self.table.header.to_frame())?;
             self.header_sent = true;
         }
-        let payload = std::mem::replace(&mut self.payload, Vec::with_capacity(ROWS_BYTES_TARGET + 4096));
+        let room = Vec::with_capacity(self.packer.room());
+        let payload = std::mem::replace(&mut self.payload, room);
         (self.sink)(Frame::packed(Kind::Rows, payload))
     }
 }

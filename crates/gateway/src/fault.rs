@@ -70,6 +70,43 @@ impl Fault {
         Fault::new(StatusCode::FORBIDDEN, "forbidden", "this user may not ask this query")
     }
 
+    /// What is not done here, for whoever asks.
+    pub(crate) fn refused(message: impl Into<String>) -> Fault {
+        Fault::new(StatusCode::FORBIDDEN, "forbidden", message)
+    }
+
+    /// A request that was to ask for another protocol.
+    pub(crate) fn upgrade_required(message: impl Into<String>) -> Fault {
+        Fault::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", message)
+    }
+
+    /// A connection of cursors, or one of them, that its client makes no use of.
+    pub(crate) fn idle(limit: Duration) -> Fault {
+        Fault::new(StatusCode::REQUEST_TIMEOUT, "idle", format!("nothing was asked or taken for {limit:?}"))
+    }
+
+    /// More cursors than a connection may have open.
+    pub(crate) fn too_many_cursors(limit: usize) -> Fault {
+        let message = format!("{limit} cursors are open on this connection, which is as many as it may have");
+        Fault::new(StatusCode::TOO_MANY_REQUESTS, "too_many_cursors", message)
+    }
+
+    /// A cursor that its client has cancelled.
+    pub(crate) fn cancelled() -> Fault {
+        Fault::new(StatusCode::REQUEST_TIMEOUT, "cancelled", "the client wants no more")
+    }
+
+    /// The server takes no more.
+    pub(crate) fn stopping() -> Fault {
+        let fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", "the server is stopping");
+        Fault { retry_after: Some(Duration::from_secs(1)), is_servers: true, ..fault }
+    }
+
+    /// A client that does not speak the protocol.
+    pub(crate) fn malformed(message: impl Into<String>) -> Fault {
+        Fault::new(StatusCode::BAD_REQUEST, "malformed", message)
+    }
+
     /// More than the query's limits allow.
     pub(crate) fn too_large(message: impl Into<String>) -> Fault {
         Fault::new(StatusCode::UNPROCESSABLE_ENTITY, "too_large", message)

@@ -76,6 +76,29 @@ fn is_allowed(allowed: &[(IpAddr, u8)], address: IpAddr) -> bool {
     })
 }
 
+/// Whether SQL is taken from whoever asks: by address, or by what it shows to be let in.
+pub(crate) async fn is_admitted(
+    settings: &FrontierSettings,
+    service: &Service,
+    authorization: Option<&HeaderValue>,
+    peer: Option<IpAddr>,
+) -> Result<(), Fault> {
+    if peer.is_some_and(|peer| is_allowed(&settings.allowed, peer)) {
+        return Ok(());
+    }
+    let Some(given) = authorization.filter(|_| !settings.users.is_empty()) else {
+        let peer = peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string());
+        return Err(Fault::arguments(format!("requests from {peer} are not allowed here")));
+    };
+    let credentials = given.to_str().ok().map(Credentials::from_header).and_then(Result::ok);
+    let credentials = credentials.ok_or_else(|| Fault::arguments("Authorization can't be read"))?;
+    let user = service.access.authenticate(credentials).await?;
+    if settings.users.iter().any(|allowed| allowed == user.name()) {
+        return Ok(());
+    }
+    Err(Fault::arguments(format!("requests of user {:?} are not allowed here", user.name())))
+}
+
 struct Frontier {
     service: Arc<Service>,
     settings: FrontierSettings,
@@ -121,20 +144,7 @@ fn breaks_off(headers: &HeaderMap) -> bool {
 impl Frontier {
     /// Whether SQL is taken from whoever asks: by address, or by name.
     async fn admit(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<(), Fault> {
-        if peer.is_some_and(|peer| is_allowed(&self.settings.allowed, peer)) {
-            return Ok(());
-        }
-        let Some(given) = headers.get(header::AUTHORIZATION).filter(|_| !self.settings.users.is_empty()) else {
-            let peer = peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string());
-            return Err(Fault::arguments(format!("requests from {peer} are not allowed here")));
-        };
-        let credentials = given.to_str().ok().map(Credentials::from_header).and_then(Result::ok);
-        let credentials = credentials.ok_or_else(|| Fault::arguments("Authorization can't be read"))?;
-        let user = self.service.access.authenticate(credentials).await?;
-        if self.settings.users.iter().any(|allowed| allowed == user.name()) {
-            return Ok(());
-        }
-        Err(Fault::arguments(format!("requests of user {:?} are not allowed here", user.name())))
+        is_admitted(&self.settings, &self.service, headers.get(header::AUTHORIZATION), peer).await
     }
 
     /// The request; a message if it is an error of the whole.

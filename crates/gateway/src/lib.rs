@@ -19,6 +19,7 @@
 //!   query      files of SQL whose heads say what they may be asked, and the values of a request
 //!   format     rows in JSON, NDJSON, CSV and Arrow
 //! frontier_routes  the Frontier protocol over HTTP, on the same service
+//! cursors    rows that come prefetched, over a connection of their own
 //!   client_sql where SQL of clients is run
 //!   frontier   the protocol of the Frontier clients: requests, payloads, answers, in bytes
 //! ```
@@ -32,6 +33,7 @@ mod alive;
 mod cache;
 mod client_sql;
 mod coding;
+mod cursors;
 mod fault;
 pub mod format;
 pub mod frontier;
@@ -53,6 +55,7 @@ mod tag;
 mod watches;
 
 pub use client_sql::ClientSql;
+pub use cursors::{CursorSettings, Stopping};
 pub use frontier_routes::FrontierSettings;
 pub use knobs::{EXECUTIONS_MAX, WAITING_S_MAX};
 pub use packing::Compression;

@@ -1,5 +1,6 @@
 //! Answers, compressed: those that are kept in each coding once, and others as they come; at the level that [`levels`](crate::levels) finds best
-//! for the client's link, or at a fixed one.
+//! for the client's link, or at a fixed one. It is not the packer of the glossary ([`headwater_protocol::packer`]), which decides how much goes
+//! at a time.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};

@@ -20,11 +20,13 @@ use headwater_access::{Access, Credentials};
 use headwater_bufferpool::Pools;
 use headwater_consolidated::QueryPool;
 use headwater_knobs::{Knob, Live};
+use headwater_protocol::packer::Knobs;
 use percent_encoding::percent_decode_str;
 
 use crate::cache::Kept;
 use crate::client_sql::ClientSql;
 use crate::coding::Coding;
+use crate::cursors::{self, CursorSettings, Cursors, Stopping};
 use crate::fault::{Fault, set};
 use crate::format::Format;
 use crate::frontier_routes::{self, FrontierSettings};
@@ -33,7 +35,7 @@ use crate::knobs;
 use crate::packing::{Form, Link, Packer};
 use crate::page;
 use crate::query::{Query, Who};
-use crate::run::{PIECE_BYTES, Running};
+use crate::run::Running;
 use crate::service::{Answer, Asked, Service, Settings};
 use crate::tag::{self, Question};
 
@@ -42,12 +44,16 @@ mod beside;
 /// The longest query string that is looked at.
 const QUERY_STRING_BYTES_MAX: usize = 8 << 10;
 
+/// A row that is larger goes in parts of so many bytes.
+const PART_BYTES: usize = 64 << 10;
+
 /// The gateway: named queries over HTTP.
 #[derive(Clone)]
 pub struct Gateway {
     pub(crate) service: Arc<Service>,
     frontier: Option<(FrontierSettings, ClientSql)>,
     links: Option<Rate>,
+    cursors: Option<Arc<Cursors>>,
 }
 
 /// Bytes a second that a request's client takes, by the request's extensions; `None`: nobody has measured it.
@@ -57,7 +63,7 @@ impl Gateway {
     /// Serves these queries from connections of this pool, to whom `access` knows. What it keeps lies in the buffer pools.
     pub fn new(queries: Vec<Query>, pool: QueryPool, access: Access, settings: Settings, pools: Arc<Pools>) -> Gateway {
         let service = Arc::new(Service::new(queries, pool, access, settings, pools));
-        Gateway { service, frontier: None, links: None }
+        Gateway { service, frontier: None, links: None, cursors: None }
     }
 
     /// The same, and the Frontier protocol, whose SQL is run there.
@@ -82,6 +88,14 @@ impl Gateway {
         self.service.settings().clone()
     }
 
+    /// The same, and cursors, on connections of this pool and those of the Frontier protocol's SQL, if that is served. `stopping`: whether the
+    /// server is.
+    #[must_use]
+    pub fn with_cursors(self, settings: CursorSettings, pool: QueryPool, stopping: Option<Stopping>) -> Gateway {
+        let cursors = Cursors::new(Arc::clone(&self.service), settings, pool, self.frontier.clone(), stopping);
+        Gateway { cursors: Some(Arc::new(cursors)), ..self }
+    }
+
     /// Its routes, to be served beside others. Who asks is known by a [`ConnectInfo`](axum::extract::ConnectInfo) of the peer's address among a
     /// request's extensions.
     pub fn router(&self) -> Router {
@@ -99,6 +113,10 @@ impl Gateway {
             }
             None => named,
         };
+        let routes = match &self.cursors {
+            Some(cursors) => routes.merge(cursors::router(Arc::clone(cursors))),
+            None => routes,
+        };
         let Some(rate) = self.links else { return routes };
         routes.layer(map_request(move |mut request: Request| {
             if let Some(bytes_per_s) = rate(request.extensions()) {
@@ -106,6 +124,16 @@ impl Gateway {
             }
             std::future::ready(request)
         }))
+    }
+
+    /// How full the pieces of answers get that are sent as they come. Whoever turns these knobs turns them for all from their next piece on.
+    pub fn packing(&self) -> Knobs {
+        self.service.packing().clone()
+    }
+
+    /// How full messages of cursors get, if there are any.
+    pub fn cursor_packing(&self) -> Option<Knobs> {
+        self.cursors.as_ref().map(|cursors| cursors.packing().clone())
     }
 
     /// Executions since the start, answers that are kept, and their bytes.
@@ -225,7 +253,7 @@ fn streamed(first: Bytes, running: Running) -> impl stream::Stream<Item = Result
             }
         }
         // Part by part: how fast it is taken is seen of a row of many megabytes too.
-        let part = rest.split_to(rest.len().min(PIECE_BYTES));
+        let part = rest.split_to(rest.len().min(PART_BYTES));
         running.taken.add(part.len());
         Ok(Some((part, (rest, running))))
     };

@@ -1,6 +1,6 @@
 //! One execution of a query: a thread reads rows, and hands their bytes on in pieces.
 //!
-//! Few pieces of [`PIECE_BYTES`] wait to be taken, or a row that is larger: no more is in memory, whoever is slow. Who takes them and goes
+//! The packer says how full a piece gets. Few of them wait to be taken, or a row that is larger: no more is in memory, whoever is slow. Who takes them and goes
 //! away ends the query in the database; so does the end of its time, the time that pieces wait included.
 
 mod cancel;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use headwater_consolidated::results::{ReadOptions, ResultColumn, ResultSink};
 use headwater_consolidated::{Error, Pooled, QueryConnection, QueryPool};
+use headwater_protocol::packer::{Knobs, Packer};
 use headwater_protocol::{Type, Value, ValueRef};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -24,11 +25,8 @@ use crate::handover::{Giver, NotTaken, Taker, handover};
 use crate::pace::{Least, Pace, Taken};
 use crate::query::{Page, QueryLimits};
 use crate::watches::{Looking, Watches};
-use cancel::Cancel;
+pub(crate) use cancel::Cancel;
 use told::{told, told_of_clients};
-
-/// How large a piece gets.
-pub(crate) const PIECE_BYTES: usize = 64 << 10;
 
 /// What is to be run.
 #[derive(Clone)]
@@ -183,10 +181,11 @@ pub(crate) async fn start(
     job: Job,
     permit: OwnedSemaphorePermit,
     (patience, least): (Duration, Least),
+    knobs: &Knobs,
 ) -> Result<Running, Fault> {
     let (give, pieces) = handover();
     let taken = Taken::default();
-    let pace = Pace::new(least.clone(), taken.clone());
+    let (pace, packer) = (Pace::new(least.clone(), taken.clone()), Packer::new(knobs));
     let (name, whose, client_sql) = (job.name.clone(), job.whose(), job.client_sql.clone());
     let (own, of) = (pool.clone(), client_sql.as_ref().map_or(pool, ClientSql::pool).clone());
     let checkout = tokio::task::spawn_blocking(move || {
@@ -202,7 +201,7 @@ pub(crate) async fn start(
     let cancel = Arc::new(Cancel::new(connection.canceller()));
     let held = Arc::clone(&cancel);
     tokio::task::spawn_blocking(move || {
-        execute(&mut connection, (&own, patience), job, (give, pace));
+        execute(&mut connection, (&own, patience), job, (give, pace, packer));
         if held.end() {
             // The database may hear of it later still, and would end what comes next.
             connection.mark_broken();
@@ -217,7 +216,7 @@ fn execute(
     connection: &mut Pooled<dyn QueryConnection>,
     own: (&QueryPool, Duration),
     job: Job,
-    (give, pace): (Giver<Piece>, Pace),
+    (give, pace, packer): (Giver<Piece>, Pace, Packer),
 ) {
     let whose = job.whose();
     let Job { name, sql, parameters, types, limits, form, page, freshness, known, client_sql } = job;
@@ -228,6 +227,7 @@ fn execute(
         name: name.clone(),
         form,
         writer: None,
+        packer,
         limits,
         deadline,
         bytes: 0,
@@ -282,7 +282,7 @@ fn execute(
 }
 
 /// One statement, and the end of its transaction.
-fn read(
+pub(crate) fn read(
     connection: &mut Pooled<dyn QueryConnection>,
     sql: &str,
     parameters: &[Value],
@@ -341,6 +341,7 @@ struct Pieces {
     name: String,
     form: Form,
     writer: Option<Writer>,
+    packer: Packer,
     limits: QueryLimits,
     deadline: Option<Instant>,
     bytes: u64,
@@ -462,7 +463,7 @@ impl ResultSink for Pieces {
             return self.stop(Fault::unfit(&unfit));
         }
         self.rows += 1;
-        if writer.waiting() >= PIECE_BYTES { self.hand_on() } else { Ok(()) }
+        if self.packer.add(writer.waiting()) { self.hand_on() } else { Ok(()) }
     }
 }
 

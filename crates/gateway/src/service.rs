@@ -11,6 +11,7 @@ use headwater_bufferpool::{Named, Pools};
 use headwater_consolidated::QueryPool;
 use headwater_consolidated::results::Placeholder;
 use headwater_knobs::Live;
+use headwater_protocol::packer::{Knobs, Packing};
 use tokio::sync::{OnceCell, watch};
 
 use crate::alive::Alive;
@@ -91,6 +92,8 @@ pub(crate) struct Service {
     /// Answers on their way that are not in the pool.
     alive: Alive,
     pools: Arc<Pools>,
+    /// How full pieces of answers get.
+    knobs: Knobs,
     /// By which tags are sealed.
     key: OnceCell<[u8; 32]>,
 }
@@ -157,6 +160,7 @@ impl Service {
             packer: Arc::new(Packer::new(settings.clone()).counted(alive.clone())),
             alive,
             pools,
+            knobs: Knobs::new(Packing::FULL),
             key: OnceCell::new(),
             settings,
         }
@@ -372,7 +376,7 @@ impl Service {
             others: self.places.waiting(),
             window: pace::window(patience),
         };
-        run::start(&self.pool, asked.job.clone(), permit, (patience, least)).await
+        run::start(&self.pool, asked.job.clone(), permit, (patience, least), &self.knobs).await
     }
 
     /// An answer's bytes, one after the other; those that are copied for it are counted.
@@ -394,6 +398,21 @@ impl Service {
     pub(crate) fn set_executions_max(&self, settings: &Settings) {
         self.pool.set_size(settings.connections());
         self.places.set_size(settings.executions_max);
+    }
+
+    /// How long to wait for a place to execute, and for a connection to the database.
+    pub(crate) fn patience(&self) -> Duration {
+        self.settings.now().patience
+    }
+
+    /// The least pace at which what comes must be taken while others wait.
+    pub(crate) fn reader_bytes_per_s_min(&self) -> u64 {
+        self.settings.now().reader_bytes_per_s_min
+    }
+
+    /// How full pieces of answers get: full ones, unless somebody turns these knobs. The first are held, so nobody waits for them.
+    pub(crate) fn packing(&self) -> &Knobs {
+        &self.knobs
     }
 
     /// How the database's SQL spells parameters.

@@ -22,6 +22,7 @@
 //! What goes before what: an argument, then the environment, then the file, then the default.
 
 mod admin;
+mod cursor;
 mod gateway;
 
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ use anyhow::{Context as _, Result};
 use headwater_bufferpool::Pools;
 use headwater_consolidated::{Connection, Dialect, Plan};
 use headwater_gateway::query::{Query, QueryError};
-use headwater_gateway::{FrontierSettings, Settings};
+use headwater_gateway::{CursorSettings, FrontierSettings, Settings};
 use headwater_model::parse::{closest, in_plain_words, parse};
 use headwater_model::{Model, Table};
 use headwater_server::Config as ServerConfig;
@@ -54,7 +55,7 @@ const ADMIN_VARIABLES: &str = "HEADWATER_ADMIN_";
 /// And those that set the gateway's.
 const GATEWAY_VARIABLES: &str = "HEADWATER_GATEWAY_";
 /// Sections within these: `HEADWATER_GATEWAY_FRONTIER_URL`, `--set gateway.frontier.url=...`.
-const INNER: [&str; 1] = ["frontier"];
+const INNER: [&str; 2] = ["frontier", "cursor"];
 
 /// The configuration, with its places resolved.
 pub struct Config {
@@ -101,6 +102,8 @@ pub struct GatewayConfig {
     pub settings: Settings,
     /// The Frontier protocol, if it is served.
     pub frontier: Option<FrontierConfig>,
+    /// Remote cursors, if there are any.
+    pub cursors: Option<CursorSettings>,
 }
 
 /// The Frontier protocol, and where its SQL is run.
@@ -240,8 +243,9 @@ impl Config {
         let (queries, faults) = self.queries()?;
         without(&faults)?;
         let (settings, frontier) = (section.settings()?, section.frontier(&self.folder)?);
+        let cursors = section.cursors(frontier.is_some())?;
         let queries = queries.into_iter().map(|(_, query)| query).collect();
-        Ok(Some(GatewayConfig { queries, settings, frontier }))
+        Ok(Some(GatewayConfig { queries, settings, frontier, cursors }))
     }
 
     /// The named queries, by their files' names.

@@ -88,6 +88,13 @@ fn kind(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             _ => Exit::Usage,
         });
     }
+    if let Some(error) = cause.downcast_ref::<headwater_cursor::Error>() {
+        return Some(match error {
+            headwater_cursor::Error::Misled(_) => Exit::Internal,
+            error if error.is_retryable() || error.code() == "idle" => Exit::Unreachable,
+            _ => Exit::Usage,
+        });
+    }
     if let Some(error) = cause.downcast_ref::<headwater_idxbuild::Error>() {
         return match error.fault() {
             headwater_idxbuild::Fault::Request => Some(Exit::Usage),

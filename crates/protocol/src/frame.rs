@@ -64,10 +64,26 @@ pub enum Kind {
     Snapshot = 0x19,
     /// Server to remote: a ready file that a new remote may begin with.
     ReadyFile = 0x1a,
+    /// Server to client of cursors, first: what it takes.
+    CursorWelcome = 0x30,
+    /// Client to server: opens a cursor.
+    CursorOpen = 0x31,
+    /// Client to server: more rows of a cursor may come.
+    CursorCredit = 0x32,
+    /// Client to server: no more rows of a cursor are wanted.
+    CursorCancel = 0x33,
+    /// Server to client: the columns of a cursor.
+    CursorColumns = 0x34,
+    /// Server to client: rows of a cursor.
+    CursorRows = 0x35,
+    /// Server to client: all rows of a cursor have come.
+    CursorEnd = 0x36,
+    /// Server to client: a cursor has ended without all of its rows.
+    CursorFailed = 0x37,
 }
 
 impl Kind {
-    const ALL: [Kind; 17] = [
+    const ALL: [Kind; 25] = [
         Kind::Hello,
         Kind::Table,
         Kind::Changes,
@@ -85,6 +101,14 @@ impl Kind {
         Kind::Error,
         Kind::Snapshot,
         Kind::ReadyFile,
+        Kind::CursorWelcome,
+        Kind::CursorOpen,
+        Kind::CursorCredit,
+        Kind::CursorCancel,
+        Kind::CursorColumns,
+        Kind::CursorRows,
+        Kind::CursorEnd,
+        Kind::CursorFailed,
     ];
 
     /// The kind with this number.
@@ -193,6 +217,11 @@ impl Frame {
         let mut out = Vec::with_capacity(self.wire_bytes());
         self.write(&mut out);
         out
+    }
+
+    /// The same payload as [`Frame::payload`], taken over rather than copied where it is not compressed.
+    pub fn into_payload(self, limit: usize) -> Result<Vec<u8>, DecodeError> {
+        if self.compressed { self.payload(limit).map(std::borrow::Cow::into_owned) } else { Ok(self.payload) }
     }
 
     /// The payload, decompressed if need be, at most `limit` bytes.

@@ -1,4 +1,4 @@
-//! The wire of a synchronization, without a socket.
+//! The wire of a synchronization, and of remote cursors, without a socket.
 //!
 //! docs/protocol.md describes it byte by byte. From the bottom: [`value`], [`decimal`] and [`row`] (what a row is), [`frame`] (length,
 //! kind, checksum), [`message`] (what each frame holds), [`upload`] (what makes an upload apply exactly once), and the sessions that
@@ -6,10 +6,12 @@
 
 pub mod chunk;
 pub mod client;
+pub mod cursor;
 pub mod decimal;
 pub mod frame;
 pub mod limits;
 pub mod message;
+pub mod packer;
 pub mod row;
 pub mod server;
 pub mod stored;

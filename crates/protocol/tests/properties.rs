@@ -2,6 +2,7 @@
 //! arbitrary bytes are read or refused but never panic.
 
 use headwater_protocol::chunk::{CHUNK_BYTES_MAX, Key};
+use headwater_protocol::cursor;
 use headwater_protocol::message::{
     AppliedUpload, Change, ChunkRef, ConflictEnd, Download, ErrorCode, Hello, KeyRange, KeyRanges, Outcome,
     PartitionAction, PartitionMark, ReadyFile, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, Snapshot,
@@ -265,6 +266,17 @@ fn again(kind: Kind, payload: &[u8]) -> Result<Option<Vec<u8>>, DecodeError> {
         Kind::Error => ServerError::from_payload(payload)?.to_frame(),
         Kind::Snapshot => Snapshot::from_payload(payload)?.to_frame(),
         Kind::ReadyFile => ReadyFile::from_payload(payload)?.to_frame(),
+        Kind::CursorWelcome => cursor::Welcome::from_payload(payload)?.to_frame(),
+        Kind::CursorOpen => cursor::Open::from_payload(payload)?.to_frame(),
+        Kind::CursorCredit => cursor::Credit::from_payload(payload)?.to_frame(),
+        Kind::CursorCancel => cursor::Cancel::from_payload(payload)?.to_frame(),
+        Kind::CursorColumns => cursor::Columns::from_payload(payload)?.to_frame(),
+        Kind::CursorRows => {
+            let (rows, start) = cursor::Rows::from_payload(payload)?;
+            rows.to_frame(&payload[start..])
+        }
+        Kind::CursorEnd => cursor::End::from_payload(payload)?.to_frame(),
+        Kind::CursorFailed => cursor::Failed::from_payload(payload)?.to_frame(),
         Kind::Changes | Kind::Rows | Kind::Heartbeat | Kind::End => return Ok(None),
     };
     Ok(Some(frame.payload(LIMIT)?.into_owned()))

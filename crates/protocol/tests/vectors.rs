@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use headwater_protocol::chunk::{self, Key};
+use headwater_protocol::cursor::{self, Question};
 use headwater_protocol::message::{
     AppliedUpload, Change, ChunkRef, ConflictEnd, Download, ErrorCode, Hello, KeyRange, KeyRanges, Outcome,
     PartitionAction, PartitionMark, ReadyFile, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, Snapshot,
@@ -189,7 +190,39 @@ fn meanings() -> BTreeMap<&'static str, Frame> {
             "ready_file",
             ReadyFile { id: run(0xb0), digest: secret(), bytes: 1 << 33, rows: 300, kept_s: 120 }.to_frame(),
         ),
+        ("cursor.welcome", cursor::Welcome { cursors_max: 8, idle_ms: 60_000 }.to_frame()),
+        ("cursor.open.named", open(1, Question::Named("flights".into(), vec![("origin".into(), "JFK".into())]))),
+        ("cursor.open.sql", open(2, Question::Sql("SELECT ?".into(), vec!["7".into()]))),
+        ("cursor.credit", cursor::Credit { cursor: 1, bytes: 524_288 }.to_frame()),
+        ("cursor.cancel", cursor::Cancel { cursor: 2 }.to_frame()),
+        ("cursor.columns", cursor::Columns { cursor: 1, columns: cursor_columns() }.to_frame()),
+        ("cursor.rows", cursor_rows()),
+        ("cursor.end", cursor::End { cursor: 1, rows: 300 }.to_frame()),
+        ("cursor.failed", cursor_failed().to_frame()),
     ])
+}
+
+fn open(cursor: u64, question: Question) -> Frame {
+    cursor::Open { cursor, question, credit: 1 << 20 }.to_frame()
+}
+
+fn cursor_columns() -> Vec<cursor::Column> {
+    let column =
+        |name: &str, kind, declared: &str| cursor::Column { name: name.into(), kind, declared: declared.into() };
+    vec![column("id", Some(Type::Int), "int8"), column("delay", Some(Type::Real), "float8"), column("any", None, "")]
+}
+
+/// `(7, NULL, 'hi')`, and `(8, 0.5, 1)`.
+fn cursor_rows() -> Frame {
+    let mut rows = Vec::new();
+    for row in [[Value::Int(7), Value::Null, Value::text("hi")], [Value::Int(8), Value::Real(0.5), Value::Int(1)]] {
+        put_row(&mut rows, &[Type::Int, Type::Real, Type::Text], &row);
+    }
+    cursor::Rows { cursor: 1, rows: 2 }.to_frame(&rows)
+}
+
+fn cursor_failed() -> cursor::Failed {
+    cursor::Failed { cursor: 2, code: "overloaded".into(), message: "later".into(), retry_after_ms: 1_000 }
 }
 
 /// Reads the only frame of some bytes and what is in it, and writes that again.
@@ -215,6 +248,17 @@ fn read(bytes: &[u8]) -> Result<Frame, DecodeError> {
         Kind::Snapshot => Snapshot::from_payload(&payload)?.to_frame(),
         Kind::Error => ServerError::from_payload(&payload)?.to_frame(),
         Kind::ReadyFile => ReadyFile::from_payload(&payload)?.to_frame(),
+        Kind::CursorWelcome => cursor::Welcome::from_payload(&payload)?.to_frame(),
+        Kind::CursorOpen => cursor::Open::from_payload(&payload)?.to_frame(),
+        Kind::CursorCredit => cursor::Credit::from_payload(&payload)?.to_frame(),
+        Kind::CursorCancel => cursor::Cancel::from_payload(&payload)?.to_frame(),
+        Kind::CursorColumns => cursor::Columns::from_payload(&payload)?.to_frame(),
+        Kind::CursorRows => {
+            let (rows, start) = cursor::Rows::from_payload(&payload)?;
+            rows.to_frame(&payload[start..])
+        }
+        Kind::CursorEnd => cursor::End::from_payload(&payload)?.to_frame(),
+        Kind::CursorFailed => cursor::Failed::from_payload(&payload)?.to_frame(),
         Kind::End | Kind::Heartbeat => {
             Reader::new(&payload).finish("an empty payload")?;
             Frame::new(frame.kind, Vec::new())

@@ -141,6 +141,7 @@ fn expect(work: &Work, request: &DownloadRequest<'_>, limit: Duration) -> Receiv
             echo: &Echo::default(),
             conflicted: &[],
             refresh: &[],
+            packing: None,
             snapshots: takes_chunks.then_some(&Elsewhere),
         };
         let estimated = download::estimate(&mut *connection, &request, limit);

@@ -21,7 +21,7 @@ use hyper_util::service::TowerToHyperService;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
@@ -130,23 +130,42 @@ impl Service {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let idle_limit = self.config.now().idle_limit();
-        let io = TokioIo::new(Watched::new(stream, self.head_limit, idle_limit, Arc::clone(&line)));
+        // Whoever has the stream holds one end: after an upgrade that is not hyper any more.
+        let (held, gone) = oneshot::channel();
+        let io = TokioIo::new(Watched::new(stream, self.head_limit, idle_limit, Arc::clone(&line), Some(held)));
+        let stops = Stopping(stopping.clone());
         let known = self.router.clone().map_request(move |mut request: Request<_>| {
             request.extensions_mut().insert(ConnectInfo(line.peer()));
             request.extensions_mut().insert(Arc::clone(&line));
+            request.extensions_mut().insert(stops.clone());
             request
         });
         let service = TowerToHyperService::new(known);
-        let connection = http.serve_connection(io, service);
-        tokio::pin!(connection);
-        tokio::select! {
-            ended = connection.as_mut() => return ended.map_err(io::Error::other),
-            _ = stopping.wait_for(|stopping| *stopping) => {}
+        {
+            let connection = http.serve_connection_with_upgrades(io, service);
+            tokio::pin!(connection);
+            let ended = tokio::select! {
+                ended = connection.as_mut() => Some(ended),
+                _ = stopping.wait_for(|stopping| *stopping) => None,
+            };
+            let ended = match ended {
+                Some(ended) => ended,
+                None => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            ended.map_err(io::Error::other)?;
         }
-        connection.as_mut().graceful_shutdown();
-        connection.await.map_err(io::Error::other)
+        // Until then it counts as a connection.
+        let _ = gone.await;
+        Ok(())
     }
 }
+
+/// Whether the server stops: among the extensions of each request, for those that go on for long.
+#[derive(Clone, Debug)]
+pub struct Stopping(pub watch::Receiver<bool>);
 
 /// Whether who connects speaks HTTP/2. Nothing is taken from the stream.
 async fn begins_http2(stream: &TcpStream) -> io::Result<bool> {
@@ -173,12 +192,20 @@ struct Watched<S> {
     idle_limit: Duration,
     meter: Meter,
     line: Arc<Line>,
+    /// Dropped with the stream, whoever has it then.
+    _held: Option<oneshot::Sender<()>>,
 }
 
 impl<S> Watched<S> {
-    fn new(inner: S, head_limit: Duration, idle_limit: Duration, line: Arc<Line>) -> Self {
+    fn new(
+        inner: S,
+        head_limit: Duration,
+        idle_limit: Duration,
+        line: Arc<Line>,
+        held: Option<oneshot::Sender<()>>,
+    ) -> Self {
         let opening = Some((0, Box::pin(tokio::time::sleep(head_limit))));
-        Watched { inner, opening, stalled: None, idle_limit, meter: Meter::default(), line }
+        Watched { inner, opening, stalled: None, idle_limit, meter: Meter::default(), line, _held: held }
     }
 
     /// Notes what a write of bytes gave: it tells how fast the peer takes them.
@@ -280,14 +307,14 @@ mod tests {
     async fn a_peer_that_says_too_little_at_first_is_dropped() {
         for said in [&b""[..], b"PRI * HTTP/2.0\r\n"] {
             let (near, mut far) = tokio::io::duplex(1024);
-            let mut watched = Watched::new(near, LIMIT, LIMIT, line());
+            let mut watched = Watched::new(near, LIMIT, LIMIT, line(), None);
             far.write_all(said).await.expect("room");
             let mut all = Vec::new();
             let error = watched.read_to_end(&mut all).await.expect_err("too slow");
             assert_eq!((error.kind(), all.as_slice()), (io::ErrorKind::TimedOut, said));
         }
         let (near, mut far) = tokio::io::duplex(1024);
-        let mut watched = Watched::new(near, LIMIT, LIMIT, line());
+        let mut watched = Watched::new(near, LIMIT, LIMIT, line(), None);
         far.write_all(&[b'x'; OPENING_BYTES]).await.expect("room");
         let mut byte = [0; 100];
         assert_eq!(watched.read(&mut byte).await.expect("readable"), OPENING_BYTES);
@@ -297,7 +324,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_takes_nothing_is_dropped_and_a_slow_one_is_not() {
         let (near, mut far) = tokio::io::duplex(64);
-        let mut watched = Watched::new(near, LIMIT, LIMIT, line());
+        let mut watched = Watched::new(near, LIMIT, LIMIT, line(), None);
         let slow = async {
             let mut byte = [0; 16];
             for _ in 0..10 {
@@ -316,7 +343,7 @@ mod tests {
     async fn how_fast_a_peer_takes_bytes_is_known_once_it_was_too_much_for_it() {
         let (near, mut far) = tokio::io::duplex(64);
         let line = line();
-        let mut watched = Watched::new(near, LIMIT, LIMIT, Arc::clone(&line));
+        let mut watched = Watched::new(near, LIMIT, LIMIT, Arc::clone(&line), None);
         watched.write_all(&[7; 64]).await.expect("room");
         assert_eq!(line.bytes_per_s(), None);
         let slow = async {

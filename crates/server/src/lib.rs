@@ -47,6 +47,7 @@ mod without_syncs;
 mod work;
 
 pub use admin::{Admin, AdminError, TokenDigest};
+pub use connection::Stopping;
 pub use descriptors::raise_open_files;
 pub use limits::{Config, ConfigError};
 pub use line::Line;

@@ -10,6 +10,7 @@ use headwater_bufferpool::Pools;
 use headwater_consolidated::{Plan, Pool};
 use headwater_knobs::Live;
 use headwater_protocol::message::{ErrorCode, Hello};
+use headwater_protocol::packer::Knobs;
 use tokio::sync::Notify;
 
 use crate::Config;
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) tickets: Tickets,
     pub(crate) counts: Counts,
     pub(crate) chunks: Arc<Chunks>,
+    /// How full the frames of downloads get.
+    pub(crate) packing: Knobs,
 }
 
 impl Shared {

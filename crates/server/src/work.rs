@@ -257,6 +257,7 @@ impl Work {
             echo: &before.echo,
             conflicted: &before.conflicted,
             refresh: &[],
+            packing: Some(&self.shared.packing),
             snapshots: self.hello.takes_chunks.then_some(&view as &dyn Snapshots),
         };
         let mut beginning = Beginning::new(self, &request, key_ranges);

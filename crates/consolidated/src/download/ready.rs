@@ -101,6 +101,7 @@ pub fn write_partitions(
         echo: &Echo::default(),
         conflicted: &[],
         refresh: &[],
+        packing: None,
         snapshots: None,
     };
     begin(connection, plan, (request.user, &request.remote_id))?;

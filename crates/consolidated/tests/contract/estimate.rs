@@ -23,6 +23,7 @@ fn with_request<T>(replica: &Replica, plan: &Plan, work: impl FnOnce(&DownloadRe
         echo: &Echo::default(),
         conflicted: &[],
         refresh: &[],
+        packing: None,
         snapshots: None,
     })
 }

@@ -41,6 +41,7 @@ impl Sealed {
             echo: &Echo::default(),
             conflicted: &[],
             refresh: &[],
+            packing: None,
             snapshots: None,
         };
         let mut connection = database.connect();
@@ -208,6 +209,7 @@ pub(crate) fn a_download_that_brings_nothing_need_not_be_counted(database: &Data
             echo: &Echo::default(),
             conflicted: &[],
             refresh: &[],
+            packing: None,
             snapshots: None,
         };
         let (summary, seen) =

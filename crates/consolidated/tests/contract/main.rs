@@ -18,6 +18,7 @@ mod kin;
 mod mariadb;
 mod mariadb_tls;
 mod orders;
+mod packing;
 mod partitions;
 mod passing;
 mod plain;
@@ -176,6 +177,7 @@ contract! {
     shared::what_is_not_the_users_is_neither_built_nor_handed_out,
     shared::who_takes_no_chunks_gets_rows,
     estimate::a_download_is_as_large_as_expected,
+    packing::a_knob_changes_how_full_frames_are_and_nothing_else,
     estimate::an_estimate_that_takes_too_long_ends,
     client_sql::two_connections_of_one_role_see_the_same,
     watch::every_change_of_a_table_is_told,

@@ -238,6 +238,7 @@ impl Replica {
             echo: uploaded.map_or(&nothing, |uploaded| &uploaded.echo),
             conflicted: uploaded.map_or(&[], |uploaded| &uploaded.conflicted),
             refresh: &[],
+            packing: None,
             snapshots: self.memory.as_ref().map(|memory| memory as &dyn download::Snapshots),
         };
         let mut frames = Vec::new();

@@ -12,6 +12,7 @@ use axum::http::{Request, Response, StatusCode, header};
 use headwater_access::{Access, Secret, Settings as AccessSettings, hash_password};
 use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::{Backend as _, Pool, QueryPool, system};
+use headwater_protocol::packer::Packing;
 use http_body_util::BodyExt as _;
 use tower::ServiceExt as _;
 
@@ -440,6 +441,23 @@ async fn a_large_answer_comes_as_it_is_read() {
     assert!(packed.len() < body.len() / 2 && zstd::decode_all(&*packed).expect("zstd") == body);
     let (_, short) = stand.text("/q/flights.csv?origin=JFK", &[]).await;
     assert!(short.starts_with("id"), "what was half read is in nobody's way");
+}
+
+#[tokio::test]
+async fn pieces_are_as_full_as_the_knobs_say() {
+    let stand = Stand::new(Settings { held_bytes_max: 0, ..Settings::default() });
+    let pieces = async |message_size: usize| {
+        stand.gateway.packing().set(Packing { message_size, ..Packing::FULL }).expect("within the ranges");
+        let mut body = stand.get("/q/many.csv", &[]).await.into_body();
+        let mut pieces = Vec::new();
+        while let Some(frame) = body.frame().await {
+            pieces.push(frame.expect("a piece").into_data().expect("bytes"));
+        }
+        let full = message_size..message_size + 10;
+        assert!(pieces[1..pieces.len() - 1].iter().all(|piece: &bytes::Bytes| full.contains(&piece.len())));
+        pieces.concat()
+    };
+    assert!(pieces(50_000).await == pieces(1_000).await, "the answer is the same");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 const AGAIN_MAX: Duration = Duration::from_secs(5);
 
 /// Ends an execution in the database, for as long as it is one: the connection is somebody else's afterwards.
-pub(super) struct Cancel {
+pub(crate) struct Cancel {
     canceller: Option<Canceller>,
     state: Mutex<State>,
     ended: Condvar,
@@ -23,7 +23,7 @@ struct State {
 }
 
 impl Cancel {
-    pub(super) fn new(canceller: Option<Canceller>) -> Cancel {
+    pub(crate) fn new(canceller: Option<Canceller>) -> Cancel {
         Cancel { canceller, state: Mutex::default(), ended: Condvar::new() }
     }
 
@@ -33,7 +33,7 @@ impl Cancel {
 
     /// Tells the database until the execution has ended, and blocks for as long: told before it has begun the statement, it ends nothing. The
     /// connection is held while it is told.
-    pub(super) fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         let Some(canceller) = &self.canceller else { return };
         let (mut state, mut pause) = (self.lock(), AGAIN);
         while !state.is_over {
@@ -45,7 +45,7 @@ impl Cancel {
     }
 
     /// From now on nothing is cancelled; whether something was.
-    pub(super) fn end(&self) -> bool {
+    pub(crate) fn end(&self) -> bool {
         let mut state = self.lock();
         state.is_over = true;
         self.ended.notify_all();

@@ -1,5 +1,6 @@
-//! `headwater query`: named queries, without a server.
+//! `headwater query`: named queries, without a server or by a cursor of one.
 
+mod cursor;
 mod run;
 
 use std::collections::BTreeSet;
@@ -37,17 +38,17 @@ enum QueryCommand {
     /// Have the database prepare every named query, and tell what is wrong
     #[command(after_help = CHECK_EXAMPLES)]
     Check,
-    /// Run a named query here
+    /// Run a named query here, or at a server by a cursor
     #[command(after_help = run::EXAMPLES)]
     Run(run::RunArgs),
 }
 
 /// Checks queries, or runs one.
 pub fn run(args: &QueryArgs, global: &Global, output: &Output) -> Done {
-    let config = Config::read(global)?;
     match &args.command {
-        QueryCommand::Check => check(&config, output),
-        QueryCommand::Run(args) => run::run_one(args, &config, output),
+        QueryCommand::Check => check(&Config::read(global)?, output),
+        QueryCommand::Run(args) if args.cursor.cursor => cursor::run(args, output),
+        QueryCommand::Run(args) => run::run_one(args, &Config::read(global)?, output),
     }
 }
 

@@ -62,7 +62,7 @@ pub fn run(args: &RemoteArgs, output: &Output) -> Done {
 
 /// How to be let in at the server.
 #[derive(Debug, Args)]
-struct Login {
+pub(super) struct Login {
     /// A token, from `headwater token`; better in the environment than here.
     #[arg(long, env = "HEADWATER_TOKEN", hide_env_values = true)]
     token: Option<String>,
@@ -75,6 +75,20 @@ struct Login {
 }
 
 impl Login {
+    /// The certificates to trust instead of the system's.
+    pub(super) fn ca(&self) -> Option<&PathBuf> {
+        self.ca.as_ref()
+    }
+
+    /// What to show where nothing may do: a token, or what is needed to be this user if there is one.
+    pub(super) fn credentials_if_any(&self, user: &str) -> Result<Option<Credentials>> {
+        match (&self.token, user) {
+            (None, "") => Ok(None),
+            (Some(token), "") => Ok(Some(Credentials::Token(token.trim().to_owned()))),
+            (_, user) => self.credentials(user).map(Some),
+        }
+    }
+
     /// What to show to the server as this user.
     fn credentials(&self, user: &str) -> Result<Credentials> {
         if let Some(token) = &self.token {

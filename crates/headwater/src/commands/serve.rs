@@ -16,9 +16,9 @@ use headwater_consolidated::Plan;
 use headwater_consolidated::check::{Severity, check};
 use headwater_consolidated::{Backend, Pool, QueryBackend, QueryPool};
 use headwater_gateway::query::Who;
-use headwater_gateway::{ClientSql, Gateway, Settings};
+use headwater_gateway::{ClientSql, CursorSettings, Gateway, Settings};
 use headwater_knobs::{Knob, Live};
-use headwater_server::{Config as ServerConfig, Handle, Joined, Line, Server, StartError, raise_open_files};
+use headwater_server::{Config as ServerConfig, Handle, Joined, Line, Server, StartError, Stopping, raise_open_files};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -150,6 +150,11 @@ fn known<'a>(gateway: Option<&'a GatewayConfig>, plans: &'a [Plan]) -> Known<'a>
     Known { queries, tables: tables.map(|table| table.name.as_str()).collect() }
 }
 
+/// Cursors that run SQL of clients.
+fn raw_cursors(cursors: Option<&CursorSettings>) -> usize {
+    cursors.filter(|cursors| cursors.sql).map_or(0, |cursors| cursors.cursors_max)
+}
+
 /// What is served beside syncs: ready files, and the named queries; with what of those can be changed.
 fn join(
     gateway: Option<GatewayConfig>,
@@ -159,7 +164,7 @@ fn join(
     pools: Arc<Pools>,
 ) -> Result<(Joined, Option<Tunable>)> {
     let ready = Some(ready::builder());
-    let Some(GatewayConfig { queries, settings, frontier }) = gateway else {
+    let Some(GatewayConfig { queries, settings, frontier, cursors }) = gateway else {
         return Ok((Joined { ready, pools: Some(pools), ..Joined::default() }, None));
     };
     let connections = settings.connections();
@@ -186,7 +191,7 @@ fn join(
     };
     tracing::info!(queries = queries.len(), "named queries are served at /q/NAME");
     let gateway = Gateway::new(queries, pool, access, settings, Arc::clone(&pools));
-    let of_clients = if frontier.is_some() { connections } else { 0 };
+    let of_clients = if frontier.is_some() { connections + raw_cursors(cursors.as_ref()) } else { 0 };
     let gateway = match frontier.zip(sql) {
         Some((frontier, sql)) => {
             tracing::info!(name = frontier.settings.name, "the Frontier protocol is served at /NAME/Frontier");
@@ -194,12 +199,22 @@ fn join(
         }
         None => gateway,
     };
+    let of_cursors = cursors.as_ref().map_or(0, |cursors| cursors.cursors_max);
+    let gateway = match cursors {
+        Some(cursors) => {
+            tracing::info!("remote cursors are served at /cursor");
+            let pool = QueryPool::for_queries(Arc::clone(&backends.queries), of_cursors);
+            gateway.with_cursors(cursors, pool, Some(|extensions| Some(extensions.get::<Stopping>()?.0.clone())))
+        }
+        None => gateway,
+    };
     // Who asks is looked up on a connection of its own: no query keeps it waiting.
     // What the server has measured of the client's connection.
     let gateway = gateway.with_links(|extensions| extensions.get::<Arc<Line>>()?.bytes_per_s());
-    let connections = connections + of_clients + 1;
+    let connections = connections + of_clients + of_cursors + 1;
     let tunable = Tunable { knobs: gateway.knobs(), settings: gateway.settings() };
-    Ok((Joined { ready, routes: Some(gateway.router()), connections, pools: Some(pools) }, Some(tunable)))
+    let joined = Joined { ready, routes: Some(gateway.router()), connections, pools: Some(pools), packing: None };
+    Ok((joined, Some(tunable)))
 }
 
 /// Serves until a signal comes.

@@ -8,10 +8,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use headwater_gateway::frontier::Signer;
 use headwater_gateway::query::QueryLimits;
-use headwater_gateway::{Compression, EXECUTIONS_MAX, FrontierSettings, Settings, WAITING_S_MAX};
+use headwater_gateway::{Compression, CursorSettings, EXECUTIONS_MAX, FrontierSettings, Settings, WAITING_S_MAX};
 use serde::Deserialize;
 
 use super::FrontierConfig;
+use super::cursor::CursorSection;
 use crate::database::Address;
 use crate::exit::usage;
 
@@ -31,6 +32,7 @@ pub(super) struct GatewaySection {
     compression: Compression,
     reader_bytes_per_s_min: u64,
     frontier: Option<FrontierSection>,
+    cursor: Option<CursorSection>,
 }
 
 #[derive(Clone, Deserialize)]
@@ -68,9 +70,9 @@ impl FrontierSection {
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
         if self.name.is_empty()
             || !self.name.chars().all(is_name)
-            || matches!(self.name.as_str(), "q" | "v1" | "health" | "ready")
+            || matches!(self.name.as_str(), "q" | "v1" | "health" | "ready" | "cursor")
         {
-            let what = "expected letters, digits, _ and -, and none of q, v1, health and ready";
+            let what = "expected letters, digits, _ and -, and none of q, v1, health, ready and cursor";
             return Err(usage(format!("[gateway.frontier] name is {:?}, {what}", self.name)));
         }
         let allowed = self.allowed.iter().map(|network| {
@@ -161,6 +163,7 @@ impl Default for GatewaySection {
             compression: usual.compression,
             reader_bytes_per_s_min: usual.reader_bytes_per_s_min,
             frontier: None,
+            cursor: None,
         }
     }
 }
@@ -193,6 +196,11 @@ impl GatewaySection {
     /// The Frontier protocol, if it is served; files are found from this folder.
     pub(super) fn frontier(&self, folder: &Path) -> Result<Option<FrontierConfig>> {
         self.frontier.as_ref().map(|frontier| frontier.config(folder)).transpose()
+    }
+
+    /// Remote cursors, if there are any. `serves_sql`: the Frontier protocol is served.
+    pub(super) fn cursors(&self, serves_sql: bool) -> Result<Option<CursorSettings>> {
+        self.cursor.as_ref().map(|cursor| cursor.settings(serves_sql)).transpose()
     }
 }
 

@@ -3,6 +3,7 @@
 mod alone;
 mod client_sql;
 mod compression;
+mod cursors;
 mod dates;
 mod failing;
 mod frontier_client;

@@ -12,6 +12,7 @@ use headwater_gateway::format::{Column, Encoder, Format, Unfit};
 use headwater_gateway::query::{Query, QueryLimits, text_of};
 use headwater_protocol::ValueRef;
 
+use super::cursor::CursorArgs;
 use super::options;
 use crate::Done;
 use crate::config::Config;
@@ -24,23 +25,27 @@ Examples:
   headwater query run flights origin=JFK --format csv > flights.csv
   headwater query run flights origin=JFK --format arrow > flights.arrow
   headwater query run own --user anna
+  headwater query run flights origin=JFK --cursor --server https://sync.example.com
 
 Arguments are held against the query's head, as those of a request are, and so is the answer: exit code 2 where it has more rows or bytes, or
-takes longer, than rows_max, bytes_max and time_out_s say (of a query in pages each page; all are given).";
+takes longer, than rows_max, bytes_max and time_out_s say (of a query in pages each page; all are given). With --cursor a server runs it, and
+rows are printed as they come, without a table's frame.";
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     /// The query: its file's name without .sql.
-    name: String,
+    pub(super) name: String,
     /// Its arguments.
     #[arg(value_name = "NAME=VALUE", value_parser = pair)]
-    arguments: Vec<(String, String)>,
+    pub(super) arguments: Vec<(String, String)>,
     /// In which form.
     #[arg(long, value_enum, default_value = "table")]
     format: Shown,
-    /// Who asks, where the query has :s.user.
+    /// Who asks, where the query has :s.user; of a cursor, who is let in.
     #[arg(long)]
-    user: Option<String>,
+    pub(super) user: Option<String>,
+    #[command(flatten)]
+    pub(super) cursor: CursorArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -55,6 +60,24 @@ enum Shown {
     Csv,
     /// An Arrow IPC stream.
     Arrow,
+}
+
+impl RunArgs {
+    /// In which form rows are wanted; `None`: for people.
+    pub(super) fn format(&self, output: &Output) -> Result<Option<Format>> {
+        Ok(match self.format {
+            Shown::Table if output.is_json() => Some(Format::Json),
+            Shown::Table => None,
+            Shown::Json => Some(Format::Json),
+            Shown::Ndjson => Some(Format::Ndjson),
+            Shown::Csv => Some(Format::Csv),
+            Shown::Arrow if std::io::stdout().is_terminal() => {
+                let mend = "send it on, as --format arrow > rows.arrow";
+                return Err(usage(format!("an Arrow stream is no text for a terminal: {mend}")));
+            }
+            Shown::Arrow => Some(Format::Arrow),
+        })
+    }
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -82,17 +105,7 @@ pub(super) fn run_one(args: &RunArgs, config: &Config, output: &Output) -> Done 
     let user = args.user.as_deref().unwrap_or_default();
     let (mut connection, placeholder) = config.database.connect_for_queries()?;
     let (sql, parameters) = query.whole_statement(&arguments, user, placeholder);
-    let format = match args.format {
-        Shown::Table if output.is_json() => Some(Format::Json),
-        Shown::Table => None,
-        Shown::Json => Some(Format::Json),
-        Shown::Ndjson => Some(Format::Ndjson),
-        Shown::Csv => Some(Format::Csv),
-        Shown::Arrow if std::io::stdout().is_terminal() => {
-            return Err(usage("an Arrow stream is no text for a terminal: send it on, as --format arrow > rows.arrow"));
-        }
-        Shown::Arrow => Some(Format::Arrow),
-    };
+    let format = args.format(output)?;
     let (began, limit) = (Instant::now(), Limit::of(query));
     let in_time = |read: Result<(), Error>| match read {
         Err(error) if !matches!(error, Error::Sql { .. }) && began.elapsed() >= query.limits.time_out => {

@@ -37,7 +37,8 @@ pub(super) fn client_sql(gateway: &GatewayConfig, own: &Arc<dyn QueryBackend>) -
             "whoever may send SQL by the Frontier protocol can read the accounts"
         );
     }
-    let pool = QueryPool::for_client_sql(backend, gateway.settings.executions_max, row_bytes_max);
+    let connections = gateway.settings.executions_max + super::raw_cursors(gateway.cursors.as_ref());
+    let pool = QueryPool::for_client_sql(backend, connections, row_bytes_max);
     Ok(Some(ClientSql::new(pool, config.reads_accounts)))
 }
 

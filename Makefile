@@ -58,7 +58,7 @@ mutants: setup ## Plant the bugs of mutants/*.patch and see their tests fail (ab
 fuzz: setup ## Search for inputs that break a decoder or a parser (MINUTES=1 for each of them)
 	FUZZ_PROFILE=fuzz scripts/fuzz $$((60 * $(or $(MINUTES),1)))
 
-bench: setup ## Measure the figures of this machine against their targets (GROUP=sync, GROUP=lab, GROUP=speed, GROUP=gateway, GROUP=idxbuild)
+bench: setup ## Measure the figures of this machine against their targets (GROUP=sync, GROUP=lab, GROUP=speed, GROUP=gateway, GROUP=cursor, GROUP=idxbuild)
 	$(CARGO) build --release --locked -p headwater -p headwater-bench
 	$(TARGET)/release/headwater lab figures $(GROUP)
 

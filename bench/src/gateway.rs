@@ -19,7 +19,7 @@ mod compression;
 mod datasette;
 mod hits;
 mod load;
-mod stage;
+pub(crate) mod stage;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! What `make bench` runs for the figures of [`lab/figures.toml`](../../lab/figures.toml) that are no experiments: sync against the bare limit
-//! in the same run, the lab against pgbench, the gateway against Squid and Datasette, and what a pilot predicts against what is.
+//! in the same run, the lab against pgbench, the gateway against Squid and Datasette, cursors against psql, and what a pilot predicts against what is.
 //!
 //! Everything runs on a throw-away PostgreSQL (fsync on) on this machine, over the table Purchase of MLBench. What is compared takes
 //! turns, at least five times each; a figure is the median of the turns' ratios, because machines are shared and noisy. A result is a
@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout)]
 
 mod bare;
+mod cursor;
 mod embedded;
 mod figures;
 mod gate;
@@ -100,6 +101,9 @@ enum Part {
         after_help = "Example: cargo run --release -p headwater-bench -- gateway --only hit,cold --repetitions 3"
     )]
     Gateway(gateway::GatewayArguments),
+    /// Remote cursors: full messages, psql, the automatic packer, a slow consumer
+    #[command(after_help = "Example: cargo run --release -p headwater-bench -- cursor --only full --repetitions 3")]
+    Cursor(cursor::CursorArguments),
 }
 
 fn main() -> Result<ExitCode> {
@@ -121,6 +125,7 @@ fn main() -> Result<ExitCode> {
         Some(Part::Layouts(arguments)) => layouts::measure(arguments)?,
         Some(Part::Shared(arguments)) => shared::measure(arguments)?,
         Some(Part::Gateway(arguments)) => gateway::measure(arguments)?,
+        Some(Part::Cursor(arguments)) => cursor::measure(arguments)?,
         None => sync(&arguments)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -18,15 +18,15 @@ use crate::tpcb::headwater;
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 
 /// A PostgreSQL.
-pub(super) struct Central {
+pub(crate) struct Central {
     _postgres: Postgres,
-    pub(super) url: String,
+    pub(crate) url: String,
     pub(super) runtime: Runtime,
     pub(super) client: Client,
 }
 
 impl Central {
-    pub(super) fn start() -> Result<Central> {
+    pub(crate) fn start() -> Result<Central> {
         let postgres = Postgres::builder().set("shared_buffers", "1GB").set("max_wal_size", "8GB").start()?;
         let url = postgres.create_database()?;
         let runtime = Runtime::new()?;
@@ -35,7 +35,7 @@ impl Central {
         Ok(Central { _postgres: postgres, url, runtime, client })
     }
 
-    pub(super) fn sql(&self, sql: &str) -> Result<()> {
+    pub(crate) fn sql(&self, sql: &str) -> Result<()> {
         Ok(self.runtime.block_on(self.client.batch_execute(sql))?)
     }
 
@@ -46,15 +46,15 @@ impl Central {
 }
 
 /// A running `headwater serve`; it ends with its value.
-pub(super) struct Served {
-    pub(super) place: SocketAddr,
+pub(crate) struct Served {
+    pub(crate) place: SocketAddr,
     child: Child,
     _folder: TempDir,
 }
 
 impl Served {
     /// Starts it over a database with these queries (name, text), and what else is to stand in `[gateway]` and behind.
-    pub(super) fn start(url: &str, queries: &[(&str, &str)], gateway: &str) -> Result<Served> {
+    pub(crate) fn start(url: &str, queries: &[(&str, &str)], gateway: &str) -> Result<Served> {
         let folder = tempfile::tempdir()?;
         let config = folder.path().join("headwater.toml");
         std::fs::create_dir(folder.path().join("queries"))?;

@@ -87,7 +87,7 @@ fn each_published_chart_has_its_full_form() {
 fn the_list_of_figures_is_valid() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab");
     let list = Figures::open(&folder.join(FIGURES)).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(list.groups(), ["sync", "lab", "speed", "gateway", "pool", "idxbuild"]);
+    assert_eq!(list.groups(), ["sync", "lab", "speed", "gateway", "pool", "cursor", "idxbuild"]);
     for measure in list.measures {
         if let How::Experiment(file) = measure.how {
             Experiment::open(&folder.join(file)).unwrap_or_else(|error| panic!("{error}"));

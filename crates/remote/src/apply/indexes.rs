@@ -78,7 +78,7 @@ mod tests {
 
     const ROWS: &str = "BEGIN; CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT, price REAL);
         INSERT INTO item WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 2000)
-        SELECT value, 'name ' || value % 100, value * 0.5 FROM n";
+        SELECT value, 'name ' || (value % 100), value * 0.5 FROM n";
 
     #[test]
     fn the_indexes_of_a_table_are_built_together() {

@@ -158,10 +158,12 @@ impl Table {
         let switches = AtomicU64::new(0);
         let before = (self.pool.counters().waits, spent()?);
         let mut began = Instant::now();
+        // All are there before the time begins, and it begins before the first of them reads.
         std::thread::scope(|scope| {
             for user in 0..users {
                 let (is_over, start, reads, switches) = (&is_over, &start, &reads, &switches);
                 scope.spawn(move || {
+                    start.wait();
                     start.wait();
                     reads.fetch_add(self.read(user as u64, is_over, None), Ordering::Relaxed);
                     switches.fetch_add(own_switches(), Ordering::Relaxed);
@@ -169,6 +171,7 @@ impl Table {
             }
             start.wait();
             began = Instant::now();
+            start.wait();
             std::thread::sleep(time);
             is_over.store(true, Ordering::Relaxed);
         });
@@ -224,7 +227,9 @@ impl Cell {
     }
 
     fn tell(&self, table: &str) {
-        let of_million = |of: fn(&Turn) -> f64| self.median(|turn| of(turn) / turn.reads * 1e6);
+        // Processor time is counted in hundredths of a second: all turns together.
+        let sum = |of: fn(&Turn) -> f64| self.turns.iter().map(of).sum::<f64>();
+        let of_million = |of: fn(&Turn) -> f64| sum(of) / sum(|turn| turn.reads) * 1e6;
         println!(
             "row {table} {} users {}: {:.0} reads/s, of a million reads {:.1} waits for the chain, {:.1} for the hash table, {:.1} ms of system \
              and {:.1} ms of own time, {:.1} switches",
@@ -355,4 +360,28 @@ fn below(state: &mut u64, end: u64) -> u64 {
     let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     ((u128::from(mixed ^ (mixed >> 31)) * u128::from(end)) >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_read_what_is_there_and_are_counted() {
+        for (_, policy) in POLICIES {
+            let table = Table::new(policy, 3, 4);
+            let turn = table.turn(4, Duration::from_millis(20)).expect("a turn");
+            let counted = table.pool.counters().of(Class::Answer);
+            assert_eq!((counted.hits as f64, counted.misses), (turn.reads, 3), "all but the first loads are hits");
+            assert!(turn.reads > 0.0 && turn.seconds >= 0.02, "{turn:?}");
+        }
+    }
+
+    #[test]
+    fn skips_change_in_the_middle() {
+        let pool = Table::new(Policy::Lru { skips: 0 }, 3, 1).pool;
+        let points = watch(&pool, &AtomicU64::new(0), LOOK * 4).expect("looked at");
+        assert!(points.len() >= 3, "{points:?}");
+        assert_eq!(pool.policy(), Policy::Lru { skips: 100 });
+    }
 }

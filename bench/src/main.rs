@@ -20,6 +20,7 @@ mod newcomer;
 mod prediction;
 mod purchase;
 mod readprobe;
+mod rebuild;
 mod scripts;
 mod shared;
 mod speed;
@@ -96,6 +97,9 @@ enum Part {
     /// Records read from a warm buffer pool by many threads: what skips are worth, and waits for locks
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- readprobe --seconds 0.2 --users 1,6,46")]
     Readprobe(readprobe::ReadprobeArguments),
+    /// Indexes of a SQLite file rebuilt, against SQLite's own REINDEX and CREATE INDEX
+    #[command(after_help = "Example: cargo run --release -p headwater-bench -- rebuild --rows 500000 --only one,bars")]
+    Rebuild(rebuild::RebuildArguments),
     /// The gateway against Squid, COPY, Datasette and the database's driver
     #[command(
         after_help = "Example: cargo run --release -p headwater-bench -- gateway --only hit,cold --repetitions 3"
@@ -115,6 +119,7 @@ fn main() -> Result<ExitCode> {
         Some(Part::Remote(remote)) => println!("{}", memory::be_remote(remote)?),
         Some(Part::Tpcb(arguments)) => tpcb::measure(arguments)?,
         Some(Part::Readprobe(arguments)) => readprobe::measure(arguments)?,
+        Some(Part::Rebuild(arguments)) => rebuild::measure(arguments)?,
         Some(Part::Generator(arguments)) => generator::measure(arguments)?,
         Some(Part::Prediction(arguments)) => prediction::measure(arguments)?,
         Some(Part::Newcomer(arguments)) => newcomer::measure(arguments)?,

@@ -11,6 +11,7 @@
 //! leaves to its table.
 
 mod axis;
+mod bars;
 mod chart;
 mod html;
 mod page;
@@ -27,6 +28,7 @@ mod timeline;
 mod units;
 mod view;
 
+pub use bars::Bars;
 pub use plot::{Curve, Plot};
 pub use published::Published;
 

@@ -72,7 +72,7 @@ fn rows_of(name: &str) -> Vec<String> {
     rows
 }
 
-fn text(x: u32, y: u32, words: &str) -> String {
+pub(super) fn text(x: u32, y: u32, words: &str) -> String {
     format!("<text class=\"word\" x=\"{x}\" y=\"{y}\">{}</text>", escape(words))
 }
 

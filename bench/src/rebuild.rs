@@ -1,65 +1,75 @@
-//! A rebuild against SQLite's own REINDEX at its best setting.
+//! A rebuild of indexes against SQLite's own REINDEX at its best setting.
 //!
 //! ```text
-//! cargo bench -p headwater-idxbuild                      5,000,000 rows, 5 turns, a gigabyte and a half of disk
-//! cargo bench -p headwater-idxbuild -- 500000 3 all      fewer rows and turns; all, memory, one, within: only these figures
+//! all      five indexes         memory   the same with 64 MB for keys        one      one index, of texts
+//! within   the five created in a transaction that has written to the table, as a remote's first download does, by a connection like its
+//! bars     where the time goes: REINDEX, half the memory, old indexes kept until then, none before
 //! ```
 //!
 //! One table of five million rows with five indexes: two of integers, a text of 32 characters, two columns together, random integers of 64
-//! bits. Both rebuild the same file in turns; a line `figure NAME VALUE LOW HIGH` is the median of the turns' ratios with its least and
-//! greatest. SQLite's best setting is found first, by trying PRAGMA threads and cache_size. `within` creates the five in a transaction that has written to
-//! the table, as a remote's first download does, by a connection like that one's.
+//! bits; 870 MB. SQLite's best setting is found first, by trying PRAGMA threads and cache_size.
 #![allow(clippy::print_stdout)]
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use headwater_idxbuild::{Options, PhaseUsage, Report, build, build_within};
+use anyhow::{Context as _, Result};
+use headwater_idxbuild::{Options, Phase, PhaseUsage, Report, build, build_within};
+use headwater_lab::report::Bars;
 use rusqlite::Connection;
 
-type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
+/// How large it is.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct RebuildArguments {
+    /// Rows of the table.
+    #[arg(long, default_value_t = 5_000_000)]
+    rows: u64,
+    /// How often each side of a comparison takes its turn.
+    #[arg(long, default_value_t = 5)]
+    repetitions: usize,
+    /// Only these parts.
+    #[arg(long, value_delimiter = ',', value_parser = ["all", "memory", "one", "within", "bars"])]
+    only: Vec<String>,
+    /// Where the bars are drawn, as idxbuild-phases.svg.
+    #[arg(long, value_name = "FOLDER")]
+    plots: Option<PathBuf>,
+}
 
 const TABLE: &str =
     "CREATE TABLE t(id INTEGER PRIMARY KEY, a INTEGER, b INTEGER, c TEXT, d INTEGER, e TEXT, r INTEGER)";
 const INDEXES: [&str; 5] = ["i_a ON t(a)", "i_b ON t(b)", "i_c ON t(c)", "i_de ON t(d, e)", "i_r ON t(r)"];
+/// What a remote allows for keys, and the figure of little memory.
+const MEMORY_BYTES: u64 = 64 << 20;
 /// What is tried: threads that help to sort, and KiB of pages in memory.
 const SETTINGS: [(u32, u32); 6] = [(0, 2_000), (2, 2_000), (0, 262_144), (2, 262_144), (0, 2_097_152), (2, 2_097_152)];
 
-fn main() -> Outcome {
-    let mut rows = 5_000_000;
-    let mut turns = 5;
-    let mut wanted = Vec::new();
-    let given: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    for (place, argument) in given.iter().enumerate() {
-        match (place, argument.parse()) {
-            (0, Ok(number)) => rows = number,
-            (1, Ok(number)) => turns = number as usize,
-            _ => wanted.push(argument.as_str()),
-        }
-    }
+/// Measures the parts that are wanted.
+pub(crate) fn measure(arguments: &RebuildArguments) -> Result<()> {
+    let wanted = |part: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == part);
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("bench.db");
-    make(&path, rows)?;
-    let parts = [("all", None, None), ("memory", None, Some(64 << 20)), ("one", Some("i_c"), None)];
+    make(&path, arguments.rows)?;
+    let parts = [("all", None, None), ("memory", None, Some(MEMORY_BYTES)), ("one", Some("i_c"), None)];
     let mut best = BTreeMap::new();
-    for (name, index, memory) in parts {
-        if wanted.is_empty() || wanted.contains(&name) {
-            let setting = match best.get(&index) {
-                Some(&setting) => setting,
-                None => best_setting(&path, index),
-            };
-            best.insert(index, setting);
-            compare(&path, name, index, memory, (turns, setting))?;
+    let mut setting_of = |index| *best.entry(index).or_insert_with(|| best_setting(&path, index));
+    for (name, index, memory) in parts.into_iter().filter(|(name, ..)| wanted(name)) {
+        compare(&path, name, index, memory, (arguments.repetitions, setting_of(index)))?;
+    }
+    if wanted("bars") {
+        let bars = bars(&path, setting_of(None))?;
+        if let Some(folder) = &arguments.plots {
+            let path = folder.join("idxbuild-phases.svg");
+            std::fs::write(&path, bars.svg()).with_context(|| format!("writing {}", path.display()))?;
         }
     }
-    if wanted.is_empty() || wanted.contains(&"within") {
-        compare_within(&path, turns)?;
+    if wanted("within") {
+        compare_within(&path, arguments.repetitions)?;
     }
     Ok(())
 }
 
-fn make(path: &Path, rows: u64) -> Outcome {
+fn make(path: &Path, rows: u64) -> Result<()> {
     let connection = Connection::open(path)?;
     connection.execute_batch(&format!("PRAGMA synchronous = OFF; BEGIN; {TABLE}"))?;
     let mut insert = connection.prepare("INSERT INTO t(a, b, c, d, e, r) VALUES (?, ?, ?, ?, ?, ?)")?;
@@ -105,7 +115,7 @@ fn compare(
     index: Option<&str>,
     memory: Option<u64>,
     (turns, best): (usize, (u32, u32)),
-) -> Outcome {
+) -> Result<()> {
     let mut options = Options::default();
     options.indexes.extend(index.map(str::to_owned));
     options.memory = memory;
@@ -136,17 +146,14 @@ fn told(name: &str, other: &str, times: &[(f64, f64)]) {
 }
 
 /// Creates all indexes within a transaction, SQLite's way and ours.
-fn compare_within(path: &Path, turns: usize) -> Outcome {
+fn compare_within(path: &Path, turns: usize) -> Result<()> {
     let connection = Connection::open(path)?;
     connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA cache_size = -16384")?;
-    let drop_all: String =
-        INDEXES.map(|index| format!("DROP INDEX {};", &index[..index.find(' ').unwrap_or(0)])).concat();
-    let create: Vec<String> = INDEXES.map(|index| format!("CREATE INDEX {index}")).into();
+    let (drop_all, create) = (drop_all(), create_all());
     let mut options = Options::default();
     options.create.clone_from(&create);
-    // What a remote allows.
-    options.memory = Some(64 << 20);
-    let written = |indexes: &dyn Fn() -> Outcome| -> Outcome<f64> {
+    options.memory = Some(MEMORY_BYTES);
+    let written = |indexes: &dyn Fn() -> Result<()>| -> Result<f64> {
         connection.execute_batch(&drop_all)?;
         connection.execute_batch("BEGIN IMMEDIATE; UPDATE t SET a = a + 1 WHERE id % 1000 = 0")?;
         let start = Instant::now();
@@ -168,7 +175,7 @@ fn compare_within(path: &Path, turns: usize) -> Outcome {
     Ok(())
 }
 
-fn reindex(path: &Path, index: Option<&str>, (threads, cache_kib): (u32, u32), at_most: Duration) -> Outcome<Duration> {
+fn reindex(path: &Path, index: Option<&str>, (threads, cache_kib): (u32, u32), at_most: Duration) -> Result<Duration> {
     let start = Instant::now();
     let mut connection = Connection::open(path)?;
     connection.progress_handler(100_000, Some(move || start.elapsed() > at_most))?;
@@ -184,4 +191,68 @@ fn phases(report: &Report) -> String {
         format!("; {} {:.2} ({:.2})", usage.phase.name(), usage.elapsed.as_secs_f64(), usage.cpu.as_secs_f64())
     };
     report.phases().iter().map(phase).collect()
+}
+
+/// What the bars consist of, and which phases each is: those that go on together are one.
+const PARTS: [(&str, &[Phase]); 7] = [
+    ("SQLite", &[Phase::Sqlite]),
+    ("old indexes' pages found", &[Phase::IndexScan]),
+    ("table read, keys made and sorted", &[Phase::DataScan, Phase::Spill]),
+    ("merged, indexes' pages filled and written", &[Phase::Merge, Phase::Insert, Phase::Write]),
+    ("verified", &[Phase::Verify]),
+    ("committed", &[Phase::Commit]),
+    ("beside these", &[]),
+];
+
+/// Where the time goes, way by way.
+fn bars(path: &Path, best: (u32, u32)) -> Result<Bars> {
+    let sqlite = reindex(path, None, best, Duration::MAX)?.as_secs_f64();
+    let mut bars = vec![("REINDEX".to_owned(), vec![sqlite, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])];
+    let keys: u64 = std::fs::metadata(path)?.len() / 2;
+    let mut options = Options::default();
+    options.memory = Some(keys / 2);
+    bars.push((
+        format!("idxbuild with {} MB for keys, half of what they take", keys >> 21),
+        parts(&build(path, &options)?),
+    ));
+    bars.push(("idxbuild, into the old indexes' pages".to_owned(), parts(&build(path, &Options::default())?)));
+    let connection = Connection::open(path)?;
+    connection.execute_batch(&drop_all())?;
+    drop(connection);
+    let mut options = Options::default();
+    options.create = create_all();
+    bars.push(("idxbuild, no index there before".to_owned(), parts(&build(path, &options)?)));
+    for (name, parts) in &bars {
+        println!("rate idxbuild.bar {:.3} s, {name}: {parts:.2?}", parts.iter().sum::<f64>());
+    }
+    let parts = PARTS.map(|(name, _)| name.to_owned()).into();
+    Ok(Bars { title: "Five indexes of a table".to_owned(), unit: "s".to_owned(), parts, bars })
+}
+
+/// How long some thread was in each part.
+fn parts(report: &Report) -> Vec<f64> {
+    let mut lengths: Vec<f64> = PARTS.iter().map(|(_, phases)| covered(report, phases)).collect();
+    let all: f64 = lengths.iter().sum();
+    *lengths.last_mut().expect("there are parts") = (report.elapsed.as_secs_f64() - all).max(0.0);
+    lengths
+}
+
+/// How much time the spans of these phases cover together.
+fn covered(report: &Report, phases: &[Phase]) -> f64 {
+    let mut spans: Vec<_> = report.spans.iter().filter(|span| phases.contains(&span.phase)).collect();
+    spans.sort_by_key(|span| span.start);
+    let (mut covered, mut until) = (Duration::ZERO, Duration::ZERO);
+    for span in spans {
+        covered += span.end.saturating_sub(span.start.max(until));
+        until = until.max(span.end);
+    }
+    covered.as_secs_f64()
+}
+
+fn drop_all() -> String {
+    INDEXES.map(|index| format!("DROP INDEX {};", index.split(' ').next().unwrap_or_default())).concat()
+}
+
+fn create_all() -> Vec<String> {
+    INDEXES.map(|index| format!("CREATE INDEX {index}")).into()
 }

@@ -334,6 +334,40 @@ fn what_is_no_upgrade_is_told_so() {
     assert_eq!(code(nobody), "network");
 }
 
+/// By the certificate that is named, and by no other.
+#[test]
+fn rows_come_by_tls_too() {
+    let mut stage = sqlite("");
+    for name in ["localhost", "elsewhere"] {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");
+        std::fs::write(stage.path(&format!("{name}.pem")), made.cert.pem()).expect("written");
+        std::fs::write(stage.path(&format!("{name}.key")), made.signing_key.serialize_pem()).expect("written");
+    }
+    let tls = ["--set", "tls_certificate=localhost.pem", "--set", "tls_key=localhost.key"];
+    let mut command = stage.command(&[&["serve", "--listen", "127.0.0.1:0"], &tls[..]].concat());
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().expect("piped")), &mut line)
+        .expect("it speaks");
+    stage.server = Some(child);
+    let port = line.trim().rsplit(':').next().expect("a port").to_owned();
+    let server = |ca: &str| Server {
+        url: format!("https://localhost:{port}"),
+        credentials: Credentials::Nothing,
+        ca_file: Some(stage.path(ca)),
+    };
+    let connection = Connection::open(&server("localhost.pem")).expect("a connection");
+    let mut cursors: Vec<_> = (0..2).map(|_| connection.query("many", &[("count", "100000")]).expect("open")).collect();
+    for cursor in &mut cursors {
+        assert_eq!(count(cursor, 0).expect("rows"), 100_000);
+    }
+    assert_eq!(code(Connection::open(&server("elsewhere.pem"))), "network");
+    assert_eq!(code(Connection::open(&server("none.pem"))), "configuration");
+    let url = format!("https://localhost:{port}");
+    let run = ["query", "run", "many", "count=3", "--cursor", "--server", &url, "--ca", "localhost.pem"];
+    assert!(stage.ok(&run).starts_with("i\tt\n1\t"));
+}
+
 #[test]
 fn users_get_what_they_may_ask_and_nobody_else_does() {
     let url = postgres();

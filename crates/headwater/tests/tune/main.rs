@@ -1,6 +1,7 @@
 //! `headwater tune`: a server's knobs, changed while it works, by the built binary.
 
 mod packing;
+mod saving;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

@@ -33,6 +33,14 @@ impl Saving {
         let file = config.file();
         let path = file.canonicalize().or_usage(|| format!("{} could not be found", file.display()))?;
         let document = config.text().parse::<DocumentMut>().or_usage(|| format!("{} can't be used", file.display()))?;
+        let is_readonly = std::fs::metadata(&path).is_ok_and(|metadata| metadata.permissions().readonly());
+        if is_readonly {
+            // A rename would not ask.
+            return Err(usage(format!(
+                "{} is read-only: it can't be saved; set it without --save, or make it writable",
+                path.display()
+            )));
+        }
         // Where this goes wrong the rename would too.
         tempfile::tempfile_in(folder(&path)).or_usage(|| {
             format!("nothing can be written beside {}: it can't be saved; set it without --save", path.display())
@@ -45,7 +53,7 @@ impl Saving {
         for knob in knobs {
             put(&mut self.document, &knob.name, &knob.value)?;
         }
-        let text = self.document.to_string();
+        let text = ended_like(&self.before, self.document.to_string());
         let not_saved =
             || format!("it is set, but not saved: {} would not start a server any more", self.path.display());
         check(&self.global, &text).or_usage(not_saved)?;
@@ -64,13 +72,25 @@ impl Saving {
         }
         file.as_file().set_permissions(metadata.permissions())?;
         file.as_file().sync_all()?;
+        // Whoever else saves waits here, and sees then that it was changed.
+        let alone = File::open(folder)?;
+        alone.lock()?;
         if std::fs::read_to_string(&self.path)? != self.before {
             return Err(usage("it was changed meanwhile; `headwater tune --save` tries again"));
         }
         file.persist(&self.path)?;
-        File::open(folder)?.sync_all()?;
+        alone.sync_all()?;
         Ok(())
     }
+}
+
+/// The text with the line ends of this one, if it has CRLF throughout.
+fn ended_like(before: &str, text: String) -> String {
+    let all = before.matches('\n').count();
+    if all > 0 && before.matches("\r\n").count() == all {
+        return text.replace("\r\n", "\n").replace('\n', "\r\n");
+    }
+    text
 }
 
 fn folder(path: &Path) -> &Path {

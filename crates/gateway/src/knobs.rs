@@ -1,15 +1,19 @@
-//! The gateway's knobs: its settings, read at each use.
+//! The gateway's knobs: its settings, read at each use, and how full its messages of records get.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use headwater_consolidated::QueryPool;
+use headwater_knobs::packing::{self, Part};
 use headwater_knobs::{Knob, Live, Range, Value};
+use headwater_protocol::packer::{Knobs as Packer, Packing};
 
 use crate::client_sql::ClientSql;
 use crate::packing::Compression;
 use crate::service::{Service, Settings};
 
+/// The most bytes of a full piece of an answer: how fast a client takes it is seen by pieces.
+pub const PIECE_BYTES_MAX: usize = 64 << 10;
 /// The most queries that may run at a time.
 pub const EXECUTIONS_MAX: u64 = 1_000;
 /// The longest that a query may be let wait for a place, in seconds.
@@ -21,6 +25,57 @@ const BYTES_MAX: u64 = 1 << 40;
 const AUTO: &str = "auto";
 /// The strongest compression.
 const LEVEL_MAX: u64 = 9;
+
+/// Of pieces of answers. Between two records nothing is looked for (`priority`), and the thread that makes a piece waits for the database's
+/// next record itself, so that nobody could send what it has begun (`idle_wait`).
+const OF_PIECES: [packing::Row; 4] = [
+    (Part::MessageSize, "gateway.packing.message_size", "bytes of a full piece of an answer that is sent as it comes"),
+    (
+        Part::Records,
+        "gateway.packing.records",
+        "records after which a piece goes; automatic: when it is full, or 1, 2, 4, ... without delay_first",
+    ),
+    (
+        Part::Fill,
+        "gateway.packing.fill",
+        "at how many percent of message_size a piece goes; 0: by records alone, or full",
+    ),
+    (
+        Part::DelayFirst,
+        "gateway.packing.delay_first",
+        "whether the first piece is filled too; false: the first record goes alone",
+    ),
+];
+
+/// Of messages of cursors.
+const OF_CURSORS: [packing::Row; 6] = [
+    (Part::MessageSize, "gateway.cursor.message_size", "bytes of a full message of a cursor, from its next message on"),
+    (
+        Part::Records,
+        "gateway.cursor.records",
+        "records after which a message goes; automatic: 1, 2, 4, ... until messages are full",
+    ),
+    (
+        Part::Fill,
+        "gateway.cursor.fill",
+        "at how many percent of message_size a message goes; 0: by records alone, or full",
+    ),
+    (
+        Part::DelayFirst,
+        "gateway.cursor.delay_first",
+        "whether the first message is filled too; false: the first record goes alone",
+    ),
+    (
+        Part::Priority,
+        "gateway.cursor.priority",
+        "records that are added before the clock and the client are looked at; 0: before each",
+    ),
+    (
+        Part::IdleWaitMs,
+        "gateway.cursor.idle_wait_ms",
+        "how long a message that has begun waits for records that don't come",
+    ),
+];
 
 type Get = fn(&Settings) -> Value;
 type Put = fn(&mut Settings, &Value);
@@ -78,7 +133,7 @@ fn rows() -> [Row; 8] {
         (
             "gateway.compression",
             "how hard answers are compressed; auto: by processor and link",
-            Range::WordOr(AUTO, LEVEL_MAX),
+            Range::WordOr { word: AUTO, least: 0, most: LEVEL_MAX },
             |s| match s.compression {
                 Compression::Auto => Value::Word(AUTO.to_owned()),
                 Compression::Fixed(level) => Value::Whole(level.into()),
@@ -104,6 +159,13 @@ fn rows() -> [Row; 8] {
 pub(crate) fn of(service: &Arc<Service>, sql: Option<&ClientSql>) -> Vec<Knob> {
     let of_clients = sql.map(|sql| sql.pool().clone());
     rows().into_iter().map(|row| knob(row, service, of_clients.clone())).collect()
+}
+
+/// Those of the packers: of answers, and of cursors where there are any.
+pub(crate) fn of_packing(pieces: &Packer, cursors: Option<&Packer>) -> Vec<Knob> {
+    let cursors = cursors.map(|cursors| packing::knobs(cursors, Packing::AUTOMATIC, &OF_CURSORS));
+    let pieces = packing::knobs(pieces, Packing::FULL, &OF_PIECES);
+    pieces.into_iter().chain(cursors.into_iter().flatten()).collect()
 }
 
 fn knob((name, effect, range, get, put): Row, service: &Arc<Service>, of_clients: Option<QueryPool>) -> Knob {

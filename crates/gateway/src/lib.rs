@@ -57,7 +57,7 @@ mod watches;
 pub use client_sql::ClientSql;
 pub use cursors::{CursorSettings, Stopping};
 pub use frontier_routes::FrontierSettings;
-pub use knobs::{EXECUTIONS_MAX, WAITING_S_MAX};
+pub use knobs::{EXECUTIONS_MAX, PIECE_BYTES_MAX, WAITING_S_MAX};
 pub use packing::Compression;
 pub use routes::{Gateway, Rate};
 pub use service::Settings;

@@ -31,7 +31,7 @@ use crate::fault::{Fault, set};
 use crate::format::Format;
 use crate::frontier_routes::{self, FrontierSettings};
 use crate::held;
-use crate::knobs;
+use crate::knobs::{self, PIECE_BYTES_MAX};
 use crate::packing::{Form, Link, Packer};
 use crate::page;
 use crate::query::{Query, Who};
@@ -44,8 +44,8 @@ mod beside;
 /// The longest query string that is looked at.
 const QUERY_STRING_BYTES_MAX: usize = 8 << 10;
 
-/// A row that is larger goes in parts of so many bytes.
-const PART_BYTES: usize = 64 << 10;
+/// What has more than twice as many bytes, for a row that is large, goes in parts of so many.
+const PART_BYTES: usize = PIECE_BYTES_MAX;
 
 /// The gateway: named queries over HTTP.
 #[derive(Clone)]
@@ -80,7 +80,9 @@ impl Gateway {
 
     /// What can be changed while it runs.
     pub fn knobs(&self) -> Vec<Knob> {
-        knobs::of(&self.service, self.frontier.as_ref().map(|(_, sql)| sql))
+        let settings = knobs::of(&self.service, self.frontier.as_ref().map(|(_, sql)| sql));
+        let packing = knobs::of_packing(&self.packing(), self.cursor_packing().as_ref());
+        settings.into_iter().chain(packing).collect()
     }
 
     /// What it may take now.
@@ -253,7 +255,8 @@ fn streamed(first: Bytes, running: Running) -> impl stream::Stream<Item = Result
             }
         }
         // Part by part: how fast it is taken is seen of a row of many megabytes too.
-        let part = rest.split_to(rest.len().min(PART_BYTES));
+        // A full piece and the record that made it full stay together.
+        let part = if rest.len() > 2 * PART_BYTES { rest.split_to(PART_BYTES) } else { std::mem::take(&mut rest) };
         running.taken.add(part.len());
         Ok(Some((part, (rest, running))))
     };

@@ -19,6 +19,7 @@ use crate::cache::{Cache, Kept, Key, Made, Place, Shared};
 use crate::fault::{Fault, OWN_FAULT_S};
 use crate::format::Format;
 use crate::held::Body;
+use crate::knobs::PIECE_BYTES_MAX;
 use crate::lane::Lane;
 use crate::pace::{self, Least};
 use crate::packing::{Compression, Packer};
@@ -160,7 +161,7 @@ impl Service {
             packer: Arc::new(Packer::new(settings.clone()).counted(alive.clone())),
             alive,
             pools,
-            knobs: Knobs::new(Packing::FULL),
+            knobs: Knobs::within(Packing::FULL, PIECE_BYTES_MAX),
             key: OnceCell::new(),
             settings,
         }

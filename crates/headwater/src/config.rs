@@ -34,6 +34,7 @@ use headwater_gateway::query::{Query, QueryError};
 use headwater_gateway::{CursorSettings, FrontierSettings, Settings};
 use headwater_model::parse::{closest, in_plain_words, parse};
 use headwater_model::{Model, Table};
+use headwater_protocol::packer::Packing;
 use headwater_server::Config as ServerConfig;
 use serde::Deserialize;
 
@@ -54,8 +55,8 @@ const POOL_VARIABLES: &str = "HEADWATER_POOL_";
 const ADMIN_VARIABLES: &str = "HEADWATER_ADMIN_";
 /// And those that set the gateway's.
 const GATEWAY_VARIABLES: &str = "HEADWATER_GATEWAY_";
-/// Sections within these: `HEADWATER_GATEWAY_FRONTIER_URL`, `--set gateway.frontier.url=...`.
-const INNER: [&str; 2] = ["frontier", "cursor"];
+/// Sections within these: `HEADWATER_GATEWAY_FRONTIER_URL`, `--set gateway.frontier.url=...`; `HEADWATER_SERVER_PACKING_FILL`, `--set packing.fill=...`.
+const INNER: [&str; 3] = ["frontier", "cursor", "packing"];
 
 /// The configuration, with its places resolved.
 pub struct Config {
@@ -100,6 +101,8 @@ pub struct GatewayConfig {
     pub queries: Vec<Query>,
     /// What it may take.
     pub settings: Settings,
+    /// How full the pieces of answers get that are sent as they come.
+    pub packing: Packing,
     /// The Frontier protocol, if it is served.
     pub frontier: Option<FrontierConfig>,
     /// Remote cursors, if there are any.
@@ -243,9 +246,9 @@ impl Config {
         let (queries, faults) = self.queries()?;
         without(&faults)?;
         let (settings, frontier) = (section.settings()?, section.frontier(&self.folder)?);
-        let cursors = section.cursors(frontier.is_some())?;
+        let (cursors, packing) = (section.cursors(frontier.is_some())?, section.packing()?);
         let queries = queries.into_iter().map(|(_, query)| query).collect();
-        Ok(Some(GatewayConfig { queries, settings, frontier, cursors }))
+        Ok(Some(GatewayConfig { queries, settings, packing, frontier, cursors }))
     }
 
     /// The named queries, by their files' names.

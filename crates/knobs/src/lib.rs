@@ -37,6 +37,7 @@
 pub mod contract;
 mod knobs;
 mod live;
+pub mod packing;
 mod value;
 
 pub use knobs::{Change, Fault, Knob, Knobs, Read, Rule, Set, Shown};

@@ -37,8 +37,15 @@ pub enum Range {
     Truth,
     /// One of these.
     Words(&'static [&'static str]),
-    /// This word, or a whole number from zero to the greatest.
-    WordOr(&'static str, u64),
+    /// A word, or a whole number, the bounds among them.
+    WordOr {
+        /// The word.
+        word: &'static str,
+        /// The smallest number.
+        least: u64,
+        /// The greatest.
+        most: u64,
+    },
     /// A text that the check takes; in words, and with examples of either kind.
     Text {
         /// Why it can't be.
@@ -91,8 +98,8 @@ impl Range {
             Range::Whole { .. } => Value::Whole(whole(text)?),
             Range::Number { .. } => Value::Number(text.parse().ok()?),
             Range::Truth => Value::Truth(text.parse().ok()?),
-            Range::WordOr(word, _) if text != *word => Value::Whole(whole(text)?),
-            Range::Words(_) | Range::WordOr(..) | Range::Text { .. } => Value::Word(text.to_owned()),
+            Range::WordOr { word, .. } if text != *word => Value::Whole(whole(text)?),
+            Range::Words(_) | Range::WordOr { .. } | Range::Text { .. } => Value::Word(text.to_owned()),
         };
         self.has(&value).then_some(value)
     }
@@ -100,11 +107,12 @@ impl Range {
     /// Whether a value is one of these.
     pub fn has(&self, value: &Value) -> bool {
         match (self, value) {
-            (Range::Whole { least, most }, Value::Whole(number)) => (least..=most).contains(&number),
+            (Range::Whole { least, most } | Range::WordOr { least, most, .. }, Value::Whole(number)) => {
+                (least..=most).contains(&number)
+            }
             (Range::Number { most }, Value::Number(number)) => *number > 0.0 && number <= most,
             (Range::Words(words), Value::Word(word)) => words.contains(&word.as_str()),
-            (Range::WordOr(only, _), Value::Word(word)) => only == word,
-            (Range::WordOr(_, most), Value::Whole(number)) => number <= most,
+            (Range::WordOr { word: only, .. }, Value::Word(word)) => only == word,
             (Range::Text { check, .. }, Value::Word(word)) => check(word).is_ok(),
             (Range::Truth, Value::Truth(_)) => true,
             _ => false,
@@ -117,7 +125,7 @@ impl Range {
             Range::Whole { least, most } => vec![least.to_string(), most.to_string()],
             Range::Number { most } => vec!["0.5".into(), most.to_string()],
             Range::Truth => vec!["false".into(), "true".into()],
-            Range::WordOr(word, most) => vec!["0".into(), most.to_string(), (*word).into()],
+            Range::WordOr { word, least, most } => vec![least.to_string(), most.to_string(), (*word).into()],
             Range::Words(words) | Range::Text { examples: words, .. } => {
                 words.iter().map(|word| (*word).into()).collect()
             }
@@ -127,13 +135,10 @@ impl Range {
     /// Some that it may not be, close to the bounds.
     pub fn beyond(&self) -> Vec<String> {
         let mut beyond: Vec<String> = match self {
-            Range::Whole { least, most } => {
-                let below = least.checked_sub(1).map(|below| below.to_string());
-                below.into_iter().chain([(u128::from(*most) + 1).to_string(), "many".into()]).collect()
-            }
+            Range::Whole { least, most } => outside(*least, *most).chain(["many".into()]).collect(),
             Range::Number { most } => vec!["0".into(), "-1".into(), (most + 1.0).to_string(), "NaN".into()],
             Range::Truth => vec!["yes".into(), "1".into()],
-            Range::WordOr(word, most) => vec![(most + 1).to_string(), format!("{word}s")],
+            Range::WordOr { word, least, most } => outside(*least, *most).chain([format!("{word}s")]).collect(),
             Range::Words(words) => words.iter().map(|word| format!("{word}x")).collect(),
             Range::Text { wrong, .. } => wrong.iter().map(|word| (*word).into()).collect(),
         };
@@ -151,10 +156,15 @@ impl fmt::Display for Range {
             Range::Number { most } => write!(to, "more than 0, at most {most}"),
             Range::Truth => write!(to, "true or false"),
             Range::Words(words) => write!(to, "{}", words.join(" or ")),
-            Range::WordOr(word, most) => write!(to, "{word}, or 0 to {most}"),
+            Range::WordOr { word, least, most } => write!(to, "{word}, or {least} to {most}"),
             Range::Text { what, .. } => write!(to, "{what}"),
         }
     }
+}
+
+/// The whole numbers next to the bounds.
+fn outside(least: u64, most: u64) -> impl Iterator<Item = String> {
+    least.checked_sub(1).map(|below| below.to_string()).into_iter().chain([(u128::from(most) + 1).to_string()])
 }
 
 /// Digits alone: `+5` and `5_000` are none.
@@ -175,7 +185,8 @@ mod tests {
             Range::Number { most: 3_600.0 },
             Range::Truth,
             Range::Words(&["lru", "s3fifo"]),
-            Range::WordOr("auto", 9),
+            Range::WordOr { word: "auto", least: 0, most: 9 },
+            Range::WordOr { word: "automatic", least: 1, most: 9 },
             Range::Text { check: text, what: "a level", examples: &["info"], wrong: &["inof"] },
         ] {
             for bound in range.bounds() {
@@ -189,7 +200,7 @@ mod tests {
         let nine = Range::Whole { least: 2, most: 9 };
         assert_eq!(["+5", " 5", "5_0", "-5"].map(|text| nine.read(text)), [const { None }; 4]);
         assert_eq!(
-            (nine.to_string(), Range::WordOr("auto", 9).to_string()),
+            (nine.to_string(), Range::WordOr { word: "auto", least: 0, most: 9 }.to_string()),
             ("2 to 9".into(), "auto, or 0 to 9".into())
         );
     }

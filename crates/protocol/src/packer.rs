@@ -131,7 +131,7 @@ impl Packing {
     }
 
     /// The same where messages may not have more than so many bytes.
-    fn check_within(&self, message_size_max: usize) -> Result<(), OutOfRange> {
+    pub fn check_within(&self, message_size_max: usize) -> Result<(), OutOfRange> {
         let out = |knob, actual: String, expected| Err(OutOfRange { knob, actual, expected });
         let Packing { message_size, records, fill, priority, idle_wait, .. } = *self;
         let (least, most) = (MESSAGE_SIZE.0, message_size_max);
@@ -204,6 +204,11 @@ impl Knobs {
     /// How they stand.
     pub fn packing(&self) -> Packing {
         *self.0.packing.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The most bytes of a full message.
+    pub fn message_size_max(&self) -> usize {
+        self.0.message_size_max
     }
 
     /// Sets them. After an error they stand as before.

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest as _, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -35,6 +35,8 @@ use crate::server::{Handle, accept, listen};
 const CONNECTIONS_MAX: usize = 16;
 /// How long a client may be silent.
 const IDLE_MS_MAX: u64 = 10_000;
+/// How long the body of a request may take.
+const BODY_MAX: std::time::Duration = std::time::Duration::from_millis(IDLE_MS_MAX);
 /// Bytes of a request.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// Letters of a name that go into the log.
@@ -157,8 +159,17 @@ struct Wanted {
 async fn post_knobs(
     State(admin): State<Arc<Admin>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    body: Bytes,
+    request: Request,
 ) -> Response {
+    // What is slow here would keep a connection of few.
+    let received = tokio::time::timeout(BODY_MAX, Bytes::from_request(request, &())).await;
+    let body = match received {
+        Ok(Ok(body)) => body,
+        Ok(Err(refused)) => return answer(refused.into_response()),
+        Err(_) => {
+            return refused(StatusCode::REQUEST_TIMEOUT, "timeout", "the request did not come within ten seconds");
+        }
+    };
     let wanted: Wanted = match serde_json::from_slice(&body) {
         Ok(wanted) => wanted,
         Err(error) => {

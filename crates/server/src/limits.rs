@@ -32,9 +32,11 @@ use std::time::Duration;
 use headwater_access::{JwtSettings, KeySource};
 use headwater_protocol::Limits;
 use headwater_protocol::message::CHUNK_URL_BYTES_MAX;
+use headwater_protocol::packer::OutOfRange;
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::packing::FramePacking;
 use crate::places::{lane, workers_within};
 
 /// The server's options.
@@ -160,6 +162,9 @@ pub struct Config {
     pub jwt_issuer: Option<String>,
     /// The claim of such a token that names the user.
     pub jwt_user_claim: String,
+
+    /// How full the frames of downloads get.
+    pub packing: FramePacking,
 }
 
 impl Default for Config {
@@ -217,6 +222,7 @@ impl Default for Config {
             jwt_audience: None,
             jwt_issuer: None,
             jwt_user_claim: "sub".into(),
+            packing: FramePacking::default(),
         }
     }
 }
@@ -256,6 +262,9 @@ pub enum ConfigError {
         /// What is set.
         actual: String,
     },
+    /// How full frames get.
+    #[error("[server.packing] {0}")]
+    Packing(#[from] OutOfRange),
     /// A folder that isn't one.
     #[error("[server] spool_folder {} is no folder that can be written to", folder.display())]
     SpoolFolder {
@@ -271,6 +280,7 @@ impl Config {
     /// Checks each option by itself and against the others.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.validate_numbers()?;
+        self.packing.check()?;
         self.validate_chunk_url()?;
         self.validate_jwt()?;
         self.validate_files()

@@ -9,7 +9,6 @@ use headwater_access::{Access, Jwt, JwtError, Settings};
 use headwater_bufferpool::{Config as PoolConfig, Pools};
 use headwater_consolidated::{Backend, Plan, Pool, QueryBackend, QueryPool};
 use headwater_knobs::{Knob, Live};
-use headwater_protocol::packer::Knobs;
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
@@ -85,8 +84,6 @@ pub struct Joined {
     pub connections: usize,
     /// Where uploads, downloads and chunks lie in memory, with what else the program has there. `None`: pools of this server's own.
     pub pools: Option<Arc<Pools>>,
-    /// How full the frames of downloads get, whoever turns these knobs. `None`: full.
-    pub packing: Option<Knobs>,
 }
 
 impl std::fmt::Debug for Joined {
@@ -163,8 +160,7 @@ impl Server {
         config.validate()?;
         let tls = tls_of(&config)?;
         let jwt = config.jwt().map(Jwt::new).transpose()?;
-        let Joined { ready, routes, connections, pools, packing } = joined;
-        let packing = packing.unwrap_or_else(Knobs::frames);
+        let Joined { ready, routes, connections, pools } = joined;
         let pools = match pools {
             Some(pools) => pools,
             None => Arc::new(own_pools(&config)?),
@@ -172,7 +168,7 @@ impl Server {
         let dialect = backend.dialect();
         let files = database_files(dialect, config.database_connections() + connections);
         let (descriptors, listener) = take_places(&config, files)?;
-        let shared = share(&config, &descriptors, backend, plans, jwt, (ready, pools, packing));
+        let shared = share(&config, &descriptors, backend, plans, jwt, (ready, pools));
         let router = router(Arc::clone(&shared)).merge(routes.unwrap_or_default());
         let service = Service::new(router, tls.clone(), &shared.config);
         let turning_away = Service::new(turning_away(Arc::clone(&shared)), tls, &shared.config);
@@ -338,7 +334,7 @@ pub(crate) fn share(
     backend: Arc<dyn Backend>,
     plans: Vec<Plan>,
     jwt: Option<Jwt>,
-    (build, pools, packing): (Option<BuildReady>, Arc<Pools>, Knobs),
+    (build, pools): (Option<BuildReady>, Arc<Pools>),
 ) -> Arc<Shared> {
     let (live, pool) = (Live::new(config.clone()), Pool::new(backend, config.database_connections()));
     let settings = Settings {
@@ -371,7 +367,7 @@ pub(crate) fn share(
         remotes: Remotes::default(),
         downloads: Downloads::new(live.clone()),
         ready_files: ReadyFiles::new(live.clone(), build),
-        packing,
+        packing: config.packing.handle(),
         config: live,
     })
 }

@@ -1,7 +1,7 @@
 //! The server's knobs: options that it reads at each use, so that they can be changed while it runs.
 //!
 //! All of them are read from one [`Live`] configuration. What has to follow a change at once does so here: places for workers and uploaders,
-//! connections of the database, and how the open files are shared out.
+//! connections of the database, and how the open files are shared out. How full frames get is with the [packer](crate::packing).
 //!
 //! *Caveats.* Options that are laid down once are no knobs: addresses, TLS, keys, folders, `frame_bytes_max` (turns are counted by it),
 //! `head_ms_max` and `keep_alive_ms` (they are those of the HTTP library), the password checks.
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use headwater_consolidated::Dialect;
 use headwater_knobs::{Knob, Live, Range, Value};
 
-use crate::Config;
 use crate::descriptors::{Descriptors, database_files};
 use crate::front::Front;
 use crate::state::Shared;
+use crate::{Config, packing};
 
 /// Where an option is.
 enum Place {
@@ -128,7 +128,7 @@ pub(crate) fn of_syncs(shared: &Arc<Shared>, dialect: Dialect, joined: usize, op
         Ok(())
     });
     let rows = ROWS.into_iter().chain([ROW_OF_TOKENS]).chain(ROWS_OF_ALL);
-    rows.map(|row| knob(row, &shared.config, &follow)).collect()
+    rows.map(|row| knob(row, &shared.config, &follow)).chain(packing::knobs(&shared.packing)).collect()
 }
 
 /// Those of a server without syncs.

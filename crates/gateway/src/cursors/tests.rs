@@ -21,6 +21,7 @@ struct Stand {
     events: Vec<Event>,
     /// Messages and rows that have come of each cursor.
     came: BTreeMap<u64, (usize, u64)>,
+    packing: Knobs,
     _folder: tempfile::TempDir,
     stop: watch::Sender<bool>,
 }
@@ -38,6 +39,7 @@ impl Stand {
         let pools = Arc::new(Pools::new(&PoolConfig::default(), None).expect("a pool"));
         let service = Arc::new(Service::new(queries, pool.clone(), access, Settings::default(), pools));
         let cursors = Arc::new(Cursors::new(service, settings, pool, None, None));
+        let packing = cursors.packing().clone();
         let (near, far) = tokio::io::duplex(1 << 16);
         let (stop, stopping) = watch::channel(false);
         let asker = Asker::new(&HeaderMap::new(), None);
@@ -47,6 +49,7 @@ impl Stand {
             pipe: far,
             events: Vec::new(),
             came: BTreeMap::new(),
+            packing,
             _folder: folder,
             stop,
         }
@@ -215,4 +218,32 @@ fn an_upgrade_is_asked_for_by_its_name() {
     };
     assert!(asked("Upgrade", UPGRADE) && asked("keep-alive, upgrade", "x, Headwater-Cursor/1"));
     assert!(!asked("keep-alive", UPGRADE) && !asked("Upgrade", "websocket") && !asked("Upgrade", "headwater-cursor/2"));
+}
+
+#[tokio::test]
+async fn knobs_count_from_the_next_message_on() {
+    use headwater_knobs::{Knobs as All, contract};
+
+    let mut stand = Stand::new(CursorSettings::default());
+    let all = All::new(crate::knobs::of_packing(&Knobs::new(Packing::FULL), Some(&stand.packing)));
+    contract::check(&all, |_| Vec::new()).expect("sound");
+    let set = |name: &str, value: &str| all.change(&[(format!("gateway.cursor.{name}"), value.to_owned())]);
+    let before = stand.open(1_000, 1 << 20).await;
+    assert!(stand.drain(before).await.0 < 20, "1, 2, 4, ...");
+    set("records", "1").expect("within its range");
+    let small = stand.open(1_000, 1 << 20).await;
+    assert_eq!(stand.drain(small).await, (1_000, 1_000, None));
+    // One that is open already, and whose client takes little.
+    let open = stand.open(100_000, 100).await;
+    while stand.came.get(&open).is_none_or(|(messages, _)| *messages < 10) {
+        if let Event::Rows(_, batch) = stand.event().await.expect("it goes on") {
+            stand.client.consumed(open, batch.bytes());
+            stand.send().await;
+        }
+    }
+    assert_eq!(stand.came[&open].0 as u64, stand.came[&open].1);
+    set("records", "100").expect("within its range");
+    let (messages, rows, fault) = stand.drain(open).await;
+    assert_eq!((rows, fault), (100_000, None));
+    assert!(messages < 50_000, "{messages}");
 }

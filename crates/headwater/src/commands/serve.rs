@@ -164,7 +164,7 @@ fn join(
     pools: Arc<Pools>,
 ) -> Result<(Joined, Option<Tunable>)> {
     let ready = Some(ready::builder());
-    let Some(GatewayConfig { queries, settings, frontier, cursors }) = gateway else {
+    let Some(GatewayConfig { queries, settings, packing, frontier, cursors }) = gateway else {
         return Ok((Joined { ready, pools: Some(pools), ..Joined::default() }, None));
     };
     let connections = settings.connections();
@@ -191,6 +191,7 @@ fn join(
     };
     tracing::info!(queries = queries.len(), "named queries are served at /q/NAME");
     let gateway = Gateway::new(queries, pool, access, settings, Arc::clone(&pools));
+    gateway.packing().set(packing).or_usage(|| "[gateway.packing] can't be used".into())?;
     let of_clients = if frontier.is_some() { connections + raw_cursors(cursors.as_ref()) } else { 0 };
     let gateway = match frontier.zip(sql) {
         Some((frontier, sql)) => {
@@ -213,7 +214,7 @@ fn join(
     let gateway = gateway.with_links(|extensions| extensions.get::<Arc<Line>>()?.bytes_per_s());
     let connections = connections + of_clients + of_cursors + 1;
     let tunable = Tunable { knobs: gateway.knobs(), settings: gateway.settings() };
-    let joined = Joined { ready, routes: Some(gateway.router()), connections, pools: Some(pools), packing: None };
+    let joined = Joined { ready, routes: Some(gateway.router()), connections, pools: Some(pools) };
     Ok((joined, Some(tunable)))
 }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use headwater_gateway::CursorSettings;
+use headwater_gateway::{CursorSettings, PIECE_BYTES_MAX};
+use headwater_knobs::packing;
 use headwater_protocol::packer::{Packing, Records};
 use serde::Deserialize;
 
@@ -23,19 +24,12 @@ pub(super) struct CursorSection {
     idle_s: f64,
     sql: bool,
     message_size: usize,
-    records: Count,
+    #[serde(deserialize_with = "packing::records")]
+    records: Records,
     fill: u8,
     delay_first: bool,
     priority: u16,
     idle_wait_ms: u64,
-}
-
-/// `records`.
-#[derive(Clone, Deserialize)]
-#[serde(untagged)]
-enum Count {
-    Exactly(u16),
-    Word(String),
 }
 
 impl Default for CursorSection {
@@ -48,7 +42,7 @@ impl Default for CursorSection {
             idle_s: usual.idle.as_secs_f64(),
             sql: usual.sql,
             message_size: packing.message_size,
-            records: Count::Word(AUTOMATIC.to_owned()),
+            records: packing.records,
             fill: packing.fill,
             delay_first: packing.delay_first,
             priority: packing.priority,
@@ -56,8 +50,6 @@ impl Default for CursorSection {
         }
     }
 }
-
-const AUTOMATIC: &str = "automatic";
 
 impl CursorSection {
     /// As the gateway takes it. `serves_sql`: the Frontier protocol is served, which says whose SQL is run.
@@ -91,24 +83,37 @@ impl CursorSection {
     }
 
     fn packing(&self) -> Result<Packing> {
-        let records = match &self.records {
-            Count::Exactly(records) => Records::Exactly(*records),
-            Count::Word(word) if word == AUTOMATIC => Records::Automatic,
-            Count::Word(word) => {
-                return Err(usage(format!(
-                    "[gateway.cursor] records is {word:?}, expected a number, or {AUTOMATIC:?}"
-                )));
-            }
-        };
-        let packing = Packing {
-            message_size: self.message_size,
-            records,
-            fill: self.fill,
-            delay_first: self.delay_first,
-            priority: self.priority,
-            idle_wait: Duration::from_millis(self.idle_wait_ms),
-        };
+        let CursorSection { message_size, records, fill, delay_first, priority, .. } = *self;
+        let idle_wait = Duration::from_millis(self.idle_wait_ms);
+        let packing = Packing { message_size, records, fill, delay_first, priority, idle_wait };
         packing.check().map_err(|error| usage(format!("[gateway.cursor] {error}")))?;
+        Ok(packing)
+    }
+}
+
+/// `[gateway.packing]`: how full the pieces of answers get that are sent as they come.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct PackingSection {
+    message_size: usize,
+    #[serde(deserialize_with = "packing::records")]
+    records: Records,
+    fill: u8,
+    delay_first: bool,
+}
+
+impl Default for PackingSection {
+    fn default() -> PackingSection {
+        let Packing { message_size, records, fill, delay_first, .. } = Packing::FULL;
+        PackingSection { message_size, records, fill, delay_first }
+    }
+}
+
+impl PackingSection {
+    pub(super) fn packing(self) -> Result<Packing> {
+        let PackingSection { message_size, records, fill, delay_first } = self;
+        let packing = Packing { message_size, records, fill, delay_first, ..Packing::FULL };
+        packing.check_within(PIECE_BYTES_MAX).map_err(|error| usage(format!("[gateway.packing] {error}")))?;
         Ok(packing)
     }
 }
@@ -139,8 +144,8 @@ mod tests {
             ("idle_s = 0", "idle_s is 0, expected more than 0"),
             ("time_out_s = nan", "time_out_s is NaN"),
             ("sql = true", "sql is true, and nobody's SQL is run here: add [gateway.frontier]"),
-            ("records = \"many\"", "records is \"many\", expected a number, or \"automatic\""),
-            ("records = 0", "records is 0, expected 1 to 32766, or automatic"),
+            ("records = \"many\"", "records is \"many\", expected 1 to 32766, or \"automatic\""),
+            ("records = 0", "records is 0, expected 1 to 32766, or \"automatic\""),
             ("message_size = 2000000", "message_size is 2000000, expected 350 to 1048576"),
             ("fill = 101", "fill is 101"),
             ("idle_wait_ms = 0", "idle_wait is 0ns"),

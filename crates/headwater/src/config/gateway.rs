@@ -9,10 +9,11 @@ use anyhow::{Context as _, Result};
 use headwater_gateway::frontier::Signer;
 use headwater_gateway::query::QueryLimits;
 use headwater_gateway::{Compression, CursorSettings, EXECUTIONS_MAX, FrontierSettings, Settings, WAITING_S_MAX};
+use headwater_protocol::packer::Packing;
 use serde::Deserialize;
 
 use super::FrontierConfig;
-use super::cursor::CursorSection;
+use super::cursor::{CursorSection, PackingSection};
 use crate::database::Address;
 use crate::exit::usage;
 
@@ -33,6 +34,7 @@ pub(super) struct GatewaySection {
     reader_bytes_per_s_min: u64,
     frontier: Option<FrontierSection>,
     cursor: Option<CursorSection>,
+    packing: PackingSection,
 }
 
 #[derive(Clone, Deserialize)]
@@ -164,6 +166,7 @@ impl Default for GatewaySection {
             reader_bytes_per_s_min: usual.reader_bytes_per_s_min,
             frontier: None,
             cursor: None,
+            packing: PackingSection::default(),
         }
     }
 }
@@ -198,6 +201,11 @@ impl GatewaySection {
         self.frontier.as_ref().map(|frontier| frontier.config(folder)).transpose()
     }
 
+    /// How full the pieces of answers get.
+    pub(super) fn packing(&self) -> Result<Packing> {
+        self.packing.packing()
+    }
+
     /// Remote cursors, if there are any. `serves_sql`: the Frontier protocol is served.
     pub(super) fn cursors(&self, serves_sql: bool) -> Result<Option<CursorSettings>> {
         self.cursor.as_ref().map(|cursor| cursor.settings(serves_sql)).transpose()
@@ -218,6 +226,8 @@ pub(crate) fn check_sending(settings: &Settings) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use headwater_protocol::packer::Records;
+
     use crate::cli::Global;
     use crate::config::Config;
 
@@ -319,5 +329,34 @@ mod tests {
         }
         std::fs::create_dir(folder.path().join("files")).expect("a folder");
         assert_eq!(read("files = \"files\""), Ok(()));
+    }
+
+    #[test]
+    fn how_full_pieces_get_is_an_option_like_others() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let read = |section: &str, arguments: &[(&str, &str)]| {
+            let file = folder.path().join("headwater.toml");
+            let queries = format!("[gateway]\nqueries = {:?}\n", folder.path());
+            std::fs::write(&file, format!("{SOUND}{queries}{section}")).expect("written");
+            let global = Global { config: file, database: None, json: false, log: None, log_json: false };
+            let owned: Vec<_> = arguments.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+            let gateway = Config::read(&global).and_then(|config| config.gateway(&owned));
+            gateway.map(|gateway| gateway.expect("a gateway").packing).map_err(|error| format!("{error:#}"))
+        };
+        assert_eq!(read("", &[]), Ok(Packing::FULL));
+        let section = "[gateway.packing]\nrecords = 7\nmessage_size = 8192\nfill = 0\ndelay_first = false\n";
+        let packing = Packing { records: Records::Exactly(7), message_size: 8_192, fill: 0, ..Packing::AUTOMATIC };
+        assert_eq!(read(section, &[]), Ok(packing));
+        let automatic = Packing { records: Records::Automatic, ..packing };
+        assert_eq!(read(section, &[("packing.records", "automatic")]), Ok(automatic));
+        for (name, value, words) in [
+            ("packing.records", "0", "records is 0, expected 1 to 32766"),
+            ("packing.message_size", "349", "[gateway.packing] message_size is 349, expected 350 to 65536"),
+            ("packing.fill", "101", "[gateway.packing] fill is 101, expected 0 to 100"),
+            ("packing.idle_wait_ms", "5", "there is no option idle_wait_ms"),
+        ] {
+            let said = read("", &[(name, value)]).expect_err(value);
+            assert!(said.contains(words), "{said}");
+        }
     }
 }

@@ -88,3 +88,22 @@ async fn no_other_machine_reaches_it() {
     let error = start(&first.local_addr().to_string()).await.expect_err("it is taken");
     assert!(error.to_string().contains("another server on this machine may have it"), "{error}");
 }
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    let (handle, live) = start("127.0.0.1:0").await.expect("it listens");
+    let address = handle.local_addr();
+    let head = format!(
+        "POST /v1/knobs HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer secret\r\nContent-Length: 100\r\n\r\n{{"
+    );
+    let asking = tokio::task::spawn_blocking(move || {
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(std::time::Duration::from_mins(1))).expect("set");
+        stream.write_all(head.as_bytes()).expect("sent");
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).expect("an answer");
+        status
+    });
+    assert_eq!(&asking.await.expect("no panic"), b"HTTP/1.1 408");
+    assert_eq!(*live.now(), 5);
+}

@@ -16,14 +16,7 @@ fn stand(config: &Config, open_files: Option<usize>) -> (tempfile::TempDir, Arc<
     let pools: Arc<Pools> = Arc::new(own_pools(config).expect("pools"));
     let descriptors = Descriptors::within(open_files, config, 4);
     let backend = Arc::new(Sqlite::new(path).durable(false));
-    let shared = share(
-        config,
-        &descriptors,
-        backend,
-        Vec::new(),
-        None,
-        (None, pools, headwater_protocol::packer::Knobs::frames()),
-    );
+    let shared = share(config, &descriptors, backend, Vec::new(), None, (None, pools));
     let knobs = Knobs::new(of_syncs(&shared, Dialect::Sqlite, 0, open_files));
     (folder, shared, knobs)
 }

@@ -7,6 +7,7 @@ mod clients;
 mod faults;
 mod faulty;
 mod lifecycle;
+mod packing;
 mod pieces;
 mod refusals;
 mod resume;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
-use toml_edit::{DocumentMut, Item, TableLike};
+use toml_edit::{DocumentMut, Item, Table, TableLike};
 
 use super::client::Shown;
 use crate::cli::Global;
@@ -33,6 +33,14 @@ impl Saving {
         let file = config.file();
         let path = file.canonicalize().or_usage(|| format!("{} could not be found", file.display()))?;
         let document = config.text().parse::<DocumentMut>().or_usage(|| format!("{} can't be used", file.display()))?;
+        let is_readonly = std::fs::metadata(&path).is_ok_and(|metadata| metadata.permissions().readonly());
+        if is_readonly {
+            // A rename would not ask.
+            return Err(usage(format!(
+                "{} is read-only: it can't be saved; set it without --save, or make it writable",
+                path.display()
+            )));
+        }
         // Where this goes wrong the rename would too.
         tempfile::tempfile_in(folder(&path)).or_usage(|| {
             format!("nothing can be written beside {}: it can't be saved; set it without --save", path.display())
@@ -45,7 +53,7 @@ impl Saving {
         for knob in knobs {
             put(&mut self.document, &knob.name, &knob.value)?;
         }
-        let text = self.document.to_string();
+        let text = ended_like(&self.before, self.document.to_string());
         let not_saved =
             || format!("it is set, but not saved: {} would not start a server any more", self.path.display());
         check(&self.global, &text).or_usage(not_saved)?;
@@ -64,13 +72,25 @@ impl Saving {
         }
         file.as_file().set_permissions(metadata.permissions())?;
         file.as_file().sync_all()?;
+        // Whoever else saves waits here, and sees then that it was changed.
+        let alone = File::open(folder)?;
+        alone.lock()?;
         if std::fs::read_to_string(&self.path)? != self.before {
             return Err(usage("it was changed meanwhile; `headwater tune --save` tries again"));
         }
         file.persist(&self.path)?;
-        File::open(folder)?.sync_all()?;
+        alone.sync_all()?;
         Ok(())
     }
+}
+
+/// The text with the line ends of this one, if it has CRLF throughout.
+fn ended_like(before: &str, text: String) -> String {
+    let all = before.matches('\n').count();
+    if all > 0 && before.matches("\r\n").count() == all {
+        return text.replace("\r\n", "\n").replace('\n', "\r\n");
+    }
+    text
 }
 
 fn folder(path: &Path) -> &Path {
@@ -88,16 +108,14 @@ fn check(global: &Global, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sets `section.option`; whatever stands around it stays.
+/// Sets `section.option`, or an option of a section within one; whatever stands around it stays.
 fn put(document: &mut DocumentMut, name: &str, value: &Value) -> Result<()> {
-    let (section, option) = name.split_once('.').with_context(|| format!("{name} is in no section"))?;
+    let (sections, option) = name.rsplit_once('.').with_context(|| format!("{name} is in no section"))?;
     let value = written(value).with_context(|| format!("{name} is {value}, which can't be written"))?;
-    let is_new = !document.contains_key(section);
-    let item = document.entry(section).or_insert_with(toml_edit::table);
-    if let (true, Some(table)) = (is_new, item.as_table_mut()) {
-        table.decor_mut().set_prefix("\n");
+    let mut table: &mut dyn TableLike = document.as_table_mut();
+    for section in sections.split('.') {
+        table = within(table, section).with_context(|| format!("{section} of [{sections}] is no section"))?;
     }
-    let table: &mut dyn TableLike = item.as_table_like_mut().with_context(|| format!("[{section}] is no section"))?;
     match table.get_mut(option).and_then(Item::as_value_mut) {
         Some(there) => {
             let decor = there.decor().clone();
@@ -107,6 +125,17 @@ fn put(document: &mut DocumentMut, name: &str, value: &Value) -> Result<()> {
         None => drop(table.insert(option, Item::Value(value))),
     }
     Ok(())
+}
+
+/// The section of this name, made where there is none, as the one around it is written.
+fn within<'a>(table: &'a mut dyn TableLike, section: &str) -> Option<&'a mut dyn TableLike> {
+    if !table.contains_key(section) {
+        let mut new = Table::new();
+        new.set_dotted(table.is_dotted());
+        new.decor_mut().set_prefix("\n");
+        table.insert(section, Item::Table(new));
+    }
+    table.get_mut(section)?.as_table_like_mut()
 }
 
 fn written(value: &Value) -> Option<toml_edit::Value> {
@@ -159,9 +188,56 @@ mod tests {
         assert_eq!(after("pool = { skips = 1 }\n", &[("pool.skips", json!(2))]), "pool = { skips = 2 }\n");
         assert_eq!(after("pool.skips = 1\n", &[("pool.skips", json!(2))]), "pool.skips = 2\n");
         assert_eq!(after("\"pool\".'skips' = 1\n", &[("pool.skips", json!(2))]), "\"pool\".'skips' = 2\n");
-        let mut document: DocumentMut = "pool = 3\n".parse().expect("TOML");
-        assert!(
-            put(&mut document, "pool.skips", &json!(2)).is_err() && put(&mut document, "log", &json!("info")).is_err()
+        for name in ["pool.skips", "pool.inner.skips", "log"] {
+            let mut document: DocumentMut = "pool = 3\n".parse().expect("TOML");
+            assert!(put(&mut document, name, &json!(2)).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn sections_within_sections_are_written_where_they_belong() {
+        let records = [("gateway.cursor.records", json!(1)), ("gateway.packing.fill", json!(50))];
+        let text = "[gateway]\nqueries = \"q\"\n\n[gateway.cursor] # prefetched\nsql = true\n\n[admin]\n# The end.\n";
+        assert_eq!(
+            after(text, &records),
+            text.replace("sql = true\n", "sql = true\nrecords = 1\n\n[gateway.packing]\nfill = 50\n")
         );
+        // However they are written before, they are read the same.
+        for text in [
+            "",
+            "[gateway]\n",
+            "[gateway.cursor]\n",
+            "[gateway.cursor]\nrecords = \"automatic\"\n[gateway.packing]\nfill = 100\n",
+            "[gateway]\ncursor = {}\n",
+            "[gateway]\ncursor.sql = false\n",
+            "[gateway]\ncursor.sql = false\npacking.fill = 1\n[admin]\n",
+            "gateway.queries = \"q\"\n[admin]\n",
+            "gateway.cursor.sql = false\n[admin]\n",
+            "gateway = { queries = \"q\" }\n[admin]\n",
+            "gateway = { cursor = { sql = false } }\n",
+            "[admin]\n[gateway.frontier]\n[pool]\n[gateway]\nqueries = \"q\"\n",
+        ] {
+            let new = after(text, &records);
+            let told =
+                |text: &str| toml::from_str::<toml::Table>(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let (mut before, now) = (told(text), told(&new));
+            let mut put = |section: &str, option: &str, value: i64| {
+                let table = |item: &mut toml::Table, name: &str| {
+                    let inner = item.remove(name).unwrap_or_else(|| toml::Value::Table(toml::Table::new()));
+                    inner.as_table().expect("a section").clone()
+                };
+                let mut gateway = table(&mut before, "gateway");
+                let mut inner = table(&mut gateway, section);
+                inner.insert(option.into(), value.into());
+                gateway.insert(section.into(), inner.into());
+                before.insert("gateway".into(), gateway.into());
+            };
+            put("cursor", "records", 1);
+            put("packing", "fill", 50);
+            assert_eq!(now, before, "{text}\nbecame\n{new}");
+            let stays =
+                |line: &str| ["{", "records", "fill"].iter().any(|set| line.contains(set)) || new.contains(line);
+            assert!(text.lines().all(stays), "{text}\nbecame\n{new}");
+        }
     }
 }

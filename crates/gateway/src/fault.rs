@@ -217,6 +217,16 @@ pub(crate) fn set(headers: &mut axum::http::HeaderMap, name: header::HeaderName,
     }
 }
 
+/// What led to an error, behind one another.
+fn causes(error: &dyn std::error::Error) -> String {
+    let (mut told, mut next) = (Vec::new(), error.source());
+    while let Some(cause) = next {
+        told.push(cause.to_string());
+        next = cause.source();
+    }
+    told.join(": ")
+}
+
 impl From<AccessError> for Fault {
     fn from(error: AccessError) -> Fault {
         match error {
@@ -226,7 +236,8 @@ impl From<AccessError> for Fault {
             }
             AccessError::Disabled { .. } => Fault::new(StatusCode::FORBIDDEN, "forbidden", error.to_string()),
             error => {
-                tracing::warn!(%error, "who asks could not be found out");
+                let cause = causes(&error);
+                tracing::warn!(%error, cause, "who asks could not be found out");
                 let message = "who asks could not be found out now";
                 let fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "database_unavailable", message);
                 Fault { retry_after: Some(Duration::from_secs(5)), is_servers: true, ..fault }

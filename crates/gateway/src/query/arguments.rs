@@ -204,7 +204,12 @@ impl Query {
             if places.is_empty() { String::new() } else { format!(" WHERE ({names}) > ({})", places.join(", ")) };
         // One row more says whether there is another page. The line's end ends a comment.
         let rows = page.rows + 1;
-        (format!("SELECT * FROM (\n{sql}\n) AS page{behind} ORDER BY {names} LIMIT {rows}"), bound)
+        let rest = format!("SELECT * FROM (\n{sql}\n) AS page{behind} ORDER BY {names} LIMIT {rows}");
+        let first = page.by.first().filter(|_| self.puts_null_last() && !places.is_empty());
+        let Some((first, _)) = first else { return (rest, bound) };
+        // No key is behind NULL nor before it, so such a row would be in no page: it comes last, to be told.
+        let nulls = format!("SELECT * FROM (\n{sql}\n) AS page WHERE {} IS NULL LIMIT 1", quote(first));
+        (format!("SELECT * FROM (({rest}) UNION ALL ({nulls})) AS pages ORDER BY {names} LIMIT {rows}"), bound)
     }
 
     /// The same of all rows, whatever pages they come in.

@@ -27,6 +27,11 @@ impl Query {
         Some(format!("page_by has {column:?} as {}, and the query gives {}: {mend}", said.name(), kind.name()))
     }
 
+    /// Whether NULL is behind all values in the database's order, as in PostgreSQL's, so that no first page has it.
+    pub(super) fn puts_null_last(&self) -> bool {
+        self.syntax == Syntax::Postgres
+    }
+
     /// Whether texts that differ by the case of their letters alone are taken for one key of a page, as most of MariaDB's collations do.
     pub(crate) fn folds_keys(&self) -> bool {
         self.syntax == Syntax::MariaDb

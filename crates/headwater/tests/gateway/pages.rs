@@ -64,6 +64,8 @@ fn lost_rows_are_told(url: &str) {
     stage.query("both.sql", &page("k = \"int\", v = \"int\"", "(1, 1), (2, 2), (2, 3), (2, 4), (4, 4)"));
     stage.query("within.sql", &page("k = \"int\"", "(1, 1), (1, 2), (2, 3), (3, 4)"));
     stage.query("empty.sql", &page("k = \"int\"", "(1, 1), (2, 2), (NULL, 3)"));
+    stage.query("later.sql", &page("k = \"int\", v = \"int\"", "(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (NULL, 6)"));
+    stage.query("full.sql", &page("k = \"int\"", "(1, 1), (2, 2), (3, 3), (4, 4), (NULL, 5)"));
     let address = stage.serve();
     assert_eq!(followed(&address, "whole").as_deref(), Ok("1,1 2,2 3,3 4,4 5,5 "));
     assert_eq!(followed(&address, "both").as_deref(), Ok("1,1 2,2 2,3 2,4 4,4 "));
@@ -71,6 +73,8 @@ fn lost_rows_are_told(url: &str) {
     for (query, words) in [
         ("twice", "two rows have the key k = 2, at the end of a page: add a column to page_by that tells them apart"),
         ("empty", "a row has NULL in k, and no page begins behind that"),
+        ("later", "a row has NULL in k, and no page begins behind that"),
+        ("full", "a row has NULL in k, and no page begins behind that"),
     ] {
         let said = followed(&address, query).expect_err("a row would be in no page");
         assert!(said.starts_with("500 ") && said.contains(words), "{said}");

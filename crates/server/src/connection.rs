@@ -15,6 +15,7 @@ use axum::extract::ConnectInfo;
 use axum::http::Request;
 use axum::middleware::from_fn;
 use headwater_knobs::Live;
+use hyper::server::conn::http1;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -47,10 +48,29 @@ const PREFACE: &[u8; 3] = b"PRI";
 /// How long to wait for the rest where only some of these have come.
 const PREFACE_PAUSE: Duration = Duration::from_millis(20);
 
+/// Serves to its end, in order where the server stops. (The two kinds of connections have no trait in common.)
+macro_rules! until_stopping {
+    ($connection:ident, $stopping:ident) => {{
+        tokio::pin!($connection);
+        let ended = tokio::select! {
+            ended = $connection.as_mut() => Some(ended),
+            _ = $stopping.wait_for(|stopping| *stopping) => None,
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            None => {
+                $connection.as_mut().graceful_shutdown();
+                $connection.await
+            }
+        };
+        ended.map_err(io::Error::other)?;
+    }};
+}
+
 /// How connections are served.
 pub(crate) struct Service {
     router: Router,
-    http1: auto::Builder<TokioExecutor>,
+    http1: http1::Builder,
     http2: auto::Builder<TokioExecutor>,
     tls: Option<TlsAcceptor>,
     head_limit: Duration,
@@ -61,8 +81,9 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) fn new(router: Router, tls: Option<Arc<rustls::ServerConfig>>, live: &Live<Config>) -> Service {
         let config = live.now();
+        let mut http1 = http1::Builder::new();
+        http1.timer(TokioTimer::new()).header_read_timeout(config.head_limit()).max_buf_size(BUFFER_BYTES);
         let mut http = auto::Builder::new(TokioExecutor::new());
-        http.http1().timer(TokioTimer::new()).header_read_timeout(config.head_limit()).max_buf_size(BUFFER_BYTES);
         http.http2()
             .timer(TokioTimer::new())
             .keep_alive_interval(Duration::from_millis(config.keep_alive_ms))
@@ -72,8 +93,9 @@ impl Service {
             .max_send_buf_size(BUFFER_BYTES);
         Service {
             router: router.layer(from_fn(addressed)),
-            // Told apart here: where hyper does it, what it has read so far makes its buffer for reading twice as large.
-            http1: http.clone().http1_only(),
+            // Told apart here: where hyper-util does it, which it does for each connection that may be upgraded, what it has read so far makes
+            // hyper's buffer for reading twice as large.
+            http1,
             http2: http.http2_only(),
             tls: tls.map(TlsAcceptor::from),
             head_limit: config.head_limit(),
@@ -88,26 +110,22 @@ impl Service {
         // Held several times over by what waits: small.
         let line = Arc::new(Line::new(stream.peer_addr()?));
         let Some(tls) = &self.tls else {
-            let http = tokio::select! {
+            let is_http2 = tokio::select! {
                 is_http2 = tokio::time::timeout(self.head_limit, begins_http2(&stream)) => {
-                    self.of_version(is_http2.map_err(|_| timed_out("the peer said nothing for too long"))??)
+                    is_http2.map_err(|_| timed_out("the peer said nothing for too long"))??
                 }
                 _ = stopping.wait_for(|stopping| *stopping) => return Ok(()),
             };
-            return self.serve_http(http, stream, line, stopping).await;
+            return self.serve_http(is_http2, stream, line, stopping).await;
         };
         // Apart, for its state is large and most connections have none.
         Box::pin(async {
             let handshake = tokio::time::timeout(self.head_limit, tls.accept(stream));
             let stream = handshake.await.map_err(|_| timed_out("the TLS handshake took too long"))??;
-            let http = self.of_version(stream.get_ref().1.alpn_protocol() == Some(b"h2"));
-            self.serve_http(http, stream, line, stopping).await
+            let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            self.serve_http(is_http2, stream, line, stopping).await
         })
         .await
-    }
-
-    fn of_version(&self, is_http2: bool) -> &auto::Builder<TokioExecutor> {
-        if is_http2 { &self.http2 } else { &self.http1 }
     }
 
     fn prepare(&self, stream: &TcpStream) -> io::Result<()> {
@@ -121,7 +139,7 @@ impl Service {
 
     async fn serve_http<S>(
         &self,
-        http: &auto::Builder<TokioExecutor>,
+        is_http2: bool,
         stream: S,
         line: Arc<Line>,
         mut stopping: watch::Receiver<bool>,
@@ -141,21 +159,12 @@ impl Service {
             request
         });
         let service = TowerToHyperService::new(known);
-        {
-            let connection = http.serve_connection_with_upgrades(io, service);
-            tokio::pin!(connection);
-            let ended = tokio::select! {
-                ended = connection.as_mut() => Some(ended),
-                _ = stopping.wait_for(|stopping| *stopping) => None,
-            };
-            let ended = match ended {
-                Some(ended) => ended,
-                None => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            };
-            ended.map_err(io::Error::other)?;
+        if is_http2 {
+            let connection = self.http2.serve_connection(io, service);
+            until_stopping!(connection, stopping);
+        } else {
+            let connection = self.http1.serve_connection(io, service).with_upgrades();
+            until_stopping!(connection, stopping);
         }
         // Until then it counts as a connection.
         let _ = gone.await;

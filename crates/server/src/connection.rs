@@ -160,8 +160,13 @@ impl Service {
         });
         let service = TowerToHyperService::new(known);
         if is_http2 {
-            let connection = self.http2.serve_connection(io, service);
-            until_stopping!(connection, stopping);
+            // Apart, for the others would all have room for its state.
+            Box::pin(async {
+                let connection = self.http2.serve_connection(io, service);
+                until_stopping!(connection, stopping);
+                io::Result::Ok(())
+            })
+            .await?;
         } else {
             let connection = self.http1.serve_connection(io, service).with_upgrades();
             until_stopping!(connection, stopping);

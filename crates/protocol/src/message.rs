@@ -28,6 +28,8 @@ pub const PARTITION_KEY_BYTES_MAX: usize = 4 * 1024;
 pub const NAME_BYTES_MAX: usize = 256;
 /// The most columns of a table.
 pub const COLUMNS_MAX: usize = 1_000;
+/// Bytes of a ready file that a zstd frame has where it comes compressed: from a multiple of them on.
+pub const READY_BLOCK_BYTES: u64 = 256 * 1024;
 /// The most key ranges in one frame.
 pub const KEY_RANGES_MAX: usize = 10_000;
 /// The most uploads that a HELLO names.

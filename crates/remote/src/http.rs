@@ -3,14 +3,16 @@
 //! A silence longer than the time-outs ends a request, however long the whole takes. Redirects are not followed: a token goes to no
 //! other address than the one that was given.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 use headwater_model::{JSON_BYTES_MAX, Model};
 use headwater_protocol::client::{Failure, status_error};
-use headwater_protocol::message::{ChunkRef, ErrorCode, ServerError};
+use headwater_protocol::message::{ChunkRef, ErrorCode, READY_BLOCK_BYTES, ServerError};
 use serde::Deserialize;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, SendBody};
@@ -200,14 +202,27 @@ impl<'s> Client<'s> {
         frames_of(&url, who.shown(self.agent.post(&url)).header("Content-Type", FRAMES).send(body))
     }
 
-    /// A ready file's bytes from the offset on, as they come.
-    pub(crate) fn file(&self, who: &Who, id: &[u8; 16], offset: u64) -> Result<Answer, Refused> {
+    /// A ready file's bytes from the offset on, as they come, and how many have come over the network for them until now. They may come
+    /// compressed, where the offset is a multiple of [`READY_BLOCK_BYTES`](headwater_protocol::message::READY_BLOCK_BYTES).
+    pub(crate) fn file(&self, who: &Who, id: &[u8; 16], offset: u64) -> Result<(Answer, Rc<Cell<u64>>), Refused> {
         let url = self.url(&format!("/v1/file/{}", hex::encode(id)));
-        let answer = who.shown(self.agent.get(&url)).query("offset", offset.to_string()).call();
+        let request = who.shown(self.agent.get(&url)).query("offset", offset.to_string());
+        let answer = request.header("Accept-Encoding", "zstd").call();
         let mut answer = answer.map_err(|error| Refused::Network(explained(&error)))?;
         let kind = answer.headers().get("content-type").map(ureq::http::HeaderValue::as_bytes);
         if answer.status().as_u16() == 200 && kind == Some(b"application/octet-stream") {
-            return Ok(Answer(Box::new(answer.into_body().into_reader())));
+            let coding = answer.headers().get("content-encoding").map(|coding| coding.as_bytes().to_ascii_lowercase());
+            let came = Rc::new(Cell::new(0));
+            let counted = Counted { from: answer.into_body().into_reader(), came: Rc::clone(&came) };
+            let answer: Box<dyn Read> = match coding.as_deref() {
+                None | Some(b"identity") => Box::new(counted),
+                Some(b"zstd") => Box::new(unpacked(counted).map_err(|error| Refused::Network(error.to_string()))?),
+                Some(other) => {
+                    let what = format!("a ready file came in the coding {}", String::from_utf8_lossy(other));
+                    return Err(Refused::Stranger(Error::Unexpected { what }));
+                }
+            };
+            return Ok((Answer(answer), came));
         }
         let text = read_text(&mut answer)?;
         Err(Refused::Status(server_error(&answer, &text)))
@@ -343,6 +358,27 @@ impl Answer {
             }
         }
     }
+}
+
+/// Counts what it reads.
+struct Counted<R> {
+    from: R,
+    came: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.from.read(buffer)?;
+        self.came.set(self.came.get() + count as u64);
+        Ok(count)
+    }
+}
+
+/// Decodes zstd frames, one after another, none of which may want more memory than one of ours does.
+fn unpacked(from: impl Read) -> io::Result<impl Read> {
+    let mut decoder = zstd::Decoder::new(from)?;
+    decoder.window_log_max(READY_BLOCK_BYTES.ilog2())?;
+    Ok(decoder)
 }
 
 /// Why there is no answer of frames.

@@ -6,7 +6,7 @@
 //!
 //! Admission is judged once, from the request's head: is there a place to receive in, and does the backlog leave room (or is a worker
 //! free)? Whoever is let in keeps the place; an upload that was received is not thrown away for what came between. The backlog counts
-//! complete requests only, so slow clients fill the places to receive in, never the backlog.
+//! complete requests only, so slow clients fill the places to receive in, never the backlog; and of these there are as many as connections.
 //!
 //! Workers and uploaders are places ([`crate::places`]); where nobody has fixed their number it is found ([`crate::limit`]), each by what it
 //! does: workers by whole syncs, uploaders by uploads.
@@ -214,7 +214,7 @@ impl Admission {
     }
 
     fn receiving_place(&self, remote_id: Option<[u8; 16]>) -> Result<Counted, Failure> {
-        let receiving_max = self.config.now().receiving_max;
+        let receiving_max = self.config.now().receiving_most();
         self.receiving
             .try_enter(receiving_max)
             .ok_or_else(|| self.overloaded(remote_id, format!("{receiving_max} syncs are being received already")))
@@ -293,7 +293,7 @@ impl Admission {
             waiting: self.waiting.count(),
             backlog: config.backlog,
             receiving: self.receiving.count(),
-            receiving_max: config.receiving_max,
+            receiving_max: config.receiving_most(),
             sending: self.sending.count(),
         }
     }

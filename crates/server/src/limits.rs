@@ -59,9 +59,9 @@ pub struct Config {
     /// fifth of its `max_connections` to others.
     pub workers_max: usize,
     /// Syncs received whole that may wait for a worker before new ones are refused; 0: a sync is refused at once when no worker is
-    /// free. Those that were being received by then still wait, so at most `backlog + receiving_max` ever do.
+    /// free. Those that were being received by then still wait.
     pub backlog: usize,
-    /// Syncs whose requests are still arriving.
+    /// Syncs whose requests are still arriving. 0: as many as connections may be: a slow line takes nobody else's place.
     pub receiving_max: usize,
     /// Connections of clients. Fewer where the process may not open as many files, which the log says.
     pub connections_max: usize,
@@ -177,7 +177,7 @@ impl Default for Config {
             uploaders: 0,
             workers_max: 32,
             backlog: 200,
-            receiving_max: 200,
+            receiving_max: 0,
             connections_max: 2_000,
             database_connections: 0,
             upload_bytes_max: Limits::REQUEST.total_bytes_max,
@@ -303,6 +303,11 @@ impl Config {
         Ok(())
     }
 
+    /// Syncs that may be arriving.
+    pub(crate) fn receiving_most(&self) -> usize {
+        if self.receiving_max == 0 { self.connections_max } else { self.receiving_max }
+    }
+
     /// Options that are numbers within bounds, whatever the others are: name, value, the least, the most.
     pub(crate) fn numbers(&self) -> Vec<(&'static str, u64, u64, u64)> {
         const MANY: u64 = 1_000_000;
@@ -312,7 +317,7 @@ impl Config {
             ("uploaders", self.uploaders as u64, 0, 1_000),
             ("workers_max", self.workers_max as u64, 1, 1_000),
             ("backlog", self.backlog as u64, 0, MANY),
-            ("receiving_max", self.receiving_max as u64, 1, MANY),
+            ("receiving_max", self.receiving_max as u64, 0, MANY),
             ("connections_max", self.connections_max as u64, 1, MANY),
             ("upload_bytes_max", self.upload_bytes_max, 1024, 1 << 40),
             ("upload_frames_max", self.upload_frames_max, 4, 1 << 24),

@@ -24,6 +24,7 @@
 //! folder `headwater-ready-...` there.
 
 mod make;
+mod packed;
 mod routes;
 
 use std::collections::HashMap;
@@ -39,9 +40,9 @@ use headwater_protocol::message::Watermarks;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use self::packed::Packed;
 pub(crate) use self::routes::{get_file, post_file};
 use crate::Config;
-use crate::files::OpenFile;
 
 /// Makes the file of a remote of this model that has applied these frames and has no identity, at this path, with at most so many bytes.
 pub type BuildReady = Arc<
@@ -108,8 +109,8 @@ pub(crate) struct Ready {
     key: Key,
     /// Of the model.
     fingerprint: u64,
-    file: OpenFile,
-    bytes: u64,
+    file: Packed,
+    /// Of the file as remotes have it.
     digest: [u8; 32],
     rows: u64,
     /// What has been seen with it, not sealed.
@@ -217,7 +218,7 @@ impl ReadyFiles {
             state.entries.remove(&key);
             return;
         };
-        let ready = ready.filter(|ready| ready.bytes <= self.bytes_max());
+        let ready = ready.filter(|ready| ready.file.kept() <= self.bytes_max());
         let what = ready.map_or(What::NotWorth, |ready| What::Made(Arc::new(ready), now));
         state.entries.insert(key, Entry { since: now, what });
         state.keep_within(self.bytes_max());
@@ -266,7 +267,7 @@ impl ReadyFiles {
     pub(crate) fn held(&self) -> (usize, u64) {
         let state = self.lock();
         let files = state.entries.values().filter_map(Entry::file);
-        files.fold((0, 0), |(count, bytes), (ready, _)| (count + 1, bytes + ready.bytes))
+        files.fold((0, 0), |(count, bytes), (ready, _)| (count + 1, bytes + ready.file.kept()))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -305,7 +306,7 @@ impl State {
     fn keep_within(&mut self, bytes_max: u64) {
         loop {
             let files = || self.entries.iter().filter_map(|(key, entry)| Some((*key, entry.file()?)));
-            if files().map(|(_, (ready, _))| ready.bytes).sum::<u64>() <= bytes_max {
+            if files().map(|(_, (ready, _))| ready.file.kept()).sum::<u64>() <= bytes_max {
                 return;
             }
             let Some(first) = files().min_by_key(|(_, (_, given_at))| *given_at).map(|(key, _)| key) else { return };

@@ -9,6 +9,7 @@ use headwater_consolidated::Plan;
 use headwater_protocol::message::{ErrorCode, Hello, KeyRanges, Ticket, UploadEnd};
 use headwater_protocol::server::{RequestEvent, RequestReader};
 use http_body_util::BodyExt as _;
+use tokio::time::Instant;
 
 use crate::failure::Failure;
 use crate::spool::UploadSpool;
@@ -16,6 +17,9 @@ use crate::state::Shared;
 
 /// Bytes of a refused request that are still taken, so that its sender gets to read the answer.
 const DRAIN_BYTES_MAX: u64 = 1 << 20;
+/// A request that has been coming for twice as long as it may be silent must have come at so many bytes a second: a tenth of what the
+/// slowest lines carry. Else a byte now and then would keep a place for ever (Apache's mod_reqtimeout has the same, `MinRate`).
+const BYTES_PER_S_MIN: f64 = 50.0;
 /// How long they are taken.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 
@@ -51,8 +55,10 @@ pub(crate) async fn receive(shared: &Arc<Shared>, body: &mut Body) -> Result<Rec
         bytes: 0,
     };
     let idle = shared.config.now().idle_limit();
+    let began = Instant::now();
     while let Some(piece) = next_piece(body, idle).await? {
         receiving.bytes += piece.len() as u64;
+        comes_on(receiving.bytes, began.elapsed(), idle)?;
         receiving.take(&piece).await?;
     }
     receiving.whole()
@@ -114,6 +120,16 @@ impl Receiving<'_> {
     }
 }
 
+/// An error where a request has brought too little in this time.
+fn comes_on(bytes: u64, took: Duration, idle: Duration) -> Result<(), Failure> {
+    if took <= 2 * idle || bytes as f64 >= BYTES_PER_S_MIN * took.as_secs_f64() {
+        return Ok(());
+    }
+    let message =
+        format!("{bytes} bytes of the request came in {} s, expected {BYTES_PER_S_MIN} a second", took.as_secs());
+    Err(Failure::new(ErrorCode::Timeout, message))
+}
+
 /// The next bytes of a body; `None` at its end.
 pub(crate) async fn next_piece(body: &mut Body, idle: Duration) -> Result<Option<Bytes>, Failure> {
     loop {
@@ -147,4 +163,20 @@ pub(crate) fn drain(mut body: Body) {
         }
     };
     tokio::spawn(tokio::time::timeout(DRAIN_TIME, draining));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_now_and_then_is_no_request_and_a_slow_line_is() {
+        let idle = Duration::from_secs(30);
+        let comes =
+            |bytes, seconds| comes_on(bytes, Duration::from_secs(seconds), idle).map_err(|failure| failure.code);
+        assert_eq!(comes(60, 60), Ok(()), "it may still come");
+        assert_eq!(comes(61, 61), Err(ErrorCode::Timeout));
+        assert_eq!((comes(480 * 61, 61), comes(480 * 3600, 3600)), (Ok(()), Ok(())), "4,800 bit/s");
+        assert_eq!((comes(50 * 100, 100), comes(50 * 100 - 1, 100)), (Ok(()), Err(ErrorCode::Timeout)));
+    }
 }

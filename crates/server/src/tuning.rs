@@ -41,7 +41,11 @@ const ROWS: [Row; 31] = [
     ("server.uploaders", "of them, those that apply an upload; 0: found", Count(|c| &mut c.uploaders)),
     ("server.workers_max", "the most workers where their number is found", Count(|c| &mut c.workers_max)),
     ("server.backlog", "syncs received whole that may wait for a worker", Count(|c| &mut c.backlog)),
-    ("server.receiving_max", "syncs whose requests are still arriving", Count(|c| &mut c.receiving_max)),
+    (
+        "server.receiving_max",
+        "syncs whose requests are still arriving; 0: connections_max",
+        Count(|c| &mut c.receiving_max),
+    ),
     ("server.upload_bytes_max", "bytes of one upload", Bytes(|c| &mut c.upload_bytes_max)),
     ("server.upload_frames_max", "frames of one upload", Bytes(|c| &mut c.upload_frames_max)),
     ("server.batch_rows", "rows that are judged and written by one statement", Count(|c| &mut c.batch_rows)),

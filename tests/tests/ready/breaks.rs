@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use headwater_protocol::message::READY_BLOCK_BYTES;
 use headwater_remote::http::{Credentials, Server};
 use headwater_remote::{CreateOptions, Remote};
 use headwater_testkit::Plan;
@@ -33,12 +34,12 @@ fn same_as_ordinary(world: &World, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Each transfer breaks after a piece: it is taken up where it stopped, within one attempt.
+/// Each transfer breaks after a piece: it is taken up at the block in which it stopped, within one attempt.
 #[test]
 fn a_transfer_that_breaks_goes_on_where_it_stopped() -> Result<()> {
-    let world = world(Kind::Sqlite, 20_000)?;
+    let world = world(Kind::Sqlite, 60_000)?;
     let whole = warm(&world, ANN, BOB)?.bytes_down;
-    ensure!(whole > 700_000, "{whole} bytes are too few to be worth a test");
+    ensure!(whole > 500_000, "{whole} bytes are too few to be worth a test");
     let proxy = FaultProxy::start(world.address()?)?;
     let url = format!("http://{}", proxy.address());
     proxy.script(|number| {
@@ -49,7 +50,9 @@ fn a_transfer_that_breaks_goes_on_where_it_stopped() -> Result<()> {
     let (mut remote, taken) = create_at(&world, "broken", CAT, &url)?;
     let came = proxy.counters().down - before;
     let taken = taken.context("it came")?;
-    ensure!(taken.bytes_down == whole && came < whole + whole / 10, "{came} bytes came, the file has {whole}");
+    // Of each piece the block comes again in which it broke.
+    ensure!((whole + 1..2 * whole).contains(&taken.bytes_down), "{taken:?}, the file has {whole}");
+    ensure!(came < taken.bytes_down + whole / 10, "{came} bytes came for {taken:?}");
     ensure!(beside(&world, "broken")?.is_empty());
     proxy.go_clean();
     world.sync(&mut remote)?;
@@ -88,13 +91,13 @@ fn killed_after(world: &World, name: &str, bytes: u64) -> Result<PathBuf> {
 /// An attempt that was killed leaves its bytes to the next.
 #[test]
 fn what_came_before_does_not_come_again() -> Result<()> {
-    let world = world(Kind::Sqlite, 20_000)?;
+    let world = world(Kind::Sqlite, 60_000)?;
     let whole = warm(&world, ANN, BOB)?.bytes_down;
-    let came = std::fs::metadata(killed_after(&world, "again", 500_000)?)?.len();
-    ensure!(came > 300_000 && came < whole, "{came} of {whole}");
+    let came = std::fs::metadata(killed_after(&world, "again", whole * 3 / 4)?)?.len();
+    ensure!(came > 2 * READY_BLOCK_BYTES, "{came} bytes of the file, which is sent as {whole}");
     let (mut remote, taken) = create(&world, "again", CAT)?;
     let taken = taken.context("it comes now")?;
-    ensure!(taken.bytes_down == whole - came, "{taken:?}: {came} of {whole} had come");
+    ensure!(taken.bytes_down > 0 && taken.bytes_down < whole / 2, "{taken:?}: {came} bytes had come, {whole} are sent");
     ensure!(beside(&world, "again")?.is_empty());
     world.sync(&mut remote)?;
     same_as_ordinary(&world, "again")
@@ -103,14 +106,16 @@ fn what_came_before_does_not_come_again() -> Result<()> {
 /// A bit that the way has turned, and bytes of before that are not those: nothing of it becomes a remote.
 #[test]
 fn what_is_damaged_is_not_taken() -> Result<()> {
-    let world = world(Kind::Sqlite, 5_000)?;
+    let world = world(Kind::Sqlite, 40_000)?;
     let whole = warm(&world, ANN, BOB)?.bytes_down;
     let proxy = FaultProxy::start(world.address()?)?;
     let url = format!("http://{}", proxy.address());
     for (name, at) in [("early", 3_000), ("middle", whole / 2), ("late", whole)] {
         proxy.script(move |_| Plan::clean().flip(Direction::Down, at));
         let (mut remote, taken) = create_at(&world, name, CAT, &url)?;
-        ensure!(taken.is_none() && beside(&world, name)?.is_empty(), "{name}: {taken:?}");
+        ensure!(beside(&world, name)?.is_empty());
+        // Where the damage is found before the end, what came before it is right, and the rest may come undamaged.
+        ensure!(taken.is_none() || name != "early", "{name}: {taken:?}");
         proxy.go_clean();
         world.sync(&mut remote)?;
         same_as_ordinary(&world, name)?;
@@ -118,7 +123,7 @@ fn what_is_damaged_is_not_taken() -> Result<()> {
     // What a killed attempt left behind, and somebody wrote to.
     let (_, taken) = create(&world, "sound", CAT)?;
     ensure!(taken.is_some());
-    overwrite(&killed_after(&world, "left", 100_000)?)?;
+    overwrite(&killed_after(&world, "left", whole / 2)?)?;
     let (_, taken) = create(&world, "left", CAT)?;
     ensure!(taken.is_none() && beside(&world, "left")?.is_empty(), "{taken:?}");
     std::fs::remove_file(world.path("left"))?;
@@ -130,8 +135,8 @@ fn what_is_damaged_is_not_taken() -> Result<()> {
 
 fn overwrite(path: &Path) -> Result<()> {
     let mut bytes = std::fs::read(path)?;
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
+    ensure!(bytes.len() as u64 > READY_BLOCK_BYTES, "what came of its first block would come again");
+    bytes[5_000] ^= 1;
     Ok(std::fs::write(path, bytes)?)
 }
 
@@ -189,8 +194,9 @@ fn a_full_disk_leaves_what_came() -> Result<()> {
         };
         let (_, taken) = create(&path)?;
         let taken = taken.context("there is room now")?;
-        ensure!(taken.bytes_down == whole - came, "{taken:?}: {came} of {whole} had come");
-        with_bytes += u64::from(came > 0);
+        let has_block = came >= READY_BLOCK_BYTES;
+        ensure!((taken.bytes_down < whole) == has_block, "{taken:?}: {came} bytes had come, {whole} are sent");
+        with_bytes += u64::from(has_block);
         ensure!(there()?.iter().all(|(name, _)| !name.contains("ready")), "{:?}", there()?);
         for (name, _) in there()? {
             std::fs::remove_file(disk.path().join(name))?;

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use headwater_model::Model;
 use headwater_protocol::client::{ReadyAnswer, ReadyReader};
-use headwater_protocol::message::{ErrorCode, Hello, ReadyFile, Watermarks, Welcome};
+use headwater_protocol::message::{ErrorCode, Hello, READY_BLOCK_BYTES, ReadyFile, Watermarks, Welcome};
 use headwater_protocol::{Frame, Kind, Limits};
 use rusqlite::{Connection, params};
 use sha2::{Digest, Sha256};
 
 use crate::database::{Database, crash};
 use crate::error::{Error, While};
-use crate::http::{Client, Refused, Server, Who};
+use crate::http::{Answer, Client, Refused, Server, Who};
 use crate::plan::Plan;
 use crate::remote::{CreateOptions, Remote, random};
 use crate::schema;
@@ -164,6 +164,8 @@ struct Arriving {
     path: PathBuf,
     promised: ReadyFile,
     came: u64,
+    /// Bytes that the network has brought.
+    bytes_down: u64,
 }
 
 impl Arriving {
@@ -179,7 +181,7 @@ impl Arriving {
             Ok::<_, io::Error>((file, came))
         };
         let (file, came) = open().map_err(|error| not_written(&own, &error))?;
-        let mut arriving = Arriving { file, path: own, promised: *promised, came };
+        let mut arriving = Arriving { file, path: own, promised: *promised, came, bytes_down: 0 };
         if came > promised.bytes {
             arriving.begin_anew()?;
         }
@@ -191,11 +193,17 @@ impl Arriving {
         self.file.set_len(0).map_err(|error| not_written(&self.path, &error))
     }
 
+    /// The beginning of a block, from which on the server sends what is compressed: what came beyond it comes again.
+    fn back_to_a_block(&mut self) -> Result<(), Error> {
+        self.came -= self.came % READY_BLOCK_BYTES;
+        self.file.set_len(self.came).map_err(|error| not_written(&self.path, &error))
+    }
+
     /// Fetches what has not come yet, and sees that it is the file that was promised. Gives the bytes that came.
     fn fetch(&mut self, client: &Client<'_>, who: &Who) -> Result<u64, Error> {
-        let before = self.came;
         let (mut futile, mut pause) = (0, PAUSE);
         while self.came < self.promised.bytes {
+            self.back_to_a_block()?;
             let stood = self.came;
             let Err(broken) = self.fetch_once(client, who)? else { break };
             futile = if self.came > stood { 0 } else { futile + 1 };
@@ -207,7 +215,7 @@ impl Arriving {
             pause = if futile == 0 { PAUSE } else { pause * 2 };
         }
         if self.came == self.promised.bytes && self.digest()? == self.promised.digest {
-            return Ok(self.came - before);
+            return Ok(self.bytes_down);
         }
         self.remove();
         Err(Error::Unexpected { what: "the file that came is not the one that was promised".to_owned() })
@@ -215,7 +223,7 @@ impl Arriving {
 
     /// One request. `Err` within: it broke, and the next may bring more.
     fn fetch_once(&mut self, client: &Client<'_>, who: &Who) -> Result<Result<(), String>, Error> {
-        let mut answer = match client.file(who, &self.promised.id, self.came) {
+        let (mut answer, came) = match client.file(who, &self.promised.id, self.came) {
             Ok(answer) => answer,
             Err(Refused::Network(why)) => return Ok(Err(why)),
             Err(Refused::Status(error)) if error.code == ErrorCode::Overloaded => return Ok(Err(error.message)),
@@ -224,6 +232,13 @@ impl Arriving {
             }
             Err(Refused::Stranger(error)) => return Err(error),
         };
+        let broken = self.read(&mut answer);
+        self.bytes_down += came.get();
+        broken
+    }
+
+    /// Reads an answer to its end.
+    fn read(&mut self, answer: &mut Answer) -> Result<Result<(), String>, Error> {
         let mut buffer = vec![0; READ_BYTES];
         loop {
             match answer.read(&mut buffer) {

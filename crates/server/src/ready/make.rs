@@ -9,15 +9,15 @@ use headwater_consolidated::download::{DownloadSummary, ready};
 use headwater_consolidated::{Error, Plan, system};
 use headwater_protocol::message::{Download, Watermarks, Welcome};
 use headwater_protocol::{Frame, Row};
-use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
+use super::packed::Packed;
 use super::{BadLuck, BuildReady, Key, Ready};
 use crate::places::Size;
 use crate::state::Shared;
 
-/// How much of the file is read at a time for its digest.
-const READ_BYTES: usize = 1 << 18;
+/// How much larger a file may be than what is kept of it: more than SQLite files are usually pressed.
+const PLAIN_MAX: u64 = 4;
 
 /// What is to be made.
 pub(super) struct Making {
@@ -129,21 +129,13 @@ impl Making {
         let path = folder.path().join("ready.db");
         let Frames { file, summary, seen, note } = frames;
         let mut frames = around(file, &seen);
-        build(&path, &self.plan.model.public(), files.bytes_max(), &mut frames).map_err(Fault::Build)?;
-        let file = self.shared.files.hold(|| File::open(&path))?;
-        let (digest, bytes) = digest(&file)?;
-        let ready = Ready {
-            key: self.key,
-            fingerprint: self.plan.fingerprint,
-            file,
-            bytes,
-            digest,
-            rows: summary.rows,
-            seen,
-            note,
-        };
+        build(&path, &self.plan.model.public(), PLAIN_MAX * files.bytes_max(), &mut frames).map_err(Fault::Build)?;
+        let (file, digest) = Packed::of(&File::open(&path)?, self.shared.files.create()?)?;
+        let ready =
+            Ready { key: self.key, fingerprint: self.plan.fingerprint, file, digest, rows: summary.rows, seen, note };
         let (rows, model, ms) = (ready.rows, &self.plan.model.name, began.elapsed().as_millis() as u64);
-        tracing::info!(model, version = self.plan.model.version, rows, bytes, ms, "a ready file was made");
+        let (bytes, kept) = (ready.file.bytes(), ready.file.kept());
+        tracing::info!(model, version = self.plan.model.version, rows, bytes, kept, ms, "a ready file was made");
         Ok(ready)
     }
 }
@@ -168,17 +160,5 @@ fn around(file: File, seen: &Watermarks) -> impl FnMut() -> io::Result<Option<Fr
         let mut bytes = vec![0; u64::from_le_bytes(length) as usize];
         file.read_exact(&mut bytes)?;
         Frame::from_bytes(bytes).map(Some).map_err(io::Error::other)
-    }
-}
-
-fn digest(mut file: &File) -> io::Result<([u8; 32], u64)> {
-    let (mut sha, mut buffer, mut bytes) = (Sha256::new(), vec![0; READ_BYTES], 0);
-    loop {
-        let count = file.read(&mut buffer)?;
-        if count == 0 {
-            return Ok((sha.finalize().into(), bytes));
-        }
-        sha.update(&buffer[..count]);
-        bytes += count as u64;
     }
 }

@@ -1,9 +1,9 @@
-//! `POST /v1/file`: is there a ready file for this new remote? `GET /v1/file/ID?offset=N`: its bytes from there on.
+//! `POST /v1/file`: is there a ready file for this new remote? `GET /v1/file/ID?offset=N`: its bytes from there on, compressed where the
+//! client takes that and asks from the beginning of a block on.
 //!
 //! Both read the memberships anew, by a worker; the bytes go out without one, at the client's speed.
 
 use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use headwater_access::User;
 use headwater_consolidated::download::ready::{self, Asked, Kept};
 use headwater_consolidated::system::{self, Greeting, SealRequest};
 use headwater_consolidated::{Connection, Error, Plan};
-use headwater_protocol::message::{ErrorCode, Hello, ReadyFile};
+use headwater_protocol::message::{ErrorCode, Hello, READY_BLOCK_BYTES, ReadyFile};
 use headwater_protocol::{Frame, Kind};
 
 use super::make::Making;
@@ -28,8 +28,6 @@ use crate::state::Shared;
 
 /// How long a remote waits for a worker, and for a file that is being made, before it takes the ordinary way; nothing is sent to it meanwhile.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// Bytes of a file that are read at a time.
-const READ_BYTES: u64 = 256 * 1024;
 
 /// Answers whether there is a file.
 pub(crate) async fn post_file(State(shared): State<Arc<Shared>>, request: Request) -> Response {
@@ -144,7 +142,7 @@ impl Asking {
         let seen = system::seal_watermarks(connection, &request, ready.seen.clone())?;
         let kept_s = u32::try_from(shared.ready_files.kept_for().as_secs()).unwrap_or(u32::MAX);
         let id = shared.ready_files.promise(user, hello.remote_id, ready);
-        let file = ReadyFile { id, digest: ready.digest, bytes: ready.bytes, rows: ready.rows, kept_s };
+        let file = ReadyFile { id, digest: ready.digest, bytes: ready.file.bytes(), rows: ready.rows, kept_s };
         let end = Frame::new(Kind::End, Vec::new());
         let frames = [welcome.to_frame(), file.to_frame(), seen.to_frame(), end];
         Ok(Given::Frames(frames.iter().flat_map(Frame::to_bytes).collect()))
@@ -210,12 +208,23 @@ pub(crate) async fn get_file(
 ) -> Response {
     match find(&shared, &id, &rest, &headers).await {
         Ok((ready, offset)) => {
-            let rest = ready.bytes - offset;
-            let kind = (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-            let no_store = (header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-            let length = (header::CONTENT_LENGTH, HeaderValue::from(rest));
+            let block = (offset / READY_BLOCK_BYTES) as usize;
+            let is_packed = takes_zstd(&headers) && offset % READY_BLOCK_BYTES == 0;
+            let rest =
+                if is_packed { ready.file.kept() - ready.file.start(block) } else { ready.file.bytes() - offset };
             tracing::info!(target: "headwater::sync", offset, bytes = rest, "a ready file goes out");
-            ([kind, no_store, length], body_from(&shared, ready, offset)).into_response()
+            let mut heads = HeaderMap::new();
+            heads.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+            heads.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            heads.insert(header::CONTENT_LENGTH, HeaderValue::from(rest));
+            heads.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+            let skip = if is_packed {
+                heads.insert(header::CONTENT_ENCODING, HeaderValue::from_static("zstd"));
+                None
+            } else {
+                Some((offset % READY_BLOCK_BYTES) as usize)
+            };
+            (heads, body_from(&shared, ready, block, skip)).into_response()
         }
         Err(failure) => {
             let detail = failure.detail.as_deref().unwrap_or(&failure.message);
@@ -234,28 +243,52 @@ async fn find(shared: &Arc<Shared>, id: &str, rest: &Rest, headers: &HeaderMap) 
     let remote_id = remote_id(headers)?;
     let gone = || Failure::new(ErrorCode::Gone, "the file is not kept here, or not any more: sync, the rows come down");
     let promised = hex16(id).and_then(|id| shared.ready_files.promised(&id, user.name(), &remote_id));
-    let promised = promised.filter(|ready| offset <= ready.bytes).ok_or_else(gone)?;
+    let promised = promised.filter(|ready| offset <= ready.file.bytes()).ok_or_else(gone)?;
     let plan = shared.plans.iter().find(|plan| plan.fingerprint == promised.fingerprint).ok_or_else(gone)?;
     let asked = ask(shared, plan, (user.name().to_owned(), remote_id)).await?;
     let is_theirs = asked.is_some_and(|asked| asked.key == promised.key && asked.is_current != Some(false));
     if is_theirs { Ok((promised, offset)) } else { Err(gone()) }
 }
 
-/// A body that is the file from the offset on. Whoever takes nothing is cut by the connection.
-fn body_from(shared: &Shared, ready: Arc<Ready>, offset: u64) -> Body {
+/// Whether the client names zstd among the codings that it takes.
+fn takes_zstd(headers: &HeaderMap) -> bool {
+    let named = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    named.flat_map(|value| value.split(',')).any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let is_refused = |part: &str| part.strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0));
+        parts.next().is_some_and(|name| name.eq_ignore_ascii_case("zstd")) && !parts.any(is_refused)
+    })
+}
+
+/// A body that is the file from a block on: as it lies, or unpacked and without the first bytes. Whoever takes nothing is cut by the
+/// connection.
+fn body_from(shared: &Shared, ready: Arc<Ready>, block: usize, skip: Option<usize>) -> Body {
     let sending = shared.admission.sending.enter();
-    let next = |(ready, offset, sending): (Arc<Ready>, u64, _)| async move {
-        let length = (ready.bytes - offset).min(READ_BYTES);
-        if length == 0 {
+    let next = |(ready, block, skip, sending): (Arc<Ready>, usize, Option<usize>, _)| async move {
+        if block >= ready.file.blocks() {
             return Ok(None);
         }
-        let file = Arc::clone(&ready);
-        let reading = tokio::task::spawn_blocking(move || {
-            let mut bytes = vec![0; length as usize];
-            file.file.read_exact_at(&mut bytes, offset).map(|()| Bytes::from(bytes))
+        let of = Arc::clone(&ready);
+        let reading = tokio::task::spawn_blocking(move || match skip {
+            None => of.file.packed(block).map(Bytes::from),
+            Some(skip) => of.file.plain(block).map(|plain| Bytes::from(plain).slice(skip..)),
         });
         let bytes = reading.await.map_err(io::Error::other).flatten()?;
-        Ok::<_, io::Error>(Some((bytes, (ready, offset + length, sending))))
+        Ok::<_, io::Error>(Some((bytes, (ready, block + 1, skip.map(|_| 0), sending))))
     };
-    Body::from_stream(futures_util::stream::try_unfold((ready, offset, sending), next))
+    Body::from_stream(futures_util::stream::try_unfold((ready, block, skip, sending), next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zstd_is_for_those_who_name_it() {
+        let takes = |value: &'static str| {
+            takes_zstd(&HeaderMap::from_iter([(header::ACCEPT_ENCODING, HeaderValue::from_static(value))]))
+        };
+        assert!(takes("zstd") && takes("gzip, ZSTD;q=0.5") && !takes_zstd(&HeaderMap::new()));
+        assert!(!takes("gzip") && !takes("zstd;q=0") && !takes("*") && !takes("zstdx"));
+    }
 }

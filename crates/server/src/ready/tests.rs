@@ -16,9 +16,9 @@ fn files(bytes_max: u64) -> ReadyFiles {
 }
 
 fn ready(key: u8, bytes: u64) -> Ready {
-    let file = crate::files::Files::new(None, usize::MAX).create().expect("a file");
     let seen = Watermarks::default();
-    Ready { key: [key; 32], fingerprint: 1, file, bytes, digest: [key; 32], rows: 1, seen, note: [0; 16] }
+    let file = Packed::that_keeps(bytes);
+    Ready { key: [key; 32], fingerprint: 1, file, digest: [key; 32], rows: 1, seen, note: [0; 16] }
 }
 
 /// Has a file made for two remotes that ask.

@@ -100,6 +100,17 @@ fn places_to_receive_in_are_limited_and_given_back() {
 }
 
 #[test]
+fn senders_that_send_nothing_more_keep_nobody_out() {
+    let stand = Stand::start(Config { connections_max: 12, ..config() });
+    let receiving: Vec<_> = (0..10).map(|_| ask(&stand)).collect();
+    let ready = stand.wait_until("all being received", |ready| ready["load"]["receiving"] == 10);
+    assert_eq!(ready["load"]["receiving_max"], 12, "as many as connections: the default");
+    assert!(stand.sync(&stand.download(1)).is_complete());
+    drop(receiving);
+    stand.wait_until_idle();
+}
+
+#[test]
 fn a_second_sync_of_the_same_remote_is_told_so_at_once() {
     let stand = Stand::start(config());
     let held = stand.hold();

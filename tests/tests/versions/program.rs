@@ -102,7 +102,7 @@ fn the_program_from_one_version_to_the_next() -> Result<()> {
 
         for (arguments, why) in [
             (&["remote", "upgrade", "one.db", "--to", "9"][..], "no model \"shop\" version 9"),
-            (&["remote", "upgrade", "none.db"], "none.db is no remote"),
+            (&["remote", "upgrade", "none.db"], "there is no file none.db"),
         ] {
             let (code, said) = program.run(arguments)?;
             assert!(code != Some(0) && said.contains(why), "{arguments:?}: {code:?}: {said}");

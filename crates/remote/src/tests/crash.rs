@@ -382,8 +382,7 @@ fn check_end_of_writers(f: &Fixture, server: &Server) {
 fn a_file_that_stays_locked_is_reported_and_a_cancelled_sync_ends() {
     let (mut f, server) = pair();
     prepare(&mut f, &server);
-    f.remote.database =
-        crate::database::Database::open(f.remote.path(), false, Duration::from_millis(30)).expect("open");
+    f.remote.database = crate::database::Database::open(f.remote.path(), Duration::from_millis(30)).expect("open");
     f.sql("BEGIN IMMEDIATE");
     let error = sync(&mut f).expect_err("locked");
     assert_eq!((error.code(), error.is_retryable()), ("busy", true));

@@ -240,6 +240,8 @@ fn mistakes_of_files_and_names_say_what_is_wrong() {
         }
         assert!(!place.path(&format!("{file}-wal")).exists(), "{file}");
     }
+    let help = place.run(&["remote", "sync", "--help"]);
+    assert!(help.out.contains("[default: 8]"), "{help:?}");
     for command in ["status", "upgrade", "log", "reset", "sync"] {
         let said = place.run(&["remote", command, "absent.db"]);
         assert!(said.code == 2 && said.err.contains("there is no file absent.db; `headwater"), "{command}: {said:?}");

@@ -107,6 +107,10 @@ fn the_program_from_one_version_to_the_next() -> Result<()> {
             let (code, said) = program.run(arguments)?;
             assert!(code != Some(0) && said.contains(why), "{arguments:?}: {code:?}: {said}");
         }
+        for (version, said) in [("1", "shop version 1"), ("2", "shop version 2")] {
+            let made = program.create(&format!("at{version}.db"), &["--at", version])?;
+            assert!(made.contains(said), "the only model needs no name: {made}");
+        }
         program.world.edit("one", "UPDATE item SET n = n + 1 WHERE id = 'a'")?;
         let said = program.ok(&["remote", "upgrade", "one.db"])?;
         assert!(said.contains("one.db goes on under version 2 of shop; it was 1"), "{said}");

@@ -221,6 +221,32 @@ fn mistakes_of_files_and_names_say_what_is_wrong() {
     ] {
         assert!(said.code == 2 && said.err.contains(what), "{what}: {said:?}");
     }
+    // What is no remote stays as it is, to the byte: an empty file, and an application's own.
+    std::fs::write(place.path("empty.db"), "").expect("written");
+    let own = rusqlite::Connection::open(place.path("own.db")).expect("a file");
+    own.execute_batch("CREATE TABLE note (id INTEGER PRIMARY KEY)").expect("a table");
+    drop(own);
+    for file in ["empty.db", "own.db"] {
+        let before = std::fs::read(place.path(file)).expect("read");
+        for command in [&["remote", "status", file][..], &["remote", "upgrade", file], &["remote", "log", file]]
+            .into_iter()
+            .chain([&["remote", "reset", file][..], &["remote", "retry", file, "--all"], &["remote", "sync", file]])
+            .chain([&["diff", file][..], &["remote", "drop", file, "--all"], &["doctor", "--remote", file]])
+        {
+            let said = place.run(command);
+            let is_said = said.err.contains(&format!("{file} is no remote")) || said.out.contains("is no remote");
+            assert!(said.code == if command[0] == "doctor" { 1 } else { 2 } && is_said, "{command:?}: {said:?}");
+            assert!(std::fs::read(place.path(file)).expect("read") == before, "{command:?} changed {file}");
+        }
+        assert!(!place.path(&format!("{file}-wal")).exists(), "{file}");
+    }
+    let help = place.run(&["remote", "sync", "--help"]);
+    assert!(help.out.contains("[default: 8]"), "{help:?}");
+    for command in ["status", "upgrade", "log", "reset", "sync"] {
+        let said = place.run(&["remote", command, "absent.db"]);
+        assert!(said.code == 2 && said.err.contains("there is no file absent.db; `headwater"), "{command}: {said:?}");
+    }
+    assert!(!place.path("absent.db").exists());
     let text = [("HEADWATER_DATABASE", "sqlite:text.db")];
     for command in [&["check"][..], &["track"], &["user", "list"], &["serve"]] {
         let said = place.run_with(command, &text, "");

@@ -389,6 +389,11 @@ fn postgres() {
 
     stage.configure("workers = 300");
     stage.assert_error(&[], "max_connections");
+    // A number that is found is less by itself, as the server has it.
+    for options in ["workers_max = 300", "database_connections = 300"] {
+        stage.configure(options);
+        stage.assert_warning(&[], "workers_share");
+    }
     stage.configure("");
 
     let prepare = "BEGIN; UPDATE note SET body = 'two'; PREPARE TRANSACTION 'forgotten'";

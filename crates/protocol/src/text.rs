@@ -143,7 +143,12 @@ pub fn parse_timestamp(text: &str) -> Option<i64> {
         return Some(value);
     }
     let (date, time) = text.split_once([' ', 'T'])?;
-    parse_date(date)?.checked_mul(MICROS_A_DAY)?.checked_add(parse_time(time)?)
+    moment(parse_date(date)?, parse_time(time)?)
+}
+
+/// The microseconds since 1970-01-01; `None` where 64 bits don't hold them beside the infinities.
+fn moment(days: i64, micros: i64) -> Option<i64> {
+    days.checked_mul(MICROS_A_DAY)?.checked_add(micros).filter(|moment| infinity(*moment).is_none())
 }
 
 /// Reads an instant: a timestamp with `Z` or an offset (`+02`, `+02:00`, `-0330`); one without zone is none.
@@ -163,7 +168,8 @@ pub fn parse_timestamptz(text: &str) -> Option<i64> {
         4 => number(digits.get(..2)?)? * 60 + number(digits.get(2..)?)?,
         _ => return None,
     };
-    parse_timestamp(local)?.checked_sub(sign * minutes * 60 * MICROS_A_SECOND)
+    let moment = parse_timestamp(local)?.checked_sub(sign * minutes * 60 * MICROS_A_SECOND);
+    moment.filter(|moment| infinity(*moment).is_none())
 }
 
 /// Reads a UUID: 36 characters with hyphens, either case.
@@ -250,7 +256,7 @@ fn lenient_timestamp(text: &str) -> Option<i64> {
     let Some((date, time)) = text.split_once([' ', 'T']) else {
         return parse_timestamp(&format!("{text} 00:00:00")).or_else(|| parse_infinity(text));
     };
-    parse_date(date)?.checked_mul(MICROS_A_DAY)?.checked_add(lenient_time(time)?)
+    moment(parse_date(date)?, lenient_time(time)?)
 }
 
 /// A decimal that may have an exponent: SQLite makes `1.0e-05` of a double where text is declared.
@@ -392,6 +398,18 @@ mod tests {
         assert_eq!(parse_time("24:00:00"), Some(MICROS_A_DAY));
         assert_eq!(parse_timestamptz("2013-01-01T05:00:00.5-05:00"), Some(1_357_034_400_500_000));
         assert_eq!(parse_timestamptz("2013-01-01 10:00:00"), None, "no zone is no instant");
+    }
+
+    #[test]
+    fn the_last_moment_is_not_infinity() {
+        assert_eq!(parse_timestamp("+294247-01-10 04:00:54.775806"), Some(i64::MAX - 1));
+        for text in ["+294247-01-10 04:00:54.775807", "-290308-12-21 19:59:05.224192"] {
+            assert_eq!(parse_timestamp(text), None);
+            assert_eq!(coerce(&Value::text(text), Type::Timestamp), None);
+            assert_eq!(parse_timestamptz(&format!("{text}Z")), None);
+            assert_eq!(coerce(&Value::text(format!("{text}Z")), Type::Timestamptz), None);
+        }
+        assert_eq!(parse_timestamptz("+294247-01-10 05:00:54.775807+01"), None);
     }
 
     #[test]

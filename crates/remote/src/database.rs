@@ -49,19 +49,33 @@ fn not_opened(path: &Path, error: rusqlite::Error) -> Error {
 }
 
 impl Database {
-    /// Opens a file; `create`: makes it if there is none.
-    pub(crate) fn open(path: &Path, create: bool, busy_wait: Duration) -> Result<Database, Error> {
-        let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        if create {
-            flags |= OpenFlags::SQLITE_OPEN_CREATE;
+    /// Opens a file that is to be a remote; makes it if there is none.
+    pub(crate) fn create(path: &Path, busy_wait: Duration) -> Result<Database, Error> {
+        let database = Database::connect(path, OpenFlags::SQLITE_OPEN_CREATE, busy_wait)?;
+        database.configure().map_err(|error| not_opened(path, error))?;
+        Ok(database)
+    }
+
+    /// Opens a remote. A file that is none is left as it is, an empty one too: the settings of a connection are written into it.
+    pub(crate) fn open(path: &Path, busy_wait: Duration) -> Result<Database, Error> {
+        let database = Database::connect(path, OpenFlags::empty(), busy_wait)?;
+        let state = "SELECT 1 FROM sqlite_schema WHERE name = 'hw_state'";
+        let is_remote = database.connection.prepare(state).and_then(|mut state| state.exists([]));
+        if !is_remote.map_err(|error| not_opened(path, error))? {
+            return Err(Error::NotARemote { path: path.to_owned() });
         }
+        database.configure().map_err(|error| not_opened(path, error))?;
+        Ok(database)
+    }
+
+    fn connect(path: &Path, create: OpenFlags, busy_wait: Duration) -> Result<Database, Error> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
         let mut connection = Connection::open_with_flags(path, flags).map_err(|error| not_opened(path, error))?;
+        connection.busy_timeout(busy_wait).while_doing("opening the file")?;
         let is_at_work = Arc::new(AtomicBool::new(false));
         let refuses = Arc::clone(&is_at_work);
         connection.commit_hook(Some(move || refuses.load(Relaxed))).while_doing("opening the file")?;
-        let database = Database { connection, busy_wait, is_at_work, is_scratch: false };
-        database.configure().map_err(|error| not_opened(path, error))?;
-        Ok(database)
+        Ok(Database { connection, busy_wait, is_at_work, is_scratch: false })
     }
 
     /// Makes a file that nobody else knows of, and that is of no use after a crash: nothing of it waits for the disk, and it has no log beside
@@ -101,7 +115,6 @@ impl Database {
 
     fn configure(&self) -> rusqlite::Result<()> {
         let connection = &self.connection;
-        connection.busy_timeout(self.busy_wait)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
         connection.pragma_update(None, "synchronous", "full")?;

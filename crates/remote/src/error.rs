@@ -50,6 +50,12 @@ pub enum Error {
         /// The table that was written to.
         table: String,
     },
+    /// There is no such file.
+    #[error("there is no file {path}; `headwater remote create` makes a remote")]
+    NoFile {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file is no remote.
     #[error("{path} is no remote; make one with `headwater remote create`")]
     NotARemote {
@@ -146,6 +152,7 @@ impl Error {
             Error::Running { .. } => "running",
             Error::DiskFull { .. } => "disk_full",
             Error::RolledBack { .. } => "rolled_back",
+            Error::NoFile { .. } => "no_file",
             Error::NotARemote { .. } => "not_a_remote",
             Error::AlreadyARemote { .. } => "already_a_remote",
             Error::TableExists { .. } => "table_exists",

@@ -68,7 +68,7 @@ impl Remote {
 
     fn create_in(path: &Path, model: Model, options: &CreateOptions) -> Result<Remote, Error> {
         let path = path.to_owned();
-        let database = Database::open(&path, true, options.busy_wait)?;
+        let database = Database::create(&path, options.busy_wait)?;
         let plan = Plan::new(model);
         let state = State {
             remote_id: random()?,
@@ -98,7 +98,8 @@ impl Remote {
         Ok(Remote { path, database, plan, token: None })
     }
 
-    /// Opens a remote, and puts its change tracking in order where the application's own unique indexes are new.
+    /// Opens a remote, and puts its change tracking in order where the application's own unique indexes are new. A file that is no
+    /// remote stays as it is.
     pub fn open(path: impl AsRef<Path>) -> Result<Remote, Error> {
         Remote::open_with(path, BUSY_WAIT)
     }
@@ -106,10 +107,8 @@ impl Remote {
     /// Opens a remote as [`Remote::open`] does, waiting at most so long for other programs that write to the file.
     pub fn open_with(path: impl AsRef<Path>, busy_wait: Duration) -> Result<Remote, Error> {
         let path = path.as_ref().to_owned();
-        if !path.is_file() {
-            return Err(Error::NotARemote { path });
-        }
-        let database = Database::open(&path, false, busy_wait)?;
+        is_there(&path)?;
+        let database = Database::open(&path, busy_wait)?;
         let mut plan = plan_of(&database, &path)?;
         schema::refresh(&database, &mut plan)?;
         Ok(Remote { path, database, plan, token: None })
@@ -118,9 +117,7 @@ impl Remote {
     /// Opens a remote to look at it alone, with the tables whose change tracking is not as it must be. Nothing is put in order.
     pub(crate) fn open_to_read(path: &Path) -> Result<(Remote, Vec<String>), Error> {
         let path = path.to_owned();
-        if !path.is_file() {
-            return Err(Error::NotARemote { path });
-        }
+        is_there(&path)?;
         let database = Database::open_to_read(&path, BUSY_WAIT)?;
         let mut plan = plan_of(&database, &path)?;
         let untracked = schema::untracked(&database.connection, &mut plan)?;
@@ -157,6 +154,15 @@ impl Remote {
             let sql = "UPDATE \"hw_state\" SET \"server\" = ?, \"user\" = ?";
             connection.execute(sql, [server, user]).while_doing("changing the server").map(drop)
         })
+    }
+}
+
+/// An error where there is no such file, which SQLite would tell in other words.
+fn is_there(path: &Path) -> Result<(), Error> {
+    match path.metadata() {
+        Ok(there) if there.is_file() => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Error::NoFile { path: path.to_owned() }),
+        _ => Err(Error::NotARemote { path: path.to_owned() }),
     }
 }
 

@@ -102,10 +102,14 @@ fn the_program_from_one_version_to_the_next() -> Result<()> {
 
         for (arguments, why) in [
             (&["remote", "upgrade", "one.db", "--to", "9"][..], "no model \"shop\" version 9"),
-            (&["remote", "upgrade", "none.db"], "none.db is no remote"),
+            (&["remote", "upgrade", "none.db"], "there is no file none.db"),
         ] {
             let (code, said) = program.run(arguments)?;
             assert!(code != Some(0) && said.contains(why), "{arguments:?}: {code:?}: {said}");
+        }
+        for (version, said) in [("1", "shop version 1"), ("2", "shop version 2")] {
+            let made = program.create(&format!("at{version}.db"), &["--at", version])?;
+            assert!(made.contains(said), "the only model needs no name: {made}");
         }
         program.world.edit("one", "UPDATE item SET n = n + 1 WHERE id = 'a'")?;
         let said = program.ok(&["remote", "upgrade", "one.db"])?;

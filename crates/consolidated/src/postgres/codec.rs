@@ -14,13 +14,14 @@
 //! | uuid | uuid | 16 bytes |
 //! | json | json; jsonb behind a version byte | text |
 //!
-//! Every other type travels as its text (`::text` on reading, a cast on writing), so here it is text.
+//! Every other type travels as its text (`::text` on reading, a cast on writing), so here it is text. So are timestamps of
+//! PostgreSQL's last thirty years, for which the wire has no number: `+294276-12-31 23:59:59Z`, in the form of [`text`], both ways.
 
 use headwater_protocol::decimal::{Decimal, DecimalPacker};
 use headwater_protocol::value::{NEGATIVE_INFINITY, POSITIVE_INFINITY};
-use headwater_protocol::{Type, ValueRef};
+use headwater_protocol::{Type, ValueRef, text};
 
-use super::{literal, numeric};
+use super::numeric;
 
 /// From 1970-01-01 to 2000-01-01.
 const EPOCH_DAYS: i64 = 10_957;
@@ -64,9 +65,8 @@ pub(super) struct Scratch {
 
 impl Scratch {
     /// A timestamp that the wire's timestamps can't hold travels as text.
-    fn text(&mut self, stored: i64, zone: &str) -> ValueRef<'_> {
-        self.text = literal::timestamp_since(EPOCH_DAYS, stored);
-        self.text.push_str(zone);
+    fn late(&mut self, stored: i64, zone: &str) -> ValueRef<'_> {
+        write_late(&mut self.text, stored, zone);
         ValueRef::Text(self.text.as_bytes())
     }
 }
@@ -158,11 +158,11 @@ impl Codec {
             Codec::Time => ValueRef::Time(i64::from_be_bytes(raw.try_into().ok()?)),
             Codec::Timestamp => {
                 let stored = i64::from_be_bytes(raw.try_into().ok()?);
-                timestamp(stored).map_or_else(|| scratch.text(stored, ""), ValueRef::Timestamp)
+                timestamp(stored).map_or_else(|| scratch.late(stored, ""), ValueRef::Timestamp)
             }
             Codec::Timestamptz => {
                 let stored = i64::from_be_bytes(raw.try_into().ok()?);
-                timestamp(stored).map_or_else(|| scratch.text(stored, "+00"), ValueRef::Timestamptz)
+                timestamp(stored).map_or_else(|| scratch.late(stored, ZONE), ValueRef::Timestamptz)
             }
             Codec::Uuid => ValueRef::Uuid(raw.try_into().ok()?),
             Codec::Json => ValueRef::Json(raw),
@@ -197,6 +197,10 @@ impl Codec {
             (Codec::Time, ValueRef::Time(_)) => return Err("a time outside 00:00:00 to 24:00:00"),
             (Codec::Timestamp, ValueRef::Timestamp(v)) | (Codec::Timestamptz, ValueRef::Timestamptz(v)) => {
                 out.extend(stored_timestamp(v)?.to_be_bytes());
+            }
+            (Codec::Timestamp | Codec::Timestamptz, ValueRef::Text(v)) => {
+                let zone = if self == Codec::Timestamptz { ZONE } else { "" };
+                out.extend(late(v, zone).ok_or(self.expected())?.to_be_bytes());
             }
             (Codec::Uuid, ValueRef::Uuid(v)) => out.extend_from_slice(&v),
             (Codec::Jsonb, ValueRef::Json(v)) => {
@@ -238,6 +242,29 @@ fn timestamp(stored: i64) -> Option<i64> {
         i64::MIN => Some(NEGATIVE_INFINITY),
         micros => micros.checked_add(EPOCH_MICROS).filter(|value| *value != POSITIVE_INFINITY),
     }
+}
+
+/// What an instant's text ends with.
+const ZONE: &str = "Z";
+
+/// The text of a timestamp that [`timestamp`] has no number for, in the form of [`text`].
+fn write_late(out: &mut String, stored: i64, zone: &str) {
+    out.clear();
+    text::write_date(out, stored.div_euclid(DAY_MICROS) + EPOCH_DAYS);
+    out.push(' ');
+    text::write_time(out, stored.rem_euclid(DAY_MICROS));
+    out.push_str(zone);
+}
+
+/// What [`write_late`] wrote; `None` for any other text, a timestamp that has a number among them.
+fn late(value: &[u8], zone: &str) -> Option<i64> {
+    let value = std::str::from_utf8(value).ok()?;
+    let (day, clock) = value.strip_suffix(zone)?.split_once(' ')?;
+    let days = text::parse_date(day)?.checked_sub(EPOCH_DAYS)?;
+    let stored = days.checked_mul(DAY_MICROS)?.checked_add(text::parse_time(clock)?)?;
+    let mut written = String::new();
+    write_late(&mut written, stored, zone);
+    (stored < TIMESTAMP_END && timestamp(stored).is_none() && written == value).then_some(stored)
 }
 
 fn stored_timestamp(value: i64) -> Result<i64, &'static str> {
@@ -318,18 +345,44 @@ mod tests {
     }
 
     #[test]
-    fn timestamps_beyond_the_wires_range_travel_as_text() {
-        let last = (TIMESTAMP_END - 1).to_be_bytes();
-        let mut scratch = Scratch::default();
-        let text = |value: Option<ValueRef<'_>>| value.map(|v| v.to_value());
-        assert_eq!(
-            text(Codec::Timestamp.decode(&last, &mut scratch)),
-            Some(Value::text("294276-12-31 23:59:59.999999"))
-        );
-        assert_eq!(
-            text(Codec::Timestamptz.decode(&last, &mut scratch)),
-            Some(Value::text("294276-12-31 23:59:59.999999+00"))
-        );
+    fn timestamps_beyond_the_wires_range_are_texts_both_ways() {
+        let first = timestamp_edge() + 1;
+        for (stored, text) in
+            [(first, "+294247-01-10 04:00:54.775807"), (TIMESTAMP_END - 1, "+294276-12-31 23:59:59.999999")]
+        {
+            for (codec, text) in [(Codec::Timestamp, text.to_owned()), (Codec::Timestamptz, format!("{text}Z"))] {
+                let mut scratch = Scratch::default();
+                let came = codec.decode(&stored.to_be_bytes(), &mut scratch).map(|value| value.to_value());
+                assert_eq!(came, Some(Value::text(text.clone())));
+                assert_eq!(encoded(codec, &Value::text(text)), Ok(stored.to_be_bytes().to_vec()));
+            }
+        }
+    }
+
+    /// The last one that is a number on the wire.
+    fn timestamp_edge() -> i64 {
+        i64::MAX - 1 - EPOCH_MICROS
+    }
+
+    #[test]
+    fn other_texts_are_no_timestamps() {
+        for text in [
+            "+294247-01-10 04:00:54.775806",
+            "+294277-01-01 00:00:00",
+            "294276-12-31 23:59:59.999999",
+            "+294276-12-31 23:59:59.5",
+            "+294276-12-31T23:59:59",
+            "+294276-12-31 24:00:00",
+            "+294276-12-31 23:59:59+00",
+            "2013-01-31 05:00:00",
+            "infinity 05:00:00",
+            "-infinity 05:00:00",
+            "é",
+        ] {
+            assert!(encoded(Codec::Timestamp, &Value::text(text)).is_err(), "{text}");
+            assert!(encoded(Codec::Timestamptz, &Value::text(text)).is_err(), "{text}, which has no zone");
+            assert!(encoded(Codec::Timestamp, &Value::text(format!("{text}Z"))).is_err(), "{text}Z");
+        }
     }
 
     #[test]

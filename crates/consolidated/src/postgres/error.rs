@@ -115,6 +115,13 @@ fn refusal(error: &DbError, class: &str) -> Option<Refusal> {
         (_, "23514" | "44000") => (RefusalCode::Check, "check constraint"),
         ("23", _) => (RefusalCode::Constraint, "constraint"),
         (_, "22012") => (RefusalCode::Data, "a division by zero"),
+        (_, "22001") => (RefusalCode::Data, "a text that is too long for the column's type"),
+        (_, "22003") => (RefusalCode::Data, "a number beyond what the column's type holds"),
+        (_, "22007" | "22008") => (RefusalCode::Data, "a date or time that the column's type does not have"),
+        (_, "22P02") => (
+            RefusalCode::Data,
+            "a text that the column's type does not read: no label of its enum, no JSON, or the like",
+        ),
         ("22", _) | (_, "42804") => (RefusalCode::Data, "a value that the column can't hold"),
         ("54", _) => (RefusalCode::Data, "a value that is too large for the database"),
         (_, "42501") => (RefusalCode::Policy, "a policy of the database"),

@@ -19,22 +19,21 @@ pub(super) fn text(value: &Value) -> Option<Vec<u8>> {
         Value::Bytes(bytes) => format!("\\x{}", hex::encode(bytes)),
         Value::Date(days) => infinity(*days).unwrap_or_else(|| date(*days, "")),
         Value::Time(micros) => time(*micros),
-        Value::Timestamp(micros) => infinity(*micros).unwrap_or_else(|| timestamp_since(0, *micros)),
+        Value::Timestamp(micros) => infinity(*micros).unwrap_or_else(|| timestamp(*micros)),
         Value::Timestamptz(micros) => infinity(*micros).unwrap_or_else(|| zoned(*micros)),
         Value::Uuid(bytes) => uuid::Uuid::from_bytes(*bytes).to_string(),
     };
     Some(text.into_bytes())
 }
 
-/// A timestamp counted from the day that is `epoch_days` after 1970-01-01.
-pub(super) fn timestamp_since(epoch_days: i64, micros: i64) -> String {
-    let days = micros.div_euclid(DAY_MICROS) + epoch_days;
+/// A timestamp without its zone.
+fn timestamp(micros: i64) -> String {
     let clock = time(micros.rem_euclid(DAY_MICROS));
-    date(days, &format!(" {clock}"))
+    date(micros.div_euclid(DAY_MICROS), &format!(" {clock}"))
 }
 
 fn zoned(micros: i64) -> String {
-    let text = timestamp_since(0, micros);
+    let text = timestamp(micros);
     match text.strip_suffix(" BC") {
         Some(before) => format!("{before}+00 BC"),
         None => text + "+00",

@@ -156,6 +156,7 @@ contract! {
     refusals::a_child_that_leaves_a_deleted_parent_survives,
     refusals::a_deletion_of_a_row_that_is_referred_to_is_refused_alone,
     types::values_come_back_exactly,
+    types::the_ends_of_time_come_back_exactly,
     types::random_rows_come_back_exactly,
     types::own_spellings_end_the_same_on_both_sides,
     system::a_remote_is_bound_to_its_secret,

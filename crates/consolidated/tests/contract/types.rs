@@ -156,6 +156,28 @@ pub(crate) fn values_come_back_exactly(database: &Database) {
     round_trip(database, &plan, &rows);
 }
 
+/// The first and the last that PostgreSQL has, and on both sides of the last timestamp that is a number on the wire.
+pub(crate) fn the_ends_of_time_come_back_exactly(database: &Database) {
+    let plan = every(database);
+    let row = |id: i64, date: i64, timestamp: Value, instant: Value| -> Row {
+        let mut row = vec![Value::Null; 13];
+        row[0] = int(id);
+        (row[7], row[9], row[10]) = (Value::Date(date), timestamp, instant);
+        row
+    };
+    let number = |id, date, micros| row(id, date, Value::Timestamp(micros), Value::Timestamptz(micros));
+    let late = |id, text: &str| row(id, 2_145_031_948, Value::text(text), Value::text(format!("{text}Z")));
+    let rows = [
+        number(1, -2_440_588, -210_866_803_200_000_000),
+        number(2, NEGATIVE_INFINITY, NEGATIVE_INFINITY),
+        number(3, POSITIVE_INFINITY, i64::MAX - 1),
+        late(4, "+294247-01-10 04:00:54.775807"),
+        late(5, "+294276-12-31 23:59:59.999999"),
+        late(6, "+294250-02-28 00:00:00"),
+    ];
+    round_trip(database, &plan, &rows);
+}
+
 fn value(kind: Type) -> BoxedStrategy<Value> {
     match kind {
         Type::Bool => any::<bool>().prop_map(Value::Bool).boxed(),

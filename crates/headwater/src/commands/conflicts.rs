@@ -88,11 +88,24 @@ fn as_json(conflict: &ConflictRecord) -> Value {
     })
 }
 
+/// Whose row is stored now. What `merge` and `resolve_conflict` make is neither side's.
+pub(super) fn ended(outcome: &str) -> String {
+    match outcome {
+        "remote" | "consolidated" => format!("{outcome} wins"),
+        _ => outcome.to_owned(),
+    }
+}
+
 fn show(conflict: &ConflictRecord, output: &Output) -> Result<()> {
     let remote = remote_text(conflict.remote_id);
     output.line(printable(&format!(
-        "#{} {} {} {}: {} wins (user {}, remote {remote})",
-        conflict.id, conflict.at, conflict.table, conflict.key, conflict.outcome, conflict.user
+        "#{} {} {} {}: {} (user {}, remote {remote})",
+        conflict.id,
+        conflict.at,
+        conflict.table,
+        conflict.key,
+        ended(&conflict.outcome),
+        conflict.user
     )))?;
     let images =
         [&conflict.old, &conflict.uploaded, &conflict.stored, &conflict.result].map(|text| image(text.as_deref()));
@@ -123,5 +136,15 @@ fn short(value: &Value) -> String {
     match text.char_indices().nth(CHARACTERS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ended;
+
+    #[test]
+    fn what_is_made_of_both_rows_is_neither_sides() {
+        assert_eq!(["remote", "consolidated", "merged"].map(ended), ["remote wins", "consolidated wins", "merged"]);
     }
 }

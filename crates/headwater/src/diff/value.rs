@@ -304,6 +304,7 @@ mod tests {
         assert!(same(Type::Timestamp, "12013-01-31 05:00:00", text("+12013-01-31 05:00:00")));
         assert!(same(Type::Timestamptz, "2013-01-01 10:00:00.000001+00", text("2013-01-01 10:00:00.000001Z")));
         assert!(same(Type::Timestamptz, "0044-03-15 12:00:00+00 BC", text("-0043-03-15 12:00:00Z")));
+        assert!(same(Type::Timestamptz, "294276-12-31 23:59:59.5+00", text("+294276-12-31 23:59:59.500000Z")));
         assert!(same(Type::Timestamptz, "-infinity", text("-infinity")));
         assert_eq!(Value::from_postgres(None, Type::Int), Value::from_sqlite(ValueRef::Null, Type::Int));
     }

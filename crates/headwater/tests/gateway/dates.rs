@@ -32,8 +32,8 @@ const NONE: [(&str, &str); 6] = [
     ("'infinity'::timestamptz", "infinity"),
     ("'-infinity'::timestamp", "-infinity"),
     // The last that PostgreSQL has: 64 bits of microseconds since 1970 don't hold it.
-    ("'294276-12-31 23:59:59.999999'::timestamp", "294276-12-31 23:59:59.999999"),
-    ("'294276-12-31 23:59:59.999999+00'::timestamptz", "294276-12-31 23:59:59.999999+00"),
+    ("'294276-12-31 23:59:59.999999'::timestamp", "+294276-12-31 23:59:59.999999"),
+    ("'294276-12-31 23:59:59.999999+00'::timestamptz", "+294276-12-31 23:59:59.999999Z"),
 ];
 
 fn stage() -> Stage {

@@ -8,6 +8,7 @@
 //!
 //! How large rows are is known by the frames that have come: uncompressed, a row takes about as much there as in SQLite. *Caveats.*
 //! The server estimates all that comes by some of it, and rows may be of very different sizes: when half as much again has come, that is told.
+//! So it is where chunks are named after the first frames have gone to the file: nobody counts them before.
 //! Indexes are reckoned with one beside the key; every further one, and triggers of the application's own, take more.
 
 use super::Sync;
@@ -42,7 +43,8 @@ impl Sync<'_, '_, '_> {
     /// Part of the download has come: tells of it, unless its size is not known.
     pub(super) fn announce(&mut self) {
         if let Some((download, came)) = self.stage.download().filter(|(download, _)| download.bytes > 0) {
-            self.tell_large(download.rows, download.bytes.max(came));
+            // DOWNLOAD does not count chunks. Those of a partition that is topped up are named before the rows that come in frames.
+            self.tell_large(download.rows, download.bytes.max(came).saturating_add(self.stage.chunk_bytes()));
         }
     }
 

@@ -194,6 +194,24 @@ fn a_size_that_was_told_too_small_is_told_again() {
     assert!(told.windows(2).all(|pair| pair[1].bytes / 3 > pair[0].bytes / 2), "each much more than before: {told:?}");
 }
 
+/// DOWNLOAD does not count chunks: what is told at first has those that are known by then.
+#[test]
+fn chunks_are_told_with_the_rest() {
+    const CHUNK_BYTES: u32 = 30_000_000;
+    let (mut f, server) = pair();
+    fill(&server, 400);
+    (server.database().announced, server.database().chunk_bytes) = ((400, 1_500_000), Some(CHUNK_BYTES));
+    let mut told = Vec::new();
+    let mut large = |large: &LargeDownload| told.push(*large);
+    let mut options = options();
+    options.large = Some(&mut large);
+    f.remote.sync(&mut options).expect("the sync, without the chunk that nobody has");
+    assert_converged(&f, &server, "without the chunk");
+    assert_eq!(told.len(), 1, "it is told once: {told:?}");
+    assert_eq!(told[0].bytes, 1_500_000 + u64::from(CHUNK_BYTES));
+    assert!(told[0].disk_bytes > u64::from(CHUNK_BYTES), "{told:?}");
+}
+
 /// Enough rows that the download is staged in the file.
 #[test]
 fn a_large_download_is_staged_in_the_file_and_survives_a_crash() {
@@ -382,8 +400,7 @@ fn check_end_of_writers(f: &Fixture, server: &Server) {
 fn a_file_that_stays_locked_is_reported_and_a_cancelled_sync_ends() {
     let (mut f, server) = pair();
     prepare(&mut f, &server);
-    f.remote.database =
-        crate::database::Database::open(f.remote.path(), false, Duration::from_millis(30)).expect("open");
+    f.remote.database = crate::database::Database::open(f.remote.path(), Duration::from_millis(30)).expect("open");
     f.sql("BEGIN IMMEDIATE");
     let error = sync(&mut f).expect_err("locked");
     assert_eq!((error.code(), error.is_retryable()), ("busy", true));

@@ -8,9 +8,10 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
+use headwater_protocol::chunk::Key;
 use headwater_protocol::message::{
-    Change, ConflictEnd, Download, ErrorCode, Hello, Outcome, PartitionAction, PartitionMark, Receipt, Refusal,
-    RefusalCode, RowOp, ServerError, TableHeader, UploadEnd, WatermarkEntry, Watermarks, Welcome,
+    Change, ChunkRef, ConflictEnd, Download, ErrorCode, Hello, Outcome, PartitionAction, PartitionMark, Receipt,
+    Refusal, RefusalCode, RowOp, ServerError, Snapshot, TableHeader, UploadEnd, WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::put_row;
 use headwater_protocol::server::{RequestEvent, RequestReader};
@@ -51,6 +52,8 @@ pub(super) struct Database {
     pub(super) changes_max: Option<(u64, u16)>,
     /// Rows and bytes that DOWNLOAD announces.
     pub(super) announced: (u64, u64),
+    /// The first table's rows are to be got in a chunk of so many bytes, which nobody has.
+    pub(super) chunk_bytes: Option<u32>,
 }
 
 impl Database {
@@ -176,6 +179,8 @@ impl Database {
             if since.is_none() {
                 let mark = PartitionMark { table: header.table, action: PartitionAction::Whole, partition: Vec::new() };
                 frames.push(mark.to_frame());
+                let chunk_bytes = self.chunk_bytes.filter(|_| hello.takes_chunks && header.table == 0);
+                frames.extend(chunk_bytes.map(|bytes| lost_chunk(bytes).to_frame()));
             }
             frames.push(header.to_frame());
             self.rows_frames(header, since, conflicted, frames);
@@ -223,6 +228,11 @@ impl Database {
             frames.push(Frame::packed(Kind::Rows, payload));
         }
     }
+}
+
+fn lost_chunk(bytes: u32) -> Snapshot {
+    let chunks = vec![ChunkRef { id: [7; 16], bytes, digest: [0; 32] }];
+    Snapshot { table: 0, partition: Vec::new(), url: String::new(), key: Key::new([0; 32]), rows: 1, chunks }
 }
 
 fn error(code: ErrorCode) -> Frame {
@@ -278,8 +288,8 @@ fn serve(stream: TcpStream, database: &Mutex<Database>) -> Option<()> {
             respond(&mut stream, status, "application/json", text.as_bytes(), None)?;
             continue;
         }
-        if first.contains(" /v1/upload") {
-            // It takes no pieces.
+        if first.contains(" /v1/upload") || first.contains(" /v1/chunk") {
+            // It takes no pieces, and has none.
             respond(&mut stream, "404 No", "text/html", b"<html>", None)?;
             continue;
         }

@@ -14,6 +14,8 @@ use crate::commands::check::{place, title};
 use crate::config::Config;
 use crate::database::Address;
 
+/// A server whose number of workers is found makes do with so many.
+const CONNECTIONS_LEAST: usize = 3;
 /// Settings without which PostgreSQL forgets what it acknowledged, when the machine stops.
 const DURABLE: [&str; 3] = ["fsync", "full_page_writes", "synchronous_commit"];
 
@@ -118,11 +120,24 @@ fn connections(connection: &mut dyn Connection, options: Option<&ServerConfig>, 
     let sql = "SELECT (current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int)::text";
     let most: usize = texts(connection, sql)?.concat().first().and_then(|text| text.parse().ok()).unwrap_or(usize::MAX);
     let needed = options.database_connections();
-    if needed > most {
+    let is_found = options.workers == 0;
+    // A worker, a place beside it for small syncs, and one for accounts.
+    let least = if is_found { needed.min(CONNECTIONS_LEAST) } else { needed };
+    if least > most {
         findings.error(
             "max_connections",
-            format!("the server would open {needed} connections, and the database allows {most}"),
+            format!("the server would open {least} connections at least, and the database allows {most}"),
             "raise max_connections at the database, or lower [server] workers or database_connections",
+        );
+    } else if needed > most {
+        findings.warning(
+            "workers_share",
+            format!(
+                "for so many workers the server would need {needed} connections, and the database allows {most}: it goes on with fewer, its \
+                 share of those"
+            ),
+            "raise max_connections at the database, or lower [server] workers_max or database_connections; docs/workers.md tells how servers \
+             share them",
         );
     }
     Ok(())

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use headwater_model::Model;
 use headwater_remote::http::{Server, fetch_model};
 use headwater_remote::ready::Taken;
-use headwater_remote::{CreateOptions, Remote, SyncOptions};
+use headwater_remote::{CreateOptions, Error, Remote, SyncOptions};
 use serde_json::json;
 
 use super::Login;
@@ -19,7 +20,7 @@ Examples:
   headwater remote create anna.db --server https://sync.example.com --user anna
   headwater remote create anna.db --server http://127.0.0.1:7340 --user anna --model models/shop-1.toml
 
-  headwater remote create anna.db --server https://sync.example.com --user anna --name shop --at 1
+  headwater remote create anna.db --server https://sync.example.com --user anna --at 1
   headwater remote create till.db --server https://sync.example.com --user till-3 --adopt
 
 The model comes from the server, unless a file is given. The file may exist and have other tables. Where it does not exist and the server
@@ -45,7 +46,7 @@ pub(super) struct CreateArgs {
     #[arg(long)]
     name: Option<String>,
     /// The model's version, if it is not to be the newest.
-    #[arg(long, value_name = "VERSION", requires = "name")]
+    #[arg(long, value_name = "VERSION")]
     at: Option<u32>,
     /// Take tables of the model that the file has already, with their rows: what the consolidated database has too counts as
     /// synchronized, the rest goes up.
@@ -69,7 +70,7 @@ pub(super) fn run(args: &CreateArgs, output: &Output) -> Done {
             let server = Server { url: args.server.clone(), credentials, ca_file: args.login.ca.clone() };
             // The password is checked once.
             let server = server.with_token()?;
-            let model = fetch_model(&server, &args.user, args.name.as_deref().map(|name| (name, args.at)))?;
+            let model = model(&server, args)?;
             let (mut remote, taken) = Remote::create_from(&args.file, &model, &options, &server)?;
             if let Some(taken) = &taken {
                 top_up(&mut remote, &server, taken, output);
@@ -93,6 +94,18 @@ pub(super) fn run(args: &CreateArgs, output: &Output) -> Done {
         output.line(format!("{next}: headwater remote sync {file}"))
     })?;
     Ok(Exit::Done)
+}
+
+/// The model that is asked for. A version without a name is one of the only model that the server has.
+fn model(server: &Server, args: &CreateArgs) -> Result<Model, Error> {
+    if let Some(name) = &args.name {
+        return fetch_model(server, &args.user, Some((name, args.at)));
+    }
+    let newest = fetch_model(server, &args.user, None)?;
+    match args.at.filter(|version| *version != newest.version) {
+        Some(version) => fetch_model(server, &args.user, Some((&newest.name, Some(version)))),
+        None => Ok(newest),
+    }
 }
 
 /// Brings what has changed since the file was made. Where that can't be done now, the next sync does it.

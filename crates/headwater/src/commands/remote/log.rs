@@ -9,7 +9,7 @@ use headwater_remote::{Conflict, HeldRow, LostUploads, PendingChange, Remote, Se
 use serde_json::{Value, json};
 
 use crate::Done;
-use crate::commands::conflicts::show_images;
+use crate::commands::conflicts::{ended, show_images};
 use crate::commands::image;
 use crate::exit::Exit;
 use crate::output::{Output, printable, thousands};
@@ -162,7 +162,7 @@ fn show_conflict(conflict: &Conflict, output: &Output) -> Result<()> {
         Conflict { is_untold: true, .. } => ", and nothing of this table comes down to show the row",
         _ => "",
     };
-    let head = format!("  {} {} {}: {} wins{open}", conflict.time, conflict.table, conflict.key, conflict.end);
+    let head = format!("  {} {} {}: {}{open}", conflict.time, conflict.table, conflict.key, ended(&conflict.end));
     output.line(printable(&head))?;
     let [old, ours, result] = [&conflict.old, &conflict.ours, &conflict.result].map(|text| image(text.as_deref()));
     if conflict.is_untold {

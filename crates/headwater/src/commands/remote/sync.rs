@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use headwater_remote::{LargeDownload, Phase, Progress, Remote, Setback, SyncOptions, SyncReport, Times};
+use headwater_remote::{Config, LargeDownload, Phase, Progress, Remote, Setback, SyncOptions, SyncReport, Times};
 use serde_json::{Value, json};
 
 use super::Login;
@@ -37,9 +37,9 @@ pub(super) struct SyncArgs {
     #[arg(long)]
     upload_only: bool,
     /// How often an attempt may fail before the sync does.
-    #[arg(long, value_name = "COUNT")]
-    attempts: Option<u32>,
-    /// Begin no further attempt after this time: a number and s, m, h or d.
+    #[arg(long, value_name = "COUNT", default_value_t = Config::default().attempts_max)]
+    attempts: u32,
+    /// Begin no further attempt after this time: a number and s, m, h or d; 10m, unless given.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     give_up_after: Option<Duration>,
     /// End with exit code 1 if a change met a conflict or was set aside.
@@ -56,7 +56,7 @@ pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
     options.server.clone_from(&args.server);
     options.ca_file.clone_from(&args.login.ca);
     options.config.wants_download = !args.upload_only;
-    options.config.attempts_max = args.attempts.unwrap_or(options.config.attempts_max);
+    options.config.attempts_max = args.attempts;
     options.config.elapsed_max = args.give_up_after.unwrap_or(options.config.elapsed_max);
     let bar = output.progress("");
     let mut shown = None;

@@ -3,6 +3,7 @@
 mod alone;
 mod client_sql;
 mod compression;
+mod credentials;
 mod cursors;
 mod dates;
 mod failing;
@@ -19,6 +20,7 @@ mod squid;
 mod tracked;
 mod waiting;
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -123,7 +125,8 @@ impl Stage {
     fn serve_with(&mut self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0", "--set", "password_checks=1"]);
         command.args(arguments).envs(variables.iter().copied());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the server starts");
+        let log = File::options().create(true).append(true).open(self.path("log")).expect("a file");
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().expect("the server starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it speaks");
         self.server = Some(child);
@@ -132,6 +135,11 @@ impl Stage {
 }
 
 impl Stage {
+    /// What its servers have logged.
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
     /// Ends the server at once.
     fn stop(&mut self) {
         if let Some(mut server) = self.server.take() {

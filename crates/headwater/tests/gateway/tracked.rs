@@ -1,7 +1,5 @@
 //! Tables that are tracked for named queries alone, as the documentation says: nothing is synced.
 
-use std::fs::File;
-use std::process::Stdio;
 use std::time::Duration;
 
 use headwater_testkit::{Postgres, wait_until};
@@ -89,11 +87,8 @@ fn postgres_tables_are_tracked_as_documented() {
         stage.documented(line, &url);
     }
     // Until it is granted, that is said once, and the query is run.
-    let log = stage.path("log");
-    let mut server = stage.command(&["serve", "--listen", "127.0.0.1:0"]);
-    stage.server =
-        Some(server.stdout(Stdio::null()).stderr(File::create(&log).expect("a file")).spawn().expect("it starts"));
-    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    stage.serve();
+    let said = || stage.log();
     assert!(wait_until(PATIENCE, || said().contains("may not ask change tracking")), "{}", said());
     let grants: Vec<String> = lines("sql")
         .iter()

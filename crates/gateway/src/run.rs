@@ -50,7 +50,7 @@ pub(crate) struct Job {
 
 impl Job {
     fn whose(&self) -> Whose {
-        if self.client_sql.is_some() { Whose::Clients } else { Whose::Files }
+        Whose::of(self.client_sql.as_ref(), &self.parameters)
     }
 
     /// Whether nothing is run: change tracking alone is asked.

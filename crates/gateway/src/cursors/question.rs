@@ -39,7 +39,7 @@ pub(super) struct Statement {
 
 impl Statement {
     pub(super) fn whose(&self) -> Whose {
-        if self.client_sql.is_some() { Whose::Clients } else { Whose::Files }
+        Whose::of(self.client_sql.as_ref(), &self.parameters)
     }
 }
 

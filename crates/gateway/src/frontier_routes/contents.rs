@@ -75,7 +75,7 @@ impl Frontier {
             client_sql: Some(self.sql.clone()),
             sql,
         };
-        let key = Key::from(format!("\n{}\n{}", job.sql, values.join("\n")));
+        let key = key_of(&job.sql, &values);
         let freshness = Freshness { max_age_s: self.settings.kept_s, ..Freshness::default() };
         match self.service.answer(&Asked { key, job, freshness }, || None).await? {
             Answer::Kept(kept, _) => {
@@ -112,7 +112,35 @@ impl Frontier {
     }
 }
 
+/// Like questions have one, and no other has it: no name of a query begins so, and in the values' line every one has its ends.
+fn key_of(sql: &str, values: &[String]) -> Key {
+    Key::from(format!("\n{sql}\n{values:?}"))
+}
+
 /// Records of whole ones, the header's among them.
 pub(super) fn records(bytes: &[u8]) -> u64 {
     Fields::new(bytes).filter(|field| matches!(field, Ok(Field::EndOfRecord))).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_questions_have_one_key() {
+        let of = |sql: &str, values: &[&str]| {
+            key_of(sql, &values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>())
+        };
+        let same = of("select ?1, ?2", &["a\nb", "c"]);
+        assert_eq!(same, of("select ?1, ?2", &["a\nb", "c"]));
+        for (sql, values) in [
+            ("select ?1, ?2", &["a", "b\nc"][..]),
+            ("select ?1, ?2", &["a", "b", "c"]),
+            ("select ?1, ?2\na", &["b", "c"]),
+            ("select ?1, ?2", &["a\nb\", \"c"]),
+            ("select ?1, ?2\n[\"a\\nb\", \"c\"]", &[]),
+        ] {
+            assert_ne!(of(sql, values), same, "{sql} {values:?}");
+        }
+    }
 }

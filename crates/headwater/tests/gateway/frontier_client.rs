@@ -15,7 +15,7 @@
 //! | `meta=`: an error of the payload | `meta_is_answered_by_an_error_of_its_payload` |
 //! | POST, no `X-Frontier-Id`: 200, a global error | `errors_come_as_the_client_knows_them` |
 //! | HEAD: the same | `head_is_answered_by_the_head_of_a_global_error` |
-//! | `delete ` is refused, in a literal too | `errors_come_as_the_client_knows_them` |
+//! | `delete ` is refused, in a literal too | `errors_come_as_the_client_knows_them`, `a_text_with_a_word_that_is_refused_is_sent_in_two_parts` |
 //! | no chunks: a length, or the end of the connection | each answer here, by HTTP/1.0 |
 //! | ASCII alone, and references | each answer here; `a_file_comes_whole_and_nothing_outside_of_its_folder_does` |
 //! | `full_size` wrong or missing: an error | *lab* `what_differs_from_what_is_said_is_refused` |
@@ -272,6 +272,27 @@ fn errors_come_as_the_client_knows_them() {
         global(gateway.send(&format!("POST {target}"), &format!("{ID_HEADER}: {ID}\r\nContent-Length: 0\r\n")));
         global(gateway.raw(&target.replace("frontier_request:1", "frontier_request:2"), ""));
         global(gateway.raw(&target.replace("frontier_request:1", "something:1"), ""));
+        let certificate = gateway.raw("/X/Frontier/type=cert_request:1&encoding=BLOB", "");
+        assert!(certificate.1.contains("is none of cert_request, expected pem"), "{certificate:?}");
+        global(certificate);
+    }
+}
+
+/// What the documentation says to do where a text has one of the words that are refused.
+#[test]
+fn a_text_with_a_word_that_is_refused_is_sent_in_two_parts() {
+    for gateway in Gateway::both() {
+        gateway.sql("INSERT INTO t VALUES (4, 'please delete it')");
+        let error =
+            gateway.ask(&Request::new("select id from t where name like 'please delete %'")).expect_err("refused");
+        assert!(error.to_string().contains("write a text in two parts"), "{error}");
+        let two = Request::new("select id from t where name = ? || ?");
+        for request in [
+            Request::new("select id from t where name like 'please del' || 'ete %'"),
+            two.bind(&["please del", "ete it"]),
+        ] {
+            assert_eq!(rows(&gateway.ask(&request).expect("an answer")), [[Some("4".to_owned())]]);
+        }
     }
 }
 

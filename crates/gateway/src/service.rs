@@ -464,13 +464,12 @@ impl Asked {
         let key = Key::from(format!("{}\n{format:?}\n{}\n{user}", query.name, arguments.canonical()));
         let (sql, parameters) = query.statement(arguments, user, placeholder);
         let (name, types, limits) = (query.name.clone(), query.types.clone(), query.limits);
-        let folds_keys = query.folds_keys();
-        let page = query.page.clone().map(|page| {
+        let page = query.keys().map(|keys| {
             let (query, arguments) = (Arc::clone(query), arguments.clone());
             let ending =
                 Format::ALL.into_iter().find(|(_, known)| *known == format).map_or("json", |(ending, _)| ending);
             let url = move |key| format!("/q/{}.{ending}?{}", query.name, query.after(&arguments, key).canonical());
-            NextPage { page, folds_keys, url: Arc::new(url) }
+            NextPage { keys, url: Arc::new(url) }
         });
         let freshness = match query.freshness_statement(arguments, user, placeholder) {
             Some((sql, parameters)) => Told::Query(sql, parameters),
@@ -494,7 +493,7 @@ impl Asked {
     /// All that an answer's content comes from but the database's: what was asked, by which SQL, written by which program.
     pub(crate) fn question(&self, key: [u8; 32]) -> Question {
         let Job { sql, types, limits, form, page, .. } = &self.job;
-        let page = page.as_ref().map(|next| &next.page);
+        let page = page.as_ref().map(|next| next.keys.page());
         let (version, asked) = (env!("CARGO_PKG_VERSION"), &self.key);
         let text = format!("{version}\n{asked}\n{sql}\n{types:?}\n{limits:?}\n{form:?}\n{page:?}");
         Question { text, key }

@@ -13,6 +13,8 @@
 
 use std::cmp::Ordering;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use headwater_protocol::decimal::Decimal;
 use headwater_protocol::stored::{Scratch, Stored, encode};
 use headwater_protocol::text::coerce;
@@ -195,9 +197,10 @@ fn shortened(text: &str) -> Option<String> {
     is_worth_it.then(|| format!("{sign}{kept}e{mark}{exponent}"))
 }
 
-/// A value for people; NULL is nothing.
+/// A value for people; NULL is nothing, and bytes are in base64.
 pub fn text_of(value: &Value) -> String {
     match value {
+        Value::Bytes(bytes) => return STANDARD.encode(bytes),
         Value::Bool(truth) => return truth.to_string(),
         Value::Real(real) if real.is_finite() => return real.to_string(),
         Value::Real(real) => return word(&real.to_string()).unwrap_or_default().to_owned(),

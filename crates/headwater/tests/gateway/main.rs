@@ -11,6 +11,7 @@ mod frontier_client;
 mod init;
 mod large_rows;
 mod mariadb;
+mod odd_texts;
 mod page;
 mod pages;
 mod query_run;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow};
 use clap::{Args, ValueEnum};
 use headwater_consolidated::Error;
 use headwater_consolidated::results::{ResultColumn, ResultSink};
-use headwater_gateway::format::{Column, Encoder, Format, Unfit};
+use headwater_gateway::format::{Column, Encoder, Format, Unfit, texts_fit};
 use headwater_gateway::query::{Keys, Query, QueryError, QueryLimits, text_of};
 use headwater_protocol::ValueRef;
 use serde_json::json;
@@ -278,6 +278,7 @@ impl ResultSink for Rows {
     fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
         self.limit.row(values)?;
         self.count += 1;
+        texts_fit(self.names.iter().map(String::as_str), values, self.count).map_err(|error| unfit(&error))?;
         let texts: Vec<String> = values.iter().map(|value| text_of(&value.to_value())).collect();
         self.limit.bytes(texts.iter().map(String::len).sum())?;
         if self.shown.len() < SHOWN_MAX {

@@ -70,9 +70,7 @@ impl Fault {
 
     /// No form of rows that the request accepts.
     pub(crate) fn not_acceptable() -> Fault {
-        let kinds: std::collections::BTreeSet<&str> =
-            Format::ALL.iter().map(|(_, format)| format.media_type()).collect();
-        let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+        let kinds = Format::BY_ACCEPT.map(Format::media_type).join(", ");
         let message = format!("expected one of {kinds} in Accept");
         Fault::new(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
     }

@@ -50,6 +50,9 @@ impl Format {
         ("arrow", Format::Arrow),
     ];
 
+    /// Those that `Accept` can ask for.
+    pub(crate) const BY_ACCEPT: [Format; 4] = [Format::Json, Format::Ndjson, Format::Csv, Format::Arrow];
+
     /// What `Content-Type` says.
     pub fn content_type(self) -> &'static str {
         match self {
@@ -84,9 +87,9 @@ impl Format {
             });
             matching.max_by_key(|(closeness, _)| *closeness).map_or(0.0, |(_, weight)| weight)
         };
-        let best = Format::ALL
+        let best = Format::BY_ACCEPT
             .into_iter()
-            .map(|(_, format)| (quality(format.media_type()), format))
+            .map(|format| (quality(format.media_type()), format))
             .reduce(|best, next| if next.0 > best.0 { next } else { best });
         best.filter(|(quality, _)| *quality > 0.0).map(|(_, format)| format)
     }

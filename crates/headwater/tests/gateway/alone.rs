@@ -81,3 +81,17 @@ fn a_server_whose_database_is_not_there_ends_by_a_code_of_its_own() {
         assert_eq!(code, Some(3), "{url}: {said}");
     }
 }
+
+/// By hyper, before anything of ours sees it.
+#[test]
+fn what_is_no_request_is_answered_without_a_body() {
+    let mut stage = Stage::alone("sqlite:HERE/central.db");
+    stage.sql(TABLES);
+    let address = stage.serve();
+    let large = format!("X-Large: {}\r\n", "x".repeat(65 << 10));
+    for (headers, status) in [(large.as_str(), "431"), ("Content-Length: 1\r\nContent-Length: 2\r\n", "400")] {
+        let (head, body) = get(&address, "/q/flights.csv?origin=EWR", headers);
+        assert!(head.starts_with(&format!("http/1.1 {status}")), "{head}");
+        assert!(body.is_empty() && head.contains("connection: close"), "{head}\n{body}");
+    }
+}

@@ -32,7 +32,12 @@ impl Front {
 
     /// The same with these arguments of the server.
     fn with(arguments: &[&str]) -> Front {
-        let database = Postgres::shared().and_then(Postgres::create_database).expect("a database");
+        Front::on(Postgres::shared().expect("PostgreSQL"), arguments)
+    }
+
+    /// The same on this cluster.
+    fn on(cluster: &Postgres, arguments: &[&str]) -> Front {
+        let database = cluster.create_database().expect("a database");
         let mut stage = Stage::new(&database);
         let sql = "CREATE TABLE t (id int4, name text); INSERT INTO t VALUES (1, 'alpha'), (2, NULL), (3, '')";
         headwater_testkit::sql(&database, sql).expect("made");
@@ -198,6 +203,40 @@ fn answers_that_are_too_old_are_given_where_the_server_is_gone() {
         let (head, _) = front.get(target, "");
         assert!(head.starts_with("http/1.1 50"), "{target}: {head}");
     }
+}
+
+/// The server is there, and says 503: who may have what is too old has it, by Squid or by the server, and all is served once it is back.
+#[test]
+fn answers_that_are_too_old_are_given_where_the_database_is_gone() {
+    let cluster = Postgres::start().expect("PostgreSQL");
+    let front = Front::on(&cluster, &[]);
+    let short = format!("{SEEN}&ttl=short");
+    // Once its time is told, Squid has something to ask by, and keeps it.
+    while !get(&front.server, &short, ID).0.contains("last-modified: ") {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (_, frontier) = front.get(&short, &format!("{ID}Cache-Control: max-stale=600\r\n"));
+    assert!(frontier.contains("records=\"3\""), "{frontier}");
+    let (_, last) = front.get("/q/last.csv", "");
+    assert!(front.get("/q/flights.csv?origin=EWR", "").0.starts_with("http/1.1 200"));
+    cluster.kill().expect("killed");
+    std::thread::sleep(Duration::from_secs(2)); // to Squid it is too old then
+    for _ in 0..2 {
+        let (head, stale) = front.get(&short, ID);
+        assert!(head.starts_with("http/1.1 200") && stale == frontier, "{head}: {stale}");
+        let (head, stale) = front.get("/q/last.csv", "");
+        assert!(head.starts_with("http/1.1 200") && stale == last, "{head}: {stale}");
+        for target in ["/q/flights.csv?origin=JFK", "/q/flights.csv?origin=EWR"] {
+            let (head, body) = front.get(target, "");
+            assert!(head.starts_with("http/1.1 503") && head.contains("retry-after: "), "{target}: {head}: {body}");
+        }
+    }
+    cluster.restart().expect("it starts anew");
+    let is_back = || front.get("/q/flights.csv?origin=JFK", "").0.starts_with("http/1.1 200");
+    assert!(wait_until(Duration::from_mins(1), is_back), "by itself");
+    front.sql("INSERT INTO t VALUES (4, 'four')");
+    let is_new = || front.get(&short, ID).1.contains("records=\"4\"");
+    assert!(wait_until(Duration::from_mins(1), is_new), "{}", front.get(&short, ID).1);
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use axum::http::HeaderValue;
 use bytes::Bytes;
-use headwater_access::Access;
+use headwater_access::{Access, Credentials, Error as AccessError};
 use headwater_bufferpool::{Named, Pools};
 use headwater_consolidated::QueryPool;
 use headwater_consolidated::results::Placeholder;
@@ -80,7 +81,7 @@ impl Default for Settings {
 /// Serves named queries of one database.
 pub(crate) struct Service {
     pub(crate) queries: BTreeMap<String, Arc<Query>>,
-    pub(crate) access: Access,
+    access: Access,
     pool: QueryPool,
     settings: Live<Settings>,
     cache: Cache<Ended>,
@@ -349,6 +350,13 @@ impl Service {
         };
         let first = running.next().await.transpose()?.unwrap_or_default();
         Ok(Answer::Streamed(first, running))
+    }
+
+    /// Who shows this as `Authorization`.
+    pub(crate) async fn user(&self, shown: &HeaderValue) -> Result<String, Fault> {
+        let shown = shown.to_str().map_err(|_| AccessError::Unauthenticated)?;
+        let user = self.access.authenticate(Credentials::from_header(shown)?).await?;
+        Ok(user.name().to_owned())
     }
 
     /// By which tags are sealed: that of the database, so that all of its servers know them; where it can't be read, one of this process's own.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use headwater_model::sql::with_parameters_in;
 use headwater_protocol::Value;
 
 use super::Frontier;
@@ -45,17 +44,10 @@ impl Frontier {
     }
 
     async fn rows(&self, payload: &Payload, ttl: Ttl) -> Result<Content, Fault> {
-        let syntax = self.sql.pool().syntax();
-        let statement = payload.statement_in(syntax).map_err(|error| Fault::arguments(error.to_string()))?;
+        let statement = payload.statement_in(self.sql.pool().syntax());
+        let statement = statement.map_err(|error| Fault::arguments(error.to_string()))?;
         let Statement { sql, values } = statement;
-        let mut number = 0;
-        let sql = with_parameters_in(&sql, syntax, |name| {
-            if name != "?" {
-                return name.to_owned();
-            }
-            number += 1;
-            format!("?{number}")
-        });
+        let (sql, number) = self.sql.numbered(&sql);
         if number != values.len() {
             let expected = "expected a value for each behind the statement: where id = ? and name = ?:5:alpha";
             return Err(Fault::arguments(format!(

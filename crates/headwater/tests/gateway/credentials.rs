@@ -2,7 +2,7 @@
 
 use headwater_testkit::{MariaDb, Postgres};
 
-use super::{Stage, get, mariadb};
+use super::{Stage, change, get, mariadb, postgres};
 
 const ANNA: &str = "Authorization: Basic YW5uYTpzZWNyZXQ=\r\n";
 const BOB: &str = "Authorization: Basic Ym9iOnNlY3JldA==\r\n";
@@ -22,10 +22,6 @@ fn stage(url: &str) -> Stage {
     }
     std::fs::write(stage.path("key"), KEY).expect("written");
     stage
-}
-
-fn postgres() -> String {
-    Postgres::shared().and_then(Postgres::create_database).expect("a database")
 }
 
 /// The status of an answer to who shows this.
@@ -69,17 +65,13 @@ fn nobody_is_known_before_the_first_account_is_made() {
 fn a_table_of_accounts_that_is_gone_or_is_another_is_no_sign_of_who_asks() {
     for (url, table) in [("sqlite:HERE/central.db", "headwater_account"), (&*postgres(), "headwater.account")] {
         let mut stage = stage(url);
-        let sql = |stage: &Stage, sql: &str| match url.strip_prefix("sqlite:") {
-            Some(_) => stage.sql(sql),
-            None => drop(headwater_testkit::sql(url, sql).expect(sql)),
-        };
         stage.ok(&["user", "add", "anna"]);
         let address = stage.serve();
         assert_eq!((&*status(&address, ANNA), &*status(&address, BOB)), ("200", "401"), "{url}");
-        sql(&stage, &format!("DROP TABLE {table}"));
+        change(&stage, url, &format!("DROP TABLE {table}"));
         assert_eq!(status(&address, DORA), "503", "{url}");
         stage.stop();
-        sql(&stage, &format!("CREATE TABLE {table} (name text)"));
+        change(&stage, url, &format!("CREATE TABLE {table} (name text)"));
         let address = stage.serve();
         assert_eq!(status(&address, ANNA), "503", "{url}");
         assert!(stage.log().contains("who asks could not be found out") && stage.log().contains("user_name"));

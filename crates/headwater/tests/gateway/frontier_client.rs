@@ -43,21 +43,16 @@ mod signed;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use headwater_lab::frontier::{Answer, AnswerError, Field, ID, ID_HEADER, Records, Request, Ttl};
-use headwater_testkit::Postgres;
-
-use super::Stage;
 use super::client_sql::role;
+use super::{FRONTIER, Stage, change, postgres};
+use headwater_lab::frontier::{Answer, AnswerError, Field, ID, ID_HEADER, Records, Request, Ttl};
 
 /// ID NUMBER(10), NAME VARCHAR2; rows (1, alpha), (2, NULL), (3, ''): 82 bytes.
 const EXAMPLE: &str = "0600000002494406 0000000a4e554d4245522831302906000000044e414d45 0600000008564152434841523207 \
                        060000000131060000000561 6c70686107 0600000001328607 060000000133060000000007";
 const ROWS: &str = "INSERT INTO t VALUES (1, 'alpha'), (2, NULL), (3, '')";
 const SQL: &str = "select id, name from t order by id";
-const FRONTIER: &str = "
-[gateway.frontier]
-name = \"X\"
-allowed = [\"127.0.0.1\"]
+const OPTIONS: &str = "
 files = \"files\"
 certificate = \"frontier.pem\"
 key = \"key.pem\"
@@ -78,8 +73,7 @@ impl Gateway {
     fn new(url: &str, more: &str, arguments: &[&str]) -> Gateway {
         let mut stage = Stage::new(url);
         let write = |name: &str, text: &str| std::fs::write(stage.path(name), text).expect("written");
-        let text = std::fs::read_to_string(stage.path("headwater.toml")).expect("written");
-        write("headwater.toml", &(text + FRONTIER + more));
+        stage.configure(&format!("{FRONTIER}{OPTIONS}{more}"));
         write("frontier.pem", CERTIFICATE);
         write("key.pem", KEY);
         std::fs::create_dir(stage.path("files")).expect("a folder");
@@ -98,7 +92,7 @@ impl Gateway {
     }
 
     fn postgres_with(more: &str, arguments: &[&str]) -> Gateway {
-        Gateway::new(&Postgres::shared().and_then(Postgres::create_database).expect("a database"), more, arguments)
+        Gateway::new(&postgres(), more, arguments)
     }
 
     fn postgres() -> Gateway {
@@ -115,11 +109,7 @@ impl Gateway {
 
     /// As an application would.
     fn sql(&self, sql: &str) {
-        if self.url.starts_with("sqlite:") {
-            self.stage.sql(sql);
-        } else {
-            headwater_testkit::sql(&self.url, sql).expect(sql);
-        }
+        change(&self.stage, &self.url, sql);
     }
 
     /// Head and body of the answer to a request of HTTP/1.0, which the C client speaks.

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use headwater_lab::frontier::{Answer, Field, ID, ID_HEADER, Records, Request};
 
-use super::{Stage, get};
+use super::{FRONTIER, Stage, get};
 
 const WORDS: &str = "column \"name\" has in row 2 the text ";
 const ODD: &[u8] = b"gr\xf6\xdfe";
@@ -17,10 +17,7 @@ fn stage() -> Stage {
     );
     stage.query("odd.sql", "-- public = true\nSELECT id, name FROM odd ORDER BY id");
     stage.query("flights.sql", "-- public = true\nSELECT id, CAST(name AS BLOB) AS name FROM odd ORDER BY id");
-    let file = stage.path("headwater.toml");
-    let text = std::fs::read_to_string(&file).expect("written");
-    let more = "[gateway.cursor]\n[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\n";
-    std::fs::write(&file, text + more).expect("written");
+    stage.configure(&format!("[gateway.cursor]\n{FRONTIER}"));
     stage
 }
 

@@ -1,8 +1,6 @@
 //! `headwater query run` holds answers against the limits of their heads.
 
-use headwater_testkit::Postgres;
-
-use super::Stage;
+use super::{Stage, postgres};
 
 const MANY: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500) SELECT i FROM n";
 /// All pairs of many.
@@ -44,7 +42,7 @@ fn sqlite_limits_hold_without_a_server() {
 
 #[test]
 fn postgres_limits_hold_without_a_server() {
-    limits_hold(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+    limits_hold(&postgres());
 }
 
 /// What a page would be refused for is told here too, in every form; and what it may be refused for one day.
@@ -87,7 +85,7 @@ fn keys_of_pages_hold(url: &str) {
 #[test]
 fn keys_of_pages_hold_without_a_server() {
     keys_of_pages_hold("sqlite:HERE/central.db");
-    keys_of_pages_hold(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+    keys_of_pages_hold(&postgres());
 }
 
 #[test]

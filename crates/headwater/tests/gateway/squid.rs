@@ -8,7 +8,7 @@ use headwater_lab::frontier::Request;
 use headwater_testkit::{Postgres, Squid, wait_until};
 
 use super::client_sql::role;
-use super::{Stage, get};
+use super::{FRONTIER, Stage, get};
 
 mod troubles;
 
@@ -49,11 +49,7 @@ impl Front {
         );
         stage.query("own.sql", "-- max_age_s = 1000\nSELECT :s.user AS marked");
         stage.query("asleep.sql", "-- public = true\n-- time_out_s = 600\nSELECT pg_sleep(600)::text AS slept");
-        let file = stage.path("headwater.toml");
-        let text = std::fs::read_to_string(&file).expect("written");
-        let own = role(&database);
-        let frontier = format!("\n[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\nurl = {own:?}\n");
-        std::fs::write(&file, text + &frontier).expect("written");
+        stage.configure(&format!("{FRONTIER}url = {:?}\n", role(&database)));
         let server = stage.serve_with(arguments, &[]);
         let squid = Squid::in_front_of_queries(server.parse().expect("an address")).expect("Squid");
         Front { stage, server, squid, database }
@@ -80,6 +76,12 @@ impl Front {
     /// Through Squid.
     fn get(&self, target: &str, headers: &str) -> (String, String) {
         get(self.squid.url().trim_start_matches("http://"), target, headers)
+    }
+
+    /// Waits until the server tells the time of a payload, by which Squid has something to ask.
+    fn until_told(&self, target: &str) {
+        let is_told = || get(&self.server, target, ID).0.contains("last-modified: ");
+        assert!(wait_until(Duration::from_mins(1), is_told), "{target}");
     }
 
     fn sql(&self, sql: &str) {
@@ -212,9 +214,7 @@ fn answers_that_are_too_old_are_given_where_the_database_is_gone() {
     let front = Front::on(&cluster, &[]);
     let short = format!("{SEEN}&ttl=short");
     // Once its time is told, Squid has something to ask by, and keeps it.
-    while !get(&front.server, &short, ID).0.contains("last-modified: ") {
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    front.until_told(&short);
     let (_, frontier) = front.get(&short, &format!("{ID}Cache-Control: max-stale=600\r\n"));
     assert!(frontier.contains("records=\"3\""), "{frontier}");
     let (_, last) = front.get("/q/last.csv", "");
@@ -307,9 +307,7 @@ fn a_server_without_room_is_not_taken_for_an_answer() {
     let front = Front::with(&["--set", "gateway.executions_max=1", "--set", "gateway.waiting_max=0"]);
     let (kept, other) = (format!("{SEEN}&ttl=short"), format!("{SEEN}&freshkey=1"));
     // Once its time is told, Squid has something to ask by, and keeps it.
-    while !get(&front.server, &kept, ID).0.contains("last-modified: ") {
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    front.until_told(&kept);
     let (head, before) = front.get(&kept, &format!("{ID}Cache-Control: max-stale=600\r\n"));
     assert!(
         head.contains("cache-control: max-age=0, stale-if-error=600") && before.contains("records=\"3\""),

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use headwater_testkit::{Postgres, wait_until};
+use headwater_testkit::wait_until;
 
-use super::{Stage, TABLES, get};
+use super::{Stage, TABLES, change, get, postgres};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 const TARGET: &str = "/q/flights.csv?origin=JFK";
@@ -26,14 +26,6 @@ impl Stage {
         let placed: Vec<&str> =
             arguments.iter().map(|word| if word.starts_with("postgres://") { url } else { word }).collect();
         self.ok(&placed)
-    }
-}
-
-fn change(stage: &Stage, url: &str, sql: &str) {
-    if url.starts_with("sqlite:") {
-        stage.sql(sql);
-    } else {
-        headwater_testkit::sql(url, sql).expect(sql);
     }
 }
 
@@ -73,7 +65,7 @@ fn sqlite_tables_are_tracked_as_documented() {
 fn postgres_tables_are_tracked_as_documented() {
     const UNTOLD: &str = "BEGIN; UPDATE flight SET delay = 6 WHERE id = 1; \
                           DELETE FROM headwater.table_change WHERE transaction = pg_current_xact_id(); COMMIT";
-    let url = Postgres::shared().and_then(Postgres::create_database).expect("a database");
+    let url = postgres();
     headwater_testkit::sql(&url, &TABLES.replace("DECIMAL_TEXT", "numeric")).expect("tables");
     let database = url.rsplit('/').next().expect("a name").to_owned();
     let reader = format!("reader_{database}");

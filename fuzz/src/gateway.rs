@@ -68,6 +68,12 @@ pub fn rows(data: &[u8]) {
         let Some(row) = columns.iter().map(|column| bytes.value(column)).collect::<Option<Vec<Value>>>() else { break };
         rows.push(row);
     }
+    if !rows.iter().flatten().all(is_text) {
+        for (_, format) in Format::ALL {
+            assert_eq!(written(format, &columns, &rows), None, "no form has room for a text that is none");
+        }
+        return;
+    }
     let text =
         |format| String::from_utf8(written(format, &columns, &rows).expect("text has room for all")).expect("UTF-8");
     let (arrays, objects, lines) = (text(Format::JsonArrays), text(Format::Json), text(Format::Ndjson));
@@ -81,6 +87,11 @@ pub fn rows(data: &[u8]) {
     if let Some(stream) = written(Format::Arrow, &columns, &rows) {
         arrow(&stream, &rows);
     }
+}
+
+/// SQLite keeps any bytes as a text.
+fn is_text(value: &Value) -> bool {
+    !matches!(value, Value::Text(bytes) | Value::Json(bytes) if std::str::from_utf8(bytes).is_err())
 }
 
 fn is_json(text: &str) {

@@ -8,12 +8,15 @@
 //!
 //! The accounts lie in the consolidated database, so any server knows them; each server keeps what it read for a few seconds, which
 //! is how long a disabled user may still come in. One connection at a time is used to read accounts, beside those of the workers.
+//! Before the first account is made there may be no table of them: nobody is known then. A table that was there and is gone is another matter (a
+//! backup is being put back, say), and so is one that can't be read: who asks is not judged by that.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use headwater_consolidated::{Pool, system};
+use headwater_consolidated::{Connection, Error as DatabaseError, Pool, system};
 use tokio::sync::{OnceCell, Semaphore};
 
 use crate::{Credentials, Error, Jwt, PasswordChecks, Refusal, Secret, Tokens, USER_BYTES_MAX};
@@ -66,6 +69,8 @@ pub struct Access {
     settings: Settings,
     checks: PasswordChecks,
     reading: Arc<Semaphore>,
+    /// Whether the tables of accounts have been seen.
+    has_tables: Arc<AtomicBool>,
     tokens: OnceCell<Tokens>,
     jwt: Option<Arc<Jwt>>,
     cache: Mutex<HashMap<String, Kept>>,
@@ -100,6 +105,7 @@ impl Access {
             settings,
             checks: PasswordChecks::new(settings.password_checks, settings.password_checks_waiting),
             reading: Arc::new(Semaphore::new(1)),
+            has_tables: Arc::default(),
             tokens: OnceCell::new(),
             jwt: None,
             cache: Mutex::default(),
@@ -125,7 +131,7 @@ impl Access {
             }
             Credentials::Token(token) => {
                 let own = match self.pool {
-                    Some(_) => self.tokens().await?.verify(&token, SystemTime::now()),
+                    Some(_) => self.tokens().await.and_then(|tokens| tokens.verify(&token, SystemTime::now())),
                     None => Err(Error::Unauthenticated),
                 };
                 match (own, &self.jwt) {
@@ -172,7 +178,7 @@ impl Access {
 
     async fn tokens(&self) -> Result<&Tokens, Error> {
         let read = || async {
-            let identity = self.read(|connection| system::identity(connection)).await?;
+            let identity = self.read_if_there(system::identity).await?.ok_or(Error::Unauthenticated)?;
             Tokens::new(&identity.token_key)
         };
         self.tokens.get_or_try_init(read).await
@@ -186,17 +192,34 @@ impl Access {
             return Ok(kept.account);
         }
         let name = user.to_owned();
-        let account = self.read(move |connection| system::find_account(connection, &name)).await?;
+        let account = self.read_if_there(move |connection| system::find_account(connection, &name)).await?.flatten();
         self.keep(user, account.clone());
         Ok(account)
+    }
+
+    /// The same of what the tables of accounts say; `None`: they have not been made yet.
+    async fn read_if_there<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&mut dyn Connection) -> Result<T, DatabaseError> + Send + 'static,
+    ) -> Result<Option<T>, Error> {
+        let has_tables = Arc::clone(&self.has_tables);
+        let read = move |connection: &mut dyn Connection| match read(connection) {
+            Ok(found) => {
+                has_tables.store(true, Ordering::Relaxed);
+                Ok(Some(found))
+            }
+            Err(_) if !has_tables.load(Ordering::Relaxed) && matches!(system::has_accounts(connection), Ok(false)) => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        };
+        self.read(read).await
     }
 
     /// Runs a short read on a thread and connection of its own, one at a time.
     async fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&mut dyn headwater_consolidated::Connection) -> Result<T, headwater_consolidated::Error>
-        + Send
-        + 'static,
+        read: impl FnOnce(&mut dyn Connection) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Result<T, Error> {
         let place = Arc::clone(&self.reading).acquire_owned().await.map_err(|_| Error::Overloaded)?;
         let (pool, patience) = (self.pool.clone().ok_or(Error::Unauthenticated)?, self.settings.patience);
@@ -206,10 +229,8 @@ impl Access {
             let result = read(&mut *connection);
             connection.note(result)
         });
-        let failed = |_| headwater_consolidated::Error::Database {
-            context: "reading an account".into(),
-            detail: "the thread panicked".into(),
-        };
+        let failed =
+            |_| DatabaseError::Database { context: "reading an account".into(), detail: "the thread panicked".into() };
         Ok(reading.await.map_err(failed)??)
     }
 

@@ -17,7 +17,8 @@ mod share;
 pub(crate) mod sql;
 
 pub use accounts::{
-    Account, accounts, add_account, find_account, remove_account, set_account_disabled, set_account_password,
+    Account, accounts, add_account, find_account, has_accounts, remove_account, set_account_disabled,
+    set_account_password,
 };
 pub use conflicts::{ConflictQuery, ConflictRecord, conflicts};
 pub(crate) use greet::lock_asked;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use headwater_consolidated::{Error, QueryConnection, QueryPool};
+use headwater_model::sql::with_parameters_in;
 
 /// For how long it is good that a role could read no secrets.
 const CHECKED_FOR: Duration = Duration::from_secs(5);
@@ -29,6 +30,19 @@ impl ClientSql {
 
     pub(crate) fn pool(&self) -> &QueryPool {
         &self.pool
+    }
+
+    /// The SQL with its `?` numbered (`?1`), and how many there are. What the database takes for a comment or a text has none.
+    pub(crate) fn numbered(&self, sql: &str) -> (String, usize) {
+        let mut number = 0;
+        let sql = with_parameters_in(sql, self.pool.syntax(), |name| {
+            if name != "?" {
+                return name.to_owned();
+            }
+            number += 1;
+            format!("?{number}")
+        });
+        (sql, number)
     }
 
     /// [`Error::Setup`] where the role of a connection of the pool can read what it must not.

@@ -7,7 +7,9 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use headwater_access::Error as AccessError;
 use headwater_consolidated::Error as DatabaseError;
+use headwater_protocol::Value;
 
+use crate::client_sql::ClientSql;
 use crate::format::{Format, Unfit};
 
 /// For how long caches, the gateway's own among them, may keep an answer that is the caller's own fault: the same request would get the same.
@@ -16,10 +18,20 @@ pub(crate) const OWN_FAULT_S: u32 = 10;
 /// Who wrote the SQL that is run, and is at fault where it is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// A query's file has it.
-    Files,
+    /// A query's file has it; whether it was asked with arguments.
+    Files { with_arguments: bool },
     /// It came with the request.
     Clients,
+}
+
+impl Whose {
+    /// By where it is run, and the values that are bound.
+    pub(crate) fn of(client_sql: Option<&ClientSql>, parameters: &[Value]) -> Whose {
+        match client_sql {
+            Some(_) => Whose::Clients,
+            None => Whose::Files { with_arguments: !parameters.is_empty() },
+        }
+    }
 }
 
 /// Why a request is not answered with rows.
@@ -58,9 +70,7 @@ impl Fault {
 
     /// No form of rows that the request accepts.
     pub(crate) fn not_acceptable() -> Fault {
-        let kinds: std::collections::BTreeSet<&str> =
-            Format::ALL.iter().map(|(_, format)| format.media_type()).collect();
-        let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+        let kinds = Format::BY_ACCEPT.map(Format::media_type).join(", ");
         let message = format!("expected one of {kinds} in Accept");
         Fault::new(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
     }
@@ -143,7 +153,7 @@ impl Fault {
                 Fault::new(StatusCode::SERVICE_UNAVAILABLE, "database_unavailable", "the database is not there now");
             return Fault { retry_after: Some(Duration::from_secs(5)), is_servers: true, ..fault };
         }
-        if let (DatabaseError::Sql { detail, is_statement: true, .. }, Whose::Files) = (error, whose) {
+        if let (DatabaseError::Sql { detail, is_statement: true, .. }, Whose::Files { .. }) = (error, whose) {
             tracing::error!(
                 query,
                 detail,
@@ -155,7 +165,12 @@ impl Fault {
         }
         if let DatabaseError::Sql { detail, .. } = error {
             tracing::warn!(query, detail, "the database can't run a query so");
-            let message = "the database can't run the query with these arguments; the server's log says why";
+            let what = match whose {
+                Whose::Files { with_arguments: true } => "the query with these arguments",
+                Whose::Files { with_arguments: false } => "the query on the rows as they are",
+                Whose::Clients => "the statement as it was sent",
+            };
+            let message = format!("the database can't run {what}; the server's log says why");
             return Fault::new(StatusCode::UNPROCESSABLE_ENTITY, "failed", message);
         }
         if let DatabaseError::Parameter { detail } = error {
@@ -242,6 +257,26 @@ impl From<AccessError> for Fault {
                 let fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "database_unavailable", message);
                 Fault { retry_after: Some(Duration::from_secs(5)), is_servers: true, ..fault }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_database_cannot_run_is_told_by_whose_sql_it_is() {
+        let (detail, one) = ("division by zero".to_owned(), [Value::Int(1)]);
+        let error = DatabaseError::Sql { detail, line: None, is_statement: false };
+        for (whose, words) in [
+            (Whose::of(None, &one), "can't run the query with these arguments;"),
+            (Whose::of(None, &[]), "can't run the query on the rows as they are;"),
+            (Whose::Clients, "can't run the statement as it was sent;"),
+        ] {
+            let fault = Fault::database("q", &error, whose);
+            assert_eq!((fault.status.as_u16(), fault.code), (422, "failed"), "{whose:?}");
+            assert!(fault.message.contains(words) && !fault.message.contains("zero"), "{}", fault.message);
         }
     }
 }

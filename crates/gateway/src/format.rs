@@ -11,7 +11,7 @@
 //! | json | the JSON itself | its text |
 //! | NULL | `null` | nothing, where an empty text and no bytes are `""` |
 //!
-//! What is no UTF-8 (a SQLite file may hold it) comes with replacement characters.
+//! A text that is no UTF-8, which a SQLite file may hold, ends the answer: no form has room for it, and none is changed.
 //!
 //! JSON says in `columns` what each is; what Arrow makes of each is said in `format/arrow.rs`. An answer is written row by row; what has been written is
 //! taken in between, so none is held whole.
@@ -50,6 +50,9 @@ impl Format {
         ("arrow", Format::Arrow),
     ];
 
+    /// Those that `Accept` can ask for.
+    pub(crate) const BY_ACCEPT: [Format; 4] = [Format::Json, Format::Ndjson, Format::Csv, Format::Arrow];
+
     /// What `Content-Type` says.
     pub fn content_type(self) -> &'static str {
         match self {
@@ -84,9 +87,9 @@ impl Format {
             });
             matching.max_by_key(|(closeness, _)| *closeness).map_or(0.0, |(_, weight)| weight)
         };
-        let best = Format::ALL
+        let best = Format::BY_ACCEPT
             .into_iter()
-            .map(|(_, format)| (quality(format.media_type()), format))
+            .map(|format| (quality(format.media_type()), format))
             .reduce(|best, next| if next.0 > best.0 { next } else { best });
         best.filter(|(quality, _)| *quality > 0.0).map(|(_, format)| format)
     }
@@ -117,10 +120,24 @@ fn digits_of(declared: &str) -> Option<(u8, u8)> {
     Some((digits.trim().parse().ok()?, scale.trim().parse().ok()?))
 }
 
-/// A value that the form has no room for: the answer ends there. JSON and CSV have room for all.
+/// A value that the form has no room for: the answer ends there. JSON and CSV have room for all but a text that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unfit(String);
+
+/// Whether every text of a row is one, in UTF-8: SQLite keeps any bytes as a text. `row`: its number, from 1.
+pub fn texts_fit<'n>(names: impl IntoIterator<Item = &'n str>, values: &[ValueRef<'_>], row: u64) -> Result<(), Unfit> {
+    let odd = names.into_iter().zip(values).find_map(|(name, value)| match value {
+        ValueRef::Text(bytes) | ValueRef::Json(bytes) if std::str::from_utf8(bytes).is_err() => Some((name, bytes)),
+        _ => None,
+    });
+    let Some((name, bytes)) = odd else { return Ok(()) };
+    let shown: String = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).chars().take(60).collect();
+    Err(Unfit(format!(
+        "column {name:?} has in row {row} the text {shown:?}, which is not UTF-8: mend it in the database, or have the query give \
+         its bytes by CAST(... AS BLOB)"
+    )))
+}
 
 /// An answer that is being written.
 ///
@@ -162,9 +179,8 @@ impl Encoder {
         self.rows += 1;
         match &mut self.writer {
             Writer::Text(writer) => writer.row(values),
-            Writer::Arrow(writer) => writer.row(values)?,
+            Writer::Arrow(writer) => writer.row(values),
         }
-        Ok(())
     }
 
     /// Ends the answer; `next`: the URL of the next page, which JSON says too.

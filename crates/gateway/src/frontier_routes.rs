@@ -24,7 +24,6 @@ use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
 use futures_util::{StreamExt as _, stream};
-use headwater_access::Credentials;
 use tokio::sync::mpsc;
 
 use self::writing::{Abort, Framed, Told, Wishes, write};
@@ -90,13 +89,11 @@ pub(crate) async fn is_admitted(
         let peer = peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string());
         return Err(Fault::arguments(format!("requests from {peer} are not allowed here")));
     };
-    let credentials = given.to_str().ok().map(Credentials::from_header).and_then(Result::ok);
-    let credentials = credentials.ok_or_else(|| Fault::arguments("Authorization can't be read"))?;
-    let user = service.access.authenticate(credentials).await?;
-    if settings.users.iter().any(|allowed| allowed == user.name()) {
+    let user = service.user(given).await?;
+    if settings.users.contains(&user) {
         return Ok(());
     }
-    Err(Fault::arguments(format!("requests of user {:?} are not allowed here", user.name())))
+    Err(Fault::arguments(format!("requests of user {user:?} are not allowed here")))
 }
 
 struct Frontier {

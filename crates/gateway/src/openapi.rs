@@ -11,8 +11,12 @@ pub(crate) fn document<'q>(queries: impl Iterator<Item = &'q Query>) -> Json {
     let mut paths = Map::new();
     for query in queries {
         for (ending, format) in Format::ALL {
-            paths.insert(format!("/q/{}.{ending}", query.name), json!({ "get": operation(query, ending, format) }));
+            paths.insert(
+                format!("/q/{}.{ending}", query.name),
+                json!({ "get": operation(query, Some((ending, format))) }),
+            );
         }
+        paths.insert(format!("/q/{}", query.name), json!({ "get": operation(query, None) }));
     }
     json!({
         "openapi": "3.1.1",
@@ -34,33 +38,51 @@ pub(crate) fn document<'q>(queries: impl Iterator<Item = &'q Query>) -> Json {
     })
 }
 
-fn operation(query: &Query, ending: &str, format: Format) -> Json {
+/// Without an ending, `Accept` decides in which form it comes.
+fn operation(query: &Query, ending: Option<(&str, Format)>) -> Json {
     let security = match query.who {
         Who::Public => json!([]),
         Who::Known | Who::Users(_) => json!([{ "token": [] }, { "password": [] }]),
     };
     let title = if query.title.is_empty() { &query.name } else { &query.title };
+    let (id, formats) = match ending {
+        Some((ending, format)) => (format!("{}.{ending}", query.name), vec![format]),
+        None => (query.name.clone(), Format::BY_ACCEPT.to_vec()),
+    };
+    json!({
+        "operationId": id,
+        "summary": title,
+        "security": security,
+        "parameters": query.parameters.iter().map(parameter).chain(after(query)).collect::<Vec<_>>(),
+        "responses": responses(query, &formats, ending.is_some()),
+    })
+}
+
+/// All that is answered to this.
+fn responses(query: &Query, formats: &[Format], has_ending: bool) -> Json {
     let fault = |what: &str| {
         let schema = json!({ "$ref": "#/components/schemas/Fault" });
         json!({ "description": what, "content": { "application/json": { "schema": schema } } })
     };
-    json!({
-        "operationId": format!("{}.{ending}", query.name),
-        "summary": title,
-        "security": security,
-        "parameters": query.parameters.iter().map(parameter).chain(after(query)).collect::<Vec<_>>(),
-        "responses": {
-            "200": answer(query, format),
-            "304": { "description": "as the client has it" },
-            "308": { "description": "to the one URL of these arguments" },
-            "400": fault("an argument is none"),
-            "401": fault("nobody is known by these credentials"),
-            "403": fault("this user may not ask"),
-            "422": fault("the answer is larger than the query allows, has a value that the format has no room for, or the database can't compute it"),
-            "503": fault("too many ask, or the database is not there: Retry-After says when to come back"),
-            "504": fault("the query takes longer than it may"),
-        },
-    })
+    let mut responses = json!({
+        "200": answer(query, formats),
+        "304": { "description": "as the client has it" },
+        "308": { "description": "to the one URL of these arguments" },
+        "400": fault("an argument is none"),
+        "404": fault("there is no such query any more"),
+        "422": fault("the answer is larger than the query allows, has a value that the format has no room for, or the database can't compute it"),
+        "500": fault("the query fits the database no more, its pages would lose rows, or the server failed: its log says why"),
+        "503": fault("too many ask, or the database is not there: Retry-After says when to come back"),
+        "504": fault("the query takes longer than it may"),
+    });
+    if query.who != Who::Public {
+        responses["401"] = fault("nobody is known by these credentials");
+        responses["403"] = fault("this user may not ask");
+    }
+    if !has_ending {
+        responses["406"] = fault("there is none of the forms that Accept names");
+    }
+    responses
 }
 
 /// Where a page begins.
@@ -74,8 +96,12 @@ fn after(query: &Query) -> impl Iterator<Item = Json> {
     })
 }
 
-fn answer(query: &Query, format: Format) -> Json {
-    let content = json!({ format.content_type(): { "schema": rows(format, query.page.is_some()) } });
+fn answer(query: &Query, formats: &[Format]) -> Json {
+    let of = |format: &Format| {
+        let schema = json!({ "schema": rows(*format, query.page.is_some()) });
+        (format.content_type().to_owned(), schema)
+    };
+    let content: Map<String, Json> = formats.iter().map(of).collect();
     let Some(page) = &query.page else { return json!({ "description": "the rows", "content": content }) };
     let link = json!({
         "description": "<URL>; rel=\"next\": the next page; not there with the last one",
@@ -194,7 +220,7 @@ mod tests {
             },
         ]);
         assert_eq!(get["parameters"], expected);
-        assert_eq!(document["paths"].as_object().map(Map::len), Some(15), "each in each form");
+        assert_eq!(document["paths"].as_object().map(Map::len), Some(18), "each in each form, and by Accept");
         assert_eq!(document["paths"]["/q/own.json"]["get"]["security"], json!([{ "token": [] }, { "password": [] }]));
         let ids: std::collections::BTreeSet<String> = document["paths"]
             .as_object()
@@ -202,7 +228,32 @@ mod tests {
             .values()
             .map(|path| path["get"]["operationId"].to_string())
             .collect();
-        assert_eq!(ids.len(), 15, "each has a name of its own");
+        assert_eq!(ids.len(), 18, "each has a name of its own");
+    }
+
+    #[test]
+    fn programs_see_which_answers_there_are() {
+        let open = Query::parse("open.sql", "-- public = true\nSELECT 1 AS a").expect("a query");
+        let own = Query::parse("own.sql", "SELECT :s.user AS a").expect("a query");
+        let document = document([&open, &own].into_iter());
+        let answers = |path: &str| {
+            let responses = document["paths"][path]["get"]["responses"].as_object().expect("answers");
+            responses.keys().map(|status| status.parse().expect("a status")).collect::<Vec<u16>>()
+        };
+        let always = [200, 304, 308, 400, 404, 422, 500, 503, 504];
+        assert_eq!(answers("/q/open.csv"), always);
+        let with = |more: &[u16]| {
+            let mut all = [&always[..], more].concat();
+            all.sort_unstable();
+            all
+        };
+        assert_eq!(answers("/q/open"), with(&[406]));
+        assert_eq!(answers("/q/own.arrow"), with(&[401, 403]));
+        assert_eq!(answers("/q/own"), with(&[401, 403, 406]));
+        let content = document["paths"]["/q/open"]["get"]["responses"]["200"]["content"].as_object().expect("forms");
+        let kinds: Vec<_> = content.keys().map(|kind| kind.split(';').next().expect("a type")).collect();
+        let expected = ["application/json", "application/vnd.apache.arrow.stream", "application/x-ndjson", "text/csv"];
+        assert_eq!(kinds, expected);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use headwater_model::sql::{Syntax, parameters_in};
 use headwater_protocol::{Type, Value};
 
 pub use arguments::{ArgumentError, Arguments};
+pub use pages::Keys;
 pub use values::text_of;
 
 /// A query that has a name.

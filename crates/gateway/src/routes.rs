@@ -16,7 +16,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get};
 use axum::{Extension, Router};
 use futures_util::stream;
-use headwater_access::{Access, Credentials};
+use headwater_access::{Access, Error as AccessError};
 use headwater_bufferpool::Pools;
 use headwater_consolidated::QueryPool;
 use headwater_knobs::{Knob, Live};
@@ -299,10 +299,7 @@ async fn user_of(service: &Service, query: &Query, headers: &HeaderMap) -> Resul
 }
 
 async fn authenticated(service: &Service, headers: &HeaderMap) -> Result<String, Fault> {
-    let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let value = value.ok_or(headwater_access::Error::Unauthenticated)?;
-    let user = service.access.authenticate(Credentials::from_header(value)?).await?;
-    Ok(user.name().to_owned())
+    service.user(headers.get(header::AUTHORIZATION).ok_or(AccessError::Unauthenticated)?).await
 }
 
 fn arguments(query: &Query, given: &str) -> Result<crate::query::Arguments, Fault> {

@@ -23,7 +23,7 @@ use crate::format::{Column, Encoder, Format, Unfit};
 use crate::frontier::results::FrontierRows;
 use crate::handover::{Giver, NotTaken, Taker, handover};
 use crate::pace::{Least, Pace, Taken};
-use crate::query::{Page, QueryLimits};
+use crate::query::{Keys, QueryLimits};
 use crate::watches::{Looking, Watches};
 pub(crate) use cancel::Cancel;
 use told::{told, told_of_clients};
@@ -50,7 +50,7 @@ pub(crate) struct Job {
 
 impl Job {
     fn whose(&self) -> Whose {
-        if self.client_sql.is_some() { Whose::Clients } else { Whose::Files }
+        Whose::of(self.client_sql.as_ref(), &self.parameters)
     }
 
     /// Whether nothing is run: change tracking alone is asked.
@@ -71,9 +71,7 @@ pub(crate) enum Told {
 /// A page, and where the next one is.
 #[derive(Clone)]
 pub(crate) struct NextPage {
-    pub(crate) page: Page,
-    /// Whether keys that differ by the case of their letters alone are one.
-    pub(crate) folds_keys: bool,
+    pub(crate) keys: Keys,
     /// Its URL, by the key of this one's last row.
     pub(crate) url: Arc<dyn Fn(Vec<Value>) -> String + Send + Sync>,
 }
@@ -233,8 +231,6 @@ fn execute(
         bytes: 0,
         rows: 0,
         page,
-        key: Vec::new(),
-        last: Vec::new(),
         has_more: false,
         give,
         pace,
@@ -347,9 +343,6 @@ struct Pieces {
     bytes: u64,
     rows: u64,
     page: Option<NextPage>,
-    /// The places of the columns of the key, and their values in the page's last row.
-    key: Vec<usize>,
-    last: Vec<Value>,
     /// There is a row behind the page.
     has_more: bool,
     give: Giver<Piece>,
@@ -382,7 +375,7 @@ impl Pieces {
     /// Where the next page is.
     fn next(&mut self) -> Option<String> {
         let page = self.page.as_ref().filter(|_| self.has_more)?;
-        Some((page.url)(std::mem::take(&mut self.last)))
+        Some((page.url)(page.keys.last().to_vec()))
     }
 
     fn stop(&mut self, fault: Fault) -> Result<(), Error> {
@@ -406,12 +399,9 @@ fn stopped() -> Error {
 
 impl ResultSink for Pieces {
     fn begin(&mut self, columns_given: &[ResultColumn]) -> Result<(), Error> {
-        for (name, _) in self.page.iter().flat_map(|page| &page.page.by) {
-            let Some(place) = columns_given.iter().position(|column| column.name == *name) else {
-                let detail = format!("page_by has {name:?}, which the query does not give");
-                return Err(Error::Sql { detail, line: None, is_statement: true });
-            };
-            self.key.push(place);
+        if let Some(page) = &mut self.page {
+            let begun = page.keys.begin(columns_given);
+            begun.map_err(|detail| Error::Sql { detail, line: None, is_statement: true })?;
         }
         self.writer = Some(match self.form {
             Form::Rows(format) => {
@@ -424,25 +414,17 @@ impl ResultSink for Pieces {
     }
 
     fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
-        if let Some(NextPage { page, folds_keys, .. }) = &self.page {
-            let has_null = self.key.iter().any(|place| values[*place] == ValueRef::Null);
-            let is_at_end = self.rows + 1 >= page.rows;
-            let key = (has_null || is_at_end).then(|| self.key.iter().map(|place| values[*place].to_value()).collect());
-            let key: Vec<Value> = key.unwrap_or_default();
-            self.has_more = self.rows == page.rows;
-            let lost = if self.has_more {
-                page.lost(&self.last, &key, *folds_keys)
-            } else {
-                page.unfit(&key).filter(|_| has_null)
-            };
-            if let Some(lost) = lost {
-                let fault = Fault::query(&self.name, &format!("{lost} (page_by of {}.sql)", self.name));
-                return self.stop(fault);
+        if let Some(page) = &mut self.page {
+            match page.keys.row(values) {
+                Ok(is_behind) => self.has_more = is_behind,
+                Err(lost) => {
+                    let fault = Fault::query(&self.name, &format!("{lost} (page_by of {}.sql)", self.name));
+                    return self.stop(fault);
+                }
             }
             if self.has_more {
                 return Ok(());
             }
-            self.last = key;
         }
         let Some(writer) = &mut self.writer else { return Err(stopped()) };
         if self.rows == self.limits.rows_max {

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use axum::http::HeaderValue;
 use bytes::Bytes;
-use headwater_access::Access;
+use headwater_access::{Access, Credentials, Error as AccessError};
 use headwater_bufferpool::{Named, Pools};
 use headwater_consolidated::QueryPool;
 use headwater_consolidated::results::Placeholder;
@@ -80,7 +81,7 @@ impl Default for Settings {
 /// Serves named queries of one database.
 pub(crate) struct Service {
     pub(crate) queries: BTreeMap<String, Arc<Query>>,
-    pub(crate) access: Access,
+    access: Access,
     pool: QueryPool,
     settings: Live<Settings>,
     cache: Cache<Ended>,
@@ -351,6 +352,13 @@ impl Service {
         Ok(Answer::Streamed(first, running))
     }
 
+    /// Who shows this as `Authorization`.
+    pub(crate) async fn user(&self, shown: &HeaderValue) -> Result<String, Fault> {
+        let shown = shown.to_str().map_err(|_| AccessError::Unauthenticated)?;
+        let user = self.access.authenticate(Credentials::from_header(shown)?).await?;
+        Ok(user.name().to_owned())
+    }
+
     /// By which tags are sealed: that of the database, so that all of its servers know them; where it can't be read, one of this process's own.
     pub(crate) async fn key(&self) -> [u8; 32] {
         let find = || async {
@@ -464,13 +472,12 @@ impl Asked {
         let key = Key::from(format!("{}\n{format:?}\n{}\n{user}", query.name, arguments.canonical()));
         let (sql, parameters) = query.statement(arguments, user, placeholder);
         let (name, types, limits) = (query.name.clone(), query.types.clone(), query.limits);
-        let folds_keys = query.folds_keys();
-        let page = query.page.clone().map(|page| {
+        let page = query.keys().map(|keys| {
             let (query, arguments) = (Arc::clone(query), arguments.clone());
             let ending =
                 Format::ALL.into_iter().find(|(_, known)| *known == format).map_or("json", |(ending, _)| ending);
             let url = move |key| format!("/q/{}.{ending}?{}", query.name, query.after(&arguments, key).canonical());
-            NextPage { page, folds_keys, url: Arc::new(url) }
+            NextPage { keys, url: Arc::new(url) }
         });
         let freshness = match query.freshness_statement(arguments, user, placeholder) {
             Some((sql, parameters)) => Told::Query(sql, parameters),
@@ -494,7 +501,7 @@ impl Asked {
     /// All that an answer's content comes from but the database's: what was asked, by which SQL, written by which program.
     pub(crate) fn question(&self, key: [u8; 32]) -> Question {
         let Job { sql, types, limits, form, page, .. } = &self.job;
-        let page = page.as_ref().map(|next| &next.page);
+        let page = page.as_ref().map(|next| next.keys.page());
         let (version, asked) = (env!("CARGO_PKG_VERSION"), &self.key);
         let text = format!("{version}\n{asked}\n{sql}\n{types:?}\n{limits:?}\n{form:?}\n{page:?}");
         Question { text, key }

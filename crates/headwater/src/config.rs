@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use headwater_bufferpool::Pools;
-use headwater_consolidated::{Connection, Dialect, Plan};
+use headwater_consolidated::{Connection, Plan, system};
 use headwater_gateway::query::{Query, QueryError};
 use headwater_gateway::{CursorSettings, FrontierSettings, Settings};
 use headwater_model::parse::{closest, in_plain_words, parse};
@@ -195,11 +195,7 @@ impl Config {
     /// A connection to the consolidated database, for what Headwater keeps in it.
     pub fn connect_installed(&self) -> Result<Box<dyn Connection>> {
         let mut connection = self.database.connect()?;
-        let sql = match connection.dialect() {
-            Dialect::Sqlite => "SELECT 1 FROM sqlite_schema WHERE name = 'headwater_account'",
-            Dialect::Postgres => "SELECT 1 WHERE to_regclass('headwater.account') IS NOT NULL",
-        };
-        if connection.query(sql, &[])?.is_empty() {
+        if !system::has_accounts(&mut *connection)? {
             return Err(usage("Headwater's own tables are not in this database; `headwater track` makes them"));
         }
         Ok(connection)

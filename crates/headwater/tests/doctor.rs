@@ -418,6 +418,39 @@ fn postgres() {
     assert!(!stage.doctor(&[]).0.is_empty(), "triggers that are disabled");
     sql(&database, "ALTER TABLE note ENABLE TRIGGER ALL").expect("enabled");
 
+    a_role_that_may_not_read_the_accounts(&stage, &database);
     cluster.stop().expect("stopped");
     assert!(stage.doctor(&[]).0.contains(&"database_unreachable".to_owned()));
+}
+
+/// Of a server that syncs nothing: whoever is asked who they are is looked up by a role that may have no right to.
+fn a_role_that_may_not_read_the_accounts(stage: &Stage, database: &str) {
+    sql(database, "CREATE ROLE \"own reader\" LOGIN; GRANT SELECT ON note TO \"own reader\"").expect("a role");
+    let reader = database.replace("postgres@", "own%20reader@");
+    let text = format!("[database]\nurl = \"{reader}\"\n[gateway]\nqueries = \"queries\"\n");
+    std::fs::write(stage.path("alone.toml"), text).expect("written");
+    std::fs::create_dir(stage.path("queries")).expect("a folder");
+    let query = |head: &str| {
+        std::fs::write(stage.path("queries/q.sql"), format!("{head}SELECT id FROM note")).expect("written");
+    };
+    let look = ["--config", "alone.toml", "--not-running"];
+    query("-- public = true\n");
+    stage.assert_sound(&look);
+    query("");
+    // One after the other, as they are told.
+    for _ in 0..2 {
+        stage.assert_error(&look, "privilege");
+        let out = stage.headwater(&["doctor", "--json", look[0], look[1], look[2]]).1;
+        let said: Value = serde_json::from_str(&out).expect("JSON");
+        let grants = said["findings"][0]["mend"].as_str().expect("a mend").trim_matches('`').to_owned();
+        assert!(
+            grants.contains("GRANT SELECT ON headwater.account, headwater.identity, headwater.note TO "),
+            "{grants}"
+        );
+        let first = grants.split("; ").next().expect("a grant");
+        sql(database, first).expect(first);
+    }
+    stage.assert_sound(&look);
+    query("-- publix = true\n");
+    stage.assert_error(&look, "configuration");
 }

@@ -3,7 +3,7 @@
 use headwater_protocol::{Row, Value};
 
 use super::sql::{dialect_sql, integer, text};
-use crate::{Connection, Error};
+use crate::{Connection, Dialect, Error};
 
 /// A user who signs in with a password.
 #[derive(Clone, PartialEq, Eq)]
@@ -22,6 +22,19 @@ impl std::fmt::Debug for Account {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Account").field("user", &self.user).field("disabled", &self.disabled).finish_non_exhaustive()
     }
+}
+
+/// Whether the table of accounts has been made. It is looked for in the catalogue, which every role may read.
+pub fn has_accounts(connection: &mut dyn Connection) -> Result<bool, Error> {
+    let sql = match connection.dialect() {
+        Dialect::Sqlite => "SELECT count(*) FROM sqlite_schema WHERE name = 'headwater_account'",
+        Dialect::Postgres => {
+            "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+             WHERE n.nspname = 'headwater' AND c.relname = 'account'"
+        }
+    };
+    let rows = connection.query(sql, &[])?;
+    Ok(integer(rows.first().and_then(|row| row.first()), "count")? != 0)
 }
 
 const COLUMNS: &str = "SELECT user_name, password_hash, disabled, created_at FROM {hw}account";

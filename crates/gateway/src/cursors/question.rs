@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderValue, header};
-use headwater_access::Credentials;
 use headwater_consolidated::results::ReadOptions;
-use headwater_model::sql::with_parameters;
 use headwater_protocol::Value;
 use headwater_protocol::cursor::Question;
 
@@ -39,7 +37,7 @@ pub(super) struct Statement {
 
 impl Statement {
     pub(super) fn whose(&self) -> Whose {
-        if self.client_sql.is_some() { Whose::Clients } else { Whose::Files }
+        Whose::of(self.client_sql.as_ref(), &self.parameters)
     }
 }
 
@@ -50,10 +48,10 @@ impl Asker {
 
     /// Who it is; `None`: it shows nothing.
     pub(super) async fn user(&self, service: &Service) -> Result<Option<String>, Fault> {
-        let Some(value) = &self.authorization else { return Ok(None) };
-        let value = value.to_str().map_err(|_| headwater_access::Error::Unauthenticated)?;
-        let user = service.access.authenticate(Credentials::from_header(value)?).await?;
-        Ok(Some(user.name().to_owned()))
+        match &self.authorization {
+            Some(shown) => service.user(shown).await.map(Some),
+            None => Ok(None),
+        }
     }
 }
 
@@ -92,14 +90,7 @@ impl Cursors {
             return Err(Fault::refused("SQL of clients is not run here: ask a named query"));
         };
         is_admitted(settings, &self.service, asker.authorization.as_ref(), asker.peer).await?;
-        let mut number = 0;
-        let sql = with_parameters(sql, |name| {
-            if name != "?" {
-                return name.to_owned();
-            }
-            number += 1;
-            format!("?{number}")
-        });
+        let (sql, number) = client_sql.numbered(sql);
         if number != values.len() {
             return Err(Fault::arguments(format!("the SQL has {number} ?, and {} values were given", values.len())));
         }

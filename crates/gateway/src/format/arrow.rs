@@ -4,13 +4,13 @@
 //! |---|---|---|
 //! | bool, int, real | Boolean, Int64, Float64 | |
 //! | decimal | Decimal128 where the database says how many digits (`numeric(10,2)`, 38 at most), otherwise Utf8, digit for digit | NaN, more digits |
-//! | text | Utf8 | |
+//! | text | Utf8 | what is no UTF-8 |
 //! | bytes | Binary | |
 //! | date | Date32 | infinity |
 //! | time | Time64, microseconds | 24:00:00 |
 //! | timestamp, timestamptz | Timestamp, microseconds, without a zone and in UTC | infinity |
 //! | uuid | `FixedSizeBinary(16)`, extension `arrow.uuid` | |
-//! | json | Utf8, extension `arrow.json` | |
+//! | json | Utf8, extension `arrow.json` | what is no UTF-8 |
 //!
 //! What SQLite has in another spelling (`2024-02-29T12:30:00`) is the same value. Every field may be NULL, and says its type in the metadata `headwater.type`. A value that there is no room for ends the answer, and none is
 //! changed: such a column is to be text (`[types]` of the query's head, a cast).
@@ -20,7 +20,7 @@
 //!
 //! A batch has [`BATCH_ROWS`] rows or [`BATCH_BYTES`] at most, and a row; no more is in memory.
 
-use std::borrow::Cow;
+use std::str::from_utf8;
 use std::sync::Arc;
 
 use arrow_array::builder::{
@@ -38,8 +38,8 @@ use headwater_protocol::text::{coerce, i64_to_real};
 use headwater_protocol::value::{NEGATIVE_INFINITY, POSITIVE_INFINITY};
 use headwater_protocol::{Type, Value, ValueRef};
 
-use super::text::{json_value, plain, sound_json};
-use super::{Column, Unfit};
+use super::text::{is_json, json_value, plain};
+use super::{Column, Unfit, texts_fit};
 
 /// Rows of a batch.
 const BATCH_ROWS: usize = 8_192;
@@ -319,9 +319,10 @@ impl Builder {
         }
         text.clear();
         let mut written = 0;
-        // A byte that is no UTF-8 becomes three, one of base64 a third more.
-        let mut append = |builder: &mut StringBuilder, text: Cow<'_, str>| {
+        // In JSON bytes take a third more, and a text its escapes.
+        let mut append = |builder: &mut StringBuilder, text: &[u8]| {
             written = text.len();
+            let text = from_utf8(text).ok()?;
             (written <= most).then(|| builder.append_value(text))
         };
         match (self, value) {
@@ -334,15 +335,15 @@ impl Builder {
                 builder.append_value(unscaled(decimal, *digits, *scale)?);
             }
             (Builder::Text(builder), ValueRef::Text(bytes) | ValueRef::Json(bytes)) => {
-                append(builder, String::from_utf8_lossy(bytes))?;
+                append(builder, bytes)?;
             }
             (Builder::Bytes(builder), ValueRef::Bytes(bytes)) => builder.append_value(bytes),
             (Builder::Text(_), ValueRef::Bytes(_)) => return None,
             (Builder::Text(builder), other) => {
                 plain(text, other, scratch);
-                append(builder, String::from_utf8_lossy(text))?;
+                append(builder, text)?;
             }
-            (Builder::Json(builder), other) => append(builder, json(other, scratch, text))?,
+            (Builder::Json(builder), other) => append(builder, json(other, scratch, text)?)?,
             (Builder::Date(builder), ValueRef::Date(day)) => builder.append_value(i32::try_from(day).ok()?),
             (Builder::Time(builder), ValueRef::Time(time)) if (0..DAY).contains(&time) => builder.append_value(time),
             (Builder::Timestamp(builder), ValueRef::Timestamp(time))
@@ -390,15 +391,15 @@ impl Builder {
     }
 }
 
-/// A value of a column of JSON, as JSON has it.
-fn json<'v>(value: ValueRef<'v>, scratch: &mut Scratch, text: &'v mut Vec<u8>) -> Cow<'v, str> {
+/// A value of a column of JSON, as JSON has it; `None`: it is a text that is none.
+fn json<'v>(value: ValueRef<'v>, scratch: &mut Scratch, text: &'v mut Vec<u8>) -> Option<&'v [u8]> {
     if let ValueRef::Json(bytes) = value
-        && let Ok(json) = sound_json(bytes)
+        && is_json(from_utf8(bytes).ok()?)
     {
-        return json;
+        return Some(bytes);
     }
-    json_value(text, value, scratch);
-    String::from_utf8_lossy(text)
+    json_value(text, value, scratch)?;
+    Some(text)
 }
 
 /// A decimal as a whole number of units of its last digit; `None` where it has more digits.
@@ -435,6 +436,9 @@ fn size(value: &ValueRef<'_>) -> usize {
 }
 
 fn unfit(column: &Column, value: ValueRef<'_>, data: &DataType, row: u64) -> Unfit {
+    if let Err(unfit) = texts_fit([column.name.as_str()], &[value], row) {
+        return unfit;
+    }
     let mut text = Vec::new();
     match value {
         ValueRef::Text(bytes) | ValueRef::Json(bytes) => text.extend(bytes.iter().take(100)),

@@ -84,11 +84,30 @@ fn nothing_is_an_answer_too() {
 
 /// A SQLite file may hold anything.
 #[test]
-fn what_is_no_json_is_a_text_and_what_is_no_utf8_has_replacements() {
-    let rows: Vec<Vec<Value>> =
-        [&b"[1"[..], b"[\"\xff\"]", b"\"\xff"].map(|bytes| vec![Value::Json(bytes.to_vec())]).to_vec();
-    let lines = written(Format::Ndjson, &[column("a", Type::Json)], &rows);
-    assert_eq!(lines, "{\"a\":\"[1\"}\n{\"a\":[\"\u{fffd}\"]}\n{\"a\":\"\\\"\u{fffd}\"}\n");
+fn what_is_no_json_is_a_text_and_what_is_no_utf8_ends_the_answer() {
+    let lines = written(Format::Ndjson, &[column("a", Type::Json)], &[vec![Value::Json(b"[1".to_vec())]]);
+    assert_eq!(lines, "{\"a\":\"[1\"}\n");
+    let columns = [column("id", Type::Int), column("a", Type::Json), column("b", Type::Text)];
+    let (good, odd) = ("gr\u{f6}\u{df}e".as_bytes(), &b"gr\xf6\xdfe"[..]);
+    for (_, format) in Format::ALL {
+        for (json, text, name) in [(good, good, ""), (odd, good, "a"), (b"[\"\xff\"]", good, "a"), (good, odd, "b")] {
+            let mut encoder = Encoder::begin(format, columns.to_vec());
+            encoder.row(&[ValueRef::Int(1), ValueRef::Null, ValueRef::Text(b"")]).expect("room");
+            let row = encoder.row(&[ValueRef::Int(2), ValueRef::Json(json), ValueRef::Text(text)]);
+            let expected = format!("column {name:?} has in row 2 the text ");
+            match row.and_then(|()| encoder.end(None)) {
+                Ok(()) => assert_eq!(name, "", "{format:?}"),
+                Err(said) => {
+                    let said = said.to_string();
+                    assert!(
+                        said.starts_with(&expected) && said.contains("is not UTF-8: mend it"),
+                        "{format:?}: {said}"
+                    );
+                    assert!(!name.is_empty(), "{format:?}: {said}");
+                }
+            }
+        }
+    }
 }
 
 #[test]

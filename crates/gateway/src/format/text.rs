@@ -1,14 +1,14 @@
 //! Rows as JSON, NDJSON and CSV.
 
-use std::borrow::Cow;
 use std::io::Write as _;
+use std::str::from_utf8;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use headwater_protocol::stored::{Scratch, Stored, encode};
 use headwater_protocol::{Type, ValueRef};
 
-use super::{Column, Format};
+use super::{Column, Format, Unfit, texts_fit};
 
 /// The greatest whole number that every reader of JSON takes exactly (RFC 8259, 6): 2^53 - 1.
 const EXACT_MAX: u64 = (1 << 53) - 1;
@@ -17,7 +17,8 @@ const EXACT_MAX: u64 = (1 << 53) - 1;
 #[derive(Debug)]
 pub(super) struct TextWriter {
     format: Format,
-    /// The names, as JSON texts with their colons.
+    columns: Vec<String>,
+    /// Their names, as JSON texts with their colons.
     names: Vec<Vec<u8>>,
     out: Vec<u8>,
     rows: u64,
@@ -34,7 +35,7 @@ impl TextWriter {
                 for (place, column) in columns.iter().enumerate() {
                     separate(&mut out, place);
                     out.extend(b"{\"name\":");
-                    json_text(&mut out, column.name.as_bytes());
+                    json_text(&mut out, &column.name);
                     let (name, form) = column.kind.map_or(("any", "any"), |kind| (kind.name(), json_form(kind)));
                     let _ = write!(out, ",\"type\":\"{name}\",\"json\":\"{form}\"}}");
                 }
@@ -49,21 +50,32 @@ impl TextWriter {
             }
             Format::Ndjson | Format::Arrow => {}
         }
-        let name = |column: Column| {
+        let columns: Vec<String> = columns.into_iter().map(|column| column.name).collect();
+        let name = |column: &String| {
             let mut name = Vec::new();
-            json_text(&mut name, column.name.as_bytes());
+            json_text(&mut name, column);
             name.push(b':');
             name
         };
-        TextWriter { format, names: columns.into_iter().map(name).collect(), out, rows: 0, scratch: Scratch::default() }
+        let names = columns.iter().map(name).collect();
+        TextWriter { format, columns, names, out, rows: 0, scratch: Scratch::default() }
     }
 
     /// Adds a row: a value for each column.
-    pub(super) fn row(&mut self, values: &[ValueRef<'_>]) {
-        let TextWriter { format, names, out, rows, scratch } = self;
+    pub(super) fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Unfit> {
+        self.rows += 1;
+        match self.write(values) {
+            Some(()) => Ok(()),
+            None => texts_fit(self.columns.iter().map(String::as_str), values, self.rows),
+        }
+    }
+
+    /// `None`: a text is none.
+    fn write(&mut self, values: &[ValueRef<'_>]) -> Option<()> {
+        let TextWriter { format, columns: _, names, out, rows, scratch } = self;
         match format {
             Format::Json | Format::JsonArrays => {
-                out.extend(if *rows == 0 { &b"\n"[..] } else { b",\n" });
+                out.extend(if *rows == 1 { &b"\n"[..] } else { b",\n" });
             }
             Format::Ndjson | Format::Csv | Format::Arrow => {}
         }
@@ -73,7 +85,7 @@ impl TextWriter {
                 for (place, (name, value)) in names.iter().zip(values).enumerate() {
                     separate(out, place);
                     out.extend(name);
-                    json_value(out, *value, scratch);
+                    json_value(out, *value, scratch)?;
                 }
                 out.push(b'}');
             }
@@ -81,14 +93,14 @@ impl TextWriter {
                 out.push(b'[');
                 for (place, value) in values.iter().enumerate() {
                     separate(out, place);
-                    json_value(out, *value, scratch);
+                    json_value(out, *value, scratch)?;
                 }
                 out.push(b']');
             }
             Format::Csv => {
                 for (place, value) in values.iter().enumerate() {
                     separate(out, place);
-                    csv_value(out, *value, scratch);
+                    csv_value(out, *value, scratch)?;
                 }
                 out.extend(b"\r\n");
             }
@@ -97,7 +109,7 @@ impl TextWriter {
         if *format == Format::Ndjson {
             out.push(b'\n');
         }
-        *rows += 1;
+        Some(())
     }
 
     /// Ends the answer; `next`: the URL of the next page.
@@ -106,7 +118,7 @@ impl TextWriter {
             let _ = write!(self.out, "\n],\"count\":{}", self.rows);
             if let Some(next) = next {
                 self.out.extend(b",\"next\":");
-                json_text(&mut self.out, next.as_bytes());
+                json_text(&mut self.out, next);
             }
             self.out.extend(b"}\n");
         }
@@ -141,7 +153,8 @@ fn json_form(kind: Type) -> &'static str {
     }
 }
 
-pub(super) fn json_value(out: &mut Vec<u8>, value: ValueRef<'_>, scratch: &mut Scratch) {
+/// A value in JSON; `None`: it is a text that is none, and what is written of it is to be thrown away.
+pub(super) fn json_value(out: &mut Vec<u8>, value: ValueRef<'_>, scratch: &mut Scratch) -> Option<()> {
     match value {
         ValueRef::Null => out.extend(b"null"),
         ValueRef::Bool(truth) => out.extend(if truth { &b"true"[..] } else { b"false" }),
@@ -157,35 +170,38 @@ pub(super) fn json_value(out: &mut Vec<u8>, value: ValueRef<'_>, scratch: &mut S
         ValueRef::Real(real) => {
             let _ = write!(out, "\"{}\"", real_name(real));
         }
-        ValueRef::Json(bytes) => match sound_json(bytes) {
+        ValueRef::Json(bytes) => match from_utf8(bytes).ok()? {
             // Lines are rows.
-            Ok(json) => out.extend(json.bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte })),
-            Err(text) => json_text(out, text.as_bytes()),
+            json if is_json(json) => {
+                out.extend(json.bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }));
+            }
+            text => json_text(out, text),
         },
-        ValueRef::Text(bytes) => json_text(out, bytes),
+        ValueRef::Text(bytes) => json_text(out, from_utf8(bytes).ok()?),
         ValueRef::Bytes(bytes) => {
             out.push(b'"');
             base64(out, bytes);
             out.push(b'"');
         }
-        other => json_text(out, text_bytes(other, scratch)),
+        other => json_text(out, from_utf8(text_bytes(other, scratch)).ok()?),
     }
+    Some(())
 }
 
-/// JSON as a text; the text as the error where it is none. (What only looks for the end of a JSON text does not see whether it is UTF-8.)
-pub(super) fn sound_json(bytes: &[u8]) -> Result<Cow<'_, str>, Cow<'_, str>> {
-    let text = String::from_utf8_lossy(bytes);
-    if serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok() { Ok(text) } else { Err(text) }
+/// Whether a column of JSON has some: SQLite keeps any text there.
+pub(super) fn is_json(text: &str) -> bool {
+    serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
-fn csv_value(out: &mut Vec<u8>, value: ValueRef<'_>, scratch: &mut Scratch) {
+fn csv_value(out: &mut Vec<u8>, value: ValueRef<'_>, scratch: &mut Scratch) -> Option<()> {
     match value {
         ValueRef::Null => {}
-        ValueRef::Text(bytes) | ValueRef::Json(bytes) => csv_text(out, String::from_utf8_lossy(bytes).as_bytes()),
+        ValueRef::Text(bytes) | ValueRef::Json(bytes) => csv_text(out, from_utf8(bytes).ok()?.as_bytes()),
         ValueRef::Bytes(b"") => csv_text(out, b""),
         ValueRef::Bytes(bytes) => base64(out, bytes),
         other => plain(out, other, scratch),
     }
+    Some(())
 }
 
 /// The text of what is neither text nor bytes: none of it has anything that a form of text must escape.
@@ -227,9 +243,9 @@ fn base64(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// A text as JSON has it.
-fn json_text(out: &mut Vec<u8>, bytes: &[u8]) {
+fn json_text(out: &mut Vec<u8>, text: &str) {
     // A vector takes whatever it is given.
-    let _ = serde_json::to_writer(out, &String::from_utf8_lossy(bytes));
+    let _ = serde_json::to_writer(out, text);
 }
 
 /// A field of RFC 4180: in quotes where it has a comma, a quote or a line's end, or is empty, which NULL is too.

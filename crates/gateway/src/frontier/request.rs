@@ -43,9 +43,16 @@ pub enum RequestError {
     /// A type other than the built-in ones.
     #[error("type {0:?} is unknown, expected frontier_request:1, frontier_file:1 or cert_request:1")]
     Kind(String),
-    /// An encoding that nobody knows.
-    #[error("encoding {0:?} is unknown, expected BLOB, BLOBzip, or BLOBzip and a digit from 1 to 9")]
-    Encoding(String),
+    /// An encoding in which what is asked for does not come.
+    #[error("encoding {encoding:?} is none of {of}, expected {expected}")]
+    Encoding {
+        /// The encoding, as it was given.
+        encoding: String,
+        /// The name of what is asked for.
+        of: String,
+        /// In which it comes.
+        expected: &'static str,
+    },
     /// A ttl that nobody knows.
     #[error("ttl {0:?} is unknown, expected short or forever")]
     Ttl(String),
@@ -76,7 +83,10 @@ pub enum P1Error {
     #[error("the statement is not UTF-8")]
     Text,
     /// A word that the protocol refuses anywhere in a statement.
-    #[error("{0:?} is not allowed in a statement, nor in its texts")]
+    #[error(
+        "{0:?} with a blank behind it is taken nowhere in a statement, in its texts, comments and values neither: \
+         write a text in two parts, as 'up' || 'date '"
+    )]
     Word(&'static str),
     /// The path of a file that would lie outside of the folder.
     #[error("{0:?} is no path of a file")]
@@ -242,12 +252,8 @@ impl Request {
             "type" => self.begin(kind_of(value)?, value.split(':').next().unwrap_or_default()),
             "meta" => self.begin(Kind::Meta, value.split(':').next().unwrap_or_default()),
             "encoding" => {
-                let encoding = Encoding::parse(value).ok_or_else(|| RequestError::Encoding(shown(value)))?;
                 let last = self.payloads.last_mut().ok_or_else(unexpected)?;
-                if (encoding == Encoding::Pem) != (last.kind == Kind::Certificate) {
-                    return Err(RequestError::Encoding(shown(value)));
-                }
-                last.encoding = encoding;
+                last.encoding = last.encoding_of(value)?;
                 Ok(())
             }
             "p1" => {
@@ -307,6 +313,14 @@ fn shown(text: &str) -> String {
 }
 
 impl Asked {
+    /// An encoding in which it comes: a certificate as PEM alone, all else never so.
+    fn encoding_of(&self, value: &str) -> Result<Encoding, RequestError> {
+        let is_certificate = self.kind == Kind::Certificate;
+        let found = Encoding::parse(value).filter(|encoding| (*encoding == Encoding::Pem) == is_certificate);
+        let expected = if is_certificate { "pem" } else { "BLOB, BLOBzip, or BLOBzip and a digit from 1 to 9" };
+        found.ok_or_else(|| RequestError::Encoding { encoding: shown(value), of: shown(&self.name), expected })
+    }
+
     /// The statement of a query, and the values for its parameters.
     pub fn statement(&self) -> Result<Statement, P1Error> {
         self.statement_in(Syntax::Any)

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use headwater_model::sql::with_parameters_in;
 use headwater_protocol::Value;
 
 use super::Frontier;
@@ -45,17 +44,10 @@ impl Frontier {
     }
 
     async fn rows(&self, payload: &Payload, ttl: Ttl) -> Result<Content, Fault> {
-        let syntax = self.sql.pool().syntax();
-        let statement = payload.statement_in(syntax).map_err(|error| Fault::arguments(error.to_string()))?;
+        let statement = payload.statement_in(self.sql.pool().syntax());
+        let statement = statement.map_err(|error| Fault::arguments(error.to_string()))?;
         let Statement { sql, values } = statement;
-        let mut number = 0;
-        let sql = with_parameters_in(&sql, syntax, |name| {
-            if name != "?" {
-                return name.to_owned();
-            }
-            number += 1;
-            format!("?{number}")
-        });
+        let (sql, number) = self.sql.numbered(&sql);
         if number != values.len() {
             let expected = "expected a value for each behind the statement: where id = ? and name = ?:5:alpha";
             return Err(Fault::arguments(format!(
@@ -75,7 +67,7 @@ impl Frontier {
             client_sql: Some(self.sql.clone()),
             sql,
         };
-        let key = Key::from(format!("\n{}\n{}", job.sql, values.join("\n")));
+        let key = key_of(&job.sql, &values);
         let freshness = Freshness { max_age_s: self.settings.kept_s, ..Freshness::default() };
         match self.service.answer(&Asked { key, job, freshness }, || None).await? {
             Answer::Kept(kept, _) => {
@@ -112,7 +104,35 @@ impl Frontier {
     }
 }
 
+/// Like questions have one, and no other has it: no name of a query begins so, and in the values' line every one has its ends.
+fn key_of(sql: &str, values: &[String]) -> Key {
+    Key::from(format!("\n{sql}\n{values:?}"))
+}
+
 /// Records of whole ones, the header's among them.
 pub(super) fn records(bytes: &[u8]) -> u64 {
     Fields::new(bytes).filter(|field| matches!(field, Ok(Field::EndOfRecord))).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_questions_have_one_key() {
+        let of = |sql: &str, values: &[&str]| {
+            key_of(sql, &values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>())
+        };
+        let same = of("select ?1, ?2", &["a\nb", "c"]);
+        assert_eq!(same, of("select ?1, ?2", &["a\nb", "c"]));
+        for (sql, values) in [
+            ("select ?1, ?2", &["a", "b\nc"][..]),
+            ("select ?1, ?2", &["a", "b", "c"]),
+            ("select ?1, ?2\na", &["b", "c"]),
+            ("select ?1, ?2", &["a\nb\", \"c"]),
+            ("select ?1, ?2\n[\"a\\nb\", \"c\"]", &[]),
+        ] {
+            assert_ne!(of(sql, values), same, "{sql} {values:?}");
+        }
+    }
 }

@@ -49,7 +49,8 @@ async function load() {
   const listed = JSON.parse(await response.text(), exact);
   const found = new Map();
   for (const [path, { get: operation }] of Object.entries(listed.paths)) {
-    const [, name, ending] = /^\/q\/([^.]+)\.(.+)$/.exec(path);
+    const [, name, ending] = /^\/q\/([^.]+)(?:\.(.+))?$/.exec(path);
+    if (ending === undefined) continue; // the same, by Accept
     const query = found.get(name) ?? { name, title: operation.summary, isPublic: operation.security.length === 0, parameters: operation.parameters, endings: [] };
     query.endings.push(ending);
     query.endings.sort((one, other) => (other === "json") - (one === "json"));

@@ -10,7 +10,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
 
 use super::values::{self, compare, described, form_of, is_same};
-use super::{AFTER, Parameter, Query, USER};
+use super::{AFTER, Page, Parameter, Query, USER};
 
 /// What stands in a query string as it is (RFC 3986, unreserved).
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -190,7 +190,7 @@ impl Query {
     pub fn statement(&self, arguments: &Arguments, user: &str, placeholder: Placeholder) -> (String, Vec<Value>) {
         let (sql, mut bound) = self.bind(&self.sql, arguments, user, placeholder);
         let Some(page) = &self.page else { return (sql, bound) };
-        let names = page.by.iter().map(|(name, _)| quote(name)).collect::<Vec<_>>().join(", ");
+        let names = names(page);
         let places: Vec<String> = arguments
             .after
             .iter()
@@ -215,6 +215,15 @@ impl Query {
     /// The same of all rows, whatever pages they come in.
     pub fn whole_statement(&self, arguments: &Arguments, user: &str, placeholder: Placeholder) -> (String, Vec<Value>) {
         self.bind(&self.sql, arguments, user, placeholder)
+    }
+
+    /// The same of the rows of all pages, one page behind the other.
+    pub fn pages_statement(&self, arguments: &Arguments, user: &str, placeholder: Placeholder) -> (String, Vec<Value>) {
+        let (sql, bound) = self.whole_statement(arguments, user, placeholder);
+        match &self.page {
+            Some(page) => (format!("SELECT * FROM (\n{sql}\n) AS page ORDER BY {}", names(page)), bound),
+            None => (sql, bound),
+        }
     }
 
     /// The same of the query that tells whether an answer may have changed, if there is one.
@@ -255,6 +264,11 @@ impl Arguments {
     pub fn canonical(&self) -> &str {
         &self.canonical
     }
+}
+
+/// The columns by which a page is ordered, in SQL.
+fn names(page: &Page) -> String {
+    page.by.iter().map(|(name, _)| quote(name)).collect::<Vec<_>>().join(", ")
 }
 
 /// The beginning of what a stranger sent.

@@ -9,8 +9,9 @@
 //! but for the case of their letters and blanks at their end are one. Of a key of several columns a
 //! row with NULL in one is seen only where its page is read from the beginning of its first column's value.
 
+use headwater_consolidated::results::ResultColumn;
 use headwater_model::sql::Syntax;
-use headwater_protocol::{Type, Value};
+use headwater_protocol::{Type, Value, ValueRef};
 
 use super::values::{canonical, form_of, is_same, read};
 use super::{Page, Query};
@@ -32,21 +33,105 @@ impl Query {
         self.syntax == Syntax::Postgres
     }
 
-    /// Whether texts that differ by the case of their letters alone are taken for one key of a page, as most of MariaDB's collations do.
-    pub(crate) fn folds_keys(&self) -> bool {
-        self.syntax == Syntax::MariaDb
+    /// What follows the keys of the rows of its pages; `None`: it has none.
+    pub fn keys(&self) -> Option<Keys> {
+        // As most of MariaDB's collations have it.
+        let folds = self.syntax == Syntax::MariaDb;
+        let page = self.page.clone()?;
+        Some(Keys { page, folds, places: Vec::new(), rows: 0, last: Vec::new(), before: Vec::new() })
+    }
+}
+
+/// Follows the keys of rows that come in the order of pages, and tells what would be in none.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    page: Page,
+    /// Whether texts that differ by the case of their letters alone are one.
+    folds: bool,
+    /// Where the columns of the key are.
+    places: Vec<usize>,
+    /// Rows of the page until now.
+    rows: u64,
+    /// The key of its last row, once it is full.
+    last: Vec<Value>,
+    /// The key of the row before, where [`Keys::repeated`] is asked.
+    before: Vec<Value>,
+}
+
+impl Keys {
+    /// Begins with the columns. The error: what `page_by` names and the query does not give.
+    pub fn begin(&mut self, columns: &[ResultColumn]) -> Result<(), String> {
+        let place = |(name, _): &(String, Type)| {
+            let place = columns.iter().position(|column| column.name == *name);
+            place.ok_or_else(|| format!("page_by has {name:?}, which the query does not give"))
+        };
+        self.places = self.page.by.iter().map(place).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    fn of(&self, values: &[ValueRef<'_>]) -> Vec<Value> {
+        self.places.iter().map(|place| values[*place].to_value()).collect()
+    }
+
+    /// The next row of one page: whether it is the first behind the page, which is full then. The error: what is lost between two pages, with its mend.
+    pub fn row(&mut self, values: &[ValueRef<'_>]) -> Result<bool, String> {
+        let has_null = self.places.iter().any(|place| values[*place] == ValueRef::Null);
+        let is_at_end = self.rows + 1 >= self.page.rows;
+        let key = if has_null || is_at_end { self.of(values) } else { Vec::new() };
+        let is_behind = self.rows == self.page.rows;
+        let lost = if is_behind {
+            self.page.lost(&self.last, &key, self.folds)
+        } else {
+            self.page.unfit(&key).filter(|_| has_null)
+        };
+        if let Some(lost) = lost {
+            return Err(lost);
+        }
+        if !is_behind {
+            self.rows += 1;
+            self.last = key;
+        }
+        Ok(is_behind)
+    }
+
+    /// What the pages are.
+    pub(crate) fn page(&self) -> &Page {
+        &self.page
+    }
+
+    /// The key of the page's last row.
+    pub fn last(&self) -> &[Value] {
+        &self.last
+    }
+
+    /// The same where the pages come one behind the other, as one result: a row behind a page is the first of the next.
+    pub fn row_of_all(&mut self, values: &[ValueRef<'_>]) -> Result<(), String> {
+        if self.row(values)? {
+            self.rows = 0;
+            self.row(values)?;
+        }
+        Ok(())
+    }
+
+    /// What is told of a row that has the key of the row before: it is sound for as long as no page ends between them.
+    pub fn repeated(&mut self, values: &[ValueRef<'_>]) -> Option<String> {
+        let key = self.of(values);
+        let before = std::mem::replace(&mut self.before, key);
+        let is_one = self.page.is_one(&before, &self.before, self.folds);
+        is_one.then(|| {
+            let key = self.page.described(&before);
+            format!("two rows have the key {key}: where a page ends between them, it is an error. Add a column to page_by that tells them apart")
+        })
     }
 }
 
 impl Page {
     /// What loses rows between a page that ends in a row of this key and the next one, which begins with a row of that. The mend is in it.
-    /// `folds`: [`Query::folds_keys`].
-    pub(crate) fn lost(&self, last: &[Value], next: &[Value], folds: bool) -> Option<String> {
+    /// `folds`: whether texts that differ by the case of their letters alone are one.
+    fn lost(&self, last: &[Value], next: &[Value], folds: bool) -> Option<String> {
         self.unfit(last).or_else(|| self.unfit(next)).or_else(|| {
-            let is_one = last.iter().zip(next).all(|(one, other)| is_same(&folded(one, folds), &folded(other, folds)));
-            is_one.then(|| {
-                let key = self.by.iter().zip(last).map(|((name, _), value)| format!("{name} = {}", shown(value)));
-                let key = key.collect::<Vec<_>>().join(", ");
+            self.is_one(last, next, folds).then(|| {
+                let key = self.described(last);
                 format!(
                     "two rows have the key {key}, at the end of a page: add a column to page_by that tells them apart"
                 )
@@ -54,8 +139,20 @@ impl Page {
         })
     }
 
+    /// Whether two rows have one key.
+    fn is_one(&self, one: &[Value], other: &[Value], folds: bool) -> bool {
+        let is_one = |(one, other): (&Value, &Value)| is_same(&folded(one, folds), &folded(other, folds));
+        one.len() == self.by.len() && one.iter().zip(other).all(is_one)
+    }
+
+    /// A key for people.
+    fn described(&self, key: &[Value]) -> String {
+        let key = self.by.iter().zip(key).map(|((name, _), value)| format!("{name} = {}", shown(value)));
+        key.collect::<Vec<_>>().join(", ")
+    }
+
     /// What no page can begin behind, of a row's key.
-    pub(crate) fn unfit(&self, key: &[Value]) -> Option<String> {
+    fn unfit(&self, key: &[Value]) -> Option<String> {
         self.by.iter().zip(key).find_map(|((name, kind), value)| {
             if *value == Value::Null {
                 return Some(format!(
@@ -122,6 +219,35 @@ mod tests {
             assert_eq!(text.lost(&[Value::text("Anna")], &[Value::text(other)], true).is_some(), is_one);
             assert!(text.lost(&[Value::text("Anna")], &[Value::text(other)], false).is_none());
         }
+    }
+
+    #[test]
+    fn the_rows_of_all_pages_are_followed_from_page_to_page() {
+        let query = Query::parse("q.sql", "-- page_by = { k = \"int\" }\n-- page_rows = 2\nSELECT v, k FROM t")
+            .expect("a query");
+        let column = |name: &str| ResultColumn { name: name.to_owned(), kind: None, declared: String::new() };
+        let told = |numbers: &[i64]| {
+            let mut keys = query.keys().expect("pages");
+            keys.begin(&[column("v"), column("k")]).expect("it is there");
+            let (mut lost, mut repeated) = (None, 0);
+            for number in numbers {
+                let row = [ValueRef::Null, if *number == 0 { ValueRef::Null } else { ValueRef::Int(*number) }];
+                lost = lost.or(keys.row_of_all(&row).err());
+                repeated += usize::from(keys.repeated(&row).is_some());
+            }
+            (lost.map(|lost| lost.split(':').next().unwrap_or_default().to_owned()), repeated)
+        };
+        let twice = |key: i64| Some(format!("two rows have the key k = {key}, at the end of a page"));
+        assert_eq!(told(&[1, 2, 3, 4, 5]), (None, 0));
+        assert_eq!(told(&[1, 1, 2, 2, 5, 5]), (None, 3), "within pages");
+        assert_eq!(told(&[1, 2, 2, 4]), (twice(2), 1));
+        assert_eq!(told(&[1, 2, 3, 4, 4]), (twice(4), 1), "at the end of a later page");
+        let null = Some("a row has NULL in k, and no page begins behind that".to_owned());
+        assert_eq!(told(&[0, 2]), (null.clone(), 0));
+        assert_eq!(told(&[1, 2, 3, 0]).0, null);
+        let mut keys = query.keys().expect("pages");
+        let said = keys.begin(&[column("v")]).expect_err("it is not there");
+        assert_eq!(said, "page_by has \"k\", which the query does not give");
     }
 
     #[test]

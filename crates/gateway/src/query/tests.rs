@@ -131,6 +131,8 @@ fn numbers_that_are_equal_have_one_url() {
         (&[("r", "-0"), ("d", "2.5")], "r=0"),
         (&[("r", "1e0"), ("d", "+03.0")], "d=3"),
         (&[("r", "0.50"), ("after.r", "-0")], "r=0.5&after.r=0"),
+        (&[("r", ".5"), ("d", "3."), ("after.r", "5.")], "r=0.5&d=3&after.r=5"),
+        (&[("r", "5."), ("d", "25.e-1")], "r=5"),
     ] {
         assert_eq!(canonical(pairs).as_deref(), Ok(expected));
     }

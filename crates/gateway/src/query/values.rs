@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `+7`, `007`, `-0` (int) | `7`, `7`, `0` |
 //! | `1e3`, `.5`, `-0`, `10e300` (real) | `1000`, `0.5`, `0`, `1e301` |
-//! | `+2.50`, `007`, `1e3`, `-0.0`, `10e300` (decimal) | `2.5`, `7`, `1000`, `0`, `1e301` |
+//! | `+2.50`, `007`, `1e3`, `.5`, `5.`, `-0.0`, `10e300` (decimal) | `2.5`, `7`, `1000`, `0.5`, `5`, `0`, `1e301` |
 //! | `inf`, `-INFINITY`, `nan` (real and decimal) | `Infinity`, `-Infinity`, `NaN` |
 //! | `TRUE`, `t`, `1` (bool) | `true` |
 //! | `1e400`, `1e-400` (real) | none: no double is near |
@@ -13,6 +13,8 @@
 
 use std::cmp::Ordering;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use headwater_protocol::decimal::Decimal;
 use headwater_protocol::stored::{Scratch, Stored, encode};
 use headwater_protocol::text::coerce;
@@ -88,7 +90,7 @@ fn real(text: &str) -> Option<f64> {
     (!(is_number && is_out_of_range)).then_some(real)
 }
 
-/// A decimal without a plus sign and needless zeros before it.
+/// A decimal without a plus sign and needless zeros before it, with digits on both sides of its point.
 fn unadorned(text: &str) -> String {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => ("-", digits),
@@ -96,7 +98,13 @@ fn unadorned(text: &str) -> String {
     };
     let whole = digits.bytes().take_while(u8::is_ascii_digit).count();
     let zeros = digits.bytes().take_while(|byte| *byte == b'0').count().min(whole.saturating_sub(1));
-    format!("{sign}{}", &digits[zeros..])
+    let (whole, rest) = (&digits[zeros..whole], &digits[whole..]);
+    let Some(behind) = rest.strip_prefix('.') else { return format!("{sign}{whole}{rest}") };
+    match (whole.is_empty(), behind.bytes().next()) {
+        (true, Some(b'0'..=b'9')) => format!("{sign}0{rest}"),
+        (false, None | Some(b'e' | b'E')) => format!("{sign}{whole}{behind}"),
+        _ => format!("{sign}{whole}{rest}"),
+    }
 }
 
 /// Whether a value is what its type says: JSON is taken as it comes elsewhere.
@@ -195,9 +203,10 @@ fn shortened(text: &str) -> Option<String> {
     is_worth_it.then(|| format!("{sign}{kept}e{mark}{exponent}"))
 }
 
-/// A value for people; NULL is nothing.
+/// A value for people; NULL is nothing, and bytes are in base64.
 pub fn text_of(value: &Value) -> String {
     match value {
+        Value::Bytes(bytes) => return STANDARD.encode(bytes),
         Value::Bool(truth) => return truth.to_string(),
         Value::Real(real) if real.is_finite() => return real.to_string(),
         Value::Real(real) => return word(&real.to_string()).unwrap_or_default().to_owned(),
@@ -262,7 +271,22 @@ mod tests {
             (Type::Decimal, "0012e-1", Some("1.2")),
             (Type::Decimal, "100", Some("100")),
             (Type::Decimal, "+-1", None),
-            (Type::Decimal, "1.", None),
+            (Type::Decimal, "1.", Some("1")),
+            (Type::Decimal, "00.", Some("0")),
+            (Type::Decimal, "-5.e2", Some("-500")),
+            (Type::Decimal, "+.50", Some("0.5")),
+            (Type::Decimal, "-.5E-1", Some("-0.05")),
+            (Type::Decimal, ".", None),
+            (Type::Decimal, "-.", None),
+            (Type::Decimal, ".e5", None),
+            (Type::Decimal, "1..", None),
+            (Type::Decimal, "0..0", None),
+            (Type::Decimal, "1.-5", None),
+            (Type::Decimal, "5.Infinity", None),
+            (Type::Real, "5.", Some("5")),
+            (Type::Real, "5.e2", Some("500")),
+            (Type::Real, ".", None),
+            (Type::Real, ".e5", None),
             (Type::Decimal, "", None),
             (Type::Decimal, "Infinity", Some("Infinity")),
         ] {
@@ -284,6 +308,7 @@ mod tests {
         prop_oneof![
             "[+-]?0{0,2}[0-9]{0,22}(\\.[0-9]{0,8})?",
             "[+-]?0{0,2}[0-9]{1,3}(\\.[0-9]{1,8}0{0,3})?[eE][+-]?[0-9]{1,3}",
+            "[+-]?(\\.[0-9]{0,4}|[0-9]{1,4}\\.)([eE][+-]?[0-9]{0,2})?",
             "[+-]?(NaN|nan|inf|infinity|Infinity|-zero|zero)",
             "[+-]?[0-9]{4,6}-[01][0-9]-[0-3][0-9]([ T][0-2][0-9]:[0-5][0-9](:[0-5][0-9](\\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}(:[0-9]{2})?)?)?",
             "[0-2][0-9]:[0-5][0-9](:[0-5][0-9](\\.[0-9]{1,6})?)?",
@@ -314,6 +339,16 @@ mod tests {
                 let is_same = said.partial_cmp(&kept).is_some_and(Ordering::is_eq) || said.is_nan() && kept.is_nan();
                 prop_assert!(is_same, "{text} became {form}");
             }
+        }
+
+        /// Of numbers that a double is near: what is one as a real is the same as a decimal, and the other way.
+        #[test]
+        fn reals_and_decimals_take_the_same_spellings(
+            text in "[+-]{0,2}[0-9]{0,3}\\.{0,2}[0-9]{0,3}([eE][+-]?[0-9]{0,2})?|[+-]?(NaN|inf|Infinity|infinite|e5)",
+        ) {
+            let [real, decimal] = [Type::Real, Type::Decimal].map(|kind| form(&text, kind));
+            prop_assert_eq!(real.is_some(), decimal.is_some(), "{}", text);
+            prop_assert_eq!(real.and_then(|form| near(&form)).map(f64::to_bits), decimal.and_then(|form| near(&form)).map(f64::to_bits));
         }
 
         /// Every double has a form that reads as it does; so the key of any row can say where the next page begins.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use headwater_consolidated::results::{ReadOptions, ResultColumn, ResultSink};
 use headwater_consolidated::{Error, Pooled, QueryConnection, QueryPool};
 use headwater_protocol::ValueRef;
+use headwater_protocol::stored::{Scratch, Stored, encode};
 
 use super::{Told, read};
-use crate::query::text_of;
 use crate::tag;
 
 /// What tells whether the answer may have changed, before the query is run; and whether it is what is known.
@@ -20,7 +20,7 @@ pub(super) fn told(
 ) -> Result<Option<(String, bool)>, Error> {
     match freshness {
         Told::Query(sql, parameters) => {
-            let mut said = Said(sql.clone());
+            let mut said = Said(sql.clone().into_bytes());
             read(connection, sql, parameters, options, &mut said)?;
             let mark = tag::digest(&said.0);
             let is_known = known == Some(&mark);
@@ -52,8 +52,8 @@ pub(super) fn told_of_clients(
     own.note(marked)
 }
 
-/// The query of the freshness and what it says, as one text.
-struct Said(String);
+/// The query of the freshness and what it says, byte for byte: each value as it is stored, behind its kind and its length.
+struct Said(Vec<u8>);
 
 impl ResultSink for Said {
     fn begin(&mut self, _: &[ResultColumn]) -> Result<(), Error> {
@@ -62,15 +62,52 @@ impl ResultSink for Said {
 
     fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
         const BYTES_MAX: usize = 4_096;
+        let mut scratch = Scratch::default();
         for value in values {
-            self.0 += &text_of(&value.to_value());
-            self.0.push('\u{1f}');
+            let (kind, bytes) = match encode(*value, &mut scratch) {
+                Stored::Null => (b'0', Vec::new()),
+                Stored::Integer(number) => (b'1', number.to_be_bytes().to_vec()),
+                Stored::Real(real) => (b'2', real.to_bits().to_be_bytes().to_vec()),
+                Stored::Text(bytes) => (b'3', bytes.to_vec()),
+                Stored::Blob(bytes) => (b'4', bytes.to_vec()),
+            };
+            self.0.push(kind);
+            self.0.extend(bytes.len().to_be_bytes());
+            self.0.extend(bytes);
         }
-        self.0.push('\u{1e}');
         if self.0.len() > BYTES_MAX {
             let detail = format!("the query of the freshness gives more than {BYTES_MAX} bytes, expected a row of few");
             return Err(Error::Sql { detail, line: None, is_statement: true });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that are no text, values that have each other's ends, and NULL are all told apart.
+    #[test]
+    fn what_a_freshness_says_is_told_apart_byte_by_byte() {
+        let rows: [&[ValueRef<'_>]; 9] = [
+            &[ValueRef::Bytes(b"\x80")],
+            &[ValueRef::Bytes(b"\x81")],
+            &[ValueRef::Text(b"\x80")],
+            &[ValueRef::Text(b"a\x1f"), ValueRef::Text(b"b")],
+            &[ValueRef::Text(b"a"), ValueRef::Text(b"\x1fb")],
+            &[ValueRef::Null],
+            &[ValueRef::Text(b"")],
+            &[ValueRef::Int(1)],
+            &[ValueRef::Text(b"1")],
+        ];
+        let said = rows.map(|row| {
+            let mut said = Said(Vec::new());
+            said.row(row).expect("few bytes");
+            said.0
+        });
+        for (place, one) in said.iter().enumerate() {
+            assert!(!said[..place].contains(one), "{:?}", rows[place]);
+        }
     }
 }

@@ -3,9 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use headwater_testkit::Postgres;
-
-use super::{Stage, TABLES, get};
+use super::{Stage, TABLES, change, get, postgres};
 
 /// What a remote is told; head and body.
 fn post(address: &str, target: &str) -> (String, String) {
@@ -34,11 +32,11 @@ pub(crate) fn syncs_nothing(address: &str) {
 
 fn without_a_model(url: &str) {
     let mut stage = Stage::alone(url);
-    if url.starts_with("sqlite:") {
-        stage.sql(TABLES);
-    } else {
-        headwater_testkit::sql(url, &TABLES.replace("DECIMAL_TEXT", "numeric")).expect("tables");
-    }
+    change(
+        &stage,
+        url,
+        &if url.starts_with("sqlite:") { TABLES.to_owned() } else { TABLES.replace("DECIMAL_TEXT", "numeric") },
+    );
     stage.query("own.sql", "SELECT :s.user AS me");
     let checked = stage.ok(&["query", "check"]);
     assert!(checked.contains("2 queries, as the database takes them"), "{checked}");
@@ -68,7 +66,7 @@ fn sqlite_is_served_without_a_model() {
 
 #[test]
 fn postgres_is_served_without_a_model() {
-    without_a_model(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+    without_a_model(&postgres());
 }
 
 /// A supervisor starts it again then; a configuration that can't be used is another code.
@@ -79,5 +77,19 @@ fn a_server_whose_database_is_not_there_ends_by_a_code_of_its_own() {
         let stage = Stage::alone(&url.replace("PORT", &port.to_string()));
         let (code, _, said) = stage.run(&["serve", "--listen", "127.0.0.1:0", "--until-input-ends"]);
         assert_eq!(code, Some(3), "{url}: {said}");
+    }
+}
+
+/// By hyper, before anything of ours sees it.
+#[test]
+fn what_is_no_request_is_answered_without_a_body() {
+    let mut stage = Stage::alone("sqlite:HERE/central.db");
+    stage.sql(TABLES);
+    let address = stage.serve();
+    let large = format!("X-Large: {}\r\n", "x".repeat(65 << 10));
+    for (headers, status) in [(large.as_str(), "431"), ("Content-Length: 1\r\nContent-Length: 2\r\n", "400")] {
+        let (head, body) = get(&address, "/q/flights.csv?origin=EWR", headers);
+        assert!(head.starts_with(&format!("http/1.1 {status}")), "{head}");
+        assert!(body.is_empty() && head.contains("connection: close"), "{head}\n{body}");
     }
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use headwater_lab::frontier::Request;
-use headwater_testkit::{MariaDb, Postgres, wait_until};
+use headwater_testkit::{MariaDb, wait_until};
 
-use super::{Stage, get};
+use super::{FRONTIER, Stage, get, postgres};
 
 const ID: &str = "X-Frontier-Id: client 2.10.2 10288 root(0) root\r\n";
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -24,10 +24,7 @@ pub(super) fn role(url: &str) -> String {
 /// A server's configuration, with the Frontier protocol for this machine.
 fn stage(url: &str, more: &str) -> Stage {
     let stage = if url.starts_with("mariadb:") { Stage::alone(url) } else { Stage::new(url) };
-    let file = stage.path("headwater.toml");
-    let text = std::fs::read_to_string(&file).expect("written");
-    let section = format!("{text}\n[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\n{more}\n");
-    std::fs::write(&file, section).expect("written");
+    stage.configure(&format!("{FRONTIER}{more}\n"));
     stage
 }
 
@@ -41,10 +38,6 @@ fn refused(stage: &Stage, arguments: &[&str]) -> String {
 
 fn ask(address: &str, sql: &str) -> String {
     get(address, &format!("/X/Frontier/{}", Request::new(sql).target()), ID).1
-}
-
-fn postgres() -> String {
-    Postgres::shared().and_then(Postgres::create_database).expect("a database")
 }
 
 #[test]
@@ -72,12 +65,9 @@ fn a_server_whose_role_can_read_the_accounts_runs_no_sql_of_clients() {
 /// The tables of accounts may be made while it runs, by the same role; and a superuser reads those of other databases from their files.
 #[test]
 fn the_servers_own_role_runs_no_sql_of_clients_even_where_there_are_no_accounts_yet() {
-    let frontier = "\n[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\n";
     let alone = |url: &str, more: &str| {
         let stage = Stage::alone(url);
-        let file = stage.path("headwater.toml");
-        let text = std::fs::read_to_string(&file).expect("written");
-        std::fs::write(&file, format!("{text}{frontier}{more}")).expect("written");
+        stage.configure(&format!("{FRONTIER}{more}"));
         stage
     };
     let url = postgres();

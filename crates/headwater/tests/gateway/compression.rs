@@ -22,9 +22,7 @@ fn the_level_is_the_flags_then_the_environments_then_the_files() {
     stage.sql(TABLES);
     let many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000) SELECT i FROM n";
     stage.query("many.sql", &format!("-- public = true\n{many}"));
-    let file = stage.path("headwater.toml");
-    let text = std::fs::read_to_string(&file).expect("written");
-    std::fs::write(&file, format!("{text}compression = 1\n")).expect("written");
+    stage.configure("compression = 1\n");
     let (flag, variable) = (["--set", "gateway.compression=9"], [("HEADWATER_GATEWAY_COMPRESSION", "5")]);
     for (arguments, variables, level) in [(&[][..], &[][..], 1), (&[], &variable, 5), (&flag, &variable, 9)] {
         let address = stage.serve_with(arguments, variables);

@@ -7,33 +7,23 @@ use std::time::{Duration, Instant};
 use headwater_cursor::{Connection, Credentials, Error, Options, Row, Server, Value};
 use headwater_protocol::cursor::{Client, Event, Open, Question};
 use headwater_protocol::{Frame, Kind};
-use headwater_testkit::{FaultProxy, MariaDb, Postgres, wait_until};
+use headwater_testkit::{FaultProxy, MariaDb, wait_until};
 
 use super::client_sql::role;
-use super::{Stage, get};
+use super::{FRONTIER, Stage, get, postgres};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 const MANY: &str = "-- public = true\n-- [parameters]\n-- count = { type = \"int\" }\n\
     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)\n\
     SELECT i, 'a text of some forty bytes, and no more' AS t FROM n";
 
-fn postgres() -> String {
-    Postgres::shared().and_then(Postgres::create_database).expect("a database")
-}
-
 /// A server of cursors, with these options of them.
 fn stage(url: &str, options: &str) -> Stage {
     let stage = Stage::alone(url);
     stage.query("flights.sql", "SELECT 1 AS id");
     stage.query("many.sql", MANY);
-    append(&stage, &format!("[gateway.cursor]\n{options}\n"));
+    stage.configure(&format!("[gateway.cursor]\n{options}\n"));
     stage
-}
-
-fn append(stage: &Stage, more: &str) {
-    let file = stage.path("headwater.toml");
-    let text = std::fs::read_to_string(&file).expect("written");
-    std::fs::write(&file, format!("{text}\n{more}")).expect("written");
 }
 
 fn sqlite(options: &str) -> Stage {
@@ -372,7 +362,7 @@ fn rows_come_by_tls_too() {
 fn users_get_what_they_may_ask_and_nobody_else_does() {
     let url = postgres();
     let mut stage = Stage::new(&url);
-    append(&stage, "[gateway.cursor]\n");
+    stage.configure("[gateway.cursor]\n");
     stage.query("own.sql", "SELECT :s.user AS who");
     stage.query("anns.sql", "-- users = [\"ann\"]\nSELECT 1 AS a");
     for user in ["ann", "ben"] {
@@ -413,7 +403,7 @@ fn sql_of_clients_is_run_where_that_is_allowed_and_by_its_own_role() {
     assert_eq!(code(sql(&mut none, "SELECT 1", &[])), "forbidden");
     headwater_testkit::sql(&url, "DROP ROLE IF EXISTS elsewhere").expect("dropped");
     let mut others = stage(&url, "sql = true");
-    append(&others, &frontier("\"10.9.8.7\""));
+    others.configure(&frontier("\"10.9.8.7\""));
     let refused = sql(&mut others, "SELECT 1", &[]).expect_err("not from here");
     assert!(refused.to_string().contains("not allowed here"), "{refused}");
 }
@@ -423,10 +413,7 @@ fn sql_of_clients_is_bound_limited_and_read_only() {
     let url = postgres();
     headwater_testkit::sql(&url, "CREATE TABLE own (a int); INSERT INTO own VALUES (1), (2)").expect("made");
     let mut stage = stage(&url, "sql = true");
-    append(
-        &stage,
-        &format!("[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\nrows_max = 5\nurl = {:?}\n", role(&url)),
-    );
+    stage.configure(&format!("{FRONTIER}rows_max = 5\nurl = {:?}\n", role(&url)));
     let connection = connect(&stage.serve());
     let sql = |sql: &str, values: &[&str]| all(&mut connection.sql(sql, values).expect("open"));
     let name = url.rsplit('/').next().expect("a name");
@@ -436,6 +423,8 @@ fn sql_of_clients_is_bound_limited_and_read_only() {
     assert_eq!(code(sql("DELETE FROM own RETURNING a", &[])), "failed");
     assert_eq!(code(sql("SELECT 1; DELETE FROM own", &[])), "failed");
     assert_eq!(code(sql("SELECT no", &[])), "failed");
+    let said = sql("SELECT 1 / (a - 1) AS x FROM own", &[]).expect_err("by zero").to_string();
+    assert!(said.contains("can't run the statement as it was sent"), "{said}");
     assert_eq!(code(sql("SELECT * FROM generate_series(1, 6)", &[])), "too_large");
     assert_eq!(sql("SELECT count(*) AS n FROM own", &[]).expect("rows"), [[Value::Int(2)]]);
 }
@@ -443,7 +432,6 @@ fn sql_of_clients_is_bound_limited_and_read_only() {
 #[test]
 fn a_cursor_that_is_open_for_too_long_ends_and_so_do_too_many() {
     let mut stage = stage(&postgres(), "time_out_s = 1\ncursors_max = 1\nconnection_cursors_max = 2");
-    append(&stage, "");
     let text = std::fs::read_to_string(stage.path("headwater.toml")).expect("written");
     std::fs::write(stage.path("headwater.toml"), text.replace("[gateway]\n", "[gateway]\nwaiting_s_max = 0.2\n"))
         .expect("written");

@@ -1,12 +1,10 @@
 //! Dates and times of all of PostgreSQL's years, in every form: exact, or refused by the column's name.
 
+use super::{Stage, TABLES, get, postgres};
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{Date32Type, Int64Type, TimestampMicrosecondType};
 use arrow_ipc::reader::StreamReader;
-use headwater_testkit::Postgres;
-
-use super::{Stage, TABLES, get};
 
 /// As PostgreSQL writes them, and as they come (docs/types.md).
 const DATES: [(&str, &str); 8] = [
@@ -37,7 +35,7 @@ const NONE: [(&str, &str); 6] = [
 ];
 
 fn stage() -> Stage {
-    let url = Postgres::shared().and_then(Postgres::create_database).expect("a database");
+    let url = postgres();
     headwater_testkit::sql(&url, &TABLES.replace("DECIMAL_TEXT", "numeric")).expect("tables");
     Stage::alone(&url)
 }

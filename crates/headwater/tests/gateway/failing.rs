@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use headwater_lab::frontier::Request;
 
-use super::Stage;
+use super::{FRONTIER, Stage};
 
 /// It fails behind some rows, which compress to little.
 const SQL: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4000) \
@@ -25,10 +25,7 @@ fn answer(address: &str, target: &str, headers: &str) -> String {
 fn a_large_answer_that_fails_at_once_has_a_head_and_no_end() {
     let mut stage = Stage::new("sqlite:HERE/central.db");
     stage.query("fails.sql", &format!("-- public = true\n{SQL}"));
-    let file = stage.path("headwater.toml");
-    let text = std::fs::read_to_string(&file).expect("written");
-    let more = "held_bytes_max = 100\n[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\n";
-    std::fs::write(&file, text + more).expect("written");
+    stage.configure(&format!("held_bytes_max = 100\n{FRONTIER}"));
     let address = stage.serve();
     let request = Request::new(SQL);
     let (plain, packed) = (request.clone().level(None).target(), request.level(Some(9)).target());

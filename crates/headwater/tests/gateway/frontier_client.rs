@@ -15,7 +15,7 @@
 //! | `meta=`: an error of the payload | `meta_is_answered_by_an_error_of_its_payload` |
 //! | POST, no `X-Frontier-Id`: 200, a global error | `errors_come_as_the_client_knows_them` |
 //! | HEAD: the same | `head_is_answered_by_the_head_of_a_global_error` |
-//! | `delete ` is refused, in a literal too | `errors_come_as_the_client_knows_them` |
+//! | `delete ` is refused, in a literal too | `errors_come_as_the_client_knows_them`, `a_text_with_a_word_that_is_refused_is_sent_in_two_parts` |
 //! | no chunks: a length, or the end of the connection | each answer here, by HTTP/1.0 |
 //! | ASCII alone, and references | each answer here; `a_file_comes_whole_and_nothing_outside_of_its_folder_does` |
 //! | `full_size` wrong or missing: an error | *lab* `what_differs_from_what_is_said_is_refused` |
@@ -43,21 +43,16 @@ mod signed;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use headwater_lab::frontier::{Answer, AnswerError, Field, ID, ID_HEADER, Records, Request, Ttl};
-use headwater_testkit::Postgres;
-
-use super::Stage;
 use super::client_sql::role;
+use super::{FRONTIER, Stage, change, postgres};
+use headwater_lab::frontier::{Answer, AnswerError, Field, ID, ID_HEADER, Records, Request, Ttl};
 
 /// ID NUMBER(10), NAME VARCHAR2; rows (1, alpha), (2, NULL), (3, ''): 82 bytes.
 const EXAMPLE: &str = "0600000002494406 0000000a4e554d4245522831302906000000044e414d45 0600000008564152434841523207 \
                        060000000131060000000561 6c70686107 0600000001328607 060000000133060000000007";
 const ROWS: &str = "INSERT INTO t VALUES (1, 'alpha'), (2, NULL), (3, '')";
 const SQL: &str = "select id, name from t order by id";
-const FRONTIER: &str = "
-[gateway.frontier]
-name = \"X\"
-allowed = [\"127.0.0.1\"]
+const OPTIONS: &str = "
 files = \"files\"
 certificate = \"frontier.pem\"
 key = \"key.pem\"
@@ -78,8 +73,7 @@ impl Gateway {
     fn new(url: &str, more: &str, arguments: &[&str]) -> Gateway {
         let mut stage = Stage::new(url);
         let write = |name: &str, text: &str| std::fs::write(stage.path(name), text).expect("written");
-        let text = std::fs::read_to_string(stage.path("headwater.toml")).expect("written");
-        write("headwater.toml", &(text + FRONTIER + more));
+        stage.configure(&format!("{FRONTIER}{OPTIONS}{more}"));
         write("frontier.pem", CERTIFICATE);
         write("key.pem", KEY);
         std::fs::create_dir(stage.path("files")).expect("a folder");
@@ -98,7 +92,7 @@ impl Gateway {
     }
 
     fn postgres_with(more: &str, arguments: &[&str]) -> Gateway {
-        Gateway::new(&Postgres::shared().and_then(Postgres::create_database).expect("a database"), more, arguments)
+        Gateway::new(&postgres(), more, arguments)
     }
 
     fn postgres() -> Gateway {
@@ -115,11 +109,7 @@ impl Gateway {
 
     /// As an application would.
     fn sql(&self, sql: &str) {
-        if self.url.starts_with("sqlite:") {
-            self.stage.sql(sql);
-        } else {
-            headwater_testkit::sql(&self.url, sql).expect(sql);
-        }
+        change(&self.stage, &self.url, sql);
     }
 
     /// Head and body of the answer to a request of HTTP/1.0, which the C client speaks.
@@ -272,6 +262,27 @@ fn errors_come_as_the_client_knows_them() {
         global(gateway.send(&format!("POST {target}"), &format!("{ID_HEADER}: {ID}\r\nContent-Length: 0\r\n")));
         global(gateway.raw(&target.replace("frontier_request:1", "frontier_request:2"), ""));
         global(gateway.raw(&target.replace("frontier_request:1", "something:1"), ""));
+        let certificate = gateway.raw("/X/Frontier/type=cert_request:1&encoding=BLOB", "");
+        assert!(certificate.1.contains("is none of cert_request, expected pem"), "{certificate:?}");
+        global(certificate);
+    }
+}
+
+/// What the documentation says to do where a text has one of the words that are refused.
+#[test]
+fn a_text_with_a_word_that_is_refused_is_sent_in_two_parts() {
+    for gateway in Gateway::both() {
+        gateway.sql("INSERT INTO t VALUES (4, 'please delete it')");
+        let error =
+            gateway.ask(&Request::new("select id from t where name like 'please delete %'")).expect_err("refused");
+        assert!(error.to_string().contains("write a text in two parts"), "{error}");
+        let two = Request::new("select id from t where name = ? || ?");
+        for request in [
+            Request::new("select id from t where name like 'please del' || 'ete %'"),
+            two.bind(&["please del", "ete it"]),
+        ] {
+            assert_eq!(rows(&gateway.ask(&request).expect("an answer")), [[Some("4".to_owned())]]);
+        }
     }
 }
 

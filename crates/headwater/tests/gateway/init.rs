@@ -1,8 +1,6 @@
 //! `headwater init --gateway`, on every database.
 
-use headwater_testkit::Postgres;
-
-use super::{Stage, TABLES, get};
+use super::{Stage, TABLES, get, postgres};
 
 /// A folder with nothing in it.
 fn empty() -> Stage {
@@ -42,7 +40,7 @@ fn sqlite_gets_a_first_query() {
 
 #[test]
 fn postgres_gets_a_first_query() {
-    let url = Postgres::shared().and_then(Postgres::create_database).expect("a database");
+    let url = postgres();
     headwater_testkit::sql(&url, &TABLES.replace("DECIMAL_TEXT", "numeric")).expect("tables");
     from_address_to_answer(&mut empty(), &url);
 }

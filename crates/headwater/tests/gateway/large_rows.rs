@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use arrow_array::cast::AsArray as _;
 use arrow_ipc::reader::StreamReader;
-use headwater_testkit::{Postgres, wait_until};
+use headwater_testkit::wait_until;
 
 use super::slow::{ask, connections, memory};
-use super::{Stage, TABLES, get};
+use super::{Stage, TABLES, get, postgres};
 
 /// Bytes of a row's one text: more than what is held of an answer, and than what waits to be taken.
 const ROW_BYTES: usize = 16 << 20;
@@ -80,7 +80,7 @@ fn sqlite_rows_of_many_megabytes_come_whole() {
 
 #[test]
 fn postgres_rows_of_many_megabytes_come_whole() {
-    let url = Postgres::shared().and_then(Postgres::create_database).expect("a database");
+    let url = postgres();
     come_whole(&url, &format!("repeat('x', {ROW_BYTES})"), b'x');
 }
 
@@ -108,6 +108,6 @@ fn sqlite_rows_that_nobody_takes_are_not_made() {
 
 #[test]
 fn postgres_rows_that_nobody_takes_are_not_made() {
-    let url = Postgres::shared().and_then(Postgres::create_database).expect("a database");
+    let url = postgres();
     few_are_in_memory(&url, &format!("repeat('x', {ROW_BYTES})"), 7 * ROW_BYTES);
 }

@@ -3,6 +3,7 @@
 mod alone;
 mod client_sql;
 mod compression;
+mod credentials;
 mod cursors;
 mod dates;
 mod failing;
@@ -10,6 +11,7 @@ mod frontier_client;
 mod init;
 mod large_rows;
 mod mariadb;
+mod odd_texts;
 mod page;
 mod pages;
 mod query_run;
@@ -19,6 +21,7 @@ mod squid;
 mod tracked;
 mod waiting;
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -42,6 +45,23 @@ SELECT id, delay, fare FROM flight
 WHERE origin = :origin
 ORDER BY id;
 ";
+
+/// The Frontier protocol, for this machine.
+const FRONTIER: &str = "[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\n";
+
+/// A database of PostgreSQL's.
+fn postgres() -> String {
+    Postgres::shared().and_then(Postgres::create_database).expect("a database")
+}
+
+/// Runs SQL at the database of a stage, as its owner would.
+fn change(stage: &Stage, url: &str, sql: &str) {
+    if url.starts_with("sqlite:") {
+        stage.sql(sql);
+    } else {
+        headwater_testkit::sql(url, sql).expect(sql);
+    }
+}
 
 struct Stage {
     folder: tempfile::TempDir,
@@ -85,6 +105,12 @@ impl Stage {
         std::fs::write(self.path("queries").join(name), text).expect("written");
     }
 
+    /// Adds to the configuration: options of its last section, and sections.
+    fn configure(&self, more: &str) {
+        let mut file = File::options().append(true).open(self.path("headwater.toml")).expect("a file");
+        write!(file, "{more}").expect("written");
+    }
+
     /// Runs SQL at a SQLite database, as an application would.
     fn sql(&self, sql: &str) {
         let path = self.path("central.db");
@@ -123,7 +149,8 @@ impl Stage {
     fn serve_with(&mut self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0", "--set", "password_checks=1"]);
         command.args(arguments).envs(variables.iter().copied());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the server starts");
+        let log = File::options().create(true).append(true).open(self.path("log")).expect("a file");
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().expect("the server starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it speaks");
         self.server = Some(child);
@@ -132,6 +159,11 @@ impl Stage {
 }
 
 impl Stage {
+    /// What its servers have logged.
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
     /// Ends the server at once.
     fn stop(&mut self) {
         if let Some(mut server) = self.server.take() {
@@ -220,7 +252,7 @@ fn sqlite_large_answers() {
 
 #[test]
 fn postgres_large_answers() {
-    large_answers(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+    large_answers(&postgres());
 }
 
 fn from_file_to_answer(url: &str) {
@@ -259,14 +291,7 @@ fn from_file_to_answer(url: &str) {
     assert!(head.starts_with("http/1.1 304") && body.is_empty(), "{head}");
     lengths_of_heads(&address, tag);
     // From page to page, by the links.
-    let (mut target, mut rows) = ("/q/pages.csv".to_owned(), String::new());
-    while !target.is_empty() {
-        let (head, body) = get(&address, &target, "");
-        rows += body.trim_start_matches("id,origin\r\n");
-        let next = head.lines().find_map(|line| line.strip_prefix("link: <")?.strip_suffix(">; rel=\"next\""));
-        next.unwrap_or_default().clone_into(&mut target);
-    }
-    assert_eq!(rows, "1,JFK\r\n2,JFK\r\n3,EWR\r\n");
+    assert_eq!(pages::followed(&address, "pages").as_deref(), Ok("1,JFK 2,JFK 3,EWR "));
     assert_eq!(stage.ok(&["query", "run", "pages", "--format", "csv"]), "id,origin\r\n1,JFK\r\n2,JFK\r\n3,EWR\r\n");
     let (head, _) = get(&address, "/ready", "");
     assert!(head.starts_with("http/1.1 200"), "syncs are served beside: {head}");
@@ -307,13 +332,13 @@ fn sqlite_from_file_to_answer() {
 
 #[test]
 fn postgres_from_file_to_answer() {
-    from_file_to_answer(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+    from_file_to_answer(&postgres());
 }
 
 /// Types are PostgreSQL's, batch by batch, and what Arrow has no room for is told.
 #[test]
 fn postgres_types_in_arrow() {
-    let stage = Stage::new(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+    let stage = Stage::new(&postgres());
     let rows = "SELECT i, (i * 1.5)::numeric(10,2) AS fare, i * 1.5 AS any, DATE '2013-01-31' + i AS day, 'infinity'::date AS never
         FROM generate_series(1, 30000) AS s(i)";
     stage.query("typed.sql", &rows.replace(", 'infinity'::date AS never", ""));
@@ -342,10 +367,7 @@ fn postgres_types_in_arrow() {
 /// SQL of a Frontier client, by the protocol's first form.
 fn frontier(url: &str) {
     let mut stage = Stage::new(url);
-    let file = stage.path("headwater.toml");
-    let text = std::fs::read_to_string(&file).expect("written");
-    std::fs::write(&file, format!("{text}\n[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\n"))
-        .expect("written");
+    stage.configure(FRONTIER);
     let variables =
         if url.starts_with("sqlite:") { None } else { Some(("HEADWATER_GATEWAY_FRONTIER_URL", client_sql::role(url))) };
     let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -356,13 +378,12 @@ fn frontier(url: &str) {
     let id = "X-Frontier-Id: client 2.10.2 10288 root(0) root\r\n";
     let (head, body) = get(&address, seen, id);
     assert!(head.starts_with("http/1.1 200") && head.contains("content-type: text/xml;charset=us-ascii"), "{head}");
-    assert!(body.contains("<quality error=\"1\" message=\"the database can't run"), "{body}");
+    let said =
+        "<quality error=\"1\" message=\"the database can't run the statement as it was sent; the server's log says why";
+    assert!(body.contains(said), "{body}");
     let rows = "INSERT INTO t VALUES (1, 'alpha'), (2, NULL), (3, '')";
-    if url.starts_with("sqlite:") {
-        stage.sql(&format!("CREATE TABLE t (id INTEGER, name TEXT); {rows}"));
-    } else {
-        headwater_testkit::sql(url, &format!("CREATE TABLE t (id int4, name text); {rows}")).expect("made");
-    }
+    let whole = if url.starts_with("sqlite:") { "INTEGER" } else { "int4" };
+    change(&stage, url, &format!("CREATE TABLE t (id {whole}, name text); {rows}"));
     let (head, body) = get(&address, seen, id);
     assert!(head.contains("cache-control: max-age=604800"), "{head}");
     assert!(body.contains("records=\"3\"") && body.contains("encoding=\"BLOBzip5\""), "{body}");
@@ -374,7 +395,7 @@ fn frontier(url: &str) {
 #[test]
 fn frontier_clients_are_served() {
     frontier("sqlite:HERE/central.db");
-    frontier(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+    frontier(&postgres());
 }
 
 fn faults(url: &str, of_column: &str) {
@@ -412,6 +433,6 @@ fn faults(url: &str, of_column: &str) {
 #[test]
 fn faults_are_told_by_file_and_line() {
     faults("sqlite:HERE/central.db", "typo.sql:4: no such column: absent");
-    let url = Postgres::shared().and_then(Postgres::create_database).expect("a database");
+    let url = postgres();
     faults(&url, "typo.sql:4: column \"absent\" does not exist");
 }

@@ -8,7 +8,7 @@ use headwater_lab::frontier::Request;
 use headwater_testkit::{MariaDb, wait_until};
 
 use super::alone::syncs_nothing;
-use super::{Stage, TABLES, get};
+use super::{FRONTIER, Stage, TABLES, get, pages};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Goes through more pairs than anybody waits for.
@@ -67,14 +67,7 @@ fn from_file_to_answer() {
     // Nobody is known there.
     let (head, _) = get(&address, "/q/own.csv", "Authorization: Basic YW5uYTpzZWNyZXQ=\r\n");
     assert!(head.starts_with("http/1.1 401"), "{head}");
-    let (mut target, mut rows) = ("/q/pages.csv".to_owned(), String::new());
-    while !target.is_empty() {
-        let (head, body) = get(&address, &target, "");
-        rows += body.trim_start_matches("id,origin\r\n");
-        let next = head.lines().find_map(|line| line.strip_prefix("link: <")?.strip_suffix(">; rel=\"next\""));
-        next.unwrap_or_default().clone_into(&mut target);
-    }
-    assert_eq!(rows, "1,JFK\r\n2,JFK\r\n3,EWR\r\n");
+    assert_eq!(pages::followed(&address, "pages").as_deref(), Ok("1,JFK 2,JFK 3,EWR "));
     server.sql(&name, "DELETE FROM flight WHERE id = 1").expect("deleted");
     let (_, body) = get(&address, "/q/flights.csv?origin=JFK", "");
     assert_eq!(body, "id,delay,fare\r\n2,,\r\n");
@@ -216,10 +209,7 @@ fn frontier_clients_are_served() {
         .sql(&name, "CREATE TABLE t (id INT, name TEXT); INSERT INTO t VALUES (1, 'alpha'), (2, NULL)")
         .expect("made");
     let mut stage = Stage::alone(&url);
-    let file = stage.path("headwater.toml");
-    let text = std::fs::read_to_string(&file).expect("written");
-    let frontier = "[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\n";
-    std::fs::write(&file, format!("{text}\n{frontier}")).expect("written");
+    stage.configure(FRONTIER);
     let own = client(server, &name);
     let address = stage.serve_with(&[], &[("HEADWATER_GATEWAY_FRONTIER_URL", &own)]);
     // `select id, name from t`, as the C client encodes it.

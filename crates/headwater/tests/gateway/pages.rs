@@ -1,8 +1,6 @@
 //! Pages lose no row in silence: what would is told, by `query check` where it can be known, else by the answer.
 
-use headwater_testkit::Postgres;
-
-use super::{Stage, get};
+use super::{Stage, get, postgres};
 
 const HEAD: &str = "-- public = true\n-- page_rows = 2\n";
 
@@ -36,11 +34,11 @@ fn unfit_keys_are_told_by_file_and_line(url: &str) {
 #[test]
 fn unfit_keys_of_pages_are_told_by_file_and_line() {
     unfit_keys_are_told_by_file_and_line("sqlite:HERE/central.db");
-    unfit_keys_are_told_by_file_and_line(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+    unfit_keys_are_told_by_file_and_line(&postgres());
 }
 
 /// All rows, from page to page; or what the page says that is none.
-fn followed(address: &str, query: &str) -> Result<String, String> {
+pub(super) fn followed(address: &str, query: &str) -> Result<String, String> {
     let (mut target, mut rows) = (format!("/q/{query}.csv"), String::new());
     while !target.is_empty() {
         let (head, body) = get(address, &target, "");
@@ -85,5 +83,5 @@ fn lost_rows_are_told(url: &str) {
 #[test]
 fn rows_that_would_be_in_no_page_are_told() {
     lost_rows_are_told("sqlite:HERE/central.db");
-    lost_rows_are_told(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+    lost_rows_are_told(&postgres());
 }

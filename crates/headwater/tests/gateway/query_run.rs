@@ -1,8 +1,6 @@
 //! `headwater query run` holds answers against the limits of their heads.
 
-use headwater_testkit::Postgres;
-
-use super::Stage;
+use super::{Stage, postgres};
 
 const MANY: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500) SELECT i FROM n";
 /// All pairs of many.
@@ -44,7 +42,50 @@ fn sqlite_limits_hold_without_a_server() {
 
 #[test]
 fn postgres_limits_hold_without_a_server() {
-    limits_hold(&Postgres::shared().and_then(Postgres::create_database).expect("a database"));
+    limits_hold(&postgres());
+}
+
+/// What a page would be refused for is told here too, in every form; and what it may be refused for one day.
+fn keys_of_pages_hold(url: &str) {
+    let stage = Stage::new(url);
+    let query = |name: &str, rows: &str| {
+        let head = "-- page_by = { k = \"int\" }\n-- page_rows = 2\n";
+        stage.query(
+            &format!("{name}.sql"),
+            &format!("{head}WITH r(k, v) AS (VALUES {rows}) SELECT v, k FROM r ORDER BY v DESC"),
+        );
+    };
+    query("twice", "(4, 1), (2, 2), (1, 3), (2, 4)");
+    query("empty", "(1, 1), (2, 2), (3, 3), (NULL, 4)");
+    query("within", "(3, 1), (1, 2), (2, 3), (1, 4)");
+    query("whole", "(3, 1), (1, 2), (2, 3), (4, 4), (5, 5)");
+    for (query, words) in [
+        ("twice", "two rows have the key k = 2, at the end of a page: add a column to page_by that tells them apart"),
+        ("empty", "a row has NULL in k, and no page begins behind that"),
+    ] {
+        for format in ["table", "json", "csv", "ndjson", "arrow"] {
+            let done = stage.command(&["query", "run", query, "--format", format]).output().expect("it runs");
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.code() == Some(2) && said.contains(words), "{query} as {format}: {said}");
+        }
+    }
+    let (code, csv, said) = stage.run(&["query", "run", "whole", "--format", "csv"]);
+    assert_eq!(
+        (code, &*csv, &*said),
+        (Some(0), "v,k\r\n2,1\r\n3,2\r\n1,3\r\n4,4\r\n5,5\r\n", ""),
+        "in the order of pages"
+    );
+    let words = "two rows have the key k = 1: where a page ends between them, it is an error";
+    for format in [&["--format", "csv"][..], &[], &["--json"]] {
+        let (code, out, said) = stage.run(&[&["query", "run", "within"], format].concat());
+        assert!(code == Some(0) && said.contains("warning") && said.contains(words), "{out}{said}");
+    }
+}
+
+#[test]
+fn keys_of_pages_hold_without_a_server() {
+    keys_of_pages_hold("sqlite:HERE/central.db");
+    keys_of_pages_hold(&postgres());
 }
 
 #[test]

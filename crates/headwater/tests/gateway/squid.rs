@@ -8,7 +8,7 @@ use headwater_lab::frontier::Request;
 use headwater_testkit::{Postgres, Squid, wait_until};
 
 use super::client_sql::role;
-use super::{Stage, get};
+use super::{FRONTIER, Stage, get};
 
 mod troubles;
 
@@ -32,7 +32,12 @@ impl Front {
 
     /// The same with these arguments of the server.
     fn with(arguments: &[&str]) -> Front {
-        let database = Postgres::shared().and_then(Postgres::create_database).expect("a database");
+        Front::on(Postgres::shared().expect("PostgreSQL"), arguments)
+    }
+
+    /// The same on this cluster.
+    fn on(cluster: &Postgres, arguments: &[&str]) -> Front {
+        let database = cluster.create_database().expect("a database");
         let mut stage = Stage::new(&database);
         let sql = "CREATE TABLE t (id int4, name text); INSERT INTO t VALUES (1, 'alpha'), (2, NULL), (3, '')";
         headwater_testkit::sql(&database, sql).expect("made");
@@ -44,11 +49,7 @@ impl Front {
         );
         stage.query("own.sql", "-- max_age_s = 1000\nSELECT :s.user AS marked");
         stage.query("asleep.sql", "-- public = true\n-- time_out_s = 600\nSELECT pg_sleep(600)::text AS slept");
-        let file = stage.path("headwater.toml");
-        let text = std::fs::read_to_string(&file).expect("written");
-        let own = role(&database);
-        let frontier = format!("\n[gateway.frontier]\nname = \"X\"\nallowed = [\"127.0.0.1\"]\nurl = {own:?}\n");
-        std::fs::write(&file, text + &frontier).expect("written");
+        stage.configure(&format!("{FRONTIER}url = {:?}\n", role(&database)));
         let server = stage.serve_with(arguments, &[]);
         let squid = Squid::in_front_of_queries(server.parse().expect("an address")).expect("Squid");
         Front { stage, server, squid, database }
@@ -75,6 +76,12 @@ impl Front {
     /// Through Squid.
     fn get(&self, target: &str, headers: &str) -> (String, String) {
         get(self.squid.url().trim_start_matches("http://"), target, headers)
+    }
+
+    /// Waits until the server tells the time of a payload, by which Squid has something to ask.
+    fn until_told(&self, target: &str) {
+        let is_told = || get(&self.server, target, ID).0.contains("last-modified: ");
+        assert!(wait_until(Duration::from_mins(1), is_told), "{target}");
     }
 
     fn sql(&self, sql: &str) {
@@ -200,6 +207,38 @@ fn answers_that_are_too_old_are_given_where_the_server_is_gone() {
     }
 }
 
+/// The server is there, and says 503: who may have what is too old has it, by Squid or by the server, and all is served once it is back.
+#[test]
+fn answers_that_are_too_old_are_given_where_the_database_is_gone() {
+    let cluster = Postgres::start().expect("PostgreSQL");
+    let front = Front::on(&cluster, &[]);
+    let short = format!("{SEEN}&ttl=short");
+    // Once its time is told, Squid has something to ask by, and keeps it.
+    front.until_told(&short);
+    let (_, frontier) = front.get(&short, &format!("{ID}Cache-Control: max-stale=600\r\n"));
+    assert!(frontier.contains("records=\"3\""), "{frontier}");
+    let (_, last) = front.get("/q/last.csv", "");
+    assert!(front.get("/q/flights.csv?origin=EWR", "").0.starts_with("http/1.1 200"));
+    cluster.kill().expect("killed");
+    std::thread::sleep(Duration::from_secs(2)); // to Squid it is too old then
+    for _ in 0..2 {
+        let (head, stale) = front.get(&short, ID);
+        assert!(head.starts_with("http/1.1 200") && stale == frontier, "{head}: {stale}");
+        let (head, stale) = front.get("/q/last.csv", "");
+        assert!(head.starts_with("http/1.1 200") && stale == last, "{head}: {stale}");
+        for target in ["/q/flights.csv?origin=JFK", "/q/flights.csv?origin=EWR"] {
+            let (head, body) = front.get(target, "");
+            assert!(head.starts_with("http/1.1 503") && head.contains("retry-after: "), "{target}: {head}: {body}");
+        }
+    }
+    cluster.restart().expect("it starts anew");
+    let is_back = || front.get("/q/flights.csv?origin=JFK", "").0.starts_with("http/1.1 200");
+    assert!(wait_until(Duration::from_mins(1), is_back), "by itself");
+    front.sql("INSERT INTO t VALUES (4, 'four')");
+    let is_new = || front.get(&short, ID).1.contains("records=\"4\"");
+    assert!(wait_until(Duration::from_mins(1), is_new), "{}", front.get(&short, ID).1);
+}
+
 #[test]
 fn nothing_of_one_user_reaches_another() {
     let front = Front::new();
@@ -268,9 +307,7 @@ fn a_server_without_room_is_not_taken_for_an_answer() {
     let front = Front::with(&["--set", "gateway.executions_max=1", "--set", "gateway.waiting_max=0"]);
     let (kept, other) = (format!("{SEEN}&ttl=short"), format!("{SEEN}&freshkey=1"));
     // Once its time is told, Squid has something to ask by, and keeps it.
-    while !get(&front.server, &kept, ID).0.contains("last-modified: ") {
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    front.until_told(&kept);
     let (head, before) = front.get(&kept, &format!("{ID}Cache-Control: max-stale=600\r\n"));
     assert!(
         head.contains("cache-control: max-age=0, stale-if-error=600") && before.contains("records=\"3\""),

@@ -1,12 +1,10 @@
 //! Tables that are tracked for named queries alone, as the documentation says: nothing is synced.
 
-use std::fs::File;
-use std::process::Stdio;
 use std::time::Duration;
 
-use headwater_testkit::{Postgres, wait_until};
+use headwater_testkit::wait_until;
 
-use super::{Stage, TABLES, get};
+use super::{Stage, TABLES, change, get, postgres};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 const TARGET: &str = "/q/flights.csv?origin=JFK";
@@ -28,14 +26,6 @@ impl Stage {
         let placed: Vec<&str> =
             arguments.iter().map(|word| if word.starts_with("postgres://") { url } else { word }).collect();
         self.ok(&placed)
-    }
-}
-
-fn change(stage: &Stage, url: &str, sql: &str) {
-    if url.starts_with("sqlite:") {
-        stage.sql(sql);
-    } else {
-        headwater_testkit::sql(url, sql).expect(sql);
     }
 }
 
@@ -75,7 +65,7 @@ fn sqlite_tables_are_tracked_as_documented() {
 fn postgres_tables_are_tracked_as_documented() {
     const UNTOLD: &str = "BEGIN; UPDATE flight SET delay = 6 WHERE id = 1; \
                           DELETE FROM headwater.table_change WHERE transaction = pg_current_xact_id(); COMMIT";
-    let url = Postgres::shared().and_then(Postgres::create_database).expect("a database");
+    let url = postgres();
     headwater_testkit::sql(&url, &TABLES.replace("DECIMAL_TEXT", "numeric")).expect("tables");
     let database = url.rsplit('/').next().expect("a name").to_owned();
     let reader = format!("reader_{database}");
@@ -89,11 +79,8 @@ fn postgres_tables_are_tracked_as_documented() {
         stage.documented(line, &url);
     }
     // Until it is granted, that is said once, and the query is run.
-    let log = stage.path("log");
-    let mut server = stage.command(&["serve", "--listen", "127.0.0.1:0"]);
-    stage.server =
-        Some(server.stdout(Stdio::null()).stderr(File::create(&log).expect("a file")).spawn().expect("it starts"));
-    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    stage.serve();
+    let said = || stage.log();
     assert!(wait_until(PATIENCE, || said().contains("may not ask change tracking")), "{}", said());
     let grants: Vec<String> = lines("sql")
         .iter()

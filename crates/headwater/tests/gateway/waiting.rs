@@ -25,9 +25,7 @@ fn a_query_waits_as_long_as_the_flag_then_the_environment_then_the_file_says() {
     let mut stage = Stage::alone("sqlite:HERE/central.db");
     stage.sql(TABLES);
     stage.query("endless.sql", ENDLESS);
-    let file = stage.path("headwater.toml");
-    let text = std::fs::read_to_string(&file).expect("written");
-    std::fs::write(&file, format!("{text}executions_max = 1\nwaiting_s_max = 0.1\n")).expect("written");
+    stage.configure("executions_max = 1\nwaiting_s_max = 0.1\n");
     let (flag, variable) = (["--set", "gateway.waiting_s_max=0.3"], [("HEADWATER_GATEWAY_WAITING_S_MAX", "0.2")]);
     for (arguments, variables, waited) in
         [(&[][..], &[][..], "100ms"), (&[], &variable, "200ms"), (&flag, &variable, "300ms")]

@@ -264,8 +264,8 @@ fn a_value_that_grows_too_long_is_told() {
     for (kind, value) in [
         (Type::Text, Value::Text(vec![b'a'; MOST])),
         (Type::Bytes, Value::Bytes(vec![7; MOST])),
-        // Each byte becomes three.
-        (Type::Text, Value::Text(vec![0xff; MOST / 2])),
+        // Each line's end becomes two.
+        (Type::Json, Value::Text(vec![b'\n'; MOST / 2 + 10])),
         (Type::Json, Value::Bytes(vec![7; most])),
     ] {
         let told = row(kind, &value).expect_err("no room").to_string();

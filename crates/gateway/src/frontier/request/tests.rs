@@ -76,10 +76,12 @@ fn what_nobody_knows_is_an_error_of_the_whole() {
         ("/X/Frontier/type=frontier_request", "is unknown"),
         ("/X/Frontier/type=frontier_request:1:OTHER", "is unknown"),
         ("/X/Frontier/type=other:1:DEFAULT", "is unknown"),
-        ("/X/Frontier/type=frontier_request:1&encoding=BLOBzip0", "BLOBzip0"),
-        ("/X/Frontier/type=frontier_request:1&encoding=BLOBzip10", "BLOBzip10"),
-        ("/X/Frontier/type=frontier_request:1&encoding=pem", "\"pem\""),
-        ("/X/Frontier/type=cert_request:1&encoding=BLOB", "\"BLOB\""),
+        ("/X/Frontier/type=frontier_request:1&encoding=BLOBzip0", "encoding \"BLOBzip0\" is none of frontier_request"),
+        ("/X/Frontier/type=frontier_file:1&encoding=BLOBzip10", "encoding \"BLOBzip10\" is none of frontier_file"),
+        ("/X/Frontier/type=frontier_request:1&encoding=pem", "none of frontier_request, expected BLOB, BLOBzip, or"),
+        ("/X/Frontier/type=cert_request:1&encoding=BLOB", "encoding \"BLOB\" is none of cert_request, expected pem"),
+        ("/X/Frontier/type=cert_request:1&encoding=BLOBzip5", "is none of cert_request, expected pem"),
+        ("/X/Frontier/type=cert_request:1&encoding=x", "is none of cert_request, expected pem"),
         ("/X/Frontier/type=frontier_request:1&ttl=long", "short or forever"),
         ("/X/Frontier/type=frontier_request:1&sec=none", "sec= is not expected"),
         ("/X/Frontier/type=frontier_request:1&p2=x", "p2= is not expected"),
@@ -96,7 +98,16 @@ fn statements_and_what_is_none() {
     for word in ["DROP TABLE t", "select 'please delete this'", "Insert into t", "alter table t", "create view v"] {
         assert!(matches!(statement(word), Err(P1Error::Word(_))), "{word}");
     }
-    assert_eq!(statement("select deleted from t").expect("no such word").sql, "select deleted from t");
+    let said = statement("select 1 as a -- DELETE it").expect_err("a comment counts").to_string();
+    assert!(said.starts_with("\"delete\" with a blank behind it is taken nowhere in a statement"), "{said}");
+    assert!(
+        matches!(statement("select a from t where b = ?:delete it"), Err(P1Error::Word("delete"))),
+        "so does a value"
+    );
+    for sql in ["select deleted from t", "select \"delete\" from t", "select 'dele' || 'te it'", "select 'delete\tit'"]
+    {
+        assert_eq!(statement(sql).expect("no such word").sql, sql);
+    }
     let of = |p1: &str| Request::parse(&query(p1)).expect("a request").payloads[0].statement();
     assert_eq!(of("eNor+s1J"), Err(P1Error::Base64), "another alphabet");
     assert_eq!(of("eNorT"), Err(P1Error::Base64));

@@ -5,13 +5,14 @@ use std::path::Path;
 use anyhow::Result;
 use headwater_consolidated::check::{Severity, check};
 use headwater_consolidated::{Connection, Dialect, Plan};
+use headwater_gateway::query::Who;
 use headwater_model::Direction;
 use headwater_protocol::Value;
 use headwater_server::Config as ServerConfig;
 
 use super::{DoctorArgs, Findings, files};
 use crate::commands::check::{place, title};
-use crate::config::Config;
+use crate::config::{Config, FrontierConfig, GatewayConfig};
 use crate::database::Address;
 
 /// A server whose number of workers is found makes do with so many.
@@ -22,7 +23,7 @@ const DURABLE: [&str; 3] = ["fsync", "full_page_writes", "synchronous_commit"];
 pub(super) fn look(
     config: &Config,
     plans: &[Plan],
-    options: Option<&ServerConfig>,
+    (options, gateway): (Option<&ServerConfig>, Option<&GatewayConfig>),
     args: &DoctorArgs,
     findings: &mut Findings,
 ) {
@@ -51,6 +52,9 @@ pub(super) fn look(
         looked.push(open_transactions(connection, args, findings));
         looked.push(slots(connection, findings));
         looked.extend(plans.iter().map(|plan| privileges(connection, plan, findings)));
+        if knows_users(plans, gateway) {
+            looked.push(accounts(connection, findings));
+        }
     }
     for error in looked.into_iter().filter_map(Result::err) {
         let what = format!("the database could not be asked: {error:#}");
@@ -209,6 +213,37 @@ fn privileges(connection: &mut dyn Connection, plan: &Plan, findings: &mut Findi
                 findings.error("privilege", what, mend);
             }
         }
+    }
+    Ok(())
+}
+
+/// Whether anybody is let in by who they are.
+fn knows_users(plans: &[Plan], gateway: Option<&GatewayConfig>) -> bool {
+    let is_asked = |gateway: &GatewayConfig| {
+        let lets_users_in = |frontier: &FrontierConfig| !frontier.settings.users.is_empty();
+        gateway.queries.iter().any(|query| query.who != Who::Public) || gateway.frontier.iter().any(lets_users_in)
+    };
+    !plans.is_empty() || gateway.is_some_and(is_asked)
+}
+
+/// Whether the server's role may read the accounts, and the key of tokens, once they are there.
+fn accounts(connection: &mut dyn Connection, findings: &mut Findings) -> Result<()> {
+    let sql = "SELECT g.what, format('GRANT %s TO %I', g.what, current_user)::text FROM pg_catalog.pg_namespace n \
+               CROSS JOIN LATERAL (SELECT 'USAGE ON SCHEMA headwater'::text WHERE NOT has_schema_privilege(n.oid, 'USAGE') \
+               UNION ALL SELECT 'SELECT ON ' || string_agg('headwater.' || c.relname, ', ' ORDER BY c.relname)::text \
+               FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relname IN ('account', 'identity', 'note') \
+               AND NOT has_table_privilege(c.oid, 'SELECT') HAVING count(*) > 0) AS g(what) WHERE n.nspname = 'headwater'";
+    let (lacks, grants): (Vec<String>, Vec<String>) = texts(connection, sql)?
+        .into_iter()
+        .filter_map(|row| <[String; 2]>::try_from(row).ok())
+        .map(|[what, grant]| (what, grant))
+        .unzip();
+    if !lacks.is_empty() {
+        let what = format!(
+            "the server's role can't read who has an account ({} is missing): whoever shows credentials is told 503",
+            lacks.join(", ")
+        );
+        findings.error("privilege", what, format!("`{}`", grants.join("; ")));
     }
     Ok(())
 }

@@ -56,7 +56,12 @@ pub(super) fn look(args: &DoctorArgs, global: &Global, findings: &mut Findings) 
             running(options, findings);
         }
     }
-    central::look(&config, &plans, options.as_ref(), args, findings);
+    let gateway = config.gateway(&[]).unwrap_or_else(|error| {
+        let mend = "mend it; docs/gateway.md has every option, and `headwater query check` looks at the queries";
+        findings.error("configuration", format!("{error:#}"), mend);
+        None
+    });
+    central::look(&config, &plans, (options.as_ref(), gateway.as_ref()), args, findings);
 }
 
 /// The files that the options name.

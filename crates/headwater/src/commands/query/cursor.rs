@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use headwater_consolidated::results::ResultColumn;
 use headwater_cursor::{Connection, Credentials, Options, Server, ValueRef};
-use headwater_gateway::format::{Column, Encoder, Format};
+use headwater_gateway::format::{Column, Encoder, Format, texts_fit};
 use headwater_gateway::query::text_of;
 use headwater_protocol::cursor::Question;
 use headwater_remote::http::Credentials as Shown;
@@ -82,7 +82,14 @@ pub(super) fn run(args: &RunArgs, output: &Output) -> Done {
 /// Prints rows in a form, or as lines of texts.
 enum Printer {
     Form(Encoder),
-    Lines(String),
+    Lines(Lines),
+}
+
+/// Lines of texts, and what a fault in them is told by.
+struct Lines {
+    names: Vec<String>,
+    rows: u64,
+    out: String,
 }
 
 impl Printer {
@@ -90,8 +97,8 @@ impl Printer {
         match format {
             Some(format) => Printer::Form(Encoder::begin(format, columns.iter().map(Column::from).collect())),
             None => {
-                let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
-                Printer::Lines(names.join("\t") + "\n")
+                let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
+                Printer::Lines(Lines { out: names.join("\t") + "\n", rows: 0, names })
             }
         }
     }
@@ -99,14 +106,16 @@ impl Printer {
     fn row(&mut self, values: &[ValueRef<'_>]) -> Result<()> {
         match self {
             Printer::Form(encoder) => encoder.row(values)?,
-            Printer::Lines(lines) => {
+            Printer::Lines(Lines { names, rows, out }) => {
+                *rows += 1;
+                texts_fit(names.iter().map(String::as_str), values, *rows)?;
                 for (place, value) in values.iter().enumerate() {
                     if place > 0 {
-                        lines.push('\t');
+                        out.push('\t');
                     }
-                    lines.push_str(&text_of(&value.to_value()));
+                    out.push_str(&text_of(&value.to_value()));
                 }
-                lines.push('\n');
+                out.push('\n');
             }
         }
         Ok(())
@@ -123,11 +132,7 @@ impl Printer {
         let mut out = std::io::stdout().lock();
         match self {
             Printer::Form(encoder) => out.write_all(&encoder.take()),
-            Printer::Lines(lines) => {
-                let written = out.write_all(lines.as_bytes());
-                lines.clear();
-                written
-            }
+            Printer::Lines(lines) => out.write_all(std::mem::take(&mut lines.out).as_bytes()),
         }
         .context("writing rows")?;
         // A terminal's own buffer would hold a line back.

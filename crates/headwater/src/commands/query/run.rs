@@ -1,16 +1,17 @@
 //! `headwater query run`: a named query, here and now, within the limits of its head.
 
 use std::io::{IsTerminal as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::{Args, ValueEnum};
 use headwater_consolidated::Error;
 use headwater_consolidated::results::{ResultColumn, ResultSink};
-use headwater_gateway::format::{Column, Encoder, Format, Unfit};
-use headwater_gateway::query::{Query, QueryLimits, text_of};
+use headwater_gateway::format::{Column, Encoder, Format, Unfit, texts_fit};
+use headwater_gateway::query::{Keys, Query, QueryError, QueryLimits, text_of};
 use headwater_protocol::ValueRef;
+use serde_json::json;
 
 use super::cursor::CursorArgs;
 use super::options;
@@ -28,8 +29,9 @@ Examples:
   headwater query run flights origin=JFK --cursor --server https://sync.example.com
 
 Arguments are held against the query's head, as those of a request are, and so is the answer: exit code 2 where it has more rows or bytes, or
-takes longer, than rows_max, bytes_max and time_out_s say (of a query in pages each page; all are given). With --cursor a server runs it, and
-rows are printed as they come, without a table's frame.";
+takes longer, than rows_max, bytes_max and time_out_s say (of a query in pages each page; all are given, in their order), and where two rows
+have one key at a page's end, or one has NULL in it. With --cursor a server runs it, and rows are printed as they come, without a table's
+frame.";
 
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
@@ -85,18 +87,22 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+/// The query of a name.
+fn named<'q>(name: &str, queries: &'q [(PathBuf, Query)], faults: &[QueryError]) -> Result<&'q Query> {
+    if let Some((_, query)) = queries.iter().find(|(_, query)| query.name == name) {
+        return Ok(query);
+    }
+    if let Some(fault) = faults.iter().find(|fault| Path::new(&fault.file).file_stem() == Some(name.as_ref())) {
+        return Err(usage(format!("{fault} (headwater query check tells all)")));
+    }
+    let known = queries.iter().map(|(_, query)| query.name.as_str()).collect::<Vec<_>>().join(", ");
+    Err(usage(format!("there is no query {name:?}, expected one of {known}")))
+}
+
 /// Runs it.
 pub(super) fn run_one(args: &RunArgs, config: &Config, output: &Output) -> Done {
     let (queries, faults) = config.queries()?;
-    let found = queries.iter().map(|(_, query)| query).find(|query| query.name == args.name);
-    let Some(query) = found else {
-        if let Some(fault) = faults.iter().find(|fault| Path::new(&fault.file).file_stem() == Some(args.name.as_ref()))
-        {
-            return Err(usage(format!("{fault} (headwater query check tells all)")));
-        }
-        let known = queries.iter().map(|(_, query)| query.name.as_str()).collect::<Vec<_>>().join(", ");
-        return Err(usage(format!("there is no query {:?}, expected one of {known}", args.name)));
-    };
+    let query = named(&args.name, &queries, &faults)?;
     let pairs = args.arguments.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let arguments = query.arguments(pairs).or_usage(|| format!("{} can't be run so", query.name))?;
     if query.is_personal() && args.user.is_none() {
@@ -104,17 +110,13 @@ pub(super) fn run_one(args: &RunArgs, config: &Config, output: &Output) -> Done 
     }
     let user = args.user.as_deref().unwrap_or_default();
     let (mut connection, placeholder) = config.database.connect_for_queries()?;
-    let (sql, parameters) = query.whole_statement(&arguments, user, placeholder);
+    let (sql, parameters) = query.pages_statement(&arguments, user, placeholder);
     let format = args.format(output)?;
     let (began, limit) = (Instant::now(), Limit::of(query));
     let in_time = |read: Result<(), Error>| match read {
         Err(error) if !matches!(error, Error::Sql { .. }) && began.elapsed() >= query.limits.time_out => {
             let (took, option) = (query.limits.time_out, "time_out_s of the query");
-            Err(Error::Sql {
-                detail: format!("the query took longer than {took:?} ({option})"),
-                line: None,
-                is_statement: false,
-            })
+            Err(refused(format!("the query took longer than {took:?} ({option})")))
         }
         read => read,
     };
@@ -122,15 +124,19 @@ pub(super) fn run_one(args: &RunArgs, config: &Config, output: &Output) -> Done 
         Some(format) => {
             let mut written = Written { format, limit, encoder: None, failed: None };
             let read = connection.read(&sql, &parameters, &options(query), &mut written);
-            written.end(in_time(read))
+            let repeated = written.limit.repeated.take();
+            written.end(in_time(read)).map(|()| repeated)
         }
         None => {
-            let mut rows = Rows { limit, names: Vec::new(), shown: Vec::new(), more: 0 };
+            let mut rows = Rows { limit, names: Vec::new(), shown: Vec::new(), count: 0 };
             let read = connection.read(&sql, &parameters, &options(query), &mut rows);
-            in_time(read).map_err(Into::into).and_then(|()| rows.show(output))
+            let repeated = rows.limit.repeated.take();
+            in_time(read).map_err(Into::into).and_then(|()| rows.show(output)).map(|()| repeated)
         }
     };
-    read.with_context(|| format!("{} could not be run", query.name))?;
+    if let Some(repeated) = read.with_context(|| format!("{} could not be run", query.name))? {
+        output.warn(&repeated, &json!({ "query": query.name }));
+    }
     Ok(Exit::Done)
 }
 
@@ -140,11 +146,20 @@ struct Limit {
     page_rows: Option<u64>,
     rows: u64,
     bytes: u64,
+    keys: Option<Keys>,
+    /// The first key that two rows of a page have.
+    repeated: Option<String>,
 }
 
 impl Limit {
     fn of(query: &Query) -> Limit {
-        Limit { most: query.limits, page_rows: query.page.as_ref().map(|page| page.rows), rows: 0, bytes: 0 }
+        let page_rows = query.page.as_ref().map(|page| page.rows);
+        Limit { most: query.limits, page_rows, rows: 0, bytes: 0, keys: query.keys(), repeated: None }
+    }
+
+    fn begin(&mut self, columns: &[ResultColumn]) -> Result<(), Error> {
+        let Some(keys) = &mut self.keys else { return Ok(()) };
+        keys.begin(columns).map_err(refused)
     }
 
     /// Whether the next row is the first of another page.
@@ -153,7 +168,12 @@ impl Limit {
     }
 
     /// One row more.
-    fn row(&mut self) -> Result<(), Error> {
+    fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
+        if let Some(keys) = &mut self.keys {
+            keys.row_of_all(values).map_err(|lost| refused(format!("{lost} (page_by of the query)")))?;
+            let repeated = keys.repeated(values);
+            self.repeated = self.repeated.take().or(repeated);
+        }
         if self.is_page_whole() {
             (self.rows, self.bytes) = (0, 0);
         }
@@ -174,16 +194,17 @@ impl Limit {
 }
 
 fn too_large(most: u64, what: &str) -> Error {
-    Error::Sql {
-        detail: format!("the answer has more than {most} {what}: ask for less"),
-        line: None,
-        is_statement: false,
-    }
+    refused(format!("the answer has more than {most} {what}: ask for less"))
 }
 
-/// A value that the form has no room for: the query can't be run so.
+/// A value that the form has no room for.
 fn unfit(unfit: &Unfit) -> Error {
-    Error::Sql { detail: unfit.to_string(), line: None, is_statement: false }
+    refused(unfit.to_string())
+}
+
+/// The query can't be run so.
+fn refused(detail: String) -> Error {
+    Error::Sql { detail, line: None, is_statement: false }
 }
 
 /// Writes rows as they come.
@@ -221,6 +242,7 @@ impl Written {
 
 impl ResultSink for Written {
     fn begin(&mut self, columns: &[ResultColumn]) -> Result<(), Error> {
+        self.limit.begin(columns)?;
         self.encoder = Some(Encoder::begin(self.format, columns.iter().map(Column::from).collect()));
         Ok(())
     }
@@ -229,7 +251,7 @@ impl ResultSink for Written {
         if self.limit.is_page_whole() {
             self.flush()?;
         }
-        self.limit.row()?;
+        self.limit.row(values)?;
         let Some(encoder) = &mut self.encoder else { return Ok(()) };
         encoder.row(values).map_err(|error| unfit(&error))?;
         if encoder.waiting() > 1 << 16 { self.flush() } else { Ok(()) }
@@ -241,7 +263,7 @@ struct Rows {
     limit: Limit,
     names: Vec<String>,
     shown: Vec<Vec<String>>,
-    more: u64,
+    count: u64,
 }
 
 /// How many are shown.
@@ -250,16 +272,16 @@ const SHOWN_MAX: usize = 1_000;
 impl ResultSink for Rows {
     fn begin(&mut self, columns: &[ResultColumn]) -> Result<(), Error> {
         self.names = columns.iter().map(|column| column.name.clone()).collect();
-        Ok(())
+        self.limit.begin(columns)
     }
 
     fn row(&mut self, values: &[ValueRef<'_>]) -> Result<(), Error> {
-        self.limit.row()?;
+        self.limit.row(values)?;
+        self.count += 1;
+        texts_fit(self.names.iter().map(String::as_str), values, self.count).map_err(|error| unfit(&error))?;
         let texts: Vec<String> = values.iter().map(|value| text_of(&value.to_value())).collect();
         self.limit.bytes(texts.iter().map(String::len).sum())?;
-        if self.shown.len() == SHOWN_MAX {
-            self.more += 1;
-        } else {
+        if self.shown.len() < SHOWN_MAX {
             self.shown.push(texts);
         }
         Ok(())
@@ -269,14 +291,13 @@ impl ResultSink for Rows {
 impl Rows {
     fn show(self, output: &Output) -> Result<()> {
         let head: Vec<&str> = self.names.iter().map(String::as_str).collect();
-        let count = self.shown.len() as u64 + self.more;
-        output.table(&head, self.shown)?;
-        let more = if self.more > 0 {
+        let more = if self.count > self.shown.len() as u64 {
             format!(", of which the first {SHOWN_MAX} are shown (--format csv has all)")
         } else {
             String::new()
         };
-        output.note(format!("{}{more}", counted(count as usize, "row")));
+        output.table(&head, self.shown)?;
+        output.note(format!("{}{more}", counted(self.count as usize, "row")));
         Ok(())
     }
 }

@@ -178,6 +178,18 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Reads one whole payload with `read`; leftovers are an error.
+pub(crate) fn whole<'a, T>(
+    payload: &'a [u8],
+    field: &'static str,
+    read: impl FnOnce(&mut Reader<'a>) -> Result<T, DecodeError>,
+) -> Result<T, DecodeError> {
+    let mut reader = Reader::new(payload);
+    let value = read(&mut reader)?;
+    reader.finish(field)?;
+    Ok(value)
+}
+
 /// Refuses a payload that should be empty.
 pub(crate) fn nothing(payload: &[u8], field: &'static str) -> Result<(), DecodeError> {
     Reader::new(payload).finish(field)

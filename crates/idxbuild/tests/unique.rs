@@ -87,6 +87,21 @@ fn the_same_is_said_whoever_builds_the_index() -> Outcome {
     Ok(())
 }
 
+/// As a program that writes behind SQLite's back would leave it: a row is in the table alone.
+#[test]
+fn an_index_that_lacks_rows_is_not_asked_for_them() -> Outcome {
+    let place = Place::new(
+        "CREATE UNIQUE INDEX u ON t(a) WHERE id > 0;
+         CREATE TABLE plain(id INTEGER PRIMARY KEY, a INTEGER, b TEXT);
+         INSERT INTO plain SELECT * FROM t; INSERT INTO plain VALUES (3000, 7, '');
+         PRAGMA writable_schema = ON;
+         UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = 'plain') WHERE name = 't';
+         DELETE FROM sqlite_schema WHERE name = 'plain';",
+    )?;
+    assert_eq!(place.refused(&Options::default())?.1, ["(7) in 2 rows (rowids 7, 3000)"]);
+    Ok(())
+}
+
 #[test]
 fn rows_have_names_where_the_table_has_any() -> Outcome {
     let place = Place::new(

@@ -127,6 +127,11 @@ impl Fault {
         Fault::new(StatusCode::UNPROCESSABLE_ENTITY, "unfit", unfit.to_string())
     }
 
+    /// Columns that a cursor has no room for.
+    pub(crate) fn unfit_columns(message: impl Into<String>) -> Fault {
+        Fault::new(StatusCode::UNPROCESSABLE_ENTITY, "unfit", message)
+    }
+
     /// Too many executions already.
     pub(crate) fn overloaded(message: impl Into<String>) -> Fault {
         let fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message);

@@ -23,7 +23,8 @@ Getting started:
   headwater remote create anna.db --server http://127.0.0.1:7340 --user anna
   headwater remote sync anna.db
 
-Exit codes: 0 done, 1 differences or faults found, 2 usage or configuration, 3 something could not be reached, 4 internal.";
+Exit codes: 0 done, 1 differences or faults found, 2 usage or configuration, 3 something could not be reached, or not \
+be done now, 4 a damaged file, or a defect.";
 
 /// One SQL database at the head, any number of SQLite copies downstream.
 #[derive(Debug, Parser)]

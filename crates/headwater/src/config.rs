@@ -324,9 +324,10 @@ impl Config {
 /// A section of the file, with what goes before it: the environment, then these arguments. `inner.option` is one of a section within it.
 fn overlaid(text: &str, section: &str, variables: &str, arguments: &[(String, String)]) -> Result<toml::Value> {
     let variables = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.to_str()?;
         // A token is no option: files are read by many.
-        let name = name.to_str()?.strip_prefix(variables).filter(|name| *name != "TOKEN")?.to_ascii_lowercase();
-        let name = INNER.iter().fold(name, |name, inner| match name.strip_prefix(&format!("{inner}_")) {
+        let option = name.strip_prefix(variables).filter(|_| name != admin::TOKEN_VARIABLE)?.to_ascii_lowercase();
+        let name = INNER.iter().fold(option, |name, inner| match name.strip_prefix(&format!("{inner}_")) {
             Some(option) => format!("{inner}.{option}"),
             None => name,
         });

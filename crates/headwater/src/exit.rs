@@ -19,7 +19,7 @@ pub enum Exit {
     Usage = 2,
     /// A database or server could not be reached, or could not do it now.
     Unreachable = 3,
-    /// A defect, or a failure that has no better name.
+    /// A damaged file, a defect, or a failure that has no better name.
     Internal = 4,
 }
 

@@ -150,6 +150,8 @@ impl Output {
             writeln!(err, "{value}")
         } else {
             let (on, off) = if is_colourful(&err) { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
+            // They may have names and values of a database in them.
+            let texts: Vec<String> = texts.iter().map(|text| printable(text)).collect();
             let (first, causes) = texts.split_first().map_or(("", [].as_slice()), |(f, c)| (f.as_str(), c));
             writeln!(err, "{on}error{off}: {first}")
                 .and_then(|()| causes.iter().try_for_each(|cause| writeln!(err, "  because: {cause}")))

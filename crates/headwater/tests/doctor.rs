@@ -1,62 +1,52 @@
 //! `headwater doctor`: nothing is found where all is well, and each planted fault is found under its name.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
+use headwater_testkit::deployment::{NOTES, NOTES_MODEL, Serving};
 use headwater_testkit::postgres::{Builder, sql};
-use headwater_testkit::{Postgres, free_port};
+use headwater_testkit::{Deployment, Postgres, free_port};
 use rusqlite::Connection;
 use serde_json::Value;
 
-const TABLES: &str =
-    "CREATE TABLE note (id text NOT NULL PRIMARY KEY, body text); INSERT INTO note VALUES ('a', 'one');";
-
-const MODEL: &str = r#"
-name = "notes"
-version = 1
-[tables.note]
-conflict = "remote_wins"
-key = ["id"]
-[tables.note.columns]
-id = "text not null"
-body = "text"
-"#;
-
-/// A deployment in a folder: database, model, configuration, and a server that runs.
+/// A deployment and its server, which has the address that the configuration says.
 struct Stage {
-    folder: tempfile::TempDir,
+    server: Option<Serving>,
+    deployment: Deployment,
     database: String,
-    server: Option<(Child, BufReader<ChildStdout>)>,
     address: String,
+}
+
+impl Deref for Stage {
+    type Target = Deployment;
+
+    fn deref(&self) -> &Deployment {
+        &self.deployment
+    }
 }
 
 impl Stage {
     fn new(database: Option<String>) -> Stage {
-        let folder = tempfile::tempdir().expect("a folder");
+        let deployment = Deployment::new(env!("CARGO_BIN_EXE_headwater"));
         let database = database.unwrap_or_else(|| {
-            let file = folder.path().join("central.db");
-            Connection::open(&file).and_then(|connection| connection.execute_batch(TABLES)).expect("a database");
+            let file = deployment.path("central.db");
+            Connection::open(&file).and_then(|connection| connection.execute_batch(NOTES)).expect("a database");
             "sqlite:central.db".to_owned()
         });
         let address = format!("127.0.0.1:{}", free_port().expect("a port"));
-        let mut stage = Stage { folder, database, server: None, address };
-        std::fs::write(stage.path("notes-1.toml"), MODEL).expect("written");
+        let mut stage = Stage { deployment, database, server: None, address };
+        stage.write("notes-1.toml", NOTES_MODEL);
         stage.configure("");
-        assert!(stage.headwater(&["track"]).0.success());
-        let mut add = stage.command(&["user", "add", "anna", "--password-stdin"]);
-        let mut child = add.stdin(Stdio::piped()).spawn().expect("the program starts");
-        child.stdin.take().expect("piped").write_all(b"hunter42\n").expect("read");
-        assert!(child.wait().expect("it ends").success());
-        stage.serve();
+        stage.ok(&["track"]);
+        stage.add_user("anna");
+        let server = stage.serve(&[]);
+        stage.address.clone_from(&server.address);
+        stage.server = Some(server);
+        stage.configure("");
         stage
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
     }
 
     /// Writes the configuration, with more options of the server.
@@ -65,48 +55,15 @@ impl Stage {
             "models = [\"notes-1.toml\"]\n[database]\nurl = \"{}\"\n[server]\nlisten = \"{}\"\n{options}\n",
             self.database, self.address
         );
-        std::fs::write(self.path("headwater.toml"), text).expect("written");
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HEADWATER_")) {
-            command.env_remove(name);
-        }
-        command.current_dir(self.folder.path()).args(arguments).env("HEADWATER_PASSWORD", "hunter42");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    fn headwater(&self, arguments: &[&str]) -> (std::process::ExitStatus, String, String) {
-        let done = self.command(arguments).output().expect("the program runs");
-        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-        (done.status, text(done.stdout), text(done.stderr))
-    }
-
-    fn serve(&mut self) {
-        let mut child = self.command(&["serve"]).stderr(Stdio::null()).spawn().expect("the server starts");
-        let mut out = BufReader::new(child.stdout.take().expect("piped"));
-        let mut line = String::new();
-        out.read_line(&mut line).expect("it speaks");
-        self.server = Some((child, out));
-        line.trim().strip_prefix("listening on http://").expect("an address").clone_into(&mut self.address);
-        self.configure("");
-    }
-
-    fn stop(&mut self) {
-        if let Some((mut child, _)) = self.server.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.write("headwater.toml", &text);
     }
 
     /// The codes of what is found, errors and warnings apart. The exit code says whether there is an error.
     fn doctor(&self, arguments: &[&str]) -> (Vec<String>, Vec<String>) {
         // The machine of the test may have a small disk.
-        let (status, out, err) = self.headwater(&[&["doctor", "--json", "--free-mib", "1"], arguments].concat());
-        let said: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out} {err}"));
-        let findings = said["findings"].as_array().expect("a list");
+        let said = self.run(&[&["doctor", "--json", "--free-mib", "1"], arguments].concat());
+        let told: Value = serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+        let findings = told["findings"].as_array().expect("a list");
         let codes = |severity: &str| {
             let those = findings.iter().filter(|finding| finding["severity"] == severity);
             let codes: BTreeSet<_> =
@@ -118,26 +75,20 @@ impl Stage {
             assert!(finding["mend"].as_str().is_some_and(|text| !text.is_empty()), "{finding}");
         }
         let (errors, warnings) = (codes("error"), codes("warning"));
-        assert_eq!(status.code(), Some(i32::from(!errors.is_empty())), "{out}");
+        assert_eq!(said.code, Some(i32::from(!errors.is_empty())), "{said:?}");
         (errors, warnings)
     }
 
     fn assert_sound(&self, arguments: &[&str]) {
-        assert_eq!(self.doctor(arguments), (vec![], vec![]), "{:?}", self.headwater(&["doctor"]).1);
+        assert_eq!(self.doctor(arguments), (vec![], vec![]), "{}", self.run(&["doctor"]).out);
     }
 
     fn assert_error(&self, arguments: &[&str], code: &str) {
-        assert_eq!(self.doctor(arguments), (vec![code.to_owned()], vec![]), "{:?}", self.headwater(&["doctor"]).1);
+        assert_eq!(self.doctor(arguments), (vec![code.to_owned()], vec![]), "{}", self.run(&["doctor"]).out);
     }
 
     fn assert_warning(&self, arguments: &[&str], code: &str) {
-        assert_eq!(self.doctor(arguments), (vec![], vec![code.to_owned()]), "{:?}", self.headwater(&["doctor"]).1);
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        self.stop();
+        assert_eq!(self.doctor(arguments), (vec![], vec![code.to_owned()]), "{}", self.run(&["doctor"]).out);
     }
 }
 
@@ -157,12 +108,12 @@ fn the_server_side() {
     stage.configure("");
     stage.assert_error(&["--config", "nowhere.toml"], "configuration");
 
-    std::fs::write(stage.path("notes-1.toml"), "name = 3").expect("written");
+    stage.write("notes-1.toml", "name = 3");
     stage.assert_error(&[], "model");
-    std::fs::write(stage.path("notes-1.toml"), MODEL).expect("written");
+    stage.write("notes-1.toml", NOTES_MODEL);
 
     // A disk that has less space than anybody could have.
-    let (_, out, _) = stage.headwater(&["doctor", "--json", "--free-mib", "1000000000000"]);
+    let out = stage.run(&["doctor", "--json", "--free-mib", "1000000000000"]).out;
     assert!(out.contains("disk_space") && out.contains("spool"), "{out}");
 
     // So is the one of the pool's overflow file, which may be another.
@@ -170,7 +121,7 @@ fn the_server_side() {
     stage.assert_error(&[], "configuration");
     std::fs::create_dir(stage.path("spill")).expect("a folder");
     stage.assert_sound(&[]);
-    let (_, out, _) = stage.headwater(&["doctor", "--json", "--free-mib", "1000000000000"]);
+    let out = stage.run(&["doctor", "--json", "--free-mib", "1000000000000"]).out;
     assert!(out.contains("the disk of the pool's overflow_folder") && out.contains("spill"), "{out}");
     stage.configure("");
 
@@ -188,7 +139,7 @@ fn the_server_side() {
     // The database: not there, not tracked, in another journal mode.
     stage.assert_error(&["--database", "sqlite:elsewhere.db"], "database_unreachable");
     assert!(!stage.path("elsewhere.db").exists(), "nothing is made");
-    stage.stop();
+    stage.server = None;
     stage.assert_error(&[], "not_running");
     stage.assert_sound(&["--not-running"]);
     let file = Connection::open(stage.path("central.db")).expect("a file");
@@ -196,9 +147,9 @@ fn the_server_side() {
     stage.assert_error(&["--not-running"], "journal_mode");
     let mode: String = file.query_row("PRAGMA journal_mode", [], |row| row.get(0)).expect("a mode");
     assert_eq!(mode, "delete", "nothing is changed");
-    assert!(stage.headwater(&["check"]).0.success());
+    stage.ok(&["check"]);
     stage.assert_sound(&["--not-running"]);
-    assert!(stage.headwater(&["untrack"]).0.success());
+    stage.ok(&["untrack"]);
     assert!(!stage.doctor(&["--not-running"]).0.is_empty(), "a table that is not tracked");
 
     // Somebody else at the address.
@@ -211,7 +162,7 @@ fn the_server_side() {
 #[test]
 fn certificates() {
     let stage = Stage::new(None);
-    let write = |name: &str, made: &[String]| std::fs::write(stage.path(name), made.concat()).expect("written");
+    let write = |name: &str, made: &[String]| stage.write(name, &made.concat());
     let make = |name: &str, ends: i64| {
         let mut parameters = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("parameters");
         parameters.distinguished_name.push(rcgen::DnType::CommonName, name);
@@ -312,31 +263,27 @@ fn a_remote() {
     let stage = Stage::new(None);
     let url = format!("http://{}", stage.address);
     let create = ["remote", "create", "anna.db", "--server", &url, "--user", "anna"];
-    assert!(stage.headwater(&create).0.success(), "{:?}", stage.headwater(&create));
+    stage.ok(&create);
     let look = ["--remote", "anna.db"];
     let edit = |sql: &str| {
         Connection::open(stage.path("anna.db")).and_then(|connection| connection.execute_batch(sql)).expect(sql);
     };
     edit("UPDATE hw_state SET last_sync = NULL");
     stage.assert_warning(&look, "never_synced");
-    assert!(stage.headwater(&["remote", "sync", "anna.db"]).0.success());
+    stage.ok(&["remote", "sync", "anna.db"]);
     stage.assert_sound(&look);
     edit("UPDATE hw_state SET last_sync = '2020-01-01 00:00:00+00'");
     stage.assert_warning(&look, "synced_long_ago");
-    assert!(stage.headwater(&["remote", "sync", "anna.db"]).0.success());
+    stage.ok(&["remote", "sync", "anna.db"]);
 
     // A change that the database refuses.
     let central = Connection::open(stage.path("central.db")).expect("a file");
     let refuse = "CREATE TRIGGER no BEFORE INSERT ON note WHEN new.id = 'x' BEGIN SELECT raise(ABORT, 'no'); END";
     central.execute_batch(refuse).expect("a trigger");
     edit("INSERT INTO note VALUES ('x', 'refused')");
-    stage.headwater(&["remote", "sync", "anna.db"]);
+    stage.run(&["remote", "sync", "anna.db"]);
     stage.assert_warning(&look, "set_aside");
-    assert!(
-        stage.headwater(&["remote", "drop", "anna.db", "--all"]).0.success(),
-        "{:?}",
-        stage.headwater(&["remote", "drop", "--help"])
-    );
+    stage.ok(&["remote", "drop", "anna.db", "--all"]);
     stage.assert_sound(&look);
 
     let trigger: String = Connection::open(stage.path("anna.db"))
@@ -348,7 +295,7 @@ fn a_remote() {
     edit(&format!("DROP TRIGGER \"{trigger}\""));
     stage.assert_error(&look, "remote_untracked");
     stage.assert_error(&look, "remote_untracked");
-    assert!(stage.headwater(&["remote", "status", "anna.db"]).0.success());
+    stage.ok(&["remote", "status", "anna.db"]);
     stage.assert_sound(&look);
 
     // An index that has lost an entry, as after a write that did not reach the disk.
@@ -367,7 +314,7 @@ fn a_remote() {
 fn postgres() {
     let cluster: Postgres = Builder::default().fsync(true).start().expect("PostgreSQL");
     let database = cluster.create_database().expect("a database");
-    sql(&database, TABLES).expect("tables");
+    sql(&database, NOTES).expect("tables");
     let stage = Stage::new(Some(database.clone()));
     stage.assert_sound(&[]);
 

@@ -1,9 +1,9 @@
 //! The built program from `init` to `diff`, on both databases: what README promises, in its order.
 
-use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::ops::Deref;
 
+use headwater_testkit::Deployment;
+use headwater_testkit::deployment::Serving;
 use rusqlite::Connection;
 use serde_json::Value;
 
@@ -21,36 +21,32 @@ members = "SELECT region FROM member WHERE user_name = :s.user"
 
 "#;
 
-/// A folder, a consolidated database and a server on it.
+/// A deployment, its consolidated database and a server on it.
 struct Stage {
-    folder: tempfile::TempDir,
+    server: Option<Serving>,
+    deployment: Deployment,
     database: String,
-    server: Option<(Child, BufReader<ChildStdout>)>,
 }
 
-/// What a command answered; all of it shows where an assertion fails.
-#[derive(Debug)]
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
+impl Deref for Stage {
+    type Target = Deployment;
+
+    fn deref(&self) -> &Deployment {
+        &self.deployment
+    }
 }
 
 impl Stage {
     fn sqlite() -> Stage {
-        let folder = tempfile::tempdir().expect("a folder");
-        let database = format!("sqlite:{}", folder.path().join("central.db").display());
-        Stage { folder, database, server: None }
+        let deployment = Deployment::new(env!("CARGO_BIN_EXE_headwater"));
+        let database = format!("sqlite:{}", deployment.path("central.db").display());
+        Stage { deployment, database, server: None }
     }
 
     fn postgres() -> Stage {
         let cluster = headwater_testkit::Postgres::shared().expect("PostgreSQL");
         let database = cluster.create_database().expect("a database");
-        Stage { folder: tempfile::tempdir().expect("a folder"), database, server: None }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        Stage { deployment: Deployment::new(env!("CARGO_BIN_EXE_headwater")), database, server: None }
     }
 
     /// Runs SQL at the consolidated database, as an application would.
@@ -72,82 +68,34 @@ impl Stage {
         Connection::open(self.path(file)).expect("a file").query_row(&sql, [], |row| row.get(0)).expect("a number")
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HEADWATER_")) {
-            command.env_remove(name);
-        }
-        command.current_dir(self.folder.path()).args(arguments).env("HEADWATER_PASSWORD", "hunter42");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    fn run(&self, arguments: &[&str]) -> Said {
-        let done = self.command(arguments).output().expect("the program runs");
-        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-        Said { code: done.status.code(), out: text(done.stdout), err: text(done.stderr) }
-    }
-
-    fn ok(&self, arguments: &[&str]) -> String {
-        let said = self.run(arguments);
-        assert_eq!(said.code, Some(0), "{arguments:?}: {said:?}");
-        said.out
-    }
-
     fn json(&self, arguments: &[&str]) -> Value {
         let said = self.run(&[arguments, &["--json"]].concat());
         serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {said:?}"))
     }
 
-    fn add_user(&self, user: &str) {
-        let mut add = self.command(&["user", "add", user, "--password-stdin"]);
-        let mut child = add.stdin(Stdio::piped()).spawn().expect("the program starts");
-        std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"hunter42\n").expect("read");
-        assert!(child.wait().expect("it ends").success());
-    }
-
     /// Starts the server; its address.
     fn serve(&mut self, options: &[&str]) -> String {
-        let usual = ["serve", "--listen", "127.0.0.1:0", "--set", "password_checks=1", "--log-json"];
-        let mut child = self
-            .command(&[&usual, options].concat())
-            .stderr(std::fs::File::create(self.path("server.log")).expect("a log"))
-            .spawn()
-            .expect("the server starts");
-        let mut out = BufReader::new(child.stdout.take().expect("piped"));
-        let mut line = String::new();
-        out.read_line(&mut line).expect("it speaks");
-        self.server = Some((child, out));
-        let url = line.trim().strip_prefix("listening on ").map(ToOwned::to_owned);
-        url.unwrap_or_else(|| panic!("{line:?}, {}", self.server_log()))
-    }
-
-    fn server_log(&self) -> String {
-        std::fs::read_to_string(self.path("server.log")).unwrap_or_default()
+        let server = self.deployment.serve(&[&["--listen", "127.0.0.1:0"], options].concat());
+        let url = server.url.clone();
+        self.server = Some(server);
+        url
     }
 
     /// Asks the server to stop, and waits until it has.
-    fn stop(&mut self) -> Option<i32> {
-        let (mut child, _) = self.server.take().expect("a server");
-        let signalled = Command::new("kill").arg(child.id().to_string()).status().expect("kill runs");
-        assert!(signalled.success());
-        child.wait().expect("it ends").code()
+    fn stop(&mut self) {
+        self.server.take().expect("a server").stop();
     }
 
     fn sync(&self, file: &str) -> Value {
-        let said = self.run(&["remote", "sync", file, "--json"]);
-        assert_eq!(said.code, Some(0), "{said:?}\n{}", self.server_log());
-        serde_json::from_str(&said.out).expect("JSON")
+        serde_json::from_str(&self.ok(&["remote", "sync", file, "--json"])).expect("JSON")
     }
 
     fn assert_equal(&self, file: &str) {
-        let said = self.run(&["diff", file]);
-        assert_eq!(said.code, Some(0), "{said:?}");
+        self.ok(&["diff", file]);
     }
 
     fn assert_equal_but_set_aside(&self, file: &str) {
-        let said = self.run(&["diff", file, "--ignore-pending"]);
-        assert_eq!(said.code, Some(0), "{said:?}");
+        self.ok(&["diff", file, "--ignore-pending"]);
     }
 
     /// `init`, the model edited as a person would, `track`, `check`, users.
@@ -169,15 +117,6 @@ impl Stage {
         self.ok(&["check"]);
         self.add_user("anna");
         self.add_user("bo");
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        if let Some((child, _)) = &mut self.server {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }
 
@@ -275,8 +214,8 @@ fn story(mut stage: Stage) {
     stage.central("UPDATE customer SET name = 'Fai' WHERE id = 12");
     assert_eq!(stage.run(&["diff", "bo.db"]).code, Some(1));
 
-    assert_eq!(stage.stop(), Some(0), "{}", stage.server_log());
-    check_log(&stage.server_log());
+    stage.stop();
+    check_log(&stage.log());
     without_a_server(&stage);
     purge(&stage);
     stage.ok(&["untrack"]);
@@ -371,7 +310,7 @@ fn over_tls_to_whom_the_certificate_is_known() {
     stage.ok(&[&create[..], &["--ca", "chain.pem"]].concat());
     stage.ok(&["remote", "sync", "anna.db", "--ca", "chain.pem"]);
     stage.assert_equal("anna.db");
-    assert_eq!(stage.stop(), Some(0), "{}", stage.server_log());
+    stage.stop();
 }
 
 /// The first certificate that one makes (`openssl req -x509`) is an authority's, which no client takes for a server's.
@@ -437,7 +376,7 @@ fn no_room_to_spool_is_said() {
     stage.remote("anna.db", "INSERT INTO customer VALUES (10, 'Dan', NULL, 'north')");
     let said = stage.run(&["remote", "sync", "anna.db", "--attempts", "2", "--give-up-after", "1s"]);
     assert!(said.code == Some(3) && said.err.contains("no room left to spool"), "{said:?}");
-    assert!(stage.server_log().contains("WARN") && stage.server_log().contains("overflow_bytes_max"));
+    assert!(stage.log().contains("WARN") && stage.log().contains("overflow_bytes_max"));
     stage.stop();
     let url = stage.serve(&[]);
     stage.ok(&["remote", "sync", "anna.db", "--server", &url]);
@@ -470,7 +409,7 @@ fn ready_files(mut stage: Stage) {
         stage.sync(file);
         stage.assert_equal(file);
     }
-    let log = stage.server_log();
+    let log = stage.log();
     assert!(log.contains("a ready file was made") && log.matches("a ready file goes out").count() == 3, "{log}");
 }
 

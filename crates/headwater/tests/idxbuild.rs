@@ -28,9 +28,13 @@ impl Place {
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
-        command.arg("idxbuild").arg(self.file()).args(arguments).output().expect("the program runs")
+        run(&self.file(), arguments)
     }
+}
+
+fn run(file: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
+    command.arg("idxbuild").arg(file).args(arguments).output().expect("the program runs")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -104,14 +108,53 @@ fn what_can_not_be_is_told_and_changes_nothing() {
         assert!(text(&said.stderr).contains(part), "{arguments:?}: {}", text(&said.stderr));
     };
     refused(&["--index", "bill_dya"], 2, "there are: bill_customer, bill_month");
-    refused(&["--create", "CREATE UNIQUE INDEX u ON bill(customer)"], 2, "(0) in the rows");
+    refused(&["--create", "CREATE UNIQUE INDEX u ON bill(customer)"], 2, "(0) in 20 rows (rowids 1000, ..., 20000)");
     refused(&["--create", "CREATE INDEX u ON bil(customer)"], 2, "no such table");
     refused(&["--create", "DROP TABLE bill"], 2, "creates no index");
     refused(&["--memory", "1K"], 2, "--memory");
+    refused(
+        &["--create", "CREATE UNIQUE INDEX u ON bill(customer) WHERE id > 0"],
+        2,
+        "(0) in 20 rows (rowids 1000, ..., 20000)",
+    );
+    let escape = Connection::open(place.0.path().join("escape.db")).expect("a file");
+    escape
+        .execute_batch("CREATE TABLE t(a); INSERT INTO t VALUES (char(27) || '[2J'), (char(27) || '[2J')")
+        .expect("rows");
+    drop(escape);
+    let said = run(&place.0.path().join("escape.db"), &["--create", "CREATE UNIQUE INDEX u ON t(a)"]);
+    assert!(text(&said.stderr).contains("('\u{fffd}[2J') in 2 rows (rowids 1, 2)"), "{}", text(&said.stderr));
     refused(&["--temp-dir", "/none/such"], 2, "is no directory");
     let other = Connection::open(place.file()).expect("the file");
     other.execute_batch("BEGIN; SELECT count(*) FROM bill").expect("a reader");
     refused(&[], 3, "is in use");
     drop(other);
     assert!(before == std::fs::read(place.file()).expect("the file"), "the file has changed");
+}
+
+#[test]
+fn a_file_that_is_damaged_empty_or_no_database_has_its_exit_code_and_stays_as_it_is() {
+    let place = Place::new();
+    let sound = std::fs::read(place.file()).expect("the file");
+    // No page is of this kind.
+    let mut damaged = sound.clone();
+    damaged[4096] = 0x77;
+    let torn = sound[..sound.len() / 2].to_vec();
+    let other = "a text, not a database. ".repeat(400).into_bytes();
+    for (bytes, code, part) in [
+        (damaged, 4, "the database is damaged"),
+        (torn, 4, "the database is damaged"),
+        (other, 2, "can't be opened: name a SQLite database"),
+        (Vec::new(), 2, "shop.db is empty: it has no tables, and so no indexes"),
+    ] {
+        std::fs::write(place.file(), &bytes).expect("written");
+        let said = place.run(&[]);
+        let err = text(&said.stderr);
+        assert!(
+            said.status.code() == Some(code) && err.contains(part),
+            "no {part:?}, {code} in {:?} {err}",
+            said.status
+        );
+        assert!(bytes == std::fs::read(place.file()).expect("the file"), "{part}: the file has changed");
+    }
 }

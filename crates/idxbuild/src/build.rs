@@ -91,7 +91,8 @@ pub fn build(path: &Path, options: &Options) -> Result<Report, Error> {
 /// ```
 ///
 /// Indexes are only created: SQLite has the pages of old ones in its hands. One thread at a time reads pages, through SQLite's pager; keys
-/// are made, sorted and merged by several. No statement of the connection's may be half read. After an error the transaction is as it was before the call, and goes on.
+/// are made, sorted and merged by several. No statement of the connection's may be half read. After an error the transaction is as it was before the call, and goes on,
+/// unless SQLite itself has given it up ([`Connection::is_autocommit`] says so), as it may where a disk is full.
 pub fn build_within(connection: &Connection, options: &Options) -> Result<Report, Error> {
     let failed = sqlite("building indexes within a transaction");
     if connection.is_autocommit() {
@@ -111,12 +112,14 @@ pub fn build_within(connection: &Connection, options: &Options) -> Result<Report
         connection.execute_batch("SAVEPOINT headwater_indexes; PRAGMA writable_schema = ON").map_err(&failed)?;
         let usage = Recorder::new();
         let built = attempt(&Pager::lent(connection), options, &doubts, &usage);
-        if built.is_err() {
+        // Where a disk is full SQLite may give the whole transaction up: then there is none to go back in.
+        let is_gone = connection.is_autocommit();
+        if built.is_err() && !is_gone {
             connection.execute_batch("ROLLBACK TO headwater_indexes").map_err(&failed)?;
         }
         // New indexes are in the file's schema, not yet in the connection's.
-        let end = "RELEASE headwater_indexes; PRAGMA writable_schema = RESET";
-        connection.execute_batch(end).map_err(&failed)?;
+        let release = if is_gone { "" } else { "RELEASE headwater_indexes;" };
+        connection.execute_batch(&format!("{release} PRAGMA writable_schema = RESET")).map_err(&failed)?;
         match built {
             Ok(report) => break Ok(report.with(usage)),
             Err(Halt::Error(error)) => break Err(error),

@@ -36,8 +36,8 @@ impl BySqlite {
             Ok(()) => Ok(Builder::Sqlite { why: self.why.clone() }),
             Err(error) => match error.sqlite_error_code() {
                 Some(ErrorCode::ConstraintViolation) => {
-                    let keys = doubles::named(connection, &self.table, &self.name, self.create.as_deref())?;
-                    Err(Error::NotUnique { index: self.name.clone(), keys })
+                    let found = doubles::found(connection, &self.table, &self.name, self.create.as_deref())?;
+                    Err(found.fault(&self.name).unwrap_or_else(|| failed(error)))
                 }
                 // It lacks a collation or a function that the application has: then the application must do it.
                 Some(ErrorCode::Unknown) if self.create.is_none() => {

@@ -14,6 +14,12 @@ pub enum Error {
         /// SQLite's own reason.
         source: rusqlite::Error,
     },
+    /// The file has no page: there is nothing in it.
+    #[error("{} is empty: it has no tables, and so no indexes", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
     /// Other programs, or other connections of this one, have the database open or locked.
     #[error("{} is in use: close the programs that have it open and try again", path.display())]
     InUse {
@@ -49,12 +55,24 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// SQLite finds the database damaged.
+    #[error(
+        "the database is damaged, SQLite says (while {doing}); recover it first (`.recover` of the sqlite3 program)"
+    )]
+    Malformed {
+        /// What was being done.
+        doing: &'static str,
+        /// SQLite's own words.
+        source: rusqlite::Error,
+    },
     /// A UNIQUE index can't be: rows have the same key.
-    #[error("index {index:?} is UNIQUE, but {} or more keys stand in several rows: {}", keys.len(), keys.join("; "))]
+    #[error("index {index:?} is UNIQUE, but {}: {}", several(*count, keys.len()), keys.join("; "))]
     NotUnique {
         /// The index.
         index: String,
-        /// The first keys found, as SQL, each with two of its rows.
+        /// How many keys stand in several rows.
+        count: u64,
+        /// The first of them in the index's order, as SQL, each with its number of rows and the first and the last of their rowids.
         keys: Vec<String>,
     },
     /// An index was named that the database does not have.
@@ -133,6 +151,7 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Error::Open { .. }
+            | Error::Empty { .. }
             | Error::NotUnique { .. }
             | Error::NoSuchIndex { .. }
             | Error::NotAnIndex { .. }
@@ -141,9 +160,11 @@ impl Error {
             Error::InUse { .. } | Error::DiskFull { .. } | Error::NoTemporarySpace { .. } | Error::Temporary { .. } => {
                 Fault::Environment
             }
-            Error::Sqlite { .. } | Error::Corrupt { .. } | Error::Unverified { .. } | Error::Integrity { .. } => {
-                Fault::Internal
-            }
+            Error::Sqlite { .. }
+            | Error::Corrupt { .. }
+            | Error::Malformed { .. }
+            | Error::Unverified { .. }
+            | Error::Integrity { .. } => Fault::Internal,
         }
     }
 }
@@ -168,6 +189,14 @@ impl From<Error> for Halt {
     }
 }
 
+fn several(count: u64, named: usize) -> String {
+    match count {
+        1 => "a key stands in several rows".to_owned(),
+        count if count > named as u64 => format!("{count} keys stand in several rows, the first {named} of them"),
+        count => format!("{count} keys stand in several rows"),
+    }
+}
+
 /// A damaged page.
 pub(crate) fn corrupt(page: u32, what: impl Into<String>) -> Error {
     Error::Corrupt { page, what: what.into() }
@@ -177,6 +206,7 @@ pub(crate) fn corrupt(page: u32, what: impl Into<String>) -> Error {
 pub(crate) fn sqlite(doing: &'static str) -> impl Fn(rusqlite::Error) -> Error {
     move |source| match source.sqlite_error_code() {
         Some(rusqlite::ErrorCode::DiskFull) => Error::DiskFull { doing },
+        Some(rusqlite::ErrorCode::DatabaseCorrupt) => Error::Malformed { doing, source },
         _ => Error::Sqlite { doing, source },
     }
 }

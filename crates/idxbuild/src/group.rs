@@ -1,9 +1,10 @@
 //! One sort group's end: its runs merged, the index pages filled and handed over to be written, while other groups still merge.
 
+use std::convert::Infallible;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
-use crate::doubles::NAMED_MAX;
+use crate::doubles::Doubles;
 use crate::error::{Error, Halt};
 use crate::header::Layout;
 use crate::job::IndexJob;
@@ -149,7 +150,10 @@ struct Maker<'j> {
     /// The key before, without its rowid, where there may be no other like it; and its record.
     before: Vec<u8>,
     record_before: Vec<u8>,
-    doubles: Vec<String>,
+    /// How many rows in succession have that key, and the record of the first where there are several.
+    rows: u64,
+    first: Vec<u8>,
+    doubles: Doubles,
 }
 
 impl<'j> Maker<'j> {
@@ -161,7 +165,9 @@ impl<'j> Maker<'j> {
             record: Vec::new(),
             before: Vec::new(),
             record_before: Vec::new(),
-            doubles: Vec::new(),
+            rows: 0,
+            first: Vec::new(),
+            doubles: Doubles::default(),
         }
     }
 
@@ -173,9 +179,15 @@ impl<'j> Maker<'j> {
         self.record.clear();
         let (columns, has_null) = key::read(bytes, &self.descending, &mut self.writer, &mut self.record);
         if self.job.is_unique {
-            if !has_null && self.before == bytes[..columns] && self.doubles.len() < NAMED_MAX {
-                self.doubles.push(describe(&self.record_before, &self.record, self.job));
+            if !has_null && self.before == bytes[..columns] {
+                if self.rows == 1 {
+                    self.first.clone_from(&self.record_before);
+                }
+                self.rows += 1;
+                return &self.record;
             }
+            self.end_key();
+            self.rows = 1;
             self.before.clear();
             if !has_null {
                 self.before.extend_from_slice(&bytes[..columns]);
@@ -184,26 +196,33 @@ impl<'j> Maker<'j> {
         &self.record
     }
 
-    fn finish(self) -> Result<(), Halt> {
-        if self.doubles.is_empty() {
-            return Ok(());
+    /// The record before is the last of its key.
+    fn end_key(&mut self) {
+        if self.rows > 1 {
+            let (first, last, job) = (&self.first, &self.record_before, self.job);
+            let Ok(()) = self.doubles.add(self.rows, || {
+                let ((values, first), (_, last)) = (described(first, job), described(last, job));
+                Ok::<_, Infallible>((values, first.zip(last)))
+            });
         }
-        Err(Error::NotUnique { index: self.job.name.clone(), keys: self.doubles }.into())
+    }
+
+    fn finish(mut self) -> Result<(), Halt> {
+        std::mem::swap(&mut self.record, &mut self.record_before);
+        self.end_key();
+        self.doubles.fault(&self.job.name).map_or(Ok(()), |fault| Err(fault.into()))
     }
 }
 
-/// A key with the two rows that have it.
-fn describe(first: &[u8], second: &[u8], job: &IndexJob) -> String {
-    let values = |record: &[u8]| {
-        let mut fields = Fields::default();
-        let text = |value| crate::text::literal(value, job.encoding);
-        let _ = fields.read(record, usize::MAX);
-        (0..fields.count()).filter_map(|index| fields.value(index, record).map(text)).collect::<Vec<_>>()
-    };
-    let (mut key, second) = (values(first), values(second));
-    let row = key.pop().unwrap_or_default();
-    let other = second.last().cloned().unwrap_or_default();
-    format!("({}) in the rows {row} and {other}", key.join(", "))
+/// The values of an index's record as SQL, and the rowid behind them.
+fn described(record: &[u8], job: &IndexJob) -> (Vec<String>, Option<i64>) {
+    let mut fields = Fields::default();
+    // It is our own.
+    let _ = fields.read(record, usize::MAX);
+    let value = |place| fields.value(place, record);
+    let rowid = value(job.columns.len()).and_then(|rowid| rowid.as_i64().ok());
+    let values = (0..job.columns.len()).filter_map(value).map(|value| crate::text::literal(value, job.encoding));
+    (values.collect(), rowid)
 }
 
 /// Gives pages to the trees of one group, and hands them over finished.

@@ -16,7 +16,7 @@ pub(crate) fn open(path: &Path) -> Result<Connection, Error> {
         let path = path.to_owned();
         match source.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::InUse { path, source },
-            Some(ErrorCode::DatabaseCorrupt) => Error::Corrupt { page: 1, what: source.to_string() },
+            Some(ErrorCode::DatabaseCorrupt) => Error::Malformed { doing: "opening it", source },
             _ => Error::Open { path, source },
         }
     };
@@ -32,6 +32,10 @@ pub(crate) fn open(path: &Path) -> Result<Connection, Error> {
             let busy = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
             return Err(failed(rusqlite::Error::SqliteFailure(busy, None)));
         }
+    }
+    // A transaction would give it a first page, and end with one.
+    if connection.pragma_query_value(None, "page_count", |row| row.get::<_, u32>(0)).map_err(failed)? == 0 {
+        return Err(Error::Empty { path: path.to_owned() });
     }
     connection.execute_batch("BEGIN EXCLUSIVE").map_err(failed)?;
     connection

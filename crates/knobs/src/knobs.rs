@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::near::nearest;
 use crate::value::{Range, Value};
 
 /// The most values that one change may name.
@@ -106,6 +107,14 @@ pub enum Fault {
         /// Why not.
         why: String,
     },
+    /// The same as the inner one, but what was set before it is not all as it was.
+    #[error("{fault}; what was set before it could not be put back: {}", left.join(", "))]
+    Left {
+        /// Why not all was set.
+        fault: Box<Fault>,
+        /// The knobs, and what they are.
+        left: Vec<String>,
+    },
     /// What was asked for does not go together.
     #[error("{why}")]
     Apart {
@@ -173,13 +182,12 @@ impl Knobs {
         let before = self.values();
         for (knob, value) in &wanted {
             if let Err(why) = (knob.set)(value) {
-                self.put_back(&before);
-                return Err(Fault::Refused { name: knob.name.to_owned(), actual: value.to_string(), why });
+                let fault = Fault::Refused { name: knob.name.to_owned(), actual: value.to_string(), why };
+                return Err(self.undone(&before, fault));
             }
         }
         if let Some(why) = self.rules.0.iter().find_map(|rule| rule().err()) {
-            self.put_back(&before);
-            return Err(Fault::Apart { why });
+            return Err(self.undone(&before, Fault::Apart { why }));
         }
         let changed = self.all.iter().zip(before).zip(self.values()).filter(|((_, before), now)| before != now);
         let change = |((knob, from), to): ((&Knob, Value), Value)| Change {
@@ -210,19 +218,10 @@ impl Knobs {
     }
 
     fn find(&self, name: &str) -> Result<&Knob, Fault> {
-        self.all
-            .iter()
-            .find(|knob| knob.name == name)
-            .ok_or_else(|| Fault::Unknown { name: name.to_owned(), near: self.near(name) })
-    }
-
-    /// The name that is closest: by its last part alone, or with a few letters changed.
-    fn near(&self, name: &str) -> Option<String> {
-        let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
-        let distance = |knob: &&Knob| distance(knob.name, name).min(distance(&last(knob.name), name));
-        let nearest = self.all.iter().min_by_key(distance)?;
-        let (letters, far) = (name.chars().count(), distance(&nearest));
-        (far <= (letters / 3).max(1)).then(|| nearest.name.to_owned())
+        self.all.iter().find(|knob| knob.name == name).ok_or_else(|| {
+            let near = nearest(name, self.all.iter().map(|knob| knob.name));
+            Fault::Unknown { name: name.to_owned(), near: near.map(ToOwned::to_owned) }
+        })
     }
 
     /// Name, range and default of each; for [`crate::contract`].
@@ -240,18 +239,27 @@ impl Knobs {
         self.all.iter().map(|knob| (knob.read)()).collect()
     }
 
+    /// Puts all back as it was before a fault; what can't be is told with it.
+    fn undone(&self, before: &[Value], fault: Fault) -> Fault {
+        self.put_back(before);
+        let changed = self.changed_from(before).map(|(knob, _)| format!("{} is {}", knob.name, (knob.read)()));
+        let left: Vec<String> = changed.collect();
+        if left.is_empty() { fault } else { Fault::Left { fault: Box::new(fault), left } }
+    }
+
     /// As before. What depends on others may need those first: so often it is tried again.
     fn put_back(&self, before: &[Value]) {
         for _ in 0..3 {
-            let mut changed = self.all.iter().zip(before).filter(|(knob, before)| (knob.read)() != **before).peekable();
-            if changed.peek().is_none() {
-                return;
-            }
-            for (knob, before) in changed {
+            for (knob, before) in self.changed_from(before) {
                 // It was so a moment ago; what stands in its way is put back by the next round.
                 let _ = (knob.set)(before);
             }
         }
+    }
+
+    /// Those that are not as before, and what they were.
+    fn changed_from<'k>(&'k self, before: &'k [Value]) -> impl Iterator<Item = (&'k Knob, &'k Value)> {
+        self.all.iter().zip(before).filter(|(knob, before)| (knob.read)() != **before)
     }
 
     fn alone(&self) -> MutexGuard<'_, ()> {
@@ -269,21 +277,6 @@ impl fmt::Debug for Rules {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(to, "{} rules", self.0.len())
     }
-}
-
-/// Letters to be changed, added or left out to make one word of the other (Levenshtein).
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().take(100).collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, letter) in one.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
-        for (place, there) in other.iter().enumerate() {
-            let replaced = diagonal + usize::from(letter != *there);
-            diagonal = row[place + 1];
-            row[place + 1] = replaced.min(diagonal + 1).min(row[place] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 #[cfg(test)]

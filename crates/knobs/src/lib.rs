@@ -37,9 +37,11 @@
 pub mod contract;
 mod knobs;
 mod live;
+mod near;
 pub mod packing;
 mod value;
 
 pub use knobs::{Change, Fault, Knob, Knobs, Read, Rule, Set, Shown};
 pub use live::Live;
+pub use near::nearest;
 pub use value::{Range, Value};

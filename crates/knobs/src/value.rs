@@ -142,9 +142,7 @@ impl Range {
             Range::Words(words) => words.iter().map(|word| format!("{word}x")).collect(),
             Range::Text { wrong, .. } => wrong.iter().map(|word| (*word).into()).collect(),
         };
-        if !matches!(self, Range::Text { .. }) {
-            beyond.push(String::new());
-        }
+        beyond.push(String::new());
         beyond
     }
 }

@@ -9,6 +9,7 @@ pub mod client;
 pub mod cursor;
 pub mod decimal;
 pub mod frame;
+pub mod fuzzing;
 pub mod limits;
 pub mod message;
 pub mod packer;

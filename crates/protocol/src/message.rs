@@ -14,7 +14,7 @@ pub use request::{AppliedUpload, Hello, UploadEnd};
 pub use snapshot::{CHUNK_URL_BYTES_MAX, CHUNKS_MAX, ChunkRef, Snapshot};
 pub use table::{Change, ChangeOp, RowOp, RowsReader, TableHeader};
 
-use crate::wire::{DecodeError, Reader};
+use crate::wire::whole;
 
 /// The protocol's version, in HELLO's first byte.
 pub const VERSION: u8 = 1;
@@ -36,15 +36,3 @@ pub const KEY_RANGES_MAX: usize = 10_000;
 pub const UPLOADS_NAMED_MAX: usize = 8;
 /// The most bytes of a text for people.
 pub const TEXT_BYTES_MAX: usize = 4 * 1024;
-
-/// Reads one whole payload with `read`; leftovers are an error.
-fn whole<'a, T>(
-    payload: &'a [u8],
-    field: &'static str,
-    read: impl FnOnce(&mut Reader<'a>) -> Result<T, DecodeError>,
-) -> Result<T, DecodeError> {
-    let mut reader = Reader::new(payload);
-    let value = read(&mut reader)?;
-    reader.finish(field)?;
-    Ok(value)
-}

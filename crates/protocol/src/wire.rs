@@ -34,6 +34,14 @@ pub enum DecodeError {
         /// Its value.
         actual: u64,
     },
+    /// A text has bytes that are none of a text.
+    #[error("{field} is no UTF-8 from its byte {at} on")]
+    NotText {
+        /// The field.
+        field: &'static str,
+        /// How many bytes before it are sound.
+        at: usize,
+    },
     /// The checksum is not that of the bytes.
     #[error("checksum is {actual:#010x}, expected {expected:#010x}")]
     Checksum {
@@ -166,7 +174,7 @@ impl<'a> Reader<'a> {
     /// A `bytes` field that holds UTF-8.
     pub fn text(&mut self, limit: usize, field: &'static str) -> Result<&'a str, DecodeError> {
         let bytes = self.bytes(limit, field)?;
-        std::str::from_utf8(bytes).map_err(|error| DecodeError::Undefined { field, actual: error.valid_up_to() as u64 })
+        std::str::from_utf8(bytes).map_err(|error| DecodeError::NotText { field, at: error.valid_up_to() })
     }
 
     /// Ends the reading; leftovers are an error.
@@ -176,6 +184,18 @@ impl<'a> Reader<'a> {
             count => Err(DecodeError::LeftOver { field, count }),
         }
     }
+}
+
+/// Reads one whole payload with `read`; leftovers are an error.
+pub(crate) fn whole<'a, T>(
+    payload: &'a [u8],
+    field: &'static str,
+    read: impl FnOnce(&mut Reader<'a>) -> Result<T, DecodeError>,
+) -> Result<T, DecodeError> {
+    let mut reader = Reader::new(payload);
+    let value = read(&mut reader)?;
+    reader.finish(field)?;
+    Ok(value)
 }
 
 /// Refuses a payload that should be empty.

@@ -31,6 +31,8 @@ use crate::connection::Service;
 use crate::front::Front;
 use crate::server::{Handle, accept, listen};
 
+/// What changes and refusals are logged under.
+pub const TUNING_LOG: &str = "headwater::tune";
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 16;
 /// How long a client may be silent.
@@ -132,7 +134,7 @@ async fn let_in(State(admin): State<Arc<Admin>>, request: Request, next: Next) -
         return next.run(request).await;
     }
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0);
-    tracing::warn!(target: "headwater::tune", ?peer, "administration was refused: a wrong token, or none");
+    tracing::warn!(target: TUNING_LOG, ?peer, "administration was refused: a wrong token, or none");
     let text = "the token is not the one of this server's administration listener";
     refused(StatusCode::UNAUTHORIZED, "unauthenticated", text)
 }
@@ -188,7 +190,7 @@ async fn post_knobs(
             answer(Json(json!({ "config": config, "changed": changed })).into_response())
         }
         Ok(Err(fault)) => {
-            tracing::info!(target: "headwater::tune", who, %peer, %fault, "a knob was not changed");
+            tracing::info!(target: TUNING_LOG, who, %peer, %fault, "a knob was not changed");
             refused(StatusCode::UNPROCESSABLE_ENTITY, code(&fault), &fault.to_string())
         }
         Err(error) => {
@@ -201,7 +203,7 @@ async fn post_knobs(
 /// Who changed what, for the log.
 fn note(change: &Change, who: &str, peer: SocketAddr) {
     let Change { name, from, to, .. } = change;
-    tracing::info!(target: "headwater::tune", name, %from, %to, who, %peer, "a knob was changed");
+    tracing::info!(target: TUNING_LOG, name, %from, %to, who, %peer, "a knob was changed");
 }
 
 fn code(fault: &Fault) -> &'static str {
@@ -211,6 +213,7 @@ fn code(fault: &Fault) -> &'static str {
         Fault::OutOfRange { .. } => "out_of_range",
         Fault::Refused { .. } => "refused",
         Fault::Apart { .. } => "apart",
+        Fault::Left { .. } => "left",
         Fault::TooMany { .. } => "too_many",
     }
 }

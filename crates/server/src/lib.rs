@@ -47,7 +47,7 @@ mod upkeep;
 mod without_syncs;
 mod work;
 
-pub use admin::{Admin, AdminError, TokenDigest};
+pub use admin::{Admin, AdminError, TUNING_LOG, TokenDigest};
 pub use connection::Stopping;
 pub use descriptors::raise_open_files;
 pub use limits::{Config, ConfigError};

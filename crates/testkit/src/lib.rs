@@ -24,6 +24,7 @@
 
 pub mod apart;
 pub mod browser;
+pub mod deployment;
 pub mod disk;
 pub mod front;
 pub mod mariadb;
@@ -35,6 +36,7 @@ pub mod random;
 pub mod squid;
 
 pub use browser::Browser;
+pub use deployment::Deployment;
 pub use front::{FRONTS, Front, Proxied};
 pub use mariadb::MariaDb;
 pub use ports::free_port;

@@ -90,6 +90,10 @@ impl Cursors {
             return Err(Fault::refused("SQL of clients is not run here: ask a named query"));
         };
         is_admitted(settings, &self.service, asker.authorization.as_ref(), asker.peer).await?;
+        // One database reads the SQL before it alone.
+        if let Some(what) = with_nul(sql, values) {
+            return Err(Fault::arguments(format!("{what} has a character that no database takes (NUL)")));
+        }
         let (sql, number) = client_sql.numbered(sql);
         if number != values.len() {
             return Err(Fault::arguments(format!("the SQL has {number} ?, and {} values were given", values.len())));
@@ -103,4 +107,12 @@ impl Cursors {
             client_sql: Some(client_sql.clone()),
         })
     }
+}
+
+/// What of a question has a NUL in it.
+fn with_nul(sql: &str, values: &[String]) -> Option<String> {
+    if sql.contains('\0') {
+        return Some("the SQL".to_owned());
+    }
+    values.iter().position(|value| value.contains('\0')).map(|place| format!("value {}", place + 1))
 }

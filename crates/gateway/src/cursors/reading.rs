@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use headwater_consolidated::results::{ResultColumn, ResultSink};
 use headwater_consolidated::{Error, Pooled, QueryConnection};
-use headwater_protocol::cursor::Column;
+use headwater_protocol::cursor::{COLUMNS_MAX, Column, NAME_BYTES_MAX};
 use headwater_protocol::packer::{Knobs, Packer};
 use headwater_protocol::row::RowWriter;
 use headwater_protocol::{ROW_BYTES_MAX, Type, ValueRef};
@@ -281,11 +281,14 @@ impl Packed<'_> {
 
 impl ResultSink for Packed<'_> {
     fn begin(&mut self, columns: &[ResultColumn]) -> Result<(), Error> {
+        if let Some(why) = unfit(columns) {
+            return self.stop(Fault::unfit_columns(why));
+        }
         self.types = columns.iter().map(|column| column.kind.unwrap_or(Type::Text)).collect();
         let told = columns.iter().map(|ResultColumn { name, kind, declared }| Column {
             name: name.clone(),
             kind: *kind,
-            declared: declared.clone(),
+            declared: declared[..declared.floor_char_boundary(NAME_BYTES_MAX)].to_owned(),
         });
         self.reading.lock().columns = Some(told.collect());
         self.reading.told.notify_one();
@@ -331,6 +334,22 @@ impl ResultSink for Packed<'_> {
         }
         Ok(())
     }
+}
+
+/// Why a client would not take these columns. An expression without a name may be its own, in SQLite.
+fn unfit(columns: &[ResultColumn]) -> Option<String> {
+    if columns.is_empty() {
+        return Some("the query gives no columns: a cursor has nothing to count its rows by".to_owned());
+    }
+    if columns.len() > COLUMNS_MAX {
+        return Some(format!("the query gives {} columns, expected at most {COLUMNS_MAX}", columns.len()));
+    }
+    let place = columns.iter().position(|column| column.name.len() > NAME_BYTES_MAX)?;
+    let bytes = columns[place].name.len();
+    Some(format!(
+        "the name of column {} has {bytes} bytes, expected at most {NAME_BYTES_MAX}: name it by AS",
+        place + 1
+    ))
 }
 
 #[cfg(test)]

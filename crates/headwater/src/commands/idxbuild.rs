@@ -20,7 +20,10 @@ Examples:
 
 Nobody else may have the file open. The indexes are the old ones or the new ones, whatever happens meanwhile, and have been \
 read again and held against their tables before it says done. What SQLite must build itself is said. Sizes are bytes, or have \
-K, M, G or T behind them (powers of 1024). docs/idxbuild.md says more, and when one does not need it.";
+K, M, G or T behind them (powers of 1024). docs/idxbuild.md says more, and when one does not need it.
+
+Exit codes: 0 done, 2 what was asked for can't be (no such index, keys that are not unique, no database), 3 not now (it is in use, \
+there is no room), 4 the file is damaged, or what was built was wrong. Unless it is 0 the file is as it was.";
 
 /// Columns of the drawing.
 const DRAWING: usize = 72;

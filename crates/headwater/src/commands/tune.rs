@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use headwater_model::parse::closest;
+use headwater_knobs::nearest;
 use serde_json::json;
 
 use self::client::{Client, Shown};
@@ -31,7 +31,8 @@ Examples:
 The server runs on this machine, by the same configuration file, which has an [admin] section (docs/tuning.md). A token that was chosen
 comes from HEADWATER_ADMIN_TOKEN.
 
-Exit codes: 0 done, 2 no such knob, out of range, refused, another token or no [admin], 3 no server there.";
+Exit codes: 0 done, 2 no such knob, out of range, refused, another token, no [admin] or a file that is not to be saved, 3 no server there, or \
+the file could not be written (what was to be set is set then).";
 
 /// The arguments.
 #[derive(Debug, Args)]
@@ -99,7 +100,7 @@ fn show(client: &Client, names: &[&str], output: &Output) -> Result<()> {
     let mut told = client.knobs()?;
     for name in names {
         if !told.knobs.iter().any(|knob| knob.is(name)) {
-            let near = closest(name, told.knobs.iter().map(|knob| knob.name.as_str()));
+            let near = nearest(name, told.names());
             let hint =
                 near.map_or_else(|| "`headwater tune` lists them".to_owned(), |near| format!("did you mean {near}?"));
             return Err(usage(format!("there is no knob and no section {name:?}: {hint}")));

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::exit::{OrUsage as _, usage};
 
 /// The token, where it is not made at the start.
-const TOKEN_VARIABLE: &str = "HEADWATER_ADMIN_TOKEN";
+pub(super) const TOKEN_VARIABLE: &str = "HEADWATER_ADMIN_TOKEN";
 /// The shortest token that somebody may choose.
 const TOKEN_BYTES_MIN: usize = 16;
 
@@ -46,7 +46,8 @@ impl AdminSection {
         Admin::check(listen).or_usage(|| "the administration listener can't be used".into())?;
         let folder = file.parent().unwrap_or(Path::new(""));
         let token_file = token_file.map_or_else(|| file.with_extension("admin"), |own| folder.join(own));
-        let token = std::env::var(TOKEN_VARIABLE).ok().map(Secret::new);
+        // What is no text is none that can be used, and no reason to make another in silence.
+        let token = std::env::var_os(TOKEN_VARIABLE).map(|token| Secret::new(token.to_string_lossy().into_owned()));
         if token.as_ref().is_some_and(|token| token.expose().len() < TOKEN_BYTES_MIN || !is_header(token.expose())) {
             return Err(usage(format!(
                 "{TOKEN_VARIABLE} can't be used, expected {TOKEN_BYTES_MIN} letters or more without blanks (`openssl rand -hex 32`)"

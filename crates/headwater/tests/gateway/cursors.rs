@@ -414,17 +414,38 @@ fn sql_of_clients_is_bound_limited_and_read_only() {
     headwater_testkit::sql(&url, "CREATE TABLE own (a int); INSERT INTO own VALUES (1), (2)").expect("made");
     let mut stage = stage(&url, "sql = true");
     stage.configure(&format!("{FRONTIER}rows_max = 5\nurl = {:?}\n", role(&url)));
-    let connection = connect(&stage.serve());
+    let address = stage.serve();
+    let (connection, server) = (connect(&address), format!("http://{address}"));
     let sql = |sql: &str, values: &[&str]| all(&mut connection.sql(sql, values).expect("open"));
     let name = url.rsplit('/').next().expect("a name");
     assert_eq!(sql("SELECT current_user::text AS u", &[]).expect("rows"), [[Value::text(format!("client_{name}"))]]);
     assert_eq!(sql("SELECT a FROM own WHERE a = ?::int", &["2"]).expect("rows"), [[Value::Int(2)]]);
     assert_eq!(code(sql("SELECT a FROM own WHERE a = ?::int", &[])), "arguments");
+    for (text, values, what) in
+        [("SELECT 1\0 AS a", &[][..], "the SQL"), ("SELECT ? AS a, ? AS b", &["a", "b\0"], "value 2")]
+    {
+        let refused = sql(text, values).expect_err("no database takes it");
+        let expected = format!("{what} has a character that no database takes (NUL) (arguments)");
+        assert_eq!(refused.to_string(), expected);
+    }
+    let run = |arguments: &[&str]| {
+        stage.run(&[&["query", "run", "--cursor", "--sql", "--format", "csv", "--server", &server], arguments].concat())
+    };
+    let (code_of, out, said) =
+        run(&["SELECT a, ?::text AS b FROM own WHERE a = ?::int", "--value", "-x y", "--value", "2"]);
+    assert_eq!((code_of, out.as_str()), (Some(0), "a,b\r\n2,-x y\r\n"), "{said}");
+    let (code_of, _, said) = run(&["SELECT ?::int AS a"]);
+    assert!(code_of == Some(2) && said.contains("the SQL has 1 ?, and 0 values were given"), "{said}");
+    let (code_of, _, said) = run(&["SELECT ?::int AS a", "a=1"]);
+    assert!(code_of == Some(2) && said.contains("give them by --value"), "{said}");
+    let unused = ["query", "run", "many", "count=1", "--cursor", "--server", &server, "--value", "1"];
+    assert_eq!(stage.run(&unused).0, Some(2), "a named query has names for its values");
     assert_eq!(code(sql("DELETE FROM own RETURNING a", &[])), "failed");
     assert_eq!(code(sql("SELECT 1; DELETE FROM own", &[])), "failed");
     assert_eq!(code(sql("SELECT no", &[])), "failed");
     let said = sql("SELECT 1 / (a - 1) AS x FROM own", &[]).expect_err("by zero").to_string();
     assert!(said.contains("can't run the statement as it was sent"), "{said}");
+    assert_eq!(code(sql("SELECT FROM generate_series(1, 3)", &[])), "unfit", "rows without columns");
     assert_eq!(code(sql("SELECT * FROM generate_series(1, 6)", &[])), "too_large");
     assert_eq!(sql("SELECT count(*) AS n FROM own", &[]).expect("rows"), [[Value::Int(2)]]);
 }

@@ -5,29 +5,16 @@ mod saving;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use headwater_testkit::free_port;
+use headwater_testkit::deployment::{NOTES, NOTES_MODEL, Said, Serving};
+use headwater_testkit::{Deployment, free_port};
 use rusqlite::Connection;
 use serde_json::{Value, json};
-
-const TABLES: &str =
-    "CREATE TABLE note (id text NOT NULL PRIMARY KEY, body text); INSERT INTO note VALUES ('a', 'one');";
-
-const MODEL: &str = r#"
-name = "notes"
-version = 1
-[tables.note]
-conflict = "remote_wins"
-key = ["id"]
-[tables.note.columns]
-id = "text not null"
-body = "text"
-"#;
 
 /// As a person would have it.
 const CONFIG: &str = "# Notes of a small shop.\nmodels = [\"notes-1.toml\"]\n\n[database]\nurl = \"sqlite:central.db\"\n\n\
@@ -37,108 +24,34 @@ const CONFIG: &str = "# Notes of a small shop.\nmodels = [\"notes-1.toml\"]\n\n[
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A deployment in a folder.
-struct Stage {
-    folder: tempfile::TempDir,
-}
+/// A deployment in which `olga` tunes.
+struct Stage(Deployment);
 
-/// A server that runs; killed when it is dropped.
-struct Server {
-    child: Child,
-    address: String,
-    _out: BufReader<ChildStdout>,
-}
+impl Deref for Stage {
+    type Target = Deployment;
 
-/// What a command answered.
-#[derive(Debug)]
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
+    fn deref(&self) -> &Deployment {
+        &self.0
+    }
 }
 
 impl Stage {
     fn new() -> Stage {
-        let stage = Stage { folder: tempfile::tempdir().expect("a folder") };
+        let stage = Stage(Deployment::new(env!("CARGO_BIN_EXE_headwater")).with("USER", "olga"));
         let file = Connection::open(stage.path("central.db")).expect("a file");
-        file.execute_batch(TABLES).expect("tables");
-        stage.write("notes-1.toml", MODEL);
+        file.execute_batch(NOTES).expect("tables");
+        stage.write("notes-1.toml", NOTES_MODEL);
         std::fs::create_dir(stage.path("queries")).expect("a folder");
         stage.write("queries/notes.sql", "-- public = true\nSELECT id, body FROM note");
         stage.write("headwater.toml", CONFIG);
         stage.ok(&["track"]);
-        let mut child = stage
-            .command(&["user", "add", "anna", "--password-stdin"])
-            .stdin(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        child.stdin.take().expect("piped").write_all(b"hunter42\n").expect("read");
-        assert!(child.wait().expect("it ends").success());
+        stage.add_user("anna");
         stage
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        std::fs::write(self.path(name), text).expect("written");
-    }
-
-    fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.path(name)).unwrap_or_default()
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HEADWATER_")) {
-            command.env_remove(name);
-        }
-        command
-            .current_dir(self.folder.path())
-            .args(arguments)
-            .env("HEADWATER_PASSWORD", "hunter42")
-            .env("USER", "olga");
-        command.env_remove("SUDO_USER").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    fn run(&self, arguments: &[&str]) -> Said {
-        said(&mut self.command(arguments))
-    }
-
-    fn ok(&self, arguments: &[&str]) -> String {
-        let said = self.run(arguments);
-        assert_eq!(said.code, Some(0), "{arguments:?}: {said:?}\n{}", self.read("server.log"));
-        said.out
-    }
-
-    /// A command that is refused with this exit code, in these words.
-    fn refused(&self, arguments: &[&str], code: i32, words: &str) {
-        let said = self.run(arguments);
-        assert!(said.code == Some(code) && said.err.contains(words), "{arguments:?}: no {words:?}, {code} in {said:?}");
-    }
-
-    fn serve(&self, options: &[&str]) -> Server {
-        self.serve_with(options, &[])
-    }
-
-    /// The same with these variables.
-    fn serve_with(&self, options: &[&str], variables: &[(&str, &str)]) -> Server {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.path("server.log")).expect("a log");
-        let arguments = [&["serve", "--log-json", "--set", "password_checks=1"], options].concat();
-        let mut child =
-            self.command(&arguments).envs(variables.iter().copied()).stderr(log).spawn().expect("the server starts");
-        let mut out = BufReader::new(child.stdout.take().expect("piped"));
-        let mut line = String::new();
-        out.read_line(&mut line).expect("it speaks");
-        let address = line.trim().strip_prefix("listening on http://").map(ToOwned::to_owned);
-        Server { child, address: address.unwrap_or_else(|| panic!("{line:?}: {}", self.read("server.log"))), _out: out }
     }
 
     /// What the log says of changes: name, from, to, who.
     fn logged(&self) -> Vec<[String; 4]> {
-        let log = self.read("server.log");
+        let log = self.log();
         let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let changes = lines.filter(|line| line["message"] == "a knob was changed");
         changes
@@ -147,46 +60,26 @@ impl Stage {
     }
 }
 
-fn said(command: &mut Command) -> Said {
-    let done = command.output().expect("the program runs");
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    Said { code: done.status.code(), out: text(done.stdout), err: text(done.stderr) }
-}
-
-impl Server {
-    /// `GET /ready`.
-    fn ready(&self) -> Value {
-        let mut stream = TcpStream::connect(&self.address).expect("it listens");
-        let request = format!("GET /ready HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address);
-        stream.write_all(request.as_bytes()).expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        answer
-            .split_once("\r\n\r\n")
-            .and_then(|(_, body)| serde_json::from_str(body).ok())
-            .unwrap_or_else(|| panic!("{answer}"))
-    }
-
-    fn stop(mut self) {
-        assert!(Command::new("kill").arg(self.child.id().to_string()).status().expect("kill runs").success());
-        assert_eq!(self.child.wait().expect("it ends").code(), Some(0));
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// `GET /ready`.
+fn readiness(server: &Serving) -> Value {
+    let mut stream = TcpStream::connect(&server.address).expect("it listens");
+    let request = format!("GET /ready HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", server.address);
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+        .split_once("\r\n\r\n")
+        .and_then(|(_, body)| serde_json::from_str(body).ok())
+        .unwrap_or_else(|| panic!("{answer}"))
 }
 
 #[test]
 fn knobs_change_while_remotes_sync_and_stay_when_they_are_saved() {
     let stage = Stage::new();
     let server = stage.serve(&[]);
-    let url = format!("http://{}", server.address);
+    let url = &server.url;
     for file in ["a.db", "b.db"] {
-        stage.ok(&["remote", "create", file, "--server", &url, "--user", "anna"]);
+        stage.ok(&["remote", "create", file, "--server", url, "--user", "anna"]);
     }
     let (is_done, syncs) = (AtomicBool::new(false), AtomicUsize::new(0));
     let wait_for_more = || {
@@ -218,14 +111,14 @@ fn knobs_change_while_remotes_sync_and_stay_when_they_are_saved() {
             out,
             "server.workers: 2 -> 7\nserver.backlog: 200 -> 3\npool.skips: 0 -> 100\ngateway.compression: auto -> 1\n"
         );
-        let ready = server.ready();
+        let ready = readiness(&server);
         assert_eq!((&ready["load"]["workers"], &ready["load"]["backlog"]), (&json!(7), &json!(3)));
         for pool in ["main", "alternate"] {
             assert_eq!((&ready["pool"][pool]["policy"], &ready["pool"][pool]["skips"]), (&json!("lru"), &json!(100)));
         }
         wait_for_more();
         stage.ok(&["tune", "server.workers=1"]);
-        assert_eq!(server.ready()["load"]["workers"], 1);
+        assert_eq!(readiness(&server)["load"]["workers"], 1);
         wait_for_more();
         is_done.store(true, Ordering::Relaxed);
     });
@@ -264,7 +157,7 @@ fn knobs_change_while_remotes_sync_and_stay_when_they_are_saved() {
     assert!(!stage.path("headwater.admin").exists(), "the token goes with its server");
 
     let server = stage.serve(&[]);
-    let ready = server.ready();
+    let ready = readiness(&server);
     let main = &ready["pool"]["main"];
     assert_eq!(
         (&ready["load"]["workers"], &main["skips"], &main["memory_bytes_max"]),
@@ -327,6 +220,12 @@ fn what_is_wrong_is_told_and_changes_nothing() {
         ),
         (&["pool.skips=1", "pool.skips=2"], "pool.skips is set twice"),
         (&["pool.skips=1", "log=wran"], "log is \"wran\", expected a level"),
+        (&["pool.skips=1", "log="], "log is \"\", expected a level"),
+        (&["pool.skips="], "pool.skips is \"\", expected 0 to 2147483647"),
+        (&["gateway.packing.recrods=1"], "did you mean gateway.packing.records?"),
+        (&["gateway.packing.skips=1"], "did you mean pool.skips?"),
+        (&["server.pack"], "did you mean server.packing?"),
+        (&["pol"], "did you mean pool?"),
         (&["log=debug", "--save"], "log is no option of the configuration file"),
         (&["pool.policy=mru"], "expected s3fifo or lru"),
         (&["pool.skips", "--save"], "--save takes pool.skips=VALUE"),
@@ -344,14 +243,31 @@ fn what_is_wrong_is_told_and_changes_nothing() {
     assert_eq!(stage.read("headwater.toml"), CONFIG);
     stage.ok(&["tune", "pool.alternate_bytes=2000000"]);
 
-    // What is logged changes too, and is told before.
-    stage.ok(&["tune", "log=warn"]);
-    stage.ok(&["tune", "server.workers=4"]);
-    stage.ok(&["tune", "log=info"]);
-    stage.ok(&["tune", "server.workers=2"]);
-    let names: Vec<_> = stage.logged().into_iter().map(|[name, from, ..]| format!("{name} {from}")).collect();
-    assert_eq!(names, ["pool.alternate_bytes 2000000", "pool.alternate_bytes 0", "log warn", "server.workers 4"]);
-    assert!(stage.read("server.log").contains("what is logged changes"));
+    // What is logged changes too, and leaves no change out.
+    for change in ["log=warn", "server.workers=4", "log=off", "server.workers=2", "log=info"] {
+        stage.ok(&["tune", change]);
+    }
+    let changes: Vec<_> = stage.logged().into_iter().map(|[name, from, to, _]| format!("{name} {from} {to}")).collect();
+    assert_eq!(
+        changes,
+        [
+            "pool.alternate_bytes 2000000 0",
+            "pool.alternate_bytes 0 2000000",
+            "log info warn",
+            "server.workers 2 4",
+            "log warn off",
+            "server.workers 4 2",
+            "log off info",
+        ]
+    );
+    // Without a name in the environment it is the one that the system has for the process.
+    let unnamed = Said::of(stage.command(&["tune", "server.backlog=9"]).env("USER", "").env_remove("LOGNAME"));
+    assert_eq!(unnamed.code, Some(0), "{unnamed:?}");
+    let who = Said::of(Command::new("id").arg("-un").stdout(Stdio::piped())).out;
+    assert_eq!(
+        stage.logged().last().map(|[name, .., who]| [name.clone(), who.clone()]),
+        Some(["server.backlog".into(), who.trim().into()])
+    );
     server.stop();
 }
 
@@ -372,7 +288,7 @@ fn a_token_lets_in_and_nothing_else_does() {
         "the token is not the one of this server's administration listener",
     );
     stage.ok(&["tune", "--token-file", "headwater.admin"]);
-    assert!(!stage.read("server.log").contains(&token) && stage.read("server.log").contains("a wrong token, or none"));
+    assert!(!stage.log().contains(&token) && stage.log().contains("a wrong token, or none"));
     // The server's own listener has no knobs.
     let address = text.lines().find_map(|line| line.strip_prefix("address = ")).expect("an address");
     stage.write("public", &text.replace(address, &format!("\"{}\"", server.address)));
@@ -391,7 +307,9 @@ fn a_token_lets_in_and_nothing_else_does() {
     let listen = format!("admin.listen=127.0.0.1:{port}");
     let chosen = "a-token-of-my-own-choice";
     let with = |command: &mut Command| {
-        said(command.env("HEADWATER_ADMIN_TOKEN", chosen).env("HEADWATER_ADMIN_LISTEN", format!("127.0.0.1:{port}")))
+        Said::of(
+            command.env("HEADWATER_ADMIN_TOKEN", chosen).env("HEADWATER_ADMIN_LISTEN", format!("127.0.0.1:{port}")),
+        )
     };
     let mut child = stage
         .command(&["serve", "--set", &listen])
@@ -406,7 +324,7 @@ fn a_token_lets_in_and_nothing_else_does() {
     let _ = child.kill();
     let _ = child.wait();
     assert_eq!((done.code, done.out.as_str()), (Some(0), "pool.skips: 0 -> 9\n"), "{done:?}");
-    let short = said(stage.command(&["tune"]).env("HEADWATER_ADMIN_TOKEN", "short"));
+    let short = Said::of(stage.command(&["tune"]).env("HEADWATER_ADMIN_TOKEN", "short"));
     assert!(short.code == Some(2) && short.err.contains("expected 16 letters or more"), "{short:?}");
 }
 
@@ -441,13 +359,13 @@ fn servers_on_one_machine_are_not_taken_for_one_another() {
     let second = stage.serve(&["--set", "admin.token_file=second.admin"]);
     stage.ok(&["tune", "pool.skips=5", "--token-file", "second.admin"]);
     assert_eq!(
-        (server.ready()["pool"]["main"]["skips"].as_u64(), second.ready()["pool"]["main"]["skips"].as_u64()),
+        (readiness(&server)["pool"]["main"]["skips"].as_u64(), readiness(&second)["pool"]["main"]["skips"].as_u64()),
         (Some(0), Some(5))
     );
     // One of another configuration is not meant.
     other.write("headwater.admin", &stage.read("headwater.admin"));
     other.refused(&["tune", "pool.skips=6"], 2, "was started by");
-    assert_eq!(server.ready()["pool"]["main"]["skips"], 0);
+    assert_eq!(readiness(&server)["pool"]["main"]["skips"], 0);
     second.stop();
     server.stop();
 }

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use headwater_protocol::cursor::{Client, Event, Question};
 use serde_json::{Value, json};
 
-use super::{CONFIG, PATIENCE, Server, Stage};
+use super::{CONFIG, PATIENCE, Serving, Stage};
 
 const MANY: &str = "-- public = true\nWITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000) \
                     SELECT i, 'a text' AS t FROM n";
@@ -22,7 +22,7 @@ fn stage() -> Stage {
 }
 
 /// Rows of each message of a cursor.
-fn messages(server: &Server) -> Vec<u64> {
+fn messages(server: &Serving) -> Vec<u64> {
     let mut stream = TcpStream::connect(&server.address).expect("it listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("set");
     let head = "GET /cursor HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: headwater-cursor/1\r\n\r\n";

@@ -1,8 +1,9 @@
 //! Where knobs are saved: files with CRLF, behind links, read-only, and several who save at once.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
 
-use super::{CONFIG, Stage};
+use super::{CONFIG, Said, Stage};
 
 #[test]
 fn a_file_stays_what_it_is() {
@@ -29,6 +30,27 @@ fn a_file_stays_what_it_is() {
     server.stop();
 }
 
+/// As on a full disk: not a byte more goes into any file.
+#[test]
+fn a_file_that_can_not_be_written_is_told_by_its_own_exit_code() {
+    let stage = Stage::new();
+    let server = stage.serve(&[]);
+    let files = || std::fs::read_dir(stage.path("")).expect("a folder").count();
+    let before = files();
+    let tune = stage.command(&["tune", "server.workers=5", "--save"]);
+    let mut full = Command::new("sh");
+    full.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\""]).arg(tune.get_program()).args(tune.get_args());
+    full.current_dir(stage.path("")).env("USER", "olga").env_remove("SUDO_USER");
+    let said = Said::of(&mut full);
+    assert_eq!(said.code, Some(3), "{said:?}");
+    assert!(said.err.contains("it is set, but not saved: ") && said.err.contains("could not be written ("), "{said:?}");
+    assert_eq!((stage.read("headwater.toml").as_str(), files()), (CONFIG, before));
+    assert!(stage.ok(&["tune", "server.workers"]).contains("  5 "), "it is set");
+    stage.ok(&["tune", "--save"]);
+    assert_eq!(stage.read("headwater.toml"), CONFIG.replace("workers = 2 ", "workers = 5 "));
+    server.stop();
+}
+
 #[test]
 fn of_those_who_save_at_once_none_is_lost_in_silence() {
     let stage = Stage::new();
@@ -39,7 +61,7 @@ fn of_those_who_save_at_once_none_is_lost_in_silence() {
             let stage = &stage;
             scope.spawn(move || {
                 let said = stage.run(&["tune", &format!("{knob}=77"), "--save"]);
-                let is_told = said.code == Some(0) || said.err.contains("it was changed meanwhile");
+                let is_told = said.code == Some(0) || said.err.contains("was changed meanwhile");
                 assert!(is_told, "{said:?}");
                 (said.code == Some(0)).then_some(knob)
             })

@@ -60,6 +60,27 @@ fn a_setter_that_refuses_puts_back_what_was_set_before_it() {
 }
 
 #[test]
+fn what_can_not_be_put_back_is_told() {
+    let (low, high) = (Live::new(5), Live::new(50));
+    let grown = low.clone();
+    // As a pool that has been filled meanwhile.
+    let only_up: Set = Box::new(move |value| {
+        if value.whole() < *grown.now() {
+            return Err("it is in use".to_owned());
+        }
+        grown.put(value.whole());
+        Ok(())
+    });
+    let stubborn = Knob { set: Box::new(|_| Err("it is held".to_owned())), ..knob("a.high", &high) };
+    let knobs = Knobs::new(vec![Knob { set: only_up, ..knob("a.low", &low) }, stubborn]);
+    let fault = knobs.change(&wanted(&[("a.low", "7"), ("a.high", "8")])).expect_err("refused");
+    assert_eq!(
+        fault.to_string(),
+        "a.high can't be 8 now: it is held; what was set before it could not be put back: a.low is 7"
+    );
+}
+
+#[test]
 fn the_contract_finds_a_knob_that_does_not_do_what_it_says() {
     let (knobs, ..) = two();
     contract::check(&knobs, |name| if name == "a.low" { vec![("a.high", "100")] } else { vec![("a.low", "1")] })

@@ -222,7 +222,7 @@ impl Client {
             return Err(unexpected(format!("rows of cursor {cursor} beyond its credit")));
         }
         let batch = Batch::new(columns, (payload, start), rows);
-        if rows > batch.bytes() as u64 {
+        if rows == 0 || rows > batch.bytes() as u64 {
             return Err(unexpected(format!("{} bytes as {rows} rows of cursor {cursor}", batch.bytes())));
         }
         state.credit = state.credit.saturating_sub_unsigned(batch.bytes() as u64);

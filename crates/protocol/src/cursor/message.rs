@@ -5,7 +5,7 @@ use super::{
 };
 use crate::frame::{Frame, Kind};
 use crate::value::Type;
-use crate::wire::{DecodeError, Reader, Write};
+use crate::wire::{DecodeError, Reader, Write, whole};
 
 /// What the server says first: what it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,18 +101,6 @@ pub struct Failed {
     pub message: String,
     /// When to come again; 0: that would not help.
     pub retry_after_ms: u64,
-}
-
-/// Reads one whole payload.
-fn whole<'a, T>(
-    payload: &'a [u8],
-    field: &'static str,
-    read: impl FnOnce(&mut Reader<'a>) -> Result<T, DecodeError>,
-) -> Result<T, DecodeError> {
-    let mut reader = Reader::new(payload);
-    let value = read(&mut reader)?;
-    reader.finish(field)?;
-    Ok(value)
 }
 
 /// The number of a cursor, which is not 0.

@@ -125,6 +125,10 @@ fn what_a_client_must_not_send() {
         let bytes: Vec<u8> = frames.iter().flat_map(Frame::to_bytes).collect();
         assert!(asked(&mut Server::new(8), &bytes).is_err(), "{what}");
     }
+    let named = [1, 1, 1, 2, b'a', 0xff, 0];
+    let said =
+        asked(&mut Server::new(8), &Frame::new(Kind::CursorOpen, named.to_vec()).to_bytes()).expect_err("no text");
+    assert_eq!(said.to_string(), "name of a query is no UTF-8 from its byte 1 on");
     let mut flipped = open(1).to_bytes();
     *flipped.last_mut().expect("bytes") ^= 1;
     assert!(matches!(asked(&mut Server::new(8), &flipped), Err(DecodeError::Checksum { .. })));
@@ -156,6 +160,7 @@ fn what_a_server_must_not_send() {
         ("an end twice", vec![columns(1), end(1, 0), end(1, 0)]),
         ("rows beyond the credit", vec![columns(1), message(1, 0, 50), message(1, 50, 1)]),
         ("more rows than bytes", vec![none, many]),
+        ("a message without rows", vec![columns(1), Rows { cursor: 1, rows: 0 }.to_frame(&[]).to_bytes()]),
         ("another welcome", vec![Welcome { cursors_max: 1, idle_ms: 1 }.to_frame().to_bytes()]),
         ("a client's frame", vec![Cancel { cursor: 1 }.to_frame().to_bytes()]),
     ] {

@@ -61,6 +61,8 @@ impl Later {
         if rows >= TOGETHER_ROWS && !self.0.is_empty() {
             match self.build_together(connection) {
                 Ok(_) => return Ok(()),
+                // A disk that is full may have ended the transaction: there are no rows then.
+                Err(error) if connection.is_autocommit() => return Err(ended(error)),
                 // The transaction is as it was before.
                 Err(error) => tracing::debug!(%error, "SQLite builds the indexes"),
             }
@@ -69,12 +71,21 @@ impl Later {
     }
 }
 
+/// Why SQLite has given the transaction up.
+fn ended(error: headwater_idxbuild::Error) -> Error {
+    let doing = "building indexes";
+    match error {
+        headwater_idxbuild::Error::Sqlite { source, .. } => Error::of_sqlite(doing, source),
+        _ => Error::DiskFull { doing },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use headwater_idxbuild::Builder;
     use rusqlite::Connection;
 
-    use super::Later;
+    use super::{Error, Later, TOGETHER_ROWS};
 
     const ROWS: &str = "BEGIN; CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT, price REAL);
         INSERT INTO item WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 2000)
@@ -93,5 +104,16 @@ mod tests {
         assert_eq!(by, [&Builder::Headwater { keys: 2000 }; 2]);
         let found = "SELECT count(*) FROM item INDEXED BY by_name WHERE name = 'NAME 7' COLLATE NOCASE";
         assert_eq!(connection.query_row(found, [], |row| row.get::<_, i64>(0)).expect("asked"), 20);
+    }
+
+    #[test]
+    fn a_disk_that_gets_full_meanwhile_is_told_as_full() {
+        let connection = Connection::open_in_memory().expect("opened");
+        connection.execute_batch(ROWS).expect("filled");
+        let pages: u32 = connection.pragma_query_value(None, "page_count", |row| row.get(0)).expect("a number");
+        connection.pragma_update(None, "max_page_count", pages + 2).expect("set");
+        let later = Later(vec!["CREATE INDEX by_name ON item (name)".to_owned()]);
+        let failed = later.build(&connection, TOGETHER_ROWS).expect_err("there is no room");
+        assert!(matches!(failed, Error::DiskFull { .. }), "{failed:?}");
     }
 }

@@ -124,3 +124,23 @@ async fn where_nobody_takes_rows_no_more_are_read() {
     while told.recv().is_ok() {}
     reads.join().expect("no panic").expect_err("nobody wants them");
 }
+
+#[test]
+fn columns_that_no_client_takes_are_refused_by_their_own_fault() {
+    let column = |name: &str| ResultColumn { name: name.to_owned(), kind: None, declared: "é".repeat(NAME_BYTES_MAX) };
+    let refused = |columns: &[ResultColumn]| {
+        let reading = Reading::new(&Knobs::default(), Arc::default());
+        let statement = statement(QueryLimits::default());
+        let mut packed = packed(&reading, &statement);
+        packed.begin(columns).map_err(|_| packed.fault.take().expect("why"))
+    };
+    for (columns, words) in [
+        (vec![], "the query gives no columns"),
+        (vec![column("a"); COLUMNS_MAX + 1], "gives 4097 columns, expected at most 4096"),
+        (vec![column("a"), column(&"x".repeat(NAME_BYTES_MAX + 1))], "the name of column 2 has 4097 bytes"),
+    ] {
+        let fault = refused(&columns).expect_err(words);
+        assert!(fault.code == "unfit" && fault.message.contains(words), "{fault:?}");
+    }
+    assert_eq!(refused(&[column(&"x".repeat(NAME_BYTES_MAX))]), Ok(()));
+}

@@ -15,7 +15,7 @@ use super::run::RunArgs;
 use crate::Done;
 use crate::commands::remote::Login;
 use crate::exit::{Exit, OrUsage as _, usage};
-use crate::output::{Output, counted};
+use crate::output::{Output, counted, printable};
 
 /// Where the rows come from, if not from here.
 #[derive(Debug, Args)]
@@ -29,6 +29,9 @@ pub(super) struct CursorArgs {
     /// NAME is SQL, for a server that runs its clients'.
     #[arg(long, requires = "cursor")]
     sql: bool,
+    /// What stands for the next ? of the SQL, as a text; may be given several times.
+    #[arg(long = "value", value_name = "VALUE", requires = "sql", allow_hyphen_values = true)]
+    values: Vec<String>,
     #[command(flatten)]
     login: Login,
 }
@@ -43,8 +46,10 @@ pub(super) fn run(args: &RunArgs, output: &Output) -> Done {
         Some(Shown::Password { user, password }) => Credentials::Password { user, password },
     };
     let question = match (cursor.sql, args.arguments.is_empty()) {
-        (true, true) => Question::Sql(args.name.clone(), Vec::new()),
-        (true, false) => return Err(usage("SQL takes no NAME=VALUE: write the values into it")),
+        (true, true) => Question::Sql(args.name.clone(), cursor.values.clone()),
+        (true, false) => {
+            return Err(usage("SQL takes no NAME=VALUE: write ? for each value, and give them by --value"));
+        }
         (false, _) => Question::Named(args.name.clone(), args.arguments.clone()),
     };
     let format = args.format(output)?;
@@ -98,7 +103,8 @@ impl Printer {
             Some(format) => Printer::Form(Encoder::begin(format, columns.iter().map(Column::from).collect())),
             None => {
                 let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
-                Printer::Lines(Lines { out: names.join("\t") + "\n", rows: 0, names })
+                let heads: Vec<String> = names.iter().map(|name| printable(name)).collect();
+                Printer::Lines(Lines { out: heads.join("\t") + "\n", rows: 0, names })
             }
         }
     }
@@ -113,7 +119,7 @@ impl Printer {
                     if place > 0 {
                         out.push('\t');
                     }
-                    out.push_str(&text_of(&value.to_value()));
+                    out.push_str(&printable(&text_of(&value.to_value())));
                 }
                 out.push('\n');
             }

@@ -27,6 +27,7 @@ Examples:
   headwater query run flights origin=JFK --format arrow > flights.arrow
   headwater query run own --user anna
   headwater query run flights origin=JFK --cursor --server https://sync.example.com
+  headwater query run 'SELECT * FROM flight WHERE origin = ?' --sql --value JFK --cursor --server https://sync.example.com
 
 Arguments are held against the query's head, as those of a request are, and so is the answer: exit code 2 where it has more rows or bytes, or
 takes longer, than rows_max, bytes_max and time_out_s say (of a query in pages each page; all are given, in their order), and where two rows

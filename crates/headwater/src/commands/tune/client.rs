@@ -1,5 +1,6 @@
 //! Requests to the administration listener of a server on this machine.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -67,6 +68,15 @@ impl Shown {
     }
 }
 
+impl Told {
+    /// The names of all sections, those within others too, and of all knobs.
+    pub(super) fn names(&self) -> Vec<&str> {
+        let knobs = self.knobs.iter().map(|knob| knob.name.as_str());
+        let sections = knobs.clone().flat_map(|name| name.match_indices('.').map(move |(at, _)| &name[..at]));
+        sections.collect::<BTreeSet<_>>().into_iter().chain(knobs).collect()
+    }
+}
+
 impl Client {
     /// Of the server that this configuration's token file names.
     pub(super) fn of(config: &Config, token_file: Option<&Path>) -> Result<Client> {
@@ -108,8 +118,7 @@ impl Client {
     pub(super) fn change(&self, wanted: &[(&str, &str)]) -> Result<Vec<Change>> {
         // Whether it is the right one.
         self.knobs()?;
-        let who = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok()).unwrap_or_default();
-        let body = json!({ "who": who, "set": wanted });
+        let body = json!({ "who": who(), "set": wanted });
         let asked = self.agent.post(self.url()).header("authorization", self.shown()).send(body.to_string());
         #[derive(Deserialize)]
         struct Changed {
@@ -151,5 +160,30 @@ impl Client {
                 "at {address} something else answers (status {status}): choose another [admin] listen"
             ))),
         }
+    }
+}
+
+/// Who calls, for the server's log: by the environment, or by the number that the process has.
+fn who() -> String {
+    let told = ["SUDO_USER", "USER", "LOGNAME"].map(|name| std::env::var(name).ok());
+    let known = whoami::username().ok();
+    named_or_numbered(told.into_iter().chain([known]), rustix::process::geteuid().as_raw())
+}
+
+fn named_or_numbered(names: impl Iterator<Item = Option<String>>, number: u32) -> String {
+    names.flatten().find(|name| !name.is_empty()).unwrap_or_else(|| format!("uid {number}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::named_or_numbered;
+
+    #[test]
+    fn whoever_has_no_name_has_a_number() {
+        let who =
+            |names: &[Option<&str>]| named_or_numbered(names.iter().map(|name| name.map(ToOwned::to_owned)), 1234);
+        assert_eq!(who(&[None, Some("olga"), Some("root")]), "olga");
+        assert_eq!(who(&[Some(""), Some(""), None, Some("root")]), "root");
+        assert_eq!(who(&[None, Some("")]), "uid 1234");
     }
 }

@@ -4,7 +4,7 @@
 //! mode, renamed. A file that somebody changes meanwhile is left as it is.
 
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use super::client::Shown;
 use crate::cli::Global;
 use crate::commands::serve::check_held;
 use crate::config::Config;
-use crate::exit::{OrUsage as _, usage};
+use crate::exit::{OrUsage as _, unreachable, usage};
 
 /// A file that is to be written.
 pub(super) struct Saving {
@@ -57,18 +57,28 @@ impl Saving {
         let not_saved =
             || format!("it is set, but not saved: {} would not start a server any more", self.path.display());
         check(&self.global, &text).or_usage(not_saved)?;
-        self.replace(&text).with_context(|| format!("it is set, but not saved in {}", self.path.display()))?;
-        Ok(self.path.display().to_string())
+        let file = self.path.display();
+        match self.replace(&text) {
+            Ok(true) => Ok(file.to_string()),
+            Ok(false) => Err(usage(format!(
+                "it is set, but not saved: {file} was changed meanwhile; `headwater tune --save` tries again"
+            ))),
+            Err(error) => Err(unreachable(format!(
+                "it is set, but not saved: {file} could not be written ({error}); `headwater tune --save` tries again"
+            ))),
+        }
     }
 
-    fn replace(&self, text: &str) -> Result<()> {
+    /// Puts the text in the file's place; not where it is no more what was read.
+    fn replace(&self, text: &str) -> io::Result<bool> {
         let folder = folder(&self.path);
         let metadata = std::fs::metadata(&self.path)?;
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         file.write_all(text.as_bytes())?;
         let made = file.as_file().metadata()?;
         if (made.uid(), made.gid()) != (metadata.uid(), metadata.gid()) {
-            chown(file.path(), Some(metadata.uid()), Some(metadata.gid())).context("its owner could not be kept")?;
+            let kept = chown(file.path(), Some(metadata.uid()), Some(metadata.gid()));
+            kept.map_err(|error| io::Error::new(error.kind(), format!("its owner could not be kept: {error}")))?;
         }
         file.as_file().set_permissions(metadata.permissions())?;
         file.as_file().sync_all()?;
@@ -76,11 +86,11 @@ impl Saving {
         let alone = File::open(folder)?;
         alone.lock()?;
         if std::fs::read_to_string(&self.path)? != self.before {
-            return Err(usage("it was changed meanwhile; `headwater tune --save` tries again"));
+            return Ok(false);
         }
         file.persist(&self.path)?;
         alone.sync_all()?;
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use headwater_cursor::{Connection, Credentials, Server, Value};
 use headwater_lab::frontier::Request;
 use headwater_testkit::{MariaDb, wait_until};
 
@@ -209,7 +210,7 @@ fn frontier_clients_are_served() {
         .sql(&name, "CREATE TABLE t (id INT, name TEXT); INSERT INTO t VALUES (1, 'alpha'), (2, NULL)")
         .expect("made");
     let mut stage = Stage::alone(&url);
-    stage.configure(FRONTIER);
+    stage.configure(&format!("[gateway.cursor]\nsql = true\n{FRONTIER}"));
     let own = client(server, &name);
     let address = stage.serve_with(&[], &[("HEADWATER_GATEWAY_FRONTIER_URL", &own)]);
     // `select id, name from t`, as the C client encodes it.
@@ -226,6 +227,13 @@ fn frontier_clients_are_served() {
         let (head, body) = get(&address, &target, "X-Frontier-Id: client 2.10.2 10288 root(0) root\r\n");
         assert!(body.contains("records=\"2\""), "{head}\n{body}");
     }
+    // Nor does a cursor see one there.
+    let url = format!("http://{address}");
+    let connection =
+        Connection::open(&Server { url, credentials: Credentials::Nothing, ca_file: None }).expect("a connection");
+    let mut cursor = connection.sql("select id from t # is it there?\n where id <> ?", &["2"]).expect("open");
+    assert_eq!(cursor.next_row().expect("a row").expect("one")[0], Value::Int(1));
+    assert_eq!(cursor.next_row().expect("no error"), None);
 }
 
 #[test]

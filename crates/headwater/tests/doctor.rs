@@ -387,7 +387,7 @@ fn a_role_that_may_not_read_the_accounts(stage: &Stage, database: &str) {
     // One after the other, as they are told.
     for _ in 0..2 {
         stage.assert_error(&look, "privilege");
-        let out = stage.headwater(&["doctor", "--json", look[0], look[1], look[2]]).1;
+        let out = stage.run(&["doctor", "--json", look[0], look[1], look[2]]).out;
         let said: Value = serde_json::from_str(&out).expect("JSON");
         let grants = said["findings"][0]["mend"].as_str().expect("a mend").trim_matches('`').to_owned();
         assert!(

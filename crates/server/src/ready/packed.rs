@@ -28,7 +28,7 @@ pub(super) struct Packed {
 
 impl Packed {
     /// Packs a file into another one, which is empty; gives its digest too, unpacked.
-    pub(super) fn of(mut plain: &File, file: OpenFile) -> io::Result<(Packed, [u8; 32])> {
+    pub(super) fn of(plain: &File, file: OpenFile) -> io::Result<(Packed, [u8; 32])> {
         let mut out = BufWriter::new(&*file);
         let (mut ends, mut end, mut bytes, mut sha) = (Vec::new(), 0, 0, Sha256::new());
         let mut block = Vec::with_capacity(READY_BLOCK_BYTES as usize);
@@ -103,7 +103,7 @@ mod tests {
         let files = Files::new(None, usize::MAX);
         for length in [0, 1, READY_BLOCK_BYTES, READY_BLOCK_BYTES + 1, 3 * READY_BLOCK_BYTES + 17] {
             let content: Vec<u8> = (0..length).map(|place| (place % 251 * (place >> 9)) as u8).collect();
-            let mut plain = files.create().expect("a file");
+            let plain = files.create().expect("a file");
             (&*plain).write_all(&content).and_then(|()| (&*plain).rewind()).expect("written");
             let (packed, digest) = Packed::of(&plain, files.create().expect("a file")).expect("packed");
             assert_eq!(digest, <[u8; 32]>::from(Sha256::digest(&content)));

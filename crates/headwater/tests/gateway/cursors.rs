@@ -456,7 +456,7 @@ fn sql_of_clients_is_bound_limited_and_read_only() {
     assert_eq!(code(sql("DELETE FROM own RETURNING a", &[])), "failed");
     assert_eq!(code(sql("SELECT 1; DELETE FROM own", &[])), "failed");
     assert_eq!(code(sql("SELECT no", &[])), "failed");
-    assert_eq!(code(sql("SELECT FROM generate_series(1, 3)", &[])), "unfit", "rows without columns");
+    assert_eq!(code(sql("SELECT FROM generate_series(1, 3)", &[])), "failed", "rows without columns");
     assert_eq!(code(sql("SELECT * FROM generate_series(1, 6)", &[])), "too_large");
     assert_eq!(sql("SELECT count(*) AS n FROM own", &[]).expect("rows"), [[Value::Int(2)]]);
 }

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::files::OpenFile;
 
-/// As fast as a disk, and a SQLite file becomes a fourth or so.
+/// As fast as a disk, and a SQLite file becomes a fourth to a half.
 const LEVEL: i32 = 1;
 
 /// A file in blocks.

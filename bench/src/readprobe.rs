@@ -1,44 +1,27 @@
-//! `readprobe`: threads that read records from a buffer pool in which all is, as OpenEdge's readprobe does from its own.
+//! `readprobe`: users that read records of a table in memory, each as fast as it can, as OpenEdge's readprobe does.
 //!
-//! Each user is a thread: it draws a record, finds the record's block in the pool, reads the record, and lets the block go; nothing else. So what is
-//! measured is the pool: its hash table, its chain, and how its locks are waited for. Policies take turns. In a last run `skips` is changed in the middle, on
-//! the running pool.
+//! ```text
+//! process  threads that find records in a buffer pool: what its locks cost, and what skips are worth
+//! step     the same, while skips change in the middle
+//! ```
 //!
-//! *Caveats.* Users share the machine's processors: with two of them, more users than two show what waits for locks cost and what the system's scheduler
-//! does, not how the pool scales. A lock that is taken is waited for in the system (futex), and what a record has in system calls is told by how often its
-//! thread gave its processor away; the pool makes no other.
-#![allow(clippy::print_stdout)]
+//! *Caveats.* Users share the machine's processors. With two of them, more users than two show what waiting for each other costs, not how anything scales.
 
-use std::hint::black_box;
+mod process;
+
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use headwater_bufferpool::{Class, Config, Error, Floors, Key, Object, Policy, Pool, Waits};
-use headwater_lab::report::{Curve, Plot};
-use procfs::process::Process;
+use headwater_lab::report::Plot;
 
-const BLOCK: usize = 4_096;
+const PARTS: [&str; 2] = ["process", "step"];
+/// The small table, and the big one: 256 KB and 80 MB.
+const TABLES: [&str; 2] = ["small", "big"];
+/// Bytes of a record, about.
 const RECORD: usize = 128;
-const RECORDS: u64 = (BLOCK / RECORD) as u64;
-/// Blocks of the small table, and of the big one: 256 KB and 80 MB.
-const TABLES: [(&str, u64); 2] = [("small", 64), ("big", 20_000)];
-const POLICIES: [(&str, Policy); 5] = [
-    ("skips 0", Policy::Lru { skips: 0 }),
-    ("skips 10", Policy::Lru { skips: 10 }),
-    ("skips 100", Policy::Lru { skips: 100 }),
-    ("skips 1000", Policy::Lru { skips: 1_000 }),
-    ("s3fifo", Policy::S3Fifo),
-];
-/// How often the run in which `skips` changes is looked at.
-const LOOK: Duration = Duration::from_millis(100);
-/// What the slides print of waits for the chain's latch at these skips (openedge-latch-waits-*.csv), in the same unit for both tables.
-const PUBLISHED: [(&str, [(f64, f64); 4]); 2] = [
-    ("small", [(0.0, 1_655.0), (10.0, 148.0), (100.0, 7.0), (1_000.0, 0.0)]),
-    ("big", [(0.0, 1_949.0), (10.0, 1_035.0), (100.0, 19.0), (1_000.0, 0.0)]),
-];
+/// Up to so many users the slides go; their figures are compared at as many.
+const SLIDES_USERS: usize = 46;
 
 /// How many, and for how long.
 #[derive(clap::Args, Debug)]
@@ -55,333 +38,69 @@ pub(crate) struct ReadprobeArguments {
     /// Seconds of the run in which skips go from 0 to 100; 0: none.
     #[arg(long, default_value_t = 8.0)]
     step_seconds: f64,
+    /// Only these parts.
+    #[arg(long, value_delimiter = ',', value_parser = PARTS)]
+    only: Vec<String>,
+    /// Only these tables.
+    #[arg(long, value_delimiter = ',', value_parser = TABLES)]
+    tables: Vec<String>,
     /// Where the plots go; unset: none are drawn.
     #[arg(long, value_name = "FOLDER")]
     plots: Option<PathBuf>,
 }
 
-/// A table in a pool.
-struct Table {
-    pool: Pool,
-    object: Object,
-    blocks: u64,
-}
-
-/// What one turn came to.
-#[derive(Clone, Copy, Debug, Default)]
-struct Turn {
-    reads: f64,
-    seconds: f64,
-    chain: f64,
-    table: f64,
-    /// Processor time in the system and outside of it, in seconds.
-    system: f64,
-    own: f64,
-    /// Times that a thread gave its processor away.
-    switches: f64,
-}
-
-/// The turns of a table, a policy and a number of users.
-struct Cell {
-    table: usize,
-    policy: usize,
-    users: usize,
-    turns: Vec<Turn>,
-}
-
 /// Measures, tells and draws.
 pub(crate) fn measure(arguments: &ReadprobeArguments) -> Result<()> {
-    let mut cells = Vec::new();
-    for (table, (name, blocks)) in TABLES.into_iter().enumerate() {
-        let tables = POLICIES.map(|(_, policy)| Table::new(policy, blocks, arguments.most()));
-        for users in &arguments.users {
-            let mut turns = POLICIES.map(|_| Vec::new());
-            for _ in 0..arguments.repetitions {
-                for (policy, table) in tables.iter().enumerate() {
-                    turns[policy].push(table.turn(*users, Duration::from_secs_f64(arguments.seconds))?);
-                }
-            }
-            for (policy, turns) in turns.into_iter().enumerate() {
-                let cell = Cell { table, policy, users: *users, turns };
-                cell.tell(name);
-                cells.push(cell);
-            }
-        }
+    let wanted = |part: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == part);
+    if wanted("process") {
+        arguments.draw(process::measure(arguments)?)?;
     }
-    let mut plots = vec![("waits".to_owned(), waits(&cells, arguments))];
-    for (table, (name, _)) in TABLES.into_iter().enumerate() {
-        plots.push((format!("{name}-rate"), rates(&cells, table)));
-    }
-    if arguments.step_seconds > 0.0 {
-        plots.push(("step".to_owned(), step(arguments)?));
-    }
-    let Some(folder) = &arguments.plots else { return Ok(()) };
-    for (name, plot) in plots {
-        let path = folder.join(format!("readprobe-{name}.svg"));
-        std::fs::write(&path, plot.svg()).with_context(|| format!("writing {}", path.display()))?;
+    if wanted("step") && arguments.step_seconds > 0.0 {
+        arguments.draw(vec![("step".to_owned(), process::step(arguments)?)])?;
     }
     Ok(())
 }
 
 impl ReadprobeArguments {
+    /// The tables that are read.
+    fn tables(&self) -> impl Iterator<Item = (usize, &'static str)> {
+        let is_wanted = |name: &str| self.tables.is_empty() || self.tables.iter().any(|only| only == name);
+        TABLES.into_iter().enumerate().filter(move |(_, name)| is_wanted(name))
+    }
+
     /// The most users at a time.
     fn most(&self) -> usize {
         self.users.iter().copied().max().unwrap_or(1)
     }
-}
 
-impl Table {
-    /// All of it in memory, with room for so many pins beside.
-    fn new(policy: Policy, blocks: u64, pins: usize) -> Table {
-        let budget_bytes = (blocks + pins as u64) * BLOCK as u64;
-        let config =
-            Config { block_bytes: BLOCK, budget_bytes, floors: Floors::default(), policy, ..Config::default() };
-        let pool = Pool::new(&config).expect("options that are sound");
-        let table = Table { object: pool.object(), pool, blocks };
-        let session = table.pool.session("filler", Class::Answer, 1).expect("there is room");
-        for number in 0..blocks {
-            let content = || Ok::<_, Error>((0..BLOCK).map(|at| (number as usize + at / RECORD) as u8).collect());
-            session.load(table.key(number), content).expect("loaded");
+    /// As many users as the slides have at most, or the nearest that there are.
+    fn slides_users(&self) -> usize {
+        self.users.iter().copied().filter(|users| *users <= SLIDES_USERS).max().unwrap_or(self.most())
+    }
+
+    fn draw(&self, plots: Vec<(String, Plot)>) -> Result<()> {
+        let Some(folder) = &self.plots else { return Ok(()) };
+        for (name, plot) in plots {
+            let path = folder.join(format!("readprobe-{name}.svg"));
+            std::fs::write(&path, plot.svg()).with_context(|| format!("writing {}", path.display()))?;
         }
-        drop(session);
-        table
-    }
-
-    fn key(&self, number: u64) -> Key {
-        Key { object: self.object, number }
-    }
-
-    /// So many users read for so long.
-    fn turn(&self, users: usize, time: Duration) -> Result<Turn> {
-        let (is_over, start) = (AtomicBool::new(false), Barrier::new(users + 1));
-        let reads = AtomicU64::new(0);
-        let switches = AtomicU64::new(0);
-        let before = (self.pool.counters().waits, spent()?);
-        let mut began = Instant::now();
-        // All are there before the time begins, and it begins before the first of them reads.
-        std::thread::scope(|scope| {
-            for user in 0..users {
-                let (is_over, start, reads, switches) = (&is_over, &start, &reads, &switches);
-                scope.spawn(move || {
-                    start.wait();
-                    start.wait();
-                    reads.fetch_add(self.read(user as u64, is_over, None), Ordering::Relaxed);
-                    switches.fetch_add(own_switches(), Ordering::Relaxed);
-                });
-            }
-            start.wait();
-            began = Instant::now();
-            start.wait();
-            std::thread::sleep(time);
-            is_over.store(true, Ordering::Relaxed);
-        });
-        let seconds = began.elapsed().as_secs_f64();
-        let (waits, after) = (since(before.0, self.pool.counters().waits), spent()?);
-        Ok(Turn {
-            reads: reads.into_inner() as f64,
-            seconds,
-            chain: waits.chain as f64,
-            table: waits.table as f64,
-            own: after.0 - before.1.0,
-            system: after.1 - before.1.1,
-            switches: switches.into_inner() as f64,
-        })
-    }
-
-    /// Reads records until it is over; how many. `told`: where they are counted meanwhile.
-    fn read(&self, seed: u64, is_over: &AtomicBool, told: Option<&AtomicU64>) -> u64 {
-        let session = self.pool.session("a user", Class::Answer, 1).expect("there is room");
-        let (mut state, mut reads) = (seed, 0);
-        while !is_over.load(Ordering::Relaxed) {
-            for _ in 0..64 {
-                let record = below(&mut state, self.blocks * RECORDS);
-                let (number, place) = (record / RECORDS, (record % RECORDS) as usize);
-                let block = session.find(self.key(number)).expect("one pin").expect("all is in memory");
-                let bytes = &block[place * RECORD..(place + 1) * RECORD];
-                assert_eq!(bytes[0], (number as usize + place) as u8, "it is another record");
-                black_box(bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>());
-            }
-            reads += 64;
-            if let Some(told) = told {
-                told.fetch_add(64, Ordering::Relaxed);
-            }
-        }
-        reads
+        Ok(())
     }
 }
 
-impl Cell {
-    fn median(&self, of: impl Fn(&Turn) -> f64) -> f64 {
-        let mut values: Vec<f64> = self.turns.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or_default()
-    }
-
-    fn rate(&self) -> f64 {
-        self.median(|turn| turn.reads / turn.seconds)
-    }
-
-    /// Waits for the chain, of a million reads.
-    fn chain(&self) -> f64 {
-        self.median(|turn| turn.chain / turn.reads * 1e6)
-    }
-
-    fn tell(&self, table: &str) {
-        // Processor time is counted in hundredths of a second: all turns together.
-        let sum = |of: fn(&Turn) -> f64| self.turns.iter().map(of).sum::<f64>();
-        let of_million = |of: fn(&Turn) -> f64| sum(of) / sum(|turn| turn.reads) * 1e6;
-        println!(
-            "row {table} {} users {}: {:.0} reads/s, of a million reads {:.1} waits for the chain, {:.1} for the hash table, {:.1} ms of system \
-             and {:.1} ms of own time, {:.1} switches",
-            POLICIES[self.policy].0,
-            self.users,
-            self.rate(),
-            self.chain(),
-            of_million(|turn| turn.table),
-            of_million(|turn| turn.system * 1e3),
-            of_million(|turn| turn.own * 1e3),
-            of_million(|turn| turn.switches),
-        );
-    }
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// Reads a second against users, a curve for each policy.
-fn rates(cells: &[Cell], table: usize) -> Plot {
-    let curves = POLICIES.iter().enumerate().map(|(policy, (name, _))| {
-        let own = cells.iter().filter(|cell| (cell.table, cell.policy) == (table, policy));
-        let points = own.map(|cell| (cell.users as f64, cell.rate())).collect();
-        Curve { name: (*name).to_owned(), points, is_published: false }
-    });
-    let title = format!("Records read from the {} table", TABLES[table].0);
-    Plot { title, x: "users".into(), y: "reads/s".into(), curves: curves.collect() }
-}
-
-/// Waits for the chain against skips, as a share of those without skips; the slides' beside.
-fn waits(cells: &[Cell], arguments: &ReadprobeArguments) -> Plot {
-    let users = arguments.users.iter().copied().filter(|users| *users <= 46).max().unwrap_or(arguments.most());
-    let share = |points: Vec<(f64, f64)>| {
-        let first = points.first().map_or(1.0, |(_, waits)| waits.max(f64::MIN_POSITIVE));
-        points.into_iter().enumerate().map(|(place, (_, waits))| (place as f64, waits / first * 100.0)).collect()
-    };
-    let mut curves = Vec::new();
-    for (table, (name, _)) in TABLES.into_iter().enumerate() {
-        let own = cells.iter().filter(|cell| cell.table == table && cell.users == users);
-        let own = own.filter_map(|cell| match POLICIES[cell.policy].1 {
-            Policy::Lru { skips } => Some((f64::from(skips), cell.chain())),
-            Policy::S3Fifo => None,
-        });
-        curves.push(Curve {
-            name: format!("{name} table, {users} users"),
-            points: share(own.collect()),
-            is_published: false,
-        });
-    }
-    for (name, points) in PUBLISHED {
-        curves.push(Curve {
-            name: format!("{name} database, slides"),
-            points: share(points.into()),
-            is_published: true,
-        });
-    }
-    let x = "power of ten of the skips (0: none)".to_owned();
-    Plot { title: "Waits for the chain's lock".into(), x, y: "of those without skips, per cent".into(), curves }
-}
-
-/// Reads a second while skips go from 0 to 100 in the middle.
-fn step(arguments: &ReadprobeArguments) -> Result<Plot> {
-    let users = arguments.most().min(46);
-    let time = Duration::from_secs_f64(arguments.step_seconds);
-    let mut curves = Vec::new();
-    for (name, blocks) in TABLES {
-        let table = Arc::new(Table::new(Policy::Lru { skips: 0 }, blocks, users));
-        let (is_over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
-        let points = std::thread::scope(|scope| {
-            for user in 0..users {
-                let (table, is_over, reads) = (&table, &is_over, &reads);
-                scope.spawn(move || table.read(user as u64, is_over, Some(reads)));
-            }
-            let points = watch(&table.pool, &reads, time);
-            is_over.store(true, Ordering::Relaxed);
-            points
-        })?;
-        let half = points.len() / 2;
-        let mean =
-            |points: &[(f64, f64)]| points.iter().map(|(_, rate)| rate).sum::<f64>() / points.len().max(1) as f64;
-        println!(
-            "step {name}: {:.0} reads/s with skips 0, {:.0} with skips 100",
-            mean(&points[..half]),
-            mean(&points[half..])
-        );
-        curves.push(Curve { name: format!("{name} table, {users} users"), points, is_published: false });
-    }
-    let title = format!("skips 0, from second {:.0} on 100", arguments.step_seconds / 2.0);
-    Ok(Plot { title, x: "seconds".into(), y: "reads/s".into(), curves })
-}
-
-/// Seconds and reads a second; in the middle the skips change.
-fn watch(pool: &Pool, reads: &AtomicU64, time: Duration) -> Result<Vec<(f64, f64)>> {
-    let began = Instant::now();
-    let (mut points, mut is_changed) = (Vec::new(), false);
-    let (mut then, mut before) = (began, reads.load(Ordering::Relaxed));
-    while began.elapsed() < time {
-        std::thread::sleep(LOOK);
-        if !is_changed && began.elapsed() >= time / 2 {
-            pool.set_skips(100)?;
-            is_changed = true;
-        }
-        let (now, count) = (Instant::now(), reads.load(Ordering::Relaxed));
-        points.push((began.elapsed().as_secs_f64(), (count - before) as f64 / (now - then).as_secs_f64()));
-        (then, before) = (now, count);
-    }
-    Ok(points)
-}
-
-/// Processor time of this process, own and the system's, in seconds.
-fn spent() -> Result<(f64, f64)> {
-    let stat = Process::myself().and_then(|own| own.stat()).context("what this process has spent")?;
+/// Processor time of a process, its own and the system's, in seconds.
+fn spent(process: u32) -> Result<(f64, f64)> {
+    let stat = procfs::process::Process::new(process.cast_signed()).and_then(|process| process.stat());
+    let stat = stat.with_context(|| format!("what process {process} has spent"))?;
     let ticks = procfs::ticks_per_second() as f64;
     Ok((stat.utime as f64 / ticks, stat.stime as f64 / ticks))
 }
 
-/// How often this thread has given its processor away.
-fn own_switches() -> u64 {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    line.and_then(|count| count.trim().parse().ok()).unwrap_or_default()
-}
-
-fn since(before: Waits, after: Waits) -> Waits {
-    Waits { chain: after.chain - before.chain, table: after.table - before.table, block: after.block - before.block }
-}
-
-/// A number by chance (SplitMix64, Steele et al. 2014).
-fn below(state: &mut u64, end: u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((u128::from(mixed ^ (mixed >> 31)) * u128::from(end)) >> 64) as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn users_read_what_is_there_and_are_counted() {
-        for (_, policy) in POLICIES {
-            let table = Table::new(policy, 3, 4);
-            let turn = table.turn(4, Duration::from_millis(20)).expect("a turn");
-            let counted = table.pool.counters().of(Class::Answer);
-            assert_eq!((counted.hits as f64, counted.misses), (turn.reads, 3), "all but the first loads are hits");
-            assert!(turn.reads > 0.0 && turn.seconds >= 0.02, "{turn:?}");
-        }
-    }
-
-    #[test]
-    fn skips_change_in_the_middle() {
-        let pool = Table::new(Policy::Lru { skips: 0 }, 3, 1).pool;
-        let points = watch(&pool, &AtomicU64::new(0), LOOK * 4).expect("looked at");
-        assert!(points.len() >= 3, "{points:?}");
-        assert_eq!(pool.policy(), Policy::Lru { skips: 100 });
-    }
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
 }

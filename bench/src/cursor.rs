@@ -29,7 +29,9 @@ const FEW: &str = "-- public = true\nSELECT id, name, amount, day FROM reading L
 /// How often the first row is waited for in a turn.
 const FIRSTS: usize = 51;
 /// And how often the slow consumer begins anew.
-const PASSES: usize = 5;
+pub(crate) const PASSES: usize = 5;
+/// What the server may send it before it waits: small enough that messages are waited for.
+pub(crate) const SLOW_WINDOW_BYTES: u64 = 64 << 10;
 const SQL: &str = "SELECT id, name, amount, day FROM reading";
 /// Settings that are tried: what OpenEdge had and has, and larger ones.
 const FIXED: [(&str, &str); 5] = [
@@ -205,8 +207,7 @@ impl Bench<'_> {
     fn consume(&self, served: &Served) -> Result<[f64; 2]> {
         let url = format!("http://{}", served.place);
         let connection = Connection::open(&Server { url, credentials: Credentials::Nothing, ca_file: None })?;
-        // Small enough that messages are waited for.
-        let options = Options { window_bytes: 64 << 10, kept_bytes: 0 };
+        let options = Options { window_bytes: SLOW_WINDOW_BYTES, kept_bytes: 0 };
         let open = || connection.open_cursor(Question::Named("readings".to_owned(), Vec::new()), options);
         let mut firsts = Vec::new();
         for _ in 0..FIRSTS {
@@ -217,20 +218,21 @@ impl Bench<'_> {
             // Read to its end, so that the server keeps its connection to the database.
             while few.next_row()?.is_some() {}
         }
-        let longest = (0..PASSES).map(|_| self.longest_gap(open()?)).collect::<Result<Vec<_>>>()?;
+        let (rows, work) = (self.arguments.slow_rows, Duration::from_micros(self.arguments.slow_us));
+        let longest = (0..PASSES).map(|_| longest_gap(&mut open()?, rows, work)).collect::<Result<Vec<_>>>()?;
         Ok([median(&firsts), median(&longest)])
     }
+}
 
-    /// The longest wait of one pass, in seconds; the consumer's own time for a row is no part of it.
-    fn longest_gap(&self, mut cursor: Cursor) -> Result<f64> {
-        cursor.next_row()?;
-        let (mut longest, work) = (Duration::ZERO, Duration::from_micros(self.arguments.slow_us));
-        for _ in 0..self.arguments.slow_rows {
-            std::thread::sleep(work);
-            let begin = Instant::now();
-            cursor.next_row()?.context("there are more")?;
-            longest = longest.max(begin.elapsed());
-        }
-        Ok(longest.as_secs_f64())
+/// The longest wait for a row of one pass over so many, in seconds; the consumer's own time for a row is no part of it.
+pub(crate) fn longest_gap(cursor: &mut Cursor, rows: u64, work: Duration) -> Result<f64> {
+    cursor.next_row()?;
+    let mut longest = Duration::ZERO;
+    for _ in 0..rows {
+        std::thread::sleep(work);
+        let begin = Instant::now();
+        cursor.next_row()?.context("there are more")?;
+        longest = longest.max(begin.elapsed());
     }
+    Ok(longest.as_secs_f64())
 }

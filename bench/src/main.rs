@@ -94,8 +94,10 @@ enum Part {
     /// How often a shared partition is read for many remotes, and its chunks asked for, behind Squid
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- shared --remotes 100 --files 5")]
     Shared(shared::SharedArguments),
-    /// Records read from a warm buffer pool by many threads: what skips are worth, and waits for locks
-    #[command(after_help = "Example: cargo run --release -p headwater-bench -- readprobe --seconds 0.2 --users 1,6,46")]
+    /// Records read from memory by many users, in process and by cursors: what skips and the packer's knobs are worth
+    #[command(
+        after_help = "Example: cargo run --release -p headwater-bench -- readprobe --seconds 0.2 --cursor-seconds 0.2 --users 1,6,46 --only process,cursors"
+    )]
     Readprobe(readprobe::ReadprobeArguments),
     /// Indexes of a SQLite file rebuilt, against SQLite's own REINDEX and CREATE INDEX
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- rebuild --rows 500000 --only one,bars")]

@@ -3,11 +3,19 @@
 //! ```text
 //! process  threads that find records in a buffer pool: what its locks cost, and what skips are worth
 //! step     the same, while skips change in the middle
+//! cursors  users of a server, who read records by remote cursors: what the packer's knobs are worth
+//! slow     the longest wait for a row of a consumer that takes its time
+//! calls    system calls, counted by perf
 //! ```
 //!
-//! *Caveats.* Users share the machine's processors. With two of them, more users than two show what waiting for each other costs, not how anything scales.
+//! *Caveats.* Users, server and database share the machine's processors. With two of them, more users than two show what waiting for each other costs,
+//! not how anything scales.
+#![allow(clippy::print_stdout)]
 
+mod calls;
+mod cursors;
 mod process;
+mod slow;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +23,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use headwater_lab::report::Plot;
 
-const PARTS: [&str; 2] = ["process", "step"];
+const PARTS: [&str; 4] = ["process", "step", "cursors", "slow"];
 /// The small table, and the big one: 256 KB and 80 MB.
 const TABLES: [&str; 2] = ["small", "big"];
 /// Bytes of a record, about.
@@ -24,20 +32,28 @@ const RECORD: usize = 128;
 const SLIDES_USERS: usize = 46;
 
 /// How many, and for how long.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ReadprobeArguments {
     /// Users at a time.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 6, 11, 16, 21, 26, 31, 36, 41, 46, 100, 250])]
     users: Vec<usize>,
-    /// Seconds of each turn.
+    /// Seconds of each turn in process.
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
+    /// Seconds of each turn by cursors.
+    #[arg(long, default_value_t = 1.0)]
+    cursor_seconds: f64,
     /// Turns of each.
     #[arg(long, default_value_t = 3)]
     repetitions: usize,
     /// Seconds of the run in which skips go from 0 to 100; 0: none.
     #[arg(long, default_value_t = 8.0)]
     step_seconds: f64,
+    /// Rows that the slow consumer takes, and how many microseconds it takes for each.
+    #[arg(long, default_value_t = 5_000)]
+    slow_rows: u64,
+    #[arg(long, default_value_t = 100)]
+    slow_us: u64,
     /// Only these parts.
     #[arg(long, value_delimiter = ',', value_parser = PARTS)]
     only: Vec<String>,
@@ -52,11 +68,22 @@ pub(crate) struct ReadprobeArguments {
 /// Measures, tells and draws.
 pub(crate) fn measure(arguments: &ReadprobeArguments) -> Result<()> {
     let wanted = |part: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == part);
+    let are_calls_counted = (wanted("process") || wanted("cursors")) && calls::are_counted();
     if wanted("process") {
-        arguments.draw(process::measure(arguments)?)?;
+        arguments.draw(process::measure(arguments, are_calls_counted)?)?;
     }
     if wanted("step") && arguments.step_seconds > 0.0 {
         arguments.draw(vec![("step".to_owned(), process::step(arguments)?)])?;
+    }
+    if !wanted("cursors") && !wanted("slow") {
+        return Ok(());
+    }
+    let stand = cursors::Stand::start(arguments)?;
+    if wanted("cursors") {
+        arguments.draw(cursors::measure(arguments, &stand, are_calls_counted)?)?;
+    }
+    if wanted("slow") {
+        slow::measure(arguments, &stand)?;
     }
     Ok(())
 }
@@ -76,6 +103,11 @@ impl ReadprobeArguments {
     /// As many users as the slides have at most, or the nearest that there are.
     fn slides_users(&self) -> usize {
         self.users.iter().copied().filter(|users| *users <= SLIDES_USERS).max().unwrap_or(self.most())
+    }
+
+    /// Whether system calls of so many users are counted, in a turn of its own.
+    fn is_counted(&self, users: usize) -> bool {
+        users == self.most() || users == self.slides_users() || self.users.iter().all(|other| *other >= users)
     }
 
     fn draw(&self, plots: Vec<(String, Plot)>) -> Result<()> {
@@ -103,4 +135,31 @@ fn spent(process: u32) -> Result<(f64, f64)> {
 
 fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: ReadprobeArguments,
+    }
+
+    fn arguments(line: &[&str]) -> ReadprobeArguments {
+        Line::parse_from([&["readprobe"], line].concat()).arguments
+    }
+
+    #[test]
+    fn the_users_whose_calls_are_counted() {
+        let usual = arguments(&[]);
+        let counted: Vec<usize> = usual.users.iter().copied().filter(|users| usual.is_counted(*users)).collect();
+        assert_eq!((counted, usual.slides_users()), (vec![1, 46, 250], 46));
+        let many = arguments(&["--users", "100,250"]);
+        assert_eq!((many.slides_users(), many.tables().count()), (250, 2));
+        assert_eq!(arguments(&["--tables", "big"]).tables().collect::<Vec<_>>(), [(1, "big")]);
+    }
 }

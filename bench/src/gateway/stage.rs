@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
 
 use super::load::Load;
-use crate::tpcb::headwater;
+use crate::tpcb::{headwater, run};
 
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 
@@ -49,7 +49,7 @@ impl Central {
 pub(crate) struct Served {
     pub(crate) place: SocketAddr,
     child: Child,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Served {
@@ -67,11 +67,18 @@ impl Served {
         let mut child = Child::spawn("headwater", command.args(["--set", "connections_max=3000"]))?;
         let line = child.wait_for_line("listening on http://", STARTS_WITHIN)?;
         let place = line.trim().trim_start_matches("listening on http://").parse().with_context(|| line.clone())?;
-        Ok(Served { place, child, _folder: folder })
+        Ok(Served { place, child, folder })
     }
 
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Sets knobs (`NAME=VALUE`) while it runs; its options have `[admin]`.
+    pub(crate) fn tune(&self, knobs: &[String]) -> Result<()> {
+        let config = self.folder.path().join("headwater.toml");
+        run(Command::new(headwater()?).arg("--config").arg(&config).arg("tune").args(knobs))?;
+        Ok(())
     }
 }
 

@@ -12,6 +12,9 @@ use headwater_testkit::{Deployment, Postgres, free_port};
 use rusqlite::Connection;
 use serde_json::Value;
 
+/// Named queries, and cursors of them.
+const CURSORS: &str = "[gateway]\nqueries = \"queries\"\n[gateway.cursor]\n";
+
 /// A deployment and its server, which has the address that the configuration says.
 struct Stage {
     server: Option<Serving>,
@@ -47,6 +50,18 @@ impl Stage {
         stage.server = Some(server);
         stage.configure("");
         stage
+    }
+
+    /// Starts the server anew with more options, which stay in the configuration.
+    fn serve_with(&mut self, options: &str) {
+        self.server = None;
+        std::fs::create_dir_all(self.path("queries")).expect("a folder");
+        self.write("queries/notes.sql", "-- public = true\nSELECT id FROM note");
+        self.configure(options);
+        let server = self.serve(&[]);
+        self.address.clone_from(&server.address);
+        self.server = Some(server);
+        self.configure(options);
     }
 
     /// Writes the configuration, with more options of the server.
@@ -124,6 +139,22 @@ fn the_server_side() {
     let out = stage.run(&["doctor", "--json", "--free-mib", "1000000000000"]).out;
     assert!(out.contains("the disk of the pool's overflow_folder") && out.contains("spill"), "{out}");
     stage.configure("");
+
+    // What `serve` would refuse beside syncs.
+    stage.serve_with(CURSORS);
+    stage.assert_sound(&[]);
+    for faulty in [
+        &format!("{CURSORS}cursors_max = 0")[..],
+        &format!("{CURSORS}sql = true"),
+        &CURSORS.replace("queries\"", "elsewhere\""),
+        &format!("{CURSORS}[pool]\nmemory_bytes = 65536"),
+        "[pool]\nmemory_bytes = 65536",
+        "[admin]\nlisten = \"192.0.2.1:1\"",
+    ] {
+        stage.configure(faulty);
+        stage.assert_error(&[], "configuration");
+    }
+    stage.serve_with("");
 
     let secret = stage.path("secret");
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef").expect("written");
@@ -204,6 +235,7 @@ enum Fault {
     SmallBodies,
     Buffers,
     Compresses,
+    NeverUpgrades,
 }
 
 /// A proxy that passes one request a connection on, with a fault.
@@ -231,6 +263,9 @@ fn pass(mut client: TcpStream, to: SocketAddr, fault: Fault) -> std::io::Result<
     if fault == Fault::SmallBodies && head.starts_with("PUT") {
         return client.write_all(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
     }
+    // What is between two hops alone is not passed on: so nginx does unless it is told otherwise.
+    let is_left_out = |line: &str| fault == Fault::NeverUpgrades && line.to_ascii_lowercase().starts_with("upgrade:");
+    let head: String = head.split_inclusive("\r\n").filter(|line| !is_left_out(line)).collect();
     let mut server = TcpStream::connect(to)?;
     server.write_all(head.as_bytes())?;
     let mut answer = Vec::new();
@@ -245,9 +280,10 @@ fn pass(mut client: TcpStream, to: SocketAddr, fault: Fault) -> std::io::Result<
 
 #[test]
 fn the_way_to_the_server() {
-    let stage = Stage::new(None);
+    let mut stage = Stage::new(None);
     let server: SocketAddr = stage.address.parse().expect("an address");
     let url = |fault| format!("http://{}", proxy(server, fault));
+    stage.assert_sound(&["--url", &url(Fault::NeverUpgrades)]);
     stage.assert_sound(&["--url", &url(Fault::None)]);
     stage.assert_error(&["--url", &url(Fault::Stranger)], "url_not_headwater");
     stage.assert_warning(&["--url", &url(Fault::SmallBodies)], "url_bodies");
@@ -255,6 +291,17 @@ fn the_way_to_the_server() {
     let compressed = stage.doctor(&["--url", &url(Fault::Compresses)]).1;
     assert!(compressed.contains(&"url_compressed".to_owned()), "{compressed:?}");
     let nobody = format!("http://127.0.0.1:{}", free_port().expect("a port"));
+    stage.assert_error(&["--url", &nobody], "url_unreachable");
+    // Cursors are looked for where the server has them.
+    stage.serve_with(CURSORS);
+    stage.assert_sound(&["--url", &format!("http://{server}")]);
+    stage.assert_sound(&["--url", &url(Fault::None)]);
+    stage.assert_warning(&["--url", &url(Fault::NeverUpgrades)], "url_cursors");
+    // Where nothing is synced there are no uploads.
+    let text = std::fs::read_to_string(stage.path("headwater.toml")).expect("written");
+    std::fs::write(stage.path("headwater.toml"), text.replace("models = [\"notes-1.toml\"]", "models = []"))
+        .expect("written");
+    stage.assert_sound(&["--url", &url(Fault::SmallBodies)]);
     stage.assert_error(&["--url", &nobody], "url_unreachable");
 }
 
@@ -341,6 +388,15 @@ fn postgres() {
         stage.configure(options);
         stage.assert_warning(&[], "workers_share");
     }
+    // Queries and cursors have connections of their own.
+    std::fs::create_dir(stage.path("queries")).expect("a folder");
+    stage.configure(CURSORS);
+    stage.assert_sound(&[]);
+    for more in [format!("{CURSORS}cursors_max = 400"), CURSORS.replace("queries\"", "queries\"\nexecutions_max = 400")]
+    {
+        stage.configure(&more);
+        stage.assert_error(&[], "max_connections");
+    }
     stage.configure("");
 
     let prepare = "BEGIN; UPDATE note SET body = 'two'; PREPARE TRANSACTION 'forgotten'";
@@ -376,7 +432,7 @@ fn a_role_that_may_not_read_the_accounts(stage: &Stage, database: &str) {
     let reader = database.replace("postgres@", "own%20reader@");
     let text = format!("[database]\nurl = \"{reader}\"\n[gateway]\nqueries = \"queries\"\n");
     std::fs::write(stage.path("alone.toml"), text).expect("written");
-    std::fs::create_dir(stage.path("queries")).expect("a folder");
+    std::fs::create_dir_all(stage.path("queries")).expect("a folder");
     let query = |head: &str| {
         std::fs::write(stage.path("queries/q.sql"), format!("{head}SELECT id FROM note")).expect("written");
     };

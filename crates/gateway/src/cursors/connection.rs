@@ -260,7 +260,9 @@ impl Connection {
         }
         let since = *opened.stalled_since.get_or_insert(now);
         if now >= since + limit {
-            self.fail(cursor, &Fault::idle(limit));
+            let fault = Fault::idle(limit);
+            tracing::info!(fault = fault.code, message = fault.message, "a cursor did not come to its end");
+            self.fail(cursor, &fault);
         } else {
             *look_at = (*look_at).min(since + limit);
         }

@@ -200,14 +200,21 @@ impl Reading {
         if cancel.end() || is_gone || fault.is_some() {
             connection.mark_broken();
         }
-        self.end(match (done, fault) {
+        let ended = match (done, fault) {
             (Ok(()), _) => Ok(rows),
             // Nobody is told.
             (Err(_), _) if is_gone => Err(Fault::cancelled()),
             (Err(_), Some(fault)) => Err(fault),
             (Err(_), None) if Instant::now() >= deadline => Err(Fault::timed_out(statement.options.time_out)),
             (Err(error), None) => Err(Fault::database(&statement.name, &error, statement.whose())),
-        });
+        };
+        if let Err(fault) = ended.as_ref()
+            && !is_gone
+        {
+            let (query, message) = (&statement.name, &fault.message);
+            tracing::info!(query, fault = fault.code, message, "a cursor did not come to its end");
+        }
+        self.end(ended);
     }
 }
 

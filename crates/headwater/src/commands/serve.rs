@@ -155,6 +155,28 @@ fn raw_cursors(cursors: Option<&CursorSettings>) -> usize {
     cursors.filter(|cursors| cursors.sql).map_or(0, |cursors| cursors.cursors_max)
 }
 
+/// Connections of the database beside those of syncs: of queries, of SQL of clients, of cursors, and the one by which users are known.
+pub(crate) fn connections_of(gateway: &GatewayConfig) -> usize {
+    let GatewayConfig { settings, frontier, cursors, .. } = gateway;
+    let of_clients = frontier.as_ref().map_or(0, |_| settings.connections() + raw_cursors(cursors.as_ref()));
+    settings.connections() + of_clients + cursors.as_ref().map_or(0, |cursors| cursors.cursors_max) + 1
+}
+
+/// The pools, if whatever is to lie in them has room there.
+pub(crate) fn pools(
+    config: &Config,
+    arguments: &[(String, String)],
+    options: &ServerConfig,
+    gateway: Option<&GatewayConfig>,
+    plans: &[Plan],
+) -> Result<Pools> {
+    let pools = config.pools(arguments, options, Some(&known(gateway, plans)))?;
+    if let Some(GatewayConfig { settings, .. }) = gateway {
+        check_held(settings, pools.main())?;
+    }
+    Ok(pools)
+}
+
 /// What is served beside syncs: ready files, and the named queries; with what of those can be changed.
 fn join(
     gateway: Option<GatewayConfig>,
@@ -164,17 +186,19 @@ fn join(
     pools: Arc<Pools>,
 ) -> Result<(Joined, Option<Tunable>)> {
     let ready = Some(ready::builder());
-    let Some(GatewayConfig { queries, settings, packing, frontier, cursors }) = gateway else {
+    let Some(gateway) = gateway else {
         return Ok((Joined { ready, pools: Some(pools), ..Joined::default() }, None));
     };
-    let connections = settings.connections();
-    let pool = QueryPool::for_queries(Arc::clone(&backends.queries), connections);
+    let connections = connections_of(&gateway);
+    let GatewayConfig { queries, settings, packing, frontier, cursors } = gateway;
+    let pool = QueryPool::for_queries(Arc::clone(&backends.queries), settings.connections());
     let settings_of_access = AccessSettings {
         password_checks: options.password_checks,
         password_checks_waiting: options.password_checks_waiting,
         account_cache: Duration::from_millis(options.account_cache_ms),
         patience: settings.patience,
     };
+    // Who asks is looked up on a connection of its own: no query keeps it waiting.
     let access = match &backends.syncs {
         Some(backend) => Access::new(Pool::new(Arc::clone(backend), 1), settings_of_access),
         None => Access::without_accounts(settings_of_access),
@@ -192,7 +216,6 @@ fn join(
     tracing::info!(queries = queries.len(), "named queries are served at /q/NAME");
     let gateway = Gateway::new(queries, pool, access, settings, Arc::clone(&pools));
     gateway.packing().set(packing).or_usage(|| "[gateway.packing] can't be used".into())?;
-    let of_clients = if frontier.is_some() { connections + raw_cursors(cursors.as_ref()) } else { 0 };
     let gateway = match frontier.zip(sql) {
         Some((frontier, sql)) => {
             tracing::info!(name = frontier.settings.name, "the Frontier protocol is served at /NAME/Frontier");
@@ -200,19 +223,16 @@ fn join(
         }
         None => gateway,
     };
-    let of_cursors = cursors.as_ref().map_or(0, |cursors| cursors.cursors_max);
     let gateway = match cursors {
         Some(cursors) => {
             tracing::info!("remote cursors are served at /cursor");
-            let pool = QueryPool::for_queries(Arc::clone(&backends.queries), of_cursors);
+            let pool = QueryPool::for_queries(Arc::clone(&backends.queries), cursors.cursors_max);
             gateway.with_cursors(cursors, pool, Some(|extensions| Some(extensions.get::<Stopping>()?.0.clone())))
         }
         None => gateway,
     };
-    // Who asks is looked up on a connection of its own: no query keeps it waiting.
     // What the server has measured of the client's connection.
     let gateway = gateway.with_links(|extensions| extensions.get::<Arc<Line>>()?.bytes_per_s());
-    let connections = connections + of_clients + of_cursors + 1;
     let tunable = Tunable { knobs: gateway.knobs(), settings: gateway.settings() };
     let joined = Joined { ready, routes: Some(gateway.router()), connections, pools: Some(pools) };
     Ok((joined, Some(tunable)))
@@ -238,10 +258,7 @@ pub fn run(args: &ServeArgs, global: &Global, output: &Output, logging: &Logging
     let admin = config.admin(&args.options_of(ADMIN))?;
     // Here, where blocking is allowed.
     let sql = gateway.as_ref().map(|gateway| client_sql(gateway, &backends.queries)).transpose()?.flatten();
-    let pools = Arc::new(config.pools(&args.options_of(POOL), &options, Some(&known(gateway.as_ref(), &plans)))?);
-    if let Some(GatewayConfig { settings, .. }) = &gateway {
-        check_held(settings, pools.main())?;
-    }
+    let pools = Arc::new(pools(&config, &args.options_of(POOL), &options, gateway.as_ref(), &plans)?);
     if gateway.is_some() {
         warn_of_grants(&backends);
     }

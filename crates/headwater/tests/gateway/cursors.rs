@@ -26,7 +26,7 @@ fn stage(url: &str, options: &str) -> Stage {
     stage
 }
 
-fn sqlite(options: &str) -> Stage {
+pub(super) fn sqlite(options: &str) -> Stage {
     let stage = stage("sqlite:HERE/central.db", options);
     std::fs::write(stage.path("central.db"), "").expect("an empty database");
     stage
@@ -36,7 +36,7 @@ fn server(address: &str, credentials: Credentials) -> Server {
     Server { url: format!("http://{address}"), credentials, ca_file: None }
 }
 
-fn connect(address: &str) -> Connection {
+pub(super) fn connect(address: &str) -> Connection {
     Connection::open(&server(address, Credentials::Nothing)).expect("a connection")
 }
 
@@ -45,7 +45,7 @@ fn code<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
 }
 
 /// All rows that are left of a cursor.
-fn all(cursor: &mut headwater_cursor::Cursor) -> Result<Vec<Row>, Error> {
+pub(super) fn all(cursor: &mut headwater_cursor::Cursor) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
     while let Some(row) = cursor.next_row()? {
         rows.push(row);
@@ -54,7 +54,7 @@ fn all(cursor: &mut headwater_cursor::Cursor) -> Result<Vec<Row>, Error> {
 }
 
 /// Counts the rows that are left, each of which has the next number.
-fn count(cursor: &mut headwater_cursor::Cursor, mut last: i64) -> Result<i64, Error> {
+pub(super) fn count(cursor: &mut headwater_cursor::Cursor, mut last: i64) -> Result<i64, Error> {
     while let Some(row) = cursor.next_row()? {
         assert_eq!(row[0], Value::Int(last + 1));
         last += 1;
@@ -156,7 +156,7 @@ fn rows_that_are_kept_can_be_gone_back_over() {
     assert_eq!(code(none.seek(0)), "not_kept");
 }
 
-fn memory_kb(pid: u32) -> u64 {
+pub(super) fn memory_kb(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
     line.split_whitespace().next().and_then(|kb| kb.parse().ok()).expect("a number")

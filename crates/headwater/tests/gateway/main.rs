@@ -4,6 +4,7 @@ mod alone;
 mod client_sql;
 mod compression;
 mod credentials;
+mod cursor_bounds;
 mod cursors;
 mod dates;
 mod failing;

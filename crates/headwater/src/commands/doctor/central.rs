@@ -8,22 +8,28 @@ use headwater_consolidated::{Connection, Dialect, Plan};
 use headwater_gateway::query::Who;
 use headwater_model::Direction;
 use headwater_protocol::Value;
-use headwater_server::Config as ServerConfig;
 
 use super::{DoctorArgs, Findings, files};
 use crate::commands::check::{place, title};
 use crate::config::{Config, FrontierConfig, GatewayConfig};
 use crate::database::Address;
 
-/// A server whose number of workers is found makes do with so many.
-const CONNECTIONS_LEAST: usize = 3;
+/// Connections of the database.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needed {
+    /// Without which the server can't do its work.
+    pub(super) least: usize,
+    /// With as many workers as there may be.
+    pub(super) all: usize,
+}
+
 /// Settings without which PostgreSQL forgets what it acknowledged, when the machine stops.
 const DURABLE: [&str; 3] = ["fsync", "full_page_writes", "synchronous_commit"];
 
 pub(super) fn look(
     config: &Config,
     plans: &[Plan],
-    (options, gateway): (Option<&ServerConfig>, Option<&GatewayConfig>),
+    (needed, gateway): (Option<Needed>, Option<&GatewayConfig>),
     args: &DoctorArgs,
     findings: &mut Findings,
 ) {
@@ -48,7 +54,7 @@ pub(super) fn look(
     let mut looked: Vec<_> = plans.iter().map(|plan| tracking(connection, plan, plans, findings)).collect();
     if connection.dialect() == Dialect::Postgres {
         looked.push(durable(connection, findings));
-        looked.push(connections(connection, options, findings));
+        looked.push(connections(connection, needed, findings));
         looked.push(open_transactions(connection, args, findings));
         looked.push(slots(connection, findings));
         looked.extend(plans.iter().map(|plan| privileges(connection, plan, findings)));
@@ -119,25 +125,24 @@ fn durable(connection: &mut dyn Connection, findings: &mut Findings) -> Result<(
     Ok(())
 }
 
-fn connections(connection: &mut dyn Connection, options: Option<&ServerConfig>, findings: &mut Findings) -> Result<()> {
-    let Some(options) = options else { return Ok(()) };
+/// Whether the database takes as many connections as the server needs.
+fn connections(connection: &mut dyn Connection, needed: Option<Needed>, findings: &mut Findings) -> Result<()> {
+    let Some(needed) = needed else { return Ok(()) };
     let sql = "SELECT (current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int)::text";
     let most: usize = texts(connection, sql)?.concat().first().and_then(|text| text.parse().ok()).unwrap_or(usize::MAX);
-    let needed = options.database_connections();
-    let is_found = options.workers == 0;
-    // A worker, a place beside it for small syncs, and one for accounts.
-    let least = if is_found { needed.min(CONNECTIONS_LEAST) } else { needed };
+    let Needed { least, all } = needed;
     if least > most {
         findings.error(
             "max_connections",
             format!("the server would open {least} connections at least, and the database allows {most}"),
-            "raise max_connections at the database, or lower [server] workers or database_connections",
+            "raise max_connections at the database, or lower [server] workers or database_connections, [gateway] executions_max, [gateway.cursor] \
+             cursors_max",
         );
-    } else if needed > most {
+    } else if all > most {
         findings.warning(
             "workers_share",
             format!(
-                "for so many workers the server would need {needed} connections, and the database allows {most}: it goes on with fewer, its \
+                "for so many workers the server would need {all} connections, and the database allows {most}: it goes on with fewer, its \
                  share of those"
             ),
             "raise max_connections at the database, or lower [server] workers_max or database_connections; docs/workers.md tells how servers \

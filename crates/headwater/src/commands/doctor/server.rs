@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use headwater_consolidated::Plan;
+use headwater_cursor::{Connection, Credentials, Server as CursorServer};
 use headwater_remote::{Probe, probe};
 use headwater_server::{Config as ServerConfig, Server};
 use rustls_pki_types::CertificateDer;
@@ -12,23 +14,27 @@ use rustls_pki_types::pem::PemObject as _;
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
 
+use super::central::Needed;
 use super::remote::chain;
 use super::{DoctorArgs, Findings, central, files};
 use crate::cli::Global;
-use crate::config::Config;
+use crate::commands::serve;
+use crate::config::{Config, GatewayConfig};
 
+/// Where the number of workers is found: a worker, a place beside it for small syncs, and one for accounts.
+const CONNECTIONS_LEAST: usize = 3;
 /// A certificate that ends sooner than this is told.
 const CERTIFICATE_DAYS: u64 = 21;
 const DAY: u64 = 86_400;
 
 pub(super) fn look(args: &DoctorArgs, global: &Global, findings: &mut Findings) {
-    if let Some(url) = &args.url {
-        public(url, args.ca.as_deref(), findings);
-    }
+    let url = args.url.as_deref().map(|url| (url, args.ca.as_deref()));
     let config = match Config::read(global) {
         Ok(config) => config,
         Err(error) => {
-            return findings.error("configuration", format!("{error:#}"), "mend the file, or name another by --config");
+            findings.error("configuration", format!("{error:#}"), "mend the file, or name another by --config");
+            url.map(|url| public(url, true, findings));
+            return;
         }
     };
     let options = match config.server(&[]) {
@@ -38,30 +44,49 @@ pub(super) fn look(args: &DoctorArgs, global: &Global, findings: &mut Findings) 
             None
         }
     };
-    let plans = match config.served_plans() {
-        Ok(plans) => plans,
-        Err(error) => {
-            findings.error(
-                "model",
-                format!("{error:#}"),
-                "mend the model's file; docs/model.md has all that it may say",
-            );
-            Vec::new()
-        }
-    };
+    let plans = plans(&config, findings);
+    // Where they are not known, there are some.
+    let has_syncs = plans.as_ref().is_none_or(|plans| !plans.is_empty());
+    let (plans, gateway) = (plans.unwrap_or_default(), gateway(&config, findings));
     if let Some(options) = &options {
         options_files(options, args, findings);
-        overflow(&config, options, args, findings);
+        if overflow(&config, options, args, findings)
+            && let Err(error) = serve::pools(&config, &[], options, gateway.as_ref(), &plans)
+        {
+            findings.error("configuration", format!("{error:#}"), "docs/pool.md has every option with its range");
+        }
         if !args.not_running {
             running(options, findings);
         }
     }
-    let gateway = config.gateway(&[]).unwrap_or_else(|error| {
-        let mend = "mend it; docs/gateway.md has every option, and `headwater query check` looks at the queries";
-        findings.error("configuration", format!("{error:#}"), mend);
-        None
+    if let Some(url) = url
+        && public(url, has_syncs, findings)
+        && gateway.as_ref().is_some_and(|gateway| gateway.cursors.is_some())
+    {
+        cursors(url, findings);
+    }
+    let needed = options.as_ref().map(|options| {
+        let beside = gateway.as_ref().map_or(0, serve::connections_of);
+        let of_syncs = if has_syncs { options.database_connections() } else { 1 };
+        let least = if options.workers == 0 { of_syncs.min(CONNECTIONS_LEAST) } else { of_syncs };
+        Needed { least: least + beside, all: of_syncs + beside }
     });
-    central::look(&config, &plans, (options.as_ref(), gateway.as_ref()), args, findings);
+    central::look(&config, &plans, (needed, gateway.as_ref()), args, findings);
+}
+
+/// The models that are served; `None`: one of them can't be.
+fn plans(config: &Config, findings: &mut Findings) -> Option<Vec<Plan>> {
+    let mend = "mend the model's file; docs/model.md has all that it may say";
+    config.served_plans().map_err(|error| findings.error("model", format!("{error:#}"), mend)).ok()
+}
+
+/// What is served beside syncs, and by whom knobs are turned.
+fn gateway(config: &Config, findings: &mut Findings) -> Option<GatewayConfig> {
+    if let Err(error) = config.admin(&[]) {
+        findings.error("configuration", format!("{error:#}"), "docs/tuning.md has every option of [admin]");
+    }
+    let mend = "docs/gateway.md and docs/cursors.md have every option with its range; `headwater query check` looks at the queries";
+    config.gateway(&[]).map_err(|error| findings.error("configuration", format!("{error:#}"), mend)).ok().flatten()
 }
 
 /// The files that the options name.
@@ -85,22 +110,24 @@ fn options_files(options: &ServerConfig, args: &DoctorArgs, findings: &mut Findi
     }
 }
 
-/// Where the pool's blocks go that find no room in memory.
-fn overflow(config: &Config, options: &ServerConfig, args: &DoctorArgs, findings: &mut Findings) {
+/// Where the pool's blocks go that find no room in memory; `false`: they can't.
+fn overflow(config: &Config, options: &ServerConfig, args: &DoctorArgs, findings: &mut Findings) -> bool {
     match config.overflow_folder(options) {
         // The spool folder was looked at.
         Ok(folder) if folder == options.spool_folder => {}
-        Ok(Some(folder)) if !folder.is_dir() => findings.error(
-            "configuration",
-            format!("[pool] overflow_folder {} is no folder that is there", folder.display()),
-            "make it, or name another",
-        ),
+        Ok(Some(folder)) if !folder.is_dir() => {
+            let what = format!("[pool] overflow_folder {} is no folder that is there", folder.display());
+            findings.error("configuration", what, "make it, or name another");
+            return false;
+        }
         Ok(Some(folder)) => files::space(&folder, "the pool's overflow_folder", args.free_mib, findings),
         Ok(None) => {}
         Err(error) => {
             findings.error("configuration", format!("{error:#}"), "docs/pool.md has every option with its range");
+            return false;
         }
     }
+    true
 }
 
 /// Whether the chain holds together, and for how long.
@@ -178,20 +205,35 @@ fn running(options: &ServerConfig, findings: &mut Findings) {
     }
 }
 
-/// The address that remotes use.
-fn public(url: &str, ca: Option<&Path>, findings: &mut Findings) {
+/// Whether a connection of cursors comes about there: whatever is in between must let it be upgraded.
+fn cursors((url, ca): (&str, Option<&Path>), findings: &mut Findings) {
+    let server =
+        CursorServer { url: url.to_owned(), credentials: Credentials::Nothing, ca_file: ca.map(Path::to_owned) };
+    if let Err(error) = Connection::open(&server) {
+        findings.warning(
+            "url_cursors",
+            format!("at {url} cursors don't get through: {}", chain(&error)),
+            "let GET /cursor of HTTP/1.1 be upgraded; docs/cursors.md has it for nginx",
+        );
+    }
+}
+
+/// The address that remotes use; whether Headwater answers there.
+fn public((url, ca): (&str, Option<&Path>), has_syncs: bool, findings: &mut Findings) -> bool {
     let seen = match probe(url, ca) {
         Ok(seen) => seen,
         Err(error) => {
             let mend = "look at the name, the proxy and the certificate; --ca names certificates to trust";
-            return findings.error("url_unreachable", format!("{url} can't be reached: {}", chain(&error)), mend);
+            findings.error("url_unreachable", format!("{url} can't be reached: {}", chain(&error)), mend);
+            return false;
         }
     };
     if let Some(what) = seen.stranger {
         let mend = "have the proxy pass /v1, /health and /ready to the server, as they are";
-        return findings.error("url_not_headwater", format!("at {url} something else answers: {what}"), mend);
+        findings.error("url_not_headwater", format!("at {url} something else answers: {what}"), mend);
+        return false;
     }
-    if let Some(what) = seen.piece {
+    if let Some(what) = seen.piece.filter(|_| has_syncs) {
         findings.warning(
             "url_bodies",
             format!(
@@ -214,4 +256,5 @@ fn public(url: &str, ca: Option<&Path>, findings: &mut Findings) {
             "switch compression off for application/vnd.headwater.sync",
         );
     }
+    true
 }

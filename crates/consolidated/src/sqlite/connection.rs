@@ -28,6 +28,8 @@ pub(super) const PROGRESS_STEPS: i32 = 10_000;
 const SAVEPOINT: &str = "headwater";
 /// A write-ahead log that grew beyond this is cut back: SQLite itself begins it again at about 4 MB.
 const WAL_BYTES_MAX: u64 = 8 << 20;
+/// When a file's journal is asked to be a write-ahead log again.
+const WRITE_AHEAD_AGAIN: Duration = Duration::from_millis(2);
 /// Who syncs, for SQL of the user's that this connection runs: a download must not take the writer's lock for it. It goes before the
 /// table of the same name in the file, which the application's triggers see.
 const OWN_ACTOR: &str =
@@ -57,10 +59,27 @@ pub struct SqliteConnection {
     version_before: Option<i64>,
 }
 
+/// Has the file's journal be a write-ahead log. Of two connections that change it at once SQLite refuses one without a wait, whatever its
+/// time-out: it is tried again for as long.
+fn write_ahead(connection: &rusqlite::Connection, busy_timeout: Duration) -> rusqlite::Result<()> {
+    let began = Instant::now();
+    loop {
+        match connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(())) {
+            Err(error)
+                if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
+                    && began.elapsed() < busy_timeout =>
+            {
+                std::thread::sleep(WRITE_AHEAD_AGAIN);
+            }
+            done => return done,
+        }
+    }
+}
+
 impl SqliteConnection {
     pub(super) fn open(path: &Path, busy_timeout: Duration, durable: bool) -> Result<SqliteConnection, Error> {
         SqliteConnection::open_with(path, busy_timeout, |inner| {
-            inner.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
+            write_ahead(inner, busy_timeout)?;
             inner.pragma_update(None, "synchronous", if durable { "FULL" } else { "OFF" })?;
             inner.pragma_update(None, "foreign_keys", true)?;
             inner.pragma_update_and_check(None, "journal_size_limit", WAL_BYTES_MAX as i64, |_| Ok(()))?;
@@ -531,5 +550,31 @@ fn untracked() -> Error {
     Error::Setup {
         what: "change tracking is not installed in this database".into(),
         mend: "run `headwater track`".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_file_is_opened_by_many_at_once() {
+        const AT_ONCE: usize = 6;
+        for _ in 0..100 {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("central.db");
+            std::fs::write(&path, []).expect("a file");
+            let barrier = std::sync::Barrier::new(AT_ONCE);
+            let open = || {
+                barrier.wait();
+                SqliteConnection::open(&path, Duration::from_mins(1), true)
+            };
+            std::thread::scope(|scope| {
+                let opening: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(open)).collect();
+                for opening in opening {
+                    opening.join().expect("no panic").expect("a connection");
+                }
+            });
+        }
     }
 }

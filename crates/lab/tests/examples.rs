@@ -38,6 +38,7 @@ fn the_examples_are_valid() {
         ("bristlecone-replica.toml", 6),
         ("commit.toml", 8),
         ("crowd.toml", 1),
+        ("four-cpus.toml", 16),
         ("frontier-clients.toml", 10),
         ("frontier-compression.toml", 40),
         ("frontier-payload.toml", 24),

@@ -2,7 +2,8 @@
 //!
 //! Whoever makes messages of records asks it after each record, and sends what it has where the answer is yes. A message that is sent early
 //! brings its records soon; a full one costs less for each of them. By default the packer finds the way between the two by itself: the first
-//! record goes alone, each message after it has twice as many as the one before, and soon they are as full as they may be.
+//! record goes alone, each message after it has twice as many as the one before, and soon they are as full as they may be. Where the reader says how
+//! many bytes it takes ahead, no message is larger than half of them: one comes while the other is read.
 //!
 //! | knob | meaning | range | default |
 //! |---|---|---|---|
@@ -234,8 +235,9 @@ pub struct Packer {
     /// Records of this message, and after how many it goes.
     records: u64,
     goes_after: u64,
-    /// Bytes after which it goes.
+    /// Bytes after which it goes, and after which it goes at the latest by itself ([`Packer::for_window`]).
     threshold: usize,
+    by_itself: usize,
     /// Records since other work was looked for.
     unlooked: u16,
 }
@@ -245,12 +247,31 @@ impl Packer {
     pub fn new(knobs: &Knobs) -> Packer {
         let (turns, packing) = (knobs.turns(), knobs.packing());
         let (knobs, threshold) = (knobs.clone(), packing.threshold());
+        let by_itself = usize::MAX;
         let goes_after = match packing {
             Packing { delay_first: false, .. } => 1,
             Packing { records: Records::Exactly(records), .. } => records.into(),
             Packing { records: Records::Automatic, .. } => u64::MAX,
         };
-        Packer { knobs, packing, turns, records: 0, goes_after, threshold, unlooked: 0 }
+        Packer { knobs, packing, turns, records: 0, goes_after, threshold, by_itself, unlooked: 0 }
+    }
+
+    /// The same for a reader who takes so many bytes ahead: messages that are automatic are no larger than half of that, so that one
+    /// comes while the other is read.
+    #[must_use]
+    pub fn for_window(self, bytes: u64) -> Packer {
+        let by_itself = usize::try_from(bytes / 2).unwrap_or(usize::MAX).max(MESSAGE_SIZE.0);
+        let mut packer = Packer { by_itself, ..self };
+        packer.threshold = packer.full();
+        packer
+    }
+
+    /// Bytes after which a message goes by the knobs as they stand.
+    fn full(&self) -> usize {
+        match self.packing.records {
+            Records::Exactly(_) => self.packing.threshold(),
+            Records::Automatic => self.packing.threshold().min(self.by_itself),
+        }
     }
 
     /// A record was added, with which the message has so many bytes: whether it goes. If so, the next record is the first of another.
@@ -269,7 +290,7 @@ impl Packer {
         let turns = self.knobs.turns();
         if turns != self.turns {
             (self.turns, self.packing) = (turns, self.knobs.packing());
-            self.threshold = self.packing.threshold();
+            self.threshold = self.full();
         }
         self.goes_after = match self.packing.records {
             Records::Exactly(records) => records.into(),

@@ -26,7 +26,7 @@ use headwater_protocol::message::ErrorCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::Config;
-use crate::comeback::{Comebacks, Standing};
+use crate::comeback::{self, Comebacks, Standing};
 use crate::failure::Failure;
 use crate::limit::{Class, Done, Kind, Limit};
 use crate::places::{Place, Places, Size};
@@ -298,10 +298,20 @@ impl Admission {
         }
     }
 
+    /// There is no room for a sync.
     pub(crate) fn overloaded(&self, remote_id: Option<[u8; 16]>, why: String) -> Failure {
+        self.send_away(remote_id, comeback::LEAST, why)
+    }
+
+    /// There is no connection left for anybody.
+    pub(crate) fn no_connection(&self, remote_id: Option<[u8; 16]>, why: String) -> Failure {
+        self.send_away(remote_id, comeback::LEAST_OF_CONNECTIONS, why)
+    }
+
+    fn send_away(&self, remote_id: Option<[u8; 16]>, least: Duration, why: String) -> Failure {
         let random = RandomState::new().hash_one(0u8) as f64 / u64::MAX as f64;
         let here = self.waiting.count() + self.receiving.count();
-        let standing = Standing { here, backlog: self.config.now().backlog, pace: self.workers.limit().pace() };
+        let standing = Standing { here, backlog: self.config.now().backlog, pace: self.workers.limit().pace(), least };
         let wait = self.comebacks().send_away(Instant::now(), remote_id, standing, random);
         Failure::new(ErrorCode::Overloaded, why).after(wait)
     }

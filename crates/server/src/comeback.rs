@@ -21,7 +21,10 @@ use std::time::{Duration, Instant};
 use crate::limit::Pace;
 
 /// The shortest time, which is twice as long with each time in vain (three times at most), and the longest.
-const LEAST: Duration = Duration::from_millis(20);
+pub(crate) const LEAST: Duration = Duration::from_millis(20);
+/// The same where all connections are taken: who has them may be as slow as they like, and no pace tells when one ends. Those of clients that
+/// send nothing any more are closed in half a minute, so eight attempts are to last longer.
+pub(crate) const LEAST_OF_CONNECTIONS: Duration = Duration::from_secs(1);
 const MOST: Duration = Duration::from_mins(2);
 /// Without a known pace: between half of that and one and a half times.
 const UNKNOWN: Duration = Duration::from_secs(2);
@@ -53,7 +56,7 @@ pub(crate) struct Comebacks {
 #[derive(Clone, Copy, Debug)]
 struct Ticket {
     number: u64,
-    /// How often its holder was sent away by a pace that was sure.
+    /// How often its holder was sent away by a pace that was sure, or because no connection was free.
     times: u32,
     /// When it is to come.
     due: Instant,
@@ -68,6 +71,8 @@ pub(crate) struct Standing {
     pub(crate) backlog: usize,
     /// How far apart they end; none: it is not known yet.
     pub(crate) pace: Option<Pace>,
+    /// The shortest time that somebody is sent away for.
+    pub(crate) least: Duration,
 }
 
 impl Comebacks {
@@ -82,7 +87,7 @@ impl Comebacks {
         self.forget(now);
         let known = remote_id.and_then(|remote_id| self.tickets.get(&remote_id)).copied();
         let ticket = known.unwrap_or(Ticket { number: self.drawn, times: 0, due: now });
-        let (wait, is_sure) = match standing.pace {
+        let (wait, is_counted) = match standing.pace {
             None => (UNKNOWN.mul_f64(0.5 + random), false),
             Some(pace @ Pace { is_sure, .. }) => {
                 let before = self.before(&ticket, standing, random);
@@ -91,13 +96,14 @@ impl Comebacks {
                 if is_sure || wait <= unsure { (wait, true) } else { (unsure, false) }
             }
         };
-        let least = LEAST * 2_u32.pow(ticket.times.min(3));
+        let least = standing.least * 2_u32.pow(ticket.times.min(3));
         let wait = wait.clamp(least, MOST).mul_f64(0.95 + 0.1 * random);
         if let Some(remote_id) = remote_id
             && (known.is_some() || self.tickets.len() < TICKETS_MAX)
         {
             self.drawn += u64::from(known.is_none());
-            let ticket = Ticket { times: ticket.times + u32::from(is_sure), due: now + wait, ..ticket };
+            let is_counted = is_counted || standing.least > LEAST;
+            let ticket = Ticket { times: ticket.times + u32::from(is_counted), due: now + wait, ..ticket };
             self.tickets.insert(remote_id, ticket);
         }
         wait

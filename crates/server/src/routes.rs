@@ -70,7 +70,9 @@ pub(crate) fn turning_away(shared: Arc<Shared>) -> Router {
 }
 
 fn no_place(shared: &Shared, remote_id: Option<[u8; 16]>) -> Failure {
-    shared.admission.overloaded(remote_id, format!("{} connections are open already", shared.front.connections_max()))
+    shared
+        .admission
+        .no_connection(remote_id, format!("{} connections are open already", shared.front.connections_max()))
 }
 
 /// Tells the client that nothing more is answered on this connection.

@@ -151,12 +151,12 @@ impl Connection {
         }
     }
 
-    fn open(&mut self, Open { cursor, question, .. }: Open) {
+    fn open(&mut self, Open { cursor, question, credit }: Open) {
         if self.is_stopping {
             self.session.ended(cursor);
             return self.tell(cursor, &Fault::stopping());
         }
-        let reading = Reading::new(self.cursors.packing(), Arc::clone(&self.told));
+        let reading = Reading::new(self.cursors.packing(), credit, Arc::clone(&self.told));
         self.open.insert(cursor, Opened { reading: Arc::clone(&reading), stalled_since: None });
         let (cursors, asker) = (Arc::clone(&self.cursors), self.asker.clone());
         tokio::spawn(async move {

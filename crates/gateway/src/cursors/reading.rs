@@ -94,14 +94,15 @@ impl State {
 }
 
 impl Reading {
-    pub(super) fn new(knobs: &Knobs, told: Arc<Notify>) -> Arc<Reading> {
+    /// Of a client that takes so many bytes ahead.
+    pub(super) fn new(knobs: &Knobs, window: u64, told: Arc<Notify>) -> Arc<Reading> {
         let state = State {
             columns: None,
             messages: VecDeque::new(),
             bytes: 0,
             filling: Message::default(),
             since: None,
-            packer: Packer::new(knobs),
+            packer: Packer::new(knobs).for_window(window),
             watch: None,
             is_watched: false,
             ended: None,

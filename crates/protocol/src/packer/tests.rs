@@ -51,6 +51,34 @@ fn golden_messages() {
 }
 
 #[test]
+fn automatic_messages_are_half_of_the_window() {
+    let sizes = |packing, window, records| {
+        let knobs = Knobs::new(packing);
+        let mut packer = Packer::new(&knobs).for_window(window);
+        let (mut sizes, mut bytes) = (Vec::new(), 0);
+        for record in 0..records {
+            if record == records / 2 {
+                // Set anew, they keep to the window still.
+                knobs.set(packing).expect("within the ranges");
+            }
+            bytes += 100;
+            if packer.add(bytes) {
+                sizes.push(std::mem::take(&mut bytes));
+            }
+        }
+        sizes
+    };
+    assert_eq!(sizes(Packing::AUTOMATIC, 2_000, 40), [100, 200, 400, 800, 1_000, 1_000]);
+    assert_eq!(
+        sizes(Packing::AUTOMATIC, 0, 13),
+        [100, 200, 400, 400],
+        "as large as a message may be set to be, at least"
+    );
+    assert_eq!(sizes(Packing::AUTOMATIC, u64::MAX, 1_700).last(), Some(&65_600));
+    assert_eq!(sizes(Packing { fill: 50, ..OLD }, 2_000, 20), [100, 600, 600, 600], "what is set stays as it is");
+}
+
+#[test]
 fn what_had_to_go_early_lets_the_next_begin_small() {
     let mut packer = Packer::new(&Knobs::default());
     assert!(packer.add(100));

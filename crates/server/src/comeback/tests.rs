@@ -76,7 +76,7 @@ impl Crowd {
                 }
                 Event::Comes(client) => {
                     let pace = limit.pace().map(|pace| Pace { interval: pace.interval.mul_f64(self.off_by), ..pace });
-                    let standing = Standing { here: waiting, backlog: self.backlog, pace };
+                    let standing = Standing { here: waiting, backlog: self.backlog, pace, least: LEAST };
                     let wait = comebacks.send_away(now, Some(id(client)), standing, random(seed));
                     sent_away[client] += 1;
                     // As a client does.
@@ -168,7 +168,7 @@ fn pace(interval_ms: u64) -> Pace {
 #[test]
 fn each_is_told_a_time_of_its_own() {
     let (mut comebacks, now) = (Comebacks::default(), Instant::now());
-    let standing = Standing { here: 199, backlog: 200, pace: Some(pace(100)) };
+    let standing = Standing { here: 199, backlog: 200, pace: Some(pace(100)), least: LEAST };
     let mut tell = |remote: usize| comebacks.send_away(now, Some(id(remote)), standing, 0.5).as_secs_f64();
     let near = |actual: f64, expected: f64| (actual - expected).abs() < 0.01;
     let (first, second, third) = (tell(1), tell(2), tell(3));
@@ -180,7 +180,7 @@ fn each_is_told_a_time_of_its_own() {
     assert!(near(fourth, 5.2), "one of those before is back: {fourth}");
     let standing = Standing { here: 5_000_000, ..standing };
     assert!(comebacks.send_away(now, Some(id(9)), standing, 1.0) <= MOST.mul_f64(1.05));
-    let idle = Standing { here: 0, backlog: 200, pace: Some(pace(100)) };
+    let idle = Standing { here: 0, backlog: 200, pace: Some(pace(100)), least: LEAST };
     assert_eq!(Comebacks::default().send_away(now, None, idle, 0.5), LEAST);
 }
 
@@ -188,7 +188,7 @@ fn each_is_told_a_time_of_its_own() {
 fn a_time_by_a_pace_that_is_not_sure_is_short_and_no_fault_of_the_client() {
     let (mut comebacks, now) = (Comebacks::default(), Instant::now());
     let unsure = Pace { interval: Duration::from_secs(1), lately: None, is_sure: false };
-    let standing = Standing { here: 200, backlog: 200, pace: Some(unsure) };
+    let standing = Standing { here: 200, backlog: 200, pace: Some(unsure), least: LEAST };
     for _ in 0..9 {
         assert_eq!(comebacks.send_away(now, Some(id(1)), standing, 0.5), UNSURE);
     }
@@ -209,7 +209,7 @@ fn who_came_too_early_is_told_by_the_pace_of_late() {
     let (mut comebacks, now) = (Comebacks::default(), Instant::now());
     let mut told = |lately_ms: u64| {
         let lately = Some(Duration::from_millis(lately_ms));
-        let standing = Standing { here: 200, backlog: 200, pace: Some(Pace { lately, ..pace(10) }) };
+        let standing = Standing { here: 200, backlog: 200, pace: Some(Pace { lately, ..pace(10) }), least: LEAST };
         comebacks.send_away(now, Some(id(1)), standing, 0.5).as_millis()
     };
     // There are 51 before it.
@@ -220,7 +220,7 @@ fn who_came_too_early_is_told_by_the_pace_of_late() {
 #[test]
 fn who_has_an_earlier_ticket_finds_room_first() {
     let (mut comebacks, now) = (Comebacks::default(), Instant::now());
-    let standing = Standing { here: 200, backlog: 200, pace: Some(pace(10)) };
+    let standing = Standing { here: 200, backlog: 200, pace: Some(pace(10)), least: LEAST };
     let room = |comebacks: &Comebacks, remote| comebacks.backlog_for(Some(id(remote)), 200);
     for remote in 0..40 {
         comebacks.send_away(now, Some(id(remote)), standing, 0.5);
@@ -241,11 +241,26 @@ fn who_has_an_earlier_ticket_finds_room_first() {
 #[test]
 fn what_is_over_is_forgotten() {
     let (mut comebacks, now) = (Comebacks::default(), Instant::now());
-    let standing = Standing { here: 200, backlog: 200, pace: Some(pace(10)) };
+    let standing = Standing { here: 200, backlog: 200, pace: Some(pace(10)), least: LEAST };
     for remote in 0..1_000 {
         comebacks.send_away(now, Some(id(remote)), standing, 0.5);
     }
     assert_eq!((comebacks.tickets.len(), comebacks.ahead(1_000)), (1_000, 1_000));
     comebacks.send_away(now + Duration::from_mins(5), None, standing, 0.5);
     assert_eq!((comebacks.tickets.len(), comebacks.ahead(1_000)), (0, 0));
+}
+
+#[test]
+fn where_no_connection_is_free_eight_attempts_outlast_those_that_send_nothing() {
+    let paces = [None, Some(pace(1)), Some(Pace { is_sure: false, ..pace(1) }), Some(pace(100))];
+    for (seed, pace) in (1..).zip(paces) {
+        let (mut comebacks, mut seed, begin) = (Comebacks::default(), seed, Instant::now());
+        let standing = Standing { here: 0, backlog: 1_000, pace, least: LEAST_OF_CONNECTIONS };
+        let mut now = begin;
+        for _ in 1..8 {
+            now += comebacks.send_away(now, Some(id(1)), standing, random(&mut seed));
+        }
+        let waited = (now - begin).as_secs();
+        assert!((35..60).contains(&waited), "{pace:?}: {waited} s");
+    }
 }

@@ -8,6 +8,8 @@ use super::*;
 use crate::pace::Least;
 use crate::query::QueryLimits;
 
+const WINDOW: u64 = 1 << 20;
+
 fn statement(limits: QueryLimits) -> Statement {
     let time_out = Duration::from_mins(1);
     Statement {
@@ -46,7 +48,7 @@ fn messages(reading: &Reading, now: Instant) -> Vec<u64> {
 fn what_has_begun_goes_by_itself_after_a_while() {
     let wait = Duration::from_secs(7);
     let knobs = Knobs::new(Packing { idle_wait: wait, ..Packing::default() });
-    let (reading, statement) = (Reading::new(&knobs, Arc::default()), statement(QueryLimits::default()));
+    let (reading, statement) = (Reading::new(&knobs, WINDOW, Arc::default()), statement(QueryLimits::default()));
     let mut packed = packed(&reading, &statement);
     for _ in 0..2 {
         packed.row(&[ValueRef::Bytes(b"x")]).expect("there is room");
@@ -67,7 +69,7 @@ fn what_has_begun_goes_by_itself_after_a_while() {
 fn what_is_left_goes_before_the_end_and_a_fault_at_once() {
     let packing = Packing { records: Records::Exactly(10), delay_first: true, ..Packing::default() };
     let (reading, statement) = (
-        Reading::new(&Knobs::new(packing), Arc::default()),
+        Reading::new(&Knobs::new(packing), WINDOW, Arc::default()),
         statement(QueryLimits { rows_max: 3, ..QueryLimits::default() }),
     );
     let mut packed = packed(&reading, &statement);
@@ -112,7 +114,7 @@ fn settled(told: &Receiver<u64>) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_nobody_takes_rows_no_more_are_read() {
-    let reading = Reading::new(&Knobs::default(), Arc::default());
+    let reading = Reading::new(&Knobs::default(), WINDOW, Arc::default());
     let (told, reads) = endless(&reading);
     let first = settled(&told);
     let most = (BYTES_MAX + 3 * Packing::default().message_size) as u64 / 1_000;
@@ -129,7 +131,7 @@ async fn where_nobody_takes_rows_no_more_are_read() {
 fn columns_that_no_client_takes_are_refused_by_their_own_fault() {
     let column = |name: &str| ResultColumn { name: name.to_owned(), kind: None, declared: "é".repeat(NAME_BYTES_MAX) };
     let refused = |columns: &[ResultColumn]| {
-        let reading = Reading::new(&Knobs::default(), Arc::default());
+        let reading = Reading::new(&Knobs::default(), WINDOW, Arc::default());
         let statement = statement(QueryLimits::default());
         let mut packed = packed(&reading, &statement);
         packed.begin(columns).map_err(|_| packed.fault.take().expect("why"))

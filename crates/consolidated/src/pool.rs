@@ -3,7 +3,7 @@
 //! A pool holds at most `size` connections, which can be changed while it is used. One is checked out for as long as a worker needs it; whoever finds none free waits, at
 //! most as long as it says. A connection keeps its prepared statements while it lives. When it comes back with a transaction open,
 //! that is rolled back; one that holds much memory is closed; when it is broken, it is dropped and the next checkout makes another, which
-//! is counted as a reconnection.
+//! is counted as a reconnection. One that the database has closed meanwhile (a restart, its limit of idle sessions) is not handed out.
 //!
 //! There are two kinds: [`Pool`] of connections that sync, and [`QueryPool`] of those that run queries.
 
@@ -15,6 +15,9 @@ use headwater_model::sql::Syntax;
 
 use crate::results::{Placeholder, QueryBackend, QueryConnection};
 use crate::{Backend, Connection, Error};
+
+/// After so long without use it is looked whether a connection is there still.
+const LOOKED_AT_AFTER: Duration = Duration::from_millis(50);
 
 /// A pool of connections of one consolidated database. Clones share it.
 pub struct Pool<C: QueryConnection + ?Sized = dyn Connection>(Arc<Shared<C>>);
@@ -46,12 +49,18 @@ impl Speaks {
 
 struct State<C: ?Sized> {
     size: usize,
-    idle: Vec<Box<C>>,
+    idle: Vec<Idle<C>>,
     /// Connections that exist or are being made, idle ones among them.
     open: usize,
     /// Connections lost and not replaced yet.
     lost: usize,
     stats: PoolStats,
+}
+
+/// A connection that nobody uses.
+struct Idle<C: ?Sized> {
+    connection: Box<C>,
+    since: Instant,
 }
 
 /// What a pool has seen.
@@ -160,8 +169,15 @@ impl<C: QueryConnection + ?Sized> Pool<C> {
         &'s self,
         mut state: MutexGuard<'s, State<C>>,
     ) -> Result<Result<Pooled<C>, Error>, MutexGuard<'s, State<C>>> {
-        if let Some(connection) = state.idle.pop() {
-            return Ok(Ok(Pooled { connection: Some(connection), broken: false, pool: Arc::clone(&self.0) }));
+        while let Some(Idle { mut connection, since }) = state.idle.pop() {
+            drop(state);
+            if since.elapsed() < LOOKED_AT_AFTER || !connection.is_gone() {
+                return Ok(Ok(Pooled { connection: Some(connection), broken: false, pool: Arc::clone(&self.0) }));
+            }
+            drop(connection);
+            state = self.0.lock();
+            state.open -= 1;
+            state.lost += 1;
         }
         if state.open >= state.size {
             return Err(state);
@@ -275,7 +291,7 @@ impl<C: QueryConnection + ?Sized> Drop for Pooled<C> {
                 state.open -= 1;
                 closed = Some(connection);
             }
-            Some(connection) => state.idle.push(connection),
+            Some(connection) => state.idle.push(Idle { connection, since: Instant::now() }),
             None => {
                 state.open -= 1;
                 state.lost += usize::from(!worn && !is_beyond);

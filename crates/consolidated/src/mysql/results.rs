@@ -6,7 +6,7 @@ use headwater_model::sql::quote;
 use headwater_protocol::text::coerce;
 use headwater_protocol::{Type, Value, ValueRef};
 use mysql_async::prelude::Queryable as _;
-use mysql_async::{Conn, Error as Failure, Params, Row, Statement};
+use mysql_async::{Conn, DriverError, Error as Failure, Params, Row, Statement};
 
 use super::error::{Doing, connecting, convert};
 use super::link::{Killer, Link};
@@ -54,8 +54,8 @@ pub(super) struct MariaDbConnection {
     is_open: bool,
     /// The last read's, which the session has still.
     time_out: Option<Duration>,
-    /// What ends a transaction.
-    rollback_sql: &'static str,
+    /// The session is reset after each query.
+    is_reset: bool,
 }
 
 /// A column, and how its values are read.
@@ -93,12 +93,25 @@ impl MariaDbConnection {
                 mend: "name a MariaDB server in the database's URL".to_owned(),
             });
         }
-        Ok(MariaDbConnection { link, is_open: false, time_out: None, rollback_sql: "ROLLBACK" })
+        Ok(MariaDbConnection { link, is_open: false, time_out: None, is_reset: false })
     }
 
-    /// The same; locks that a query takes for its session (`GET_LOCK`) end with its transaction. It costs no round trip.
-    pub(super) fn giving_up_locks(self) -> MariaDbConnection {
-        MariaDbConnection { rollback_sql: "ROLLBACK; DO RELEASE_ALL_LOCKS()", ..self }
+    /// The same; what a query leaves in its session (variables, `LAST_INSERT_ID(n)`, `FOUND_ROWS()`, locks of `GET_LOCK`) ends with its transaction, by
+    /// a reset of the session.
+    pub(super) fn resetting(self) -> MariaDbConnection {
+        MariaDbConnection { is_reset: true, ..self }
+    }
+
+    /// Has the session be as it was when it began. The transaction ends with it.
+    fn reset(&mut self) -> Result<(), Failure> {
+        self.time_out = None;
+        self.link.run(async |conn| {
+            if !conn.reset().await? {
+                return Err(Failure::from(DriverError::ConnectionClosed));
+            }
+            // MariaDB's reset leaves FOUND_ROWS() as it was.
+            conn.query_drop(format!("{SETUP}; SELECT 1")).await
+        })
     }
 
     /// Makes the session give up after this time, and begins a transaction.
@@ -161,9 +174,9 @@ impl QueryConnection for MariaDbConnection {
         if !std::mem::take(&mut self.is_open) {
             return Ok(());
         }
-        let sql = self.rollback_sql;
-        let done = self.link.run(async |conn| conn.query_drop(sql).await);
-        done.map_err(|failure| convert(Doing::Running, sql, &failure))
+        const SQL: &str = "ROLLBACK";
+        let done = if self.is_reset { self.reset() } else { self.link.run(async |conn| conn.query_drop(SQL).await) };
+        done.map_err(|failure| convert(Doing::Running, SQL, &failure))
     }
 
     fn readable_secrets(&mut self) -> Result<Vec<String>, Error> {
@@ -184,6 +197,10 @@ impl QueryConnection for MariaDbConnection {
             readable.push("the files of the server, by the privilege FILE".to_owned());
         }
         Ok(readable)
+    }
+
+    fn is_gone(&mut self) -> bool {
+        self.link.run(async |conn| conn.ping().await).is_err()
     }
 
     fn canceller(&self) -> Option<Canceller> {

@@ -4,7 +4,8 @@
 //! connection until the request is done. So no other thread is woken for a round trip, and any thread may call, a blocking thread of
 //! another runtime's too (but not a task: blocking there is a fault of the caller's, and panics).
 //!
-//! *Caveats.* Between calls nothing is read: that the server has closed the connection is noticed by the next call.
+//! *Caveats.* Between calls nothing is read: that the server has closed the connection is noticed by the next call, or when [`Link::is_gone`]
+//! looks.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -105,6 +106,13 @@ impl Link {
             let done = runtime.map(|runtime| runtime.block_on(cancel()));
             tracing::debug!(?done, "a query was cancelled");
         })
+    }
+
+    /// Whether the server has closed it since the last call: what has come is read, and nothing waited for.
+    pub(super) fn is_gone(&mut self) -> bool {
+        // The second look is after the runtime has asked the system what is there to read.
+        self.run(async |_| tokio::task::yield_now().await);
+        self.driver.is_none()
     }
 
     /// Whether the connection has ended, and why.

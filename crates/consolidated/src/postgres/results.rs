@@ -146,6 +146,10 @@ impl QueryConnection for PostgresConnection {
         self.missing_grants()
     }
 
+    fn is_gone(&mut self) -> bool {
+        self.link.is_gone()
+    }
+
     fn canceller(&self) -> Option<Canceller> {
         Some(self.link.canceller())
     }

@@ -150,3 +150,50 @@ fn locks_of_a_session_end_with_the_statement_that_took_them() {
     assert_eq!(read(&mut *connection, &lock, &[]).expect("a row").rows, [[headwater_protocol::Value::Int(1)]]);
     assert_eq!(server.sql("", &format!("SELECT IS_FREE_LOCK('{name}')")).expect("asked"), ["1"]);
 }
+
+/// What one client's SQL leaves in its session would come to the next one's.
+#[test]
+fn nothing_of_a_session_of_mariadb_comes_to_the_next_statement() {
+    use headwater_protocol::Value;
+    let server = headwater_testkit::MariaDb::shared().expect("a server");
+    let name = server.create_database().expect("a database");
+    let mut connection = of(&MariaDb::new(&server.url(&name)).expect("an address"));
+    let mut ask = |sql: &str| read(&mut *connection, sql, &[]).expect(sql).rows;
+    let usual = "SELECT @@sql_mode, @@time_zone, @@character_set_client, DATABASE(), \"x\" FROM (SELECT 1 AS \"x\") t";
+    let before = ask(usual);
+    for (leaves, finds, nothing) in [
+        ("SELECT @who := 'anna' AS x", "SELECT @who AS x", Value::Null),
+        ("SELECT LAST_INSERT_ID(7) AS x", "SELECT LAST_INSERT_ID() AS x", Value::Int(0)),
+        (
+            "SELECT SQL_CALC_FOUND_ROWS 1 AS x UNION SELECT 2 UNION SELECT 3 LIMIT 1",
+            "SELECT FOUND_ROWS() <> 3 AS x",
+            Value::Int(1),
+        ),
+    ] {
+        ask(leaves);
+        assert_eq!(ask(finds), [[nothing]], "{leaves}");
+    }
+    assert_eq!(ask(usual), before, "it is set up anew");
+}
+
+#[test]
+fn connections_that_mariadb_has_closed_are_not_handed_out() {
+    let server = headwater_testkit::MariaDb::shared().expect("a server");
+    let name = server.create_database().expect("a database");
+    let pool = QueryPool::for_queries(Arc::new(MariaDb::new(&server.url(&name)).expect("an address")), 2);
+    let checkout = || pool.checkout(Duration::from_mins(1)).expect("a connection");
+    drop([checkout(), checkout()]);
+    let open = format!("SELECT id FROM information_schema.processlist WHERE db = '{name}'");
+    for id in server.sql("", &open).expect("told") {
+        server.sql("", &format!("KILL {id}")).expect("ended");
+    }
+    while !server.sql("", &open).expect("told").is_empty() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // It is looked at only what has not been used for a moment.
+    std::thread::sleep(Duration::from_millis(60));
+    for mut connection in [checkout(), checkout()] {
+        read(&mut *connection, "SELECT 1", &[]).expect("a connection that is there");
+    }
+    assert_eq!((pool.stats().open, pool.stats().reconnections), (2, 2));
+}

@@ -1,9 +1,10 @@
 //! Connecting, statements, transactions, and what errors become.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use headwater_consolidated::postgres::{Postgres, Settings};
-use headwater_consolidated::{Backend, Error, Mode, system};
+use headwater_consolidated::{Backend, Error, Mode, Pool, system};
 use headwater_protocol::decimal::Decimal;
 use headwater_protocol::message::RefusalCode;
 use headwater_protocol::value::POSITIVE_INFINITY;
@@ -301,4 +302,23 @@ fn the_session_is_set_for_exact_text_and_known_to_the_server() {
     let after = connection.query("SELECT current_setting('headwater.user', true)", &[]).expect("rows");
     assert_eq!(after, [[Value::text("")]], "forgotten with its transaction");
     assert_eq!(after[0][0].as_ref().kind(), Some(Type::Text));
+}
+
+#[test]
+fn connections_that_the_server_has_closed_are_not_handed_out() {
+    let database = Database::with("");
+    let backend = Postgres::new(&database.url, Settings::default()).expect("a backend");
+    let pool = Pool::new(Arc::new(backend), 3);
+    let checkout = || pool.checkout(Duration::from_mins(1)).expect("a connection");
+    drop([0, 1, 2].map(|_| checkout()));
+    assert_eq!(pool.stats().idle, 3);
+    // As a restart does, or a limit of idle sessions.
+    let others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
+    database.sql(&format!("SELECT pg_terminate_backend(pid, 60000) {others}"));
+    // It is looked at only what has not been used for a moment.
+    std::thread::sleep(Duration::from_millis(60));
+    for mut connection in [0, 1, 2].map(|_| checkout()) {
+        connection.query("SELECT 1", &[]).expect("a connection that is there");
+    }
+    assert_eq!((pool.stats().open, pool.stats().reconnections), (3, 3));
 }

@@ -82,8 +82,32 @@ pub(crate) struct Made {
     pub(crate) next: Option<String>,
 }
 
-/// How an execution ended, for all who wait for it.
-pub(crate) type Shared<E> = Option<Result<Kept, E>>;
+/// An execution, for all who wait for it.
+#[derive(Debug)]
+pub(crate) struct Executing<E> {
+    /// Since when it reads the database, at the earliest; `None`: it has not begun to.
+    pub(crate) begun: Option<Instant>,
+    /// How it ended.
+    pub(crate) ended: Option<Result<Kept, E>>,
+}
+
+impl<E> Executing<E> {
+    const NEW: Executing<E> = Executing { begun: None, ended: None };
+
+    /// From now on it reads the database.
+    pub(crate) fn begins(tell: &watch::Sender<Executing<E>>) {
+        // No news for who waits.
+        tell.send_if_modified(|told| {
+            told.begun.get_or_insert_with(Instant::now);
+            false
+        });
+    }
+
+    /// Whether it is an answer to who came then and takes one that is so old.
+    pub(crate) fn is_for(&self, came: Instant, max_age: Duration) -> bool {
+        self.begun.is_none_or(|begun| came <= begun + max_age)
+    }
+}
 
 /// Kept answers and executions under way; `E` is how an execution fails.
 pub(crate) struct Cache<E> {
@@ -100,7 +124,7 @@ struct Inner<E> {
     /// By digests of their keys: what content answers had that had to leave, and since when.
     times: HashMap<String, (String, SystemTime)>,
     clock: u64,
-    running: HashMap<Key, Weak<watch::Sender<Shared<E>>>>,
+    running: HashMap<Key, Weak<watch::Sender<Executing<E>>>>,
 }
 
 /// What one or more of the answers that are kept hold.
@@ -113,9 +137,9 @@ struct Content {
 /// What is to be done for a request.
 pub(crate) enum Place<E> {
     /// It is the first: whoever holds this executes, and tells all who have subscribed.
-    First(Arc<watch::Sender<Shared<E>>>),
+    First(Arc<watch::Sender<Executing<E>>>),
     /// It waits for the first. Where the first is gone without a word, it asks again.
-    Wait(watch::Receiver<Shared<E>>),
+    Wait(watch::Receiver<Executing<E>>),
 }
 
 impl<E: Clone> Cache<E> {
@@ -151,7 +175,7 @@ impl<E: Clone> Cache<E> {
         if let Some(running) = inner.running.get(key).and_then(Weak::upgrade) {
             return Place::Wait(running.subscribe());
         }
-        let tell = Arc::new(watch::channel(None).0);
+        let tell = Arc::new(watch::channel(Executing::NEW).0);
         inner.running.insert(Arc::clone(key), Arc::downgrade(&tell));
         Place::First(tell)
     }
@@ -162,7 +186,7 @@ impl<E: Clone> Cache<E> {
     }
 
     /// The first gives up if nobody waits for it any more; whether it does.
-    pub(crate) fn give_up(&self, key: &Key, tell: &watch::Sender<Shared<E>>) -> bool {
+    pub(crate) fn give_up(&self, key: &Key, tell: &watch::Sender<Executing<E>>) -> bool {
         let inner = &mut *self.lock();
         let is_alone = tell.receiver_count() == 0;
         if is_alone {
@@ -478,9 +502,16 @@ mod tests {
         let Place::Wait(mut told) = cache.place(&key("a")) else { panic!("somebody is at it") };
         assert!(matches!(cache.place(&key("b")), Place::First(_)), "another thing");
         assert!(!cache.give_up(&key("a"), &tell), "somebody waits");
-        tell.send_replace(Some(Err("failed")));
-        told.wait_for(Option::is_some).await.expect("it was told");
-        assert!(matches!(*told.borrow(), Some(Err("failed"))));
+        let came = Instant::now();
+        assert!(told.borrow().is_for(came, Duration::ZERO), "it has not begun to read");
+        Executing::begins(&tell);
+        assert!(told.borrow().is_for(came, Duration::ZERO), "it began after that");
+        let later = Instant::now() + Duration::from_secs(9);
+        assert!(!told.borrow().is_for(later, Duration::ZERO), "it began before that");
+        assert!(told.borrow().is_for(later, Duration::from_secs(10)), "and was not too old then");
+        tell.send_modify(|told| told.ended = Some(Err("failed")));
+        told.wait_for(|told| told.ended.is_some()).await.expect("it was told");
+        assert!(matches!(told.borrow().ended, Some(Err("failed"))));
         cache.leave(&key("a"));
         let Place::First(gone) = cache.place(&key("a")) else { panic!("it is through") };
         let Place::Wait(mut told) = cache.place(&key("a")) else { panic!("somebody is at it") };

@@ -13,10 +13,10 @@ use headwater_consolidated::QueryPool;
 use headwater_consolidated::results::Placeholder;
 use headwater_knobs::Live;
 use headwater_protocol::packer::{Knobs, Packing};
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, watch};
 
 use crate::alive::Alive;
-use crate::cache::{Cache, Kept, Key, Made, Place, Shared};
+use crate::cache::{Cache, Executing, Kept, Key, Made, Place};
 use crate::fault::{Fault, OWN_FAULT_S};
 use crate::format::Format;
 use crate::held::Body;
@@ -237,14 +237,15 @@ impl Service {
         let (service, key, asked) = (Arc::clone(self), Arc::clone(key), asked.clone());
         tokio::spawn(async move {
             service.execute_and_tell(&key, &asked, &tell).await;
-            if let Some(Err(ended)) = &*told.borrow() {
+            if let Some(Err(ended)) = &told.borrow().ended {
                 tracing::warn!(query = asked.job.name, ?ended, "an answer that is too old could not be made anew");
             }
         });
     }
 
-    /// Executes it, or waits for who does.
+    /// Executes it, or waits for who does: for one who began before this was asked only where the answer may be as old.
     async fn execute_once(self: &Arc<Self>, key: &Key, asked: &Asked) -> Result<Kept, Ended> {
+        let (came, max_age) = (Instant::now(), Duration::from_secs(asked.freshness.max_age_s.into()));
         loop {
             let mut told = match self.cache.place(key) {
                 Place::Wait(told) => told,
@@ -256,17 +257,18 @@ impl Service {
                     told
                 }
             };
-            if let Ok(ended) = told.wait_for(Option::is_some).await
-                && let Some(ended) = &*ended
+            if let Ok(told) = told.wait_for(|told| told.ended.is_some()).await
+                && told.is_for(came, max_age)
+                && let Some(ended) = &told.ended
             {
                 return ended.clone();
             }
-            // Who was at it gave up as this one came: once more.
+            // Who was at it gave up as this one came, or began too early: once more.
         }
     }
 
-    async fn execute_and_tell(&self, key: &Key, asked: &Asked, tell: &watch::Sender<Shared<Ended>>) {
-        let mut executing = std::pin::pin!(self.execute_whole(key, asked));
+    async fn execute_and_tell(&self, key: &Key, asked: &Asked, tell: &watch::Sender<Executing<Ended>>) {
+        let mut executing = std::pin::pin!(self.execute_whole(key, asked, tell));
         let ended = loop {
             tokio::select! {
                 ended = &mut executing => break ended,
@@ -286,10 +288,15 @@ impl Service {
             self.cache.keep_failure(key, Ended::Fault(fault.clone()), until);
         }
         self.cache.leave(key);
-        tell.send_replace(Some(ended));
+        tell.send_modify(|told| told.ended = Some(ended));
     }
 
-    async fn execute_whole(&self, key: &Key, asked: &Asked) -> Result<Kept, Ended> {
+    async fn execute_whole(
+        &self,
+        key: &Key,
+        asked: &Asked,
+        tell: &watch::Sender<Executing<Ended>>,
+    ) -> Result<Kept, Ended> {
         if self.alive.bytes() > self.settings.now().sending_bytes_max {
             return Err(Ended::Fault(Fault::overloaded("too much of answers waits for clients that take them slowly")));
         }
@@ -298,12 +305,16 @@ impl Service {
         let asked = Asked { job: Job { known, ..asked.job.clone() }, ..asked.clone() };
         if let Some(kept) = &kept
             && self.places.is_full()
-            && let Some(mark) = self.unchanged_mark(&asked).await.map_err(Ended::Fault)?
         {
-            let question = asked.question(self.key().await);
-            return Ok(self.cache.renew(key, kept, Some(mark), Some(&question)));
+            Executing::begins(tell);
+            if let Some(mark) = self.unchanged_mark(&asked).await.map_err(Ended::Fault)? {
+                let question = asked.question(self.key().await);
+                return Ok(self.cache.renew(key, kept, Some(mark), Some(&question)));
+            }
         }
-        let mut running = self.start(&asked).await.map_err(Ended::Fault)?;
+        let permit = self.permit(&asked).await.map_err(Ended::Fault)?;
+        Executing::begins(tell);
+        let mut running = self.start_in(permit, &asked).await.map_err(Ended::Fault)?;
         let (mut pieces, mut bytes) = (Vec::new(), 0);
         while let Some(piece) = running.next().await {
             let piece = piece.map_err(Ended::Fault)?;
@@ -371,14 +382,24 @@ impl Service {
     }
 
     async fn start(&self, asked: &Asked) -> Result<Running, Fault> {
+        self.start_in(self.permit(asked).await?, asked).await
+    }
+
+    /// A place to execute in.
+    async fn permit(&self, asked: &Asked) -> Result<OwnedSemaphorePermit, Fault> {
         let free = if asked.job.is_look() { self.places.free() } else { None };
         let settings = self.settings.now();
         let (waiting_max, patience) = (settings.waiting_max, settings.patience);
-        let permit = match free {
-            Some(permit) => permit,
-            None if asked.job.is_look() => self.looks.place(LOOKS_WAITING_MAX, patience).await?,
-            None => self.places.place(waiting_max, patience).await?,
-        };
+        match free {
+            Some(permit) => Ok(permit),
+            None if asked.job.is_look() => self.looks.place(LOOKS_WAITING_MAX, patience).await,
+            None => self.places.place(waiting_max, patience).await,
+        }
+    }
+
+    async fn start_in(&self, permit: OwnedSemaphorePermit, asked: &Asked) -> Result<Running, Fault> {
+        let settings = self.settings.now();
+        let patience = settings.patience;
         self.executions.fetch_add(1, Ordering::Relaxed);
         let least = Least {
             bytes_per_s: settings.reader_bytes_per_s_min,

@@ -31,7 +31,15 @@ const SCHEMA: &str = "CREATE TABLE flight (id INTEGER PRIMARY KEY, origin TEXT, 
 const ENDLESS: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000)
     SELECT count(*) AS n FROM n AS a, n AS b WHERE a.i + b.i = -1";
 
-const QUERIES: [(&str, &str); 13] = [
+/// Takes its time, over what was there when it began.
+macro_rules! counted {
+    () => {
+        "SELECT (SELECT count(*) FROM flight) AS n, (WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) \
+         SELECT count(*) FROM n) AS of"
+    };
+}
+
+const QUERIES: [(&str, &str); 15] = [
     (
         "flights",
         "-- public = true\n-- stale_if_error_s = 60\n-- [parameters]\n-- origin = { type = \"text\", length_max = 3 }\n\
@@ -60,6 +68,8 @@ const QUERIES: [(&str, &str); 13] = [
         "stalled",
         "-- public = true\n-- time_out_s = 0.3\nWITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000) SELECT i FROM n",
     ),
+    ("counted", concat!("-- public = true\n", counted!())),
+    ("counted_kept", concat!("-- public = true\n-- max_age_s = 1000\n", counted!())),
     ("few", "-- public = true\n-- rows_max = 2\nSELECT id FROM flight"),
     ("mixed", "-- public = true\nSELECT 1 AS a UNION ALL SELECT 'x'"),
     ("slow", "-- public = true\n-- time_out_s = 0.05\n"),
@@ -480,6 +490,34 @@ async fn one_execution_for_all_who_ask_at_once() {
         assert_eq!(answer, (StatusCode::OK, "id,delay\r\n3,7\r\n".to_owned()));
     }
     assert_eq!(stand.executions(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_after_a_change_is_given_no_answer_from_before_it() {
+    let stand = Arc::new(Stand::new(Settings::default()));
+    for (name, (expected, executions)) in
+        [("counted", ("n,of\r\n4,3000000\r\n", 2)), ("counted_kept", ("n,of\r\n4,3000000\r\n", 1))]
+    {
+        let before = stand.executions();
+        let ask = |stand: &Arc<Stand>| {
+            let (stand, url) = (Arc::clone(stand), format!("/q/{name}.csv"));
+            tokio::spawn(async move { stand.text(&url, &[]).await.1 })
+        };
+        let first = ask(&stand);
+        while stand.executions() == before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        if name == "counted" {
+            stand.sql("INSERT INTO flight VALUES (4, 'LGA', 1, 'bob')");
+        }
+        let others = [ask(&stand), ask(&stand), ask(&stand)];
+        for other in others {
+            assert_eq!(other.await.expect("no panic"), expected, "{name}");
+        }
+        first.await.expect("no panic");
+        assert_eq!(stand.executions() - before, executions, "{name}: they share one");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

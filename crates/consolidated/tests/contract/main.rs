@@ -211,12 +211,14 @@ contract_of_queries! {
     a_table_that_was_altered_is_read_as_it_is,
     what_is_wrong_is_the_statement_or_its_values,
     parameters_of_every_type_are_what_they_are,
+    decimals_are_compared_with_expressions_as_numbers,
     a_query_that_writes_is_refused,
     a_query_ends_when_it_must,
 }
 
 contract_of! {
     sqlite_alone, sqlite:
+    results::a_decimal_is_a_number_of_the_same_text,
     passing::a_full_disk_passes,
     deferred::a_trigger_that_rolls_back_blocks_nothing,
 }

@@ -266,6 +266,21 @@ pub(crate) fn a_decimal_is_a_number_of_the_same_text(database: &Database) {
     }
 }
 
+/// A statement that is kept prepared has the moment at which it was.
+pub(crate) fn what_says_now_is_read_for_each_run(database: &Database) {
+    let mut connection = database.connect();
+    for text in ["'now'", "E'NOW'", "$$now$$", "'no'\n'w'"] {
+        let sql = format!("SELECT {text}::timestamptz AS at, clock_timestamp() AS clock");
+        let mut before = None;
+        for _ in 0..3 {
+            let found = read(&mut *connection, &sql, &[]).expect("a row").rows;
+            let [Value::Timestamptz(at), Value::Timestamptz(clock)] = found[0][..] else { panic!("{found:?}") };
+            assert!(before.is_none_or(|before| before <= at) && at <= clock, "{text}: {at} is before {before:?}");
+            before = Some(clock);
+        }
+    }
+}
+
 pub(crate) fn a_query_that_writes_is_refused(database: &Queried) {
     database.application("CREATE TABLE t (id {int} PRIMARY KEY)");
     let mut connection = database.connect();

@@ -237,7 +237,7 @@ fn execute(
         fault: None,
     };
     let told = match client_sql {
-        Some(_) => told_of_clients(connection, own, (&sql, &freshness), known.as_deref()),
+        Some(_) => told_of_clients(connection, own, (&sql, &parameters, &freshness), known.as_deref()),
         None => told(connection, &sql, &freshness, known.as_deref(), &options),
     };
     let marked = told.and_then(|told| {

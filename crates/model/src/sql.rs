@@ -1,5 +1,9 @@
 //! Names and text as SQL, the same in SQLite and PostgreSQL.
 
+mod moments;
+
+pub use moments::{Moment, is_moment, moments};
+
 /// An identifier in double quotes, those inside it doubled.
 ///
 /// ```

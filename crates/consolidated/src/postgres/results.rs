@@ -1,5 +1,6 @@
 //! Results of queries of the application's own.
 
+use headwater_model::sql::moments;
 use headwater_protocol::text::coerce;
 use headwater_protocol::{Type, Value, ValueRef};
 use tokio_postgres::Statement;
@@ -163,7 +164,10 @@ impl PostgresConnection {
         sink: &mut dyn ResultSink,
     ) -> Result<(), Stop> {
         let statement = self.prepare_query(sql).map_err(Stop::Own)?;
-        self.keep(sql, &statement);
+        // A statement has the moment at which it was prepared in the place of a `now`.
+        if moments(sql).is_empty() {
+            self.keep(sql, &statement);
+        }
         self.read_prepared(&statement, (sql, parameters), options, sink)
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use headwater_model::sql::{literal, with_parameters};
+use headwater_model::sql::{literal, moments, with_parameters};
 use headwater_protocol::Value;
 
 use super::connection::PostgresConnection;
@@ -64,6 +64,10 @@ fn number(word: Option<&str>) -> Option<u32> {
 impl PostgresConnection {
     /// What is to be known of a query to watch it; `None`: it can't be. Its parameters count as NULLs.
     pub(super) fn watch_query(&mut self, sql: &str) -> Result<Option<Watched>, Error> {
+        // A view keeps the moment at which it was made: no rule tells that it was `now`.
+        if !moments(sql).is_empty() {
+            return Ok(None);
+        }
         self.begin(Mode::Upload)?;
         let watched = self.look_into(sql);
         self.rollback()?;

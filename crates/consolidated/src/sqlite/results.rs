@@ -1,5 +1,6 @@
 //! Results of queries of the application's own.
 
+use std::borrow::Cow;
 use std::time::Instant;
 
 use headwater_protocol::stored::{Scratch, decode};
@@ -81,9 +82,28 @@ impl SqliteConnection {
     ) -> Result<(), Error> {
         let mut statement = self.inner.prepare_cached(sql).map_err(|error| place(error, sql))?;
         read_only(&statement)?;
-        bind_all(&mut statement, parameters, &mut Scratch::default())?;
+        let parameters = parameters.iter().map(|value| self.as_parameter(value)).collect::<Result<Vec<_>, _>>()?;
+        bind_all(&mut statement, parameters.iter().map(AsRef::as_ref), &mut Scratch::default())?;
         let bytes_max = self.inner.limit(Limit::SQLITE_LIMIT_LENGTH).map_err(|error| sort(error, sql))?;
         give(&mut statement, (sql, bytes_max.unsigned_abs().into()), options, sink)
+    }
+
+    /// A parameter as it is bound. A decimal is stored as a text, and any number is less than any text; so it is a number here where SQLite
+    /// makes the same text of that, as it does beside a column of texts.
+    fn as_parameter<'v>(&self, value: &'v Value) -> Result<Cow<'v, Value>, Error> {
+        const TEXT_SQL: &str = "SELECT CAST(?1 AS TEXT)";
+        let Value::Decimal(decimal) = value else { return Ok(Cow::Borrowed(value)) };
+        let mut text = String::new();
+        decimal.as_ref().write_text(&mut text);
+        if let Ok(whole) = text.parse::<i64>() {
+            return Ok(if whole.to_string() == text { Cow::Owned(Value::Int(whole)) } else { Cow::Borrowed(value) });
+        }
+        let Some(real) = text.parse::<f64>().ok().filter(|real| real.is_finite()) else {
+            return Ok(Cow::Borrowed(value));
+        };
+        let made = self.inner.prepare_cached(TEXT_SQL).and_then(|mut made| made.query_row([real], |row| row.get(0)));
+        let made: String = made.map_err(|error| sort(error, "binding a decimal"))?;
+        Ok(if made == text { Cow::Owned(Value::Real(real)) } else { Cow::Borrowed(value) })
     }
 }
 

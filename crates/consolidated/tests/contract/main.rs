@@ -211,18 +211,21 @@ contract_of_queries! {
     a_table_that_was_altered_is_read_as_it_is,
     what_is_wrong_is_the_statement_or_its_values,
     parameters_of_every_type_are_what_they_are,
+    decimals_are_compared_with_expressions_as_numbers,
     a_query_that_writes_is_refused,
     a_query_ends_when_it_must,
 }
 
 contract_of! {
     sqlite_alone, sqlite:
+    results::a_decimal_is_a_number_of_the_same_text,
     passing::a_full_disk_passes,
     deferred::a_trigger_that_rolls_back_blocks_nothing,
 }
 
 contract_of! {
     postgres_alone, postgres:
+    results::what_says_now_is_read_for_each_run,
     both_ways::a_row_that_another_is_writing_is_judged_as_it_is_left,
     passing::a_deadlock_passes,
     passing::a_lock_that_is_not_had_in_time_passes,

@@ -7,6 +7,7 @@ use headwater_consolidated::results::{ReadOptions, ResultColumn, ResultSink};
 use headwater_consolidated::{Error, QueryConnection};
 use headwater_protocol::{Decimal, Row, Type, Value, ValueRef};
 
+use super::database::Database;
 use super::queried::{Kind, Queried};
 
 /// Keeps what comes; after so many rows it has enough.
@@ -179,6 +180,104 @@ pub(crate) fn parameters_of_every_type_are_what_they_are(database: &Queried) {
         let condition = condition.replace("?1", &database.placeholder()(1, kind));
         let found = read(&mut *connection, &format!("SELECT id FROM t WHERE {condition}"), &[value]).expect(&condition);
         assert_eq!(found.rows, [[Value::Int(2)]], "{condition}");
+    }
+}
+
+/// SQLite takes any number for less than any text; the others compare numbers.
+pub(crate) fn decimals_are_compared_with_expressions_as_numbers(database: &Queried) {
+    database.application(
+        "CREATE TABLE t (id {int} PRIMARY KEY, price {decimal}, part {real});
+         INSERT INTO t VALUES (1, '-2.50', -2.5), (2, '0.00', 0), (3, '0.10', 0.1), (4, '2.50', 2.5), (5, '1000000.00', 1e20)",
+    );
+    let mut connection = database.connect();
+    let mut ids = |condition: &str, decimal: Option<&str>| {
+        let condition = condition.replace("?1", &database.placeholder()(1, Type::Decimal));
+        let value = decimal.map_or(Value::Null, |text| Value::Decimal(Decimal::parse(text).expect(text)));
+        let sql = format!("SELECT id FROM t WHERE {condition} ORDER BY id");
+        let found = read(&mut *connection, &sql, &[value]).expect(&condition);
+        found.rows.into_iter().flatten().collect::<Vec<Value>>()
+    };
+    for (condition, decimal, expected) in [
+        ("price * 2 > ?1", "4.9", &[4, 5][..]),
+        ("price * 2 = ?1", "5", &[4]),
+        ("abs(price) = ?1", "2.5", &[1, 4]),
+        ("abs(price) > ?1", "2", &[1, 4, 5]),
+        ("-price < ?1", "-2.4", &[4, 5]),
+        ("price + 0 = ?1", "0", &[2]),
+        ("price / 1 = ?1", "0.1", &[3]),
+        ("part * 1 > ?1", "0.0001", &[3, 4, 5]),
+        ("part * 1 < ?1", "9223372036854775807", &[1, 2, 3, 4]),
+        ("?1 + 1 = 3.5", "2.5", &[1, 2, 3, 4, 5]),
+    ] {
+        let expected: Vec<Value> = expected.iter().copied().map(Value::Int).collect();
+        assert_eq!(ids(condition, Some(decimal)), expected, "{condition} {decimal}");
+        assert_eq!(ids(condition, None), [], "{condition}: nothing is known of NULL");
+    }
+    let sum = "(SELECT sum(price) FROM t) > ?1";
+    assert_eq!(ids(sum, Some("1000000")).len(), 5);
+    assert_eq!(ids(sum, Some("1000000.1")).len(), 0);
+}
+
+/// In SQLite: by itself, and beside columns of each affinity: a text finds the text that it is.
+pub(crate) fn a_decimal_is_a_number_of_the_same_text(database: &Database) {
+    database.application("CREATE TABLE t (as_number NUMERIC, as_text TEXT, as_it_is)");
+    let mut connection = database.connect();
+    let mut first = |sql: &str, value: &Value| {
+        read(&mut *connection, sql, std::slice::from_ref(value)).expect(sql).rows.into_iter().flatten().collect()
+    };
+    for (text, class) in [
+        ("0", "integer"),
+        ("-0", "text"),
+        ("42", "integer"),
+        ("-42", "integer"),
+        ("9223372036854775807", "integer"),
+        ("-9223372036854775808", "integer"),
+        ("9223372036854775808", "text"),
+        ("100000000000000000000", "text"),
+        ("123456789012345678901234567890", "text"),
+        ("0.1", "real"),
+        ("-2.5", "real"),
+        ("2.50", "text"),
+        ("0.0001", "real"),
+        ("0.000001", "text"),
+        ("1234567890.12345", "real"),
+        ("0.1234567890123456789", "text"),
+        ("NaN", "text"),
+        ("Infinity", "text"),
+        ("-Infinity", "text"),
+    ] {
+        let value = Value::Decimal(Decimal::parse(text).expect(text));
+        let found: Vec<Value> = first("SELECT typeof(?1), CAST(?1 AS TEXT)", &value);
+        assert_eq!(found, [Value::text(class), Value::text(text)], "{text}");
+        database.application(&format!("DELETE FROM t; INSERT INTO t VALUES ('{text}', '{text}', '{text}')"));
+        let found: Vec<Value> = first(
+            "SELECT as_number = ?1, as_text = ?1, as_text IN (?1), as_it_is = CAST(?1 AS TEXT), as_text || '' = CAST(?1 AS TEXT) FROM t",
+            &value,
+        );
+        assert_eq!(found, vec![Value::Int(1); 5], "{text}");
+        if !text.ends_with(['y', 'N']) {
+            database.application(&format!("UPDATE t SET as_it_is = {text}"));
+            let found: Vec<Value> =
+                first("SELECT as_it_is = CAST(?1 AS NUMERIC), as_it_is + 0 = CAST(?1 AS REAL) FROM t", &value);
+            let is_short = text.len() < 19;
+            assert_eq!(found[0], Value::Int(1), "{text}");
+            assert!(!is_short || found[1] == Value::Int(1), "{text}");
+        }
+    }
+}
+
+/// A statement that is kept prepared has the moment at which it was.
+pub(crate) fn what_says_now_is_read_for_each_run(database: &Database) {
+    let mut connection = database.connect();
+    for text in ["'now'", "E'NOW'", "$$now$$", "'no'\n'w'"] {
+        let sql = format!("SELECT {text}::timestamptz AS at, clock_timestamp() AS clock");
+        let mut before = None;
+        for _ in 0..3 {
+            let found = read(&mut *connection, &sql, &[]).expect("a row").rows;
+            let [Value::Timestamptz(at), Value::Timestamptz(clock)] = found[0][..] else { panic!("{found:?}") };
+            assert!(before.is_none_or(|before| before <= at) && at <= clock, "{text}: {at} is before {before:?}");
+            before = Some(clock);
+        }
     }
 }
 

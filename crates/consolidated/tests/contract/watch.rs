@@ -144,6 +144,9 @@ pub(crate) fn what_depends_on_more_than_tracked_tables_is_not_watched(database: 
             "SELECT id FROM customer WHERE now() > '2020-01-01'",
             "SELECT id FROM customer WHERE name::timestamp < '2020-01-01'",
             "SELECT id FROM customer TABLESAMPLE bernoulli (50)",
+            "SELECT id, 'now'::timestamptz FROM customer",
+            "SELECT id FROM customer WHERE date $$today$$ > '2020-01-01'",
+            "SELECT o.id FROM (SELECT id, date '2020-01-01' AS day FROM customer) o WHERE o.day < E' Yesterday'",
         ]);
     } else {
         not.extend([
@@ -154,6 +157,7 @@ pub(crate) fn what_depends_on_more_than_tracked_tables_is_not_watched(database: 
     for sql in not {
         assert_eq!(watched(database, sql), None, "{sql}");
     }
+    assert!(watched(database, "SELECT id FROM customer WHERE name = 'nowhere' -- 'now'").is_some());
     let bound = if postgres { "?1::bigint" } else { "?1" };
     let by_code = format!(
         "SELECT upper(name) AS a, count(*) AS a FROM customer WHERE id > {bound} AND code LIKE 'x%' GROUP BY name"

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use headwater_consolidated::results::{ReadOptions, ResultColumn, ResultSink};
 use headwater_consolidated::{Error, Pooled, QueryConnection, QueryPool};
-use headwater_protocol::ValueRef;
+use headwater_model::sql::is_moment;
 use headwater_protocol::stored::{Scratch, Stored, encode};
+use headwater_protocol::{Value, ValueRef};
 
 use super::{Told, read};
 use crate::tag;
@@ -37,10 +38,15 @@ pub(super) fn told(
 pub(super) fn told_of_clients(
     connection: &mut Pooled<dyn QueryConnection>,
     (own, patience): (&QueryPool, Duration),
-    (sql, freshness): (&str, &Told),
+    (sql, parameters, freshness): (&str, &[Value], &Told),
     known: Option<&str>,
 ) -> Result<Option<(String, bool)>, Error> {
     let Told::Tables(watches, looking) = freshness else { return Ok(None) };
+    // Its values are texts, which the database may read as dates: what a query depends on is told without them.
+    let is_of_now = |value: &Value| matches!(value, Value::Text(text) if is_moment(&String::from_utf8_lossy(text)));
+    if parameters.iter().any(is_of_now) {
+        return Ok(None);
+    }
     let outlook = connection.outlook();
     let Some(outlook) = connection.note(outlook)? else { return Ok(None) };
     let mut own = own.checkout(patience)?;

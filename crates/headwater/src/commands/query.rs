@@ -4,13 +4,14 @@ mod cursor;
 mod run;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use headwater_consolidated::results::{Placeholder, ReadOptions, ResultColumn};
 use headwater_consolidated::{Error, QueryConnection};
 use headwater_gateway::query::{Query, QueryError, Who};
+use headwater_model::sql::{Syntax, moments};
 use serde_json::json;
 
 use crate::Done;
@@ -65,14 +66,19 @@ pub(super) fn checked(config: &Config) -> Result<Queries> {
 
 fn check(config: &Config, output: &Output) -> Done {
     let (queries, faults) = checked(config)?;
+    let warnings = moments_of(config, &queries);
     let as_json = |fault: &QueryError| json!({ "file": fault.file, "line": fault.line, "message": fault.text });
     let answer = json!({
         "queries": queries.iter().map(|(_, query)| &query.name).collect::<Vec<_>>(),
         "faults": faults.iter().map(as_json).collect::<Vec<_>>(),
+        "warnings": warnings.iter().map(as_json).collect::<Vec<_>>(),
     });
     output.answer(&answer, |output| {
         for fault in &faults {
             output.line(format!("error: {fault}"))?;
+        }
+        for warning in &warnings {
+            output.line(format!("warning: {warning}"))?;
         }
         let rows = queries.iter().map(|(_, query)| described(query));
         output.table(&["query", "who", "arguments", "max_age_s"], rows)?;
@@ -88,6 +94,32 @@ fn check(config: &Config, output: &Output) -> Done {
         }
     })?;
     Ok(if faults.is_empty() { Exit::Done } else { Exit::Found })
+}
+
+/// Texts of queries for PostgreSQL that it reads as the time (`'now'`), each by its line.
+fn moments_of(config: &Config, queries: &[(PathBuf, Query)]) -> Vec<QueryError> {
+    if config.database.syntax() != Syntax::Postgres {
+        return Vec::new();
+    }
+    let mut warnings = Vec::new();
+    for (file, query) in queries {
+        let mut warn = |line, text: &str| {
+            let text = format!(
+                "{text} is read when the statement is prepared, so that is done for each run, and tracked tables don't tell whether \
+                 the answer has changed: write now() or current_date (what is meant as a text is better a parameter)"
+            );
+            warnings.push(QueryError { file: file.display().to_string(), line, text });
+        };
+        if let Some(sql) = &query.freshness.sql {
+            let line = query.line_of("freshness");
+            moments(sql).into_iter().filter(|moment| moment.is_plain).for_each(|moment| warn(line, &sql[moment.place]));
+        }
+        for moment in moments(&query.sql).into_iter().filter(|moment| moment.is_plain) {
+            let before = &query.sql[..moment.place.start];
+            warn(query.line + before.matches('\n').count(), &query.sql[moment.place]);
+        }
+    }
+    warnings
 }
 
 fn described(query: &Query) -> Vec<String> {

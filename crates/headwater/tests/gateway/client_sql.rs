@@ -143,6 +143,33 @@ fn what_tracked_tables_gave_is_given_again_until_they_change() {
     assert!(has(5));
 }
 
+/// A day that is said by a word is another one tomorrow, whatever the tables say.
+#[test]
+fn what_depends_on_the_day_is_run_each_time() {
+    let url = postgres();
+    let mut stage = stage(&url, &format!("url = {:?}", role(&url)));
+    let address = stage.serve();
+    let mut id = 3;
+    for (condition, is_run) in [
+        ("date '2020-01-01' < ?:3000-01-01", false),
+        ("date '2020-01-01' < ?:tomorrow", true),
+        ("date '2020-01-01' < ?:, TODAY", true),
+        ("date '2020-01-01' < 'today'", true),
+        ("date '2020-01-01' < $$ NOW $$", true),
+        ("'nowhere' = ?:nowhere", false),
+    ] {
+        let has = |records: u32| {
+            let said = ask(&address, &format!("select id from flight where {condition}"));
+            said.contains(&format!("records=\"{records}\""))
+        };
+        assert!(has(id) && has(id), "{condition}");
+        let insert = format!("INSERT INTO flight VALUES ({}, 'JFK', 1, 1)", id + 1);
+        headwater_testkit::sql(&url, &format!("{insert}; DELETE FROM headwater.table_change")).expect("inserted");
+        id += 1;
+        assert!(has(if is_run { id } else { id - 1 }), "{condition}");
+    }
+}
+
 #[test]
 fn a_user_of_mariadb_that_can_read_accounts_runs_no_sql_of_clients() {
     // Of its own: a table of accounts in any database counts.

@@ -1,6 +1,6 @@
 //! `headwater query run` holds answers against the limits of their heads.
 
-use super::{Stage, postgres};
+use super::{Stage, get, postgres};
 
 const MANY: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500) SELECT i FROM n";
 /// All pairs of many.
@@ -119,4 +119,63 @@ fn what_check_finds_wrong_with_a_head_has_its_line() {
     ] {
         assert!(said.contains(expected), "{said}");
     }
+}
+
+/// A text that PostgreSQL reads as the time is told by its line; that is no fault, and elsewhere it is a text.
+#[test]
+fn a_text_that_is_the_time_is_a_warning() {
+    let url = postgres();
+    for (url, is_told) in [(url.as_str(), true), ("sqlite:HERE/central.db", false)] {
+        let stage = Stage::new(url);
+        stage.query("old.sql", "-- title = \"a\"\nSELECT id FROM flight\nWHERE origin = 'Today' -- not 'now'\n");
+        stage.query(
+            "fresh.sql",
+            "-- title = \"a\"\n-- freshness = \"SELECT max(id) FROM flight WHERE origin < 'now'\"\nSELECT id FROM flight",
+        );
+        stage.query("text.sql", "SELECT id FROM flight WHERE origin LIKE '%now%' OR origin = 'snow'");
+        let said = stage.ok(&["query", "check"]);
+        for expected in [
+            "old.sql:3: 'Today' is read when the statement is prepared",
+            "fresh.sql:2: 'now' is read when",
+            "write now() or current_date",
+        ] {
+            assert_eq!(said.contains(expected), is_told, "{said}");
+        }
+        assert_eq!(said.matches("warning: ").count(), if is_told { 2 } else { 0 }, "{said}");
+        let json: serde_json::Value = serde_json::from_str(&stage.ok(&["query", "check", "--json"])).expect("JSON");
+        assert_eq!(json["warnings"].as_array().map(Vec::len), Some(if is_told { 2 } else { 0 }), "{json}");
+        assert_eq!(json["faults"], serde_json::json!([]));
+    }
+}
+
+/// In SQLite any number is less than any text.
+#[test]
+fn a_decimal_is_compared_with_an_expression_in_sqlite() {
+    let mut stage = Stage::new("sqlite:HERE/central.db");
+    let head = "-- public = true\n-- [parameters]\n-- d = { type = \"decimal\", default = \"20.00\" }\n";
+    stage.query("dear.sql", &format!("{head}SELECT id FROM flight WHERE fare * 2 > :d ORDER BY id"));
+    stage.query("same.sql", &format!("{head}SELECT id FROM flight WHERE CAST(fare AS NUMERIC) = :d ORDER BY id"));
+    let run = |query: &str, d: &str| {
+        stage.ok(&["query", "run", query, &format!("d={d}"), "--format", "csv"]).replace("\r\n", " ")
+    };
+    for (query, d, expected) in [
+        ("dear", "20", "id 1 "),
+        ("dear", "19.97", "id 1 3 "),
+        ("dear", "-0.1", "id 1 3 "),
+        ("dear", "21", "id "),
+        ("same", "10.5", "id 1 "),
+        ("same", "9.990", "id 3 "),
+        ("same", "9", "id "),
+        ("same", "123456789012345678901234567890", "id "),
+    ] {
+        assert_eq!(run(query, d), expected, "{query} {d}");
+    }
+    let address = stage.serve();
+    let (head, _) = get(&address, "/q/dear.csv?d=%2B19.970", "");
+    assert!(head.starts_with("http/1.1 308") && head.contains("dear.csv?d=19.97\r\n"), "{head}");
+    let (head, body) = get(&address, "/q/dear.csv?d=19.97", "");
+    assert_eq!(body, "id\r\n1\r\n3\r\n", "{head}");
+    let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag");
+    assert!(get(&address, "/q/dear.csv?d=19.97", &format!("If-None-Match: {tag}\r\n")).0.starts_with("http/1.1 304"));
+    assert_eq!(get(&address, "/q/dear.csv", "").1, "id\r\n1\r\n", "its default");
 }

@@ -210,6 +210,14 @@ pub(crate) fn code(error: &rusqlite::Error) -> Option<rusqlite::ErrorCode> {
     }
 }
 
+/// What SQLite says, without the SQL that it points to.
+pub(crate) fn words(error: &rusqlite::Error) -> String {
+    match error {
+        rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
+        error => error.to_string(),
+    }
+}
+
 /// SQLite's error with what was being done.
 pub(crate) fn sqlite(doing: &'static str) -> impl Fn(rusqlite::Error) -> Error {
     move |source| match code(&source) {

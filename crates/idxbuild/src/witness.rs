@@ -7,7 +7,7 @@ use rusqlite::{Connection, ErrorCode};
 
 use crate::catalog::{as_stored, own_value, quoted};
 use crate::doubles;
-use crate::error::{Halt, code, corrupt, sqlite};
+use crate::error::{Halt, code, corrupt, sqlite, words};
 use crate::job::{IndexJob, TableJob};
 use crate::key::Source;
 use crate::record::{Fields, Value};
@@ -72,7 +72,7 @@ impl Witnesses {
     ) -> Result<Vec<Vec<KeyHash>>, Halt> {
         let doubt = |why: String| Halt::Doubt { index: index.name.clone(), why };
         let failed = |error: rusqlite::Error| match code(&error) {
-            Some(ErrorCode::Unknown) => doubt(format!("its columns can't be read alone: {error}")),
+            Some(ErrorCode::Unknown) => doubt(format!("its columns can't be read alone: {}", words(&error))),
             _ => sqlite("reading a row")(error).into(),
         };
         let columns: Vec<String> = index

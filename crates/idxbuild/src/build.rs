@@ -293,7 +293,8 @@ impl<'w, 'c> Work<'w, 'c> {
             usage: self.usage,
             progress: self.options.progress.as_deref(),
         };
-        let sums = scan.run(knobs.threads)?;
+        let (sums, witnesses) = scan.run(knobs.threads)?;
+        witnesses.check(&self.pager.connection(), table)?;
         self.merge(table, knobs, &groups, &store, old_pages)?;
         Ok(sums)
     }

@@ -4,7 +4,7 @@ use rusqlite::{Connection, ErrorCode};
 
 use crate::catalog::quoted;
 use crate::doubles;
-use crate::error::{Error, sqlite};
+use crate::error::{Error, code, sqlite, words};
 use crate::options::Knobs;
 use crate::report::Builder;
 
@@ -34,14 +34,14 @@ impl BySqlite {
         connection.execute_batch("PRAGMA cache_size = -65536").map_err(&failed)?;
         match done {
             Ok(()) => Ok(Builder::Sqlite { why: self.why.clone() }),
-            Err(error) => match error.sqlite_error_code() {
+            Err(error) => match code(&error) {
                 Some(ErrorCode::ConstraintViolation) => {
                     let found = doubles::found(connection, &self.table, &self.name, self.create.as_deref())?;
                     Err(found.fault(&self.name).unwrap_or_else(|| failed(error)))
                 }
                 // It lacks a collation or a function that the application has: then the application must do it.
                 Some(ErrorCode::Unknown) if self.create.is_none() => {
-                    Ok(Builder::Nobody { why: format!("{}; SQLite here: {error}", self.why) })
+                    Ok(Builder::Nobody { why: format!("{}; SQLite here: {}", self.why, words(&error)) })
                 }
                 _ => Err(failed(error)),
             },

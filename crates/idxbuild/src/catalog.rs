@@ -74,6 +74,7 @@ pub(crate) fn doubt_of_all(header: &Header, has_pages: bool) -> Option<String> {
 
 /// A column of a table.
 struct Column {
+    name: String,
     declared: String,
     default: Option<String>,
     hidden: u32,
@@ -130,7 +131,8 @@ pub(crate) fn job(
                 None => return Ok(Err("it is on a generated column that is not stored".to_owned())),
             },
         };
-        job.columns.push(KeyColumn { source, affinity, collation, descending });
+        let name = columns.get(column as usize).map(|column| column.name.clone()).unwrap_or_default();
+        job.columns.push(KeyColumn { name, source, affinity, collation, descending });
     }
     Ok(Ok(job))
 }
@@ -138,11 +140,17 @@ pub(crate) fn job(
 fn table_columns(connection: &Connection, table: &str) -> Result<Vec<Column>, Error> {
     let failed = sqlite("reading the schema");
     // A primary key without an index of its own is the rowid.
-    let sql = "SELECT type, dflt_value, hidden, pk > 0 AND NOT EXISTS (SELECT 1 FROM pragma_index_list(?1) WHERE origin = 'pk') \
+    let sql = "SELECT name, type, dflt_value, hidden, pk > 0 AND NOT EXISTS (SELECT 1 FROM pragma_index_list(?1) WHERE origin = 'pk') \
                FROM pragma_table_xinfo(?1) ORDER BY cid";
     let mut select = connection.prepare(sql).map_err(&failed)?;
     let column = |row: &rusqlite::Row<'_>| {
-        Ok(Column { declared: row.get(0)?, default: row.get(1)?, hidden: row.get(2)?, is_rowid: row.get(3)? })
+        Ok(Column {
+            name: row.get(0)?,
+            declared: row.get(1)?,
+            default: row.get(2)?,
+            hidden: row.get(3)?,
+            is_rowid: row.get(4)?,
+        })
     };
     let rows = select.query_map([table], column).map_err(&failed)?;
     rows.collect::<Result<_, _>>().map_err(&failed)
@@ -169,39 +177,41 @@ fn stored(
     Ok(Some((Source::Stored { place, missing }, Affinity::of(&column.declared, is_strict))))
 }
 
-/// What rows have that were written before a column with this default was added: SQLite adds none but constants. It says itself what
-/// the column makes of it.
+/// What rows have that were written before a column with this default was added; `None` where it can't have been added to rows. SQLite says it
+/// itself, of a row that is as old: such a row has `'1.10'` where the default is `1.10` and the column is one of texts, a new one `'1.1'`.
 fn constant(default: &str, declared: &str, is_strict: bool, encoding: Encoding) -> Result<Option<OwnValue>, Error> {
-    let literal = default.trim();
-    let first = literal.trim_start_matches(['+', '-', ' ']).chars().next().unwrap_or(' ');
-    let is_word = ["null", "true", "false"].iter().any(|word| literal.eq_ignore_ascii_case(word));
-    let is_bytes = first.eq_ignore_ascii_case(&'x') && literal[1..].starts_with('\'');
-    if !(first.is_ascii_digit() || first == '.' || first == '\'' || is_word || is_bytes) {
-        return Ok(None);
-    }
     let strict = if is_strict { "STRICT" } else { "" };
-    let encoding = match encoding {
-        Encoding::Utf8 => "UTF-8",
-        Encoding::Utf16Le => "UTF-16le",
-        Encoding::Utf16Be => "UTF-16be",
-    };
     let failed = sqlite("finding a column's default");
     let connection = Connection::open_in_memory().map_err(&failed)?;
-    let made = connection.execute_batch(&format!(
-        "PRAGMA encoding = '{encoding}'; CREATE TABLE d(x INTEGER, c {declared} DEFAULT ({literal})) {strict}; INSERT INTO d(x) VALUES (1);"
-    ));
-    if made.is_err() {
+    let encoding = encoding.name();
+    connection
+        .execute_batch(&format!(
+            "PRAGMA encoding = '{encoding}'; CREATE TABLE d(x INTEGER) {strict}; INSERT INTO d VALUES (1)"
+        ))
+        .map_err(&failed)?;
+    // Its parentheses, if it had some, are not in the schema's text of it. A comment may end it.
+    let add =
+        |default: &str| connection.execute_batch(&format!("ALTER TABLE d ADD COLUMN c {declared} DEFAULT {default}"));
+    if add(&format!("{default}\n")).is_err() && add(&format!("({default}\n)")).is_err() {
         return Ok(None);
     }
-    let value = connection.query_row("SELECT typeof(c), CAST(c AS BLOB), c FROM d", [], |row| {
-        let bytes = || row.get::<_, Option<Vec<u8>>>(1).map(Option::unwrap_or_default);
-        Ok(match row.get::<_, String>(0)?.as_str() {
-            "integer" => OwnValue::Integer(row.get(2)?),
-            "real" => OwnValue::Real(row.get(2)?),
-            "text" => OwnValue::Text(bytes()?),
-            "blob" => OwnValue::Blob(bytes()?),
-            _ => OwnValue::Null,
-        })
-    });
-    value.map(Some).map_err(&failed)
+    let old = format!("SELECT {} FROM d", as_stored("c"));
+    connection.query_row(&old, [], |row| own_value(row, 0)).map(Some).map_err(&failed)
+}
+
+/// What [`own_value`] reads of a column.
+pub(crate) fn as_stored(column: &str) -> String {
+    format!("typeof({column}), CAST({column} AS BLOB), {column}")
+}
+
+/// A value as the database stores it, from three columns of a query.
+pub(crate) fn own_value(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<OwnValue> {
+    let bytes = || row.get::<_, Option<Vec<u8>>>(at + 1).map(Option::unwrap_or_default);
+    Ok(match row.get::<_, String>(at)?.as_str() {
+        "integer" => OwnValue::Integer(row.get(at + 2)?),
+        "real" => OwnValue::Real(row.get(at + 2)?),
+        "text" => OwnValue::Text(bytes()?),
+        "blob" => OwnValue::Blob(bytes()?),
+        _ => OwnValue::Null,
+    })
 }

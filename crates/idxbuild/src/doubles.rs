@@ -104,7 +104,7 @@ fn values(row: &Row<'_>, from: usize, count: usize) -> rusqlite::Result<Vec<Stri
 }
 
 /// What the rowid of a table is called; `None` where it has none, or all its names are columns.
-fn rowid(connection: &Connection, table: &str) -> Result<Option<&'static str>, Error> {
+pub(crate) fn rowid(connection: &Connection, table: &str) -> Result<Option<&'static str>, Error> {
     let failed = sqlite("reading the schema");
     let without = "SELECT wr FROM pragma_table_list WHERE schema = 'main' AND name = ?1 COLLATE NOCASE";
     if connection.query_row(without, [table], |row| row.get(0)).optional().map_err(&failed)? != Some(false) {

@@ -202,9 +202,25 @@ pub(crate) fn corrupt(page: u32, what: impl Into<String>) -> Error {
     Error::Corrupt { page, what: what.into() }
 }
 
+/// SQLite's code of an error, where it points to a place in SQL too.
+pub(crate) fn code(error: &rusqlite::Error) -> Option<rusqlite::ErrorCode> {
+    match error {
+        rusqlite::Error::SqlInputError { error, .. } => Some(error.code),
+        error => error.sqlite_error_code(),
+    }
+}
+
+/// What SQLite says, without the SQL that it points to.
+pub(crate) fn words(error: &rusqlite::Error) -> String {
+    match error {
+        rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
+        error => error.to_string(),
+    }
+}
+
 /// SQLite's error with what was being done.
 pub(crate) fn sqlite(doing: &'static str) -> impl Fn(rusqlite::Error) -> Error {
-    move |source| match source.sqlite_error_code() {
+    move |source| match code(&source) {
         Some(rusqlite::ErrorCode::DiskFull) => Error::DiskFull { doing },
         Some(rusqlite::ErrorCode::DatabaseCorrupt) => Error::Malformed { doing, source },
         _ => Error::Sqlite { doing, source },

@@ -72,6 +72,7 @@ pub fn key(record: &[u8], descending: u32, rowid: i64) -> bool {
     }
     let columns: Vec<KeyColumn> = (0..fields.count())
         .map(|place| KeyColumn {
+            name: String::new(),
             source: Source::Stored { place, missing: None },
             affinity: Affinity::Blob,
             collation: Collation::Binary,

@@ -57,6 +57,17 @@ pub(crate) enum Encoding {
     Utf16Be,
 }
 
+impl Encoding {
+    /// What `PRAGMA encoding` calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Encoding::Utf8 => "UTF-8",
+            Encoding::Utf16Le => "UTF-16le",
+            Encoding::Utf16Be => "UTF-16be",
+        }
+    }
+}
+
 /// What the header says.
 #[derive(Clone, Debug)]
 pub(crate) struct Header {

@@ -71,7 +71,8 @@ pub(crate) enum OwnValue {
 }
 
 impl OwnValue {
-    fn lend(&self) -> Value<'_> {
+    /// The same without them.
+    pub(crate) fn lend(&self) -> Value<'_> {
         match self {
             OwnValue::Null => Value::Null,
             OwnValue::Integer(number) => Value::Integer(*number),
@@ -99,6 +100,8 @@ pub(crate) enum Source {
 /// A column of an index.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyColumn {
+    /// What the table calls it.
+    pub(crate) name: String,
     /// Where its value is.
     pub(crate) source: Source,
     /// What it makes of values.
@@ -126,6 +129,12 @@ impl KeyColumn {
                 None => missing.as_ref().ok_or("a row without a column that has no constant default")?.lend(),
             },
         };
+        self.settled(value, encoding)
+    }
+
+    /// What an index has of a value of its table; an error says what only SQLite can judge.
+    #[inline]
+    pub(crate) fn settled<'a>(&self, value: Value<'a>, encoding: Encoding) -> Result<Value<'a>, &'static str> {
         match (self.affinity, value) {
             (Affinity::Numeric, Value::Real(real)) => Ok(as_integer(real).map_or(value, Value::Integer)),
             (Affinity::Numeric, Value::Text(text)) if is_number(text, encoding) => {

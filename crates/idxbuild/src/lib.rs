@@ -62,6 +62,7 @@ mod usage;
 mod varint;
 mod verify;
 mod walk;
+mod witness;
 
 pub use build::{build, build_within};
 pub use draw::PhaseUsage;

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use crate::by_sqlite::BySqlite;
 use crate::catalog::{self, Found};
 use crate::error::{Error, sqlite};
-use crate::header::{Encoding, Header};
+use crate::header::Header;
 use crate::job::{IndexJob, TableJob};
 use crate::options::Options;
 use crate::pager::Pager;
@@ -142,11 +142,7 @@ impl New {
 fn empty_copy(connection: &Connection, header: &Header) -> Result<Connection, Error> {
     let failed = sqlite("copying the schema");
     let copy = Connection::open_in_memory().map_err(&failed)?;
-    let encoding = match header.encoding {
-        Encoding::Utf8 => "UTF-8",
-        Encoding::Utf16Le => "UTF-16le",
-        Encoding::Utf16Be => "UTF-16be",
-    };
+    let encoding = header.encoding.name();
     copy.execute_batch(&format!("PRAGMA encoding = '{encoding}'")).map_err(&failed)?;
     let all = "SELECT sql FROM sqlite_schema WHERE sql NOT NULL AND type IN ('table', 'index') AND rootpage > 0 \
                AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY type DESC, rowid";

@@ -14,6 +14,7 @@ use crate::store::Store;
 use crate::sum::{KeyHash, Sum};
 use crate::threads::on_each;
 use crate::usage::{OpenSpan, Phase, Recorder};
+use crate::witness::Witnesses;
 
 /// Leaves that a thread takes at a time.
 const LEAVES: usize = 64;
@@ -38,15 +39,15 @@ pub(crate) struct Scan<'s> {
     pub(crate) progress: Option<&'s (dyn Fn(Progress) + Send + Sync)>,
 }
 
-/// What a scan has seen: the sum of each index's keys.
+/// The sum of each index's keys.
 pub(crate) type Sums = Vec<Sum>;
 
 /// First and last rowid of a piece of the table.
 type Rowids = Option<(i64, i64)>;
 
 impl Scan<'_> {
-    /// Reads the whole table with so many threads.
-    pub(crate) fn run(&self, threads: usize) -> Result<Sums, Halt> {
+    /// Reads the whole table with so many threads: gives what the indexes must hold, and what SQLite is to be asked.
+    pub(crate) fn run(&self, threads: usize) -> Result<(Sums, Witnesses), Halt> {
         let next = AtomicUsize::new(0);
         let stop = AtomicBool::new(false);
         let parts = on_each(threads, |thread| {
@@ -55,9 +56,11 @@ impl Scan<'_> {
             done
         });
         let mut sums = vec![Sum::default(); self.table.indexes.len()];
+        let mut witnesses = Witnesses::default();
         let mut pieces: Vec<(usize, Rowids)> = Vec::new();
         for part in parts {
-            let (part, rowids) = part?;
+            let (part, seen, rowids) = part?;
+            witnesses.join(seen);
             sums.iter_mut().zip(part).for_each(|(sum, part)| sum.join(part));
             pieces.extend(rowids);
         }
@@ -69,7 +72,7 @@ impl Scan<'_> {
             }
             last = Some(end);
         }
-        Ok(sums)
+        Ok((sums, witnesses))
     }
 }
 
@@ -78,6 +81,7 @@ struct Worker<'s> {
     scan: &'s Scan<'s>,
     blocks: Vec<SortBlock>,
     sums: Sums,
+    witnesses: Witnesses,
     fields: Fields,
     /// How many columns of a row are of use.
     columns: usize,
@@ -95,6 +99,7 @@ impl<'s> Worker<'s> {
             scan,
             blocks: scan.groups.iter().map(|_| SortBlock::new(scan.sort_block)).collect(),
             sums: vec![Sum::default(); scan.table.indexes.len()],
+            witnesses: Witnesses::default(),
             fields: Fields::default(),
             columns: places.max().unwrap_or(0),
             spare: Vec::new(),
@@ -108,7 +113,7 @@ impl<'s> Worker<'s> {
         thread: usize,
         next: &AtomicUsize,
         stop: &AtomicBool,
-    ) -> Result<(Sums, Vec<(usize, Rowids)>), Halt> {
+    ) -> Result<(Sums, Witnesses, Vec<(usize, Rowids)>), Halt> {
         let mut span = self.scan.usage.span(thread, None, Phase::DataScan);
         let leaves = self.scan.leaves;
         let mut rowids = Vec::new();
@@ -126,7 +131,7 @@ impl<'s> Worker<'s> {
                 self.flush(group, thread)?;
             }
         }
-        Ok((self.sums, rowids))
+        Ok((self.sums, self.witnesses, rowids))
     }
 
     fn flush(&mut self, group: usize, thread: usize) -> Result<(), Halt> {
@@ -177,6 +182,7 @@ impl<'s> Worker<'s> {
                 }
             }
         }
+        self.witnesses.see(&self.scan.table.indexes, &self.fields, bytes, rowid);
         self.spare = spare;
         Ok(())
     }

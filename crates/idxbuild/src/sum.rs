@@ -28,7 +28,7 @@ impl Sum {
 }
 
 /// The hash of one key, value by value.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyHash(u64);
 
 impl KeyHash {
@@ -41,7 +41,8 @@ impl KeyHash {
     #[inline]
     pub(crate) fn value(&mut self, value: Value<'_>) {
         match value {
-            Value::Null => self.word(1),
+            // No integer that is likely: NULL is not 1.
+            Value::Null => self.word(0xD1B5_4A32_D192_ED03),
             Value::Integer(number) => self.word(number as u64),
             Value::Real(number) => {
                 self.word(2);

@@ -54,6 +54,7 @@ impl ReadPages for Pages {
 
 fn job(is_unique: bool) -> IndexJob {
     let column = KeyColumn {
+        name: "a".to_owned(),
         source: Source::Stored { place: 0, missing: None },
         affinity: Affinity::Blob,
         collation: Collation::Binary,

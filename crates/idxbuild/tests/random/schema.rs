@@ -28,15 +28,60 @@ pub(crate) struct Table {
 
 const TYPES: [&str; 9] = ["", "INTEGER", "TEXT", "REAL", "BLOB", "NUMERIC", "VARCHAR(10)", "DOUBLE", "INT"];
 const COLLATIONS: [&str; 4] = ["", " COLLATE NOCASE", " COLLATE RTRIM", " COLLATE BINARY"];
-const DEFAULTS: [&str; 8] = [
+/// Old rows have some of them by their own text, others by their value.
+const DEFAULTS: [&str; 52] = [
     "",
-    " DEFAULT 7",
-    " DEFAULT 'seven'",
-    " DEFAULT -1.5",
-    " DEFAULT '12'",
-    " DEFAULT x'00ff'",
-    " DEFAULT NULL",
-    " DEFAULT 3.0",
+    "7",
+    "+7",
+    "-7",
+    "0",
+    "-0",
+    "007",
+    "0x1F",
+    "-0x1f",
+    "0x7fffffffffffffff",
+    "9223372036854775807",
+    "9223372036854775808",
+    "-9223372036854775808",
+    "100000000000000000000",
+    "12345678901234567890.5",
+    "3.0",
+    "-1.5",
+    "1.10",
+    ".5",
+    "5.",
+    "-0.0",
+    "0.1",
+    "1e3",
+    "-1e3",
+    "1E2",
+    "1e15",
+    "1e16",
+    "1e22",
+    "1.0e-5",
+    "1e400",
+    "-1e400",
+    "9e999",
+    "'seven'",
+    "'12'",
+    "' 1.50 '",
+    "'1e3'",
+    "''",
+    "'it''s'",
+    "seven",
+    "\"seven\"",
+    "x'00ff'",
+    "x''",
+    "X'3132'",
+    "NULL",
+    "true",
+    "FALSE",
+    "(7)",
+    "(1.10)",
+    "(- 1e3)",
+    "('a' /* ) */)",
+    "(+ 5.)",
+    "(CAST('1.10' AS NUMERIC))",
 ];
 
 fn pick<'a>(random: &mut Random, from: &[&'a str]) -> &'a str {
@@ -107,7 +152,11 @@ fn table(random: &mut Random, number: u64, rows_max: u64) -> Table {
     let mut added = Vec::new();
     for column in 0..random.below(3) {
         let column = format!("a{column}");
-        added.push(format!("{column} {}{}", pick(random, &TYPES), pick(random, &DEFAULTS)));
+        let default = pick(random, &DEFAULTS);
+        let default = if default.is_empty() { String::new() } else { format!(" DEFAULT {default}") };
+        let other = pick(random, &["", "", "", " NOT NULL", " CHECK (1)", " COLLATE NOCASE"]);
+        let other = if other == " NOT NULL" && matches!(default.as_str(), "" | " DEFAULT NULL") { "" } else { other };
+        added.push(format!("{column} {}{default}{other}", pick(random, &TYPES)));
         keys.push(column.clone());
         columns.push(column);
     }

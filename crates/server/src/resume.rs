@@ -70,6 +70,8 @@ async fn find(
     let (writer, reader) = shared.downloads.resume(&id, user.name(), &remote_id, offset).ok_or_else(|| {
         Failure::new(ErrorCode::Gone, "the download is not kept here, or not any more: sync again, it comes anew")
     })?;
+    // Who resumes a download has had the receipt before it.
+    shared.tickets.keep_only(&remote_id, None);
     Ok((writer, reader, remote_id))
 }
 

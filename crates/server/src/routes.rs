@@ -172,6 +172,7 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
     let (memory, files) = shared.spools.used();
     let (ready_files, ready_bytes) = shared.ready_files.held();
     let pool = shared.pool.stats();
+    let (in_pieces, applied) = shared.tickets.count();
     let (chunk_bytes, builds, chunk_requests) = shared.chunks.stats();
     let body = json!({
         "ready": ready,
@@ -179,7 +180,8 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
         "shutting_down": stopping,
         "load": shared.admission.load(),
         "syncs": shared.syncs.count(),
-        "uploads_in_pieces": shared.tickets.count(),
+        "uploads_in_pieces": in_pieces,
+        "uploads_kept": applied,
         "downloads_kept": shared.downloads.count(),
         "shared_bytes": chunk_bytes,
         "shared_builds": builds,

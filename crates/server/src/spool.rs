@@ -2,9 +2,11 @@
 //!
 //! An [`UploadSpool`] is filled while a request arrives and read by place when its upload is applied; a download's spool is filled by
 //! a worker and drained at the client's speed while it is still being filled ([`download`]). Both lie in the buffer pool, each with so many
-//! bytes of its memory at most; what finds no room there goes to the pool's overflow file.
+//! bytes of its memory at most; what finds no room there goes to the pool's overflow file. Where that is full too, what is spare goes first
+//! ([`Spare`]).
 
 pub(crate) mod download;
+mod spare;
 mod upload;
 
 use std::io;
@@ -15,6 +17,7 @@ use serde_json::json;
 
 use crate::Config;
 
+pub(crate) use spare::Spare;
 pub(crate) use upload::UploadSpool;
 
 /// Makes spools.
@@ -22,12 +25,18 @@ pub(crate) use upload::UploadSpool;
 pub(crate) struct Spools {
     pool: Pool,
     config: Live<Config>,
+    spare: Spare,
 }
 
 impl Spools {
     /// In this pool, each with as many bytes of its memory as the options say when it begins.
     pub(crate) fn new(pool: Pool, config: Live<Config>) -> Spools {
-        Spools { pool, config }
+        Spools { pool, config, spare: Spare::default() }
+    }
+
+    /// What goes where others find no room.
+    pub(crate) fn spare(&self) -> &Spare {
+        &self.spare
     }
 
     fn upload(&self) -> Spool {

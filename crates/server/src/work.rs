@@ -202,7 +202,12 @@ impl Work {
             end,
             limits: UploadLimits { batch_rows: config.batch_rows, frame_bytes_max: config.frame_bytes_max },
         };
-        self.retrying(connection, retries, |connection| upload::apply(connection, &request, source.spool()))
+        let uploaded =
+            self.retrying(connection, retries, |connection| upload::apply(connection, &request, source.spool()))?;
+        let Source::Pieces(ticket, spool) = source else { return Ok(uploaded) };
+        drop(spool);
+        self.shared.tickets.applied(&ticket.ticket);
+        Ok(uploaded)
     }
 
     fn uploaded(&self, uploaded: Uploaded, done: &mut Done) -> Result<Before, Stop> {

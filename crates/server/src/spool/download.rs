@@ -137,14 +137,15 @@ impl Writer {
         let bytes = frame.to_bytes();
         // Outside the lock: there is one writer, and the reader stays below `pushed`.
         let start = spool.end();
-        if let Err(error) = spool.append(&bytes) {
+        let spare = self.shared.spools.spare();
+        if let Err(error) = spare.append(&spool, &bytes) {
             let state = self.shared.lock();
             if state.kept.is_none() {
                 return Err(of_disk(&error).into());
             }
             // There is no room for what was taken already: that goes first.
             unkeep(state);
-            spool.append(&bytes[(spool.end() - start) as usize..]).map_err(|error| of_disk(&error))?;
+            spare.append(&spool, &bytes[(spool.end() - start) as usize..]).map_err(|error| of_disk(&error))?;
         }
         let mut state = self.shared.lock();
         if state.is_freed {

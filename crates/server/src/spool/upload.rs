@@ -24,11 +24,12 @@ pub(crate) struct UploadSpool {
     places: Vec<(u64, u32)>,
     /// What could not be spooled without waiting for the disk.
     pending: Vec<u8>,
+    spools: Spools,
 }
 
 impl UploadSpool {
     pub(crate) fn new(spools: &Spools) -> UploadSpool {
-        UploadSpool { spool: spools.upload(), places: Vec::new(), pending: Vec::new() }
+        UploadSpool { spool: spools.upload(), places: Vec::new(), pending: Vec::new(), spools: spools.clone() }
     }
 
     /// Adds a frame. Where [`UploadSpool::wants_flush`] then holds, [`UploadSpool::flush`] must follow.
@@ -52,7 +53,12 @@ impl UploadSpool {
     /// Has what waits spooled. Blocks. After an error the upload is worth nothing.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let pending = std::mem::take(&mut self.pending);
-        self.spool.append(&pending).map_err(|error| of_disk(&error))
+        self.spools.spare().append(&self.spool, &pending).map_err(|error| of_disk(&error))
+    }
+
+    /// Gives up all that it has, and its room with it.
+    pub(crate) fn empty(&mut self) {
+        *self = UploadSpool::new(&self.spools);
     }
 
     /// Bytes of all frames.

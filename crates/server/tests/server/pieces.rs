@@ -103,7 +103,7 @@ fn bert(stand: &Stand) -> Credentials {
 
 #[test]
 fn an_upload_in_pieces_is_applied_once() {
-    let stand = Stand::start(config());
+    let stand = Stand::start(Config { kept_ms: 60_000, ..config() });
     let upload = Upload::of(&stand, 1, 500);
     let (ticket, offset) = upload.ask(&stand);
     assert_eq!(offset, 0);
@@ -115,6 +115,8 @@ fn an_upload_in_pieces_is_applied_once() {
     let receipt = Receipt::from_payload(&answer.payload(Kind::Receipt)).expect("a receipt");
     assert_eq!(receipt, Receipt { sequence: 1, changes: 500, outcomes: Vec::new() });
     assert_eq!(stand.items(), 500);
+    let ready = stand.wait_until("the upload over", |ready| ready["syncs"] == 0);
+    assert_eq!([&ready["uploads_in_pieces"], &ready["uploads_kept"]], [0, 1], "none is on its way");
     // The receipt was lost: the ticket still is good for another.
     let again = upload.whole(&stand, &ticket);
     assert_eq!(again.payload(Kind::Receipt), answer.payload(Kind::Receipt));
@@ -122,7 +124,76 @@ fn an_upload_in_pieces_is_applied_once() {
     // The next sync of the remote shows that it has come.
     assert!(stand.sync(&stand.download(1)).is_complete());
     stand.wait_until_idle();
-    assert_eq!(stand.ready()["uploads_in_pieces"], 0);
+    let ready = stand.ready();
+    assert_eq!([&ready["uploads_in_pieces"], &ready["uploads_kept"]], [0, 0]);
+}
+
+/// What was applied is held for a lost receipt, and in nobody's way.
+#[test]
+fn an_upload_that_was_applied_goes_for_whoever_finds_no_room() {
+    let stand = Stand::start_small(Config { kept_ms: 60_000, ..config() }, 40_000, 40_960);
+    let [first, second] = [1, 2].map(|remote| Upload::of(&stand, remote, 4_000));
+    let all = first.bytes.len();
+    assert!((45_000..70_000).contains(&all), "{all} bytes: one finds room, and two don't");
+    let applied = |upload: &Upload| {
+        let (ticket, offset) = upload.ask(&stand);
+        assert_eq!(offset, 0);
+        assert_eq!(upload.put(&stand, &ticket, 0, all).status, 204);
+        let answer = upload.whole(&stand, &ticket);
+        assert!(answer.is_complete());
+        (ticket, answer.payload(Kind::Receipt))
+    };
+    let (ticket, receipt) = applied(&first);
+    assert_eq!(first.ask(&stand), (ticket.clone(), all as u64), "it is held");
+    applied(&second);
+    // The first remote never got its receipt: it sends its upload again, for the same.
+    assert_eq!(first.whole(&stand, &ticket).error().code, ErrorCode::TicketUnknown);
+    assert_eq!(applied(&first), (ticket, receipt));
+    assert_eq!(stand.items(), 4_000);
+    // What is on its way goes for nobody.
+    let third = Upload::of(&stand, 3, 4_000);
+    let (ticket, _) = third.ask(&stand);
+    assert_eq!(third.put(&stand, &ticket, 0, all).status, 204, "the second goes for it, and the first");
+    let fourth = Upload::of(&stand, 4, 4_000);
+    let (other, _) = fourth.ask(&stand);
+    assert_eq!(refusal(&fourth.put(&stand, &other, 0, all)), (503, "overloaded".into()));
+    assert!(third.whole(&stand, &ticket).is_complete());
+    // A download finds its room there too.
+    assert_eq!(stand.ready()["uploads_kept"], 1);
+    let sql = "WITH RECURSIVE n(i) AS (SELECT 10000 UNION ALL SELECT i + 1 FROM n WHERE i < 10400) INSERT INTO item SELECT i, hex(randomblob(100)) FROM n";
+    assert_eq!(stand.database().execute(sql, []).expect("rows"), 401);
+    let answer = stand.sync(&stand.download(5));
+    assert!(answer.is_complete() && answer.rows() == 4_401);
+    assert_eq!(stand.ready()["uploads_kept"], 0);
+}
+
+#[test]
+fn uploads_that_were_applied_take_nobodys_ticket() {
+    let stand = Stand::start(Config {
+        tickets_max: 2,
+        tickets_per_user_max: 1,
+        tickets_bytes_max: 9_000,
+        kept_ms: 60_000,
+        ..config()
+    });
+    for remote in 1..4 {
+        let upload = Upload::of(&stand, remote, 500);
+        let (ticket, _) = upload.ask(&stand);
+        assert_eq!(upload.put(&stand, &ticket, 0, upload.bytes.len()).status, 204);
+        assert!(upload.whole(&stand, &ticket).is_complete());
+    }
+    let upload = Upload::of(&stand, 4, 500);
+    upload.ask(&stand);
+    let answer = send(&stand, "POST", "/v1/upload", &anna(), &Upload::of(&stand, 5, 500).headers(), &[]);
+    assert_eq!(refusal(&answer), (503, "overloaded".into()), "one that is on its way has its own");
+    // Those that nobody asks for are forgotten as downloads are.
+    let stand = Stand::start(Config { kept_ms: 1, ..config() });
+    let upload = Upload::of(&stand, 1, 500);
+    let (ticket, _) = upload.ask(&stand);
+    assert_eq!(upload.put(&stand, &ticket, 0, upload.bytes.len()).status, 204);
+    assert!(upload.whole(&stand, &ticket).is_complete());
+    stand.wait_until("it forgotten", |ready| ready["uploads_kept"] == 0);
+    stand.wait_until_idle();
 }
 
 #[test]

@@ -246,6 +246,10 @@ fn faults_of_a_file_have_their_lines() {
         ),
         ("-- rows_max = 5\n-- page_by = { a = \"int\" }\nSELECT 1 AS a", "q.sql:2: page_rows is 1000, and rows_max 5"),
         ("-- rows_max = -1\nSELECT 1", "q.sql:1: invalid value: integer `-1`, expected a whole number, 0 or more"),
+        (
+            "-- max_age_s = 9223372036854775807\nSELECT 1",
+            "q.sql:1: invalid value: integer `9223372036854775807`, expected a whole number, 0 to 4294967295",
+        ),
         ("-- page_by = [\"id\"]\nSELECT 1", "q.sql:1: invalid type: list, expected a table"),
         ("-- time_out_s = \"x\"\nSELECT 1", "q.sql:1: invalid type: string \"x\", expected a number"),
         (

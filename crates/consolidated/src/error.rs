@@ -58,6 +58,12 @@ pub enum Error {
         /// Whether the statement itself is wrong (a column that there is not, say), whatever values it is given and rows it meets.
         is_statement: bool,
     },
+    /// A column of a query's result has a type without a form here; `detail` says which, with the cast that mends it, and nothing else.
+    #[error("{detail}")]
+    Column {
+        /// The column and its type.
+        detail: String,
+    },
     /// A value that a query is given, of which the database has none.
     #[error("{detail}")]
     Parameter {

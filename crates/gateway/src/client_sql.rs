@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use headwater_consolidated::{Error, QueryConnection, QueryPool};
 use headwater_model::sql::with_parameters_in;
 
+use crate::fault::Fault;
+
 /// For how long it is good that a role could read no secrets.
 const CHECKED_FOR: Duration = Duration::from_secs(5);
 
@@ -59,4 +61,14 @@ impl ClientSql {
         let mend = "give it a role that can't read them ([gateway.frontier] url)".to_owned();
         Err(Error::Setup { what: format!("SQL of clients could read {}", readable.join(", ")), mend })
     }
+}
+
+/// What is wrong with SQL, or values, that have a NUL: one database reads the SQL before it alone.
+pub(crate) fn nul_fault(sql: &str, values: &[String]) -> Option<Fault> {
+    let what = match values.iter().position(|value| value.contains('\0')) {
+        _ if sql.contains('\0') => "the SQL".to_owned(),
+        Some(place) => format!("value {}", place + 1),
+        None => return None,
+    };
+    Some(Fault::arguments(format!("{what} has a character that no database takes (NUL)")))
 }

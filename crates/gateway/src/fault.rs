@@ -158,7 +158,11 @@ impl Fault {
                 Fault::new(StatusCode::SERVICE_UNAVAILABLE, "database_unavailable", "the database is not there now");
             return Fault { retry_after: Some(Duration::from_secs(5)), is_servers: true, ..fault };
         }
-        if let (DatabaseError::Sql { detail, is_statement: true, .. }, Whose::Files { .. }) = (error, whose) {
+        if let (
+            DatabaseError::Sql { detail, is_statement: true, .. } | DatabaseError::Column { detail },
+            Whose::Files { .. },
+        ) = (error, whose)
+        {
             tracing::error!(
                 query,
                 detail,
@@ -177,6 +181,10 @@ impl Fault {
             };
             let message = format!("the database can't run {what}; the server's log says why");
             return Fault::new(StatusCode::UNPROCESSABLE_ENTITY, "failed", message);
+        }
+        if let DatabaseError::Column { detail } = error {
+            // What the statement's own words say of its type.
+            return Fault::unfit_columns(detail);
         }
         if let DatabaseError::Parameter { detail } = error {
             return Fault::arguments(detail);

@@ -73,6 +73,7 @@ fn kind(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         return match error {
             headwater_consolidated::Error::Setup { .. }
             | headwater_consolidated::Error::Sql { .. }
+            | headwater_consolidated::Error::Column { .. }
             | headwater_consolidated::Error::ValueTooLarge { .. } => Some(Exit::Usage),
             error if error.is_retryable() => Some(Exit::Unreachable),
             _ => None,

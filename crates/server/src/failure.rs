@@ -144,6 +144,7 @@ impl From<DatabaseError> for Failure {
             DatabaseError::Refused { .. }
             | DatabaseError::Database { .. }
             | DatabaseError::Sql { .. }
+            | DatabaseError::Column { .. }
             | DatabaseError::Parameter { .. }
             | DatabaseError::ValueTooLarge { .. } => Failure::internal(error.to_string()),
         }

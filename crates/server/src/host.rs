@@ -1,11 +1,13 @@
 //! To whom a request of HTTP/1 is addressed (RFC 9112, 3.2).
 //!
 //! A request of HTTP/1.1 names one host; one of HTTP/1.0 may name one. What names two, or what is no host, may be another's request to whoever
-//! stands before this server: it is refused, and its connection closed. Which host is named makes no difference here.
+//! stands before this server: it is refused, and its connection closed. Which host is named makes no difference here. So is what names two users
+//! (`Authorization`): whoever stands before this server may have let another in than the first.
 //!
 //! | on the wire | answer |
 //! |---|---|
 //! | HTTP/1.1 without `Host`, two of them, or `Host: a b` | 400 here |
+//! | `Authorization` twice | 400 here, of HTTP/2 too |
 //! | `GET http://a/ HTTP/1.1` with another `Host` | as `GET /`: that of the URL counts, and neither is looked at |
 //! | two lengths that differ, a length and chunks of HTTP/1.0, an encoding that is not `chunked` at last | 400 by hyper |
 //! | a length and chunks | the chunks count, and the connection is closed behind the answer, by hyper |
@@ -27,6 +29,9 @@ pub(crate) async fn addressed(request: Request, next: Next) -> Response {
 }
 
 fn fault(version: Version, headers: &HeaderMap) -> Option<&'static str> {
+    if headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
+        return Some("a request has one Authorization, and this one has several");
+    }
     let mut hosts = headers.get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
         (None, _) if version == Version::HTTP_11 => Some("a request of HTTP/1.1 has a Host, and this one has none"),
@@ -55,6 +60,20 @@ fn refusal(what: &str) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_user_and_no_more() {
+        let fault_of = |shown: &[&'static str]| {
+            let shown = shown.iter().map(|shown| (header::AUTHORIZATION, HeaderValue::from_static(shown)));
+            let host = (header::HOST, HeaderValue::from_static("a"));
+            let headers: HeaderMap = shown.chain([host]).collect();
+            [Version::HTTP_10, Version::HTTP_11, Version::HTTP_2].map(|version| fault(version, &headers).is_some())
+        };
+        assert_eq!(fault_of(&[]), [false; 3]);
+        assert_eq!(fault_of(&["Bearer a"]), [false; 3]);
+        assert_eq!(fault_of(&["Bearer a", "Bearer a"]), [true; 3]);
+        assert_eq!(fault_of(&["Bearer a", "Basic b"]), [true; 3]);
+    }
 
     #[test]
     fn one_host_and_no_more() {

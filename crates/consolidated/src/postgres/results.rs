@@ -319,7 +319,7 @@ fn declared(column: &tokio_postgres::Column) -> String {
 
 fn unknown(name: &str, server: &ServerType) -> Error {
     let detail = format!("column {name:?} has the type {server}, which has no form here: cast it, as {name}::text");
-    Error::Sql { detail, line: None, is_statement: true }
+    Error::Column { detail }
 }
 
 /// A float4 is the number that its shortest text means, and not the double beside it.

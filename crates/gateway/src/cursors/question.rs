@@ -9,7 +9,7 @@ use headwater_protocol::Value;
 use headwater_protocol::cursor::Question;
 
 use super::Cursors;
-use crate::client_sql::ClientSql;
+use crate::client_sql::{ClientSql, nul_fault};
 use crate::fault::{Fault, Whose};
 use crate::frontier_routes::is_admitted;
 use crate::query::{QueryLimits, Who};
@@ -90,9 +90,8 @@ impl Cursors {
             return Err(Fault::refused("SQL of clients is not run here: ask a named query"));
         };
         is_admitted(settings, &self.service, asker.authorization.as_ref(), asker.peer).await?;
-        // One database reads the SQL before it alone.
-        if let Some(what) = with_nul(sql, values) {
-            return Err(Fault::arguments(format!("{what} has a character that no database takes (NUL)")));
+        if let Some(fault) = nul_fault(sql, values) {
+            return Err(fault);
         }
         let (sql, number) = client_sql.numbered(sql);
         if number != values.len() {
@@ -107,12 +106,4 @@ impl Cursors {
             client_sql: Some(client_sql.clone()),
         })
     }
-}
-
-/// What of a question has a NUL in it.
-fn with_nul(sql: &str, values: &[String]) -> Option<String> {
-    if sql.contains('\0') {
-        return Some("the SQL".to_owned());
-    }
-    values.iter().position(|value| value.contains('\0')).map(|place| format!("value {}", place + 1))
 }

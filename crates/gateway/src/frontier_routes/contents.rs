@@ -9,6 +9,7 @@ use headwater_protocol::Value;
 
 use super::Frontier;
 use crate::cache::Key;
+use crate::client_sql;
 use crate::fault::Fault;
 use crate::frontier::{Asked as Payload, Field, Fields, Kind, Rows, Statement, Ttl};
 use crate::query::Freshness;
@@ -47,6 +48,9 @@ impl Frontier {
         let statement = payload.statement_in(self.sql.pool().syntax());
         let statement = statement.map_err(|error| Fault::arguments(error.to_string()))?;
         let Statement { sql, values } = statement;
+        if let Some(fault) = client_sql::nul_fault(&sql, &values) {
+            return Err(fault);
+        }
         let (sql, number) = self.sql.numbered(&sql);
         if number != values.len() {
             let expected = "expected a value for each behind the statement: where id = ? and name = ?:5:alpha";

@@ -168,6 +168,15 @@ fn blank_lines_and_marks_hide_no_head() {
 }
 
 #[test]
+fn a_number_that_is_too_large_is_told_with_the_largest() {
+    for number in ["9223372036854775807", "4294967296"] {
+        let said = Query::parse("q.sql", &format!("-- max_age_s = {number}\nSELECT 1")).expect_err("too large");
+        let expected = format!("q.sql:1: invalid value: integer `{number}`, expected a whole number, 0 to 4294967295");
+        assert_eq!(said[0].to_string(), expected);
+    }
+}
+
+#[test]
 fn faults_of_a_file_have_their_lines() {
     let faults = |name: &str, text: &str| -> Vec<String> {
         let errors = Query::parse(name, text).expect_err("faults");

@@ -147,7 +147,7 @@ pub(super) fn prepared(
     if let Some(sql) = freshness {
         match connection.columns(&sql, &ReadOptions::default()) {
             Ok(_) => {}
-            Err(Error::Sql { detail, .. }) => {
+            Err(Error::Sql { detail, .. } | Error::Column { detail }) => {
                 return Ok(fault(query.line_of("freshness"), format!("freshness: {detail}")));
             }
             Err(error) => return Err(error).context("preparing the queries"),
@@ -176,6 +176,7 @@ pub(super) fn prepared(
             }
         }
         Err(Error::Sql { detail, line, .. }) => Ok(fault(query.line + line.unwrap_or(0), detail)),
+        Err(Error::Column { detail }) => Ok(fault(query.line, detail)),
         Err(error) => Err(error).context("preparing the queries"),
     }
 }
@@ -194,7 +195,7 @@ fn page_fault(
     let Some(sql) = query.numbered_page(placeholder) else { return Ok(None) };
     match connection.columns(&sql, &options(query)) {
         Ok(_) => Ok(None),
-        Err(Error::Sql { detail, .. }) => {
+        Err(Error::Sql { detail, .. } | Error::Column { detail }) => {
             Ok(Some((query.line_of("page_by"), format!("page_by: the database can't take pages of it: {detail}"))))
         }
         Err(error) => Err(error).context("preparing the queries"),

@@ -143,6 +143,24 @@ fn what_tracked_tables_gave_is_given_again_until_they_change() {
     assert!(has(5));
 }
 
+/// It is the caller's to mend, so it is told what: the log has nothing of it.
+#[test]
+fn a_statement_that_no_database_takes_is_told_as_that() {
+    let url = postgres();
+    for (url, more) in [(url.as_str(), format!("url = {:?}", role(&url))), ("sqlite:HERE/central.db", String::new())] {
+        let mut stage = stage(url, &more);
+        let address = stage.serve();
+        let nul = "has a character that no database takes (NUL)";
+        assert!(ask(&address, "select id from flight -- a\0b").contains(&format!("the SQL {nul}")));
+        assert!(ask(&address, "select id from flight where origin = ?:a\0b").contains(&format!("value 1 {nul}")));
+        if url.starts_with("postgres") {
+            let said = ask(&address, "select pg_sleep(0)");
+            assert!(said.contains("has the type void, which has no form here: cast it, as pg_sleep::text"), "{said}");
+        }
+        assert!(!stage.log().contains("ERROR"), "{}", stage.log());
+    }
+}
+
 /// A day that is said by a word is another one tomorrow, whatever the tables say.
 #[test]
 fn what_depends_on_the_day_is_run_each_time() {

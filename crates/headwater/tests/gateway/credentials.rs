@@ -55,6 +55,10 @@ fn nobody_is_known_before_the_first_account_is_made() {
         stage.ok(&["user", "add", "anna"]);
         let token = format!("Authorization: Bearer {}\r\n", stage.ok(&["token", "anna"]).trim());
         assert_eq!((&*status(&address, &token), &*status(&address, ANNA)), ("200", "200"), "{url}");
+        // Whoever stands before may have looked at the other.
+        for two in [format!("{ANNA}{BOB}"), format!("{BOB}{ANNA}"), format!("{ANNA}{token}")] {
+            assert_eq!(status(&address, &two), "400", "{two}");
+        }
     }
     let (_, url, _) = mariadb::shared();
     nobody_is_known_where_there_is_no_account(&mut stage(&url));

@@ -32,8 +32,8 @@ pub fn in_plain_words(message: &str) -> String {
     const WORDS: [(&str, &str); 12] = [
         ("expected usize", "expected a whole number, 0 or more"),
         ("expected u64", "expected a whole number, 0 or more"),
-        ("expected u32", "expected a whole number, 0 or more"),
-        ("expected u16", "expected a whole number, 0 or more"),
+        ("expected u32", "expected a whole number, 0 to 4294967295"),
+        ("expected u16", "expected a whole number, 0 to 65535"),
         ("expected i64", "expected a whole number"),
         ("expected f64", "expected a number"),
         ("expected a boolean", "expected true or false"),

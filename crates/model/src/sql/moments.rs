@@ -96,7 +96,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 
 impl Text {
     fn new(query: &str, place: Range<usize>, has_escapes: bool) -> Text {
-        let before = query[..place.start].as_bytes();
+        let before = &query.as_bytes()[..place.start];
         let has_codes = matches!(before, [.., b'u' | b'U', b'&']);
         let mut text = Text { place: place.start..place.start, content: String::new(), has_escapes, has_codes };
         let quote = if has_escapes { place.start + 1 } else { place.start };

@@ -115,7 +115,10 @@ pub(super) fn run_one(args: &RunArgs, config: &Config, output: &Output) -> Done 
     let format = args.format(output)?;
     let (began, limit) = (Instant::now(), Limit::of(query));
     let in_time = |read: Result<(), Error>| match read {
-        Err(error) if !matches!(error, Error::Sql { .. }) && began.elapsed() >= query.limits.time_out => {
+        Err(error)
+            if !matches!(error, Error::Sql { .. } | Error::Column { .. })
+                && began.elapsed() >= query.limits.time_out =>
+        {
             let (took, option) = (query.limits.time_out, "time_out_s of the query");
             Err(refused(format!("the query took longer than {took:?} ({option})")))
         }

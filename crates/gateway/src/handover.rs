@@ -88,7 +88,7 @@ impl<T> Giver<T> {
                 return Err(NotTaken::TooLate);
             }
             state = self.0.has_room.wait_timeout(state, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
-            if is_hopeless(began.elapsed()) && !state.has_room(bytes) {
+            if is_hopeless(began.elapsed()) {
                 return Err(NotTaken::TooSlow);
             }
         }

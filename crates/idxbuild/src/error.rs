@@ -91,6 +91,14 @@ pub enum Error {
         /// SQLite's own reason, where it has one.
         source: Option<rusqlite::Error>,
     },
+    /// An index needs what only the application's own SQLite has.
+    #[error("{sql:?} can only be done by the application: SQLite here says {what:?}")]
+    OfApplication {
+        /// What was given.
+        sql: String,
+        /// Which collation or function is missing, as SQLite says it.
+        what: String,
+    },
     /// The places for temporary files are full.
     #[error(
         "no room for {bytes} bytes more in the temporary directories ({places}): name further ones (--temp-dir) or allow more --memory"
@@ -155,6 +163,7 @@ impl Error {
             | Error::NotUnique { .. }
             | Error::NoSuchIndex { .. }
             | Error::NotAnIndex { .. }
+            | Error::OfApplication { .. }
             | Error::NoTransaction
             | Error::Option { .. } => Fault::Request,
             Error::InUse { .. } | Error::DiskFull { .. } | Error::NoTemporarySpace { .. } | Error::Temporary { .. } => {
@@ -216,6 +225,13 @@ pub(crate) fn words(error: &rusqlite::Error) -> String {
         rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
         error => error.to_string(),
     }
+}
+
+/// What an index can't be created for here, if that is a collation or a function.
+pub(crate) fn of_application(sql: &str, error: &rusqlite::Error) -> Option<Error> {
+    let what = words(error);
+    let lacks = ["no such collation sequence: ", "no such function: ", "unknown function: "];
+    lacks.iter().any(|lacks| what.starts_with(lacks)).then(|| Error::OfApplication { sql: sql.to_owned(), what })
 }
 
 /// SQLite's error with what was being done.

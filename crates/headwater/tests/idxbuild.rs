@@ -37,6 +37,14 @@ fn run(file: &Path, arguments: &[&str]) -> Output {
     command.arg("idxbuild").arg(file).args(arguments).output().expect("the program runs")
 }
 
+/// The same under a limit of the shell's.
+fn run_limited(limit: &str, file: &Path, arguments: &[&str]) -> Output {
+    let script = format!("ulimit {limit}; exec \"$0\" idxbuild \"$@\"");
+    let mut command = Command::new("bash");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_headwater")]).arg(file).args(arguments);
+    command.output().expect("the program runs")
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -157,4 +165,22 @@ fn a_file_that_is_damaged_empty_or_no_database_has_its_exit_code_and_stays_as_it
         );
         assert!(bytes == std::fs::read(place.file()).expect("the file"), "{part}: the file has changed");
     }
+}
+
+#[test]
+fn few_open_files_are_enough_for_many_runs() {
+    let place = Place::new();
+    let knobs = ["--memory", "1M", "--sort-block", "1K", "--merge-block", "1K", "--merge-width", "2", "--threads", "4"];
+    let knobs = [&knobs[..], &["--groups-at-once", "2", "--merge-threads", "2", "--index", "bill_customer"]].concat();
+    let more = "CREATE INDEX bill_long ON bill(day, customer, id); CREATE TABLE keys AS SELECT hex(zeroblob(60)) || id AS k FROM bill; \
+                CREATE INDEX keys_k ON keys(k)";
+    Connection::open(place.file()).expect("the file").execute_batch(more).expect("an index");
+    let said =
+        run_limited("-n 64", &place.file(), &[&knobs[..], &["--index", "bill_long", "--index", "keys_k"]].concat());
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    check(&place.file());
+    // There is room for the file itself and two others.
+    let said = run_limited("-n 6", &place.file(), &[&knobs[..], &["--index", "keys_k"]].concat());
+    let err = text(&said.stderr);
+    assert!(said.status.code() == Some(3) && err.contains("allow more open files (`ulimit -n`)"), "{said:?}");
 }

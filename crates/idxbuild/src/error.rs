@@ -110,7 +110,7 @@ pub enum Error {
         places: String,
     },
     /// A temporary file can't be made, written or read.
-    #[error("a temporary file in {} failed", path.display())]
+    #[error("a temporary file in {} failed{}", path.display(), mend(source))]
     Temporary {
         /// The directory.
         path: PathBuf,
@@ -195,6 +195,18 @@ pub(crate) enum Halt {
 impl From<Error> for Halt {
     fn from(error: Error) -> Halt {
         Halt::Error(error)
+    }
+}
+
+/// What mends a temporary file, where the system's own reason does not say.
+fn mend(source: &std::io::Error) -> &'static str {
+    use rustix::io::Errno;
+    match Errno::from_io_error(source) {
+        Some(Errno::MFILE | Errno::NFILE) => {
+            ": allow more open files (`ulimit -n`), or take more --memory or a larger --merge-block: fewer are needed then"
+        }
+        Some(Errno::FBIG) => ": allow larger files (`ulimit -f`), or more --memory",
+        _ => "",
     }
 }
 

@@ -184,3 +184,46 @@ fn few_open_files_are_enough_for_many_runs() {
     let err = text(&said.stderr);
     assert!(said.status.code() == Some(3) && err.contains("allow more open files (`ulimit -n`)"), "{said:?}");
 }
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_the_file_is_as_it_was() {
+    let place = Place::new();
+    for journal in ["DELETE", "WAL"] {
+        let open = Connection::open(place.file()).expect("the file");
+        open.pragma_update(None, "journal_mode", journal).expect("a journal");
+        drop(open);
+        let before = std::fs::read(place.file()).expect("the file");
+        // The file, and hardly more.
+        let room = format!("-f {}", before.len() / 1024 + if journal == "WAL" { 0 } else { 8 });
+        let more = [
+            "--create",
+            "CREATE INDEX bill_day ON bill(day, customer, id)",
+            "--create",
+            "CREATE INDEX bill_2 ON bill(day)",
+        ];
+        let more = [&more[..], &["--index", "bill_customer", "--index", "bill_month"]].concat();
+        // Temporary files are smaller than that; SQLite's own are not asked for.
+        let few =
+            [&more[..6], &["--memory", "1M", "--sort-block", "4K", "--merge-block", "64K", "--merge-width", "64"]]
+                .concat();
+        for (limit, arguments, part) in
+            [(room.as_str(), &more, "(`ulimit -f`), a quota"), ("-f 16", &few, "allow larger files (`ulimit -f`)")]
+        {
+            let said = run_limited(limit, &place.file(), arguments);
+            let err = text(&said.stderr);
+            assert!(said.status.code() == Some(3) && err.contains(part), "{journal} {limit}: {:?} {err}", said.status);
+            assert!(
+                before == std::fs::read(place.file()).expect("the file"),
+                "{journal} {limit}: the file has changed"
+            );
+            let beside: Vec<_> = std::fs::read_dir(place.0.path())
+                .expect("the folder")
+                .map(|entry| entry.expect("an entry").file_name())
+                .collect();
+            assert_eq!(beside, ["shop.db"], "{journal} {limit}");
+        }
+        let said = place.run(&more[4..]);
+        assert!(said.status.success(), "{}", text(&said.stderr));
+    }
+    check(&place.file());
+}

@@ -47,6 +47,17 @@ pub enum Error {
         /// What was being done.
         doing: &'static str,
     },
+    /// The system does not let the file, its journal or SQLite's temporary files be written.
+    #[error(
+        "the system refused a write of SQLite's (while {doing}): see whether a limit on the size of files (`ulimit -f`), a quota or a \
+         failing disk is in the way, and try again"
+    )]
+    Unwritable {
+        /// What was being done.
+        doing: &'static str,
+        /// SQLite's own words.
+        source: rusqlite::Error,
+    },
     /// The database is damaged.
     #[error("the database is damaged: page {page}: {what}; recover it first (`.recover` of the sqlite3 program)")]
     Corrupt {
@@ -166,9 +177,11 @@ impl Error {
             | Error::OfApplication { .. }
             | Error::NoTransaction
             | Error::Option { .. } => Fault::Request,
-            Error::InUse { .. } | Error::DiskFull { .. } | Error::NoTemporarySpace { .. } | Error::Temporary { .. } => {
-                Fault::Environment
-            }
+            Error::InUse { .. }
+            | Error::DiskFull { .. }
+            | Error::Unwritable { .. }
+            | Error::NoTemporarySpace { .. }
+            | Error::Temporary { .. } => Fault::Environment,
             Error::Sqlite { .. }
             | Error::Corrupt { .. }
             | Error::Malformed { .. }
@@ -251,6 +264,9 @@ pub(crate) fn sqlite(doing: &'static str) -> impl Fn(rusqlite::Error) -> Error {
     move |source| match code(&source) {
         Some(rusqlite::ErrorCode::DiskFull) => Error::DiskFull { doing },
         Some(rusqlite::ErrorCode::DatabaseCorrupt) => Error::Malformed { doing, source },
+        _ if source.sqlite_extended_error_code() == Some(rusqlite::ffi::SQLITE_IOERR_WRITE) => {
+            Error::Unwritable { doing, source }
+        }
         _ => Error::Sqlite { doing, source },
     }
 }

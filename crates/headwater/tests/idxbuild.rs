@@ -227,3 +227,23 @@ fn a_limit_on_the_size_of_files_is_an_error_and_the_file_is_as_it_was() {
     }
     check(&place.file());
 }
+
+/// More than SQLite's cache holds has been written by then, so its journal is hot.
+#[test]
+fn what_was_written_before_an_error_of_the_disk_is_rolled_back_at_once() {
+    let place = Place::new();
+    Connection::open(place.file())
+        .expect("the file")
+        .execute_batch(
+            "PRAGMA synchronous = OFF; CREATE TABLE wide AS SELECT hex(zeroblob(600)) || id AS k FROM bill; CREATE INDEX wide_k ON wide(k)",
+        )
+        .expect("rows");
+    let before = std::fs::read(place.file()).expect("the file");
+    let more: Vec<String> = (0..5).map(|number| format!("CREATE INDEX wide_{number} ON wide(k)")).collect();
+    let arguments: Vec<&str> = more.iter().flat_map(|sql| ["--create", sql.as_str()]).collect();
+    let said = run_limited(&format!("-f {}", before.len() / 1024 + 1024), &place.file(), &arguments);
+    assert_eq!(said.status.code(), Some(3), "{}", text(&said.stderr));
+    assert!(before == std::fs::read(place.file()).expect("the file"), "the file has changed");
+    assert!(!place.file().with_file_name("shop.db-journal").exists(), "a journal is left");
+    check(&place.file());
+}

@@ -30,6 +30,7 @@ use crate::output::Output;
 
 /// Runs the command line of this process: the whole program.
 pub fn run() -> ExitCode {
+    outlive_large_files();
     let cli = Cli::parse();
     let output = Output::new(cli.global.json);
     let logging = logging::start(&cli);
@@ -54,6 +55,13 @@ pub fn run() -> ExitCode {
     };
     let exit = done.unwrap_or_else(|error| exit::tell(&error, &output));
     ExitCode::from(exit as u8)
+}
+
+/// A write beyond the limit on the size of files (`ulimit -f`) fails like others then; it would be the end of the process.
+#[allow(unsafe_code)]
+fn outlive_large_files() {
+    // SAFETY: no handler of ours runs, the signal is only ignored; nothing else in the process has to do with it.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 /// What every command gives.

@@ -37,6 +37,14 @@ fn run(file: &Path, arguments: &[&str]) -> Output {
     command.arg("idxbuild").arg(file).args(arguments).output().expect("the program runs")
 }
 
+/// The same under a limit of the shell's.
+fn run_limited(limit: &str, file: &Path, arguments: &[&str]) -> Output {
+    let script = format!("ulimit {limit}; exec \"$0\" idxbuild \"$@\"");
+    let mut command = Command::new("bash");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_headwater")]).arg(file).args(arguments);
+    command.output().expect("the program runs")
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -157,4 +165,85 @@ fn a_file_that_is_damaged_empty_or_no_database_has_its_exit_code_and_stays_as_it
         );
         assert!(bytes == std::fs::read(place.file()).expect("the file"), "{part}: the file has changed");
     }
+}
+
+#[test]
+fn few_open_files_are_enough_for_many_runs() {
+    let place = Place::new();
+    let knobs = ["--memory", "1M", "--sort-block", "1K", "--merge-block", "1K", "--merge-width", "2", "--threads", "4"];
+    let knobs = [&knobs[..], &["--groups-at-once", "2", "--merge-threads", "2", "--index", "bill_customer"]].concat();
+    let more = "CREATE INDEX bill_long ON bill(day, customer, id); CREATE TABLE keys AS SELECT hex(zeroblob(60)) || id AS k FROM bill; \
+                CREATE INDEX keys_k ON keys(k)";
+    Connection::open(place.file()).expect("the file").execute_batch(more).expect("an index");
+    let said =
+        run_limited("-n 64", &place.file(), &[&knobs[..], &["--index", "bill_long", "--index", "keys_k"]].concat());
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    check(&place.file());
+    // There is room for the file itself and two others.
+    let said = run_limited("-n 6", &place.file(), &[&knobs[..], &["--index", "keys_k"]].concat());
+    let err = text(&said.stderr);
+    assert!(said.status.code() == Some(3) && err.contains("allow more open files (`ulimit -n`)"), "{said:?}");
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_the_file_is_as_it_was() {
+    let place = Place::new();
+    for journal in ["DELETE", "WAL"] {
+        let open = Connection::open(place.file()).expect("the file");
+        open.pragma_update(None, "journal_mode", journal).expect("a journal");
+        drop(open);
+        let before = std::fs::read(place.file()).expect("the file");
+        // The file, and hardly more.
+        let room = format!("-f {}", before.len() / 1024 + if journal == "WAL" { 0 } else { 8 });
+        let more = [
+            "--create",
+            "CREATE INDEX bill_day ON bill(day, customer, id)",
+            "--create",
+            "CREATE INDEX bill_2 ON bill(day)",
+        ];
+        let more = [&more[..], &["--index", "bill_customer", "--index", "bill_month"]].concat();
+        // Temporary files are smaller than that; SQLite's own are not asked for.
+        let few =
+            [&more[..6], &["--memory", "1M", "--sort-block", "4K", "--merge-block", "64K", "--merge-width", "64"]]
+                .concat();
+        for (limit, arguments, part) in
+            [(room.as_str(), &more, "(`ulimit -f`), a quota"), ("-f 16", &few, "allow larger files (`ulimit -f`)")]
+        {
+            let said = run_limited(limit, &place.file(), arguments);
+            let err = text(&said.stderr);
+            assert!(said.status.code() == Some(3) && err.contains(part), "{journal} {limit}: {:?} {err}", said.status);
+            assert!(
+                before == std::fs::read(place.file()).expect("the file"),
+                "{journal} {limit}: the file has changed"
+            );
+            let beside: Vec<_> = std::fs::read_dir(place.0.path())
+                .expect("the folder")
+                .map(|entry| entry.expect("an entry").file_name())
+                .collect();
+            assert_eq!(beside, ["shop.db"], "{journal} {limit}");
+        }
+        let said = place.run(&more[4..]);
+        assert!(said.status.success(), "{}", text(&said.stderr));
+    }
+    check(&place.file());
+}
+
+/// More than SQLite's cache holds has been written by then, so its journal is hot.
+#[test]
+fn what_was_written_before_an_error_of_the_disk_is_rolled_back_at_once() {
+    let place = Place::new();
+    Connection::open(place.file())
+        .expect("the file")
+        .execute_batch(
+            "PRAGMA synchronous = OFF; CREATE TABLE wide AS SELECT hex(zeroblob(600)) || id AS k FROM bill; CREATE INDEX wide_k ON wide(k)",
+        )
+        .expect("rows");
+    let before = std::fs::read(place.file()).expect("the file");
+    let more: Vec<String> = (0..5).map(|number| format!("CREATE INDEX wide_{number} ON wide(k)")).collect();
+    let arguments: Vec<&str> = more.iter().flat_map(|sql| ["--create", sql.as_str()]).collect();
+    let said = run_limited(&format!("-f {}", before.len() / 1024 + 1024), &place.file(), &arguments);
+    assert_eq!(said.status.code(), Some(3), "{}", text(&said.stderr));
+    assert!(before == std::fs::read(place.file()).expect("the file"), "the file has changed");
+    assert!(!place.file().with_file_name("shop.db-journal").exists(), "a journal is left");
+    check(&place.file());
 }

@@ -13,7 +13,7 @@ use crate::file::{MainFile, ReadPages};
 use crate::group::{Batch, Group, Part};
 use crate::header::{Header, Layout};
 use crate::job::{TableJob, spread};
-use crate::open::open;
+use crate::open::{open, roll_back};
 use crate::options::{Knobs, Options, Progress, Step};
 use crate::pager::{Pager, PagerPages};
 use crate::plan::{Plan, plan};
@@ -52,6 +52,14 @@ const BATCHES: usize = 16;
 /// No connection of this process may have the database open. On success all indexes named are new and have been verified; after an
 /// error, and after a crash at any point, the file is as it was (SQLite's own journal sees to that when it is opened next).
 pub fn build(path: &Path, options: &Options) -> Result<Report, Error> {
+    let built = rebuild(path, options);
+    if matches!(built, Err(Error::DiskFull { .. } | Error::Unwritable { .. } | Error::Sqlite { .. })) {
+        roll_back(path);
+    }
+    built
+}
+
+fn rebuild(path: &Path, options: &Options) -> Result<Report, Error> {
     let mut doubts = BTreeMap::new();
     loop {
         let usage = Recorder::new();

@@ -4,7 +4,7 @@ use rusqlite::{Connection, ErrorCode};
 
 use crate::catalog::quoted;
 use crate::doubles;
-use crate::error::{Error, code, sqlite, words};
+use crate::error::{Error, code, of_application, sqlite, words};
 use crate::options::Knobs;
 use crate::report::Builder;
 
@@ -43,7 +43,7 @@ impl BySqlite {
                 Some(ErrorCode::Unknown) if self.create.is_none() => {
                     Ok(Builder::Nobody { why: format!("{}; SQLite here: {}", self.why, words(&error)) })
                 }
-                _ => Err(failed(error)),
+                _ => Err(of_application(&statement, &error).unwrap_or_else(|| failed(error))),
             },
         }
     }

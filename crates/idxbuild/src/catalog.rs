@@ -24,19 +24,31 @@ pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// All indexes of the main database, by table.
+/// All indexes of the main database: the tables WITHOUT ROWID first, each of which is its primary key's index, then the others by table.
 pub(crate) fn indexes(connection: &Connection, header: &Header) -> Result<Vec<Found>, Error> {
     let failed = sqlite("reading the schema");
     let all = "SELECT name, tbl_name, rootpage FROM sqlite_schema WHERE type = 'index' ORDER BY tbl_name, rowid";
     let mut select = connection.prepare(all).map_err(&failed)?;
     let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).map_err(&failed)?;
     let rows: Vec<(String, String, u32)> = rows.collect::<Result<_, _>>().map_err(&failed)?;
-    let mut found = Vec::new();
+    let mut found = keys_of_tables(connection)?;
     for (name, table, root) in rows {
         let job = job(connection, header, &table, &name, root)?;
         found.push(Found { name, table, job });
     }
     Ok(found)
+}
+
+/// The primary keys of tables WITHOUT ROWID, which the schema has no row of.
+fn keys_of_tables(connection: &Connection) -> Result<Vec<Found>, Error> {
+    let failed = sqlite("reading the schema");
+    let all = "SELECT i.name, l.name FROM pragma_table_list AS l, pragma_index_list(l.name, 'main') AS i \
+               WHERE l.schema = 'main' AND l.wr AND l.type IN ('table', 'shadow') AND i.origin = 'pk' ORDER BY l.name";
+    let mut select = connection.prepare(all).map_err(&failed)?;
+    let why = || Err("it is its table itself, which is WITHOUT ROWID".to_owned());
+    let key = |row: &rusqlite::Row<'_>| Ok(Found { name: row.get(0)?, table: row.get(1)?, job: why() });
+    let rows = select.query_map([], key).map_err(&failed)?;
+    rows.collect::<Result<_, _>>().map_err(&failed)
 }
 
 /// The table of this name, without indexes.

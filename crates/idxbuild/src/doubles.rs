@@ -69,8 +69,10 @@ pub(crate) fn found(connection: &Connection, table: &str, index: &str, create: O
     let ends = rowid.map_or("NULL, NULL".to_owned(), |rowid| format!("min({rowid}), max({rowid})"));
     let table = quoted(table);
     // Not by the index that is to be built: it may lack rows, and SQLite holds its keys for unique.
+    // Nor by the order of a table WITHOUT ROWID, if that is the index: hence the plus.
     let sql = format!(
-        "SELECT count(*), {ends}, {keys} FROM {table} NOT INDEXED {part} GROUP BY {keys} HAVING count(*) > 1 AND {} ORDER BY {}",
+        "SELECT count(*), {ends}, {keys} FROM {table} NOT INDEXED {part} GROUP BY {} HAVING count(*) > 1 AND {} ORDER BY {}",
+        joined(|term| format!("+({})", term.key), ", "),
         joined(|term| format!("({}) IS NOT NULL", term.key), " AND "),
         joined(|term| term.order.clone(), ", ")
     );

@@ -47,6 +47,17 @@ pub enum Error {
         /// What was being done.
         doing: &'static str,
     },
+    /// The system does not let the file, its journal or SQLite's temporary files be written.
+    #[error(
+        "the system refused a write of SQLite's (while {doing}): see whether a limit on the size of files (`ulimit -f`), a quota or a \
+         failing disk is in the way, and try again"
+    )]
+    Unwritable {
+        /// What was being done.
+        doing: &'static str,
+        /// SQLite's own words.
+        source: rusqlite::Error,
+    },
     /// The database is damaged.
     #[error("the database is damaged: page {page}: {what}; recover it first (`.recover` of the sqlite3 program)")]
     Corrupt {
@@ -91,6 +102,14 @@ pub enum Error {
         /// SQLite's own reason, where it has one.
         source: Option<rusqlite::Error>,
     },
+    /// An index needs what only the application's own SQLite has.
+    #[error("{sql:?} can only be done by the application: SQLite here says {what:?}")]
+    OfApplication {
+        /// What was given.
+        sql: String,
+        /// Which collation or function is missing, as SQLite says it.
+        what: String,
+    },
     /// The places for temporary files are full.
     #[error(
         "no room for {bytes} bytes more in the temporary directories ({places}): name further ones (--temp-dir) or allow more --memory"
@@ -102,7 +121,7 @@ pub enum Error {
         places: String,
     },
     /// A temporary file can't be made, written or read.
-    #[error("a temporary file in {} failed", path.display())]
+    #[error("a temporary file in {} failed{}", path.display(), mend(source))]
     Temporary {
         /// The directory.
         path: PathBuf,
@@ -155,11 +174,14 @@ impl Error {
             | Error::NotUnique { .. }
             | Error::NoSuchIndex { .. }
             | Error::NotAnIndex { .. }
+            | Error::OfApplication { .. }
             | Error::NoTransaction
             | Error::Option { .. } => Fault::Request,
-            Error::InUse { .. } | Error::DiskFull { .. } | Error::NoTemporarySpace { .. } | Error::Temporary { .. } => {
-                Fault::Environment
-            }
+            Error::InUse { .. }
+            | Error::DiskFull { .. }
+            | Error::Unwritable { .. }
+            | Error::NoTemporarySpace { .. }
+            | Error::Temporary { .. } => Fault::Environment,
             Error::Sqlite { .. }
             | Error::Corrupt { .. }
             | Error::Malformed { .. }
@@ -186,6 +208,18 @@ pub(crate) enum Halt {
 impl From<Error> for Halt {
     fn from(error: Error) -> Halt {
         Halt::Error(error)
+    }
+}
+
+/// What mends a temporary file, where the system's own reason does not say.
+fn mend(source: &std::io::Error) -> &'static str {
+    use rustix::io::Errno;
+    match Errno::from_io_error(source) {
+        Some(Errno::MFILE | Errno::NFILE) => {
+            ": allow more open files (`ulimit -n`), or take more --memory or a larger --merge-block: fewer are needed then"
+        }
+        Some(Errno::FBIG) => ": allow larger files (`ulimit -f`), or more --memory",
+        _ => "",
     }
 }
 
@@ -218,11 +252,21 @@ pub(crate) fn words(error: &rusqlite::Error) -> String {
     }
 }
 
+/// What an index can't be created for here, if that is a collation or a function.
+pub(crate) fn of_application(sql: &str, error: &rusqlite::Error) -> Option<Error> {
+    let what = words(error);
+    let lacks = ["no such collation sequence: ", "no such function: ", "unknown function: "];
+    lacks.iter().any(|lacks| what.starts_with(lacks)).then(|| Error::OfApplication { sql: sql.to_owned(), what })
+}
+
 /// SQLite's error with what was being done.
 pub(crate) fn sqlite(doing: &'static str) -> impl Fn(rusqlite::Error) -> Error {
     move |source| match code(&source) {
         Some(rusqlite::ErrorCode::DiskFull) => Error::DiskFull { doing },
         Some(rusqlite::ErrorCode::DatabaseCorrupt) => Error::Malformed { doing, source },
+        _ if source.sqlite_extended_error_code() == Some(rusqlite::ffi::SQLITE_IOERR_WRITE) => {
+            Error::Unwritable { doing, source }
+        }
         _ => Error::Sqlite { doing, source },
     }
 }

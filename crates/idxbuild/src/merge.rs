@@ -25,6 +25,11 @@ impl Run {
         }
     }
 
+    /// Whether it is in temporary files.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        matches!(self, Run::Disk(_))
+    }
+
     /// What it takes in memory.
     pub(crate) fn in_memory(&self) -> usize {
         match self {

@@ -43,3 +43,11 @@ pub(crate) fn open(path: &Path) -> Result<Connection, Error> {
         .map_err(sqlite("preparing the connection"))?;
     Ok(connection)
 }
+
+/// Has SQLite roll back what a transaction has left in its journal that ended in an error of the disk's: SQLite leaves that to the next one who opens the
+/// file. Where it can't be done now either, it still is.
+pub(crate) fn roll_back(path: &Path) {
+    if let Ok(connection) = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE) {
+        let _ = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
+    }
+}

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 
 use crate::by_sqlite::BySqlite;
 use crate::catalog::{self, Found};
-use crate::error::{Error, sqlite};
+use crate::error::{Error, of_application, sqlite};
 use crate::header::Header;
 use crate::job::{IndexJob, TableJob};
 use crate::options::Options;
@@ -98,13 +98,16 @@ struct New {
 impl New {
     /// What SQLite makes of the statement, in an empty copy of the schema; `None` where there is such an index and it may be.
     fn read(connection: &Connection, header: &Header, sql: &str) -> Result<Option<New>, Error> {
-        let bad = |source| Error::NotAnIndex { sql: sql.to_owned(), source };
+        let bad = || Error::NotAnIndex { sql: sql.to_owned(), source: None };
         let copy = empty_copy(connection, header)?;
         let count =
             |copy: &Connection| copy.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0));
         let failed = sqlite("reading the schema");
         let before = count(&copy).map_err(&failed)?;
-        copy.execute_batch(sql).map_err(|source| bad(Some(source)))?;
+        copy.execute_batch(sql).map_err(|source| {
+            of_application(sql, &source)
+                .unwrap_or_else(|| Error::NotAnIndex { sql: sql.to_owned(), source: Some(source) })
+        })?;
         let after = count(&copy).map_err(&failed)?;
         let newest = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid DESC LIMIT 1";
         let row = |row: &rusqlite::Row<'_>| {
@@ -116,41 +119,77 @@ impl New {
             ))
         };
         if after == before {
-            return if sql.to_ascii_uppercase().contains("EXISTS") { Ok(None) } else { Err(bad(None)) };
+            return if sql.to_ascii_uppercase().contains("EXISTS") { Ok(None) } else { Err(bad()) };
         }
         if after != before + 1 {
-            return Err(bad(None));
+            return Err(bad());
         }
         let (kind, name, table, sql) = copy.query_row(newest, [], row).map_err(&failed)?;
-        let Some(sql) = sql.filter(|_| kind == "index") else { return Err(bad(None)) };
+        let Some(sql) = sql.filter(|_| kind == "index") else { return Err(bad()) };
         let job = catalog::job(&copy, header, &table, &name, 0)?;
         Ok(Some(New { found: Found { name, table, job }, sql }))
     }
 
-    /// Enters the index into the schema with an empty page as its root, which SQLite gives to a table that then becomes the index.
+    /// Enters the index into the schema.
     fn enter(&self, connection: &Connection, number: usize) -> Result<u32, Error> {
-        let failed = sqlite("entering an index into the schema");
-        let place = format!("headwater_place_of_index_{number}");
-        connection.execute_batch(&format!("CREATE TABLE {place}(x)")).map_err(&failed)?;
-        let sql = "UPDATE sqlite_schema SET type = 'index', name = ?1, tbl_name = ?2, sql = ?3 WHERE name = ?4 RETURNING rootpage";
-        let new = (&self.found.name, &self.found.table, &self.sql, place);
-        connection.query_row(sql, new, |row| row.get(0)).map_err(&failed)
+        let Found { name, table, .. } = self.found.clone();
+        let entry = Entry { kind: "index".to_owned(), name, table, sql: self.sql.clone(), is_without_rowid: false };
+        entry.enter(connection, number).map_err(sqlite("entering an index into the schema"))
     }
 }
 
-/// The same schema without rows: tables, views and indexes as far as SQLite itself can make them here.
+/// The same schema without rows. What needs the application's own functions or collations SQLite refuses to make, but not to read.
 fn empty_copy(connection: &Connection, header: &Header) -> Result<Connection, Error> {
     let failed = sqlite("copying the schema");
     let copy = Connection::open_in_memory().map_err(&failed)?;
     let encoding = header.encoding.name();
-    copy.execute_batch(&format!("PRAGMA encoding = '{encoding}'")).map_err(&failed)?;
-    let all = "SELECT sql FROM sqlite_schema WHERE sql NOT NULL AND type IN ('table', 'index') AND rootpage > 0 \
-               AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY type DESC, rowid";
+    copy.execute_batch(&format!("PRAGMA encoding = '{encoding}'; PRAGMA writable_schema = ON")).map_err(&failed)?;
+    let all = "SELECT s.type, s.name, s.tbl_name, s.sql, coalesce(l.wr, 0) FROM sqlite_schema AS s \
+               LEFT JOIN pragma_table_list AS l ON l.schema = 'main' AND l.name = s.name AND s.type = 'table' \
+               WHERE s.sql NOT NULL AND s.type IN ('table', 'index', 'view') AND (s.rootpage > 0 OR s.type = 'view') \
+               AND s.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY s.type DESC, s.rowid";
     let mut select = connection.prepare(all).map_err(&failed)?;
-    let statements = select.query_map([], |row| row.get::<_, String>(0)).map_err(&failed)?;
-    for statement in statements {
-        // What needs the application's own functions or collations fails here; an index on it fails then too, and says so.
-        let _ = copy.execute_batch(&statement.map_err(&failed)?);
+    let mut rows = select.query([]).map_err(&failed)?;
+    let mut entered = 0;
+    while let Some(row) = rows.next().map_err(&failed)? {
+        let entry = Entry::of(row).map_err(&failed)?;
+        if copy.execute_batch(&entry.sql).is_err() {
+            entry.enter(&copy, entered).map_err(&failed)?;
+            entered += 1;
+        }
     }
+    copy.execute_batch("PRAGMA writable_schema = RESET").map_err(&failed)?;
     Ok(copy)
+}
+
+/// A row of the schema.
+struct Entry {
+    kind: String,
+    name: String,
+    table: String,
+    sql: String,
+    /// Whether it is a table whose tree is an index's.
+    is_without_rowid: bool,
+}
+
+impl Entry {
+    fn of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Entry> {
+        Ok(Entry {
+            kind: row.get(0)?,
+            name: row.get(1)?,
+            table: row.get(2)?,
+            sql: row.get(3)?,
+            is_without_rowid: row.get(4)?,
+        })
+    }
+
+    /// Enters it with an empty page as its root, which SQLite gives to a table that then becomes what this is.
+    fn enter(&self, connection: &Connection, number: usize) -> rusqlite::Result<u32> {
+        let place = format!("headwater_place_{number}");
+        let columns = if self.is_without_rowid { "(x PRIMARY KEY) WITHOUT ROWID" } else { "(x)" };
+        connection.execute_batch(&format!("CREATE TABLE {place}{columns}"))?;
+        let sql =
+            "UPDATE sqlite_schema SET type = ?1, name = ?2, tbl_name = ?3, sql = ?4 WHERE name = ?5 RETURNING rootpage";
+        connection.query_row(sql, (&self.kind, &self.name, &self.table, &self.sql, place), |row| row.get(0))
+    }
 }

@@ -12,6 +12,15 @@ use crate::usage::{Phase, Recorder};
 /// Bytes that are written to a temporary file at a time.
 const PIECE: usize = 256 << 10;
 
+/// Files that runs may have open where the system sets no lower limit.
+const FILES_MAX: usize = 4096;
+
+/// A quarter of the files that this process may have open: others are the database's, and of whoever else is in the process.
+fn files_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(FILES_MAX, |limit| usize::try_from(limit / 4).unwrap_or(FILES_MAX).clamp(2, FILES_MAX))
+}
+
 /// The runs of all groups of a table.
 pub(crate) struct Store<'k> {
     groups: Mutex<Vec<Vec<Run>>>,
@@ -19,13 +28,21 @@ pub(crate) struct Store<'k> {
     used: AtomicU64,
     knobs: &'k Knobs,
     places: Arc<Places>,
+    /// Files that may be open before runs are merged to have fewer.
+    files_max: usize,
 }
 
 impl<'k> Store<'k> {
     /// Without a run.
     pub(crate) fn new(knobs: &'k Knobs, places: &Arc<Places>) -> Store<'k> {
         let groups = (0..knobs.groups).map(|_| Vec::new()).collect();
-        Store { groups: Mutex::new(groups), used: AtomicU64::new(0), knobs, places: Arc::clone(places) }
+        Store {
+            groups: Mutex::new(groups),
+            used: AtomicU64::new(0),
+            knobs,
+            places: Arc::clone(places),
+            files_max: files_max(),
+        }
     }
 
     fn groups(&self) -> MutexGuard<'_, Vec<Vec<Run>>> {
@@ -54,8 +71,42 @@ impl<'k> Store<'k> {
             let run = self.to_disk(runs)?;
             span.wrote(run.length());
             self.groups()[group].push(Run::Disk(run));
+            drop(span);
+            self.close_files(thread, usage)?;
         }
         Ok(())
+    }
+
+    /// Merges runs on disk while they have too many files open, the smallest of the group that has most of them.
+    fn close_files(&self, thread: usize, usage: &Recorder) -> Result<(), Error> {
+        while self.places.files() > self.files_max
+            && let Some((group, runs)) = self.take_smallest()
+        {
+            let mut span = usage.span(thread, Some(group), Phase::Merge);
+            span.read(runs.iter().map(Run::length).sum());
+            let run = self.to_disk(runs)?;
+            span.wrote(run.length());
+            self.groups()[group].push(Run::Disk(run));
+        }
+        Ok(())
+    }
+
+    /// Takes the smaller half of the runs on disk out of the group that has most of them, as many as are merged at a time at the most. Those that
+    /// other threads merge just now are in no group.
+    fn take_smallest(&self) -> Option<(usize, Vec<Run>)> {
+        let mut groups = self.groups();
+        let on_disk = |runs: &Vec<Run>| runs.iter().filter(|run| run.is_on_disk()).count();
+        let group = (0..groups.len()).max_by_key(|&group| on_disk(&groups[group]))?;
+        let count = on_disk(&groups[group]);
+        if count < 2 {
+            return None;
+        }
+        let (mut disk, memory): (Vec<Run>, Vec<Run>) = groups[group].drain(..).partition(Run::is_on_disk);
+        disk.sort_by_key(|run| std::cmp::Reverse(run.length()));
+        let taken = disk.split_off(count - (count / 2).clamp(2, self.knobs.merge_width));
+        groups[group] = memory;
+        groups[group].extend(disk);
+        Some((group, taken))
     }
 
     /// Takes runs in memory out of the group that has most of them, a merge block of them at the most.
@@ -100,10 +151,24 @@ impl<'k> Store<'k> {
             let excess = runs.len() - self.knobs.merge_width + 1;
             let share = runs.split_off(runs.len() - excess.min(self.knobs.merge_width));
             span.read(share.iter().filter(|run| run.in_memory() == 0).map(Run::length).sum());
-            let run = self.to_disk(share)?;
-            span.wrote(run.length());
-            runs.push(Run::Disk(run));
+            let run = self.merged(share)?;
+            span.wrote(if run.is_on_disk() { run.length() } else { 0 });
+            runs.push(run);
         }
         Ok(runs)
+    }
+
+    /// Merges runs into one: on disk, or in memory where all of them are and too many files are open.
+    fn merged(&self, runs: Vec<Run>) -> Result<Run, Error> {
+        if runs.iter().any(Run::is_on_disk) || self.places.files() < self.files_max {
+            return self.to_disk(runs).map(Run::Disk);
+        }
+        let mut merged = Vec::with_capacity(runs.iter().map(Run::in_memory).sum());
+        let mut merge = Merge::new(runs.into_iter().map(|run| Cursor::new(run, 0)).collect());
+        merge.pieces(PIECE, |piece| {
+            merged.extend_from_slice(&piece);
+            Ok(())
+        })?;
+        Ok(Run::Memory(merged))
     }
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Seek as _, SeekFrom, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::error::Error;
 use crate::options::TempDir;
@@ -13,6 +13,8 @@ use crate::options::TempDir;
 #[derive(Debug)]
 pub(crate) struct Places {
     places: Vec<Place>,
+    /// Files that are open.
+    files: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -30,7 +32,12 @@ impl Places {
             limit: directory.limit,
             used: AtomicU64::new(0),
         };
-        Arc::new(Places { places: directories.iter().map(place).collect() })
+        Arc::new(Places { places: directories.iter().map(place).collect(), files: AtomicUsize::new(0) })
+    }
+
+    /// How many files are open.
+    pub(crate) fn files(&self) -> usize {
+        self.files.load(Ordering::Relaxed)
     }
 
     /// Takes room in a directory, if its limit leaves any.
@@ -77,6 +84,7 @@ impl Drop for DiskRun {
         for piece in &self.pieces {
             self.places.give(piece.place, piece.length);
         }
+        self.places.files.fetch_sub(self.pieces.len(), Ordering::Relaxed);
     }
 }
 
@@ -111,6 +119,7 @@ impl DiskRun {
         if self.pieces.last().is_none_or(|piece| piece.place != place) {
             let file = tempfile::tempfile_in(&self.places.places[place].path)?;
             self.pieces.push(Piece { place, file, length: 0 });
+            self.places.files.fetch_add(1, Ordering::Relaxed);
         }
         let Some(piece) = self.pieces.last_mut() else { return Ok(()) };
         // What a full disk took of earlier bytes does not count.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use headwater_idxbuild::{Builder, Built, Error, Options, build};
+use headwater_idxbuild::{Builder, Built, Error, Fault, Options, build};
 use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
 
@@ -64,4 +64,58 @@ fn what_only_the_application_can_build_stays_as_it_was() -> Outcome {
         assert!(why.ends_with(lacks), "{name}: {why}");
     }
     place.check()
+}
+
+#[test]
+fn an_index_is_created_on_a_table_that_has_what_only_the_application_knows() -> Outcome {
+    let place = Place::new(
+        "CREATE TABLE t(id INTEGER PRIMARY KEY AUTOINCREMENT, a UNIQUE, b TEXT COLLATE DE UNIQUE, c CHECK (f(c) > 0), g AS (f(a)));
+         INSERT INTO t(a, b, c) VALUES (3, 'x', 1), (1, 'y', 2), (2, 'z', 1);
+         CREATE INDEX by_f ON t(f(a)); CREATE INDEX by_de ON t(b);
+         CREATE TABLE w(k TEXT COLLATE DE PRIMARY KEY, v) WITHOUT ROWID; INSERT INTO w VALUES ('k', 1), ('l', 2);",
+    )?;
+    let by_sqlite = |why: &str| Builder::Sqlite { why: why.to_owned() };
+    for (sql, by) in [
+        ("CREATE UNIQUE INDEX new_a ON t(a DESC)", Builder::Headwater { keys: 3 }),
+        ("CREATE INDEX new_c ON t(c, a, id)", Builder::Headwater { keys: 3 }),
+        ("CREATE INDEX new_b ON t(b COLLATE NOCASE)", Builder::Headwater { keys: 3 }),
+        ("CREATE INDEX new_expression ON t(a + 1)", by_sqlite("it is on an expression")),
+    ] {
+        let built = place.built(&[sql])?;
+        assert_eq!((built.len(), &built[0].by), (1, &by), "{sql}");
+        place.check()?;
+    }
+    let least: i64 =
+        place.application()?.query_row("SELECT a FROM t INDEXED BY new_c WHERE c = 1", [], |row| row.get(0))?;
+    assert_eq!(least, 2, "rows with 1 in c are in the order of a");
+    Ok(())
+}
+
+#[test]
+fn what_an_index_lacks_here_is_named() -> Outcome {
+    let place = Place::new(
+        "CREATE TABLE t(a, b TEXT COLLATE DE, g AS (f(a))); INSERT INTO t(a, b) VALUES (1, 'x'); CREATE INDEX by_f ON t(f(a));
+         CREATE TABLE w(k TEXT COLLATE DE PRIMARY KEY, v) WITHOUT ROWID; INSERT INTO w VALUES ('k', 1), ('l', 2);
+         CREATE VIEW seen AS SELECT f(a) AS fa FROM t;",
+    )?;
+    let before = std::fs::read(place.file())?;
+    for (sql, lacks) in [
+        ("CREATE INDEX new ON t(b)", "no such collation sequence: DE"),
+        ("CREATE INDEX new ON t(a COLLATE FR)", "no such collation sequence: FR"),
+        ("CREATE INDEX new ON t(f(a))", "no such function: f"),
+        ("CREATE INDEX new ON t(a) WHERE f(a) > 1", "no such function: f"),
+        ("CREATE INDEX new ON t(g)", "unknown function: f()"),
+        ("CREATE INDEX new ON w(v)", "no such collation sequence: DE"),
+    ] {
+        let refused = place.built(&[sql]).expect_err("it can't be built here");
+        assert!(matches!(refused, Error::OfApplication { .. }), "{sql}: {refused:?}");
+        assert!(refused.to_string().contains(lacks) && refused.fault() == Fault::Request, "{sql}: {refused}");
+    }
+    // One that is there stays: its name is taken, whoever can build it.
+    for sql in ["CREATE INDEX by_f ON t(a)", "CREATE INDEX seen ON t(a)", "CREATE INDEX w ON t(a)"] {
+        let refused = place.built(&[sql]).expect_err("there is one");
+        assert!(matches!(refused, Error::NotAnIndex { source: Some(_), .. }), "{sql}: {refused:?}");
+    }
+    assert!(before == std::fs::read(place.file())?, "the file has changed");
+    Ok(())
 }

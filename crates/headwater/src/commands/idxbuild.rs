@@ -89,6 +89,8 @@ pub fn run(args: &IdxbuildArgs, output: &Output) -> Done {
     (options.merge_width, options.memory) = (args.merge_width, args.memory);
     options.temp_dirs.clone_from(&args.temp_dirs);
     options.integrity_check = args.integrity_check;
+    // Each run that leaves memory is a file.
+    headwater_server::raise_open_files();
     let bar = if args.silent { indicatif::ProgressBar::hidden() } else { output.progress("opening") };
     if !bar.is_hidden() {
         options.progress = Some(progress(bar.clone()));

@@ -1,6 +1,9 @@
 //! One connection: frames in, frames out.
 //!
 //! A message is one write: the packer has decided how full it is, and nothing here puts two together. Cursors take turns, message by message.
+//!
+//! *Caveats.* A client that takes nothing of a message that is on its way can be told nothing either: after the time for what is idle the
+//! connection is cut, and only the log says why.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::OptionFuture;
-use headwater_protocol::cursor::{Asked, Columns, End, Failed, Open, Rows, Server, Welcome};
+use headwater_protocol::cursor::{Asked, Columns, End, Failed, Open, Question, Rows, Server, Welcome};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Notify, watch};
 
@@ -41,6 +44,8 @@ pub(super) struct Connection {
     /// What is being written, and how much of it has been.
     out: Vec<u8>,
     written: usize,
+    /// When the client last took some of it, or said something: what it gives credit for it has taken.
+    moved_at: Instant,
     /// Since when no cursor is open.
     quiet_since: Instant,
     /// Nothing is written any more after what is.
@@ -49,6 +54,8 @@ pub(super) struct Connection {
 
 /// A cursor that is open. Dropped, its query is ended in the database.
 struct Opened {
+    /// What the log calls it.
+    name: String,
     reading: Arc<Reading>,
     /// Since when its rows wait for credit.
     stalled_since: Option<Instant>,
@@ -74,6 +81,7 @@ impl Connection {
             last: 0,
             out: Vec::new(),
             written: 0,
+            moved_at: Instant::now(),
             quiet_since: Instant::now(),
             is_over: false,
         };
@@ -88,6 +96,7 @@ impl Connection {
     pub(super) async fn serve(mut self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         match self.run(stream).await {
             Ok(()) => tracing::debug!("a connection of cursors has ended"),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => self.is_cut(&error),
             Err(error) => tracing::debug!(%error, "a connection of cursors broke"),
         }
     }
@@ -98,18 +107,22 @@ impl Connection {
         let mut timer = std::pin::pin!(tokio::time::sleep(std::time::Duration::ZERO));
         let told = Arc::clone(&self.told);
         loop {
+            let mut look_at = None;
             if self.out.is_empty() {
                 if self.is_over {
                     writes.shutdown().await?;
                     return linger(&mut reads, &mut buffer).await;
                 }
-                let look_at = tokio::time::Instant::from_std(self.pump());
-                // Woken too early it is asked again.
-                if timer.is_elapsed() || timer.deadline() > look_at {
-                    timer.as_mut().reset(look_at);
-                }
+                look_at = Some(self.pump());
+                self.moved_at = Instant::now();
             }
             let is_writing = !self.out.is_empty();
+            let look_at = if is_writing { self.patience_ends() } else { look_at.unwrap_or(self.moved_at) };
+            let look_at = tokio::time::Instant::from_std(look_at);
+            // Woken too early it is asked again.
+            if timer.is_elapsed() || timer.deadline() > look_at {
+                timer.as_mut().reset(look_at);
+            }
             let (out, written) = (&mut self.out, &mut self.written);
             let stopping = self.stopping.as_mut().filter(|_| !self.is_stopping);
             let stopped = OptionFuture::from(stopping.map(|stopping| async {
@@ -117,15 +130,38 @@ impl Connection {
                 let _ = stopping.wait_for(|stopping| *stopping).await;
             }));
             tokio::select! {
-                done = write(&mut writes, out, written), if is_writing => done?,
+                done = write_some(&mut writes, out, written), if is_writing => {
+                    done?;
+                    self.moved_at = Instant::now();
+                }
                 came = reads.read(&mut buffer), if !self.is_over => match came? {
                     0 => return Ok(()),
-                    count => self.take(&buffer[..count]),
+                    count => {
+                        self.moved_at = Instant::now();
+                        self.take(&buffer[..count]);
+                    }
                 },
                 () = told.notified(), if !is_writing => {}
-                () = timer.as_mut(), if !is_writing => {}
+                () = timer.as_mut() => if is_writing && Instant::now() >= self.patience_ends() {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "its client took nothing for too long"));
+                },
                 Some(()) = stopped => self.is_stopping = true,
             }
+        }
+    }
+
+    /// When a client that takes nothing of what is being written is given up.
+    fn patience_ends(&self) -> Instant {
+        self.moved_at + self.cursors.settings.idle
+    }
+
+    /// Notes why what is open ends: its client can't be told.
+    fn is_cut(&self, error: &io::Error) {
+        let for_so_long = std::time::Duration::from_millis(self.moved_at.elapsed().as_millis() as u64);
+        let Fault { code, message, .. } = Fault::idle(for_so_long);
+        tracing::info!(fault = code, message, cursors = self.open.len(), %error, "a connection of cursors is cut");
+        for Opened { name, .. } in self.open.values() {
+            tracing::info!(query = name, fault = code, message, "a cursor did not come to its end");
         }
     }
 
@@ -157,7 +193,11 @@ impl Connection {
             return self.tell(cursor, &Fault::stopping());
         }
         let reading = Reading::new(self.cursors.packing(), credit, Arc::clone(&self.told));
-        self.open.insert(cursor, Opened { reading: Arc::clone(&reading), stalled_since: None });
+        let name = match &question {
+            Question::Named(name, _) => name.clone(),
+            Question::Sql(..) => "cursor".to_owned(),
+        };
+        self.open.insert(cursor, Opened { name, reading: Arc::clone(&reading), stalled_since: None });
         let (cursors, asker) = (Arc::clone(&self.cursors), self.asker.clone());
         tokio::spawn(async move {
             if let Err(fault) = cursors.read(&asker, &question, &reading).await {
@@ -261,7 +301,8 @@ impl Connection {
         let since = *opened.stalled_since.get_or_insert(now);
         if now >= since + limit {
             let fault = Fault::idle(limit);
-            tracing::info!(fault = fault.code, message = fault.message, "a cursor did not come to its end");
+            let (query, message) = (&opened.name, &fault.message);
+            tracing::info!(query, fault = fault.code, message, "a cursor did not come to its end");
             self.fail(cursor, &fault);
         } else {
             *look_at = (*look_at).min(since + limit);
@@ -276,13 +317,16 @@ async fn linger(from: &mut (impl AsyncRead + Unpin), buffer: &mut [u8]) -> io::R
     Ok(())
 }
 
-/// Writes all of it. Given up in between it goes on where it was.
-async fn write(into: &mut (impl AsyncWrite + Unpin), out: &mut Vec<u8>, written: &mut usize) -> io::Result<()> {
-    while *written < out.len() {
+/// Writes as much of it as is taken at once; all of it is nothing any more. Given up in between it goes on where it was.
+async fn write_some(into: &mut (impl AsyncWrite + Unpin), out: &mut Vec<u8>, written: &mut usize) -> io::Result<()> {
+    if *written < out.len() {
         match into.write(&out[*written..]).await? {
             0 => return Err(io::ErrorKind::WriteZero.into()),
             count => *written += count,
         }
+    }
+    if *written < out.len() {
+        return Ok(());
     }
     into.flush().await?;
     out.clear();

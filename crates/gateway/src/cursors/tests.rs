@@ -1,6 +1,8 @@
 //! Cursors over a SQLite file, and a pipe in the place of a socket.
 
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::{Mutex, PoisonError};
 
 use headwater_access::{Access, Settings as AccessSettings};
 use headwater_bufferpool::{Config as PoolConfig, Pools};
@@ -112,6 +114,33 @@ impl Stand {
     }
 }
 
+/// What is logged on this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn until_dropped(&self) -> tracing::subscriber::DefaultGuard {
+        let log = self.clone();
+        let layout = tracing_subscriber::fmt().with_ansi(false).without_time().with_target(false);
+        tracing::subscriber::set_default(layout.with_writer(move || log.clone()).finish())
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 #[tokio::test]
 async fn rows_come_in_few_messages_and_the_first_alone() {
     let mut stand = Stand::new(CursorSettings::default());
@@ -185,6 +214,34 @@ async fn who_makes_no_use_of_it_is_told_to_go() {
     }
     // A cursor that gets no credit, and then a connection without cursors.
     assert_eq!(told, [(stuck, "idle".to_owned()), (0, "idle".to_owned())]);
+}
+
+/// What is written finds no room in the pipe, whatever the credit.
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_cut_and_a_slow_one_is_not() {
+    let idle = Duration::from_millis(400);
+    let mut stand = Stand::new(CursorSettings { idle, ..CursorSettings::default() });
+    let log = Log::default();
+    let _told = log.until_dropped();
+    stand.open(1_000_000, 1 << 22).await;
+    // Some bytes now and then, for much longer than it may take none.
+    let mut some = [0; 2_000];
+    for _ in 0..20 {
+        tokio::time::sleep(idle / 4).await;
+        stand.pipe.read_exact(&mut some).await.expect("it is not cut");
+    }
+    assert_eq!(log.text(), "");
+    // It hangs in its write: that it ends is seen by what the log says.
+    let until = std::time::Instant::now() + Duration::from_mins(1);
+    while !log.text().contains("a connection of cursors is cut") {
+        assert!(std::time::Instant::now() < until, "it goes on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let text = log.text();
+    assert!(text.contains("query=\"many\" fault=\"idle\"") && text.contains("taken for 4"), "{text}");
+    let mut rest = Vec::new();
+    let read = tokio::time::timeout(Duration::from_mins(1), stand.pipe.read_to_end(&mut rest)).await.expect("it ends");
+    assert!(read.expect("a pipe") < 200_000, "what was in the pipe, and no more");
 }
 
 #[tokio::test]

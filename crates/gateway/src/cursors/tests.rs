@@ -25,7 +25,7 @@ struct Stand {
     came: BTreeMap<u64, (usize, u64)>,
     packing: Knobs,
     _folder: tempfile::TempDir,
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Option<Instant>>,
 }
 
 impl Stand {
@@ -43,7 +43,7 @@ impl Stand {
         let cursors = Arc::new(Cursors::new(service, settings, pool, None, None));
         let packing = cursors.packing().clone();
         let (near, far) = tokio::io::duplex(1 << 16);
-        let (stop, stopping) = watch::channel(false);
+        let (stop, stopping) = watch::channel(None);
         let asker = Asker::new(&HeaderMap::new(), None);
         tokio::spawn(Connection::new(cursors, asker, Some(stopping)).serve(near));
         Stand {
@@ -249,7 +249,7 @@ async fn a_server_that_stops_lets_cursors_end_and_opens_no_more() {
     let mut stand = Stand::new(CursorSettings::default());
     let running = stand.open(1_000_000, 10_000).await;
     while !matches!(stand.event().await, Some(Event::Rows(..))) {}
-    stand.stop.send_replace(true);
+    stand.stop.send_replace(Some(Instant::now() + Duration::from_mins(1)));
     // It is told before what comes next is read.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let late = stand.open(1, 100).await;
@@ -262,6 +262,39 @@ async fn a_server_that_stops_lets_cursors_end_and_opens_no_more() {
     let over = stand.event().await;
     assert!(matches!(over, Some(Event::Over(ref failed)) if failed.code == "stopping"), "{over:?}");
     assert_eq!(stand.event().await, None);
+}
+
+/// Shortly before the server ends for good; whoever takes nothing then can't be told, and the log has it.
+#[tokio::test]
+async fn what_is_open_at_the_end_of_a_stop_is_told_and_counted() {
+    let log = Log::default();
+    let _told = log.until_dropped();
+    let mut stand = Stand::new(CursorSettings::default());
+    let stuck = [stand.open(1_000_000, 10_000).await, stand.open(1_000_000, 10_000).await];
+    while stand.came.len() < 2 {
+        stand.event().await;
+    }
+    let until = Instant::now() + Duration::from_secs(2);
+    stand.stop.send_replace(Some(until));
+    let mut told = Vec::new();
+    while let Some(event) = stand.event().await {
+        if let Event::Failed(failed) | Event::Over(failed) = event {
+            told.push((failed.cursor, failed.code));
+        }
+    }
+    assert_eq!(told, [stuck[0], stuck[1], 0].map(|cursor| (cursor, "stopping".to_owned())));
+    assert!(Instant::now() < until, "it was told too late");
+    assert!(log.text().contains("cursors=2"), "{}", log.text());
+
+    let mut stand = Stand::new(CursorSettings::default());
+    stand.open(1_000_000, 1 << 22).await;
+    stand.pipe.read_exact(&mut [0; 2_000]).await.expect("rows come");
+    stand.stop.send_replace(Some(Instant::now() + Duration::from_millis(400)));
+    let until = Instant::now() + Duration::from_mins(1);
+    while !log.text().contains("a connection of cursors is cut fault=\"stopping\"") {
+        assert!(Instant::now() < until, "it goes on: {}", log.text());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[test]

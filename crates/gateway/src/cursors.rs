@@ -18,7 +18,7 @@ mod reading;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
@@ -73,8 +73,8 @@ impl Default for CursorSettings {
     }
 }
 
-/// Whether the server is stopping, by a request's extensions; `None`: nobody says.
-pub type Stopping = fn(&Extensions) -> Option<watch::Receiver<bool>>;
+/// Whether the server is stopping, and until when what is open may end then, by a request's extensions; `None`: nobody says.
+pub type Stopping = fn(&Extensions) -> Option<watch::Receiver<Option<Instant>>>;
 
 /// What all cursors share.
 pub(crate) struct Cursors {

@@ -15,6 +15,9 @@ use crate::format::{Format, Unfit};
 /// For how long caches, the gateway's own among them, may keep an answer that is the caller's own fault: the same request would get the same.
 pub(crate) const OWN_FAULT_S: u32 = 10;
 
+/// The most letters of what the database says of a statement that are told.
+const WORDS_MAX: usize = 500;
+
 /// Who wrote the SQL that is run, and is at fault where it is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
@@ -150,7 +153,7 @@ impl Fault {
         Fault { is_servers: true, ..Fault::new(StatusCode::SERVICE_UNAVAILABLE, "slow_reader", message) }
     }
 
-    /// The database did not do it; its own words stay in the log. `whose`: who wrote the SQL.
+    /// The database did not do it; its own words stay in the log, but for what is wrong with SQL of the caller's own. `whose`: who wrote the SQL.
     pub(crate) fn database(query: &str, error: &DatabaseError, whose: Whose) -> Fault {
         if matches!(error, DatabaseError::Retry { .. }) {
             tracing::warn!(query, %error, "a query can't be run now");
@@ -172,14 +175,17 @@ impl Fault {
             let fault = Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "query", message);
             return Fault { is_servers: true, ..fault };
         }
-        if let DatabaseError::Sql { detail, .. } = error {
+        if let DatabaseError::Sql { detail, is_statement, .. } = error {
             tracing::warn!(query, detail, "the database can't run a query so");
             let what = match whose {
                 Whose::Files { with_arguments: true } => "the query with these arguments",
                 Whose::Files { with_arguments: false } => "the query on the rows as they are",
                 Whose::Clients => "the statement as it was sent",
             };
-            let message = format!("the database can't run {what}; the server's log says why");
+            let message = match words(detail).filter(|_| *is_statement && whose == Whose::Clients) {
+                Some(words) => format!("the database can't run {what}: {words}"),
+                None => format!("the database can't run {what}; the server's log says why"),
+            };
             return Fault::new(StatusCode::UNPROCESSABLE_ENTITY, "failed", message);
         }
         if let DatabaseError::Column { detail } = error {
@@ -245,6 +251,22 @@ pub(crate) fn set(headers: &mut axum::http::HeaderMap, name: header::HeaderName,
     }
 }
 
+/// What the database says of a statement, for whoever wrote that: without the role that runs it, which MariaDB names where a grant is missing. What
+/// it says of rows (`is_statement` is false) is not told: by a view's own conditions these may be hidden.
+fn words(detail: &str) -> Option<String> {
+    let role = detail.split_once(" to user '").map(|(before, behind)| {
+        let behind = behind.split_once("'@'").and_then(|(_, host)| host.split_once('\''));
+        (before, behind.map(|(_, behind)| behind))
+    });
+    let (before, behind) = match role {
+        None => (detail, ""),
+        Some((before, Some(behind))) => (before, behind),
+        Some((_, None)) => return None,
+    };
+    let letters = before.chars().chain(behind.chars());
+    Some(letters.map(|letter| if letter.is_control() { ' ' } else { letter }).take(WORDS_MAX).collect())
+}
+
 /// What led to an error, behind one another.
 fn causes(error: &dyn std::error::Error) -> String {
     let (mut told, mut next) = (Vec::new(), error.source());
@@ -291,5 +313,24 @@ mod tests {
             assert_eq!((fault.status.as_u16(), fault.code), (422, "failed"), "{whose:?}");
             assert!(fault.message.contains(words) && !fault.message.contains("zero"), "{}", fault.message);
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_statement_is_told_to_who_sent_it() {
+        let said = |detail: &str, whose| {
+            let error = DatabaseError::Sql { detail: detail.to_owned(), line: None, is_statement: true };
+            Fault::database("q", &error, whose).message
+        };
+        let sent = "the database can't run the statement as it was sent";
+        let typo = "syntax error at or near \"FORM\"";
+        assert_eq!(said(typo, Whose::Clients), format!("{sent}: {typo}"));
+        let message = said(typo, Whose::Files { with_arguments: true });
+        assert!(!message.contains("FORM"), "a query's file is not of those who ask: {message}");
+        let denied = "SELECT command denied to user 'reader'@'10.0.0.%' for table `shop`.`headwater_account`";
+        let words = "SELECT command denied for table `shop`.`headwater_account`";
+        assert_eq!(said(denied, Whose::Clients), format!("{sent}: {words}"));
+        assert_eq!(said("denied to user 'reader", Whose::Clients), format!("{sent}; the server's log says why"));
+        assert_eq!(said("a\u{1b}[2J\nb", Whose::Clients), format!("{sent}: a [2J b"));
+        assert_eq!(said(&"ä".repeat(2_000), Whose::Clients).chars().count(), sent.len() + 2 + WORDS_MAX);
     }
 }

@@ -210,8 +210,10 @@ impl Knobs {
             if !seen.insert(knob.name) {
                 return Err(Fault::Twice { name: name.clone() });
             }
-            let expected =
-                || Fault::OutOfRange { name: name.clone(), actual: text.clone(), expected: knob.range.to_string() };
+            let expected = || {
+                let expected = format!("{}{}", knob.range, knob.range.plainly(knob.name, text));
+                Fault::OutOfRange { name: name.clone(), actual: text.clone(), expected }
+            };
             Ok((knob, knob.range.read(text).ok_or_else(expected)?))
         });
         understood.collect()

@@ -1,7 +1,8 @@
 //! Which name may have been meant.
 
 /// The one of these names that may have been meant by another: with a few letters changed in the same section, or in a section of that one;
-/// else the same in another section; else any, by its whole name or its last part, with a few letters changed.
+/// else the same in another section; else one of the same section, or any where there is none, that begins with such a word; else any, by its whole
+/// name or its last part, with a few letters changed.
 ///
 /// ```
 /// use headwater_knobs::nearest;
@@ -10,6 +11,7 @@
 /// assert_eq!(nearest("gateway.cursor.recods", names), Some("gateway.cursor.records"));
 /// assert_eq!(nearest("gateway.records", names), Some("gateway.cursor.records"));
 /// assert_eq!(nearest("skips", names), Some("pool.skips"));
+/// assert_eq!(nearest("pool.memry", ["pool.skips", "pool.memory_bytes"]), Some("pool.memory_bytes"));
 /// assert_eq!(nearest("weather", names), None);
 /// ```
 pub fn nearest<'n>(name: &str, names: impl IntoIterator<Item = &'n str, IntoIter: Clone>) -> Option<&'n str> {
@@ -24,8 +26,17 @@ pub fn nearest<'n>(name: &str, names: impl IntoIterator<Item = &'n str, IntoIter
     let alike = names.clone().filter(|other| split(other).1 == last).min_by_key(|other| distance(other, name));
     let by_name = |other: &&str| distance(other, name).min(distance(split(other).1, name));
     let in_section = within.min_by_key(by_last).filter(|found| is_near(distance(split(found).1, last), last));
-    in_section.or(alike).or_else(|| names.min_by_key(by_name).filter(|found| is_near(by_name(found), name)))
+    let begun = names
+        .clone()
+        .filter(|other| section.is_empty() || split(other).0 == section)
+        .filter_map(|other| Some((beginning(split(other).1, last)?, other)))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, other)| other);
+    in_section.or(alike).or(begun).or_else(|| names.min_by_key(by_name).filter(|found| is_near(by_name(found), name)))
 }
+
+/// What has fewer letters is the beginning of nothing.
+const BEGINNING_MIN: usize = 3;
 
 /// The section, which may be none, and the last part.
 fn split(name: &str) -> (&str, &str) {
@@ -34,6 +45,13 @@ fn split(name: &str) -> (&str, &str) {
 
 fn is_near(distance: usize, name: &str) -> bool {
     distance <= (name.chars().count() / 3).max(1)
+}
+
+/// How far a word is from the first words of a name (`memry` from `memory_bytes`), where it is near; a few letters begin too many.
+fn beginning(name: &str, word: &str) -> Option<usize> {
+    let ends = name.match_indices('_').map(|(end, _)| end);
+    let nearest = ends.map(|end| distance(&name[..end], word)).min()?;
+    (word.chars().count() >= BEGINNING_MIN && is_near(nearest, word)).then_some(nearest)
 }
 
 /// Letters to be changed, added or left out to make one word of the other (Levenshtein).
@@ -55,7 +73,7 @@ fn distance(one: &str, other: &str) -> usize {
 mod tests {
     use super::*;
 
-    const NAMES: [&str; 9] = [
+    const NAMES: [&str; 12] = [
         "server.backlog",
         "server.packing.records",
         "server.packing.fill",
@@ -65,6 +83,9 @@ mod tests {
         "gateway.cursor.records",
         "gateway.cursor.fill",
         "log",
+        "pool.memory_bytes",
+        "pool.upload_bytes_min",
+        "server.idle_ms_max",
     ];
 
     #[test]
@@ -83,6 +104,10 @@ mod tests {
             ("gateway.packing.skips", "pool.skips"),
             ("logs", "log"),
             ("server.skips", "pool.skips"),
+            ("pool.memry", "pool.memory_bytes"),
+            ("memory", "pool.memory_bytes"),
+            ("pool.uplod_bytes", "pool.upload_bytes_min"),
+            ("server.idle", "server.idle_ms_max"),
         ] {
             assert_eq!(nearest(name, NAMES), Some(meant), "{name}");
         }

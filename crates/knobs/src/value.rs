@@ -119,6 +119,21 @@ impl Range {
         }
     }
 
+    /// What is to be said of a number that is not of digits alone, where the knob of this name is one: units are not read.
+    pub(crate) fn plainly(&self, name: &str, text: &str) -> &'static str {
+        let is_whole = matches!(self, Range::Whole { .. } | Range::WordOr { .. });
+        let is_digit = |byte: u8| byte.is_ascii_digit();
+        if !is_whole || !text.bytes().any(is_digit) || text.bytes().all(is_digit) {
+            return "";
+        }
+        match name.split(['.', '_']).find(|word| matches!(*word, "bytes" | "ms" | "s")) {
+            Some("bytes") => " bytes, in digits alone, without a unit",
+            Some("ms") => " milliseconds, in digits alone, without a unit",
+            Some(_) => " seconds, in digits alone, without a unit",
+            None => ", in digits alone",
+        }
+    }
+
     /// Some that it may be, the bounds among them.
     pub fn bounds(&self) -> Vec<String> {
         match self {

@@ -8,7 +8,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::ConnectInfo;
@@ -54,7 +54,7 @@ macro_rules! until_stopping {
         tokio::pin!($connection);
         let ended = tokio::select! {
             ended = $connection.as_mut() => Some(ended),
-            _ = $stopping.wait_for(|stopping| *stopping) => None,
+            _ = $stopping.wait_for(Option::is_some) => None,
         };
         let ended = match ended {
             Some(ended) => ended,
@@ -104,8 +104,12 @@ impl Service {
         }
     }
 
-    /// Serves one connection to its end. When `stopping` turns true, the requests that run are ended and no more are taken.
-    pub(crate) async fn serve(&self, stream: TcpStream, mut stopping: watch::Receiver<bool>) -> io::Result<()> {
+    /// Serves one connection to its end. When `stopping` says so, the requests that run are ended and no more are taken.
+    pub(crate) async fn serve(
+        &self,
+        stream: TcpStream,
+        mut stopping: watch::Receiver<Option<Instant>>,
+    ) -> io::Result<()> {
         self.prepare(&stream)?;
         // Held several times over by what waits: small.
         let line = Arc::new(Line::new(stream.peer_addr()?));
@@ -114,7 +118,7 @@ impl Service {
                 is_http2 = tokio::time::timeout(self.head_limit, begins_http2(&stream)) => {
                     is_http2.map_err(|_| timed_out("the peer said nothing for too long"))??
                 }
-                _ = stopping.wait_for(|stopping| *stopping) => return Ok(()),
+                _ = stopping.wait_for(Option::is_some) => return Ok(()),
             };
             return self.serve_http(is_http2, stream, line, stopping).await;
         };
@@ -142,7 +146,7 @@ impl Service {
         is_http2: bool,
         stream: S,
         line: Arc<Line>,
-        mut stopping: watch::Receiver<bool>,
+        mut stopping: watch::Receiver<Option<Instant>>,
     ) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -177,9 +181,9 @@ impl Service {
     }
 }
 
-/// Whether the server stops: among the extensions of each request, for those that go on for long.
+/// Whether the server stops, and until when what runs may end then: among the extensions of each request, for those that go on for long.
 #[derive(Clone, Debug)]
-pub struct Stopping(pub watch::Receiver<bool>);
+pub struct Stopping(pub watch::Receiver<Option<Instant>>);
 
 /// Whether who connects speaks HTTP/2. Nothing is taken from the stream.
 async fn begins_http2(stream: &TcpStream) -> io::Result<bool> {

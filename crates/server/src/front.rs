@@ -1,6 +1,7 @@
 //! What takes connections, whatever is served on them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use headwater_knobs::Live;
 use tokio::sync::watch;
@@ -15,14 +16,14 @@ pub(crate) struct Front {
     pub(crate) connections: Gauge,
     /// Those that are taken at a time: as set, or as many as the process may have open.
     connections_max: AtomicUsize,
-    /// True once the server goes down.
-    pub(crate) stopping: watch::Sender<bool>,
+    /// Once the server goes down: until when what runs may end.
+    pub(crate) stopping: watch::Sender<Option<Instant>>,
 }
 
 impl Front {
     pub(crate) fn new(config: Live<Config>, connections_max: usize) -> Front {
         let connections_max = AtomicUsize::new(connections_max);
-        Front { config, connections: Gauge::default(), connections_max, stopping: watch::Sender::new(false) }
+        Front { config, connections: Gauge::default(), connections_max, stopping: watch::Sender::new(None) }
     }
 
     pub(crate) fn connections_max(&self) -> usize {
@@ -34,7 +35,16 @@ impl Front {
         self.connections_max.store(connections_max, Ordering::Relaxed);
     }
 
+    /// The server goes down, now where nothing else was said before.
+    pub(crate) fn stop(&self, until: Instant) {
+        self.stopping.send_if_modified(|stopping| {
+            let is_new = stopping.is_none();
+            stopping.get_or_insert(until);
+            is_new
+        });
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
-        *self.stopping.borrow()
+        self.stopping.borrow().is_some()
     }
 }

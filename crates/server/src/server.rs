@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::OptionFuture;
 use headwater_access::{Access, Jwt, JwtError, Settings};
@@ -295,7 +295,8 @@ impl Handle {
     /// within `shutdown_ms_max` is cut: its client gets no END, and asks again; an upload being applied just then is committed or not,
     /// and its receipt is there if it was. The address is free again when this returns.
     pub async fn shutdown(mut self) -> Stopped {
-        self.front.stopping.send_replace(true);
+        let limit = Duration::from_millis(self.front.config.now().shutdown_ms_max);
+        self.front.stop(Instant::now() + limit);
         // First of all: until it ends it may let in a connection more. It can't fail but by a panic, and then it has ended too.
         let _ = (&mut self.accepting).await;
         let ended = async {
@@ -304,12 +305,12 @@ impl Handle {
             // Whoever stops a server may put another database in the place of this one, which nobody may have open then.
             self.estimates.ended().await;
         };
-        let limit = Duration::from_millis(self.front.config.now().shutdown_ms_max);
         let syncs_cut = match tokio::time::timeout(limit, ended).await {
             Ok(()) => 0,
             Err(_elapsed) => {
                 let count = self.syncs.count();
-                tracing::warn!(count, ?limit, "syncs had not ended within shutdown_ms_max and are cut");
+                let connections = self.front.connections.count();
+                tracing::warn!(count, connections, ?limit, "syncs had not ended within shutdown_ms_max and are cut");
                 self.cutting.send_replace(true);
                 self.connections.ended().await;
                 count
@@ -321,7 +322,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.front.stopping.send_replace(true);
+        self.front.stop(Instant::now());
         self.cutting.send_replace(true);
         self.accepting.abort();
         self.background.iter().for_each(JoinHandle::abort);
@@ -395,7 +396,7 @@ impl Accepting {
         loop {
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
-                _ = stopping.wait_for(|stopping| *stopping) => return,
+                _ = stopping.wait_for(Option::is_some) => return,
             };
             match accepted {
                 Ok((stream, peer)) => self.begin(stream, peer),

@@ -24,7 +24,7 @@ async fn pause(shared: &Shared, time: Duration) -> bool {
     let mut stopping = shared.front.stopping.subscribe();
     tokio::select! {
         () = tokio::time::sleep(time) => true,
-        _ = stopping.wait_for(|stopping| *stopping) => false,
+        _ = stopping.wait_for(Option::is_some) => false,
     }
 }
 
@@ -118,7 +118,7 @@ pub(crate) async fn purge_now_and_then(shared: Arc<Shared>) {
         let purging = tokio::task::spawn_blocking(move || purge(&pool, &request, &stopped));
         let purged = tokio::select! {
             purged = purging => purged,
-            _ = stopping.wait_for(|stopping| *stopping) => return,
+            _ = stopping.wait_for(Option::is_some) => return,
         };
         match purged {
             Ok(Ok(_)) => {}

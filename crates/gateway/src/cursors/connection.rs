@@ -1,6 +1,9 @@
 //! One connection: frames in, frames out.
 //!
 //! A message is one write: the packer has decided how full it is, and nothing here puts two together. Cursors take turns, message by message.
+//!
+//! *Caveats.* A client that takes nothing of a message that is on its way can be told nothing either: after the time for what is idle the
+//! connection is cut, and only the log says why.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::OptionFuture;
-use headwater_protocol::cursor::{Asked, Columns, End, Failed, Open, Rows, Server, Welcome};
+use headwater_protocol::cursor::{Asked, Columns, End, Failed, Open, Question, Rows, Server, Welcome};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Notify, watch};
 
@@ -26,12 +29,16 @@ const READ_BYTES: usize = 16 << 10;
 /// For how long a client may go on after it was told that the connection is over.
 const LINGER: std::time::Duration = std::time::Duration::from_secs(2);
 
+/// How long before the server stops for good the cursors that are open then are told; where it stops sooner, the last quarter of that.
+const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// A connection of cursors.
 pub(super) struct Connection {
     cursors: Arc<Cursors>,
     asker: Asker,
-    stopping: Option<watch::Receiver<bool>>,
-    is_stopping: bool,
+    stopping: Option<watch::Receiver<Option<Instant>>>,
+    /// Once the server stops.
+    stops: Option<Stops>,
     session: Server,
     open: BTreeMap<u64, Opened>,
     /// Told when one of them has something.
@@ -41,17 +48,38 @@ pub(super) struct Connection {
     /// What is being written, and how much of it has been.
     out: Vec<u8>,
     written: usize,
+    /// When the client last took some of it, or said something: what it gives credit for it has taken.
+    moved_at: Instant,
     /// Since when no cursor is open.
     quiet_since: Instant,
     /// Nothing is written any more after what is.
     is_over: bool,
 }
 
+/// A server that stops.
+#[derive(Clone, Copy)]
+struct Stops {
+    /// When what is open is told.
+    told_at: Instant,
+    /// When it is cut.
+    at: Instant,
+}
+
 /// A cursor that is open. Dropped, its query is ended in the database.
 struct Opened {
+    /// What the log calls it.
+    name: String,
     reading: Arc<Reading>,
     /// Since when its rows wait for credit.
     stalled_since: Option<Instant>,
+}
+
+impl Stops {
+    fn new(at: Instant) -> Stops {
+        let left = at.saturating_duration_since(Instant::now());
+        let before = LAST_WORDS.min(left / 4);
+        Stops { told_at: at.checked_sub(before).unwrap_or(at), at }
+    }
 }
 
 impl Drop for Opened {
@@ -61,19 +89,24 @@ impl Drop for Opened {
 }
 
 impl Connection {
-    pub(super) fn new(cursors: Arc<Cursors>, asker: Asker, stopping: Option<watch::Receiver<bool>>) -> Connection {
+    pub(super) fn new(
+        cursors: Arc<Cursors>,
+        asker: Asker,
+        stopping: Option<watch::Receiver<Option<Instant>>>,
+    ) -> Connection {
         let session = Server::new(cursors.settings.connection_cursors_max);
         let mut connection = Connection {
             cursors,
             asker,
             stopping,
-            is_stopping: false,
+            stops: None,
             session,
             open: BTreeMap::new(),
             told: Arc::default(),
             last: 0,
             out: Vec::new(),
             written: 0,
+            moved_at: Instant::now(),
             quiet_since: Instant::now(),
             is_over: false,
         };
@@ -88,6 +121,7 @@ impl Connection {
     pub(super) async fn serve(mut self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         match self.run(stream).await {
             Ok(()) => tracing::debug!("a connection of cursors has ended"),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => self.is_cut(&error),
             Err(error) => tracing::debug!(%error, "a connection of cursors broke"),
         }
     }
@@ -98,34 +132,71 @@ impl Connection {
         let mut timer = std::pin::pin!(tokio::time::sleep(std::time::Duration::ZERO));
         let told = Arc::clone(&self.told);
         loop {
+            let mut look_at = None;
             if self.out.is_empty() {
                 if self.is_over {
                     writes.shutdown().await?;
-                    return linger(&mut reads, &mut buffer).await;
+                    return linger(&mut reads, &mut buffer, self.linger_time()).await;
                 }
-                let look_at = tokio::time::Instant::from_std(self.pump());
-                // Woken too early it is asked again.
-                if timer.is_elapsed() || timer.deadline() > look_at {
-                    timer.as_mut().reset(look_at);
-                }
+                look_at = Some(self.pump());
+                self.moved_at = Instant::now();
             }
             let is_writing = !self.out.is_empty();
+            let look_at = if is_writing { self.patience_ends() } else { look_at.unwrap_or(self.moved_at) };
+            let look_at = tokio::time::Instant::from_std(look_at);
+            // Woken too early it is asked again.
+            if timer.is_elapsed() || timer.deadline() > look_at {
+                timer.as_mut().reset(look_at);
+            }
             let (out, written) = (&mut self.out, &mut self.written);
-            let stopping = self.stopping.as_mut().filter(|_| !self.is_stopping);
+            let stopping = self.stopping.as_mut().filter(|_| self.stops.is_none());
             let stopped = OptionFuture::from(stopping.map(|stopping| async {
                 // Where nobody can say it any more, it is.
-                let _ = stopping.wait_for(|stopping| *stopping).await;
+                stopping.wait_for(Option::is_some).await.map_or(None, |stopping| *stopping)
             }));
             tokio::select! {
-                done = write(&mut writes, out, written), if is_writing => done?,
+                done = write_some(&mut writes, out, written), if is_writing => {
+                    done?;
+                    self.moved_at = Instant::now();
+                }
                 came = reads.read(&mut buffer), if !self.is_over => match came? {
                     0 => return Ok(()),
-                    count => self.take(&buffer[..count]),
+                    count => {
+                        self.moved_at = Instant::now();
+                        self.take(&buffer[..count]);
+                    }
                 },
                 () = told.notified(), if !is_writing => {}
-                () = timer.as_mut(), if !is_writing => {}
-                Some(()) = stopped => self.is_stopping = true,
+                () = timer.as_mut() => if is_writing && Instant::now() >= self.patience_ends() {
+                    let is_stopping = self.stops.is_some_and(|stops| Instant::now() >= stops.at);
+                    let why = if is_stopping { "the server stops" } else { "its client took nothing for too long" };
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+                },
+                Some(at) = stopped => self.stops = Some(Stops::new(at.unwrap_or_else(Instant::now))),
             }
+        }
+    }
+
+    /// For how long its client may go on after it was told that the connection is over: not up to the end of a server that stops.
+    fn linger_time(&self) -> std::time::Duration {
+        let left = self.stops.map(|stops| stops.at.saturating_duration_since(Instant::now()));
+        left.map_or(LINGER, |left| LINGER.min(left / 2))
+    }
+
+    /// When a client that takes nothing of what is being written is given up.
+    fn patience_ends(&self) -> Instant {
+        let idle = self.moved_at + self.cursors.settings.idle;
+        self.stops.map_or(idle, |stops| idle.min(stops.at))
+    }
+
+    /// Notes why what is open ends: its client can't be told.
+    fn is_cut(&self, error: &io::Error) {
+        let for_so_long = std::time::Duration::from_millis(self.moved_at.elapsed().as_millis() as u64);
+        let is_stopping = self.stops.is_some_and(|stops| Instant::now() >= stops.at);
+        let Fault { code, message, .. } = if is_stopping { Fault::stopping() } else { Fault::idle(for_so_long) };
+        tracing::info!(fault = code, message, cursors = self.open.len(), %error, "a connection of cursors is cut");
+        for Opened { name, .. } in self.open.values() {
+            tracing::info!(query = name, fault = code, message, "a cursor did not come to its end");
         }
     }
 
@@ -152,12 +223,16 @@ impl Connection {
     }
 
     fn open(&mut self, Open { cursor, question, credit }: Open) {
-        if self.is_stopping {
+        if self.stops.is_some() {
             self.session.ended(cursor);
             return self.tell(cursor, &Fault::stopping());
         }
         let reading = Reading::new(self.cursors.packing(), credit, Arc::clone(&self.told));
-        self.open.insert(cursor, Opened { reading: Arc::clone(&reading), stalled_since: None });
+        let name = match &question {
+            Question::Named(name, _) => name.clone(),
+            Question::Sql(..) => "cursor".to_owned(),
+        };
+        self.open.insert(cursor, Opened { name, reading: Arc::clone(&reading), stalled_since: None });
         let (cursors, asker) = (Arc::clone(&self.cursors), self.asker.clone());
         tokio::spawn(async move {
             if let Err(fault) = cursors.read(&asker, &question, &reading).await {
@@ -198,6 +273,12 @@ impl Connection {
     fn pump(&mut self) -> Instant {
         let now = Instant::now();
         let mut look_at = now + self.cursors.settings.idle;
+        if let Some(Stops { told_at, .. }) = self.stops {
+            if now >= told_at {
+                self.tell_of_stop();
+            }
+            look_at = look_at.min(told_at);
+        }
         let behind = self.open.range((Excluded(self.last), Unbounded)).map(|(cursor, _)| *cursor);
         let before = self.open.range((Included(0), Included(self.last))).map(|(cursor, _)| *cursor);
         for cursor in behind.chain(before).collect::<Vec<_>>() {
@@ -208,7 +289,7 @@ impl Connection {
         }
         if self.open.is_empty() && self.out.is_empty() {
             let limit = self.cursors.settings.idle;
-            if self.is_stopping {
+            if self.stops.is_some() {
                 self.end_with(&Fault::stopping());
             } else if now >= self.quiet_since + limit {
                 self.end_with(&Fault::idle(limit));
@@ -217,6 +298,22 @@ impl Connection {
             }
         }
         look_at
+    }
+
+    /// Ends what is open before the server stops for good.
+    fn tell_of_stop(&mut self) {
+        if self.open.is_empty() {
+            return;
+        }
+        let cursors = self.open.len();
+        tracing::warn!(
+            cursors,
+            "cursors had not ended shortly before shutdown_ms_max and are told that the server stops"
+        );
+        let fault = Fault::stopping();
+        for cursor in self.open.keys().copied().collect::<Vec<_>>() {
+            self.fail(cursor, &fault);
+        }
     }
 
     /// The same of one cursor; whether it was a message.
@@ -261,7 +358,8 @@ impl Connection {
         let since = *opened.stalled_since.get_or_insert(now);
         if now >= since + limit {
             let fault = Fault::idle(limit);
-            tracing::info!(fault = fault.code, message = fault.message, "a cursor did not come to its end");
+            let (query, message) = (&opened.name, &fault.message);
+            tracing::info!(query, fault = fault.code, message, "a cursor did not come to its end");
             self.fail(cursor, &fault);
         } else {
             *look_at = (*look_at).min(since + limit);
@@ -270,19 +368,26 @@ impl Connection {
 }
 
 /// Takes what the client says still: a socket that is closed over it takes back what was sent.
-async fn linger(from: &mut (impl AsyncRead + Unpin), buffer: &mut [u8]) -> io::Result<()> {
+async fn linger(
+    from: &mut (impl AsyncRead + Unpin),
+    buffer: &mut [u8],
+    at_most: std::time::Duration,
+) -> io::Result<()> {
     let said = async { while matches!(from.read(buffer).await, Ok(1..)) {} };
-    let _ = tokio::time::timeout(LINGER, said).await;
+    let _ = tokio::time::timeout(at_most, said).await;
     Ok(())
 }
 
-/// Writes all of it. Given up in between it goes on where it was.
-async fn write(into: &mut (impl AsyncWrite + Unpin), out: &mut Vec<u8>, written: &mut usize) -> io::Result<()> {
-    while *written < out.len() {
+/// Writes as much of it as is taken at once; all of it is nothing any more. Given up in between it goes on where it was.
+async fn write_some(into: &mut (impl AsyncWrite + Unpin), out: &mut Vec<u8>, written: &mut usize) -> io::Result<()> {
+    if *written < out.len() {
         match into.write(&out[*written..]).await? {
             0 => return Err(io::ErrorKind::WriteZero.into()),
             count => *written += count,
         }
+    }
+    if *written < out.len() {
+        return Ok(());
     }
     into.flush().await?;
     out.clear();

@@ -1,6 +1,8 @@
 //! Cursors over a SQLite file, and a pipe in the place of a socket.
 
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::{Mutex, PoisonError};
 
 use headwater_access::{Access, Settings as AccessSettings};
 use headwater_bufferpool::{Config as PoolConfig, Pools};
@@ -23,7 +25,7 @@ struct Stand {
     came: BTreeMap<u64, (usize, u64)>,
     packing: Knobs,
     _folder: tempfile::TempDir,
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Option<Instant>>,
 }
 
 impl Stand {
@@ -41,7 +43,7 @@ impl Stand {
         let cursors = Arc::new(Cursors::new(service, settings, pool, None, None));
         let packing = cursors.packing().clone();
         let (near, far) = tokio::io::duplex(1 << 16);
-        let (stop, stopping) = watch::channel(false);
+        let (stop, stopping) = watch::channel(None);
         let asker = Asker::new(&HeaderMap::new(), None);
         tokio::spawn(Connection::new(cursors, asker, Some(stopping)).serve(near));
         Stand {
@@ -109,6 +111,33 @@ impl Stand {
                 other => self.events.push(other),
             }
         }
+    }
+}
+
+/// What is logged on this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn until_dropped(&self) -> tracing::subscriber::DefaultGuard {
+        let log = self.clone();
+        let layout = tracing_subscriber::fmt().with_ansi(false).without_time().with_target(false);
+        tracing::subscriber::set_default(layout.with_writer(move || log.clone()).finish())
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -187,12 +216,40 @@ async fn who_makes_no_use_of_it_is_told_to_go() {
     assert_eq!(told, [(stuck, "idle".to_owned()), (0, "idle".to_owned())]);
 }
 
+/// What is written finds no room in the pipe, whatever the credit.
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_cut_and_a_slow_one_is_not() {
+    let idle = Duration::from_millis(400);
+    let mut stand = Stand::new(CursorSettings { idle, ..CursorSettings::default() });
+    let log = Log::default();
+    let _told = log.until_dropped();
+    stand.open(1_000_000, 1 << 22).await;
+    // Some bytes now and then, for much longer than it may take none.
+    let mut some = [0; 2_000];
+    for _ in 0..20 {
+        tokio::time::sleep(idle / 4).await;
+        stand.pipe.read_exact(&mut some).await.expect("it is not cut");
+    }
+    assert_eq!(log.text(), "");
+    // It hangs in its write: that it ends is seen by what the log says.
+    let until = std::time::Instant::now() + Duration::from_mins(1);
+    while !log.text().contains("a connection of cursors is cut") {
+        assert!(std::time::Instant::now() < until, "it goes on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let text = log.text();
+    assert!(text.contains("query=\"many\" fault=\"idle\"") && text.contains("taken for 4"), "{text}");
+    let mut rest = Vec::new();
+    let read = tokio::time::timeout(Duration::from_mins(1), stand.pipe.read_to_end(&mut rest)).await.expect("it ends");
+    assert!(read.expect("a pipe") < 200_000, "what was in the pipe, and no more");
+}
+
 #[tokio::test]
 async fn a_server_that_stops_lets_cursors_end_and_opens_no_more() {
     let mut stand = Stand::new(CursorSettings::default());
     let running = stand.open(1_000_000, 10_000).await;
     while !matches!(stand.event().await, Some(Event::Rows(..))) {}
-    stand.stop.send_replace(true);
+    stand.stop.send_replace(Some(Instant::now() + Duration::from_mins(1)));
     // It is told before what comes next is read.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let late = stand.open(1, 100).await;
@@ -205,6 +262,39 @@ async fn a_server_that_stops_lets_cursors_end_and_opens_no_more() {
     let over = stand.event().await;
     assert!(matches!(over, Some(Event::Over(ref failed)) if failed.code == "stopping"), "{over:?}");
     assert_eq!(stand.event().await, None);
+}
+
+/// Shortly before the server ends for good; whoever takes nothing then can't be told, and the log has it.
+#[tokio::test]
+async fn what_is_open_at_the_end_of_a_stop_is_told_and_counted() {
+    let log = Log::default();
+    let _told = log.until_dropped();
+    let mut stand = Stand::new(CursorSettings::default());
+    let stuck = [stand.open(1_000_000, 10_000).await, stand.open(1_000_000, 10_000).await];
+    while stand.came.len() < 2 {
+        stand.event().await;
+    }
+    let until = Instant::now() + Duration::from_secs(2);
+    stand.stop.send_replace(Some(until));
+    let mut told = Vec::new();
+    while let Some(event) = stand.event().await {
+        if let Event::Failed(failed) | Event::Over(failed) = event {
+            told.push((failed.cursor, failed.code));
+        }
+    }
+    assert_eq!(told, [stuck[0], stuck[1], 0].map(|cursor| (cursor, "stopping".to_owned())));
+    assert!(Instant::now() < until, "it was told too late");
+    assert!(log.text().contains("cursors=2"), "{}", log.text());
+
+    let mut stand = Stand::new(CursorSettings::default());
+    stand.open(1_000_000, 1 << 22).await;
+    stand.pipe.read_exact(&mut [0; 2_000]).await.expect("rows come");
+    stand.stop.send_replace(Some(Instant::now() + Duration::from_millis(400)));
+    let until = Instant::now() + Duration::from_mins(1);
+    while !log.text().contains("a connection of cursors is cut fault=\"stopping\"") {
+        assert!(Instant::now() < until, "it goes on: {}", log.text());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[test]

@@ -298,7 +298,7 @@ async fn files_and_what_is_none() {
 async fn errors_of_a_payload_and_of_the_whole() {
     let stand = Stand::new();
     for (sql, words) in [
-        ("select nothing_there from t", "error=\"1\" message=\"the database can't run"),
+        ("select nothing_there from t", "statement as it was sent: no such column: nothing_there"),
         ("delete from t", "&quot;delete&quot; with a blank behind it is taken nowhere"),
         ("update t set id = 9", "error=\"1\" message=\"the database can't run"),
         ("select 1; select 2", "error=\"1\" message=\"the database can't run"),

@@ -444,7 +444,9 @@ fn sql_of_clients_is_bound_limited_and_read_only() {
     assert_eq!(code(sql("SELECT 1; DELETE FROM own", &[])), "failed");
     assert_eq!(code(sql("SELECT no", &[])), "failed");
     let said = sql("SELECT 1 / (a - 1) AS x FROM own", &[]).expect_err("by zero").to_string();
-    assert!(said.contains("can't run the statement as it was sent"), "{said}");
+    assert!(said.contains("can't run the statement as it was sent; the server's log says why"), "{said}");
+    let said = sql("SELECT a FORM own", &[]).expect_err("a typo").to_string();
+    assert!(said.contains("can't run the statement as it was sent: syntax error at or near"), "{said}");
     assert_eq!(code(sql("SELECT FROM generate_series(1, 3)", &[])), "failed", "rows without columns");
     assert_eq!(code(sql("SELECT * FROM generate_series(1, 6)", &[])), "too_large");
     assert_eq!(sql("SELECT count(*) AS n FROM own", &[]).expect("rows"), [[Value::Int(2)]]);

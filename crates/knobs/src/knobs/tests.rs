@@ -37,6 +37,7 @@ fn all_that_is_named_is_set_or_nothing() {
     for (pairs, words) in [
         (&[("a.low", "10"), ("a.high", "101")][..], "a.high is \"101\", expected 1 to 100"),
         (&[("a.low", "10"), ("a.high", "9")], "a.low is above a.high"),
+        (&[("a.high", "1M")], "a.high is \"1M\", expected 1 to 100, in digits alone"),
         (&[("a.low", "10"), ("a.hihg", "9")], "there is no knob \"a.hihg\": did you mean a.high?"),
         (&[("high", "10")], "there is no knob \"high\": did you mean a.high?"),
         (&[("weather", "10")], "there is no knob \"weather\"; `headwater tune` lists them"),
@@ -48,6 +49,25 @@ fn all_that_is_named_is_set_or_nothing() {
     }
     assert_eq!(knobs.change(&wanted(&[("a.low", "60")])).expect("as it is"), []);
     assert_eq!(knobs.shown()[0].at_start, Value::Whole(5));
+}
+
+#[test]
+fn a_number_with_a_unit_is_told_which_one_is_meant() {
+    let live = Live::new(5);
+    for (name, text, words) in [
+        ("pool.memory_bytes", "1M", "\"1M\", expected 1 to 100 bytes, in digits alone, without a unit"),
+        ("server.idle_ms_max", "5s", "\"5s\", expected 1 to 100 milliseconds, in digits alone, without a unit"),
+        ("gateway.cursor.idle_s", "1_0", "\"1_0\", expected 1 to 100 seconds, in digits alone, without a unit"),
+        ("gateway.reader_bytes_per_s_min", "1k", "expected 1 to 100 bytes, in digits alone, without a unit"),
+        ("pool.skips", "-1", "\"-1\", expected 1 to 100, in digits alone"),
+        ("pool.memory_bytes", "101", "\"101\", expected 1 to 100"),
+        ("pool.memory_bytes", "99999999999999999999", "expected 1 to 100"),
+        ("pool.memory_bytes", "many", "\"many\", expected 1 to 100"),
+    ] {
+        let said =
+            Knobs::new(vec![knob(name, &live)]).change(&wanted(&[(name, text)])).expect_err("refused").to_string();
+        assert!(said.ends_with(words), "{said}");
+    }
 }
 
 #[test]

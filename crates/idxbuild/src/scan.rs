@@ -45,6 +45,9 @@ pub(crate) type Sums = Vec<Sum>;
 /// First and last rowid of a piece of the table.
 type Rowids = Option<(i64, i64)>;
 
+/// What one thread has seen, with the rowids of its pieces.
+type Part = (Sums, Witnesses, Vec<(usize, Rowids)>);
+
 impl Scan<'_> {
     /// Reads the whole table with so many threads: gives what the indexes must hold, and what SQLite is to be asked.
     pub(crate) fn run(&self, threads: usize) -> Result<(Sums, Witnesses), Halt> {
@@ -108,12 +111,7 @@ impl<'s> Worker<'s> {
     }
 
     /// Takes pieces of the table until there are none.
-    fn run(
-        mut self,
-        thread: usize,
-        next: &AtomicUsize,
-        stop: &AtomicBool,
-    ) -> Result<(Sums, Witnesses, Vec<(usize, Rowids)>), Halt> {
+    fn run(mut self, thread: usize, next: &AtomicUsize, stop: &AtomicBool) -> Result<Part, Halt> {
         let mut span = self.scan.usage.span(thread, None, Phase::DataScan);
         let leaves = self.scan.leaves;
         let mut rowids = Vec::new();

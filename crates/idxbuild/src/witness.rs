@@ -29,9 +29,7 @@ impl Witnesses {
     /// Takes a row whose keys have been made, if it is the first of its kind.
     #[inline]
     pub(crate) fn see(&mut self, indexes: &[IndexJob], fields: &Fields, record: &[u8], rowid: i64) {
-        if !self.0.contains_key(&fields.count()) {
-            self.0.insert(fields.count(), Witness::of(indexes, fields, record, rowid));
-        }
+        self.0.entry(fields.count()).or_insert_with(|| Witness::of(indexes, fields, record, rowid));
     }
 
     /// Takes those of another part of the table.

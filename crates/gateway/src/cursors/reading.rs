@@ -259,7 +259,8 @@ impl Packed<'_> {
                 return self.stop(Fault::timed_out(self.statement.options.time_out));
             }
             state = reading.has_room.wait_timeout(state, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
-            if !state.has_room() && self.pace.is_hopeless(began.elapsed()) {
+            // Room that came was waited for as well: of small messages it comes before each look.
+            if self.pace.is_hopeless(began.elapsed()) {
                 drop(state);
                 return self.stop(Fault::slow_reader(self.pace.least_bytes_per_s()));
             }

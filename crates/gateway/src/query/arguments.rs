@@ -85,11 +85,15 @@ impl Parameter {
 
     /// A value from a request's text.
     fn read(&self, text: &str) -> Result<Value, ArgumentError> {
+        self.read_by(text, values::read)
+    }
+
+    fn read_by(&self, text: &str, read: impl FnOnce(&str, Type) -> Option<Value>) -> Result<Value, ArgumentError> {
         let wrong = |why| ArgumentError::Value { name: self.name.clone(), why };
         if text.contains('\0') {
             return Err(wrong("has a character that no database takes (NUL)".to_owned()));
         }
-        let value = values::read(text, self.kind)
+        let value = read(text, self.kind)
             .ok_or_else(|| wrong(format!("is {:?}, expected a value of type {}", shown(text), described(self.kind))))?;
         self.accepts(&value).map_err(wrong)?;
         Ok(value)
@@ -108,7 +112,7 @@ impl Query {
         for (name, text) in given {
             if let (Some(page), Some(column)) = (&self.page, name.strip_prefix(AFTER)) {
                 let place = page.by.iter().position(|(name, _)| name == column).ok_or_else(|| self.unknown(name))?;
-                let value = Parameter::plain(name, page.by[place].1).read(text)?;
+                let value = Parameter::plain(name, page.by[place].1).read_by(text, values::read_key)?;
                 if after[place].replace(value).is_some() {
                     return Err(ArgumentError::Twice(name.to_owned()));
                 }
@@ -147,10 +151,14 @@ impl Query {
 
     /// The arguments of the page behind a row with this key.
     pub fn after(&self, arguments: &Arguments, key: Vec<Value>) -> Arguments {
-        let key: Vec<Value> = key.into_iter().map(values::canonical).collect();
+        let key: Vec<Value> = key.into_iter().map(values::of_key).collect();
         let by = self.page.iter().flat_map(|page| &page.by);
         let pairs = by.zip(&key).map(|((name, _), value)| {
-            format!("{AFTER}{}={}", utf8_percent_encode(name, ENCODED), utf8_percent_encode(&form_of(value), ENCODED))
+            format!(
+                "{AFTER}{}={}",
+                utf8_percent_encode(name, ENCODED),
+                utf8_percent_encode(&values::form_of_key(value), ENCODED)
+            )
         });
         let before = Some(arguments.first.clone()).filter(|before| !before.is_empty());
         let canonical = before.into_iter().chain(pairs).collect::<Vec<_>>().join("&");

@@ -22,13 +22,34 @@ use headwater_protocol::{Type, Value};
 
 /// A value of this type, in its one form; `None`: the text says none.
 pub(super) fn read(text: &str, kind: Type) -> Option<Value> {
+    read_key(text, kind).map(canonical)
+}
+
+/// The same of a page's key.
+pub(super) fn read_key(text: &str, kind: Type) -> Option<Value> {
     let value = match kind {
         Type::Real => Value::Real(real(text)?),
         Type::Decimal => coerce(&Value::text(word(text).map_or_else(|| unadorned(text), str::to_owned)), kind)?,
         Type::Bool => coerce(&Value::text(text.to_ascii_lowercase()), kind)?,
         _ => coerce(&Value::text(text), kind)?,
     };
-    is_sound(&value).then(|| canonical(value))
+    is_sound(&value).then(|| of_key(value))
+}
+
+/// A page's key in one form, but for a decimal's zeros: a database may keep it as a text with them (SQLite), and compare it so.
+pub(super) fn of_key(value: Value) -> Value {
+    match value {
+        Value::Decimal(_) => value,
+        other => canonical(other),
+    }
+}
+
+/// A value of a page's key as it stands in a URL.
+pub(super) fn form_of_key(value: &Value) -> String {
+    match value {
+        Value::Decimal(_) => text_of(value),
+        other => form_of(other),
+    }
 }
 
 /// What a type's values are written as, for people.

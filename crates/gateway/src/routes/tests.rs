@@ -39,7 +39,7 @@ macro_rules! counted {
     };
 }
 
-const QUERIES: [(&str, &str); 15] = [
+const QUERIES: [(&str, &str); 16] = [
     (
         "flights",
         "-- public = true\n-- stale_if_error_s = 60\n-- [parameters]\n-- origin = { type = \"text\", length_max = 3 }\n\
@@ -57,6 +57,10 @@ const QUERIES: [(&str, &str); 15] = [
         "paged",
         "-- public = true\n-- page_by = { origin = \"text\", id = \"int\" }\n-- page_rows = 2\n-- [parameters]\n\
          -- least = { type = \"int\", default = 0 }\nSELECT origin, id FROM flight WHERE id > :least -- in any order",
+    ),
+    (
+        "fares",
+        "-- public = true\n-- page_by = { fare = \"decimal\", id = \"int\" }\n-- page_rows = 2\nSELECT fare, id FROM ticket",
     ),
     ("own", "-- max_age_s = 1000\nSELECT id FROM flight WHERE owner = :s.user ORDER BY id"),
     ("anns", "-- users = [\"ann\"]\nSELECT count(*) AS n FROM flight"),
@@ -671,6 +675,29 @@ async fn a_query_of_the_freshness_goes_before_the_query() {
 }
 
 /// What is inserted and deleted meanwhile moves no page.
+#[tokio::test]
+async fn decimals_that_are_kept_as_texts_are_in_one_page_each() {
+    for kind in ["DECIMAL_TEXT(9,2)", "NUMERIC"] {
+        let stand = Stand::new(Settings::default());
+        stand.sql(&format!("CREATE TABLE ticket (id INTEGER PRIMARY KEY, fare {kind})"));
+        for (id, fare) in ["2.50", "2.5", "2.50", "3", "3.00", "100", "100.00", "0.1", "0.10"].iter().enumerate() {
+            stand.sql(&format!("INSERT INTO ticket VALUES ({id}, '{fare}')"));
+        }
+        let (mut url, mut ids) = ("/q/fares.json".to_owned(), Vec::new());
+        loop {
+            let (status, page) = stand.text(&url, &[]).await;
+            assert_eq!(status, StatusCode::OK, "{page}");
+            let page: serde_json::Value = serde_json::from_str(&page).expect("JSON");
+            ids.extend(page["rows"].as_array().expect("rows").iter().map(|row| row["id"].as_u64().expect("a number")));
+            assert!(ids.len() < 20, "{kind}: no row is in two pages: {ids:?}");
+            let Some(next) = page["next"].as_str() else { break };
+            next.clone_into(&mut url);
+        }
+        ids.sort_unstable();
+        assert_eq!(ids, (0..9).collect::<Vec<_>>(), "{kind}");
+    }
+}
+
 #[tokio::test]
 async fn pages_by_key() {
     let stand = Stand::new(Settings::default());

@@ -102,7 +102,7 @@ const ATTACKS: [Attack; 39] = [
             let none = unsigned(&s.ann);
             s.sync_with("", &format!("{}\r\nAuthorization: Bearer {none}", bearer(&s.eve)), &asking(s))
         },
-        "answered",
+        "400",
     ),
     // Tokens
     ("shows no token", |s| s.sync_with("", "Accept: */*", &asking(s)), "unauthenticated"),

@@ -25,7 +25,7 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 /// use headwater_model::parse::in_plain_words;
 /// assert_eq!(
 ///     in_plain_words("invalid type: string \"x\", expected u32\nin `rows_max`\n"),
-///     "invalid type: string \"x\", expected a whole number, 0 or more in `rows_max`"
+///     "invalid type: string \"x\", expected a whole number, 0 to 4294967295 in `rows_max`"
 /// );
 /// ```
 pub fn in_plain_words(message: &str) -> String {

@@ -87,7 +87,7 @@ impl Comebacks {
         self.forget(now);
         let known = remote_id.and_then(|remote_id| self.tickets.get(&remote_id)).copied();
         let ticket = known.unwrap_or(Ticket { number: self.drawn, times: 0, due: now });
-        let (wait, is_counted) = match standing.pace {
+        let (wait, is_sure) = match standing.pace {
             None => (UNKNOWN.mul_f64(0.5 + random), false),
             Some(pace @ Pace { is_sure, .. }) => {
                 let before = self.before(&ticket, standing, random);
@@ -102,7 +102,7 @@ impl Comebacks {
             && (known.is_some() || self.tickets.len() < TICKETS_MAX)
         {
             self.drawn += u64::from(known.is_none());
-            let is_counted = is_counted || standing.least > LEAST;
+            let is_counted = is_sure || standing.least > LEAST;
             let ticket = Ticket { times: ticket.times + u32::from(is_counted), due: now + wait, ..ticket };
             self.tickets.insert(remote_id, ticket);
         }

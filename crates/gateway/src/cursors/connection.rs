@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::future::OptionFuture;
 use headwater_protocol::cursor::{Asked, Columns, End, Failed, Open, Question, Rows, Server, Welcome};
@@ -27,10 +27,10 @@ use crate::pace::{self, Least, Pace};
 const READ_BYTES: usize = 16 << 10;
 
 /// For how long a client may go on after it was told that the connection is over.
-const LINGER: std::time::Duration = std::time::Duration::from_secs(2);
+const LINGER: Duration = Duration::from_secs(2);
 
 /// How long before the server stops for good the cursors that are open then are told; where it stops sooner, the last quarter of that.
-const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(2);
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A connection of cursors.
 pub(super) struct Connection {
@@ -129,20 +129,20 @@ impl Connection {
     async fn run(&mut self, stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
         let (mut reads, mut writes) = tokio::io::split(stream);
         let mut buffer = vec![0; READ_BYTES];
-        let mut timer = std::pin::pin!(tokio::time::sleep(std::time::Duration::ZERO));
+        let mut timer = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         let told = Arc::clone(&self.told);
+        let mut quiet_until = Instant::now();
         loop {
-            let mut look_at = None;
             if self.out.is_empty() {
                 if self.is_over {
                     writes.shutdown().await?;
                     return linger(&mut reads, &mut buffer, self.linger_time()).await;
                 }
-                look_at = Some(self.pump());
+                quiet_until = self.pump();
                 self.moved_at = Instant::now();
             }
             let is_writing = !self.out.is_empty();
-            let look_at = if is_writing { self.patience_ends() } else { look_at.unwrap_or(self.moved_at) };
+            let look_at = if is_writing { self.patience_ends() } else { quiet_until };
             let look_at = tokio::time::Instant::from_std(look_at);
             // Woken too early it is asked again.
             if timer.is_elapsed() || timer.deadline() > look_at {
@@ -168,8 +168,7 @@ impl Connection {
                 },
                 () = told.notified(), if !is_writing => {}
                 () = timer.as_mut() => if is_writing && Instant::now() >= self.patience_ends() {
-                    let is_stopping = self.stops.is_some_and(|stops| Instant::now() >= stops.at);
-                    let why = if is_stopping { "the server stops" } else { "its client took nothing for too long" };
+                    let why = if self.has_stopped() { "the server stops" } else { "its client took nothing for too long" };
                     return Err(io::Error::new(io::ErrorKind::TimedOut, why));
                 },
                 Some(at) = stopped => self.stops = Some(Stops::new(at.unwrap_or_else(Instant::now))),
@@ -178,7 +177,7 @@ impl Connection {
     }
 
     /// For how long its client may go on after it was told that the connection is over: not up to the end of a server that stops.
-    fn linger_time(&self) -> std::time::Duration {
+    fn linger_time(&self) -> Duration {
         let left = self.stops.map(|stops| stops.at.saturating_duration_since(Instant::now()));
         left.map_or(LINGER, |left| LINGER.min(left / 2))
     }
@@ -189,11 +188,15 @@ impl Connection {
         self.stops.map_or(idle, |stops| idle.min(stops.at))
     }
 
+    /// Whether the server waits for nothing any more.
+    fn has_stopped(&self) -> bool {
+        self.stops.is_some_and(|stops| Instant::now() >= stops.at)
+    }
+
     /// Notes why what is open ends: its client can't be told.
     fn is_cut(&self, error: &io::Error) {
-        let for_so_long = std::time::Duration::from_millis(self.moved_at.elapsed().as_millis() as u64);
-        let is_stopping = self.stops.is_some_and(|stops| Instant::now() >= stops.at);
-        let Fault { code, message, .. } = if is_stopping { Fault::stopping() } else { Fault::idle(for_so_long) };
+        let for_so_long = Duration::from_millis(self.moved_at.elapsed().as_millis() as u64);
+        let Fault { code, message, .. } = if self.has_stopped() { Fault::stopping() } else { Fault::idle(for_so_long) };
         tracing::info!(fault = code, message, cursors = self.open.len(), %error, "a connection of cursors is cut");
         for Opened { name, .. } in self.open.values() {
             tracing::info!(query = name, fault = code, message, "a cursor did not come to its end");
@@ -368,11 +371,7 @@ impl Connection {
 }
 
 /// Takes what the client says still: a socket that is closed over it takes back what was sent.
-async fn linger(
-    from: &mut (impl AsyncRead + Unpin),
-    buffer: &mut [u8],
-    at_most: std::time::Duration,
-) -> io::Result<()> {
+async fn linger(from: &mut (impl AsyncRead + Unpin), buffer: &mut [u8], at_most: Duration) -> io::Result<()> {
     let said = async { while matches!(from.read(buffer).await, Ok(1..)) {} };
     let _ = tokio::time::timeout(at_most, said).await;
     Ok(())

@@ -14,7 +14,7 @@ pub(crate) use kin::obstacle;
 
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueTable, Tracking};
 use crate::track::{self, catalogue_table};
-use crate::{Connection, Dialect, Error, Mode, Plan};
+use crate::{Connection, Dialect, Error, Mode, Plan, postgres};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +62,9 @@ pub fn check(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Finding
         }
     }
     findings.extend(tracking_of(connection, plan, |table| catalogue_table(&catalogue, table).is_some())?);
+    for table in plan.model.tables.iter().filter(|table| table.is_tracked()) {
+        findings.extend(comes_afresh(connection, &Kin::new(&plan.model, table))?);
+    }
     findings.extend(scripts::check(connection, plan)?);
     findings.sort_by(|a, b| (a.severity, &a.table, &a.column).cmp(&(b.severity, &b.table, &b.column)));
     Ok(findings)
@@ -354,6 +357,24 @@ fn tracking(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Option<Fin
         column: None,
         message,
         mend: "run `headwater track`".to_owned(),
+    }))
+}
+
+/// Changes that could not be noted are no error: the table comes whole instead. That costs, so people are told why.
+fn comes_afresh(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Option<Finding>, Error> {
+    if connection.dialect() != Dialect::Postgres || !crate::system::is_installed(connection)? {
+        return Ok(None);
+    }
+    Ok(postgres::refresh::last(connection, kin)?.map(|refreshed| Finding {
+        severity: Severity::Warning,
+        code: "comes_afresh",
+        table: Some(kin.table().name.clone()),
+        column: None,
+        message: format!(
+            "the table comes whole to remotes: changes could not be noted one by one (causes on record: {}; the last one, at {} UTC: {})",
+            refreshed.count, refreshed.at, refreshed.cause
+        ),
+        mend: "run `headwater track`; where the cause is a value of the application's, shorten it".to_owned(),
     }))
 }
 

@@ -9,7 +9,7 @@
 //!   read       downloads, streamed                 watermark which transactions a snapshot saw
 //!   catalogue  what the database has               shape     a table and the SQL on it
 //!   parts      partitions that come and go         plain     changes made just as they came
-//!   pipeline   a statement row by row, without waiting in between
+//!   refresh    tables that must come whole         pipeline  a statement row by row, without waiting in between
 //! ```
 //!
 //! Change tracking is in `headwater_model::tracking::postgres`. Sessions run in UTC, with the type settings that make every text form
@@ -32,6 +32,7 @@ mod pipeline;
 mod plain;
 mod raw;
 mod read;
+pub(crate) mod refresh;
 mod results;
 mod sets;
 mod shape;

@@ -281,5 +281,10 @@ fn remember(connection: &mut dyn Connection, step: &Step<'_>) -> Result<(), Erro
         Value::Bytes(step.hash.clone()),
         Value::Bytes(installed),
     ];
-    connection.execute(&dialect_sql(connection.dialect(), sql), &values).map(|_| ())
+    connection.execute(&dialect_sql(connection.dialect(), sql), &values)?;
+    if connection.dialect() == Dialect::Postgres {
+        let sql = "UPDATE headwater.tracked SET installed_at = clock_timestamp() WHERE table_name = ?1";
+        connection.execute(sql, &[Value::text(step.table_name.as_str())])?;
+    }
+    Ok(())
 }

@@ -117,7 +117,7 @@ impl PostgresConnection {
             // What the application made deferrable is checked when an upload is whole: its order does not matter.
             Mode::Upload => ("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET CONSTRAINTS ALL DEFERRED", None),
             Mode::Download => {
-                ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", Some(snapshot::opening_sql(self.has_limits)))
+                ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", Some(snapshot::opening_sql(self.limits_form)))
             }
         };
         let first = match (snapshot_sql, actor) {
@@ -130,7 +130,7 @@ impl PostgresConnection {
         let asked = asked.collect::<Result<Vec<_>, _>>()?;
         // From here on a rollback has something to end, whichever of the statements fails.
         self.state = State { mode: Some(mode), ..State::default() };
-        let with_limits = self.has_limits;
+        let with_limits = self.limits_form.is_some();
         let (opened, found, answers) = self.link.run(async |client| {
             let answers = join_all(asked.iter().map(|asked| rows_of(client, asked)));
             let first = async {
@@ -143,7 +143,7 @@ impl PostgresConnection {
         });
         let found = opened.and(found).map_err(|failure| {
             // The tables that it reads may not be there any more.
-            self.has_limits = false;
+            self.limits_form = None;
             self.failure("beginning a transaction", &failure)
         })?;
         for (query, answer) in queries.iter().zip(answers) {

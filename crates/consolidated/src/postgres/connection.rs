@@ -11,7 +11,7 @@ use super::ahead::{Answered, Queue};
 use super::codec::Scratch;
 use super::link::Link;
 use super::shape::Verb;
-use super::snapshot::Snapshot;
+use super::snapshot::{LimitsForm, Snapshot};
 use super::statements::{Statements, numbered};
 use super::watermark::Watermark;
 use super::{catalogue, error, parts, raw};
@@ -37,8 +37,8 @@ pub(super) struct PostgresConnection {
     /// By model: [`Snapshot::hierarchy`] when every part was known to be tracked.
     known_parts: HashMap<u64, String>,
     whole_tracking: HashMap<u64, String>,
-    /// The tables that tell how far back changes can be told are there: they are read with the next download's beginning.
-    pub(super) has_limits: bool,
+    /// The tables that tell how far back changes can be told, once they were seen: they are read with the next download's beginning.
+    pub(super) limits_form: Option<LimitsForm>,
     pub(super) state: State,
     /// Control statements that go out with the next request: a savepoint costs no round trip of its own.
     pub(super) queued: Queue,
@@ -76,7 +76,7 @@ impl PostgresConnection {
             statements: Statements::default(),
             known_parts: HashMap::new(),
             whole_tracking: HashMap::new(),
-            has_limits: false,
+            limits_form: None,
             state: State::default(),
             queued: Queue::default(),
             scratch: Scratch::default(),

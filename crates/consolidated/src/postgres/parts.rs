@@ -13,6 +13,7 @@ use headwater_model::tracking::Kin;
 use headwater_model::tracking::postgres::parts::{self, Part};
 use headwater_protocol::{Row, Value};
 
+use super::refresh;
 use crate::catalogue::{integer, text};
 use crate::track::tracked_name;
 use crate::{Connection, Error, Mode, Plan};
@@ -99,6 +100,14 @@ impl Found {
         }
     }
 
+    /// What a person is told of it: one that was dropped has no name.
+    fn described(&self) -> String {
+        match &self.part {
+            Some(part) => format!("{}, which was a part of it", part.qualified()),
+            None => format!("a part of it that was dropped (OID {})", self.oid),
+        }
+    }
+
     /// Whether what is in it now, with what was noted since it is a part no more, is all that was in it.
     fn is_legible(&self) -> bool {
         self.part.is_some() && self.triggers == parts::statement_trigger_count() && !self.is_replicated
@@ -168,7 +177,8 @@ fn run(connection: &mut dyn Connection, kin: &Kin<'_>, found: &Found, step: Step
             }
             if found.state == State::Late {
                 // It was read and written meanwhile.
-                refresh(connection, kin)?;
+                let cause = format!("{} was written to while it was a part without triggers", part.qualified());
+                refresh::append(connection, kin, &cause)?;
                 return remember(connection, found, "tracked");
             }
             remember(connection, found, "armed")
@@ -182,7 +192,7 @@ fn run(connection: &mut dyn Connection, kin: &Kin<'_>, found: &Found, step: Step
             remember(connection, found, "left")
         }
         (Step::Forget, part) => {
-            refresh(connection, kin)?;
+            refresh::append(connection, kin, &format!("it is unknown which rows were in {}", found.described()))?;
             // Without triggers of ours it may be any table: a loaded dump has its own numbers.
             if part.is_some() && found.triggers > 0 {
                 remember(connection, found, "left")
@@ -236,19 +246,6 @@ fn remember(connection: &mut dyn Connection, found: &Found, state: &str) -> Resu
 fn forget(connection: &mut dyn Connection, found: &Found) -> Result<(), Error> {
     let sql = "DELETE FROM headwater.part WHERE table_name = ?1 AND part = ?2::bigint::oid";
     connection.execute(sql, &[Value::text(found.table_name.as_str()), Value::Int(found.oid)]).map(|_| ())
-}
-
-/// The table, and those that take their partition from it, are sent again to whoever has not seen this transaction.
-fn refresh(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<(), Error> {
-    let sql = "INSERT INTO headwater.refresh (table_name, transaction, incarnation) \
-               SELECT ?1, pg_current_xact_id(), incarnation FROM headwater.identity ON CONFLICT (table_name) \
-               DO UPDATE SET transaction = EXCLUDED.transaction, incarnation = EXCLUDED.incarnation";
-    for lineage in std::iter::once(&kin.lineage).chain(&kin.below) {
-        let name = tracked_name(lineage);
-        tracing::info!(table = name, "it is unknown what was in a part: the table will be sent again");
-        connection.execute(sql, &[Value::text(name)])?;
-    }
-    Ok(())
 }
 
 /// The statements that track the parts that a table has when it is tracked itself.

@@ -1,6 +1,7 @@
 //! What a download's transaction begins with: its snapshot, and what comes along with it so that it costs no round trip of its own.
 
 use super::connection::PostgresConnection;
+use super::refresh;
 use super::watermark::Watermark;
 use crate::backend::Gaps;
 use crate::{Connection, Error};
@@ -14,11 +15,30 @@ pub(super) const HIERARCHY_SQL: &str = "SELECT count(*) || ':' || coalesce(bit_x
 pub(super) const TRIGGERS_SQL: &str = "SELECT count(*) || ':' || coalesce(bit_xor(hashint8extended(t.oid::int8, t.xmin::text::int8)), 0) \
     FROM pg_catalog.pg_trigger t WHERE t.tgname LIKE 'headwater%'";
 
-/// Table name, the horizon, a transaction: of the horizon, and of tables that changed without a note.
-const LIMITS_SQL: &str = "SELECT NULL, encode(h.version, 'hex'), NULL FROM headwater.horizon h \
-    JOIN headwater.identity i ON i.incarnation = h.incarnation \
-    UNION ALL SELECT r.table_name, NULL, r.transaction::text FROM headwater.refresh r \
-    JOIN headwater.identity i ON i.incarnation = r.incarnation";
+/// Which of Headwater's tables say how far back changes can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LimitsForm {
+    /// Those that an older build made: `headwater.refresh` alone.
+    Old,
+    /// `headwater.refresh_event` as well.
+    Events,
+}
+
+impl LimitsForm {
+    /// Table name, the horizon, a transaction, its cause: of the horizon, and of tables that changed without a note.
+    fn sql(self) -> String {
+        let refreshed = match self {
+            LimitsForm::Old => "SELECT r.table_name, NULL, r.transaction::text, NULL FROM headwater.refresh r \
+                 JOIN headwater.identity i ON i.incarnation = r.incarnation"
+                .to_owned(),
+            LimitsForm::Events => refresh::unseen_sql("r.table_name, NULL, r.transaction::text, r.cause"),
+        };
+        format!(
+            "SELECT NULL, encode(h.version, 'hex'), NULL, NULL FROM headwater.horizon h \
+             JOIN headwater.identity i ON i.incarnation = h.incarnation UNION ALL {refreshed}"
+        )
+    }
+}
 
 /// The snapshot of a download.
 #[derive(Debug)]
@@ -32,12 +52,16 @@ pub(super) struct Snapshot {
     limits: Option<Limits>,
 }
 
-/// The first statement of a download. `with_limits`: the tables of [`LIMITS_SQL`] are there.
-pub(super) fn opening_sql(with_limits: bool) -> String {
-    let limits = if with_limits {
-        format!("(SELECT json_agg(json_build_array(l.a, l.b, l.c)) FROM ({LIMITS_SQL}) AS l(a, b, c))::text")
-    } else {
-        "NULL::text".to_owned()
+/// The first statement of a download. `limits`: the tables of [`LimitsForm`] that are there, if that is known.
+pub(super) fn opening_sql(limits: Option<LimitsForm>) -> String {
+    let limits = match limits {
+        Some(form) => {
+            format!(
+                "(SELECT json_agg(json_build_array(l.a, l.b, l.c, l.d)) FROM ({}) AS l(a, b, c, d))::text",
+                form.sql()
+            )
+        }
+        None => "NULL::text".to_owned(),
     };
     format!("SELECT pg_current_snapshot()::text, pg_is_in_recovery(), ({HIERARCHY_SQL}), ({TRIGGERS_SQL}), {limits}")
 }
@@ -57,11 +81,11 @@ impl Snapshot {
         let mut snapshot = first.ok_or_else(|| unreadable("what came is no snapshot"))?;
         if with_limits {
             let limits = snapshot.limits.insert(Limits::default());
-            let rows: Vec<[Option<String>; 3]> = match text(4) {
+            let rows: Vec<[Option<String>; 4]> = match text(4) {
                 Some(json) => serde_json::from_str(json).map_err(|error| unreadable(&error.to_string()))?,
                 None => Vec::new(),
             };
-            rows.iter().try_for_each(|[a, b, c]| limits.add(a.as_deref(), b.as_deref(), c.as_deref()))?;
+            rows.iter().try_for_each(|row| limits.add(row.each_ref().map(Option::as_deref)))?;
         }
         Ok(snapshot)
     }
@@ -80,11 +104,12 @@ impl PostgresConnection {
     pub(super) fn gaps_since(&mut self, watermark: &Watermark) -> Result<Gaps, Error> {
         if self.snapshot()?.limits.is_none() {
             let mut limits = Limits::default();
-            for row in self.query(LIMITS_SQL, &[])? {
-                let text = |place: usize| crate::system::optional_text(row.get(place));
-                limits.add(text(0).as_deref(), text(1).as_deref(), text(2).as_deref())?;
+            let form = if refresh::has_events(self)? { LimitsForm::Events } else { LimitsForm::Old };
+            for row in self.query(&form.sql(), &[])? {
+                let texts: [_; 4] = std::array::from_fn(|place| crate::system::optional_text(row.get(place)));
+                limits.add(texts.each_ref().map(Option::as_deref))?;
             }
-            self.has_limits = true;
+            self.limits_form = Some(form);
             self.snapshot()?.limits = Some(limits);
         }
         Ok(self.snapshot()?.limits.as_ref().map(|limits| limits.gaps_since(watermark)).unwrap_or_default())
@@ -96,13 +121,13 @@ impl PostgresConnection {
 struct Limits {
     /// The first transaction whose changes are not purged.
     horizon: u64,
-    /// By table, the last transaction that was not noted.
-    refreshed: Vec<(String, u64)>,
+    /// Tables, each with a transaction that was not noted, and why.
+    refreshed: Vec<(String, u64, Option<String>)>,
 }
 
 impl Limits {
-    /// Takes a row of [`LIMITS_SQL`].
-    fn add(&mut self, table: Option<&str>, horizon: Option<&str>, transaction: Option<&str>) -> Result<(), Error> {
+    /// Takes a row of [`LimitsForm::sql`].
+    fn add(&mut self, [table, horizon, transaction, cause]: [Option<&str>; 4]) -> Result<(), Error> {
         let unreadable = || Error::Database {
             context: "reading how far back changes can be told".into(),
             detail: format!("{table:?}, {horizon:?}, {transaction:?}"),
@@ -113,7 +138,8 @@ impl Limits {
                 self.horizon = Watermark::from_bytes(&version)?.seen_below();
             }
             (Some(table), None, Some(number)) => {
-                self.refreshed.push((table.to_owned(), number.parse().map_err(|_| unreadable())?));
+                let number = number.parse().map_err(|_| unreadable())?;
+                self.refreshed.push((table.to_owned(), number, cause.map(str::to_owned)));
             }
             _ => return Err(unreadable()),
         }
@@ -122,8 +148,20 @@ impl Limits {
 
     /// What lies before them of the changes since a watermark.
     fn gaps_since(&self, watermark: &Watermark) -> Gaps {
-        let unseen = self.refreshed.iter().filter(|(_, transaction)| !watermark.has_seen(*transaction));
-        let tables = unseen.map(|(table, _)| table.clone()).collect();
+        let unseen = self.refreshed.iter().filter(|(_, transaction, _)| !watermark.has_seen(*transaction));
+        let mut tables: Vec<String> = Vec::new();
+        for (table, transaction, cause) in unseen {
+            let cause = cause.as_deref().unwrap_or("an older build wrote no cause");
+            tracing::info!(
+                table,
+                transaction,
+                cause,
+                "a remote gets a table afresh: a transaction changed it without a note"
+            );
+            if !tables.contains(table) {
+                tables.push(table.clone());
+            }
+        }
         Gaps { everything: watermark.seen_below() < self.horizon, tables }
     }
 }

@@ -64,7 +64,9 @@ pub fn purge(
         };
     }
     if connection.dialect() == Dialect::Postgres {
-        purge_table_changes(connection, seen_below(Dialect::Postgres, &horizon)?)?;
+        let below = seen_below(Dialect::Postgres, &horizon)?;
+        purge_table_changes(connection, below)?;
+        postgres::refresh::purge(connection, below)?;
     }
     let conflicts = purge_conflicts(connection, request.older_than)?;
     tracing::info!(rows = purged.rows, conflicts, "old changes were purged from the side tables, and old conflicts");

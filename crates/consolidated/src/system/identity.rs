@@ -63,7 +63,10 @@ pub fn take_note(connection: &mut dyn Connection) -> Result<[u8; 16], Error> {
     let snapshot = connection.watermark();
     let snapshot = crate::finish(connection, snapshot)?;
     connection.begin(Mode::Upload)?;
-    let noted = put_note(connection, snapshot);
+    let mut noted = put_note(connection, snapshot);
+    if connection.dialect() == Dialect::Postgres {
+        noted = noted.and_then(|note| crate::postgres::refresh::fold(connection).map(|()| note));
+    }
     crate::finish(connection, noted)
 }
 

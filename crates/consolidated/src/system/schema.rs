@@ -116,12 +116,27 @@ const POSTGRES_TABLES: &[&str] = &[
         tried_at timestamptz,
         PRIMARY KEY (table_name, part)
     )",
-    // The last transaction by which a tracked table changed without a note: it comes whole to whoever has not seen it.
+    // Transactions by which tracked tables changed without a note: such a table comes whole to every remote that has not seen them. This one
+    // has one row a table, and triggers and servers of older builds write to it; new rows go to the one that inherits from it.
     "CREATE TABLE IF NOT EXISTS headwater.refresh (
         table_name text PRIMARY KEY,
         transaction xid8 NOT NULL,
         incarnation bytea NOT NULL
     )",
+    // An ALTER TABLE that finds nothing to do waits for every reader all the same.
+    "DO $$ BEGIN
+        IF to_regclass('headwater.refresh_event') IS NULL THEN
+            ALTER TABLE headwater.refresh ADD COLUMN at timestamptz, ADD COLUMN cause text, ADD COLUMN seen_below xid8;
+            CREATE TABLE headwater.refresh_event () INHERITS (headwater.refresh);
+            ALTER TABLE headwater.refresh_event ALTER COLUMN at SET DEFAULT clock_timestamp(),
+                ALTER COLUMN seen_below SET DEFAULT pg_snapshot_xmin(pg_current_snapshot());
+            CREATE INDEX refresh_event_transaction ON headwater.refresh_event (table_name, transaction);
+        END IF;
+        IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
+                       WHERE attrelid = to_regclass('headwater.tracked') AND attname = 'installed_at') THEN
+            ALTER TABLE headwater.tracked ADD COLUMN installed_at timestamptz;
+        END IF;
+    END $$",
 ];
 
 /// Makes Headwater's own tables where they are missing, and the database's identity. Changes nothing where all is there.

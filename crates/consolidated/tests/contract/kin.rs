@@ -67,7 +67,7 @@ fn made(database: &Database, action: &str) -> Plan {
 const CASCADE: &str = " ON DELETE CASCADE ON UPDATE CASCADE";
 
 /// Shop 1 in the north, 2 in the south, 3 in the east; each with an order of its number, that with a line and a tag.
-fn stocked(database: &Database) -> Plan {
+pub(crate) fn stocked(database: &Database) -> Plan {
     let plan = made(database, CASCADE);
     database.application(
         "INSERT INTO shop VALUES (1, 'north', 'n'), (2, 'south', 's'), (3, 'east', 'e'); \

@@ -24,6 +24,7 @@ mod passing;
 mod plain;
 mod purge;
 mod queried;
+mod refresh;
 mod refusals;
 mod replica;
 mod results;
@@ -239,4 +240,8 @@ contract_of! {
     deferred::a_circle_that_only_a_deferred_constraint_allows,
     kin::a_child_written_while_its_parent_moves_is_not_missed,
     kin::a_move_that_sees_an_old_snapshot_sends_everything_below,
+    refresh::the_table_of_an_older_build_goes_on_and_is_upgraded,
+    refresh::rows_are_only_added_and_fold,
+    refresh::the_cause_is_named_by_check,
+    refresh::two_moves_that_see_old_snapshots_do_not_wait,
 }

@@ -32,6 +32,7 @@
 mod kin;
 mod notes;
 pub mod parts;
+pub mod refresh;
 
 use sha2::{Digest, Sha256};
 

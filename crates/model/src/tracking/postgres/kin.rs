@@ -17,7 +17,7 @@
 //! parents by FOR KEY SHARE, as foreign keys do, and whoever moves a parent takes it FOR UPDATE, and looks for children then.
 //!
 //! *Caveats.* Whoever moves a parent in a REPEATABLE READ transaction can't see children written since its snapshot: the tables below it
-//! are sent as a whole to all remotes (`headwater.refresh`). A row written before its parent, by another transaction at the same time,
+//! are sent as a whole to all remotes ([`super::refresh`]). A row written before its parent, by another transaction at the same time,
 //! is missed where no foreign key that is checked at once stands in its way. Triggers before rows whose names come after
 //! `~headwater_move` may move a row unseen.
 
@@ -133,20 +133,17 @@ pub(super) fn before_row(kin: &Kin<'_>) -> String {
         own.of_rows("", &old, Images::Old),
         of(&old, "true"),
         of(&new, "NULL::boolean"),
-        refresh(kin.below.iter()),
+        refresh(
+            kin.below.iter(),
+            "a transaction that reads an older snapshot moved a row from which others take their partition"
+        ),
     )
 }
 
-/// Has tables sent as a whole to whoever has not seen this transaction.
-fn refresh<'l, 'm: 'l>(tables: impl Iterator<Item = &'l Lineage<'m>>) -> String {
-    let names: Vec<String> = tables.map(|lineage| format!("({})", literal(&tracked_name(lineage)))).collect();
-    format!(
-        "INSERT INTO headwater.refresh AS r (table_name, transaction, incarnation)\n    \
-         SELECT n.name, pg_current_xact_id(), i.incarnation FROM headwater.identity AS i, (VALUES {}) AS n(name)\n    \
-         ON CONFLICT (table_name) DO UPDATE SET transaction = EXCLUDED.transaction, incarnation = EXCLUDED.incarnation\n      \
-         WHERE r.transaction <> EXCLUDED.transaction",
-        names.join(", ")
-    )
+/// Has tables sent as a whole to every remote that has not seen this transaction.
+fn refresh<'l, 'm: 'l>(tables: impl Iterator<Item = &'l Lineage<'m>>, cause: &str) -> String {
+    let names: Vec<String> = tables.map(tracked_name).collect();
+    super::refresh::append(names.iter().map(String::as_str), &literal(cause))
 }
 
 /// What is noted when rows were inserted: those below them that were there before.
@@ -174,7 +171,7 @@ pub(super) fn after_row(kin: &Kin<'_>) -> String {
             "    IF TG_OP <> 'DELETE' AND {} AND NOT EXISTS (SELECT 1 FROM {new} AS t{}) THEN\n    {};\n    END IF;\n",
             refers.collect::<Vec<_>>().join(" AND "),
             kin.lineage.up(0, "t", "JOIN", &base_table),
-            refresh(tables),
+            refresh(tables, "a session that replicates wrote a row whose parent is not there"),
         )
 }
 

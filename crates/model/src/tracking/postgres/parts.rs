@@ -13,7 +13,7 @@
 //! | `left` | it is a part no more and its rows are noted as deleted; its triggers are still to be dropped |
 //!
 //! A part that was detached can still be read, so its rows are noted as deleted. Of one that was dropped nobody knows any more what
-//! was in it: the table is sent again to whoever has not seen that transaction (`headwater.refresh`).
+//! was in it: the table is sent again to whoever has not seen that transaction ([`super::refresh`]).
 
 use super::kin::all_below;
 use super::notes::{Images, Notes, Pair};
@@ -90,7 +90,7 @@ pub fn note(kin: &Kin<'_>, part: &Part) -> Vec<String> {
     let own = format!(
         "{} SELECT {}{}, pg_current_xact_id(), NULL::boolean FROM ONLY {} AS t{} LEFT JOIN {} AS o ON {joined} \
          WHERE (o.version IS NULL OR o.deleted IS NOT NULL OR o.version::xid <> t.xmin \
-         OR o.version < (SELECT r.transaction FROM headwater.refresh r WHERE r.table_name = {})){lies} {}",
+         OR EXISTS (SELECT 1 FROM headwater.refresh r WHERE r.table_name = {} AND o.version < r.transaction)){lies} {}",
         notes.insert(),
         distinct(part),
         notes.values("t"),

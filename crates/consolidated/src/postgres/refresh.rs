@@ -1,0 +1,94 @@
+//! Tables that come whole to every remote that has not seen a transaction: `headwater_model::tracking::postgres::refresh` has the form of
+//! the table that says so, here is what servers write to it and read from it.
+
+use headwater_model::tracking::Kin;
+use headwater_model::tracking::postgres::refresh;
+use headwater_protocol::Value;
+
+use crate::catalogue::{integer, text};
+use crate::track::tracked_name;
+use crate::{Connection, Error};
+
+/// What an older build has instead: one row a table.
+const APPEND_TO_OLD_SQL: &str = "INSERT INTO headwater.refresh (table_name, transaction, incarnation) \
+    SELECT ?1, pg_current_xact_id(), incarnation FROM headwater.identity ON CONFLICT (table_name) \
+    DO UPDATE SET transaction = EXCLUDED.transaction, incarnation = EXCLUDED.incarnation";
+
+/// Deletes rows that say nothing more: those of other incarnations, and those before which a newer row sees everything.
+const FOLD_SQL: &str = "DELETE FROM headwater.refresh_event r USING headwater.identity i \
+    WHERE r.incarnation <> i.incarnation OR EXISTS (SELECT 1 FROM headwater.refresh_event n \
+    WHERE n.table_name = r.table_name AND n.incarnation = r.incarnation AND n.seen_below > r.transaction)";
+
+/// What `check` says of a table tracked as `?1`: when the newest row since `track` was last run was written, its cause, and how many
+/// there are.
+const LAST_SQL: &str = "SELECT to_char(r.at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), coalesce(r.cause, ''), count(*) OVER () \
+    FROM headwater.refresh_event r JOIN headwater.identity i ON i.incarnation = r.incarnation \
+    WHERE r.table_name = ?1 AND r.at > coalesce((SELECT t.installed_at FROM headwater.tracked t WHERE t.table_name = ?1), '-infinity') \
+    ORDER BY r.at DESC LIMIT 1";
+
+/// Why a table comes whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refreshed {
+    /// When the newest cause was written, in UTC.
+    pub(crate) at: String,
+    pub(crate) cause: String,
+    /// How many causes are on record.
+    pub(crate) count: i64,
+}
+
+/// The table, and those that take their partition from it, come whole to every remote that has not seen this transaction, which is the one
+/// that is open.
+pub(crate) fn append(connection: &mut dyn Connection, kin: &Kin<'_>, cause: &str) -> Result<(), Error> {
+    let names: Vec<String> = std::iter::once(&kin.lineage).chain(&kin.below).map(tracked_name).collect();
+    for table in &names {
+        tracing::info!(table, cause, "the table will come afresh to every remote");
+    }
+    if has_events(connection)? {
+        let sql = refresh::append(names.iter().map(String::as_str), "?1");
+        return connection.execute(&sql, &[Value::text(cause)]).map(drop);
+    }
+    names.into_iter().try_for_each(|name| connection.execute(APPEND_TO_OLD_SQL, &[Value::text(name)]).map(drop))
+}
+
+/// Whether the table is there to which new rows go, and this role may use it: a role that was granted the older table alone goes on with
+/// that one, and reads the new rows through it.
+pub(super) fn has_events(connection: &mut dyn Connection) -> Result<bool, Error> {
+    let sql = "SELECT coalesce(has_table_privilege(e.id, 'SELECT') AND has_table_privilege(e.id, 'INSERT') \
+               AND has_table_privilege(e.id, 'DELETE'), false) FROM to_regclass('headwater.refresh_event') AS e(id)";
+    let rows = connection.query(sql, &[])?;
+    Ok(rows.first().and_then(|row| row.first()) == Some(&Value::Bool(true)))
+}
+
+/// A query of `columns` of the rows `r` that say something: no newer row sees everything before them.
+pub(super) fn unseen_sql(columns: &str) -> String {
+    format!(
+        "SELECT {columns} FROM headwater.refresh r JOIN headwater.identity i ON i.incarnation = r.incarnation \
+         LEFT JOIN (SELECT DISTINCT ON (e.table_name, e.incarnation) e.table_name, e.incarnation, e.seen_below \
+         FROM headwater.refresh_event e ORDER BY e.table_name, e.incarnation, e.seen_below DESC) n \
+         ON n.table_name = r.table_name AND n.incarnation = r.incarnation \
+         WHERE n.seen_below IS NULL OR r.transaction >= n.seen_below"
+    )
+}
+
+/// Keeps the table small.
+pub(crate) fn fold(connection: &mut dyn Connection) -> Result<(), Error> {
+    if has_events(connection)? { connection.execute(FOLD_SQL, &[]).map(drop) } else { Ok(()) }
+}
+
+/// Deletes rows of transactions below a horizon: a remote that has not seen them starts afresh anyway.
+pub(crate) fn purge(connection: &mut dyn Connection, below: u64) -> Result<(), Error> {
+    if !has_events(connection)? {
+        return Ok(());
+    }
+    let sql = "DELETE FROM headwater.refresh_event WHERE transaction < ?1::text::xid8";
+    connection.execute(sql, &[Value::text(below.to_string())]).map(drop)
+}
+
+/// Why a table comes whole since `track` was last run, if it does.
+pub(crate) fn last(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Option<Refreshed>, Error> {
+    if !has_events(connection)? {
+        return Ok(None);
+    }
+    let rows = connection.query(LAST_SQL, &[Value::text(tracked_name(&kin.lineage))])?;
+    Ok(rows.first().map(|row| Refreshed { at: text(row, 0), cause: text(row, 1), count: integer(row, 2) }))
+}

@@ -13,6 +13,7 @@ mod catalogue;
 mod connection;
 mod error;
 mod guard;
+pub(crate) mod identity;
 mod plain;
 mod reads;
 mod results;

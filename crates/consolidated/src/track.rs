@@ -36,6 +36,10 @@ pub fn track(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<String>
 }
 
 fn track_inside(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<String>, Error> {
+    // What was done to tables before is not taken for what is done here.
+    if connection.dialect() == Dialect::Sqlite {
+        sqlite::identity::look(connection)?;
+    }
     let steps = missing(connection, plan)?;
     for step in &steps {
         for statement in &step.statements {
@@ -45,6 +49,9 @@ fn track_inside(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Stri
     }
     if steps.iter().any(|step| step.replaces) {
         system::renew_incarnation(connection)?;
+    }
+    if connection.dialect() == Dialect::Sqlite {
+        sqlite::identity::record(connection)?;
     }
     Ok(steps.into_iter().flat_map(|step| step.statements).collect())
 }

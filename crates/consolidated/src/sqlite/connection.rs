@@ -14,7 +14,7 @@ use super::error::{refusal, sort};
 use super::plain::Keeps;
 use super::statements::TableSql;
 use super::values::{bind, bind_all, check_storable, plain, typed_row};
-use super::{catalogue, reads};
+use super::{catalogue, identity, reads};
 use crate::backend::{Changes, EncodedChanges, Gaps, Inserted, Reading};
 use crate::catalogue::Catalogue;
 use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
@@ -179,6 +179,12 @@ impl SqliteConnection {
     fn version(&self) -> Option<i64> {
         let mut statement = self.inner.prepare_cached("SELECT version FROM headwater_version").ok()?;
         statement.query_row([], |row| row.get(0)).ok()
+    }
+
+    /// The first row of a query; `None` where there is none, or no such table.
+    pub(super) fn known_row(&mut self, sql: &str) -> Option<Row> {
+        self.inner.prepare_cached(sql).ok()?;
+        self.query(sql, &[]).ok()?.into_iter().next()
     }
 
     /// Whether a foreign key is violated that is to be checked at the transaction's end.
@@ -456,14 +462,15 @@ impl Connection for SqliteConnection {
             Some(Value::Bytes(version)) => read_watermark(version),
             _ => None,
         };
+        let version = read_watermark(watermark);
         Ok(Gaps {
-            everything: horizon.is_some_and(|horizon| read_watermark(watermark) < Some(horizon)),
-            tables: Vec::new(),
+            everything: horizon.is_some_and(|horizon| version < Some(horizon)),
+            tables: identity::refreshed_since(self, version.unwrap_or_default())?,
         })
     }
 
     fn parts_have_changed(&mut self, _plan: &Plan) -> Result<bool, Error> {
-        Ok(false)
+        identity::has_changed(self)
     }
 
     fn tracking_mark(&mut self) -> Result<Option<String>, Error> {
@@ -479,7 +486,9 @@ impl Connection for SqliteConnection {
     }
 
     fn adopt_parts(&mut self, _plan: &Plan) -> Result<(), Error> {
-        Ok(())
+        self.begin(Mode::Upload)?;
+        let looked = identity::look(self);
+        crate::finish(self, looked)
     }
 
     fn read_whole(&mut self, table: &TablePlan, partitions: &[Row], out: &mut RowsWriter<'_, '_>) -> Result<(), Error> {

@@ -63,10 +63,13 @@ pub fn purge(
             Dialect::Postgres => purge_postgres(connection, &side_table, &horizon, goes_on)?,
         };
     }
-    if connection.dialect() == Dialect::Postgres {
-        let below = seen_below(Dialect::Postgres, &horizon)?;
-        purge_table_changes(connection, below)?;
-        postgres::refresh::purge(connection, below)?;
+    match connection.dialect() {
+        Dialect::Postgres => {
+            let below = seen_below(Dialect::Postgres, &horizon)?;
+            purge_table_changes(connection, below)?;
+            postgres::refresh::purge(connection, below)?;
+        }
+        Dialect::Sqlite => sqlite::identity::purge(connection, seen_below(Dialect::Sqlite, &horizon)?)?,
     }
     let conflicts = purge_conflicts(connection, request.older_than)?;
     tracing::info!(rows = purged.rows, conflicts, "old changes were purged from the side tables, and old conflicts");

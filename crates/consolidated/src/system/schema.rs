@@ -2,7 +2,7 @@
 
 use super::identity::{Identity, first_identity};
 use super::sql::{dialect_sql, integer};
-use crate::{Connection, Dialect, Error, Mode};
+use crate::{Connection, Dialect, Error, Mode, sqlite};
 
 /// The version of these tables; a newer one migrates older ones.
 pub(super) const FORMAT_VERSION: i64 = 1;
@@ -169,11 +169,11 @@ fn create(connection: &mut dyn Connection) -> Result<(), Error> {
 
 /// The statements that make the tables.
 pub(crate) fn table_statements(dialect: Dialect) -> Vec<String> {
-    let (before, own): (&[&str], _) = match dialect {
-        Dialect::Sqlite => (&[], SQLITE_TABLES),
-        Dialect::Postgres => (&["CREATE SCHEMA IF NOT EXISTS headwater"], POSTGRES_TABLES),
+    let (before, own, more): (&[&str], _, &[&str]) = match dialect {
+        Dialect::Sqlite => (&[], SQLITE_TABLES, &sqlite::identity::TABLES),
+        Dialect::Postgres => (&["CREATE SCHEMA IF NOT EXISTS headwater"], POSTGRES_TABLES, &[]),
     };
-    before.iter().chain(TABLES).chain(own).map(|statement| dialect_sql(dialect, statement)).collect()
+    before.iter().chain(TABLES).chain(own).chain(more).map(|statement| dialect_sql(dialect, statement)).collect()
 }
 
 /// Whether the tables are there.

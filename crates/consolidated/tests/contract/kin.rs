@@ -57,7 +57,7 @@ fn tables(action: &str) -> String {
     )
 }
 
-fn made(database: &Database, action: &str) -> Plan {
+pub(crate) fn made(database: &Database, action: &str) -> Plan {
     database.application(&tables(action));
     let plan = plan(MODEL);
     track::track(&mut *database.connect(), &plan).expect("tracked");

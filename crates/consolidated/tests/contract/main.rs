@@ -24,6 +24,7 @@ mod passing;
 mod plain;
 mod purge;
 mod queried;
+mod rebuilt;
 mod refresh;
 mod refusals;
 mod replica;
@@ -215,6 +216,28 @@ contract_of_queries! {
     decimals_are_compared_with_expressions_as_numbers,
     a_query_that_writes_is_refused,
     a_query_ends_when_it_must,
+}
+
+/// For tests that make their databases themselves.
+macro_rules! of_sqlite {
+    ($($module:ident::$test:ident),* $(,)?) => {
+        mod sqlite_own {
+            use super::*;
+            $(#[test] fn $test() { $module::$test(); })*
+        }
+    };
+}
+
+of_sqlite! {
+    rebuilt::a_table_rebuilt_with_its_triggers_comes_whole,
+    rebuilt::columns_that_are_not_what_they_were_come_whole,
+    rebuilt::plain_columns_exchanged_by_rename_come_whole,
+    rebuilt::tables_that_change_places_are_refused_or_come_whole,
+    rebuilt::a_side_table_made_anew_sends_its_table_whole,
+    rebuilt::what_leaves_tables_as_they_are_sends_nothing_again,
+    rebuilt::what_leaves_no_trace_sends_again_what_may_have_lost_a_column,
+    rebuilt::what_lies_below_a_rebuilt_table_comes_whole,
+    rebuilt::tracking_again_hides_nothing,
 }
 
 contract_of! {

@@ -10,6 +10,7 @@
 //!   catalogue  what the database has               shape     a table and the SQL on it
 //!   parts      partitions that come and go         plain     changes made just as they came
 //!   refresh    tables that must come whole         pipeline  a statement row by row, without waiting in between
+//!   session    as it was opened, whatever the application's code does to it
 //! ```
 //!
 //! Change tracking is in `headwater_model::tracking::postgres`. Sessions run in UTC, with the type settings that make every text form
@@ -34,6 +35,7 @@ mod raw;
 mod read;
 pub(crate) mod refresh;
 mod results;
+mod session;
 mod sets;
 mod shape;
 mod snapshot;
@@ -128,6 +130,7 @@ impl Postgres {
         let mut connection = PostgresConnection::new(link);
         connection.batch(&session_sql(&self.settings))?;
         check_version(&mut connection)?;
+        connection.remember_session()?;
         Ok(connection)
     }
 
@@ -144,7 +147,7 @@ impl QueryBackend for Postgres {
     }
 
     fn connect_for_client_sql(&self, _value_bytes_max: u64) -> Result<Box<dyn QueryConnection>, Error> {
-        Ok(Box::new(self.open()?.giving_up_locks()))
+        Ok(Box::new(self.open()?))
     }
 
     fn address(&self) -> String {
@@ -182,7 +185,7 @@ impl std::fmt::Debug for Postgres {
 
 fn session_sql(settings: &Settings) -> String {
     format!(
-        "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 1; \
+        "SET client_encoding = 'UTF8'; SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 1; \
          SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET standard_conforming_strings = on; SET jit = off; \
          SET max_parallel_workers_per_gather = 0; \
          SET lock_timeout = {}; SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}",

@@ -16,6 +16,7 @@ use tokio_postgres::{Client, Statement};
 use super::bound::Bound;
 use super::connection::{PostgresConnection, State};
 use super::raw;
+use super::session::ROLLBACK_SQL;
 use super::snapshot::{self, Snapshot};
 use crate::backend::Query;
 use crate::{Error, Mode};
@@ -47,6 +48,11 @@ impl Queue {
     /// Adds a prepared statement, whose rows nobody wants.
     pub(super) fn prepared(&mut self, (statement, bound): (Statement, Vec<Bound>)) {
         self.0.push(Queued::Prepared(statement, bound));
+    }
+
+    /// The same, before all that waits.
+    pub(super) fn prepared_first(&mut self, (statement, bound): (Statement, Vec<Bound>)) {
+        self.0.insert(0, Queued::Prepared(statement, bound));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -113,6 +119,7 @@ impl PostgresConnection {
         actor: Option<(&str, &[u8; 16])>,
         queries: &[Query],
     ) -> Result<(), Error> {
+        self.check_clean()?;
         let (begin, snapshot_sql) = match mode {
             // What the application made deferrable is checked when an upload is whole: its order does not matter.
             Mode::Upload => ("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET CONSTRAINTS ALL DEFERRED", None),
@@ -129,7 +136,8 @@ impl PostgresConnection {
         let asked = queries.iter().map(|query| self.bind(&query.sql, &query.parameters));
         let asked = asked.collect::<Result<Vec<_>, _>>()?;
         // From here on a rollback has something to end, whichever of the statements fails.
-        self.state = State { mode: Some(mode), ..State::default() };
+        let runs_application = mode == Mode::Upload && actor.is_some();
+        self.state = State { mode: Some(mode), runs_application, ..State::default() };
         let with_limits = self.limits_form.is_some();
         let (opened, found, answers) = self.link.run(async |client| {
             let answers = join_all(asked.iter().map(|asked| rows_of(client, asked)));
@@ -172,10 +180,9 @@ impl PostgresConnection {
 
     /// Ends a transaction that has written nothing, without waiting for the answer: the next request reads it.
     pub(super) fn end_unseen(&mut self) {
-        let sql = self.rollback_sql;
         self.link.send(async |client| {
             // Where the connection has broken the next request says so.
-            let _ = client.batch_execute(sql).await;
+            let _ = client.batch_execute(ROLLBACK_SQL).await;
         });
     }
 

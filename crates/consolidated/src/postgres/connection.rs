@@ -10,6 +10,7 @@ use tokio_postgres::Client;
 use super::ahead::{Answered, Queue};
 use super::codec::Scratch;
 use super::link::Link;
+use super::session::Session;
 use super::shape::Verb;
 use super::snapshot::{LimitsForm, Snapshot};
 use super::statements::{Statements, numbered};
@@ -47,8 +48,10 @@ pub(super) struct PostgresConnection {
     pub(super) row_bytes: usize,
     /// [`QueryConnection::outlook`](crate::results::QueryConnection::outlook), once it was told.
     pub(super) outlook: Option<String>,
-    /// What ends a transaction of a query.
-    pub(super) rollback_sql: &'static str,
+    /// What the session has to have; `None` until it is ready for use.
+    pub(super) session: Option<Session>,
+    /// The session could not be put back as it was.
+    pub(super) is_unclean: bool,
 }
 
 /// The transaction that is open.
@@ -65,6 +68,10 @@ pub(super) struct State {
     pub(super) answered: Vec<Answered>,
     /// Its number, if the database has told it.
     pub(super) number: Option<i64>,
+    /// The application's code takes part in it.
+    pub(super) runs_application: bool,
+    /// It may have changed the session since it was put right.
+    pub(super) is_suspect: bool,
     /// Rows are looked up by index, whatever the planner believes.
     pub(super) by_index: bool,
 }
@@ -82,13 +89,9 @@ impl PostgresConnection {
             scratch: Scratch::default(),
             row_bytes: 0,
             outlook: None,
-            rollback_sql: "ROLLBACK",
+            session: None,
+            is_unclean: false,
         }
-    }
-
-    /// The same; locks that a query takes for its session (`pg_advisory_lock`) end with its transaction. It costs no round trip.
-    pub(super) fn giving_up_locks(self) -> PostgresConnection {
-        PostgresConnection { rollback_sql: "ROLLBACK; SELECT pg_catalog.pg_advisory_unlock_all()", ..self }
     }
 
     /// What an error means, and what it leaves behind.
@@ -112,7 +115,7 @@ impl PostgresConnection {
         &mut self,
         work: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, tokio_postgres::Error> {
-        let queued = std::mem::take(&mut self.queued);
+        let queued = self.take_queued();
         self.link.run(async |client| queued.before(client, work(client)).await)
     }
 }
@@ -137,7 +140,11 @@ impl Connection for PostgresConnection {
             self.rollback()?;
             return Err(Error::Database { context: "committing".into(), detail });
         }
-        let done = self.run(async |client| client.batch_execute("COMMIT").await);
+        let done = if self.state.runs_application {
+            self.commit_and_restore()
+        } else {
+            self.run(async |client| client.batch_execute("COMMIT").await)
+        };
         let result = done.map_err(|failure| {
             // What was queued before it may have failed because it does not fit any more.
             self.statements = Statements::default();
@@ -277,11 +284,16 @@ impl Connection for PostgresConnection {
     }
 
     fn check_deferred(&mut self) -> Result<(), Error> {
-        self.control("SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED")
+        let checked = self.control("SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED");
+        self.application_ran();
+        checked
     }
 
     fn check_deferred_last(&mut self) -> Result<(), Error> {
         self.queued.sql(["SET CONSTRAINTS ALL IMMEDIATE;"]);
+        if let Some(restore) = self.restoring() {
+            self.queued.prepared((restore, Vec::new()));
+        }
         Ok(())
     }
 

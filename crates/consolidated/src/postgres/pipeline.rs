@@ -22,6 +22,7 @@ use super::bound::Bound;
 use super::connection::PostgresConnection;
 use super::raw;
 use super::read::Stop;
+use super::session::restored;
 use super::statements::bound;
 use crate::Error;
 
@@ -66,14 +67,18 @@ impl PostgresConnection {
             return Ok(());
         }
         let statement = self.kept(sql)?;
-        let queued = std::mem::take(&mut self.queued);
+        let (queued, restore) = (self.take_queued(), self.restoring());
         let done = self.link.run(async |client| {
             let requests = parameters.map(|parameters| {
                 let bound = bound(sql, &statement, &parameters);
-                async { run(client, &statement, bound.map_err(Stop::Own)?).await.map_err(Stop::Server) }
+                async {
+                    let request = run(client, &statement, bound.map_err(Stop::Own)?);
+                    restored(client, restore.as_ref(), request).await.map_err(Stop::Server)
+                }
             });
             queued.before(client, in_order(requests, each)).await
         });
+        self.application_ran();
         done.map_err(|stop| match stop {
             Stop::Server(failure) => self.query_failure(sql, &failure),
             Stop::Own(error) => {

@@ -223,7 +223,8 @@ impl PostgresConnection {
         bound: &[Bound],
         mut each: impl FnMut(&tokio_postgres::Row, &mut Scratch) -> Result<(), Error>,
     ) -> Result<(), Stop> {
-        let (scratch, queued) = (&mut self.scratch, std::mem::take(&mut self.queued));
+        let queued = self.take_queued();
+        let scratch = &mut self.scratch;
         self.link.run(async |client: &Client| {
             let rows = queued.before(client, client.query_raw(statement, bound)).await;
             let mut rows = pin!(rows.map_err(Stop::Server)?);

@@ -11,6 +11,7 @@ use super::bound::Bound;
 use super::codec::{Codec, Scratch};
 use super::connection::{PostgresConnection, State};
 use super::read::Stop;
+use super::session::ROLLBACK_SQL;
 use super::statements::{bound, numbered};
 use super::{literal, raw};
 use crate::catalogue::text;
@@ -114,7 +115,7 @@ impl QueryConnection for PostgresConnection {
             self.end_unseen();
             return Ok(());
         }
-        self.control(self.rollback_sql)
+        self.control(ROLLBACK_SQL)
     }
 
     fn watch(&mut self, sql: &str) -> Result<Option<Watched>, Error> {
@@ -140,7 +141,7 @@ impl QueryConnection for PostgresConnection {
     }
 
     fn is_worn(&self) -> bool {
-        self.row_bytes > ROW_BYTES_KEPT
+        self.row_bytes > ROW_BYTES_KEPT || self.is_unclean
     }
 
     fn lacks_for_watching(&mut self) -> Result<Vec<String>, Error> {

@@ -35,6 +35,7 @@ impl PostgresConnection {
         let (shape, statement) = self.table(plan, verb)?;
         let inserted = columns_of(&shape, &shape.inserted(), rows).and_then(|bound| {
             let keys = self.query_rows("inserting rows", &statement, &bound)?;
+            self.application_ran();
             let keys = self.decode(&shape, &keys, &shape.key)?;
             let is_all =
                 keys.len() == rows.len() && keys.iter().zip(rows).all(|(key, row)| is_key_of(&shape, key, row));
@@ -73,6 +74,7 @@ impl PostgresConnection {
 
     fn count(&mut self, context: &str, statement: &Statement, bound: &[Bound]) -> Result<u64, Error> {
         let done = self.run(async |client| client.execute_raw(statement, bound).await);
+        self.application_ran();
         done.map_err(|failure| self.failure(context, &failure))
     }
 

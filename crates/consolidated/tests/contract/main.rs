@@ -29,6 +29,7 @@ mod refresh;
 mod refusals;
 mod replica;
 mod results;
+mod sessions;
 mod shared;
 mod splitting;
 mod system;
@@ -257,6 +258,10 @@ contract_of! {
     shared::a_transaction_open_at_the_build_is_not_missed,
     shared::row_security_keeps_a_table_from_being_shared,
     passing::a_connection_that_is_ended_passes,
+    sessions::what_a_trigger_sets_does_not_outlive_its_upload,
+    sessions::what_runs_late_or_early_does_not_outlive_its_upload_either,
+    sessions::what_a_trigger_sets_does_not_reach_the_next_statement,
+    sessions::a_query_leaves_no_lock,
     deferred::what_breaks_a_deferred_constraint_is_refused_alone,
     deferred::rows_that_a_rule_holds_together_stay_together,
     deferred::rows_that_share_a_parent_stay_together,

@@ -25,6 +25,15 @@ pub enum Error {
         /// Whether the connection is lost.
         broken: bool,
     },
+    /// It may pass, or the row may be why: application code fails in ways that look like circumstances. It is to be tried again as
+    /// [`Error::Retry`] is; where it returns, [`apply_isolating`](crate::upload::apply_isolating) finds the row and refuses it.
+    #[error("the consolidated database failed, perhaps at a row: {detail}")]
+    InDoubt {
+        /// What the remote may know, if it is the row.
+        refusal: Refusal,
+        /// What only the log may.
+        detail: String,
+    },
     /// Another sync of this remote holds its row.
     #[error("a sync of this remote is running")]
     RemoteBusy,
@@ -97,7 +106,7 @@ impl Error {
 
     /// Whether the same may succeed if it is tried again.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Retry { .. } | Error::RemoteBusy)
+        matches!(self, Error::Retry { .. } | Error::InDoubt { .. } | Error::RemoteBusy)
     }
 
     /// Whether the connection is of no more use.

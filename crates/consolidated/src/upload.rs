@@ -144,25 +144,57 @@ pub fn apply(
     request: &UploadRequest<'_>,
     source: &mut dyn UploadSource,
 ) -> Result<Uploaded, Error> {
-    match attempt(connection, request, source, Checking::AtTheEnd) {
-        Err(Error::Refused { detail, .. }) => {
-            tracing::debug!(
-                detail,
-                "a deferred constraint is broken; the upload is applied again to find the change at fault"
-            );
-            match attempt(connection, request, source, Checking::EachBatch) {
-                Err(Error::Refused { refusal, detail }) => {
-                    tracing::warn!(
-                        detail,
-                        "a deferred constraint is broken whatever is applied; all changes are set aside"
-                    );
-                    attempt(connection, request, source, Checking::Hopeless(refusal))
-                }
-                other => other,
-            }
+    apply_with(connection, request, source, Isolation::ForSure)
+}
+
+/// The same after [`Error::InDoubt`] has come again and again: what fails so by itself is refused too, while other statements work.
+pub fn apply_isolating(
+    connection: &mut dyn Connection,
+    request: &UploadRequest<'_>,
+    source: &mut dyn UploadSource,
+) -> Result<Uploaded, Error> {
+    apply_with(connection, request, source, Isolation::InDoubt)
+}
+
+/// For which errors a change is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Isolation {
+    /// Those that are a row's for sure.
+    ForSure,
+    /// Those that are in doubt as well.
+    InDoubt,
+}
+
+impl Isolation {
+    /// The refusal that an error of a change is; otherwise the error.
+    fn refusal(self, error: Error) -> Result<(Refusal, String), Error> {
+        match error {
+            Error::Refused { refusal, detail } => Ok((refusal, detail)),
+            Error::InDoubt { refusal, detail } if self == Isolation::InDoubt => Ok((refusal, detail)),
+            other => Err(other),
         }
-        other => other,
     }
+}
+
+fn apply_with(
+    connection: &mut dyn Connection,
+    request: &UploadRequest<'_>,
+    source: &mut dyn UploadSource,
+    isolation: Isolation,
+) -> Result<Uploaded, Error> {
+    let error = match attempt(connection, request, source, (Checking::AtTheEnd, isolation)) {
+        Err(error) => error,
+        applied => return applied,
+    };
+    let (_, detail) = isolation.refusal(error)?;
+    tracing::debug!(detail, "a deferred constraint is broken; the upload is applied again to find the change at fault");
+    let error = match attempt(connection, request, source, (Checking::EachBatch, isolation)) {
+        Err(error) => error,
+        applied => return applied,
+    };
+    let (refusal, detail) = isolation.refusal(error)?;
+    tracing::warn!(detail, "a deferred constraint is broken whatever is applied; all changes are set aside");
+    attempt(connection, request, source, (Checking::Hopeless(refusal), isolation))
 }
 
 /// When constraints that the database defers to the end of the transaction are checked.
@@ -182,14 +214,14 @@ fn attempt(
     connection: &mut dyn Connection,
     request: &UploadRequest<'_>,
     source: &mut dyn UploadSource,
-    checking: Checking,
+    how: (Checking, Isolation),
 ) -> Result<Uploaded, Error> {
     let UploadRequest { plan, user, remote_id, .. } = *request;
     let mut first = vec![record::asked(connection.dialect(), &remote_id)];
     first.extend(memberships::all_asked(&plan.model, user, &remote_id));
     let applied = connection
         .open(Mode::Upload, (user, &remote_id), &first)
-        .and_then(|()| inside(connection, request, source, checking));
+        .and_then(|()| inside(connection, request, source, how));
     crate::finish(connection, applied)
 }
 
@@ -197,14 +229,14 @@ fn inside(
     connection: &mut dyn Connection,
     request: &UploadRequest<'_>,
     source: &mut dyn UploadSource,
-    checking: Checking,
+    how: (Checking, Isolation),
 ) -> Result<Uploaded, Error> {
     let stored = record::lock(connection, &request.remote_id)?;
     let verdict = protocol::judge(stored.as_ref().map(record::Stored::of_protocol), request.acknowledged, &request.end);
     let mut reader = SourceReader::new(request, source, connection.dialect());
     match (verdict, stored) {
         (protocol::Verdict::Apply, stored) => {
-            let uploaded = apply_changes(connection, request, &mut reader, checking)?;
+            let uploaded = apply_changes(connection, request, &mut reader, how)?;
             if request.plan.model.on_error == OnError::Reject && uploaded.counts.refused > 0 {
                 return Err(refused_whole(request, &mut reader, &uploaded)?);
             }
@@ -266,11 +298,10 @@ fn apply_changes(
     connection: &mut dyn Connection,
     request: &UploadRequest<'_>,
     reader: &mut SourceReader<'_>,
-    checking: Checking,
+    how: (Checking, Isolation),
 ) -> Result<Uploaded, Error> {
     let policy = Policy::read(connection, request.plan, request.user, &request.remote_id)?;
-    let Results { outcomes, echo, conflicted, counts } =
-        Engine::new(connection, request, policy, checking).run(reader)?;
+    let Results { outcomes, echo, conflicted, counts } = Engine::new(connection, request, policy, how).run(reader)?;
     let UploadEnd { sequence, changes, .. } = request.end;
     let receipt = Receipt { sequence, changes, outcomes: outcomes.into_iter().collect() };
     let own = connection.own_mark()?;

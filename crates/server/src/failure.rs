@@ -123,7 +123,7 @@ impl Failure {
 impl From<DatabaseError> for Failure {
     fn from(error: DatabaseError) -> Self {
         match &error {
-            DatabaseError::Retry { .. } => {
+            DatabaseError::Retry { .. } | DatabaseError::InDoubt { .. } => {
                 let message = "the consolidated database can't be reached, or could not do it now";
                 Failure::new(ErrorCode::DatabaseUnavailable, message)
                     .after(Duration::from_secs(5))

@@ -25,6 +25,9 @@ use crate::spool::download::{PushError, Writer};
 use crate::state::{Claim, Shared};
 use crate::tickets;
 
+/// How often an upload is tried again that fails perhaps at a row, before the row is looked for.
+const DOUBTS_MAX: u32 = 3;
+
 /// A sync that has its worker.
 #[derive(Debug)]
 pub(crate) struct Work {
@@ -202,8 +205,14 @@ impl Work {
             end,
             limits: UploadLimits { batch_rows: config.batch_rows, frame_bytes_max: config.frame_bytes_max },
         };
-        let uploaded =
-            self.retrying(connection, retries, |connection| upload::apply(connection, &request, source.spool()))?;
+        let mut doubts = 0;
+        let uploaded = self.retrying(connection, retries, |connection| {
+            let is_patient = doubts < config.retries.min(DOUBTS_MAX);
+            let apply = if is_patient { upload::apply } else { upload::apply_isolating };
+            let applied = apply(connection, &request, source.spool());
+            doubts += u32::from(matches!(applied, Err(Error::InDoubt { .. })));
+            applied
+        })?;
         let Source::Pieces(ticket, spool) = source else { return Ok(uploaded) };
         drop(spool);
         self.shared.tickets.applied(&ticket.ticket);
@@ -337,7 +346,8 @@ impl Work {
         loop {
             let result = self.attempt(connection, &mut part);
             match result {
-                Err(Error::Retry { detail, broken }) if attempts < config.retries => {
+                Err(error @ (Error::Retry { .. } | Error::InDoubt { .. })) if attempts < config.retries => {
+                    let (broken, detail) = (error.is_broken(), error.to_string());
                     tracing::debug!(detail, broken, attempts, "the database could not do it now; trying again");
                     if broken {
                         *connection = None;

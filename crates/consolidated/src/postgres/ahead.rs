@@ -14,7 +14,7 @@ use headwater_protocol::{Row, Value};
 use tokio_postgres::{Client, Statement};
 
 use super::bound::Bound;
-use super::connection::{PostgresConnection, State};
+use super::connection::{Application, PostgresConnection, State};
 use super::raw;
 use super::session::ROLLBACK_SQL;
 use super::snapshot::{self, Snapshot};
@@ -136,8 +136,9 @@ impl PostgresConnection {
         let asked = queries.iter().map(|query| self.bind(&query.sql, &query.parameters));
         let asked = asked.collect::<Result<Vec<_>, _>>()?;
         // From here on a rollback has something to end, whichever of the statements fails.
-        let runs_application = mode == Mode::Upload && actor.is_some();
-        self.state = State { mode: Some(mode), runs_application, ..State::default() };
+        let is_applications = mode == Mode::Upload && actor.is_some();
+        let application = if is_applications { Application::Quiet } else { Application::Absent };
+        self.state = State { mode: Some(mode), application, ..State::default() };
         let with_limits = self.limits_form.is_some();
         let (opened, found, answers) = self.link.run(async |client| {
             let answers = join_all(asked.iter().map(|asked| rows_of(client, asked)));

@@ -68,12 +68,22 @@ pub(super) struct State {
     pub(super) answered: Vec<Answered>,
     /// Its number, if the database has told it.
     pub(super) number: Option<i64>,
-    /// The application's code takes part in it.
-    pub(super) runs_application: bool,
-    /// It may have changed the session since it was put right.
-    pub(super) is_suspect: bool,
+    /// What part the application's code has in it.
+    pub(super) application: Application,
     /// Rows are looked up by index, whatever the planner believes.
     pub(super) by_index: bool,
+}
+
+/// The part that the application's code has in a transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Application {
+    /// None.
+    #[default]
+    Absent,
+    /// It may run, and the session is as it was.
+    Quiet,
+    /// It may have changed the session since that was put right.
+    Ran,
 }
 
 impl PostgresConnection {
@@ -105,6 +115,12 @@ impl PostgresConnection {
             // Nothing is written in a download: whatever its SQL (a membership query, say) stumbles over is no row of a remote's.
             (Error::Refused { detail, .. }, _) if self.state.mode == Some(Mode::Download) => {
                 Error::Database { context: context.to_owned(), detail }
+            }
+            (Error::InDoubt { detail, .. }, _) if self.state.mode != Some(Mode::Upload) => {
+                if failure.code() == Some(&tokio_postgres::error::SqlState::INTERNAL_ERROR) {
+                    return Error::Database { context: context.to_owned(), detail };
+                }
+                Error::Retry { detail: format!("{context}: {detail}"), broken: false }
             }
             (other, _) => other,
         }
@@ -140,10 +156,10 @@ impl Connection for PostgresConnection {
             self.rollback()?;
             return Err(Error::Database { context: "committing".into(), detail });
         }
-        let done = if self.state.runs_application {
-            self.commit_and_restore()
-        } else {
+        let done = if self.state.application == Application::Absent {
             self.run(async |client| client.batch_execute("COMMIT").await)
+        } else {
+            self.commit_and_restore()
         };
         let result = done.map_err(|failure| {
             // What was queued before it may have failed because it does not fit any more.

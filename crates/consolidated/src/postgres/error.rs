@@ -2,10 +2,12 @@
 //!
 //! | SQLSTATE | becomes |
 //! |---|---|
-//! | 23xxx, 22xxx, 54xxx, 44000, 42804, 42501 by a row's policy, P0xxx, codes that PostgreSQL doesn't know, all but XXxxx inside a function of the application's | the row is refused |
+//! | any code that application code raises (`RAISE`, and its like in other languages) | the row is refused |
+//! | 23xxx, 22xxx, 54xxx, 44000, 42804, 42501 by a row's policy, P0xxx, codes that PostgreSQL doesn't know, and most others inside a function of the application's | the row is refused |
 //! | 55P03 of `NOWAIT` in a statement of ours | a sync of this remote is running |
-//! | 40xxx, 53xxx, 55P03, 55006, 57014, 58xxx, a cached plan that no longer fits | try again |
-//! | 08xxx, 57P0x, 25006 (the primary became a standby), 25P0x, a closed connection | try again on another connection |
+//! | 40P01 of the deadlock detector, 57014 and 55P03 of a time-out or a cancellation, 53100, 53200, 53300, 58030, 40001 outside of functions, a cached plan that no longer fits | try again |
+//! | 57P0x, 25006 (the primary became a standby) and 08xxx outside of functions, 25P0x, a closed connection | try again on another connection |
+//! | other 40xxx, 53xxx, 55P03, 55006, 58xxx; 08xxx and 25006 inside a function of the application's; XX000 | in doubt: try again; where it stays, the row is refused |
 //! | 28xxx, 3D000, 42501 of a missing grant, a missing table or column | the setup |
 //! | the rest | a defect, or the user's SQL |
 
@@ -55,14 +57,19 @@ fn from_server(context: &str, error: &DbError) -> Error {
     let code = error.code().code();
     let class = code.get(..2).unwrap_or_default();
     let retry = |broken| Error::Retry { detail: format!("{context}: {}", text(error)), broken };
-    match class {
-        "08" => return retry(true),
-        "40" | "53" | "58" => return retry(false),
-        _ => {}
+    if is_raised(error) {
+        let refusal = refusal(error, class).unwrap_or_else(|| refused_by(RefusalCode::Trigger, BY_TRIGGER, error));
+        return Error::Refused { refusal, detail: text(error) };
     }
+    let is_inside = is_in_application_function(error);
     match code {
-        "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25006" | "25P03" | "25P04" => retry(true),
-        "57014" | "55P03" | "55006" => retry(false),
+        "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25P04" => retry(true),
+        "25006" if !is_inside => retry(true),
+        _ if class == "08" && !is_inside => retry(true),
+        _ if is_circumstance(error) => retry(false),
+        "40001" if !is_inside => retry(false),
+        "55P03" | "55006" | "57014" | "25006" | "XX000" => in_doubt(error),
+        _ if matches!(class, "08" | "40" | "53" | "58") => in_doubt(error),
         // "cached plan must not change result type": the table was altered; the statements have been forgotten.
         "0A000" if error.routine() == Some("RevalidateCachedQuery") => retry(false),
         "42501" if is_missing_grant(error) => {
@@ -70,7 +77,7 @@ fn from_server(context: &str, error: &DbError) -> Error {
             Error::Setup { what: format!("{context}: {}", text(error)), mend: mend.into() }
         }
         // A tracked table that lost its side table, or a model that names what isn't there.
-        "42P01" | "42703" | "42883" | "3F000" if !is_in_application_function(error) => Error::Setup {
+        "42P01" | "42703" | "42883" | "3F000" if !is_inside => Error::Setup {
             what: format!("{context}: {}", text(error)),
             mend: "`headwater check` says what differs; `headwater track` installs what is missing of change tracking"
                 .into(),
@@ -84,6 +91,36 @@ fn from_server(context: &str, error: &DbError) -> Error {
             None => Error::Database { context: context.to_owned(), detail: text(error) },
         },
     }
+}
+
+/// What a row is refused with whose reason is the application's code.
+const BY_TRIGGER: &str = "a trigger of the database";
+
+/// Raised on purpose by code of the application's: the row is at fault, whatever SQLSTATE it gives. Headwater's own functions don't count.
+fn is_raised(error: &DbError) -> bool {
+    // The innermost place comes first.
+    let place = error.where_().and_then(|place| place.lines().next());
+    let is_raise = error.routine() == Some("exec_stmt_raise")
+        || matches!(error.file(), Some("plpy_elog.c" | "plperl.c" | "plperl.xs" | "pltcl.c"));
+    is_raise && place.is_none_or(|place| !place.contains("headwater."))
+}
+
+/// What has nothing to do with the row: it says so by where in the server it comes from, or by its code alone.
+fn is_circumstance(error: &DbError) -> bool {
+    match error.code().code() {
+        "40P01" => error.routine() == Some("DeadLockReport"),
+        // A time-out, or a cancellation.
+        "57014" | "55P03" => error.routine() == Some("ProcessInterrupts"),
+        // A full disk, no memory, no connection, a disk that fails.
+        "53100" | "53200" | "53300" | "58030" => true,
+        _ => false,
+    }
+}
+
+/// It may pass, or it may be the row's.
+fn in_doubt(error: &DbError) -> Error {
+    let refusal = refused_by(RefusalCode::Trigger, "the database fails at it, again and again", error);
+    Error::InDoubt { refusal, detail: text(error) }
 }
 
 /// "permission denied for table", unlike "new row violates row-level security policy".
@@ -125,18 +162,22 @@ fn refusal(error: &DbError, class: &str) -> Option<Refusal> {
         ("22", _) | (_, "42804") => (RefusalCode::Data, "a value that the column can't hold"),
         ("54", _) => (RefusalCode::Data, "a value that is too large for the database"),
         (_, "42501") => (RefusalCode::Policy, "a policy of the database"),
-        ("P0" | "09" | "27" | "38", _) => (RefusalCode::Trigger, "a trigger of the database"),
+        ("P0" | "09" | "27" | "38", _) => (RefusalCode::Trigger, BY_TRIGGER),
         // Whatever the application's own code stumbles over; a defect of the server is no row's fault.
-        _ if class != "XX" && is_in_application_function(error) => (RefusalCode::Trigger, "a trigger of the database"),
-        _ if !OWN_CLASSES.contains(&class) => (RefusalCode::Trigger, "a trigger of the database"),
+        _ if class != "XX" && is_in_application_function(error) => (RefusalCode::Trigger, BY_TRIGGER),
+        _ if !OWN_CLASSES.contains(&class) => (RefusalCode::Trigger, BY_TRIGGER),
         _ => return None,
     };
+    Some(refused_by(code, what, error))
+}
+
+fn refused_by(code: RefusalCode, what: &str, error: &DbError) -> Refusal {
     let message = match (error.constraint(), error.column()) {
         (Some(constraint), _) => format!("{what} {constraint:?}"),
         (None, Some(column)) => format!("{what}: column {column:?}"),
         (None, None) => what.to_owned(),
     };
-    Some(Refusal { code, message })
+    Refusal { code, message }
 }
 
 /// The server's whole text, for the log.

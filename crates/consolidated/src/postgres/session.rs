@@ -22,7 +22,7 @@ use headwater_protocol::Value;
 use tokio_postgres::{Client, Statement};
 
 use super::ahead::Queue;
-use super::connection::PostgresConnection;
+use super::connection::{Application, PostgresConnection};
 use crate::catalogue::text;
 use crate::{Connection as _, Error, Mode};
 
@@ -66,17 +66,20 @@ impl PostgresConnection {
 
     /// A statement may have run the application's code, which may have changed the session: the next one finds it as it was.
     pub(super) fn application_ran(&mut self) {
-        self.state.is_suspect = self.state.mode == Some(Mode::Upload);
+        if self.state.mode == Some(Mode::Upload) {
+            self.state.application = Application::Ran;
+        }
     }
 
     /// What waits for the next request, with the session put right before it.
     pub(super) fn take_queued(&mut self) -> Queue {
         let mut queued = std::mem::take(&mut self.queued);
         // In a transaction that has failed nothing can be set, and going back to the savepoint sets all.
-        if !self.state.failed
-            && std::mem::take(&mut self.state.is_suspect)
+        if self.state.application == Application::Ran
+            && !self.state.failed
             && let Some(session) = &self.session
         {
+            self.state.application = Application::Quiet;
             queued.prepared_first((session.restore.clone(), Vec::new()));
         }
         queued

@@ -10,7 +10,7 @@ use headwater_protocol::stored::Scratch;
 use headwater_protocol::{Row, Value};
 use rusqlite::{CachedStatement, OpenFlags};
 
-use super::error::{refusal, sort};
+use super::error::{refusal, sort, sort_of_rows};
 use super::plain::Keeps;
 use super::statements::TableSql;
 use super::values::{bind, bind_all, check_storable, plain, typed_row};
@@ -153,6 +153,21 @@ impl SqliteConnection {
 
     pub(super) fn prepare(&self, sql: &str) -> Result<CachedStatement<'_>, Error> {
         self.inner.prepare_cached(sql).map_err(|error| sort(error, &format!("preparing {sql}")))
+    }
+
+    /// A statement that writes rows of a table; `fetch` reads them. Where the table can be read and not be written, a trigger of the
+    /// application's does not fit any more, which is the rows' as it would be in other databases.
+    pub(super) fn prepare_for_rows(&self, sql: &str, fetch: &str) -> Result<CachedStatement<'_>, Error> {
+        self.inner.prepare_cached(sql).map_err(|error| {
+            let is_sqls = matches!(&error, rusqlite::Error::SqlInputError { .. } | rusqlite::Error::SqliteFailure(..));
+            let detail = error.to_string();
+            match sort(error, &format!("preparing {sql}")) {
+                Error::Database { .. } if is_sqls && !detail.contains("headwater_") && self.prepare(fetch).is_ok() => {
+                    refusal(RefusalCode::Trigger, "a trigger of the database can't be run", detail)
+                }
+                other => other,
+            }
+        })
     }
 
     /// A file that was put in the place of the one that is open (a backup, say) is the database from then on.
@@ -354,7 +369,7 @@ impl Connection for SqliteConnection {
         for key in keys {
             bind_all(&mut statement, key, &mut scratch)?;
             let mut rows = statement.raw_query();
-            while let Some(row) = rows.next().map_err(|error| sort(error, &sql.fetch))? {
+            while let Some(row) = rows.next().map_err(|error| sort_of_rows(error, &sql.fetch))? {
                 found.push(typed_row(row, 0, &table.types, &mut scratch)?);
             }
         }
@@ -363,13 +378,13 @@ impl Connection for SqliteConnection {
 
     fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error> {
         let sql = self.table_sql(table);
-        let mut statement = self.prepare(&sql.insert)?;
+        let mut statement = self.prepare_for_rows(&sql.insert, &sql.fetch)?;
         let mut scratch = Scratch::default();
         let mut inserted = Vec::with_capacity(rows.len());
         for row in rows {
             check_storable(table, row)?;
             bind_all(&mut statement, *row, &mut scratch)?;
-            if statement.raw_execute().map_err(|error| sort(error, &sql.insert))? == 1 {
+            if statement.raw_execute().map_err(|error| sort_of_rows(error, &sql.insert))? == 1 {
                 inserted.push(table.key_of(row));
             }
         }
@@ -394,7 +409,7 @@ impl Connection for SqliteConnection {
         if sql.update.is_empty() {
             return Ok(rows.len() as u64);
         }
-        let mut statement = self.prepare(&sql.update)?;
+        let mut statement = self.prepare_for_rows(&sql.update, &sql.fetch)?;
         let mut scratch = Scratch::default();
         let mut updated = 0;
         for row in rows {
@@ -403,19 +418,19 @@ impl Connection for SqliteConnection {
             for (index, place) in set.chain(table.table.key.iter().copied()).enumerate() {
                 bind(&mut statement, index + 1, row[place].as_ref(), &mut scratch)?;
             }
-            updated += statement.raw_execute().map_err(|error| sort(error, &sql.update))? as u64;
+            updated += statement.raw_execute().map_err(|error| sort_of_rows(error, &sql.update))? as u64;
         }
         Ok(updated)
     }
 
     fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {
         let sql = self.table_sql(table);
-        let mut statement = self.prepare(&sql.delete)?;
+        let mut statement = self.prepare_for_rows(&sql.delete, &sql.fetch)?;
         let mut scratch = Scratch::default();
         let mut deleted = 0;
         for key in keys {
             bind_all(&mut statement, *key, &mut scratch)?;
-            deleted += statement.raw_execute().map_err(|error| sort(error, &sql.delete))? as u64;
+            deleted += statement.raw_execute().map_err(|error| sort_of_rows(error, &sql.delete))? as u64;
         }
         Ok(deleted)
     }

@@ -36,6 +36,16 @@ pub(super) fn sort(error: rusqlite::Error, context: &str) -> Error {
     }
 }
 
+/// The same of a statement that works on rows of an upload. What an expression of the table's stumbles over (a check, an index, a generated
+/// column, a trigger: text that is no JSON, an overflow) is the row's, as its constraints are: SQLite has one code for all of it.
+pub(super) fn sort_of_rows(error: rusqlite::Error, context: &str) -> Error {
+    const MESSAGE: &str =
+        "an expression of the table (a check, an index, a generated column, a trigger) fails with the row";
+    let is_rows = matches!(&error, rusqlite::Error::SqliteFailure(cause, _)
+        if cause.extended_code == ffi::SQLITE_ERROR || cause.extended_code == ffi::SQLITE_CORRUPT_VTAB);
+    if is_rows { refusal(RefusalCode::Data, MESSAGE, error.to_string()) } else { sort(error, context) }
+}
+
 fn refused(extended: i32, message: Option<&str>, detail: String) -> Error {
     // "UNIQUE constraint failed: t.a, t.b": names of the schema, never a value. A trigger's text is the application's own.
     let named = message.and_then(|text| text.split_once(" constraint failed: ")).map_or("", |(_, name)| name);

@@ -13,7 +13,7 @@ use headwater_protocol::stored::Scratch;
 use headwater_protocol::{Type, Value, ValueRef};
 
 use super::connection::SqliteConnection;
-use super::error::sort;
+use super::error::sort_of_rows;
 use super::values::bind;
 use crate::backend::EncodedChanges;
 use crate::catalogue::{integer, text};
@@ -149,16 +149,17 @@ impl SqliteConnection {
         if !are_kept(affinities, plan, changes)? {
             return Ok(false);
         }
-        let sql = self.table_sql(plan);
+        let table_sql = self.table_sql(plan);
         let sql = match (changes.op(), compares) {
-            (ChangeOp::Insert, _) => &sql.insert_or_fail,
-            (ChangeOp::Update, true) => &sql.update_same,
-            (ChangeOp::Update, false) => &sql.update_any,
-            (ChangeOp::Delete, true) => &sql.delete_same,
-            (ChangeOp::Delete, false) => &sql.delete_any,
+            (ChangeOp::Insert, _) => &table_sql.insert_or_fail,
+            (ChangeOp::Update, true) => &table_sql.update_same,
+            (ChangeOp::Update, false) => &table_sql.update_any,
+            (ChangeOp::Delete, true) => &table_sql.delete_same,
+            (ChangeOp::Delete, false) => &table_sql.delete_any,
         };
         let (key, columns) = (&plan.table.key, plan.types.len());
-        let (mut statement, mut scratch, mut all) = (self.prepare(sql)?, Scratch::default(), true);
+        let (mut statement, mut scratch, mut all) =
+            (self.prepare_for_rows(sql, &table_sql.fetch)?, Scratch::default(), true);
         changes.read(&plan.types, |change| {
             if !all {
                 return Ok(());
@@ -171,7 +172,7 @@ impl SqliteConnection {
             for (parameter, (_, value)) in (if is_insert { 1 } else { columns + 1 }..).zip(set) {
                 bind(&mut statement, parameter, *value, &mut scratch)?;
             }
-            all = statement.raw_execute().map_err(|error| sort(error, sql))? == 1;
+            all = statement.raw_execute().map_err(|error| sort_of_rows(error, sql))? == 1;
             Ok::<_, Error>(())
         })?;
         Ok(all)

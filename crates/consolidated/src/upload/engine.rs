@@ -24,7 +24,7 @@ use super::conflicts;
 use super::plain::Tries;
 use super::policy::{Policy, refusal};
 use super::source::{Item, SourceReader, undefined};
-use super::{Checking, Counts, UploadRequest};
+use super::{Checking, Counts, Isolation, UploadRequest};
 use crate::rows::Echo;
 use crate::{Connection, Error, Plan};
 
@@ -42,6 +42,7 @@ pub(super) struct Engine<'a> {
     pub(super) request: &'a UploadRequest<'a>,
     pub(super) policy: Policy,
     pub(super) checking: Checking,
+    isolation: Isolation,
     pub(super) results: Results,
     /// Inserts have been new so far.
     pub(super) expects_new: bool,
@@ -90,13 +91,14 @@ impl<'a> Engine<'a> {
         connection: &'a mut dyn Connection,
         request: &'a UploadRequest<'a>,
         policy: Policy,
-        checking: Checking,
+        (checking, isolation): (Checking, Isolation),
     ) -> Engine<'a> {
         Engine {
             connection,
             request,
             policy,
             checking,
+            isolation,
             results: Results::default(),
             expects_new: true,
             tries: Tries::default(),
@@ -307,11 +309,11 @@ impl<'a> Engine<'a> {
                 self.keep(effects)?;
                 Ok(None)
             }
-            Err(Error::Refused { refusal, detail }) => {
+            Err(error) => {
+                let (refusal, detail) = self.isolation.refusal(error)?;
                 self.connection.rollback_to_savepoint()?;
                 Ok(Some(Refused { refusal, detail, is_late }))
             }
-            Err(error) => Err(error),
         }
     }
 

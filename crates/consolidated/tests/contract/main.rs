@@ -24,6 +24,7 @@ mod passing;
 mod plain;
 mod purge;
 mod queried;
+mod raised;
 mod rebuilt;
 mod refresh;
 mod refusals;
@@ -246,6 +247,8 @@ contract_of! {
     results::a_decimal_is_a_number_of_the_same_text,
     passing::a_full_disk_passes,
     deferred::a_trigger_that_rolls_back_blocks_nothing,
+    raised::an_expression_that_fails_is_the_rows,
+    raised::a_trigger_that_does_not_fit_holds_up_its_table_alone,
 }
 
 contract_of! {
@@ -262,6 +265,9 @@ contract_of! {
     sessions::what_runs_late_or_early_does_not_outlive_its_upload_either,
     sessions::what_a_trigger_sets_does_not_reach_the_next_statement,
     sessions::a_query_leaves_no_lock,
+    raised::an_error_of_any_code_is_the_rows,
+    raised::what_returns_is_found_and_set_aside,
+    raised::what_returns_at_the_end_is_found_too,
     deferred::what_breaks_a_deferred_constraint_is_refused_alone,
     deferred::rows_that_a_rule_holds_together_stay_together,
     deferred::rows_that_share_a_parent_stay_together,

@@ -38,6 +38,10 @@ pub(crate) struct Replica {
     pub(crate) memory: Option<Memory>,
 }
 
+/// [`upload::apply`], or [`upload::apply_isolating`].
+pub(crate) type Apply =
+    fn(&mut dyn Connection, &UploadRequest<'_>, &mut dyn upload::UploadSource) -> Result<Uploaded, Error>;
+
 /// What one sync brought.
 #[derive(Debug, Default)]
 pub(crate) struct Synced {
@@ -213,11 +217,21 @@ impl Replica {
 
     /// Uploads what is pending, and forgets that it did.
     pub(crate) fn upload_only(&self, connection: &mut dyn Connection, plan: &Plan) -> Result<Uploaded, Error> {
+        self.upload_by(upload::apply, connection, plan)
+    }
+
+    /// The same by one of the ways to apply it.
+    pub(crate) fn upload_by(
+        &self,
+        apply: Apply,
+        connection: &mut dyn Connection,
+        plan: &Plan,
+    ) -> Result<Uploaded, Error> {
         let (mut frames, end) = self.cut(plan);
         let limits = UploadLimits { batch_rows: self.batch_rows, ..UploadLimits::default() };
         let (remote_id, user, acknowledged) = (self.id, self.user.as_str(), self.acknowledged);
         let request = UploadRequest { plan, remote_id, user, download_applied: [0; 16], acknowledged, end, limits };
-        upload::apply(connection, &request, &mut frames)
+        apply(connection, &request, &mut frames)
     }
 
     pub(crate) fn download(

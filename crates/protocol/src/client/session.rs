@@ -9,6 +9,8 @@
 //!    |                                                                                        |       ERROR upload_refused: Thaw, the download alone|
 //!    |                                                                                        |       ERROR too_large: a greeting, then CutSmaller, |
 //!    |                                                                                        |         or Thaw and the download alone              |
+//!    |                                                                                        |       ERROR internal in each attempt: a greeting,   |
+//!    |                                                                                        |         then Thaw and the download alone            |
 //!    +---- WaitUntil <-- anything that may pass <---------------------------------------------+                                                     |
 //!    +----------------------------------------------------------------------------------------------------------------------------------------------+
 //! ```
@@ -31,6 +33,8 @@
 //!   fault is alone and is set aside; but only once the server has said that no earlier attempt of it was applied.
 //! - One that was applied before, and that somebody does not take any more, is offered once more. Then its receipt is done without, so that
 //!   nothing blocks the remote for good: the next download shows what became of the changes.
+//! - An upload at which the server or its database fails in every attempt is thawed, once the server has said that none of them was applied.
+//!   Then the download goes on, and what is pending can be changed or given up.
 //! - Where the server says that the model takes all or nothing, nothing is cut smaller or sent in parts: what is pending stays so, with
 //!   the reason, and the download goes on. A part is not sent before that is known.
 //! - A sync that began with an upload of before cuts and sends another afterwards, so that everything pending at its start goes up.
@@ -124,6 +128,8 @@ enum Next {
     WhetherApplied(ServerError),
     /// The upload is a part of what is pending: does the model take parts?
     WhetherParts,
+    /// The upload has failed as often as attempts are made: if none of them was applied, it is thawed, and the download goes on.
+    WhetherFailed { failures: u32, error: ServerError },
     /// The upload was refused whole; the download goes on.
     Download,
     /// A download, before the sync itself.
@@ -330,7 +336,9 @@ impl Session {
     /// What is due before the next request, or the request.
     fn prepare(&mut self, cut: bool) {
         let Start { frozen, staged, .. } = self.remote;
-        if frozen.is_none() && matches!(self.next, Next::WhetherApplied(_) | Next::WhetherParts) {
+        if frozen.is_none()
+            && matches!(self.next, Next::WhetherApplied(_) | Next::WhetherParts | Next::WhetherFailed { .. })
+        {
             self.next = Next::Sync; // it was cut smaller, or thawed, and then the answer broke: nothing is left to ask
         }
         let instruction = match staged {

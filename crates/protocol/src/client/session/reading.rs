@@ -205,6 +205,7 @@ impl Session {
                 self.refuse_whole(ServerError { code: *code, retry_after_ms: *retry_after_ms, message });
             }
             Next::WhetherApplied(error) => self.due.push_back(Instruction::CutSmaller(error.clone())),
+            Next::WhetherFailed { .. } => self.on_failed_upload(is_applied),
             Next::WhetherParts if is_whole && !is_applied => self.on_unwanted_part(),
             _ => {}
         }

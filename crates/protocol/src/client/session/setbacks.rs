@@ -168,12 +168,51 @@ impl Session {
         };
         let until = now + self.jitter.wait(&self.config, self.futile, asked);
         self.phase = if self.futile >= self.config.attempts_max || until > self.config.elapsed_max {
-            Phase::Over(Err(Failure::GaveUp { failures: self.summary.failures, cause }))
+            self.give_up(cause)
         } else {
             self.setback = Some(cause);
             Phase::Wait(until)
         };
     }
+}
+
+impl Session {
+    /// What follows the last attempt. Where the server fails at an upload each time, it may be the upload's fault, and nothing else would come
+    /// through for good: one request without it tells.
+    fn give_up(&mut self, cause: Cause) -> Phase {
+        let failures = self.summary.failures;
+        match (cause, &self.next) {
+            (Cause::Server(error), Next::Sync) if self.remote.frozen.is_some() && is_perhaps_of_upload(error.code) => {
+                self.next = Next::WhetherFailed { failures, error };
+                Phase::Prepare { cut: false }
+            }
+            (_, Next::WhetherFailed { failures, error }) => {
+                let (failures, cause) = (*failures, Cause::Server(error.clone()));
+                Phase::Over(Err(Failure::GaveUp { failures, cause }))
+            }
+            (cause, _) => Phase::Over(Err(Failure::GaveUp { failures, cause })),
+        }
+    }
+
+    /// The server has answered a request without the upload at which it fails.
+    pub(super) fn on_failed_upload(&mut self, is_applied: bool) {
+        let Next::WhetherFailed { failures, error } = &self.next else { return };
+        let (failures, error) = (*failures, error.clone());
+        if is_applied {
+            // The next sync offers it again for its receipt.
+            self.phase = Phase::Over(Err(Failure::GaveUp { failures, cause: Cause::Server(error) }));
+            return;
+        }
+        self.futile = 0;
+        let ServerError { code, message, .. } = error;
+        let message = format!("{failures} attempts failed, and none of them was applied: {message}");
+        self.refuse_whole(ServerError { code, retry_after_ms: 0, message });
+    }
+}
+
+/// Whether the upload itself may be why a server fails.
+fn is_perhaps_of_upload(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::Internal | ErrorCode::DatabaseUnavailable)
 }
 
 /// The server tells each a time of its own: a long one needs no wider spread.

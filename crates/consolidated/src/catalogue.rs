@@ -78,6 +78,8 @@ pub enum Tracking {
     Complete,
     /// Something is missing, disabled or changed: what.
     Broken(String),
+    /// As it was made, and nothing was missed, but a column of the table now has a type of another kind than its side table: which.
+    Retyped(String),
 }
 
 /// A text of a catalogue's own query; empty where there is none.

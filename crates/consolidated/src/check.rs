@@ -63,7 +63,9 @@ pub fn check(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Finding
     }
     findings.extend(tracking_of(connection, plan, |table| catalogue_table(&catalogue, table).is_some())?);
     for table in plan.model.tables.iter().filter(|table| table.is_tracked()) {
-        findings.extend(comes_afresh(connection, &Kin::new(&plan.model, table))?);
+        let kin = Kin::new(&plan.model, table);
+        findings.extend(narrow_sides(connection, &kin)?);
+        findings.extend(comes_afresh(connection, &kin)?);
     }
     findings.extend(scripts::check(connection, plan)?);
     findings.sort_by(|a, b| (a.severity, &a.table, &a.column).cmp(&(b.severity, &b.table, &b.column)));
@@ -348,7 +350,7 @@ fn tracking(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Option<Fin
     let message = match track::state(connection, kin)? {
         Tracking::Complete => return Ok(None),
         Tracking::Absent => "changes of the table are not tracked".to_owned(),
-        Tracking::Broken(what) => format!("change tracking is not as it should be: {what}"),
+        Tracking::Broken(what) | Tracking::Retyped(what) => format!("change tracking is not as it should be: {what}"),
     };
     Ok(Some(Finding {
         severity: Severity::Error,
@@ -358,6 +360,25 @@ fn tracking(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Option<Fin
         message,
         mend: "run `headwater track`".to_owned(),
     }))
+}
+
+/// Columns of the side table that an older build made, or whose collation was another then.
+fn narrow_sides(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Vec<Finding>, Error> {
+    if connection.dialect() != Dialect::Postgres {
+        return Ok(Vec::new());
+    }
+    let narrow = postgres::sides::differences(connection, &kin.lineage)?.into_iter().filter(|found| found.is_narrow);
+    let finding = |postgres::sides::Difference { column, wanted, found, .. }| Finding {
+        severity: Severity::Warning,
+        code: "side_table_narrow",
+        table: Some(kin.table().name.clone()),
+        column: None,
+        message: format!(
+            "column {column} of its side table is {found}; it should be {wanted}, which takes every value of that kind"
+        ),
+        mend: "run `headwater track`: what remotes have seen stays seen".to_owned(),
+    };
+    Ok(narrow.map(finding).collect())
 }
 
 /// Changes that could not be noted are no error: the table comes whole instead. That costs, so people are told why.

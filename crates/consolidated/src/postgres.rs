@@ -9,7 +9,8 @@
 //!   read       downloads, streamed                 watermark which transactions a snapshot saw
 //!   catalogue  what the database has               shape     a table and the SQL on it
 //!   parts      partitions that come and go         plain     changes made just as they came
-//!   refresh    tables that must come whole         pipeline  a statement row by row, without waiting in between
+//!   refresh    tables that must come whole         sides     side tables whose columns have other types than they should
+//!   pipeline   a statement row by row, without waiting in between
 //!   session    as it was opened, whatever the application's code does to it
 //! ```
 //!
@@ -38,6 +39,7 @@ mod results;
 mod session;
 mod sets;
 mod shape;
+pub(crate) mod sides;
 mod snapshot;
 mod statements;
 mod target;

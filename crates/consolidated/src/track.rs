@@ -2,7 +2,8 @@
 //!
 //! What a table's tracking consists of is generated (`headwater_model::tracking`); here is decided what of it is missing. A table whose
 //! tracking is replaced may have missed changes, so that begins a new incarnation: remotes start afresh, with their pending changes
-//! kept. Tracking a table for the first time does not: no remote has seen anything of it.
+//! kept. Tracking a table for the first time does not: no remote has seen anything of it. Nor does tracking that is as it was made, by an
+//! older build or before a column was widened: it is brought up to date where it is.
 
 use headwater_model::tracking::{self, Kin, TrackedTable, UniqueIndex};
 pub(crate) use headwater_model::tracking::{base_name, tracked_name};
@@ -45,9 +46,12 @@ fn track_inside(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Stri
         for statement in &step.statements {
             connection.batch(statement)?;
         }
+        if let Repair::InPlace(Some(cause)) = &step.repair {
+            postgres::refresh::append(connection, &step.kin, cause)?;
+        }
         remember(connection, step)?;
     }
-    if steps.iter().any(|step| step.replaces) {
+    if steps.iter().any(|step| step.repair == Repair::Replace) {
         system::renew_incarnation(connection)?;
     }
     if connection.dialect() == Dialect::Sqlite {
@@ -151,9 +155,59 @@ struct Step<'p> {
     side_table: String,
     statements: Vec<String>,
     hash: Vec<u8>,
-    /// Whether there was tracking before that may have missed something.
-    replaces: bool,
+    repair: Repair,
     kin: Kin<'p>,
+}
+
+/// How a table's tracking is made what it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Repair {
+    /// There is none yet, and no remote has seen anything of the table.
+    Install,
+    /// It has noted all changes until now, as an older build made it or with narrower columns: what remotes have seen stays seen. With a
+    /// reason, its side table begins anew, and the table comes afresh.
+    InPlace(Option<String>),
+    /// It may have missed something: all of it is made anew.
+    Replace,
+}
+
+impl Repair {
+    /// The statements before those that install.
+    fn before(&self, dialect: Dialect, kin: &Kin<'_>) -> Vec<String> {
+        match self {
+            Repair::Install | Repair::InPlace(None) => Vec::new(),
+            Repair::InPlace(Some(_)) => {
+                vec![format!("DROP TABLE IF EXISTS {}", tracking::postgres::side_table(&kin.lineage))]
+            }
+            Repair::Replace => uninstall(dialect, kin),
+        }
+    }
+}
+
+/// `is_recorded`: the table is tracked, or has been.
+fn repair(
+    connection: &mut dyn Connection,
+    kin: &Kin<'_>,
+    state: &Tracking,
+    is_recorded: bool,
+) -> Result<Repair, Error> {
+    let is_postgres = connection.dialect() == Dialect::Postgres;
+    Ok(match state {
+        Tracking::Absent if !is_recorded => Repair::Install,
+        Tracking::Retyped(what) if is_postgres => Repair::InPlace(Some(what.clone())),
+        Tracking::Complete if is_postgres && postgres::sides::has_columns(connection, &kin.lineage)? => {
+            Repair::InPlace(None)
+        }
+        _ => Repair::Replace,
+    })
+}
+
+/// Whether a side table has columns that are narrower than they should be.
+fn is_narrow(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<bool, Error> {
+    match connection.dialect() {
+        Dialect::Sqlite => Ok(false),
+        Dialect::Postgres => Ok(!postgres::sides::differences(connection, &kin.lineage)?.is_empty()),
+    }
 }
 
 /// The tables whose tracking is not as it should be.
@@ -173,22 +227,25 @@ fn missing<'p>(connection: &mut dyn Connection, plan: &'p Plan) -> Result<Vec<St
         let definition = definition(connection, &kin, found)?;
         let recorded = recorded_hash(connection, &kin.lineage)?;
         let state = state(connection, &kin)?;
-        let is_current = state == Tracking::Complete && recorded.as_ref() == Some(&definition.hash);
-        if is_current {
+        let is_narrow = is_narrow(connection, &kin)?;
+        if state == Tracking::Complete && recorded.as_ref() == Some(&definition.hash) && !is_narrow {
             continue;
         }
-        let replaces = recorded.is_some() || state != Tracking::Absent;
-        let mut statements = if replaces { uninstall(connection.dialect(), &kin) } else { Vec::new() };
+        let repair = repair(connection, &kin, &state, recorded.is_some())?;
+        let mut statements = repair.before(connection.dialect(), &kin);
         statements.extend(definition.statements);
         if connection.dialect() == Dialect::Postgres {
-            statements.extend(postgres::parts::install(connection, &kin.lineage)?);
+            statements.extend(match repair {
+                Repair::InPlace(_) => postgres::parts::rearm(connection, &kin.lineage)?,
+                Repair::Install | Repair::Replace => postgres::parts::install(connection, &kin.lineage)?,
+            });
         }
         steps.push(Step {
             table_name: tracked_name(&kin.lineage),
             side_table: definition.side_table,
             statements,
             hash: definition.hash,
-            replaces,
+            repair,
             kin,
         });
     }

@@ -114,12 +114,17 @@ impl<'m> Lineage<'m> {
 
     /// Joins from `row` of a level up to the table that has the partition's columns, as SQL; `named` says what a table is called.
     pub fn up(&self, level: usize, row: &str, join: &str, named: &dyn Fn(&Table) -> String) -> String {
+        self.up_to(level, self.tables.len() - 1, row, join, named)
+    }
+
+    /// The same up to the table of level `top`.
+    pub fn up_to(&self, level: usize, top: usize, row: &str, join: &str, named: &dyn Fn(&Table) -> String) -> String {
         let step = |at: usize| {
             let child = if at == level { row.to_owned() } else { above(at) };
             let on = self.on(at, &child, &above(at + 1));
             format!(" {join} {} AS {} ON {on}", named(self.tables[at + 1]), above(at + 1))
         };
-        (level..self.tables.len() - 1).map(step).collect()
+        (level..top).map(step).collect()
     }
 
     /// The tables joined by [`Lineage::up`], under the names that they have there.

@@ -13,6 +13,7 @@ use headwater_protocol::{Row, Type, Value};
 use sha2::{Digest, Sha256};
 
 use super::codec::Codec;
+use super::sides;
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueReference, CatalogueTable, Tracking, integer, text};
 use crate::{Connection, Error};
 
@@ -276,7 +277,10 @@ pub(crate) fn tracking(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result
     Ok(match (recorded, disabled) {
         (None, _) if there == 0 => Tracking::Absent,
         (None, _) => Tracking::Broken("its triggers are there, but not on record".to_owned()),
-        (Some(Value::Bytes(hash)), _) if hash == hash_of(&objects) => tracking_of_parts(connection, kin)?,
+        (Some(Value::Bytes(hash)), _) if hash == hash_of(&objects) => match tracking_of_parts(connection, kin)? {
+            Tracking::Complete => tracking_of_sides(connection, kin)?,
+            broken => broken,
+        },
         (_, Some(trigger)) => Tracking::Broken(format!("trigger {} is not enabled as it should be", text(trigger, 0))),
         _ if there < expected.len() => Tracking::Broken(format!("{there} of {} triggers are there", expected.len())),
         _ => Tracking::Broken("a trigger, its function or the side table has been changed".to_owned()),
@@ -289,6 +293,17 @@ fn tracking_of_parts(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<T
     let parts = connection.query(BROKEN_PARTS_SQL, &values)?;
     Ok(parts.first().map_or(Tracking::Complete, |part| {
         Tracking::Broken(format!("triggers of {}, a part of it, are missing or disabled", text(part, 0)))
+    }))
+}
+
+/// A column of the side table that is only narrower than it should be serves until a wider value comes, and then the table comes afresh.
+fn tracking_of_sides(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Tracking, Error> {
+    let differences = sides::differences(connection, &kin.lineage)?;
+    let retyped = differences.into_iter().find(|difference| !difference.is_narrow);
+    Ok(retyped.map_or(Tracking::Complete, |sides::Difference { column, wanted, found, .. }| {
+        Tracking::Retyped(format!(
+            "column {column} of its side table is {found}, and the table's own column now calls for {wanted}"
+        ))
     }))
 }
 

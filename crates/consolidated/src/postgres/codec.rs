@@ -141,9 +141,7 @@ impl Codec {
     pub(super) fn decode<'a>(self, raw: &'a [u8], scratch: &'a mut Scratch) -> Option<ValueRef<'a>> {
         Some(match self {
             Codec::Bool => ValueRef::Bool(u8::from_be_bytes(raw.try_into().ok()?) != 0),
-            Codec::Int2 => ValueRef::Int(i64::from(i16::from_be_bytes(raw.try_into().ok()?))),
-            Codec::Int4 => ValueRef::Int(i64::from(i32::from_be_bytes(raw.try_into().ok()?))),
-            Codec::Int8 => ValueRef::Int(i64::from_be_bytes(raw.try_into().ok()?)),
+            Codec::Int2 | Codec::Int4 | Codec::Int8 => ValueRef::Int(integer(raw)?),
             Codec::Oid => ValueRef::Int(i64::from(u32::from_be_bytes(raw.try_into().ok()?))),
             Codec::Float4 => ValueRef::Real(f64::from(f32::from_be_bytes(raw.try_into().ok()?))),
             Codec::Float8 => ValueRef::Real(f64::from_be_bytes(raw.try_into().ok()?)),
@@ -234,6 +232,15 @@ impl Codec {
 const SMALLINT: &str = "an integer outside -32768 to 32767";
 const INTEGER: &str = "an integer outside -2147483648 to 2147483647";
 const OID: &str = "an integer outside 0 to 4294967295";
+
+/// An integer of any width: a side table's columns are wider than those of its table.
+fn integer(raw: &[u8]) -> Option<i64> {
+    Some(match raw.len() {
+        2 => i64::from(i16::from_be_bytes(raw.try_into().ok()?)),
+        4 => i64::from(i32::from_be_bytes(raw.try_into().ok()?)),
+        _ => i64::from_be_bytes(raw.try_into().ok()?),
+    })
+}
 
 /// Microseconds since 1970; `None` for PostgreSQL's last thirty years, which don't fit.
 fn timestamp(stored: i64) -> Option<i64> {

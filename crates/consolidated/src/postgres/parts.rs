@@ -149,8 +149,10 @@ pub(super) fn adopt(connection: &mut dyn Connection, plan: &Plan) -> Result<(), 
         let Some((_, lineage)) = tables.iter().find(|(name, _)| *name == found.table_name) else {
             return connection.rollback();
         };
-        let done = run(connection, &Kin::new(&plan.model, lineage.table()), found, *step);
+        let kin = Kin::new(&plan.model, lineage.table());
+        let done = run(connection, &kin, found, *step);
         match crate::finish(connection, done) {
+            Err(error) if is_unnotable(*step, &error) => send_anew(connection, &kin, found, *step, &error)?,
             Err(error) if is_worth_waiting(*step, &error) => put_off(connection, found, *step, &error)?,
             other => other?,
         }
@@ -184,10 +186,13 @@ fn run(connection: &mut dyn Connection, kin: &Kin<'_>, found: &Found, step: Step
             remember(connection, found, "armed")
         }
         (Step::Note, Some(part)) => {
+            // Whoever moves their parents meanwhile waits, or is waited for.
+            parts::hold(&kin.lineage, part).iter().try_for_each(|sql| write(connection, sql))?;
             parts::note(kin, part).iter().try_for_each(|sql| write(connection, sql))?;
             remember(connection, found, "tracked")
         }
         (Step::Bury, Some(part)) => {
+            parts::hold(&kin.lineage, part).iter().try_for_each(|sql| write(connection, sql))?;
             parts::bury(kin, part).iter().try_for_each(|sql| write(connection, sql))?;
             remember(connection, found, "left")
         }
@@ -223,6 +228,26 @@ fn is_worth_waiting(step: Step, error: &Error) -> bool {
     matches!(step, Step::Arm | Step::Disarm) && !matches!(error, Error::Retry { broken: true, .. })
 }
 
+/// Whether a part has a row that does not fit into the side table.
+fn is_unnotable(step: Step, error: &Error) -> bool {
+    matches!(step, Step::Note | Step::Bury) && matches!(error, Error::Refused { .. })
+}
+
+/// As the triggers do with such a row. No transaction is open.
+fn send_anew(
+    connection: &mut dyn Connection,
+    kin: &Kin<'_>,
+    found: &Found,
+    step: Step,
+    error: &Error,
+) -> Result<(), Error> {
+    connection.begin(Mode::Upload)?;
+    let cause = format!("rows of {} could not be noted: {error}", found.described());
+    let done = refresh::append(connection, kin, &cause)
+        .and_then(|()| remember(connection, found, if step == Step::Note { "tracked" } else { "left" }));
+    crate::finish(connection, done)
+}
+
 fn put_off(connection: &mut dyn Connection, found: &Found, step: Step, error: &Error) -> Result<(), Error> {
     let what = match step {
         Step::Disarm => "its triggers could not be dropped",
@@ -254,12 +279,21 @@ pub(crate) fn install(connection: &mut dyn Connection, lineage: &Lineage<'_>) ->
     let rows = connection.query(&parts::found(&[(name.clone(), lineage.clone())]), &[])?;
     let mut statements = vec![forget_all(&name)];
     for row in &rows {
-        let is_partition = row.get(3) == Some(&Value::Bool(true));
-        let part = Part { schema: text(row, 1), name: text(row, 2), is_partition };
+        let part = read_part(row);
         statements.extend(parts::arm(lineage, &part));
         statements.push(parts::record(&name, &part));
     }
     Ok(statements)
+}
+
+/// The statements that give the parts that a table has the triggers that they should have. What is still to be done about them stays so.
+pub(crate) fn rearm(connection: &mut dyn Connection, lineage: &Lineage<'_>) -> Result<Vec<String>, Error> {
+    let rows = connection.query(&parts::found(&[(tracked_name(lineage), lineage.clone())]), &[])?;
+    Ok(rows.iter().flat_map(|row| parts::arm(lineage, &read_part(row))).collect())
+}
+
+fn read_part(row: &Row) -> Part {
+    Part { schema: text(row, 1), name: text(row, 2), is_partition: row.get(3) == Some(&Value::Bool(true)) }
 }
 
 /// The statement that forgets a table's parts.

@@ -10,7 +10,7 @@ use super::database::{Database, plan};
 use super::replica::Replica;
 use super::values::{NULL, int, text};
 
-const MODEL: &str = r#"
+pub(crate) const MODEL: &str = r#"
     name = "kin"
     version = 1
 
@@ -44,7 +44,7 @@ const MODEL: &str = r#"
 "#;
 
 /// The tables; `action`: what follows the references of lines and orders.
-fn tables(action: &str) -> String {
+pub(crate) fn tables(action: &str) -> String {
     format!(
         "CREATE TABLE member (user_name text NOT NULL, region text NOT NULL, PRIMARY KEY (user_name, region)); \
          INSERT INTO member VALUES ('anna', 'north'), ('anna', 'south'), ('ben', 'north'); \

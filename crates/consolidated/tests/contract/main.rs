@@ -24,6 +24,7 @@ mod passing;
 mod plain;
 mod purge;
 mod queried;
+mod races;
 mod raised;
 mod rebuilt;
 mod refresh;
@@ -39,6 +40,7 @@ mod types;
 mod values;
 mod watch;
 mod watermarks;
+mod widened;
 mod world;
 
 use database::Database;
@@ -278,4 +280,11 @@ contract_of! {
     refresh::rows_are_only_added_and_fold,
     refresh::the_cause_is_named_by_check,
     refresh::two_moves_that_see_old_snapshots_do_not_wait,
+    races::whatever_the_order_of_two_transactions,
+    races::whatever_the_order_without_foreign_keys,
+    widened::columns_are_widened_without_a_word,
+    widened::an_older_installation_is_widened_in_place,
+    widened::what_does_not_fit_comes_afresh,
+    widened::a_table_altered_beneath_its_tracking_stops_nobody,
+    widened::circumstances_still_end_the_statement,
 }

@@ -33,11 +33,12 @@ mod kin;
 mod notes;
 pub mod parts;
 pub mod refresh;
+pub mod sides;
 
 use sha2::{Digest, Sha256};
 
-use self::notes::{Images, Notes, pairs, sides};
-use super::{Kin, TrackedTable, base_name};
+use self::notes::{Images, Notes, pairs, sides as side_columns};
+use super::{Kin, TrackedTable, base_name, tracked_name};
 use crate::sql::{literal, quote};
 use crate::{Column, Lineage, Table};
 
@@ -45,7 +46,7 @@ use crate::{Column, Lineage, Table};
 const NAME_BYTES: usize = 63;
 
 /// The version of what [`install`] makes; it stands in the function's comment.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// The triggers of statements: name, when, the transition tables that their statements read.
 const STATEMENT_TRIGGERS: [(&str, &str, &str); 4] = [
@@ -118,10 +119,11 @@ pub fn install(tracked: &TrackedTable<'_>) -> Vec<String> {
     let (base, side) = (base_table(table), side_table(&kin.lineage));
     let index = |prefix: &str| quote(&own_name(prefix, &kin.lineage));
     let key_index = index("side_key_");
-    let keys = sides(&kin.lineage);
+    let keys = side_columns(&kin.lineage);
     let mut partition = partition_columns(&kin.lineage);
     partition.push("version".into());
-    let mut statements = vec![layout_check(&kin.lineage), create_side_table(&kin.lineage)];
+    let mut statements =
+        vec![layout_check(&kin.lineage), create_side_table(&kin.lineage), self::sides::widen(&kin.lineage)];
     statements.extend(keys.iter().map(|key| format!("ALTER TABLE {side} ALTER COLUMN {key} SET NOT NULL")));
     statements.extend([
         format!("ALTER TABLE {side} ALTER COLUMN version SET NOT NULL"),
@@ -189,24 +191,18 @@ fn side_column(prefix: &str, column: &Column) -> String {
 /// Fails where a side table was made for another key or other partition columns: to replace the function would break the
 /// application's writes.
 fn layout_check(lineage: &Lineage<'_>) -> String {
-    let (side, name) = (side_table(lineage), base_table(lineage.table()));
-    let names: Vec<String> = sides(lineage).iter().map(|side| literal(&unquoted(side))).collect();
+    let name = base_table(lineage.table());
     let what = literal(&format!(
         "the tracking of {name} was installed for another key or partition: run `headwater untrack`, then `headwater track`"
     ));
+    let (differ, is_there) = self::sides::columns_are(lineage, "<>");
     let check = format!(
-        " BEGIN\n  IF to_regclass({}) IS NOT NULL AND ARRAY[{}, 'version', 'deleted'] <> (\n    \
-         SELECT array_agg(attname::text ORDER BY attnum) FROM pg_catalog.pg_attribute\n    \
-         WHERE attrelid = to_regclass({}) AND attnum > 0 AND NOT attisdropped) THEN\n    \
-         RAISE EXCEPTION USING MESSAGE = {what};\n  END IF;\nEND ",
-        literal(&side),
-        names.join(", "),
-        literal(&side),
+        " BEGIN\n  IF {is_there} AND {differ} THEN\n    RAISE EXCEPTION USING MESSAGE = {what};\n  END IF;\nEND "
     );
     format!("DO {}", dollar_quoted(&check))
 }
 
-/// By a query, so that each column has the type and collation of the one that it stands for.
+/// By a query, so that each column has the collation of the one that it stands for, and its type to begin with.
 fn create_side_table(lineage: &Lineage<'_>) -> String {
     let table = lineage.table();
     let (columns, from): (Vec<String>, String) = if lineage.parents().is_empty() {
@@ -215,7 +211,7 @@ fn create_side_table(lineage: &Lineage<'_>) -> String {
     } else {
         let keys = table.key_columns().map(|column| format!("t.{}", quote(&column.name)));
         let of = keys.chain(lineage.partition(0, "t"));
-        let columns = of.zip(sides(lineage)).map(|(base, side)| format!("{base} AS {side}")).collect();
+        let columns = of.zip(side_columns(lineage)).map(|(base, side)| format!("{base} AS {side}")).collect();
         (columns, format!("{} AS t{}", base_table(table), lineage.up(0, "t", "JOIN", &base_table)))
     };
     format!(
@@ -238,14 +234,49 @@ fn create_function(kin: &Kin<'_>) -> [String; 3] {
     ]
 }
 
+/// The classes of errors that mean that a row can't be noted: what it has does not fit into the side table, or one of the tables is not
+/// what it was when the table was tracked. All others are of circumstance (a deadlock, a time-out, a full disk, a cancellation), and end the
+/// application's statement.
+const UNNOTABLE: [&str; 5] = ["21000", "22000", "23000", "42000", "54000"];
+
+/// That the table was changed is noted whatever comes of the rest. The rest is a block of its own: where a row can't be noted, all tables
+/// that it would have been noted for come afresh, and the application's statement goes on.
 fn function_body(kin: &Kin<'_>) -> String {
-    let notes = Notes::new(&kin.lineage);
+    let changed = |from: &str| changed(kin.table(), from);
+    let handled: Vec<String> = UNNOTABLE.iter().map(|class| format!("SQLSTATE '{class}'")).collect();
+    let names: Vec<String> = std::iter::once(&kin.lineage).chain(&kin.below).map(tracked_name).collect();
+    let cause = "pg_catalog.concat('a change could not be noted (', SQLSTATE, '): ', SQLERRM)";
+    let (was_before, row) = if kin.below.is_empty() {
+        (String::new(), String::new())
+    } else {
+        let is_before = "IF TG_LEVEL = 'ROW' AND TG_WHEN = 'BEFORE' THEN";
+        (
+            format!("  {is_before}\n    IF TG_OP = 'DELETE' THEN RETURN OLD; END IF;\n    RETURN NEW;\n  END IF;\n"),
+            " AND TG_WHEN = 'AFTER'".to_owned(),
+        )
+    };
+    format!(
+        "\nBEGIN\n  IF TG_LEVEL = 'ROW' OR TG_OP = 'TRUNCATE' THEN\n    IF TG_OP = 'TRUNCATE' OR TG_LEVEL = 'ROW'{row} THEN\n{}    END IF;\n  \
+         ELSIF TG_OP = 'DELETE' THEN\n{}  ELSE\n{}  END IF;\n  BEGIN\n{}  EXCEPTION WHEN {} THEN\n    {};\n  END;\n{was_before}  \
+         RETURN NULL;\nEND\n",
+        changed(""),
+        changed(" FROM hw_old"),
+        changed(" FROM hw_new"),
+        notes_body(kin),
+        handled.join(" OR "),
+        refresh::append(names.iter().map(String::as_str), cause),
+    )
+}
+
+/// What the triggers note.
+fn notes_body(kin: &Kin<'_>) -> String {
+    let lineage = &kin.lineage;
+    let notes = Notes::new(lineage);
     let bases = notes.read.join(", ");
     let both = format!(
-        "{}{}\n    SELECT {}, pg_current_xact_id(), nullif(bool_and(t.hw_gone), false)\n    \
+        "{}\n    SELECT {}, pg_current_xact_id(), nullif(bool_and(t.hw_gone), false)\n    \
          FROM (SELECT {bases}, false AS hw_gone FROM hw_new UNION ALL SELECT {bases}, true FROM hw_old) AS t{}{}\n    \
          GROUP BY {}\n    {}",
-        kin::lock(&kin.lineage, "hw_new"),
         notes.insert(),
         notes.values("t"),
         notes.join("t", Images::Both),
@@ -253,22 +284,26 @@ fn function_body(kin: &Kin<'_>) -> String {
         notes.values("t"),
         notes.conflict()
     );
+    let held = |images: &[&str]| kin::lock(lineage, &kin::links(lineage, images));
     // The table may be a part of the one that is tracked: its rows only.
+    let held_all = kin::lock_statements(lineage, &kin::links(lineage, &["\0"]));
+    let held_all: String =
+        held_all.iter().flat_map(|sql| ["    ".to_owned(), in_part(sql), ";\n".to_owned()]).collect();
     let emptied = in_part(&notes.of_rows("DISTINCT ", "\0", Images::Old));
-    let inserted = kin::lock(&kin.lineage, "hw_new") + &notes.of_statement("hw_new", Images::New);
-    let changed = |from: &str| changed(kin.table(), from);
+    let [old_row, new_row] = ["OLD", "NEW"].map(|image| kin::lock(lineage, &kin::one_row(&notes.read, image)));
     format!(
-        "\nBEGIN\n{}  IF TG_LEVEL = 'ROW' THEN\n{}{}  ELSIF TG_OP = 'INSERT' THEN\n{}{inserted}{}  ELSIF TG_OP = 'UPDATE' THEN\n\
-         {}    {both};\n  ELSIF TG_OP = 'DELETE' THEN\n{}{}  ELSE\n{}    {emptied};\n{}  END IF;\n  RETURN NULL;\nEND\n",
+        "{}IF TG_LEVEL = 'ROW' THEN\n{old_row}{new_row}{}{}    ELSIF TG_OP = 'INSERT' THEN\n{}{}{}    \
+         ELSIF TG_OP = 'UPDATE' THEN\n{}    {both};\n    ELSIF TG_OP = 'DELETE' THEN\n{}{}    ELSE\n{held_all}    {emptied};\n{}    \
+         END IF;\n",
         kin::before_row(kin),
-        changed(""),
-        kin::lock(&kin.lineage, &kin::one_row(&notes.read, "NEW")) + &notes.of_one_row() + &kin::after_row(kin),
-        changed(" FROM hw_new"),
+        notes.of_one_row(),
+        kin::after_row(kin),
+        held(&["hw_new"]),
+        notes.of_statement("hw_new", Images::New),
         kin::inserted(kin),
-        changed(" FROM hw_new"),
-        changed(" FROM hw_old"),
+        held(&["hw_new", "hw_old"]),
+        held(&["hw_old"]),
         notes.of_statement("hw_old", Images::Old),
-        changed(""),
         kin::emptied(kin),
     )
 }

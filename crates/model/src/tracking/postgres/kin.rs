@@ -27,16 +27,15 @@ use crate::sql::{literal, quote};
 use crate::tracking::tracked_name;
 use crate::{Lineage, Table};
 
-/// The triggers of a table from which others take their partition.
+/// The triggers of a table from which others take their partition. That one for updates names no column: the application could not alter
+/// the type of one that it names.
 pub(super) fn before_triggers(kin: &Kin<'_>) -> Vec<String> {
     let (base, function) = (base_table(kin.table()), function(&kin.lineage));
-    let columns = kin.table().key_columns().chain(kin.lineage.deciding(0));
-    let differs = columns.map(|column| format!("OLD.{0} IS DISTINCT FROM NEW.{0}", quote(&column.name)));
-    let differs = differs.collect::<Vec<_>>().join(" OR ");
     let [moves, deletes] = super::ROW_TRIGGERS_BEFORE.map(|name| quote(&trigger_name(name, &kin.lineage)));
     vec![
         format!(
-            "CREATE OR REPLACE TRIGGER {moves} BEFORE UPDATE ON {base} FOR EACH ROW WHEN ({differs}) EXECUTE FUNCTION {function}()"
+            "CREATE OR REPLACE TRIGGER {moves} BEFORE UPDATE ON {base} FOR EACH ROW \
+             WHEN (OLD.* OPERATOR(pg_catalog.*<>) NEW.*) EXECUTE FUNCTION {function}()"
         ),
         format!(
             "CREATE OR REPLACE TRIGGER {deletes} BEFORE DELETE ON {base} FOR EACH ROW EXECUTE FUNCTION {function}()"
@@ -93,16 +92,36 @@ fn left(lineage: &Lineage<'_>, row: &str, of_parent: &[String]) -> String {
     )
 }
 
-/// Holds the parents of rows, so that they don't move before this transaction ends.
+/// Holds the parents of rows, so that they don't move before this transaction ends. One statement for each level, and all of them before
+/// the statements that note: whoever waited for a parent then sees where it has moved, and which row is above it now. `from` has rows with
+/// the columns `read` of a table.
 pub(super) fn lock(lineage: &Lineage<'_>, from: &str) -> String {
-    if lineage.parents().is_empty() {
-        return String::new();
+    let queries = lock_statements(lineage, from);
+    queries.iter().flat_map(|sql| ["    PERFORM ", sql.trim_start_matches("SELECT "), ";\n"]).collect()
+}
+
+/// The same as queries.
+pub(super) fn lock_statements(lineage: &Lineage<'_>, from: &str) -> Vec<String> {
+    let parents = lineage.joined_up(0);
+    let statement = |level: usize| {
+        format!(
+            "SELECT 1 FROM {from} AS t{} FOR KEY SHARE OF {}",
+            lineage.up_to(0, level + 1, "t", "JOIN", &base_table),
+            parents[level]
+        )
+    };
+    (0..parents.len()).map(statement).collect()
+}
+
+/// The rows of one or both images of a statement, as far as their parents go: each parent once.
+pub(super) fn links(lineage: &Lineage<'_>, images: &[&str]) -> String {
+    let columns: Vec<String> = lineage.link(0).iter().map(|(column, _)| quote(&column.name)).collect();
+    let of = |image: &&str| format!("SELECT {} FROM {image}", columns.join(", "));
+    let all: Vec<String> = images.iter().map(of).collect();
+    match all.as_slice() {
+        [one] => format!("({})", one.replacen("SELECT ", "SELECT DISTINCT ", 1)),
+        several => format!("({})", several.join(" UNION ")),
     }
-    format!(
-        "PERFORM 1 FROM {from} AS t{} FOR KEY SHARE OF {};\n    ",
-        lineage.up(0, "t", "JOIN", &base_table),
-        lineage.joined_up(0).join(", ")
-    )
 }
 
 /// The image of a trigger for each row as a table of one row.
@@ -111,7 +130,7 @@ pub(super) fn one_row(columns: &[String], image: &str) -> String {
     format!("(SELECT {})", columns.join(", "))
 }
 
-/// What is done before a row from which others take their partition is deleted or moves.
+/// What is done before a row from which others take their partition is deleted or moves; ends in the half of an ELSIF.
 pub(super) fn before_row(kin: &Kin<'_>) -> String {
     if kin.below.is_empty() {
         return String::new();
@@ -122,21 +141,25 @@ pub(super) fn before_row(kin: &Kin<'_>) -> String {
     let is_it: Vec<String> =
         table.key_columns().map(|column| format!("t.{0} = OLD.{0}", quote(&column.name))).collect();
     let of = |from: &str, deleted: &str| all_below(kin, "", from, deleted).map(statement).collect::<String>();
+    let columns = kin.table().key_columns().chain(kin.lineage.deciding(0));
+    let moves = columns.map(|column| format!("OLD.{0} IS DISTINCT FROM NEW.{0}", quote(&column.name)));
     format!(
-        "  IF TG_LEVEL = 'ROW' AND TG_WHEN = 'BEFORE' THEN\n    IF TG_OP = 'UPDATE' THEN\n    \
-         PERFORM 1 FROM {} AS t WHERE {} FOR UPDATE;\n    {}END IF;\n    {};\n{}    IF TG_OP = 'DELETE' THEN\n    RETURN OLD;\n    \
-         END IF;\n{}    IF current_setting('transaction_isolation') NOT LIKE 'read %' THEN\n    {};\n    END IF;\n    \
-         RETURN NEW;\n  END IF;\n",
+        "    IF TG_LEVEL = 'ROW' AND TG_WHEN = 'BEFORE' THEN\n    IF TG_OP = 'DELETE' OR {} THEN\n    IF TG_OP = 'UPDATE' THEN\n    \
+         PERFORM 1 FROM {} AS t WHERE {} FOR UPDATE;\n{}    END IF;\n{}    {};\n{}    \
+         IF current_setting('transaction_isolation') NOT LIKE 'read %' THEN\n    {};\n    END IF;\n    \
+         IF TG_OP = 'UPDATE' THEN\n{}    END IF;\n    END IF;\n    ELS",
+        moves.collect::<Vec<_>>().join(" OR "),
         base_table(table),
         is_it.join(" AND "),
         lock(&kin.lineage, &new),
+        lock(&kin.lineage, &old),
         own.of_rows("", &old, Images::Old),
         of(&old, "true"),
-        of(&new, "NULL::boolean"),
         refresh(
             kin.below.iter(),
             "a transaction that reads an older snapshot moved a row from which others take their partition"
         ),
+        of(&new, "NULL::boolean"),
     )
 }
 

@@ -73,6 +73,11 @@ pub fn limit_wait() -> String {
     format!("SET LOCAL lock_timeout = '{LOCK_TIME_OUT}'")
 }
 
+/// Holds the parents of a part's rows, as the triggers do before they note rows.
+pub fn hold(lineage: &Lineage<'_>, part: &Part) -> Vec<String> {
+    super::kin::lock_statements(lineage, &super::kin::links(lineage, &[&only(part)]))
+}
+
 /// Notes the rows of a part that is new, and all below them. One that was written through the tracked table is known: a row whose last
 /// writer is the transaction on record is left out, unless it was a part before of which nobody knew what was in it.
 pub fn note(kin: &Kin<'_>, part: &Part) -> Vec<String> {

@@ -142,6 +142,7 @@ impl Bench {
             remote_id: [0; 16],
             watermarks: &Watermarks::default(),
             restart: false,
+            life: None,
             own: &[],
             echo: &Echo::default(),
             conflicted: &[],

@@ -162,6 +162,7 @@ fn row_security_holds_in_estimates() -> Result<()> {
             remote_id: [1; 16],
             watermarks: &Watermarks::default(),
             restart: true,
+            life: None,
             own: &[],
             echo: &Echo::default(),
             conflicted: &[],

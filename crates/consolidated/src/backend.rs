@@ -164,6 +164,11 @@ pub trait Connection: QueryConnection {
     /// Which SQL it speaks.
     fn dialect(&self) -> Dialect;
 
+    /// What the connection itself knows of which file it has open; empty where the database is no file.
+    fn file_id(&self) -> String {
+        String::new()
+    }
+
     /// Begins a transaction.
     fn begin(&mut self, mode: Mode) -> Result<(), Error>;
 

@@ -20,6 +20,7 @@ use crate::keys::{key_bytes, key_bytes_of};
 use crate::rows::{Echo, FrameSink};
 use crate::scripts::{Actor, LONG_AGO};
 use crate::standing::{self, Standing};
+use crate::system::{Life, life_asked};
 use crate::track::tracked_name;
 use crate::{Connection, Error, Mode, Plan, RowsWriter, TablePlan, memberships};
 
@@ -39,6 +40,9 @@ pub struct DownloadRequest<'a> {
     pub watermarks: &'a Watermarks,
     /// Whether its watermarks say nothing to this incarnation: everything comes whole.
     pub restart: bool,
+    /// In which life of the database it was greeted ([`crate::system::Greeted::life`]); `None`: it is not compared, and the watermarks are not for
+    /// a remote.
+    pub life: Option<&'a Life>,
     /// [`crate::upload::Uploaded::own`] of the upload before; empty if there was none.
     pub own: &'a [u8],
     /// [`crate::upload::Uploaded::echo`].
@@ -73,7 +77,8 @@ pub struct DownloadSummary {
 ///
 /// For each table: partitions that the remote holds and its user is no longer a member of are left; those that it doesn't hold (or
 /// of which it has seen nothing that this incarnation knows) come whole; of the others come the changes since their watermark.
-/// After an error the frames written so far are of no use; nothing in the database has changed.
+/// After an error the frames written so far are of no use; nothing in the database has changed. [`Error::OtherLife`]: the database is not the one
+/// any more that greeted the remote.
 pub fn write(
     connection: &mut dyn Connection,
     request: &DownloadRequest<'_>,
@@ -82,7 +87,7 @@ pub fn write(
     let mut looks = Looks::default();
     loop {
         let time = cursor::read_time(connection, request.plan)?;
-        begin(connection, request.plan, (request.user, &request.remote_id))?;
+        begin(connection, request.plan, (request.user, &request.remote_id), request.life)?;
         let written = Download::new(connection, request, sink, time).and_then(|download| download.run(&looks));
         let ended = connection.rollback();
         let written = written?;
@@ -125,10 +130,17 @@ pub fn brings_nothing(request: &DownloadRequest<'_>, summary: &DownloadSummary, 
 const LOOKS_MAX: usize = 5;
 
 /// Takes a snapshot in which all parts of tracked tables are tracked. What comes later is found by the next download.
-fn begin(connection: &mut dyn Connection, plan: &Plan, actor: (&str, &[u8; 16])) -> Result<(), Error> {
-    let first = memberships::all_asked(&plan.model, actor.0, actor.1);
+fn begin(
+    connection: &mut dyn Connection,
+    plan: &Plan,
+    actor: (&str, &[u8; 16]),
+    life: Option<&Life>,
+) -> Result<(), Error> {
+    let mut first = memberships::all_asked(&plan.model, actor.0, actor.1);
+    first.extend(life.map(|_| life_asked(connection.dialect())));
     for _ in 0..LOOKS_MAX {
-        if let Err(error) = connection.open(Mode::Download, actor, &first) {
+        let opened = connection.open(Mode::Download, actor, &first);
+        if let Err(error) = opened.and_then(|()| life.map_or(Ok(()), |life| life.compare(connection))) {
             connection.rollback()?;
             return Err(error);
         }

@@ -37,6 +37,9 @@ pub enum Error {
     /// Another sync of this remote holds its row.
     #[error("a sync of this remote is running")]
     RemoteBusy,
+    /// The database was restarted, restored or replaced since this sync was greeted. Nothing of what was read is of use; the sync begins again.
+    #[error("the database was restarted, restored or replaced during the sync")]
+    OtherLife,
     /// The database does not have what Headwater needs; `mend` says what to run.
     #[error("{what}: {mend}")]
     Setup {
@@ -106,7 +109,7 @@ impl Error {
 
     /// Whether the same may succeed if it is tried again.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Retry { .. } | Error::InDoubt { .. } | Error::RemoteBusy)
+        matches!(self, Error::Retry { .. } | Error::InDoubt { .. } | Error::RemoteBusy | Error::OtherLife)
     }
 
     /// Whether the connection is of no more use.

@@ -5,11 +5,13 @@
 
 mod accounts;
 mod conflicts;
+mod count;
 mod greet;
 mod history;
 mod horizon;
 mod identity;
 mod key_ranges;
+mod life;
 mod remotes;
 mod schema;
 mod seal;
@@ -21,6 +23,7 @@ pub use accounts::{
     set_account_password,
 };
 pub use conflicts::{ConflictQuery, ConflictRecord, conflicts};
+pub use count::{Count, Counted, SealRequest, Tally, count_downloads, seal_watermarks};
 pub(crate) use greet::lock_asked;
 pub use greet::{Greeted, Greeting, greet, greet_before_count, greet_before_upload};
 pub(crate) use history::History;
@@ -28,10 +31,11 @@ pub use horizon::{PurgeRequest, Purged, is_note_due, purge};
 pub(crate) use identity::renew_incarnation;
 pub use identity::{Identity, identity, take_note};
 pub use key_ranges::key_ranges;
+pub use life::Life;
+pub(crate) use life::life_asked;
 pub use remotes::{RemoteRecord, forget_remotes, remotes};
 pub use schema::install;
 pub(crate) use schema::{is_installed, table_statements};
-pub use seal::{Counted, SealRequest, Tally, count_downloads, seal_watermarks};
 pub(crate) use share::SERVER_NAME;
 pub use share::connection_share;
 pub(crate) use sql::{bytes, dialect_sql, integer, optional_text};

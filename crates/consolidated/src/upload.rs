@@ -30,6 +30,7 @@ use self::engine::{Engine, Results};
 use self::policy::Policy;
 use self::source::{Item, SourceReader};
 use crate::rows::Echo;
+use crate::system::{Life, life_asked};
 use crate::{Connection, Error, Mode, Plan, TablePlan, memberships};
 
 /// Where an upload lies: its TABLE and CHANGES frames, in order, in a spool. Inserts and updates are read forwards, deletions
@@ -78,6 +79,8 @@ pub struct UploadRequest<'a> {
     pub remote_id: [u8; 16],
     /// Who syncs.
     pub user: &'a str,
+    /// In which life of the database it was greeted ([`crate::system::Greeted::life`]); `None`: it is not compared.
+    pub life: Option<&'a Life>,
     /// The last download that the remote has applied.
     pub download_applied: [u8; 16],
     /// Number of the last upload whose receipt the remote has applied.
@@ -138,7 +141,8 @@ pub struct Uploaded {
 /// receipt, and the rest is applied; unless the model says `on_error = "reject"`: then nothing is ([`Error::UploadRefused`]).
 ///
 /// After [`Error::Retry`] nothing has happened, or (where the commit's answer was lost) everything: the same call again finds out.
-/// [`Error::RemoteBusy`]: another sync of this remote is at it.
+/// [`Error::RemoteBusy`]: another sync of this remote is at it. [`Error::OtherLife`]: the database is not the one any more that greeted the
+/// remote; nothing has happened.
 pub fn apply(
     connection: &mut dyn Connection,
     request: &UploadRequest<'_>,
@@ -219,8 +223,10 @@ fn attempt(
     let UploadRequest { plan, user, remote_id, .. } = *request;
     let mut first = vec![record::asked(connection.dialect(), &remote_id)];
     first.extend(memberships::all_asked(&plan.model, user, &remote_id));
+    first.extend(request.life.map(|_| life_asked(connection.dialect())));
     let applied = connection
         .open(Mode::Upload, (user, &remote_id), &first)
+        .and_then(|()| request.life.map_or(Ok(()), |life| life.compare(connection)))
         .and_then(|()| inside(connection, request, source, how));
     crate::finish(connection, applied)
 }

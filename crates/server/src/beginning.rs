@@ -137,6 +137,7 @@ fn expect(work: &Work, request: &DownloadRequest<'_>, limit: Duration) -> Receiv
             remote_id,
             watermarks: &watermarks,
             restart,
+            life: None,
             own: &own,
             echo: &Echo::default(),
             conflicted: &[],

@@ -13,7 +13,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use headwater_consolidated::system::{Counted, Tally};
+use headwater_consolidated::system::{Count, Tally};
 
 use crate::failure::Failure;
 
@@ -37,8 +37,8 @@ struct State {
 
 #[derive(Debug)]
 enum Told {
-    /// What became of it; `None`: another sync of this remote is at it.
-    Counted(Option<Counted>),
+    /// What became of it.
+    Counted(Count),
     /// Whoever took it along failed: it is to be counted once more.
     Again(Tally),
 }
@@ -56,8 +56,8 @@ impl Counts {
     pub(crate) fn count(
         &self,
         tally: Tally,
-        mut run: impl FnMut(&[Tally]) -> Result<Vec<Option<Counted>>, Failure>,
-    ) -> Result<Option<Counted>, Failure> {
+        mut run: impl FnMut(&[Tally]) -> Result<Vec<Count>, Failure>,
+    ) -> Result<Count, Failure> {
         let mut state = self.lock();
         let ticket = state.next;
         state.next += 1;
@@ -91,11 +91,11 @@ impl Counts {
 
 impl Counting<'_> {
     /// Tells everybody; a failure only whoever counted.
-    fn end(mut self, counted: Result<Vec<Option<Counted>>, Failure>) -> Result<(), Failure> {
+    fn end(mut self, counted: Result<Vec<Count>, Failure>) -> Result<(), Failure> {
         // A failure is told by the drop.
         let mut counted = counted?.into_iter();
         let batch = std::mem::take(&mut self.batch);
-        let told = batch.into_iter().map(|(ticket, _)| (ticket, Told::Counted(counted.next().flatten())));
+        let told = batch.into_iter().map(|(ticket, _)| (ticket, Told::Counted(counted.next().unwrap_or(Count::Busy))));
         self.counts.lock().done.extend(told);
         Ok(())
     }

@@ -130,6 +130,10 @@ impl From<DatabaseError> for Failure {
                     .with_detail(error.to_string())
             }
             DatabaseError::RemoteBusy => Failure::remote_busy(),
+            DatabaseError::OtherLife => {
+                let message = "the consolidated database was restarted, restored or replaced during the sync";
+                Failure::new(ErrorCode::DatabaseUnavailable, message).after(Duration::from_secs(1))
+            }
             DatabaseError::UploadRefused { message } => {
                 let first = message.lines().next().unwrap_or_default();
                 Failure::new(ErrorCode::UploadRefused, message.as_str()).with_detail(first)

@@ -152,7 +152,7 @@ impl Work {
             Some(upload) => {
                 self.expected()?;
                 let started = Instant::now();
-                let uploaded = self.apply(connection, upload, &mut done.retries);
+                let uploaded = self.apply(connection, &greeted, upload, &mut done.retries);
                 done.upload = started.elapsed();
                 self.permits.uploader = None;
                 self.uploaded(uploaded?, done)?
@@ -174,8 +174,12 @@ impl Work {
             (None, None) if self.hello.wants_download => system::greet_before_count,
             (None, _) => system::greet,
         };
-        let greeting =
-            self.retrying(connection, retries, |connection| greet(connection, &self.plan, &self.user, &self.hello))?;
+        let greeting = self.retrying_while(
+            connection,
+            retries,
+            |connection| greet(connection, &self.plan, &self.user, &self.hello),
+            |_| true,
+        )?;
         match greeting {
             Greeting::Welcome(greeted) => {
                 // It goes with what comes next, or with a heartbeat.
@@ -192,6 +196,7 @@ impl Work {
     fn apply(
         &self,
         connection: &mut Option<Pooled>,
+        greeted: &Greeted,
         (end, mut source): (UploadEnd, Source),
         retries: &mut u32,
     ) -> Result<Uploaded, Failure> {
@@ -200,6 +205,7 @@ impl Work {
             plan: &self.plan,
             remote_id: self.hello.remote_id,
             user: &self.user,
+            life: Some(&greeted.life),
             download_applied: self.hello.download_applied,
             acknowledged: self.hello.upload_sequence,
             end,
@@ -267,6 +273,7 @@ impl Work {
             remote_id: self.hello.remote_id,
             watermarks: &greeted.watermarks,
             restart: greeted.welcome.restart,
+            life: Some(&greeted.life),
             own: &before.own,
             echo: &before.echo,
             conflicted: &before.conflicted,
@@ -315,11 +322,11 @@ impl Work {
         seen: Watermarks,
         retries: &mut u32,
     ) -> Result<Frame, Failure> {
-        let tally = Tally::of(&self.plan, &self.user, &self.hello, greeted.is_new);
+        let tally = Tally::of(&self.plan, &self.user, &self.hello, greeted, &seen);
         let count = |tallies: &[Tally]| {
             self.retrying(connection, retries, |connection| system::count_downloads(connection, tallies))
         };
-        let counted = self.shared.counts.count(tally, count)?.ok_or_else(Failure::remote_busy)?;
+        let counted = self.shared.counts.count(tally, count)?.counted()?;
         Ok(counted.seal(&greeted.welcome.incarnation, &self.hello.remote_id, seen).to_frame())
     }
 
@@ -332,28 +339,42 @@ impl Work {
         self.writer.push(frame).map_err(Stop::from)
     }
 
-    /// Runs one part, again with a growing pause where the database could not do it now, on another connection where the last one
-    /// broke.
+    /// Runs one part after the greeting, again with a growing pause where the database could not do it now. A lost connection ends the sync: at
+    /// the other end of the next one need not be the database that greeted the remote.
     fn retrying<T>(
         &self,
         connection: &mut Option<Pooled>,
         retries: &mut u32,
+        part: impl FnMut(&mut dyn Connection) -> Result<T, Error>,
+    ) -> Result<T, Failure> {
+        self.retrying_while(connection, retries, part, |broken| !broken)
+    }
+
+    /// Runs one part, again with a growing pause where the database could not do it now and `may_retry` says so of a connection that is broken
+    /// or is not; on another connection where the last one broke.
+    fn retrying_while<T>(
+        &self,
+        connection: &mut Option<Pooled>,
+        retries: &mut u32,
         mut part: impl FnMut(&mut dyn Connection) -> Result<T, Error>,
+        may_retry: impl Fn(bool) -> bool,
     ) -> Result<T, Failure> {
         let config = self.shared.config.now();
         let mut pause = Duration::from_millis(config.retry_ms);
         let mut attempts = 0;
         loop {
             let result = self.attempt(connection, &mut part);
+            if result.as_ref().is_err_and(Error::is_broken) {
+                *connection = None;
+                // What broke this one has most likely broken those that nobody uses.
+                self.shared.pool.close_idle();
+            }
             match result {
-                Err(error @ (Error::Retry { .. } | Error::InDoubt { .. })) if attempts < config.retries => {
+                Err(error @ (Error::Retry { .. } | Error::InDoubt { .. }))
+                    if attempts < config.retries && may_retry(error.is_broken()) =>
+                {
                     let (broken, detail) = (error.is_broken(), error.to_string());
                     tracing::debug!(detail, broken, attempts, "the database could not do it now; trying again");
-                    if broken {
-                        *connection = None;
-                        // What broke this one has most likely broken those that nobody uses.
-                        self.shared.pool.close_idle();
-                    }
                     attempts += 1;
                     *retries += 1;
                     std::thread::sleep(pause);

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use super::shared::{Looks, Shared};
 use super::{Download, DownloadRequest, DownloadSummary, Written, begin};
 use crate::rows::{Echo, FrameSink};
-use crate::system::{dialect_sql, integer};
+use crate::system::{Life, dialect_sql, integer};
 use crate::{Connection, Dialect, Error, Plan, memberships};
 
 /// What somebody's remote is to hold.
@@ -27,6 +27,8 @@ pub struct Asked {
     pub partitions: Vec<Vec<Row>>,
     /// What names exactly this: the same for everybody who has the same memberships in the same incarnation, under the same model.
     pub key: [u8; 32],
+    /// In which life of the database this was found.
+    pub life: Life,
     /// Whether what is kept for it can still be brought up to date; `None`: nothing is.
     pub is_current: Option<bool>,
 }
@@ -54,10 +56,11 @@ pub fn ask(
     incarnation: &[u8; 16],
     kept: &mut dyn FnMut(&[u8; 32]) -> Option<Kept>,
 ) -> Result<Option<Asked>, Error> {
-    begin(connection, plan, (user, remote_id))?;
+    begin(connection, plan, (user, remote_id), None)?;
     let mut ask = |connection: &mut dyn Connection| -> Result<Option<Asked>, Error> {
         // The first statement after the begin: from here on there is one snapshot.
         connection.watermark()?;
+        let life = Life::of(connection)?;
         if has_row_security(connection, plan)? {
             return Ok(None);
         }
@@ -73,7 +76,7 @@ pub fn ask(
             None => None,
         };
         let partitions = partitions.into_iter().map(|rows| rows.into_iter().map(|(_, row)| row).collect()).collect();
-        Ok(Some(Asked { partitions, key, is_current }))
+        Ok(Some(Asked { partitions, key, life, is_current }))
     };
     let asked = ask(connection);
     let ended = connection.rollback();
@@ -97,6 +100,7 @@ pub fn write_partitions(
         remote_id: [0; 16],
         watermarks: &nothing,
         restart: false,
+        life: None,
         own: &[],
         echo: &Echo::default(),
         conflicted: &[],
@@ -104,7 +108,7 @@ pub fn write_partitions(
         packing: None,
         snapshots: None,
     };
-    begin(connection, plan, (request.user, &request.remote_id))?;
+    begin(connection, plan, (request.user, &request.remote_id), request.life)?;
     let written = connection.watermark().and_then(|mark| {
         let seen = Watermarks { marks: vec![mark], entries: Vec::new() };
         let (members, summary, shared) = (partitions.to_vec(), DownloadSummary::default(), Shared::default());

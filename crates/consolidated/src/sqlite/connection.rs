@@ -258,6 +258,10 @@ impl Connection for SqliteConnection {
         Dialect::Sqlite
     }
 
+    fn file_id(&self) -> String {
+        self.file_number().map(|number| number + "/").unwrap_or_default()
+    }
+
     fn begin(&mut self, mode: Mode) -> Result<(), Error> {
         self.ended();
         self.check_file()?;
@@ -265,6 +269,11 @@ impl Connection for SqliteConnection {
         match mode {
             Mode::Upload => {
                 self.run("BEGIN IMMEDIATE")?;
+                // While it waited for the lock another file may have taken its place.
+                if let Err(error) = self.check_file() {
+                    self.run("ROLLBACK")?;
+                    return Err(error);
+                }
                 self.version_before = self.version();
                 // Rows of one upload may refer to later ones; what is violated at the end is found by `check_deferred`.
                 self.run("PRAGMA defer_foreign_keys = ON")
@@ -278,6 +287,9 @@ impl Connection for SqliteConnection {
     }
 
     fn commit(&mut self) -> Result<(), Error> {
+        if self.mode == Some(Mode::Upload) {
+            self.check_file()?;
+        }
         if self.has_actor {
             for actor in ["main", "temp"] {
                 self.run(&format!("UPDATE {actor}.headwater_actor SET user_name = NULL, remote_id = NULL"))?;

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::history::History;
 use super::identity::{self, Identity, own_identity, renew};
+use super::life::Life;
 use super::seal::{self, Opened};
 use super::sql::{bytes, dialect_sql, integer, text};
 use crate::backend::Query;
@@ -38,6 +39,10 @@ pub struct Greeted {
     pub counted_lately: bool,
     /// It is not registered yet.
     pub is_new: bool,
+    /// In which life of the database it was greeted: its upload, download and count are to run in the same.
+    pub life: Life,
+    /// The greatest count that its watermarks of this incarnation name: the database has counted at least as many of its downloads.
+    pub presented: u64,
 }
 
 /// What the table of remotes says of one.
@@ -161,6 +166,7 @@ fn look(
         return Ok(None);
     };
     let identity = identity::read_own(of_identity)?;
+    let life = Life::read(connection, of_identity.get(identity::LIFE_PLACE))?;
     let is_unknown = of_remote.first().is_none_or(Value::is_null);
     let Some(identity) = identity.filter(|_| !is_unknown || registering == IfNew::Later) else { return Ok(None) };
     let known = if is_unknown { Known::default() } else { Known::read(of_remote)? };
@@ -175,8 +181,9 @@ fn look(
     let counted_lately =
         known.is_same(plan, user) && integer(Some(lately), "last_sync_at").is_ok_and(|is_so| is_so == 1);
     let is_known = is_of_this(&identity, hello, || Ok(integer(Some(is_noted), "note")? == 1))?;
-    let greeted = welcome(plan, hello, &identity, &known, watermarks, is_known)?;
-    Ok(Some(Greeting::Welcome(Greeted { counted_lately, is_new: is_unknown, ..greeted })))
+    let opened = Opened { watermarks, counts };
+    let greeted = welcome(plan, hello, &identity, &known, opened, is_known)?;
+    Ok(Some(Greeting::Welcome(Greeted { counted_lately, is_new: is_unknown, life, ..greeted })))
 }
 
 /// What a remote that is known is told.
@@ -185,7 +192,7 @@ fn welcome(
     hello: &Hello,
     identity: &Identity,
     known: &Known,
-    watermarks: Watermarks,
+    Opened { watermarks, counts }: Opened,
     is_known: bool,
 ) -> Result<Greeted, Error> {
     let common = last_in_common(&hello.uploads, &known.history.uploads(known.upload_sequence)?);
@@ -194,7 +201,11 @@ fn welcome(
     let whole = plan.model.on_error == OnError::Reject;
     let upload_sequence = common.unwrap_or(known.upload_sequence);
     let welcome = Welcome { incarnation, note, restart, whole, upload_sequence };
-    Ok(Greeted { welcome, watermarks, is_copy: common.is_some(), counted_lately: false, is_new: false })
+    // Where a new incarnation has just begun they are those of another life.
+    let presented = if hello.incarnation == incarnation { counts.get(&hello.remote_id).copied() } else { None };
+    let presented = presented.unwrap_or_default();
+    let (is_copy, life) = (common.is_some(), Life::default());
+    Ok(Greeted { welcome, watermarks, is_copy, counted_lately: false, is_new: false, life, presented })
 }
 
 fn greet_inside(
@@ -230,7 +241,8 @@ fn greet_inside(
         let rows = connection.query(&sql, &[Value::Bytes(hello.note.to_vec())])?;
         Ok(integer(rows.first().and_then(|row| row.first()), "count")? > 0)
     })?;
-    welcome(plan, hello, &identity, &known, watermarks, is_known).map(Greeting::Welcome)
+    let greeted = welcome(plan, hello, &identity, &known, Opened { watermarks, counts }, is_known)?;
+    Ok(Greeting::Welcome(Greeted { life: Life::of(connection)?, ..greeted }))
 }
 
 fn tell_of_change(known: &Known, plan: &Plan, user: &str, hello: &Hello) {

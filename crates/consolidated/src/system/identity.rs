@@ -2,6 +2,7 @@
 
 use headwater_protocol::Value;
 
+use super::life::life_sql;
 use super::schema::FORMAT_VERSION;
 use super::sql::{array, dialect_sql, integer, text};
 use crate::{Connection, Dialect, Error, Mode};
@@ -37,7 +38,7 @@ const IDENTITY_SQL: &str = "SELECT i.incarnation, i.database_id, i.token_key, i.
                             (SELECT n.note FROM {hw}note n ORDER BY n.number DESC LIMIT 1)";
 
 /// What this database is, where the identity `i` is read.
-const POSTGRES_ID_SQL: &str = "(SELECT system_identifier::text FROM pg_control_system()) || '/' || \
+pub(super) const POSTGRES_ID_SQL: &str = "(SELECT system_identifier::text FROM pg_control_system()) || '/' || \
                                (SELECT oid::text FROM pg_database WHERE datname = current_database()) || '/' || i.tableoid::text";
 
 /// Reads the identity. Works inside a transaction and without one.
@@ -104,14 +105,16 @@ pub(super) fn renew(
 }
 
 /// How many columns [`own_sql`] begins with.
-pub(super) const OWN_COLUMNS: usize = 6;
+pub(super) const OWN_COLUMNS: usize = 7;
+/// Where among them the life is.
+pub(super) const LIFE_PLACE: usize = 6;
 
 /// A query of the identity `i` and of what this database is, without its FROM.
 pub(super) fn own_sql(dialect: Dialect) -> String {
     match dialect {
         // A copy of a file is this very file, as far as anybody can tell; what it lost the counts of syncs tell.
-        Dialect::Sqlite => format!("{IDENTITY_SQL}, i.database_id"),
-        Dialect::Postgres => format!("{IDENTITY_SQL}, {POSTGRES_ID_SQL}"),
+        Dialect::Sqlite => format!("{IDENTITY_SQL}, i.database_id, {}", life_sql(dialect)),
+        Dialect::Postgres => format!("{IDENTITY_SQL}, {POSTGRES_ID_SQL}, {}", life_sql(dialect)),
     }
 }
 

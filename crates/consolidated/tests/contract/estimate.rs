@@ -19,6 +19,7 @@ fn with_request<T>(replica: &Replica, plan: &Plan, work: impl FnOnce(&DownloadRe
         remote_id: replica.id,
         watermarks: &replica.watermarks,
         restart: false,
+        life: None,
         own: &[],
         echo: &Echo::default(),
         conflicted: &[],

@@ -84,8 +84,8 @@ pub(crate) fn a_second_sync_of_a_remote_is_told_to_come_back(database: &Database
     let hello = remote.hello(&plan);
     let greeted = greet(&mut *database.connect(), &plan, "anna", &hello).expect("what comes after it finds out");
     let Greeting::Welcome(greeted) = greeted else { panic!("the secret is right") };
-    let request = SealRequest { plan: &plan, user: "anna", hello: &hello, incarnation: greeted.welcome.incarnation };
-    let sealed = seal_watermarks(&mut *database.connect(), &request, greeted.watermarks);
+    let request = SealRequest { plan: &plan, user: "anna", hello: &hello, greeted: &greeted };
+    let sealed = seal_watermarks(&mut *database.connect(), &request, greeted.watermarks.clone());
     assert!(matches!(sealed, Err(Error::RemoteBusy)), "{sealed:?}");
     remote.greet(&mut *database.connect(), &plan).expect("the upload after it finds out");
     first.rollback().expect("rolled back");
@@ -139,6 +139,7 @@ pub(crate) fn a_malformed_upload_changes_nothing(database: &Database) {
             plan: &plan,
             remote_id: remote.id,
             user: "anna",
+            life: None,
             download_applied: [0; 16],
             acknowledged: 0,
             end: headwater_protocol::message::UploadEnd { changes, ..end },

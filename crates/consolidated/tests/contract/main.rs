@@ -15,6 +15,7 @@ mod estimate;
 mod exactly_once;
 mod incarnation;
 mod kin;
+mod life;
 mod mariadb;
 mod mariadb_tls;
 mod orders;
@@ -130,6 +131,8 @@ contract! {
     incarnation::a_download_that_brings_nothing_need_not_be_counted,
     incarnation::what_a_remote_only_says_begins_no_incarnation,
     incarnation::a_copy_keeps_its_watermarks,
+    life::nothing_spans_two_incarnations,
+    life::a_count_below_the_one_presented_is_no_count,
     conflicts::each_rule_ends_an_update_against_an_update,
     conflicts::each_rule_ends_an_insert_of_an_existing_key,
     conflicts::an_existing_key_among_new_ones_is_found_batch_by_batch,

@@ -19,6 +19,7 @@ fn rows(database: &Database, plan: &Plan, packing: Option<&Knobs>, mut each: imp
         remote_id: anna.id,
         watermarks: &anna.watermarks,
         restart: false,
+        life: None,
         own: &[],
         echo: &Echo::default(),
         conflicted: &[],

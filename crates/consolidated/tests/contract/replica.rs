@@ -230,7 +230,8 @@ impl Replica {
         let (mut frames, end) = self.cut(plan);
         let limits = UploadLimits { batch_rows: self.batch_rows, ..UploadLimits::default() };
         let (remote_id, user, acknowledged) = (self.id, self.user.as_str(), self.acknowledged);
-        let request = UploadRequest { plan, remote_id, user, download_applied: [0; 16], acknowledged, end, limits };
+        let (life, download_applied) = (None, [0; 16]);
+        let request = UploadRequest { plan, remote_id, user, life, download_applied, acknowledged, end, limits };
         apply(connection, &request, &mut frames)
     }
 
@@ -248,6 +249,7 @@ impl Replica {
             remote_id: self.id,
             watermarks: &self.watermarks,
             restart: welcome.restart,
+            life: None,
             own: uploaded.map_or(&[], |uploaded| &uploaded.own),
             echo: uploaded.map_or(&nothing, |uploaded| &uploaded.echo),
             conflicted: uploaded.map_or(&[], |uploaded| &uploaded.conflicted),

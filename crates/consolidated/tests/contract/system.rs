@@ -24,8 +24,8 @@ pub(crate) fn a_remote_is_bound_to_its_secret(database: &Database) {
     };
     let welcome = greeted.welcome;
     assert!(!welcome.restart && welcome.upload_sequence == 0);
-    let request = SealRequest { plan: &plan, user: "ben", hello: &hello, incarnation: welcome.incarnation };
-    seal_watermarks(&mut *connection, &request, greeted.watermarks).expect("noted");
+    let request = SealRequest { plan: &plan, user: "ben", hello: &hello, greeted: &greeted };
+    seal_watermarks(&mut *connection, &request, greeted.watermarks.clone()).expect("noted");
     let remotes = system::remotes(&mut *connection, 10).expect("listed");
     assert_eq!(remotes.len(), 1);
     assert_eq!((remotes[0].remote_id, remotes[0].user.as_str()), (remote.id, "ben"));

@@ -3,15 +3,16 @@ use std::sync::mpsc;
 
 use headwater_consolidated::Plan;
 use headwater_consolidated::sqlite::Sqlite;
+use headwater_consolidated::system::{Greeted, Greeting, Life};
 use headwater_consolidated::{Backend as _, system};
-use headwater_protocol::message::Hello;
+use headwater_protocol::message::{Hello, Watermarks, Welcome};
 
 use super::*;
 
 const MODEL: &str = "name = \"m\"\nversion = 1\n[tables.item]\nkey = [\"id\"]\ndirection = \"both\"\nconflict = \"off\"\n\
                      [tables.item.columns]\nid = \"int not null\"\n";
 
-fn tally(remote: u8) -> Tally {
+fn tally(backend: Option<&Sqlite>, remote: u8) -> Tally {
     let plan = Plan::new(headwater_model::parse::parse("m.toml", MODEL).expect("a model"));
     let hello = Hello {
         remote_id: [remote; 16],
@@ -27,9 +28,27 @@ fn tally(remote: u8) -> Tally {
         takes_chunks: false,
         wants_download: true,
         uploads: Vec::new(),
-        watermarks: headwater_protocol::message::Watermarks::default(),
+        watermarks: Watermarks::default(),
     };
-    Tally::of(&plan, "anna", &hello, true)
+    let greeted = match backend {
+        Some(backend) => {
+            let mut connection = backend.connect().expect("a connection");
+            match system::greet_before_count(&mut *connection, &plan, "anna", &hello).expect("greeted") {
+                Greeting::Welcome(greeted) => greeted,
+                Greeting::WrongSecret => panic!("nobody has this ID"),
+            }
+        }
+        None => Greeted {
+            welcome: Welcome { incarnation: [0; 16], note: [0; 16], restart: false, whole: false, upload_sequence: 0 },
+            watermarks: Watermarks::default(),
+            is_copy: false,
+            counted_lately: false,
+            is_new: true,
+            life: Life::default(),
+            presented: 0,
+        },
+    };
+    Tally::of(&plan, "anna", &hello, &greeted, &Watermarks::default())
 }
 
 /// While one is counted, three others come: they share the next commit, and each is told what became of its own.
@@ -51,7 +70,7 @@ fn those_who_come_meanwhile_share_the_next_commit() {
     std::thread::scope(|scope| {
         let first = scope.spawn(move || {
             let mut told = Some(told);
-            counts.count(tally(1), |tallies| {
+            counts.count(tally(Some(backend), 1), |tallies| {
                 if let Some(told) = told.take() {
                     told.recv().expect("the others have come");
                 }
@@ -61,14 +80,15 @@ fn those_who_come_meanwhile_share_the_next_commit() {
         while !counts.lock().is_counting {
             std::thread::yield_now();
         }
-        let others: Vec<_> = (2..5).map(|remote| scope.spawn(move || counts.count(tally(remote), run))).collect();
+        let others: Vec<_> =
+            (2..5).map(|remote| scope.spawn(move || counts.count(tally(Some(backend), remote), run))).collect();
         while counts.lock().waiting.len() < 3 {
             std::thread::yield_now();
         }
         tell.send(()).expect("the first counts");
         for counted in std::iter::once(first).chain(others) {
             let counted = counted.join().expect("no panic").expect("no failure");
-            assert!(counted.is_some(), "{counted:?}");
+            assert!(matches!(counted, Count::Counted(_)), "{counted:?}");
         }
     });
     assert_eq!(commits.load(Ordering::SeqCst), 2);
@@ -85,9 +105,9 @@ fn a_failure_is_told_to_one_alone() {
         let (counts, failing, again) = (&counts, &AtomicUsize::new(0), &AtomicUsize::new(0));
         std::thread::scope(|scope| {
             let first = scope.spawn(move || {
-                counts.count(tally(1), |_| {
+                counts.count(tally(None, 1), |_| {
                     told.recv().expect("the others have come");
-                    Ok(vec![None])
+                    Ok(vec![Count::Busy])
                 })
             });
             while !counts.lock().is_counting {
@@ -96,10 +116,10 @@ fn a_failure_is_told_to_one_alone() {
             let others: Vec<_> = (2..5)
                 .map(|remote| {
                     scope.spawn(move || {
-                        counts.count(tally(remote), |tallies| {
+                        counts.count(tally(None, remote), |tallies| {
                             if failing.fetch_add(1, Ordering::SeqCst) > 0 {
                                 again.fetch_add(tallies.len(), Ordering::SeqCst);
-                                return Ok(vec![None; tallies.len()]);
+                                return Ok(vec![Count::Busy; tallies.len()]);
                             }
                             assert!(!panics, "as it is meant to");
                             Err(Failure::internal("as it is meant to"))
@@ -113,7 +133,7 @@ fn a_failure_is_told_to_one_alone() {
             tell.send(()).expect("the first counts");
             assert!(first.join().expect("no panic").is_ok());
             let ends: Vec<_> = others.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
-            let well = ends.iter().filter(|end| matches!(end, Ok(Ok(None)))).count();
+            let well = ends.iter().filter(|end| matches!(end, Ok(Ok(Count::Busy)))).count();
             assert_eq!((ends.len(), well, again.load(Ordering::SeqCst)), (3, 2, 2), "{ends:?}");
         });
         assert!(!counts.lock().is_counting);

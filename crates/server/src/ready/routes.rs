@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 use headwater_access::User;
 use headwater_consolidated::download::ready::{self, Asked, Kept};
-use headwater_consolidated::system::{self, Greeting, SealRequest};
+use headwater_consolidated::system::{self, Greeting, Life, SealRequest};
 use headwater_consolidated::{Connection, Error, Plan};
 use headwater_protocol::message::{ErrorCode, Hello, READY_BLOCK_BYTES, ReadyFile};
 use headwater_protocol::{Frame, Kind};
@@ -73,7 +73,7 @@ async fn offer(shared: &Arc<Shared>, user: &User, received: Received) -> Result<
         let Some(asked) = asking.ask().await? else { break };
         let told = match shared.ready_files.next(asked.key, asking.hello.remote_id, may_make) {
             Next::Nothing => break,
-            Next::Take(ready) => return Ok(asking.give(ready).await?.unwrap_or(nothing)),
+            Next::Take(ready) => return Ok(asking.give(ready, asked.life).await?.unwrap_or(nothing)),
             Next::Wait(told) => told,
             Next::Make(tell, told) => {
                 let (shared, plan, key) = (Arc::clone(shared), Arc::clone(&asking.plan), asked.key);
@@ -115,9 +115,9 @@ impl Asking {
     }
 
     /// Greets the remote, promises the file, seals its watermarks; `None`: the database knows the remote better than it says.
-    async fn give(self: &Arc<Self>, ready: Arc<Ready>) -> Result<Option<Vec<u8>>, Failure> {
+    async fn give(self: &Arc<Self>, ready: Arc<Ready>, life: Life) -> Result<Option<Vec<u8>>, Failure> {
         let asking = Arc::clone(self);
-        let given = working(&self.shared, move |connection| asking.sealed(connection, &ready)).await?;
+        let given = working(&self.shared, move |connection| asking.sealed(connection, &ready, &life)).await?;
         match given {
             Given::Frames(frames) => Ok(Some(frames)),
             Given::Nothing => Ok(None),
@@ -128,17 +128,21 @@ impl Asking {
         }
     }
 
-    fn sealed(&self, connection: &mut dyn Connection, ready: &Arc<Ready>) -> Result<Given, Error> {
+    /// `life`: in which the file was found to be current.
+    fn sealed(&self, connection: &mut dyn Connection, ready: &Arc<Ready>, life: &Life) -> Result<Given, Error> {
         let Asking { shared, user, hello, plan } = self;
         let greeted = match system::greet(connection, plan, user, hello)? {
             Greeting::WrongSecret => return Ok(Given::WrongSecret),
             Greeting::Welcome(greeted) => greeted,
         };
+        if greeted.life != *life {
+            return Err(Error::OtherLife);
+        }
         let welcome = greeted.welcome;
         if welcome.restart || welcome.upload_sequence > 0 || greeted.is_copy {
             return Ok(Given::Nothing);
         }
-        let request = SealRequest { plan, user, hello, incarnation: welcome.incarnation };
+        let request = SealRequest { plan, user, hello, greeted: &greeted };
         let seen = system::seal_watermarks(connection, &request, ready.seen.clone())?;
         let kept_s = u32::try_from(shared.ready_files.kept_for().as_secs()).unwrap_or(u32::MAX);
         let id = shared.ready_files.promise(user, hello.remote_id, ready);

@@ -18,7 +18,9 @@ use crate::{Connection, Dialect, Error, Mode, Plan, postgres, sqlite};
 /// The SQL that [`track`] would run now, in order.
 pub fn plan_tracking(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<String>, Error> {
     let mut statements = Vec::new();
-    if !system::is_installed(connection)? {
+    if system::is_installed(connection)? {
+        statements.extend(system::missing_columns(connection)?);
+    } else {
         statements.extend(system::table_statements(connection.dialect()));
     }
     statements.extend(missing(connection, plan)?.into_iter().flat_map(|step| step.statements));

@@ -10,8 +10,15 @@ use crate::Error;
 pub(super) fn sort(error: rusqlite::Error, context: &str) -> Error {
     let detail = error.to_string();
     let (cause, message) = match error {
-        rusqlite::Error::SqliteFailure(cause, message) => (cause, message),
+        // Of Headwater's own tables: an earlier version has made them, or nobody has.
+        _ if is_unknown(&detail) && context.contains("headwater_") => {
+            return Error::Setup {
+                what: format!("{context}: {detail}"),
+                mend: "run `headwater track`, which makes what is missing of Headwater's own tables".to_owned(),
+            };
+        }
         rusqlite::Error::MultipleStatement => return Error::Sql { detail, line: None, is_statement: true },
+        rusqlite::Error::SqliteFailure(cause, message) => (cause, message),
         _ => return Error::Database { context: context.to_owned(), detail },
     };
     match cause.code {
@@ -44,6 +51,10 @@ pub(super) fn sort_of_rows(error: rusqlite::Error, context: &str) -> Error {
     let is_rows = matches!(&error, rusqlite::Error::SqliteFailure(cause, _)
         if cause.extended_code == ffi::SQLITE_ERROR || cause.extended_code == ffi::SQLITE_CORRUPT_VTAB);
     if is_rows { refusal(RefusalCode::Data, MESSAGE, error.to_string()) } else { sort(error, context) }
+}
+
+fn is_unknown(detail: &str) -> bool {
+    ["no such column: ", "has no column named ", "no such table: headwater_"].iter().any(|text| detail.contains(text))
 }
 
 fn refused(extended: i32, message: Option<&str>, detail: String) -> Error {

@@ -11,7 +11,9 @@ use headwater_protocol::message::{Hello, Watermarks};
 use sha2::{Digest, Sha256};
 
 use super::greet::Greeted;
+use super::identity::random;
 use super::life::{Life, life_sql};
+use super::recent::{LIST_BYTES, NAME_BYTES, Recent};
 use super::seal::seal;
 use super::sql::{bytes, dialect_sql, integer};
 use crate::{Connection, Dialect, Error, Mode, Plan, sqlite};
@@ -92,6 +94,7 @@ impl Count {
 #[derive(Clone)]
 pub struct Counted {
     count: u64,
+    name: [u8; NAME_BYTES],
     key: Vec<u8>,
 }
 
@@ -105,7 +108,7 @@ impl std::fmt::Debug for Counted {
 impl Counted {
     /// Seals what a remote will have seen of the download.
     pub fn seal(&self, incarnation: &[u8; 16], issued_to: &[u8; 16], seen: Watermarks) -> Watermarks {
-        let seal = |mark: &Vec<u8>| seal(&self.key, incarnation, issued_to, self.count, mark);
+        let seal = |mark: &Vec<u8>| seal(&self.key, incarnation, issued_to, (self.count, &self.name), mark);
         Watermarks { marks: seen.marks.iter().map(seal).collect(), ..seen }
     }
 }
@@ -140,17 +143,19 @@ pub fn seal_watermarks(
 fn count_sql() -> String {
     let life = life_sql(Dialect::Postgres);
     format!(
-        "WITH u AS (SELECT * FROM unnest(?1::bytea[], ?2::bytea[], ?3::text[], ?4::text[], ?5::int8[], ?6::bytea[], ?7::bool[], ?8::text[], ?9::int8[]) \
-         AS u(remote_id, secret_hash, user_name, model, model_version, download_applied, is_new, life, presented)), \
+        "WITH u AS (SELECT * FROM unnest(?1::bytea[], ?2::bytea[], ?3::text[], ?4::text[], ?5::int8[], ?6::bytea[], ?7::bool[], ?8::text[], ?9::int8[], ?10::bytea[]) \
+         AS u(remote_id, secret_hash, user_name, model, model_version, download_applied, is_new, life, presented, name)), \
      here AS MATERIALIZED (SELECT {life} AS life, i.token_key FROM {{hw}}identity i), \
      free AS (SELECT h.remote_id, h.syncs, h.secret_hash FROM {{hw}}remote h WHERE h.remote_id = ANY(?1::bytea[]) \
          FOR NO KEY UPDATE SKIP LOCKED), \
-     counted AS (UPDATE {{hw}}remote r SET syncs = r.syncs + 1, user_name = u.user_name, model = u.model, model_version = u.model_version, \
+     counted AS (UPDATE {{hw}}remote r SET syncs = r.syncs + 1, \
+         recent_counts = substring(int8send(r.syncs + 1) || u.name || coalesce(r.recent_counts, '') FROM 1 FOR {LIST_BYTES}), user_name = u.user_name, model = u.model, model_version = u.model_version, \
          download_applied = u.download_applied, last_sync_at = {{now}} FROM u JOIN free ON free.remote_id = u.remote_id JOIN here ON here.life = u.life \
          WHERE r.remote_id = u.remote_id AND r.secret_hash = u.secret_hash AND r.syncs >= u.presented \
          RETURNING r.remote_id, r.syncs, r.secret_hash), \
-     made AS (INSERT INTO {{hw}}remote (remote_id, secret_hash, user_name, model, model_version, download_applied, syncs, last_sync_at) \
-         SELECT remote_id, secret_hash, user_name, model, model_version, download_applied, 1, {{now}} FROM u JOIN here ON here.life = u.life \
+     made AS (INSERT INTO {{hw}}remote (remote_id, secret_hash, user_name, model, model_version, download_applied, syncs, recent_counts, \
+         last_sync_at) \
+         SELECT remote_id, secret_hash, user_name, model, model_version, download_applied, 1, int8send(1) || name, {{now}} FROM u JOIN here ON here.life = u.life \
          WHERE is_new ON CONFLICT (remote_id) DO NOTHING RETURNING remote_id, syncs, secret_hash) \
      SELECT here.life, here.token_key, c.is_counted, c.remote_id, c.secret_hash, c.syncs FROM here LEFT JOIN ( \
          SELECT true AS is_counted, counted.* FROM counted UNION ALL SELECT true, made.* FROM made UNION ALL SELECT false, free.* FROM free \
@@ -159,10 +164,11 @@ fn count_sql() -> String {
 }
 
 /// The parameters of [`count_sql`], as the text of arrays.
-fn arrays(tallies: &[Tally]) -> [Value; 9] {
+fn arrays(tallies: &[Tally], names: &[[u8; NAME_BYTES]]) -> [Value; 10] {
+    let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
     let array = |element: &dyn Fn(&Tally) -> String| {
-        let quoted = |tally| format!("\"{}\"", element(tally).replace('\\', "\\\\").replace('"', "\\\""));
-        Value::text(format!("{{{}}}", tallies.iter().map(quoted).collect::<Vec<_>>().join(",")))
+        let elements = tallies.iter().map(|tally| quoted(&element(tally))).collect::<Vec<_>>();
+        Value::text(format!("{{{}}}", elements.join(",")))
     };
     let hexed = |bytes: &[u8]| format!("\\x{}", hex::encode(bytes));
     [
@@ -175,11 +181,13 @@ fn arrays(tallies: &[Tally]) -> [Value; 9] {
         array(&|tally| tally.is_new.to_string()),
         array(&|tally| tally.life.as_text().to_owned()),
         array(&|tally| tally.presented.to_string()),
+        Value::text(format!("{{{}}}", names.iter().map(|name| quoted(&hexed(name))).collect::<Vec<_>>().join(","))),
     ]
 }
 
 fn count_together(connection: &mut dyn Connection, tallies: &[Tally]) -> Result<Vec<Count>, Error> {
-    let rows = connection.query(&dialect_sql(Dialect::Postgres, &count_sql()), &arrays(tallies))?;
+    let names = tallies.iter().map(|_| random()).collect::<Result<Vec<[u8; NAME_BYTES]>, _>>()?;
+    let rows = connection.query(&dialect_sql(Dialect::Postgres, &count_sql()), &arrays(tallies, &names))?;
     let Some([life, key, ..]) = rows.first().map(Vec::as_slice) else {
         return Ok(vec![Count::OtherLife; tallies.len()]);
     };
@@ -190,16 +198,16 @@ fn count_together(connection: &mut dyn Connection, tallies: &[Tally]) -> Result<
         let of = if integer(row.get(2), "is_counted")? == 1 { &mut counted } else { &mut free };
         of.insert(whose, integer(row.get(5), "syncs")? as u64);
     }
-    let count = |tally: &Tally| {
+    let count = |(tally, name): (&Tally, &[u8; NAME_BYTES])| {
         let whose = (tally.remote_id.to_vec(), tally.secret_hash.clone());
         match (counted.get(&whose), free.get(&whose)) {
             _ if tally.life != life => Count::OtherLife,
-            (Some(count), _) => Count::Counted(Counted { count: *count, key: key.clone() }),
+            (Some(count), _) => Count::Counted(Counted { count: *count, name: *name, key: key.clone() }),
             (None, Some(before)) if *before < tally.presented => Count::OtherLife,
             (None, _) => Count::Busy,
         }
     };
-    Ok(tallies.iter().map(count).collect())
+    Ok(tallies.iter().zip(&names).map(count).collect())
 }
 
 /// The same where there is one writer anyway.
@@ -212,36 +220,46 @@ fn count_one_by_one(connection: &mut dyn Connection, tallies: &[Tally]) -> Resul
 }
 
 fn count_one(connection: &mut dyn Connection, tally: &Tally) -> Result<Count, Error> {
-    let key = "(SELECT token_key FROM {hw}identity)";
-    let update = format!(
-        "UPDATE {{hw}}remote SET syncs = syncs + 1, user_name = ?3, model = ?4, model_version = ?5, download_applied = ?6, \
-         last_sync_at = {{now}} WHERE remote_id = ?1 AND secret_hash = ?2 AND syncs >= ?7 RETURNING syncs, {key}"
-    );
-    let insert = format!(
-        "INSERT INTO {{hw}}remote (remote_id, secret_hash, user_name, model, model_version, download_applied, syncs, last_sync_at) \
-         SELECT ?1, ?2, ?3, ?4, ?5, ?6, 1, {{now}} WHERE ?7 = 0 ON CONFLICT (remote_id) DO NOTHING RETURNING syncs, {key}"
-    );
-    let [update, insert] = [update, insert].map(|sql| dialect_sql(connection.dialect(), &sql));
+    let dialect = connection.dialect();
+    let whose = [Value::Bytes(tally.remote_id.to_vec()), Value::Bytes(tally.secret_hash.clone())];
+    let sql = "SELECT syncs, recent_counts FROM {hw}remote WHERE remote_id = ?1 AND secret_hash = ?2";
+    let rows = connection.query(&dialect_sql(dialect, sql), &whose)?;
+    let row = rows.first();
+    let recent = match row {
+        Some(row) => Recent::read(integer(row.first(), "syncs")?, row.get(1))?,
+        None if tally.is_new => Recent::default(),
+        None => return Ok(Count::Busy),
+    };
+    let name = random()?;
+    let (count, list) = recent.followed_by(&name);
+    if count <= tally.presented {
+        return Ok(Count::OtherLife);
+    }
+    let sql = match row {
+        Some(_) => {
+            "UPDATE {hw}remote SET syncs = ?3, recent_counts = ?4, user_name = ?5, model = ?6, model_version = ?7, download_applied = ?8, \
+             last_sync_at = {now} WHERE remote_id = ?1 AND secret_hash = ?2"
+        }
+        None => {
+            "INSERT INTO {hw}remote (remote_id, secret_hash, syncs, recent_counts, user_name, model, model_version, download_applied, \
+             last_sync_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, {now}) ON CONFLICT (remote_id) DO NOTHING"
+        }
+    };
+    let [remote_id, secret_hash] = whose;
     let values = [
-        Value::Bytes(tally.remote_id.to_vec()),
-        Value::Bytes(tally.secret_hash.clone()),
+        remote_id,
+        secret_hash,
+        Value::Int(count as i64),
+        Value::Bytes(list),
         Value::text(&tally.user),
         Value::text(&tally.model),
         Value::Int(i64::from(tally.model_version)),
         Value::Bytes(tally.download_applied.to_vec()),
-        Value::Int(tally.presented as i64),
     ];
-    let mut counted = connection.query(&update, &values)?;
-    if counted.is_empty() && tally.is_new {
-        counted = connection.query(&insert, &values)?;
+    if connection.execute(&dialect_sql(dialect, sql), &values)? == 0 {
+        return Ok(Count::Busy);
     }
-    if let Some(row) = counted.first() {
-        return Ok(Count::Counted(Counted {
-            count: integer(row.first(), "syncs")? as u64,
-            key: bytes(row.get(1), "token_key")?,
-        }));
-    }
-    let sql = dialect_sql(connection.dialect(), "SELECT 1 FROM {hw}remote WHERE remote_id = ?1 AND secret_hash = ?2");
-    let is_there = !connection.query(&sql, &values[..2])?.is_empty();
-    Ok(if is_there { Count::OtherLife } else { Count::Busy })
+    let rows = connection.query(&dialect_sql(dialect, "SELECT token_key FROM {hw}identity"), &[])?;
+    let key = bytes(rows.first().and_then(|row| row.first()), "token_key")?;
+    Ok(Count::Counted(Counted { count, name, key }))
 }

@@ -1,6 +1,7 @@
 //! The beginning of a sync: who is there, and what the database knows of it.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 
 use headwater_model::OnError;
 use headwater_protocol::message::{Hello, Watermarks, Welcome};
@@ -11,6 +12,7 @@ use sha2::{Digest, Sha256};
 use super::history::History;
 use super::identity::{self, Identity, own_identity, renew};
 use super::life::Life;
+use super::recent::{Presented, Recent};
 use super::seal::{self, Opened};
 use super::sql::{bytes, dialect_sql, integer, text};
 use crate::backend::Query;
@@ -54,7 +56,7 @@ struct Known {
     model_version: i64,
     upload_sequence: u64,
     history: History,
-    syncs: u64,
+    recent: Recent,
 }
 
 /// Greets a remote: registers an unknown remote ID under its secret's hash, refuses one whose secret is another, and says whether
@@ -202,8 +204,8 @@ fn welcome(
     let upload_sequence = common.unwrap_or(known.upload_sequence);
     let welcome = Welcome { incarnation, note, restart, whole, upload_sequence };
     // Where a new incarnation has just begun they are those of another life.
-    let presented = if hello.incarnation == incarnation { counts.get(&hello.remote_id).copied() } else { None };
-    let presented = presented.unwrap_or_default();
+    let own = counts.iter().filter(|(issued_to, _)| *issued_to == hello.remote_id && hello.incarnation == incarnation);
+    let presented = own.map(|(_, presented)| presented.count).max().unwrap_or_default();
     let (is_copy, life) = (common.is_some(), Life::default());
     Ok(Greeted { welcome, watermarks, is_copy, counted_lately: false, is_new: false, life, presented })
 }
@@ -256,22 +258,34 @@ fn has_lost_syncs(
     connection: &mut dyn Connection,
     hello: &Hello,
     known: &Known,
-    counts: &HashMap<[u8; 16], u64>,
+    counts: &BTreeSet<([u8; 16], Presented)>,
 ) -> Result<bool, Error> {
-    for (issued_to, count) in counts {
-        let counted = if *issued_to == hello.remote_id {
-            known.syncs
+    let mut others: HashMap<[u8; 16], Recent> = HashMap::new();
+    for (issued_to, presented) in counts {
+        let is_counted = if *issued_to == hello.remote_id {
+            known.recent.has(*presented)
         } else {
             // The file took a new remote ID and kept its watermarks.
-            let query = read_asked(connection.dialect(), "syncs", issued_to, "");
-            let rows = ask(connection, &query)?;
-            rows.first().map_or(Ok(0), |row| integer(row.first(), "syncs"))? as u64
+            let recent = match others.entry(*issued_to) {
+                Entry::Occupied(found) => found.into_mut(),
+                Entry::Vacant(unknown) => unknown.insert(recent(connection, issued_to)?),
+            };
+            recent.has(*presented)
         };
-        if *count > counted {
+        if !is_counted {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+fn recent(connection: &mut dyn Connection, remote_id: &[u8; 16]) -> Result<Recent, Error> {
+    let query = read_asked(connection.dialect(), "syncs, recent_counts", remote_id, "");
+    let rows = ask(connection, &query)?;
+    match rows.first() {
+        Some(row) => Recent::read(integer(row.first(), "syncs")?, row.get(1)),
+        None => Ok(Recent::default()),
+    }
 }
 
 /// Whether the remote's watermarks come from this incarnation, and from a state of it that this database has been in.
@@ -302,7 +316,8 @@ fn known(connection: &mut dyn Connection, remote_id: &[u8; 16], busy: Busy) -> R
 }
 
 /// What [`Known::read`] reads.
-const KNOWN_COLUMNS: &str = "secret_hash, user_name, model, model_version, upload_sequence, upload_digest, syncs";
+const KNOWN_COLUMNS: &str = "secret_hash, user_name, model, model_version, upload_sequence, upload_digest, syncs, \
+                             recent_counts";
 
 impl Known {
     fn read(row: &[Value]) -> Result<Known, Error> {
@@ -313,7 +328,7 @@ impl Known {
             model_version: integer(row.get(3), "model_version")?,
             upload_sequence: integer(row.get(4), "upload_sequence")? as u64,
             history: History::read(row.get(5))?,
-            syncs: integer(row.get(6), "syncs")? as u64,
+            recent: Recent::read(integer(row.get(6), "syncs")?, row.get(7))?,
         })
     }
 

@@ -190,7 +190,7 @@ fn database_id(connection: &mut dyn Connection) -> Result<String, Error> {
     }
 }
 
-fn random<const N: usize>() -> Result<[u8; N], Error> {
+pub(super) fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| Error::Database {
         context: "asking the system for randomness".into(),

@@ -1,5 +1,7 @@
 //! The tables, and their installation.
 
+use headwater_protocol::Value;
+
 use super::identity::{Identity, first_identity};
 use super::sql::{dialect_sql, integer};
 use crate::{Connection, Dialect, Error, Mode, sqlite};
@@ -38,7 +40,8 @@ const TABLES: &[&str] = &[
         created_at {time} NOT NULL DEFAULT {now},
         last_sync_at {time} NOT NULL DEFAULT {now},
         download_applied {bytes},
-        syncs {int} NOT NULL DEFAULT 0
+        syncs {int} NOT NULL DEFAULT 0,
+        recent_counts {bytes}
     )",
     "CREATE TABLE IF NOT EXISTS {hw}conflict (
         id {serial},
@@ -82,6 +85,9 @@ const TABLES: &[&str] = &[
         installed_hash {bytes}
     )",
 ];
+
+/// Columns that tables made by an earlier version lack: table, column, type.
+const LATER_COLUMNS: &[(&str, &str, &str)] = &[("remote", "recent_counts", "{bytes}")];
 
 /// By dialect: what the triggers write beside the side tables.
 const SQLITE_TABLES: &[&str] = &[
@@ -164,7 +170,28 @@ fn create(connection: &mut dyn Connection) -> Result<(), Error> {
         // Two servers that start at once would trip over each other's catalogue rows.
         connection.batch("SELECT pg_advisory_xact_lock(x'6865616477617465'::bigint)")?;
     }
-    table_statements(dialect).iter().try_for_each(|statement| connection.batch(statement))
+    table_statements(dialect).iter().try_for_each(|statement| connection.batch(statement))?;
+    missing_columns(connection)?.iter().try_for_each(|statement| connection.batch(statement))
+}
+
+/// The statements that give tables made by an earlier version the columns that they lack. One that lacks none is not locked.
+pub(crate) fn missing_columns(connection: &mut dyn Connection) -> Result<Vec<String>, Error> {
+    let dialect = connection.dialect();
+    let sql = match dialect {
+        Dialect::Sqlite => "SELECT count(*) FROM pragma_table_info('headwater_' || ?1) WHERE name = ?2",
+        Dialect::Postgres => {
+            "SELECT count(*) FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass('headwater.' || ?1::text) AND attname = ?2::text \
+             AND NOT attisdropped"
+        }
+    };
+    let mut statements = Vec::new();
+    for (table, column, kind) in LATER_COLUMNS {
+        let rows = connection.query(sql, &[Value::text(*table), Value::text(*column)])?;
+        if integer(rows.first().and_then(|row| row.first()), "count")? == 0 {
+            statements.push(dialect_sql(dialect, &format!("ALTER TABLE {{hw}}{table} ADD COLUMN {column} {kind}")));
+        }
+    }
+    Ok(statements)
 }
 
 /// The statements that make the tables.

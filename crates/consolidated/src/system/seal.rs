@@ -8,19 +8,20 @@
 //!
 //! | field | bytes |
 //! |---|---|
-//! | format | 1 byte, 2 |
+//! | format | 1 byte, 3 |
 //! | issued to | 16 bytes, the remote ID that the download was for |
 //! | count | varint, the downloads of that remote so far |
+//! | name | 8 random bytes of that count; a mark of format 2 has none |
 //! | watermark | as the backend gives it |
 //! | seal | 16 bytes of HMAC-SHA-256 over the incarnation and all of the above |
 //!
 //! The key lies in the database, so nobody can make up a count that ends an incarnation, nor move a watermark to another one. The
-//! remote ID stands in it because a copy of a file takes a new one and keeps its watermarks, which belong to its rows.
+//! remote ID stands in it because a copy of a file takes a new one and keeps its watermarks, which belong to its rows. The name tells the count of
+//! one database from the same number that a copy of it has counted ([`super::recent`]).
 //!
-//! *Caveats.* A count says nothing of which file of two copies a sync was for. Of two copies that shared an ID when a database was
-//! restored, one can catch the count up before the other comes with its own; by its uploads that one is found out ([`super::history`]).
+//! *Caveats.* A count says nothing of which file of two copies a sync was for.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 
 use headwater_protocol::message::Watermarks;
 use headwater_protocol::wire::{Reader, Write};
@@ -28,16 +29,26 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::identity::Identity;
+use super::recent::{NAME_BYTES, Presented};
 
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
+/// Of marks whose counts have no names.
+const FORMAT_WITHOUT_NAME: u8 = 2;
 const SEAL_BYTES: usize = 16;
 /// The key signs tokens too; what is signed there begins otherwise.
 const PURPOSE: &[u8] = b"headwater watermark\0";
 
-pub(super) fn seal(key: &[u8], incarnation: &[u8; 16], issued_to: &[u8; 16], count: u64, mark: &[u8]) -> Vec<u8> {
+pub(super) fn seal(
+    key: &[u8],
+    incarnation: &[u8; 16],
+    issued_to: &[u8; 16],
+    (count, name): (u64, &[u8; NAME_BYTES]),
+    mark: &[u8],
+) -> Vec<u8> {
     let mut out = vec![FORMAT];
     out.extend_from_slice(issued_to);
     out.put_varint(count);
+    out.extend_from_slice(name);
     out.extend_from_slice(mark);
     let seal = mac(key, incarnation, &out).finalize().into_bytes();
     out.extend_from_slice(&seal[..SEAL_BYTES]);
@@ -56,36 +67,38 @@ fn mac(key: &[u8], incarnation: &[u8; 16], sealed: &[u8]) -> Hmac<Sha256> {
 pub(super) struct Opened {
     /// As the backend gave them; what this incarnation has not sealed is empty, which no backend accepts.
     pub(super) watermarks: Watermarks,
-    /// The greatest count in them, by the remote ID that they were issued to.
-    pub(super) counts: HashMap<[u8; 16], u64>,
+    /// The counts in them, with the remote IDs that they were issued to.
+    pub(super) counts: BTreeSet<([u8; 16], Presented)>,
 }
 
 /// Opens the seals of watermarks that a remote presents.
 pub(super) fn open(identity: &Identity, presented: &Watermarks) -> Opened {
-    let mut counts = HashMap::new();
+    let mut counts = BTreeSet::new();
     let mut marks = Vec::with_capacity(presented.marks.len());
     for sealed in &presented.marks {
-        let Some((issued_to, count, mark)) = open_one(identity, sealed) else {
+        let Some((issued_to, presented, mark)) = open_one(identity, sealed) else {
             marks.push(Vec::new());
             continue;
         };
-        let greatest = counts.entry(issued_to).or_insert(count);
-        *greatest = count.max(*greatest);
+        counts.insert((issued_to, presented));
         marks.push(mark);
     }
     Opened { watermarks: Watermarks { marks, entries: presented.entries.clone() }, counts }
 }
 
-fn open_one(identity: &Identity, sealed: &[u8]) -> Option<([u8; 16], u64, Vec<u8>)> {
+fn open_one(identity: &Identity, sealed: &[u8]) -> Option<([u8; 16], Presented, Vec<u8>)> {
     let (content, seal) = sealed.split_at_checked(sealed.len().checked_sub(SEAL_BYTES)?)?;
     mac(&identity.token_key, &identity.incarnation, content).verify_truncated_left(seal).ok()?;
     let mut reader = Reader::new(content);
-    if reader.u8("watermark format").ok()? != FORMAT {
-        return None;
-    }
+    let format = reader.u8("watermark format").ok()?;
     let issued_to = reader.array("remote id").ok()?;
     let count = reader.varint("count").ok()?;
-    Some((issued_to, count, reader.rest().to_vec()))
+    let name = match format {
+        FORMAT => Some(reader.array("name").ok()?),
+        FORMAT_WITHOUT_NAME => None,
+        _ => return None,
+    };
+    Some((issued_to, Presented { count, name }, reader.rest().to_vec()))
 }
 
 #[cfg(test)]
@@ -109,15 +122,28 @@ mod tests {
     #[test]
     fn what_was_sealed_comes_back() {
         let marks = [(1, 5, &b"one"[..]), (1, 9, b"two"), (2, 300, b"")];
-        let sealed = marks.map(|(to, count, mark)| seal(&[7; 32], &[3; 16], &[to; 16], count, mark));
+        let sealed = marks.map(|(to, count, mark)| seal(&[7; 32], &[3; 16], &[to; 16], (count, &[to; 8]), mark));
         let opened = open(&identity(3), &watermarks(sealed.to_vec()));
         assert_eq!(opened.watermarks.marks, [b"one".to_vec(), b"two".to_vec(), Vec::new()]);
-        assert_eq!(opened.counts, HashMap::from([([1; 16], 9), ([2; 16], 300)]));
+        let presented = |to: u8, count| ([to; 16], Presented { count, name: Some([to; 8]) });
+        assert_eq!(opened.counts, BTreeSet::from([presented(1, 5), presented(1, 9), presented(2, 300)]));
+    }
+
+    #[test]
+    fn a_mark_from_before_counts_had_names_opens() {
+        let mut sealed = vec![2];
+        sealed.extend_from_slice(&[1; 16]);
+        sealed.put_varint(300);
+        sealed.extend_from_slice(b"mark");
+        let tag = mac(&[7; 32], &[3; 16], &sealed).finalize().into_bytes();
+        sealed.extend_from_slice(&tag[..SEAL_BYTES]);
+        let opened = open_one(&identity(3), &sealed);
+        assert_eq!(opened, Some(([1; 16], Presented { count: 300, name: None }, b"mark".to_vec())));
     }
 
     #[test]
     fn nothing_else_opens() {
-        let sealed = seal(&[7; 32], &[3; 16], &[1; 16], 5, b"mark");
+        let sealed = seal(&[7; 32], &[3; 16], &[1; 16], (5, &[9; 8]), b"mark");
         let is_open = |identity: &Identity, sealed: &[u8]| open_one(identity, sealed).is_some();
         assert!(is_open(&identity(3), &sealed));
         assert!(!is_open(&identity(4), &sealed), "of another incarnation");

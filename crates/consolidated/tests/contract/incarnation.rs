@@ -6,8 +6,9 @@ use headwater_consolidated::system::{
     Count, Greeted, Greeting, SealRequest, Tally, count_downloads, greet, greet_before_count, identity, remotes,
     seal_watermarks,
 };
-use headwater_consolidated::{Dialect, Mode, Plan};
+use headwater_consolidated::{Dialect, Error, Mode, Plan, track};
 use headwater_protocol::message::{Hello, Watermarks};
+use headwater_protocol::{Row, Value};
 
 use super::database::Database;
 use super::replica::Replica;
@@ -67,6 +68,36 @@ impl Sealed {
             Dialect::Sqlite => format!("SELECT syncs FROM headwater_remote WHERE remote_id = x'{id}'"),
             Dialect::Postgres => format!("SELECT syncs FROM headwater.remote WHERE remote_id = '\\x{id}'"),
         })
+    }
+
+    /// What a state of the database knows of its counts.
+    fn counted(&self, database: &Database) -> Row {
+        let id = hex::encode(self.hello.remote_id);
+        let sql = match database.dialect() {
+            Dialect::Sqlite => {
+                format!("SELECT syncs, hex(recent_counts) FROM headwater_remote WHERE remote_id = x'{id}'")
+            }
+            Dialect::Postgres => {
+                format!("SELECT syncs, encode(recent_counts, 'hex') FROM headwater.remote WHERE remote_id = '\\x{id}'")
+            }
+        };
+        database.rows(&sql).remove(0)
+    }
+
+    /// The database is in such a state.
+    fn put_back(&self, database: &Database, counted: &Row) {
+        let [Value::Int(syncs), Value::Text(list)] = counted.as_slice() else { panic!("{counted:?}") };
+        let (id, list) = (hex::encode(self.hello.remote_id), String::from_utf8_lossy(list));
+        database.application(&match database.dialect() {
+            Dialect::Sqlite => {
+                format!(
+                    "UPDATE headwater_remote SET syncs = {syncs}, recent_counts = x'{list}' WHERE remote_id = x'{id}'"
+                )
+            }
+            Dialect::Postgres => format!(
+                "UPDATE headwater.remote SET syncs = {syncs}, recent_counts = '\\x{list}' WHERE remote_id = '\\x{id}'"
+            ),
+        });
     }
 
     /// The database's count as an older state of it has it.
@@ -240,6 +271,66 @@ pub(crate) fn a_download_that_brings_nothing_need_not_be_counted(database: &Data
     assert!(!remote.greet(database, &plan).counted_lately, "that was long ago");
     remote.sync(database, &plan);
     assert!(remote.greet(database, &plan).counted_lately);
+}
+
+/// A sync at one database whose answer is lost, one at a copy of it, and back: both have counted as many. So has a database that was put back
+/// and that a copy of the file has caught up.
+pub(crate) fn a_count_of_the_same_number_elsewhere_is_no_count_of_this_one(database: &Database) {
+    let plan = database.standard();
+    let mut one = Sealed::new(&plan, "anna");
+    one.sync(database, &plan);
+    let (before, held) = (one.counted(database), one.hello.clone());
+    one.sync(database, &plan);
+    let here = one.counted(database);
+    one.hello = held.clone();
+    assert_eq!(one.sync(database, &plan), (false, 0), "a lost answer is no other database");
+    one.hello = held;
+    one.put_back(database, &before);
+    assert_eq!(one.sync(database, &plan), (false, 0), "the copy counts for itself");
+    assert_eq!(one.count(database), 2);
+    one.put_back(database, &here);
+    let first = incarnation(database);
+    let (restart, whole) = one.sync(database, &plan);
+    assert!(restart && whole > 0, "what it has seen there says nothing here");
+    assert_ne!(incarnation(database), first);
+    assert_eq!(one.sync(database, &plan), (false, 0), "once");
+}
+
+/// A remote may lose as many answers in turn as it likes.
+pub(crate) fn lost_answers_begin_no_incarnation(database: &Database) {
+    let plan = database.standard();
+    let first = incarnation(database);
+    let mut one = Sealed::new(&plan, "anna");
+    one.sync(database, &plan);
+    let held = one.hello.clone();
+    for _ in 0..20 {
+        one.hello = held.clone();
+        assert_eq!(one.sync(database, &plan), (false, 0));
+    }
+    assert_eq!(one.count(database), 21);
+    assert_eq!(one.sync(database, &plan), (false, 0));
+    assert_eq!(incarnation(database), first);
+}
+
+/// Tables that an earlier version made are named with what mends them, and lose nothing by it.
+pub(crate) fn tables_of_an_earlier_version_get_what_they_lack(database: &Database) {
+    let plan = database.standard();
+    let mut one = Sealed::new(&plan, "anna");
+    one.sync(database, &plan);
+    database.application(
+        &match database.dialect() {
+            Dialect::Sqlite => "ALTER TABLE headwater_remote DROP COLUMN recent_counts",
+            Dialect::Postgres => "ALTER TABLE headwater.remote DROP COLUMN recent_counts",
+        }
+        .to_owned(),
+    );
+    let greeted = greet(&mut *database.connect(), &plan, "anna", &one.hello);
+    assert!(matches!(&greeted, Err(Error::Setup { mend, .. }) if mend.contains("headwater track")), "{greeted:?}");
+    let missing = track::plan_tracking(&mut *database.connect(), &plan).expect("planned");
+    assert!(missing.len() == 1 && missing[0].contains("recent_counts"), "{missing:?}");
+    track::track(&mut *database.connect(), &plan).expect("tracked");
+    assert!(track::plan_tracking(&mut *database.connect(), &plan).expect("planned").is_empty());
+    assert!(greet(&mut *database.connect(), &plan, "anna", &one.hello).is_ok());
 }
 
 /// Several downloads are counted in one commit; one whose remote another sync holds, or that is not who it says, keeps the others from nothing.

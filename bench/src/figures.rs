@@ -149,6 +149,7 @@ impl Bench {
             refresh: &[],
             packing: None,
             snapshots: None,
+            keeps_marks: false,
         };
         let (summary, _seen) = download::write(&mut *connection, &request, &mut |frame| {
             rows_frames += u64::from(frame.kind == Kind::Rows);

@@ -169,6 +169,7 @@ fn row_security_holds_in_estimates() -> Result<()> {
             refresh: &[],
             packing: None,
             snapshots: None,
+            keeps_marks: false,
         };
         let estimated = estimate(&mut *connection, &request, Duration::from_mins(1))?;
         assert_eq!(estimated.rows, rows, "{user}");

@@ -320,6 +320,12 @@ pub trait Connection: QueryConnection {
     /// What this database can't tell any more of the changes since a watermark that it accepts; in a download.
     fn gaps(&mut self, watermark: &[u8]) -> Result<Gaps, Error>;
 
+    /// Ends a download's transaction. Gives the name of a relation that was altered (rewritten, replaced, attached, detached) since the
+    /// download's snapshot and that it has read: what it has read is of no use then.
+    fn end_download(&mut self) -> Result<Option<String>, Error> {
+        self.rollback().map(|()| None)
+    }
+
     /// Whether tables that hold rows of tracked ones (partitions, tables that inherit) have come or gone, so that
     /// [`Connection::adopt_parts`] is to be called before anything is read; in a download.
     fn parts_have_changed(&mut self, plan: &Plan) -> Result<bool, Error>;

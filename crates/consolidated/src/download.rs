@@ -55,6 +55,8 @@ pub struct DownloadRequest<'a> {
     pub packing: Option<&'a Knobs>,
     /// Where shared partitions are built and kept; `None`: the remote takes no chunks.
     pub snapshots: Option<&'a dyn Snapshots>,
+    /// Whether the watermarks that the remote came with are handed out again where the download [`brings_nothing`].
+    pub keeps_marks: bool,
 }
 
 /// What a download came to.
@@ -78,7 +80,7 @@ pub struct DownloadSummary {
 /// For each table: partitions that the remote holds and its user is no longer a member of are left; those that it doesn't hold (or
 /// of which it has seen nothing that this incarnation knows) come whole; of the others come the changes since their watermark.
 /// After an error the frames written so far are of no use; nothing in the database has changed. [`Error::OtherLife`]: the database is not the one
-/// any more that greeted the remote.
+/// any more that greeted the remote. [`Error::Retry`] where a table that it read was altered meanwhile.
 pub fn write(
     connection: &mut dyn Connection,
     request: &DownloadRequest<'_>,
@@ -89,10 +91,7 @@ pub fn write(
         let time = cursor::read_time(connection, request.plan)?;
         begin(connection, request.plan, (request.user, &request.remote_id), request.life)?;
         let written = Download::new(connection, request, sink, time).and_then(|download| download.run(&looks));
-        let ended = connection.rollback();
-        let written = written?;
-        ended?;
-        match (written, request.snapshots) {
+        match (ended(connection, written, |written| is_guarded(request, written))?, request.snapshots) {
             (Written::All(summary, seen, shared), _) => {
                 shared.publish(connection, seen.marks.first());
                 return Ok((summary, seen));
@@ -109,6 +108,35 @@ enum Written {
     All(DownloadSummary, Watermarks, Shared),
     /// Nothing yet: this is needed first.
     Nothing(Need),
+}
+
+/// Ends the transaction in which something was read. What was read of a relation that was altered meanwhile is of no use; `is_guarded`:
+/// whether anything depends on it.
+fn ended<T>(
+    connection: &mut dyn Connection,
+    read: Result<T, Error>,
+    is_guarded: impl FnOnce(&T) -> bool,
+) -> Result<T, Error> {
+    let altered = match &read {
+        Ok(read) if is_guarded(read) => connection.end_download(),
+        _ => connection.rollback().map(|()| None),
+    };
+    let read = read?;
+    match altered? {
+        None => Ok(read),
+        Some(name) => Err(Error::Retry {
+            detail: format!("{name} was altered, replaced, attached or detached while a download read it"),
+            broken: false,
+        }),
+    }
+}
+
+/// Whether anything is made of what was read: a mark that the remote has already proves nothing more.
+fn is_guarded(request: &DownloadRequest<'_>, written: &Written) -> bool {
+    match written {
+        Written::All(summary, seen, _) => !(request.keeps_marks && brings_nothing(request, summary, seen)),
+        Written::Nothing(_) => false,
+    }
 }
 
 /// Whether a download has left all as the remote had it, so that the sealed watermarks that it came with may be handed out again: they

@@ -12,6 +12,7 @@
 //!   refresh    tables that must come whole         sides     side tables whose columns have other types than they should
 //!   pipeline   a statement row by row, without waiting in between
 //!   session    as it was opened, whatever the application's code does to it
+//!   ddl_guard  tables altered beside a download
 //! ```
 //!
 //! Change tracking is in `headwater_model::tracking::postgres`. Sessions run in UTC, with the type settings that make every text form
@@ -25,6 +26,7 @@ mod bound;
 mod catalogue;
 mod codec;
 mod connection;
+mod ddl_guard;
 mod error;
 mod link;
 mod literal;

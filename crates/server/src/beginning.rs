@@ -144,6 +144,7 @@ fn expect(work: &Work, request: &DownloadRequest<'_>, limit: Duration) -> Receiv
             refresh: &[],
             packing: None,
             snapshots: takes_chunks.then_some(&Elsewhere),
+            keeps_marks: false,
         };
         let estimated = download::estimate(&mut *connection, &request, limit);
         let estimated = connection.note(estimated);

@@ -280,6 +280,7 @@ impl Work {
             refresh: &[],
             packing: Some(&self.shared.packing),
             snapshots: self.hello.takes_chunks.then_some(&view as &dyn Snapshots),
+            keeps_marks: greeted.counted_lately,
         };
         let mut beginning = Beginning::new(self, &request, key_ranges);
         let result = self.retrying(connection, &mut done.retries, |connection| {

@@ -15,7 +15,7 @@ use headwater_protocol::{Row, Type, Value};
 use sha2::{Digest, Sha256};
 
 use super::shared::{Looks, Shared};
-use super::{Download, DownloadRequest, DownloadSummary, Written, begin};
+use super::{Download, DownloadRequest, DownloadSummary, Written, begin, ended};
 use crate::rows::{Echo, FrameSink};
 use crate::system::{Life, dialect_sql, integer};
 use crate::{Connection, Dialect, Error, Plan, memberships};
@@ -79,10 +79,7 @@ pub fn ask(
         Ok(Some(Asked { partitions, key, life, is_current }))
     };
     let asked = ask(connection);
-    let ended = connection.rollback();
-    let asked = asked?;
-    ended?;
-    Ok(asked)
+    ended(connection, asked, |_| true)
 }
 
 /// Writes the frames of a first download of exactly these partitions, as [`super::write`] does of somebody's; no user and no remote is told to
@@ -107,6 +104,7 @@ pub fn write_partitions(
         refresh: &[],
         packing: None,
         snapshots: None,
+        keeps_marks: false,
     };
     begin(connection, plan, (request.user, &request.remote_id), request.life)?;
     let written = connection.watermark().and_then(|mark| {
@@ -115,10 +113,7 @@ pub fn write_partitions(
         let download = Download { connection, request: &request, sink, members, summary, seen, time: None, shared };
         download.run(&Looks::default())
     });
-    let ended = connection.rollback();
-    let written = written?;
-    ended?;
-    match written {
+    match ended(connection, written, |_| true)? {
         Written::All(summary, seen, _) => Ok((summary, seen)),
         Written::Nothing(_) => unreachable!("without a store of snapshots none is needed"),
     }

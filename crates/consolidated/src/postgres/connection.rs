@@ -346,6 +346,10 @@ impl Connection for PostgresConnection {
         self.gaps_since(&Watermark::from_bytes(watermark)?)
     }
 
+    fn end_download(&mut self) -> Result<Option<String>, Error> {
+        self.end_guarded()
+    }
+
     fn parts_have_changed(&mut self, plan: &Plan) -> Result<bool, Error> {
         let Some(hierarchy) = self.snapshot()?.hierarchy.clone() else { return Ok(false) };
         if self.known_parts.get(&plan.fingerprint) == Some(&hierarchy) {

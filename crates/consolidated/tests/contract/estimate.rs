@@ -26,6 +26,7 @@ fn with_request<T>(replica: &Replica, plan: &Plan, work: impl FnOnce(&DownloadRe
         refresh: &[],
         packing: None,
         snapshots: None,
+        keeps_marks: false,
     })
 }
 

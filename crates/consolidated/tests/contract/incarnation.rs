@@ -45,6 +45,7 @@ impl Sealed {
             refresh: &[],
             packing: None,
             snapshots: None,
+            keeps_marks: false,
         };
         let mut connection = database.connect();
         let (summary, seen) = download::write(&mut *connection, &request, &mut |_| Ok(())).expect("read");
@@ -243,6 +244,7 @@ pub(crate) fn a_download_that_brings_nothing_need_not_be_counted(database: &Data
             refresh: &[],
             packing: None,
             snapshots: None,
+            keeps_marks: false,
         };
         let (summary, seen) =
             download::write(&mut *database.connect(), &request, &mut |_| Ok(())).expect("the download is read");

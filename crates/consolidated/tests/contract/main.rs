@@ -10,6 +10,7 @@ mod client_sql;
 mod conflicts;
 mod counting;
 mod database;
+mod ddl;
 mod deferred;
 mod estimate;
 mod exactly_once;
@@ -293,4 +294,10 @@ contract_of! {
     widened::what_does_not_fit_comes_afresh,
     widened::a_table_altered_beneath_its_tracking_stops_nobody,
     widened::circumstances_still_end_the_statement,
+    ddl::an_open_alteration_loses_no_changes,
+    ddl::an_open_alteration_loses_no_row_of_a_new_remote,
+    ddl::an_alteration_behind_the_snapshot_loses_no_changes,
+    ddl::an_alteration_behind_the_snapshot_loses_no_row_of_a_new_remote,
+    ddl::a_part_that_is_away_for_a_moment_is_not_missed,
+    ddl::a_shared_partition_is_not_built_of_an_altered_table,
 }

@@ -26,6 +26,7 @@ fn rows(database: &Database, plan: &Plan, packing: Option<&Knobs>, mut each: imp
         refresh: &[],
         packing,
         snapshots: None,
+        keeps_marks: false,
     };
     let mut payloads = Vec::new();
     let written = write(&mut *database.connect(), &request, &mut |frame| {

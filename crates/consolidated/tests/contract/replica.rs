@@ -256,6 +256,7 @@ impl Replica {
             refresh: &[],
             packing: None,
             snapshots: self.memory.as_ref().map(|memory| memory as &dyn download::Snapshots),
+            keeps_marks: false,
         };
         let mut frames = Vec::new();
         let (summary, seen) = download::write(connection, &request, &mut |frame| {

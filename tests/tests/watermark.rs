@@ -454,8 +454,20 @@ impl Connection for NaiveConnection {
     fn parts_have_changed(&mut self, plan: &Plan) -> Result<bool, Error> {
         self.0.parts_have_changed(plan)
     }
-    fn tracking_mark(&mut self) -> Result<Option<String>, Error> {
-        self.0.tracking_mark()
+    fn tracking_query(&self, plan: &Plan) -> Option<headwater_consolidated::backend::Query> {
+        self.0.tracking_query(plan)
+    }
+    fn tracking_mark(&mut self, plan: &Plan) -> Result<Option<String>, Error> {
+        self.0.tracking_mark(plan)
+    }
+    fn settle_tables(&mut self, plan: &Plan) -> Result<(), Error> {
+        self.0.settle_tables(plan)
+    }
+    fn always_whole(&self, plan: &Plan) -> Vec<String> {
+        self.0.always_whole(plan)
+    }
+    fn end_download(&mut self) -> Result<Option<String>, Error> {
+        self.0.end_download()
     }
     fn whole_tracking(&mut self) -> &mut std::collections::HashMap<u64, String> {
         self.0.whole_tracking()

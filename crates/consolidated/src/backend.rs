@@ -333,9 +333,25 @@ pub trait Connection: QueryConnection {
     /// Has such tables tracked, in transactions of its own. Harmless where nothing is to be done.
     fn adopt_parts(&mut self, plan: &Plan) -> Result<(), Error>;
 
-    /// One value that is another whenever change tracking may have been touched (triggers dropped, switched off or on, a table replaced),
-    /// in a download; `None` where none is to be had.
-    fn tracking_mark(&mut self) -> Result<Option<String>, Error>;
+    /// A query that [`Connection::tracking_mark`] asks, so that it can be asked with a download's beginning.
+    fn tracking_query(&self, _plan: &Plan) -> Option<Query> {
+        None
+    }
+
+    /// One value that is another whenever change tracking, or the tables of a model themselves, may have been touched (triggers dropped,
+    /// switched off or on, a table replaced, a column converted), in a download; `None` where none is to be had.
+    fn tracking_mark(&mut self, plan: &Plan) -> Result<Option<String>, Error>;
+
+    /// Has tables come afresh of which changes went by unseen since they were looked at last, in transactions of its own.
+    fn settle_tables(&mut self, _plan: &Plan) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// The names, as change tracking has them, of tables whose rows may come and go without being written (row security): they come whole
+    /// each time. As [`Connection::settle_tables`] has found it.
+    fn always_whole(&self, _plan: &Plan) -> Vec<String> {
+        Vec::new()
+    }
 
     /// By model's fingerprint: the [`Connection::tracking_mark`] with which its tracking was last seen to be whole.
     fn whole_tracking(&mut self) -> &mut HashMap<u64, String>;

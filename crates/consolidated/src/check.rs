@@ -84,7 +84,11 @@ fn tracking_of(
 ) -> Result<Vec<Finding>, Error> {
     let mut findings = Vec::new();
     for table in plan.model.tables.iter().filter(|table| table.is_tracked() && wanted(table)) {
-        findings.extend(tracking(connection, &Kin::new(&plan.model, table))?);
+        let kin = Kin::new(&plan.model, table);
+        findings.extend(tracking(connection, &kin)?);
+        if connection.dialect() == Dialect::Postgres {
+            findings.extend(postgres::exposure::findings(connection, &kin)?);
+        }
     }
     Ok(findings)
 }

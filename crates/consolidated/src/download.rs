@@ -166,13 +166,14 @@ fn begin(
 ) -> Result<(), Error> {
     let mut first = memberships::all_asked(&plan.model, actor.0, actor.1);
     first.extend(life.map(|_| life_asked(connection.dialect())));
+    first.extend(connection.tracking_query(plan));
     for _ in 0..LOOKS_MAX {
         let opened = connection.open(Mode::Download, actor, &first);
         if let Err(error) = opened.and_then(|()| life.map_or(Ok(()), |life| life.compare(connection))) {
             connection.rollback()?;
             return Err(error);
         }
-        let looked = connection.parts_have_changed(plan).and_then(|parts| Ok((parts, connection.tracking_mark()?)));
+        let looked = connection.parts_have_changed(plan).and_then(|parts| Ok((parts, connection.tracking_mark(plan)?)));
         if let Ok((false, mark)) = &looked
             && connection.whole_tracking().get(&plan.fingerprint) == mark.as_ref()
         {
@@ -183,6 +184,7 @@ fn begin(
             (true, _) => connection.adopt_parts(plan)?,
             (false, mark) => {
                 whole(connection, plan)?;
+                connection.settle_tables(plan)?;
                 connection.whole_tracking().extend(mark.map(|mark| (plan.fingerprint, mark)));
             }
         }
@@ -307,11 +309,15 @@ impl<'a, 's> Download<'a, 's> {
 
     /// Of each of the remote's watermarks, what changes since can't be told; `None`: this database can't have handed it out.
     fn accepted_marks(&mut self) -> Result<Vec<Option<Gaps>>, Error> {
+        let always = self.connection.always_whole(self.request.plan);
         let mut accepted = Vec::new();
         for mark in &self.request.watermarks.marks {
             let is_ours =
                 !self.request.restart && cursor::time_of(mark).is_none() && self.connection.accepts_watermark(mark)?;
-            let gaps = if is_ours { Some(self.connection.gaps(mark)?) } else { None };
+            let mut gaps = if is_ours { Some(self.connection.gaps(mark)?) } else { None };
+            if let Some(gaps) = &mut gaps {
+                gaps.tables.extend_from_slice(&always);
+            }
             if gaps.as_ref().is_some_and(|gaps| gaps.everything) {
                 let remote = hex::encode(self.request.remote_id);
                 tracing::info!(remote, "a remote has not synced for so long that it starts afresh");

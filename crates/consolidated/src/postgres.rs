@@ -12,7 +12,8 @@
 //!   refresh    tables that must come whole         sides     side tables whose columns have other types than they should
 //!   pipeline   a statement row by row, without waiting in between
 //!   session    as it was opened, whatever the application's code does to it
-//!   ddl_guard  tables altered beside a download
+//!   ddl_guard  tables altered beside a download    table_identity  tables altered since the last one
+//!   exposure   rows that change without being written
 //! ```
 //!
 //! Change tracking is in `headwater_model::tracking::postgres`. Sessions run in UTC, with the type settings that make every text form
@@ -28,6 +29,7 @@ mod codec;
 mod connection;
 mod ddl_guard;
 mod error;
+pub(crate) mod exposure;
 mod link;
 mod literal;
 mod numeric;
@@ -44,6 +46,7 @@ mod shape;
 pub(crate) mod sides;
 mod snapshot;
 mod statements;
+pub(crate) mod table_identity;
 mod target;
 mod tls;
 mod watch;

@@ -40,8 +40,9 @@ pub fn track(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<String>
 
 fn track_inside(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<String>, Error> {
     // What was done to tables before is not taken for what is done here.
-    if connection.dialect() == Dialect::Sqlite {
-        sqlite::identity::look(connection)?;
+    match connection.dialect() {
+        Dialect::Sqlite => sqlite::identity::look(connection)?,
+        Dialect::Postgres => postgres::table_identity::settle_all(connection, plan)?,
     }
     let steps = missing(connection, plan)?;
     for step in &steps {
@@ -56,8 +57,11 @@ fn track_inside(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Stri
     if steps.iter().any(|step| step.repair == Repair::Replace) {
         system::renew_incarnation(connection)?;
     }
-    if connection.dialect() == Dialect::Sqlite {
-        sqlite::identity::record(connection)?;
+    match connection.dialect() {
+        Dialect::Sqlite => sqlite::identity::record(connection)?,
+        Dialect::Postgres => {
+            postgres::table_identity::record(connection, &steps.iter().map(|step| &step.kin).collect::<Vec<_>>())?;
+        }
     }
     Ok(steps.into_iter().flat_map(|step| step.statements).collect())
 }
@@ -91,6 +95,7 @@ fn untrack_inside(connection: &mut dyn Connection, plan: &Plan, statements: &[St
         let name = tracked_name(&table.lineage());
         if connection.dialect() == Dialect::Postgres {
             connection.batch(&postgres::parts::forget_all(&name))?;
+            connection.batch(&postgres::table_identity::forget(&name))?;
         }
         forget_tracked(connection, &name)?;
     }
@@ -106,6 +111,7 @@ pub fn plan_untracking_unused(connection: &mut dyn Connection, plans: &[Plan]) -
             Dialect::Postgres => {
                 let mut functions = postgres::functions_into(connection, &side_table)?;
                 functions.push(postgres::parts::forget_all(&name));
+                functions.push(postgres::table_identity::forget(&name));
                 functions
             }
         });

@@ -224,9 +224,12 @@ fn attempt(
     let mut first = vec![record::asked(connection.dialect(), &remote_id)];
     first.extend(memberships::all_asked(&plan.model, user, &remote_id));
     first.extend(request.life.map(|_| life_asked(connection.dialect())));
+    let has_mark = connection.tracking_query(plan).map(|query| first.push(query)).is_some();
     let applied = connection
         .open(Mode::Upload, (user, &remote_id), &first)
         .and_then(|()| request.life.map_or(Ok(()), |life| life.compare(connection)))
+        // Statements that were made before a table was altered would fail by the rows' fault.
+        .and_then(|()| if has_mark { connection.tracking_mark(plan).map(drop) } else { Ok(()) })
         .and_then(|()| inside(connection, request, source, how));
     crate::finish(connection, applied)
 }

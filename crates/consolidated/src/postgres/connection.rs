@@ -15,10 +15,11 @@ use super::shape::Verb;
 use super::snapshot::{LimitsForm, Snapshot};
 use super::statements::{Statements, numbered};
 use super::watermark::Watermark;
-use super::{catalogue, error, parts, raw};
+use super::{catalogue, error, exposure, parts, raw, table_identity};
 use crate::backend::{Changes, EncodedChanges, Gaps, Inserted, Query, Reading};
 use crate::catalogue::Catalogue;
 use crate::results::QueryConnection as _;
+use crate::track::tracked_name;
 use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 
 /// When the first of the transactions that are open began, or now; NULL where that can't be told (a prepared transaction shows no
@@ -38,6 +39,10 @@ pub(super) struct PostgresConnection {
     /// By model: [`Snapshot::hierarchy`] when every part was known to be tracked.
     known_parts: HashMap<u64, String>,
     whole_tracking: HashMap<u64, String>,
+    /// By model: the [`Connection::tracking_mark`] with which its tables' statements were made.
+    known_tables: HashMap<u64, String>,
+    /// By model: the names of tables whose rows may change without being written ([`exposure`]).
+    always_whole: HashMap<u64, Vec<String>>,
     /// The tables that tell how far back changes can be told, once they were seen: they are read with the next download's beginning.
     pub(super) limits_form: Option<LimitsForm>,
     pub(super) state: State,
@@ -93,6 +98,8 @@ impl PostgresConnection {
             statements: Statements::default(),
             known_parts: HashMap::new(),
             whole_tracking: HashMap::new(),
+            known_tables: HashMap::new(),
+            always_whole: HashMap::new(),
             limits_form: None,
             state: State::default(),
             queued: Queue::default(),
@@ -362,8 +369,36 @@ impl Connection for PostgresConnection {
         Ok(have_changed)
     }
 
-    fn tracking_mark(&mut self) -> Result<Option<String>, Error> {
-        Ok(self.snapshot()?.triggers.clone())
+    fn tracking_query(&self, plan: &Plan) -> Option<Query> {
+        table_identity::mark_sql(plan).map(|sql| Query { sql, parameters: Vec::new() })
+    }
+
+    fn tracking_mark(&mut self, plan: &Plan) -> Result<Option<String>, Error> {
+        let Some(Query { sql, parameters }) = self.tracking_query(plan) else { return Ok(None) };
+        let rows = self.query(&sql, &parameters)?;
+        let mark = rows.first().and_then(|row| crate::system::optional_text(row.first()));
+        if self.known_tables.get(&plan.fingerprint) != mark.as_ref() {
+            // What statements were made for may be another type now.
+            self.forget_tables(plan.fingerprint);
+            self.known_tables.extend(mark.clone().map(|mark| (plan.fingerprint, mark)));
+        }
+        Ok(mark)
+    }
+
+    fn settle_tables(&mut self, plan: &Plan) -> Result<(), Error> {
+        table_identity::settle(self, plan)?;
+        let mut whole = Vec::new();
+        for table in plan.tables.iter().filter(|table| table.table.is_tracked()) {
+            if exposure::policy_that_reads_more(self, &table.lineage())?.is_some() {
+                whole.push(tracked_name(&table.lineage()));
+            }
+        }
+        self.always_whole.insert(plan.fingerprint, whole);
+        Ok(())
+    }
+
+    fn always_whole(&self, plan: &Plan) -> Vec<String> {
+        self.always_whole.get(&plan.fingerprint).cloned().unwrap_or_default()
     }
 
     fn whole_tracking(&mut self) -> &mut HashMap<u64, String> {

@@ -5,15 +5,17 @@
 //! there; an advisory lock keeps servers from doing the same twice. What can't be had now (somebody writes to the part for hours) is
 //! put off, and downloads go on.
 //!
-//! *Caveats.* A partition attached between a download's snapshot and its reading of the table may be read; if its rows are deleted in
-//! it directly before the next download, that deletion is missed. Parts on foreign servers are not followed.
+//! A part that was away between two downloads, and is back, is seen by [`super::table_identity`]; one that comes or goes beside a download by
+//! [`super::ddl_guard`].
+//!
+//! *Caveats.* Parts on foreign servers are not followed.
 
 use headwater_model::Lineage;
 use headwater_model::tracking::Kin;
 use headwater_model::tracking::postgres::parts::{self, Part};
 use headwater_protocol::{Row, Value};
 
-use super::refresh;
+use super::{refresh, table_identity};
 use crate::catalogue::{integer, text};
 use crate::track::tracked_name;
 use crate::{Connection, Error, Mode, Plan};
@@ -172,7 +174,15 @@ fn run(connection: &mut dyn Connection, kin: &Kin<'_>, found: &Found, step: Step
     match (step, &found.part) {
         (Step::Arm, Some(part)) => {
             connection.batch(&parts::limit_wait())?;
+            // Where a part inherits, the table's own triggers are made again.
+            let is_recorded = !part.is_partition && table_identity::has_records(connection)?;
+            if is_recorded {
+                table_identity::settle_inside(connection, &[kin])?;
+            }
             parts::arm(&kin.lineage, part).iter().try_for_each(|statement| connection.batch(statement))?;
+            if is_recorded {
+                table_identity::record(connection, &[kin])?;
+            }
             if found.state == State::Left {
                 // Its triggers noted what was written to it while it was none.
                 write(connection, &parts::bury_rest(kin, part))?;

@@ -46,8 +46,6 @@ pub(super) struct Snapshot {
     pub(super) watermark: Watermark,
     /// What [`HIERARCHY_SQL`] gave in it; `None` on a standby, where nothing can be tracked anyway.
     pub(super) hierarchy: Option<String>,
-    /// What [`TRIGGERS_SQL`] gave in it.
-    pub(super) triggers: Option<String>,
     /// What side tables don't tell any more; `None` until it is asked for.
     limits: Option<Limits>,
 }
@@ -63,7 +61,7 @@ pub(super) fn opening_sql(limits: Option<LimitsForm>) -> String {
         }
         None => "NULL::text".to_owned(),
     };
-    format!("SELECT pg_current_snapshot()::text, pg_is_in_recovery(), ({HIERARCHY_SQL}), ({TRIGGERS_SQL}), {limits}")
+    format!("SELECT pg_current_snapshot()::text, pg_is_in_recovery(), ({HIERARCHY_SQL}), {limits}")
 }
 
 impl Snapshot {
@@ -76,12 +74,12 @@ impl Snapshot {
             let in_recovery: bool = row.try_get(1).ok()?;
             let hierarchy = text(2).filter(|_| !in_recovery).map(str::to_owned);
             let watermark = Watermark::from_snapshot(text(0)?, in_recovery)?;
-            Some(Snapshot { watermark, hierarchy, triggers: text(3).map(str::to_owned), limits: None })
+            Some(Snapshot { watermark, hierarchy, limits: None })
         });
         let mut snapshot = first.ok_or_else(|| unreadable("what came is no snapshot"))?;
         if with_limits {
             let limits = snapshot.limits.insert(Limits::default());
-            let rows: Vec<[Option<String>; 4]> = match text(4) {
+            let rows: Vec<[Option<String>; 4]> = match text(3) {
                 Some(json) => serde_json::from_str(json).map_err(|error| unreadable(&error.to_string()))?,
                 None => Vec::new(),
             };

@@ -134,6 +134,11 @@ impl PostgresConnection {
         self.statements.queries.insert(sql.to_owned(), statement.clone());
     }
 
+    /// Has what is known of a model's tables read anew.
+    pub(super) fn forget_tables(&mut self, fingerprint: u64) {
+        self.statements.tables.retain(|(model, _), _| *model != fingerprint);
+    }
+
     /// Has it prepared anew when it is needed next, and what is known of these tables read anew.
     pub(super) fn forget<'p>(&mut self, sql: &str, tables: impl Iterator<Item = &'p TablePlan>) {
         self.statements.queries.remove(sql);

@@ -33,15 +33,15 @@ const TIMES: [&str; 5] = ["1082", "1083", "1114", "1184", "1266"];
 
 /// What a rule names.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Named {
-    relations: BTreeSet<u32>,
-    functions: BTreeSet<u32>,
-    is_strange: bool,
+pub(super) struct Named {
+    pub(super) relations: BTreeSet<u32>,
+    pub(super) functions: BTreeSet<u32>,
+    pub(super) is_strange: bool,
 }
 
 impl Named {
     /// Of a rule as the catalogue has it, `{QUERY :commandType 1 ... :relid 16385 ...}`.
-    fn read(rule: &str) -> Named {
+    pub(super) fn read(rule: &str) -> Named {
         let mut named = Named { is_strange: STRANGE.iter().any(|what| rule.contains(what)), ..Named::default() };
         let mut words = rule.split([' ', '(', ')', '}']);
         while let Some(word) = words.next() {

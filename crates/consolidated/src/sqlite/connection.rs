@@ -500,7 +500,7 @@ impl Connection for SqliteConnection {
         identity::has_changed(self)
     }
 
-    fn tracking_mark(&mut self) -> Result<Option<String>, Error> {
+    fn tracking_mark(&mut self, _plan: &Plan) -> Result<Option<String>, Error> {
         let rows = self.query("PRAGMA schema_version", &[])?;
         match rows.first().and_then(|row| row.first()) {
             Some(Value::Int(version)) => Ok(Some(version.to_string())),

@@ -143,6 +143,8 @@ const POSTGRES_TABLES: &[&str] = &[
             ALTER TABLE headwater.tracked ADD COLUMN installed_at timestamptz;
         END IF;
     END $$",
+    // What each tracked table was when it was looked at last.
+    crate::postgres::table_identity::TABLE_SQL,
 ];
 
 /// Makes Headwater's own tables where they are missing, and the database's identity. Changes nothing where all is there.

@@ -40,6 +40,7 @@ fn read(connection: &mut dyn Connection, plan: &Plan, hello: &Hello, greeted: &G
         refresh: &[],
         packing: None,
         snapshots: None,
+        keeps_marks: false,
     };
     download::write(connection, &request, &mut |_| Ok(())).map(|(_, seen)| seen)
 }

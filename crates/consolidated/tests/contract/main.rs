@@ -14,6 +14,7 @@ mod ddl;
 mod deferred;
 mod estimate;
 mod exactly_once;
+mod exposure;
 mod incarnation;
 mod kin;
 mod life;
@@ -37,6 +38,7 @@ mod sessions;
 mod shared;
 mod splitting;
 mod system;
+mod table_identity;
 mod tracking;
 mod types;
 mod values;
@@ -300,4 +302,11 @@ contract_of! {
     ddl::an_alteration_behind_the_snapshot_loses_no_row_of_a_new_remote,
     ddl::a_part_that_is_away_for_a_moment_is_not_missed,
     ddl::a_shared_partition_is_not_built_of_an_altered_table,
+    table_identity::what_no_trigger_sees_comes_afresh,
+    table_identity::exchanged_tables_are_refused_by_name,
+    table_identity::an_installation_without_records_gets_them,
+    table_identity::tracking_again_hides_nothing,
+    exposure::policies_that_change_bring_a_table_afresh,
+    exposure::a_policy_that_reads_grants_holds_at_each_sync,
+    exposure::an_unlogged_table_is_refused,
 }

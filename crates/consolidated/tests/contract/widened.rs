@@ -80,12 +80,20 @@ impl<'d> Altered<'d> {
         findings.iter().filter(|finding| finding.code == code).map(|finding| finding.message.clone() + "\n").collect()
     }
 
+    /// How many rows of refreshes have a cause like this. An altered type is one of its own.
+    fn causes(&self, like: &str) -> i64 {
+        let sql = format!(
+            "SELECT count(*) FROM headwater.refresh_event WHERE cause LIKE '{like}' AND cause NOT LIKE 'column %'"
+        );
+        self.database.number(&sql)
+    }
+
     fn incarnation(&self) -> [u8; 16] {
         system::identity(&mut *self.database.connect()).expect("an identity").incarnation
     }
 }
 
-/// Nothing has to be run, and nothing comes afresh.
+/// Nothing has to be run, and everything can be noted.
 pub(crate) fn columns_are_widened_without_a_word(database: &Database) {
     let mut altered = Altered::new(database);
     altered.arrives(&[
@@ -102,8 +110,8 @@ pub(crate) fn columns_are_widened_without_a_word(database: &Database) {
     altered.arrives(&["UPDATE item SET id = 4000000000 WHERE id = 1; UPDATE part SET item = 4000000000 WHERE no = 1"]);
     altered.arrives(&["UPDATE item SET area = 's' WHERE id > 100; DELETE FROM mood WHERE mood = 'calm'"]);
     altered.arrives(&["DELETE FROM part WHERE no = 1234567; DELETE FROM item WHERE id = 3000000000"]);
-    assert_eq!(database.number("SELECT count(*) FROM headwater.refresh"), 0, "everything could be noted");
-    assert_eq!(altered.findings("side_table_narrow") + &altered.findings("comes_afresh"), "");
+    assert_eq!(altered.causes("%"), 0, "everything could be noted");
+    assert_eq!(altered.findings("side_table_narrow"), "");
     assert_eq!(altered.track(), Vec::<String>::new());
 }
 
@@ -180,7 +188,7 @@ pub(crate) fn what_does_not_fit_comes_afresh(database: &Database) {
     let large = "ALTER TABLE item ALTER COLUMN id TYPE bigint; INSERT INTO item VALUES (3000000000, 'b', 's', 'new'); \
                  INSERT INTO part VALUES (7, 1, 'b', 'new')";
     altered.arrives(&[large]);
-    assert!(altered.findings("comes_afresh").contains("22003"), "{}", altered.findings("comes_afresh"));
+    assert!(altered.causes("%22003%") > 0, "{}", altered.findings("comes_afresh"));
     altered.arrives(&["UPDATE item SET id = 4000000000 WHERE id = 2; UPDATE item SET note = 'again' WHERE id > 5"]);
     altered.arrives(&["DELETE FROM item WHERE id > 3000000000"]);
     // A value that no index takes.
@@ -189,7 +197,7 @@ pub(crate) fn what_does_not_fit_comes_afresh(database: &Database) {
     altered.arrives(&[&long]);
     altered.track();
     altered.arrives(&["UPDATE item SET note = 'longer' WHERE id = 9; UPDATE item SET code = 'x' WHERE id = 9"]);
-    assert!(altered.findings("comes_afresh").contains("54000"), "{}", altered.findings("comes_afresh"));
+    assert!(altered.causes("%54000%") > 0, "{}", altered.findings("comes_afresh"));
     altered.arrives(&["INSERT INTO part VALUES (9, 9, 'x', 'below'); UPDATE item SET area = 's' WHERE id = 9"]);
     altered.arrives(&["DELETE FROM item WHERE id = 9", "TRUNCATE part"]);
     assert_eq!(altered.incarnation(), incarnation);

@@ -202,8 +202,20 @@ impl Connection for FaultyConnection {
         self.inner.parts_have_changed(plan)
     }
 
-    fn tracking_mark(&mut self) -> Result<Option<String>, Error> {
-        self.inner.tracking_mark()
+    fn tracking_query(&self, plan: &Plan) -> Option<headwater_consolidated::backend::Query> {
+        self.inner.tracking_query(plan)
+    }
+    fn tracking_mark(&mut self, plan: &Plan) -> Result<Option<String>, Error> {
+        self.inner.tracking_mark(plan)
+    }
+    fn settle_tables(&mut self, plan: &Plan) -> Result<(), Error> {
+        self.inner.settle_tables(plan)
+    }
+    fn always_whole(&self, plan: &Plan) -> Vec<String> {
+        self.inner.always_whole(plan)
+    }
+    fn end_download(&mut self) -> Result<Option<String>, Error> {
+        self.inner.end_download()
     }
     fn whole_tracking(&mut self) -> &mut HashMap<u64, String> {
         self.inner.whole_tracking()

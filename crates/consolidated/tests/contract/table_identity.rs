@@ -1,0 +1,315 @@
+//! Changes of tracked tables that fire no trigger: what may have changed rows comes afresh, what can't have does not.
+
+use headwater_consolidated::catalogue::Tracking;
+use headwater_consolidated::{Connection, Error, Plan, track};
+use headwater_model::tracking::Kin;
+use headwater_protocol::Row;
+use headwater_protocol::message::PartitionAction;
+
+use super::database::{Database, plan};
+use super::replica::{Replica, Synced, find};
+use super::values::text;
+
+const TABLES: &str = "
+    CREATE TABLE member (user_name text NOT NULL, area text NOT NULL);
+    INSERT INTO member VALUES ('ben', 'north');
+    CREATE TYPE mood AS ENUM ('sad', 'glad', 'wild');
+    CREATE TABLE item (
+        id bigint PRIMARY KEY, area text, note text, a int, b int, c int, v varchar(10), m mood,
+        g bigint GENERATED ALWAYS AS (id * 2) STORED
+    );
+    CREATE TABLE other (id bigint PRIMARY KEY, area text, note text);
+    CREATE TABLE doc (id bigint PRIMARY KEY, area text);
+    CREATE TABLE page (id bigint PRIMARY KEY, doc bigint REFERENCES doc, note text);
+    CREATE TABLE log (id bigint PRIMARY KEY, n int) PARTITION BY RANGE (id);
+    CREATE TABLE log_1 PARTITION OF log FOR VALUES FROM (0) TO (100);
+    CREATE TABLE log_2 PARTITION OF log FOR VALUES FROM (100) TO (200);
+    CREATE TABLE old (id bigint PRIMARY KEY, note text);
+    CREATE TABLE older (PRIMARY KEY (id)) INHERITS (old);
+    INSERT INTO item SELECT n, CASE WHEN n > 8 THEN 'south' ELSE 'north' END, 'a', n, 100 - n, 0, 'v',
+        (ARRAY['sad', 'glad', 'wild'])[n % 3 + 1]::mood FROM generate_series(1, 10) n;
+    INSERT INTO other VALUES (1, 'north', 'other'), (2, 'south', 'other');
+    INSERT INTO doc VALUES (1, 'north'), (2, 'south');
+    INSERT INTO page VALUES (1, 1, 'p'), (2, 2, 'p');
+    INSERT INTO log SELECT n, n FROM generate_series(98, 102) n;
+    INSERT INTO older VALUES (1, 'a'), (2, 'a')";
+
+const MODEL: &str = r#"
+    name = "identity"
+    version = 1
+
+    [partitions.area]
+    columns = { area = "text" }
+    members = "SELECT area FROM member WHERE user_name = :s.user"
+
+    [tables.item]
+    key = ["id"]
+    partition = "area"
+    conflict = "merge(remote)"
+    columns = { id = "int not null", area = "text", note = "text", a = "int", b = "int", c = "int", v = "text", m = "text" }
+
+    [tables.other]
+    key = ["id"]
+    partition = "area"
+    columns = { id = "int not null", area = "text", note = "text" }
+
+    [tables.doc]
+    key = ["id"]
+    partition = "area"
+    columns = { id = "int not null", area = "text" }
+
+    [tables.page]
+    key = ["id"]
+    partition = { through = "doc" }
+    references = [{ columns = ["doc"], table = "doc" }]
+    columns = { id = "int not null", doc = "int", note = "text" }
+
+    [tables.log]
+    key = ["id"]
+    columns = { id = "int not null", n = "int" }
+
+    [tables.old]
+    key = ["id"]
+    columns = { id = "int not null", note = "text" }
+"#;
+
+/// What puts a table back as `pg_restore --clean --table` does: the same text, another table.
+const RESTORED: &str = "DO $$ DECLARE made record; BEGIN
+    CREATE TEMP TABLE made ON COMMIT DROP AS SELECT pg_get_triggerdef(oid) AS text, tgname AS name,
+        CASE tgenabled WHEN 'R' THEN 'REPLICA' ELSE 'ALWAYS' END AS state
+        FROM pg_trigger WHERE tgrelid = 'item'::regclass AND NOT tgisinternal;
+    CREATE TABLE copied (LIKE item INCLUDING ALL);
+    INSERT INTO copied (id, area, note, a, b, c, v, m) SELECT id, area, note, a, b, 5, v, m FROM item WHERE id <> 3;
+    DROP TABLE item; ALTER TABLE copied RENAME TO item;
+    FOR made IN SELECT * FROM made LOOP
+        EXECUTE made.text; EXECUTE format('ALTER TABLE item ENABLE %s TRIGGER %I', made.state, made.name);
+    END LOOP;
+END $$";
+
+/// Triggers that are dropped and made again.
+const TRIGGERS_MADE_AGAIN: &str = "DO $$ DECLARE made record; BEGIN
+    FOR made IN SELECT pg_get_triggerdef(oid) AS text, tgname AS name FROM pg_trigger
+        WHERE tgrelid = 'item'::regclass AND tgname LIKE 'headwater_update%' LOOP
+        EXECUTE format('DROP TRIGGER %I ON item', made.name);
+        UPDATE item SET a = 78 WHERE id = 4;
+        EXECUTE made.text; EXECUTE format('ALTER TABLE item ENABLE ALWAYS TRIGGER %I', made.name);
+    END LOOP;
+END $$";
+
+/// A function that does nothing for a moment.
+const FUNCTION_PUT_BACK: &str = "DO $$ DECLARE text text := pg_get_functiondef('headwater.\"track_item@area\"'::regproc); BEGIN
+    CREATE OR REPLACE FUNCTION headwater.\"track_item@area\"() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+    UPDATE item SET a = 79 WHERE id = 4;
+    EXECUTE text;
+END $$";
+
+/// Names, statements, and the tables that come afresh.
+const EVENTS: &[(&str, &str, &[&str])] = &[
+    ("nothing", "SELECT 1", &[]),
+    ("default", "ALTER TABLE item ALTER COLUMN a SET DEFAULT 5", &[]),
+    ("not null", "ALTER TABLE item ALTER COLUMN b SET NOT NULL", &[]),
+    ("statistics", "ALTER TABLE item ALTER COLUMN a SET STATISTICS 50", &[]),
+    ("collation", "ALTER TABLE item ALTER COLUMN note TYPE text COLLATE \"C\"", &[]),
+    ("longer varchar", "ALTER TABLE item ALTER COLUMN v TYPE varchar(20)", &[]),
+    ("vacuum full", "VACUUM FULL item", &[]),
+    ("cluster", "CLUSTER item USING item_pkey", &[]),
+    ("vacuum of the catalogue", "VACUUM FULL pg_attribute; VACUUM FREEZE pg_trigger", &[]),
+    ("grant", "GRANT SELECT ON item TO PUBLIC", &[]),
+    ("reindex", "REINDEX TABLE item", &[]),
+    ("analyze", "VACUUM item; ANALYZE item", &[]),
+    ("index", "CREATE INDEX item_a ON item (a); COMMENT ON COLUMN item.a IS 'a'", &[]),
+    ("row security that binds nobody here", "ALTER TABLE item ENABLE ROW LEVEL SECURITY", &[]),
+    ("column", "ALTER TABLE item ADD COLUMN extra int DEFAULT 5", &[]),
+    ("column with a volatile default", "ALTER TABLE item ADD COLUMN more float DEFAULT random()", &[]),
+    ("column of no model", "ALTER TABLE item DROP COLUMN extra; ALTER TABLE item ADD COLUMN extra text", &[]),
+    ("new label", "ALTER TYPE mood ADD VALUE 'calm'", &[]),
+    ("replica", "SET session_replication_role = replica; UPDATE item SET a = a + 1 WHERE id = 1", &[]),
+    (
+        "truncate",
+        "CREATE TABLE kept AS SELECT * FROM log; TRUNCATE log; INSERT INTO log SELECT * FROM kept WHERE id <> 98; DROP TABLE kept",
+        &[],
+    ),
+    (
+        "partitions exchanged",
+        "CREATE TABLE log_3 (id bigint PRIMARY KEY, n int); INSERT INTO log_3 VALUES (101, 7), (104, 7); \
+         BEGIN; ALTER TABLE log DETACH PARTITION log_2; ALTER TABLE log ATTACH PARTITION log_3 FOR VALUES FROM (100) TO (200); COMMIT",
+        &[],
+    ),
+    ("heir", "CREATE TABLE oldest (PRIMARY KEY (id)) INHERITS (old); INSERT INTO oldest VALUES (3, 'a')", &[]),
+    ("converted", "ALTER TABLE item ALTER COLUMN a TYPE int USING a * 10", &["item"]),
+    ("widened", "ALTER TABLE item ALTER COLUMN a TYPE bigint USING a + 1", &["item"]),
+    ("another type of the same bytes", "ALTER TABLE item ALTER COLUMN v TYPE text", &["item"]),
+    (
+        "columns exchanged",
+        "ALTER TABLE item RENAME a TO x; ALTER TABLE item RENAME b TO a; ALTER TABLE item RENAME x TO b",
+        &["item"],
+    ),
+    ("dropped and added", "ALTER TABLE item DROP COLUMN c; ALTER TABLE item ADD COLUMN c int DEFAULT 7", &["item"]),
+    ("label", "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", &["item"]),
+    (
+        "labels exchanged",
+        "ALTER TYPE mood RENAME VALUE 'glad' TO 'x'; ALTER TYPE mood RENAME VALUE 'wild' TO 'glad'; ALTER TYPE mood RENAME VALUE 'x' TO 'wild'",
+        &["item"],
+    ),
+    ("enum to text", "ALTER TABLE item ALTER COLUMN m TYPE text USING upper(m::text)", &["item"]),
+    (
+        "triggers off and on",
+        "BEGIN; ALTER TABLE item DISABLE TRIGGER \"headwater_update@area\"; UPDATE item SET a = 77 WHERE id = 4; \
+         ALTER TABLE item ENABLE ALWAYS TRIGGER \"headwater_update@area\"; COMMIT",
+        &["item"],
+    ),
+    ("triggers made again", TRIGGERS_MADE_AGAIN, &["item"]),
+    ("function put back", FUNCTION_PUT_BACK, &["item"]),
+    ("restored", RESTORED, &["item"]),
+    (
+        "triggers of a parent off and on",
+        "DO $$ DECLARE made record; BEGIN FOR made IN SELECT tgname AS name FROM pg_trigger WHERE tgrelid = 'doc'::regclass \
+         AND tgname LIKE '~headwater%' LOOP EXECUTE format('ALTER TABLE doc DISABLE TRIGGER %I', made.name); END LOOP; \
+         UPDATE doc SET area = 'south' WHERE id = 1; \
+         FOR made IN SELECT tgname AS name FROM pg_trigger WHERE tgrelid = 'doc'::regclass \
+         AND tgname LIKE '~headwater%' LOOP EXECUTE format('ALTER TABLE doc ENABLE ALWAYS TRIGGER %I', made.name); END LOOP; END $$",
+        &["doc", "page"],
+    ),
+    ("a leaf converted", "ALTER TABLE log ALTER COLUMN n TYPE bigint USING n + 1", &["log"]),
+    (
+        "detached and attached",
+        "ALTER TABLE log DETACH PARTITION log_1; ALTER TABLE log ATTACH PARTITION log_1 FOR VALUES FROM (0) TO (100)",
+        &["log"],
+    ),
+    ("inherits no more, and again", "ALTER TABLE older NO INHERIT old; ALTER TABLE older INHERIT old", &["old"]),
+];
+
+fn stocked(database: &Database) -> Plan {
+    database.application(TABLES);
+    let plan = plan(MODEL);
+    track::track(&mut *database.connect(), &plan).expect("tracked");
+    plan
+}
+
+/// Syncs as a server does: again where the database could not do it at once, on another connection where this one has to prepare anew.
+fn sync(replica: &mut Replica, database: &Database, connection: &mut Box<dyn Connection>, plan: &Plan) -> Synced {
+    for _ in 0..5 {
+        match replica.try_sync(&mut **connection, plan) {
+            Ok(synced) => return synced,
+            Err(error) => {
+                eprintln!("  again: {error}");
+                *connection = database.connect();
+            }
+        }
+    }
+    panic!("the sync does not go well");
+}
+
+fn row(rows: &[Row], id: i64) -> &Row {
+    rows.iter().find(|row| row[0] == super::values::int(id)).expect("the row is held")
+}
+
+/// The names of the tables that came whole.
+fn whole(plan: &Plan, synced: &Synced) -> Vec<String> {
+    let marks = synced.marks.iter().filter(|mark| mark.action == PartitionAction::Whole);
+    let mut names: Vec<String> = marks.map(|mark| plan.tables[mark.table as usize].table.name.clone()).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Each event meets a remote that has a pending change of `item`, and a connection that has synced before.
+pub(crate) fn what_no_trigger_sees_comes_afresh(database: &Database) {
+    let plan = stocked(database);
+    let mut connection = database.connect();
+    let mut ben = Replica::new("ben");
+    sync(&mut ben, database, &mut connection, &plan);
+    for (place, (name, statements, afresh)) in EVENTS.iter().enumerate() {
+        eprintln!("{name}");
+        let pending = format!("pending {place}");
+        let mut changed = row(&ben.table(&plan, "item"), 2).clone();
+        changed[2] = text(&pending);
+        // A converted column would make a conflict of it, which `merge` ends, but for the other columns.
+        ben.update(&plan, "item", changed);
+        for statement in split(statements) {
+            database.application(statement);
+        }
+        let synced = sync(&mut ben, database, &mut connection, &plan);
+        assert_eq!(whole(&plan, &synced), *afresh, "{name}");
+        let mut fresh = Replica::synced(database, &plan, "ben");
+        for table in plan.tables.iter().map(|table| table.table.name.as_str()) {
+            assert_eq!(ben.table(&plan, table), fresh.table(&plan, table), "{name}: {table}");
+        }
+        assert_eq!(row(&fresh.table(&plan, "item"), 2)[2], text(&pending), "{name}: the pending change is there");
+        let again = sync(&mut ben, database, &mut connection, &plan);
+        assert_eq!((again.count(), again.marks.len()), (0, 0), "{name}: nothing comes twice");
+        sync(&mut fresh, database, &mut connection, &plan);
+    }
+}
+
+/// VACUUM and others run in no transaction, which several statements in one message are.
+fn split(statements: &str) -> Vec<&str> {
+    let is_alone = ["VACUUM", "CLUSTER", "SET"].iter().any(|word| statements.starts_with(word));
+    match statements {
+        _ if statements.starts_with("SET") || !is_alone => vec![statements],
+        _ => statements.split("; ").collect(),
+    }
+}
+
+/// Where triggers are missing, or are another table's, the download is refused by name, and `track` puts it right.
+pub(crate) fn exchanged_tables_are_refused_by_name(database: &Database) {
+    let plan = stocked(database);
+    let mut connection = database.connect();
+    let mut ben = Replica::new("ben");
+    sync(&mut ben, database, &mut connection, &plan);
+    let exchanges = [
+        "BEGIN; ALTER TABLE other RENAME TO x; ALTER TABLE item RENAME TO other; ALTER TABLE x RENAME TO item; COMMIT",
+        "BEGIN; ALTER TABLE other RENAME TO x; ALTER TABLE item RENAME TO other; ALTER TABLE x RENAME TO item; COMMIT",
+        "CREATE TABLE fresh AS SELECT * FROM other; ALTER TABLE fresh ADD PRIMARY KEY (id); UPDATE fresh SET note = 'fresh'; \
+         BEGIN; ALTER TABLE other RENAME TO x; ALTER TABLE fresh RENAME TO other; COMMIT",
+    ];
+    for (place, exchange) in exchanges.iter().enumerate() {
+        database.application(exchange);
+        if place == 1 {
+            // All is where it was.
+            continue;
+        }
+        let refused = ben.try_sync(&mut *connection, &plan).map(|_| ()).expect_err("a download with a hole");
+        assert!(
+            matches!(&refused, Error::Setup { what, .. } if what.contains("other") || what.contains("item")),
+            "{refused:?}"
+        );
+        if place == 0 {
+            continue;
+        }
+        track::track(&mut *database.connect(), &plan).expect("tracked");
+        sync(&mut ben, database, &mut connection, &plan);
+        ben.assert_equals_fresh(database, &plan);
+        assert_eq!(row(&ben.table(&plan, "other"), 1)[2], text("fresh"));
+    }
+}
+
+/// Tables that a build without records has tracked are recorded by the first download.
+pub(crate) fn an_installation_without_records_gets_them(database: &Database) {
+    let plan = stocked(database);
+    database.application("DROP TABLE headwater.table_identity");
+    let mut connection = database.connect();
+    let mut ben = Replica::new("ben");
+    sync(&mut ben, database, &mut connection, &plan);
+    database.application("ALTER TABLE item ALTER COLUMN a TYPE int USING a * 10");
+    let synced = sync(&mut ben, database, &mut connection, &plan);
+    assert_eq!(whole(&plan, &synced), ["item"]);
+    ben.assert_equals_fresh(database, &plan);
+}
+
+/// `track` does not take for its own what others did to a table before.
+pub(crate) fn tracking_again_hides_nothing(database: &Database) {
+    let plan = stocked(database);
+    let mut connection = database.connect();
+    let mut ben = Replica::new("ben");
+    sync(&mut ben, database, &mut connection, &plan);
+    database.application("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'");
+    track::track(&mut *database.connect(), &plan).expect("tracked");
+    let synced = sync(&mut ben, database, &mut connection, &plan);
+    assert_eq!(whole(&plan, &synced), ["item"]);
+    ben.assert_equals_fresh(database, &plan);
+    let kin = Kin::new(&plan.model, &find(&plan, "item").table);
+    assert_eq!(track::state(&mut *database.connect(), &kin).expect("a state"), Tracking::Complete);
+    track::untrack(&mut *database.connect(), &plan).expect("untracked");
+    assert_eq!(database.number("SELECT count(*) FROM headwater.table_identity"), 0);
+}

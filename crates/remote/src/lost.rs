@@ -25,7 +25,7 @@ use headwater_model::ColumnType;
 use headwater_protocol::message::{Change, ConflictEnd, Outcome, Receipt, Refusal, RefusalCode, TableHeader};
 use headwater_protocol::wire::Reader;
 use headwater_protocol::{Kind, Type};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::cut::{log_change, set_aside_mark, thaw};
 use crate::error::{Error, While};
@@ -106,16 +106,13 @@ fn set_lost_aside(connection: &Connection, plan: &Plan, to: u64, now: &str) -> R
 type ByKey = BTreeMap<(u32, Vec<u8>), Lost>;
 
 fn read_lost(rows: &Rows<'_>, plan: &Plan, to: u64) -> Result<ByKey, Error> {
-    let sql = "SELECT \"upload\", \"receipt\", \"kind\", \"payload\" FROM \"hw_sent\" JOIN \"hw_upload\" USING (\"upload\") \
-               WHERE \"upload\" > ? AND \"frame\" > 0 ORDER BY \"upload\", \"frame\"";
-    let mut select = rows.prepare(sql)?;
-    let mut frames = select.query([to as i64]).while_doing("reading what was sent")?;
+    let sql = "SELECT \"upload\", \"receipt\", \"frame\", \"kind\", \"payload\" FROM \"hw_sent\" JOIN \"hw_upload\" USING (\"upload\") \
+               WHERE (\"upload\", \"frame\") > (?, ?) AND \"frame\" > 0 ORDER BY \"upload\", \"frame\" LIMIT 1";
     let mut reading = Reading::new(rows, plan);
-    while let Some(row) = frames.next().while_doing("reading what was sent")? {
-        let read = || -> rusqlite::Result<(i64, Vec<u8>, u8, Vec<u8>)> {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-        };
-        let (upload, receipt, kind, payload) = read().while_doing("reading what was sent")?;
+    // One query each: SQLite drops no table, a converter's among them, while a statement reads.
+    let mut after = (to as i64, i64::MAX);
+    while let Some((upload, receipt, frame, kind, payload)) = next_frame(rows, sql, after)? {
+        after = (upload, frame);
         if upload as u64 != reading.upload {
             (reading.upload, reading.receipt) = (upload as u64, Receipt::from_payload(&receipt)?);
             reading.ordinal = 0;
@@ -126,6 +123,14 @@ fn read_lost(rows: &Rows<'_>, plan: &Plan, to: u64) -> Result<ByKey, Error> {
         }
     }
     reading.finish()
+}
+
+/// Upload, receipt, number of the frame, kind, payload.
+type Frame = (i64, Vec<u8>, i64, u8, Vec<u8>);
+
+fn next_frame(rows: &Rows<'_>, sql: &str, after: (i64, i64)) -> Result<Option<Frame>, Error> {
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?));
+    rows.prepare(sql)?.query_row([after.0, after.1], read).optional().while_doing("reading what was sent")
 }
 
 /// Goes through the frames that were kept.

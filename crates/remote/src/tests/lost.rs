@@ -1,5 +1,6 @@
 //! Uploads that the consolidated database has lost.
 
+use headwater_model::ColumnType;
 use headwater_protocol::message::{ConflictEnd, Outcome, Refusal, RefusalCode};
 use headwater_protocol::{Type, Value};
 
@@ -62,6 +63,23 @@ fn what_the_file_still_has_of_lost_uploads_is_set_aside() {
     f.receipt(Vec::new());
     assert_eq!(f.set_aside().len(), 3);
     f.check();
+}
+
+/// What was sent names plain types: a decimal with digits given is one of another type, whose values go through a table of their own.
+#[test]
+fn lost_uploads_of_decimals_with_digits_are_read() {
+    let mut model = shop();
+    model.tables[0].columns[3].kind = ColumnType::decimal(10, 2);
+    let f = Fixture::new(&model);
+    f.download(f.down().whole("item", &north()).whole("kind", &[]).whole("part", &[]));
+    f.sql("INSERT INTO item VALUES (5, 'north', 'adze', '5.00'); INSERT INTO kind VALUES (1, 'Tools')");
+    f.upload_all();
+    f.sql("UPDATE item SET price = '5.50' WHERE id = 5");
+    f.upload_all();
+    assert_eq!(f.rewind(0), 2);
+    assert_eq!(f.set_aside().len(), 2);
+    f.sql("UPDATE item SET name = 'big adze' WHERE id = 5");
+    assert_eq!(f.cut_changes(), ["item: - -> 5,north,big adze,5.50"]);
 }
 
 #[test]

@@ -1,46 +1,95 @@
 //! A schema drawn from a seed: reserved and quoted names, keys of one or two columns, a reference to the table itself, unique values,
-//! children that go with their parents, partitions, columns of their own or those of a parent or of its parent; and the statements that
-//! an application may have for it.
+//! children that go with their parents, partitions, columns of their own or those of a parent or of its parent; things whose key, partition and
+//! reference are of any type; twins, a partitioned table, keys of a range; and the statements that an application may have for it.
 
 use headwater_testkit::Random;
+use headwater_tests::Kind;
 
+use crate::domains::{self, Compare, Domain};
 use crate::rules::Rule;
+use crate::shape::{Column, Shape, literal, quote};
 
 /// Names that want quotes.
 const NAMES: [&str; 8] = ["note", "order", "Select", "two words", "it's", "a\"b", "größe", "group"];
 pub(crate) const REGIONS: [&str; 3] = ["north", "south", "it's west"];
+/// What holds a download between its snapshot and its first read (PostgreSQL): `window` has the lock.
+const HOLD: &str = "CREATE FUNCTION history_hold() RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$ BEGIN
+    IF current_setting('transaction_read_only') = 'on' THEN
+        PERFORM pg_advisory_lock_shared(4711); PERFORM pg_advisory_unlock_shared(4711);
+    END IF; RETURN true; END $$;";
+
+/// A trigger of the application does what an uploaded row says (PostgreSQL): with its session, or by an error of any code. `elsewhere` has
+/// memberships that nobody has, and under the role the bank is empty.
+const ACTS: &str = "CREATE FUNCTION history_acts() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF new.body LIKE 'do %' AND current_setting('headwater.user', true) <> '' THEN EXECUTE substr(new.body, 4); END IF;
+    IF new.body LIKE 'raise %' THEN RAISE EXCEPTION 'not this one' USING ERRCODE = substr(new.body, 7); END IF;
+    RETURN new; END $$;
+    CREATE TRIGGER acts BEFORE INSERT OR UPDATE ON twin_a FOR EACH ROW EXECUTE FUNCTION history_acts();
+    CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.member AS SELECT 'u' || u AS user_name, r AS region
+        FROM generate_series(0, 9) u, unnest(ARRAY['north', 'south', 'it''s west']) r;
+    CREATE TABLE elsewhere.holder AS SELECT 'u' || u AS user_name, p FROM generate_series(0, 9) u, (SELECT DISTINCT p FROM holder) h;
+    DO $$ BEGIN CREATE ROLE history_limited; EXCEPTION WHEN duplicate_object OR unique_violation THEN END $$;
+    ALTER TABLE bank ENABLE ROW LEVEL SECURITY; GRANT USAGE ON SCHEMA elsewhere TO history_limited;";
+/// The same by an expression that fails (SQLite).
+const ACTS_SQLITE: &str =
+    "CREATE TRIGGER acts BEFORE INSERT ON twin_a WHEN new.body LIKE 'raise %' BEGIN SELECT json(new.body); END;";
+/// After `track`: what the role may, which is everything.
+pub(crate) const GRANTS: &str = "GRANT ALL ON SCHEMA public, headwater TO history_limited;
+    GRANT ALL ON ALL TABLES IN SCHEMA public, headwater, elsewhere TO history_limited;
+    GRANT ALL ON ALL SEQUENCES IN SCHEMA public, headwater TO history_limited";
+
+/// At which side a statement runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Head,
+    Remote,
+}
 
 /// The tables of one history.
+#[derive(Clone)]
 pub(crate) struct Schema {
+    pub(crate) kind: Kind,
     /// Its conflicts are predicted one by one: two columns of key or one, then an integer, text, an integer.
     pub(crate) judged: String,
     pub(crate) judged_columns: Vec<(String, bool)>,
     pub(crate) judged_key: usize,
     pub(crate) rule: Rule,
-    parent: String,
-    child: String,
+    pub(crate) parent: String,
+    pub(crate) child: String,
     /// It takes its partition from a child.
-    leaf: String,
+    pub(crate) leaf: String,
     /// So does a child from its parent; otherwise it has a region of its own.
-    is_by_parent: bool,
-    column: String,
+    pub(crate) is_by_parent: bool,
+    pub(crate) column: String,
     other_rules: [String; 2],
-}
-
-pub(crate) fn quote(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
-fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
+    /// The types of things' keys, partitions, references and values.
+    pub(crate) key: Domain,
+    pub(crate) partition: Domain,
+    pub(crate) reference: Domain,
+    pub(crate) value: Domain,
+    /// Whether the remote keeps the reference of a thing to its kind.
+    pub(crate) has_reference: bool,
+    pub(crate) wanted: Wanted,
 }
 
 fn toml(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
+fn text(name: &str, sql: &str) -> Column {
+    Column { name: name.to_owned(), sql: sql.to_owned(), compare: Compare::Text }
+}
+
+/// What a schema may have.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) equalities: bool,
+    pub(crate) decimals: bool,
+    pub(crate) ranges: bool,
+}
+
 impl Schema {
-    pub(crate) fn draw(random: &mut Random) -> Schema {
+    pub(crate) fn draw(random: &mut Random, kind: Kind, wanted: Wanted) -> Schema {
         let mut names = NAMES.to_vec();
         let mut name = |random: &mut Random| names.remove(random.below(names.len() as u64) as usize).to_owned();
         let (judged, parent, child, column) = (name(random), name(random), name(random), name(random));
@@ -60,53 +109,213 @@ impl Schema {
         let rule = rules[random.below(6) as usize];
         let others = ["off", "consolidated_wins", "remote_wins", "merge(consolidated)", "merge(remote)"];
         let other_rules = [(); 2].map(|()| others[random.below(5) as usize].to_owned());
-        Schema { judged, judged_columns, judged_key, rule, parent, child, leaf, is_by_parent, column, other_rules }
+        let mut domain = |is_key: bool| domains::draw(random, kind, wanted.equalities && !is_key);
+        let (key, partition, reference, value) = (domain(true), domain(false), domain(false), domain(false));
+        Schema {
+            kind,
+            judged,
+            judged_columns,
+            judged_key,
+            rule,
+            parent,
+            child,
+            leaf,
+            is_by_parent,
+            column,
+            other_rules,
+            key,
+            partition,
+            reference,
+            value,
+            has_reference: true,
+            wanted,
+        }
     }
 
-    /// Parents, children and theirs, for telling what is in them.
+    /// The tables of the model, in the order in which they can be filled.
+    pub(crate) fn shapes(&self) -> Vec<Shape> {
+        let mut shapes = vec![self.judged_shape()];
+        shapes.extend(self.family_shapes());
+        shapes.extend(self.thing_shapes());
+        let simple = |name: &str| Shape {
+            name: name.to_owned(),
+            columns: vec![text("id", "text NOT NULL"), text("body", "text"), text("spare", "text")],
+            key: 1,
+            constraints: String::new(),
+            visible: String::new(),
+            below: Vec::new(),
+        };
+        let bank = vec![text("id", "text NOT NULL"), text("amount", "bigint NOT NULL")];
+        shapes.push(Shape { columns: bank, ..simple("bank") });
+        shapes.extend([simple("twin_a"), simple("twin_b")]);
+        let numbered = vec![text("id", "bigint NOT NULL"), text("body", "text")];
+        shapes.push(Shape { columns: numbered, ..simple("numbered") });
+        let lot = vec![
+            text("id", "text NOT NULL"),
+            text("bucket", "bigint NOT NULL"),
+            text("region", "text NOT NULL"),
+            text("body", "text"),
+        ];
+        shapes.push(Shape { columns: lot, key: 2, visible: REGION.to_owned(), ..simple("lot") });
+        shapes
+    }
+
+    fn judged_shape(&self) -> Shape {
+        let column = |(place, (name, is_integer)): (usize, &(String, bool))| {
+            let not_null = if place < self.judged_key { " NOT NULL" } else { "" };
+            text(name, &format!("{}{not_null}", if *is_integer { "bigint" } else { "text" }))
+        };
+        Shape {
+            name: self.judged.clone(),
+            columns: self.judged_columns.iter().enumerate().map(column).collect(),
+            key: self.judged_key,
+            constraints: String::new(),
+            visible: String::new(),
+            below: Vec::new(),
+        }
+    }
+
+    fn family_shapes(&self) -> [Shape; 3] {
+        let [parent, child, _] = self.family();
+        let id = || text("id", "text NOT NULL");
+        let region = || text("region", "text NOT NULL");
+        let parents =
+            vec![id(), region(), text(&self.column, "bigint UNIQUE"), text("up", "text"), text("body", "text")];
+        let mut children = vec![id()];
+        children.extend((!self.is_by_parent).then(region));
+        children.extend([text("parent", "text"), text("n", "bigint CHECK (n < 90)")]);
+        let (refers, target) = if self.is_by_parent { ("parent", "id") } else { ("parent, region", "id, region") };
+        let of_child = if self.is_by_parent {
+            format!("parent IN (SELECT id FROM {parent} WHERE {REGION})")
+        } else {
+            REGION.to_owned()
+        };
+        [
+            Shape {
+                name: self.parent.clone(),
+                columns: parents,
+                key: 1,
+                constraints: format!(
+                    ", UNIQUE (id, region), FOREIGN KEY (up, region) REFERENCES {parent} (id, region)"
+                ),
+                visible: REGION.to_owned(),
+                below: vec![self.child.clone(), self.leaf.clone()],
+            },
+            Shape {
+                name: self.child.clone(),
+                columns: children,
+                key: 1,
+                constraints: format!(", FOREIGN KEY ({refers}) REFERENCES {parent} ({target}) ON DELETE CASCADE"),
+                visible: of_child.clone(),
+                below: vec![self.leaf.clone()],
+            },
+            Shape {
+                name: self.leaf.clone(),
+                columns: vec![id(), text("twig", "text"), text("n", "bigint CHECK (n < 95)")],
+                key: 1,
+                constraints: format!(", FOREIGN KEY (twig) REFERENCES {child} (id) ON DELETE CASCADE"),
+                visible: format!("twig IN (SELECT id FROM {child} WHERE {of_child})"),
+                below: Vec::new(),
+            },
+        ]
+    }
+
+    fn thing_shapes(&self) -> [Shape; 2] {
+        let typed = |name: &str, domain: &Domain, rest: &str| Column {
+            name: name.to_owned(),
+            sql: format!("{}{rest}", domain.sql(self.kind)),
+            compare: domain.compare(self.kind),
+        };
+        let postgres = self.kind == Kind::Postgres;
+        let (price, mood) = if postgres { ("numeric(10,2)", "mood") } else { ("DECIMAL_TEXT", "TEXT") };
+        let kinds = vec![text("id", "text NOT NULL"), typed("code", &self.reference, " UNIQUE"), text("label", "text")];
+        let things = vec![
+            typed("id", &self.key, " NOT NULL"),
+            typed("p", &self.partition, " NOT NULL"),
+            typed("q", &self.partition, " NOT NULL"),
+            typed("kind", &self.reference, ""),
+            typed("val", &self.value, ""),
+            typed("spare", &self.value, ""),
+            text("price", price),
+            text("mood", mood),
+            text("label", "text"),
+        ];
+        [
+            Shape {
+                name: "kind".to_owned(),
+                columns: kinds,
+                key: 1,
+                constraints: String::new(),
+                visible: String::new(),
+                below: vec!["thing".to_owned()],
+            },
+            Shape {
+                name: "thing".to_owned(),
+                columns: things,
+                key: 1,
+                constraints: ", FOREIGN KEY (kind) REFERENCES kind (code)".to_owned(),
+                visible: "EXISTS (SELECT 1 FROM holder WHERE holder.user_name = {user} AND holder.p = thing.p)"
+                    .to_owned(),
+                below: Vec::new(),
+            },
+        ]
+    }
+
+    /// Parents, children and theirs, quoted.
     pub(crate) fn family(&self) -> [String; 3] {
         [quote(&self.parent), quote(&self.child), quote(&self.leaf)]
     }
 
     /// The tables of the consolidated database.
-    pub(crate) fn sql(&self, users: usize) -> String {
-        let columns: Vec<String> = self
-            .judged_columns
-            .iter()
-            .map(|(name, is_integer)| format!("{} {}", quote(name), if *is_integer { "bigint" } else { "text" }))
-            .collect();
-        let key = if self.judged_key == 2 { "id, part" } else { "id" };
-        let (parent, child, column) = (quote(&self.parent), quote(&self.child), quote(&self.column));
-        let leaf = quote(&self.leaf);
-        let (own_region, refers, target) = if self.is_by_parent {
-            ("", "parent", "id")
-        } else {
-            ("region text NOT NULL, ", "parent, region", "id, region")
-        };
+    pub(crate) fn sql(&self, random: &mut Random, users: usize) -> String {
+        let is_postgres = self.kind == Kind::Postgres;
         let members: Vec<String> = (0..users)
             .flat_map(|user| REGIONS.iter().enumerate().map(move |(place, region)| (user, place, *region)))
             .filter(|(user, place, _)| user % 3 == *place || user % 2 == 0)
             .map(|(user, _, region)| format!("('u{user}', {})", literal(region)))
             .collect();
+        let holders: Vec<String> =
+            (0..users).map(|user| format!("('u{user}', {})", self.partition.literal(random, is_postgres))).collect();
+        let create = |shape: &Shape| match shape.name.as_str() {
+            "lot" if is_postgres => format!(
+                "{} PARTITION BY LIST (bucket); CREATE TABLE lot_0 PARTITION OF lot FOR VALUES IN (0); \
+                 CREATE TABLE lot_1 PARTITION OF lot FOR VALUES IN (1); CREATE TABLE lot_2 PARTITION OF lot FOR VALUES IN (2)",
+                shape.create("lot")
+            ),
+            name => shape.create(name),
+        };
+        let tables: Vec<String> = self.shapes().iter().map(create).collect();
+        let before = if is_postgres { [domains::POSTGRES_TYPES, HOLD].concat() } else { String::new() };
         format!(
-            "CREATE TABLE member (user_name text NOT NULL, region text NOT NULL, PRIMARY KEY (user_name, region));
-             CREATE TABLE {} ({}, PRIMARY KEY ({key}));
-             CREATE TABLE {parent} (id text NOT NULL PRIMARY KEY, region text NOT NULL, {column} bigint UNIQUE, up text, body text,
-                 UNIQUE (id, region), FOREIGN KEY (up, region) REFERENCES {parent} (id, region));
-             CREATE TABLE {child} (id text NOT NULL PRIMARY KEY, {own_region}parent text, n bigint CHECK (n < 90),
-                 FOREIGN KEY ({refers}) REFERENCES {parent} ({target}) ON DELETE CASCADE);
-             CREATE TABLE {leaf} (id text NOT NULL PRIMARY KEY, twig text REFERENCES {child} (id) ON DELETE CASCADE, n bigint CHECK (n < 95));
-             CREATE INDEX leaf_twig ON {leaf} (twig);
-             CREATE TABLE bank (id text NOT NULL PRIMARY KEY, amount bigint NOT NULL);
+            "{before} CREATE TABLE member (user_name text NOT NULL, region text NOT NULL, PRIMARY KEY (user_name, region));
+             CREATE TABLE holder (user_name text NOT NULL, p {} NOT NULL);
+             {};
+             CREATE INDEX leaf_twig ON {} (twig);
              INSERT INTO bank VALUES ('a', 100), ('b', 100), ('c', 100), ('d', 100);
-             INSERT INTO member VALUES {};",
-            quote(&self.judged),
-            columns.iter().zip(0..).map(|(column, place)| if place < self.judged_key { format!("{column} NOT NULL") } else { column.clone() }).collect::<Vec<_>>().join(", "),
-            members.join(", ")
+             INSERT INTO member VALUES {}; INSERT INTO holder VALUES {}; {}",
+            self.partition.sql(self.kind),
+            tables.join(";\n"),
+            quote(&self.leaf),
+            members.join(", "),
+            holders.join(", "),
+            if is_postgres { ACTS } else { ACTS_SQLITE },
         )
     }
 
     pub(crate) fn model(&self) -> String {
+        let hold = if self.kind == Kind::Postgres { " AND history_hold()" } else { "" };
+        format!(
+            "name = \"history\"\nversion = 1\n[partitions.region]\ncolumns = {{ region = \"text\" }}\n\
+             members = \"SELECT region FROM member WHERE user_name = :s.user{hold}\"\n\
+             [partitions.own]\ncolumns = {{ p = \"{}\" }}\nmembers = \"SELECT p FROM holder WHERE user_name = :s.user\"\n{}{}{}",
+            self.partition.model,
+            self.judged_model(),
+            self.family_model(),
+            self.other_models(),
+        )
+    }
+
+    fn judged_model(&self) -> String {
         let rule = match self.rule {
             Rule::Off => "off".to_owned(),
             Rule::ConsolidatedWins => "consolidated_wins".to_owned(),
@@ -125,8 +334,15 @@ impl Schema {
             })
             .collect();
         let key = if self.judged_key == 2 { "[\"id\", \"part\"]" } else { "[\"id\"]" };
-        let (judged, parent, child, column) =
-            (toml(&self.judged), toml(&self.parent), toml(&self.child), toml(&self.column));
+        format!(
+            "[tables.{judged}]\nkey = {key}\nconflict = \"{rule}\"\n[tables.{judged}.columns]\n{}\n",
+            columns.join("\n"),
+            judged = toml(&self.judged)
+        )
+    }
+
+    fn family_model(&self) -> String {
+        let (parent, child, column) = (toml(&self.parent), toml(&self.child), toml(&self.column));
         let [parent_rule, child_rule] = &self.other_rules;
         let leaf = toml(&self.leaf);
         let (by, own_region, refers, target) = if self.is_by_parent {
@@ -136,10 +352,7 @@ impl Schema {
             ("\"region\"".to_owned(), "region = \"text not null\"\n", both.0, both.1)
         };
         format!(
-            "name = \"history\"\nversion = 1\n[partitions.region]\ncolumns = {{ region = \"text\" }}\n\
-             members = \"SELECT region FROM member WHERE user_name = :s.user\"\n\
-             [tables.{judged}]\nkey = {key}\nconflict = \"{rule}\"\n[tables.{judged}.columns]\n{}\n\
-             [tables.{parent}]\nkey = [\"id\"]\npartition = \"region\"\nconflict = \"{parent_rule}\"\n\
+            "[tables.{parent}]\nkey = [\"id\"]\npartition = \"region\"\nconflict = \"{parent_rule}\"\n\
              unique = [[{column}], [\"id\", \"region\"]]\n\
              references = [{{ columns = [\"up\", \"region\"], table = {parent}, target = [\"id\", \"region\"] }}]\n\
              [tables.{parent}.columns]\nid = \"text not null\"\nregion = \"text not null\"\n{column} = \"int\"\nup = \"text\"\nbody = \"text\"\n\
@@ -148,94 +361,40 @@ impl Schema {
              [tables.{child}.columns]\nid = \"text not null\"\n{own_region}parent = \"text\"\nn = \"int\"\n\
              [tables.{leaf}]\nkey = [\"id\"]\npartition = {{ through = {child} }}\nconflict = \"{parent_rule}\"\n\
              references = [{{ columns = [\"twig\"], table = {child}, on_delete = \"cascade\" }}]\n\
-             columns = {{ id = \"text not null\", twig = \"text\", n = \"int\" }}\n\
-             [tables.bank]\nkey = [\"id\"]\ndirection = \"download\"\n[tables.bank.columns]\nid = \"text not null\"\namount = \"int not null\"\n",
-            columns.join("\n")
+             columns = {{ id = \"text not null\", twig = \"text\", n = \"int\" }}\n"
         )
     }
 
-    /// One statement that an application may have at either side: some fail where they run, some are refused later.
-    pub(crate) fn write(&self, random: &mut Random) -> String {
-        if random.chance(45) { self.write_judged(random) } else { self.write_family(random) }
-    }
-
-    fn write_judged(&self, random: &mut Random) -> String {
-        let (table, column) = (quote(&self.judged), quote(&self.column));
-        let id = literal(&format!("k{}", random.below(6)));
-        let part = random.below(2);
-        let (key, values) = if self.judged_key == 2 {
-            (format!("id = {id} AND part = {part}"), format!("{id}, {part}"))
+    fn other_models(&self) -> String {
+        let [one, other] = &self.other_rules;
+        let (key, p, reference, value) = (self.key.model, self.partition.model, self.reference.model, self.value.model);
+        let refers = if self.has_reference {
+            "references = [{ columns = [\"kind\"], table = \"kind\", target = [\"code\"] }]\n"
         } else {
-            (format!("id = {id}"), id)
+            ""
         };
-        let (n, m) = (random.below(50), random.below(50));
-        match random.below(10) {
-            0..3 => format!("INSERT INTO {table} VALUES ({values}, {n}, 'it''s {m}', {m})"),
-            3 => format!("UPDATE {table} SET {column} = {n} WHERE {key}"),
-            4 => format!("UPDATE {table} SET body = 'body {n}' WHERE {key}"),
-            5 => format!("UPDATE {table} SET n = {n}, body = NULL WHERE {key}"),
-            6 => format!("UPDATE {table} SET n = {n}, {column} = NULL WHERE {key}"),
-            7..9 => format!("DELETE FROM {table} WHERE {key}"),
-            _ => format!("UPDATE {table} SET id = 'k{}' WHERE {key}", n % 6),
-        }
-    }
-
-    fn write_family(&self, random: &mut Random) -> String {
-        let (parent, child, column) = (quote(&self.parent), quote(&self.child), quote(&self.column));
-        let (id, other) = (format!("'p{}'", random.below(9)), format!("'p{}'", random.below(9)));
-        let (entry, leaf, twig) =
-            (format!("'c{}'", random.below(12)), quote(&self.leaf), format!("'l{}'", random.below(12)));
-        let own_region = if self.is_by_parent { "" } else { "region, " };
-        let region = literal(REGIONS[random.below(3) as usize]);
-        let n = random.below(100);
-        match random.below(19) {
-            0..3 => format!("INSERT INTO {parent} VALUES ({id}, {region}, {}, NULL, 'body {n}')", n % 12),
-            3 => format!("UPDATE {parent} SET body = 'body {n}' WHERE id = {id}"),
-            4 => format!("UPDATE {parent} SET {column} = {} WHERE id = {id}", n % 12),
-            5 => format!("UPDATE {parent} SET region = {region} WHERE id = {id}"),
-            6 => format!("UPDATE {parent} SET up = {other} WHERE id = {id}"),
-            7 => format!("DELETE FROM {parent} WHERE id = {id}"),
-            8 => format!(
-                "UPDATE {parent} SET {column} = -1 WHERE id = {id} AND {column} IN (0, 1); \
-                 UPDATE {parent} SET {column} = 1 - {column} WHERE {column} IN (0, 1); UPDATE {parent} SET {column} = 0 WHERE {column} = -1"
+        let unique = if self.has_reference { "unique = [[\"code\"]]\n" } else { "" };
+        let simple = |name: &str, rest: &str, columns: &str| {
+            format!("[tables.{name}]\nkey = [\"id\"]\n{rest}\ncolumns = {{ {columns} }}\n")
+        };
+        [
+            "[tables.bank]\nkey = [\"id\"]\ndirection = \"download\"\ncolumns = { id = \"text not null\", amount = \"int not null\" }\n".to_owned(),
+            simple("kind", &format!("{unique}conflict = \"{one}\""), &format!("id = \"text not null\", code = \"{reference}\", label = \"text\"")),
+            simple("thing", &format!("{refers}partition = \"own\"\nconflict = \"{other}\""), &format!(
+                "id = \"{key} not null\", p = \"{p} not null\", q = \"{p} not null\", kind = \"{reference}\", val = \"{value}\", \
+                 spare = \"{value}\", price = \"decimal(10,2)\", mood = \"text\", label = \"text\""
+            )),
+            simple("twin_a", &format!("conflict = \"{one}\""), "id = \"text not null\", body = \"text\", spare = \"text\""),
+            simple("twin_b", &format!("conflict = \"{other}\""), "id = \"text not null\", body = \"text\", spare = \"text\""),
+            simple("numbered", "key_range = { size = 6, from = 1000 }", "id = \"int not null\", body = \"text\""),
+            format!(
+                "[tables.lot]\nkey = [\"id\", \"bucket\"]\npartition = \"region\"\nconflict = \"{one}\"\n\
+                 columns = {{ id = \"text not null\", bucket = \"int not null\", region = \"text not null\", body = \"text\" }}\n"
             ),
-            9..11 => format!("INSERT INTO {child} SELECT {entry}, {own_region}id, {n} FROM {parent} WHERE id = {id}"),
-            11 => format!("UPDATE {child} SET n = {n} WHERE id = {entry}"),
-            12 => format!("UPDATE {child} SET parent = {id} WHERE id = {entry}"),
-            13 => format!("DELETE FROM {child} WHERE id = {entry}"),
-            14 | 15 => format!("INSERT INTO {leaf} SELECT {twig}, id, {n} FROM {child} WHERE id = {entry}"),
-            16 => format!("UPDATE {leaf} SET twig = {entry} WHERE id = {twig}"),
-            17 => format!("UPDATE {leaf} SET n = {n} WHERE id = {twig}"),
-            _ => format!("DELETE FROM {leaf} WHERE id = {twig}"),
-        }
-    }
-
-    /// What only remotes write: `REPLACE` deletes what is in its way.
-    pub(crate) fn replace(&self, random: &mut Random) -> String {
-        let (parent, region) = (quote(&self.parent), literal(REGIONS[random.below(3) as usize]));
-        let n = random.below(12);
-        format!("INSERT OR REPLACE INTO {parent} VALUES ('p{}', {region}, {n}, NULL, 'replaced')", random.below(9))
-    }
-
-    /// What only the consolidated database's own application does.
-    pub(crate) fn administer(&self, random: &mut Random, users: u64, is_postgres: bool) -> String {
-        let (user, region) = (random.below(users), literal(REGIONS[random.below(3) as usize]));
-        let (from, to) = (b"abcd"[random.below(4) as usize] as char, b"abcd"[random.below(4) as usize] as char);
-        match random.below(10) {
-            0..2 => format!("DELETE FROM member WHERE user_name = 'u{user}' AND region = {region}"),
-            2..4 => format!("INSERT INTO member VALUES ('u{user}', {region})"),
-            4 if is_postgres => format!("TRUNCATE {} CASCADE", quote(&self.child)),
-            5 if is_postgres => {
-                let parent = quote(&self.parent);
-                let (one, other, copied) = (random.below(9), random.below(9), REGIONS[random.below(3) as usize]);
-                format!(
-                    "DELETE FROM {parent} WHERE id IN ('p{one}', 'p{other}'); COPY {parent} (id, region, body) FROM PROGRAM \
-                     $$printf \"p{one}\\t{copied}\\tcopied\\np{other}\\tsouth\\tcopied\\n\"$$"
-                )
-            }
-            _ => format!(
-                "UPDATE bank SET amount = amount - 7 WHERE id = '{from}'; UPDATE bank SET amount = amount + 7 WHERE id = '{to}'"
-            ),
-        }
+        ]
+        .concat()
     }
 }
+
+/// A table with the region's column is in the partition of that.
+const REGION: &str = "region IN (SELECT region FROM member WHERE user_name = {user})";

@@ -290,6 +290,13 @@ pub trait Connection: QueryConnection {
     /// unique values may be swapped.
     fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error>;
 
+    /// The keys of rows that the last of these inserts and updates stored elsewhere than they were sent: in another partition, in none, or
+    /// below another parent, because a trigger of the application moved them. Each is given once. SQLite has no trigger that changes a
+    /// row before it is stored.
+    fn take_moved(&mut self) -> Vec<Row> {
+        Vec::new()
+    }
+
     /// Deletes the rows of these keys.
     fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error>;
 

@@ -130,7 +130,8 @@ pub struct Uploaded {
     pub echo: Echo,
     /// What the upload's changes are known by in the side tables; empty unless applied or replayed.
     pub own: Vec<u8>,
-    /// Tables and keys of conflicts, and of rows that scripts were to change: their rows go back as they are now.
+    /// Tables and keys of conflicts, of rows that scripts were to change, and of rows that a trigger has moved: their rows go back as they
+    /// are now.
     pub conflicted: Vec<(u32, Row)>,
     /// Sums; zero for a replay.
     pub counts: Counts,
@@ -252,7 +253,7 @@ fn inside(
             record::keep(connection, request, &uploaded, stored.as_ref())?;
             Ok(uploaded)
         }
-        (protocol::Verdict::Replay, Some(stored)) => record::replay(request, &mut reader, stored),
+        (protocol::Verdict::Replay, Some(stored)) => record::replay(connection, request, &mut reader, stored),
         (protocol::Verdict::Copy, _) => Ok(Uploaded::nothing(Verdict::Copy)),
         (protocol::Verdict::Behind | protocol::Verdict::Replay, _) => Ok(Uploaded::nothing(Verdict::Behind)),
     }

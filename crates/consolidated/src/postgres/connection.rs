@@ -71,6 +71,8 @@ pub(super) struct State {
     pub(super) snapshot: Option<Snapshot>,
     /// Queries that were asked with its beginning, until somebody wants their rows.
     pub(super) answered: Vec<Answered>,
+    /// What [`Connection::take_moved`] gives.
+    pub(super) moved: Vec<Row>,
     /// Its number, if the database has told it.
     pub(super) number: Option<i64>,
     /// What part the application's code has in it.
@@ -300,6 +302,10 @@ impl Connection for PostgresConnection {
 
     fn update(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<u64, Error> {
         self.update_rows(table, rows)
+    }
+
+    fn take_moved(&mut self) -> Vec<Row> {
+        std::mem::take(&mut self.state.moved)
     }
 
     fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {

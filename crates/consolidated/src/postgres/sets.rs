@@ -1,7 +1,10 @@
 //! Sets of rows by key: fetched, inserted, updated, deleted, each in one statement.
 
+use std::collections::HashSet;
+
 use futures_util::TryStreamExt;
-use headwater_protocol::Row;
+use headwater_protocol::row::put_row;
+use headwater_protocol::{Row, Type};
 use tokio_postgres::{Client, Statement};
 
 use super::bound::Bound;
@@ -36,7 +39,8 @@ impl PostgresConnection {
         let inserted = columns_of(&shape, &shape.inserted(), rows).and_then(|bound| {
             let keys = self.query_rows("inserting rows", &statement, &bound)?;
             self.application_ran();
-            let keys = self.decode(&shape, &keys, &shape.key)?;
+            let stored = self.decode(&shape, &keys, &shape.returned())?;
+            let keys = self.keys_of_stored(plan, &shape, stored, rows);
             let is_all =
                 keys.len() == rows.len() && keys.iter().zip(rows).all(|(key, row)| is_key_of(&shape, key, row));
             Ok(if is_all { Inserted::All } else { Inserted::Keys(keys) })
@@ -58,9 +62,40 @@ impl PostgresConnection {
             return Ok(self.fetch_rows(plan, &keys, false)?.len() as u64);
         }
         let (shape, statement) = self.table(plan, Verb::Update)?;
-        let updated = columns_of(&shape, &shape.updated(), rows)
-            .and_then(|bound| self.count("updating rows", &statement, &bound));
+        let updated = columns_of(&shape, &shape.updated(), rows).and_then(|bound| {
+            if shape.deciding.is_empty() {
+                return self.count("updating rows", &statement, &bound);
+            }
+            let stored = self.query_rows("updating rows", &statement, &bound)?;
+            self.application_ran();
+            let stored = self.decode(&shape, &stored, &shape.returned())?;
+            Ok(self.keys_of_stored(plan, &shape, stored, rows).len() as u64)
+        });
         self.settle(plan, updated)
+    }
+
+    /// The keys of rows that were stored, given with what decides where they are ([`Shape::returned`]). Those of rows that are elsewhere than
+    /// they were sent are kept for [`take_moved`](crate::Connection::take_moved).
+    fn keys_of_stored(&mut self, plan: &TablePlan, shape: &Shape, stored: Vec<Row>, rows: &[&Row]) -> Vec<Row> {
+        let places = shape.returned();
+        self.state.moved.clear();
+        if !shape.deciding.is_empty() {
+            let types: Vec<Type> = places.iter().map(|place| plan.types[*place]).collect();
+            let bytes = |row: &Row| {
+                let mut bytes = Vec::new();
+                put_row(&mut bytes, &types, row);
+                bytes
+            };
+            let sent = |row: &&Row| bytes(&places.iter().filter_map(|place| row.get(*place).cloned()).collect());
+            let sent: HashSet<Vec<u8>> = rows.iter().map(sent).collect();
+            let moved = stored.iter().filter(|row| !sent.contains(&bytes(row)));
+            self.state.moved.extend(moved.map(|row| row.iter().take(shape.key.len()).cloned().collect::<Row>()));
+        }
+        let key = |mut row: Row| {
+            row.truncate(shape.key.len());
+            row
+        };
+        stored.into_iter().map(key).collect()
     }
 
     pub(super) fn delete_rows(&mut self, plan: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {

@@ -44,6 +44,8 @@ pub(super) struct Shape {
     pub(super) key: Vec<usize>,
     /// The partition's columns.
     pub(super) partition: Vec<PartitionColumn>,
+    /// Places of the columns that decide in which partition a row is: the partition's own, or those that refer to its parent.
+    pub(super) deciding: Vec<usize>,
     /// Joins a row `b` with the tables from which it takes its partition; those that must be there, and otherwise.
     up: String,
     up_left: String,
@@ -147,6 +149,10 @@ impl Shape {
             side_key: key_columns(table),
             key: table.key.clone(),
             partition: partition.collect::<Result<_, Error>>()?,
+            deciding: match table.partition.as_ref().filter(|_| plan.parents.is_empty()) {
+                Some(partition) => partition.columns.clone(),
+                None => plan.through.clone(),
+            },
             up: lineage.up(0, "b", "JOIN", &base_table),
             up_left: lineage.up(0, "b", "LEFT JOIN", &base_table),
             parent,
@@ -194,10 +200,11 @@ impl Shape {
         match verb {
             Verb::Fetch => self.fetch(false),
             Verb::FetchLock => self.fetch(true),
-            Verb::Insert => format!("{} {}", self.insert(true), self.returning_key()),
-            Verb::InsertNew => format!("{} {}", self.insert(false), self.returning_key()),
+            Verb::Insert => format!("{} {}", self.insert(true), self.returning()),
+            Verb::InsertNew => format!("{} {}", self.insert(false), self.returning()),
             Verb::InsertPlain => self.insert(false),
-            Verb::Update => self.update(),
+            Verb::Update if self.deciding.is_empty() => self.update(),
+            Verb::Update => format!("{} {}", self.update(), self.returning()),
             Verb::UpdateSame => self.update_same(),
             Verb::Delete => {
                 format!("DELETE FROM {} AS b USING {} WHERE {}", self.base, self.unnest(&self.key), self.is_key())
@@ -239,9 +246,15 @@ impl Shape {
         )
     }
 
-    fn returning_key(&self) -> String {
-        let key = list(&self.key, |place| self.columns[place].read(&format!("b.{}", self.columns[place].quoted())));
-        format!("RETURNING {key}")
+    /// The columns that [`Shape::returning`] gives: the key's, and those that decide where the row is.
+    pub(super) fn returned(&self) -> Vec<usize> {
+        self.key.iter().chain(&self.deciding).copied().collect()
+    }
+
+    /// A trigger of the application may store a row elsewhere than it was sent.
+    fn returning(&self) -> String {
+        let read = |place: usize| self.columns[place].read(&format!("b.{}", self.columns[place].quoted()));
+        format!("RETURNING {}", list(&self.returned(), read))
     }
 
     fn update(&self) -> String {

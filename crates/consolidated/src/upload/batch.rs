@@ -42,8 +42,9 @@ pub(super) struct Effects {
     pub(super) conflicts: Vec<Conflict>,
     /// Rows stored and keys deleted just as uploaded.
     pub(super) echo: Vec<EchoMark>,
-    /// Tables and keys of rows that scripts changed, or left as they were.
-    pub(super) scripted: Vec<(usize, Row)>,
+    /// Tables and keys of rows that go back as they are now: those that scripts changed, or left as they were, and those that were stored
+    /// elsewhere than they were sent.
+    pub(super) sent_back: Vec<(usize, Row)>,
     pub(super) inserts: u64,
     pub(super) updates: u64,
     pub(super) deletes: u64,
@@ -344,7 +345,7 @@ impl<'a> Batch<'a> {
                 let items = doomed.iter().map(|doomed| doomed.item);
                 let given = items.map(|item| Given { old: Some(item.change.image()), ..Given::default() });
                 self.run_script(table, script, given)?;
-                self.effects.scripted.extend(doomed.iter().map(|doomed| (doomed.item.table, doomed.key.clone())));
+                self.effects.sent_back.extend(doomed.iter().map(|doomed| (doomed.item.table, doomed.key.clone())));
             }
             None => self.delete(table, &doomed.iter().map(|doomed| &doomed.key).collect::<Vec<_>>())?,
         }
@@ -419,6 +420,7 @@ impl<'a> Batch<'a> {
             return Ok(Taken::All);
         }
         let inserted = self.connection.insert(table, rows)?;
+        self.send_moved_back(table);
         taken(table, rows, inserted)
     }
 
@@ -427,6 +429,7 @@ impl<'a> Batch<'a> {
             return Ok(Taken::All);
         }
         let inserted = self.connection.insert_new(table, rows)?;
+        self.send_moved_back(table);
         taken(table, rows, inserted)
     }
 
@@ -435,7 +438,26 @@ impl<'a> Batch<'a> {
             return Ok(());
         }
         // The rows are locked and there, so only a trigger or policy of the database's own can have kept one as it was.
-        if self.connection.update(table, rows)? == rows.len() as u64 { Ok(()) } else { Err(swallowed(table, "update")) }
+        let updated = self.connection.update(table, rows)?;
+        self.send_moved_back(table);
+        if updated == rows.len() as u64 { Ok(()) } else { Err(swallowed(table, "update")) }
+    }
+
+    /// A remote holds a row where it sent it; where a trigger has put it elsewhere, no side table says that it left.
+    fn send_moved_back(&mut self, table: &TablePlan) {
+        let place = self.plan.tables.iter().position(|known| known.number == table.number);
+        let moved = self.connection.take_moved();
+        self.effects
+            .sent_back
+            .extend(place.into_iter().flat_map(|place| moved.iter().map(move |key| (place, key.clone()))));
+    }
+
+    /// What [`Batch::send_moved_back`] does, of rows that a script has inserted: it may have stored them anywhere, or not at all.
+    fn send_inserted_back(&mut self, table: &TablePlan, judged: &[Judged<'_>]) {
+        if table.table.partition.is_some() {
+            let keys = judged.iter().map(|judged| (judged.item.table, table.key_of(&judged.row)));
+            self.effects.sent_back.extend(keys);
+        }
     }
 
     fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<(), Error> {
@@ -450,7 +472,7 @@ impl<'a> Batch<'a> {
     fn update_judged(&mut self, table: &TablePlan, judged: &[Judged<'_>]) -> Result<(), Error> {
         if let Some(script) = table.table.script(Step::UploadUpdate) {
             let keys = judged.iter().map(|judged| (judged.item.table, table.key_of(&judged.row)));
-            self.effects.scripted.extend(keys);
+            self.effects.sent_back.extend(keys);
             return self.run_script(table, script, judged.iter().map(Judged::given));
         }
         let rows: Vec<&Row> = judged.iter().map(|judged| &judged.row).collect();
@@ -464,6 +486,7 @@ impl<'a> Batch<'a> {
     fn insert_judged(&mut self, table: &TablePlan, judged: &[Judged<'_>]) -> Result<Taken, Error> {
         if let Some(script) = table.table.script(Step::UploadInsert) {
             self.run_script(table, script, judged.iter().map(Judged::given))?;
+            self.send_inserted_back(table, judged);
             return Ok(Taken::All);
         }
         let rows: Vec<&Row> = judged.iter().map(|judged| &judged.row).collect();

@@ -351,8 +351,8 @@ impl<'a> Engine<'a> {
         self.waiting = effects.waiting.iter().map(|(ordinal, _, _)| *ordinal).collect();
         self.deferred.extend(effects.waiting.into_iter().map(|(ordinal, table, refusal)| (ordinal, (table, refusal))));
         self.results.echo.extend(effects.echo);
-        let scripted = effects.scripted.into_iter().map(|(table, key)| (plan.tables[table].number, key));
-        self.results.conflicted.extend(scripted);
+        let sent_back = effects.sent_back.into_iter().map(|(table, key)| (plan.tables[table].number, key));
+        self.results.conflicted.extend(sent_back);
         for Conflict { ordinal, table, key, end, .. } in effects.conflicts {
             self.results.outcomes.insert(ordinal, Outcome::Conflict(end));
             self.results.conflicted.push((plan.tables[table].number, key));

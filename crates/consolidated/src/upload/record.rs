@@ -1,7 +1,9 @@
 //! What the database keeps of a remote's uploads: number, digest and receipt of the last one, number and digest of some before.
 
+use std::collections::HashMap;
+
 use headwater_model::script::Step;
-use headwater_protocol::message::{Change, Outcome, Receipt};
+use headwater_protocol::message::{Change, ChangeOp, Outcome, Receipt};
 use headwater_protocol::{Value, upload as protocol};
 
 use super::source::SourceReader;
@@ -9,7 +11,7 @@ use super::{Counts, UploadRequest, Uploaded, Verdict};
 use crate::backend::Query;
 use crate::rows::Echo;
 use crate::system::{History, bytes, dialect_sql, integer, lock_asked};
-use crate::{Connection, Dialect, Error};
+use crate::{Connection, Dialect, Error, TablePlan};
 
 /// The last upload that was applied.
 pub(super) struct Stored {
@@ -74,8 +76,16 @@ pub(super) fn keep(
     connection.execute_with_next(&dialect_sql(connection.dialect(), sql), &values)
 }
 
+/// Whether rows of a table may have been stored elsewhere than they were sent: nobody has kept which.
+fn may_move(connection: &mut dyn Connection, table: &TablePlan) -> Result<bool, Error> {
+    Ok(table.table.partition.is_some()
+        && connection.dialect() == Dialect::Postgres
+        && !connection.takes_plain(table, ChangeOp::Insert)?)
+}
+
 /// The same receipt again; what need not and what must be sent back is found from the upload, which has come again too.
 pub(super) fn replay(
+    connection: &mut dyn Connection,
     request: &UploadRequest<'_>,
     reader: &mut SourceReader<'_>,
     stored: Stored,
@@ -83,6 +93,7 @@ pub(super) fn replay(
     let receipt = Receipt::from_payload(&stored.receipt)?;
     let (mut echo, mut conflicted) = (Echo::default(), Vec::new());
     let mut outcomes = receipt.outcomes.iter().peekable();
+    let mut movable: HashMap<usize, bool> = HashMap::new();
     while let Some(items) = reader.next()? {
         for item in items {
             let table = &request.plan.tables[item.table];
@@ -92,7 +103,13 @@ pub(super) fn replay(
                 Change { old: Some(_), .. } => Some(Step::UploadUpdate),
                 _ => None,
             };
-            if outcome.is_none() && step.is_some_and(|step| table.table.script(step).is_some()) {
+            let may_be_elsewhere = outcome.is_none()
+                && item.change.new.is_some()
+                && match movable.get(&item.table) {
+                    Some(known) => *known,
+                    None => *movable.entry(item.table).or_insert(may_move(connection, table)?),
+                };
+            if may_be_elsewhere || outcome.is_none() && step.is_some_and(|step| table.table.script(step).is_some()) {
                 conflicted.push((table.number, table.key_of(item.change.image())));
             }
             match (outcome, &item.change.new) {

@@ -84,6 +84,9 @@ impl Connection for Counting<'_> {
         }
         self.inner.update(table, rows)
     }
+    fn take_moved(&mut self) -> Vec<Row> {
+        self.inner.take_moved()
+    }
     fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {
         self.statements += 1;
         self.inner.delete(table, keys)

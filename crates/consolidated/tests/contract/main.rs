@@ -20,6 +20,7 @@ mod kin;
 mod life;
 mod mariadb;
 mod mariadb_tls;
+mod moved;
 mod orders;
 mod packing;
 mod partitions;
@@ -289,6 +290,9 @@ contract_of! {
     refresh::rows_are_only_added_and_fold,
     refresh::the_cause_is_named_by_check,
     refresh::two_moves_that_see_old_snapshots_do_not_wait,
+    moved::what_a_trigger_moves_comes_down_as_it_is,
+    moved::what_a_script_stores_elsewhere_comes_down_as_it_is,
+    moved::what_a_trigger_moved_comes_down_after_a_lost_receipt,
     races::whatever_the_order_of_two_transactions,
     races::whatever_the_order_without_foreign_keys,
     widened::columns_are_widened_without_a_word,

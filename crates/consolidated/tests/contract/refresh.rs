@@ -53,6 +53,8 @@ pub(crate) fn rows_are_only_added_and_fold(database: &Database) {
     let mut remote = Replica::synced(database, &plan, "anna");
     let mut late = database.connect();
     late.batch(&format!("BEGIN; {append}; {append}", append = append("'late'"))).expect("an open transaction");
+    // A newer transaction is over before.
+    database.application("UPDATE customer SET name = 'between'");
     // It would wait for the first if both wrote to one row.
     database.application(&format!("SET lock_timeout = '2s'; BEGIN; {}; COMMIT", append("'early'")));
     assert_eq!(remote.sync(database, &plan).marks.len(), 1, "what has been committed");

@@ -170,6 +170,10 @@ impl Connection for FaultyConnection {
         self.inner.update(table, rows)
     }
 
+    fn take_moved(&mut self) -> Vec<Row> {
+        self.inner.take_moved()
+    }
+
     fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {
         self.inner.delete(table, keys)
     }

@@ -6,8 +6,8 @@
 //!       \-> an identity provider's (`jwt`)  -> account, if there is one        -> disabled? -> User
 //! ```
 //!
-//! The accounts lie in the consolidated database, so any server knows them; each server keeps what it read for a few seconds, which
-//! is how long a disabled user may still come in. One connection at a time is used to read accounts, beside those of the workers.
+//! The accounts lie in the consolidated database, so any server knows them; each server keeps what it read for a few seconds, the key of tokens too,
+//! which is how long a disabled user may still come in, or a token of a database that was replaced. One connection at a time is used to read accounts, beside those of the workers.
 //! Before the first account is made there may be no table of them: nobody is known then. A table that was there and is gone is another matter (a
 //! backup is being put back, say), and so is one that can't be read: who asks is not judged by that.
 
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use headwater_consolidated::{Connection, Error as DatabaseError, Pool, system};
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::{Credentials, Error, Jwt, PasswordChecks, Refusal, Secret, Tokens, USER_BYTES_MAX};
 
@@ -28,6 +28,8 @@ const ACCOUNTS_CACHED_MAX: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct User {
     name: String,
+    /// When the account was made; `None`: an identity provider knows the user, and there is no account.
+    account: Option<String>,
 }
 
 impl User {
@@ -71,7 +73,8 @@ pub struct Access {
     reading: Arc<Semaphore>,
     /// Whether the tables of accounts have been seen.
     has_tables: Arc<AtomicBool>,
-    tokens: OnceCell<Tokens>,
+    /// As good as the accounts that are kept: the database may be another by then.
+    tokens: tokio::sync::Mutex<Option<(Instant, Tokens)>>,
     jwt: Option<Arc<Jwt>>,
     cache: Mutex<HashMap<String, Kept>>,
 }
@@ -106,7 +109,7 @@ impl Access {
             checks: PasswordChecks::new(settings.password_checks, settings.password_checks_waiting),
             reading: Arc::new(Semaphore::new(1)),
             has_tables: Arc::default(),
-            tokens: OnceCell::new(),
+            tokens: tokio::sync::Mutex::default(),
             jwt: None,
             cache: Mutex::default(),
         }
@@ -136,7 +139,11 @@ impl Access {
                 };
                 match (own, &self.jwt) {
                     (Err(Error::Unauthenticated), Some(jwt)) => self.provided(Arc::clone(jwt), token).await,
-                    (user, _) => admit(self.account(&user?).await?),
+                    (named, _) => {
+                        let named = named?;
+                        let account = self.account(&named.user).await?;
+                        admit(account.filter(|account| named.is_of(account)))
+                    }
                 }
             }
         }
@@ -151,14 +158,14 @@ impl Access {
             Err(refusal) => return Err(Error::RefusedToken(refusal)),
         };
         match self.account(&name).await? {
-            None => Ok(User { name }),
+            None => Ok(User { name, account: None }),
             account => admit(account),
         }
     }
 
     /// A token for a user that any server of this database takes until `ttl` has passed or the user is disabled.
     pub async fn issue(&self, user: &User, ttl: Duration) -> Result<Secret, Error> {
-        self.tokens().await?.issue(user.name(), ttl, SystemTime::now())
+        self.tokens().await?.issue_for(user.name(), user.account.as_deref(), ttl, SystemTime::now())
     }
 
     /// Whether the database answers: a statement that needs nothing of it, on the connection that reads accounts.
@@ -176,12 +183,16 @@ impl Access {
         Ok(Some(identity.token_key))
     }
 
-    async fn tokens(&self) -> Result<&Tokens, Error> {
-        let read = || async {
-            let identity = self.read_if_there(system::identity).await?.ok_or(Error::Unauthenticated)?;
-            Tokens::new(&identity.token_key)
-        };
-        self.tokens.get_or_try_init(read).await
+    async fn tokens(&self) -> Result<Tokens, Error> {
+        let mut kept = self.tokens.lock().await;
+        if let Some((_, tokens)) = kept.as_ref().filter(|(read_at, _)| read_at.elapsed() < self.settings.account_cache)
+        {
+            return Ok(tokens.clone());
+        }
+        let identity = self.read_if_there(system::identity).await?.ok_or(Error::Unauthenticated)?;
+        let tokens = Tokens::new(&identity.token_key)?;
+        *kept = Some((Instant::now(), tokens.clone()));
+        Ok(tokens)
     }
 
     async fn account(&self, user: &str) -> Result<Option<system::Account>, Error> {
@@ -255,6 +266,6 @@ fn admit(account: Option<system::Account>) -> Result<User, Error> {
     match account {
         None => Err(Error::Unauthenticated),
         Some(account) if account.disabled => Err(Error::Disabled { user: account.user }),
-        Some(account) => Ok(User { name: account.user }),
+        Some(account) => Ok(User { name: account.user, account: Some(account.created_at) }),
     }
 }

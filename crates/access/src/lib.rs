@@ -20,4 +20,4 @@ pub use error::Error;
 pub use jwt::{Jwt, JwtError, JwtSettings, KeySource, Refusal};
 pub use password::{PASSWORD_BYTES_MAX, PasswordChecks, hash_password, verify_password};
 pub use secret::Secret;
-pub use token::{Tokens, claimed_user};
+pub use token::{Named, Tokens, claimed_user};

@@ -2,14 +2,18 @@
 //! it verifies what any of them issued.
 //!
 //! ```text
-//! {"alg":"HS256","typ":"JWT"}.{"iss":"headwater","sub":"anna","iat":1700000000,"exp":1700000900}.signature
+//! {"alg":"HS256","typ":"JWT"}.{"iss":"headwater","sub":"anna","acc":"2026-01-31 12:00:00.000Z","iat":1700000000,"exp":1700000900}.signature
 //! ```
+//!
+//! `acc` is when the account was made: a token of a user who was removed is none of a new user of the same name. One without it, from before tokens
+//! had it, is good for an account that is no younger than the token.
 //!
 //! *Caveats.* A token says who its bearer is and nothing more; whether that user may still sync is asked of the accounts each time.
 //! A token can't be taken back before it expires, except by disabling its user.
 
 use std::time::{Duration, SystemTime};
 
+use headwater_consolidated::system::Account;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +24,8 @@ pub(crate) const KEY_BYTES_MIN: usize = 32;
 /// The most bytes in a token that is looked at.
 pub(crate) const TOKEN_BYTES_MAX: usize = 4 * 1024;
 const ISSUER: &str = "headwater";
+/// How far a server's clock and the database's may be apart.
+const CLOCKS_APART_S: u64 = 300;
 
 /// Issues and verifies tokens under one key.
 #[derive(Clone)]
@@ -32,8 +38,29 @@ pub struct Tokens {
 struct Claims {
     iss: String,
     sub: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    acc: Option<String>,
     iat: u64,
     exp: u64,
+}
+
+/// Whom a token of the right key names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// The user.
+    pub user: String,
+    account: Option<String>,
+    issued_s: u64,
+}
+
+impl Named {
+    /// Whether it was issued for this account, and not for one of the same name before it.
+    pub fn is_of(&self, account: &Account) -> bool {
+        match &self.account {
+            Some(created_at) => *created_at == account.created_at,
+            None => self.issued_s + CLOCKS_APART_S >= account.created_s,
+        }
+    }
 }
 
 impl Tokens {
@@ -45,16 +72,28 @@ impl Tokens {
         Ok(Tokens { encoding: EncodingKey::from_secret(key), decoding: DecodingKey::from_secret(key) })
     }
 
-    /// A token for this user that expires `ttl` after `now`.
+    /// A token for this user that expires `ttl` after `now`, for whatever account of that name there is now.
     pub fn issue(&self, user: &str, ttl: Duration, now: SystemTime) -> Result<Secret, Error> {
+        self.issue_for(user, None, ttl, now)
+    }
+
+    /// The same for the account that was made then ([`Account::created_at`]).
+    pub fn issue_for(
+        &self,
+        user: &str,
+        created_at: Option<&str>,
+        ttl: Duration,
+        now: SystemTime,
+    ) -> Result<Secret, Error> {
         let iat = seconds(now);
         let exp = iat.saturating_add(ttl.as_secs());
-        let claims = Claims { iss: ISSUER.to_owned(), sub: user.to_owned(), iat, exp };
+        let claims =
+            Claims { iss: ISSUER.to_owned(), sub: user.to_owned(), acc: created_at.map(str::to_owned), iat, exp };
         encode(&Header::new(Algorithm::HS256), &claims, &self.encoding).map(Secret::new).map_err(|_| Error::Sign)
     }
 
-    /// The user of a token, if it is one of this key's and has not expired at `now`.
-    pub fn verify(&self, token: &Secret, now: SystemTime) -> Result<String, Error> {
+    /// Whom a token names, if it is one of this key's and has not expired at `now`.
+    pub fn verify(&self, token: &Secret, now: SystemTime) -> Result<Named, Error> {
         if token.expose().len() > TOKEN_BYTES_MAX {
             return Err(Error::Unauthenticated);
         }
@@ -68,7 +107,7 @@ impl Tokens {
         if claims.exp <= seconds(now) {
             return Err(Error::TokenExpired);
         }
-        Ok(claims.sub)
+        Ok(Named { user: claims.sub, account: claims.acc, issued_s: claims.iat })
     }
 }
 
@@ -117,7 +156,7 @@ mod tests {
     fn a_token_is_good_on_any_server_of_the_database_until_it_expires() {
         let (one, other) = (Tokens::new(&[7; 32]).expect("it works"), Tokens::new(&[7; 32]).expect("it works"));
         let token = one.issue("anna", Duration::from_mins(1), at(0)).expect("it works");
-        assert_eq!(other.verify(&token, at(59)).expect("it works"), "anna");
+        assert_eq!(other.verify(&token, at(59)).expect("it works").user, "anna");
         assert!(matches!(other.verify(&token, at(60)), Err(Error::TokenExpired)));
         let stranger = Tokens::new(&[8; 32]).expect("it works");
         assert!(matches!(stranger.verify(&token, at(0)), Err(Error::Unauthenticated)));

@@ -2,6 +2,7 @@
 
 use headwater_protocol::{Row, Value};
 
+use super::horizon::seconds;
 use super::sql::{dialect_sql, integer, text};
 use crate::{Connection, Dialect, Error};
 
@@ -14,8 +15,10 @@ pub struct Account {
     pub password_hash: String,
     /// Whether signing in is refused.
     pub disabled: bool,
-    /// When the account was made.
+    /// When the account was made: a removed account and one of the same name made later differ by it.
     pub created_at: String,
+    /// The same in seconds since 1970.
+    pub created_s: u64,
 }
 
 impl std::fmt::Debug for Account {
@@ -37,7 +40,10 @@ pub fn has_accounts(connection: &mut dyn Connection) -> Result<bool, Error> {
     Ok(integer(rows.first().and_then(|row| row.first()), "count")? != 0)
 }
 
-const COLUMNS: &str = "SELECT user_name, password_hash, disabled, created_at FROM {hw}account";
+fn columns(dialect: Dialect) -> String {
+    let seconds = seconds(dialect, "created_at");
+    format!("SELECT user_name, password_hash, disabled, created_at, {seconds} FROM {{hw}}account")
+}
 
 /// Adds an account; `false` if the name is taken, and then nothing has changed.
 pub fn add_account(connection: &mut dyn Connection, user: &str, password_hash: &str) -> Result<bool, Error> {
@@ -61,13 +67,15 @@ pub fn remove_account(connection: &mut dyn Connection, user: &str) -> Result<boo
 
 /// Every account, by name.
 pub fn accounts(connection: &mut dyn Connection) -> Result<Vec<Account>, Error> {
-    let sql = dialect_sql(connection.dialect(), &format!("{COLUMNS} ORDER BY user_name"));
+    let dialect = connection.dialect();
+    let sql = dialect_sql(dialect, &format!("{} ORDER BY user_name", columns(dialect)));
     connection.query(&sql, &[])?.iter().map(account).collect()
 }
 
 /// The account of a name.
 pub fn find_account(connection: &mut dyn Connection, user: &str) -> Result<Option<Account>, Error> {
-    let sql = dialect_sql(connection.dialect(), &format!("{COLUMNS} WHERE user_name = ?1"));
+    let dialect = connection.dialect();
+    let sql = dialect_sql(dialect, &format!("{} WHERE user_name = ?1", columns(dialect)));
     connection.query(&sql, &[Value::text(user)])?.first().map(account).transpose()
 }
 
@@ -83,5 +91,6 @@ fn account(row: &Row) -> Result<Account, Error> {
         password_hash: text(row.get(1), "password_hash")?,
         disabled: integer(row.get(2), "disabled")? != 0,
         created_at: text(row.get(3), "created_at")?,
+        created_s: u64::try_from(integer(row.get(4), "created_at")?).unwrap_or_default(),
     })
 }

@@ -106,7 +106,7 @@ fn ago(dialect: Dialect, seconds: &str) -> String {
 }
 
 /// A time as seconds.
-fn seconds(dialect: Dialect, column: &str) -> String {
+pub(super) fn seconds(dialect: Dialect, column: &str) -> String {
     match dialect {
         Dialect::Sqlite => format!("CAST(strftime('%s', {column}) AS INTEGER)"),
         Dialect::Postgres => format!("extract(epoch FROM {column})::bigint"),

@@ -41,6 +41,26 @@ const IDENTITY_SQL: &str = "SELECT i.incarnation, i.database_id, i.token_key, i.
 pub(super) const POSTGRES_ID_SQL: &str = "(SELECT system_identifier::text FROM pg_control_system()) || '/' || \
                                (SELECT oid::text FROM pg_database WHERE datname = current_database()) || '/' || i.tableoid::text";
 
+/// The transaction that writes, as `xmin` has it.
+const WRITER_SQL: &str = "(pg_current_xact_id()::text::numeric % 4294967296)::bigint";
+
+/// What `written_by` is set to: in PostgreSQL the transaction, so that a row that was loaded from a dump is known by its `xmin`.
+fn writer_sql(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Sqlite => "NULL",
+        Dialect::Postgres => WRITER_SQL,
+    }
+}
+
+/// Notes who writes the identity where nobody has noted it, an earlier version say; inside a transaction.
+pub(super) fn note_writer(connection: &mut dyn Connection) -> Result<(), Error> {
+    if connection.dialect() == Dialect::Sqlite {
+        return Ok(());
+    }
+    let sql = format!("UPDATE headwater.identity SET written_by = {WRITER_SQL} WHERE written_by IS NULL");
+    connection.execute(&sql, &[]).map(drop)
+}
+
 /// Reads the identity. Works inside a transaction and without one.
 pub fn identity(connection: &mut dyn Connection) -> Result<Identity, Error> {
     let sql = format!("{IDENTITY_SQL} FROM {{hw}}identity i");
@@ -92,10 +112,13 @@ pub(super) fn renew(
     database_id: &str,
     why: &str,
 ) -> Result<Identity, Error> {
-    let sql = "UPDATE {hw}identity SET incarnation = ?1, database_id = ?2 WHERE incarnation = ?3";
+    let writer = writer_sql(connection.dialect());
+    let sql = format!(
+        "UPDATE {{hw}}identity SET incarnation = ?1, database_id = ?2, written_by = {writer} WHERE incarnation = ?3"
+    );
     let values =
         [Value::Bytes(random::<16>()?.to_vec()), Value::text(database_id), Value::Bytes(was.incarnation.to_vec())];
-    if connection.execute(&dialect_sql(connection.dialect(), sql), &values)? == 1 {
+    if connection.execute(&dialect_sql(connection.dialect(), &sql), &values)? == 1 {
         tracing::warn!(why, "a new incarnation begins: remotes will download everything again");
         let note = put_note(connection, Vec::new())?;
         let sql = dialect_sql(connection.dialect(), "UPDATE {hw}identity SET created_note = ?1");
@@ -105,27 +128,33 @@ pub(super) fn renew(
 }
 
 /// How many columns [`own_sql`] begins with.
-pub(super) const OWN_COLUMNS: usize = 7;
+pub(super) const OWN_COLUMNS: usize = 8;
 /// Where among them the life is.
 pub(super) const LIFE_PLACE: usize = 6;
+/// Whether the row was written here, and not loaded.
+const WRITTEN_HERE_SQL: &str = "coalesce(i.xmin::text::bigint = i.written_by, true)";
 
 /// A query of the identity `i` and of what this database is, without its FROM.
 pub(super) fn own_sql(dialect: Dialect) -> String {
     match dialect {
         // A copy of a file is this very file, as far as anybody can tell; what it lost the counts of syncs tell.
-        Dialect::Sqlite => format!("{IDENTITY_SQL}, i.database_id, {}", life_sql(dialect)),
-        Dialect::Postgres => format!("{IDENTITY_SQL}, {POSTGRES_ID_SQL}, {}", life_sql(dialect)),
+        Dialect::Sqlite => format!("{IDENTITY_SQL}, i.database_id, {}, true", life_sql(dialect)),
+        Dialect::Postgres => format!("{IDENTITY_SQL}, {POSTGRES_ID_SQL}, {}, {WRITTEN_HERE_SQL}", life_sql(dialect)),
     }
 }
 
 /// The identity in the columns of [`own_sql`], if it is this database's own.
 pub(super) fn read_own(row: &[Value]) -> Result<Option<Identity>, Error> {
     let (found, own_id) = (read(row)?, text(row.get(5), "database_id")?);
-    Ok((found.database_id == own_id).then_some(found))
+    Ok((found.database_id == own_id && is_written_here(row)?).then_some(found))
+}
+
+fn is_written_here(row: &[Value]) -> Result<bool, Error> {
+    Ok(integer(row.get(7), "written_by")? == 1)
 }
 
 /// Reads the identity inside a transaction that may write. Where it is not this database's own, because a dump of another was loaded
-/// here, a new incarnation begins; whether one did.
+/// here, or an older one into the tables that are there, a new incarnation begins; whether one did.
 pub(super) fn own_identity(connection: &mut dyn Connection) -> Result<(Identity, bool), Error> {
     if connection.dialect() == Dialect::Sqlite {
         return Ok((identity(connection)?, false));
@@ -134,10 +163,12 @@ pub(super) fn own_identity(connection: &mut dyn Connection) -> Result<(Identity,
     let rows = connection.query(&dialect_sql(Dialect::Postgres, &sql), &[])?;
     let row = rows.first().ok_or_else(not_installed)?;
     let (found, own_id) = (read(row)?, text(row.get(5), "database_id")?);
-    if found.database_id == own_id {
-        return Ok((found, false));
-    }
-    let renewed = renew(connection, &found, &own_id, "the identity is that of another database")?;
+    let why = match (found.database_id == own_id, is_written_here(row)?) {
+        (true, true) => return Ok((found, false)),
+        (true, false) => "Headwater's own tables were loaded from a dump",
+        (false, _) => "the identity is that of another database",
+    };
+    let renewed = renew(connection, &found, &own_id, why)?;
     forget_future(connection)?;
     Ok((renewed, true))
 }
@@ -162,8 +193,11 @@ pub(super) fn first_identity(connection: &mut dyn Connection) -> Result<Identity
     if integer(rows.first().and_then(|row| row.first()), "count")? == 0 {
         // No snapshot is known in a transaction that writes; the note only marks the beginning.
         let note = put_note(connection, Vec::new())?;
-        let sql = "INSERT INTO {hw}identity (single, incarnation, created_note, database_id, token_key, format_version) \
-                   VALUES (1, ?1, ?2, ?3, ?4, ?5)";
+        let sql = format!(
+            "INSERT INTO {{hw}}identity (single, incarnation, created_note, database_id, token_key, format_version, written_by) \
+             VALUES (1, ?1, ?2, ?3, ?4, ?5, {})",
+            writer_sql(dialect)
+        );
         let database_id = database_id(connection)?;
         let values = [
             Value::Bytes(random::<16>()?.to_vec()),
@@ -172,7 +206,7 @@ pub(super) fn first_identity(connection: &mut dyn Connection) -> Result<Identity
             Value::Bytes(random::<32>()?.to_vec()),
             Value::Int(FORMAT_VERSION),
         ];
-        connection.execute(&dialect_sql(dialect, sql), &values)?;
+        connection.execute(&dialect_sql(dialect, &sql), &values)?;
     }
     identity(connection)
 }

@@ -2,7 +2,7 @@
 
 use headwater_protocol::Value;
 
-use super::identity::{Identity, first_identity};
+use super::identity::{Identity, first_identity, note_writer};
 use super::sql::{dialect_sql, integer};
 use crate::{Connection, Dialect, Error, Mode, sqlite};
 
@@ -18,7 +18,8 @@ const TABLES: &[&str] = &[
         created_note {bytes} NOT NULL,
         database_id text NOT NULL,
         token_key {bytes} NOT NULL,
-        format_version {int} NOT NULL
+        format_version {int} NOT NULL,
+        written_by {int}
     )",
     // (time, snapshot, random ID): purge turns age into a version by them, and a watermark names the newest it knew.
     "CREATE TABLE IF NOT EXISTS {hw}note (
@@ -87,7 +88,8 @@ const TABLES: &[&str] = &[
 ];
 
 /// Columns that tables made by an earlier version lack: table, column, type.
-const LATER_COLUMNS: &[(&str, &str, &str)] = &[("remote", "recent_counts", "{bytes}")];
+const LATER_COLUMNS: &[(&str, &str, &str)] =
+    &[("remote", "recent_counts", "{bytes}"), ("identity", "written_by", "{int}")];
 
 /// By dialect: what the triggers write beside the side tables.
 const SQLITE_TABLES: &[&str] = &[
@@ -162,7 +164,10 @@ const POSTGRES_TABLES: &[&str] = &[
 /// ```
 pub fn install(connection: &mut dyn Connection) -> Result<Identity, Error> {
     connection.begin(Mode::Upload)?;
-    let installed = create(connection).and_then(|()| first_identity(connection));
+    let installed = create(connection).and_then(|()| first_identity(connection)).and_then(|identity| {
+        note_writer(connection)?;
+        Ok(identity)
+    });
     crate::finish(connection, installed)
 }
 

@@ -314,6 +314,37 @@ pub(crate) fn lost_answers_begin_no_incarnation(database: &Database) {
     assert_eq!(incarnation(database), first);
 }
 
+/// Headwater's own tables are emptied and loaded from an older dump: what was noted since is gone, and no count tells it to a remote that has not
+/// synced since either.
+pub(crate) fn own_tables_that_were_loaded_begin_an_incarnation(database: &Database) {
+    let plan = database.standard();
+    let mut one = Sealed::new(&plan, "anna");
+    one.sync(database, &plan);
+    let side: Vec<String> = database
+        .rows("SELECT side_table FROM headwater.tracked")
+        .iter()
+        .map(|row| match row.first() {
+            Some(Value::Text(name)) => String::from_utf8_lossy(name).into_owned(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let own: Vec<&str> =
+        ["headwater.identity", "headwater.remote"].into_iter().chain(side.iter().map(String::as_str)).collect();
+    for (place, table) in own.iter().enumerate() {
+        database.application(&format!("CREATE TABLE dumped_{place} AS SELECT * FROM {table}"));
+    }
+    database.application("INSERT INTO customer VALUES (1, 'a', 'since the dump', 1)");
+    let first = incarnation(database);
+    for (place, table) in own.iter().enumerate() {
+        database.application(&format!("TRUNCATE {table}; INSERT INTO {table} SELECT * FROM dumped_{place}"));
+    }
+    assert_eq!(incarnation(database), first, "nobody has noticed yet");
+    let (restart, whole) = one.sync(database, &plan);
+    assert!(restart && whole > 0, "what was noted since the dump is not known");
+    assert_ne!(incarnation(database), first);
+    assert_eq!(one.sync(database, &plan), (false, 0), "once");
+}
+
 /// Tables that an earlier version made are named with what mends them, and lose nothing by it.
 pub(crate) fn tables_of_an_earlier_version_get_what_they_lack(database: &Database) {
     let plan = database.standard();

@@ -265,6 +265,7 @@ contract_of! {
 
 contract_of! {
     postgres_alone, postgres:
+    incarnation::own_tables_that_were_loaded_begin_an_incarnation,
     results::what_says_now_is_read_for_each_run,
     both_ways::a_row_that_another_is_writing_is_judged_as_it_is_left,
     passing::a_deadlock_passes,

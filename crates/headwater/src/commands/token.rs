@@ -35,15 +35,16 @@ pub struct TokenArgs {
 pub fn run(args: &TokenArgs, global: &Global, output: &Output) -> Done {
     let config = Config::read(global)?;
     let mut connection = config.connect_installed()?;
-    match system::find_account(&mut *connection, &args.user)? {
+    let account = match system::find_account(&mut *connection, &args.user)? {
         None => return Err(usage(format!("there is no user {:?}; `headwater user add` adds one", args.user))),
         Some(account) if account.disabled => {
             return Err(usage(format!("{:?} is disabled; `headwater user enable` mends that", args.user)));
         }
-        Some(_) => {}
-    }
+        Some(account) => account,
+    };
     let key = system::identity(&mut *connection)?.token_key;
-    let token = Tokens::new(&key)?.issue(&args.user, args.time, SystemTime::now())?;
+    let token =
+        Tokens::new(&key)?.issue_for(&args.user, Some(account.created_at.as_str()), args.time, SystemTime::now())?;
     let answer = json!({ "user": args.user, "token": token.expose(), "seconds": args.time.as_secs() });
     output.answer(&answer, |output| output.line(token.expose()))?;
     Ok(Exit::Done)

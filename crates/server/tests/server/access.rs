@@ -89,6 +89,45 @@ fn a_disabled_user_is_refused_with_password_and_token() {
     assert_eq!(stand.get("/v1/model", Some(&token)).status, 200);
 }
 
+/// A token names the account, not a name that others may get. One from before tokens named the account is judged by when it was issued.
+#[test]
+fn the_token_of_a_removed_user_is_none_of_a_new_one_of_the_same_name() {
+    let stand = Stand::start(Config { account_cache_ms: 0, ..config() });
+    let json = request(stand.address, "POST", "/v1/token", Some(&anna())).json();
+    let token = Credentials::Token(Secret::new(json["token"].as_str().expect("a token")));
+    let mut connection = Sqlite::new(stand.file()).connect().expect("a connection");
+    let tokens = Tokens::new(&system::identity(&mut *connection).expect("an identity").token_key).expect("a key");
+    let now = std::time::SystemTime::now();
+    let nameless = |before: Duration| {
+        let token = tokens.issue("anna", Duration::from_hours(24), now - before).expect("a token");
+        Credentials::Token(token)
+    };
+    let statuses = || {
+        let all = [&token, &nameless(Duration::ZERO), &nameless(Duration::from_mins(10))];
+        all.map(|token| stand.get("/v1/model", Some(token)).status)
+    };
+    assert_eq!(statuses(), [200, 200, 401], "the last was issued before there was such a user");
+    assert!(system::remove_account(&mut *connection, "anna").expect("removed"));
+    assert_eq!(statuses(), [401; 3]);
+    assert!(system::add_account(&mut *connection, "anna", "no password fits this").expect("added"));
+    assert_eq!(statuses(), [401, 200, 401]);
+}
+
+/// The key of tokens belongs to the database: a server does not keep it longer than it keeps accounts.
+#[test]
+fn a_token_of_a_database_that_was_made_anew_is_refused() {
+    let stand = Stand::start(Config { account_cache_ms: 0, ..config() });
+    let token = || {
+        let json = request(stand.address, "POST", "/v1/token", Some(&anna())).json();
+        Credentials::Token(Secret::new(json["token"].as_str().expect("a token")))
+    };
+    let old = token();
+    assert_eq!(stand.get("/v1/model", Some(&old)).status, 200);
+    stand.database().execute("UPDATE headwater_identity SET token_key = randomblob(32)", []).expect("another key");
+    assert_eq!(stand.get("/v1/model", Some(&old)).status, 401);
+    assert_eq!(stand.get("/v1/model", Some(&token())).status, 200);
+}
+
 #[test]
 fn a_token_that_has_expired_is_refused_and_says_so() {
     let stand = Stand::start(config());

@@ -14,13 +14,13 @@
 //!   session    as it was opened, whatever the application's code does to it
 //!   ddl_guard  tables altered beside a download    table_identity  tables altered since the last one
 //!   exposure   rows that change without being written
+//!   pooler     a session of one's own, or one that is shared
 //! ```
 //!
 //! Change tracking is in `headwater_model::tracking::postgres`. Sessions run in UTC, with the type settings that make every text form
 //! exact; `search_path` stays as the user's role has it, and everything of Headwater's is named with its schema.
 //!
-//! *Caveats.* A pooler that hands one session to several clients (PgBouncer's transaction mode) loses settings and prepared
-//! statements: connect to the server itself.
+//! *Caveats.* A pooler that hands one session to several clients (PgBouncer's transaction mode) is found out and refused (`pooler`).
 
 mod ahead;
 mod bound;
@@ -36,6 +36,7 @@ mod numeric;
 pub(crate) mod parts;
 mod pipeline;
 mod plain;
+mod pooler;
 mod raw;
 mod read;
 pub(crate) mod refresh;
@@ -56,6 +57,7 @@ pub(crate) use catalogue::{functions_into, installed_hash, tracking};
 pub use results::placeholder;
 pub(crate) use watermark::seen_below;
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use headwater_model::sql::Syntax;
@@ -110,6 +112,8 @@ pub struct Postgres {
     target: Target,
     tls: MakeRustlsConnect,
     settings: Settings,
+    /// A second connection was looked at, and had a session of its own.
+    is_apart: Arc<OnceLock<()>>,
 }
 
 impl Postgres {
@@ -129,14 +133,19 @@ impl Postgres {
         config.keepalives_retries(3);
         config.tcp_user_timeout(Duration::from_mins(1));
         let tls = tls::connector(&target)?;
-        Ok(Postgres { target, tls, settings })
+        Ok(Postgres { target, tls, settings, is_apart: Arc::default() })
     }
 
     fn open(&self) -> Result<PostgresConnection, Error> {
         let link = Link::connect(&self.target, self.tls.clone(), self.settings.connect_time_out)?;
         let mut connection = PostgresConnection::new(link);
-        connection.batch(&session_sql(&self.settings))?;
+        connection.begin_session(&session_sql(&self.settings))?;
         check_version(&mut connection)?;
+        if self.is_apart.get().is_none() {
+            connection.prove_apart(self)?;
+            // Once is enough: each transaction finds out by itself.
+            let _ = self.is_apart.set(());
+        }
         connection.remember_session()?;
         Ok(connection)
     }

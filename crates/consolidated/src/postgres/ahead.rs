@@ -135,6 +135,7 @@ impl PostgresConnection {
         };
         let asked = queries.iter().map(|query| self.bind(&query.sql, &query.parameters));
         let asked = asked.collect::<Result<Vec<_>, _>>()?;
+        let begin = self.guarded(begin);
         // From here on a rollback has something to end, whichever of the statements fails.
         let is_applications = mode == Mode::Upload && actor.is_some();
         let application = if is_applications { Application::Quiet } else { Application::Absent };
@@ -148,7 +149,7 @@ impl PostgresConnection {
                     None => Ok(Vec::new()),
                 }
             };
-            join3(client.batch_execute(begin), first, answers).await
+            join3(client.batch_execute(&begin), first, answers).await
         });
         let found = opened.and(found).map_err(|failure| {
             // The tables that it reads may not be there any more.

@@ -55,6 +55,8 @@ pub(super) struct PostgresConnection {
     pub(super) outlook: Option<String>,
     /// What the session has to have; `None` until it is ready for use.
     pub(super) session: Option<Session>,
+    /// Behind a pooler: a statement that fails in any session but this one's.
+    pub(super) guard: Option<String>,
     /// The session could not be put back as it was.
     pub(super) is_unclean: bool,
 }
@@ -109,6 +111,7 @@ impl PostgresConnection {
             row_bytes: 0,
             outlook: None,
             session: None,
+            guard: None,
             is_unclean: false,
         }
     }
@@ -207,7 +210,7 @@ impl Connection for PostgresConnection {
             let rows = client.query_raw(&statement, &bound).await?;
             futures_util::TryStreamExt::try_collect::<Vec<_>>(rows).await
         };
-        let rows = self.run(run);
+        let rows = self.run_alone(run);
         let rows = rows.map_err(|failure| self.query_failure(sql, &failure))?;
         rows.iter().map(raw::row).collect()
     }
@@ -259,7 +262,7 @@ impl Connection for PostgresConnection {
 
     fn execute(&mut self, sql: &str, parameters: &[Value]) -> Result<u64, Error> {
         let (statement, bound) = self.bind(sql, parameters)?;
-        let done = self.run(async |client| client.execute_raw(&statement, &bound).await);
+        let done = self.run_alone(async |client| client.execute_raw(&statement, &bound).await);
         done.map_err(|failure| self.query_failure(sql, &failure))
     }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | any code that application code raises (`RAISE`, and its like in other languages) | the row is refused |
 //! | 23xxx, 22xxx, 54xxx, 44000, 42804, 42501 by a row's policy, P0xxx, codes that PostgreSQL doesn't know, and most others inside a function of the application's | the row is refused |
+//! | 26000, 42P05, 42704 of the session's marker | the setup: a pooler in transaction mode |
 //! | 55P03 of `NOWAIT` in a statement of ours | a sync of this remote is running |
 //! | 40P01 of the deadlock detector, 57014 and 55P03 of a time-out or a cancellation, 53100, 53200, 53300, 58030, 40001 outside of functions, a cached plan that no longer fits | try again |
 //! | 57P0x, 25006 (the primary became a standby) and 08xxx outside of functions, 25P0x, a closed connection | try again on another connection |
@@ -14,6 +15,7 @@
 use headwater_protocol::message::{Refusal, RefusalCode};
 use tokio_postgres::error::{DbError, SqlState};
 
+use super::pooler::{MARKER, shared};
 use crate::Error;
 
 /// The code of every error of the classes that PostgreSQL itself raises; another class comes from the application's own triggers.
@@ -62,6 +64,12 @@ fn from_server(context: &str, error: &DbError) -> Error {
         return Error::Refused { refusal, detail: text(error) };
     }
     let is_inside = is_in_application_function(error);
+    // The marker of the session is not there, or a statement of ours, or somebody else has one under its name.
+    if (code == "42704" && error.message().contains(MARKER))
+        || (matches!(code, "26000" | "42P05") && error.where_().is_none())
+    {
+        return shared(&format!("{context}: {}", text(error)));
+    }
     match code {
         "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25P04" => retry(true),
         "25006" if !is_inside => retry(true),

@@ -97,6 +97,11 @@ impl Link {
         }));
     }
 
+    /// The process of the server that this session is, as the server said when it greeted.
+    pub(super) fn backend(&self) -> Option<i32> {
+        super::pooler::process_of(&self.client.cancel_token())
+    }
+
     /// Ends what the connection runs, by a connection of its own (PostgreSQL's documentation, 55.2.8): for a thread that may block.
     pub(super) fn canceller(&self) -> Canceller {
         let (token, tls) = (self.client.cancel_token(), self.tls.clone());

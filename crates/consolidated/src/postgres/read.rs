@@ -223,15 +223,26 @@ impl PostgresConnection {
         bound: &[Bound],
         mut each: impl FnMut(&tokio_postgres::Row, &mut Scratch) -> Result<(), Error>,
     ) -> Result<(), Stop> {
+        let begin = self.guard.as_ref().filter(|_| self.state.mode.is_none()).map(|_| self.guarded("BEGIN"));
+        if let Some(begin) = &begin {
+            self.queued.sql([begin, ";"]);
+        }
         let queued = self.take_queued();
         let scratch = &mut self.scratch;
         self.link.run(async |client: &Client| {
-            let rows = queued.before(client, client.query_raw(statement, bound)).await;
-            let mut rows = pin!(rows.map_err(Stop::Server)?);
-            while let Some(row) = rows.try_next().await.map_err(Stop::Server)? {
-                each(&row, scratch).map_err(Stop::Own)?;
+            let streamed = async {
+                let rows = queued.before(client, client.query_raw(statement, bound)).await;
+                let mut rows = pin!(rows.map_err(Stop::Server)?);
+                while let Some(row) = rows.try_next().await.map_err(Stop::Server)? {
+                    each(&row, scratch).map_err(Stop::Own)?;
+                }
+                Ok(())
+            };
+            let streamed = streamed.await;
+            if begin.is_some() {
+                client.batch_execute("COMMIT").await.map_err(Stop::Server)?;
             }
-            Ok(())
+            streamed
         })
     }
 }

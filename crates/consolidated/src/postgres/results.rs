@@ -185,7 +185,8 @@ impl PostgresConnection {
         let mut readers = readers(statement.columns(), options).map_err(Stop::Own)?;
         let columns: Vec<ResultColumn> = readers.iter().map(|reader| reader.column.clone()).collect();
         let limit = options.time_out.as_millis().to_string();
-        self.queued.sql(["BEGIN READ ONLY; SET LOCAL statement_timeout = ", &limit, ";"]);
+        let begin = self.guarded("BEGIN READ ONLY");
+        self.queued.sql([&begin, "; SET LOCAL statement_timeout = ", &limit, ";"]);
         self.state = State { mode: Some(Mode::Download), ..State::default() };
         let (mut has_begun, mut largest) = (false, self.row_bytes);
         let read = self.stream_raw(statement, &bound, |row, _| {
@@ -217,7 +218,7 @@ impl PostgresConnection {
 
     fn prepare_query(&mut self, sql: &str) -> Result<Statement, Error> {
         let numbered = numbered(sql);
-        let prepared = self.run(async |client| client.prepare(&numbered).await);
+        let prepared = self.run_steps_alone(async |client| client.prepare(&numbered).await);
         let statement = prepared.map_err(|failure| match place(&failure, &numbered, true) {
             Some(error) => error,
             None => self.failure("preparing a query", &failure),

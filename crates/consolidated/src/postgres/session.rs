@@ -16,7 +16,7 @@
 //! *Caveats.* A trigger that changes a setting and reads it in the same statement sees what it set. Statements that the application's code has
 //! prepared (`EXECUTE 'PREPARE ...'`), libraries that it has loaded, and variables of procedural languages stay.
 
-use futures_util::future::{join, join3};
+use futures_util::future::{join, join3, join4};
 use headwater_model::sql::literal;
 use headwater_protocol::Value;
 use tokio_postgres::{Client, Statement};
@@ -96,16 +96,35 @@ impl PostgresConnection {
         let Some(restore) = self.session.as_ref().map(|session| session.restore.clone()) else {
             return self.run(async |client| client.batch_execute("COMMIT").await);
         };
+        let Some(guard) = &self.guard else {
+            let restored = self.run(async |client| {
+                let (committed, reset, set) =
+                    join3(client.batch_execute("COMMIT"), client.batch_execute(RESET_SQL), run(client, &restore)).await;
+                committed.map(|()| reset.and(set))
+            })?;
+            self.note_restored(restored);
+            return Ok(());
+        };
+        let reset = format!("BEGIN; {guard}; {RESET_SQL}");
         let restored = self.run(async |client| {
-            let (committed, reset, set) =
-                join3(client.batch_execute("COMMIT"), client.batch_execute(RESET_SQL), run(client, &restore)).await;
-            committed.map(|()| reset.and(set))
+            let (committed, reset, set, ended) = join4(
+                client.batch_execute("COMMIT"),
+                client.batch_execute(&reset),
+                run(client, &restore),
+                client.batch_execute("COMMIT"),
+            )
+            .await;
+            committed.map(|()| reset.and(set).and(ended))
         })?;
+        self.note_restored(restored);
+        Ok(())
+    }
+
+    fn note_restored(&mut self, restored: Result<(), tokio_postgres::Error>) {
         if let Err(error) = restored {
             tracing::warn!(%error, "a session could not be put back as it was; its connection is closed");
             self.is_unclean = true;
         }
-        Ok(())
     }
 
     /// An error where the session is not as it was, and can't serve anybody else.

@@ -103,7 +103,7 @@ impl PostgresConnection {
     pub(super) fn prepare(&mut self, sql: &str) -> Result<Statement, Error> {
         // By itself, so that its error is told from that of what waits.
         self.send_queued()?;
-        let prepared = self.run(async |client| client.prepare(sql).await);
+        let prepared = self.run_steps_alone(async |client| client.prepare(sql).await);
         prepared.map_err(|failure| match self.failure("preparing a statement", &failure) {
             // The statement itself does not fit, so no row is to blame.
             Error::Refused { detail, .. } => Error::Database { context: format!("preparing {sql:?}"), detail },

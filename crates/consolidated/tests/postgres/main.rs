@@ -3,6 +3,7 @@
 mod catalogue;
 mod classification;
 mod plain;
+mod pooler;
 mod session;
 mod sets;
 mod support;

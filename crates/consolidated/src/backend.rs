@@ -321,6 +321,11 @@ pub trait Connection: QueryConnection {
     /// The watermark of a download's snapshot.
     fn watermark(&mut self) -> Result<Vec<u8>, Error>;
 
+    /// Of each of these tables, whether it is left out of this download, because it may not be read; in a download.
+    fn withheld(&mut self, tables: &[&TablePlan]) -> Result<Vec<bool>, Error> {
+        Ok(vec![false; tables.len()])
+    }
+
     /// Whether a watermark is one that this database can have handed out (form, not in the future); in a download.
     fn accepts_watermark(&mut self, watermark: &[u8]) -> Result<bool, Error>;
 

@@ -275,7 +275,14 @@ impl<'a, 's> Download<'a, 's> {
             return Ok(Written::Nothing(need));
         }
         let tables = self.request.plan.tables.iter().filter(|table| table.table.direction != Direction::Upload);
-        let mut all: Vec<Coming<'_>> = tables.map(|table| self.coming(table, &accepted)).collect();
+        let tables: Vec<&TablePlan> = tables.collect();
+        let withheld = self.connection.withheld(&tables)?;
+        let (withheld, tables): (Vec<_>, Vec<_>) =
+            tables.into_iter().zip(withheld).partition(|(_, withheld)| *withheld);
+        for (table, _) in &withheld {
+            self.stays(table);
+        }
+        let mut all: Vec<Coming<'_>> = tables.iter().map(|(table, _)| self.coming(table, &accepted)).collect();
         self.leave_out_what_stayed(&mut all)?;
         for coming in &all {
             self.table(coming)?;
@@ -432,6 +439,19 @@ impl<'a, 's> Download<'a, 's> {
             self.seen.entries.push(WatermarkEntry { table: table.number, partition, mark: 0 });
         }
         Ok(())
+    }
+
+    /// Of a table that is left out, what the remote has seen stays as it was.
+    fn stays(&mut self, table: &TablePlan) {
+        let Watermarks { marks, entries } = self.request.watermarks;
+        for entry in entries.iter().filter(|entry| entry.table == table.number) {
+            let Some(mark) = marks.get(entry.mark as usize) else { continue };
+            let place = self.seen.marks.iter().position(|known| known == mark).unwrap_or_else(|| {
+                self.seen.marks.push(mark.clone());
+                self.seen.marks.len() - 1
+            });
+            self.seen.entries.push(WatermarkEntry { mark: place as u32, ..entry.clone() });
+        }
     }
 
     fn mark(&mut self, table: &TablePlan, action: PartitionAction, partition: Vec<u8>) -> Result<(), Error> {

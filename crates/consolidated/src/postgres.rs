@@ -15,6 +15,7 @@
 //!   ddl_guard  tables altered beside a download    table_identity  tables altered since the last one
 //!   exposure   rows that change without being written
 //!   pooler     a session of one's own, or one that is shared
+//!   grants     a table that the server's role may not use
 //! ```
 //!
 //! Change tracking is in `headwater_model::tracking::postgres`. Sessions run in UTC, with the type settings that make every text form
@@ -30,6 +31,7 @@ mod connection;
 mod ddl_guard;
 mod error;
 pub(crate) mod exposure;
+mod grants;
 mod link;
 mod literal;
 mod numeric;
@@ -57,6 +59,7 @@ pub(crate) use catalogue::{functions_into, installed_hash, tracking};
 pub use results::placeholder;
 pub(crate) use watermark::seen_below;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -114,6 +117,8 @@ pub struct Postgres {
     settings: Settings,
     /// A second connection was looked at, and had a session of its own.
     is_apart: Arc<OnceLock<()>>,
+    /// A table could not be read.
+    lacks_grants: Arc<AtomicBool>,
 }
 
 impl Postgres {
@@ -133,12 +138,13 @@ impl Postgres {
         config.keepalives_retries(3);
         config.tcp_user_timeout(Duration::from_mins(1));
         let tls = tls::connector(&target)?;
-        Ok(Postgres { target, tls, settings, is_apart: Arc::default() })
+        Ok(Postgres { target, tls, settings, is_apart: Arc::default(), lacks_grants: Arc::default() })
     }
 
     fn open(&self) -> Result<PostgresConnection, Error> {
         let link = Link::connect(&self.target, self.tls.clone(), self.settings.connect_time_out)?;
         let mut connection = PostgresConnection::new(link);
+        connection.lacks_grants = Arc::clone(&self.lacks_grants);
         connection.begin_session(&session_sql(&self.settings))?;
         check_version(&mut connection)?;
         if self.is_apart.get().is_none() {

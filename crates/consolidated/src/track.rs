@@ -120,6 +120,43 @@ pub fn plan_untracking_unused(connection: &mut dyn Connection, plans: &[Plan]) -
     Ok(statements)
 }
 
+/// How long ago a remote has synced whose version is in use.
+const LATELY_DAYS: u32 = 30;
+
+/// Versions that none of these models is and that remotes have used in the last 30 days: another configuration may serve them. A line for
+/// each.
+pub fn used_lately(connection: &mut dyn Connection, plans: &[Plan]) -> Result<Vec<String>, Error> {
+    if !system::is_installed(connection)? {
+        return Ok(Vec::new());
+    }
+    let since = match connection.dialect() {
+        Dialect::Sqlite => format!("strftime('%Y-%m-%d %H:%M:%f', 'now', '-{LATELY_DAYS} days')"),
+        Dialect::Postgres => format!("clock_timestamp() - interval '{LATELY_DAYS} days'"),
+    };
+    let sql = format!(
+        "SELECT model, model_version, count(*), CAST(max(last_sync_at) AS text) FROM {{hw}}remote WHERE last_sync_at > {since} \
+         GROUP BY model, model_version ORDER BY model, model_version"
+    );
+    let rows = connection.query(&dialect_sql(connection.dialect(), &sql), &[])?;
+    let of = |row: &headwater_protocol::Row| {
+        (
+            crate::catalogue::text(row, 0),
+            crate::catalogue::integer(row, 1),
+            crate::catalogue::integer(row, 2),
+            crate::catalogue::text(row, 3),
+        )
+    };
+    let is_served = |name: &str, version: i64| {
+        plans.iter().any(|plan| plan.model.name == name && i64::from(plan.model.version) == version)
+    };
+    let used = rows.iter().map(of).filter(|(name, version, ..)| !is_served(name, *version));
+    Ok(used
+        .map(|(name, version, count, last)| {
+            format!("model {name:?} version {version}: {count} remotes, the last on {last}")
+        })
+        .collect())
+}
+
 /// Removes the tracking that no table of these models uses: that of a version which has retired. Remotes of the others go on. To
 /// track it again begins a new incarnation.
 pub fn untrack_unused(connection: &mut dyn Connection, plans: &[Plan]) -> Result<Vec<String>, Error> {

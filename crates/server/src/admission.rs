@@ -303,6 +303,15 @@ impl Admission {
         self.send_away(remote_id, comeback::LEAST, why)
     }
 
+    /// A failure for want of room, with the time in which this server makes room as it has worked so far.
+    pub(crate) fn paced(&self, remote_id: Option<[u8; 16]>, failure: Failure) -> Failure {
+        if failure.code != ErrorCode::Overloaded || !failure.retry_after.is_zero() {
+            return failure;
+        }
+        let wait = self.overloaded(remote_id, String::new()).retry_after;
+        failure.after(wait)
+    }
+
     /// There is no connection left for anybody.
     pub(crate) fn no_connection(&self, remote_id: Option<[u8; 16]>, why: String) -> Failure {
         self.send_away(remote_id, comeback::LEAST_OF_CONNECTIONS, why)

@@ -55,7 +55,8 @@ impl Failure {
                      [pool] overflow_bytes_max, whichever it is"
                 );
                 let message = "the server has no room left to spool this sync; it was not finished";
-                Failure::new(ErrorCode::Overloaded, message).after(Duration::from_secs(30))
+                // When to come back, the pace of the server says (`Admission::paced`).
+                Failure::new(ErrorCode::Overloaded, message)
             }
             _ => Failure::internal("the spool failed"),
         };

@@ -82,7 +82,7 @@ pub(crate) async fn put_upload(
             if !body.is_end_stream() {
                 drain(body);
             }
-            refused(&failure)
+            refused(&shared.admission.paced(None, failure))
         }
     }
 }

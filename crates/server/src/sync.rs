@@ -44,6 +44,7 @@ pub(crate) async fn post_sync(State(shared): State<Arc<Shared>>, request: Reques
             answer(&shared, user, received, line)
         }
         Err(failure) => {
+            let failure = shared.admission.paced(resume::remote_id(&head.headers).ok(), failure);
             line.receive = started.elapsed();
             line.write(&Outcome::Refused(&failure));
             if !body.is_end_stream() {
@@ -121,7 +122,10 @@ struct Sync {
 impl Sync {
     async fn run(mut self, received: Box<Received>) {
         let remote_id = received.hello.remote_id;
-        let outcome = self.database_part(received).await;
+        let outcome = self.database_part(received).await.map_err(|stop| match stop {
+            Stop::Failed(failure) => Stop::Failed(self.shared.admission.paced(Some(remote_id), failure)),
+            Stop::Left => Stop::Left,
+        });
         if outcome.is_err() {
             self.shared.downloads.failed(&self.writer);
         }

@@ -140,11 +140,13 @@ fn the_program_from_one_version_to_the_next() -> Result<()> {
         program.serve()?;
         let (_, said) = program.run(&["remote", "sync", "two.db"])?;
         assert!(said.contains("it has version 2, to which `headwater remote upgrade` changes the remote"), "{said}");
+        let (_, said) = program.run(&["untrack", "--unused"])?;
+        assert!(said.contains("model \"shop\" version 1: ") && said.contains("--force"), "{said}");
         assert!(program.ok(&["remote", "upgrade", "two.db"])?.contains("no server has version 1 any more"));
         program.ok(&["diff", "two.db"])?;
         let gone = program.ok(&["untrack", "--unused", "--dry-run"])?;
         assert!(gone.contains("side_item\"") && gone.contains("side_old\"") && !gone.contains("side_note"), "{gone}");
-        program.ok(&["untrack", "--unused"])?;
+        program.ok(&["untrack", "--unused", "--force"])?;
         assert!(program.ok(&["untrack", "--unused"])?.contains("nothing is tracked that is not used"));
         program.ok(&["check"])?;
         program.world.central.execute("UPDATE item SET n = 1000 WHERE id = 'b'; DELETE FROM old")?;

@@ -1,6 +1,8 @@
 //! One connection: its transaction, its statements, and the calls that are one statement each.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use headwater_protocol::message::ChangeOp;
@@ -51,12 +53,16 @@ pub(super) struct PostgresConnection {
     pub(super) scratch: Scratch,
     /// Bytes of the largest row that a query has given: the driver keeps a buffer as large.
     pub(super) row_bytes: usize,
+    /// The last error was that of a missing grant.
+    pub(super) is_denied: bool,
     /// [`QueryConnection::outlook`](crate::results::QueryConnection::outlook), once it was told.
     pub(super) outlook: Option<String>,
     /// What the session has to have; `None` until it is ready for use.
     pub(super) session: Option<Session>,
     /// Behind a pooler: a statement that fails in any session but this one's.
     pub(super) guard: Option<String>,
+    /// A table may not be read: which, is asked at each download. Shared by all connections of the database.
+    pub(super) lacks_grants: Arc<AtomicBool>,
     /// The session could not be put back as it was.
     pub(super) is_unclean: bool,
 }
@@ -109,9 +115,11 @@ impl PostgresConnection {
             queued: Queue::default(),
             scratch: Scratch::default(),
             row_bytes: 0,
+            is_denied: false,
             outlook: None,
             session: None,
             guard: None,
+            lacks_grants: Arc::default(),
             is_unclean: false,
         }
     }
@@ -119,6 +127,7 @@ impl PostgresConnection {
     /// What an error means, and what it leaves behind.
     pub(super) fn failure(&mut self, context: &str, failure: &tokio_postgres::Error) -> Error {
         self.state.failed = self.state.mode.is_some();
+        self.is_denied = error::is_denied(failure);
         let converted = error::convert(context, failure);
         match (converted, self.link.ending()) {
             (Error::Retry { detail, .. }, Some(ending)) => {
@@ -351,6 +360,10 @@ impl Connection for PostgresConnection {
 
     fn watermark(&mut self) -> Result<Vec<u8>, Error> {
         Ok(self.snapshot()?.watermark.to_bytes())
+    }
+
+    fn withheld(&mut self, tables: &[&TablePlan]) -> Result<Vec<bool>, Error> {
+        self.which_are_withheld(tables)
     }
 
     fn accepts_watermark(&mut self, watermark: &[u8]) -> Result<bool, Error> {

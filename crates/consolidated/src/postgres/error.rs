@@ -136,6 +136,11 @@ fn is_missing_grant(error: &DbError) -> bool {
     matches!(error.routine(), Some("aclcheck_error" | "aclcheck_error_type" | "aclcheck_error_col"))
 }
 
+/// A grant is missing.
+pub(super) fn is_denied(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|error| error.code().code() == "42501" && is_missing_grant(error))
+}
+
 /// ON CONFLICT that finds no unique index for the key, or one that is deferrable.
 fn is_arbiter(error: &DbError) -> bool {
     matches!(

@@ -91,6 +91,10 @@ impl PostgresConnection {
 
     /// Looks at the result of a statement on a table.
     pub(super) fn settle<T>(&mut self, plan: &TablePlan, result: Result<T, Error>) -> Result<T, Error> {
+        let result = result.map_err(|error| match error {
+            Error::Setup { what, .. } if self.is_denied => self.denied(plan, what),
+            other => other,
+        });
         if let Err(error) = &result {
             self.state.failed = self.state.mode.is_some();
             if error.refusal().is_none() {

@@ -15,6 +15,7 @@ mod deferred;
 mod estimate;
 mod exactly_once;
 mod exposure;
+mod grants;
 mod incarnation;
 mod kin;
 mod life;
@@ -179,6 +180,7 @@ contract! {
     system::accounts_and_notes,
     system::check_and_init_see_what_is_there,
     system::keys_go_behind_what_is_stored,
+    grants::a_version_that_remotes_use_is_seen,
     system::a_remote_may_say_anything_of_its_ranges,
     kin::what_moves_takes_along_what_is_below_it,
     kin::what_stays_where_it_is_is_not_sent,
@@ -278,6 +280,7 @@ contract_of! {
     sessions::what_runs_late_or_early_does_not_outlive_its_upload_either,
     sessions::what_a_trigger_sets_does_not_reach_the_next_statement,
     sessions::a_query_leaves_no_lock,
+    grants::a_missing_grant_holds_up_its_table_alone,
     raised::an_error_of_any_code_is_the_rows,
     raised::what_returns_is_found_and_set_aside,
     raised::what_returns_at_the_end_is_found_too,

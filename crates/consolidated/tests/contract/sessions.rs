@@ -9,7 +9,7 @@ use super::results::read;
 use super::values::{customer, order, text};
 
 /// What a session is like: its roles, all of its settings, and what it holds.
-const SESSION_SQL: &str = "SELECT concat_ws('/', current_user, session_user, current_setting('role'), \
+const SESSION_SQL: &str = "SELECT concat_ws('/', current_user, session_user, current_setting('role'), coalesce(nullif(current_setting('app.tenant', true), ''), '-'), \
     (SELECT string_agg(name || '=' || setting, ';' ORDER BY name) FROM pg_settings \
         WHERE setting <> reset_val AND name NOT LIKE 'transaction%'), \
     (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()), \

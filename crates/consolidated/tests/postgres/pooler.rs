@@ -2,7 +2,7 @@
 
 use headwater_consolidated::postgres::{Postgres, Settings};
 use headwater_consolidated::results::QueryBackend as _;
-use headwater_consolidated::{Backend as _, Error, Mode};
+use headwater_consolidated::{Backend as _, Connection, Error, Mode};
 use headwater_protocol::Value;
 use headwater_testkit::PgBouncer;
 
@@ -62,9 +62,16 @@ fn a_pooler_in_session_mode_serves_several_connections() {
     }
     assert_eq!(database.sql("SELECT count(*) FROM t"), [["9"]]);
     // What proves a session costs nothing where there is no pooler.
-    let markers = "SELECT count(*) FROM pg_settings WHERE name LIKE 'headwater.session%'";
-    assert_eq!(connections[0].query(markers, &[]).expect("rows"), [[Value::Int(1)]]);
-    assert_eq!(database.connect().query(markers, &[]).expect("rows"), [[Value::Int(0)]]);
+    let beginning = |connection: &mut dyn Connection| {
+        connection.begin(Mode::Upload).expect("begun");
+        let open =
+            "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'";
+        let shown = database.sql(open);
+        connection.rollback().expect("rolled back");
+        shown[0][0].clone()
+    };
+    assert!(beginning(&mut *connections[0]).contains("; SHOW headwater.session_"));
+    assert!(!beginning(&mut *database.connect()).contains("SHOW"));
     // One that has no session to spare for a second look.
     let pooler = PgBouncer::start(port(&database), "session", 1).expect("a pooler");
     let mut alone = backend(&pooler.url(&database.url)).connect().expect("connected");

@@ -37,6 +37,9 @@ pub struct UntrackArgs {
     /// Only what no model of the configuration uses: what was tracked for a version that has retired.
     #[arg(long)]
     unused: bool,
+    /// With --unused: also where remotes of another version have synced in the last 30 days.
+    #[arg(long, requires = "unused")]
+    force: bool,
 }
 
 /// Installs change tracking.
@@ -54,6 +57,18 @@ pub fn untrack(args: &UntrackArgs, global: &Global, output: &Output) -> Done {
     let plans = config.plans()?;
     if args.unused {
         let mut connection = config.database.connect()?;
+        let used =
+            if args.dry_run || args.force { Vec::new() } else { tracking::used_lately(&mut *connection, &plans)? };
+        if !used.is_empty() {
+            return Err(anyhow::Error::new(Error::Setup {
+                what: format!(
+                    "remotes of versions that this configuration does not have still sync ({})",
+                    used.join("; ")
+                ),
+                mend: "add those versions to the configuration, or give --force where nobody serves them any more"
+                    .to_owned(),
+            }));
+        }
         let work = if args.dry_run { tracking::plan_untracking_unused } else { tracking::untrack_unused };
         let statements = work(&mut *connection, &plans)?;
         return tell(

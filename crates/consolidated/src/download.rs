@@ -322,16 +322,36 @@ impl<'a, 's> Download<'a, 's> {
             let is_ours =
                 !self.request.restart && cursor::time_of(mark).is_none() && self.connection.accepts_watermark(mark)?;
             let mut gaps = if is_ours { Some(self.connection.gaps(mark)?) } else { None };
+            self.log_why_afresh(mark, gaps.as_ref());
             if let Some(gaps) = &mut gaps {
                 gaps.tables.extend_from_slice(&always);
-            }
-            if gaps.as_ref().is_some_and(|gaps| gaps.everything) {
-                let remote = hex::encode(self.request.remote_id);
-                tracing::info!(remote, "a remote has not synced for so long that it starts afresh");
             }
             accepted.push(gaps);
         }
         Ok(accepted)
+    }
+
+    /// The remote's report says that tables came down afresh, and refers to this.
+    fn log_why_afresh(&self, mark: &[u8], gaps: Option<&Gaps>) {
+        let remote = hex::encode(self.request.remote_id);
+        match gaps {
+            None if self.request.restart || mark.is_empty() || cursor::time_of(mark).is_some() => {}
+            None => {
+                tracing::info!(remote, "this database did not issue the remote's watermark: its tables come afresh")
+            }
+            Some(gaps) if gaps.everything => {
+                tracing::info!(remote, "the remote has not synced for longer than purge_days: its tables come afresh");
+            }
+            Some(gaps) if !gaps.tables.is_empty() => {
+                let tables = gaps.tables.join(", ");
+                tracing::info!(
+                    remote,
+                    tables,
+                    "change tracking missed changes of these tables since the remote's last sync: they come afresh"
+                );
+            }
+            Some(_) => {}
+        }
     }
 
     fn table(&mut self, coming: &Coming<'_>) -> Result<(), Error> {

@@ -1,13 +1,16 @@
 //! A user's memberships: which partitions a remote of his holds. Read inside the transaction that uses them.
 
+use std::collections::HashSet;
+
 use headwater_model::{Model, Partition, sql};
-use headwater_protocol::{Row, Value, text};
+use headwater_protocol::row::put_row;
+use headwater_protocol::{Row, Type, Value, text};
 
 use crate::backend::Query;
 use crate::{Connection, Error};
 
-/// Runs a partition's membership query for a user. Each row is one partition's values, made the partition's types; rows with a NULL
-/// name no partition and are left out.
+/// Runs a partition's membership query for a user. Each row is one partition's values, made the partition's types. A row with a NULL
+/// names no partition and is left out; a partition that the query returns several times is there once.
 pub fn query(
     connection: &mut dyn Connection,
     partition: &Partition,
@@ -15,8 +18,18 @@ pub fn query(
     remote_id: &[u8; 16],
 ) -> Result<Vec<Row>, Error> {
     let Query { sql, parameters } = asked(partition, user, remote_id);
-    let rows = connection.query(&sql, &parameters)?;
-    rows.into_iter().filter(|row| !row.iter().any(Value::is_null)).map(|row| typed(partition, &row)).collect()
+    let rows = connection.query(&sql, &parameters)?.into_iter().filter(|row| !row.iter().any(Value::is_null));
+    let mut members = rows.map(|row| typed(partition, &row)).collect::<Result<Vec<Row>, Error>>()?;
+    let types: Vec<Type> = partition.columns.iter().map(|(_, kind)| kind.base).collect();
+    let mut known = HashSet::with_capacity(members.len());
+    members.retain(|row| known.insert(encoded(&types, row)));
+    Ok(members)
+}
+
+fn encoded(types: &[Type], row: &Row) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_row(&mut bytes, types, row);
+    bytes
 }
 
 /// What [`query`] asks the database.

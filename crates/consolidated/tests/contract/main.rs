@@ -125,6 +125,7 @@ contract! {
     partitions::a_row_without_a_partition_is_sent_to_nobody,
     partitions::joining_and_leaving_partitions,
     partitions::memberships_are_read_in_the_downloads_snapshot,
+    partitions::a_partition_that_the_memberships_return_twice_comes_once,
     watermarks::what_was_seen_is_not_sent_again,
     watermarks::a_transaction_that_commits_late_is_not_missed,
     watermarks::watermarks_of_another_database_are_refused,

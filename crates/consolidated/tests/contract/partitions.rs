@@ -109,3 +109,19 @@ pub(crate) fn memberships_are_read_in_the_downloads_snapshot(database: &Database
     ben.sync(database, &plan);
     assert_eq!(ben.table(&plan, "orders"), [order(1, "south", "x")]);
 }
+
+/// A join in the membership query returns a partition once for each of several grants.
+pub(crate) fn a_partition_that_the_memberships_return_twice_comes_once(database: &Database) {
+    let twice = "SELECT region FROM member WHERE user_name = :s.user UNION ALL SELECT region FROM member WHERE user_name = :s.user";
+    let plan =
+        database.standard_with(|model| model.replace("SELECT region FROM member WHERE user_name = :s.user", twice));
+    database.application("INSERT INTO orders VALUES (1, 'north', 'x'), (2, 'north', 'y'), (3, 'south', 'z')");
+    let mut anna = Replica::new("anna");
+    let first = anna.sync(database, &plan);
+    assert_eq!((first.summary.partitions_whole, first.upserts.len()), (7, 3), "{:?}", first.marks);
+    let idle = anna.sync(database, &plan);
+    assert_eq!((idle.marks.len(), idle.count()), (0, 0), "{:?}", idle.marks);
+    database.application("UPDATE orders SET note = 'changed' WHERE id = 1");
+    assert_eq!(anna.sync(database, &plan).upserts.len(), 1);
+    anna.assert_equals_fresh(database, &plan);
+}

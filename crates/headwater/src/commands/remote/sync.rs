@@ -223,7 +223,8 @@ pub(super) fn show(report: &SyncReport, output: &Output) -> Result<()> {
         (
             report.afresh > 0,
             format!(
-                "{} came down afresh: the changes since the last sync are not kept any more (purge_days), or can't be told",
+                "{} came down afresh: this remote was away for longer than purge_days, or change tracking missed changes; the server's \
+                 log names the cause",
                 counted(report.afresh as usize, "table")
             ),
         ),

@@ -407,6 +407,24 @@ pub trait Connection: QueryConnection {
     /// transaction ends.
     fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], lock: bool) -> Result<Vec<(Row, Row)>, Error>;
 
+    /// Whether the database calls partitions of a table equal whose bytes differ (a collation without case, `1.0` and `1.00`).
+    fn has_spelled_partitions(&mut self, _table: &TablePlan) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    /// For each of these partitions of a table, the place of the first of them that the database calls equal to it.
+    fn partition_classes(&mut self, table: &TablePlan, partitions: &[Row]) -> Result<Vec<usize>, Error> {
+        let mut known: HashMap<Vec<u8>, usize> = HashMap::new();
+        let keys = partitions.iter().map(|row| table.partition_key(row).unwrap_or_default()).enumerate();
+        Ok(keys.map(|(place, key)| *known.entry(key).or_insert(place)).collect())
+    }
+
+    /// How the rows that a download reads spell the partitions in which they lie, each spelling once. Only of a table that
+    /// [has spellings](Connection::has_spelled_partitions).
+    fn spellings(&mut self, _reading: &Reading<'_>) -> Result<Vec<Row>, Error> {
+        Ok(Vec::new())
+    }
+
     /// What the database has: for `init` and `check`.
     fn catalogue(&mut self) -> Result<crate::catalogue::Catalogue, Error>;
 }

@@ -52,6 +52,8 @@ pub struct CatalogueColumn {
     pub has_default: bool,
     /// Whether its equality is other than that of its bytes (case-insensitive collation, float): not for keys. What it is.
     pub equality: Option<String>,
+    /// Why a comparison with the column calls values equal whose bytes differ, if it does; [`CatalogueColumn::equality`] is that of its key.
+    pub spellings: Option<String>,
 }
 
 /// One foreign key.

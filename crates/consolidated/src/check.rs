@@ -6,6 +6,7 @@
 mod kin;
 mod scripts;
 
+use headwater_model::script::Step;
 use headwater_model::tracking::Kin;
 use headwater_model::{Direction, Model, Table};
 use headwater_protocol::Type;
@@ -262,6 +263,44 @@ impl TableCheck<'_> {
             }
         }
         self.integer_key();
+        self.partition_columns();
+    }
+
+    /// One partition may have several spellings, which a remote holds as several.
+    fn partition_columns(&mut self) {
+        let (table, found) = (self.table, self.found);
+        let by_script = table.script(Step::DownloadCursor).is_some();
+        for column in table.partition_columns() {
+            let Some(found) = found.columns.iter().find(|found| found.name == column.name) else { continue };
+            let Some(why) = &found.spellings else { continue };
+            let place = table.partition.as_ref().and_then(|own| self.model.partitions.get(own.partition));
+            let partition = place.map_or("", |partition| partition.name.as_str());
+            let has_none = found.declared == "json";
+            let (severity, message, mend) = match (has_none, by_script) {
+                (true, _) => (
+                    Severity::Error,
+                    format!("a value of partition `{partition}` can't be compared: type json has no equality"),
+                    "use a text or jsonb column as the partition column",
+                ),
+                (false, true) => (
+                    Severity::Error,
+                    format!(
+                        "partition `{partition}` is compared in another way here than at a remote ({why}): rows that the table's \
+                         download_cursor returns would be missing at remotes"
+                    ),
+                    "use a column whose equality is that of its bytes as the partition column, or take out `download_cursor`",
+                ),
+                (false, false) => (
+                    Severity::Warning,
+                    format!(
+                        "values of partition `{partition}`, and its memberships, are equal in several spellings ({why}): each sync asks \
+                         the database once more"
+                    ),
+                    "nothing has to be done; a column whose equality is that of its bytes saves that",
+                ),
+            };
+            self.add(severity, "partition_equality", Some(&column.name), message, mend.to_owned());
+        }
     }
 
     /// Two remotes that make rows offline would choose the same numbers.

@@ -2,6 +2,7 @@
 
 mod cursor;
 mod estimate;
+mod naming;
 pub mod ready;
 mod shared;
 
@@ -13,13 +14,14 @@ use headwater_protocol::message::{PartitionAction, PartitionMark, WatermarkEntry
 use headwater_protocol::packer::Knobs;
 use headwater_protocol::{Frame, Row};
 
+use self::naming::{Naming, Spellings};
 use self::shared::{Looks, Need, Shared, top_up};
 use crate::backend::{Changes, Gaps};
 use crate::check::{Finding, Severity, check_tracking};
 use crate::keys::{key_bytes, key_bytes_of};
 use crate::rows::{Echo, FrameSink};
 use crate::scripts::{Actor, LONG_AGO};
-use crate::standing::{self, Standing};
+use crate::standing;
 use crate::system::{Life, life_asked};
 use crate::track::tracked_name;
 use crate::{Connection, Error, Mode, Plan, RowsWriter, TablePlan, memberships};
@@ -217,6 +219,9 @@ struct Download<'a, 's> {
     time: Option<i64>,
     /// What it has found of shared partitions.
     shared: Shared,
+    /// By table, the partitions that the remote is to hold.
+    namings: HashMap<u32, Naming>,
+    spellings: Spellings,
 }
 
 /// What is to come of one table.
@@ -248,6 +253,9 @@ struct Sorted {
     /// By watermark.
     since: Vec<(u32, Vec<Row>)>,
     left: Vec<Vec<u8>>,
+    /// Further spellings of those that come whole, and of the others, that the remote holds.
+    whole_spellings: Vec<Vec<u8>>,
+    kept_spellings: Vec<Vec<u8>>,
 }
 
 impl<'a, 's> Download<'a, 's> {
@@ -265,10 +273,12 @@ impl<'a, 's> Download<'a, 's> {
         }
         let seen = Watermarks { marks: vec![mark], entries: Vec::new() };
         let (summary, shared) = (DownloadSummary::default(), Shared::default());
-        Ok(Download { connection, request, sink, members, summary, seen, time, shared })
+        let (namings, spellings) = (HashMap::new(), Spellings::new());
+        Ok(Download { connection, request, sink, members, summary, seen, time, shared, namings, spellings })
     }
 
     fn run(mut self, looks: &Looks) -> Result<Written, Error> {
+        self.name_partitions()?;
         let accepted = self.accepted_marks()?;
         let need = self.look(&accepted, looks)?;
         if !matches!(need, Need::Nothing) {
@@ -287,6 +297,7 @@ impl<'a, 's> Download<'a, 's> {
         for coming in &all {
             self.table(coming)?;
         }
+        self.remember_spellings();
         Ok(Written::All(self.summary, self.seen, self.shared))
     }
 
@@ -337,7 +348,7 @@ impl<'a, 's> Download<'a, 's> {
         match gaps {
             None if self.request.restart || mark.is_empty() || cursor::time_of(mark).is_some() => {}
             None => {
-                tracing::info!(remote, "this database did not issue the remote's watermark: its tables come afresh")
+                tracing::info!(remote, "this database did not issue the remote's watermark: its tables come afresh");
             }
             Some(gaps) if gaps.everything => {
                 tracing::info!(remote, "the remote has not synced for longer than purge_days: its tables come afresh");
@@ -354,7 +365,7 @@ impl<'a, 's> Download<'a, 's> {
         }
     }
 
-    fn table(&mut self, coming: &Coming<'_>) -> Result<(), Error> {
+    fn table(&mut self, coming: &Coming<'a>) -> Result<(), Error> {
         let Coming { table, wanted, cursor, sorted } = coming;
         let (table, cursor) = (*table, *cursor);
         for partition in &sorted.left {
@@ -365,6 +376,7 @@ impl<'a, 's> Download<'a, 's> {
             self.mark(table, PartitionAction::Whole, partition_key(table, row)?)?;
             self.summary.partitions_whole += 1;
         }
+        self.mark_spellings(coming)?;
         let stays = sorted.left.is_empty() && sorted.whole.is_empty();
         // Before anything newer is said of any row.
         let (top_ups, whole) = self.send_shared(table, sorted.whole.clone())?;
@@ -388,7 +400,8 @@ impl<'a, 's> Download<'a, 's> {
             for some in keys.chunks(CONFLICTED_AT_ONCE) {
                 let stored = cursor::fetch(&mut **connection, &actor, table, some)?;
                 let standings = standing::of_rows(&mut **connection, table, &stored.iter().collect::<Vec<_>>(), false)?;
-                write_conflicted(table, some, &stored, &standings, wanted, &mut rows)?;
+                let is_here = standing::are_in(&mut **connection, table, &standings, wanted)?;
+                write_conflicted(table, some, &stored, &is_here, &mut rows)?;
             }
         }
         if let Some(cursor) = cursor {
@@ -415,29 +428,39 @@ impl<'a, 's> Download<'a, 's> {
         self.remember(table, wanted)
     }
 
-    /// The partitions that the remote is to hold afterwards; for a table that is not partitioned, the one without values.
-    fn wanted(&self, table: &TablePlan) -> Vec<Row> {
-        match &table.table.partition {
-            Some(partition) => self.members.get(partition.partition).cloned().unwrap_or_default(),
-            None => vec![Row::new()],
-        }
-    }
-
     /// `tells`: by watermark, whether the changes since then can be told.
     fn sort(&self, table: &TablePlan, wanted: &[Row], tells: &[bool]) -> Sorted {
         let refresh = self.request.refresh.contains(&table.number);
         let entries = self.request.watermarks.entries.iter().filter(|entry| entry.table == table.number);
         let mut held: HashMap<&[u8], u32> = entries.map(|entry| (entry.partition.as_slice(), entry.mark)).collect();
         let mut sorted = Sorted::default();
-        for row in wanted {
+        let naming = self.namings.get(&table.number).filter(|naming| naming.has_spellings);
+        for (place, row) in wanted.iter().enumerate() {
             let key = table.partition_key(row).unwrap_or_default();
-            let mark = held.remove(key.as_slice()).filter(|mark| tells.get(*mark as usize) == Some(&true));
-            match mark.filter(|_| !refresh) {
-                None => sorted.whole.push(row.clone()),
-                Some(mark) => match sorted.since.iter_mut().find(|(known, _)| *known == mark) {
-                    Some((_, rows)) => rows.push(row.clone()),
-                    None => sorted.since.push((mark, vec![row.clone()])),
-                },
+            let mut marks: Vec<u32> = held.remove(key.as_slice()).into_iter().collect();
+            let mut spellings = Vec::new();
+            for other in naming.map(|naming| naming.spellings(place)).unwrap_or_default() {
+                if let Some(mark) = held.remove(other.as_slice()) {
+                    marks.push(mark);
+                    spellings.push(other.clone());
+                }
+            }
+            marks.dedup();
+            // Spellings that were partitions of their own, with marks of their own: there is no older one of two.
+            let mark = if let [mark] = marks.as_slice() { Some(*mark) } else { None };
+            let mark = mark.filter(|mark| tells.get(*mark as usize) == Some(&true) && !refresh);
+            match mark {
+                None => {
+                    sorted.whole_spellings.extend(spellings);
+                    sorted.whole.push(row.clone());
+                }
+                Some(mark) => {
+                    sorted.kept_spellings.extend(spellings);
+                    match sorted.since.iter_mut().find(|(known, _)| *known == mark) {
+                        Some((_, rows)) => rows.push(row.clone()),
+                        None => sorted.since.push((mark, vec![row.clone()])),
+                    }
+                }
             }
         }
         sorted.left = held.into_keys().map(<[u8]>::to_vec).collect();
@@ -513,13 +536,10 @@ fn write_conflicted(
     table: &TablePlan,
     keys: &[Row],
     stored: &[Row],
-    standings: &[Standing],
-    wanted: &[Row],
+    is_here: &[bool],
     rows: &mut RowsWriter<'_, '_>,
 ) -> Result<(), Error> {
-    let wanted: HashSet<Vec<u8>> = wanted.iter().filter_map(|row| table.partition_key(row)).collect();
-    let is_wanted = |standing: &Standing| matches!(standing, Standing::In(partition) if wanted.contains(partition));
-    let here = stored.iter().zip(standings).filter(|(_, standing)| is_wanted(standing));
+    let here = stored.iter().zip(is_here).filter(|(_, is_here)| **is_here);
     let by_key: HashMap<Vec<u8>, &Row> = here.map(|(row, _)| (key_bytes_of(table, row), row)).collect();
     for key in keys {
         match by_key.get(&key_bytes(table, key)) {

@@ -11,6 +11,7 @@
 
 mod catalogue;
 mod connection;
+mod equality;
 mod error;
 mod guard;
 pub(crate) mod identity;

@@ -51,6 +51,7 @@ pub fn estimate(
 
 impl Download<'_, '_> {
     fn estimate(mut self, deadline: Instant) -> Result<Estimate, Error> {
+        self.name_partitions()?;
         let accepted = self.accepted_marks()?;
         let mut all = Estimate::default();
         for table in &self.request.plan.tables {

@@ -110,7 +110,19 @@ pub fn write_partitions(
     let written = connection.watermark().and_then(|mark| {
         let seen = Watermarks { marks: vec![mark], entries: Vec::new() };
         let (members, summary, shared) = (partitions.to_vec(), DownloadSummary::default(), Shared::default());
-        let download = Download { connection, request: &request, sink, members, summary, seen, time: None, shared };
+        let (namings, spellings) = Default::default();
+        let download = Download {
+            connection,
+            request: &request,
+            sink,
+            members,
+            summary,
+            seen,
+            time: None,
+            shared,
+            namings,
+            spellings,
+        };
         download.run(&Looks::default())
     });
     match ended(connection, written, |_| true)? {

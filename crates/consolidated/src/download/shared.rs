@@ -33,7 +33,7 @@ use super::{CONFLICTED_AT_ONCE, Download, changes_told, partition_key, partition
 use crate::backend::{Changes, Gaps};
 use crate::keys::{key_bytes, key_bytes_of};
 use crate::rows::Echo;
-use crate::standing::{self, Standing};
+use crate::standing;
 use crate::system::sql::dialect_sql;
 use crate::track::tracked_name;
 use crate::{Connection, Dialect, Error, RowsWriter, TablePlan};
@@ -346,7 +346,6 @@ fn write_moved(
     wanted: &[Row],
     rows: &mut RowsWriter<'_, '_>,
 ) -> Result<(), Error> {
-    let wanted: std::collections::HashSet<Vec<u8>> = wanted.iter().filter_map(|row| table.partition_key(row)).collect();
     let mut reader = Reader::new(aside);
     while !reader.is_empty() {
         let mut keys = Vec::new();
@@ -355,8 +354,8 @@ fn write_moved(
         }
         let stored = connection.fetch(table, &keys, false)?;
         let standings = standing::of_rows(connection, table, &stored.iter().collect::<Vec<_>>(), false)?;
-        let is_wanted = |standing: &Standing| matches!(standing, Standing::In(partition) if wanted.contains(partition));
-        let here = stored.iter().zip(&standings).filter(|(_, standing)| is_wanted(standing));
+        let is_here = standing::are_in(connection, table, &standings, wanted)?;
+        let here = stored.iter().zip(is_here).filter(|(_, is_here)| *is_here);
         let by_key: HashMap<Vec<u8>, &Row> = here.map(|(row, _)| (key_bytes_of(table, row), row)).collect();
         for key in &keys {
             match by_key.get(&key_bytes(table, key)) {

@@ -160,6 +160,7 @@ fn column(row: &Row) -> CatalogueColumn {
         nullable: is_true(row, 7),
         generated: is_true(row, 8),
         has_default: is_true(row, 9),
+        spellings: equality.clone(),
         equality,
     }
 }

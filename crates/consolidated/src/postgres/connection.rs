@@ -467,6 +467,18 @@ impl Connection for PostgresConnection {
         self.partitions_below_rows(table, parents, lock)
     }
 
+    fn has_spelled_partitions(&mut self, table: &TablePlan) -> Result<bool, Error> {
+        self.has_spelled(table)
+    }
+
+    fn partition_classes(&mut self, table: &TablePlan, partitions: &[Row]) -> Result<Vec<usize>, Error> {
+        self.classes(table, partitions)
+    }
+
+    fn spellings(&mut self, reading: &Reading<'_>) -> Result<Vec<Row>, Error> {
+        self.read_spellings(reading)
+    }
+
     fn catalogue(&mut self) -> Result<Catalogue, Error> {
         catalogue::read(self)
     }

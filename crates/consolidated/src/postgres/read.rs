@@ -202,6 +202,65 @@ impl PostgresConnection {
         self.settle(plan, streamed).map(|()| found)
     }
 
+    /// Whether equal partitions may have different bytes.
+    pub(super) fn has_spelled(&mut self, plan: &TablePlan) -> Result<bool, Error> {
+        Ok(!plan.partition_types.is_empty() && self.shape(plan)?.has_spelled_partitions())
+    }
+
+    /// For each partition, the place of the first that is equal. A value of another type than its column's is equal to none.
+    pub(super) fn classes(&mut self, plan: &TablePlan, partitions: &[Row]) -> Result<Vec<usize>, Error> {
+        let shape = self.shape(plan)?;
+        let statement = self.kept(&shape.partition_classes())?;
+        let is_typed =
+            |row: &Row| row.iter().zip(&plan.partition_types).all(|(value, kind)| value.as_ref().kind() == Some(*kind));
+        let (places, typed): (Vec<usize>, Vec<Row>) = partitions
+            .iter()
+            .enumerate()
+            .filter(|(_, row)| is_typed(row))
+            .map(|(place, row)| (place, row.clone()))
+            .unzip();
+        let mut classes: Vec<usize> = (0..partitions.len()).collect();
+        let mut next = places.iter();
+        let streamed = partition_arrays(&shape, &typed).and_then(|bound| {
+            self.stream("comparing partitions", &statement, &bound, |row, _| {
+                let number = raw::bytes(row, 0)?.and_then(|bytes| bytes.try_into().ok()).map(i64::from_be_bytes);
+                let first = number.and_then(|number| places.get(usize::try_from(number).ok()?.checked_sub(1)?));
+                let own = next.next().and_then(|place| classes.get_mut(*place));
+                let (Some(first), Some(own)) = (first, own) else {
+                    return Err(raw::unreadable("n", "not the number of a partition"));
+                };
+                *own = *first;
+                Ok(())
+            })
+        });
+        self.settle(plan, streamed).map(|()| classes)
+    }
+
+    /// How rows spell their partitions.
+    pub(super) fn read_spellings(&mut self, reading: &Reading<'_>) -> Result<Vec<Row>, Error> {
+        let (Reading::Whole(plan, _) | Reading::Changes(Changes { table: plan, .. })) = reading;
+        let shape = self.shape(plan)?;
+        let (sql, bound) = match reading {
+            Reading::Whole(_, partitions) => (shape.spellings(), partition_arrays(&shape, partitions)?),
+            Reading::Changes(changes) => {
+                let mut bound = seen_parameters(&shape, changes)?;
+                bound.extend(partition_arrays(&shape, changes.wanted)?);
+                (shape.changed_spellings(), bound)
+            }
+        };
+        let statement = self.kept(&sql)?;
+        let mut found = Vec::new();
+        let streamed = self.stream("looking for the spellings of partitions", &statement, &bound, |row, scratch| {
+            let mut partition = Row::with_capacity(shape.partition.len());
+            for (place, of) in shape.partition.iter().enumerate() {
+                partition.push(of.column.decode(raw::bytes(row, place)?, scratch)?.to_value());
+            }
+            found.push(partition);
+            Ok(())
+        });
+        self.settle(plan, streamed).map(|()| found)
+    }
+
     /// Runs a statement and gives its rows to `each` as they come; no more of them are in memory than the driver has read.
     pub(super) fn stream(
         &mut self,

@@ -15,7 +15,8 @@ use super::codec::{Codec, Scratch};
 use super::raw;
 use crate::{Error, TablePlan};
 
-/// The columns of a table (`$1`: its qualified name): name, type, the base type of a domain, generated, identity.
+/// The columns of a table (`$1`: its qualified name): name, type, the base type of a domain, generated, identity, enum, the collation
+/// if that is not deterministic.
 pub(super) const COLUMNS_SQL: &str = "
     SELECT a.attname::text, quote_ident(n.nspname) || '.' || quote_ident(t.typname),
            (WITH RECURSIVE base(oid, typtype, next) AS (
@@ -23,7 +24,9 @@ pub(super) const COLUMNS_SQL: &str = "
                 UNION ALL SELECT d.oid, d.typtype, d.typbasetype FROM base JOIN pg_catalog.pg_type d ON d.oid = base.next
                 WHERE base.typtype = 'd')
             SELECT base.oid FROM base WHERE base.typtype <> 'd'),
-           a.attgenerated <> '', a.attidentity = 'a'
+           a.attgenerated <> '', a.attidentity = 'a', t.typtype = 'e',
+           (SELECT quote_ident(c.collnamespace::regnamespace::text) || '.' || quote_ident(c.collname)
+            FROM pg_catalog.pg_collation c WHERE c.oid = a.attcollation AND NOT c.collisdeterministic)
     FROM pg_catalog.pg_attribute a
     JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
     JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
@@ -91,6 +94,19 @@ pub(super) struct Column {
     pub(super) is_generated: bool,
     /// GENERATED ALWAYS AS IDENTITY: taken from an insert by OVERRIDING SYSTEM VALUE, never updated.
     is_identity: bool,
+    /// Which values are equal.
+    equality: Equality,
+}
+
+/// Which values of a column the database calls equal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Equality {
+    /// Those with the same bytes.
+    Bytes,
+    /// Others too, by their type.
+    Type,
+    /// Others too, by this collation.
+    Collation(String),
 }
 
 /// What a statement does.
@@ -429,6 +445,63 @@ impl Shape {
         )
     }
 
+    /// Whether the database calls partitions equal whose bytes differ.
+    pub(super) fn has_spelled_partitions(&self) -> bool {
+        self.partition.iter().any(|of| of.column.equality != Equality::Bytes)
+    }
+
+    /// Parameters: partitions. Gives for each of them, in their order, the number of the first that is equal to it, from 1.
+    pub(super) fn partition_classes(&self) -> String {
+        let values = self.partition.iter().enumerate().map(|(place, of)| {
+            let collation = match &of.column.equality {
+                Equality::Collation(name) => format!(" COLLATE {name}"),
+                Equality::Bytes | Equality::Type => String::new(),
+            };
+            format!("{}{collation}", of.column.written(place, "u"))
+        });
+        let arrays = (1..).zip(&self.partition);
+        let arrays = arrays.map(|(number, of)| format!("${number}::{}[]", of.column.codec.parameter().0));
+        let names: Vec<String> = (0..self.partition.len()).map(|place| format!("c{place}")).collect();
+        format!(
+            "SELECT min(u.n) OVER (PARTITION BY {}) FROM unnest({}) WITH ORDINALITY AS u({}, n) ORDER BY u.n",
+            values.collect::<Vec<_>>().join(", "),
+            arrays.collect::<Vec<_>>().join(", "),
+            names.join(", ")
+        )
+    }
+
+    /// Parameters: partitions. Gives how the rows in them spell their partitions.
+    pub(super) fn spellings(&self) -> String {
+        self.each_spelling(&self.whole_source())
+    }
+
+    /// Parameters: the first of those of [`Shape::changes`], and the wanted partitions. Gives how the rows that have changed and lie in these
+    /// spell their partitions.
+    pub(super) fn changed_spellings(&self) -> String {
+        let same_key = self.key.iter().zip(&self.side_key);
+        let same_key = same_key.map(|(place, side)| format!("b.{} = s.{side}", self.columns[*place].quoted()));
+        self.each_spelling(&format!(
+            "FROM ({}) AS s JOIN {} AS b ON {}{} WHERE {}",
+            self.changed(1),
+            self.base,
+            same_key.collect::<Vec<_>>().join(" AND "),
+            self.up,
+            self.is_among(self.partition.len() + 3),
+        ))
+    }
+
+    /// The partitions of some rows, each spelling once: DISTINCT would give one of those that are equal.
+    fn each_spelling(&self, source: &str) -> String {
+        let (first, spelled): (Vec<String>, Vec<String>) = self
+            .partition
+            .iter()
+            .map(|of| {
+                (format!("(array_agg({}))[1]", of.column.read(&of.value)), format!("{}::text COLLATE \"C\"", of.value))
+            })
+            .unzip();
+        format!("SELECT {} {source} GROUP BY {}", first.join(", "), spelled.join(", "))
+    }
+
     fn read_all(&self) -> String {
         self.columns.iter().map(|c| c.read(&format!("b.{}", c.quoted()))).collect::<Vec<_>>().join(", ")
     }
@@ -508,8 +581,8 @@ fn find_column(table: &Table, column: &headwater_model::Column, found: &[Row]) -
 }
 
 fn read_column(table: &Table, name: &str, kind: Type, row: &[Value]) -> Result<Column, Error> {
-    let (Some(Value::Text(declared)), Some(Value::Int(oid)), Some(generated), Some(identity)) =
-        (row.get(1), row.get(2), row.get(3), row.get(4))
+    let (Some(Value::Text(declared)), Some(Value::Int(oid)), Some(generated), Some(identity), Some(is_enum)) =
+        (row.get(1), row.get(2), row.get(3), row.get(4), row.get(5))
     else {
         return Err(Error::Database {
             context: "reading the catalogue".into(),
@@ -533,7 +606,16 @@ fn read_column(table: &Table, name: &str, kind: Type, row: &[Value]) -> Result<C
     // Blanks at the end count in text, not in bpchar: compared as its own type.
     let cast = (is_read_as_text || oid == BPCHAR).then_some(declared);
     let (is_generated, is_identity) = (*generated == Value::Bool(true), *identity == Value::Bool(true));
-    Ok(Column { name: name.to_owned(), codec, is_read_as_text, cast, is_generated, is_identity })
+    let is_by_type = oid == BPCHAR
+        || is_read_as_text && *is_enum != Value::Bool(true)
+        || matches!(kind, Type::Real | Type::Decimal | Type::Json);
+    let equality = match crate::system::optional_text(row.get(6)) {
+        Some(collation) => Equality::Collation(collation),
+        None if is_by_type => Equality::Type,
+        None => Equality::Bytes,
+    };
+    let name = name.to_owned();
+    Ok(Column { name, codec, is_read_as_text, cast, is_generated, is_identity, equality })
 }
 
 fn missing(what: String) -> Error {

@@ -7,11 +7,13 @@ use headwater_model::tracking::{Kin, UniqueIndex, tracked_name};
 use headwater_protocol::{Row, Type, Value};
 use sha2::{Digest, Sha256};
 
+use super::connection::SqliteConnection;
+use super::equality;
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueReference, CatalogueTable, Tracking, integer, text};
 use crate::{Connection, Error};
 
 /// Reads the catalogue.
-pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> {
+pub(super) fn read(connection: &mut SqliteConnection) -> Result<Catalogue, Error> {
     let sql = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' \
                AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'headwater\\_%' ESCAPE '\\' ORDER BY name";
     let names: Vec<String> = connection.query(sql, &[])?.iter().map(|row| text(row, 0)).collect();
@@ -19,7 +21,7 @@ pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> 
     Ok(Catalogue { tables })
 }
 
-fn table(connection: &mut dyn Connection, name: String) -> Result<CatalogueTable, Error> {
+fn table(connection: &mut SqliteConnection, name: String) -> Result<CatalogueTable, Error> {
     let parameter = [Value::text(name.as_str())];
     let sql = "SELECT name, type, \"notnull\", dflt_value IS NOT NULL, pk, hidden FROM pragma_table_xinfo(?1)";
     let rows = connection.query(sql, &parameter)?;
@@ -29,7 +31,13 @@ fn table(connection: &mut dyn Connection, name: String) -> Result<CatalogueTable
     let indexes = indexes(connection, &name)?;
     // A rowid's alias can't be NULL, whatever is declared, nor can any key of a table without rowid.
     let whole_key = whole_key(connection, &name, &key, &rows)?;
-    let columns = rows.iter().filter(|row| integer(row, 5) != 1).map(|row| column(row, &indexes, whole_key)).collect();
+    let visible = rows.iter().filter(|row| integer(row, 5) != 1);
+    let mut columns: Vec<CatalogueColumn> = visible.map(|row| column(row, &indexes, whole_key)).collect();
+    for column in &mut columns {
+        if let Some(kind) = column.kind {
+            column.spellings = equality::spellings(connection, &name, &column.name, kind.base)?;
+        }
+    }
     let primary_key: Vec<String> = key.into_iter().map(|(_, name)| name).collect();
     let names = |index: &Index| index.columns.iter().map(|(name, _)| name.clone()).collect();
     let whole = || indexes.iter().filter(|index| !index.partial && !index.expression);
@@ -89,6 +97,7 @@ fn column(row: &Row, indexes: &[Index], whole_key: bool) -> CatalogueColumn {
         declared,
         kind,
         equality,
+        spellings: None,
     }
 }
 

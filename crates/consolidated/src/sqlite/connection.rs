@@ -10,6 +10,7 @@ use headwater_protocol::stored::Scratch;
 use headwater_protocol::{Row, Value};
 use rusqlite::{CachedStatement, OpenFlags};
 
+use super::equality::PartitionEquality;
 use super::error::{refusal, sort, sort_of_rows};
 use super::plain::Keeps;
 use super::statements::TableSql;
@@ -550,6 +551,21 @@ impl Connection for SqliteConnection {
 
     fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], _lock: bool) -> Result<Vec<(Row, Row)>, Error> {
         reads::partitions_below(self, table, parents)
+    }
+
+    fn has_spelled_partitions(&mut self, table: &TablePlan) -> Result<bool, Error> {
+        Ok(PartitionEquality::read(self, table)?.has_spellings())
+    }
+
+    fn partition_classes(&mut self, table: &TablePlan, partitions: &[Row]) -> Result<Vec<usize>, Error> {
+        let equality = PartitionEquality::read(self, table)?;
+        let mut known: HashMap<Vec<u8>, usize> = HashMap::new();
+        let keys = partitions.iter().map(|row| equality.canonical(row)).enumerate();
+        Ok(keys.map(|(place, key)| *known.entry(key).or_insert(place)).collect())
+    }
+
+    fn spellings(&mut self, reading: &Reading<'_>) -> Result<Vec<Row>, Error> {
+        reads::spellings(self, reading)
     }
 
     fn catalogue(&mut self) -> Result<Catalogue, Error> {

@@ -59,7 +59,7 @@ impl Keeps {
 
 /// What a column does with values that are not of its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Affinity {
+pub(super) enum Affinity {
     Integer,
     Text,
     Blob,
@@ -69,7 +69,7 @@ enum Affinity {
 
 impl Affinity {
     /// Of a declared type, by the five rules in their order.
-    fn of(declared: &str) -> Affinity {
+    pub(super) fn of(declared: &str) -> Affinity {
         let upper = declared.to_ascii_uppercase();
         let has = |words: &[&str]| words.iter().any(|word| upper.contains(word));
         if has(&["INT"]) {
@@ -83,6 +83,11 @@ impl Affinity {
         } else {
             Affinity::Numeric
         }
+    }
+
+    /// Whether texts that look like numbers become numbers.
+    pub(super) fn is_numeric(self) -> bool {
+        matches!(self, Affinity::Integer | Affinity::Real | Affinity::Numeric)
     }
 
     /// Whether a value is stored as it is.

@@ -6,8 +6,9 @@ use headwater_protocol::stored::{Scratch, Stored};
 use headwater_protocol::{Row, Value};
 
 use super::connection::{SqliteConnection, read_own_mark, read_watermark};
+use super::equality::PartitionEquality;
 use super::error::sort;
-use super::values::{bind_all, stored, typed, typed_row};
+use super::values::{bind_all, plain, stored, typed, typed_row};
 use crate::backend::{Changes, Reading};
 use crate::{Error, RowsWriter, TablePlan};
 
@@ -69,6 +70,11 @@ pub(super) fn count(connection: &mut SqliteConnection, reading: &Reading<'_>) ->
             (changes.table, changes.partitions, [since, before, after].map(Value::Int).to_vec())
         }
     };
+    let noted = match reading {
+        Reading::Changes(changes) => noted_partitions(connection, changes, more.first())?,
+        Reading::Whole(..) => None,
+    };
+    let partitions = noted.as_deref().unwrap_or(partitions);
     let sql = connection.table_sql(table);
     let sql = if more.is_empty() { &sql.count } else { &sql.count_changes };
     let mut statement = connection.prepare(sql)?;
@@ -101,7 +107,10 @@ pub(super) fn changes(
         detail: "a watermark of another form".into(),
     })?;
     let own = changes.own.and_then(read_own_mark);
-    let wanted: HashSet<Vec<u8>> = changes.wanted.iter().filter_map(|values| table.partition_key(values)).collect();
+    let equality = PartitionEquality::read(connection, table)?;
+    let wanted = Wanted { keys: changes.wanted.iter().map(|row| equality.canonical(row)).collect(), equality };
+    let noted = noted_partitions(connection, changes, Some(&Value::Int(since)))?;
+    let partitions = noted.as_deref().unwrap_or(changes.partitions);
     let sql = connection.table_sql(table);
     let (sql, versions) = match own.filter(|_| out.leaves_own_out()) {
         Some((before, after)) => (&sql.changes_of_others, vec![since, before, after]),
@@ -110,7 +119,7 @@ pub(super) fn changes(
     let versions: Row = versions.into_iter().map(Value::Int).collect();
     let mut statement = connection.prepare(sql)?;
     let mut scratch = Scratch::default();
-    for partition in each_of(table, changes.partitions, &[Row::new()]) {
+    for partition in each_of(table, partitions, &[Row::new()]) {
         bind_all(&mut statement, partition.iter().chain(&versions), &mut scratch)?;
         let mut rows = statement.raw_query();
         while let Some(row) = rows.next().map_err(|error| sort(error, sql))? {
@@ -122,13 +131,83 @@ pub(super) fn changes(
     Ok(())
 }
 
+/// The partitions that the remote holds.
+struct Wanted {
+    keys: HashSet<Vec<u8>>,
+    equality: PartitionEquality,
+}
+
+impl Wanted {
+    fn has(&self, partition: &[Value]) -> bool {
+        self.keys.contains(&self.equality.canonical(partition))
+    }
+}
+
+/// The partitions as the side table spells them, which compares bytes; `None`: as they are.
+fn noted_partitions(
+    connection: &mut SqliteConnection,
+    changes: &Changes<'_>,
+    since: Option<&Value>,
+) -> Result<Option<Vec<Row>>, Error> {
+    let equality = PartitionEquality::read(connection, changes.table)?;
+    if !equality.has_spellings() {
+        return Ok(None);
+    }
+    let sql = connection.table_sql(changes.table);
+    // As they are stored: a side table's columns make no number of a text.
+    let noted = read_spellings(connection, &sql.noted_spellings, since, &mut |row| {
+        (0..changes.table.partition_types.len()).map(|place| plain(row, place)).collect()
+    })?;
+    Ok(Some(equality.among(noted, changes.partitions)))
+}
+
+/// How the rows that are read spell their partitions.
+pub(super) fn spellings(connection: &mut SqliteConnection, reading: &Reading<'_>) -> Result<Vec<Row>, Error> {
+    match reading {
+        Reading::Whole(table, partitions) => {
+            let sql = connection.table_sql(table);
+            let (mut found, mut scratch) = (Vec::new(), Scratch::default());
+            let mut read = |row: &rusqlite::Row<'_>| typed_row(row, 0, &table.partition_types, &mut scratch);
+            for partition in *partitions {
+                found.extend(read_spellings(connection, &sql.spellings, partition, &mut read)?);
+            }
+            Ok(found)
+        }
+        Reading::Changes(changes) => {
+            let equality = PartitionEquality::read(connection, changes.table)?;
+            let sql = connection.table_sql(changes.table);
+            let since = Value::Int(read_watermark(changes.since).unwrap_or_default());
+            let mut scratch = Scratch::default();
+            let types = &changes.table.partition_types;
+            let mut read = |row: &rusqlite::Row<'_>| typed_row(row, 0, types, &mut scratch);
+            let found = read_spellings(connection, &sql.changed_spellings, [&since], &mut read)?;
+            Ok(equality.among(found, changes.wanted))
+        }
+    }
+}
+
+fn read_spellings<'v>(
+    connection: &SqliteConnection,
+    sql: &str,
+    parameters: impl IntoIterator<Item = &'v Value>,
+    read: &mut dyn FnMut(&rusqlite::Row<'_>) -> Result<Row, Error>,
+) -> Result<Vec<Row>, Error> {
+    let mut statement = connection.prepare(sql)?;
+    bind_all(&mut statement, parameters, &mut Scratch::default())?;
+    let (mut found, mut rows) = (Vec::new(), statement.raw_query());
+    while let Some(row) = rows.next().map_err(|error| sort(error, sql))? {
+        found.push(read(row)?);
+    }
+    Ok(found)
+}
+
 /// Places of a row of changes: lives here, lives, version, then the key and the columns.
 const KEY_PLACE: usize = 3;
 
 fn put_change(
     table: &TablePlan,
     row: &rusqlite::Row<'_>,
-    wanted: &HashSet<Vec<u8>>,
+    wanted: &Wanted,
     scratch: &mut Scratch,
     out: &mut RowsWriter<'_, '_>,
     is_own: bool,
@@ -141,7 +220,7 @@ fn put_change(
     if integer(row, 1)? != 0 {
         let values = typed_row(row, columns + table.types.len(), &table.partition_types, scratch)?;
         // It lives on in another partition that the remote holds, whose own side row sends it.
-        if table.partition_key(&values).is_some_and(|partition| wanted.contains(&partition)) {
+        if wanted.has(&values) {
             return Ok(());
         }
     }

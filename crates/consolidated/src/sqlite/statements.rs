@@ -42,6 +42,12 @@ pub(super) struct TableSql {
     pub(super) changes: String,
     /// The same, without versions of our own (above the first, up to the second) after the version.
     pub(super) changes_of_others: String,
+    /// Partition -> the spellings of the rows in it.
+    pub(super) spellings: String,
+    /// Version -> the spellings of the partitions in which rows lie that have changed since.
+    pub(super) changed_spellings: String,
+    /// Version -> the spellings under which changes since are noted.
+    pub(super) noted_spellings: String,
     /// Key of the parent -> the partition of what refers to it; empty where rows have their own.
     pub(super) partition: String,
 }
@@ -94,6 +100,13 @@ impl TableSql {
             ),
             changes: changes(plan, &name, &columns, &changed(plan)),
             changes_of_others: changes(plan, &name, &columns, &changed_by_others(plan)),
+            spellings: format!("SELECT DISTINCT {} {from}", each_spelling(&partition)),
+            changed_spellings: changed_spellings(plan, &name),
+            noted_spellings: format!(
+                "SELECT DISTINCT {} FROM {} s WHERE s.version > ?1",
+                each_spelling(&tracking::partition_columns(&lineage)),
+                tracking::side_table(&lineage)
+            ),
             partition: plan.parents.first().map(|parent| partition_below(plan, parent)).unwrap_or_default(),
         }
     }
@@ -146,6 +159,25 @@ fn changes(plan: &TablePlan, name: &str, columns: &[String], changed: &str) -> S
         tracking::side_table(&lineage),
         joined.join(" AND "),
         lineage.up(0, "b", "LEFT JOIN", &named),
+    )
+}
+
+/// Values by their bytes, for DISTINCT; 7 and 7.0 are equal too.
+fn each_spelling(values: &[String]) -> String {
+    let exact = values.iter().map(|value| format!("{value} COLLATE BINARY"));
+    exact.chain(values.iter().map(|value| format!("typeof({value})"))).collect::<Vec<_>>().join(", ")
+}
+
+fn changed_spellings(plan: &TablePlan, name: &str) -> String {
+    let lineage = plan.lineage();
+    let key = plan.table.key_columns().map(|column| format!("b.{}", quote(&column.name)));
+    let joined = key.zip(tracking::key_columns(&plan.table)).map(|(base, side)| format!("{base} = s.{side}"));
+    format!(
+        "SELECT DISTINCT {} FROM {} s JOIN {name} b ON {}{} WHERE s.version > ?1",
+        each_spelling(&lineage.partition(0, "b")),
+        tracking::side_table(&lineage),
+        joined.collect::<Vec<_>>().join(" AND "),
+        lineage.up(0, "b", "JOIN", &named),
     )
 }
 

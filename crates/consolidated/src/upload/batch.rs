@@ -210,12 +210,13 @@ impl<'a> Batch<'a> {
             return Ok(items.to_vec());
         }
         let standings = self.standings(table, &images(items))?;
+        let held = self.policy.hold(self.connection, table, &standings)?;
         let mut admitted = Vec::with_capacity(items.len());
-        for (item, standing) in items.iter().zip(standings) {
+        for (item, (standing, is_held)) in items.iter().zip(standings.iter().zip(held)) {
             let refused = (item.ordinal, item.table, outside_parent(table));
             match standing {
                 Standing::Orphan => self.effects.waiting.push(refused),
-                standing if !self.policy.holds(table, &standing) => self.effects.refused.push(refused),
+                _ if !is_held => self.effects.refused.push(refused),
                 _ => admitted.push(*item),
             }
         }
@@ -238,11 +239,12 @@ impl<'a> Batch<'a> {
             return Ok(of);
         }
         let rows: Vec<&Row> = of.iter().filter_map(|one| row(one).1).collect();
-        let mut standings = self.standings(table, &rows)?.into_iter();
+        let standings = self.standings(table, &rows)?;
+        let mut held = self.policy.hold(self.connection, table, &standings)?.into_iter();
         let mut inside = Vec::with_capacity(of.len());
         for one in of {
             let (item, row) = row(&one);
-            if row.is_some() && !standings.next().is_some_and(|standing| self.policy.holds(table, &standing)) {
+            if row.is_some() && !held.next().unwrap_or(false) {
                 self.effects.refused.push((item.ordinal, item.table, outside(table)));
             } else {
                 inside.push(one);

@@ -149,7 +149,9 @@ impl<'a> Engine<'a> {
             };
             let Some(payload) = self.apply_plain(source, payload, before)? else { continue };
             bytes += source.payload_bytes;
-            for item in source.items(payload)?.into_iter().filter(|item| !item.is_delete()) {
+            let items = source.items(payload)?;
+            self.policy.learn_of_items(self.connection, self.request.plan, &items)?;
+            for item in items.into_iter().filter(|item| !item.is_delete()) {
                 if self.is_full(&batch, &item) {
                     self.apply(&std::mem::take(&mut batch))?;
                 }

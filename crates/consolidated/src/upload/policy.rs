@@ -1,6 +1,7 @@
 //! What an upload's user may change: decided on the server's own knowledge, before any conflict is judged.
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 
 use headwater_model::Direction;
 use headwater_protocol::Row;
@@ -8,14 +9,20 @@ use headwater_protocol::message::{Refusal, RefusalCode};
 
 use super::source::Item;
 use crate::scripts::Actor;
-use crate::standing::Standing;
+use crate::standing::{self, Standing};
 use crate::{Connection, Error, Plan, TablePlan, memberships};
 
 /// The partitions that a user's remote may write to.
+///
+/// A partition is one of them if the database calls it equal to one, whatever its bytes are ([`Policy::learn`]).
 #[derive(Debug)]
 pub(super) struct Policy {
-    /// By place in the model's partitions: the keys of the user's.
+    /// By place in the model's partitions: the user's.
+    rows: Vec<Vec<Row>>,
+    /// The same by their keys.
     members: Vec<HashSet<Vec<u8>>>,
+    /// By table and key, whether other spellings are equal to one of them.
+    spellings: RefCell<HashMap<(u32, Vec<u8>), bool>>,
     /// Whose upload it is.
     pub(super) actor: Actor,
 }
@@ -28,23 +35,110 @@ impl Policy {
         user: &str,
         remote_id: &[u8; 16],
     ) -> Result<Policy, Error> {
-        let mut members = Vec::new();
+        let (mut members, mut all) = (Vec::new(), Vec::new());
         for partition in &plan.model.partitions {
             let types: Vec<_> = partition.columns.iter().map(|(_, kind)| kind.base).collect();
             let rows = memberships::query(connection, partition, user, remote_id)?;
             members.push(rows.iter().map(|row| encoded(&types, row)).collect());
+            all.push(rows);
         }
-        Ok(Policy { members, actor: Actor { user: user.to_owned(), remote_id: *remote_id } })
+        let spellings = RefCell::default();
+        Ok(Policy { rows: all, members, spellings, actor: Actor { user: user.to_owned(), remote_id: *remote_id } })
     }
 
     /// Whether a table's partition of these bytes is one of the user's.
     pub(super) fn is_member(&self, table: &TablePlan, partition: &[u8]) -> bool {
+        self.is_named(table, partition)
+            || self.spellings.borrow().get(&(table.number, partition.to_vec())).copied().unwrap_or(false)
+    }
+
+    /// The same by its bytes.
+    fn is_named(&self, table: &TablePlan, partition: &[u8]) -> bool {
         let place = table.table.partition.as_ref().map(|partition| partition.partition);
         place.and_then(|place| self.members.get(place)).is_some_and(|members| members.contains(partition))
     }
 
+    /// Asks the database, in one statement, which of these partitions it calls equal to one of the user's; before they are judged.
+    pub(super) fn learn(
+        &self,
+        connection: &mut dyn Connection,
+        table: &TablePlan,
+        partitions: &HashSet<Vec<u8>>,
+    ) -> Result<(), Error> {
+        let new: HashSet<&[u8]> =
+            partitions.iter().map(Vec::as_slice).filter(|key| !self.is_known(table, key)).collect();
+        let place = table.table.partition.as_ref().map(|partition| partition.partition);
+        let Some(members) = place.and_then(|place| self.rows.get(place)) else { return Ok(()) };
+        let equal = standing::equal_to_some(connection, table, &new, members)?;
+        let mut spellings = self.spellings.borrow_mut();
+        spellings.extend(new.iter().map(|key| ((table.number, key.to_vec()), false)));
+        spellings.extend(equal.into_iter().map(|key| ((table.number, key), true)));
+        Ok(())
+    }
+
+    /// [`Policy::learn`] of the partitions that the new rows of changes name themselves. A value that the column can't hold is equal to
+    /// none of the user's.
+    pub(super) fn learn_of_items(
+        &self,
+        connection: &mut dyn Connection,
+        plan: &Plan,
+        items: &[Item],
+    ) -> Result<(), Error> {
+        for run in items.chunk_by(|one, other| one.table == other.table) {
+            let Some(table) = run.first().and_then(|item| plan.tables.get(item.table)) else { continue };
+            let rows = run.iter().filter_map(|item| item.change.new.as_ref());
+            let named: HashSet<Vec<u8>> = rows.filter_map(|row| table.partition_of(row)).collect();
+            let new: Vec<Vec<u8>> = named.into_iter().filter(|key| !self.is_known(table, key)).collect();
+            if new.is_empty() || table.table.partition.is_none() || !connection.has_spelled_partitions(table)? {
+                continue;
+            }
+            connection.savepoint()?;
+            if !self.has_learnt(connection, table, &new.iter().cloned().collect())? {
+                for key in new {
+                    if !self.has_learnt(connection, table, &HashSet::from([key.clone()]))? {
+                        self.spellings.borrow_mut().insert((table.number, key), false);
+                    }
+                }
+            }
+            connection.release_savepoint()?;
+        }
+        Ok(())
+    }
+
+    /// `false`: the database refuses one of them.
+    fn has_learnt(
+        &self,
+        connection: &mut dyn Connection,
+        table: &TablePlan,
+        partitions: &HashSet<Vec<u8>>,
+    ) -> Result<bool, Error> {
+        match self.learn(connection, table, partitions) {
+            Err(Error::Refused { .. }) => connection.rollback_to_savepoint().map(|()| false),
+            learnt => learnt.map(|()| true),
+        }
+    }
+
+    fn is_known(&self, table: &TablePlan, partition: &[u8]) -> bool {
+        self.is_named(table, partition) || self.spellings.borrow().contains_key(&(table.number, partition.to_vec()))
+    }
+
+    /// Whether rows that stand there lie in one of the user's partitions, each.
+    pub(super) fn hold(
+        &self,
+        connection: &mut dyn Connection,
+        table: &TablePlan,
+        standings: &[Standing],
+    ) -> Result<Vec<bool>, Error> {
+        let key = |standing: &Standing| match standing {
+            Standing::In(key) => Some(key.clone()),
+            Standing::Nowhere | Standing::Orphan => None,
+        };
+        self.learn(connection, table, &standings.iter().filter_map(key).collect())?;
+        Ok(standings.iter().map(|standing| self.holds(table, standing)).collect())
+    }
+
     /// Whether rows that stand there lie in one of the user's partitions.
-    pub(super) fn holds(&self, table: &TablePlan, standing: &Standing) -> bool {
+    fn holds(&self, table: &TablePlan, standing: &Standing) -> bool {
         match standing {
             _ if table.table.partition.is_none() => true,
             Standing::In(key) => self.is_member(table, key),

@@ -12,6 +12,7 @@ mod counting;
 mod database;
 mod ddl;
 mod deferred;
+mod equality;
 mod estimate;
 mod exactly_once;
 mod exposure;
@@ -126,6 +127,10 @@ contract! {
     partitions::joining_and_leaving_partitions,
     partitions::memberships_are_read_in_the_downloads_snapshot,
     partitions::a_partition_that_the_memberships_return_twice_comes_once,
+    equality::texts_without_case_are_one_partition,
+    equality::texts_of_a_collation_are_one_partition,
+    equality::blanks_at_the_end_make_no_other_partition,
+    equality::zeros_at_the_end_make_no_other_partition,
     watermarks::what_was_seen_is_not_sent_again,
     watermarks::a_transaction_that_commits_late_is_not_missed,
     watermarks::watermarks_of_another_database_are_refused,
@@ -261,6 +266,7 @@ contract_of! {
     sqlite_alone, sqlite:
     results::a_decimal_is_a_number_of_the_same_text,
     passing::a_full_disk_passes,
+    equality::numbers_in_texts_are_one_partition,
     deferred::a_trigger_that_rolls_back_blocks_nothing,
     raised::an_expression_that_fails_is_the_rows,
     raised::a_trigger_that_does_not_fit_holds_up_its_table_alone,
@@ -269,6 +275,7 @@ contract_of! {
 contract_of! {
     postgres_alone, postgres:
     incarnation::own_tables_that_were_loaded_begin_an_incarnation,
+    equality::both_zeros_are_one_partition,
     results::what_says_now_is_read_for_each_run,
     both_ways::a_row_that_another_is_writing_is_judged_as_it_is_left,
     passing::a_deadlock_passes,

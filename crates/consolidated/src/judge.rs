@@ -52,8 +52,8 @@ pub fn judge(rule: ConflictRule, types: &[Type], change: &Change, stored: Option
         (_, None, None) | (None, None, Some(_)) => settled(Action::Keep),
         (None, Some(new), None) => settled(Action::Insert(new.clone())),
         (_, Some(new), Some(stored)) if same(new, stored) => settled(Action::Keep),
-        (Some(old), Some(new), Some(stored)) if same(old, stored) => settled(Action::Update(new.clone())),
-        (Some(old), None, Some(stored)) if same(old, stored) => settled(Action::Delete),
+        (Some(old), Some(new), Some(stored)) if is_old(old, stored) => settled(Action::Update(new.clone())),
+        (Some(old), None, Some(stored)) if is_old(old, stored) => settled(Action::Delete),
         (Some(_), Some(new), None) => update_of_deleted(rule, new),
         (Some(_), None, Some(_)) => delete_of_changed(rule),
         (old, Some(new), Some(stored)) => two_images(rule, types, old.as_ref(), new, stored),
@@ -133,7 +133,7 @@ fn merge(side: Side, old: Option<&Row>, new: &Row, stored: &Row) -> Row {
     let choose = |place: usize, new: &Value, stored: &Value| {
         let old = old.and_then(|old| old.get(place));
         let remote_changed = old.is_none_or(|old| !old.same(new));
-        let consolidated_changed = old.is_none_or(|old| !old.same(stored));
+        let consolidated_changed = old.is_none_or(|old| !is_old_value(old, stored));
         match (remote_changed, consolidated_changed) {
             (true, false) => new.clone(),
             (true, true) if side == Side::Remote => new.clone(),
@@ -146,6 +146,27 @@ fn merge(side: Side, old: Option<&Row>, new: &Row, stored: &Row) -> Row {
 /// Whether two images are the same row.
 pub fn same(one: &Row, other: &Row) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one.same(other))
+}
+
+/// Whether a stored row is the one that the remote had.
+fn is_old(old: &Row, stored: &Row) -> bool {
+    old.len() == stored.len() && old.iter().zip(stored).all(|(old, stored)| is_old_value(old, stored))
+}
+
+/// Remotes that older versions made have text affinity where the database may hold a number (an epoch in a DATETIME column): the file
+/// made a text of what came down.
+fn is_old_value(old: &Value, stored: &Value) -> bool {
+    let spelled = |text: &[u8]| match stored {
+        Value::Int(number) => text == number.to_string().as_bytes(),
+        Value::Real(real) => {
+            let number = |text: &str| text.parse::<f64>().ok().map(f64::to_bits);
+            let kept = std::str::from_utf8(text).ok().and_then(number);
+            // SQLite's own conversion has fifteen digits, a later one seventeen.
+            kept.is_some() && [format!("{real:.14e}"), format!("{real:.16e}")].iter().any(|text| number(text) == kept)
+        }
+        _ => false,
+    };
+    old.same(stored) || matches!(old, Value::Text(text) if spelled(text))
 }
 
 #[cfg(test)]

@@ -56,12 +56,12 @@ pub fn declared_type(kind: ColumnType) -> String {
         (Type::Decimal, None) => "DECIMAL_TEXT".to_owned(),
         (Type::Text, _) => "TEXT".to_owned(),
         (Type::Bytes, _) => "BLOB".to_owned(),
-        (Type::Date, _) => "DATE_TEXT".to_owned(),
-        (Type::Time, _) => "TIME_TEXT".to_owned(),
-        (Type::Timestamp, _) => "TIMESTAMP_TEXT".to_owned(),
-        (Type::Timestamptz, _) => "TIMESTAMPTZ_TEXT".to_owned(),
-        (Type::Uuid, _) => "UUID_TEXT".to_owned(),
-        (Type::Json, _) => "JSON_TEXT".to_owned(),
+        (Type::Date, _) => "DATE_BLOB".to_owned(),
+        (Type::Time, _) => "TIME_BLOB".to_owned(),
+        (Type::Timestamp, _) => "TIMESTAMP_BLOB".to_owned(),
+        (Type::Timestamptz, _) => "TIMESTAMPTZ_BLOB".to_owned(),
+        (Type::Uuid, _) => "UUID_BLOB".to_owned(),
+        (Type::Json, _) => "JSON_BLOB".to_owned(),
     }
 }
 

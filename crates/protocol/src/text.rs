@@ -208,12 +208,14 @@ pub fn coerce(value: &Value, kind: Type) -> Option<Value> {
             Type::Real => i64_to_real(*number).map(Value::Real),
             Type::Decimal => Decimal::parse(&number.to_string()).map(Value::Decimal),
             Type::Text => Some(Value::text(number.to_string())),
+            Type::Json => Some(Value::Json(number.to_string().into_bytes())),
             _ => None,
         },
         Value::Real(real) => match kind {
             Type::Int => real_to_i64(*real).map(Value::Int),
             Type::Decimal => real_to_decimal(*real).map(Value::Decimal),
             Type::Text => Some(Value::text(real.to_string())),
+            Type::Json if real.is_finite() => Some(Value::Json(real.to_string().into_bytes())),
             _ => None,
         },
         Value::Bool(truth) if kind == Type::Int => Some(Value::Int(i64::from(*truth))),
@@ -455,6 +457,9 @@ mod tests {
         assert_eq!(coerce(&Value::text("x"), Type::Int), None);
         assert_eq!(coerce(&Value::text("x"), Type::Bytes), None);
         assert_eq!(coerce(&Value::Null, Type::Int), Some(Value::Null));
+        assert_eq!(coerce(&Value::Int(5), Type::Json), Some(Value::Json(b"5".to_vec())));
+        assert_eq!(coerce(&Value::Real(0.5), Type::Json), Some(Value::Json(b"0.5".to_vec())));
+        assert_eq!(coerce(&Value::Real(f64::INFINITY), Type::Json), None);
     }
 
     #[test]

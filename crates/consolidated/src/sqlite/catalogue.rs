@@ -106,7 +106,7 @@ fn column(row: &Row, indexes: &[Index], whole_key: bool) -> CatalogueColumn {
 pub(super) fn column_type(declared: &str) -> Option<ColumnType> {
     let upper = declared.to_ascii_uppercase();
     let (name, arguments) = upper.split_once('(').map_or((upper.as_str(), None), |(name, rest)| (name, Some(rest)));
-    let name = name.trim().trim_end_matches("_TEXT");
+    let name = name.trim().trim_end_matches("_TEXT").trim_end_matches("_BLOB");
     let base = match name {
         "BOOL" | "BOOLEAN" => Type::Bool,
         "DECIMAL" | "NUMERIC" => return Some(decimal(arguments)),
@@ -285,6 +285,7 @@ mod tests {
             ("DECIMAL_TEXT(30,6)", "decimal(30,6)"),
             ("NUMERIC", "decimal"),
             ("DATE_TEXT", "date"),
+            ("TIMESTAMP_BLOB", "timestamp"),
             ("timestamptz_text", "timestamptz"),
             ("TIMESTAMP", "timestamp"),
             ("DOUBLE PRECISION", "real"),

@@ -267,6 +267,7 @@ contract_of! {
     results::a_decimal_is_a_number_of_the_same_text,
     passing::a_full_disk_passes,
     equality::numbers_in_texts_are_one_partition,
+    types::numbers_in_columns_of_dates_meet_no_conflict,
     deferred::a_trigger_that_rolls_back_blocks_nothing,
     raised::an_expression_that_fails_is_the_rows,
     raised::a_trigger_that_does_not_fit_holds_up_its_table_alone,

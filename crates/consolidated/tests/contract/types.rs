@@ -1,6 +1,7 @@
 //! Every value comes back as it went: uploaded by one remote, downloaded by another, by both reads.
 
 use headwater_consolidated::{Dialect, Plan, track};
+use headwater_protocol::message::Change;
 use headwater_protocol::value::{NEGATIVE_INFINITY, POSITIVE_INFINITY};
 use headwater_protocol::{Decimal, Row, Type, Value};
 use proptest::prelude::*;
@@ -251,4 +252,55 @@ pub(crate) fn own_spellings_end_the_same_on_both_sides(database: &Database) {
         changed = remote.table(&plan, "spelled").into_iter().find(|row| row[0] == key).expect("the row");
     }
     remote.assert_equals_fresh(database, &plan);
+}
+
+/// Applications keep seconds since 1970 or Julian days in a DATETIME column of a SQLite head. Remotes that older versions made have
+/// texts of the same digits there.
+pub(crate) fn numbers_in_columns_of_dates_meet_no_conflict(database: &Database) {
+    database.application(
+        "CREATE TABLE visit (id INTEGER PRIMARY KEY, at DATETIME, day DATE, clock TIME, tag UUID, doc JSON, note TEXT); \
+         INSERT INTO visit VALUES (1, 1704067200, 2460310.5, 43200, 7, 5, 'a'), (2, '2024-01-01 00:00:00', '2024-01-01', NULL, NULL, '{}', 'b'), \
+         (3, 1704067200, 2460310.123456789, 43200, 7, 5, 'c')",
+    );
+    let model = "name = \"visits\"\nversion = 1\n[tables.visit]\nkey = [\"id\"]\nconflict = \"consolidated_wins\"\n\
+                 [tables.visit.columns]\nid = \"int not null\"\nat = \"timestamp\"\nday = \"date\"\nclock = \"time\"\n\
+                 tag = \"uuid\"\ndoc = \"json\"\nnote = \"text\"";
+    let plan = super::database::plan(model);
+    track::track(&mut *database.connect(), &plan).expect("tracked");
+    let mut remote = Replica::synced(database, &plan, "anna");
+    let rows = remote.table(&plan, "visit");
+    assert_eq!(rows[0][1..5], [int(1_704_067_200), Value::Real(2_460_310.5), int(43_200), int(7)]);
+    for mut row in rows.clone() {
+        row[6] = Value::text("edited");
+        remote.update(&plan, "visit", row);
+    }
+    assert_eq!(remote.sync(database, &plan).outcomes(), []);
+    remote.assert_equals_fresh(database, &plan);
+
+    // As an older file has them, by SQLite's own conversion.
+    let as_text = |value: &Value| match value {
+        Value::Int(number) => Value::text(number.to_string()),
+        Value::Real(real) if real.fract() == 0.5 => Value::text("2460310.5"),
+        Value::Real(_) => Value::text("2460310.12345679"),
+        other => other.clone(),
+    };
+    for row in remote.table(&plan, "visit") {
+        let old: Row = row[..1].iter().cloned().chain(row[1..].iter().map(as_text)).collect();
+        let mut new = old.clone();
+        new[6] = Value::text("edited again");
+        remote.send(super::replica::find(&plan, "visit"), Change { old: Some(old), new: Some(new) });
+    }
+    assert_eq!(remote.sync(database, &plan).outcomes(), []);
+    assert_eq!(
+        database
+            .number("SELECT count(*) FROM visit WHERE note = 'edited again' AND (typeof(at) = 'integer' OR id = 2)"),
+        3
+    );
+    // A text of other digits is another value.
+    let mut row = remote.table(&plan, "visit").remove(0);
+    row[1] = Value::text("1704067201");
+    let mut new = row.clone();
+    new[6] = Value::text("late");
+    remote.send(super::replica::find(&plan, "visit"), Change { old: Some(row), new: Some(new) });
+    assert_eq!(remote.sync(database, &plan).outcomes().len(), 1);
 }

@@ -155,3 +155,30 @@ fn values_of_other_types_are_not_bent() {
     let kinds: Vec<_> = new.iter().filter_map(|value| value.as_ref().kind()).collect();
     assert_eq!(kinds, [Type::Int, Type::Int, Type::Text, Type::Text, Type::Bytes]);
 }
+
+/// A column of a SQLite head may hold a number where a date, a UUID or JSON is declared: seconds since 1970, a Julian day. And a text there
+/// may look like a number.
+#[test]
+fn numbers_in_columns_of_dates_come_and_go_as_numbers() {
+    let f = every_type();
+    let number = |id: i64, value: &Value| {
+        let row = types().into_iter().map(|kind| match kind {
+            Type::Date | Type::Time | Type::Timestamp | Type::Timestamptz | Type::Uuid | Type::Json => value.clone(),
+            _ => Value::Null,
+        });
+        std::iter::once(Value::Int(id)).chain(row.skip(1)).collect::<Row>()
+    };
+    let rows = [
+        number(1, &Value::Int(1_704_067_200)),
+        number(2, &Value::Real(2_460_310.5)),
+        // In a column of JSON every text is JSON.
+        number(3, &Value::text("1704067200")).into_iter().take(12).chain([Value::Json(b"7".to_vec())]).collect(),
+    ];
+    f.download(f.down().whole("every", &[]).rows("every", &rows));
+    assert_eq!(bytes(&stored(&f)), bytes(&rows));
+    f.sql("UPDATE every SET a_text = 'edited'");
+    f.cut();
+    let changes: Vec<_> = changes(&f.remote).into_iter().map(|(_, change)| change).collect();
+    let old: Vec<Row> = changes.iter().filter_map(|change| change.old.clone()).collect();
+    assert_eq!(bytes(&old), bytes(&rows), "what goes up is what came down");
+}

@@ -407,6 +407,12 @@ pub trait Connection: QueryConnection {
     /// transaction ends.
     fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], lock: bool) -> Result<Vec<(Row, Row)>, Error>;
 
+    /// Whether texts that are not UTF-8 are kept from remotes: the database holds texts of any bytes, and its own programs write other
+    /// encodings.
+    fn has_texts_of_any_bytes(&self) -> bool {
+        false
+    }
+
     /// Whether the database calls partitions of a table equal whose bytes differ (a collation without case, `1.0` and `1.00`).
     fn has_spelled_partitions(&mut self, _table: &TablePlan) -> Result<bool, Error> {
         Ok(false)

@@ -385,7 +385,8 @@ impl<'a, 's> Download<'a, 's> {
         // With a partition go the rows that lay in it, also those that have moved since, and with them what was uploaded below them just now.
         let nothing = Echo::default();
         let echo = if stays { request.echo } else { &nothing };
-        let mut rows = RowsWriter::new(table, echo, &mut counted);
+        let checks = connection.has_texts_of_any_bytes();
+        let mut rows = RowsWriter::new(table, echo, &mut counted).checking_texts(checks);
         if let Some(packing) = request.packing {
             rows = rows.packed_by(packing);
         }

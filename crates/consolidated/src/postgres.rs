@@ -145,7 +145,8 @@ impl Postgres {
         let link = Link::connect(&self.target, self.tls.clone(), self.settings.connect_time_out)?;
         let mut connection = PostgresConnection::new(link);
         connection.lacks_grants = Arc::clone(&self.lacks_grants);
-        connection.begin_session(&session_sql(&self.settings))?;
+        let is_sql_ascii = connection.link.is_sql_ascii();
+        connection.begin_session(&session_sql(&self.settings, is_sql_ascii))?;
         check_version(&mut connection)?;
         if self.is_apart.get().is_none() {
             connection.prove_apart(self)?;
@@ -205,12 +206,15 @@ impl std::fmt::Debug for Postgres {
     }
 }
 
-fn session_sql(settings: &Settings) -> String {
+/// Of a database without an encoding texts are taken as they are: to a client that asks for UTF-8 the server refuses the whole answer where
+/// one text is not.
+fn session_sql(settings: &Settings, is_sql_ascii: bool) -> String {
     format!(
-        "SET client_encoding = 'UTF8'; SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 1; \
+        "SET client_encoding = '{}'; SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 1; \
          SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET standard_conforming_strings = on; SET jit = off; \
          SET max_parallel_workers_per_gather = 0; \
          SET lock_timeout = {}; SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}",
+        if is_sql_ascii { "SQL_ASCII" } else { "UTF8" },
         settings.lock_time_out.as_millis(),
         settings.statement_time_out.as_millis(),
         settings.idle_in_transaction_time_out.as_millis(),

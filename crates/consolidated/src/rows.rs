@@ -5,10 +5,12 @@ use std::hash::{BuildHasher, RandomState};
 
 use headwater_protocol::message::{ChangeOp, RowOp};
 use headwater_protocol::packer::{Knobs, Packer};
-use headwater_protocol::row::RowWriter;
+use headwater_protocol::row::{RowWriter, read_row};
+use headwater_protocol::wire::Reader;
 use headwater_protocol::{Frame, Kind, ROW_BYTES_MAX, Type, Value, ValueRef};
 
 use crate::backend::EncodedChange;
+use crate::images::key_image;
 use crate::{Error, TablePlan};
 
 /// Where finished frames go: a spool.
@@ -135,6 +137,8 @@ pub struct RowsWriter<'a, 's> {
     early: Echo,
     /// Where deletions go instead, as encoded keys.
     aside: Option<Vec<u8>>,
+    /// Rows with a text that is not UTF-8 are left out.
+    checks_texts: bool,
     /// Rows handed on, deletions among them.
     pub rows: u64,
 }
@@ -152,6 +156,7 @@ impl<'a, 's> RowsWriter<'a, 's> {
             header_sent: false,
             early: Echo::default(),
             aside: None,
+            checks_texts: false,
             rows: 0,
         }
     }
@@ -160,6 +165,12 @@ impl<'a, 's> RowsWriter<'a, 's> {
     #[must_use]
     pub fn packed_by(self, packing: &Knobs) -> Self {
         RowsWriter { packer: Packer::new(packing), ..self }
+    }
+
+    /// The same without rows that have a text which is not UTF-8, if `checks`: where the database itself does not keep them out.
+    #[must_use]
+    pub fn checking_texts(self, checks: bool) -> Self {
+        RowsWriter { checks_texts: checks, ..self }
     }
 
     /// Begins a row to store: push every column, finish it, then call [`RowsWriter::end_row`].
@@ -238,8 +249,34 @@ impl<'a, 's> RowsWriter<'a, 's> {
             self.payload.truncate(self.row_start);
             return Ok(());
         }
+        if self.checks_texts && !self.has_clean_texts()? {
+            self.payload.truncate(self.row_start);
+            return Ok(());
+        }
         self.rows += 1;
         if self.packer.add(self.payload.len()) { self.flush() } else { Ok(()) }
+    }
+
+    /// Whether each text of the row that ends is UTF-8; a row that is left out is named in the log.
+    fn has_clean_texts(&self) -> Result<bool, Error> {
+        let Some((op, bytes)) = self.payload[self.row_start..].split_first() else { return Ok(true) };
+        let is_upsert = *op == RowOp::Upsert as u8;
+        let types = if is_upsert { &self.table.types } else { &self.table.key_types };
+        let row = read_row(&mut Reader::new(bytes), types, usize::MAX, None)?;
+        let is_broken = |value: &&Value| match value {
+            Value::Text(text) | Value::Json(text) => std::str::from_utf8(text).is_err(),
+            _ => false,
+        };
+        if !row.iter().any(|value| is_broken(&value)) {
+            return Ok(true);
+        }
+        let key = if is_upsert { self.table.key_of(&row) } else { row };
+        tracing::error!(
+            table = self.table.table.name,
+            key = key_image(self.table, &key),
+            "a row has a text that is not UTF-8: it is left out of downloads until the text is corrected"
+        );
+        Ok(false)
     }
 
     /// Hands on what is left. Must be called at the end.

@@ -78,8 +78,13 @@ impl Postgres {
 
     /// Makes a fresh, empty database under a name of its own; its address.
     pub fn create_database(&self) -> Result<String> {
+        self.create_database_with("")
+    }
+
+    /// The same with options of CREATE DATABASE.
+    pub fn create_database_with(&self, options: &str) -> Result<String> {
         let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
-        sql(&self.url("postgres"), &format!("CREATE DATABASE {name}"))?;
+        sql(&self.url("postgres"), &format!("CREATE DATABASE {name} {options}"))?;
         Ok(self.url(&name))
     }
 

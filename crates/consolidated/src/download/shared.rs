@@ -284,7 +284,8 @@ impl Download<'_, '_> {
             build.push(frame);
             Ok(())
         };
-        let mut rows = RowsWriter::new(table, &echo, &mut sink);
+        let checks = self.connection.has_texts_of_any_bytes();
+        let mut rows = RowsWriter::new(table, &echo, &mut sink).checking_texts(checks);
         self.connection.read_whole(table, partitions_of(table, std::slice::from_ref(partition)), &mut rows)?;
         let rows = rows.finish()?;
         match build.finish(rows) {

@@ -467,6 +467,10 @@ impl Connection for PostgresConnection {
         self.partitions_below_rows(table, parents, lock)
     }
 
+    fn has_texts_of_any_bytes(&self) -> bool {
+        self.link.is_sql_ascii()
+    }
+
     fn has_spelled_partitions(&mut self, table: &TablePlan) -> Result<bool, Error> {
         self.has_spelled(table)
     }

@@ -33,6 +33,8 @@ pub(super) struct Link {
     tls: MakeRustlsConnect,
     /// Why it ended.
     ending: Option<String>,
+    /// The database has no encoding: its texts are bytes.
+    is_sql_ascii: bool,
     /// Always there until the drop.
     runtime: Option<Runtime>,
 }
@@ -52,8 +54,9 @@ impl Link {
             runtime.block_on(async { tokio::time::timeout(time_out, target.config.connect(tls.clone())).await });
         match connected {
             Ok(Ok((client, connection))) => {
+                let is_sql_ascii = connection.parameter("server_encoding") == Some("SQL_ASCII");
                 let driver: Driver = Box::pin(connection);
-                Ok(Link { client, driver: Some(driver), tls, ending: None, runtime: Some(runtime) })
+                Ok(Link { client, driver: Some(driver), tls, ending: None, is_sql_ascii, runtime: Some(runtime) })
             }
             Ok(Err(error)) => Err(super::error::connecting(&address, &error)),
             Err(_) => {
@@ -118,6 +121,11 @@ impl Link {
         // The second look is after the runtime has asked the system what is there to read.
         self.run(async |_| tokio::task::yield_now().await);
         self.driver.is_none()
+    }
+
+    /// Whether the database has the encoding `SQL_ASCII`, which is none.
+    pub(super) fn is_sql_ascii(&self) -> bool {
+        self.is_sql_ascii
     }
 
     /// Whether the connection has ended, and why.

@@ -30,6 +30,23 @@ impl Database {
         Database { backend: Arc::new(backend), _keep: Box::new(()) }
     }
 
+    /// Of an encoding.
+    pub(crate) fn postgres_in(encoding: &str) -> Database {
+        let cluster = headwater_testkit::Postgres::shared().expect("a cluster");
+        let options = format!("ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'");
+        let url = cluster.create_database_with(&options).expect("a database");
+        let backend = Postgres::new(&url, Settings::default()).expect("an address");
+        Database { backend: Arc::new(backend), _keep: Box::new(()) }
+    }
+
+    pub(crate) fn postgres_without_encoding() -> Database {
+        Database::postgres_in("SQL_ASCII")
+    }
+
+    pub(crate) fn postgres_in_latin() -> Database {
+        Database::postgres_in("LATIN1")
+    }
+
     /// In a cluster of its own, where nothing else is going on: transactions of other databases count as open ones too.
     pub(crate) fn postgres_alone() -> Database {
         let cluster = headwater_testkit::Postgres::builder().set("autovacuum", "off").start().expect("a cluster");

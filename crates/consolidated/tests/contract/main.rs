@@ -12,6 +12,7 @@ mod counting;
 mod database;
 mod ddl;
 mod deferred;
+mod encodings;
 mod equality;
 mod estimate;
 mod exactly_once;
@@ -271,6 +272,16 @@ contract_of! {
     deferred::a_trigger_that_rolls_back_blocks_nothing,
     raised::an_expression_that_fails_is_the_rows,
     raised::a_trigger_that_does_not_fit_holds_up_its_table_alone,
+}
+
+contract_of! {
+    postgres_sql_ascii, postgres_without_encoding:
+    encodings::a_text_that_is_not_utf_8_holds_back_its_row_alone,
+}
+
+contract_of! {
+    postgres_latin, postgres_in_latin:
+    encodings::a_text_that_the_encoding_lacks_is_set_aside_alone,
 }
 
 contract_of! {

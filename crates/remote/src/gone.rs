@@ -11,6 +11,8 @@
 //! change that had not gone up. Nobody can tell whether that change deleted the row, or the row went with the table: it is not deleted at the
 //! consolidated database for that, unless somebody says so (`retry`).
 //!
+//! One in whose place there is a view now is refused by name, whatever became of the table.
+//!
 //! One that was renamed has its rows and its pending changes under the other name: nobody but the application can say what it meant.
 
 use std::ops::ControlFlow;
@@ -121,6 +123,28 @@ fn renamed(connection: &Connection, table: &TablePlan) -> Result<Option<String>,
     let name = &table.table.name;
     let found = connection.query_row(sql, [&format!("hw_insert_{name}"), name], |row| row.get(0)).optional();
     found.while_doing("reading the catalogue")
+}
+
+/// A view has neither the rows nor the triggers of the table whose name it has: both are where the table is now.
+pub(crate) fn refuse_view(connection: &Connection, table: &TablePlan) -> Result<(), Error> {
+    let name = &table.table.name;
+    let sql = "SELECT 1 FROM sqlite_schema WHERE type = 'view' AND name = ? COLLATE NOCASE";
+    let is_view = connection.prepare_cached(sql).and_then(|mut select| select.exists([name]));
+    if !is_view.while_doing("reading the catalogue")? {
+        return Ok(());
+    }
+    let drop = format!("drop the view (DROP VIEW {})", quote(name));
+    let mend = match renamed(connection, table)? {
+        Some(other) => format!(
+            "the table's rows and changes are in {other:?} and nothing is lost: {drop} and rename the table back (ALTER TABLE {} RENAME TO {})",
+            quote(&other),
+            quote(name)
+        ),
+        None => format!("{drop}; if the table was dropped, the next sync brings its rows"),
+    };
+    Err(Error::Configuration {
+        what: format!("table {name:?} of the model is a view now, and a view can't be synchronized; {mend}"),
+    })
 }
 
 /// Makes the rows again as the upload on its way has them, but for those that are there, and those that have been changed since.

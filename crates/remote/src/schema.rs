@@ -99,6 +99,7 @@ fn schema_version(connection: &Connection) -> Result<i64, Error> {
 
 /// Puts a table in doubt whose triggers are not the ones on record; whether they are not.
 fn doubt(connection: &Connection, plan: &Plan, table: &TablePlan) -> Result<bool, Error> {
+    gone::refuse_view(connection, table)?;
     if !untracked::doubt(connection, table)? {
         return Ok(false);
     }

@@ -96,6 +96,29 @@ fn a_renamed_table_is_named_and_has_all_its_changes_when_it_is_back() {
     f.check();
 }
 
+/// The application renames a table, and puts a view that shows its rows in its place.
+#[test]
+fn a_view_in_the_place_of_a_table_is_named_and_nothing_is_lost() {
+    let mut f = items();
+    f.sql("UPDATE item SET price = '9.00' WHERE id = 1; ALTER TABLE item RENAME TO item_data; CREATE VIEW item AS SELECT * FROM item_data");
+    let error = Remote::open(f.remote.path()).expect_err("the table is gone").to_string();
+    assert!(error.contains("\"item\" of the model is a view now") && error.contains("nothing is lost"), "{error}");
+    assert!(error.contains(r#"(ALTER TABLE "item_data" RENAME TO "item")"#), "{error}");
+    f.sql("UPDATE item_data SET price = '8.00' WHERE id = 2; DROP VIEW item; ALTER TABLE item_data RENAME TO item");
+    f.reopen();
+    assert_eq!(
+        f.cut_changes(),
+        ["item: 1,north,axe,1.00 -> 1,north,axe,9.00", "item: 2,north,saw,2.00 -> 2,north,saw,8.00"]
+    );
+    f.check();
+
+    // A view of another table's rows, in the place of one that was dropped.
+    let f = items();
+    f.sql("DROP TABLE kind; CREATE VIEW kind AS SELECT id, name FROM item");
+    let error = Remote::open(f.remote.path()).expect_err("a view").to_string();
+    assert!(error.contains(r#"drop the view (DROP VIEW "kind")"#), "{error}");
+}
+
 /// A file of an older layout: what it lacks is not looked for.
 #[test]
 fn a_file_of_another_layout_is_named() {

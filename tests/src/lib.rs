@@ -306,7 +306,7 @@ impl World {
     /// Compares the remote of this name with its part of the consolidated database, through both databases' own drivers.
     pub fn diff(&self, name: &str) -> Result<Report> {
         let mut remote = RemoteFile::open(&self.path(name))?;
-        let is_its = |plan: &&Plan| plan.fingerprint == remote.model.fingerprint();
+        let is_its = |plan: &&Plan| plan.fingerprint == remote.fingerprint;
         let plan = std::iter::once(&self.plan).chain(&self.beside).find(is_its);
         let model = &plan.context("the remote's model is not served here")?.model;
         let (user, id) = (remote.user.clone(), remote.remote_id.clone());

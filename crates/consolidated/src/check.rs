@@ -4,6 +4,7 @@
 //! lost, refused or never sent; a *warning* something that works but is likely not what is wanted.
 
 mod kin;
+mod references;
 mod scripts;
 
 use headwater_model::script::Step;
@@ -12,6 +13,7 @@ use headwater_model::{Direction, Model, Table};
 use headwater_protocol::Type;
 
 pub(crate) use kin::obstacle;
+pub use references::unenforced;
 
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueTable, Tracking};
 use crate::track::{self, catalogue_table};
@@ -103,6 +105,7 @@ pub fn against_catalogue(model: &Model, catalogue: &Catalogue, dialect: Dialect)
             None => findings.push(missing_table(table, catalogue)),
         }
     }
+    findings.extend(references::check(model, catalogue));
     findings
 }
 

@@ -40,6 +40,7 @@ pub fn first_model(name: &str, catalogue: &Catalogue) -> FirstModel {
             values: Vec::new(),
             partitions: Vec::new(),
             tables,
+            unenforced: Vec::new(),
         },
         left_out,
     }

@@ -57,6 +57,10 @@ pub struct Model {
     /// The tables, parents before the tables that refer to them (ties in the file's order). Their places here are the table
     /// numbers on the wire.
     pub tables: Vec<Table>,
+    /// References that new remotes do not enforce, by the places of table and reference: the database compares their columns in another
+    /// way than by bytes. It depends on the database and is no part of the model: neither of its JSON nor of its fingerprint.
+    #[serde(skip)]
+    pub unenforced: Vec<(usize, usize)>,
 }
 
 /// What happens to an upload of which the consolidated database refuses a row.

@@ -85,7 +85,7 @@ fn read_model(reader: &mut Reader<'_>, tree: &DeTable<'_>) -> Option<Model> {
     let values = read_values(reader, &section);
     let partitions = read_partitions(reader, &section);
     let tables = read_tables(reader, &section, &partitions);
-    Some(Model { name: name?, version: version?, on_error, values, partitions, tables })
+    Some(Model { name: name?, version: version?, on_error, values, partitions, tables, unenforced: Vec::new() })
 }
 
 fn read_version(reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<u32> {

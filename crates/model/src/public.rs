@@ -3,10 +3,12 @@
 //! A remote gets this JSON from a server, so [`Model::from_json`] checks every index, name and limit before anything is built from
 //! it. The fingerprint is what both sides compare at each sync: equal fingerprints, equal public form.
 
+use std::collections::HashMap;
+
 use sha2::{Digest, Sha256};
 
 use crate::validate::{self, Violation};
-use crate::{Model, OnError};
+use crate::{Model, OnError, Reference};
 
 /// The most bytes in a model's JSON.
 pub const JSON_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -48,6 +50,30 @@ impl Model {
             table.shared = false;
         }
         public
+    }
+
+    /// The public form as a remote keeps it: without the references that it does not enforce. Its fingerprint is not the model's.
+    #[must_use]
+    pub fn enforced(&self) -> Model {
+        let mut kept = self.public();
+        for (number, table) in kept.tables.iter_mut().enumerate() {
+            let through = table.through().cloned();
+            let is_kept = |place: usize, reference: &Reference| {
+                through.as_ref() == Some(reference) || !self.unenforced.contains(&(number, place))
+            };
+            let references = std::mem::take(&mut table.references).into_iter().enumerate();
+            let mut places = HashMap::new();
+            for (place, reference) in references.filter(|(place, reference)| is_kept(*place, reference)) {
+                places.insert(place, table.references.len());
+                table.references.push(reference);
+            }
+            let by = table.partition.as_mut().and_then(|partition| partition.through.as_mut());
+            if let Some((through, place)) = by.and_then(|through| places.get(through).map(|place| (through, *place))) {
+                *through = place;
+            }
+        }
+        kept.unenforced.clear();
+        kept
     }
 
     /// The public form as JSON.

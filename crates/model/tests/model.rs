@@ -297,7 +297,7 @@ prop_compose! {
         let values = if own_name { vec![("shop".to_owned(), partition.members.clone())] } else { Vec::new() };
         let on_error = if own_name { OnError::Reject } else { OnError::SetAside };
         let tables = vec![tables.0, tables.1, tables.2, tables.3];
-        Model { name, version, on_error, values, partitions: vec![partition], tables }
+        Model { name, version, on_error, values, partitions: vec![partition], tables, unenforced: Vec::new() }
     }
 }
 

@@ -89,8 +89,20 @@ pub fn fetch_model(server: &Server, user: &str, which: Option<(&str, Option<u32>
         }
     }
     let answer = request.call();
+    let head = answer.as_ref().ok().and_then(|answer| answer.headers().get("headwater-unenforced")?.to_str().ok());
+    let unenforced = head.map(unenforced).unwrap_or_default();
     let text = client.text(&url, answer, JSON_BYTES_MAX as u64)?;
-    Model::from_json(&text).map_err(|error| Error::Model(error.to_string()))
+    let model = Model::from_json(&text).map_err(|error| Error::Model(error.to_string()))?;
+    Ok(Model { unenforced, ..model })
+}
+
+/// Reads `TABLE.REFERENCE`, by their places, separated by commas. What is none is left out: then it is enforced.
+fn unenforced(header: &str) -> Vec<(usize, usize)> {
+    let one = |place: &str| {
+        let (table, reference) = place.trim().split_once('.')?;
+        Some((table.parse().ok()?, reference.parse().ok()?))
+    };
+    header.split(',').filter_map(one).collect()
 }
 
 /// A short-lived token.

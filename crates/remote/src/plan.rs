@@ -76,6 +76,14 @@ impl Plan {
         Plan { fingerprint: model.fingerprint(), model, tables, schema_version: None }
     }
 
+    /// A plan of a model as a server gives it: without the references that a remote does not enforce, under the fingerprint of the whole.
+    pub(crate) fn served(model: &Model) -> Result<Plan, Error> {
+        let whole = Model::from_json(&model.to_json()).map_err(|error| Error::Model(error.to_string()))?;
+        let fingerprint = whole.fingerprint();
+        let kept = Model { unenforced: model.unenforced.clone(), ..whole }.enforced();
+        Ok(Plan { fingerprint, ..Plan::new(kept) })
+    }
+
     pub(crate) fn table(&self, number: u32) -> Option<&TablePlan> {
         self.tables.get(number as usize)
     }

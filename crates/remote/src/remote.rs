@@ -57,19 +57,18 @@ impl Remote {
     /// being adopted.
     pub fn create(path: impl AsRef<Path>, model: &Model, options: &CreateOptions) -> Result<Remote, Error> {
         let path = path.as_ref();
-        let model = Model::from_json(&model.to_json()).map_err(|error| Error::Model(error.to_string()))?;
+        let plan = Plan::served(model)?;
         let is_there = path.symlink_metadata().is_ok();
-        let made = Remote::create_in(path, model, options);
+        let made = Remote::create_in(path, plan, options);
         if made.is_err() && !is_there {
             remove_empty(path);
         }
         made
     }
 
-    fn create_in(path: &Path, model: Model, options: &CreateOptions) -> Result<Remote, Error> {
+    fn create_in(path: &Path, plan: Plan, options: &CreateOptions) -> Result<Remote, Error> {
         let path = path.to_owned();
         let database = Database::create(&path, options.busy_wait)?;
-        let plan = Plan::new(model);
         let state = State {
             remote_id: random()?,
             secret: random()?,

@@ -92,7 +92,8 @@ impl Remote {
 
 impl Change {
     pub(crate) fn new(old: &Plan, model: &Model) -> Result<Change, Error> {
-        let new = Model::from_json(&model.to_json()).map_err(|error| Error::Model(error.to_string()))?;
+        let plan = Plan::served(model)?;
+        let new = &plan.model;
         let now = &old.model;
         if new.name != now.name {
             return Err(refused(format!(
@@ -106,7 +107,6 @@ impl Change {
                 now.version, now.name, new.version
             )));
         }
-        let plan = Plan::new(new);
         let fates = old.tables.iter().map(|table| fate(old, table, &plan)).collect::<Result<Vec<_>, _>>()?;
         let fates = fates.iter().map(|fate| with_those_above(*fate, &fates, &plan)).collect();
         Ok(Change { plan, fates })

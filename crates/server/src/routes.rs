@@ -6,11 +6,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{Query, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post, put};
 use headwater_access::Credentials;
 use headwater_consolidated::Plan;
+use headwater_model::Model;
 use headwater_protocol::message::ErrorCode;
 use serde::Deserialize;
 use serde_json::json;
@@ -123,10 +124,19 @@ async fn get_model(State(shared): State<Arc<Shared>>, headers: HeaderMap, Query(
     match find_model(&shared.plans, &query) {
         Ok(plan) => {
             let kind = (header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            ([kind], plan.model.to_json()).into_response()
+            let mut answer = ([kind], plan.model.to_json()).into_response();
+            answer.headers_mut().extend(unenforced(&plan.model));
+            answer
         }
         Err(failure) => failure.to_json_response(),
     }
+}
+
+/// The references that a new remote is not to enforce, by their places.
+fn unenforced(model: &Model) -> Option<(HeaderName, HeaderValue)> {
+    let places: Vec<String> = model.unenforced.iter().map(|(table, place)| format!("{table}.{place}")).collect();
+    let value = HeaderValue::from_str(&places.join(",")).ok().filter(|_| !places.is_empty())?;
+    Some((HeaderName::from_static("headwater-unenforced"), value))
 }
 
 fn find_model<'a>(plans: &'a [Arc<Plan>], query: &ModelQuery) -> Result<&'a Plan, Failure> {

@@ -202,6 +202,9 @@ fn references(connection: &mut dyn Connection, table: &str) -> Result<Vec<Catalo
         }
     }
     let mut found: Vec<CatalogueReference> = references.into_iter().map(|(_, reference)| reference).collect();
+    for reference in &mut found {
+        as_declared(connection, reference)?;
+    }
     for reference in found.iter_mut().filter(|reference| reference.target.is_empty()) {
         // Without columns, the parent's primary key is meant.
         let sql = "SELECT name FROM pragma_table_xinfo(?1) WHERE pk > 0 ORDER BY pk";
@@ -211,6 +214,23 @@ fn references(connection: &mut dyn Connection, table: &str) -> Result<Vec<Catalo
     // Later ones have smaller numbers.
     found.reverse();
     Ok(found)
+}
+
+/// Spells the names in a reference as their table does: a foreign key may write them in other case.
+fn as_declared(connection: &mut dyn Connection, reference: &mut CatalogueReference) -> Result<(), Error> {
+    let sql = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND name = ?1 COLLATE NOCASE";
+    let found = connection.query(sql, &[Value::text(reference.table.as_str())])?;
+    // Without it the foreign key refers to nothing, and is named as it stands.
+    let Some(table) = found.first() else { return Ok(()) };
+    reference.table = text(table, 0);
+    for column in &mut reference.target {
+        let sql = "SELECT name FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE";
+        let names = [Value::text(reference.table.as_str()), Value::text(column.as_str())];
+        if let Some(found) = connection.query(sql, &names)?.first() {
+            *column = text(found, 0);
+        }
+    }
+    Ok(())
 }
 
 /// The state of a table's tracking.

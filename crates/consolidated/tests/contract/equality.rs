@@ -1,6 +1,7 @@
 //! Partitions that the database calls equal although their bytes differ: one partition, several spellings.
 
-use headwater_consolidated::check::{Finding, check};
+use headwater_consolidated::check::{Finding, check, unenforced};
+use headwater_consolidated::init::first_model;
 use headwater_consolidated::{Dialect, Plan, track};
 use headwater_protocol::message::Change;
 use headwater_protocol::{Row, Value};
@@ -255,4 +256,42 @@ fn story(database: &Database, kind: &Kind) {
     anna.sync(database, &plan);
     anna.assert_equals_fresh(database, &plan);
     assert_eq!(ids(&anna, "d"), [int(1), int(3), int(4)], "{}", kind.column);
+}
+
+/// A child and its parent that are equal here, and not at a remote.
+pub(crate) fn references_of_another_equality_are_left_to_the_database(database: &Database) {
+    let (before, other) = match database.dialect() {
+        Dialect::Postgres => ("CREATE EXTENSION IF NOT EXISTS citext;", "citext"),
+        Dialect::Sqlite => ("", "TEXT COLLATE NOCASE"),
+    };
+    database.application(&format!(
+        "{before} CREATE TABLE kind (id {{int}} NOT NULL PRIMARY KEY, code {other} NOT NULL UNIQUE, plain text NOT NULL UNIQUE); \
+         CREATE TABLE item (id {{int}} NOT NULL PRIMARY KEY, code {other} REFERENCES kind (code), plain text REFERENCES kind (plain)); \
+         INSERT INTO kind VALUES (1, 'ABC', 'abc'); INSERT INTO item VALUES (1, 'abc', 'abc')"
+    ));
+    let catalogue = database.connect().catalogue().expect("a catalogue");
+    let model = first_model("kinds", &catalogue).model;
+    let item = model.tables.iter().position(|table| table.name == "item").expect("the table");
+    let columns = |place: usize| model.tables[item].references[place].columns.clone();
+    let left_out = unenforced(&model, &catalogue);
+    assert_eq!(left_out.iter().map(|(table, place)| (*table, columns(*place))).collect::<Vec<_>>(), [(item, vec![1])]);
+    let findings = check(&mut *database.connect(), &Plan::new(model)).expect("checked");
+    let named: Vec<_> = findings.iter().filter(|finding| finding.code == "reference_equality").collect();
+    assert_eq!(named.iter().map(|finding| finding.column.as_deref()).collect::<Vec<_>>(), [Some("code")]);
+}
+
+/// Names of tables and columns have no case in SQLite.
+pub(crate) fn references_are_found_by_names_in_other_case(database: &Database) {
+    database.application(
+        "CREATE TABLE parent (id INTEGER PRIMARY KEY, code TEXT NOT NULL UNIQUE); \
+         CREATE TABLE child (id INTEGER PRIMARY KEY, up INTEGER REFERENCES Parent(ID), Code TEXT REFERENCES PARENT(Code), \
+         own INTEGER REFERENCES CHILD)",
+    );
+    let catalogue = database.connect().catalogue().expect("a catalogue");
+    let model = first_model("m", &catalogue).model;
+    let child = model.tables.iter().find(|table| table.name == "child").expect("the table");
+    assert_eq!(child.references.len(), 3, "{:?}", catalogue.tables);
+    track::track(&mut *database.connect(), &Plan::new(model.clone())).expect("tracked");
+    let findings = check(&mut *database.connect(), &Plan::new(model)).expect("checked");
+    assert!(findings.iter().all(|finding| finding.code != "reference_not_enforced"), "{findings:?}");
 }

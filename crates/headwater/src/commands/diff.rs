@@ -54,7 +54,7 @@ pub fn run(args: &DiffArgs, global: &Global, output: &Output) -> Done {
     let config = Config::read(global)?;
     let plans = config.plans()?;
     let mut remote = RemoteFile::open(&args.remote).or_usage(|| "the remote can't be compared".into())?;
-    let model = model_of(plans, &remote.model)?;
+    let model = model_of(plans, &remote.model, remote.fingerprint)?;
     if let Some(unknown) = args.tables.iter().find(|name| model.table(name).is_none()) {
         return Err(usage(format!("the model has no table {unknown:?}")));
     }
@@ -74,10 +74,10 @@ pub fn run(args: &DiffArgs, global: &Global, output: &Output) -> Done {
 }
 
 /// The configuration's model that the remote was made from.
-fn model_of(plans: Vec<Plan>, remotes: &Model) -> Result<Model> {
+fn model_of(plans: Vec<Plan>, remotes: &Model, fingerprint: u64) -> Result<Model> {
     let title = |model: &Model| format!("{:?} version {}", model.name, model.version);
     let ours: Vec<String> = plans.iter().map(|plan| title(&plan.model)).collect();
-    let found = plans.into_iter().find(|plan| plan.fingerprint == remotes.fingerprint());
+    let found = plans.into_iter().find(|plan| plan.fingerprint == fingerprint);
     found.map(|plan| plan.model).ok_or_else(|| {
         usage(format!(
             "the remote was made from model {}, and the configuration has {}, or has changed it; use the --config with its model",

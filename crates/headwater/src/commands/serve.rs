@@ -13,7 +13,7 @@ use futures_util::future::OptionFuture;
 use headwater_access::{Access, Jwt, Settings as AccessSettings};
 use headwater_bufferpool::{Class, Pool as BufferPool, Pools};
 use headwater_consolidated::Plan;
-use headwater_consolidated::check::{Severity, check};
+use headwater_consolidated::check::{Severity, check, unenforced};
 use headwater_consolidated::{Backend, Pool, QueryBackend, QueryPool};
 use headwater_gateway::query::Who;
 use headwater_gateway::{ClientSql, CursorSettings, Gateway, Settings};
@@ -242,8 +242,11 @@ fn join(
 pub fn run(args: &ServeArgs, global: &Global, output: &Output, logging: &Logging) -> Done {
     let config = Config::read(global)?;
     let options = config.server(&args.server_options())?;
-    let plans = config.served_plans()?;
+    let mut plans = config.served_plans()?;
     let backends = Backends::of(&config, &plans)?;
+    if let Some(backend) = backends.syncs.as_ref().filter(|_| !plans.is_empty()) {
+        leave_out_references(&**backend, &mut plans);
+    }
     if !args.no_check {
         if !plans.is_empty() {
             check_first(&config, &plans, output)?;
@@ -309,6 +312,18 @@ fn warn_of_grants(backends: &Backends) {
             Err(error) => tracing::debug!(%error, "whether change tracking may be asked is not known"),
         }
     });
+}
+
+/// New remotes do not enforce references whose columns this database compares in another way than by bytes.
+fn leave_out_references(backend: &dyn Backend, plans: &mut [Plan]) {
+    let catalogue = match backend.connect().and_then(|mut connection| connection.catalogue()) {
+        Ok(catalogue) => catalogue,
+        // Without --no-check the start fails of it. With it, remotes made now enforce all of them.
+        Err(error) => return tracing::warn!(%error, "the catalogue can't be read: new remotes enforce all references"),
+    };
+    for plan in plans {
+        plan.model.unenforced = unenforced(&plan.model, &catalogue);
+    }
 }
 
 /// A server on a database that is not as its model says would lose rows: it does not start.

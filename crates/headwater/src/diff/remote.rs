@@ -25,6 +25,8 @@ pub struct RemoteFile {
     pub remote_id: String,
     /// Its model, in the public form.
     pub model: Model,
+    /// The fingerprint of the model as the server has it, which may have references that the remote does not enforce.
+    pub fingerprint: u64,
 }
 
 impl RemoteFile {
@@ -38,12 +40,13 @@ impl RemoteFile {
         let exists: Option<i64> =
             file.query_row("SELECT 1 FROM sqlite_schema WHERE name = 'hw_state'", [], |row| row.get(0)).optional()?;
         exists.with_context(no_remote)?;
-        let state = "SELECT \"user\", \"remote_id\", \"model\" FROM \"hw_state\"";
-        let (user, id, model): (String, Vec<u8>, String) =
-            file.query_row(state, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).with_context(no_remote)?;
+        let state = "SELECT \"user\", \"remote_id\", \"model\", \"fingerprint\" FROM \"hw_state\"";
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get::<_, i64>(3)?));
+        let (user, id, model, fingerprint): (String, Vec<u8>, String, i64) =
+            file.query_row(state, [], read).with_context(no_remote)?;
         let remote_id = uuid::Uuid::from_slice(&id).with_context(no_remote)?.to_string();
         let model = Model::from_json(&model).with_context(|| format!("the model in {}", path.display()))?;
-        Ok(RemoteFile { file, user, remote_id, model })
+        Ok(RemoteFile { file, user, remote_id, model, fingerprint: fingerprint.cast_unsigned() })
     }
 
     /// Calls `each` with the key of every row that has a local change not yet received by the server, or set aside.

@@ -37,6 +37,7 @@ fn orders_and_lines() -> Model {
         values: Vec::new(),
         partitions: Vec::new(),
         tables: vec![orders, lines],
+        unenforced: Vec::new(),
     }
 }
 

@@ -26,8 +26,7 @@ pub fn build(
     bytes_max: u64,
     frames: &mut dyn FnMut() -> io::Result<Option<Frame>>,
 ) -> Result<(), Error> {
-    let model = Model::from_json(&model.to_json()).map_err(|error| Error::Model(error.to_string()))?;
-    let plan = Plan::new(model);
+    let plan = Plan::served(model)?;
     let database = Database::create_scratch(path)?;
     let pages = i64::try_from(bytes_max / PAGE_BYTES).unwrap_or(i64::MAX);
     let limited = database.connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()));

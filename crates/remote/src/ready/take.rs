@@ -75,8 +75,7 @@ impl Remote {
 
 /// Makes the remote of a ready file; `None`: there is none.
 fn take(path: &Path, model: &Model, options: &CreateOptions, server: &Server) -> Result<Option<Taken>, Error> {
-    let model = Model::from_json(&model.to_json()).map_err(|error| Error::Model(error.to_string()))?;
-    let plan = Plan::new(model);
+    let plan = Plan::served(model)?;
     let client = Client::new(server, IDLE_MAX)?;
     let who = Who { token: client.token()?.token, user: options.user.clone(), remote_id: random()? };
     let secret = random()?;

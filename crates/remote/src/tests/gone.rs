@@ -119,6 +119,27 @@ fn a_view_in_the_place_of_a_table_is_named_and_nothing_is_lost() {
     assert!(error.contains(r#"drop the view (DROP VIEW "kind")"#), "{error}");
 }
 
+/// A reference whose columns the consolidated database compares in another way than by bytes is not made here.
+#[test]
+fn a_reference_of_another_equality_is_not_enforced() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("remote.db");
+    let mut model = shop();
+    model.unenforced = vec![(2, 0)];
+    let options = crate::CreateOptions::new("http://127.0.0.1:1", "ann");
+    let remote = Remote::create(&path, &model, &options).expect("a remote");
+    assert_eq!(remote.plan.fingerprint, shop().fingerprint(), "it is a remote of the same model");
+    let count =
+        |sql: &str| -> i64 { remote.database.connection.query_row(sql, [], |row| row.get(0)).expect("a count") };
+    let references = "SELECT count(*) FROM pragma_foreign_key_list('part')";
+    assert_eq!(count(references), 0);
+    drop(Remote::open(&path).expect("it opens"));
+    // Made again it is as it was.
+    remote.database.connection.execute_batch("DROP TABLE part").expect("dropped");
+    let again = Remote::open(&path).expect("it opens");
+    assert_eq!((count(references), again.plan.fingerprint), (0, shop().fingerprint()));
+}
+
 /// A file of an older layout: what it lacks is not looked for.
 #[test]
 fn a_file_of_another_layout_is_named() {

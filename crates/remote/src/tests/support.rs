@@ -49,6 +49,7 @@ pub(crate) fn model(tables: Vec<Table>) -> Model {
         values: Vec::new(),
         partitions: Vec::new(),
         tables,
+        unenforced: Vec::new(),
     }
 }
 

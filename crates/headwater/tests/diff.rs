@@ -263,3 +263,49 @@ fn postgres_is_compared_by_its_own_text() {
         assert!(compared().is_equal(false), "and with it undone");
     }
 }
+
+/// A database, or a role, may set how values are written as text.
+#[test]
+fn settings_of_the_database_change_no_text() {
+    const MODEL: &str = "name = \"settings\"\nversion = 1\n[tables.t]\nkey = [\"id\"]\ncolumns = { id = \"int not null\", \
+        span = \"text\", at = \"timestamptz\", day = \"date\", number = \"real\", bytes = \"bytes\", many = \"text\", local = \"text\" }";
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = parse("settings.toml", MODEL).expect("the model is valid");
+    let path = folder.path().join("remote.db");
+    let file = open(&path);
+    file.execute_batch(&(remote_sql::system_tables().to_owned() + &remote_sql::create_tables(&model))).expect("tables");
+    let state = "INSERT INTO hw_state (one, format, remote_id, secret, server, user, model, fingerprint, incarnation, note, \
+                 download_applied) VALUES (1, 1, zeroblob(16), '', '', 'ann', ?1, 0, '', '', '')";
+    file.execute(state, [model.to_json()]).expect("the state");
+    file.execute_batch(
+        "INSERT INTO t VALUES (1, '1 year 2 mons 3 days 04:05:06', '2013-01-31 10:00:00.250000Z', '2013-01-31', 0.30000000000000004, \
+         x'00ff', '{\"1 mon\",\"2013-01-31 05:00:00+00\"}', '05:00:00+02')",
+    )
+    .expect("a row");
+    let cluster = headwater_testkit::Postgres::shared().expect("PostgreSQL");
+    let url = cluster.create_database().expect("a database");
+    let name = url.rsplit('/').next().and_then(|rest| rest.split('?').next()).expect("its name");
+    let run = |sql: &str| headwater_testkit::postgres::sql(&url, sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    run(
+        "CREATE TABLE t (id int PRIMARY KEY, span interval, at timestamptz, day date, number float8, bytes bytea, many text, local timetz); \
+         INSERT INTO t VALUES (1, '1 year 2 months 3 days 4 hours 5 minutes 6 seconds', '2013-01-31 10:00:00.25+00', '2013-01-31', \
+         0.30000000000000004, '\\x00ff', '{\"1 mon\",\"2013-01-31 05:00:00+00\"}', '05:00:00+02')",
+    );
+    for setting in [
+        "IntervalStyle = 'iso_8601'",
+        "IntervalStyle = 'sql_standard'",
+        "DateStyle = 'SQL, DMY'",
+        "extra_float_digits = -5",
+        "bytea_output = 'escape'",
+        "TimeZone = 'Asia/Kolkata'",
+        "standard_conforming_strings = off",
+        "quote_all_identifiers = on",
+    ] {
+        run(&format!("ALTER DATABASE {name} SET {setting}"));
+        let mut central = Postgres::connect(&url.parse().expect("a URL"), tokio_postgres::NoTls, &model, "ann", "")
+            .expect("connected");
+        let mut remote = RemoteFile::open(&path).expect("a remote");
+        let report = compare(&model, &mut remote, &mut central, &Options::default(), &mut |_, _| ()).expect("compared");
+        assert!(report.is_equal(false), "{setting}: {report:#?}");
+    }
+}

@@ -9,7 +9,7 @@ use headwater_model::{Model, Partition, Table};
 use headwater_protocol::Type;
 use tokio::runtime::Runtime;
 use tokio_postgres::types::private::BytesMut;
-use tokio_postgres::types::{Format, IsNull, ToSql, to_sql_checked};
+use tokio_postgres::types::{Format, FromSql, IsNull, ToSql, to_sql_checked};
 use tokio_postgres::{Client, Config};
 
 use super::value::Value;
@@ -38,10 +38,16 @@ impl Postgres {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let client = runtime.block_on(async {
             let (client, connection) = config.connect(tls).await?;
+            // To a client that asks for UTF-8 such a database refuses the whole answer where one text is not.
+            let is_sql_ascii = connection.parameter("server_encoding") == Some("SQL_ASCII");
             tokio::spawn(connection);
+            if is_sql_ascii {
+                client.batch_execute("SET client_encoding = 'SQL_ASCII'").await?;
+            }
             client
                 .batch_execute(
-                    "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET bytea_output = 'hex'; SET extra_float_digits = 1;
+                    "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; SET bytea_output = 'hex';
+                     SET extra_float_digits = 1; SET lc_monetary = 'C'; SET standard_conforming_strings = on;
                      BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
                 )
                 .await?;
@@ -104,8 +110,12 @@ impl Source for Postgres {
             let mut rows = std::pin::pin!(rows);
             while let Some(row) = rows.try_next().await? {
                 let value = |(place, column): (usize, &headwater_model::Column)| {
-                    let text: Option<&str> = row.try_get(place)?;
-                    Ok::<_, tokio_postgres::Error>(Value::from_postgres(text, column.kind.base))
+                    let bytes = row.try_get::<_, Option<Bytes<'_>>>(place)?.map(|bytes| bytes.0);
+                    let text = bytes.map(std::str::from_utf8).transpose();
+                    Ok::<_, tokio_postgres::Error>(match (text, bytes) {
+                        (Ok(text), _) => Value::from_postgres(text, column.kind.base),
+                        (Err(_), bytes) => Value::Text(bytes.unwrap_or_default().to_vec()),
+                    })
                 };
                 each(table.columns.iter().enumerate().map(value).collect::<Result<_, _>>()?)?;
             }
@@ -149,6 +159,19 @@ fn type_of<'d>(column: &str, declared: &'d [(String, String)]) -> Result<&'d str
     found.with_context(|| {
         format!("the consolidated database has no column {column:?} in this table; `headwater check` tells more")
     })
+}
+
+/// A text's bytes: a database of SQL_ASCII has others than UTF-8.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> FromSql<'a> for Bytes<'a> {
+    fn from_sql(_: &tokio_postgres::types::Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Bytes(raw))
+    }
+
+    fn accepts(_: &tokio_postgres::types::Type) -> bool {
+        true
+    }
 }
 
 impl ToSql for AsText<'_> {

@@ -49,7 +49,8 @@ impl Source for SqliteDatabase {
         let names: Vec<String> = (0..partition.columns.len()).map(|place| format!("p{place}")).collect();
         let (joins, holder, alias) = holder(&self.model, table, &|table| quote(&table.name));
         let of_row = holder.partition_columns().map(|column| format!("{alias}.{}", quote(&column.name)));
-        let matches: Vec<String> = names.iter().zip(of_row).map(|(p, own)| format!("{MEMBERS}.{p} = {own}")).collect();
+        // The collation of the left one decides.
+        let matches: Vec<String> = names.iter().zip(of_row).map(|(p, own)| format!("{own} = {MEMBERS}.{p}")).collect();
         let sql = format!(
             "WITH {MEMBERS}({}) AS ({members}\n){} {select}{joins} WHERE EXISTS (SELECT 1 FROM {MEMBERS} WHERE {})",
             names.join(", "),

@@ -212,8 +212,10 @@ fn compare_table(
         counted();
         merge.add_remote(&row)
     })?;
-    consolidated.rows(table, &mut |row| {
+    let texts = remote.text_columns(table)?;
+    consolidated.rows(table, &mut |mut row| {
         counted();
+        remote.keep_as_texts(&mut row, &texts)?;
         merge.add_consolidated(&row)
     })?;
     remote.pending(table, &mut |key, pending| merge.add_pending(&key, pending))?;

@@ -309,3 +309,41 @@ fn settings_of_the_database_change_no_text() {
         assert!(report.is_equal(false), "{setting}: {report:#?}");
     }
 }
+
+/// A file of an older version makes a text of a number that its head has in a column of dates; it has no other difference.
+#[test]
+fn an_older_file_equals_a_head_with_numbers_in_dates() {
+    const MODEL: &str = "name = \"visits\"\nversion = 1\n[tables.visit]\nkey = [\"id\"]\n\
+        columns = { id = \"int not null\", at = \"timestamp\", day = \"date\" }";
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = parse("visits.toml", MODEL).expect("the model is valid");
+    let central = folder.path().join("central.db");
+    open(&central)
+        .execute_batch(
+            "CREATE TABLE visit (id INTEGER PRIMARY KEY, at DATETIME, day DATE); \
+             INSERT INTO visit VALUES (1, 1704067200, 2460310.123456789), (2, '2024-01-01 00:00:00', 2460310.5)",
+        )
+        .expect("rows");
+    let compared = |declared: &str, change: &str| {
+        let path = folder.path().join(format!("{declared}.db"));
+        let _ = std::fs::remove_file(&path);
+        let file = open(&path);
+        let tables = remote_sql::create_tables(&model).replace("_BLOB", declared);
+        file.execute_batch(&(remote_sql::system_tables().to_owned() + &tables)).expect("tables");
+        let state = "INSERT INTO hw_state (one, format, remote_id, secret, server, user, model, fingerprint, incarnation, note, \
+                     download_applied) VALUES (1, 1, zeroblob(16), '', '', 'ann', ?1, 0, '', '', '')";
+        file.execute(state, [model.to_json()]).expect("the state");
+        file.execute_batch(&format!(
+            "ATTACH '{}' AS c; INSERT INTO visit SELECT * FROM c.visit; {change}",
+            central.display()
+        ))
+        .expect("rows");
+        let mut there = SqliteDatabase::open(&central, &model, "ann", "").expect("a database");
+        let mut remote = RemoteFile::open(&path).expect("a remote");
+        compare(&model, &mut remote, &mut there, &Options::default(), &mut |_, _| ()).expect("compared").is_equal(false)
+    };
+    for declared in ["_TEXT", "_BLOB"] {
+        assert!(compared(declared, ""), "{declared}");
+        assert!(!compared(declared, "UPDATE visit SET at = 1704067201 WHERE id = 1"), "{declared}");
+    }
+}

@@ -49,6 +49,39 @@ impl RemoteFile {
         Ok(RemoteFile { file, user, remote_id, model, fingerprint: fingerprint.cast_unsigned() })
     }
 
+    /// The columns, by their places, that make texts of numbers although a head may have a number there: files of older versions declare
+    /// `TIMESTAMP_TEXT` where new ones declare `TIMESTAMP_BLOB`.
+    pub(super) fn text_columns(&self, table: &Table) -> Result<Vec<usize>> {
+        let mut places = Vec::new();
+        for (place, column) in table.columns.iter().enumerate() {
+            if matches!(column.kind.base, Type::Text | Type::Decimal) {
+                continue;
+            }
+            let (declared, ..) = self.file.column_metadata(Some("main"), table.name.as_str(), column.name.as_str())?;
+            let declared = declared.map(|declared| declared.to_string_lossy().to_ascii_uppercase()).unwrap_or_default();
+            let is_text =
+                ["CHAR", "CLOB", "TEXT"].iter().any(|word| declared.contains(word)) && !declared.contains("INT");
+            places.extend(is_text.then_some(place));
+        }
+        Ok(places)
+    }
+
+    /// Makes of the numbers in these columns what the file makes of them.
+    pub(super) fn keep_as_texts(&self, row: &mut [Value], places: &[usize]) -> Result<()> {
+        for place in places {
+            let Some(value) = row.get_mut(*place) else { continue };
+            let text: String = match value {
+                Value::Int(number) => number.to_string(),
+                Value::Real(bits) => {
+                    self.file.query_row("SELECT CAST(?1 AS TEXT)", [f64::from_bits(*bits)], |row| row.get(0))?
+                }
+                _ => continue,
+            };
+            *value = Value::Text(text.into_bytes());
+        }
+        Ok(())
+    }
+
     /// Calls `each` with the key of every row that has a local change not yet received by the server, or set aside.
     pub(super) fn pending(&self, table: &Table, each: &mut dyn FnMut(Vec<Value>, Pending) -> Result<()>) -> Result<()> {
         if table.direction == Direction::Download {

@@ -152,6 +152,7 @@ impl TableCheck<'_> {
             }
         }
         self.columns_left_out();
+        self.counters();
         self.key();
         self.references();
         self.parts();
@@ -229,6 +230,30 @@ impl TableCheck<'_> {
                     "the column may not be NULL, has no default and is not in the model: rows inserted at remotes would be set aside"
                         .to_owned(),
                     "add the column to the model, give it a default, or use direction = \"download\"".to_owned(),
+                );
+            }
+        }
+    }
+
+    /// What remotes add up must be added up exactly at the database, and in the same way.
+    fn counters(&mut self) {
+        let (table, found) = (self.table, self.found);
+        for column in table.sum.iter().filter_map(|place| table.columns.get(*place)) {
+            let Some(found) = found.columns.iter().find(|found| found.name == column.name) else { continue };
+            let is_exact = found.kind.is_some_and(|kind| match (self.dialect, column.kind.base) {
+                (Dialect::Sqlite, Type::Decimal) => {
+                    let is_short = column.kind.precision.is_some_and(|(precision, _)| precision <= 15);
+                    kind.base == Type::Decimal && (is_short || has_text_affinity(&found.declared))
+                }
+                _ => kind == column.kind,
+            });
+            if !is_exact {
+                self.add(
+                    Severity::Error,
+                    "counter_type",
+                    Some(&column.name),
+                    format!("the counter is {} in the model, and `{}` in the database", column.kind, found.declared),
+                    format!("make the column {}, or take it out of `sum`", column.kind),
                 );
             }
         }

@@ -89,6 +89,7 @@ fn first_table(found: &CatalogueTable, left_out: &mut Vec<(String, String)>) -> 
         partition: None,
         direction: Direction::Both,
         conflict: ConflictRule::ConsolidatedWins,
+        sum: Vec::new(),
         references: Vec::new(),
         columns,
     }

@@ -12,13 +12,17 @@
 //! | delete | the same as the old image | made |
 //! | delete | another | conflict |
 //!
+//! Counters ([`headwater_model::Table::sum`]) come first: of an update, what it adds is added to the stored row. The new image has the total then, the
+//! old one what is stored, so that a counter is never in conflict.
+//!
 //! A conflict ends by the table's rule. An update (or insert) and a deletion that meet: `consolidated_wins` keeps what is there,
 //! `remote_wins` makes the remote's so, under `newer_wins` and `merge` the update survives.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-use headwater_model::{ConflictRule, Side};
+use headwater_model::{ConflictRule, Side, Table};
+use headwater_protocol::counter::{Counted, count};
 use headwater_protocol::message::{Change, ConflictEnd};
 use headwater_protocol::{Row, Type, Value, text};
 
@@ -44,6 +48,33 @@ pub enum Action {
     Update(Row),
     /// Delete it.
     Delete,
+    /// Refuse the change: the total of the counter at this place does not fit into its column.
+    Refuse(usize),
+}
+
+/// The same with the table's counters, of which a change adds its difference to what is stored.
+pub fn judge_counting(
+    rule: ConflictRule,
+    table: &Table,
+    types: &[Type],
+    change: &Change,
+    stored: Option<&Row>,
+) -> Judgement {
+    let (Some(old), Some(new), Some(stored), false) = (&change.old, &change.new, stored, table.sum.is_empty()) else {
+        return judge(rule, types, change, stored);
+    };
+    let (mut counted_old, mut counted_new, mut is_counters_alone) = (old.clone(), new.clone(), true);
+    for (place, stored) in stored.iter().enumerate() {
+        let (Some(old), Some(new)) = (counted_old.get_mut(place), counted_new.get_mut(place)) else { break };
+        match table.counter(place).map(|limits| count(stored, old, new, limits)) {
+            Some(Counted::Total(total)) => (*old, *new) = (stored.clone(), total),
+            Some(Counted::Overflow) => return settled(Action::Refuse(place)),
+            Some(Counted::NoNumber) | None => is_counters_alone &= old.same(new),
+        }
+    }
+    let counted = Change { old: Some(counted_old), new: Some(counted_new) };
+    let judgement = judge(rule, types, &counted, Some(stored));
+    Judgement { conflict: judgement.conflict.filter(|_| !is_counters_alone), ..judgement }
 }
 
 /// Judges a change against the row that is stored under its key; `types` are those of the table's columns.
@@ -169,5 +200,7 @@ fn is_old_value(old: &Value, stored: &Value) -> bool {
     old.same(stored) || matches!(old, Value::Text(text) if spelled(text))
 }
 
+#[cfg(test)]
+mod counters;
 #[cfg(test)]
 mod tests;

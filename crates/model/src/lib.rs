@@ -113,6 +113,10 @@ pub struct Table {
     pub direction: Direction,
     /// What happens when an uploaded change's old image is not the consolidated row.
     pub conflict: ConflictRule,
+    /// Counters: places of columns of which the difference that a change makes is added up, whatever is stored. Only beside
+    /// [`ConflictRule::Merge`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sum: Vec<usize>,
     /// Foreign keys to other tables of the model, enforced at the remote.
     pub references: Vec<Reference>,
     /// Unique constraints beside the key, enforced at the remote: places in `columns`.
@@ -278,6 +282,12 @@ impl Table {
     /// The columns of the key, in key order.
     pub fn key_columns(&self) -> impl Iterator<Item = &Column> {
         self.key.iter().filter_map(|&place| self.columns.get(place))
+    }
+
+    /// The precision and scale of the counter at this place, `None` inside for an integer; `None`: no counter is there.
+    #[expect(clippy::option_option, reason = "no counter, an integer, a decimal")]
+    pub fn counter(&self, place: usize) -> Option<Option<(u16, u16)>> {
+        self.sum.contains(&place).then(|| self.columns.get(place).and_then(|column| column.kind.precision))
     }
 
     /// The foreign key by which a row takes the partition of another, if it does.

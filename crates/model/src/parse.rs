@@ -196,6 +196,7 @@ fn read_tables(reader: &mut Reader<'_>, model: &Section<'_>, partitions: &[Parti
     let throughs: Vec<_> =
         drafts.iter().zip(&tables).map(|(draft, table)| draft.through(reader, &table.references, &tables)).collect();
     resolve_throughs(reader, &mut tables, &throughs);
+    drafts.iter().zip(&tables).for_each(|(draft, table)| draft.check_sum(reader, table));
     order::sort(&mut tables);
     tables
 }

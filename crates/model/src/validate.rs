@@ -5,6 +5,8 @@
 
 use std::collections::HashSet;
 
+use headwater_protocol::Type;
+
 use crate::remote_sql::has_integer_key;
 use crate::script::Step;
 use crate::{
@@ -184,8 +186,22 @@ impl Violations {
         if let ConflictRule::NewerWins(place) = table.conflict {
             self.places(table, "newer_wins", &[place], table.columns.len());
         }
+        self.sum(table);
         self.table_partition(model, table);
         self.references(model, table);
+    }
+
+    fn sum(&mut self, table: &Table) {
+        if table.sum.is_empty() {
+            return;
+        }
+        self.places(table, "sum", &table.sum, table.columns.len());
+        if !matches!(table.conflict, ConflictRule::Merge(_)) {
+            self.wrong(table, "sum stands beside a conflict rule other than merge");
+        }
+        for fault in table.sum.iter().filter_map(|place| sum_fault(table, *place)) {
+            self.wrong(table, &fault.found);
+        }
     }
 
     fn table_partition(&mut self, model: &Model, table: &Table) {
@@ -263,17 +279,42 @@ impl Violations {
     }
 }
 
-/// Why a table can't take its partition by the reference that it names.
-pub(crate) struct ThroughFault {
+/// Why a column can't be a counter.
+pub(crate) fn sum_fault(table: &Table, place: usize) -> Option<Fault> {
+    let column = table.columns.get(place)?;
+    let fault = |what: &str, expected: &str| {
+        Some(Fault { found: format!("sum names column {:?}, {what}", column.name), expected: expected.to_owned() })
+    };
+    let is_number = match column.kind.base {
+        Type::Int => true,
+        Type::Decimal => column.kind.precision.is_some(),
+        _ => false,
+    };
+    if !is_number {
+        return fault(&format!("which is {}", column.kind), "int or decimal(precision,scale)");
+    }
+    if table.key.contains(&place) {
+        return fault("which is in the key", "a column outside the key");
+    }
+    let of_partition = table.partition.iter().flat_map(|partition| &partition.columns);
+    let of_reference = table.through().into_iter().flat_map(|reference| &reference.columns);
+    if of_partition.chain(of_reference).any(|other| *other == place) {
+        return fault("by which the partition is found", "a column outside the partition");
+    }
+    None
+}
+
+/// What is wrong with something in a model, and what would be right.
+pub(crate) struct Fault {
     pub(crate) found: String,
     pub(crate) expected: String,
 }
 
 /// What is wrong with the reference by which a table takes its partition.
-pub(crate) fn through_fault(tables: &[Table], table: &Table) -> Option<ThroughFault> {
+pub(crate) fn through_fault(tables: &[Table], table: &Table) -> Option<Fault> {
     let reference = table.through()?;
     let parent = tables.get(reference.table)?;
-    let fault = |found: String, expected: &str| Some(ThroughFault { found, expected: expected.to_owned() });
+    let fault = |found: String, expected: &str| Some(Fault { found, expected: expected.to_owned() });
     let key: HashSet<_> = parent.key.iter().collect();
     if reference.target.iter().collect::<HashSet<_>>() != key || reference.columns.len() != reference.target.len() {
         let found = format!("it takes its partition by a reference that is not to the key of {:?}", parent.name);

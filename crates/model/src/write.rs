@@ -93,7 +93,7 @@ impl File {
             self.line(format_args!("schema = {}", string(schema)));
         }
         self.line(format_args!("direction = \"{}\"", table.direction));
-        self.line(format_args!("conflict = {}", string(&conflict(table))));
+        self.line(format_args!("conflict = {}", conflict(table)));
         self.line(format_args!("key = {}", names(table, &table.key)));
         if let Some(rule) = table.key_range {
             self.line(format_args!("key_range = {{ size = {}, from = {} }}", rule.size, rule.from));
@@ -185,16 +185,19 @@ impl std::fmt::Display for Direction {
 }
 
 fn conflict(table: &Table) -> String {
-    match table.conflict {
+    let side = |side| if side == Side::Consolidated { "consolidated" } else { "remote" };
+    string(&match table.conflict {
         ConflictRule::Off => "off".to_owned(),
         ConflictRule::ConsolidatedWins => "consolidated_wins".to_owned(),
         ConflictRule::RemoteWins => "remote_wins".to_owned(),
         ConflictRule::NewerWins(place) => {
             format!("newer_wins({})", table.columns.get(place).map_or("", |column| column.name.as_str()))
         }
-        ConflictRule::Merge(Side::Consolidated) => "merge(consolidated)".to_owned(),
-        ConflictRule::Merge(Side::Remote) => "merge(remote)".to_owned(),
-    }
+        ConflictRule::Merge(named) if table.sum.is_empty() => format!("merge({})", side(named)),
+        ConflictRule::Merge(named) => {
+            return format!("{{ merge = {}, sum = {} }}", string(side(named)), names(table, &table.sum));
+        }
+    })
 }
 
 fn column_type(column: &Column) -> String {

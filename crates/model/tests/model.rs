@@ -85,6 +85,25 @@ fn a_file_becomes_this_model() {
 }
 
 #[test]
+fn counters_are_read_and_remotes_are_told_of_them() {
+    let text = SHOP.replace("conflict = \"merge(remote)\"", "conflict = { merge = \"remote\", sum = [\"qty\"] }");
+    let text = text.replace("code = \"text\" }", "code = \"text\", qty = \"decimal(9,2)\" }");
+    let model = parse("shop.toml", &text).expect("a model");
+    let part = model.table("part").expect("part");
+    assert_eq!((part.conflict, part.sum.as_slice()), (ConflictRule::Merge(Side::Remote), &[2][..]));
+    assert_eq!([0, 1, 2].map(|place| part.counter(place)), [None, None, Some(Some((9, 2)))]);
+    assert_eq!(
+        Model::from_json(&model.to_json()).expect("read again").table("part").map(|t| t.sum.clone()),
+        Some(vec![2])
+    );
+    assert!(!shop().to_json().contains("sum"), "a model without counters is told as before");
+    let mut other = model.clone();
+    other.tables[1].conflict = ConflictRule::RemoteWins;
+    let refused = Model::from_json(&other.to_json()).expect_err("sum is merge's");
+    assert!(refused.to_string().contains("sum stands beside a conflict rule other than merge"), "{refused}");
+}
+
+#[test]
 fn the_flights_are_a_model() {
     let text = include_str!("../../../examples/flights/model.toml");
     let model = parse("examples/flights/model.toml", text).expect("the example is valid");
@@ -260,6 +279,9 @@ prop_compose! {
             4 => ConflictRule::Merge(Side::Remote),
             _ => ConflictRule::Merge(Side::Consolidated),
         };
+        // The id and the last two are in keys, references and partitions.
+        let is_counter = |kind: &ColumnType| kind.base == Type::Int || (kind.base == Type::Decimal && kind.precision.is_some());
+        let sum = (1..last - 1).filter(|place| matches!(conflict, ConflictRule::Merge(_)) && is_counter(&columns[*place].kind)).collect();
         let references = parent.map(|table| Reference { columns: vec![last - 1], table, target: vec![0], on_delete });
         let script = script.filter(|_| direction == Direction::Both);
         let is_cursor = matches!(script, Some((Step::DownloadCursor, _)));
@@ -274,6 +296,7 @@ prop_compose! {
             partition: partition.then(|| TablePartition { partition: 0, columns: vec![last], through: None }),
             direction,
             conflict,
+            sum,
             references: references.into_iter().collect(),
             unique: vec![vec![last, 0]],
         }

@@ -200,6 +200,31 @@ m.toml:22:12: unknown conflict rule "remote-wins", expected off, consolidated_wi
 }
 
 #[test]
+fn counters() {
+    let of = |conflict: &str| {
+        errors_after(&format!(
+            "[tables.t]\nkey = [\"id\"]\npartition = \"region\"\nconflict = {conflict}\n\
+             columns = {{ id = \"int not null\", region = \"text\", qty = \"int\", part = \"real\", price = \"decimal\" }}"
+        ))
+    };
+    let errors = of("{ merge = \"consolidated\", sum = [\"id\", \"region\", \"part\", \"price\", \"qty\"] }");
+    assert_snapshot!(errors, @r#"
+m.toml:12:12: table "t": sum names column "id", which is in the key, expected a column outside the key
+m.toml:12:12: table "t": sum names column "region", which is text, expected int or decimal(precision,scale)
+m.toml:12:12: table "t": sum names column "part", which is real, expected int or decimal(precision,scale)
+m.toml:12:12: table "t": sum names column "price", which is decimal, expected int or decimal(precision,scale)
+"#);
+    assert_snapshot!(of("{ sum = [\"qty\"] }"), @r#"m.toml:12:1: the conflict rule of table "t" has no merge, expected merge = "consolidated""#);
+    assert_snapshot!(of("{ merge = \"remot\", sum = [\"qty\"] }"), @r#"m.toml:12:22: unknown side "remot", expected consolidated or remote; did you mean "remote"?"#);
+    assert_snapshot!(of("{ merge = \"remote\", sum = [\"quantity\"] }"), @r#"m.toml:12:39: unknown column "quantity" in table "t", expected id, region, qty, part or price"#);
+    assert_snapshot!(of("{ merge = \"remote\", sum = [] }"), @r#"m.toml:12:38: sum of table "t" names no column, expected at least one"#);
+    let by_parent = "[tables.o]\nkey = [\"id\"]\npartition = \"region\"\ncolumns = { id = \"int not null\", region = \"text\" }\n\
+                     [tables.l]\nkey = [\"id\"]\npartition = { through = \"o\" }\nconflict = { merge = \"remote\", sum = [\"o\"] }\n\
+                     references = [{ columns = [\"o\"], table = \"o\" }]\ncolumns = { id = \"int not null\", o = \"int\" }";
+    assert_snapshot!(errors_after(by_parent), @r#"m.toml:16:12: table "l": sum names column "o", by which the partition is found, expected a column outside the partition"#);
+}
+
+#[test]
 fn types() {
     assert_snapshot!(errors_after(
         "[tables.t]\nkey = [\"a\"]\n[tables.t.columns]\na = \"decimal(1001,2) not null\"\nb = \"decimal(5,6)\"\nc = \"text(10)\"\n\

@@ -257,7 +257,7 @@ impl fmt::Display for Decimal {
     }
 }
 
-fn digit(packed: &[u8], place: usize) -> u8 {
+pub(crate) fn digit(packed: &[u8], place: usize) -> u8 {
     let byte = packed[place / 2];
     if place.is_multiple_of(2) { byte >> 4 } else { byte & 15 }
 }

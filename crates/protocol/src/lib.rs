@@ -6,6 +6,7 @@
 
 pub mod chunk;
 pub mod client;
+pub mod counter;
 pub mod cursor;
 pub mod decimal;
 pub mod frame;

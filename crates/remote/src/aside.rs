@@ -13,8 +13,9 @@ use headwater_protocol::Row;
 use headwater_protocol::message::RefusalCode;
 use rusqlite::Connection;
 
+use crate::counters;
 use crate::error::{Error, While};
-use crate::local::{from_wire, readable};
+use crate::local::{Local, from_wire, readable, to_wire};
 use crate::plan::{Plan, TablePlan, decoded};
 use crate::remote::{Remote, now};
 use crate::rows::{Pending, Rows};
@@ -88,6 +89,17 @@ impl Note<'_> {
     fn is_in_gone_column(&self) -> bool {
         !self.in_place && self.old.is_none() && self.new.is_none()
     }
+
+    /// The same change of a row that stands otherwise by now, where it adds something to counters.
+    fn on_top_of(&self, there: Option<&[Local]>) -> Option<Note<'_>> {
+        let (Some(old), Some(new), Some(there)) = (&self.old, &self.new, there) else { return None };
+        if self.table.table.sum.is_empty() {
+            return None;
+        }
+        let (old, new) = counters::made_again(self.table, &from_wire(old), &from_wire(new), there);
+        let row = |row: Vec<Local>| Some(to_wire(&row, &self.table.types));
+        Some(Note { key: self.key.clone(), old: row(old), new: row(new), ..*self })
+    }
 }
 
 impl Remote {
@@ -144,7 +156,10 @@ impl Remote {
                 let key = from_wire(&rows.key_of_bytes(note.table, &note.key)?);
                 rows.drop_numbered(note.number)?;
                 if let Some(pending) = rows.pending(note.table, &key)?.filter(|it| note.in_place && it.aside != 0) {
-                    dropped.push((note.table, pending));
+                    // Of counters whose change may have been added, the log has what was sent.
+                    let is_added = note.old.is_some() && pending.aside == RefusalCode::Unanswered as i64;
+                    let old = if is_added { note.old.as_ref().map(|row| from_wire(row)) } else { pending.old.clone() };
+                    dropped.push((note.table, Pending { old, ..pending }));
                 }
             }
             giving_up::give_up(rows, dropped)?;

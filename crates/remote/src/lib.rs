@@ -37,6 +37,7 @@
 mod adopt;
 mod apply;
 mod aside;
+mod counters;
 mod cut;
 mod database;
 mod dependents;

@@ -4,6 +4,7 @@
 //! | the row by now | what becomes of the change |
 //! |---|---|
 //! | was changed again, and that is pending | the pending change goes up as one with the lost one: its old image is the lost one's |
+//! | the same, of counters | the pending change adds what it added, and the list has the lost one beside it |
 //! | was changed again, and that is set aside | the same; and the list has the lost one beside it, for whoever drops the later |
 //! | is as the upload made it | it is set aside with its old image, as if it had been refused with the code `lost` |
 //! | was changed by a download since | only the list of changes set aside has it |
@@ -27,6 +28,7 @@ use headwater_protocol::wire::Reader;
 use headwater_protocol::{Kind, Type};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
+use crate::counters;
 use crate::cut::{log_change, set_aside_mark, thaw};
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
@@ -230,19 +232,25 @@ fn set_one_aside(rows: &Rows<'_>, table: &TablePlan, lost: &Lost, now: &str) -> 
     if let Some(later) = rows.pending(table, &key)?.filter(|later| !later.is_nothing()) {
         let between = later.old.as_ref().or(stands.as_ref());
         let [old, new] = [&lost.old, &lost.new].map(|image| completed(image, between));
-        let is_nothing = old == later.new;
-        log_change(rows, table, &key, old.as_deref(), if is_nothing { 0 } else { later.aside })?;
-        if later.aside == 0 {
-            return Ok(());
-        }
-        if is_nothing {
-            rows.drop_note(table, &table.key_bytes(&to_wire(&key, &table.key_types)))?;
-        } else {
-            rows.note_joined(table, &key, old.as_deref())?;
-        }
         let lost = Pending { aside: 0, old, new, key };
         // A later one that is lost too is one with it.
         let is_one = later.aside == RefusalCode::Lost as i64;
+        let is_counted = !is_one && later.old.is_some() && counters::has_added(table, &lost);
+        let old = match (&lost.old, &later.old) {
+            // The later one adds what it added, and no more.
+            (Some(old), Some(later)) if is_counted => Some(counters::without_difference(table, old, later)),
+            _ => lost.old.clone(),
+        };
+        let is_nothing = old == later.new;
+        log_change(rows, table, &lost.key, old.as_deref(), if is_nothing { 0 } else { later.aside })?;
+        if later.aside == 0 {
+            return if is_counted { rows.note_beside(table, &lost, &refusal, now) } else { Ok(()) };
+        }
+        if is_nothing {
+            rows.drop_note(table, &table.key_bytes(&to_wire(&lost.key, &table.key_types)))?;
+        } else {
+            rows.note_joined(table, &lost.key, old.as_deref())?;
+        }
         return if is_one || lost.is_nothing() { Ok(()) } else { rows.note_beside(table, &lost, &refusal, now) };
     }
     let [old, new] = [&lost.old, &lost.new].map(|image| completed(image, stands.as_ref()));

@@ -300,12 +300,15 @@ impl<'c> Rows<'c> {
         if !in_place {
             let key = table.key_bytes(&to_wire(&pending.key, &table.key_types));
             let new = pending.new.as_ref().map(|row| noted_image(table, row, in_place));
+            // Two changes of a counter that lead to the same number are two.
+            let same_old = if table.table.sum.is_empty() { "" } else { "AND \"old\" IS ?6 " };
+            let old = pending.old.as_ref().map(|row| noted_image(table, row, in_place));
             // What is only known to have been is not what deleted the row.
             let sql = format!(
                 "DELETE FROM \"hw_set_aside\" WHERE \"table\" = ?1 AND \"key\" = ?2 AND \"new\" IS ?3 \
-                 AND (\"code\" = ?5) = (?4 = ?5) AND NOT ({IS_IN_GONE_COLUMN})"
+                 AND (\"code\" = ?5) = (?4 = ?5) AND (?6 IS ?6) {same_old}AND NOT ({IS_IN_GONE_COLUMN})"
             );
-            let same = params![table.number, key, new, refusal.code as u16, RefusalCode::Gone as u16];
+            let same = params![table.number, key, new, refusal.code as u16, RefusalCode::Gone as u16, old];
             self.prepare(&sql)?.execute(same).while_doing("setting a change aside")?;
         }
         self.insert_note(table, pending, refusal, in_place, now)
@@ -373,6 +376,16 @@ impl<'c> Rows<'c> {
     pub(crate) fn drop_note(&self, table: &TablePlan, key: &[u8]) -> Result<(), Error> {
         let sql = "DELETE FROM \"hw_set_aside\" WHERE \"table\" = ? AND \"key\" = ? AND \"in_place\" = 1";
         self.prepare(sql)?.execute(params![table.number, key]).while_doing("forgetting a change set aside").map(drop)
+    }
+
+    /// Leaves a change that is set aside where it stands on the list alone, unless the row has been changed since it was refused. Whether
+    /// the list has it.
+    pub(crate) fn list_only(&self, table: &TablePlan, key: &[u8], new: Option<&[Local]>) -> Result<bool, Error> {
+        let sql = "UPDATE \"hw_set_aside\" SET \"in_place\" = 0 \
+                   WHERE \"table\" = ? AND \"key\" = ? AND \"in_place\" = 1 AND \"new\" IS ?";
+        let image = new.map(|row| noted_image(table, row, true));
+        let listed = self.prepare(sql)?.execute(params![table.number, key, image]);
+        Ok(listed.while_doing("setting a change aside")? > 0)
     }
 
     /// Takes a change off the list, by its number.

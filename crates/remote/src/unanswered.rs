@@ -5,10 +5,12 @@
 //! |---|---|
 //! | the row as the change made it | was applied, and is done |
 //! | anything else, or nothing | stays in its place, set aside under the code `unanswered`: it may be sent again or given up, but not by itself |
+//! | the same, of an update in a table with counters | another row that comes takes its place, and the list has it: what it added is not added again |
 
 use headwater_protocol::message::{Refusal, RefusalCode, UploadEnd};
 use rusqlite::Connection;
 
+use crate::counters;
 use crate::cut::{forget_frames, reopen, set_aside_mark};
 use crate::error::{Error, While};
 use crate::local::Local;
@@ -40,6 +42,10 @@ pub(crate) fn take_for_applied(connection: &Connection, plan: &Plan, now: &str) 
             let pending = pending.ok_or_else(|| Error::damaged("a reopened change is not in the log"))?;
             let message = format!("upload {sequence} was applied, but what became of this change was not told");
             rows.note_aside(table, &pending, &Refusal { code: RefusalCode::Unanswered, message }, true, now)?;
+            if let (Some(old), Some(new), false) = (&pending.old, &pending.new, table.table.sum.is_empty()) {
+                // It has been added: a later change of the row adds no more than its own.
+                rows.execute(&table.sql.set_old, &counters::without_difference(table, old, new))?;
+            }
         }
     }
     forget_frames(connection, sequence)?;

@@ -283,6 +283,10 @@ impl<'a> Batch<'a> {
                 Action::Update(row) => updates.push(Judged { item, stored, end, row }),
                 Action::Insert(row) => inserts.push(Judged { item, stored, end, row }),
                 Action::Keep => self.kept(table, item, stored, end),
+                Action::Refuse(place) => {
+                    let refusal = total_too_large(table, place);
+                    self.effects.refused.push((item.ordinal, item.table, refusal));
+                }
                 Action::Delete => {}
             }
         }
@@ -372,6 +376,12 @@ impl<'a> Batch<'a> {
         let Judged { item, stored, end, row } = judged;
         match end {
             Some(end) => self.conflict(table, item, stored, end, Some(row)),
+            // A total is another row than the remote's. Where no version tells that it has changed, it is sent all the same.
+            None if !table.table.sum.is_empty() && item.change.new.as_ref() != Some(&row) => {
+                if !table.table.is_tracked() {
+                    self.effects.sent_back.push((item.table, table.key_of(&row)));
+                }
+            }
             None => self.stored_as_uploaded(table, item, &row),
         }
     }
@@ -535,6 +545,14 @@ pub(super) fn runs<'s, 'i>(items: &'s [&'i Item]) -> impl Iterator<Item = &'s [&
         rest = later;
         Some(run)
     })
+}
+
+fn total_too_large(table: &TablePlan, place: usize) -> Refusal {
+    let column = table.table.columns.get(place).map_or("", |column| column.name.as_str());
+    refusal(
+        RefusalCode::Data,
+        format!("the total of counter {column} of table {} does not fit into it", table.table.name),
+    )
 }
 
 fn swallowed(table: &TablePlan, what: &str) -> Error {

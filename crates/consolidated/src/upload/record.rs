@@ -103,13 +103,16 @@ pub(super) fn replay(
                 Change { old: Some(_), .. } => Some(Step::UploadUpdate),
                 _ => None,
             };
+            let is_scripted = step.is_some_and(|step| table.table.script(step).is_some());
+            let is_counted =
+                step == Some(Step::UploadUpdate) && !table.table.sum.is_empty() && !table.table.is_tracked();
             let may_be_elsewhere = outcome.is_none()
                 && item.change.new.is_some()
                 && match movable.get(&item.table) {
                     Some(known) => *known,
                     None => *movable.entry(item.table).or_insert(may_move(connection, table)?),
                 };
-            if may_be_elsewhere || outcome.is_none() && step.is_some_and(|step| table.table.script(step).is_some()) {
+            if outcome.is_none() && (may_be_elsewhere || is_scripted || is_counted) {
                 conflicted.push((table.number, table.key_of(item.change.image())));
             }
             match (outcome, &item.change.new) {

@@ -11,7 +11,7 @@ use super::batch::Batch;
 use super::park::Style;
 use super::policy::refusal;
 use super::source::Item;
-use crate::judge::{Action, Judgement, judge, same};
+use crate::judge::{Action, Judgement, judge_counting, same};
 use crate::keys::key_bytes_of;
 use crate::scripts::{Given, Prepared};
 use crate::{Error, TablePlan};
@@ -65,7 +65,7 @@ impl Batch<'_> {
         let script = table.table.script(Step::ResolveConflict);
         let rule = script.map_or(table.table.conflict, |_| ConflictRule::Merge(Side::Consolidated));
         let judged = |(item, stored): (&'i Item, Option<Row>)| {
-            let judgement = judge(rule, &table.types, &item.change, stored.as_ref());
+            let judgement = judge_counting(rule, &table.table, &table.types, &item.change, stored.as_ref());
             Found { item, stored, judgement }
         };
         let mut found: Vec<Found<'_>> = found.into_iter().map(judged).collect();

@@ -17,7 +17,7 @@ use super::park::{Steps, Style};
 use super::source::{Item, SourceReader};
 use super::tangle::{Images, Level, Tangle};
 use crate::Error;
-use crate::judge::{Action, judge};
+use crate::judge::{Action, judge_counting};
 use crate::keys::key_bytes_of;
 
 /// The most bytes of changes that are untangled at once.
@@ -77,8 +77,9 @@ impl Engine<'_> {
                 rows.into_iter().map(|row| (key_bytes_of(table, &row), row)).collect();
             for item in run {
                 let before = stored.remove(&item.key);
-                let after = match judge(table.table.conflict, &table.types, &item.change, before.as_ref()).action {
-                    Action::Keep => before.clone(),
+                let (rule, of) = (table.table.conflict, &table.table);
+                let after = match judge_counting(rule, of, &table.types, &item.change, before.as_ref()).action {
+                    Action::Keep | Action::Refuse(_) => before.clone(),
                     Action::Insert(row) | Action::Update(row) => Some(row),
                     Action::Delete => None,
                 };

@@ -8,6 +8,7 @@
 mod both_ways;
 mod client_sql;
 mod conflicts;
+mod counters;
 mod counting;
 mod database;
 mod ddl;
@@ -122,6 +123,12 @@ contract! {
     tracking::broken_tracking_is_noticed_and_mended,
     tracking::tracking_again_changes_nothing,
     tracking::untracked_tables_are_left_as_they_were,
+    counters::what_two_remotes_take_is_taken_twice,
+    counters::many_at_once_and_one_that_comes_again,
+    counters::a_total_that_the_database_refuses_is_set_aside,
+    counters::beside_a_conflict_and_a_deletion,
+    counters::where_a_script_says_what_comes_down,
+    counters::only_what_is_added_up_exactly_can_be_a_counter,
     partitions::a_row_that_moves_between_held_partitions_is_never_deleted,
     partitions::a_row_that_leaves_is_deleted_at_the_remote,
     partitions::a_row_without_a_partition_is_sent_to_nobody,

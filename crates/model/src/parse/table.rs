@@ -5,7 +5,7 @@
 
 use super::reader::{Entry, Reader, Section, Span};
 use crate::script::{Script, Step};
-use crate::validate::is_unique;
+use crate::validate::{is_unique, sum_fault};
 use crate::{
     COLUMNS_MAX, Column, ConflictRule, Direction, KEY_RANGE_FROM, KEY_RANGE_MAX, KeyRangeRule, OnDelete, Partition,
     Reference, Side, Table, TablePartition,
@@ -82,6 +82,7 @@ impl<'a> Draft<'a> {
             partition: None,
             direction: Direction::Both,
             conflict: ConflictRule::ConsolidatedWins,
+            sum: Vec::new(),
             references: Vec::new(),
             unique: Vec::new(),
             key_range: None,
@@ -104,7 +105,7 @@ impl<'a> Draft<'a> {
             table.direction = read_direction(reader, &direction).unwrap_or(table.direction);
         }
         if let Some(conflict) = section.entry("conflict") {
-            table.conflict = self.conflict(reader, &conflict).unwrap_or(table.conflict);
+            (table.conflict, table.sum) = self.conflict(reader, &conflict).unwrap_or((table.conflict, Vec::new()));
         }
         if let Some(partition) = section.entry("partition") {
             table.partition = self.partition(reader, &partition, partitions);
@@ -212,7 +213,36 @@ impl<'a> Draft<'a> {
         is_shared
     }
 
-    fn conflict(&self, reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<ConflictRule> {
+    /// `conflict = "merge(consolidated)"`, or `conflict = { merge = "consolidated", sum = ["column"] }`: the rule, and the counters.
+    fn conflict(&self, reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<(ConflictRule, Vec<usize>)> {
+        if !matches!(entry.value.get_ref(), toml::de::DeValue::Table(_)) {
+            return self.conflict_rule(reader, entry).map(|rule| (rule, Vec::new()));
+        }
+        let what = format!("the conflict rule of table {:?}", self.name);
+        let section = reader.section_at(entry, &what, &["merge", "sum"])?;
+        let merge = reader.required(&section, "merge", "merge = \"consolidated\"")?;
+        let side = match reader.string(&merge)?.as_str() {
+            "consolidated" => Side::Consolidated,
+            "remote" => Side::Remote,
+            other => {
+                let known = ["consolidated", "remote"];
+                reader.unknown(merge.span, format!("unknown side {other:?}"), other, known.into_iter());
+                return None;
+            }
+        };
+        let sum = section.entry("sum").map_or(Some(Vec::new()), |sum| self.places(reader, &sum))?;
+        Some((ConflictRule::Merge(side), sum))
+    }
+
+    /// Whether the counters can be that, which their table's partition has a say in.
+    pub(super) fn check_sum(&self, reader: &mut Reader<'_>, table: &Table) {
+        let Some(entry) = self.section.as_ref().and_then(|section| section.entry("conflict")) else { return };
+        for fault in table.sum.iter().filter_map(|place| sum_fault(table, *place)) {
+            reader.error(entry.span.clone(), format!("table {:?}: {}", table.name, fault.found), fault.expected);
+        }
+    }
+
+    fn conflict_rule(&self, reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<ConflictRule> {
         let text = reader.string(entry)?;
         let (word, argument) = match text.strip_suffix(')').and_then(|rest| rest.split_once('(')) {
             Some((word, argument)) => (word.trim(), Some(argument)),

@@ -15,6 +15,7 @@ fn table(name: &str, columns: &[(&str, Type)], key: &[usize]) -> Table {
         partition: None,
         direction: Direction::Both,
         conflict: ConflictRule::ConsolidatedWins,
+        sum: Vec::new(),
         references: Vec::new(),
         unique: Vec::new(),
         key_range: None,

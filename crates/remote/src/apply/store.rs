@@ -7,6 +7,7 @@ use rusqlite::{OptionalExtension, params, params_from_iter};
 
 use super::Apply;
 use super::doubt::is_same;
+use crate::counters::{self, Total};
 use crate::cut::log_change;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, readable, to_wire};
@@ -26,14 +27,18 @@ impl Apply<'_> {
         self.close_conflict(table, &key_bytes, Some(&local))?;
         self.remember_row(table, &key_row)?;
         let pending = self.rows.pending(table, &key_row)?;
-        match self.learn(table, &key_bytes, pending, &local)? {
+        let pending = match self.learn(table, &key_bytes, pending, &local)? {
+            Some(unanswered) if is_unanswered_count(table, &unanswered, Some(row)) => {
+                self.list_unanswered(table, &key_bytes, unanswered)?
+            }
+            pending => pending,
+        };
+        match pending {
             None => {
                 self.note_replaced(table, &key_row, Some(row))?;
                 self.place(table, &key_bytes, row, &local)
             }
-            Some(pending)
-                if pending.is_nothing() || pending.new.as_ref().is_some_and(|new| is_same(table, new, row)) =>
-            {
+            Some(pending) if is_done(table, &pending, row) => {
                 self.forget(table, &key_row, &key_bytes)?;
                 self.place(table, &key_bytes, row, &local)
             }
@@ -50,7 +55,13 @@ impl Apply<'_> {
         let (key_row, key_bytes) = (from_wire(key), table.key_bytes(key));
         self.close_conflict(table, &key_bytes, None)?;
         self.remember_row(table, &key_row)?;
-        match self.rows.pending(table, &key_row)? {
+        let pending = match self.rows.pending(table, &key_row)? {
+            Some(unanswered) if is_unanswered_count(table, &unanswered, None) => {
+                self.list_unanswered(table, &key_bytes, unanswered)?
+            }
+            pending => pending,
+        };
+        match pending {
             Some(pending) if !pending.is_nothing() && !self.is_unsure(table, &pending) && !is_answered(&pending) => {
                 if pending.old.is_none() {
                     // The change is an insert: that the consolidated database has no such row is what it expects.
@@ -93,6 +104,16 @@ impl Apply<'_> {
         self.rows.hold(table, key, Some(row))
     }
 
+    /// An update of counters was uploaded, and nothing was told of it: what comes has what it added, or the list alone. Gives the change
+    /// where the application has changed the row since: then it adds what it added since.
+    fn list_unanswered(&self, table: &TablePlan, key: &[u8], pending: Pending) -> Result<Option<Pending>, Error> {
+        if !self.rows.list_only(table, key, pending.new.as_deref())? {
+            return Ok(Some(pending));
+        }
+        self.rows.forget(table, &pending.key)?;
+        Ok(None)
+    }
+
     /// Columns that the pending change left alone take the downloaded value, in the row and in the old image. Whether that was all
     /// there was to take. A change that makes nothing else of the row than what came is none any more.
     fn merge(
@@ -105,7 +126,13 @@ impl Apply<'_> {
     ) -> Result<bool, Error> {
         let (mut merged_old, mut merged_new, mut is_all) = (old.to_vec(), new.to_vec(), true);
         for (place, value) in came.iter().enumerate() {
-            if old[place] == new[place] {
+            let total = counters::total(table, place, value, (&old[place], &new[place]));
+            if let Total::Is(total) = total {
+                merged_old[place] = value.clone();
+                merged_new[place] = total;
+            } else if total == Total::TooLarge {
+                return Ok(false);
+            } else if old[place] == new[place] {
                 merged_old[place] = value.clone();
                 merged_new[place] = value.clone();
             } else if old[place] != *value {
@@ -433,6 +460,21 @@ impl Apply<'_> {
                    WHERE \"table\" = ? AND \"key\" = ? AND \"is_open\" = 1";
         self.rows.prepare(sql)?.execute(params![text, table.number, key]).while_doing("recording a conflict").map(drop)
     }
+}
+
+/// Whether nothing is left of a change beside the row that came. (Two changes of a counter that lead to the same are two.)
+fn is_done(table: &TablePlan, pending: &Pending, row: &Row) -> bool {
+    let is_as_it_came = |new: &Vec<Local>| is_same(table, new, row) && !counters::has_added(table, pending);
+    pending.is_nothing() || pending.new.as_ref().is_some_and(is_as_it_came)
+}
+
+/// Whether an update in a table with counters was uploaded, nothing was told of it, and another row comes than it made.
+fn is_unanswered_count(table: &TablePlan, pending: &Pending, row: Option<&Row>) -> bool {
+    let is_other = |new: &Vec<Local>| row.is_none_or(|row| !is_same(table, new, row));
+    pending.aside == RefusalCode::Unanswered as i64
+        && !table.table.sum.is_empty()
+        && pending.old.is_some()
+        && pending.new.as_ref().is_some_and(is_other)
 }
 
 /// Whether a deletion that comes is what became of a change that was uploaded, and of which nothing else was told.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use headwater_protocol::message::RefusalCode;
 use rusqlite::params_from_iter;
 
 use super::{Note, references, refused};
@@ -9,7 +10,7 @@ use crate::cut::{log_columns, set_aside_mark};
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
 use crate::plan::Plan;
-use crate::rows::{Placed, Rows};
+use crate::rows::{Pending, Placed, Rows};
 use crate::untracked;
 
 /// All that can be; says of those that can't be retried why not, by their numbers. Whether what a row refers to is there shows when all are
@@ -74,7 +75,10 @@ pub(super) fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
     let key = from_wire(&rows.key_of_bytes(table, &note.key)?);
     let pending = rows.pending(table, &key)?;
     match (note.in_place, pending) {
-        (true, _) => set_aside_mark(rows.connection, table, &key, 0)?,
+        (true, pending) => {
+            add_again(rows, note, pending.as_ref())?;
+            set_aside_mark(rows.connection, table, &key, 0)?;
+        }
         (false, Some(pending)) if !pending.is_nothing() => {
             return Err(refused(format!(
                 "change {} can't be made again: its row of table {:?} has been changed since; drop it, or sync first",
@@ -93,9 +97,22 @@ pub(super) fn retry(rows: &Rows<'_>, note: &Note<'_>) -> Result<(), Error> {
     rows.drop_numbered(note.number)
 }
 
+/// What a change added to counters, and what counts as added since its answer could not be had, is to be added once more.
+fn add_again(rows: &Rows<'_>, note: &Note<'_>, pending: Option<&Pending>) -> Result<(), Error> {
+    let (Some(pending), Some(old), false) = (pending, &note.old, note.table.table.sum.is_empty()) else {
+        return Ok(());
+    };
+    if pending.aside == RefusalCode::Unanswered as i64 && pending.old.is_some() {
+        rows.execute(&note.table.sql.set_old, &from_wire(old))?;
+    }
+    Ok(())
+}
+
 /// Makes the row as the change made it, and logs the change with its first old image.
 fn make_again(rows: &Rows<'_>, note: &Note<'_>, key: &[Local]) -> Result<(), Error> {
     let table = note.table;
+    let again = note.on_top_of(rows.select(table, key)?.as_deref());
+    let note = again.as_ref().unwrap_or(note);
     // The row that stands here is the consolidated one: it comes back if the change is refused, or given up. So does a newer one, which the
     // table has not taken yet.
     let there = rows.select(table, key)?.map(|row| to_wire(&row, &table.types));

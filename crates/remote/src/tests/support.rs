@@ -33,6 +33,7 @@ pub(crate) fn table(name: &str, columns: &[(&str, Type)]) -> Table {
         partition: None,
         direction: Direction::Both,
         conflict: ConflictRule::ConsolidatedWins,
+        sum: Vec::new(),
         references: Vec::new(),
         unique: Vec::new(),
         key_range: None,

@@ -21,6 +21,7 @@ mod involved;
 mod outcome;
 mod own_columns;
 mod partition;
+mod prepared;
 mod store;
 mod whereabouts;
 
@@ -52,6 +53,7 @@ use crate::wake::wake_nothing;
 use foreign::Touched;
 use indexes::Later;
 use involved::{Involved, KeySum};
+pub(crate) use prepared::{Prepared, prepare};
 
 /// What a download did, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,15 +90,29 @@ pub(crate) fn apply(
     frames: &mut Frames<'_>,
     watch: &mut Watch<'_>,
 ) -> Result<Applied, Error> {
+    apply_prepared(database, plan, None, now, frames, watch)
+}
+
+/// Applies a download of which this is prepared.
+pub(crate) fn apply_prepared(
+    database: &Database,
+    plan: &Plan,
+    prepared: Option<Prepared>,
+    now: &str,
+    frames: &mut Frames<'_>,
+    watch: &mut Watch<'_>,
+) -> Result<Applied, Error> {
     let connection = &database.connection;
+    let temporary = prepared.as_ref().map(Prepared::numbers).unwrap_or_default();
     let triggers_fire = schema::has_own_triggers(connection, plan)?;
     set_triggers(connection, triggers_fire)?;
     let applied = database.write_lazily("applying a download", |connection| {
         // What came down was asked for before: what was written without a trace since must not be overwritten without one.
         schema::refresh_meanwhile(connection, plan)?;
-        frame_by_frame(connection, plan, &[], now, frames, watch)
+        frame_by_frame(connection, plan, (&[], prepared), now, frames, watch)
     });
     set_triggers(connection, true)?;
+    prepared::forget(connection, plan, &temporary);
     applied
 }
 
@@ -119,7 +135,7 @@ pub(crate) fn apply_change(
         set_triggers(connection, triggers_fire)?;
         let mut frames =
             |connection: &Connection| first.take().map_or_else(|| frames(connection), |first| Ok(Some(first)));
-        frame_by_frame(connection, &change.plan, &fresh, now, &mut frames, watch)
+        frame_by_frame(connection, &change.plan, (&fresh, None), now, &mut frames, watch)
     });
     set_triggers(connection, true)?;
     applied
@@ -128,7 +144,7 @@ pub(crate) fn apply_change(
 fn frame_by_frame(
     connection: &Connection,
     plan: &Plan,
-    fresh: &[Option<Fresh>],
+    (fresh, prepared): (&[Option<Fresh>], Option<Prepared>),
     now: &str,
     frames: &mut Frames<'_>,
     watch: &mut Watch<'_>,
@@ -137,7 +153,9 @@ fn frame_by_frame(
     if state.frozen.is_some() {
         return Err(Error::Unexpected { what: "a download came before the receipt of the upload".to_owned() });
     }
-    let mut apply = Apply::begin(connection, plan, fresh, state.incarnation == [0; 16], now)?;
+    let is_good = prepared.as_ref().map_or(Ok(false), |prepared| prepared.is_good(connection))?;
+    let prepared = prepared.filter(|_| is_good);
+    let mut apply = Apply::begin(connection, plan, (fresh, prepared), state.incarnation == [0; 16], now)?;
     while let Some(frame) = frames(connection)? {
         apply.frame(&frame)?;
         watch(apply.applied.rows + apply.applied.deletions)?;
@@ -174,6 +192,10 @@ struct Apply<'a> {
     came_whole: HashSet<(u32, Vec<u8>)>,
     /// Tables of which a partition came whole though it was known what had been seen of it.
     afresh: HashSet<u32>,
+    /// What was done before the lock.
+    prepared: Option<Prepared>,
+    /// How many frames of rows have come.
+    rows_frames: usize,
     /// By table, where it has just been made anew: what pending changes know nothing of.
     fresh: &'a [Option<Fresh>],
     /// Partitions that are left.
@@ -196,7 +218,7 @@ impl<'a> Apply<'a> {
     fn begin(
         connection: &'a Connection,
         plan: &'a Plan,
-        fresh: &'a [Option<Fresh>],
+        (fresh, prepared): (&'a [Option<Fresh>], Option<Prepared>),
         is_restart: bool,
         now: &'a str,
     ) -> Result<Apply<'a>, Error> {
@@ -245,6 +267,8 @@ impl<'a> Apply<'a> {
             begun: HashSet::new(),
             came_whole: HashSet::new(),
             afresh: HashSet::new(),
+            prepared,
+            rows_frames: 0,
             fresh,
             left: HashSet::new(),
             doubts,
@@ -264,6 +288,10 @@ impl<'a> Apply<'a> {
     }
 
     fn frame(&mut self, frame: &Frame) -> Result<(), Error> {
+        let taken = if frame.kind == Kind::Rows { self.next_taken() } else { None };
+        if taken.is_some_and(|taken| !taken.has_deletions) {
+            return Ok(());
+        }
         let payload = frame.payload(Limits::ANSWER.frame_bytes_max)?;
         match frame.kind {
             Kind::Welcome => {
@@ -282,7 +310,7 @@ impl<'a> Apply<'a> {
                 self.partition(table, &mark)?;
                 self.turn_to(table)
             }
-            Kind::Rows => self.rows_frame(&payload),
+            Kind::Rows => self.rows_frame(&payload, taken.is_some()),
             Kind::KeyRanges => key_ranges::take(self.rows.connection, &KeyRanges::from_payload(&payload)?),
             Kind::Watermarks => {
                 self.watermarks = Some(Watermarks::from_payload(&payload)?);
@@ -290,6 +318,17 @@ impl<'a> Apply<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// What of the next frame of rows is prepared.
+    fn next_taken(&mut self) -> Option<prepared::Taken> {
+        let taken = self.prepared.as_ref().and_then(|prepared| prepared.taken(self.rows_frames));
+        self.rows_frames += 1;
+        if let (Some(taken), Some(table)) = (taken, self.table) {
+            self.begun.insert(table.number);
+            self.applied.rows += taken.rows;
+        }
+        taken
     }
 
     fn header(&mut self, header: &TableHeader) -> Result<(), Error> {
@@ -303,6 +342,9 @@ impl<'a> Apply<'a> {
 
     /// Makes this the table whose rows are stored, and finds out whether that can be done without looking left and right.
     fn turn_to(&mut self, table: &'a TablePlan) -> Result<(), Error> {
+        if self.table.is_some_and(|before| before.number != table.number) {
+            self.store_prepared()?;
+        }
         self.table = Some(table);
         self.rows.set_applying(Some(table))?;
         let number = table.number;
@@ -319,7 +361,8 @@ impl<'a> Apply<'a> {
         Ok(())
     }
 
-    fn rows_frame(&mut self, payload: &[u8]) -> Result<(), Error> {
+    /// `is_taken`: the rows are prepared, and the deletions alone are made.
+    fn rows_frame(&mut self, payload: &[u8], is_taken: bool) -> Result<(), Error> {
         let Some(table) = self.table else {
             return Err(Error::Unexpected { what: "rows come before their table".to_owned() });
         };
@@ -336,6 +379,10 @@ impl<'a> Apply<'a> {
                 let key = read_row(reader.row(), &table.key_types, usize::MAX, None)?;
                 self.applied.deletions += 1;
                 self.delete(table, &key)?;
+                continue;
+            }
+            if is_taken {
+                read_row(reader.row(), &table.types, usize::MAX, None)?;
                 continue;
             }
             self.applied.rows += 1;
@@ -362,6 +409,7 @@ impl<'a> Apply<'a> {
     }
 
     fn finish(mut self) -> Result<Applied, Error> {
+        self.store_prepared()?;
         std::mem::take(&mut self.indexes).build(self.rows.connection, self.applied.rows)?;
         if self.is_restart {
             self.sweep()?;

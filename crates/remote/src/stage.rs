@@ -266,9 +266,18 @@ impl Stage {
     /// their place; all within the transaction of `connection`. [`Error::Unexpected`]: what had been seen when they were asked for was forgotten
     /// since, so that they are not all that is missing.
     pub(crate) fn frames(&self) -> impl FnMut(&Connection) -> Result<Option<Frame>, Error> {
+        self.frames_by(take)
+    }
+
+    /// The same to look at them: they stay.
+    pub(crate) fn look(&self) -> impl FnMut(&Connection) -> Result<Option<Frame>, Error> {
+        self.frames_by(expect_bytes)
+    }
+
+    fn frames_by(&self, get: Get) -> impl FnMut(&Connection) -> Result<Option<Frame>, Error> {
         let (written, mut next) = (self.written, 1);
         let (mut memory, mut asked) = (self.memory.iter(), self.asked.as_ref());
-        let mut chunks = Chunks::default();
+        let mut chunks = Chunks { get, read: 0, left: 0, frames: VecDeque::new() };
         move |connection| {
             if let Some(asked) = asked.take()
                 && asked.is_forgotten(connection)?
@@ -284,7 +293,7 @@ impl Stage {
                 return Ok(memory.next().cloned());
             }
             next += 1;
-            let frame = frame_of(take(connection, next - 1)?, next - 1)?;
+            let frame = frame_of(get(connection, next - 1)?, next - 1)?;
             if frame.kind == Kind::Snapshot {
                 chunks.left = snapshot_of(&frame)?.chunks.len();
             }
@@ -294,8 +303,8 @@ impl Stage {
 }
 
 /// Frames out of the chunks of the SNAPSHOT that was read last.
-#[derive(Default)]
 struct Chunks {
+    get: Get,
     /// How many chunks were read, and how many of this SNAPSHOT are still to be.
     read: i64,
     left: usize,
@@ -307,7 +316,7 @@ impl Chunks {
         while self.frames.is_empty() && self.left > 0 {
             self.read += 1;
             self.left -= 1;
-            self.frames = chunk::frames(&take(connection, -self.read)?)?.into();
+            self.frames = chunk::frames(&(self.get)(connection, -self.read)?)?.into();
         }
         Ok(self.frames.pop_front())
     }
@@ -359,9 +368,15 @@ fn packing(connection: &Connection) -> Result<(u64, u64), Error> {
     Ok(packing)
 }
 
+/// How a staged frame is got out of the file.
+type Get = fn(&Connection, i64) -> Result<Vec<u8>, Error>;
+
+fn expect_bytes(connection: &Connection, number: i64) -> Result<Vec<u8>, Error> {
+    read_bytes(connection, number)?.ok_or_else(|| Error::damaged(format!("staged frame {number} is missing")))
+}
+
 fn take(connection: &Connection, number: i64) -> Result<Vec<u8>, Error> {
-    let bytes =
-        read_bytes(connection, number)?.ok_or_else(|| Error::damaged(format!("staged frame {number} is missing")))?;
+    let bytes = expect_bytes(connection, number)?;
     let mut delete = connection
         .prepare_cached("DELETE FROM \"hw_staged\" WHERE \"frame\" = ?")
         .while_doing("reading a staged frame")?;

@@ -42,6 +42,9 @@ const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
 /// Of a download with fewer bytes of frames, what the write-ahead log costs is not worth to be saved.
 const FILLING_BYTES: u64 = 256 << 10;
 
+/// A download with fewer bytes of frames holds the write lock for a moment, and is not prepared.
+const PREPARED_BYTES: u64 = 32 << 10;
+
 /// How to sync.
 pub struct SyncOptions<'a> {
     /// What to show to the server.
@@ -187,6 +190,17 @@ impl Drop for Alone {
     fn drop(&mut self) {
         if let Err(error) = self.0.unlock() {
             tracing::debug!(%error, "the lock of a sync goes with its file");
+        }
+    }
+}
+
+/// What of a download can be done before the write lock. What keeps it from being done comes up again with the lock, or holds that longer.
+fn prepared(database: &Database, plan: &Plan, stage: &Stage) -> Option<apply::Prepared> {
+    match apply::prepare(database, plan, &mut stage.look()) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            tracing::debug!(%error, "the download is not prepared");
+            None
         }
     }
 }
@@ -388,7 +402,10 @@ impl Sync<'_, '_, '_> {
                 None if came >= FILLING_BYTES && has_nothing(database, plan)? => {
                     database.filling(|| apply::apply(database, plan, &now(), &mut frames, &mut watch))
                 }
-                None => apply::apply(database, plan, &now(), &mut frames, &mut watch),
+                None => {
+                    let prepared = if came < PREPARED_BYTES { None } else { prepared(database, plan, &stage) };
+                    apply::apply_prepared(database, plan, prepared, &now(), &mut frames, &mut watch)
+                }
             }
         };
         self.report.times.apply += began.elapsed();

@@ -12,6 +12,7 @@ mod lost;
 mod own_columns;
 mod own_triggers;
 mod pending;
+mod prepared;
 mod server;
 mod story;
 pub(crate) mod support;

@@ -67,7 +67,20 @@ impl Apply<'_> {
             }
         }
         self.release_unneeded(table, Some(values))?;
-        self.delete_rows(table, &local)
+        let mut condition = rows_in(self.plan, table, &table.name());
+        if left.is_none() {
+            condition.extend(self.not_equal(table, ""));
+        }
+        self.delete_where(table, condition, &local)
+    }
+
+    /// A condition on keys, with this before their names: they are not those of rows that came just as they are stored.
+    fn not_equal(&self, table: &TablePlan, prefix: &str) -> Option<String> {
+        let (table_name, logged) = (table.name(), !prefix.is_empty());
+        let keys = table.keys(prefix).into_iter();
+        let keys: Vec<String> =
+            keys.map(|key| if logged { format!("l.{key}") } else { format!("{table_name}.{key}") }).collect();
+        self.prepared.as_ref().and_then(|prepared| prepared.not_equal(table, &keys))
     }
 
     /// Rows of a partition that comes whole, which have stepped aside: they come again, or are gone.
@@ -163,7 +176,9 @@ impl Apply<'_> {
     /// Pending changes of rows that the consolidated database had where this condition on the log says, and of which it has not said anything
     /// since: unless their row comes again, it is deleted there, or lies in none of the remote's partitions any more.
     fn hold_deletions(&self, table: &TablePlan, condition: &str, values: &[Local]) -> Result<(), Error> {
-        let sql = table.sql.changes_where(&format!("l.\"existed\" = 1 AND {condition}"));
+        // What came as it was stored did not come again in a frame.
+        let not_equal = self.not_equal(table, "k_").unwrap_or_default();
+        let sql = table.sql.changes_where(&format!("l.\"existed\" = 1 AND {condition}{not_equal}"));
         let mut select = self.rows.prepare(&sql)?;
         let mut found = select.query(params_from_iter(values)).while_doing("reading the log")?;
         while let Some(row) = found.next().while_doing("reading the log")? {

@@ -17,7 +17,7 @@ pub use references::unenforced;
 
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueTable, Tracking};
 use crate::track::{self, catalogue_table};
-use crate::{Connection, Dialect, Error, Mode, Plan, postgres};
+use crate::{Connection, Dialect, Error, Mode, Plan, postgres, sqlite};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +71,11 @@ pub fn check(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Finding
         findings.extend(comes_afresh(connection, &kin)?);
     }
     findings.extend(scripts::check(connection, plan)?);
+    if connection.dialect() == Dialect::Sqlite {
+        for table in plan.model.tables.iter().filter(|table| table.is_tracked()) {
+            findings.extend(replaced_unnoted(connection, table)?);
+        }
+    }
     findings.sort_by(|a, b| (a.severity, &a.table, &a.column).cmp(&(b.severity, &b.table, &b.column)));
     Ok(findings)
 }
@@ -415,6 +420,24 @@ impl TableCheck<'_> {
             );
         }
     }
+}
+
+/// `REPLACE` deletes rows by each unique index, and fires no trigger for them unless `recursive_triggers` is on. Tracking finds those rows
+/// by their columns, and can't by an expression.
+fn replaced_unnoted(connection: &mut dyn Connection, table: &Table) -> Result<Vec<Finding>, Error> {
+    let finding = |index: String| {
+        Finding {
+        severity: Severity::Warning,
+        code: "replace_not_tracked",
+        table: Some(table.name.clone()),
+        column: None,
+        message: format!(
+            "unique index {index:?} is on an expression: a row that REPLACE deletes by it is not tracked, and would stay at remotes"
+        ),
+        mend: "set PRAGMA recursive_triggers = ON on each connection that uses REPLACE, or index a generated column instead".to_owned(),
+    }
+    };
+    Ok(sqlite::unnoted_indexes(connection, &table.name)?.into_iter().map(finding).collect())
 }
 
 fn tracking(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Option<Finding>, Error> {

@@ -32,6 +32,7 @@ mod ddl_guard;
 mod error;
 pub(crate) mod exposure;
 mod grants;
+mod late;
 mod link;
 mod literal;
 mod numeric;
@@ -212,6 +213,8 @@ fn session_sql(settings: &Settings, is_sql_ascii: bool) -> String {
     format!(
         "SET client_encoding = '{}'; SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 1; \
          SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET standard_conforming_strings = on; SET jit = off; \
+         SET default_transaction_read_only = off; SET default_transaction_isolation = 'read committed'; \
+         SET default_transaction_deferrable = off; SET quote_all_identifiers = off; \
          SET max_parallel_workers_per_gather = 0; \
          SET lock_timeout = {}; SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}",
         if is_sql_ascii { "SQL_ASCII" } else { "UTF8" },

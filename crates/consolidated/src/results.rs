@@ -12,7 +12,7 @@ use headwater_model::sql::Syntax;
 use headwater_protocol::{Type, Value, ValueRef};
 
 use crate::Error;
-use crate::watch::{Marked, Watched};
+use crate::watch::{Marked, Outlook, Watched};
 
 /// A database in which queries are run.
 pub trait QueryBackend: Send + Sync + 'static {
@@ -75,9 +75,8 @@ pub trait QueryConnection: Send {
         Ok(Vec::new())
     }
 
-    /// What two connections have alike only where a query finds the same tables by the same names, in their newest state, by either of them;
-    /// `None`: that can't be told. Not inside a transaction.
-    fn outlook(&mut self) -> Result<Option<String>, Error> {
+    /// How this connection finds what a watched query reads, and what it may read of it; `None`: that can't be told. Not inside a transaction.
+    fn outlook(&mut self, _watched: &Watched) -> Result<Option<Outlook>, Error> {
         Ok(None)
     }
 

@@ -25,7 +25,7 @@ mod watch;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub(crate) use catalogue::{installed_hash, tracking, triggers_into, unique_indexes};
+pub(crate) use catalogue::{installed_hash, tracking, triggers_into, unique_indexes, unnoted_indexes};
 pub use connection::SqliteConnection;
 pub(crate) use connection::read_watermark;
 pub use results::placeholder;

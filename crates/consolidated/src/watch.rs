@@ -15,9 +15,27 @@ pub struct Watched {
     pub(crate) sql: String,
     /// The definitions of what the query reads, when it was looked at.
     pub(crate) state: String,
+    /// What asks a connection for its [`Outlook`].
+    pub(crate) outlook_sql: String,
+    /// [`Outlook::names`] of the connection that looked, of which the state is a part; `None`: that can't be told.
+    pub(crate) names: Option<String>,
+}
+
+/// How a connection finds what a watched query reads, and what it may read of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// The database and its life, and what the query's names mean: two connections that have this alike read the same tables.
+    pub names: String,
+    /// What the connection's role may read.
+    pub rights: String,
 }
 
 impl Watched {
+    /// Whether a connection with this outlook reads what the connection does that looked into the query, as long as the state is the same.
+    pub fn is_read_alike(&self, outlook: &Outlook) -> bool {
+        self.names.as_ref() == Some(&outlook.names)
+    }
+
     /// A mark with the definitions under which it was made: under others it is good for nothing. Both in hexadecimal digits, a slash between.
     pub(crate) fn mark(&self, seen: &[u8]) -> String {
         format!("{}/{}", hex::encode(seen), self.definitions())

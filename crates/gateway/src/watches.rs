@@ -63,6 +63,11 @@ impl Watches {
         Ok(None)
     }
 
+    /// What was found of a query, if it can be watched.
+    pub(crate) fn known(&self, sql: &str) -> Option<Arc<Watched>> {
+        self.lock().get(sql)?.looked.as_ref()?.watched.clone()
+    }
+
     fn watched(
         &self,
         connection: &mut dyn QueryConnection,

@@ -1,6 +1,6 @@
 //! One connection: its transaction, its statements, and the calls that are one statement each.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::link::Link;
 use super::session::Session;
 use super::shape::Verb;
 use super::snapshot::{LimitsForm, Snapshot};
-use super::statements::{Statements, numbered};
+use super::statements::{ALTERED, Statements, numbered};
 use super::watermark::Watermark;
 use super::{catalogue, error, exposure, parts, raw, table_identity};
 use crate::backend::{Changes, EncodedChanges, Gaps, Inserted, Query, Reading};
@@ -55,8 +55,6 @@ pub(super) struct PostgresConnection {
     pub(super) row_bytes: usize,
     /// The last error was that of a missing grant.
     pub(super) is_denied: bool,
-    /// [`QueryConnection::outlook`](crate::results::QueryConnection::outlook), once it was told.
-    pub(super) outlook: Option<String>,
     /// What the session has to have; `None` until it is ready for use.
     pub(super) session: Option<Session>,
     /// Behind a pooler: a statement that fails in any session but this one's.
@@ -65,6 +63,8 @@ pub(super) struct PostgresConnection {
     pub(super) lacks_grants: Arc<AtomicBool>,
     /// The session could not be put back as it was.
     pub(super) is_unclean: bool,
+    /// By query, whether it may read tables only while it runs ([`super::late`]).
+    pub(super) late: HashMap<String, bool>,
 }
 
 /// The transaction that is open.
@@ -87,6 +87,9 @@ pub(super) struct State {
     pub(super) application: Application,
     /// Rows are looked up by index, whatever the planner believes.
     pub(super) by_index: bool,
+    /// The tables whose shapes it goes by, and those that it has read itself.
+    pub(super) used_shapes: BTreeSet<(u64, u32)>,
+    pub(super) read_shapes: BTreeSet<(u64, u32)>,
 }
 
 /// The part that the application's code has in a transaction.
@@ -116,11 +119,11 @@ impl PostgresConnection {
             scratch: Scratch::default(),
             row_bytes: 0,
             is_denied: false,
-            outlook: None,
             session: None,
             guard: None,
             lacks_grants: Arc::default(),
             is_unclean: false,
+            late: HashMap::new(),
         }
     }
 
@@ -177,11 +180,21 @@ impl Connection for PostgresConnection {
             self.rollback()?;
             return Err(Error::Database { context: "committing".into(), detail });
         }
+        let sql = self.commit_sql();
         let done = if self.state.application == Application::Absent {
-            self.run(async |client| client.batch_execute("COMMIT").await)
+            self.run(async |client| client.batch_execute(&sql).await)
         } else {
-            self.commit_and_restore()
+            self.commit_and_restore(&sql)
         };
+        if let Err(failure) = &done
+            && failure.as_db_error().is_some_and(|error| error.message().contains(ALTERED))
+        {
+            self.statements = Statements::default();
+            self.state.failed = true;
+            self.rollback()?;
+            let detail = "a table was altered since it was looked at".to_owned();
+            return Err(Error::Retry { detail, broken: false });
+        }
         let result = done.map_err(|failure| {
             // What was queued before it may have failed because it does not fit any more.
             self.statements = Statements::default();

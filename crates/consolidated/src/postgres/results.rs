@@ -16,7 +16,7 @@ use super::statements::{bound, numbered};
 use super::{literal, raw};
 use crate::catalogue::text;
 use crate::results::{Canceller, QueryConnection, ReadOptions, ResultColumn, ResultSink};
-use crate::watch::{Marked, Watched};
+use crate::watch::{Marked, Outlook, Watched};
 use crate::{Connection as _, Error, Mode};
 
 /// Tables with secrets that can be read by this role or one that it may become (`set_config('role', ...)` needs no more), or as files.
@@ -30,10 +30,6 @@ const READABLE_SQL: &str = "SELECT name FROM ( \
         SELECT FROM pg_catalog.pg_roles r WHERE pg_has_role(session_user, r.oid, 'MEMBER') \
         AND (r.rolsuper OR r.rolname IN ('pg_read_server_files', 'pg_execute_server_program'))) \
     ) AS s ORDER BY place, name";
-/// Whether it is a standby; which server it is, in which life, which database, and where names are looked for.
-const OUTLOOK_SQL: &str = "SELECT pg_is_in_recovery(), concat_ws('/', pg_postmaster_start_time()::text, current_setting('port'), \
-    (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()), current_schemas(false)::text)";
-
 /// A connection that has read a larger row is not kept.
 const ROW_BYTES_KEPT: usize = 8 << 20;
 
@@ -57,7 +53,7 @@ pub fn placeholder(number: usize, kind: Type) -> String {
 }
 
 /// A column, and how its values are read.
-struct Reader {
+pub(super) struct Reader {
     column: ResultColumn,
     codec: Codec,
     scratch: Scratch,
@@ -131,13 +127,8 @@ impl QueryConnection for PostgresConnection {
         Ok(rows.iter().map(|row| text(row, 0)).collect())
     }
 
-    fn outlook(&mut self) -> Result<Option<String>, Error> {
-        if self.outlook.is_none() {
-            let rows = self.query(OUTLOOK_SQL, &[])?;
-            let primary = rows.first().filter(|row| row.first() == Some(&Value::Bool(false)));
-            self.outlook = primary.map(|row| text(row, 1));
-        }
-        Ok(self.outlook.clone())
+    fn outlook(&mut self, watched: &Watched) -> Result<Option<Outlook>, Error> {
+        self.outlook_of(watched)
     }
 
     fn is_worn(&self) -> bool {
@@ -184,8 +175,11 @@ impl PostgresConnection {
         let bound = bound(sql, statement, parameters).map_err(Stop::Own)?;
         let mut readers = readers(statement.columns(), options).map_err(Stop::Own)?;
         let columns: Vec<ResultColumn> = readers.iter().map(|reader| reader.column.clone()).collect();
+        if self.reads_late(sql).map_err(Stop::Own)? {
+            return self.read_late(statement, &bound, (&columns, &mut readers), options, sink);
+        }
         let limit = options.time_out.as_millis().to_string();
-        let begin = self.guarded("BEGIN READ ONLY");
+        let begin = self.guarded("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY");
         self.queued.sql([&begin, "; SET LOCAL statement_timeout = ", &limit, ";"]);
         self.state = State { mode: Some(Mode::Download), ..State::default() };
         let (mut has_begun, mut largest) = (false, self.row_bytes);
@@ -334,7 +328,7 @@ fn decoded<'a>(codec: Codec, raw: &'a [u8], scratch: &'a mut Scratch) -> Option<
     }
 }
 
-fn give(row: &tokio_postgres::Row, readers: &mut [Reader], sink: &mut dyn ResultSink) -> Result<(), Error> {
+pub(super) fn give(row: &tokio_postgres::Row, readers: &mut [Reader], sink: &mut dyn ResultSink) -> Result<(), Error> {
     let mut values = Vec::with_capacity(readers.len());
     let mut is_other = false;
     for (place, reader) in readers.iter_mut().enumerate() {

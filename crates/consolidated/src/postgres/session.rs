@@ -92,14 +92,14 @@ impl PostgresConnection {
     }
 
     /// Commits, and has the session be as it was. One round trip.
-    pub(super) fn commit_and_restore(&mut self) -> Result<(), tokio_postgres::Error> {
+    pub(super) fn commit_and_restore(&mut self, commit: &str) -> Result<(), tokio_postgres::Error> {
         let Some(restore) = self.session.as_ref().map(|session| session.restore.clone()) else {
-            return self.run(async |client| client.batch_execute("COMMIT").await);
+            return self.run(async |client| client.batch_execute(commit).await);
         };
         let Some(guard) = &self.guard else {
             let restored = self.run(async |client| {
                 let (committed, reset, set) =
-                    join3(client.batch_execute("COMMIT"), client.batch_execute(RESET_SQL), run(client, &restore)).await;
+                    join3(client.batch_execute(commit), client.batch_execute(RESET_SQL), run(client, &restore)).await;
                 committed.map(|()| reset.and(set))
             })?;
             self.note_restored(restored);
@@ -108,7 +108,7 @@ impl PostgresConnection {
         let reset = format!("BEGIN; {guard}; {RESET_SQL}");
         let restored = self.run(async |client| {
             let (committed, reset, set, ended) = join4(
-                client.batch_execute("COMMIT"),
+                client.batch_execute(commit),
                 client.batch_execute(&reset),
                 run(client, &restore),
                 client.batch_execute("COMMIT"),

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use headwater_model::Table;
-use headwater_model::sql::quote;
+use headwater_model::sql::{literal, quote};
 use headwater_model::tracking::postgres::{base_table, key_columns, partition_columns, side_table};
 use headwater_protocol::{Row, Type, Value, ValueRef};
 
@@ -16,7 +16,7 @@ use super::raw;
 use crate::{Error, TablePlan};
 
 /// The columns of a table (`$1`: its qualified name): name, type, the base type of a domain, generated, identity, enum, the collation
-/// if that is not deterministic.
+/// if that is not deterministic; and all by which [`unaltered_sql`] knows it again.
 pub(super) const COLUMNS_SQL: &str = "
     SELECT a.attname::text, quote_ident(n.nspname) || '.' || quote_ident(t.typname),
            (WITH RECURSIVE base(oid, typtype, next) AS (
@@ -26,11 +26,28 @@ pub(super) const COLUMNS_SQL: &str = "
             SELECT base.oid FROM base WHERE base.typtype <> 'd'),
            a.attgenerated <> '', a.attidentity = 'a', t.typtype = 'e',
            (SELECT quote_ident(c.collnamespace::regnamespace::text) || '.' || quote_ident(c.collname)
-            FROM pg_catalog.pg_collation c WHERE c.oid = a.attcollation AND NOT c.collisdeterministic)
+            FROM pg_catalog.pg_collation c WHERE c.oid = a.attcollation AND NOT c.collisdeterministic),
+           concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attgenerated, a.attidentity)
     FROM pg_catalog.pg_attribute a
     JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
     JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
-    WHERE a.attrelid = to_regclass(?1) AND a.attnum > 0 AND NOT a.attisdropped";
+    WHERE a.attrelid = to_regclass(?1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
+
+/// What the columns of a table were when its shape was read.
+pub(super) fn described(found: &[Row]) -> String {
+    found.iter().map(|row| crate::catalogue::text(row, 7)).collect::<Vec<_>>().join(",")
+}
+
+/// Whether a table's columns are what they were.
+pub(super) fn unaltered_sql(table: &str, described: &str) -> String {
+    format!(
+        "(SELECT coalesce(string_agg(concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attgenerated, a.attidentity), ',' \
+         ORDER BY a.attnum), '') = {} FROM pg_catalog.pg_attribute a \
+         WHERE a.attrelid = to_regclass({}) AND a.attnum > 0 AND NOT a.attisdropped)",
+        literal(described),
+        literal(table)
+    )
+}
 
 const BPCHAR: u32 = 1042;
 

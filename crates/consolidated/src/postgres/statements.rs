@@ -1,7 +1,9 @@
 //! Statements that are kept prepared.
 //!
 //! Those on a table are prepared once, when they are first needed, and kept by model and table; those of the engines' own SQL by their
-//! text. After an error that is not a row's refusal, a table's statements are forgotten: it may have been altered.
+//! text. After an error that is not a row's refusal, a table's statements are forgotten: it may have been altered. Where they are of an earlier
+//! transaction the error can be retried. What an altered table takes without an error (a column that was generated, and is no more) is found
+//! when an upload commits: the columns of each table are compared with what they were.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,11 +17,14 @@ use super::bound::Bound;
 use super::connection::PostgresConnection;
 use super::error;
 use super::plain::Keeps;
-use super::shape::{COLUMNS_SQL, Shape, Verb};
-use crate::{Connection, Error, TablePlan};
+use super::shape::{COLUMNS_SQL, Shape, Verb, described, unaltered_sql};
+use crate::{Connection, Error, Mode, TablePlan};
 
 /// The most statements of the engines' own SQL that are kept; beyond them, all are forgotten and prepared again.
 const QUERIES_MAX: usize = 500;
+
+/// What the error says by which a transaction ends that has gone by an outdated shape.
+pub(super) const ALTERED: &str = "headwater: a table was altered";
 
 /// What a connection has prepared.
 #[derive(Default)]
@@ -31,6 +36,8 @@ pub(super) struct Statements {
 /// What is known of a table, and its statements as far as they have been needed.
 struct Table {
     shape: Arc<Shape>,
+    /// The table's name, and [`described`].
+    described: (String, String),
     statements: [Option<Statement>; Verb::COUNT],
     /// An insert ON CONFLICT has found a unique index, not deferrable, of the key: one without it will be refused a second row.
     is_key_unique: bool,
@@ -45,7 +52,8 @@ impl PostgresConnection {
         if let Some(statement) = self.statements.tables.get(&name).and_then(|t| t.statements[verb as usize].as_ref()) {
             return Ok((shape, statement.clone()));
         }
-        let statement = self.prepare(&shape.sql(verb))?;
+        let prepared = self.prepare(&shape.sql(verb));
+        let statement = self.settle(plan, prepared)?;
         if let Some(table) = self.statements.tables.get_mut(&name) {
             table.statements[verb as usize] = Some(statement.clone());
         }
@@ -59,11 +67,14 @@ impl PostgresConnection {
             let mut columns = |table| self.query(COLUMNS_SQL, &[Value::text(base_table(table))]);
             let found = columns(&plan.table)?;
             let root = plan.parents.last().map(columns).transpose()?;
-            let shape = Shape::new(plan, &found, root.as_ref().unwrap_or(&found))?;
-            let statements = std::array::from_fn(|_| None);
-            let table = Table { shape: Arc::new(shape), statements, is_key_unique: false, plain: None };
-            self.statements.tables.insert(name, table);
+            let shape = Arc::new(Shape::new(plan, &found, root.as_ref().unwrap_or(&found))?);
+            let (statements, described) = (std::array::from_fn(|_| None), (base_table(&plan.table), described(&found)));
+            self.statements
+                .tables
+                .insert(name, Table { shape, described, statements, is_key_unique: false, plain: None });
+            self.state.read_shapes.insert(name);
         }
+        self.state.used_shapes.insert(name);
         Ok(self.statements.tables[&name].shape.clone())
     }
 
@@ -98,10 +109,28 @@ impl PostgresConnection {
         if let Err(error) = &result {
             self.state.failed = self.state.mode.is_some();
             if error.refusal().is_none() {
-                self.statements.tables.remove(&(plan.fingerprint, plan.number));
+                let name = (plan.fingerprint, plan.number);
+                let is_old = self.statements.tables.remove(&name).is_some() && !self.state.read_shapes.contains(&name);
+                if is_old && matches!(error, Error::Database { .. } | Error::Setup { .. }) {
+                    return Err(Error::Retry {
+                        detail: format!("the table may have been altered: {error}"),
+                        broken: false,
+                    });
+                }
             }
         }
         result
+    }
+
+    /// What commits only where the tables whose shapes this transaction has gone by are what they were.
+    pub(super) fn commit_sql(&self) -> String {
+        let used = self.state.used_shapes.iter().filter_map(|name| self.statements.tables.get(name));
+        let unaltered: Vec<String> = used.map(|table| unaltered_sql(&table.described.0, &table.described.1)).collect();
+        if self.state.mode != Some(Mode::Upload) || unaltered.is_empty() {
+            return "COMMIT".to_owned();
+        }
+        // Not a constant, which would be looked at whatever the condition.
+        format!("SELECT CASE WHEN {} THEN 1 ELSE concat('{ALTERED}')::int END; COMMIT", unaltered.join(" AND "))
     }
 
     pub(super) fn prepare(&mut self, sql: &str) -> Result<Statement, Error> {

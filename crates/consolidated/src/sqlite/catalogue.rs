@@ -184,6 +184,13 @@ pub(crate) fn unique_indexes(connection: &mut dyn Connection, table: &str) -> Re
     Ok(indexes.map(unique).collect())
 }
 
+/// The unique indexes on an expression: rows that `REPLACE` deletes through one of them are not noted where `recursive_triggers` is off.
+pub(crate) fn unnoted_indexes(connection: &mut dyn Connection, table: &str) -> Result<Vec<String>, Error> {
+    let sql = "SELECT l.name FROM pragma_index_list(?1) l WHERE l.\"unique\" \
+               AND EXISTS (SELECT 1 FROM pragma_index_xinfo(l.name) x WHERE x.key AND x.name IS NULL AND x.cid = -2) ORDER BY l.name";
+    Ok(connection.query(sql, &[Value::text(table)])?.iter().map(|row| text(row, 0)).collect())
+}
+
 fn references(connection: &mut dyn Connection, table: &str) -> Result<Vec<CatalogueReference>, Error> {
     let sql = "SELECT id, \"table\", \"from\", \"to\", on_delete FROM pragma_foreign_key_list(?1) ORDER BY id, seq";
     let rows = connection.query(sql, &[Value::text(table)])?;

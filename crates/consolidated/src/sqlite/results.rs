@@ -14,7 +14,7 @@ use super::error::sort;
 use super::values::{bind_all, stored};
 use crate::Error;
 use crate::results::{Canceller, QueryConnection, ReadOptions, ResultColumn, ResultSink};
-use crate::watch::{Marked, Watched};
+use crate::watch::{Marked, Outlook, Watched};
 
 /// A parameter by its number: SQLite's values have types, its parameters have not.
 pub fn placeholder(number: usize, _kind: Type) -> String {
@@ -61,9 +61,9 @@ impl QueryConnection for SqliteConnection {
         self.mark_of(watched, since)
     }
 
-    fn outlook(&mut self) -> Result<Option<String>, Error> {
+    fn outlook(&mut self, _watched: &Watched) -> Result<Option<Outlook>, Error> {
         self.check_file()?;
-        Ok(self.file_number())
+        Ok(self.file_number().map(|names| Outlook { names, rights: String::new() }))
     }
 
     fn canceller(&self) -> Option<Canceller> {

@@ -4,10 +4,10 @@
 //! a tracked table is on record by its version; there is one writer, so the last is the greatest.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use headwater_model::sql::literal;
-use headwater_protocol::Value;
+use headwater_protocol::{Row, Value};
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use sha2::{Digest as _, Sha256};
 
@@ -61,13 +61,14 @@ impl SqliteConnection {
         if self.query(installed, &[])?.first().is_none_or(|row| integer(row, 0) < 2) {
             return Ok(None);
         }
-        let state = self.query(&sql, &[])?.first().map(|row| text(row, 0)).unwrap_or_default();
+        let state = self.query(&sql, &[])?.first().map(|row| self.state_of(row)).unwrap_or_default();
         for name in &reads.tables {
             if !self.is_tracked(name)? {
                 return Ok(None);
             }
         }
-        Ok(Some(Watched { sql, state }))
+        let names = self.file_number();
+        Ok(Some(Watched { sql, state, outlook_sql: String::new(), names }))
     }
 
     /// Whether changes of a table are noted; a view has none of its own.
@@ -104,14 +105,29 @@ impl SqliteConnection {
         Ok(is_prepared.then(|| std::mem::take(&mut *reads)))
     }
 
+    /// What the schema is, in which file, and since when the system runs.
+    fn state_of(&self, row: &Row) -> String {
+        format!("{}/{}/{}", self.file_number().unwrap_or_default(), life_of_system(), text(row, 0))
+    }
+
     /// What is known of a watched query's tables now.
     pub(super) fn mark_of(&mut self, watched: &Watched, since: Option<&str>) -> Result<Marked, Error> {
         self.check_file()?;
         let rows = self.query(&watched.sql, &[])?;
-        let Some(row) = rows.first().filter(|row| text(row, 0) == watched.state) else { return Ok(Marked::Altered) };
+        let Some(row) = rows.first().filter(|row| self.state_of(row) == watched.state) else {
+            return Ok(Marked::Altered);
+        };
         let mark = watched.mark(&Sha256::digest(text(row, 1))[..16]);
         Ok(if since == Some(&mark) { Marked::Unchanged(mark) } else { Marked::Changed(mark) })
     }
+}
+
+/// What is another value when the system was started again: what was committed without a wait for the disk may be lost then.
+fn life_of_system() -> &'static str {
+    static LIFE: OnceLock<String> = OnceLock::new();
+    LIFE.get_or_init(|| {
+        std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+    })
 }
 
 /// Gives the state of the schema and of the database, and the versions of these tables.

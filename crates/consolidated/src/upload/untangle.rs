@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use headwater_protocol::Row;
+use headwater_protocol::message::RefusalCode;
 
 use super::Checking;
 use super::batch::runs;
@@ -137,13 +138,22 @@ impl Engine<'_> {
             self.refused(item, refused);
             return Ok(());
         }
+        let mut reasons = vec![refused];
         for style in Style::AFTER_FREE {
-            if self.make(changes, style)?.is_none() {
-                return Ok(());
+            match self.make(changes, style)? {
+                Some(refused) => reasons.push(refused),
+                None => return Ok(()),
             }
         }
+        // The value can't be given up for a moment: rows that the upload need not know refer to it.
+        let held = reasons.into_iter().map(|refused| refused.refusal).find(|why| why.code == RefusalCode::ForeignKey);
         for change in changes {
-            if let Some(refused) = self.make(&[(change.0, Steps::One)], Style::Free)? {
+            if let Some(mut refused) = self.make(&[(change.0, Steps::One)], Style::Free)? {
+                if let (Some(held), RefusalCode::Unique) = (&held, refused.refusal.code) {
+                    refused.refusal.code = held.code;
+                    refused.refusal.message =
+                        format!("{}: rows refer to a unique value that another row takes", held.message);
+                }
                 self.settled.extend(change.0.is_delete().then_some(change.0.ordinal));
                 self.refused(change.0, refused);
             }

@@ -15,18 +15,23 @@ fn of(backend: &dyn QueryBackend) -> Box<dyn QueryConnection> {
 }
 
 pub(crate) fn two_connections_of_one_role_see_the_same(database: &Database) {
+    const QUERY: &str = "SELECT id FROM customer";
+    database.standard();
     let mut one = database.connect();
-    let seen = one.outlook().expect("told");
+    let watched = one.watch(QUERY).expect("looked into").expect("it can be watched");
+    let seen = one.outlook(&watched).expect("told");
     assert!(seen.is_some());
-    assert_eq!(one.outlook().expect("told"), seen);
-    assert_eq!(database.connect().outlook().expect("told"), seen);
+    assert_eq!(one.outlook(&watched).expect("told"), seen);
+    assert_eq!(database.connect().outlook(&watched).expect("told"), seen);
     let backend: Arc<dyn QueryBackend> = Arc::clone(&database.backend) as _;
-    assert_eq!(of(&*backend).outlook().expect("told"), seen);
+    assert_eq!(of(&*backend).outlook(&watched).expect("told"), seen);
     let other = match database.dialect() {
         Dialect::Sqlite => Database::sqlite(),
         Dialect::Postgres => Database::postgres(),
     };
-    assert_ne!(other.connect().outlook().expect("told"), seen);
+    other.standard();
+    let watched = other.connect().watch(QUERY).expect("looked into").expect("it can be watched");
+    assert_ne!(other.connect().outlook(&watched).expect("told"), seen);
 }
 
 /// What a new role of this name can read of Headwater's own tables, once it has these privileges too.

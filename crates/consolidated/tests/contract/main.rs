@@ -5,6 +5,8 @@
 //! [`replica::Replica`] plays the remote: it keeps rows in memory and syncs through the engines as the server does, so that a test
 //! reads as a story.
 
+mod altered;
+mod attached;
 mod both_ways;
 mod client_sql;
 mod conflicts;
@@ -24,6 +26,7 @@ mod kin;
 mod life;
 mod mariadb;
 mod mariadb_tls;
+mod mark_states;
 mod moved;
 mod orders;
 mod packing;
@@ -40,8 +43,11 @@ mod refusals;
 mod replica;
 mod results;
 mod sessions;
+mod settings;
+mod shapes;
 mod shared;
 mod splitting;
+mod swaps;
 mod system;
 mod table_identity;
 mod tracking;
@@ -88,6 +94,15 @@ contract_with_many! {
     orders::a_valid_outcome_of_conflicts_is_applied_whole,
     kin::whatever_is_written_arrives,
     both_ways::what_goes_straight_ends_as_by_the_way_of_all_others,
+    swaps::values_that_are_referred_to_change_places_or_are_set_aside,
+}
+
+mod postgres_alone_many {
+    use super::*;
+    #[test]
+    fn an_altered_table_takes_what_is_uploaded() {
+        shapes::an_altered_table_takes_what_is_uploaded(&Database::postgres);
+    }
 }
 
 /// For what one of the databases has and the other has not.
@@ -250,16 +265,16 @@ contract_of_queries! {
 }
 
 /// For tests that make their databases themselves.
-macro_rules! of_sqlite {
+macro_rules! of_themselves {
     ($($module:ident::$test:ident),* $(,)?) => {
-        mod sqlite_own {
+        mod own {
             use super::*;
             $(#[test] fn $test() { $module::$test(); })*
         }
     };
 }
 
-of_sqlite! {
+of_themselves! {
     rebuilt::a_table_rebuilt_with_its_triggers_comes_whole,
     rebuilt::columns_that_are_not_what_they_were_come_whole,
     rebuilt::plain_columns_exchanged_by_rename_come_whole,
@@ -269,6 +284,9 @@ of_sqlite! {
     rebuilt::what_leaves_no_trace_sends_again_what_may_have_lost_a_column,
     rebuilt::what_lies_below_a_rebuilt_table_comes_whole,
     rebuilt::tracking_again_hides_nothing,
+    rebuilt::what_replace_deletes_by_an_expression_is_named,
+    mark_states::a_mark_of_another_file_is_good_for_nothing,
+    mark_states::a_mark_of_another_life_of_the_database_is_good_for_nothing,
 }
 
 contract_of! {
@@ -297,6 +315,11 @@ contract_of! {
     postgres_alone, postgres:
     incarnation::own_tables_that_were_loaded_begin_an_incarnation,
     equality::both_zeros_are_one_partition,
+    mark_states::what_names_types_and_rights_mean_is_part_of_a_mark,
+    altered::a_query_reads_no_table_as_empty_that_is_rewritten,
+    altered::an_answer_that_has_begun_ends_as_broken,
+    settings::settings_of_a_database_change_nothing,
+    attached::a_tracked_table_becomes_a_partition,
     results::what_says_now_is_read_for_each_run,
     both_ways::a_row_that_another_is_writing_is_judged_as_it_is_left,
     passing::a_deadlock_passes,

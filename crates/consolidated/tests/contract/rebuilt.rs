@@ -319,3 +319,21 @@ pub(crate) fn tracking_again_hides_nothing() {
     story.database.application(&rebuilt.replace("Bea", "Bert"));
     assert!(story.sync("an older build, then rebuilt") >= 1);
 }
+
+/// Such rows are noted where SQLite fires their triggers, and `check` says where it does not.
+pub(crate) fn what_replace_deletes_by_an_expression_is_named() {
+    let database = Database::sqlite();
+    let plan = database.standard();
+    let codes = || {
+        let found = headwater_consolidated::check::check(&mut *database.connect(), &plan).expect("checked");
+        found.into_iter().map(|finding| finding.code).filter(|code| code.starts_with("replace")).collect::<Vec<_>>()
+    };
+    assert_eq!(codes(), Vec::<&str>::new());
+    database.application("CREATE UNIQUE INDEX by_upper ON customer (upper(name))");
+    assert_eq!(codes(), ["replace_not_tracked"]);
+    database.application("INSERT INTO customer VALUES (1, 'a', 'Ada', 1)");
+    let mut remote = Replica::synced(&database, &plan, "anna");
+    database.application("PRAGMA recursive_triggers = ON; INSERT OR REPLACE INTO customer VALUES (2, 'b', 'ADA', 1)");
+    remote.sync(&database, &plan);
+    remote.assert_equals_fresh(&database, &plan);
+}

@@ -47,15 +47,19 @@ pub(super) fn told_of_clients(
     if parameters.iter().any(is_of_now) {
         return Ok(None);
     }
-    let outlook = connection.outlook();
-    let Some(outlook) = connection.note(outlook)? else { return Ok(None) };
     let mut own = own.checkout(patience)?;
-    let owns = own.outlook();
-    if own.note(owns)? != Some(outlook) {
-        return Ok(None);
-    }
+    let (known, known_rights) = known.and_then(|known| known.rsplit_once('/')).unzip();
     let marked = watches.mark(&mut *own, (sql, *looking), known);
-    own.note(marked)
+    let Some((mark, is_known)) = own.note(marked)? else { return Ok(None) };
+    let Some(looked) = watches.known(sql) else { return Ok(None) };
+    let outlook = connection.outlook(&looked);
+    let Some(outlook) = connection.note(outlook)?.filter(|outlook| looked.is_read_alike(outlook)) else {
+        return Ok(None);
+    };
+    // The mark is the server's; who may read is the client's.
+    let rights = tag::digest(&outlook.rights);
+    let is_known = is_known && known_rights == Some(&*rights);
+    Ok(Some((format!("{mark}/{rights}"), is_known)))
 }
 
 /// The query of the freshness and what it says, byte for byte: each value as it is stored, behind its kind and its length.

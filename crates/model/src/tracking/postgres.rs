@@ -75,6 +75,10 @@ fn events() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 fn trigger_name(name: &str, lineage: &Lineage<'_>) -> String {
+    if name == ROW_TRIGGER || ROW_TRIGGERS_BEFORE.contains(&name) {
+        // Each partition has a copy of these. One that is tracked itself has its own beside them, under another name.
+        return own_name(&format!("{name}_of_"), lineage);
+    }
     limited(&format!("{name}{}", lineage.layout()))
 }
 

@@ -147,7 +147,7 @@ fn the_program_from_one_version_to_the_next() -> Result<()> {
         let gone = program.ok(&["untrack", "--unused", "--dry-run"])?;
         assert!(gone.contains("side_item\"") && gone.contains("side_old\"") && !gone.contains("side_note"), "{gone}");
         program.ok(&["untrack", "--unused", "--force"])?;
-        assert!(program.ok(&["untrack", "--unused"])?.contains("nothing is tracked that is not used"));
+        assert!(program.ok(&["untrack", "--unused", "--force"])?.contains("nothing is tracked that is not used"));
         program.ok(&["check"])?;
         program.world.central.execute("UPDATE item SET n = 1000 WHERE id = 'b'; DELETE FROM old")?;
         for file in ["one.db", "two.db"] {

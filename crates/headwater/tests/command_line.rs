@@ -302,8 +302,11 @@ fn diff_finds_what_is_planted() {
     place.sql("remote.db", "INSERT INTO customer VALUES (1, 'Anna', 'Bergen'), (2, 'Bo', NULL)");
     let state =
         "INSERT INTO hw_state (one, format, remote_id, secret, server, user, model, fingerprint, incarnation, note,
-                 download_applied) VALUES (1, 1, zeroblob(16), '', '', 'anna', ?1, 0, '', '', '')";
-    Connection::open(place.path("remote.db")).expect("a file").execute(state, [model.to_json()]).expect("the state");
+                 download_applied) VALUES (1, 1, zeroblob(16), '', '', 'anna', ?1, ?2, '', '', '')";
+    Connection::open(place.path("remote.db"))
+        .expect("a file")
+        .execute(state, (model.to_json(), model.fingerprint() as i64))
+        .expect("the state");
 
     let equal = place.run(&["diff", "remote.db"]);
     assert!(equal.code == 0 && equal.out.contains("equals"), "{equal:?}");

@@ -285,7 +285,6 @@ impl Table {
     }
 
     /// The precision and scale of the counter at this place, `None` inside for an integer; `None`: no counter is there.
-    #[expect(clippy::option_option, reason = "no counter, an integer, a decimal")]
     pub fn counter(&self, place: usize) -> Option<Option<(u16, u16)>> {
         self.sum.contains(&place).then(|| self.columns.get(place).and_then(|column| column.kind.precision))
     }

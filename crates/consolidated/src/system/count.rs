@@ -231,7 +231,7 @@ fn count_one(connection: &mut dyn Connection, tally: &Tally) -> Result<Count, Er
         None => return Ok(Count::Busy),
     };
     let name = random()?;
-    let (count, list) = recent.followed_by(&name);
+    let (count, list) = recent.followed_by(name);
     if count <= tally.presented {
         return Ok(Count::OtherLife);
     }

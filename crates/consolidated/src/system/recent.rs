@@ -79,9 +79,9 @@ impl Recent {
     }
 
     /// One more, of this name: its number, and the list with it.
-    pub(super) fn followed_by(&self, name: &[u8; NAME_BYTES]) -> (u64, Vec<u8>) {
+    pub(super) fn followed_by(&self, name: [u8; NAME_BYTES]) -> (u64, Vec<u8>) {
         let count = self.syncs + 1;
-        let all = std::iter::once((count, *name)).chain(self.listed.iter().copied()).take(KEPT);
+        let all = std::iter::once((count, name)).chain(self.listed.iter().copied()).take(KEPT);
         (count, all.flat_map(|(count, name)| [count.to_be_bytes(), name].concat()).collect())
     }
 }
@@ -100,7 +100,7 @@ mod tests {
         assert!(recent.has(presented(10, None)) && !recent.has(presented(11, None)));
         assert!(!recent.has(presented(10, Some(1))), "no count has a name here yet");
         for name in 11..=30_u8 {
-            let (count, list) = recent.followed_by(&[name; NAME_BYTES]);
+            let (count, list) = recent.followed_by([name; NAME_BYTES]);
             recent = Recent::read(count as i64, Some(&Value::Bytes(list))).expect("our own bytes");
             assert_eq!(count, u64::from(name));
             assert!(recent.has(presented(count, Some(name))), "{count}");
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn what_an_older_server_has_counted_is_not_listed() {
-        let (_, list) = Recent { syncs: 4, listed: Vec::new() }.followed_by(&[5; NAME_BYTES]);
+        let (_, list) = Recent { syncs: 4, listed: Vec::new() }.followed_by([5; NAME_BYTES]);
         let recent = Recent::read(7, Some(&Value::Bytes(list))).expect("our own bytes");
         assert!(recent.has(presented(6, None)) && recent.has(presented(5, Some(5))));
         assert!(!recent.has(presented(6, Some(6))), "with a name it was another database's");

@@ -350,13 +350,10 @@ pub(crate) fn tables_of_an_earlier_version_get_what_they_lack(database: &Databas
     let plan = database.standard();
     let mut one = Sealed::new(&plan, "anna");
     one.sync(database, &plan);
-    database.application(
-        &match database.dialect() {
-            Dialect::Sqlite => "ALTER TABLE headwater_remote DROP COLUMN recent_counts",
-            Dialect::Postgres => "ALTER TABLE headwater.remote DROP COLUMN recent_counts",
-        }
-        .to_owned(),
-    );
+    database.application(match database.dialect() {
+        Dialect::Sqlite => "ALTER TABLE headwater_remote DROP COLUMN recent_counts",
+        Dialect::Postgres => "ALTER TABLE headwater.remote DROP COLUMN recent_counts",
+    });
     let greeted = greet(&mut *database.connect(), &plan, "anna", &one.hello);
     assert!(matches!(&greeted, Err(Error::Setup { mend, .. }) if mend.contains("headwater track")), "{greeted:?}");
     let missing = track::plan_tracking(&mut *database.connect(), &plan).expect("planned");

@@ -280,7 +280,7 @@ pub(crate) fn numbers_in_columns_of_dates_meet_no_conflict(database: &Database) 
     // As an older file has them, by SQLite's own conversion.
     let as_text = |value: &Value| match value {
         Value::Int(number) => Value::text(number.to_string()),
-        Value::Real(real) if real.fract() == 0.5 => Value::text("2460310.5"),
+        Value::Real(real) if real.to_string().ends_with(".5") => Value::text("2460310.5"),
         Value::Real(_) => Value::text("2460310.12345679"),
         other => other.clone(),
     };

@@ -238,10 +238,10 @@ fn take(rows: &Rows<'_>, table: &TablePlan, payload: &[u8]) -> Result<Taken, Err
     Ok(taken)
 }
 
-fn bind<'p>(
+fn bind(
     table: &TablePlan,
     insert: &mut CachedStatement<'_>,
-    reader: &mut Reader<'p>,
+    reader: &mut Reader<'_>,
     scratch: &mut Scratch,
 ) -> Result<(), Error> {
     let mut cells = RowReader::new(reader, &table.types, usize::MAX)?;

@@ -97,7 +97,9 @@ fn the_lock_is_held_for_what_must_be_written() {
     }
     let half = |body: &str| {
         let mut rows = mixed.clone();
-        rows.iter_mut().for_each(|row| row[2] = Value::text(body));
+        for row in &mut rows {
+            row[2] = Value::text(body);
+        }
         rows
     };
     for turn in 0..3 {
@@ -205,7 +207,7 @@ impl Dice {
         let mut sql = String::new();
         for _ in 0..self.below(5) {
             let (id, name) = (1 + self.below(12), self.below(20));
-            sql += &match self.below(6) {
+            let statement = match self.below(6) {
                 0 => format!("UPDATE OR IGNORE item SET name = 'n{name}' WHERE id = {id};"),
                 1 => format!("DELETE FROM item WHERE id = {id};"),
                 2 => format!("INSERT OR IGNORE INTO item VALUES ({id}, 'north', 'n{name}', '1');"),
@@ -213,6 +215,7 @@ impl Dice {
                 4 => format!("UPDATE kind SET name = 'k{name}' WHERE id = {id};"),
                 _ => format!("DELETE FROM part WHERE id = {id};"),
             };
+            sql.push_str(&statement);
         }
         sql
     }

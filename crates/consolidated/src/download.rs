@@ -198,8 +198,9 @@ fn begin(
 fn whole(connection: &mut dyn Connection, plan: &Plan) -> Result<(), Error> {
     match check_tracking(connection, plan)?.into_iter().find(|finding| finding.severity == Severity::Error) {
         None => Ok(()),
-        Some(Finding { table, message, mend, .. }) => Err(Error::Setup {
-            what: format!("table {:?}: {message}", table.unwrap_or_default()),
+        Some(Finding { table, message, mend, .. }) => Err(Error::Untracked {
+            table: table.unwrap_or_default(),
+            what: message,
             mend: format!("{mend}; remotes come down afresh then, with what is pending kept"),
         }),
     }

@@ -48,6 +48,16 @@ pub enum Error {
         /// The command that mends it.
         mend: String,
     },
+    /// Changes of a table are not tracked as the model needs it, so remotes would miss some; `mend` says what to run.
+    #[error("table {table:?}: {what}: {mend}")]
+    Untracked {
+        /// The table, as the model names it.
+        table: String,
+        /// What is wrong.
+        what: String,
+        /// The command that mends it.
+        mend: String,
+    },
     /// Changes of the upload are refused, and the model wants all or nothing. Nothing of it was applied; its number is not used.
     #[error("the upload is refused whole: {message}")]
     UploadRefused {

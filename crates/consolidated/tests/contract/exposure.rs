@@ -105,7 +105,7 @@ pub(crate) fn an_unlogged_table_is_refused(database: &Database) {
     let findings = check(&mut *database.connect(), &plan).expect("checked");
     assert!(findings.iter().any(|finding| finding.code == "unlogged_table" && finding.severity == Severity::Error));
     let refused = ben.try_sync(&mut *connection, &plan).map(|_| ()).expect_err("an unlogged table");
-    assert!(matches!(&refused, Error::Setup { what, .. } if what.contains("unlogged")), "{refused:?}");
+    assert!(matches!(&refused, Error::Untracked { what, .. } if what.contains("unlogged")), "{refused:?}");
     // Somebody looked at it while it was unlogged: it may have been emptied.
     track::track(&mut *database.connect(), &plan).expect("tracked");
     database.application("ALTER TABLE customer SET LOGGED");

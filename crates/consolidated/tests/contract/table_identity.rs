@@ -271,7 +271,7 @@ pub(crate) fn exchanged_tables_are_refused_by_name(database: &Database) {
         }
         let refused = ben.try_sync(&mut *connection, &plan).map(|_| ()).expect_err("a download with a hole");
         assert!(
-            matches!(&refused, Error::Setup { what, .. } if what.contains("other") || what.contains("item")),
+            matches!(&refused, Error::Untracked { table, .. } if table.contains("other") || table.contains("item")),
             "{refused:?}"
         );
         if place == 0 {

@@ -14,8 +14,8 @@
 //! catalogue as it is now: where the file is another one, or the relation was no part or another's part, the query runs again. Rows are kept
 //! back until they come to [`KEPT_BACK_BYTES`]; beyond, they are given, and the query ends with an error that can be retried.
 //!
-//! *Caveats.* Whether a query calls such a function is told by its text and its plan: a function that stands in neither (an operator's, say)
-//! counts where its name does.
+//! *Caveats.* Whether a query calls such a function is told by its text, and by the views and policies of the relations that the text names. A
+//! query whose text has such a name for another reason runs in the same way.
 
 use futures_util::TryStreamExt as _;
 use headwater_protocol::Value;
@@ -25,7 +25,6 @@ use super::bound::Bound;
 use super::connection::{PostgresConnection, State};
 use super::read::Stop;
 use super::results::{Reader, give};
-use super::statements::numbered;
 use crate::results::{QueryConnection as _, ReadOptions, ResultColumn, ResultSink};
 use crate::{Connection as _, Error, Mode};
 
@@ -36,14 +35,27 @@ const ATTEMPTS_MAX: usize = 5;
 /// Of so many queries it is kept whether they read late.
 const QUERIES_MAX: usize = 1_000;
 
-/// Whether a text names a function that may read tables: one that PostgreSQL did not come with, also behind an operator, or one of PostgreSQL's
-/// own that runs a query that it is given.
-const NAMES_SQL: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_proc p \
-    JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
-    WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'headwater') AND p.prorettype <> 'pg_catalog.trigger'::regtype \
-    AND (strpos(lower(?1), lower(p.proname)) > 0 OR EXISTS (SELECT FROM pg_catalog.pg_operator o \
-    WHERE o.oprcode = p.oid AND strpos(?1, o.oprname) > 0))) \
-    OR lower(?1) ~ '(query|table|cursor|schema|database)_to_xml|ts_stat|ts_rewrite'";
+/// Whether a query may call a function that reads tables: one that PostgreSQL did not come with, also behind an operator, or one of PostgreSQL's
+/// own that runs a query that it is given. The query's text names the function, or a relation whose view or policy calls it.
+const CALLS_SQL: &str = "WITH RECURSIVE own AS (SELECT p.oid, p.proname FROM pg_catalog.pg_proc p \
+        JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
+        WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'headwater') AND p.prorettype <> 'pg_catalog.trigger'::regtype), \
+    by_operator AS (SELECT o.oid, o.oprname FROM pg_catalog.pg_operator o JOIN own ON own.oid = o.oprcode), \
+    reached(id) AS (SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid >= 16384 AND c.relkind IN ('r', 'p', 'v', 'm', 'f') \
+        AND strpos(lower(?1), lower(c.relname)) > 0 \
+        UNION SELECT d.refobjid FROM reached r JOIN pg_catalog.pg_rewrite w ON w.ev_class = r.id \
+        JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = w.oid \
+        AND d.refclassid = 'pg_catalog.pg_class'::regclass), \
+    rules(class, id) AS (SELECT 'pg_catalog.pg_rewrite'::regclass, w.oid FROM reached r JOIN pg_catalog.pg_rewrite w ON w.ev_class = r.id \
+        UNION ALL SELECT 'pg_catalog.pg_policy'::regclass, p.oid FROM reached r JOIN pg_catalog.pg_policy p ON p.polrelid = r.id), \
+    called AS (SELECT d.refobjid AS id FROM rules JOIN pg_catalog.pg_depend d ON d.classid = rules.class AND d.objid = rules.id \
+        AND d.refclassid IN ('pg_catalog.pg_proc'::regclass, 'pg_catalog.pg_operator'::regclass)), \
+    texts(sql) AS (SELECT lower(?1) UNION ALL SELECT lower(pg_get_viewdef(r.id)) FROM reached r \
+        JOIN pg_catalog.pg_class c ON c.oid = r.id AND c.relkind = 'v') \
+    SELECT EXISTS (SELECT FROM own WHERE strpos(lower(?1), lower(own.proname)) > 0) \
+    OR EXISTS (SELECT FROM by_operator WHERE strpos(?1, by_operator.oprname) > 0) \
+    OR EXISTS (SELECT FROM called WHERE called.id IN (SELECT own.oid FROM own UNION ALL SELECT by_operator.oid FROM by_operator)) \
+    OR EXISTS (SELECT FROM texts WHERE texts.sql ~ '(query|table|cursor|schema|database)_to_xml|ts_stat|ts_rewrite')";
 
 /// Whether a relation that this transaction has locked is not what it was in its snapshot: its file, or where it stands in a hierarchy.
 const ALTERED_SQL: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_class c ON c.oid = l.relation \
@@ -59,13 +71,7 @@ impl PostgresConnection {
         if let Some(known) = self.late.get(sql) {
             return Ok(*known);
         }
-        let nulls = self.known(sql).map(|statement| {
-            statement.params().iter().map(|kind| Bound::value(&Value::Null, kind)).collect::<Vec<_>>()
-        });
-        let explain = format!("EXPLAIN (VERBOSE, FORMAT JSON, COSTS OFF) {}", numbered(sql));
-        // What has no plan is told by its text.
-        let plan = nulls.and_then(|nulls| self.told(&explain, &nulls).ok()).unwrap_or_default();
-        let rows = self.query(NAMES_SQL, &[Value::text(format!("{sql}\n{plan}"))])?;
+        let rows = self.query(CALLS_SQL, &[Value::text(sql)])?;
         let reads_late = rows.first().and_then(|row| row.first()) != Some(&Value::Bool(false));
         if self.late.len() >= QUERIES_MAX {
             self.late.clear();

@@ -15,6 +15,7 @@ const TABLES: &str = "CREATE TABLE t (id bigint PRIMARY KEY, v text); CREATE TAB
     CREATE FUNCTION counted() RETURNS bigint STABLE LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT count(*) FROM t); END'; \
     CREATE FUNCTION parts() RETURNS bigint STABLE LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT count(*) FROM whole); END'; \
     CREATE VIEW shown AS SELECT count(*) AS n FROM t; \
+    CREATE VIEW inner_one AS SELECT counted() AS n; CREATE VIEW outer_one AS SELECT n FROM inner_one; \
     CREATE FUNCTION rest(bigint) RETURNS bigint STABLE LANGUAGE plpgsql AS \
     'BEGIN IF $1 % 1000 = 0 THEN PERFORM pg_advisory_xact_lock_shared(77); END IF; RETURN (SELECT count(*) FROM t); END'; \
     INSERT INTO t SELECT i, 'x' FROM generate_series(1, 20) i; INSERT INTO whole SELECT i, 'x' FROM generate_series(1, 20) i";
@@ -32,6 +33,7 @@ pub(crate) fn a_query_reads_no_table_as_empty_that_is_rewritten(database: &Datab
             ("SELECT count(*) FROM t", [rewritten, reloaded, replaced]),
             ("SELECT n FROM shown", [rewritten, reloaded, rewritten]),
             ("SELECT counted()", [rewritten, reloaded, replaced]),
+            ("SELECT n FROM outer_one", [rewritten, reloaded, replaced]),
             (
                 "SELECT counted() FROM (SELECT 1) AS one WHERE EXISTS (SELECT FROM whole)",
                 [rewritten, reloaded, replaced],

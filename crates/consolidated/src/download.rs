@@ -291,7 +291,7 @@ impl<'a, 's> Download<'a, 's> {
         let (withheld, tables): (Vec<_>, Vec<_>) =
             tables.into_iter().zip(withheld).partition(|(_, withheld)| *withheld);
         for (table, _) in &withheld {
-            self.stays(table);
+            self.stays(table, &accepted);
         }
         let mut all: Vec<Coming<'_>> = tables.iter().map(|(table, _)| self.coming(table, &accepted)).collect();
         self.leave_out_what_stayed(&mut all)?;
@@ -486,11 +486,16 @@ impl<'a, 's> Download<'a, 's> {
         Ok(())
     }
 
-    /// Of a table that is left out, what the remote has seen stays as it was.
-    fn stays(&mut self, table: &TablePlan) {
+    /// Of a table that is left out, what the remote has seen stays as it was. A watermark that says nothing to this database becomes an empty
+    /// one: sealed again as it is, it would be taken for this incarnation's.
+    fn stays(&mut self, table: &TablePlan, accepted: &[Option<Gaps>]) {
         let Watermarks { marks, entries } = self.request.watermarks;
+        let nothing = Vec::new();
         for entry in entries.iter().filter(|entry| entry.table == table.number) {
             let Some(mark) = marks.get(entry.mark as usize) else { continue };
+            let is_accepted = accepted.get(entry.mark as usize).is_some_and(Option::is_some);
+            let is_time = !self.request.restart && cursor::time_of(mark).is_some();
+            let mark = if is_accepted || is_time { mark } else { &nothing };
             let place = self.seen.marks.iter().position(|known| known == mark).unwrap_or_else(|| {
                 self.seen.marks.push(mark.clone());
                 self.seen.marks.len() - 1

@@ -91,11 +91,8 @@ impl PostgresConnection {
     ) -> Result<(), Stop> {
         for _ in 0..ATTEMPTS_MAX {
             let limit = options.time_out.as_millis().to_string();
-            self.queued.sql([
-                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = ",
-                &limit,
-                ";",
-            ]);
+            let begin = self.guarded("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+            self.queued.sql([&begin, "; SET LOCAL statement_timeout = ", &limit, ";"]);
             self.state = State { mode: Some(Mode::Download), ..State::default() };
             let (mut kept_back, mut bytes, mut largest, mut has_begun) = (Vec::new(), 0, self.row_bytes, false);
             let queued = std::mem::take(&mut self.queued);

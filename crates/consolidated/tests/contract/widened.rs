@@ -36,7 +36,8 @@ const TABLES: &str = "
     INSERT INTO member VALUES ('anna', 'n'), ('anna', 's'), ('anna', 'rather long'), ('ben', 's');
     CREATE TYPE mood_type AS ENUM ('calm', 'wild');
     CREATE DOMAIN small AS smallint CHECK (VALUE < 100);
-    CREATE TABLE item (id small NOT NULL, code varchar(3) COLLATE \"C\" NOT NULL, area varchar(4), note text, PRIMARY KEY (id, code));
+    CREATE TABLE item (id small NOT NULL, code varchar(3) COLLATE \"C\" NOT NULL, area varchar(4), note text, loud text GENERATED ALWAYS AS (upper(note)) STORED,
+        PRIMARY KEY (id, code));
     CREATE TABLE part (no numeric(5, 0) PRIMARY KEY, item smallint NOT NULL, code varchar(3) NOT NULL, note text);
     CREATE TABLE mood (mood mood_type PRIMARY KEY, note text);
     INSERT INTO item VALUES (1, 'a', 'n', 'x'), (2, 'b', 's', 'y'), (3, 'c', 's', 'z');
@@ -112,16 +113,21 @@ pub(crate) fn columns_are_widened_without_a_word(database: &Database) {
     altered.arrives(&["DELETE FROM part WHERE no = 1234567; DELETE FROM item WHERE id = 3000000000"]);
     assert_eq!(altered.causes("%"), 0, "everything could be noted");
     assert_eq!(altered.findings("side_table_narrow"), "");
+    let triggers = "SELECT tgname FROM pg_trigger WHERE tgrelid = 'item'::regclass AND NOT tgisinternal AND tgname LIKE '%headwater%'";
+    assert_eq!(database.rows(triggers).len(), 7, "none of the older build's is left");
     assert_eq!(altered.track(), Vec::<String>::new());
 }
 
-/// The side tables, the function and the record as an older build made them.
+/// The side tables, the triggers' names and the record as an older build made them.
 fn as_an_older_build(altered: &Altered<'_>) {
     let name = database_name(altered, "item");
     altered.database.application(&format!(
         "ALTER TABLE headwater.\"side_{name}\" ALTER COLUMN key_id TYPE int, ALTER COLUMN key_code TYPE varchar(3) COLLATE \"C\", \
          ALTER COLUMN partition_area TYPE varchar(4); \
-         UPDATE headwater.tracked SET definition_hash = '\\x00' WHERE table_name = '{name}'"
+         UPDATE headwater.tracked SET definition_hash = '\\x00' WHERE table_name = '{name}'; \
+         DO $$ DECLARE t record; BEGIN \
+         FOR t IN SELECT tgname FROM pg_trigger WHERE tgrelid = 'item'::regclass AND tgname LIKE '%!_of!_item%' ESCAPE '!' LOOP \
+         EXECUTE format('ALTER TRIGGER %I ON item RENAME TO %I', t.tgname, replace(t.tgname, '_of_item', '')); END LOOP; END $$"
     ));
     remember(altered);
 }

@@ -137,6 +137,7 @@ pub fn install(tracked: &TrackedTable<'_>) -> Vec<String> {
         format!("CREATE INDEX IF NOT EXISTS {} ON {side} ({})", index("side_version_"), partition.join(", ")),
     ]);
     statements.extend(create_function(kin));
+    statements.extend(earlier_triggers(&kin.lineage, &base));
     let named = |name: &str| quote(&trigger_name(name, &kin.lineage));
     statements.extend(statement_triggers(&kin.lineage, &base, "", named));
     // A partitioned table's leaves get this one of themselves, those made later too.
@@ -145,6 +146,21 @@ pub fn install(tracked: &TrackedTable<'_>) -> Vec<String> {
         statements.extend(kin::before_triggers(kin));
     }
     statements
+}
+
+/// The statements that drop triggers which earlier builds named otherwise. They lock the table against readers only where there is one.
+fn earlier_triggers(lineage: &Lineage<'_>, base: &str) -> Vec<String> {
+    let drop = |name: &str| {
+        let earlier = limited(&format!("{name}{}", lineage.layout()));
+        format!(
+            "DO $headwater$ BEGIN IF EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = to_regclass({}) AND tgname = {} AND tgparentid = 0) THEN \
+             DROP TRIGGER {} ON {base}; END IF; END $headwater$",
+            literal(base),
+            literal(&earlier),
+            quote(&earlier)
+        )
+    };
+    std::iter::once(ROW_TRIGGER).chain(ROW_TRIGGERS_BEFORE).map(drop).collect()
 }
 
 /// What a trigger's function is told where rows of a statement may have the same key: of tables that inherit from one another several

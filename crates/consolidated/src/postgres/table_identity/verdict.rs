@@ -20,10 +20,17 @@ use std::collections::BTreeMap;
 pub(super) type State = BTreeMap<String, String>;
 
 /// Of a state as the catalogue has it, what is to be on record: columns are those of the model, and of other versions of it that are on
-/// record already.
+/// record already. Facts of another server's role, and columns of another version that may come back, stay on record.
 pub(super) fn to_record(mut now: State, before: Option<&State>, columns: &[&str]) -> State {
     let is_known = |column: &str| before.is_some_and(|before| before.contains_key(&format!("column {column}")));
     now.retain(|name, _| column_of(name).1.is_none_or(|column| columns.contains(&column) || is_known(column)));
+    for (name, value) in before.into_iter().flatten() {
+        let (kind, column) = column_of(name);
+        let is_of_others = kind == "security" || column.is_some_and(|column| !columns.contains(&column));
+        if is_of_others && !now.contains_key(name) {
+            now.insert(name.clone(), value.clone());
+        }
+    }
     now
 }
 
@@ -35,16 +42,7 @@ pub(super) fn judge(before: &State, now: State, columns: &[&str]) -> (Option<Str
     };
     let is_rewritten = before.iter().any(is_moved);
     let cause = before.iter().find_map(|fact| cause(fact, &now, columns, is_rewritten));
-    let mut kept = now;
-    for (name, value) in before {
-        let (kind, column) = column_of(name);
-        let is_of_others = kind == "security" || column.is_some_and(|column| !columns.contains(&column));
-        if is_of_others && !kept.contains_key(name) {
-            // Another server's role; or a column of another version of the model, which may come back.
-            kept.insert(name.clone(), value.clone());
-        }
-    }
-    (cause, kept)
+    (cause, now)
 }
 
 /// The kind of a fact, and the column that it is about.

@@ -27,16 +27,13 @@ use crate::sql::{literal, quote};
 use crate::tracking::tracked_name;
 use crate::{Lineage, Table};
 
-/// The triggers of a table from which others take their partition. That one for updates names no column: the application could not alter
-/// the type of one that it names.
+/// The triggers of a table from which others take their partition. That one for updates names no column, also not in a condition: the
+/// application could not alter the type of one that it names, and PostgreSQL refuses whole rows where a column is generated.
 pub(super) fn before_triggers(kin: &Kin<'_>) -> Vec<String> {
     let (base, function) = (base_table(kin.table()), function(&kin.lineage));
     let [moves, deletes] = super::ROW_TRIGGERS_BEFORE.map(|name| quote(&trigger_name(name, &kin.lineage)));
     vec![
-        format!(
-            "CREATE OR REPLACE TRIGGER {moves} BEFORE UPDATE ON {base} FOR EACH ROW \
-             WHEN (OLD.* OPERATOR(pg_catalog.*<>) NEW.*) EXECUTE FUNCTION {function}()"
-        ),
+        format!("CREATE OR REPLACE TRIGGER {moves} BEFORE UPDATE ON {base} FOR EACH ROW EXECUTE FUNCTION {function}()"),
         format!(
             "CREATE OR REPLACE TRIGGER {deletes} BEFORE DELETE ON {base} FOR EACH ROW EXECUTE FUNCTION {function}()"
         ),

@@ -77,6 +77,8 @@ pub(super) struct State {
     pub(super) savepoint: bool,
     /// Of a download.
     pub(super) snapshot: Option<Snapshot>,
+    /// Each table of the model was looked at, and may be read.
+    pub(super) is_found_readable: bool,
     /// Queries that were asked with its beginning, until somebody wants their rows.
     pub(super) answered: Vec<Answered>,
     /// What [`Connection::take_moved`] gives.

@@ -25,7 +25,10 @@ impl PostgresConnection {
                 let message = format!("privilege: the server may not make this change of table {table}");
                 Error::Refused { refusal: Refusal { code: RefusalCode::Policy, message }, detail: what }
             }
-            Some(Mode::Download) if !self.lacks_grants.swap(true, Ordering::Relaxed) => {
+            // A grant that is missing elsewhere, in a policy's table say, is found by no look at the tables.
+            Some(Mode::Download)
+                if !self.state.is_found_readable && !self.lacks_grants.swap(true, Ordering::Relaxed) =>
+            {
                 Error::Retry { detail: format!("table {table} will be left out of downloads: {what}"), broken: false }
             }
             _ => Error::Setup { what, mend: MEND.to_owned() },
@@ -50,6 +53,7 @@ impl PostgresConnection {
         }
         if !withheld.contains(&true) {
             self.lacks_grants.store(false, Ordering::Relaxed);
+            self.state.is_found_readable = true;
         }
         Ok(withheld)
     }

@@ -83,15 +83,21 @@ impl Apply<'_> {
         self.prepared.as_ref().and_then(|prepared| prepared.not_equal(table, &keys))
     }
 
-    /// Rows of a partition that comes whole, which have stepped aside: they come again, or are gone.
+    /// Rows of a partition that comes whole, which have stepped aside: they come again, or are gone, or they came as they are stored, and
+    /// nothing brings them but what stepped aside.
     fn forget_displaced(&mut self, table: &TablePlan, values: &[Value]) -> Result<(), Error> {
         for (key, row) in self.all_displaced(table)? {
-            if self.lay_in(table, &row, values)? {
+            if self.lay_in(table, &row, values)? && !self.came_equal(table, &key)? {
                 self.note_gone(table, &from_wire(&row), "it stepped aside for another that came")?;
                 self.undisplace(table, &key)?;
             }
         }
         Ok(())
+    }
+
+    fn came_equal(&self, table: &TablePlan, key: &[u8]) -> Result<bool, Error> {
+        let Some(prepared) = &self.prepared else { return Ok(false) };
+        prepared.came_equal(&self.rows, table, &from_wire(&self.rows.key_of_bytes(table, key)?))
     }
 
     /// A partition comes whole. If nobody here asked for that, the consolidated database can't tell its changes any more.

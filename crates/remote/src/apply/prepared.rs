@@ -3,9 +3,10 @@
 //! ```text
 //! no lock     rows -> temp.hw_coming_N, in key order
 //!             equal to what is stored, without a change in the log -> their keys to temp.hw_equal_N, and out of hw_coming_N
+//!             keys that a frame deletes -> temp.hw_deleted_N: one that comes again is not looked for among what is stored
 //! write lock  marks, deletions, and rows of other tables: frame by frame, as ever
 //!             a partition that comes whole: its rows go, but for those that are equal
-//!             at the table's end: one INSERT ... SELECT of hw_coming_N; rows with a change in the log one by one
+//!             at the table's end: one INSERT ... SELECT of hw_coming_N; rows with a change in the log, or deleted before, one by one
 //! ```
 //!
 //! Other programs write between the two. What they change is in the log, and has the equal row as its old image: nothing that came is missing then.
@@ -72,9 +73,6 @@ struct Coming {
 /// Prepares a download; `None`: there is nothing to be prepared.
 pub(crate) fn prepare(database: &Database, plan: &Plan, frames: &mut Frames<'_>) -> Result<Option<Prepared>, Error> {
     let connection = &database.connection;
-    if schema::has_own_triggers(connection, plan)? {
-        return Ok(None);
-    }
     connection.execute_batch("BEGIN").while_doing(DOING)?;
     let prepared = prepare_all(connection, plan, frames);
     let ended = connection.execute_batch(if prepared.is_ok() { "COMMIT" } else { "ROLLBACK" });
@@ -85,6 +83,10 @@ pub(crate) fn prepare(database: &Database, plan: &Plan, frames: &mut Frames<'_>)
 
 fn prepare_all(connection: &Connection, plan: &Plan, frames: &mut Frames<'_>) -> Result<Prepared, Error> {
     let mut prepared = Prepared { schema_version: schema_version(connection)?, ..Prepared::default() };
+    // Read with the same snapshot: a trigger that is made later is another version of the schema.
+    if schema::has_own_triggers(connection, plan)? {
+        return Ok(prepared);
+    }
     let rows = Rows::new(connection);
     if untracked::doubts_by_download(connection, plan)?.iter().any(|doubt| *doubt != Doubt::None) {
         return Ok(prepared);
@@ -138,6 +140,11 @@ fn equal(table: &TablePlan) -> String {
     quote(&format!("hw_equal_{}", table.number))
 }
 
+/// The keys that a frame deletes.
+fn deleted(table: &TablePlan) -> String {
+    quote(&format!("hw_deleted_{}", table.number))
+}
+
 /// The columns of a temporary table, which have names of their own: `c0`, `c1` and so on.
 fn columns(table: &TablePlan, prefix: &str) -> Vec<String> {
     (0..table.types.len()).map(|place| format!("{prefix}c{place}")).collect()
@@ -160,6 +167,17 @@ fn is_logged(table: &TablePlan) -> String {
     format!("EXISTS (SELECT 1 FROM {} AS l WHERE {})", table.log(), same(&logged, &key_columns(table, "+c.")))
 }
 
+/// A condition on rows `c`: a frame of the download deletes their key, before they come.
+fn is_deleted(table: &TablePlan) -> String {
+    let keys = same(&key_columns(table, "d."), &key_columns(table, "c."));
+    format!("EXISTS (SELECT 1 FROM temp.{} AS d WHERE {keys})", deleted(table))
+}
+
+/// A condition on rows `c`: they are stored one by one.
+fn is_of_rest(table: &TablePlan) -> String {
+    format!("({} OR {})", is_logged(table), is_deleted(table))
+}
+
 impl Prepared {
     /// Makes the temporary tables of a table, if it is one that is prepared.
     fn begin(&mut self, rows: &Rows<'_>, table: &TablePlan) -> Result<(), Error> {
@@ -174,7 +192,7 @@ impl Prepared {
             return Ok(());
         }
         let (own, key) = (columns(table, "").join(", "), key_columns(table, "").join(", "));
-        for (name, columns) in [(coming(table), &own), (equal(table), &key)] {
+        for (name, columns) in [(coming(table), &own), (equal(table), &key), (deleted(table), &key)] {
             let sql = format!(
                 "DROP TABLE IF EXISTS temp.{name}; CREATE TEMP TABLE {name} ({columns}, PRIMARY KEY ({key})) WITHOUT ROWID"
             );
@@ -204,6 +222,17 @@ impl Prepared {
         self.tables.get(&table.number).is_some_and(|coming| coming.has_equal)
     }
 
+    /// Whether the row of this key came as it is stored.
+    pub(super) fn came_equal(&self, rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
+        if !self.has_equal(table) {
+            return Ok(false);
+        }
+        let by_key: Vec<String> = key_columns(table, "").iter().map(|column| format!("{column} = ?")).collect();
+        let mut select =
+            rows.prepare(&format!("SELECT 1 FROM temp.{} WHERE {}", equal(table), by_key.join(" AND ")))?;
+        select.exists(rusqlite::params_from_iter(key)).while_doing(DOING)
+    }
+
     /// A condition on keys of a table, named so: they are not those of rows that came as they are stored.
     pub(super) fn not_equal(&self, table: &TablePlan, keys: &[String]) -> Option<String> {
         // Without the affinity of the table's column, which would keep SQLite from the index of the other.
@@ -222,12 +251,16 @@ fn take(rows: &Rows<'_>, table: &TablePlan, payload: &[u8]) -> Result<Taken, Err
         rows.prepare(&format!("INSERT OR REPLACE INTO temp.{name} ({}) VALUES ({places})", own.join(", ")))?;
     let by_key: Vec<String> = key_columns(table, "").iter().map(|key| format!("{key} = ?")).collect();
     let gone = format!("DELETE FROM temp.{name} WHERE {}", by_key.join(" AND "));
+    let (keys, places) = (key_columns(table, "").join(", "), vec!["?"; table.key_types.len()].join(", "));
+    let note = format!("INSERT OR IGNORE INTO temp.{} ({keys}) VALUES ({places})", deleted(table));
     let (mut taken, mut scratch) = (Taken { rows: 0, has_deletions: false }, Scratch::default());
     let mut reader = RowsReader::new(payload);
     while let Some(op) = reader.next_op()? {
         if op == RowOp::Delete {
             let key = read_row(reader.row(), &table.key_types, usize::MAX, None)?;
-            rows.execute(&gone, &from_wire(&key))?;
+            let key = from_wire(&key);
+            rows.execute(&gone, &key)?;
+            rows.execute(&note, &key)?;
             taken.has_deletions = true;
         } else {
             bind(table, &mut insert, reader.row(), &mut scratch)?;
@@ -257,7 +290,7 @@ fn bind(
 }
 
 impl Coming {
-    /// Finds the rows that are stored as they came.
+    /// Finds the rows that are stored as they came. (Not those that a frame deletes first: they are gone when theirs is stored.)
     fn compare(&mut self, rows: &Rows<'_>, table: &TablePlan) -> Result<(), Error> {
         let (coming, equal) = (coming(table), equal(table));
         let stored: Vec<String> = table.names().map(|name| format!("r.{}", quote(name))).collect();
@@ -271,7 +304,7 @@ impl Coming {
             table.name(),
             same(&keys, &key_columns(table, "c.")),
             values.join(" AND "),
-            is_logged(table),
+            is_of_rest(table),
         );
         let count = rows.execute(&sql, &[])?;
         let key = key_columns(table, "").join(", ");
@@ -294,21 +327,32 @@ impl<'a> Apply<'a> {
         if !self.prepared.as_mut().is_some_and(has_other) {
             return Ok(());
         }
-        let is_stored = !self.has_displaced && self.store_at_once(table)?;
-        let rest = if is_stored { is_logged(table) } else { "1".to_owned() };
+        if !self.has_displaced && self.store_at_once(table)? && !self.keep_rest(table)? {
+            return Ok(());
+        }
         let (own, key) = (columns(table, "c.").join(", "), key_columns(table, "").join(", "));
         let keys = vec!["?"; table.key_types.len()].join(", ");
-        let select = |after: &str| {
-            format!("SELECT {own} FROM temp.{} AS c WHERE {after}{rest} ORDER BY {key} LIMIT {BATCH}", coming(table))
-        };
+        let select =
+            |after: &str| format!("SELECT {own} FROM temp.{} AS c {after} ORDER BY {key} LIMIT {BATCH}", coming(table));
         let mut batch = self.read_prepared(&select(""), table, &[])?;
         while let Some(last) = batch.last().map(|row| table.key_of(row)) {
             for row in batch {
                 self.store(table, &to_wire(&row, &table.types))?;
             }
-            batch = self.read_prepared(&select(&format!("({key}) > ({keys}) AND ")), table, &last)?;
+            batch = self.read_prepared(&select(&format!("WHERE ({key}) > ({keys})")), table, &last)?;
         }
         Ok(())
+    }
+
+    /// After those are stored: leaves the others alone in the temporary table, whatever becomes of their changes when the first of them are
+    /// stored. Whether there are any.
+    fn keep_rest(&self, table: &TablePlan) -> Result<bool, Error> {
+        let (coming, rest) = (coming(table), is_of_rest(table));
+        let has_rest = self.rows.any(&format!("SELECT 1 FROM temp.{coming} AS c WHERE {rest} LIMIT 1"))?;
+        if has_rest {
+            self.rows.execute(&format!("DELETE FROM temp.{coming} AS c WHERE NOT {rest}"), &[])?;
+        }
+        Ok(has_rest)
     }
 
     /// Those without a change in the log, in key order, by one statement; whether they are stored. (A unique value that another row has
@@ -323,7 +367,7 @@ impl<'a> Apply<'a> {
             names.join(", "),
             columns(table, "c.").join(", "),
             coming(table),
-            is_logged(table),
+            is_of_rest(table),
             key_columns(table, "c.").join(", "),
             table.keys("").join(", "),
         );
@@ -333,7 +377,7 @@ impl<'a> Apply<'a> {
         }
         if !self.touched.is_whole(table) {
             let key = key_columns(table, "c.").join(", ");
-            let sql = format!("SELECT {key} FROM temp.{} AS c WHERE NOT {}", coming(table), is_logged(table));
+            let sql = format!("SELECT {key} FROM temp.{} AS c WHERE NOT {}", coming(table), is_of_rest(table));
             let mut select = self.rows.prepare(&sql)?;
             let mut found = select.query([]).while_doing(DOING)?;
             while let Some(row) = found.next().while_doing(DOING)? {
@@ -361,9 +405,10 @@ impl<'a> Apply<'a> {
 /// Removes the temporary tables of these tables.
 pub(super) fn forget(connection: &Connection, plan: &Plan, numbers: &[u32]) {
     for table in numbers.iter().filter_map(|number| plan.table(*number)) {
-        let sql = format!("DROP TABLE IF EXISTS temp.{}; DROP TABLE IF EXISTS temp.{}", coming(table), equal(table));
-        if let Err(error) = connection.execute_batch(&sql) {
-            tracing::debug!(%error, "a temporary table stays until the file is closed");
+        for name in [coming(table), equal(table), deleted(table)] {
+            if let Err(error) = connection.execute_batch(&format!("DROP TABLE IF EXISTS temp.{name}")) {
+                tracing::debug!(%error, "a temporary table stays until the file is closed");
+            }
         }
     }
 }

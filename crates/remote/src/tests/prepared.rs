@@ -181,6 +181,82 @@ fn where_the_schema_has_changed_nothing_of_it_is_used() {
     assert_eq!(f.rows("SELECT count(*) FROM doc"), ["100"]);
 }
 
+/// Deletions come before rows: the row that is to be stored anew is gone by then.
+#[test]
+fn a_row_that_is_deleted_first_is_stored_again() {
+    for of_it_all in [false, true] {
+        let f = docs(6);
+        let rows = if of_it_all { rows_of(1, 6, "b") } else { rows_of(3, 4, "b") };
+        let down = if of_it_all { f.down().whole("doc", &[]) } else { f.down().holds("doc", &[]) };
+        let down = down.delete("doc", &["3", "5"].map(row)).rows("doc", &rows);
+        let (applied, _, is_prepared) = download(&f, down, |f| f.sql("UPDATE doc SET title = title WHERE id = 4"));
+        assert!(is_prepared);
+        assert_eq!((applied.rows, applied.deletions), (rows.len() as u64, 2));
+        let expected = if of_it_all { "1,2,3,4,5,6" } else { "1,2,3,4,6" };
+        assert_eq!(f.rows("SELECT group_concat(id) FROM doc"), [expected]);
+        f.check();
+    }
+}
+
+/// More than a batch of rows have a change in the log, and the first takes a unique value from the last, whose change is set aside.
+#[test]
+fn a_row_whose_change_is_set_aside_by_another_is_stored_all_the_same() {
+    let f = Fixture::new(&shop());
+    let north = [Value::text("north")];
+    let items = |first: &str, price: u32| -> Vec<_> {
+        let name = |id: u32| if id == 1 { first.to_owned() } else { format!("n{id}") };
+        (1..=600).map(|id| row(&format!("{id},north,{},${price}", name(id)))).collect()
+    };
+    f.download(f.down().whole("item", &north).rows("item", &items("n1", 1)));
+    f.sql("UPDATE item SET price = price; UPDATE item SET name = 'a' WHERE id = 600");
+    let (_, _, is_prepared) = download(&f, f.down().holds("item", &north).rows("item", &items("a", 2)), |_| {});
+    assert!(is_prepared);
+    assert_eq!(f.rows("SELECT price, count(*) FROM item GROUP BY price"), ["2|600"]);
+    assert_eq!(f.rows("SELECT name FROM item WHERE id IN (1, 600)"), ["a", "n600"]);
+    assert_eq!(f.set_aside().len(), 1);
+    f.check();
+}
+
+/// The application moves a row into a partition that is left, and the one that it lay in comes whole, with the row as it was.
+#[test]
+fn a_row_that_steps_aside_and_came_as_it_was_stays() {
+    let f = Fixture::new(&shop());
+    let (north, south) = ([Value::text("north")], [Value::text("south")]);
+    let items = ["1,south,n1,$1", "2,south,n2,$1"].map(row);
+    let down = f.down().whole("item", &north).rows("item", &[row("3,north,n3,$1")]);
+    f.download(down.whole("item", &south).rows("item", &items));
+    let down = f.down().left("item", &north).whole("item", &south).rows("item", &items);
+    let (_, _, is_prepared) = download(&f, down, |f| f.sql("UPDATE item SET region = 'north' WHERE id = 1"));
+    assert!(is_prepared);
+    assert_eq!(f.rows("SELECT * FROM item"), ["1|south|n1|1", "2|south|n2|1"]);
+    assert_eq!((f.set_aside().len(), f.held()), (1, 0));
+    f.check();
+}
+
+/// The application makes a trigger just before the comparison begins.
+#[test]
+fn a_trigger_that_is_made_just_before_is_seen() {
+    use rusqlite::hooks::{AuthAction, AuthContext, Authorization, TransactionOperation};
+
+    let mut f = docs(6);
+    let path = f.remote.path().to_owned();
+    let mut is_made = false;
+    let make = move |context: AuthContext<'_>| {
+        if matches!(context.action, AuthAction::Transaction { operation: TransactionOperation::Begin }) && !is_made {
+            is_made = true;
+            let application = rusqlite::Connection::open(&path).expect("opened");
+            let trigger = "CREATE TRIGGER own AFTER UPDATE ON doc BEGIN SELECT 1; END";
+            application.execute_batch(trigger).expect("a trigger");
+        }
+        Authorization::Allow
+    };
+    f.remote.database.connection.authorizer(Some(make)).expect("watched");
+    let (_, _, is_prepared) = download(&f, f.down().holds("doc", &[]).rows("doc", &rows_of(1, 6, "new")), |_| {});
+    assert_eq!(f.rows("SELECT count(*) FROM sqlite_schema WHERE name = 'own' AND type = 'trigger'"), ["1"]);
+    assert!(!is_prepared, "with a trigger of the application's nothing is prepared");
+    assert_eq!(f.rows("SELECT DISTINCT body FROM doc"), ["new"]);
+}
+
 /// Everything that a file says, but for numbers and times.
 fn everything(f: &Fixture) -> Vec<Vec<String>> {
     let all = [

@@ -112,6 +112,8 @@ pub struct Session {
     sent_bytes_best: u64,
     /// Attempts that failed since the last that brought something further.
     futile: u32,
+    /// Attempts at a frozen upload that ended so that it may be applied still.
+    unsure_ends: u32,
     /// Why the last attempt failed, if one did.
     setback: Option<Cause>,
     summary: Summary,
@@ -195,6 +197,7 @@ impl Session {
             sent_bytes: 0,
             sent_bytes_best: 0,
             futile: 0,
+            unsure_ends: 0,
             setback: None,
             summary: Summary::default(),
         }

@@ -162,6 +162,9 @@ impl Session {
         }
         self.way.ask();
         self.futile += 1;
+        if self.remote.frozen.is_some() && !matches!(&cause, Cause::Server(error) if is_perhaps_of_upload(error.code)) {
+            self.unsure_ends += 1;
+        }
         let asked = match &cause {
             Cause::Server(error) => Duration::from_millis(u64::from(error.retry_after_ms)),
             _ => Duration::ZERO,
@@ -178,11 +181,11 @@ impl Session {
 
 impl Session {
     /// What follows the last attempt. Where the server fails at an upload each time, it may be the upload's fault, and nothing else would come
-    /// through for good: one request without it tells.
+    /// through for good: one request without it tells. Not where an attempt ended in another way: its COMMIT may hang, and end well later.
     fn give_up(&mut self, cause: Cause) -> Phase {
         let failures = self.summary.failures;
         match (cause, &self.next) {
-            (Cause::Server(error), Next::Sync) if self.remote.frozen.is_some() && is_perhaps_of_upload(error.code) => {
+            (Cause::Server(error), Next::Sync) if self.remote.frozen.is_some() && self.unsure_ends == 0 => {
                 self.next = Next::WhetherFailed { failures, error };
                 Phase::Prepare { cut: false }
             }
@@ -210,9 +213,9 @@ impl Session {
     }
 }
 
-/// Whether the upload itself may be why a server fails.
+/// Whether the upload itself may be why a server fails, and the attempt is over for good.
 fn is_perhaps_of_upload(code: ErrorCode) -> bool {
-    matches!(code, ErrorCode::Internal | ErrorCode::DatabaseUnavailable)
+    matches!(code, ErrorCode::Internal)
 }
 
 /// The server tells each a time of its own: a long one needs no wider spread.

@@ -55,6 +55,8 @@ pub(super) struct PostgresConnection {
     pub(super) row_bytes: usize,
     /// The last error was that of a missing grant.
     pub(super) is_denied: bool,
+    /// The last look at the tables of a download found that each may be read.
+    pub(super) is_found_readable: bool,
     /// What the session has to have; `None` until it is ready for use.
     pub(super) session: Option<Session>,
     /// Behind a pooler: a statement that fails in any session but this one's.
@@ -77,8 +79,6 @@ pub(super) struct State {
     pub(super) savepoint: bool,
     /// Of a download.
     pub(super) snapshot: Option<Snapshot>,
-    /// Each table of the model was looked at, and may be read.
-    pub(super) is_found_readable: bool,
     /// Queries that were asked with its beginning, until somebody wants their rows.
     pub(super) answered: Vec<Answered>,
     /// What [`Connection::take_moved`] gives.
@@ -121,6 +121,7 @@ impl PostgresConnection {
             scratch: Scratch::default(),
             row_bytes: 0,
             is_denied: false,
+            is_found_readable: false,
             session: None,
             guard: None,
             lacks_grants: Arc::default(),

@@ -26,9 +26,7 @@ impl PostgresConnection {
                 Error::Refused { refusal: Refusal { code: RefusalCode::Policy, message }, detail: what }
             }
             // A grant that is missing elsewhere, in a policy's table say, is found by no look at the tables.
-            Some(Mode::Download)
-                if !self.state.is_found_readable && !self.lacks_grants.swap(true, Ordering::Relaxed) =>
-            {
+            Some(Mode::Download) if !self.is_found_readable && !self.lacks_grants.swap(true, Ordering::Relaxed) => {
                 Error::Retry { detail: format!("table {table} will be left out of downloads: {what}"), broken: false }
             }
             _ => Error::Setup { what, mend: MEND.to_owned() },
@@ -37,6 +35,7 @@ impl PostgresConnection {
 
     /// Of each of these tables, whether downloads leave it out.
     pub(super) fn which_are_withheld(&mut self, plans: &[&TablePlan]) -> Result<Vec<bool>, Error> {
+        self.is_found_readable = false;
         if plans.is_empty() || !self.lacks_grants.load(Ordering::Relaxed) {
             return Ok(vec![false; plans.len()]);
         }
@@ -53,7 +52,7 @@ impl PostgresConnection {
         }
         if !withheld.contains(&true) {
             self.lacks_grants.store(false, Ordering::Relaxed);
-            self.state.is_found_readable = true;
+            self.is_found_readable = true;
         }
         Ok(withheld)
     }

@@ -226,7 +226,7 @@ impl Database {
     pub(crate) fn cut_wal(&self) {
         let wal = self.connection.path().map(|path| format!("{path}-wal"));
         let bytes = wal.and_then(|wal| std::fs::metadata(wal).ok()).map_or(0, |file| file.len());
-        // SQLite itself cuts a larger one back to just this size when it begins anew at its start.
+        // SQLite truncates a larger log to exactly this size (journal_size_limit) when it restarts the log.
         if bytes < WAL_BYTES_MAX {
             return;
         }

@@ -55,7 +55,7 @@ pub(super) struct PostgresConnection {
     pub(super) row_bytes: usize,
     /// The last error was that of a missing grant.
     pub(super) is_denied: bool,
-    /// The last look at the tables of a download found that each may be read.
+    /// The last download found that the role may read each of its tables.
     pub(super) is_found_readable: bool,
     /// What the session has to have; `None` until it is ready for use.
     pub(super) session: Option<Session>,

@@ -193,7 +193,7 @@ pub(crate) fn tables_that_change_places_are_refused_or_come_whole() {
         database.application(&sql);
         let synced = remote.try_sync(&mut *running, &plan);
         if event == "names" {
-            assert!(matches!(synced, Err(Error::Setup { .. })), "{event}");
+            assert!(matches!(synced, Err(Error::Untracked { .. })), "{event}");
             track::track(&mut *database.connect(), &plan).expect("tracked again");
             remote.try_sync(&mut *running, &plan).expect("synced");
         } else {

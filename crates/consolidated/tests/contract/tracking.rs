@@ -173,7 +173,7 @@ pub(crate) fn untracked_tables_are_left_as_they_were(database: &Database) {
     database.application("INSERT INTO customer VALUES (2, 'b', 'Ben', 1), (3, 'c', 'Cy', 1)");
     let meanwhile = between.try_sync(&mut *database.connect(), &plan).map(|_| ());
     assert!(
-        matches!(meanwhile, Err(Error::Setup { .. })),
+        matches!(meanwhile, Err(Error::Untracked { .. })),
         "a watermark would say nothing of what comes next: {meanwhile:?}"
     );
     database.application("UPDATE customer SET name = 'missed' WHERE id = 2; DELETE FROM customer WHERE id = 3");

@@ -6,11 +6,12 @@ use headwater_model::{Model, Partition, sql};
 use headwater_protocol::row::put_row;
 use headwater_protocol::{Row, Type, Value, text};
 
-use crate::backend::Query;
+use crate::backend::{Dialect, Query};
 use crate::{Connection, Error};
 
-/// Runs a partition's membership query for a user. Each row is one partition's values, made the partition's types. A row with a NULL
-/// names no partition and is left out; a partition that the query returns several times is there once.
+/// Runs a partition's membership query for a user. Each row is one partition's values, made the partition's types; a number of SQLite's that
+/// is of no such type stays what it is, as it does in rows. A row with a NULL names no partition and is left out; a partition that the
+/// query returns several times is there once.
 pub fn query(
     connection: &mut dyn Connection,
     partition: &Partition,
@@ -19,7 +20,8 @@ pub fn query(
 ) -> Result<Vec<Row>, Error> {
     let Query { sql, parameters } = asked(partition, user, remote_id);
     let rows = connection.query(&sql, &parameters)?.into_iter().filter(|row| !row.iter().any(Value::is_null));
-    let mut members = rows.map(|row| typed(partition, &row)).collect::<Result<Vec<Row>, Error>>()?;
+    let dialect = connection.dialect();
+    let mut members = rows.map(|row| typed(partition, &row, dialect)).collect::<Result<Vec<Row>, Error>>()?;
     let types: Vec<Type> = partition.columns.iter().map(|(_, kind)| kind.base).collect();
     let mut known = HashSet::with_capacity(members.len());
     members.retain(|row| known.insert(encoded(&types, row)));
@@ -60,7 +62,7 @@ pub fn probe(connection: &mut dyn Connection, partition: &Partition) -> Result<(
     query(connection, &probed, "", &[0; 16]).map(|_| ())
 }
 
-fn typed(partition: &Partition, row: &Row) -> Result<Row, Error> {
+fn typed(partition: &Partition, row: &Row, dialect: Dialect) -> Result<Row, Error> {
     let wrong = |detail: String| Error::Database {
         context: format!("membership query of partition `{}`", partition.name),
         detail,
@@ -70,8 +72,10 @@ fn typed(partition: &Partition, row: &Row) -> Result<Row, Error> {
     }
     row.iter()
         .zip(&partition.columns)
-        .map(|(value, (name, kind))| {
-            text::coerce(value, kind.base).ok_or_else(|| wrong(format!("column `{name}` is not {kind}")))
+        .map(|(value, (name, kind))| match text::coerce(value, kind.base) {
+            Some(value) => Ok(value),
+            None if dialect == Dialect::Sqlite && matches!(value, Value::Int(_) | Value::Real(_)) => Ok(value.clone()),
+            None => Err(wrong(format!("column `{name}` is not {kind}"))),
         })
         .collect()
 }

@@ -2,13 +2,11 @@
 //! can have it or leave it out:
 //!
 //! ```text
-//! HEADWATER_HISTORY_EVENTS=all              every kind
+//! HEADWATER_HISTORY_EVENTS=all              every kind; so is it by default
 //! HEADWATER_HISTORY_EVENTS=none             none
 //! HEADWATER_HISTORY_EVENTS=truncate,held    these
-//! HEADWATER_HISTORY_EVENTS=+swap,-members   the usual ones with `swap` and without `members`
+//! HEADWATER_HISTORY_EVENTS=-held,-members   all but these
 //! ```
-//!
-//! A kind that the product does not withstand yet is off by default. Its line says so.
 
 use std::collections::BTreeSet;
 
@@ -82,48 +80,38 @@ pub(crate) enum Event {
     Raise,
 }
 
-/// Where a kind is on by default.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum On {
-    Both,
-    Postgres,
-    Sqlite,
-    /// The product does not withstand it yet.
-    Nowhere,
-}
-
-const ALL: [(&str, Event, On); 31] = [
-    ("members", Event::Members, On::Both),
-    ("aside", Event::Aside, On::Both),
-    ("writers", Event::Writers, On::Both),
-    ("decimals", Event::Decimals, On::Both),
-    ("ranges", Event::Ranges, On::Both),
-    ("truncate", Event::Truncate, On::Both),
-    ("retype", Event::Retype, On::Postgres),
-    ("recompute", Event::Recompute, On::Nowhere),
-    ("widen", Event::Widen, On::Nowhere),
-    ("drop_add", Event::DropAdd, On::Sqlite),
-    ("exchange", Event::Exchange, On::Sqlite),
-    ("swap", Event::Swap, On::Sqlite),
-    ("twins", Event::Twins, On::Sqlite),
-    ("labels", Event::Labels, On::Nowhere),
-    ("rewrite", Event::Rewrite, On::Both),
-    ("harmless", Event::Harmless, On::Both),
-    ("parts", Event::Parts, On::Postgres),
-    ("triggers_off", Event::TriggersOff, On::Nowhere),
-    ("remake", Event::Remake, On::Sqlite),
-    ("members_rewritten", Event::MembersRewritten, On::Both),
-    ("side_tables", Event::SideTables, On::Postgres),
-    ("twelve_steps", Event::TwelveSteps, On::Sqlite),
-    ("open", Event::Open, On::Nowhere),
-    ("held", Event::Held, On::Nowhere),
-    ("restore", Event::Restore, On::Both),
-    ("restore_in_sync", Event::RestoreInSync, On::Nowhere),
-    ("failover", Event::Failover, On::Postgres),
-    ("equality", Event::Equality, On::Nowhere),
-    ("counters", Event::Counters, On::Nowhere),
-    ("session", Event::Session, On::Nowhere),
-    ("raise", Event::Raise, On::Nowhere),
+const ALL: [(&str, Event); 31] = [
+    ("members", Event::Members),
+    ("aside", Event::Aside),
+    ("writers", Event::Writers),
+    ("decimals", Event::Decimals),
+    ("ranges", Event::Ranges),
+    ("truncate", Event::Truncate),
+    ("retype", Event::Retype),
+    ("recompute", Event::Recompute),
+    ("widen", Event::Widen),
+    ("drop_add", Event::DropAdd),
+    ("exchange", Event::Exchange),
+    ("swap", Event::Swap),
+    ("twins", Event::Twins),
+    ("labels", Event::Labels),
+    ("rewrite", Event::Rewrite),
+    ("harmless", Event::Harmless),
+    ("parts", Event::Parts),
+    ("triggers_off", Event::TriggersOff),
+    ("remake", Event::Remake),
+    ("members_rewritten", Event::MembersRewritten),
+    ("side_tables", Event::SideTables),
+    ("twelve_steps", Event::TwelveSteps),
+    ("open", Event::Open),
+    ("held", Event::Held),
+    ("restore", Event::Restore),
+    ("restore_in_sync", Event::RestoreInSync),
+    ("failover", Event::Failover),
+    ("equality", Event::Equality),
+    ("counters", Event::Counters),
+    ("session", Event::Session),
+    ("raise", Event::Raise),
 ];
 
 /// Which kinds there can be at all at a database of this kind.
@@ -149,27 +137,25 @@ fn exists(event: Event, kind: Kind) -> bool {
 pub(crate) struct Events(BTreeSet<Event>);
 
 impl Events {
-    /// What `HEADWATER_HISTORY_EVENTS` says, or the usual ones.
+    /// What `HEADWATER_HISTORY_EVENTS` says, or all.
     pub(crate) fn read(kind: Kind) -> Result<Events> {
         Events::parse(kind, std::env::var("HEADWATER_HISTORY_EVENTS").ok().as_deref())
     }
 
     fn parse(kind: Kind, text: Option<&str>) -> Result<Events> {
-        let here = if kind == Kind::Postgres { On::Postgres } else { On::Sqlite };
-        let usual = || ALL.iter().filter(|(_, _, on)| *on == On::Both || *on == here).map(|(_, event, _)| *event);
         let mut chosen: BTreeSet<Event> = BTreeSet::new();
         let text = text.unwrap_or_default();
         if text.is_empty() || text.starts_with(['+', '-']) {
-            chosen.extend(usual());
+            chosen.extend(ALL.map(|(_, event)| event));
         }
         for word in text.split(',').filter(|word| !word.is_empty()) {
             match word {
-                "all" => chosen.extend(ALL.iter().map(|(_, event, _)| *event)),
+                "all" => chosen.extend(ALL.map(|(_, event)| event)),
                 "none" => chosen.clear(),
                 _ => {
                     let name = word.trim_start_matches(['+', '-']);
                     let known = ALL.iter().find(|(known, ..)| *known == name);
-                    let (_, event, _) = known.with_context(|| format!("HEADWATER_HISTORY_EVENTS has {word:?}"))?;
+                    let (_, event) = known.with_context(|| format!("HEADWATER_HISTORY_EVENTS has {word:?}"))?;
                     if word.starts_with('-') {
                         chosen.remove(event)
                     } else {
@@ -197,7 +183,7 @@ impl Events {
 
 /// An event's name.
 pub(crate) fn name(event: Event) -> &'static str {
-    ALL.iter().find(|(_, known, _)| *known == event).map_or("?", |(name, ..)| name)
+    ALL.iter().find(|(_, known)| *known == event).map_or("?", |(name, ..)| name)
 }
 
 #[test]
@@ -205,11 +191,11 @@ fn events_are_chosen_by_name() -> Result<()> {
     let chosen = |text| Events::parse(Kind::Postgres, text);
     assert!(chosen(None)?.has(Event::Members) && chosen(Some("all"))?.has(Event::Swap));
     assert_eq!(chosen(Some("truncate,held"))?.0, BTreeSet::from([Event::Truncate, Event::Held]));
-    let changed = chosen(Some("+swap,-members"))?;
+    let changed = chosen(Some("-members,+swap"))?;
     assert!(changed.has(Event::Swap) && !changed.has(Event::Members) && changed.has(Event::Truncate));
     assert!(chosen(Some("none"))?.0.is_empty());
     assert!(chosen(Some("swop")).is_err());
     assert!(!chosen(Some("all"))?.has(Event::TwelveSteps), "SQLite's alone");
-    assert!(ALL.iter().all(|(name, event, _)| name == &self::name(*event)));
+    assert!(ALL.iter().all(|(name, event)| name == &self::name(*event)));
     Ok(())
 }

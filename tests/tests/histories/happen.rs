@@ -93,6 +93,7 @@ impl History {
                     return Ok(());
                 }
                 if is_dropped {
+                    self.ledger.close_if_set_aside(&site.remote)?;
                     site.remote.drop_set_aside(&Choice::All)?;
                 } else {
                     site.remote.retry(&Choice::All)?;

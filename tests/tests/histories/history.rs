@@ -18,6 +18,7 @@ use crate::mirror;
 use crate::predict::Judged;
 use crate::restore::Copies;
 use crate::schema::{GRANTS, Schema, Side, Wanted};
+use crate::stock::Ledger;
 use crate::window::{self, How, Outcome, Window};
 
 pub(crate) const REMOTES: usize = 5;
@@ -54,6 +55,8 @@ pub(crate) struct History {
     pub(crate) counts: BTreeMap<&'static str, u64>,
     /// Copies of the database; taken out while one is put back.
     pub(crate) copies: Option<Copies>,
+    /// What the counters have to come to.
+    pub(crate) ledger: Ledger,
     story: Vec<String>,
     /// Numbers what needs a name of its own.
     pub(crate) number: u64,
@@ -95,6 +98,7 @@ impl History {
             random,
             counts: BTreeMap::from([("histories", 1)]),
             copies: Some(copies),
+            ledger: Ledger::new(),
             story,
             number: 0,
             forgets_conflicts: false,
@@ -136,7 +140,7 @@ impl History {
         {
             let place = self.random.below(REMOTES as u64) as usize;
             match self.random.below(100) {
-                0..54 => self.write_at(place),
+                0..54 => self.write_at(place)?,
                 54..76 => self.write_centrally()?,
                 76..90 => {
                     let is_faulty = self.random.chance(30);
@@ -147,10 +151,14 @@ impl History {
             }
         }
         self.settle()?;
+        self.add_up()?;
         (0..REMOTES).try_for_each(|place| self.check(place).with_context(|| self.sites[place].name.clone()))
     }
 
-    fn write_at(&mut self, place: usize) {
+    fn write_at(&mut self, place: usize) -> Result<()> {
+        if self.events.has(Event::Counters) && self.random.chance(10) {
+            return self.count_at(Some(place));
+        }
         let is_replace = self.random.chance(5);
         let sql = if is_replace {
             self.schema.replace(&mut self.random)
@@ -163,9 +171,13 @@ impl History {
             self.count("writes", 1);
             self.tell(format!("{name} writes {sql}"));
         }
+        Ok(())
     }
 
     fn write_centrally(&mut self) -> Result<()> {
+        if self.events.has(Event::Counters) && self.random.chance(10) {
+            return self.count_at(None);
+        }
         let sql = if self.random.chance(20) {
             self.schema.administer(&mut self.random)
         } else {
@@ -299,6 +311,7 @@ impl History {
 
     /// After a database was put back, what the judged table has is nothing to go by until a remote has synced.
     pub(crate) fn is_put_back(&mut self) {
+        self.ledger.close();
         for site in &mut self.sites {
             site.is_unsure = true;
             site.skips = true;
@@ -330,6 +343,7 @@ impl History {
             self.until_quiet()?;
             let mut dropped = 0;
             for site in &mut self.sites {
+                self.ledger.close_if_set_aside(&site.remote)?;
                 dropped += site.remote.drop_set_aside(&Choice::All)?;
             }
             if dropped == 0 {

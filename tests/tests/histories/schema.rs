@@ -148,6 +148,8 @@ impl Schema {
         let bank = vec![text("id", "text NOT NULL"), text("amount", "bigint NOT NULL")];
         shapes.push(Shape { columns: bank, ..simple("bank") });
         shapes.extend([simple("twin_a"), simple("twin_b")]);
+        let stock = vec![text("id", "text NOT NULL"), text("qty", "bigint NOT NULL"), text("body", "text")];
+        shapes.push(Shape { columns: stock, ..simple("stock") });
         let numbered = vec![text("id", "bigint NOT NULL"), text("body", "text")];
         shapes.push(Shape { columns: numbered, ..simple("numbered") });
         let lot = vec![
@@ -292,6 +294,7 @@ impl Schema {
              {};
              CREATE INDEX leaf_twig ON {} (twig);
              INSERT INTO bank VALUES ('a', 100), ('b', 100), ('c', 100), ('d', 100);
+             INSERT INTO stock VALUES ('s0', 100, NULL), ('s1', 100, NULL), ('s2', 100, NULL);
              INSERT INTO member VALUES {}; INSERT INTO holder VALUES {}; {}",
             self.partition.sql(self.kind),
             tables.join(";\n"),
@@ -386,6 +389,7 @@ impl Schema {
             )),
             simple("twin_a", &format!("conflict = \"{one}\""), "id = \"text not null\", body = \"text\", spare = \"text\""),
             simple("twin_b", &format!("conflict = \"{other}\""), "id = \"text not null\", body = \"text\", spare = \"text\""),
+            simple("stock", "conflict = { merge = \"consolidated\", sum = [\"qty\"] }", "id = \"text not null\", qty = \"int not null\", body = \"text\""),
             simple("numbered", "key_range = { size = 6, from = 1000 }", "id = \"int not null\", body = \"text\""),
             format!(
                 "[tables.lot]\nkey = [\"id\", \"bucket\"]\npartition = \"region\"\nconflict = \"{one}\"\n\

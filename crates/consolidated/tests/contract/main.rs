@@ -296,6 +296,7 @@ contract_of! {
     equality::numbers_in_texts_are_one_partition,
     equality::references_are_found_by_names_in_other_case,
     types::numbers_in_columns_of_dates_meet_no_conflict,
+    types::numbers_in_columns_of_dates_are_partitions,
     deferred::a_trigger_that_rolls_back_blocks_nothing,
     raised::an_expression_that_fails_is_the_rows,
     raised::a_trigger_that_does_not_fit_holds_up_its_table_alone,

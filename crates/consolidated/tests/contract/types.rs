@@ -304,3 +304,29 @@ pub(crate) fn numbers_in_columns_of_dates_meet_no_conflict(database: &Database) 
     remote.send(super::replica::find(&plan, "visit"), Change { old: Some(row), new: Some(new) });
     assert_eq!(remote.sync(database, &plan).outcomes().len(), 1);
 }
+
+/// Such a number names a partition too.
+pub(crate) fn numbers_in_columns_of_dates_are_partitions(database: &Database) {
+    database.application(
+        "CREATE TABLE holder (name TEXT, at DATETIME); INSERT INTO holder VALUES ('anna', 1704067200), ('anna', '2024-01-01 00:00:00'), ('ben', 2460310.5); \
+         CREATE TABLE visit (id INTEGER PRIMARY KEY, at DATETIME NOT NULL, note TEXT); \
+         INSERT INTO visit VALUES (1, 1704067200, 'a'), (2, '2024-01-01 00:00:00', 'b'), (3, 2460310.5, 'c'), (4, 1704067201, 'd')",
+    );
+    let model = "name = \"visits\"\nversion = 1\n[partitions.day]\ncolumns = { at = \"timestamp\" }\n\
+                 members = \"SELECT at FROM holder WHERE name = :s.user\"\n\
+                 [tables.visit]\nkey = [\"id\"]\npartition = \"day\"\n\
+                 columns = { id = \"int not null\", at = \"timestamp not null\", note = \"text\" }";
+    let plan = super::database::plan(model);
+    track::track(&mut *database.connect(), &plan).expect("tracked");
+    let ids = |remote: &Replica| remote.table(&plan, "visit").iter().map(|row| row[0].clone()).collect::<Vec<_>>();
+    let (mut anna, ben) = (Replica::synced(database, &plan, "anna"), Replica::synced(database, &plan, "ben"));
+    assert_eq!((ids(&anna), ids(&ben)), (vec![int(1), int(2)], vec![int(3)]));
+    let mut row = anna.table(&plan, "visit").remove(0);
+    row[2] = Value::text("edited");
+    anna.update(&plan, "visit", row);
+    assert_eq!(anna.sync(database, &plan).outcomes(), []);
+    database.application("UPDATE visit SET note = 'late' WHERE id = 3; DELETE FROM holder WHERE at = 1704067200");
+    anna.sync(database, &plan);
+    assert_eq!(ids(&anna), [int(2)]);
+    anna.assert_equals_fresh(database, &plan);
+}

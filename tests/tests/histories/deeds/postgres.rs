@@ -84,7 +84,7 @@ impl Draw<'_> {
         let column = columns[self.below(columns.len())].clone();
         let name = quote(&column.name);
         let using = match column.sql.split(' ').next().unwrap_or_default() {
-            "bigint" if column.name == "amount" => return String::new(),
+            "bigint" if ["amount", "qty"].contains(&column.name.as_str()) => return String::new(),
             "bigint" | "numeric(10,2)" => format!("{name} + 1"),
             "text" if column.name == "region" => {
                 format!("CASE {name} WHEN {} THEN {} ELSE {name} END", literal(REGIONS[0]), literal(REGIONS[1]))

@@ -70,9 +70,14 @@ impl Draw<'_> {
                 self.remake(&shape, &write)?
             }
             Event::MembersRewritten => {
+                // As it was made: SELECT alone would lose the collation of a column.
                 let table = if self.random.chance(50) { "member" } else { "holder" };
+                let made = self.central.rows(&format!("SELECT sql FROM sqlite_schema WHERE name = '{table}'"))?;
+                let Some(Some(made)) = made.into_iter().flatten().next() else { return Ok(String::new()) };
+                let Some((_, columns)) = made.split_once('(') else { return Ok(String::new()) };
                 format!(
-                    "CREATE TABLE new_{number} AS SELECT * FROM {table}; DROP TABLE {table}; ALTER TABLE new_{number} RENAME TO {table}"
+                    "CREATE TABLE new_{number} ({columns}; INSERT INTO new_{number} SELECT * FROM {table}; \
+                     DROP TABLE {table}; ALTER TABLE new_{number} RENAME TO {table}"
                 )
             }
             _ => String::new(),

@@ -114,6 +114,7 @@ fn hello(world: &World, number: u64) -> Hello {
         wants_download: true,
         takes_chunks: true,
         uploads: Vec::new(),
+        frozen: None,
         watermarks: Watermarks::default(),
     }
 }

@@ -165,6 +165,7 @@ fn ask(world: &World, address: SocketAddr, number: u8) -> Result<TcpStream> {
         wants_download: true,
         takes_chunks: false,
         uploads: Vec::new(),
+        frozen: None,
         watermarks: Watermarks::default(),
     };
     let mut body = hello.to_frame().to_bytes();

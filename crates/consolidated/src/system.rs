@@ -27,7 +27,7 @@ pub use conflicts::{ConflictQuery, ConflictRecord, conflicts};
 pub use count::{Count, Counted, SealRequest, Tally, count_downloads, seal_watermarks};
 pub(crate) use greet::lock_asked;
 pub use greet::{Greeted, Greeting, greet, greet_before_count, greet_before_upload};
-pub(crate) use history::History;
+pub(crate) use history::{Cuts, History};
 pub use horizon::{PurgeRequest, Purged, is_note_due, purge};
 pub(crate) use identity::renew_incarnation;
 pub use identity::{Identity, identity, take_note};

@@ -85,6 +85,8 @@ pub struct UploadRequest<'a> {
     pub download_applied: [u8; 16],
     /// Number of the last upload whose receipt the remote has applied.
     pub acknowledged: u64,
+    /// The name of the upload's cut, where HELLO has it.
+    pub cut: Option<[u8; 8]>,
     /// The upload's number and digest. The digest must have been held against the frames.
     pub end: UploadEnd,
     /// What it may take.
@@ -242,7 +244,12 @@ fn inside(
     how: (Checking, Isolation),
 ) -> Result<Uploaded, Error> {
     let stored = record::lock(connection, &request.remote_id)?;
-    let verdict = protocol::judge(stored.as_ref().map(record::Stored::of_protocol), request.acknowledged, &request.end);
+    let verdict = protocol::judge(
+        stored.as_ref().map(record::Stored::of_protocol),
+        request.acknowledged,
+        &request.end,
+        request.cut,
+    );
     let mut reader = SourceReader::new(request, source, connection.dialect());
     match (verdict, stored) {
         (protocol::Verdict::Apply, stored) => {

@@ -7,10 +7,12 @@ mod request;
 mod snapshot;
 mod table;
 
-pub use answer::{ErrorCode, Fault, PartitionAction, PartitionMark, ServerError, WatermarkEntry, Watermarks, Welcome};
+pub use answer::{
+    ErrorCode, Fault, FrozenFate, PartitionAction, PartitionMark, ServerError, WatermarkEntry, Watermarks, Welcome,
+};
 pub use download::{Download, KeyRange, KeyRanges, ReadyFile, Ticket};
 pub use outcome::{ConflictEnd, Outcome, Receipt, Refusal, RefusalCode};
-pub use request::{AppliedUpload, Hello, UploadEnd};
+pub use request::{AppliedUpload, FrozenUpload, Hello, UploadEnd};
 pub use snapshot::{CHUNK_URL_BYTES_MAX, CHUNKS_MAX, ChunkRef, Snapshot};
 pub use table::{Change, ChangeOp, RowOp, RowsReader, TableHeader};
 

@@ -3,7 +3,9 @@
 //! A remote numbers its uploads 1, 2, 3, ... and sends the next only when it has applied the receipt of the one before. The transaction
 //! that applies an upload also stores its number, digest and receipt, so the database always knows the last number that it has, and a
 //! remote is at most one behind it. Where the database has lost uploads, the remote leaves their numbers out: none is ever used for two
-//! uploads, so that a database which has them after all (the backup was the wrong one) is not taken for one that has the later ones.
+//! uploads, so that a database which has them after all (the backup was the wrong one) is not taken for one that has the later ones. So it
+//! does with the number of an upload that it has given up. The database uses that number up too, so that a request which comes late is
+//! refused.
 //!
 //! ```text
 //! remote has the receipt of   4         4         4          4          4          5
@@ -56,8 +58,10 @@ impl Digest {
 pub struct Stored {
     /// Its number; 0 if none was applied yet.
     pub sequence: u64,
-    /// Its digest; of no meaning at number 0.
+    /// Its digest; of no meaning at number 0; zeros where the number was given up.
     pub digest: [u8; 32],
+    /// The name of its cut, where that is known: two files may each have cut the same changes under the same number.
+    pub cut: Option<[u8; 8]>,
 }
 
 /// What is to be done with an upload.
@@ -80,21 +84,29 @@ pub enum Verdict {
 ///
 /// - A remote that acknowledges more than is stored holds receipts that this database never gave: [`Verdict::Behind`]. This is judged
 ///   first, since after a restored backup the stored number says nothing about files.
-/// - The stored number again: the digest tells a repetition ([`Verdict::Replay`]) from another file's upload ([`Verdict::Copy`]).
+/// - The stored number again: the digest and the cut's name, where both sides know one, tell a repetition ([`Verdict::Replay`]) from another
+///   file's upload ([`Verdict::Copy`]).
 /// - A smaller number: the file has gone back in time, [`Verdict::Copy`]. The same for one that would skip the receipt of the stored
 ///   upload: that upload was not its own.
 /// - A greater number: [`Verdict::Apply`]. (Unless WELCOME said `restart`: then the upload comes from another incarnation's
 ///   counting, and the server answers `behind` without asking here. A request that was on its way while the database was restored
 ///   would otherwise be taken for one counted from there.)
-pub fn judge(stored: Option<Stored>, acknowledged_by_remote: u64, offered: &UploadEnd) -> Verdict {
-    let stored = stored.unwrap_or(Stored { sequence: 0, digest: [0; 32] });
+pub fn judge(
+    stored: Option<Stored>,
+    acknowledged_by_remote: u64,
+    offered: &UploadEnd,
+    cut: Option<[u8; 8]>,
+) -> Verdict {
+    let stored = stored.unwrap_or(Stored { sequence: 0, digest: [0; 32], cut: None });
     if acknowledged_by_remote > stored.sequence {
         return Verdict::Behind;
     }
     if offered.sequence > stored.sequence {
         return if acknowledged_by_remote == stored.sequence { Verdict::Apply } else { Verdict::Copy };
     }
-    let is_stored = offered.sequence == stored.sequence && stored.sequence > 0 && offered.digest == stored.digest;
+    let is_its_cut = stored.cut.is_none_or(|stored| cut.is_none_or(|cut| cut == stored));
+    let is_its_number = offered.sequence == stored.sequence && stored.sequence > 0;
+    let is_stored = is_its_number && offered.digest == stored.digest && is_its_cut;
     if is_stored { Verdict::Replay } else { Verdict::Copy }
 }
 
@@ -148,8 +160,20 @@ mod tests {
     }
 
     fn verdict(stored: Option<(u64, u8)>, acknowledged: u64, offered: (u64, u8)) -> Verdict {
-        let stored = stored.map(|(sequence, digest)| Stored { sequence, digest: [digest; 32] });
-        judge(stored, acknowledged, &UploadEnd { sequence: offered.0, changes: 1, digest: [offered.1; 32] })
+        let stored = stored.map(|(sequence, digest)| Stored { sequence, digest: [digest; 32], cut: None });
+        judge(stored, acknowledged, &UploadEnd { sequence: offered.0, changes: 1, digest: [offered.1; 32] }, None)
+    }
+
+    #[test]
+    fn another_cut_of_the_same_changes_is_another_upload() {
+        let judged = |stored: Option<u8>, cut: Option<u8>| {
+            let stored = Stored { sequence: 5, digest: [5; 32], cut: stored.map(|cut| [cut; 8]) };
+            let offered = UploadEnd { sequence: 5, changes: 1, digest: [5; 32] };
+            judge(Some(stored), 4, &offered, cut.map(|cut| [cut; 8]))
+        };
+        assert_eq!(judged(Some(1), Some(1)), Verdict::Replay);
+        assert_eq!(judged(Some(1), Some(2)), Verdict::Copy);
+        assert_eq!((judged(None, Some(2)), judged(Some(1), None)), (Verdict::Replay, Verdict::Replay));
     }
 
     #[test]

@@ -88,6 +88,7 @@ fn lengths_that_lie_reserve_nothing() {
         wants_download: false,
         takes_chunks: false,
         uploads: Vec::new(),
+        frozen: None,
         watermarks: Watermarks::default(),
     };
     let uploads = vec![AppliedUpload { sequence: 1, digest: [1; 8] }];
@@ -165,6 +166,7 @@ fn a_request_is_never_held_whole() {
         wants_download: false,
         takes_chunks: false,
         uploads: Vec::new(),
+        frozen: None,
         watermarks: Watermarks::default(),
     };
     let table =

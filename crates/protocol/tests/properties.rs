@@ -4,9 +4,9 @@
 use headwater_protocol::chunk::{CHUNK_BYTES_MAX, Key};
 use headwater_protocol::cursor;
 use headwater_protocol::message::{
-    AppliedUpload, Change, ChunkRef, ConflictEnd, Download, ErrorCode, Hello, KeyRange, KeyRanges, Outcome,
-    PartitionAction, PartitionMark, ReadyFile, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, Snapshot,
-    TableHeader, Ticket, UploadEnd, WatermarkEntry, Watermarks, Welcome,
+    AppliedUpload, Change, ChunkRef, ConflictEnd, Download, ErrorCode, FrozenFate, FrozenUpload, Hello, KeyRange,
+    KeyRanges, Outcome, PartitionAction, PartitionMark, ReadyFile, Receipt, Refusal, RefusalCode, RowOp, RowsReader,
+    ServerError, Snapshot, TableHeader, Ticket, UploadEnd, WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::{put_row, read_row};
 use headwater_protocol::wire::{Reader, Write};
@@ -146,8 +146,11 @@ fn snapshot() -> impl Strategy<Value = Snapshot> {
 fn hello() -> impl Strategy<Value = Hello> {
     let identity = (any::<[u8; 16]>(), any::<[u8; 32]>(), a_name(), any::<u32>(), any::<u64>());
     let state = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<u64>(), any::<[u8; 16]>(), any::<(bool, bool, bool)>());
-    let upload = any::<(u64, [u8; 8])>().prop_map(|(sequence, digest)| AppliedUpload { sequence, digest });
-    (identity, state, vec(upload, 0..=8), watermarks()).prop_map(|(identity, state, uploads, watermarks)| Hello {
+    let upload = (0..1u64 << 62, any::<[u8; 8]>()).prop_map(|(sequence, digest)| AppliedUpload { sequence, digest });
+    let frozen = (0..1u64 << 62, any::<[u8; 8]>(), any::<bool>())
+        .prop_map(|(sequence, cut, is_given_up)| FrozenUpload { sequence, cut, is_given_up });
+    let uploads = (vec(upload, 0..=7), proptest::option::of(frozen));
+    (identity, state, uploads, watermarks()).prop_map(|(identity, state, (uploads, frozen), watermarks)| Hello {
         remote_id: identity.0,
         secret: identity.1,
         model: identity.2,
@@ -161,6 +164,7 @@ fn hello() -> impl Strategy<Value = Hello> {
         wants_download: state.4.1,
         takes_chunks: state.4.2,
         uploads,
+        frozen,
         watermarks,
     })
 }
@@ -251,9 +255,10 @@ fn a_frame() -> impl Strategy<Value = Frame> {
         any::<(u64, u64, [u8; 32])>()
             .prop_map(|(sequence, changes, digest)| UploadEnd { sequence, changes, digest }.to_frame()),
         any::<([u8; 16], u64)>().prop_map(|(ticket, bytes)| Ticket { ticket, bytes }.to_frame()),
-        any::<([u8; 16], [u8; 16], bool, bool, u64)>().prop_map(
-            |(incarnation, note, restart, whole, upload_sequence)| {
-                Welcome { incarnation, note, restart, whole, upload_sequence }.to_frame()
+        any::<([u8; 16], [u8; 16], bool, bool, u64, u8)>().prop_map(
+            |(incarnation, note, restart, whole, upload_sequence, frozen)| {
+                let frozen = [FrozenFate::Unknown, FrozenFate::Applied, FrozenFate::GivenUp][usize::from(frozen % 3)];
+                Welcome { incarnation, note, restart, whole, upload_sequence, frozen }.to_frame()
             }
         ),
         receipt().prop_map(|m| m.to_frame()),

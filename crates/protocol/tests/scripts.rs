@@ -11,7 +11,8 @@
 //! ```
 //!
 //! and ends, after a line `---`, with the trace. `HEADWATER_UPDATE=1 cargo test -p headwater-protocol --test scripts` writes traces anew.
-//! Words of an answer: frames by their names (`welcome`, `welcome:restart`, `welcome:whole`, `welcome:has=3`, `download:kept`, `receipt`, `receipt:7`, `error:CODE`,
+//! Words of an answer: frames by their names (`welcome`, `welcome:restart`, `welcome:whole`, `welcome:has=3`,
+//! `welcome:applied`, `welcome:given_up`, `download:kept`, `receipt`, `receipt:7`, `error:CODE`,
 //! `error:CODE:MS`, ...), `wait:SECONDS`, `heartbeats` (for ever), `closed`, `silence`, `garbage`; or alone `unreachable`, `status:503:7`.
 
 use std::collections::VecDeque;
@@ -21,8 +22,8 @@ use std::time::Duration;
 use headwater_protocol::chunk::Key;
 use headwater_protocol::client::{Config, Instruction, Reply, Session, Staged, Start, status_error};
 use headwater_protocol::message::{
-    ChunkRef, ConflictEnd, Download, ErrorCode, Outcome, PartitionAction, PartitionMark, Receipt, Refusal, RefusalCode,
-    ServerError, Snapshot, TableHeader, Watermarks, Welcome,
+    ChunkRef, ConflictEnd, Download, ErrorCode, FrozenFate, Outcome, PartitionAction, PartitionMark, Receipt, Refusal,
+    RefusalCode, ServerError, Snapshot, TableHeader, Watermarks, Welcome,
 };
 use headwater_protocol::{Frame, Kind, Type};
 
@@ -51,6 +52,8 @@ fn every_script_gives_its_trace() {
 struct Story {
     now: Duration,
     start: Start,
+    /// The last number of an upload that was thawed.
+    used: u64,
     /// How many cuts find something pending.
     pending: u32,
     answers: VecDeque<VecDeque<String>>,
@@ -82,6 +85,7 @@ impl Story {
         let mut story = Story {
             now: Duration::ZERO,
             start: Start { upload_sequence: 0, frozen: None, is_large: false, is_part: false, staged: Staged::Nothing },
+            used: 0,
             pending: 0,
             answers: VecDeque::new(),
             answer: VecDeque::new(),
@@ -159,7 +163,7 @@ impl Story {
             Instruction::Cut => {
                 if self.pending > 0 {
                     self.pending -= 1;
-                    self.start.frozen = Some(self.start.upload_sequence + 1);
+                    self.start.frozen = Some(self.start.upload_sequence.max(self.used) + 1);
                 }
                 let is_large = self.start.is_large;
                 return match self.start.frozen {
@@ -187,12 +191,13 @@ impl Story {
                 self.start.frozen = None;
             }
             Instruction::Rewind { to } => {
+                self.used = self.used.max(self.start.upload_sequence);
+                self.thaw(false);
                 self.start.upload_sequence = *to;
-                self.thaw();
             }
-            Instruction::Thaw { .. } => self.thaw(),
-            Instruction::CutSmaller(_) => {
-                self.thaw();
+            Instruction::Thaw { is_given_up, .. } => self.thaw(*is_given_up),
+            Instruction::CutSmaller { is_given_up, .. } => {
+                self.thaw(*is_given_up);
                 self.alone -= 1;
                 if self.alone == 0 {
                     self.pending -= 1;
@@ -202,15 +207,19 @@ impl Story {
             Instruction::TakeForApplied => {
                 self.start.upload_sequence = self.start.frozen.take().expect("an upload is frozen");
             }
-            Instruction::NewRemoteId => self.start.upload_sequence = 0,
+            Instruction::NewRemoteId => (self.start.upload_sequence, self.used) = (0, 0),
             _ => {}
         }
         Reply::Done
     }
 
-    fn thaw(&mut self) {
-        if self.start.frozen.take().is_some() {
+    fn thaw(&mut self, is_given_up: bool) {
+        if let Some(number) = self.start.frozen.take() {
             self.pending += 1;
+            self.used = self.used.max(number);
+            if is_given_up {
+                self.start.upload_sequence = number;
+            }
         }
     }
 
@@ -304,6 +313,7 @@ impl Story {
             restart: false,
             whole: false,
             upload_sequence: self.start.upload_sequence,
+            frozen: FrozenFate::Unknown,
         };
         let table = TableHeader { table: 0, name: "t".into(), columns: vec![("id".into(), Type::Int)], key: vec![0] };
         let mark = PartitionMark { table: 0, action: PartitionAction::Whole, partition: Vec::new() };
@@ -314,6 +324,11 @@ impl Story {
                 for word in rest {
                     welcome.restart |= *word == "restart";
                     welcome.whole |= *word == "whole";
+                    match *word {
+                        "applied" => welcome.frozen = FrozenFate::Applied,
+                        "given_up" => welcome.frozen = FrozenFate::GivenUp,
+                        _ => {}
+                    }
                     if let Some(has) = word.strip_prefix("has=") {
                         welcome.upload_sequence = has.parse().expect("has");
                     }
@@ -363,6 +378,10 @@ fn error(name: &str, retry_after_ms: u32) -> Frame {
     ServerError { code, retry_after_ms, message: "so it is".into() }.to_frame()
 }
 
+fn acknowledging(is_given_up: bool) -> &'static str {
+    if is_given_up { ", its number is used up" } else { "" }
+}
+
 /// The instruction's word, and how the trace tells it.
 fn describe(instruction: &Instruction) -> (&'static str, String) {
     let plain = |word: &'static str| (word, word.replace('-', " "));
@@ -372,20 +391,24 @@ fn describe(instruction: &Instruction) -> (&'static str, String) {
         Instruction::Cut => plain("cut"),
         Instruction::Ticket => plain("ticket"),
         Instruction::Piece { offset, bytes_max, .. } => ("piece", format!("piece from {offset}, up to {bytes_max}")),
-        Instruction::Request { has_upload, ticket, wants_download, takes_chunks } => {
+        Instruction::Request { has_upload, ticket, wants_download, takes_chunks, gives_up } => {
             let upload = if ticket.is_some() { " ticket" } else { " upload" };
             let words = [(has_upload, upload), (wants_download, " download")];
             let words: String = words.into_iter().filter(|(on, _)| **on).map(|(_, word)| word).collect();
             let without = if *takes_chunks { "" } else { ", without chunks" };
-            ("request", format!("request:{}{without}", if words.is_empty() { " greeting" } else { &words }))
+            let gives_up = if *gives_up { " that gives the upload up" } else { "" };
+            let words = if words.is_empty() { " greeting" } else { &words };
+            ("request", format!("request:{words}{gives_up}{without}"))
         }
         Instruction::Resume => plain("resume"),
         Instruction::Read { .. } => plain("read"),
         Instruction::ApplyReceipt(receipt) => ("apply-receipt", format!("apply receipt {}", receipt.sequence)),
         Instruction::Restart => plain("restart"),
         Instruction::Rewind { to } => ("rewind", format!("rewind to {to}")),
-        Instruction::Thaw { .. } => plain("thaw"),
-        Instruction::CutSmaller(error) => ("cut-smaller", format!("cut smaller ({})", error.code.name())),
+        Instruction::Thaw { is_given_up, .. } => ("thaw", format!("thaw{}", acknowledging(*is_given_up))),
+        Instruction::CutSmaller { error, is_given_up } => {
+            ("cut-smaller", format!("cut smaller ({}){}", error.code.name(), acknowledging(*is_given_up)))
+        }
         Instruction::TakeForApplied => plain("take-for-applied"),
         Instruction::NewRemoteId => plain("new-remote-id"),
         Instruction::Stage(frame) => ("stage", format!("stage {:?}", frame.kind)),

@@ -6,9 +6,9 @@ use std::path::Path;
 use headwater_protocol::chunk::{self, Key};
 use headwater_protocol::cursor::{self, Question};
 use headwater_protocol::message::{
-    AppliedUpload, Change, ChunkRef, ConflictEnd, Download, ErrorCode, Hello, KeyRange, KeyRanges, Outcome,
-    PartitionAction, PartitionMark, ReadyFile, Receipt, Refusal, RefusalCode, RowOp, RowsReader, ServerError, Snapshot,
-    TableHeader, Ticket, UploadEnd, WatermarkEntry, Watermarks, Welcome,
+    AppliedUpload, Change, ChunkRef, ConflictEnd, Download, ErrorCode, FrozenFate, FrozenUpload, Hello, KeyRange,
+    KeyRanges, Outcome, PartitionAction, PartitionMark, ReadyFile, Receipt, Refusal, RefusalCode, RowOp, RowsReader,
+    ServerError, Snapshot, TableHeader, Ticket, UploadEnd, WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::{put_row, read_row};
 use headwater_protocol::upload::Digest;
@@ -58,6 +58,7 @@ fn hello() -> Hello {
         wants_download: true,
         takes_chunks: false,
         uploads: Vec::new(),
+        frozen: None,
         watermarks: Watermarks::default(),
     }
 }
@@ -85,6 +86,11 @@ fn later_hello() -> Hello {
 fn hello_with_uploads() -> Hello {
     let upload = |sequence, first| AppliedUpload { sequence, digest: std::array::from_fn(|place| first + place as u8) };
     Hello { uploads: vec![upload(7, 0x70), upload(5, 0x80)], ..later_hello() }
+}
+
+fn hello_with_frozen() -> Hello {
+    let cut = std::array::from_fn(|place| 0x90 + place as u8);
+    Hello { frozen: Some(FrozenUpload { sequence: 8, cut, is_given_up: true }), ..hello_with_uploads() }
 }
 
 fn table() -> TableHeader {
@@ -164,11 +170,20 @@ fn busy() -> ServerError {
 
 /// What each vector means.
 fn meanings() -> BTreeMap<&'static str, Frame> {
-    let welcome = Welcome { incarnation: run(0x80), note: run(0x90), restart: true, whole: false, upload_sequence: 7 };
+    let welcome = Welcome {
+        incarnation: run(0x80),
+        note: run(0x90),
+        restart: true,
+        whole: false,
+        upload_sequence: 7,
+        frozen: FrozenFate::Unknown,
+    };
     BTreeMap::from([
         ("hello.first", hello().to_frame()),
         ("hello.later", later_hello().to_frame()),
         ("hello.uploads", hello_with_uploads().to_frame()),
+        ("hello.frozen", hello_with_frozen().to_frame()),
+        ("welcome.frozen", Welcome { restart: false, frozen: FrozenFate::GivenUp, ..welcome }.to_frame()),
         ("hello.chunks", Hello { takes_chunks: true, ..hello() }.to_frame()),
         ("table", table().to_frame()),
         ("changes", changes_frame()),

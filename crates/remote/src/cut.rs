@@ -1,7 +1,8 @@
 //! Cutting an upload: the net changes since the last one, encoded and frozen in one transaction, and the way back.
 //!
 //! A frozen upload is bytes: whatever happens to the tables afterwards, a retry sends the same frames under the same number. Its
-//! entries stay in the log, marked with that number, until a receipt says what became of them.
+//! entries stay in the log, marked with that number, until a receipt says what became of them. The cut has a random name, by which the
+//! consolidated database knows it from another file's of the same changes.
 //!
 //! *Caveats.* An upload is cut at [`UPLOAD_BYTES_MAX`], or at less where somebody on the way has not taken a larger one; what is left
 //! goes under the next number.
@@ -22,6 +23,7 @@ use crate::dependents;
 use crate::error::{Error, While};
 use crate::local::{Local, readable, stored, to_wire};
 use crate::plan::{Plan, TablePlan};
+use crate::remote::random;
 use crate::rows::{Pending, Rows};
 use crate::schema;
 use crate::state::State;
@@ -81,6 +83,7 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Cut, Er
         }
         let end = Some(UploadEnd { sequence, changes, digest: writer.digest.finish() });
         State::set_frozen(connection, end.as_ref())?;
+        name_cut(connection, sequence)?;
         if has_strays {
             strays::mark(&rows, sequence)?;
         }
@@ -88,16 +91,40 @@ pub(crate) fn cut(database: &Database, plan: &Plan, now: &str) -> Result<Cut, Er
     })
 }
 
-/// Undoes the cutting: an upload that was refused whole used no number, and its changes are open again with their first old images.
-pub(crate) fn thaw(connection: &Connection, plan: &Plan) -> Result<(), Error> {
+/// Where the name of an upload's cut lies among its frames.
+const NAME_FRAME: i64 = -1;
+
+fn name_cut(connection: &Connection, sequence: u64) -> Result<(), Error> {
+    let name: [u8; 8] = random()?;
+    let sql = "INSERT INTO \"hw_upload\" (\"upload\", \"frame\", \"kind\", \"payload\") VALUES (?, ?, 0, ?)";
+    connection.execute(sql, params![sequence as i64, NAME_FRAME, name]).while_doing("staging an upload").map(drop)
+}
+
+/// The name of an upload's cut; `None`: an earlier version cut it.
+pub(crate) fn cut_name(connection: &Connection, sequence: u64) -> Result<Option<[u8; 8]>, Error> {
+    let sql = "SELECT \"payload\" FROM \"hw_upload\" WHERE \"upload\" = ? AND \"frame\" = ?";
+    let found = connection.query_row(sql, params![sequence as i64, NAME_FRAME], |row| row.get(0));
+    rusqlite::OptionalExtension::optional(found).while_doing("reading the upload")
+}
+
+/// Undoes the cutting: the changes are open again with their first old images. The number is used for no other upload, as a request with it may
+/// be on its way still. `is_given_up`: the database has used it up, and it is acknowledged.
+pub(crate) fn thaw(connection: &Connection, plan: &Plan, is_given_up: bool) -> Result<(), Error> {
     let Some(end) = State::read(connection)?.frozen else {
         return Ok(());
     };
+    use_number_up(connection, end.sequence, is_given_up)?;
     for table in plan.tracked() {
         reopen(connection, table, end.sequence, "1 = 1", &[])?;
     }
     forget_frames(connection, end.sequence)?;
     State::set_frozen(connection, None)
+}
+
+/// The frozen upload's number is used for no other; where the database knows that, it is acknowledged.
+pub(crate) fn use_number_up(connection: &Connection, sequence: u64, is_given_up: bool) -> Result<(), Error> {
+    State::note_used(connection)?;
+    if is_given_up { State::set_upload_sequence(connection, sequence) } else { Ok(()) }
 }
 
 /// Of an upload that never was applied, or that is not to be kept.

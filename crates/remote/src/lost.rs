@@ -73,7 +73,7 @@ impl Image {
 /// forgets what has been seen. Gives how many changes of the lost ones were found.
 pub(crate) fn rewind(connection: &Connection, plan: &Plan, to: u64, now: &str) -> Result<u64, Error> {
     State::note_used(connection)?;
-    thaw(connection, plan)?;
+    thaw(connection, plan, false)?;
     let lost = set_lost_aside(connection, plan, to, now)?;
     State::set_upload_sequence(connection, to)?;
     State::forget_seen(connection)?;

@@ -2,11 +2,11 @@
 
 use std::io::{self, Read};
 
-use headwater_protocol::message::{Hello, Ticket};
+use headwater_protocol::message::{FrozenUpload, Hello, Ticket};
 use headwater_protocol::{Frame, Kind};
 use rusqlite::Connection;
 
-use crate::cut::frozen_frame;
+use crate::cut::{cut_name, frozen_frame};
 use crate::error::Error;
 use crate::key_ranges;
 use crate::plan::Plan;
@@ -27,6 +27,8 @@ pub(crate) struct Asked {
     pub(crate) wants_download: bool,
     /// Rows of it may come in chunks.
     pub(crate) takes_chunks: bool,
+    /// The frozen upload is given up.
+    pub(crate) gives_up: bool,
 }
 
 /// A request's body, made as it is sent: HELLO, the frozen frames or their ticket, UPLOAD_END, END.
@@ -51,7 +53,7 @@ impl<'c> RequestBody<'c> {
         state: &State,
         asked: Asked,
     ) -> Result<RequestBody<'c>, Error> {
-        let Asked { has_upload, ticket, wants_download, takes_chunks } = asked;
+        let Asked { has_upload, ticket, wants_download, takes_chunks, gives_up } = asked;
         let mut seen = read_watermarks(connection)?;
         untracked::ask_whole(connection, plan, &mut seen)?;
         // What is compared with what comes is compared with what there is now, not with what was built before.
@@ -73,6 +75,7 @@ impl<'c> RequestBody<'c> {
             wants_download,
             takes_chunks,
             uploads: sent::newest(connection)?,
+            frozen: frozen(connection, state, gives_up)?,
             watermarks: match change {
                 Some(change) => change.watermarks(seen),
                 None => seen,
@@ -132,6 +135,13 @@ impl Read for RequestBody<'_> {
         self.read += count;
         Ok(count)
     }
+}
+
+/// The frozen upload, as HELLO names it.
+fn frozen(connection: &Connection, state: &State, is_given_up: bool) -> Result<Option<FrozenUpload>, Error> {
+    let Some(end) = state.frozen else { return Ok(None) };
+    let cut = cut_name(connection, end.sequence)?;
+    Ok(cut.map(|cut| FrozenUpload { sequence: end.sequence, cut, is_given_up }))
 }
 
 /// Counts what is sent, and tells it.

@@ -20,7 +20,7 @@ pub(crate) struct State {
     pub(crate) note: [u8; 16],
     /// Number of the last upload whose receipt was applied.
     pub(crate) upload_sequence: u64,
-    /// The last number that was used when the database turned out to have lost uploads; 0, if it never did.
+    /// The last number that was used for an upload and is not acknowledged: the database has lost it, or it was thawed; 0, if there was none.
     pub(crate) upload_used: u64,
     pub(crate) download_applied: [u8; 16],
     /// The upload that is cut and has no receipt yet.

@@ -284,8 +284,8 @@ impl Sync<'_, '_, '_> {
                 Instruction::Piece { ticket, offset, bytes_max } => {
                     self.piece(&mut session, ticket, offset, bytes_max)?;
                 }
-                Instruction::Request { has_upload, ticket, wants_download, takes_chunks } => {
-                    self.request(&mut session, Asked { has_upload, ticket, wants_download, takes_chunks })?;
+                Instruction::Request { has_upload, ticket, wants_download, takes_chunks, gives_up } => {
+                    self.request(&mut session, Asked { has_upload, ticket, wants_download, takes_chunks, gives_up })?;
                 }
                 Instruction::Chunk => self.chunk(&mut session)?,
                 Instruction::Resume => self.resume(&mut session)?,
@@ -343,13 +343,13 @@ impl Sync<'_, '_, '_> {
                 self.report.lost_changes += database.write("going back to what the database has", rewind)?;
                 self.stage.ask(&database.connection)?;
             }
-            Instruction::Thaw { refused } => database.write("thawing an upload", |connection| {
-                cut::thaw(connection, &self.remote.plan)?;
+            Instruction::Thaw { refused, is_given_up } => database.write("thawing an upload", |connection| {
+                cut::thaw(connection, &self.remote.plan, is_given_up)?;
                 State::set_cut_bytes_max(connection, cut::UPLOAD_BYTES_MAX)?;
                 State::set_upload_refused(connection, refused.as_deref())
             })?,
-            Instruction::CutSmaller(error) => {
-                let is_alone = too_large::cut_smaller(database, &self.remote.plan, &error, &now())?;
+            Instruction::CutSmaller { error, is_given_up } => {
+                let is_alone = too_large::cut_smaller(database, &self.remote.plan, &error, is_given_up, &now())?;
                 return Ok(if is_alone { Reply::SetAside } else { Reply::Done });
             }
             Instruction::TakeForApplied => database.write("doing without a receipt", |connection| {
@@ -489,7 +489,7 @@ fn is_within_answer(instruction: &Instruction) -> bool {
             | Instruction::ApplyReceipt(_)
             | Instruction::Restart
             | Instruction::Rewind { .. }
-            | Instruction::CutSmaller(_)
+            | Instruction::CutSmaller { .. }
             | Instruction::TakeForApplied
             | Instruction::Stage(_)
             | Instruction::StageComplete

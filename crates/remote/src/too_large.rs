@@ -16,7 +16,13 @@ use crate::receipt;
 use crate::state::State;
 
 /// Thaws the frozen upload and halves what the next may hold, or sets its only change aside; whether it did that.
-pub(crate) fn cut_smaller(database: &Database, plan: &Plan, error: &ServerError, now: &str) -> Result<bool, Error> {
+pub(crate) fn cut_smaller(
+    database: &Database,
+    plan: &Plan,
+    error: &ServerError,
+    is_given_up: bool,
+    now: &str,
+) -> Result<bool, Error> {
     database.write("cutting an upload smaller", |connection| {
         let state = State::read(connection)?;
         let Some(end) = state.frozen else {
@@ -25,11 +31,12 @@ pub(crate) fn cut_smaller(database: &Database, plan: &Plan, error: &ServerError,
         if end.changes == 1 && state.cut_bytes_max == 0 {
             let code = if error.code == ErrorCode::TooLarge { RefusalCode::RowTooLarge } else { RefusalCode::Data };
             let refusal = Refusal { code, message: error.message.clone() };
+            cut::use_number_up(connection, end.sequence, is_given_up)?;
             receipt::refuse_alone(connection, plan, &end, refusal, now)?;
             return Ok(true);
         }
         let bytes = frozen_bytes(connection)?;
-        cut::thaw(connection, plan)?;
+        cut::thaw(connection, plan, is_given_up)?;
         // A single large change may have taken it far beyond what it was to hold.
         let half = (bytes.min(state.cut_bytes_max) / 2).max(1);
         State::set_cut_bytes_max(connection, if end.changes == 1 { 0 } else { half })?;

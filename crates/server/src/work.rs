@@ -208,6 +208,7 @@ impl Work {
             life: Some(&greeted.life),
             download_applied: self.hello.download_applied,
             acknowledged: self.hello.upload_sequence,
+            cut: self.hello.frozen.filter(|frozen| frozen.sequence == end.sequence).map(|frozen| frozen.cut),
             end,
             limits: UploadLimits { batch_rows: config.batch_rows, frame_bytes_max: config.frame_bytes_max },
         };

@@ -200,6 +200,7 @@ impl Stage {
             wants_download: true,
             takes_chunks: false,
             uploads: Vec::new(),
+            frozen: None,
             watermarks: Watermarks::default(),
         }
     }

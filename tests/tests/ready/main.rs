@@ -138,6 +138,7 @@ fn hello(world: &World, number: u8) -> Hello {
         takes_chunks: false,
         wants_download: true,
         uploads: Vec::new(),
+        frozen: None,
         watermarks: Watermarks::default(),
     }
 }

@@ -4,12 +4,12 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
 use headwater_model::OnError;
-use headwater_protocol::message::{Hello, Watermarks, Welcome};
+use headwater_protocol::message::{AppliedUpload, FrozenFate, Hello, UploadEnd, Watermarks, Welcome};
 use headwater_protocol::upload::last_in_common;
 use headwater_protocol::{Row, Value};
 use sha2::{Digest, Sha256};
 
-use super::history::History;
+use super::history::{Cuts, History};
 use super::identity::{self, Identity, own_identity, renew};
 use super::life::Life;
 use super::recent::{Presented, Recent};
@@ -57,6 +57,7 @@ struct Known {
     upload_sequence: u64,
     history: History,
     recent: Recent,
+    cuts: Cuts,
 }
 
 /// Greets a remote: registers an unknown remote ID under its secret's hash, refuses one whose secret is another, and says whether
@@ -179,12 +180,15 @@ fn look(
     if hello.incarnation == identity.incarnation && has_lost_syncs(connection, hello, &known, &counts)? {
         return Ok(None);
     }
-    tell_of_change(&known, plan, user, hello);
-    let counted_lately =
-        known.is_same(plan, user) && integer(Some(lately), "last_sync_at").is_ok_and(|is_so| is_so == 1);
     let is_known = is_of_this(&identity, hello, || Ok(integer(Some(is_noted), "note")? == 1))?;
     let opened = Opened { watermarks, counts };
     let greeted = welcome(plan, hello, &identity, &known, opened, is_known)?;
+    if known.is_to_give_up(hello, &greeted.welcome) {
+        return Ok(None);
+    }
+    tell_of_change(&known, plan, user, hello);
+    let counted_lately =
+        known.is_same(plan, user) && integer(Some(lately), "last_sync_at").is_ok_and(|is_so| is_so == 1);
     Ok(Some(Greeting::Welcome(Greeted { counted_lately, is_new: is_unknown, life, ..greeted })))
 }
 
@@ -202,7 +206,8 @@ fn welcome(
     let Identity { incarnation, note, .. } = *identity;
     let whole = plan.model.on_error == OnError::Reject;
     let upload_sequence = common.unwrap_or(known.upload_sequence);
-    let welcome = Welcome { incarnation, note, restart, whole, upload_sequence };
+    let frozen = if restart { FrozenFate::Unknown } else { known.fate(hello)? };
+    let welcome = Welcome { incarnation, note, restart, whole, upload_sequence, frozen };
     // Where a new incarnation has just begun they are those of another life.
     let own = counts.iter().filter(|(issued_to, _)| *issued_to == hello.remote_id && hello.incarnation == incarnation);
     let presented = own.map(|(_, presented)| presented.count).max().unwrap_or_default();
@@ -221,6 +226,8 @@ fn greet_inside(
     let (mut identity, is_new) = own_identity(connection)?;
     *has_written = is_new;
     let secret_hash = Sha256::digest(hello.secret).to_vec();
+    let gives_up = hello.frozen.is_some_and(|frozen| frozen.is_given_up);
+    let busy = if gives_up { Busy::Ask } else { busy };
     let known = match known(connection, &hello.remote_id, busy)? {
         Some(known) if known.secret_hash != secret_hash => return Ok(Greeting::WrongSecret),
         Some(known) => known,
@@ -243,8 +250,31 @@ fn greet_inside(
         let rows = connection.query(&sql, &[Value::Bytes(hello.note.to_vec())])?;
         Ok(integer(rows.first().and_then(|row| row.first()), "count")? > 0)
     })?;
-    let greeted = welcome(plan, hello, &identity, &known, Opened { watermarks, counts }, is_known)?;
+    let mut greeted = welcome(plan, hello, &identity, &known, Opened { watermarks, counts }, is_known)?;
+    if known.is_to_give_up(hello, &greeted.welcome) {
+        greeted.welcome.upload_sequence = give_up(connection, hello, &known)?;
+        greeted.welcome.frozen = FrozenFate::GivenUp;
+        *has_written = true;
+    }
     Ok(Greeting::Welcome(Greeted { life: Life::of(connection)?, ..greeted }))
+}
+
+/// In the place of a digest, where a number was given up.
+const GIVEN_UP: [u8; 32] = [0; 32];
+
+/// Uses up the number of the upload that the remote gives up: a request with it that comes late is another file's from now on. Gives the number.
+fn give_up(connection: &mut dyn Connection, hello: &Hello, known: &Known) -> Result<u64, Error> {
+    let sequence = hello.frozen.map_or(known.upload_sequence, |frozen| frozen.sequence);
+    let end = UploadEnd { sequence, changes: 0, digest: GIVEN_UP };
+    let sql = "UPDATE {hw}remote SET upload_sequence = ?2, upload_digest = ?3 WHERE remote_id = ?1";
+    let values = [
+        Value::Bytes(hello.remote_id.to_vec()),
+        Value::Int(sequence as i64),
+        Value::Bytes(known.history.followed_by(known.upload_sequence, &end)),
+    ];
+    connection.execute(&dialect_sql(connection.dialect(), sql), &values)?;
+    tracing::info!(remote = %hex::encode(hello.remote_id), sequence, "a remote has given an upload up");
+    Ok(sequence)
 }
 
 fn tell_of_change(known: &Known, plan: &Plan, user: &str, hello: &Hello) {
@@ -317,7 +347,7 @@ fn known(connection: &mut dyn Connection, remote_id: &[u8; 16], busy: Busy) -> R
 
 /// What [`Known::read`] reads.
 const KNOWN_COLUMNS: &str = "secret_hash, user_name, model, model_version, upload_sequence, upload_digest, syncs, \
-                             recent_counts";
+                             recent_counts, upload_cuts";
 
 impl Known {
     fn read(row: &[Value]) -> Result<Known, Error> {
@@ -329,7 +359,25 @@ impl Known {
             upload_sequence: integer(row.get(4), "upload_sequence")? as u64,
             history: History::read(row.get(5))?,
             recent: Recent::read(integer(row.get(6), "syncs")?, row.get(7))?,
+            cuts: Cuts::read(row.get(8))?,
         })
+    }
+
+    /// What is known of the upload that is frozen at the remote.
+    fn fate(&self, hello: &Hello) -> Result<FrozenFate, Error> {
+        let Some(frozen) = hello.frozen else { return Ok(FrozenFate::Unknown) };
+        if self.cuts.of(frozen.sequence) == Some(frozen.cut) {
+            return Ok(FrozenFate::Applied);
+        }
+        let given_up = AppliedUpload::new(frozen.sequence, &GIVEN_UP);
+        let is_given_up = self.history.uploads(self.upload_sequence)?.contains(&given_up);
+        Ok(if is_given_up { FrozenFate::GivenUp } else { FrozenFate::Unknown })
+    }
+
+    /// Whether the remote gives an upload up that is the next one, and not applied.
+    fn is_to_give_up(&self, hello: &Hello, welcome: &Welcome) -> bool {
+        let is_next = |sequence| self.upload_sequence == hello.upload_sequence && sequence > self.upload_sequence;
+        !welcome.restart && hello.frozen.is_some_and(|frozen| frozen.is_given_up && is_next(frozen.sequence))
     }
 
     fn is_same(&self, plan: &Plan, user: &str) -> bool {

@@ -8,6 +8,14 @@
 //! By them a file is known whose uploads a database put back from a backup has lost, where a copy of the file has uploaded since, under the
 //! same numbers ([`last_in_common`]).
 //!
+//! The cuts of uploads have names (`upload_cuts`), as two files that go by one remote ID may each cut the same changes under the same number:
+//!
+//! | bytes | |
+//! |---|---|
+//! | 16 each | newest first, at most [`BEFORE_MAX`] + 1: the number (u64), the name of the cut that was applied |
+//!
+//! A number that was given up has a digest of zeros, and no cut.
+//!
 //! *Caveats.* A copy that has uploaded more often than that, before the other file comes, is not told from one of a database that lost
 //! nothing.
 //!
@@ -69,6 +77,40 @@ impl History {
     }
 }
 
+/// What `upload_cuts` holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cuts(Vec<u8>);
+
+impl Cuts {
+    /// From the column; NULL where no upload named its cut.
+    pub(crate) fn read(value: Option<&Value>) -> Result<Cuts, Error> {
+        let cuts = bytes(value, "upload_cuts")?;
+        if cuts.len() % UPLOAD_BYTES == 0 {
+            return Ok(Cuts(cuts));
+        }
+        Err(Error::Database {
+            context: "reading column upload_cuts of a table of Headwater's".to_owned(),
+            detail: format!("{} bytes, expected 16 for each upload", cuts.len()),
+        })
+    }
+
+    /// The name of the cut that was applied under this number, if it is remembered.
+    pub(crate) fn of(&self, sequence: u64) -> Option<[u8; 8]> {
+        let named = self.0.chunks_exact(UPLOAD_BYTES).map(|entry| entry.split_at(8));
+        let mut found = named.filter(|(number, _)| *number == sequence.to_le_bytes());
+        found.next().and_then(|(_, cut)| cut.try_into().ok())
+    }
+
+    /// What it is with one more.
+    pub(crate) fn followed_by(&self, sequence: u64, cut: Option<[u8; 8]>) -> Vec<u8> {
+        let Some(cut) = cut else { return self.0.clone() };
+        let mut out = [sequence.to_le_bytes(), cut].concat();
+        out.extend_from_slice(&self.0);
+        out.truncate((BEFORE_MAX + 1) * UPLOAD_BYTES);
+        out
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +135,19 @@ mod tests {
         let history = History::read(Some(&Value::Bytes(vec![7; 32]))).expect("a digest alone");
         assert_eq!(history.uploads(4).expect("one"), [AppliedUpload { sequence: 4, digest: [7; 8] }]);
         assert_eq!(History::read(Some(&Value::Null)).expect("none"), History::default());
+    }
+
+    #[test]
+    fn cuts_are_known_by_their_numbers() {
+        let mut cuts = Cuts::default();
+        assert_eq!(cuts.of(0), None);
+        for number in 1..=50u64 {
+            let name = (number % 5 > 0).then_some([number as u8; 8]);
+            cuts = Cuts::read(Some(&Value::Bytes(cuts.followed_by(number, name)))).expect("our own bytes");
+            assert_eq!(cuts.of(number), name);
+        }
+        assert_eq!((cuts.of(12), cuts.of(9), cuts.of(49)), (Some([12; 8]), None, Some([49; 8])));
+        assert!(Cuts::read(Some(&Value::Bytes(vec![0; 17]))).is_err());
     }
 
     #[test]

@@ -42,7 +42,8 @@ const TABLES: &[&str] = &[
         last_sync_at {time} NOT NULL DEFAULT {now},
         download_applied {bytes},
         syncs {int} NOT NULL DEFAULT 0,
-        recent_counts {bytes}
+        recent_counts {bytes},
+        upload_cuts {bytes}
     )",
     "CREATE TABLE IF NOT EXISTS {hw}conflict (
         id {serial},
@@ -88,8 +89,11 @@ const TABLES: &[&str] = &[
 ];
 
 /// Columns that tables made by an earlier version lack: table, column, type.
-const LATER_COLUMNS: &[(&str, &str, &str)] =
-    &[("remote", "recent_counts", "{bytes}"), ("identity", "written_by", "{int}")];
+const LATER_COLUMNS: &[(&str, &str, &str)] = &[
+    ("remote", "recent_counts", "{bytes}"),
+    ("identity", "written_by", "{int}"),
+    ("remote", "upload_cuts", "{bytes}"),
+];
 
 /// By dialect: what the triggers write beside the side tables.
 const SQLITE_TABLES: &[&str] = &[

@@ -10,26 +10,27 @@ use super::source::SourceReader;
 use super::{Counts, UploadRequest, Uploaded, Verdict};
 use crate::backend::Query;
 use crate::rows::Echo;
-use crate::system::{History, bytes, dialect_sql, integer, lock_asked};
+use crate::system::{Cuts, History, bytes, dialect_sql, integer, lock_asked};
 use crate::{Connection, Dialect, Error, TablePlan};
 
 /// The last upload that was applied.
 pub(super) struct Stored {
     sequence: u64,
     history: History,
+    cuts: Cuts,
     receipt: Vec<u8>,
     own: Vec<u8>,
 }
 
 impl Stored {
     pub(super) fn of_protocol(&self) -> protocol::Stored {
-        protocol::Stored { sequence: self.sequence, digest: self.history.digest() }
+        protocol::Stored { sequence: self.sequence, digest: self.history.digest(), cut: self.cuts.of(self.sequence) }
     }
 }
 
 /// What [`lock`] asks the database.
 pub(super) fn asked(dialect: Dialect, remote_id: &[u8; 16]) -> Query {
-    lock_asked(dialect, "upload_sequence, upload_digest, receipt, own_mark", remote_id)
+    lock_asked(dialect, "upload_sequence, upload_digest, receipt, own_mark, upload_cuts", remote_id)
 }
 
 /// Locks the remote's row without waiting, and reads its last upload; `None` if there was none.
@@ -47,6 +48,7 @@ pub(super) fn lock(connection: &mut dyn Connection, remote_id: &[u8; 16]) -> Res
     Ok(Some(Stored {
         sequence,
         history: History::read(row.get(1))?,
+        cuts: Cuts::read(row.get(4))?,
         receipt: bytes(row.get(2), "receipt")?,
         own: bytes(row.get(3), "own_mark")?,
     }))
@@ -59,9 +61,12 @@ pub(super) fn keep(
     uploaded: &Uploaded,
     stored: Option<&Stored>,
 ) -> Result<(), Error> {
-    let (before, sequence) = stored.map(|stored| (stored.history.clone(), stored.sequence)).unwrap_or_default();
+    let (before, cuts, sequence) = match stored {
+        Some(stored) => (stored.history.clone(), stored.cuts.clone(), stored.sequence),
+        None => Default::default(),
+    };
     let sql = "UPDATE {hw}remote SET upload_sequence = ?2, upload_digest = ?3, receipt = ?4, own_mark = ?5, user_name = ?6, model = ?7, \
-               model_version = ?8, download_applied = ?9, last_sync_at = {now} WHERE remote_id = ?1";
+               model_version = ?8, download_applied = ?9, upload_cuts = ?10, last_sync_at = {now} WHERE remote_id = ?1";
     let values = [
         Value::Bytes(request.remote_id.to_vec()),
         Value::Int(request.end.sequence as i64),
@@ -72,6 +77,7 @@ pub(super) fn keep(
         Value::text(&request.plan.model.name),
         Value::Int(i64::from(request.plan.model.version)),
         Value::Bytes(request.download_applied.to_vec()),
+        Value::Bytes(cuts.followed_by(request.end.sequence, request.cut)),
     ];
     connection.execute_with_next(&dialect_sql(connection.dialect(), sql), &values)
 }

@@ -142,6 +142,7 @@ pub(crate) fn a_malformed_upload_changes_nothing(database: &Database) {
             life: None,
             download_applied: [0; 16],
             acknowledged: 0,
+            cut: None,
             end: headwater_protocol::message::UploadEnd { changes, ..end },
             limits: headwater_consolidated::upload::UploadLimits::default(),
         };

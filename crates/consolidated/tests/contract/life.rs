@@ -93,6 +93,7 @@ pub(crate) fn nothing_spans_two_incarnations(database: &Database) {
         life: Some(&greeted.life),
         download_applied: [0; 16],
         acknowledged: 0,
+        cut: None,
         end,
         limits: UploadLimits::default(),
     };

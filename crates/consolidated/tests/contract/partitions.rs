@@ -101,6 +101,7 @@ pub(crate) fn memberships_are_read_in_the_downloads_snapshot(database: &Database
         note: ben.note,
         restart: false,
         whole: false,
+        frozen: headwater_protocol::message::FrozenFate::Unknown,
         upload_sequence: 0,
     };
     let synced = ben.download(&mut *database.connect(), &plan, &welcome, None).expect("downloaded");

@@ -29,6 +29,8 @@ pub(crate) struct Replica {
     pub(crate) incarnation: [u8; 16],
     pub(crate) note: [u8; 16],
     pub(crate) acknowledged: u64,
+    /// The name of the next upload's cut.
+    pub(crate) cut: Option<[u8; 8]>,
     pub(crate) watermarks: Watermarks,
     /// By table number and the bytes of the key.
     pub(crate) rows: BTreeMap<(u32, Vec<u8>), Row>,
@@ -85,6 +87,7 @@ impl Replica {
             incarnation: [0; 16],
             note: [0; 16],
             acknowledged: 0,
+            cut: None,
             watermarks: Watermarks::default(),
             rows: BTreeMap::new(),
             pending: Vec::new(),
@@ -153,6 +156,7 @@ impl Replica {
             wants_download: true,
             takes_chunks: false,
             uploads: Vec::new(),
+            frozen: None,
             watermarks: self.watermarks.clone(),
         }
     }
@@ -231,7 +235,8 @@ impl Replica {
         let limits = UploadLimits { batch_rows: self.batch_rows, ..UploadLimits::default() };
         let (remote_id, user, acknowledged) = (self.id, self.user.as_str(), self.acknowledged);
         let (life, download_applied) = (None, [0; 16]);
-        let request = UploadRequest { plan, remote_id, user, life, download_applied, acknowledged, end, limits };
+        let cut = self.cut;
+        let request = UploadRequest { plan, remote_id, user, life, download_applied, acknowledged, cut, end, limits };
         apply(connection, &request, &mut frames)
     }
 

@@ -1,7 +1,7 @@
 //! What a remote has seen.
 
 use headwater_consolidated::Dialect;
-use headwater_protocol::message::Welcome;
+use headwater_protocol::message::{FrozenFate, Welcome};
 
 use super::database::Database;
 use super::replica::Replica;
@@ -34,6 +34,7 @@ pub(crate) fn a_transaction_that_commits_late_is_not_missed(database: &Database)
         note: remote.note,
         restart: false,
         whole: false,
+        frozen: FrozenFate::Unknown,
         upload_sequence: 0,
     };
     let mut seen = 0;

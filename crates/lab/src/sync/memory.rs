@@ -256,6 +256,7 @@ impl MemoryRemote {
             wants_download,
             takes_chunks: false,
             uploads: self.last_upload.into_iter().collect(),
+            frozen: None,
             watermarks: self.watermarks.clone(),
         };
         let mut body = hello.to_frame().to_bytes();

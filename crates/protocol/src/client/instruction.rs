@@ -115,6 +115,8 @@ pub enum Instruction {
         wants_download: bool,
         /// Whether HELLO may say that chunks are taken.
         takes_chunks: bool,
+        /// Whether HELLO gives the frozen upload up.
+        gives_up: bool,
     },
     /// Ask for the rest of the staged download, by the ID in its DOWNLOAD frame and the offset that the staging has reached. Acknowledge
     /// as for `Request`.
@@ -138,14 +140,22 @@ pub enum Instruction {
         /// The last upload that the database has.
         to: u64,
     },
-    /// Return the frozen upload's changes to the log, with their first old images. The next upload is cut as large as any.
+    /// Return the frozen upload's changes to the log, with their first old images. The next upload is cut as large as any. No upload gets the
+    /// number again.
     Thaw {
         /// Why it is refused whole, if it is: to be kept for people.
         refused: Option<String>,
+        /// Whether the database has used its number up: it is acknowledged in the same transaction.
+        is_given_up: bool,
     },
     /// The upload is not taken as it is, for this reason. In one transaction: thaw it, and cut at most half as much from now on; if
-    /// it has one change alone, set that aside and answer [`Reply::SetAside`].
-    CutSmaller(ServerError),
+    /// it has one change alone, set that aside and answer [`Reply::SetAside`]. No upload gets the number again.
+    CutSmaller {
+        /// The reason.
+        error: ServerError,
+        /// As in `Thaw`.
+        is_given_up: bool,
+    },
     /// The frozen upload was applied, and its receipt can't be had. In one transaction: acknowledge its number, and set its changes aside until
     /// a download shows what became of them.
     TakeForApplied,

@@ -80,7 +80,7 @@ impl Way {
             }
             Way::Pieces(Pieces { step: Step::Sent(ticket), .. }) => Some(*ticket),
         };
-        Instruction::Request { has_upload: true, ticket, wants_download, takes_chunks }
+        Instruction::Request { has_upload: true, ticket, wants_download, takes_chunks, gives_up: false }
     }
 
     /// A ticket was given.

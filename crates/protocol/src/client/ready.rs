@@ -90,10 +90,17 @@ impl ReadyReader {
 mod tests {
     use super::*;
     use crate::frame::Frame;
-    use crate::message::{ErrorCode, WatermarkEntry};
+    use crate::message::{ErrorCode, FrozenFate, WatermarkEntry};
 
     fn welcome() -> Welcome {
-        Welcome { incarnation: [1; 16], note: [2; 16], restart: false, whole: false, upload_sequence: 0 }
+        Welcome {
+            incarnation: [1; 16],
+            note: [2; 16],
+            restart: false,
+            whole: false,
+            upload_sequence: 0,
+            frozen: FrozenFate::Unknown,
+        }
     }
 
     fn file() -> ReadyFile {

@@ -7,9 +7,9 @@
 //!    |                                                                                        |       END: StageComplete, [Chunk*], ApplyStaged --> Done
 //!    |                                                                                        |       ERROR copy: Thaw, NewRemoteId ----------------+
 //!    |                                                                                        |       ERROR upload_refused: Thaw, the download alone|
-//!    |                                                                                        |       ERROR too_large: a greeting, then CutSmaller, |
-//!    |                                                                                        |         or Thaw and the download alone              |
-//!    |                                                                                        |       ERROR internal in each attempt: a greeting,   |
+//!    |                                                                                        |       ERROR too_large: a greeting that gives up,    |
+//!    |                                                                                        |         then CutSmaller, or Thaw and the download   |
+//!    |                                                                                        |       ERROR internal in each attempt: the same,     |
 //!    |                                                                                        |         then Thaw and the download alone            |
 //!    +---- WaitUntil <-- anything that may pass <---------------------------------------------+                                                     |
 //!    +----------------------------------------------------------------------------------------------------------------------------------------------+
@@ -26,6 +26,10 @@
 //! - Chunks that a staged download names are got before it is applied, wherever it was interrupted; where one is not to be had, or is not the
 //!   one that was named, the download is dropped and asked for again, without chunks for the rest of the sync.
 //! - What brings a download or an upload further is no failed attempt: the attempts are counted from there.
+//! - An upload that was sent more than once, or by a sync of before, is thawed only after a greeting that gives it up: where the database has
+//!   not applied it, it uses the number up, and refuses a request that comes late. Its number is used for no other upload.
+//! - Where WELCOME shows that this file is a copy, and that its upload was applied all the same, before the other file's uploads, its receipt is
+//!   done without (`TakeForApplied`) before the new remote ID: the changes are not sent again.
 //! - Where ERROR `copy` follows a WELCOME that lacks uploads, what is lost of them is dealt with (`Rewind`) before the new remote ID.
 //! - A new remote ID comes after the thaw: the other way round, a crash between them would offer number n under an ID that has none.
 //! - A large upload is sent in pieces before the request ([`super::pieces`]), and so is one that somebody on the way finds too large.
@@ -114,6 +118,8 @@ pub struct Session {
     futile: u32,
     /// Attempts at a frozen upload that ended so that it may be applied still.
     unsure_ends: u32,
+    /// WELCOME said that the database has given the frozen upload up.
+    is_given_up: bool,
     /// Why the last attempt failed, if one did.
     setback: Option<Cause>,
     summary: Summary,
@@ -126,16 +132,27 @@ enum Next {
     Sync,
     /// The server says that it lacks uploads: which?
     WhatIsLost,
-    /// Somebody on the way does not take the upload: has an earlier attempt been applied? If not, it is cut smaller.
-    WhetherApplied(ServerError),
+    /// The upload is given up, unless an attempt of it has been applied.
+    GiveUp(Why),
     /// The upload is a part of what is pending: does the model take parts?
     WhetherParts,
-    /// The upload has failed as often as attempts are made: if none of them was applied, it is thawed, and the download goes on.
-    WhetherFailed { failures: u32, error: ServerError },
     /// The upload was refused whole; the download goes on.
     Download,
     /// A download, before the sync itself.
     DownloadFirst,
+}
+
+/// Why an upload is given up.
+#[derive(Debug)]
+enum Why {
+    /// Somebody on the way does not take it: it is cut smaller.
+    TooLarge(ServerError),
+    /// The server refused it whole: the download goes on.
+    Refused(ServerError),
+    /// It has failed as often as attempts are made: the download goes on.
+    Failed { failures: u32, error: ServerError },
+    /// It is a part, and the model takes all or nothing.
+    IsPart,
 }
 
 impl Next {
@@ -198,6 +215,7 @@ impl Session {
             sent_bytes_best: 0,
             futile: 0,
             unsure_ends: 0,
+            is_given_up: false,
             setback: None,
             summary: Summary::default(),
         }
@@ -294,11 +312,11 @@ impl Session {
                 self.remote.upload_sequence = to;
                 self.thawed();
             }
-            (Instruction::Thaw { .. }, _) => self.thawed(),
-            (Instruction::CutSmaller(_), reply) => {
+            (Instruction::Thaw { is_given_up, .. }, _) => self.on_thawed(is_given_up),
+            (Instruction::CutSmaller { is_given_up, .. }, reply) => {
                 self.alone += u32::from(reply == Reply::SetAside);
                 self.summary.refused += u64::from(reply == Reply::SetAside);
-                self.thawed();
+                self.on_thawed(is_given_up);
             }
             (Instruction::TakeForApplied, _) => {
                 self.remote.upload_sequence = self.remote.frozen.unwrap_or(self.remote.upload_sequence);
@@ -331,7 +349,7 @@ impl Session {
             let message = "more is pending than goes in one upload, and the model takes all or nothing".to_owned();
             return self.refuse_whole(ServerError { code: ErrorCode::TooLarge, retry_after_ms: 0, message });
         }
-        self.due.push_back(Instruction::Thaw { refused: None });
+        self.due.push_back(Instruction::Thaw { refused: None, is_given_up: self.is_given_up });
         self.next = Next::Sync;
         self.phase = Phase::Prepare { cut: false };
     }
@@ -339,9 +357,7 @@ impl Session {
     /// What is due before the next request, or the request.
     fn prepare(&mut self, cut: bool) {
         let Start { frozen, staged, .. } = self.remote;
-        if frozen.is_none()
-            && matches!(self.next, Next::WhetherApplied(_) | Next::WhetherParts | Next::WhetherFailed { .. })
-        {
+        if frozen.is_none() && matches!(self.next, Next::GiveUp(_) | Next::WhetherParts) {
             self.next = Next::Sync; // it was cut smaller, or thawed, and then the answer broke: nothing is left to ask
         }
         let instruction = match staged {
@@ -366,15 +382,24 @@ impl Session {
                     self.way.next(wants_download, self.chunk_failures.is_some())
                 } else {
                     let takes_chunks = self.chunk_failures.is_some();
-                    Instruction::Request { has_upload: false, ticket: None, wants_download, takes_chunks }
+                    let gives_up = frozen.is_some() && matches!(self.next, Next::GiveUp(_));
+                    Instruction::Request { has_upload: false, ticket: None, wants_download, takes_chunks, gives_up }
                 }
             }
         };
         self.due.push_back(instruction);
     }
 
+    fn on_thawed(&mut self, is_given_up: bool) {
+        if is_given_up {
+            self.remote.upload_sequence = self.remote.frozen.unwrap_or(self.remote.upload_sequence);
+        }
+        self.thawed();
+    }
+
     /// What was frozen is pending again and goes up with the rest: no second round is needed.
     fn thawed(&mut self) {
+        self.is_given_up = false;
         self.remote.frozen = None;
         self.resent = false;
         self.sent_bytes = 0;

@@ -15,8 +15,23 @@ pub struct Welcome {
     pub restart: bool,
     /// Whether the model takes what is pending whole or not at all: it is never sent in parts.
     pub whole: bool,
-    /// Number of the last upload of this remote that the database has.
+    /// Number of the last upload of this remote that the database has, or that was given up.
     pub upload_sequence: u64,
+    /// What the database knows of the upload that HELLO says is frozen. (Only where HELLO says so is it other than `Unknown`.)
+    pub frozen: FrozenFate,
+}
+
+/// What a database knows of an upload that is frozen at a remote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrozenFate {
+    /// Nothing, or the server does not say: the number alone tells.
+    #[default]
+    Unknown = 0,
+    /// It was applied.
+    Applied = 1,
+    /// It was given up before it was applied, and never will be.
+    GivenUp = 2,
 }
 
 impl Welcome {
@@ -25,7 +40,7 @@ impl Welcome {
         let mut out = Vec::with_capacity(41);
         out.extend_from_slice(&self.incarnation);
         out.extend_from_slice(&self.note);
-        out.push(u8::from(self.restart) | u8::from(self.whole) << 1);
+        out.push(u8::from(self.restart) | u8::from(self.whole) << 1 | (self.frozen as u8) << 2);
         out.extend_from_slice(&self.upload_sequence.to_le_bytes());
         Frame::new(Kind::Welcome, out)
     }
@@ -36,11 +51,14 @@ impl Welcome {
             let incarnation = reader.array("incarnation")?;
             let note = reader.array("note")?;
             let flags = reader.u8("welcome flags")?;
-            if flags > 3 {
-                return Err(DecodeError::Undefined { field: "welcome flags", actual: u64::from(flags) });
-            }
+            let frozen = match flags >> 2 {
+                0 => FrozenFate::Unknown,
+                1 => FrozenFate::Applied,
+                2 => FrozenFate::GivenUp,
+                _ => return Err(DecodeError::Undefined { field: "welcome flags", actual: u64::from(flags) }),
+            };
             let upload_sequence = reader.u64("upload sequence")?;
-            Ok(Welcome { incarnation, note, restart: flags & 1 > 0, whole: flags & 2 > 0, upload_sequence })
+            Ok(Welcome { incarnation, note, restart: flags & 1 > 0, whole: flags & 2 > 0, upload_sequence, frozen })
         })
     }
 }

@@ -37,6 +37,8 @@ pub struct Hello {
     pub takes_chunks: bool,
     /// Its last uploads whose receipts it has applied, newest first; at most [`UPLOADS_NAMED_MAX`].
     pub uploads: Vec<AppliedUpload>,
+    /// The upload that waits for its receipt, if there is one and its cut has a name.
+    pub frozen: Option<FrozenUpload>,
     /// What the remote has seen of each partition that it holds.
     pub watermarks: Watermarks,
 }
@@ -48,6 +50,42 @@ pub struct AppliedUpload {
     pub sequence: u64,
     /// The first bytes of its digest.
     pub digest: [u8; 8],
+}
+
+/// The upload that is frozen at a remote: cut, and without its receipt.
+///
+/// It stands before the list of applied uploads, as one more of a number that no upload has: servers that do not know it take no notice. The
+/// one that does says in [`Welcome::frozen`] what it knows of it.
+///
+/// [`Welcome::frozen`]: super::Welcome::frozen
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrozenUpload {
+    /// Its number.
+    pub sequence: u64,
+    /// The name of its cut, random. Two files that go by one remote ID may each cut the same changes under the same number.
+    pub cut: [u8; 8],
+    /// The remote gives it up: where it is not applied, it is never to be.
+    pub is_given_up: bool,
+}
+
+/// Added to the number of a frozen upload in the list.
+const FROZEN: u64 = 1 << 63;
+/// Added where it is given up.
+const GIVEN_UP: u64 = 1 << 62;
+
+impl FrozenUpload {
+    fn to_listed(self) -> AppliedUpload {
+        let given_up = if self.is_given_up { GIVEN_UP } else { 0 };
+        AppliedUpload { sequence: FROZEN | given_up | self.sequence, digest: self.cut }
+    }
+
+    fn from_listed(listed: AppliedUpload) -> Option<FrozenUpload> {
+        (listed.sequence & FROZEN != 0).then_some(FrozenUpload {
+            sequence: listed.sequence & !(FROZEN | GIVEN_UP),
+            cut: listed.digest,
+            is_given_up: listed.sequence & GIVEN_UP != 0,
+        })
+    }
 }
 
 impl AppliedUpload {
@@ -81,12 +119,15 @@ impl Hello {
         out.extend_from_slice(&self.note);
         out.extend_from_slice(&self.upload_sequence.to_le_bytes());
         out.extend_from_slice(&self.download_applied);
-        let has_uploads = !self.uploads.is_empty();
+        let frozen = self.frozen.map(FrozenUpload::to_listed);
+        let uploads: Vec<AppliedUpload> =
+            frozen.into_iter().chain(self.uploads.iter().copied()).take(UPLOADS_NAMED_MAX).collect();
+        let has_uploads = !uploads.is_empty();
         let flags = [self.has_upload, self.wants_download, has_uploads, self.takes_chunks];
         out.push((0..).zip(flags).map(|(bit, on)| u8::from(on) << bit).sum());
         if has_uploads {
-            out.put_varint(self.uploads.len() as u64);
-            self.uploads.iter().for_each(|upload| upload.write(&mut out));
+            out.put_varint(uploads.len() as u64);
+            uploads.iter().for_each(|upload| upload.write(&mut out));
         }
         self.watermarks.write(&mut out);
         Frame::packed(Kind::Hello, out)
@@ -112,7 +153,11 @@ impl Hello {
             if flags > 15 {
                 return Err(DecodeError::Undefined { field: "hello flags", actual: u64::from(flags) });
             }
-            let uploads = if flags & 4 != 0 { read_uploads(reader)? } else { Vec::new() };
+            let mut uploads = if flags & 4 != 0 { read_uploads(reader)? } else { Vec::new() };
+            let frozen = uploads.first().copied().and_then(FrozenUpload::from_listed);
+            if frozen.is_some() {
+                uploads.remove(0);
+            }
             let watermarks = Watermarks::read(reader, WATERMARK_ENTRIES_MAX, WATERMARK_BYTES_MAX)?;
             Ok(Hello {
                 remote_id,
@@ -128,6 +173,7 @@ impl Hello {
                 wants_download: flags & 2 != 0,
                 takes_chunks: flags & 8 != 0,
                 uploads,
+                frozen,
                 watermarks,
             })
         })

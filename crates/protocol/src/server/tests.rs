@@ -17,6 +17,7 @@ fn hello(has_upload: bool) -> Hello {
         takes_chunks: false,
         wants_download: true,
         uploads: Vec::new(),
+        frozen: None,
         watermarks: Watermarks::default(),
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headwater_protocol::message::{
-    AppliedUpload, Change, ConflictEnd, Download, ErrorCode, Hello, Outcome, PartitionAction, PartitionMark, Receipt,
-    Refusal, RefusalCode, RowOp, ServerError, UploadEnd, WatermarkEntry, Watermarks, Welcome,
+    AppliedUpload, Change, ConflictEnd, Download, ErrorCode, FrozenFate, Hello, Outcome, PartitionAction,
+    PartitionMark, Receipt, Refusal, RefusalCode, RowOp, ServerError, UploadEnd, WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::put_row;
 use headwater_protocol::upload::{Stored, Verdict, judge, last_in_common};
@@ -46,6 +46,18 @@ struct Known {
     receipt: Vec<u8>,
     /// That and those before it, newest first.
     uploads: Vec<AppliedUpload>,
+    /// The cuts of those, newest first.
+    cuts: Vec<(u64, [u8; 8])>,
+}
+
+impl Known {
+    fn remember(&mut self, upload: AppliedUpload) {
+        if self.uploads.is_empty() {
+            self.uploads.push(AppliedUpload::new(0, &[0; 32]));
+        }
+        self.uploads.insert(0, upload);
+        self.uploads.truncate(UPLOADS_REMEMBERED);
+    }
 }
 
 /// What one upload did, as far as the download after it needs to know.
@@ -80,17 +92,20 @@ impl Database {
     pub(crate) fn work(&mut self, request: &Request, bug: Bug) -> Vec<Frame> {
         let mut answer = Vec::new();
         let hello = &request.hello;
-        let known = self.remotes.entry(hello.remote_id).or_default().clone();
+        let mut known = self.remotes.entry(hello.remote_id).or_default().clone();
         let foreign = hello.incarnation != [0; 16] && hello.incarnation != [self.incarnation; 16];
         let common = last_in_common(&hello.uploads, &known.uploads);
         let restart =
             (foreign && bug != Bug::IgnoredIncarnation) || hello.upload_sequence > known.sequence || common.is_some();
+        let frozen = if restart { FrozenFate::Unknown } else { self.fate(hello, bug) };
+        known = self.remotes[&hello.remote_id].clone();
         let welcome = Welcome {
             incarnation: [self.incarnation; 16],
             note: [0; 16],
             restart,
             whole: false,
             upload_sequence: common.unwrap_or(known.sequence),
+            frozen,
         };
         answer.push(welcome.to_frame());
         if common.is_some() {
@@ -118,6 +133,26 @@ impl Database {
         answer
     }
 
+    /// What there is to say of the upload that is frozen at a remote; where it gives that up, its number is used up.
+    fn fate(&mut self, hello: &Hello, bug: Bug) -> FrozenFate {
+        let known = self.remotes.entry(hello.remote_id).or_default();
+        let Some(frozen) = hello.frozen else { return FrozenFate::Unknown };
+        if known.cuts.contains(&(frozen.sequence, frozen.cut)) {
+            return FrozenFate::Applied;
+        }
+        let given_up = AppliedUpload::new(frozen.sequence, &[0; 32]);
+        if known.uploads.contains(&given_up) {
+            return FrozenFate::GivenUp;
+        }
+        let is_next = known.sequence == hello.upload_sequence && frozen.sequence > known.sequence;
+        if !(frozen.is_given_up && is_next) || bug == Bug::KeptNumber {
+            return FrozenFate::Unknown;
+        }
+        (known.sequence, known.digest) = (frozen.sequence, [0; 32]);
+        known.remember(given_up);
+        FrozenFate::GivenUp
+    }
+
     fn upload(
         &mut self,
         request: &Request,
@@ -125,8 +160,9 @@ impl Database {
         known: &Known,
         bug: Bug,
     ) -> Result<(Receipt, Applied), ErrorCode> {
-        let stored = Some(Stored { sequence: known.sequence, digest: known.digest });
-        let verdict = judge(stored, request.hello.upload_sequence, end);
+        let cut = known.cuts.iter().find(|(sequence, _)| *sequence == known.sequence).map(|(_, cut)| *cut);
+        let stored = Some(Stored { sequence: known.sequence, digest: known.digest, cut });
+        let verdict = judge(stored, request.hello.upload_sequence, end, request.hello.frozen.map(|frozen| frozen.cut));
         match verdict {
             Verdict::Replay if bug == Bug::ForgottenReceipt => {
                 let receipt = Receipt { sequence: end.sequence, changes: end.changes, outcomes: Vec::new() };
@@ -161,11 +197,8 @@ impl Database {
         let receipt = Receipt { sequence: end.sequence, changes: end.changes, outcomes };
         let known = self.remotes.entry(request.hello.remote_id).or_default();
         (known.sequence, known.digest, known.receipt) = (end.sequence, end.digest, receipt.to_payload());
-        if known.uploads.is_empty() {
-            known.uploads.push(AppliedUpload::new(0, &[0; 32]));
-        }
-        known.uploads.insert(0, AppliedUpload::new(end.sequence, &end.digest));
-        known.uploads.truncate(UPLOADS_REMEMBERED);
+        known.remember(AppliedUpload::new(end.sequence, &end.digest));
+        known.cuts.extend(request.hello.frozen.map(|frozen| (frozen.sequence, frozen.cut)));
         let upload = (request.hello.remote_id, end.sequence, end.digest);
         self.ledger.entry(upload).or_default().push(receipt.outcomes.clone());
         (receipt, applied)

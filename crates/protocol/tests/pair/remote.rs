@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use headwater_protocol::client::{Instruction, Reply, Staged, Start};
 use headwater_protocol::message::{
-    AppliedUpload, Change, ConflictEnd, Download, Hello, Outcome, Receipt, RowOp, RowsReader, Ticket,
+    AppliedUpload, Change, ConflictEnd, Download, FrozenUpload, Hello, Outcome, Receipt, RowOp, RowsReader, Ticket,
     UPLOADS_NAMED_MAX, UploadEnd, WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::read_row;
@@ -21,7 +21,7 @@ use super::world::Bug;
 pub(crate) struct File {
     pub(crate) remote_id: [u8; 16],
     acknowledged: u64,
-    /// The last number that was used when it went back.
+    /// The last number that was used and is not acknowledged.
     used: u64,
     pub(crate) rows: BTreeMap<i64, i64>,
     /// Pending changes: the image of each key before the first.
@@ -45,6 +45,7 @@ pub(crate) struct File {
 struct Frozen {
     frames: Vec<Frame>,
     end: UploadEnd,
+    cut: [u8; 8],
     changes: Vec<(i64, Image, Image)>,
 }
 
@@ -117,12 +118,18 @@ impl File {
         has_upload: bool,
         ticket: Option<Ticket>,
         wants_download: bool,
+        gives_up: bool,
         bug: Bug,
     ) -> Vec<u8> {
         if bug == Bug::Recut && has_upload {
-            self.thaw();
-            self.cut();
+            self.reopen();
+            self.cut([0; 8]);
         }
+        let named = self.frozen.as_ref().map(|Frozen { end, cut, .. }| FrozenUpload {
+            sequence: end.sequence,
+            cut: *cut,
+            is_given_up: gives_up,
+        });
         let marks: Vec<Vec<u8>> = self.watermark.iter().cloned().collect();
         let entries = marks.iter().map(|_| WatermarkEntry { table: 0, partition: Vec::new(), mark: 0 }).collect();
         let hello = Hello {
@@ -139,6 +146,7 @@ impl File {
             wants_download,
             takes_chunks: false,
             uploads: self.applied.iter().copied().take(UPLOADS_NAMED_MAX).collect(),
+            frozen: named,
             watermarks: Watermarks { marks, entries },
         };
         let mut out = hello.to_frame().to_bytes();
@@ -157,7 +165,7 @@ impl File {
     pub(crate) fn carry_out(&mut self, instruction: &Instruction, random: &mut Random, bug: Bug) -> Reply {
         match instruction {
             Instruction::Cut => {
-                let reply = match self.cut() {
+                let reply = match self.cut(random.next().to_le_bytes()) {
                     Some(number) if self.frozen_is_large() => Reply::CutLarge(number),
                     number => Reply::Cut(number),
                 };
@@ -181,14 +189,19 @@ impl File {
             Instruction::ApplyReceipt(receipt) => self.apply_receipt(receipt),
             Instruction::Restart => self.forget_watermarks(),
             Instruction::Rewind { to } => {
-                let frozen = self.frozen.as_ref().map_or(0, |frozen| frozen.end.sequence);
-                self.used = self.used.max(self.acknowledged).max(frozen);
+                self.used = self.used.max(self.acknowledged);
+                self.thaw(false);
                 self.acknowledged = *to;
                 self.applied.retain(|upload| upload.sequence <= *to);
-                self.thaw();
                 self.forget_watermarks();
             }
-            Instruction::Thaw { .. } | Instruction::CutSmaller(_) => self.thaw(),
+            Instruction::Thaw { is_given_up, .. } | Instruction::CutSmaller { is_given_up, .. } => {
+                self.thaw(*is_given_up && bug != Bug::ReusedNumber);
+                if bug == Bug::ReusedNumber {
+                    self.used = 0;
+                }
+            }
+            Instruction::TakeForApplied => self.take_for_applied(),
             Instruction::NewRemoteId => {
                 assert!(self.frozen.is_none(), "a new remote ID has no upload that is frozen");
                 self.remote_id =
@@ -215,7 +228,7 @@ impl File {
         };
     }
 
-    fn cut(&mut self) -> Option<u64> {
+    fn cut(&mut self, cut: [u8; 8]) -> Option<u64> {
         let mut changes = Vec::new();
         for (key, old) in std::mem::take(&mut self.log) {
             let new = self.rows.get(&key).copied();
@@ -243,11 +256,20 @@ impl File {
         }
         let sequence = self.acknowledged.max(self.used) + 1;
         let end = UploadEnd { sequence, changes: changes.len() as u64, digest: digest.finish() };
-        self.frozen = Some(Frozen { frames, end, changes });
+        self.frozen = Some(Frozen { frames, end, cut, changes });
         Some(sequence)
     }
 
-    fn thaw(&mut self) {
+    fn thaw(&mut self, is_given_up: bool) {
+        let Some(sequence) = self.frozen.as_ref().map(|frozen| frozen.end.sequence) else { return };
+        self.used = self.used.max(sequence);
+        if is_given_up {
+            self.acknowledged = sequence;
+        }
+        self.reopen();
+    }
+
+    fn reopen(&mut self) {
         for (key, old, _) in self.frozen.take().map(|frozen| frozen.changes).unwrap_or_default() {
             self.log.insert(key, old);
         }
@@ -269,6 +291,18 @@ impl File {
                 // Changed again since: the change goes on from what the remote knew before.
                 *first = old;
             } else {
+                let held = self.held.remove(&key);
+                self.set(key, held.unwrap_or(old));
+            }
+        }
+    }
+
+    /// What became of it is not known. Its changes are not sent again; where they were made, they come down.
+    fn take_for_applied(&mut self) {
+        let frozen = self.frozen.take().expect("an upload is frozen");
+        self.acknowledged = frozen.end.sequence;
+        for (key, old, _) in frozen.changes {
+            if !self.log.contains_key(&key) {
                 let held = self.held.remove(&key);
                 self.set(key, held.unwrap_or(old));
             }

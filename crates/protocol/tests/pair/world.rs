@@ -31,6 +31,10 @@ pub(crate) enum Bug {
     EarlyWatermark,
     /// The server skips a frame of a download that is resumed.
     RestTooLate,
+    /// The server doesn't use the number up of an upload that the remote gives up.
+    KeptNumber,
+    /// The remote uses the number of an upload again that it has thawed.
+    ReusedNumber,
 }
 
 /// What may go wrong beside the network.
@@ -285,11 +289,11 @@ impl World {
                     assert!(self.faults, "failed without faults: {failure:?}");
                     return;
                 }
-                Instruction::Request { has_upload, ticket, wants_download, .. } => {
+                Instruction::Request { has_upload, ticket, wants_download, gives_up, .. } => {
                     if self.crashes(number) {
                         return;
                     }
-                    self.request(number, has_upload, ticket, wants_download);
+                    self.request(number, has_upload, ticket, (wants_download, gives_up));
                 }
                 Instruction::Ticket | Instruction::Piece { .. } => {
                     if self.crashes(number) {
@@ -400,9 +404,10 @@ impl World {
         }
     }
 
-    fn request(&mut self, number: usize, has_upload: bool, ticket: Option<Ticket>, wants_download: bool) {
+    fn request(&mut self, number: usize, has_upload: bool, ticket: Option<Ticket>, asks: (bool, bool)) {
         let now = self.elapsed(number);
-        let mut bytes = self.remotes[number].file.request(has_upload, ticket, wants_download, self.bug);
+        let (wants_download, gives_up) = asks;
+        let mut bytes = self.remotes[number].file.request(has_upload, ticket, wants_download, gives_up, self.bug);
         let Some(session) = &mut self.remotes[number].session else { return };
         if self.faults && self.random.once_in(10) {
             return session.io_error(now, "no route to host");

@@ -122,6 +122,7 @@ fn ask(
         takes_chunks: false,
         wants_download: true,
         uploads: Vec::new(),
+        frozen: None,
         watermarks: Watermarks::default(),
     };
     let mut body = hello.to_frame().to_bytes();

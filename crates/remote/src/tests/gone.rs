@@ -48,7 +48,7 @@ fn an_upload_on_its_way_outlives_the_table() {
         f.reopen();
         assert_eq!(f.rows("SELECT id, price FROM item"), ["1|9.00", "3|3.00"]);
         if is_thawed {
-            let thaw = |connection: &_| crate::cut::thaw(connection, &f.remote.plan);
+            let thaw = |connection: &_| crate::cut::thaw(connection, &f.remote.plan, false);
             f.remote.database.write("thawing", thaw).expect("thawed");
             assert_eq!(f.cut_changes(), sent, "and nothing else");
         } else {
@@ -226,7 +226,7 @@ fn an_upload_on_its_way_outlives_a_table_made_anew() {
     f.reopen();
     assert_eq!(f.rows("SELECT id, price FROM item"), ["3|3.00"]);
     assert_eq!(f.set_aside(), [r#"item {"id":1} gone in place"#]);
-    let thaw = |connection: &_| crate::cut::thaw(connection, &f.remote.plan);
+    let thaw = |connection: &_| crate::cut::thaw(connection, &f.remote.plan, false);
     f.remote.database.write("thawing", thaw).expect("thawed");
     assert_eq!(f.cut_changes(), sent[1..], "and nothing else");
     f.check();

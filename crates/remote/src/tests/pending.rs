@@ -438,7 +438,7 @@ fn a_thawed_upload_keeps_the_first_old_images() {
     );
     let end = f.cut().expect("an upload");
     f.sql("UPDATE doc SET title = '2' WHERE id = 1; INSERT INTO doc VALUES (2, 'again', 'b'); DELETE FROM doc WHERE id = 3");
-    let thaw = |connection: &rusqlite::Connection| crate::cut::thaw(connection, &f.remote.plan);
+    let thaw = |connection: &rusqlite::Connection| crate::cut::thaw(connection, &f.remote.plan, false);
     f.remote.database.write("thawing", thaw).expect("thawed");
     let upload = f.cut_changes();
     assert_eq!(upload, ["doc: 1,t,b -> 1,2,b", "doc: 2,t,b -> 2,again,b"]);

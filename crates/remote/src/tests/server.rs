@@ -10,8 +10,9 @@ use std::thread;
 
 use headwater_protocol::chunk::Key;
 use headwater_protocol::message::{
-    Change, ChunkRef, ConflictEnd, Download, ErrorCode, Hello, Outcome, PartitionAction, PartitionMark, Receipt,
-    Refusal, RefusalCode, RowOp, ServerError, Snapshot, TableHeader, UploadEnd, WatermarkEntry, Watermarks, Welcome,
+    Change, ChunkRef, ConflictEnd, Download, ErrorCode, FrozenFate, Hello, Outcome, PartitionAction, PartitionMark,
+    Receipt, Refusal, RefusalCode, RowOp, ServerError, Snapshot, TableHeader, UploadEnd, WatermarkEntry, Watermarks,
+    Welcome,
 };
 use headwater_protocol::row::put_row;
 use headwater_protocol::server::{RequestEvent, RequestReader};
@@ -138,16 +139,18 @@ impl Database {
             note: [0; 16],
             restart,
             whole: false,
+            frozen: FrozenFate::Unknown,
             upload_sequence: stored.map_or(0, |stored| stored.sequence),
         };
         let mut frames = vec![welcome.to_frame()];
         let mut conflicted = Vec::new();
         if let Some((upload, end)) = upload {
-            match judge(stored, hello.upload_sequence, &end) {
+            match judge(stored, hello.upload_sequence, &end, hello.frozen.map(|frozen| frozen.cut)) {
                 Verdict::Apply => {
                     let (receipt, keys) = self.apply(upload, &end);
                     conflicted = keys;
-                    let stored = Stored { sequence: end.sequence, digest: end.digest };
+                    let cut = hello.frozen.map(|frozen| frozen.cut);
+                    let stored = Stored { sequence: end.sequence, digest: end.digest, cut };
                     self.remotes.insert(hello.remote_id, (stored, receipt.clone()));
                     frames.push(receipt.to_frame());
                 }

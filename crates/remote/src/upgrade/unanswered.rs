@@ -1,11 +1,10 @@
 //! An upload that is frozen under a version that no server has any more.
 //!
 //! A server of the new version is asked, without an upload, which is the last that the database has. If the frozen one is not, it was
-//! never applied: it is thawed. (Should it be on its way still and be applied after all, the number that it took shows, and the file goes on
-//! under a new remote ID.) If it is, its receipt can't be had, since a repetition would have to name the old columns ([`unanswered`]).
+//! never applied: it is given up in the same request, so that it can't be applied later, and thawed. If it is, its receipt can't be had, since a repetition would have to name the old columns ([`unanswered`]).
 
 use headwater_protocol::client::Failure;
-use headwater_protocol::message::{ServerError, Welcome};
+use headwater_protocol::message::{FrozenFate, ServerError, Welcome};
 use headwater_protocol::{Decoder, Kind, Limits};
 
 use super::Change;
@@ -26,10 +25,10 @@ impl Remote {
         };
         let welcome = self.ask(change, options)?;
         self.database.write("settling an upload", |connection| {
-            if welcome.upload_sequence == end.sequence {
+            if welcome.upload_sequence == end.sequence && welcome.frozen != FrozenFate::GivenUp {
                 return unanswered::take_for_applied(connection, &self.plan, &now());
             }
-            thaw(connection, &self.plan)
+            thaw(connection, &self.plan, welcome.frozen == FrozenFate::GivenUp)
         })
     }
 
@@ -45,7 +44,8 @@ impl Remote {
         let broken = |text: String| Error::Network { server: server.url.clone(), source: text.into() };
         let who = Who { token: client.token()?.token, user: state.user.clone(), remote_id: state.remote_id };
         let connection = &self.database.connection;
-        let mut body = RequestBody::new(connection, &self.plan, Some(change), &state, Asked::default())?;
+        let asked = Asked { gives_up: true, ..Asked::default() };
+        let mut body = RequestBody::new(connection, &self.plan, Some(change), &state, asked)?;
         let mut answer = client.sync(&who, &mut body, false).map_err(|refused| match refused {
             Refused::Network(text) => broken(text),
             Refused::Status(error) => Error::Failed(Failure::Refused(error)),

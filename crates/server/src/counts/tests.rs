@@ -5,7 +5,7 @@ use headwater_consolidated::Plan;
 use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::system::{Greeted, Greeting, Life};
 use headwater_consolidated::{Backend as _, system};
-use headwater_protocol::message::{Hello, Watermarks, Welcome};
+use headwater_protocol::message::{FrozenFate, Hello, Watermarks, Welcome};
 
 use super::*;
 
@@ -28,6 +28,7 @@ fn tally(backend: Option<&Sqlite>, remote: u8) -> Tally {
         takes_chunks: false,
         wants_download: true,
         uploads: Vec::new(),
+        frozen: None,
         watermarks: Watermarks::default(),
     };
     let greeted = match backend {
@@ -39,7 +40,14 @@ fn tally(backend: Option<&Sqlite>, remote: u8) -> Tally {
             }
         }
         None => Greeted {
-            welcome: Welcome { incarnation: [0; 16], note: [0; 16], restart: false, whole: false, upload_sequence: 0 },
+            welcome: Welcome {
+                incarnation: [0; 16],
+                note: [0; 16],
+                restart: false,
+                whole: false,
+                upload_sequence: 0,
+                frozen: FrozenFate::Unknown,
+            },
             watermarks: Watermarks::default(),
             is_copy: false,
             counted_lately: false,

@@ -176,6 +176,7 @@ impl Stand {
             wants_download: true,
             takes_chunks: false,
             uploads: Vec::new(),
+            frozen: None,
             watermarks: Watermarks::default(),
         }
     }

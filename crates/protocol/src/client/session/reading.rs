@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Next, Parts, Phase, Session};
+use super::{Next, Parts, Phase, Session, Why};
 use crate::client::answer::{AnswerError, AnswerEvent, AnswerReader};
 use crate::client::failure::Cause;
 use crate::client::instruction::{Instruction, Reply, Staged, Start};
 use crate::frame::{Frame, Kind};
-use crate::message::{Download, ErrorCode, ServerError, Welcome};
+use crate::message::{Download, ErrorCode, FrozenFate, ServerError, Welcome};
 
 /// How many changes a sync sets aside one by one because no server takes them; then something else is wrong.
 const ALONE_MAX: u32 = 100;
@@ -166,7 +166,15 @@ impl Session {
         let has = welcome.upload_sequence;
         if has > upload_sequence && frozen != Some(has) {
             let message = format!("the database has upload {has} of this remote, which this file never sent");
-            return self.on_copy(ServerError { code: ErrorCode::Copy, retry_after_ms: 0, message });
+            let error = ServerError { code: ErrorCode::Copy, retry_after_ms: 0, message };
+            return self.on_copy(error, welcome.frozen == FrozenFate::Applied);
+        }
+        self.is_given_up = frozen == Some(has) && welcome.frozen == FrozenFate::GivenUp;
+        if self.is_given_up && !matches!(self.next, Next::GiveUp(_)) {
+            // By an attempt whose answer was lost.
+            self.due.push_back(Instruction::Thaw { refused: None, is_given_up: true });
+            self.phase = Phase::Prepare { cut: false };
+            return;
         }
         if has < upload_sequence {
             self.due.push_back(Instruction::Rewind { to: has });
@@ -187,26 +195,35 @@ impl Session {
         if wants_download {
             self.due.push_back(Instruction::Stage(welcome.to_frame()));
         } else if has >= upload_sequence {
-            self.on_greeting(welcome.whole, frozen == Some(has));
+            self.on_greeting(welcome.whole, frozen == Some(has) && !self.is_given_up);
         }
     }
 
     /// What was asked by a request without upload is known.
     fn on_greeting(&mut self, is_whole: bool, is_applied: bool) {
         match &self.next {
+            Next::GiveUp(Why::Failed { .. }) => self.on_failed_upload(is_applied),
             // With `Next::Sync`, which follows, it goes up again: its receipt is worth another attempt.
-            Next::WhetherApplied(_) if is_applied && self.repeats == 0 => self.repeats = 1,
-            Next::WhetherApplied(_) if is_applied => self.due.push_back(Instruction::TakeForApplied),
-            Next::WhetherApplied(error) if is_whole || self.alone == ALONE_MAX => {
+            Next::GiveUp(_) if is_applied && self.repeats == 0 => self.repeats = 1,
+            Next::GiveUp(_) if is_applied => self.due.push_back(Instruction::TakeForApplied),
+            Next::GiveUp(Why::Refused(error)) => self.refuse_whole(error.clone()),
+            Next::GiveUp(Why::IsPart) => self.on_unwanted_part(),
+            Next::GiveUp(Why::TooLarge(error)) if is_whole || self.alone == ALONE_MAX => {
                 let ServerError { code, retry_after_ms, message } = error;
                 let why =
                     if is_whole { "the model takes all or nothing" } else { "too many were set aside one by one" };
                 let message = format!("{message}; it is not cut smaller: {why}");
                 self.refuse_whole(ServerError { code: *code, retry_after_ms: *retry_after_ms, message });
             }
-            Next::WhetherApplied(error) => self.due.push_back(Instruction::CutSmaller(error.clone())),
-            Next::WhetherFailed { .. } => self.on_failed_upload(is_applied),
-            Next::WhetherParts if is_whole && !is_applied => self.on_unwanted_part(),
+            Next::GiveUp(Why::TooLarge(error)) => {
+                let (error, is_given_up) = (error.clone(), self.is_given_up);
+                self.due.push_back(Instruction::CutSmaller { error, is_given_up });
+            }
+            Next::WhetherParts if is_whole && !is_applied && !self.is_perhaps_elsewhere() => self.on_unwanted_part(),
+            Next::WhetherParts if is_whole && !is_applied => {
+                self.next = Next::GiveUp(Why::IsPart);
+                self.phase = Phase::Prepare { cut: false };
+            }
             _ => {}
         }
     }

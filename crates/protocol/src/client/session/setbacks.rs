@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Next, Phase, Session};
+use super::{Next, Phase, Session, Why};
 use crate::client::failure::{Cause, Failure};
 use crate::client::instruction::{Config, Instruction, Staged};
 use crate::client::pieces::Way;
@@ -98,7 +98,11 @@ impl Session {
 
     pub(super) fn on_server_error(&mut self, now: Duration, error: ServerError) {
         match error.code {
-            ErrorCode::Copy => self.on_copy(error),
+            ErrorCode::Copy => self.on_copy(error, false),
+            ErrorCode::UploadRefused if self.remote.frozen.is_some() && self.is_perhaps_elsewhere() => {
+                self.next = Next::GiveUp(Why::Refused(error));
+                self.phase = Phase::Prepare { cut: false };
+            }
             ErrorCode::UploadRefused if self.remote.frozen.is_some() => self.refuse_whole(error),
             ErrorCode::TicketUnknown if matches!(self.way, Way::Pieces(_)) => {
                 self.way.on_unknown();
@@ -110,7 +114,7 @@ impl Session {
                 if error.code == ErrorCode::TooLarge && matches!(self.way, Way::Within) {
                     self.way = Way::pieces();
                 } else {
-                    self.next = Next::WhetherApplied(error);
+                    self.next = Next::GiveUp(Why::TooLarge(error));
                 }
                 self.phase = Phase::Prepare { cut: false };
             }
@@ -126,23 +130,32 @@ impl Session {
         }
     }
 
+    /// Whether an attempt at the frozen upload may still be on its way.
+    pub(super) fn is_perhaps_elsewhere(&self) -> bool {
+        self.resent || self.unsure_ends > 0
+    }
+
     /// The frozen upload is not applied: its changes are pending again, and the download goes on.
     pub(super) fn refuse_whole(&mut self, error: ServerError) {
-        self.due.push_back(Instruction::Thaw { refused: Some(error.message.clone()) });
+        let is_given_up = self.is_given_up;
+        self.due.push_back(Instruction::Thaw { refused: Some(error.message.clone()), is_given_up });
         self.summary.upload_refused = Some(error);
         self.next = Next::Download;
         self.phase = if self.config.wants_download { Phase::Prepare { cut: false } } else { Phase::Over(Ok(())) };
     }
 
-    /// This file is a copy or an old backup: it goes on under a new remote ID. Once; a new ID can't be taken.
-    pub(super) fn on_copy(&mut self, error: ServerError) {
+    /// This file is a copy or an old backup: it goes on under a new remote ID. Once; a new ID can't be taken. `is_applied`: its upload was,
+    /// before it was copied or by the other file.
+    pub(super) fn on_copy(&mut self, error: ServerError, is_applied: bool) {
         if self.summary.new_remote_id {
             self.phase = Phase::Over(Err(Failure::Refused(error)));
             return;
         }
         self.summary.new_remote_id = true;
-        if self.remote.frozen.is_some() {
-            self.due.push_back(Instruction::Thaw { refused: None });
+        if self.remote.frozen.is_some() && is_applied {
+            self.due.push_back(Instruction::TakeForApplied);
+        } else if self.remote.frozen.is_some() {
+            self.due.push_back(Instruction::Thaw { refused: None, is_given_up: false });
         }
         self.due.push_back(Instruction::NewRemoteId);
         self.phase = Phase::Prepare { cut: false };
@@ -186,10 +199,10 @@ impl Session {
         let failures = self.summary.failures;
         match (cause, &self.next) {
             (Cause::Server(error), Next::Sync) if self.remote.frozen.is_some() && self.unsure_ends == 0 => {
-                self.next = Next::WhetherFailed { failures, error };
+                self.next = Next::GiveUp(Why::Failed { failures, error });
                 Phase::Prepare { cut: false }
             }
-            (_, Next::WhetherFailed { failures, error }) => {
+            (_, Next::GiveUp(Why::Failed { failures, error })) => {
                 let (failures, cause) = (*failures, Cause::Server(error.clone()));
                 Phase::Over(Err(Failure::GaveUp { failures, cause }))
             }
@@ -199,7 +212,7 @@ impl Session {
 
     /// The server has answered a request without the upload at which it fails.
     pub(super) fn on_failed_upload(&mut self, is_applied: bool) {
-        let Next::WhetherFailed { failures, error } = &self.next else { return };
+        let Next::GiveUp(Why::Failed { failures, error }) = &self.next else { return };
         let (failures, error) = (*failures, error.clone());
         if is_applied {
             // The next sync offers it again for its receipt.

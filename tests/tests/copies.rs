@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 use headwater_protocol::message::ErrorCode;
 use headwater_remote::http::Credentials;
 use headwater_remote::{Error, Remote, SyncOptions, SyncReport};
-use headwater_testkit::wait_until;
+use headwater_testkit::proxy::Direction;
+use headwater_testkit::{FaultProxy, Plan, wait_until};
 use headwater_tests::backup::copy_file;
 use headwater_tests::{Central, KINDS, Kind, World};
 
@@ -63,6 +64,14 @@ fn try_sync(world: &World, remote: &mut Remote) -> Result<SyncReport, Error> {
     let user = remote.status()?.user;
     let mut options = SyncOptions::new(Credentials::Token(world.token(&user).expect("a token")));
     options.config.attempts_max = 1;
+    remote.sync(&mut options)
+}
+
+/// The same, for which silence is over soon.
+fn impatient_sync(world: &World, remote: &mut Remote) -> Result<SyncReport, Error> {
+    let mut options = SyncOptions::new(Credentials::Token(world.token("anna").expect("a token")));
+    options.config.attempts_max = 1;
+    options.config.idle_max = Duration::from_secs(2);
     remote.sync(&mut options)
 }
 
@@ -306,4 +315,141 @@ fn busy_workers(url: &str) -> Result<u64> {
     let end = body.rfind('}').context("JSON")?;
     let ready: serde_json::Value = serde_json::from_str(&body[start..=end])?;
     ready["load"]["workers_busy"].as_u64().context("a number")
+}
+
+/// The upload was applied, its receipt lost, and then the file was copied. One of the two goes on with it; the other must not send it again:
+/// meanwhile another user has deleted the row.
+#[test]
+fn what_was_applied_before_the_copy_is_not_sent_again() -> Result<()> {
+    for is_edited in [false, true] {
+        on_both(|world| {
+            let mut first = world.remote("first", "anna")?;
+            world.sync(&mut first)?;
+            write(world, "first", "one")?;
+            write(world, "first", "two")?;
+            lose_the_receipt(world, &mut first)?;
+            let mut second = copy(world, "first", "second")?;
+            write(world, "first", "more")?;
+            for _ in 0..2 {
+                world.sync(&mut first)?;
+            }
+            world.central.execute("DELETE FROM note WHERE id = 'one'")?;
+            if is_edited {
+                world.edit("second", "UPDATE note SET text = 'edited' WHERE id = 'two'")?;
+            }
+            let report = world.sync(&mut second)?;
+            ensure!(report.new_remote_id && !report.restarted, "{report:?}");
+            world.sync(&mut second)?;
+            world.sync(&mut first)?;
+            let text = world.central.rows("SELECT text FROM note WHERE id = 'two'")?;
+            ensure!(text == [[Some(if is_edited { "edited" } else { "by first" }.to_owned())]], "{text:?}");
+            let (status, aside) = (second.status()?, second.set_aside(10)?);
+            ensure!(status.pending == 0 && !status.is_frozen, "{status:?}");
+            ensure!(aside.len() == 1 && aside[0].reason == "unanswered", "of the row that was deleted: {aside:?}");
+            second.drop_set_aside(&headwater_remote::Choice::All)?;
+            world.sync(&mut second)?;
+            all_there(world, &["first", "second"], &["two", "more"])
+        })?;
+    }
+    Ok(())
+}
+
+/// Two copies of one file each make the same change under the same number: both count.
+#[test]
+fn the_same_change_at_two_copies_counts_twice() -> Result<()> {
+    for kind in KINDS {
+        let schema =
+            "CREATE TABLE stock (id TEXT NOT NULL PRIMARY KEY, qty INTEGER); INSERT INTO stock VALUES ('a', 10)";
+        let model = "name = \"stock\"\nversion = 1\n[tables.stock]\nkey = [\"id\"]\n\
+                     conflict = { merge = \"consolidated\", sum = [\"qty\"] }\ncolumns = { id = \"text not null\", qty = \"int\" }\n";
+        let world = World::new(kind, schema, model, &["anna"])?;
+        let mut first = world.remote("first", "anna")?;
+        world.sync(&mut first)?;
+        let mut second = copy(&world, "first", "second")?;
+        for name in ["first", "second"] {
+            world.edit(name, "UPDATE stock SET qty = qty - 1")?;
+        }
+        world.sync(&mut first)?;
+        let report = world.sync(&mut second)?;
+        ensure!(report.new_remote_id, "{report:?}");
+        world.sync(&mut first)?;
+        for rows in [world.central.rows("SELECT qty FROM stock")?, world.rows("first", "SELECT qty FROM stock")?] {
+            ensure!(rows == [[Some("8".to_owned())]], "on {kind:?}: {rows:?}");
+        }
+    }
+    Ok(())
+}
+
+/// A request that somebody on the way held back arrives when the remote has given the upload up: it is refused, whatever the remote has done
+/// since, and the number is used for no other upload.
+#[test]
+fn a_late_request_is_not_applied_once_its_upload_is_given_up() -> Result<()> {
+    for goes_on in [false, true] {
+        on_both(|world| {
+            let large = world.start_another_server(None)?;
+            world.config.upload_bytes_max = 4_000;
+            let small = world.start_another_server(None)?;
+            let sink = std::net::TcpListener::bind("127.0.0.1:0")?;
+            let proxy = FaultProxy::start(sink.local_addr()?)?;
+            let mut remote = world.remote_at("first", "anna", &format!("http://{large}"))?;
+            world.sync(&mut remote)?;
+            let text = (0..5_000_u32).map(|number| number.wrapping_mul(2_654_435_761).to_string()).collect::<String>();
+            world.edit("first", &format!("INSERT INTO note VALUES ('late', '{text}')"))?;
+            // Taken by somebody who lets it lie.
+            proxy.record(true);
+            remote.set_server(&format!("http://{}", proxy.address()), "anna")?;
+            ensure!(impatient_sync(world, &mut remote).is_err() && remote.status()?.is_frozen);
+            let held: Vec<u8> =
+                proxy.connections().into_iter().filter_map(|it| it.recorded).flat_map(|it| it.0).collect();
+            ensure!(held.len() > 10_000, "the whole request was on its way: {} bytes", held.len());
+            // The next server does not take it: the row is set aside, and then given up.
+            remote.set_server(&format!("http://{small}"), "anna")?;
+            world.sync(&mut remote)?;
+            let aside = remote.set_aside(10)?;
+            ensure!(aside.len() == 1 && aside[0].reason == "row_too_large", "{aside:?}");
+            world.edit("first", "DELETE FROM note WHERE id = 'late'")?;
+            if goes_on {
+                write(world, "first", "next")?;
+                world.sync(&mut remote)?;
+            }
+            let answer = send(large, &held)?;
+            ensure!(
+                world.central.rows("SELECT id FROM note WHERE id = 'late'")?.is_empty(),
+                "it was applied: {answer}"
+            );
+            write(world, "first", "last")?;
+            let report = world.sync(&mut remote)?;
+            ensure!(!report.new_remote_id && !report.restarted, "{report:?}");
+            let ids: &[&str] = if goes_on { &["next", "last"] } else { &["last"] };
+            all_there(world, &["first"], ids)
+        })?;
+    }
+    Ok(())
+}
+
+/// Sends a request as it was recorded, and gives what can be read of the answer.
+fn send(server: std::net::SocketAddr, request: &[u8]) -> Result<String> {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(server)?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(request)?;
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// The server applies the upload, and its answer comes no further than a proxy.
+fn lose_the_receipt(world: &World, remote: &mut Remote) -> Result<()> {
+    let before = world.central.rows("SELECT id FROM applied")?.len();
+    let url = world.server_url()?;
+    let proxy = FaultProxy::start(url.trim_start_matches("http://"))?;
+    proxy.next([Plan::clean().delay(Direction::Down, Duration::from_secs(30))]);
+    remote.set_server(&format!("http://{}", proxy.address()), "anna")?;
+    ensure!(impatient_sync(world, remote).is_err(), "the answer is lost");
+    let is_applied = || world.central.rows("SELECT id FROM applied").is_ok_and(|rows| rows.len() > before);
+    ensure!(wait_until(Duration::from_secs(30), is_applied), "it was applied");
+    ensure!(remote.status()?.is_frozen);
+    remote.set_server(&url, "anna")?;
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use headwater_consolidated::system::{Greeting, SealRequest, greet, seal_watermarks};
 use headwater_consolidated::upload::{Uploaded, Verdict};
 use headwater_consolidated::{Connection, Dialect, Error, Mode, Plan};
-use headwater_protocol::message::Change;
+use headwater_protocol::message::{Change, FrozenFate, FrozenUpload, Hello};
 use headwater_protocol::{Frame, Kind};
 
 use super::database::Database;
@@ -66,6 +66,45 @@ pub(crate) fn a_copy_and_a_lost_upload_are_told_apart(database: &Database) {
     original.insert(&plan, "customer", customer(3, "c", "after", 1));
     assert_eq!(upload(&original, database, &plan).verdict, Verdict::Behind);
     assert_eq!(database.number("SELECT count(*) FROM customer"), 2);
+}
+
+/// What a remote gives up is never applied later, and its next upload has the next number; what it was said to have been applied was.
+pub(crate) fn a_number_that_is_given_up_is_used_up(database: &Database) {
+    let plan = database.standard();
+    let mut remote = Replica::synced(database, &plan, "anna");
+    remote.cut = Some([1; 8]);
+    remote.insert(&plan, "customer", customer(1, "a", "given up", 1));
+    let late = remote.clone();
+    let named = |remote: &Replica, sequence, cut, is_given_up| Hello {
+        frozen: Some(FrozenUpload { sequence, cut: [cut; 8], is_given_up }),
+        ..remote.hello(&plan)
+    };
+    let told = |hello: &Hello| {
+        let Greeting::Welcome(greeted) = greet(&mut *database.connect(), &plan, "anna", hello).expect("greeted") else {
+            panic!("the secret is right")
+        };
+        (greeted.welcome.upload_sequence, greeted.welcome.frozen)
+    };
+    assert_eq!(told(&named(&remote, 1, 1, false)), (0, FrozenFate::Unknown));
+    for _ in 0..2 {
+        assert_eq!(told(&named(&remote, 1, 1, true)), (1, FrozenFate::GivenUp), "asked again it is told again");
+    }
+    assert_eq!(upload(&late, database, &plan).verdict, Verdict::Copy, "a request that comes late");
+    assert_eq!(database.number("SELECT count(*) FROM customer"), 0);
+    // It goes on with the next number.
+    remote.acknowledged = 1;
+    remote.cut = Some([2; 8]);
+    assert_eq!(upload(&remote, database, &plan).verdict, Verdict::Applied);
+    assert_eq!(upload(&late, database, &plan).verdict, Verdict::Copy);
+    assert_eq!(told(&named(&remote, 2, 2, true)), (2, FrozenFate::Applied), "it is too late to give it up");
+    assert_eq!(told(&named(&remote, 1, 1, false)), (2, FrozenFate::GivenUp));
+    // A copy of the file that has cut the same changes has another upload, and one that was copied with it the same.
+    let mut copy = remote.clone();
+    assert_eq!(upload(&copy, database, &plan).verdict, Verdict::Replayed);
+    copy.cut = Some([3; 8]);
+    assert_eq!(upload(&copy, database, &plan).verdict, Verdict::Copy);
+    assert_eq!(told(&named(&copy, 2, 3, false)), (2, FrozenFate::Unknown));
+    assert_eq!(database.number("SELECT count(*) FROM customer"), 1);
 }
 
 pub(crate) fn a_second_sync_of_a_remote_is_told_to_come_back(database: &Database) {

@@ -184,6 +184,7 @@ contract! {
     both_ways::a_strangers_row_does_not_come_over,
     exactly_once::a_repeated_upload_gets_the_same_receipt,
     exactly_once::a_copy_and_a_lost_upload_are_told_apart,
+    exactly_once::a_number_that_is_given_up_is_used_up,
     exactly_once::a_second_sync_of_a_remote_is_told_to_come_back,
     exactly_once::an_insert_that_loses_a_race_is_judged,
     exactly_once::a_malformed_upload_changes_nothing,

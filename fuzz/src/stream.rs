@@ -193,12 +193,12 @@ impl Disk {
                 (*upload_sequence, *frozen, self.pending) = (to, None, true);
             }
             Instruction::Thaw { is_given_up, .. } => {
-                *upload_sequence = frozen.take().filter(|_| *is_given_up).unwrap_or(*upload_sequence);
+                *upload_sequence = frozen.take().filter(|_| is_given_up).unwrap_or(*upload_sequence);
                 self.pending = true;
             }
             Instruction::CutSmaller { is_given_up, .. } => {
                 let number = frozen.take().expect("there is something to cut");
-                *upload_sequence = if *is_given_up { number } else { *upload_sequence };
+                *upload_sequence = if is_given_up { number } else { *upload_sequence };
                 self.pending = choice.is_multiple_of(2);
                 return if self.pending { Reply::Done } else { Reply::SetAside };
             }

@@ -24,8 +24,13 @@ impl Remote {
             return Ok(());
         };
         let welcome = self.ask(change, options)?;
+        let is_applied = match welcome.frozen {
+            FrozenFate::Applied => true,
+            FrozenFate::GivenUp => false,
+            FrozenFate::Unknown => welcome.upload_sequence == end.sequence,
+        };
         self.database.write("settling an upload", |connection| {
-            if welcome.upload_sequence == end.sequence && welcome.frozen != FrozenFate::GivenUp {
+            if is_applied {
                 return unanswered::take_for_applied(connection, &self.plan, &now());
             }
             thaw(connection, &self.plan, welcome.frozen == FrozenFate::GivenUp)

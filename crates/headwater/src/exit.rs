@@ -3,6 +3,7 @@
 use std::fmt;
 
 use anyhow::Error;
+use headwater_diskfaults::FileFault;
 use headwater_protocol::message::Fault;
 
 use crate::output::Output;
@@ -48,7 +49,7 @@ pub fn unreachable(message: impl Into<String>) -> Error {
     Error::new(Marked { exit: Exit::Unreachable, message: message.into() })
 }
 
-/// Says, where something failed, that it is a matter of arguments or configuration.
+/// Says, where something failed, that it is a matter of arguments or configuration. A fault of a disk is none.
 pub trait OrUsage<T> {
     /// Adds the message.
     fn or_usage(self, message: impl FnOnce() -> String) -> anyhow::Result<T>;
@@ -56,7 +57,12 @@ pub trait OrUsage<T> {
 
 impl<T, E: Into<Error>> OrUsage<T> for Result<T, E> {
     fn or_usage(self, message: impl FnOnce() -> String) -> anyhow::Result<T> {
-        self.map_err(|error| error.into().context(Marked { exit: Exit::Usage, message: message() }))
+        self.map_err(|error| {
+            let error = error.into();
+            let fault = error.chain().find_map(|cause| cause.downcast_ref::<FileFault>());
+            let exit = fault.map_or(Exit::Usage, of_fault);
+            error.context(Marked { exit, message: message() })
+        })
     }
 }
 
@@ -68,7 +74,18 @@ pub fn code(error: &Error) -> Exit {
     error.chain().find_map(kind).unwrap_or(Exit::Internal)
 }
 
+fn of_fault(fault: &FileFault) -> Exit {
+    match fault {
+        FileFault::Damaged { .. } => Exit::Internal,
+        FileFault::NotADatabase { .. } => Exit::Usage,
+        _ => Exit::Unreachable,
+    }
+}
+
 fn kind(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
+    if let Some(fault) = cause.downcast_ref::<FileFault>() {
+        return Some(of_fault(fault));
+    }
     if let Some(error) = cause.downcast_ref::<headwater_consolidated::Error>() {
         return match error {
             headwater_consolidated::Error::Setup { .. }
@@ -159,6 +176,16 @@ mod tests {
         assert_eq!(code(&anyhow::anyhow!("a defect")), Exit::Internal);
         let marked: anyhow::Result<()> = Err(std::io::Error::other("no")).or_usage(|| "reading it".into());
         assert_eq!(code(&marked.expect_err("an error")), Exit::Usage);
+    }
+
+    #[test]
+    fn a_fault_of_a_disk_is_no_usage() {
+        let fault = || FileFault::Full { path: "x.db".into() };
+        let marked: anyhow::Result<()> = Err(Error::new(fault())).or_usage(|| "opening it".into());
+        assert_eq!(code(&marked.expect_err("an error")), Exit::Unreachable);
+        assert_eq!(code(&Error::new(fault()).context("reading it")), Exit::Unreachable);
+        let damaged = FileFault::Damaged { path: "x.db".into(), what: "page 2".into() };
+        assert_eq!(code(&Error::new(damaged)), Exit::Internal);
     }
 
     #[test]

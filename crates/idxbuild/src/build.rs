@@ -56,7 +56,7 @@ pub fn build(path: &Path, options: &Options) -> Result<Report, Error> {
     if matches!(built, Err(Error::DiskFull { .. } | Error::Unwritable { .. } | Error::Sqlite { .. })) {
         roll_back(path);
     }
-    built
+    built.map_err(|error| error.judged(path))
 }
 
 fn rebuild(path: &Path, options: &Options) -> Result<Report, Error> {

@@ -1,6 +1,8 @@
 //! What can go wrong, and what holds then: whatever the error, the file is as it was.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use headwater_diskfaults::FileFault;
 
 /// Why a rebuild did not take place. The file is as it was before.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +60,9 @@ pub enum Error {
         /// SQLite's own words.
         source: rusqlite::Error,
     },
+    /// The disk failed, or the file can't be written; nothing shows that the database is damaged.
+    #[error(transparent)]
+    File(FileFault),
     /// The database is damaged.
     #[error("the database is damaged: page {page}: {what}; recover it first (`.recover` of the sqlite3 program)")]
     Corrupt {
@@ -180,6 +185,7 @@ impl Error {
             Error::InUse { .. }
             | Error::DiskFull { .. }
             | Error::Unwritable { .. }
+            | Error::File(_)
             | Error::NoTemporarySpace { .. }
             | Error::Temporary { .. } => Fault::Environment,
             Error::Sqlite { .. }
@@ -187,6 +193,21 @@ impl Error {
             | Error::Malformed { .. }
             | Error::Unverified { .. }
             | Error::Integrity { .. } => Fault::Internal,
+        }
+    }
+}
+
+impl Error {
+    /// The same error once it is known what it says of the file, which is opened once more where SQLite's code alone does not say whether it
+    /// is damaged.
+    pub(crate) fn judged(self, path: &Path) -> Error {
+        let (Error::Open { source, .. } | Error::Sqlite { source, .. } | Error::Malformed { source, .. }) = &self
+        else {
+            return self;
+        };
+        match FileFault::of(path, source) {
+            Some(fault) if !fault.is_of_the_file() => Error::File(fault),
+            _ => self,
         }
     }
 }

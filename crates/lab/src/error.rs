@@ -53,7 +53,7 @@ pub enum Fault {
     Usage,
     /// Nobody's: it was stopped.
     Interrupt,
-    /// Of a target that is not there, or does not do what it should.
+    /// Of a target that is not there, or does not do what it should; or of the disk of the results.
     Target,
     /// Of the lab or its machine.
     Lab,
@@ -68,6 +68,7 @@ impl Error {
             Error::Target(failure) if failure.is_usage => Fault::Usage,
             Error::Target(_) | Error::Lost(_) | Error::LeftBehind(_) => Fault::Target,
             Error::Results(error) if error.is_usage => Fault::Usage,
+            Error::Results(error) if error.is_of_a_disk => Fault::Target,
             Error::Results(_) | Error::Write(_) | Error::Temporary(_) => Fault::Lab,
         }
     }

@@ -19,6 +19,8 @@ mod write;
 
 use std::path::{Path, PathBuf};
 
+use headwater_diskfaults::FileFault;
+
 pub use compare::{Compared, ComparedCell, Comparison, Measure, Ratio, Verdict};
 pub use export::{Format, Rows};
 pub use fit::Fit;
@@ -43,14 +45,21 @@ pub struct ResultsError {
     source: Option<rusqlite::Error>,
     /// Whether another file should have been named.
     pub(crate) is_usage: bool,
+    /// Whether the disk is at fault, and the file is not.
+    pub(crate) is_of_a_disk: bool,
 }
 
 impl ResultsError {
     fn new(path: &Path, what: impl Into<String>, source: Option<rusqlite::Error>) -> ResultsError {
-        ResultsError { path: path.to_owned(), what: what.into(), source, is_usage: false }
+        // Opened once more, where that has to be known.
+        let fault =
+            source.as_ref().and_then(|source| FileFault::of(path, source)).filter(|fault| !fault.is_of_the_file());
+        let what = fault.as_ref().map_or_else(|| what.into(), ToString::to_string);
+        ResultsError { path: path.to_owned(), what, source, is_usage: false, is_of_a_disk: fault.is_some() }
     }
 
     fn usage(path: &Path, what: impl Into<String>, source: Option<rusqlite::Error>) -> ResultsError {
-        ResultsError { is_usage: true, ..ResultsError::new(path, what, source) }
+        let error = ResultsError::new(path, what, source);
+        ResultsError { is_usage: !error.is_of_a_disk, ..error }
     }
 }

@@ -173,6 +173,11 @@ impl Remote {
     /// goes, and as long as an upload is on its way: nobody knows yet whether it has arrived.
     pub fn drop_pending(&mut self, choice: &PendingChoice) -> Result<u64, Error> {
         let _alone = self.lock()?;
+        let path = self.path.clone();
+        self.drop_pending_alone(choice).map_err(|error| error.judged(&path))
+    }
+
+    fn drop_pending_alone(&mut self, choice: &PendingChoice) -> Result<u64, Error> {
         self.reread()?;
         // What was written without change tracking is nothing that has gone up.
         schema::refresh(&self.database, &mut self.plan)?;
@@ -202,9 +207,12 @@ impl Remote {
     /// changes set aside stay as they are.
     pub fn reset(&mut self) -> Result<(), Error> {
         let _alone = self.lock()?;
-        let mut stage = Stage::left(&self.database.connection, self.plan.fingerprint)?;
-        stage.clear(&self.database)?;
-        self.database.write("starting afresh", State::forget_seen)
+        let reset = || {
+            let mut stage = Stage::left(&self.database.connection, self.plan.fingerprint)?;
+            stage.clear(&self.database)?;
+            self.database.write("starting afresh", State::forget_seen)
+        };
+        self.judged(reset())
     }
 
     fn each(
@@ -215,6 +223,17 @@ impl Remote {
         work: impl FnOnce(&Rows<'_>, &Plan, &[Note<'_>], &[Changed<'_>]) -> Result<u64, Error>,
     ) -> Result<u64, Error> {
         let _alone = self.lock()?;
+        let path = self.path.clone();
+        self.each_alone(choice, takes_along, doing, work).map_err(|error| error.judged(&path))
+    }
+
+    fn each_alone(
+        &mut self,
+        choice: &Choice,
+        takes_along: bool,
+        doing: &'static str,
+        work: impl FnOnce(&Rows<'_>, &Plan, &[Note<'_>], &[Changed<'_>]) -> Result<u64, Error>,
+    ) -> Result<u64, Error> {
         self.reread()?;
         // Where change tracking is gone, it is better known before rows are written.
         schema::refresh(&self.database, &mut self.plan)?;

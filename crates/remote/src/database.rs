@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 
 use crate::error::{Error, While};
 
@@ -38,7 +38,6 @@ fn not_opened(path: &Path, error: rusqlite::Error) -> Error {
     let shown = path.display();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
     let what = match (error.sqlite_error_code(), folder) {
-        (Some(ErrorCode::NotADatabase), _) => format!("{shown} is not a SQLite file: choose another"),
         (Some(ErrorCode::CannotOpen), Some(folder)) => {
             format!("there is no folder {}: make it first", folder.display())
         }
@@ -59,13 +58,20 @@ impl Database {
     /// Opens a remote. A file that is none is left as it is, an empty one too: the settings of a connection are written into it.
     pub(crate) fn open(path: &Path, busy_wait: Duration) -> Result<Database, Error> {
         let database = Database::connect(path, OpenFlags::empty(), busy_wait)?;
-        let state = "SELECT 1 FROM sqlite_schema WHERE name = 'hw_state'";
-        let is_remote = database.connection.prepare(state).and_then(|mut state| state.exists([]));
-        if !is_remote.map_err(|error| not_opened(path, error))? {
-            return Err(Error::NotARemote { path: path.to_owned() });
-        }
+        database.is_remote(path)?;
         database.configure().map_err(|error| not_opened(path, error))?;
         Ok(database)
+    }
+
+    /// An error where the file is no remote. That is said only where its schema was read and has none of Headwater's tables.
+    pub(crate) fn is_remote(&self, path: &Path) -> Result<(), Error> {
+        let own = "SELECT name = 'hw_state' FROM sqlite_schema WHERE type = 'table' AND name LIKE 'hw\\_%' ESCAPE '\\' ORDER BY 1 DESC";
+        let first = self.connection.prepare(own).and_then(|mut own| own.query_row([], |row| row.get(0)).optional());
+        match first.map_err(|error| not_opened(path, error))? {
+            Some(true) => Ok(()),
+            Some(false) => Err(Error::damaged("its table hw_state is gone, and others of Headwater's are there")),
+            None => Err(Error::NotARemote { path: path.to_owned() }),
+        }
     }
 
     fn connect(path: &Path, create: OpenFlags, busy_wait: Duration) -> Result<Database, Error> {

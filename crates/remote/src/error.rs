@@ -1,8 +1,10 @@
 //! What can go wrong at a remote, whose fault it is, and whether to try again.
 
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use headwater_diskfaults::FileFault;
 use headwater_protocol::DecodeError;
 use headwater_protocol::client::{Cause, Failure};
 use headwater_protocol::message::Fault;
@@ -40,6 +42,24 @@ pub enum Error {
     DiskFull {
         /// What was being done.
         doing: &'static str,
+    },
+    /// The disk failed, or does not let the file be written; nothing shows that the file is damaged.
+    #[error("{fault} (while {doing})")]
+    File {
+        /// What was being done.
+        doing: &'static str,
+        /// What is known of the file.
+        fault: FileFault,
+    },
+    /// A file beside the remote's could not be read or written.
+    #[error("{} could not be used while {doing}; nothing is lost: try again", path.display())]
+    Beside {
+        /// What was being done.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
     },
     /// A trigger of the application's rolled our transaction back.
     #[error(
@@ -151,6 +171,8 @@ impl Error {
             Error::Busy { .. } => "busy",
             Error::Running { .. } => "running",
             Error::DiskFull { .. } => "disk_full",
+            Error::File { fault, .. } => fault.code(),
+            Error::Beside { .. } => "disk_failed",
             Error::RolledBack { .. } => "rolled_back",
             Error::NoFile { .. } => "no_file",
             Error::NotARemote { .. } => "not_a_remote",
@@ -181,6 +203,8 @@ impl Error {
             | Error::Busy { .. }
             | Error::Running { .. }
             | Error::DiskFull { .. }
+            | Error::File { .. }
+            | Error::Beside { .. }
             | Error::Cancelled => Fault::Circumstance,
             _ => Fault::Remote,
         }
@@ -191,7 +215,12 @@ impl Error {
         match self {
             Error::Failed(failure) => failure.is_retryable(),
             Error::Http { status, .. } => matches!(status, 408 | 429 | 502..=504),
-            Error::Network { .. } | Error::Busy { .. } | Error::Running { .. } | Error::Malformed(_) => true,
+            Error::File { fault, .. } => matches!(fault, FileFault::Passing { .. }),
+            Error::Network { .. }
+            | Error::Busy { .. }
+            | Error::Running { .. }
+            | Error::Beside { .. }
+            | Error::Malformed(_) => true,
             _ => false,
         }
     }
@@ -207,7 +236,34 @@ impl Error {
     }
 
     pub(crate) fn of_sqlite(doing: &'static str, source: rusqlite::Error) -> Error {
-        if is_disk_full(&source) { Error::DiskFull { doing } } else { Error::Sqlite { doing, source } }
+        if headwater_diskfaults::is_full(&source) { Error::DiskFull { doing } } else { Error::Sqlite { doing, source } }
+    }
+
+    /// An error of the system's at a file that is not read by SQLite: the remote's own, or one beside it.
+    pub(crate) fn of_io(doing: &'static str, path: &Path, source: std::io::Error) -> Error {
+        let path = path.to_owned();
+        match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Error::DiskFull { doing },
+            ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
+                Error::File { doing, fault: FileFault::ReadOnly { path } }
+            }
+            _ => Error::Beside { doing, path, source },
+        }
+    }
+
+    /// The same error once it is known what it says of the remote's file, which is opened once more where SQLite's code alone does not say
+    /// whether the file is damaged. To be asked where no transaction is open.
+    pub(crate) fn judged(self, path: &Path) -> Error {
+        let Error::Sqlite { doing, source } = self else { return self };
+        match FileFault::of_new(path, &source) {
+            None => Error::Sqlite { doing, source },
+            Some(FileFault::Full { .. }) => Error::DiskFull { doing },
+            Some(FileFault::Damaged { what, .. }) => Error::Damaged { what },
+            Some(FileFault::NotADatabase { .. }) => {
+                Error::Configuration { what: format!("{} is not a SQLite file: choose another", path.display()) }
+            }
+            Some(fault) => Error::File { doing, fault },
+        }
     }
 
     pub(crate) fn damaged(what: impl Into<String>) -> Error {
@@ -232,11 +288,4 @@ impl<T> While<T> for rusqlite::Result<T> {
     fn while_doing(self, doing: &'static str) -> Result<T, Error> {
         self.map_err(|source| Error::of_sqlite(doing, source))
     }
-}
-
-/// No room for the index of the write-ahead log is an input/output error in SQLite's words.
-fn is_disk_full(error: &rusqlite::Error) -> bool {
-    error.sqlite_error().is_some_and(|error| {
-        error.code == rusqlite::ErrorCode::DiskFull || error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE
-    })
 }

@@ -22,7 +22,12 @@ pub struct Examination {
 
 /// Looks at a remote's file. Reads all of it.
 pub fn examine(path: impl AsRef<Path>) -> Result<Examination, Error> {
-    let (remote, untracked) = Remote::open_to_read(path.as_ref())?;
+    let path = path.as_ref();
+    look(path).map_err(|error| error.judged(path))
+}
+
+fn look(path: &Path) -> Result<Examination, Error> {
+    let (remote, untracked) = Remote::open_to_read(path)?;
     let connection = &remote.database.connection;
     let said = connection.prepare(&format!("PRAGMA integrity_check({FAULTS_MAX})")).and_then(|mut check| {
         let lines = check.query_map([], |row| row.get::<_, String>(0))?;

@@ -78,6 +78,7 @@ mod wake;
 pub use aside::{Choice, PendingChoice, Retried};
 pub use error::Error;
 pub use examine::{Examination, examine};
+pub use headwater_diskfaults::{FileFault, Leftover, leftovers};
 pub use headwater_protocol::client::Config;
 pub use probe::{Probe, probe};
 pub use remote::{CreateOptions, Remote};

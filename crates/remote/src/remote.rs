@@ -59,7 +59,7 @@ impl Remote {
         let path = path.as_ref();
         let plan = Plan::served(model)?;
         let is_there = path.symlink_metadata().is_ok();
-        let made = Remote::create_in(path, plan, options);
+        let made = Remote::create_in(path, plan, options).map_err(|error| error.judged(path));
         if made.is_err() && !is_there {
             remove_empty(path);
         }
@@ -105,22 +105,35 @@ impl Remote {
 
     /// Opens a remote as [`Remote::open`] does, waiting at most so long for other programs that write to the file.
     pub fn open_with(path: impl AsRef<Path>, busy_wait: Duration) -> Result<Remote, Error> {
-        let path = path.as_ref().to_owned();
-        is_there(&path)?;
-        let database = Database::open(&path, busy_wait)?;
-        let mut plan = plan_of(&database, &path)?;
-        schema::refresh(&database, &mut plan)?;
-        Ok(Remote { path, database, plan, token: None })
+        let path = path.as_ref();
+        let open = || {
+            is_there(path)?;
+            let database = Database::open(path, busy_wait)?;
+            let mut plan = plan_of(&database)?;
+            schema::refresh(&database, &mut plan)?;
+            Ok(Remote { path: path.to_owned(), database, plan, token: None })
+        };
+        open().map_err(|error: Error| error.judged(path))
     }
 
     /// Opens a remote to look at it alone, with the tables whose change tracking is not as it must be. Nothing is put in order.
     pub(crate) fn open_to_read(path: &Path) -> Result<(Remote, Vec<String>), Error> {
-        let path = path.to_owned();
-        is_there(&path)?;
-        let database = Database::open_to_read(&path, BUSY_WAIT)?;
-        let mut plan = plan_of(&database, &path)?;
+        is_there(path)?;
+        let database = Database::open_to_read(path, BUSY_WAIT)?;
+        database.is_remote(path)?;
+        let mut plan = plan_of(&database)?;
         let untracked = schema::untracked(&database.connection, &mut plan)?;
-        Ok((Remote { path, database, plan, token: None }, untracked))
+        Ok((Remote { path: path.to_owned(), database, plan, token: None }, untracked))
+    }
+
+    /// Says what an error means for the file, once no transaction is open any more.
+    pub(crate) fn judged<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
+        done.map_err(|error| error.judged(&self.path))
+    }
+
+    /// The user who syncs it.
+    pub fn user(&self) -> Result<String, Error> {
+        self.judged(self.state()).map(|state| state.user)
     }
 
     /// The file.
@@ -140,7 +153,7 @@ impl Remote {
     /// Takes note of the file's model, where somebody else has changed its version.
     pub(crate) fn reread(&mut self) -> Result<(), Error> {
         if self.state()?.fingerprint != self.plan.fingerprint {
-            self.plan = plan_of(&self.database, &self.path)?;
+            self.plan = plan_of(&self.database)?;
             schema::learn_uniques(&self.database.connection, &mut self.plan)?;
         }
         Ok(())
@@ -149,10 +162,10 @@ impl Remote {
     /// Sets the server and the user to sync with from now on.
     pub fn set_server(&mut self, server: &str, user: &str) -> Result<(), Error> {
         self.token = None;
-        self.database.write("changing the server", |connection| {
+        self.judged(self.database.write("changing the server", |connection| {
             let sql = "UPDATE \"hw_state\" SET \"server\" = ?, \"user\" = ?";
             connection.execute(sql, [server, user]).while_doing("changing the server").map(drop)
-        })
+        }))
     }
 }
 
@@ -161,6 +174,7 @@ fn is_there(path: &Path) -> Result<(), Error> {
     match path.metadata() {
         Ok(there) if there.is_file() => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Error::NoFile { path: path.to_owned() }),
+        Err(error) => Err(Error::of_io("opening the file", path, error)),
         _ => Err(Error::NotARemote { path: path.to_owned() }),
     }
 }
@@ -181,11 +195,8 @@ fn remove_empty(path: &Path) {
     }
 }
 
-/// What the file says of itself, once it is sure that it is a remote of this format.
-fn plan_of(database: &Database, path: &Path) -> Result<Plan, Error> {
-    if !schema::exists(&database.connection, "hw_state")? {
-        return Err(Error::NotARemote { path: path.to_owned() });
-    }
+/// What a remote says of itself, once it is sure that it is of this format.
+fn plan_of(database: &Database) -> Result<Plan, Error> {
     State::check_format(&database.connection)?;
     let state = State::read(&database.connection)?;
     let model = Model::from_json(&state.model).map_err(|error| Error::Model(error.to_string()))?;

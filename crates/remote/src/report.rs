@@ -159,6 +159,10 @@ pub struct Conflict {
 impl Remote {
     /// How the remote stands. Counts the rows of every table.
     pub fn status(&self) -> Result<Status, Error> {
+        self.judged(self.look())
+    }
+
+    fn look(&self) -> Result<Status, Error> {
         let state = self.state()?;
         let changed = wake::changed(&Rows::new(&self.database.connection), &self.plan)?;
         let each = self.plan.tables.iter().map(|table| self.table_status(table, &changed));
@@ -204,6 +208,10 @@ impl Remote {
 
     /// Changes that wait to be sent, by table and key, at most `limit`: those of an upload on its way, and then those for the next.
     pub fn pending(&self, limit: usize) -> Result<Vec<PendingChange>, Error> {
+        self.judged(self.list_pending(limit))
+    }
+
+    fn list_pending(&self, limit: usize) -> Result<Vec<PendingChange>, Error> {
         let rows = Rows::new(&self.database.connection);
         let mut changes = self.on_its_way(limit)?;
         let unmarked = wake::keys(&wake::changed(&rows, &self.plan)?);
@@ -244,11 +252,15 @@ impl Remote {
     /// Why the last upload was refused whole: how much of it, and then the changes at fault, a line for each. Empty: it was not, or that
     /// is settled.
     pub fn upload_refused(&self) -> Result<Vec<String>, Error> {
-        Ok(self.state()?.upload_refused.iter().flat_map(|why| why.lines()).map(str::to_owned).collect())
+        Ok(self.judged(self.state())?.upload_refused.iter().flat_map(|why| why.lines()).map(str::to_owned).collect())
     }
 
     /// Changes set aside, the newest first, at most `limit`. One whose row has been changed since is pending, and not among them.
     pub fn set_aside(&self, limit: usize) -> Result<Vec<SetAside>, Error> {
+        self.judged(self.list_set_aside(limit))
+    }
+
+    fn list_set_aside(&self, limit: usize) -> Result<Vec<SetAside>, Error> {
         let changed = wake::changed(&Rows::new(&self.database.connection), &self.plan)?;
         let changed: HashSet<i64> = changed.iter().map(|one| one.number).collect();
         let sql = format!(
@@ -335,9 +347,11 @@ impl Remote {
         read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Vec<T>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let mut select = self.database.connection.prepare_cached(sql).while_doing("reading a list")?;
-        let found = select.query_map(params_from_iter([limit]), read);
-        found.and_then(Iterator::collect).while_doing("reading a list")
+        let list = || -> rusqlite::Result<Vec<T>> {
+            let mut select = self.database.connection.prepare_cached(sql)?;
+            select.query_map(params_from_iter([limit]), read)?.collect()
+        };
+        self.judged(list().while_doing("reading a list"))
     }
 }
 

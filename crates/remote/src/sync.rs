@@ -5,7 +5,7 @@ mod large;
 mod report;
 
 use std::fs::{File, TryLockError};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -110,7 +110,7 @@ impl Remote {
         self.database.log_ahead();
         let done = self.sync_alone(options, change);
         self.database.cut_wal();
-        done
+        self.judged(done)
     }
 
     fn sync_alone(&mut self, options: &mut SyncOptions<'_>, mut change: Option<Change>) -> Result<SyncReport, Error> {
@@ -172,9 +172,7 @@ impl Remote {
         let mut path = path.into_os_string();
         path.push("-sync");
         let opened = File::options().create(true).append(true).open(&path);
-        let file = opened.map_err(|error| Error::Configuration {
-            what: format!("{} can't be opened ({error}), which keeps syncs of one file apart", path.display()),
-        })?;
+        let file = opened.map_err(|error| Error::of_io("keeping syncs of one file apart", Path::new(&path), error))?;
         match file.try_lock() {
             // A file system without locks is no reason not to sync.
             Ok(()) | Err(TryLockError::Error(_)) => Ok(Alone(file)),

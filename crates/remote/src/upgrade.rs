@@ -68,6 +68,11 @@ impl Remote {
     ///
     /// After an error the file is of the old version, in full. [`Error::Configuration`] names what keeps it from the new one.
     pub fn upgrade(&mut self, model: &Model, options: &mut SyncOptions<'_>) -> Result<Upgraded, Error> {
+        let done = self.upgrade_to(model, options);
+        self.judged(done)
+    }
+
+    fn upgrade_to(&mut self, model: &Model, options: &mut SyncOptions<'_>) -> Result<Upgraded, Error> {
         self.reread()?;
         let change = Change::new(&self.plan, model)?;
         let before = match self.sync(options) {

@@ -53,6 +53,6 @@ pub use descriptors::raise_open_files;
 pub use limits::{Config, ConfigError};
 pub use line::Line;
 pub use packing::FramePacking;
-pub use ready::BuildReady;
+pub use ready::{BuildReady, READY_FOLDER};
 pub use server::{Handle, Joined, Server, StartError, Stopped};
 pub use tls::TlsError;

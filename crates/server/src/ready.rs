@@ -56,6 +56,9 @@ pub type BuildReady = Arc<
         + Sync,
 >;
 
+/// How the names of folders begin in which ready files are made. One that a killed server left may be deleted.
+pub const READY_FOLDER: &str = "headwater-ready-";
+
 /// Partition sets that are remembered because somebody has asked for them.
 const ASKED_MAX: usize = 10_000;
 /// Files that are promised and not taken yet; beyond, the oldest promise is broken.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use headwater_diskfaults::FileFault;
 use headwater_protocol::message::{ChangeOp, RefusalCode};
 use headwater_protocol::stored::Scratch;
 use headwater_protocol::{Row, Value};
@@ -102,16 +103,22 @@ impl SqliteConnection {
             what: format!("the database {} {why}", path.display()),
             mend: "give the path of an existing SQLite file".into(),
         };
+        // A fault of the disk passes, whatever SQLite calls it.
+        let passes = |error: &rusqlite::Error| {
+            let fault = FileFault::of(path, error).filter(|fault| !fault.is_of_the_file())?;
+            Some(Error::Retry { detail: fault.to_string(), broken: true })
+        };
         let mut inner = rusqlite::Connection::open_with_flags(path, flags)
-            .map_err(|error| no_database(format!("can't be opened ({error})")))?;
+            .map_err(|error| passes(&error).unwrap_or_else(|| no_database(format!("can't be opened ({error})"))))?;
         let begin = || {
             inner.busy_timeout(busy_timeout)?;
             inner.pragma_update(None, "cache_size", -16_384)?;
             set_up(&mut inner)
         };
-        begin().map_err(|error| match error.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::NotADatabase) => no_database("is no SQLite file".to_owned()),
-            _ => sort(error, "setting up a connection"),
+        begin().map_err(|error| match (passes(&error), error.sqlite_error_code()) {
+            (Some(passes), _) => passes,
+            (None, Some(rusqlite::ErrorCode::NotADatabase)) => no_database("is no SQLite file".to_owned()),
+            (None, _) => sort(error, "setting up a connection"),
         })?;
         inner.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         Ok(SqliteConnection {

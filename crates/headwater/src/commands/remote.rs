@@ -8,16 +8,18 @@ mod sync;
 mod upgrade;
 
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use headwater_remote::http::Credentials;
+use headwater_remote::{Leftover, leftovers};
+use serde_json::json;
 
 use super::user::read_line;
 use crate::Done;
 use crate::exit::usage;
-use crate::output::Output;
+use crate::output::{Output, about_bytes};
 
 /// The arguments.
 #[derive(Debug, Args)]
@@ -46,8 +48,40 @@ enum RemoteCommand {
     Reset(aside::ResetArgs),
 }
 
-/// Does what is asked.
+impl RemoteCommand {
+    /// The remote's file.
+    fn file(&self) -> &Path {
+        match self {
+            RemoteCommand::Create(args) => args.file(),
+            RemoteCommand::Sync(args) => args.file(),
+            RemoteCommand::Upgrade(args) => args.file(),
+            RemoteCommand::Status(args) => args.file(),
+            RemoteCommand::Log(args) => args.file(),
+            RemoteCommand::Retry(args) => args.file(),
+            RemoteCommand::Drop(args) => args.file(),
+            RemoteCommand::Reset(args) => args.file(),
+        }
+    }
+}
+
+/// Does what is asked. Where that fails, files are named that interrupted commands have left beside the remote's.
 pub fn run(args: &RemoteArgs, output: &Output) -> Done {
+    let done = run_command(args, output);
+    if done.is_err() {
+        for left in leftovers(args.command.file()) {
+            let about = json!({ "leftover": left.path, "bytes": left.bytes, "mend": left.advice });
+            output.announce(&leftover_text(&left), &about);
+        }
+    }
+    done
+}
+
+/// A leftover for people.
+pub(super) fn leftover_text(left: &Leftover) -> String {
+    format!("left beside it: {} ({}): {}", left.path.display(), about_bytes(left.bytes), left.advice)
+}
+
+fn run_command(args: &RemoteArgs, output: &Output) -> Done {
     match &args.command {
         RemoteCommand::Create(args) => create::run(args, output),
         RemoteCommand::Sync(args) => sync::run(args, output),

@@ -12,7 +12,7 @@ use headwater_protocol::wire::Reader;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension as _};
 
-use super::sqlite::{columns, open_snapshot, read};
+use super::sqlite::{columns, failed, open_snapshot, read};
 use super::value::Value;
 use super::{Pending, Source};
 
@@ -32,19 +32,23 @@ pub struct RemoteFile {
 impl RemoteFile {
     /// Opens a file that `headwater remote create` made.
     pub fn open(path: &Path) -> Result<RemoteFile> {
-        if !path.exists() {
+        if path.metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
             anyhow::bail!("there is no file {}; `headwater remote create` makes a remote", path.display());
         }
         let file = open_snapshot(path)?;
+        let failed = |error| failed(path, error);
         let no_remote = || format!("{} is no remote; `headwater remote create` makes one from a model", path.display());
-        let exists: Option<i64> =
-            file.query_row("SELECT 1 FROM sqlite_schema WHERE name = 'hw_state'", [], |row| row.get(0)).optional()?;
+        let state = "SELECT 1 FROM sqlite_schema WHERE name = 'hw_state'";
+        let exists: Option<i64> = file.query_row(state, [], |row| row.get(0)).optional().map_err(failed)?;
         exists.with_context(no_remote)?;
         let state = "SELECT \"user\", \"remote_id\", \"model\", \"fingerprint\" FROM \"hw_state\"";
         let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get::<_, i64>(3)?));
-        let (user, id, model, fingerprint): (String, Vec<u8>, String, i64) =
-            file.query_row(state, [], read).with_context(no_remote)?;
-        let remote_id = uuid::Uuid::from_slice(&id).with_context(no_remote)?.to_string();
+        let (user, id, model, fingerprint): (String, Vec<u8>, String, i64) = file
+            .query_row(state, [], read)
+            .map_err(failed)
+            .with_context(|| format!("the state of {}", path.display()))?;
+        let id = uuid::Uuid::from_slice(&id).with_context(|| format!("the remote ID in {}", path.display()))?;
+        let remote_id = id.to_string();
         let model = Model::from_json(&model).with_context(|| format!("the model in {}", path.display()))?;
         Ok(RemoteFile { file, user, remote_id, model, fingerprint: fingerprint.cast_unsigned() })
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use headwater_diskfaults::FileFault;
 use headwater_model::sql::{quote, with_parameters};
 use headwater_model::{Model, Table};
 use rusqlite::{Connection, OpenFlags, Params};
@@ -74,13 +75,20 @@ fn tell_who(database: &Connection, user: &str, remote_id: &str) -> Result<()> {
 
 /// Opens a SQLite file that must exist, for reading, and begins its snapshot.
 pub(super) fn open_snapshot(path: &Path) -> Result<Connection> {
-    let doing = || format!("{} could not be opened as a SQLite file", path.display());
+    let failed =
+        |error| failed(path, error).context(format!("{} could not be opened as a SQLite file", path.display()));
     // Not read-only: a file in WAL mode that nobody has open could then not be read.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let database = Connection::open_with_flags(path, flags).with_context(doing)?;
+    let database = Connection::open_with_flags(path, flags).map_err(failed)?;
     database.busy_timeout(std::time::Duration::from_secs(10))?;
-    database.execute_batch("PRAGMA query_only = 1; BEGIN; SELECT count(*) FROM sqlite_schema").with_context(doing)?;
+    let begin = "PRAGMA query_only = 1; BEGIN; SELECT count(*) FROM sqlite_schema";
+    database.execute_batch(begin).map_err(failed)?;
     Ok(database)
+}
+
+/// An error of SQLite's, or the fault of the disk or the file that it comes from.
+pub(super) fn failed(path: &Path, error: rusqlite::Error) -> anyhow::Error {
+    FileFault::of(path, &error).map_or_else(|| error.into(), anyhow::Error::from)
 }
 
 /// Runs a query that gives the columns of a table.
@@ -91,9 +99,10 @@ pub(super) fn read(
     parameters: impl Params,
     each: &mut dyn FnMut(Vec<Value>) -> Result<()>,
 ) -> Result<()> {
-    let mut statement = database.prepare(sql)?;
-    let mut rows = statement.query(parameters)?;
-    while let Some(row) = rows.next()? {
+    let failed = |error| failed(Path::new(database.path().unwrap_or_default()), error);
+    let mut statement = database.prepare(sql).map_err(failed)?;
+    let mut rows = statement.query(parameters).map_err(failed)?;
+    while let Some(row) = rows.next().map_err(failed)? {
         let value = |(place, column): (usize, &headwater_model::Column)| {
             Ok::<_, rusqlite::Error>(Value::from_sqlite(row.get_ref(place)?, column.kind.base))
         };

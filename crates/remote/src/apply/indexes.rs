@@ -75,7 +75,9 @@ impl Later {
 fn ended(error: headwater_idxbuild::Error) -> Error {
     let doing = "building indexes";
     match error {
-        headwater_idxbuild::Error::Sqlite { source, .. } => Error::of_sqlite(doing, source),
+        headwater_idxbuild::Error::Sqlite { source, .. }
+        | headwater_idxbuild::Error::Unwritable { source, .. }
+        | headwater_idxbuild::Error::Malformed { source, .. } => Error::of_sqlite(doing, source),
         _ => Error::DiskFull { doing },
     }
 }

@@ -54,7 +54,7 @@ impl Remote {
         let is_new =
             !options.adopt && fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         if is_new {
-            match take(path, model, options, server) {
+            match take(path, model, options, server).map_err(|error| error.judged(path)) {
                 Ok(None) => {}
                 Ok(Some(taken)) => return Ok((Remote::open_with(path, options.busy_wait)?, Some(taken))),
                 #[cfg(test)]
@@ -180,7 +180,7 @@ impl Arriving {
             let came = file.metadata()?.len();
             Ok::<_, io::Error>((file, came))
         };
-        let (file, came) = open().map_err(|error| not_written(&own, &error))?;
+        let (file, came) = open().map_err(|error| not_written(&own, error))?;
         let mut arriving = Arriving { file, path: own, promised: *promised, came, bytes_down: 0 };
         if came > promised.bytes {
             arriving.begin_anew()?;
@@ -190,13 +190,13 @@ impl Arriving {
 
     fn begin_anew(&mut self) -> Result<(), Error> {
         self.came = 0;
-        self.file.set_len(0).map_err(|error| not_written(&self.path, &error))
+        self.file.set_len(0).map_err(|error| not_written(&self.path, error))
     }
 
     /// The beginning of a block, from which on the server sends what is compressed: what came beyond it comes again.
     fn back_to_a_block(&mut self) -> Result<(), Error> {
         self.came -= self.came % READY_BLOCK_BYTES;
-        self.file.set_len(self.came).map_err(|error| not_written(&self.path, &error))
+        self.file.set_len(self.came).map_err(|error| not_written(&self.path, error))
     }
 
     /// Fetches what has not come yet, and sees that it is the file that was promised. Gives the bytes that came.
@@ -249,7 +249,7 @@ impl Arriving {
                     return Err(Error::Unexpected { what: "more came of the file than was promised".to_owned() });
                 }
                 Ok(count) => {
-                    self.file.write_all(&buffer[..count]).map_err(|error| not_written(&self.path, &error))?;
+                    self.file.write_all(&buffer[..count]).map_err(|error| not_written(&self.path, error))?;
                     self.came += count as u64;
                 }
                 Err(error) => return Ok(Err(error.to_string())),
@@ -268,7 +268,7 @@ impl Arriving {
                 }
             }
         };
-        read().map_err(|error| not_written(&self.path, &error))
+        read().map_err(|error| not_written(&self.path, error))
     }
 
     /// Makes it the file of this path, whole and lasting, unless something is there.
@@ -277,7 +277,7 @@ impl Arriving {
             self.file.sync_all()?;
             fs::hard_link(&self.path, path)
         };
-        publish().map_err(|error| not_written(path, &error))?;
+        publish().map_err(|error| not_written(path, error))?;
         crash::step("naming a remote")?;
         self.remove();
         // The name outlasts a power failure too; where folders can't be synced, what is there without it is no remote at all.
@@ -361,9 +361,6 @@ fn sweep(path: &Path, but: Option<&Path>) {
     }
 }
 
-fn not_written(path: &Path, error: &io::Error) -> Error {
-    if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
-        return Error::DiskFull { doing: "taking a ready file" };
-    }
-    Error::Configuration { what: format!("{} can't be written: {error}", path.display()) }
+fn not_written(path: &Path, error: io::Error) -> Error {
+    Error::of_io("taking a ready file", path, error)
 }

@@ -121,7 +121,7 @@ impl Making {
         let none = || Fault::Io(io::Error::other("nothing makes ready files here"));
         let build: &BuildReady = files.builder().ok_or_else(none)?;
         let mut named = tempfile::Builder::new();
-        named.prefix("headwater-ready-");
+        named.prefix(super::READY_FOLDER);
         let folder = match &files.folder {
             Some(folder) => named.tempdir_in(folder)?,
             None => named.tempdir()?,

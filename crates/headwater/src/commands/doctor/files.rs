@@ -1,6 +1,7 @@
 //! Files and the disks that they are on.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::Findings;
 
@@ -22,6 +23,9 @@ const NETWORK: [&str; 14] = [
     "beegfs",
 ];
 
+/// No ready file takes that long.
+const UNFINISHED_AGE: Duration = Duration::from_hours(1);
+
 /// Whether the disk of this file or folder has space left.
 pub(super) fn space(path: &Path, what: &str, free_mib: u64, findings: &mut Findings) {
     let Ok(disk) = rustix::fs::statvfs(path) else { return };
@@ -32,6 +36,19 @@ pub(super) fn space(path: &Path, what: &str, free_mib: u64, findings: &mut Findi
             format!("the disk of {what} {} has {free} MiB left, expected at least {free_mib}", path.display()),
             "free some, or move it to a larger disk; --free-mib sets how much is expected",
         );
+    }
+}
+
+/// Folders in which a server was making a ready file when it was killed. One that runs may be making one just now.
+pub(super) fn unfinished(spool: &Path, findings: &mut Findings) {
+    for entry in std::fs::read_dir(spool).into_iter().flatten().flatten() {
+        let age = entry.metadata().and_then(|there| there.modified()).ok().and_then(|made| made.elapsed().ok());
+        let is_old = age.is_some_and(|age| age > UNFINISHED_AGE);
+        if is_old && entry.file_name().to_string_lossy().starts_with(headwater_server::READY_FOLDER) {
+            let what =
+                format!("{} was left by a server that was killed while it made a ready file", entry.path().display());
+            findings.warning("leftover", what, "delete it while no server runs");
+        }
     }
 }
 

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use headwater_remote::{Status, examine};
+use headwater_remote::{Error, FileFault, Status, examine, leftovers};
 
 use super::{DoctorArgs, Findings, files};
+use crate::output::about_bytes;
 
 /// Days without a sync after which it is told; a server forgets deletions after some weeks (`purge_days`).
 const DAYS_MAX: u64 = 14;
@@ -16,8 +17,23 @@ pub(super) fn look(file: &Path, args: &DoctorArgs, findings: &mut Findings) {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     files::space(folder, "the remote", args.free_mib, findings);
     files::network(file, findings);
+    for left in leftovers(file) {
+        let what = format!("{} ({}) was left beside it", left.path.display(), about_bytes(left.bytes));
+        findings.warning("leftover", what, left.advice);
+    }
     let examined = match examine(file) {
         Ok(examined) => examined,
+        Err(error @ (Error::DiskFull { .. } | Error::Beside { .. } | Error::File { .. })) => {
+            let mend = match &error {
+                Error::File { fault: FileFault::ReadOnly { .. }, .. } => {
+                    "make the file and its folder writable for this user (`mount`, `ls -l`): reading it needs the files beside it too"
+                }
+                _ => {
+                    "keep the file as it is; mend the disk, or move the file with those beside it to another, and run this again"
+                }
+            };
+            return findings.error(error.code(), format!("{}: {}", file.display(), chain(&error)), mend);
+        }
         Err(error) => {
             let mend = "give the path of a file that `headwater remote create` made, in a folder where this user may write; only if \
                         it is damaged: take it from a backup, or create it anew and load what it had pending by hand";

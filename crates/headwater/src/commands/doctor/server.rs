@@ -96,6 +96,7 @@ fn options_files(options: &ServerConfig, args: &DoctorArgs, findings: &mut Findi
     }
     let spool = options.spool_folder.clone().unwrap_or_else(std::env::temp_dir);
     files::space(&spool, "the spool folder", args.free_mib, findings);
+    files::unfinished(&spool, findings);
     let secrets = [("tls_key", &options.tls_key), ("jwt_key_file", &options.jwt_key_file)];
     for (option, path) in secrets.into_iter().filter_map(|(option, path)| Some((option, path.as_ref()?))) {
         let is_public = std::fs::read(path).is_ok_and(|pem| pem.starts_with(b"-----BEGIN PUBLIC"));

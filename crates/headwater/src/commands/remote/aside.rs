@@ -1,6 +1,6 @@
 //! `headwater remote retry`, `drop` and `reset`: what to do about changes set aside, or waiting in vain, and starting afresh.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use headwater_remote::{Choice, PendingChoice, Remote, Retried};
@@ -41,6 +41,10 @@ pub(super) struct AsideArgs {
 }
 
 impl AsideArgs {
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
+
     fn choice(&self) -> anyhow::Result<Choice> {
         match &self.table {
             Some(table) => Ok(Choice::Table(table.clone())),
@@ -66,6 +70,10 @@ pub(super) struct DropArgs {
 }
 
 impl DropArgs {
+    pub(super) fn file(&self) -> &Path {
+        self.which.file()
+    }
+
     fn pending_choice(&self) -> anyhow::Result<PendingChoice> {
         match (&self.which.table, &self.key) {
             (Some(table), Some(key)) => Ok(PendingChoice::Key { table: table.clone(), key: key.clone() }),
@@ -86,6 +94,12 @@ Everything comes down again at the next sync. Changes that wait and changes set 
 pub(super) struct ResetArgs {
     /// The remote's SQLite file.
     file: PathBuf,
+}
+
+impl ResetArgs {
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
 }
 
 /// Marks changes to be sent again.

@@ -1,6 +1,6 @@
 //! `headwater remote create`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use headwater_model::Model;
@@ -54,6 +54,12 @@ pub(super) struct CreateArgs {
     adopt: bool,
     #[command(flatten)]
     login: Login,
+}
+
+impl CreateArgs {
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
 }
 
 /// Makes the remote.

@@ -1,6 +1,6 @@
 //! `headwater remote log`: what waits, what was refused, what met a conflict.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
@@ -46,6 +46,12 @@ pub(super) struct LogArgs {
     /// At most so many of each.
     #[arg(long, default_value_t = 20)]
     limit: usize,
+}
+
+impl LogArgs {
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
 }
 
 /// Lists what is asked for; all of it if nothing is.

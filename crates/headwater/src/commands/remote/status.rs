@@ -1,12 +1,13 @@
 //! `headwater remote status`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use headwater_remote::{Remote, Status};
+use headwater_remote::{Leftover, Remote, Status, leftovers};
 use serde_json::{Value, json};
 
+use super::leftover_text;
 use crate::Done;
 use crate::commands::remote_text;
 use crate::exit::Exit;
@@ -33,10 +34,23 @@ pub(super) struct StatusArgs {
     exit_code: bool,
 }
 
+impl StatusArgs {
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
+}
+
 /// Tells how it stands.
 pub(super) fn run(args: &StatusArgs, output: &Output) -> Done {
     let status = Remote::open(&args.file)?.status()?;
-    output.answer(&as_json(&status), |output| show(&status, output))?;
+    let left = leftovers(&args.file);
+    let of_left = |left: &Leftover| json!({ "file": left.path, "bytes": left.bytes, "mend": left.advice });
+    let mut answer = as_json(&status);
+    answer["leftovers"] = left.iter().map(of_left).collect();
+    output.answer(&answer, |output| {
+        show(&status, output)?;
+        left.iter().try_for_each(|left| output.line(printable(&leftover_text(left))))
+    })?;
     Ok(if args.exit_code && status.set_aside > 0 { Exit::Found } else { Exit::Done })
 }
 

@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 use super::Login;
 use crate::Done;
 use crate::commands::token::duration;
-use crate::diff::RemoteFile;
-use crate::exit::{Exit, OrUsage as _};
+use crate::exit::Exit;
 use crate::output::{Output, Unit, about_bytes, counted, thousands};
 
 const EXAMPLES: &str = "\
@@ -49,10 +48,16 @@ pub(super) struct SyncArgs {
     login: Login,
 }
 
+impl SyncArgs {
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
+}
+
 /// Synchronizes.
 pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
-    let user = RemoteFile::open(&args.file).or_usage(|| "the remote can't be synchronized".into())?.user;
-    let mut options = SyncOptions::new(args.login.credentials(&user)?);
+    let mut remote = Remote::open(&args.file)?;
+    let mut options = SyncOptions::new(args.login.credentials(&remote.user()?)?);
     options.server.clone_from(&args.server);
     options.ca_file.clone_from(&args.login.ca);
     options.config.wants_download = !args.upload_only;
@@ -76,7 +81,6 @@ pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
     let mut waiting = Waiting::default();
     let mut setback = |setback: &Setback| bar.suspend(|| waiting.tell(setback, output));
     options.setback = Some(&mut setback);
-    let mut remote = Remote::open(&args.file)?;
     let done = remote.sync(&mut options);
     bar.finish_and_clear();
     let report = match done {

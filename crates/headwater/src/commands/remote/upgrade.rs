@@ -1,6 +1,6 @@
 //! `headwater remote upgrade`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use headwater_remote::http::{Server, fetch_model};
@@ -31,6 +31,12 @@ pub(super) struct UpgradeArgs {
     to: Option<u32>,
     #[command(flatten)]
     login: Login,
+}
+
+impl UpgradeArgs {
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
 }
 
 /// Changes the version.

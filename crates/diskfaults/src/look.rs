@@ -35,10 +35,8 @@ pub(crate) fn look(path: &Path, as_a_whole: bool) -> Look {
         Ok(connection) => connection,
         Err(error) => return Look::Unreadable(error.to_string()),
     };
-    let looked = read_beginning(&connection).and_then(|()| match as_a_whole {
-        true => faults(&connection),
-        false => Ok(Vec::new()),
-    });
+    let beginning = read_beginning(&connection);
+    let looked = beginning.and_then(|()| if as_a_whole { faults(&connection) } else { Ok(Vec::new()) });
     match looked {
         Ok(faults) if faults.is_empty() => Look::Sound,
         Ok(faults) => wrong(&connection, Look::Damaged(faults.join("; "))),

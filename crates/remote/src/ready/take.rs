@@ -54,7 +54,7 @@ impl Remote {
         let is_new =
             !options.adopt && fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         if is_new {
-            match take(path, model, options, server).map_err(|error| error.judged(path)) {
+            match take(path, model, options, server) {
                 Ok(None) => {}
                 Ok(Some(taken)) => return Ok((Remote::open_with(path, options.busy_wait)?, Some(taken))),
                 #[cfg(test)]
@@ -84,7 +84,8 @@ fn take(path: &Path, model: &Model, options: &CreateOptions, server: &Server) ->
     let bytes_down = arriving.fetch(&client, &who)?;
     crash::step("fetching a ready file")?;
     let own = Own { plan: &plan, who: &who, secret, options, welcome, seen };
-    let made = own.take_over(&arriving.path).and_then(|()| arriving.publish(path));
+    let taken_over = own.take_over(&arriving.path).map_err(|error| error.judged(&arriving.path));
+    let made = taken_over.and_then(|()| arriving.publish(path));
     if made.is_err() && !is_crash(&made) {
         arriving.remove();
     }

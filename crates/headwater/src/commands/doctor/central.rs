@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use headwater_consolidated::check::{Severity, check};
 use headwater_consolidated::{Connection, Dialect, Plan};
+use headwater_diskfaults::FileFault;
 use headwater_gateway::query::Who;
 use headwater_model::Direction;
 use headwater_protocol::Value;
@@ -88,6 +89,11 @@ fn file(path: &Path, args: &DoctorArgs, findings: &mut Findings) -> bool {
             false
         }
         Err(error) => {
+            if let Some(fault) = FileFault::of(path, &error).filter(|fault| !fault.is_of_the_file()) {
+                let mend = "mend the disk, or the rights of the file and its folder, and run this again";
+                findings.error(fault.code(), fault.to_string(), mend);
+                return false;
+            }
             let what = format!("the database {} can't be opened: {error}", path.display());
             findings.error(
                 "database_unreachable",

@@ -15,6 +15,7 @@ mod gateway;
 mod generator;
 mod hosts;
 mod layouts;
+mod lock;
 mod memory;
 mod newcomer;
 mod prediction;
@@ -91,6 +92,9 @@ enum Part {
         after_help = "Example: cargo run --release -p headwater-bench -- layouts --partitions 5 --batches 10 --repetitions 3"
     )]
     Layouts(layouts::LayoutsArguments),
+    /// How long a download holds a remote's write lock
+    #[command(after_help = "Example: cargo run --release -p headwater-bench -- lock --rows 20000 --repetitions 3")]
+    Lock(lock::LockArguments),
     /// How often a shared partition is read for many remotes, and its chunks asked for, behind Squid
     #[command(after_help = "Example: cargo run --release -p headwater-bench -- shared --remotes 100 --files 5")]
     Shared(shared::SharedArguments),
@@ -130,6 +134,7 @@ fn main() -> Result<ExitCode> {
         Some(Part::Scripts(arguments)) => scripts::measure(arguments)?,
         Some(Part::Embedded(arguments)) => embedded::measure(arguments)?,
         Some(Part::Layouts(arguments)) => layouts::measure(arguments)?,
+        Some(Part::Lock(arguments)) => lock::measure(arguments)?,
         Some(Part::Shared(arguments)) => shared::measure(arguments)?,
         Some(Part::Gateway(arguments)) => gateway::measure(arguments)?,
         Some(Part::Cursor(arguments)) => cursor::measure(arguments)?,

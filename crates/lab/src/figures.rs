@@ -63,6 +63,8 @@ pub enum How {
 pub struct Figure {
     /// `GROUP.NAME`.
     pub name: String,
+    /// The group that it is measured with, if that is not the one of its name.
+    pub with: Option<String>,
     /// What it says.
     pub about: String,
     /// Where it comes from: a place in [`Figures::measures`].
@@ -74,8 +76,11 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// What its name begins with.
+    /// The group that it is measured with: what its name begins with, unless it says another.
     pub fn group(&self) -> &str {
+        if let Some(with) = &self.with {
+            return with;
+        }
         self.name.split_once('.').map_or(&self.name, |(group, _)| group)
     }
 }
@@ -242,7 +247,7 @@ fn measure(reader: &mut Reader<'_>, entry: &Entry<'_>) -> Option<Measure> {
 }
 
 fn figure(reader: &mut Reader<'_>, entry: &Entry<'_>, measures: &[Measure]) -> Option<Figure> {
-    const KEYS: [&str; 5] = ["name", "about", "measure", "value", "target"];
+    const KEYS: [&str; 6] = ["name", "about", "group", "measure", "value", "target"];
     let keys = reader.table(entry)?;
     reader.allow(&keys, "[[figure]]", &KEYS);
     let key = |name| keys.iter().find(|key| key.name == name).copied();
@@ -251,6 +256,10 @@ fn figure(reader: &mut Reader<'_>, entry: &Entry<'_>, measures: &[Measure]) -> O
         return reader.mismatch(entry, "name, measure and target");
     };
     let about = text(reader, "about").unwrap_or(Some(String::new()))?;
+    let with = match text(reader, "group") {
+        Some(with) => Some(with?),
+        None => None,
+    };
     let value = match text(reader, "value") {
         Some(value) => Some(value?),
         None => None,
@@ -276,7 +285,7 @@ fn figure(reader: &mut Reader<'_>, entry: &Entry<'_>, measures: &[Measure]) -> O
     if !is_name || text.contains(char::is_whitespace) {
         return reader.mismatch(&name, "GROUP.NAME");
     }
-    Some(Figure { name: text, about, measure, value, target })
+    Some(Figure { name: text, with, about, measure, value, target })
 }
 
 #[cfg(test)]
@@ -291,6 +300,8 @@ mod tests {
     fn a_list_is_read() {
         let list = Figures::parse("f.toml", LIST).expect("a valid list");
         assert_eq!(list.groups(), ["x", "y"]);
+        let with = LIST.replace("name = \"y.two\"\n", "name = \"y.two\"\ngroup = \"x\"\n");
+        assert_eq!(Figures::parse("f.toml", &with).expect("a valid list").groups(), ["x"]);
         assert_eq!(list.measures[1].how, How::Command(vec!["b".to_owned(), "c".to_owned()]));
         let two = &list.figures[1];
         assert_eq!((two.name.as_str(), two.measure, two.target.to_string().as_str()), ("y.two", 1, "<= 97"));

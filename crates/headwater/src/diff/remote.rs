@@ -53,6 +53,10 @@ impl RemoteFile {
         Ok(RemoteFile { file, user, remote_id, model, fingerprint: fingerprint.cast_unsigned() })
     }
 
+    fn failed(&self, error: rusqlite::Error) -> anyhow::Error {
+        failed(Path::new(self.file.path().unwrap_or_default()), error)
+    }
+
     /// The columns, by their places, that make texts of numbers although a head may have a number there: files of older versions declare
     /// `TIMESTAMP_TEXT` where new ones declare `TIMESTAMP_BLOB`.
     pub(super) fn text_columns(&self, table: &Table) -> Result<Vec<usize>> {
@@ -61,7 +65,8 @@ impl RemoteFile {
             if matches!(column.kind.base, Type::Text | Type::Decimal) {
                 continue;
             }
-            let (declared, ..) = self.file.column_metadata(Some("main"), table.name.as_str(), column.name.as_str())?;
+            let metadata = self.file.column_metadata(Some("main"), table.name.as_str(), column.name.as_str());
+            let (declared, ..) = metadata.map_err(|error| self.failed(error))?;
             let declared = declared.map(|declared| declared.to_string_lossy().to_ascii_uppercase()).unwrap_or_default();
             let is_text =
                 ["CHAR", "CLOB", "TEXT"].iter().any(|word| declared.contains(word)) && !declared.contains("INT");
@@ -97,9 +102,10 @@ impl RemoteFile {
         let keys: Vec<_> = table.key_columns().map(|column| quote(&format!("k_{}", column.name))).collect();
         let log = quote(&format!("hw_log_{}", table.name));
         let sql = format!("SELECT \"aside\", {} FROM {log} ORDER BY \"upload\" DESC", keys.join(", "));
-        let mut statement = self.file.prepare(&sql)?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
+        let failed = |error| self.failed(error);
+        let mut statement = self.file.prepare(&sql).map_err(failed)?;
+        let mut rows = statement.query([]).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
             let pending = if row.get::<_, i64>(0)? == 0 { Pending::Waiting } else { Pending::SetAside };
             let value = |(place, column): (usize, &headwater_model::Column)| {
                 Ok::<_, rusqlite::Error>(Value::from_sqlite(row.get_ref(place + 1)?, column.kind.base))
@@ -112,10 +118,11 @@ impl RemoteFile {
     /// Rows of a table that only goes up may be on the list without a change in the log: nobody knows whether they have gone up.
     fn perhaps_unsent(&self, table: &Table, each: &mut dyn FnMut(Vec<Value>, Pending) -> Result<()>) -> Result<()> {
         let types: Vec<Type> = table.key_columns().map(|column| column.kind.base).collect();
-        let mut statement =
-            self.file.prepare("SELECT \"key\" FROM \"hw_set_aside\" WHERE \"name\" = ? AND \"in_place\" = 0")?;
-        let mut notes = statement.query([&table.name])?;
-        while let Some(note) = notes.next()? {
+        let sql = "SELECT \"key\" FROM \"hw_set_aside\" WHERE \"name\" = ? AND \"in_place\" = 0";
+        let failed = |error| self.failed(error);
+        let mut statement = self.file.prepare(sql).map_err(failed)?;
+        let mut notes = statement.query([&table.name]).map_err(failed)?;
+        while let Some(note) = notes.next().map_err(failed)? {
             let key = read_row(&mut Reader::new(note.get_ref(0)?.as_blob()?), &types, usize::MAX, None)?;
             let value = |(value, base): (&headwater_protocol::Value, &Type)| {
                 let mut scratch = Scratch::default();

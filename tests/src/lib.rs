@@ -12,6 +12,7 @@
 
 pub mod backup;
 pub mod ledger;
+pub mod session;
 pub mod stage;
 pub mod tally;
 pub mod wire;
@@ -266,7 +267,12 @@ impl World {
 
     /// A token of this user.
     pub fn token(&self, user: &str) -> Result<String> {
-        Ok(self.tokens.issue(user, Duration::from_hours(1), SystemTime::now())?.expose().to_owned())
+        self.token_for(user, Duration::from_hours(1))
+    }
+
+    /// A token of this user that ends after so long.
+    pub fn token_for(&self, user: &str, lifetime: Duration) -> Result<String> {
+        Ok(self.tokens.issue(user, lifetime, SystemTime::now())?.expose().to_owned())
     }
 
     /// The file of the remote of this name.

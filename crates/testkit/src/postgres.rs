@@ -163,6 +163,13 @@ impl Builder {
         self.set("wal_level", level)
     }
 
+    /// Keeps all log files in the folder `archive` beside the data, for [`Postgres::recover`].
+    #[must_use]
+    pub fn archive(self) -> Self {
+        // The server runs in its data folder.
+        self.set("archive_mode", "on").set("archive_command", "mkdir -p ../archive && cp %p ../archive/%f")
+    }
+
     /// Any setting of `postgresql.conf`; the last of a name counts.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {

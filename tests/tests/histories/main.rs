@@ -20,7 +20,6 @@ mod predict;
 mod restore;
 mod rules;
 mod schema;
-mod session;
 mod shape;
 mod stock;
 mod window;

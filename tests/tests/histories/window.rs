@@ -16,7 +16,7 @@ use headwater_tests::Central;
 
 use crate::deeds::Deed;
 use crate::restore::Copies;
-use crate::session::Session;
+use headwater_tests::session::Session;
 
 /// What happens in the midst.
 pub(crate) enum Window<'a> {

@@ -7,7 +7,7 @@
 //! | 26000, 42P05, 42704 of the session's marker | the setup: a pooler in transaction mode |
 //! | 55P03 of `NOWAIT` in a statement of ours | a sync of this remote is running |
 //! | 40P01 of the deadlock detector, 57014 and 55P03 of a time-out or a cancellation, 53100, 53200, 53300, 58030, 40001 outside of functions, a cached plan that no longer fits | try again |
-//! | 57P0x, 25006 (the primary became a standby) and 08xxx outside of functions, 25P0x, a closed connection | try again on another connection |
+//! | 57P0x, 25006 (the primary became a standby) and 08xxx outside of functions, 0A000 of a transaction that is to write on a standby, 25P0x, a closed connection | try again on another connection |
 //! | other 40xxx, 53xxx, 55P03, 55006, 58xxx; 08xxx and 25006 inside a function of the application's; XX000 | in doubt: try again; where it stays, the row is refused |
 //! | 28xxx, 3D000, 42501 of a missing grant, a missing table or column | the setup |
 //! | the rest | a defect, or the user's SQL |
@@ -73,6 +73,8 @@ fn from_server(context: &str, error: &DbError) -> Error {
     match code {
         "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25P04" => retry(true),
         "25006" if !is_inside => retry(true),
+        // "cannot set transaction read-write mode during recovery": the same, where a transaction begins.
+        "0A000" if !is_inside && error.routine() == Some("call_bool_check_hook") => retry(true),
         _ if class == "08" && !is_inside => retry(true),
         _ if is_circumstance(error) => retry(false),
         "40001" if !is_inside => retry(false),

@@ -2,6 +2,8 @@
 //! without its last second, a file replaced. Two remotes with pending changes go on by themselves, and each in a few syncs is its part
 //! of the database again; what was pending has arrived, and what the database lost of their uploads is named.
 
+mod timelines;
+
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
@@ -166,11 +168,16 @@ impl Stage {
 
 fn cluster() -> Result<(Postgres, Stage)> {
     let cluster = Postgres::start()?;
+    let stage = stage_on(&cluster)?;
+    Ok((cluster, stage))
+}
+
+fn stage_on(cluster: &Postgres) -> Result<Stage> {
     let url = cluster.create_database()?;
     // Another cluster's transactions have lower numbers.
     let many = "DO $$ BEGIN FOR i IN 1..5000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$";
     headwater_testkit::sql(&url, many)?;
-    Ok((cluster, Stage::new(Central::Postgres(url))?))
+    Stage::new(Central::Postgres(url))
 }
 
 #[test]

@@ -157,3 +157,56 @@ fn a_clusters_disk_is_full() -> Result<()> {
     ensure!(crashes.get() > 0, "the log always found room");
     Ok(())
 }
+
+/// Room for bytes, and none for a file: at the remote, whose write-ahead log is a file beside it.
+#[test]
+fn the_remotes_disk_takes_no_more_files() -> Result<()> {
+    if !is_apart("the_remotes_disk_takes_no_more_files", "--mount")? {
+        return Ok(());
+    }
+    let disk = SmallDisk::with_inodes(96, 64)?;
+    let place = tempfile::tempdir()?;
+    let central = Central::Sqlite(place.path().join("central.db"));
+    let mut stage = Stage::over(Kind::Sqlite, central, TempDir::new_in(disk.path())?)?;
+    // Which of them, the system does not always let SQLite tell; no file is called damaged.
+    no_more_files(&mut stage, &disk, &["disk_full", "disk_failed", "disk_unreadable", "sqlite"])
+}
+
+#[test]
+fn the_servers_disk_takes_no_more_files() -> Result<()> {
+    if !is_apart("the_servers_disk_takes_no_more_files", "--mount")? {
+        return Ok(());
+    }
+    for kind in KINDS {
+        let disk = SmallDisk::with_inodes(96, 64)?;
+        let mut stage = Stage::new(kind)?;
+        stage.padding = 300_000;
+        stage.world.memory_bytes = Some(8 * 4_096);
+        serve(&mut stage, |config| config.spool_folder = Some(disk.path().to_owned()))?;
+        no_more_files(&mut stage, &disk, &["overloaded"])?;
+    }
+    Ok(())
+}
+
+/// Syncs with room for ever more files, until two in a row go through.
+fn no_more_files(stage: &mut Stage, disk: &SmallDisk, codes: &[&str]) -> Result<()> {
+    let (mut failures, mut clean) = (0, 0);
+    for room in 0..20 {
+        stage.edit()?;
+        disk.leave_inodes(room)?;
+        let done = stage.sync(1);
+        disk.clear_inodes()?;
+        match &done {
+            Ok(()) => stage.ours.acknowledge(),
+            Err(error) => ensure!(codes.contains(&error.code()), "room for {room} files: {error:?}"),
+        }
+        stage.heal().with_context(|| format!("{failures} failed before, and room for {room} files"))?;
+        failures += u64::from(done.is_err());
+        clean = if done.is_ok() { clean + 1 } else { 0 };
+        if clean == 2 {
+            break;
+        }
+    }
+    ensure!(failures >= 1 && clean == 2, "{failures} failed, {clean} went through");
+    converged(&stage.world, NAME)
+}

@@ -1,4 +1,4 @@
-//! A small disk: a file system of its own that can be filled to the last page.
+//! A small disk: a file system of its own that can be filled to the last page, or to the last file.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -15,9 +15,18 @@ pub struct SmallDisk(TempDir);
 impl SmallDisk {
     /// Mounts an empty one of so many MiB.
     pub fn new(mib: u32) -> Result<SmallDisk> {
+        SmallDisk::mounted(&format!("size={mib}m,mode=1777"))
+    }
+
+    /// The same, with room for so many files and folders (inodes).
+    pub fn with_inodes(mib: u32, inodes: u32) -> Result<SmallDisk> {
+        SmallDisk::mounted(&format!("size={mib}m,mode=1777,nr_inodes={inodes}"))
+    }
+
+    fn mounted(options: &str) -> Result<SmallDisk> {
         let folder = tempfile::tempdir()?;
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={mib}m,mode=1777"), "tmpfs"]).arg(folder.path());
+        mount.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(folder.path());
         let done = mount.output().context("mount: it belongs to util-linux")?;
         ensure!(done.status.success(), "mount: {}", String::from_utf8_lossy(&done.stderr));
         Ok(SmallDisk(folder))
@@ -45,6 +54,32 @@ impl SmallDisk {
         let length = ballast.metadata()?.len();
         ballast.set_len(length.saturating_sub(bytes))?;
         Ok(())
+    }
+
+    /// Makes empty files until no further one can be made, save so many.
+    pub fn leave_inodes(&self, count: usize) -> Result<()> {
+        let folder = self.inodes();
+        std::fs::create_dir(&folder)?;
+        let mut made = Vec::new();
+        let full = loop {
+            let path = folder.join(made.len().to_string());
+            match File::create(&path) {
+                Ok(_) => made.push(path),
+                Err(full) => break full,
+            }
+        };
+        ensure!(full.kind() == ErrorKind::StorageFull, "using the inodes up: {full}");
+        ensure!(made.len() >= count, "there were {} inodes, not {count}", made.len());
+        made.iter().take(count).try_for_each(|path| Ok(std::fs::remove_file(path)?))
+    }
+
+    /// Removes those files.
+    pub fn clear_inodes(&self) -> Result<()> {
+        Ok(std::fs::remove_dir_all(self.inodes())?)
+    }
+
+    fn inodes(&self) -> PathBuf {
+        self.path().join("inodes")
     }
 
     /// Makes room again.

@@ -143,6 +143,24 @@ fn a_black_hole_tells_nobody_until_it_is_cleaned() -> Result<()> {
 }
 
 #[test]
+fn what_is_held_passes_when_the_proxy_is_cleaned() -> Result<()> {
+    let (address, seen) = server(b"hello")?;
+    let proxy = FaultProxy::start(address)?;
+    proxy.next([Plan::clean().hold(Direction::Up, 4)]);
+    let mut socket = connect(&proxy)?;
+    socket.write_all(&[0, 1, 2, 3, 4, 5])?;
+    socket.shutdown(Shutdown::Write)?;
+    let mut greeting = [0; 5];
+    socket.read_exact(&mut greeting)?;
+    assert!(wait_until(LONG, || proxy.counters().up == 4));
+    assert!(seen.try_recv().is_err(), "the server waits for the rest");
+    proxy.go_clean();
+    assert_eq!(seen.recv_timeout(LONG)?, (vec![0, 1, 2, 3, 4, 5], None));
+    assert_eq!(proxy.counters().faults, 0);
+    Ok(())
+}
+
+#[test]
 fn slow_and_late_connections_take_their_time_and_lose_nothing() -> Result<()> {
     let (address, seen) = server(b"hello")?;
     let proxy = FaultProxy::start(address)?;

@@ -15,7 +15,7 @@ use headwater_tests::{Kind, World};
 use super::{ANN, BOB, CAT, content, create, create_at, warm, world};
 
 /// Files beside a remote's.
-fn beside(world: &World, name: &str) -> Result<Vec<String>> {
+pub(super) fn beside(world: &World, name: &str) -> Result<Vec<String>> {
     let prefix = format!("{name}.db-ready-");
     let mut found = Vec::new();
     for entry in std::fs::read_dir(world.folder.path())? {
@@ -221,5 +221,36 @@ fn a_full_disk_leaves_what_came() -> Result<()> {
         failures += 1;
     }
     ensure!(failures > 3, "{failures} failures");
+    Ok(())
+}
+
+/// A server whose disk has no room for one more file makes none, and does once there is room.
+#[test]
+fn no_room_for_a_file_at_the_server() -> Result<()> {
+    if !is_apart("breaks::no_room_for_a_file_at_the_server", "--mount")? {
+        return Ok(());
+    }
+    let mut world = world(Kind::Sqlite, 600)?;
+    let disk = SmallDisk::with_inodes(96, 32)?;
+    world.config.spool_folder = Some(disk.path().to_owned());
+    for room in 0.. {
+        ensure!(room < 20, "no end of it");
+        // It has none when it starts.
+        world.start_server()?;
+        disk.leave_inodes(room)?;
+        let (_, first) = create(&world, &format!("first {room}"), ANN)?;
+        let (mut second, taken) = create(&world, &format!("second {room}"), BOB)?;
+        disk.clear_inodes()?;
+        ensure!(first.is_none(), "the first that asks is given none");
+        world.sync(&mut second)?;
+        ensure!(world.diff(&format!("second {room}"))?.is_equal(false), "room for {room} files");
+        if taken.is_some() {
+            ensure!(room > 0, "it took no room");
+            return Ok(());
+        }
+        create(&world, &format!("third {room}"), CAT)?;
+        let (_, taken) = create(&world, &format!("fourth {room}"), ANN)?;
+        ensure!(taken.is_some(), "with room for {room} files none was made, and none after it");
+    }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Ready files: what a new remote is given in the place of its first download, and who is not.
 
 mod breaks;
+mod during;
 mod refused;
 mod same;
 mod valid;
@@ -67,6 +68,13 @@ const EVE: &str = USERS[3];
 /// A world with so many items, half of them in each region, whose server makes files of any size.
 fn world(kind: Kind, items: u32) -> Result<World> {
     let mut world = World::unserved(kind, SCHEMA, MODEL, &USERS)?;
+    fill(&world, items)?;
+    world.config.ready_bytes_min = 0;
+    world.start_server()?;
+    Ok(world)
+}
+
+fn fill(world: &World, items: u32) -> Result<()> {
     for first in (1..=items).step_by(500) {
         let values =
             |row: &dyn Fn(u32) -> String| (first..(first + 500).min(items + 1)).map(row).collect::<Vec<_>>().join(", ");
@@ -76,9 +84,7 @@ fn world(kind: Kind, items: u32) -> Result<World> {
         world.central.execute(&format!("INSERT INTO item VALUES {}", values(&item)))?;
         world.central.execute(&format!("INSERT INTO line VALUES {}", values(&line)))?;
     }
-    world.config.ready_bytes_min = 0;
-    world.start_server()?;
-    Ok(world)
+    Ok(())
 }
 
 /// Makes a remote of this user as `headwater remote create` does.

@@ -48,6 +48,19 @@ enum Fault {
     Build(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
+impl Fault {
+    /// Whether the next that asks may have better luck: the database could not do it now, or the disk had no room.
+    fn may_pass(&self) -> bool {
+        match self {
+            Fault::Database(Error::Retry { .. }) => true,
+            Fault::Database(Error::Spool(error)) | Fault::Io(error) => {
+                matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            }
+            Fault::Database(_) | Fault::Build(_) => false,
+        }
+    }
+}
+
 impl Making {
     /// Makes it, and says so to whoever waits; without one they take the ordinary way.
     pub(super) async fn run(self) {
@@ -67,7 +80,7 @@ impl Making {
         };
         let made = made.or_else(|error| {
             tracing::warn!(%error, "a ready file could not be made; remotes come down the ordinary way");
-            if matches!(error, Fault::Database(Error::Retry { .. })) { Err(BadLuck) } else { Ok(None) }
+            if error.may_pass() { Err(BadLuck) } else { Ok(None) }
         });
         shared.ready_files.made(key, made);
         drop(tell);
@@ -129,7 +142,12 @@ impl Making {
         let path = folder.path().join("ready.db");
         let Frames { file, summary, seen, note } = frames;
         let mut frames = around(file, &seen);
-        build(&path, &self.plan.model.public(), PLAIN_MAX * files.bytes_max(), &mut frames).map_err(Fault::Build)?;
+        let done = build(&path, &self.plan.model.public(), PLAIN_MAX * files.bytes_max(), &mut frames);
+        if let Err(error) = done {
+            // SQLite does not say that the disk takes no further file.
+            self.file()?;
+            return Err(Fault::Build(error));
+        }
         let (file, digest) = Packed::of(&File::open(&path)?, self.shared.files.create()?)?;
         let ready =
             Ready { key: self.key, fingerprint: self.plan.fingerprint, file, digest, rows: summary.rows, seen, note };

@@ -121,6 +121,9 @@ impl Pump<'_> {
         self.note_slowness();
         let mut bytes = vec![0; READ];
         loop {
+            if self.lane.is_held_at(self.position) {
+                self.control.cleaned().await;
+            }
             self.clean_if_told();
             if let Some(fault) = self.lane.end_at(self.position) {
                 return Err(Stop::Fault(fault));

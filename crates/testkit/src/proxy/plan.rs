@@ -4,6 +4,7 @@
 //! |---|---|
 //! | cut | after n bytes of one direction, or behind something that passes there, both ends lose the connection, by reset (RST) or in an orderly way (FIN) |
 //! | black hole | after n bytes of one direction nothing more passes either way, and neither end is told |
+//! | hold | after n bytes of one direction nothing more passes this way until [`FaultProxy::go_clean`](crate::FaultProxy::go_clean), then it goes on |
 //! | flip | the byte at this offset arrives with all its bits inverted |
 //! | delay | each read of one direction is passed on so much later |
 //! | throttle | one direction passes so many bytes a second |
@@ -65,6 +66,7 @@ pub(super) struct Lane {
     pub(super) cut: Option<(u64, Cut)>,
     pub(super) cut_behind: Option<(Place, Cut)>,
     pub(super) black_hole: Option<u64>,
+    pub(super) hold: Option<u64>,
     pub(super) flip: Option<u64>,
     pub(super) delay: Duration,
     pub(super) bytes_per_second: Option<u32>,
@@ -120,6 +122,13 @@ impl Plan {
         self
     }
 
+    /// Holds what comes after so many bytes of this direction, until the proxy goes clean.
+    #[must_use]
+    pub fn hold(mut self, direction: Direction, after_bytes: u64) -> Self {
+        self.lane(direction).hold = Some(after_bytes);
+        self
+    }
+
     /// Inverts the byte at this offset (from 0).
     #[must_use]
     pub fn flip(mut self, direction: Direction, offset: u64) -> Self {
@@ -152,8 +161,13 @@ impl Plan {
 impl Lane {
     /// How many bytes may pass from this position on until something happens; none without a limit.
     pub(super) fn bytes_until_end(&self, position: u64) -> Option<u64> {
-        let ends = [self.cut.map(|(after, _)| after), self.black_hole];
+        let ends = [self.cut.map(|(after, _)| after), self.black_hole, self.hold];
         ends.into_iter().flatten().min().map(|end| end.saturating_sub(position))
+    }
+
+    /// Whether nothing passes at this position before the proxy goes clean.
+    pub(super) fn is_held_at(&self, position: u64) -> bool {
+        self.hold.is_some_and(|after| after <= position)
     }
 
     /// The fault that stops the lane at this position.

@@ -1,19 +1,23 @@
-//! Outages: the network between all of them taken away and given back, processes that stand still with their connections open, clocks
-//! that jump. While it lasts, syncs fail or wait; after it, one sync puts everything right.
+//! Outages: the network between all of them taken away and given back, processes that stand still with their connections open, a database
+//! that takes no more connections, clocks that jump. While it lasts, syncs fail or wait; after it, one sync puts everything right.
 //!
 //! `HEADWATER_OUTAGES_SEED` draws the same moments again.
 //!
 //! The network is a namespace of its own (namespaces(7)), in which this test runs a second time: packets are lost and no peer says
 //! so, unlike where a proxy closes connections.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use headwater_access::{Secret, hash_password};
-use headwater_testkit::{Child, Postgres, Random, free_port, headwater_binary};
+use headwater_remote::{Remote, SyncOptions, http::Credentials};
+use headwater_testkit::{Child, Postgres, Random, free_port, headwater_binary, wait_until};
 use headwater_tests::apart::is_apart;
 use headwater_tests::ledger::converged;
+use headwater_tests::session::Session;
 use headwater_tests::stage::{NAME, Stage};
 use headwater_tests::{Central, KINDS, Kind};
 
@@ -158,6 +162,136 @@ fn a_cluster_that_stands_still_goes_on() -> Result<()> {
         }
         converged(&stage.world, NAME)
     })
+}
+
+/// A cluster for few connections, and a database in it that belongs to a role of its own, under which the server connects.
+fn few_connections() -> Result<(Postgres, String, String)> {
+    let cluster = Postgres::builder().set("max_connections", "16").start()?;
+    let admin = cluster.create_database()?;
+    let sql = "CREATE ROLE server LOGIN; ALTER DATABASE test_0 OWNER TO server; ALTER SCHEMA public OWNER TO server";
+    headwater_testkit::sql(&admin, sql)?;
+    let server = admin.replace("postgres@", "server@");
+    Ok((cluster, admin, server))
+}
+
+/// Connects until nobody is let in any more.
+fn use_up(url: &str) -> Result<Vec<Session>> {
+    let mut taken = Vec::new();
+    let refused = loop {
+        match Session::open(url) {
+            Ok(session) => taken.push(session),
+            Err(error) => break error,
+        }
+    };
+    let code = refused.downcast_ref::<tokio_postgres::Error>().and_then(|error| error.code().cloned());
+    ensure!(code == Some(tokio_postgres::error::SqlState::TOO_MANY_CONNECTIONS), "{refused:?}");
+    Ok(taken)
+}
+
+/// The status and the body of an answer.
+fn get(address: &str, path: &str, token: &str) -> Result<(String, String)> {
+    let mut stream = TcpStream::connect(address)?;
+    let head =
+        format!("GET {path} HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("a head")?;
+    Ok((head.split(' ').nth(1).context("a status")?.to_owned(), body.to_owned()))
+}
+
+/// What `/ready` says: the status, and whether the database can be reached.
+fn ready(stage: &Stage) -> Result<(String, bool)> {
+    let (status, body) = get(&stage.world.address()?.to_string(), "/ready", "none")?;
+    let body: serde_json::Value = serde_json::from_str(&body)?;
+    Ok((status, body["database"].as_bool().context("whether the database can be reached")?))
+}
+
+/// The limit of a role, and that of the cluster: at the start of a server and under one that runs.
+#[test]
+fn connections_are_used_up() -> Result<()> {
+    let (_cluster, admin, url) = few_connections()?;
+    let mut stage = Stage::on(Central::Postgres(url.clone()))?;
+    for limit in ["4", "-1"] {
+        headwater_testkit::sql(&admin, &format!("ALTER ROLE server CONNECTION LIMIT {limit}"))?;
+        for starts in [true, false] {
+            let case = format!("limit {limit}, {}", if starts { "at the start" } else { "beside a server" });
+            stage.edit()?;
+            stage.world.stop_server();
+            if !starts {
+                // It has had its connections, and loses them.
+                stage.world.start_server()?;
+                stage.sync_patiently(1, LONG).err();
+                let ends = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'server'";
+                headwater_testkit::sql(&admin, ends)?;
+            }
+            let taken = use_up(&url)?;
+            if starts {
+                stage.world.start_server()?;
+            }
+            stage.point_at(&stage.world.server_url()?)?;
+            ensure!(ready(&stage)? == ("503".to_owned(), false), "{case}: {:?}", ready(&stage)?);
+            let error = stage.sync(1).err().with_context(|| format!("{case}: it synced"))?;
+            ensure!(error.code() == "database_unavailable", "{case}: {error:?}");
+            drop(taken);
+            ensure!(wait_until(LONG, || ready(&stage).is_ok_and(|(status, _)| status == "200")), "{case}: ready again");
+            stage.heal().with_context(|| case.clone())?;
+        }
+    }
+    converged(&stage.world, NAME)
+}
+
+/// The program does not start where its check finds no connection, and says why; named queries are told to come back, and then answered.
+#[test]
+fn a_program_finds_no_connection() -> Result<()> {
+    let (_cluster, _, url) = few_connections()?;
+    let stage = Stage::on(Central::Postgres(url.clone()))?;
+    let folder = stage.world.folder.path();
+    let configuration = folder.join("headwater.toml");
+    let text = std::fs::read_to_string(&configuration)? + "[gateway]\nqueries = \"queries\"\n";
+    std::fs::write(&configuration, text)?;
+    std::fs::create_dir(folder.join("queries"))?;
+    std::fs::write(folder.join("queries/owners.sql"), "-- public = true\nSELECT id FROM owner\n")?;
+    let taken = use_up(&url)?;
+    let done = headwater()?.arg("--config").arg(&configuration).args(["serve", "--listen", "127.0.0.1:0"]).output()?;
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    ensure!(done.status.code() == Some(3) && said.contains("could not be opened"), "{:?}: {said}", done.status);
+    ensure!(said.contains("connection slots are reserved"), "{said}");
+    drop(taken);
+    let mut command = headwater()?;
+    let server = serve(&stage, &mut command)?;
+    let address = Remote::open(stage.world.path(NAME))?.status()?.server.replace("http://", "");
+    let ask = || get(&address, "/q/owners.csv", &stage.world.token(NAME)?);
+    let taken = use_up(&url)?;
+    let (status, body) = ask()?;
+    ensure!(status == "503" && body.contains("database_unavailable"), "{status}: {body}");
+    drop(taken);
+    ensure!(wait_until(LONG, || ask().is_ok_and(|(status, _)| status == "200")), "{:?}", ask()?);
+    ensure!(ask()?.1 == "id\r\nanna\r\n", "{:?}", ask()?);
+    drop(server);
+    Ok(())
+}
+
+/// One connection is enough for a sync, also where a second one would find out how large the download is.
+#[test]
+fn one_connection_is_enough() -> Result<()> {
+    let (_cluster, admin, url) = few_connections()?;
+    let mut stage = Stage::on(Central::Postgres(url))?;
+    stage.padding = 1_500_000;
+    stage.edit()?;
+    stage.world.stop_server();
+    headwater_testkit::sql(&admin, "ALTER ROLE server CONNECTION LIMIT 1")?;
+    stage.world.start_server()?;
+    stage.point_at(&stage.world.server_url()?)?;
+    let mut options = SyncOptions::new(Credentials::Token(stage.world.token(NAME)?));
+    options.config.attempts_max = 20;
+    let report = Remote::open(stage.world.path(NAME))?.sync(&mut options)?;
+    ensure!(report.bytes_down > 1 << 20, "so much that its size is looked for: {report:?}");
+    stage.ours.acknowledge();
+    headwater_testkit::sql(&admin, "ALTER ROLE server CONNECTION LIMIT -1")?;
+    stage.check()?;
+    stage.heal()?;
+    converged(&stage.world, NAME)
 }
 
 /// Has a program run by another time of day; waits stay what they are. The library alone does it: the command `faketime` fails where one

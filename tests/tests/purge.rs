@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use headwater_consolidated::system::{PurgeRequest, purge, take_note};
 use headwater_remote::Choice;
-use headwater_testkit::free_port;
-use headwater_tests::{KINDS, Kind, World};
+use headwater_testkit::{Postgres, free_port};
+use headwater_tests::backup::Site;
+use headwater_tests::session::{DOWNLOADS, GATE, Session, UPLOADS};
+use headwater_tests::{Central, KINDS, Kind, World, read_model};
 
 const SCHEMA: &str = "
     CREATE TABLE item (id integer NOT NULL PRIMARY KEY, note text);
@@ -52,6 +54,111 @@ fn purge_all(world: &World) -> Result<()> {
     take_note(&mut *connection)?;
     let now = PurgeRequest { older_than: Duration::ZERO, step: Duration::ZERO };
     ensure!(purge(&mut *connection, &now, &mut || true)?.rows > 0, "nothing was purged");
+    Ok(())
+}
+
+/// The last watermark that a purge leaves of use is the one that has seen just what the horizon has.
+#[test]
+fn who_is_exactly_at_the_horizon_is_given_what_is_new() -> Result<()> {
+    for kind in KINDS {
+        // Transactions of other databases in the cluster would move it.
+        let (_site, central) = Site::new(kind)?;
+        central.execute(SCHEMA)?;
+        let mut world = World::over(central, tempfile::tempdir()?, read_model(MODEL)?, &["ann"])?;
+        world.start_server()?;
+        let names = ["before", "at", "after"];
+        let mut remotes = names.map(|name| world.remote(name, "ann"));
+        let mut sync = |place: usize| world.sync(remotes[place].as_mut().expect("a remote"));
+        for place in 0..names.len() {
+            sync(place)?;
+        }
+        world.central.execute("DELETE FROM item WHERE id = 1")?;
+        // With a transaction open, the download and the note have seen the same.
+        let open = match &world.central {
+            Central::Postgres(url) => Some(Session::open(url)?),
+            Central::Sqlite(_) => None,
+        };
+        open.as_ref().map_or(Ok(()), |open| open.run("BEGIN; UPDATE item SET note = 'late' WHERE id = 4").map(drop))?;
+        sync(1)?;
+        take_note(&mut *world.central.backend()?.connect()?)?;
+        open.as_ref().map_or(Ok(()), |open| open.run("COMMIT").map(drop))?;
+        world.central.execute("DELETE FROM item WHERE id = 2")?;
+        sync(2)?;
+        world.central.execute("UPDATE item SET note = 'last' WHERE id = 3")?;
+        let now = PurgeRequest { older_than: Duration::ZERO, step: Duration::ZERO };
+        let purged = purge(&mut *world.central.backend()?.connect()?, &now, &mut || true)?;
+        ensure!(purged.has_moved && purged.rows > 0, "{kind:?}: {purged:?}");
+        for (place, name, afresh) in [(0, "before", 1), (1, "at", 0), (2, "after", 0)] {
+            world.edit(name, &format!("INSERT INTO item VALUES ({}, 'mine')", 10 + place))?;
+            let report = sync(place)?;
+            ensure!(
+                (report.afresh, report.restarted, report.changes_up) == (afresh, false, 1),
+                "{kind:?}, {name}: {report:?}"
+            );
+            ensure!(
+                name == "before" || report.deletions_down == u64::from(name == "at"),
+                "{kind:?}, {name}: {report:?}"
+            );
+            let diff = world.diff(name)?;
+            ensure!(diff.is_equal(false), "{kind:?}, {name}: {}", serde_json::to_string(&diff)?);
+        }
+        for place in 0..names.len() {
+            ensure!(sync(place)?.afresh == 0, "{kind:?}: once");
+        }
+    }
+    Ok(())
+}
+
+const GATED_SCHEMA: &str = "CREATE TABLE item (id integer NOT NULL PRIMARY KEY, area text NOT NULL);
+    INSERT INTO item VALUES (1, 'all'), (2, 'all'), (3, 'all')";
+const GATED_MODEL: &str = r#"
+name = "gated"
+version = 1
+[partitions.area]
+columns = { area = "text" }
+members = "SELECT 'all' WHERE gate()"
+[tables.item]
+key = ["id"]
+partition = "area"
+columns = { id = "int not null", area = "text not null" }
+"#;
+
+/// Between its greeting and its snapshot, while its upload waits; and between its snapshot and its first row.
+#[test]
+fn a_purge_between_the_steps_of_a_sync() -> Result<()> {
+    let cluster = Postgres::start()?;
+    for (step, afresh, then_afresh) in [(UPLOADS, 1, 0), (DOWNLOADS, 0, 1)] {
+        let central = Central::Postgres(cluster.create_database()?);
+        central.execute(&format!("{GATE}{GATED_SCHEMA}"))?;
+        let mut world = World::over(central, tempfile::tempdir()?, read_model(GATED_MODEL)?, &["ann"])?;
+        world.start_server()?;
+        let mut late = world.remote("late", "ann")?;
+        world.sync(&mut late)?;
+        world.edit("late", "INSERT INTO item VALUES (10, 'all')")?;
+        world.central.execute(
+            "INSERT INTO item VALUES (5, 'all'); DELETE FROM item WHERE id = 1; DELETE FROM item WHERE id = 5",
+        )?;
+        let (keeper, watcher) = (Session::open(&world.central.url())?, Session::open(&world.central.url())?);
+        keeper.hold(step)?;
+        let report = std::thread::scope(|scope| {
+            let syncing = scope.spawn(|| world.sync(&mut late));
+            let waits = watcher.wait_for_a_waiter(|| syncing.is_finished());
+            let purged = world.central.execute("DELETE FROM item WHERE id = 3").and_then(|()| purge_all(&world));
+            keeper.let_pass(step)?;
+            let report = syncing.join().expect("a sync does not panic");
+            ensure!(waits?, "the sync did not wait");
+            purged.and(report)
+        })?;
+        ensure!((report.changes_up, report.afresh) == (1, afresh), "{step}: {report:?}");
+        ensure!(
+            world.diff("late")?.is_equal(false) == (step == UPLOADS),
+            "{step}: its snapshot has the row or has not"
+        );
+        world.central.execute("DELETE FROM item WHERE id = 2")?;
+        let report = world.sync(&mut late)?;
+        ensure!(report.afresh == then_afresh, "{step}: {report:?}");
+        ensure!(world.diff("late")?.is_equal(false), "{step}");
+    }
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 //! where it can't be.
 
 mod downloads;
+mod tokens;
 mod uploads;
 
 use std::time::Duration;

@@ -12,7 +12,7 @@ use crate::{LONG, MODEL, SCHEMA, Stage, rows};
 
 impl Stage {
     /// A remote that is in step, with this many rows pending.
-    fn pending(&mut self, count: u64) -> Result<(String, Remote)> {
+    pub(crate) fn pending(&mut self, count: u64) -> Result<(String, Remote)> {
         // What others before it sent is not to be downloaded first.
         self.world.central.execute("DELETE FROM note")?;
         let (name, mut remote) = self.remote()?;
@@ -23,14 +23,14 @@ impl Stage {
     }
 
     /// Every row went up once, and the remote is as the head.
-    fn is_whole(&self, name: &str, count: u64) -> Result<()> {
+    pub(crate) fn is_whole(&self, name: &str, count: u64) -> Result<()> {
         let rows = self.world.central.rows(&format!("SELECT count(*) FROM note WHERE id LIKE '{name} %'"))?;
         ensure!(rows == [[Some(count.to_string())]], "the head has {rows:?} of {count} rows");
         self.is_equal(name)
     }
 
     /// What a sync with so many rows sends up a clean line.
-    fn whole_upload(&mut self, count: u64) -> Result<u64> {
+    pub(crate) fn whole_upload(&mut self, count: u64) -> Result<u64> {
         let (name, mut remote) = self.pending(count)?;
         let (bytes, report) = self.carried(Direction::Up, || Ok(self.sync(&mut remote, 1)?))?;
         ensure!((report.changes_up, report.refused, report.conflicts) == (count, 0, 0), "{report:?}");

@@ -7,6 +7,7 @@ use headwater_protocol::{DecodeError, Row, Type, Value, ValueRef};
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::commit_waits::CommitWaits;
 use crate::results::{QueryBackend, QueryConnection};
 use crate::{Error, Plan, RowsWriter, TablePlan};
 
@@ -156,6 +157,11 @@ pub trait Backend: QueryBackend {
 
     /// Which SQL it speaks.
     fn dialect(&self) -> Dialect;
+
+    /// What its connections know of commits that do not end. Elsewhere than here: nothing.
+    fn commit_waits(&self) -> CommitWaits {
+        CommitWaits::default()
+    }
 }
 
 /// One connection. All calls block. After an error inside a transaction, only `rollback`, or `rollback_to_savepoint` where one is
@@ -181,6 +187,11 @@ pub trait Connection: QueryConnection {
 
     /// Commits. After an error it is unknown whether the transaction took place; the upload sequence tells.
     fn commit(&mut self) -> Result<(), Error>;
+
+    /// Looks whether commits still wait longer than they should, for [`Backend::commit_waits`]. Outside of a transaction.
+    fn look_at_commits(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Sets the savepoint (one level; set again, it moves).
     fn savepoint(&mut self) -> Result<(), Error>;

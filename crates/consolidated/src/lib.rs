@@ -15,6 +15,7 @@ mod address;
 pub mod backend;
 pub mod catalogue;
 pub mod check;
+mod commit_waits;
 pub mod download;
 pub mod error;
 pub mod images;
@@ -38,6 +39,7 @@ pub mod upload;
 pub mod watch;
 
 pub use backend::{Backend, Connection, Dialect, Mode};
+pub use commit_waits::{CommitWaits, Waiting};
 pub use error::Error;
 pub use plan::{Plan, TablePlan};
 pub use pool::{Pool, Pooled, QueryPool};

@@ -104,7 +104,7 @@ impl QueryBackend for MariaDb {
 
     fn connect_for_client_sql(&self, _value_bytes_max: u64) -> Result<Box<dyn QueryConnection>, Error> {
         let link = Link::connect(&self.opts, &self.address, CONNECT_TIME_OUT)?;
-        Ok(Box::new(MariaDbConnection::begin(link, &self.address)?.resetting()))
+        Ok(Box::new(MariaDbConnection::begin(link, &self.address)?))
     }
 
     fn address(&self) -> String {

@@ -16,6 +16,7 @@
 //!   exposure   rows that change without being written
 //!   pooler     a session of one's own, or one that is shared
 //!   grants     a table that the server's role may not use
+//!   standby    commits that wait for a synchronous standby
 //! ```
 //!
 //! Change tracking is in `headwater_model::tracking::postgres`. Sessions run in UTC, with the type settings that make every text form
@@ -49,6 +50,7 @@ mod sets;
 mod shape;
 pub(crate) mod sides;
 mod snapshot;
+mod standby;
 mod statements;
 pub(crate) mod table_identity;
 mod target;
@@ -69,9 +71,10 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::results::{Placeholder, QueryBackend, QueryConnection};
 use crate::system::SERVER_NAME;
-use crate::{Backend, Connection, Dialect, Error};
+use crate::{Backend, CommitWaits, Connection, Dialect, Error};
 use connection::PostgresConnection;
 use link::Link;
+use standby::Patience;
 use target::Target;
 
 /// How long the database may take for things.
@@ -120,6 +123,7 @@ pub struct Postgres {
     is_apart: Arc<OnceLock<()>>,
     /// A table could not be read.
     lacks_grants: Arc<AtomicBool>,
+    commit_waits: CommitWaits,
 }
 
 impl Postgres {
@@ -139,15 +143,25 @@ impl Postgres {
         config.keepalives_retries(3);
         config.tcp_user_timeout(Duration::from_mins(1));
         let tls = tls::connector(&target)?;
-        Ok(Postgres { target, tls, settings, is_apart: Arc::default(), lacks_grants: Arc::default() })
+        Ok(Postgres {
+            target,
+            tls,
+            settings,
+            is_apart: Arc::default(),
+            lacks_grants: Arc::default(),
+            commit_waits: CommitWaits::default(),
+        })
     }
 
     fn open(&self) -> Result<PostgresConnection, Error> {
         let link = Link::connect(&self.target, self.tls.clone(), self.settings.connect_time_out)?;
         let mut connection = PostgresConnection::new(link);
         connection.lacks_grants = Arc::clone(&self.lacks_grants);
+        connection.commit_waits = self.commit_waits.clone();
         let is_sql_ascii = connection.link.is_sql_ascii();
-        connection.begin_session(&session_sql(&self.settings, is_sql_ascii))?;
+        let process = connection.begin_session(&session_sql(&self.settings, is_sql_ascii))?;
+        let (target, tls, waits) = (self.target.clone(), self.tls.clone(), self.commit_waits.clone());
+        connection.link.be_patient(Patience { target, tls, waits, process });
         check_version(&mut connection)?;
         if self.is_apart.get().is_none() {
             connection.prove_apart(self)?;
@@ -194,6 +208,10 @@ impl Backend for Postgres {
 
     fn dialect(&self) -> Dialect {
         Dialect::Postgres
+    }
+
+    fn commit_waits(&self) -> CommitWaits {
+        self.commit_waits.clone()
     }
 }
 

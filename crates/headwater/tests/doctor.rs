@@ -407,6 +407,19 @@ fn postgres() {
     stage.assert_sound(&["--open-seconds", "3600"]);
     sql(&database, "ROLLBACK PREPARED 'forgotten'").expect("rolled back");
 
+    cluster.lose_standby().expect("a standby that is away");
+    let waiting = std::thread::spawn({
+        let database = database.clone();
+        move || sql(&database, "UPDATE note SET body = 'three'")
+    });
+    let found = || stage.doctor(&[]) == (vec!["commits_wait".to_owned()], vec![]);
+    assert!(headwater_testkit::wait_until(Duration::from_mins(1), found), "{}", stage.run(&["doctor"]).out);
+    let out = stage.run(&["doctor", "--free-mib", "1"]).out;
+    assert!(out.contains("synchronous_standby_names is 'away'"), "{out}");
+    cluster.find_standby().expect("the standby");
+    waiting.join().expect("no panic").expect("committed");
+    stage.assert_sound(&[]);
+
     sql(&database, "SELECT pg_create_physical_replication_slot('gone', true)").expect("a slot");
     stage.assert_warning(&[], "slot_unused");
     sql(&database, "SELECT pg_drop_replication_slot('gone')").expect("dropped");

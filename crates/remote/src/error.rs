@@ -7,7 +7,7 @@ use std::time::Duration;
 use headwater_diskfaults::FileFault;
 use headwater_protocol::DecodeError;
 use headwater_protocol::client::{Cause, Failure};
-use headwater_protocol::message::Fault;
+use headwater_protocol::message::{ErrorCode, Fault};
 
 /// Why an operation on a remote failed. Whatever the error, the file is as it was before the sync, after its upload, or after both.
 #[derive(Debug, thiserror::Error)]
@@ -276,6 +276,7 @@ fn failure_code(failure: &Failure) -> &'static str {
         Failure::Refused(error) | Failure::GaveUp { cause: Cause::Server(error), .. } => error.code.name(),
         Failure::GaveUp { cause: Cause::Answer(_) | Cause::Unreadable, .. } => "malformed_answer",
         Failure::GaveUp { cause: Cause::Connection(_) | Cause::Silent, .. } => "network",
+        Failure::GaveUp { cause: Cause::Unanswered, .. } => ErrorCode::Timeout.name(),
     }
 }
 

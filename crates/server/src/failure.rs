@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use headwater_consolidated::Error as DatabaseError;
+use headwater_consolidated::{Error as DatabaseError, Waiting};
 use headwater_protocol::DecodeError;
 use headwater_protocol::message::{ErrorCode, ServerError};
 use headwater_protocol::server::RequestError;
@@ -163,6 +163,12 @@ impl From<DatabaseError> for Failure {
 }
 
 impl Failure {
+    /// Commits at the database do not end. What they wait for, only the log and `/ready` say.
+    pub(crate) fn commits_wait(waiting: &Waiting) -> Failure {
+        let message = "commits at the consolidated database do not end now; nothing is lost, and the next sync finds out what became of this one";
+        Failure::new(ErrorCode::DatabaseUnavailable, message).after(Duration::from_secs(10)).with_detail(&waiting.what)
+    }
+
     pub(crate) fn remote_busy() -> Failure {
         Failure::new(ErrorCode::RemoteBusy, "a sync of this remote is running").after(Duration::from_secs(1))
     }

@@ -131,6 +131,9 @@ pub struct Config {
     pub wait_ms_max: u64,
     /// How long to wait for a connection of the database.
     pub connect_ms_max: u64,
+    /// How long a commit may wait for a synchronous standby (PostgreSQL) before the sync leaves it. From then on uploads are refused
+    /// until commits end again.
+    pub commit_wait_ms: u64,
     /// How long a large download may take to find out how large it is, before it begins. 0: it doesn't try.
     pub estimate_ms_max: u64,
     /// How often a part of a sync that the database could not do now is tried again.
@@ -207,6 +210,7 @@ impl Default for Config {
             keep_alive_ms: 30_000,
             wait_ms_max: 300_000,
             connect_ms_max: 10_000,
+            commit_wait_ms: 10_000,
             estimate_ms_max: 2_000,
             retries: 4,
             retry_ms: 50,
@@ -344,6 +348,7 @@ impl Config {
             ("keep_alive_ms", self.keep_alive_ms, 1_000, DAY_MS),
             ("wait_ms_max", self.wait_ms_max, 1, DAY_MS),
             ("connect_ms_max", self.connect_ms_max, 1, DAY_MS),
+            ("commit_wait_ms", self.commit_wait_ms, 100, DAY_MS),
             ("estimate_ms_max", self.estimate_ms_max, 0, DAY_MS),
             ("retries", u64::from(self.retries), 0, 20),
             ("retry_ms", self.retry_ms, 0, 60_000),
@@ -442,6 +447,10 @@ impl Config {
             total_bytes_max: self.upload_bytes_max,
             frames_max: self.upload_frames_max,
         }
+    }
+
+    pub(crate) fn commit_wait(&self) -> Duration {
+        Duration::from_millis(self.commit_wait_ms)
     }
 
     pub(crate) fn heartbeat(&self) -> Duration {

@@ -173,7 +173,8 @@ pub(crate) async fn get_stream() -> Response {
     (stream_headers(), body).into_response()
 }
 
-/// Whether a balancer should send syncs here, with the load: 503 while the database can't be reached or the server goes down.
+/// Whether a balancer should send syncs here, with the load: 503 while the database can't be reached or the server goes down. While commits
+/// don't end it says so with 200: who has nothing to send is still served.
 async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
     let probe = tokio::time::timeout(DATABASE_PATIENCE, shared.access.probe()).await;
     let database = matches!(probe, Ok(Ok(())));
@@ -182,11 +183,16 @@ async fn get_ready(State(shared): State<Arc<Shared>>) -> Response {
     let (memory, files) = shared.spools.used();
     let (ready_files, ready_bytes) = shared.ready_files.held();
     let pool = shared.pool.stats();
+    let commits_wait = shared
+        .commit_waits
+        .now()
+        .map(|waiting| json!({ "commits": waiting.commits, "seconds": waiting.since.as_secs(), "what": waiting.what }));
     let (in_pieces, applied) = shared.tickets.count();
     let (chunk_bytes, builds, chunk_requests) = shared.chunks.stats();
     let body = json!({
         "ready": ready,
         "database": database,
+        "commits_wait": commits_wait,
         "shutting_down": stopping,
         "load": shared.admission.load(),
         "syncs": shared.syncs.count(),

@@ -178,6 +178,7 @@ impl Server {
             tokio::spawn(upkeep::purge_now_and_then(Arc::clone(&shared))),
             tokio::spawn(upkeep::expire(Arc::clone(&shared))),
             tokio::spawn(upkeep::share_connections(Arc::clone(&shared))),
+            tokio::spawn(upkeep::look_at_commits(Arc::clone(&shared))),
         ];
         let local_addr = handle.local_addr;
         tracing::info!(%local_addr, workers = shared.admission.load().crews().0, "listening");
@@ -337,6 +338,8 @@ pub(crate) fn share(
     jwt: Option<Jwt>,
     (build, pools): (Option<BuildReady>, Arc<Pools>),
 ) -> Arc<Shared> {
+    let commit_waits = backend.commit_waits();
+    commit_waits.set_limit(config.commit_wait());
     let (live, pool) = (Live::new(config.clone()), Pool::new(backend, config.database_connections()));
     let settings = Settings {
         password_checks: config.password_checks,
@@ -360,6 +363,7 @@ pub(crate) fn share(
         pools,
         files,
         pool,
+        commit_waits,
         plans: plans.into_iter().map(Arc::new).collect(),
         front: Arc::new(Front::new(live.clone(), descriptors.connections_max)),
         syncs: Tasks::default(),

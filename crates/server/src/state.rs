@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::http::{HeaderMap, header};
 use headwater_access::{Access, Credentials, User};
 use headwater_bufferpool::Pools;
-use headwater_consolidated::{Plan, Pool};
+use headwater_consolidated::{CommitWaits, Plan, Pool};
 use headwater_knobs::Live;
 use headwater_protocol::message::{ErrorCode, Hello};
 use headwater_protocol::packer::Knobs;
@@ -30,6 +30,7 @@ use crate::tickets::Tickets;
 pub(crate) struct Shared {
     pub(crate) config: Live<Config>,
     pub(crate) pool: Pool,
+    pub(crate) commit_waits: CommitWaits,
     pub(crate) plans: Vec<Arc<Plan>>,
     pub(crate) access: Access,
     pub(crate) admission: Admission,
@@ -54,6 +55,20 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn is_stopping(&self) -> bool {
         self.front.is_stopping()
+    }
+
+    /// An error while commits at the database do not end: what needs one would only wait with the others.
+    pub(crate) fn commits_end(&self) -> Result<(), Failure> {
+        self.commit_waits.now().map_or(Ok(()), |waiting| Err(Failure::commits_wait(&waiting)))
+    }
+
+    /// A failure, where commits that do not end are most likely why it is one.
+    pub(crate) fn explained(&self, failure: Failure) -> Failure {
+        let may_be = matches!(failure.code, ErrorCode::DatabaseUnavailable | ErrorCode::RemoteBusy);
+        match self.commit_waits.now().filter(|_| may_be) {
+            Some(waiting) => Failure::commits_wait(&waiting),
+            None => failure,
+        }
     }
 
     /// Who sends a request, by its head alone; a remote says there whose it is, and nobody else is let in for it.

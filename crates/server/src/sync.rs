@@ -123,7 +123,10 @@ impl Sync {
     async fn run(mut self, received: Box<Received>) {
         let remote_id = received.hello.remote_id;
         let outcome = self.database_part(received).await.map_err(|stop| match stop {
-            Stop::Failed(failure) => Stop::Failed(self.shared.admission.paced(Some(remote_id), failure)),
+            Stop::Failed(failure) => {
+                let failure = self.shared.explained(failure);
+                Stop::Failed(self.shared.admission.paced(Some(remote_id), failure))
+            }
             Stop::Left => Stop::Left,
         });
         if outcome.is_err() {
@@ -163,6 +166,11 @@ impl Sync {
         let claim = shared.remotes.claim(received.hello.remote_id).ok_or_else(Failure::remote_busy)?;
         let mut size = if is_first_download(&received.hello) { Size::Large } else { Size::Small };
         let (mut upload, mut turn) = (None, None);
+        // Whatever else it brings, it ends in a commit.
+        let commits = received.upload.is_some() || is_first_download(&received.hello);
+        if commits {
+            shared.commits_end()?;
+        }
         if let Some((end, came)) = received.upload.take() {
             let ready = Box::pin(self.ready(received.hello.remote_id, end, came)).await?;
             if ready.is_large {
@@ -171,6 +179,9 @@ impl Sync {
             (upload, turn) = (Some((ready.end, ready.source)), ready.turn);
         }
         let permits = self.waited("no worker was free", shared.admission.permits(upload.is_some(), size)).await?;
+        if commits {
+            shared.commits_end()?;
+        }
         let Received { hello, plan, key_ranges, .. } = *received;
         let work = Work {
             shared: Arc::clone(&shared),

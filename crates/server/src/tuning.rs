@@ -36,7 +36,7 @@ const ROWS_OF_ALL: [Row; 3] = [
 ];
 
 /// Those of a server with syncs, beside.
-const ROWS: [Row; 31] = [
+const ROWS: [Row; 32] = [
     ("server.workers", "syncs that use the database at a time; 0: found", Count(|c| &mut c.workers)),
     ("server.uploaders", "of them, those that apply an upload; 0: found", Count(|c| &mut c.uploaders)),
     ("server.workers_max", "the most workers where their number is found", Count(|c| &mut c.workers_max)),
@@ -83,6 +83,7 @@ const ROWS: [Row; 31] = [
         "how long a sync waits for a connection of the database",
         Bytes(|c| &mut c.connect_ms_max),
     ),
+    ("server.commit_wait_ms", "how long a commit may wait for a synchronous standby", Bytes(|c| &mut c.commit_wait_ms)),
     (
         "server.estimate_ms_max",
         "how long a large download is estimated; 0: not at all",
@@ -125,6 +126,7 @@ pub(crate) fn of_syncs(shared: &Arc<Shared>, dialect: Dialect, joined: usize, op
         let files = database_files(dialect, config.database_connections() + joined);
         let descriptors = enough(config, files, open_files)?;
         to_follow.config.put(config.clone());
+        to_follow.commit_waits.set_limit(config.commit_wait());
         to_follow.front.set_connections_max(descriptors.connections_max);
         to_follow.files.set_open_max(descriptors.files_max);
         to_follow.pool.set_size(config.database_connections());

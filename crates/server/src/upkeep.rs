@@ -33,6 +33,9 @@ async fn pause(shared: &Shared, time: Duration) -> bool {
 pub(crate) async fn take_notes(shared: Arc<Shared>) {
     let every = |shared: &Shared| Duration::from_millis(shared.config.now().note_ms);
     while pause(&shared, every(&shared)).await {
+        if shared.commit_waits.now().is_some() {
+            continue;
+        }
         let half = every(&shared) / 2;
         let (pool, patience) = (shared.pool.clone(), Duration::from_millis(shared.config.now().connect_ms_max));
         let noting = tokio::task::spawn_blocking(move || {
@@ -56,6 +59,29 @@ pub(crate) async fn expire(shared: Arc<Shared>) {
         shared.ready_files.expire();
         shared.tickets.expire();
         shared.chunks.expire();
+    }
+}
+
+/// How often it is looked whether commits end again.
+const COMMITS_EVERY: Duration = Duration::from_secs(1);
+
+/// While commits do not end: finds out when they do.
+pub(crate) async fn look_at_commits(shared: Arc<Shared>) {
+    while pause(&shared, COMMITS_EVERY).await {
+        if shared.commit_waits.now().is_none() {
+            continue;
+        }
+        let (pool, patience) = (shared.pool.clone(), Duration::from_millis(shared.config.now().connect_ms_max));
+        let looking = tokio::task::spawn_blocking(move || {
+            let mut connection = pool.checkout(patience)?;
+            let looked = connection.look_at_commits();
+            connection.note(looked)
+        });
+        match looking.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "whether commits end again was not found out"),
+            Err(error) => tracing::error!(%error, "looking at commits panicked"),
+        }
     }
 }
 
@@ -107,7 +133,7 @@ pub(crate) async fn share_connections(shared: Arc<Shared>) {
 pub(crate) async fn purge_now_and_then(shared: Arc<Shared>) {
     while pause(&shared, Duration::from_millis(shared.config.now().note_ms)).await {
         let older_than = DAY * u32::try_from(shared.config.now().purge_days).unwrap_or(u32::MAX);
-        if older_than.is_zero() {
+        if older_than.is_zero() || shared.commit_waits.now().is_some() {
             continue;
         }
         let request = PurgeRequest { older_than, step: older_than / STEPS };

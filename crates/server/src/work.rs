@@ -249,7 +249,8 @@ impl Work {
 
     /// The remote's next ranges of keys, where it says what it has left.
     fn hand_out_keys(&self, connection: &mut Option<Pooled>, done: &mut Done) -> Result<Vec<Frame>, Stop> {
-        let Some(left) = &self.key_ranges else {
+        // While commits do not end there are none.
+        let Some(left) = self.key_ranges.as_ref().filter(|_| self.shared.commit_waits.now().is_none()) else {
             return Ok(Vec::new());
         };
         let ranges = self.retrying(connection, &mut done.retries, |connection| {
@@ -299,10 +300,17 @@ impl Work {
                 done.rows_down = summary.rows;
                 // Nothing is new to it, so what it came with says as much as it did, and nothing has to be counted. After a while it is
                 // all the same: a watermark that grows old is purged under the remote.
-                let last = if greeted.counted_lately && download::brings_nothing(&request, &summary, &seen) {
+                let is_news = !download::brings_nothing(&request, &summary, &seen);
+                let last = if greeted.counted_lately && !is_news {
                     self.hello.watermarks.to_frame()
                 } else {
-                    self.seal(connection, greeted, seen, &mut done.retries)?
+                    match self.seal(connection, greeted, seen, &mut done.retries) {
+                        // It can wait as well as commits do.
+                        Err(_) if !is_news && self.shared.commit_waits.now().is_some() => {
+                            self.hello.watermarks.to_frame()
+                        }
+                        sealed => sealed?,
+                    }
                 };
                 beginning.end(summary.rows, &last)
             }
@@ -326,6 +334,7 @@ impl Work {
     ) -> Result<Frame, Failure> {
         let tally = Tally::of(&self.plan, &self.user, &self.hello, greeted, &seen);
         let count = |tallies: &[Tally]| {
+            self.shared.commits_end()?;
             self.retrying(connection, retries, |connection| system::count_downloads(connection, tallies))
         };
         let counted = self.shared.counts.count(tally, count)?.counted()?;
@@ -364,6 +373,9 @@ impl Work {
         let config = self.shared.config.now();
         let mut pause = Duration::from_millis(config.retry_ms);
         let mut attempts = 0;
+        let began = Instant::now();
+        // Where the database has kept the part waiting for so long (another writer's lock, say), others are to have the worker.
+        let is_late = |error: &Error| matches!(error, Error::Retry { .. }) && began.elapsed() >= config.commit_wait();
         loop {
             let result = self.attempt(connection, &mut part);
             if result.as_ref().is_err_and(Error::is_broken) {
@@ -373,7 +385,7 @@ impl Work {
             }
             match result {
                 Err(error @ (Error::Retry { .. } | Error::InDoubt { .. }))
-                    if attempts < config.retries && may_retry(error.is_broken()) =>
+                    if attempts < config.retries && may_retry(error.is_broken()) && !is_late(&error) =>
                 {
                     let (broken, detail) = (error.is_broken(), error.to_string());
                     tracing::debug!(detail, broken, attempts, "the database could not do it now; trying again");
@@ -400,6 +412,11 @@ impl Work {
             }
         };
         let result = part(&mut **connection);
+        if matches!(result, Err(Error::RemoteBusy | Error::Retry { broken: false, .. })) {
+            // A commit of another server's that does not end has the locks, perhaps.
+            let looked = connection.look_at_commits();
+            let _ = connection.note(looked);
+        }
         connection.note(result)
     }
 }

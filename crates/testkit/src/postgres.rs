@@ -10,6 +10,7 @@
 mod copies;
 mod installation;
 mod slow_disk;
+mod standby;
 mod supervisor;
 
 use std::fmt::Write as _;

@@ -54,8 +54,6 @@ pub(super) struct MariaDbConnection {
     is_open: bool,
     /// The last read's, which the session has still.
     time_out: Option<Duration>,
-    /// The session is reset after each query.
-    is_reset: bool,
 }
 
 /// A column, and how its values are read.
@@ -93,16 +91,11 @@ impl MariaDbConnection {
                 mend: "name a MariaDB server in the database's URL".to_owned(),
             });
         }
-        Ok(MariaDbConnection { link, is_open: false, time_out: None, is_reset: false })
+        Ok(MariaDbConnection { link, is_open: false, time_out: None })
     }
 
-    /// The same; what a query leaves in its session (variables, `LAST_INSERT_ID(n)`, `FOUND_ROWS()`, locks of `GET_LOCK`) ends with its transaction, by
-    /// a reset of the session.
-    pub(super) fn resetting(self) -> MariaDbConnection {
-        MariaDbConnection { is_reset: true, ..self }
-    }
-
-    /// Has the session be as it was when it began. The transaction ends with it.
+    /// Has the session be as it was when it began: what a query leaves in it (variables, `LAST_INSERT_ID(n)`, `FOUND_ROWS()`, locks of `GET_LOCK`)
+    /// ends with its transaction.
     fn reset(&mut self) -> Result<(), Failure> {
         self.time_out = None;
         self.link.run(async |conn| {
@@ -174,9 +167,7 @@ impl QueryConnection for MariaDbConnection {
         if !std::mem::take(&mut self.is_open) {
             return Ok(());
         }
-        const SQL: &str = "ROLLBACK";
-        let done = if self.is_reset { self.reset() } else { self.link.run(async |conn| conn.query_drop(SQL).await) };
-        done.map_err(|failure| convert(Doing::Running, SQL, &failure))
+        self.reset().map_err(|failure| convert(Doing::Running, "the reset of a session", &failure))
     }
 
     fn readable_secrets(&mut self) -> Result<Vec<String>, Error> {

@@ -17,12 +17,12 @@ use super::shape::Verb;
 use super::snapshot::{LimitsForm, Snapshot};
 use super::statements::{ALTERED, Statements, numbered};
 use super::watermark::Watermark;
-use super::{catalogue, error, exposure, parts, raw, table_identity};
+use super::{catalogue, error, exposure, parts, raw, standby, table_identity};
 use crate::backend::{Changes, EncodedChanges, Gaps, Inserted, Query, Reading};
 use crate::catalogue::Catalogue;
 use crate::results::QueryConnection as _;
 use crate::track::tracked_name;
-use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
+use crate::{CommitWaits, Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
 
 /// When the first of the transactions that are open began, or now; NULL where that can't be told (a prepared transaction shows no
 /// beginning, a standby not what runs at its primary). And whether some may be hidden from this role.
@@ -63,6 +63,7 @@ pub(super) struct PostgresConnection {
     pub(super) guard: Option<String>,
     /// A table may not be read: which, is asked at each download. Shared by all connections of the database.
     pub(super) lacks_grants: Arc<AtomicBool>,
+    pub(super) commit_waits: CommitWaits,
     /// The session could not be put back as it was.
     pub(super) is_unclean: bool,
     /// By query, whether it may read tables only while it runs ([`super::late`]).
@@ -125,9 +126,16 @@ impl PostgresConnection {
             session: None,
             guard: None,
             lacks_grants: Arc::default(),
+            commit_waits: CommitWaits::default(),
             is_unclean: false,
             late: HashMap::new(),
         }
+    }
+
+    /// Whether this transaction has written anything, so that its commit would wait for a standby.
+    fn has_written(&mut self) -> Result<bool, Error> {
+        let rows = self.query("SELECT pg_current_xact_id_if_assigned() IS NOT NULL", &[])?;
+        Ok(matches!(rows.first().and_then(|row| row.first()), Some(Value::Bool(true))))
     }
 
     /// What an error means, and what it leaves behind.
@@ -183,6 +191,13 @@ impl Connection for PostgresConnection {
             self.rollback()?;
             return Err(Error::Database { context: "committing".into(), detail });
         }
+        if let Some(waiting) = self.commit_waits.now()
+            && self.has_written()?
+        {
+            // It would be one more that is left: there are as many as waited when it was found out.
+            self.rollback()?;
+            return Err(Error::Retry { detail: format!("a commit {}", waiting.what), broken: false });
+        }
         let sql = self.commit_sql();
         let done = if self.state.application == Application::Absent {
             self.run(async |client| client.batch_execute(&sql).await)
@@ -205,6 +220,12 @@ impl Connection for PostgresConnection {
         });
         self.state = State::default();
         result
+    }
+
+    fn look_at_commits(&mut self) -> Result<(), Error> {
+        let rows = self.query(standby::WAITING_SQL, &[])?;
+        standby::note_rows(&self.commit_waits, &rows);
+        Ok(())
     }
 
     fn savepoint(&mut self) -> Result<(), Error> {

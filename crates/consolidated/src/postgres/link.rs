@@ -4,6 +4,8 @@
 //! connection until the request is done. So no other thread is woken for a round trip, and any thread may call, a blocking thread of
 //! another runtime's too (but not a task: blocking there is a fault of the caller's, and panics).
 //!
+//! A request that waits for a synchronous standby is left after a while ([`Patience`]).
+//!
 //! *Caveats.* Between calls nothing is read: that the server has closed the connection is noticed by the next call, or when [`Link::is_gone`]
 //! looks.
 
@@ -12,9 +14,11 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use tokio::runtime::Runtime;
+use tokio::time::timeout;
 use tokio_postgres::Client;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::standby::{Next, Patience};
 use super::target::Target;
 use crate::Error;
 use crate::results::Canceller;
@@ -37,6 +41,8 @@ pub(super) struct Link {
     is_sql_ascii: bool,
     /// Always there until the drop.
     runtime: Option<Runtime>,
+    /// Looks what a request waits for.
+    patience: Option<Patience>,
 }
 
 impl Link {
@@ -56,7 +62,8 @@ impl Link {
             Ok(Ok((client, connection))) => {
                 let is_sql_ascii = connection.parameter("server_encoding") == Some("SQL_ASCII");
                 let driver: Driver = Box::pin(connection);
-                Ok(Link { client, driver: Some(driver), tls, ending: None, is_sql_ascii, runtime: Some(runtime) })
+                let (driver, runtime) = (Some(driver), Some(runtime));
+                Ok(Link { client, driver, tls, ending: None, is_sql_ascii, runtime, patience: None })
             }
             Ok(Err(error)) => Err(super::error::connecting(&address, &error)),
             Err(_) => {
@@ -66,20 +73,45 @@ impl Link {
         }
     }
 
-    /// Runs requests to their end.
+    /// From now on it is looked what a request waits for that takes long.
+    pub(super) fn be_patient(&mut self, patience: Patience) {
+        self.patience = Some(patience);
+    }
+
+    /// Runs requests to their end; to that of the connection, where they wait for a standby for too long.
     pub(super) fn run<'a, T>(&'a mut self, work: impl AsyncFnOnce(&'a Client) -> T) -> T {
-        let Link { client, driver, ending, runtime, .. } = self;
+        let Link { client, driver, ending, runtime, patience, .. } = self;
         let runtime = runtime.as_ref().expect("the runtime lives as long as the link");
         let mut work = pin!(work(client));
-        runtime.block_on(poll_fn(|context| {
-            if let Some(running) = driver
-                && let Poll::Ready(end) = running.as_mut().poll(context)
-            {
-                *ending = end.err().map(|error| error.to_string());
-                *driver = None;
+        let mut pause = patience.as_ref().map(Patience::pause);
+        loop {
+            let running = poll_fn(|context| {
+                if let Some(running) = driver
+                    && let Poll::Ready(end) = running.as_mut().poll(context)
+                {
+                    *ending = end.err().map(|error| error.to_string());
+                    *driver = None;
+                }
+                work.as_mut().poll(context)
+            });
+            let done = match pause {
+                Some(pause) => runtime.block_on(async { timeout(pause, running).await.ok() }),
+                None => Some(runtime.block_on(running)),
+            };
+            if let Some(done) = done {
+                return done;
             }
-            work.as_mut().poll(context)
-        }))
+            match patience.as_ref().map(Patience::look) {
+                Some(Next::Wait(next)) => pause = Some(next),
+                Some(Next::Leave(why)) => {
+                    *ending = Some(why);
+                    // Its socket is closed, and the request ends in an error.
+                    *driver = None;
+                    pause = None;
+                }
+                None => pause = None,
+            }
+        }
     }
 
     /// Sends a request and does not wait for what comes of it: the next call reads that.

@@ -48,7 +48,8 @@ impl PostgresConnection {
     /// Finds out whether the session is its own, and sees to it that it stays so.
     ///
     /// `settings`: what the session is set to, with the marker, so that both are in the same one.
-    pub(super) fn begin_session(&mut self, settings: &str) -> Result<(), Error> {
+    /// Gives the process that runs its statements.
+    pub(super) fn begin_session(&mut self, settings: &str) -> Result<String, Error> {
         let told = self.link.backend();
         let rows = self.link.run(async |client| client.simple_query("SELECT pg_catalog.pg_backend_pid()").await);
         let rows = rows.map_err(|failure| self.failure("asking which session this is", &failure))?;
@@ -56,8 +57,9 @@ impl PostgresConnection {
             tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).and_then(|pid| pid.parse::<i32>().ok()),
             _ => None,
         });
+        let process = actual.unwrap_or_default().to_string();
         if told.is_some() && told == actual {
-            return self.batch(settings);
+            return self.batch(settings).map(|()| process);
         }
         let marker = format!("{MARKER}{}", uuid::Uuid::new_v4().simple());
         self.batch(&format!("{settings}; SET {marker} = 'own'"))?;
@@ -66,7 +68,7 @@ impl PostgresConnection {
             let rows = connection.query("SELECT pg_backend_pid()::bigint", &[]);
             rows.map_err(|error| shared(&error.to_string()))
         };
-        if pid(self)? == pid(self)? { Ok(()) } else { Err(shared("two transactions ran in two sessions")) }
+        if pid(self)? == pid(self)? { Ok(process) } else { Err(shared("two transactions ran in two sessions")) }
     }
 
     /// Whether a session of another connection is this one's too; the other one is open meanwhile.

@@ -302,6 +302,18 @@ fn a_connection_that_is_lost_is_told_from_one_that_is_not() {
     });
 }
 
+#[test]
+fn what_a_query_leaves_in_its_session_is_gone_for_the_next() {
+    let (server, name) = fresh();
+    let mut connection = connect(&server.url(&name)).expect("a connection");
+    read(&mut *connection, "SELECT @secret := 'mine', get_lock('held', 0), last_insert_id(7)", &[]).expect("a row");
+    // As the pool does before the next user has it.
+    connection.rollback().expect("ended");
+    let sql = "SELECT @secret IS NULL, is_free_lock('held'), last_insert_id() = 0";
+    let found = read(&mut *connection, sql, &[]).expect("a row");
+    assert_eq!(found.rows[0], vec![Value::Int(1); 3]);
+}
+
 struct Nothing;
 
 impl headwater_consolidated::results::ResultSink for Nothing {

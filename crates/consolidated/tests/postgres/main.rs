@@ -6,6 +6,7 @@ mod plain;
 mod pooler;
 mod session;
 mod sets;
+mod standby;
 mod support;
 mod tracking;
 mod types;

@@ -467,7 +467,7 @@ fn failed(failure: &Failure) -> harness::Failure {
             Class::Code(error.code.name().to_owned())
         }
         Failure::GaveUp { cause: Cause::Connection(_), .. } => Class::Lost,
-        Failure::GaveUp { cause: Cause::Silent, .. } => Class::TimeOut,
+        Failure::GaveUp { cause: Cause::Silent | Cause::Unanswered, .. } => Class::TimeOut,
         Failure::GaveUp { .. } => Class::Other,
     };
     let cause = std::error::Error::source(failure).map(|cause| format!(": {cause}")).unwrap_or_default();

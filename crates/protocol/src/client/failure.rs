@@ -83,6 +83,9 @@ pub enum Cause {
     /// [`super::Config::patience_max`].
     #[error("the server fell silent")]
     Silent,
+    /// Nothing but heartbeats came until [`super::Config::answer_max`].
+    #[error("the server had not answered when the time was up; the next sync finds out what became of this one")]
+    Unanswered,
     /// The staged download came whole, but can't be read.
     #[error("the download can't be read")]
     Unreadable,

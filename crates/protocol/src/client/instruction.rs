@@ -48,6 +48,8 @@ pub struct Config {
     pub attempts_max: u32,
     /// No attempt begins later than this after the start.
     pub elapsed_max: Duration,
+    /// An answer of which nothing but heartbeats has come is not waited for beyond this time after the start.
+    pub answer_max: Duration,
     /// The longest silence of a server. Heartbeats come every five seconds.
     pub idle_max: Duration,
     /// The longest time in which nothing but heartbeats comes.
@@ -67,6 +69,7 @@ impl Default for Config {
             takes_chunks: true,
             attempts_max: 8,
             elapsed_max: Duration::from_mins(10),
+            answer_max: Duration::MAX,
             idle_max: Duration::from_secs(30),
             patience_max: Duration::from_mins(10),
             backoff_min: Duration::from_millis(500),

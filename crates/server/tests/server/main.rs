@@ -13,4 +13,5 @@ mod refusals;
 mod resume;
 mod secure;
 mod smuggling;
+mod standby;
 mod support;

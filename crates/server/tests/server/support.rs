@@ -77,6 +77,11 @@ impl Stand {
         Stand::serve(config, wrap(backend), folder, joined)
     }
 
+    /// On a database in which the table and [what is prepared](prepare) are already.
+    pub(crate) fn start_on(config: Config, backend: Arc<dyn Backend>) -> Stand {
+        Stand::serve(config, backend, tempfile::tempdir().expect("a folder"), Joined::default())
+    }
+
     fn serve(config: Config, backend: Arc<dyn Backend>, folder: tempfile::TempDir, joined: Joined) -> Stand {
         log_if_asked();
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");

@@ -15,6 +15,9 @@ use crate::commands::check::{place, title};
 use crate::config::{Config, FrontierConfig, GatewayConfig};
 use crate::database::Address;
 
+/// A commit that waits for a standby for longer is told.
+const COMMIT_SECONDS: u32 = 2;
+
 /// Connections of the database.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Needed {
@@ -57,6 +60,7 @@ pub(super) fn look(
         looked.push(durable(connection, findings));
         looked.push(connections(connection, needed, findings));
         looked.push(open_transactions(connection, args, findings));
+        looked.push(commits(connection, findings));
         looked.push(slots(connection, findings));
         looked.extend(plans.iter().map(|plan| privileges(connection, plan, findings)));
         if knows_users(plans, gateway) {
@@ -184,6 +188,28 @@ fn open_transactions(connection: &mut dyn Connection, args: &DoctorArgs, finding
         let what =
             format!("the prepared transaction {name:?} has been open for {age} s: it holds back purge and vacuum");
         findings.warning("open_transaction", what, format!("COMMIT PREPARED or ROLLBACK PREPARED '{name}'"));
+    }
+    Ok(())
+}
+
+/// Whether commits wait for a synchronous standby that does not answer.
+fn commits(connection: &mut dyn Connection, findings: &mut Findings) -> Result<()> {
+    let sql = format!(
+        "SELECT count(*)::text, floor(max(extract(epoch FROM clock_timestamp() - query_start)))::bigint::text, \
+         current_setting('synchronous_standby_names') FROM pg_stat_activity WHERE wait_event = 'SyncRep' \
+         AND datname = current_database() AND query_start < clock_timestamp() - interval '{COMMIT_SECONDS} s' HAVING count(*) > 0"
+    );
+    for row in texts(connection, &sql)? {
+        let [count, age, standbys] = &row[..] else { continue };
+        findings.error(
+            "commits_wait",
+            format!(
+                "{count} commits wait for a synchronous standby, the first for {age} s (wait event SyncRep; synchronous_standby_names is \
+                 '{standbys}'): uploads do not end"
+            ),
+            "start the standby, or go on without: `ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf()`, after which a \
+             failover may lose what was acknowledged",
+        );
     }
     Ok(())
 }

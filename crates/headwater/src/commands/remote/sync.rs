@@ -38,7 +38,7 @@ pub(super) struct SyncArgs {
     /// How often an attempt may fail before the sync does.
     #[arg(long, value_name = "COUNT", default_value_t = Config::default().attempts_max)]
     attempts: u32,
-    /// Begin no further attempt after this time: a number and s, m, h or d; 10m, unless given.
+    /// Begin no further attempt after this time, and wait no longer for a server that sends nothing but signs of life: a number and s, m, h or d; 10m, unless given.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     give_up_after: Option<Duration>,
     /// End with exit code 1 if a change met a conflict or was set aside.
@@ -62,7 +62,9 @@ pub(super) fn run(args: &SyncArgs, output: &Output) -> Done {
     options.ca_file.clone_from(&args.login.ca);
     options.config.wants_download = !args.upload_only;
     options.config.attempts_max = args.attempts;
-    options.config.elapsed_max = args.give_up_after.unwrap_or(options.config.elapsed_max);
+    if let Some(limit) = args.give_up_after {
+        (options.config.elapsed_max, options.config.answer_max) = (limit, limit);
+    }
     let bar = output.progress("");
     let mut shown = None;
     let mut progress = |progress: Progress| {

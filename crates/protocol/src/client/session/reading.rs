@@ -23,6 +23,8 @@ pub(super) struct Answer {
     heard: Duration,
     /// When the last frame but heartbeats came.
     moved: Duration,
+    /// Something of a download has come, or a receipt.
+    has_begun: bool,
     /// It is the rest of a download.
     is_rest: bool,
     /// What was staged when it began.
@@ -46,7 +48,16 @@ impl Session {
 
     pub(super) fn open(&mut self, now: Duration, reader: AnswerReader, wants_download: bool, is_rest: bool) {
         let staged_before = self.staged_bytes;
-        let answer = Answer { reader, wants_download, restart: false, heard: now, moved: now, is_rest, staged_before };
+        let answer = Answer {
+            reader,
+            wants_download,
+            restart: false,
+            heard: now,
+            moved: now,
+            has_begun: false,
+            is_rest,
+            staged_before,
+        };
         self.phase = Phase::Answer(Box::new(answer));
     }
 
@@ -78,13 +89,21 @@ impl Session {
                 if event != AnswerEvent::Heartbeat {
                     answer.moved = now;
                 }
+                answer.has_begun |= !matches!(event, AnswerEvent::Heartbeat | AnswerEvent::Welcome(_));
                 answer.restart |= matches!(&event, AnswerEvent::Welcome(welcome) if welcome.restart);
                 self.on_event(now, event);
             }
             Ok(None) => {
+                // What comes little by little may go on for as long as something comes.
+                let after_frames = if answer.has_begun { answer.moved + self.config.idle_max } else { Duration::ZERO };
+                let answer_max = self.config.answer_max.max(after_frames);
+                if now >= answer_max {
+                    self.retry(now, Cause::Unanswered);
+                    return None;
+                }
                 let until = (answer.heard + self.config.idle_max).min(answer.moved + self.config.patience_max);
                 if now < until {
-                    return Some(until);
+                    return Some(until.min(answer_max));
                 }
                 self.retry(now, Cause::Silent);
             }
@@ -226,5 +245,50 @@ impl Session {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::{Config, Failure};
+
+    const FIVE: Duration = Duration::from_secs(5);
+
+    /// A sync with a frozen upload, of which nothing comes but heartbeats from the greeting on.
+    fn with_heartbeats(config: Config) -> (Duration, Instruction) {
+        let start =
+            Start { upload_sequence: 0, frozen: Some(1), is_large: false, is_part: false, staged: Staged::Nothing };
+        let mut session = Session::new(start, config, 1);
+        let mut now = Duration::ZERO;
+        let welcome = Welcome { incarnation: [1; 16], note: [1; 16], restart: false, whole: false, upload_sequence: 0 };
+        let mut coming = vec![welcome.to_frame().to_bytes()];
+        loop {
+            match session.poll(now) {
+                Instruction::Read { .. } => {
+                    let heartbeat = || Frame::new(Kind::Heartbeat, Vec::new()).to_bytes();
+                    let bytes = coming.pop().unwrap_or_else(heartbeat);
+                    now += FIVE;
+                    session.bytes(now, &bytes);
+                }
+                Instruction::WaitUntil(until) => now = until,
+                end @ (Instruction::Done(_) | Instruction::Failed(_)) => return (now, end),
+                _ => session.done(now, Reply::Done),
+            }
+        }
+    }
+
+    #[test]
+    fn heartbeats_do_not_hold_a_sync_beyond_its_time() {
+        let limit = Duration::from_secs(60);
+        let (now, end) = with_heartbeats(Config { elapsed_max: limit, answer_max: limit, ..Config::default() });
+        let Instruction::Failed(failure) = end else { panic!("{end:?}") };
+        assert!(now <= limit + FIVE, "{now:?}");
+        assert_eq!(failure, Failure::GaveUp { failures: 1, cause: Cause::Unanswered });
+        assert!(failure.is_retryable());
+        // Where no time was named, a server that works is waited for.
+        let (now, end) = with_heartbeats(Config { elapsed_max: limit, ..Config::default() });
+        assert!(matches!(end, Instruction::Failed(Failure::GaveUp { cause: Cause::Silent, .. })), "{end:?}");
+        assert!(now > 5 * limit, "{now:?}");
     }
 }

@@ -23,6 +23,10 @@ impl Session {
 
     /// The server answered the request's head: see [`crate::client::status_error`].
     pub fn refused(&mut self, now: Duration, error: ServerError) {
+        if self.remote.frozen.is_some() && is_perhaps_of_upload(error.code) {
+            // A status may be that of a proxy, behind which the server applies the upload: its own error comes in frames.
+            self.unsure_ends += 1;
+        }
         match self.out.take() {
             // The page of somebody who lets no such request pass, perhaps: whether the user may sync, the sync finds out.
             Some(Instruction::Resume) if error.code == ErrorCode::Forbidden => self.give_rest_up(),

@@ -29,7 +29,7 @@ struct State {
 }
 
 /// Commits that wait now.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
     /// How many are known of.
     pub commits: usize,

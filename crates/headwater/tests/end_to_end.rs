@@ -383,6 +383,25 @@ fn no_room_to_spool_is_said() {
     stage.assert_equal("anna.db");
 }
 
+/// A commit waits for a standby that is away, and the server goes on sending signs of life.
+#[test]
+fn a_sync_is_given_up_while_the_server_waits() {
+    let cluster = headwater_testkit::Postgres::start().expect("PostgreSQL");
+    let database = cluster.create_database().expect("a database");
+    let mut stage = Stage { deployment: Deployment::new(env!("CARGO_BIN_EXE_headwater")), database, server: None };
+    stage.prepare();
+    let url = stage.serve(&["--set", "commit_wait_ms=86400000", "--set", "heartbeat_ms=100"]);
+    stage.ok(&["remote", "create", "anna.db", "--server", &url, "--user", "anna"]);
+    stage.sync("anna.db");
+    stage.remote("anna.db", "INSERT INTO customer VALUES (10, 'Dan', NULL, 'north')");
+    cluster.lose_standby().expect("a standby that is away");
+    let said = stage.run(&["remote", "sync", "anna.db", "--give-up-after", "2s"]);
+    assert!(said.code == Some(3) && said.err.contains("the server had not answered"), "{said:?}");
+    cluster.find_standby().expect("the standby");
+    stage.sync("anna.db");
+    stage.assert_equal("anna.db");
+}
+
 /// The first remote of some partitions is made without rows, the next ones with those of a ready file, and what has changed since.
 fn ready_files(mut stage: Stage) {
     stage.prepare();

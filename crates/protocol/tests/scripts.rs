@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use headwater_protocol::chunk::Key;
-use headwater_protocol::client::{Config, Instruction, Reply, Session, Staged, Start, status_error};
+use headwater_protocol::client::{Cause, Config, Failure, Instruction, Reply, Session, Staged, Start, status_error};
 use headwater_protocol::message::{
     ChunkRef, ConflictEnd, Download, ErrorCode, FrozenFate, Outcome, PartitionAction, PartitionMark, Receipt, Refusal,
     RefusalCode, ServerError, Snapshot, TableHeader, Watermarks, Welcome,
@@ -47,6 +47,45 @@ fn every_script_gives_its_trace() {
         }
     }
     assert!(wrong.is_empty(), "traces differ:\n{}", wrong.join("\n"));
+}
+
+/// How often the server says that it works.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// A sync with a frozen upload, of which nothing comes but heartbeats from the greeting on.
+fn with_heartbeats(config: Config) -> (Duration, Instruction) {
+    let start = Start { upload_sequence: 0, frozen: Some(1), is_large: false, is_part: false, staged: Staged::Nothing };
+    let mut session = Session::new(start, config, 1);
+    let mut now = Duration::ZERO;
+    let welcome = Welcome { incarnation: [1; 16], note: [1; 16], restart: false, whole: false, upload_sequence: 0 };
+    let mut coming = vec![welcome.to_frame().to_bytes()];
+    loop {
+        match session.poll(now) {
+            Instruction::Read { .. } => {
+                let heartbeat = || Frame::new(Kind::Heartbeat, Vec::new()).to_bytes();
+                let bytes = coming.pop().unwrap_or_else(heartbeat);
+                now += HEARTBEAT;
+                session.bytes(now, &bytes);
+            }
+            Instruction::WaitUntil(until) => now = until,
+            end @ (Instruction::Done(_) | Instruction::Failed(_)) => return (now, end),
+            _ => session.done(now, Reply::Done),
+        }
+    }
+}
+
+#[test]
+fn heartbeats_do_not_hold_a_sync_beyond_its_time() {
+    let limit = Duration::from_mins(1);
+    let (now, end) = with_heartbeats(Config { elapsed_max: limit, answer_max: limit, ..Config::default() });
+    let Instruction::Failed(failure) = end else { panic!("{end:?}") };
+    assert!(now <= limit + HEARTBEAT, "{now:?}");
+    assert_eq!(failure, Failure::GaveUp { failures: 1, cause: Cause::Unanswered });
+    assert!(failure.is_retryable());
+    // Where no time was named, a server that works is waited for.
+    let (now, end) = with_heartbeats(Config { elapsed_max: limit, ..Config::default() });
+    assert!(matches!(end, Instruction::Failed(Failure::GaveUp { cause: Cause::Silent, .. })), "{end:?}");
+    assert!(now > 5 * limit, "{now:?}");
 }
 
 struct Story {

@@ -59,7 +59,12 @@ impl Shared {
 
     /// An error while commits at the database do not end: what needs one would only wait with the others.
     pub(crate) fn commits_end(&self) -> Result<(), Failure> {
-        self.commit_waits.now().map_or(Ok(()), |waiting| Err(Failure::commits_wait(&waiting)))
+        if self.commit_waits.now().is_some() { Err(self.commits_wait()) } else { Ok(()) }
+    }
+
+    /// What is said then.
+    pub(crate) fn commits_wait(&self) -> Failure {
+        Failure::commits_wait(&self.commit_waits.now().unwrap_or_default())
     }
 
     /// A failure, where commits that do not end are most likely why it is one.

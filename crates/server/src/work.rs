@@ -304,12 +304,11 @@ impl Work {
                 let last = if greeted.counted_lately && !is_news {
                     self.hello.watermarks.to_frame()
                 } else {
-                    match self.seal(connection, greeted, seen, &mut done.retries) {
-                        // It can wait as well as commits do.
-                        Err(_) if !is_news && self.shared.commit_waits.now().is_some() => {
-                            self.hello.watermarks.to_frame()
-                        }
-                        sealed => sealed?,
+                    match self.seal(connection, greeted, seen, &mut done.retries)? {
+                        Some(sealed) => sealed,
+                        // It can wait for as long as commits do.
+                        None if !is_news => self.hello.watermarks.to_frame(),
+                        None => return Err(self.shared.commits_wait().into()),
                     }
                 };
                 beginning.end(summary.rows, &last)
@@ -324,21 +323,24 @@ impl Work {
         }
     }
 
-    /// The end of a download: what the remote will have seen, counted and sealed.
+    /// The end of a download: what the remote will have seen, counted and sealed. `None`: commits do not end, so it can't be counted.
     fn seal(
         &self,
         connection: &mut Option<Pooled>,
         greeted: &Greeted,
         seen: Watermarks,
         retries: &mut u32,
-    ) -> Result<Frame, Failure> {
+    ) -> Result<Option<Frame>, Failure> {
         let tally = Tally::of(&self.plan, &self.user, &self.hello, greeted, &seen);
         let count = |tallies: &[Tally]| {
             self.shared.commits_end()?;
             self.retrying(connection, retries, |connection| system::count_downloads(connection, tallies))
         };
-        let counted = self.shared.counts.count(tally, count)?.counted()?;
-        Ok(counted.seal(&greeted.welcome.incarnation, &self.hello.remote_id, seen).to_frame())
+        let counted = match self.shared.counts.count(tally, count) {
+            Err(_) if self.shared.commit_waits.now().is_some() => return Ok(None),
+            counted => counted?.counted()?,
+        };
+        Ok(Some(counted.seal(&greeted.welcome.incarnation, &self.hello.remote_id, seen).to_frame()))
     }
 
     /// Goes on only if somebody waits for the answer.

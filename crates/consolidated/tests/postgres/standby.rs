@@ -37,7 +37,7 @@ fn a_commit_is_left_and_no_further_one_waits() {
     let error = insert(&mut *left, 1).expect_err("nobody knows what became of it");
     assert!(error.is_broken() && error.to_string().contains("'away'"), "{error}");
     // Whoever goes on with the connection is told at once.
-    assert!(left.rollback().is_err());
+    assert!(left.query("SELECT 1", &[]).is_err_and(|error| error.is_broken()));
     let waiting = waits.now().expect("it waits");
     assert_eq!(waiting.commits, 1);
     assert!(waiting.what.contains("SyncRep"), "{waiting:?}");

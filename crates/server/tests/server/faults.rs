@@ -41,6 +41,18 @@ fn what_the_database_could_not_do_is_tried_again_whichever_part_it_was() {
     stand.wait_until_idle();
 }
 
+/// Another writer may hold what it waits for for long: the worker is for others then.
+#[test]
+fn a_part_that_has_taken_its_time_is_not_tried_again() {
+    let (stand, faults) = faulty(Config { retries: 4, retry_ms: 150, commit_wait_ms: 100, ..config() });
+    let upload = stand.upload(1, &[(1, "new")]);
+    faults.plant([("insert", Fault::Busy); 3]);
+    assert_eq!(stand.sync(&upload).error().code, ErrorCode::DatabaseUnavailable);
+    assert_eq!((faults.left(), stand.items()), (1, 0), "the second came too late for a third");
+    assert!(stand.sync(&upload).is_complete());
+    assert_eq!((faults.left(), stand.items()), (0, 1));
+}
+
 /// At the other end of the next connection need not be the database that greeted the remote.
 #[test]
 fn a_connection_lost_after_the_greeting_ends_the_attempt() {

@@ -85,8 +85,8 @@ impl Patience {
             );
             return Next::Wait(pause);
         };
-        if own.waited < limit {
-            return Next::Wait(limit - own.waited);
+        if let Some(rest) = limit.checked_sub(own.waited).filter(|rest| !rest.is_zero()) {
+            return Next::Wait(rest);
         }
         let waited = own.waited;
         note(&self.waits, &sessions);

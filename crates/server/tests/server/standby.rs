@@ -74,7 +74,7 @@ fn who_waits_for_a_commit_keeps_nobody_else_waiting() {
     sql(&stage.url, "INSERT INTO item VALUES (100, 'there before')").expect("a row");
     let first = stand.sync(&stand.download(9));
     assert!(first.is_complete());
-    let reads = after(&stand, 9, &first);
+    let nothing_new = after(&stand, 9, &first);
     // So long ago that it would be counted again.
     sql(&stage.url, "UPDATE headwater.remote SET last_sync_at = last_sync_at - interval '1 hour'").expect("aged");
     stage.cluster.lose_standby().expect("a standby that is away");
@@ -85,9 +85,9 @@ fn who_waits_for_a_commit_keeps_nobody_else_waiting() {
     for client in &mut clients {
         assert!(expect_unavailable(&client.answer()).retry_after_ms > 0);
     }
-    let ready = stand.get("/ready", None);
-    assert_eq!(ready.status, 200, "who has nothing to send is served");
-    let waiting = &ready.json()["commits_wait"];
+    let state = stand.get("/ready", None);
+    assert_eq!(state.status, 200, "who has nothing to send is served");
+    let waiting = &state.json()["commits_wait"];
     assert!(
         waiting["what"].as_str().is_some_and(|what| what.contains("SyncRep") && what.contains("'away'")),
         "{waiting}"
@@ -100,7 +100,7 @@ fn who_waits_for_a_commit_keeps_nobody_else_waiting() {
         expect_unavailable(&stand.sync(&uploads[0]));
     }
     for _ in 0..10 {
-        assert!(stand.sync(&reads).is_complete());
+        assert!(stand.sync(&nothing_new).is_complete());
     }
     expect_unavailable(&stand.sync(&stand.download(10)));
     let waiting = stage.cluster.waiting_commits().expect("a count");
@@ -122,7 +122,7 @@ fn who_waits_for_a_commit_keeps_nobody_else_waiting() {
         usize::from(UPLOADS),
         "each upload once"
     );
-    let caught_up = stand.sync(&reads);
+    let caught_up = stand.sync(&nothing_new);
     assert_eq!((caught_up.is_complete(), caught_up.rows()), (true, u64::from(UPLOADS)));
     stand.wait_until_idle();
 }
@@ -132,16 +132,16 @@ fn a_download_that_brings_something_is_answered_too() {
     let stage = Stage::new();
     let stand = stage.serve();
     let first = stand.sync(&stand.download(9));
-    let reads = after(&stand, 9, &first);
+    let nothing_new = after(&stand, 9, &first);
     sql(&stage.url, "INSERT INTO item VALUES (100, 'new')").expect("a row");
     stage.cluster.lose_standby().expect("a standby that is away");
     // Its watermarks would prove a download that the standby has not counted.
-    let answer = stand.sync(&reads);
+    let answer = stand.sync(&nothing_new);
     expect_unavailable(&answer);
     assert!(!answer.kinds().contains(&Kind::Watermarks));
     stage.cluster.find_standby().expect("the standby");
     wait_until_they_end(&stand);
-    let answer = stand.sync(&reads);
+    let answer = stand.sync(&nothing_new);
     assert_eq!((answer.is_complete(), answer.rows()), (true, 1));
 }
 

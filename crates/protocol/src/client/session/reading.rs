@@ -23,8 +23,8 @@ pub(super) struct Answer {
     heard: Duration,
     /// When the last frame but heartbeats came.
     moved: Duration,
-    /// Something of a download has come, or a receipt.
-    has_begun: bool,
+    /// When the last frame of a receipt or a download came.
+    last_frame: Option<Duration>,
     /// It is the rest of a download.
     is_rest: bool,
     /// What was staged when it began.
@@ -54,7 +54,7 @@ impl Session {
             restart: false,
             heard: now,
             moved: now,
-            has_begun: false,
+            last_frame: None,
             is_rest,
             staged_before,
         };
@@ -89,13 +89,15 @@ impl Session {
                 if event != AnswerEvent::Heartbeat {
                     answer.moved = now;
                 }
-                answer.has_begun |= !matches!(event, AnswerEvent::Heartbeat | AnswerEvent::Welcome(_));
+                if !matches!(event, AnswerEvent::Heartbeat | AnswerEvent::Welcome(_)) {
+                    answer.last_frame = Some(now);
+                }
                 answer.restart |= matches!(&event, AnswerEvent::Welcome(welcome) if welcome.restart);
                 self.on_event(now, event);
             }
             Ok(None) => {
                 // What comes little by little may go on for as long as something comes.
-                let after_frames = if answer.has_begun { answer.moved + self.config.idle_max } else { Duration::ZERO };
+                let after_frames = answer.last_frame.map_or(Duration::ZERO, |last| last + self.config.idle_max);
                 let answer_max = self.config.answer_max.max(after_frames);
                 if now >= answer_max {
                     self.retry(now, Cause::Unanswered);

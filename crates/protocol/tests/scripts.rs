@@ -57,7 +57,14 @@ fn with_heartbeats(config: Config) -> (Duration, Instruction) {
     let start = Start { upload_sequence: 0, frozen: Some(1), is_large: false, is_part: false, staged: Staged::Nothing };
     let mut session = Session::new(start, config, 1);
     let mut now = Duration::ZERO;
-    let welcome = Welcome { incarnation: [1; 16], note: [1; 16], restart: false, whole: false, upload_sequence: 0 };
+    let welcome = Welcome {
+        incarnation: [1; 16],
+        note: [1; 16],
+        restart: false,
+        whole: false,
+        upload_sequence: 0,
+        frozen: FrozenFate::Unknown,
+    };
     let mut coming = vec![welcome.to_frame().to_bytes()];
     loop {
         match session.poll(now) {

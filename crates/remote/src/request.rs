@@ -16,19 +16,29 @@ use crate::sync::{Phase, Progress};
 use crate::untracked;
 use crate::upgrade::Change;
 
+/// What becomes of the frozen upload with a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Offer {
+    /// It is named, and stays.
+    #[default]
+    Stays,
+    /// It goes with it.
+    Goes,
+    /// It is given up.
+    GivenUp,
+}
+
 /// What a request is for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
-    /// The frozen upload goes with it.
-    pub(crate) has_upload: bool,
+    /// What becomes of the frozen upload.
+    pub(crate) upload: Offer,
     /// In the place of its frames.
     pub(crate) ticket: Option<Ticket>,
     /// A download is wanted.
     pub(crate) wants_download: bool,
     /// Rows of it may come in chunks.
     pub(crate) takes_chunks: bool,
-    /// The frozen upload is given up.
-    pub(crate) gives_up: bool,
 }
 
 /// A request's body, made as it is sent: HELLO, the frozen frames or their ticket, UPLOAD_END, END.
@@ -53,14 +63,14 @@ impl<'c> RequestBody<'c> {
         state: &State,
         asked: Asked,
     ) -> Result<RequestBody<'c>, Error> {
-        let Asked { has_upload, ticket, wants_download, takes_chunks, gives_up } = asked;
+        let Asked { upload: offer, ticket, wants_download, takes_chunks } = asked;
         let mut seen = read_watermarks(connection)?;
         untracked::ask_whole(connection, plan, &mut seen)?;
         // What is compared with what comes is compared with what there is now, not with what was built before.
         let takes_chunks = takes_chunks && !untracked::any(connection, plan)?;
         let plan = change.map_or(plan, |change| &change.plan);
         let model = &plan.model;
-        let upload = state.frozen.filter(|_| has_upload);
+        let upload = state.frozen.filter(|_| offer == Offer::Goes);
         let hello = Hello {
             remote_id: state.remote_id,
             secret: state.secret,
@@ -75,7 +85,7 @@ impl<'c> RequestBody<'c> {
             wants_download,
             takes_chunks,
             uploads: sent::newest(connection)?,
-            frozen: frozen(connection, state, gives_up)?,
+            frozen: frozen(connection, state, offer == Offer::GivenUp)?,
             watermarks: match change {
                 Some(change) => change.watermarks(seen),
                 None => seen,
@@ -186,7 +196,7 @@ mod tests {
         f.cut().expect("an upload");
         let state = f.remote.state().expect("a state");
         let connection = &f.remote.database.connection;
-        let asked = Asked { has_upload: true, wants_download: true, ..Asked::default() };
+        let asked = Asked { upload: Offer::Goes, wants_download: true, ..Asked::default() };
         let mut body = RequestBody::new(connection, &f.remote.plan, None, &state, asked).expect("a body");
         let (mut buffer, mut bytes, mut widest) = ([0; 1000], 0, 0);
         loop {

@@ -25,7 +25,7 @@ use crate::pieces::{LARGE_BYTES, Pieces, frozen_bytes};
 use crate::plan::Plan;
 use crate::receipt;
 use crate::remote::{Remote, now, random};
-use crate::request::Asked;
+use crate::request::{Asked, Offer};
 use crate::rows::Rows;
 use crate::schema;
 use crate::stage::Stage;
@@ -283,7 +283,12 @@ impl Sync<'_, '_, '_> {
                     self.piece(&mut session, ticket, offset, bytes_max)?;
                 }
                 Instruction::Request { has_upload, ticket, wants_download, takes_chunks, gives_up } => {
-                    self.request(&mut session, Asked { has_upload, ticket, wants_download, takes_chunks, gives_up })?;
+                    let upload = match (has_upload, gives_up) {
+                        (true, _) => Offer::Goes,
+                        (false, true) => Offer::GivenUp,
+                        (false, false) => Offer::Stays,
+                    };
+                    self.request(&mut session, Asked { upload, ticket, wants_download, takes_chunks })?;
                 }
                 Instruction::Chunk => self.chunk(&mut session)?,
                 Instruction::Resume => self.resume(&mut session)?,

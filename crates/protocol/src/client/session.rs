@@ -77,7 +77,7 @@ use super::answer::{AnswerReader, Expected};
 use super::failure::{Cause, Failure, Summary};
 use super::instruction::{Config, Instruction, Reply, Staged, Start};
 use super::pieces::Way;
-use crate::message::{ErrorCode, ServerError};
+use crate::message::{ErrorCode, FrozenFate, ServerError};
 
 /// One sync.
 #[derive(Debug)]
@@ -118,8 +118,8 @@ pub struct Session {
     futile: u32,
     /// Attempts at a frozen upload that ended so that it may be applied still.
     unsure_ends: u32,
-    /// WELCOME said that the database has given the frozen upload up.
-    is_given_up: bool,
+    /// What WELCOME says of the frozen upload.
+    fate: FrozenFate,
     /// Why the last attempt failed, if one did.
     setback: Option<Cause>,
     summary: Summary,
@@ -215,7 +215,7 @@ impl Session {
             sent_bytes_best: 0,
             futile: 0,
             unsure_ends: 0,
-            is_given_up: false,
+            fate: FrozenFate::Unknown,
             setback: None,
             summary: Summary::default(),
         }
@@ -349,7 +349,7 @@ impl Session {
             let message = "more is pending than goes in one upload, and the model takes all or nothing".to_owned();
             return self.refuse_whole(ServerError { code: ErrorCode::TooLarge, retry_after_ms: 0, message });
         }
-        self.due.push_back(Instruction::Thaw { refused: None, is_given_up: self.is_given_up });
+        self.due.push_back(Instruction::Thaw { refused: None, is_given_up: self.is_given_up() });
         self.next = Next::Sync;
         self.phase = Phase::Prepare { cut: false };
     }
@@ -390,6 +390,11 @@ impl Session {
         self.due.push_back(instruction);
     }
 
+    /// Whether the database has used the number of the frozen upload up.
+    fn is_given_up(&self) -> bool {
+        self.fate == FrozenFate::GivenUp
+    }
+
     fn on_thawed(&mut self, is_given_up: bool) {
         if is_given_up {
             self.remote.upload_sequence = self.remote.frozen.unwrap_or(self.remote.upload_sequence);
@@ -399,7 +404,7 @@ impl Session {
 
     /// What was frozen is pending again and goes up with the rest: no second round is needed.
     fn thawed(&mut self) {
-        self.is_given_up = false;
+        self.fate = FrozenFate::Unknown;
         self.remote.frozen = None;
         self.resent = false;
         self.sent_bytes = 0;

@@ -127,7 +127,9 @@ impl Hello {
         out.push((0..).zip(flags).map(|(bit, on)| u8::from(on) << bit).sum());
         if has_uploads {
             out.put_varint(uploads.len() as u64);
-            uploads.iter().for_each(|upload| upload.write(&mut out));
+            for upload in &uploads {
+                upload.write(&mut out);
+            }
         }
         self.watermarks.write(&mut out);
         Frame::packed(Kind::Hello, out)

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::http::{Answer, Credentials, Refused, Who};
 use crate::pieces::{announced_bytes, frozen_bytes};
 use crate::remote::Remote;
-use crate::request::{Asked, Counting, RequestBody};
+use crate::request::{Asked, Counting, Offer, RequestBody};
 use crate::state::State;
 
 /// How much is read from the socket at a time.
@@ -22,7 +22,7 @@ const ASKED_BYTES_MIN: u64 = 256 * 1024;
 
 impl Sync<'_, '_, '_> {
     pub(super) fn request(&mut self, session: &mut Session, asked: Asked) -> Result<(), Error> {
-        let Asked { has_upload, ticket, .. } = asked;
+        let Asked { upload, ticket, .. } = asked;
         let began = Instant::now();
         let Some(who) = self.who(session)? else {
             return Ok(());
@@ -34,7 +34,7 @@ impl Sync<'_, '_, '_> {
         let mut body = RequestBody::new(connection, plan, change, &state, asked)?;
         let sent = {
             let mut counting = Counting::new(&mut body, &mut self.options.progress);
-            let is_long = has_upload
+            let is_long = upload == Offer::Goes
                 && ticket.is_none()
                 && (state.frozen.is_some_and(|end| end.changes > ASKED_CHANGES_MIN)
                     || frozen_bytes(&self.remote.database.connection)? > ASKED_BYTES_MIN);

@@ -101,7 +101,8 @@ fn everything(f: &Fixture) -> Vec<String> {
         all.extend(rows.into_iter().map(|row| format!("{name}: {row}")));
     }
     // The secret and the ID are random, and so is the name of a cut, which is frame -1.
-    all.retain(|line| !line.starts_with("hw_state") && !(line.starts_with("hw_upload: ") && line.contains("|-1|")));
+    let is_name = |line: &str| line.starts_with("hw_upload: ") && line.contains("|-1|");
+    all.retain(|line| !line.starts_with("hw_state") && !is_name(line));
     all
 }
 

@@ -12,7 +12,7 @@ use crate::cut::thaw;
 use crate::error::Error;
 use crate::http::{Client, Refused, Server, Who};
 use crate::remote::{Remote, now};
-use crate::request::{Asked, RequestBody};
+use crate::request::{Asked, Offer, RequestBody};
 use crate::sync::SyncOptions;
 use crate::unanswered;
 
@@ -49,7 +49,7 @@ impl Remote {
         let broken = |text: String| Error::Network { server: server.url.clone(), source: text.into() };
         let who = Who { token: client.token()?.token, user: state.user.clone(), remote_id: state.remote_id };
         let connection = &self.database.connection;
-        let asked = Asked { gives_up: true, ..Asked::default() };
+        let asked = Asked { upload: Offer::GivenUp, ..Asked::default() };
         let mut body = RequestBody::new(connection, &self.plan, Some(change), &state, asked)?;
         let mut answer = client.sync(&who, &mut body, false).map_err(|refused| match refused {
             Refused::Network(text) => broken(text),

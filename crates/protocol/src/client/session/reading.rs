@@ -190,8 +190,8 @@ impl Session {
             let error = ServerError { code: ErrorCode::Copy, retry_after_ms: 0, message };
             return self.on_copy(error, welcome.frozen == FrozenFate::Applied);
         }
-        self.is_given_up = frozen == Some(has) && welcome.frozen == FrozenFate::GivenUp;
-        if self.is_given_up && !matches!(self.next, Next::GiveUp(_)) {
+        self.fate = if frozen == Some(has) { welcome.frozen } else { FrozenFate::Unknown };
+        if self.is_given_up() && !matches!(self.next, Next::GiveUp(_)) {
             // By an attempt whose answer was lost.
             self.due.push_back(Instruction::Thaw { refused: None, is_given_up: true });
             self.phase = Phase::Prepare { cut: false };
@@ -216,7 +216,7 @@ impl Session {
         if wants_download {
             self.due.push_back(Instruction::Stage(welcome.to_frame()));
         } else if has >= upload_sequence {
-            self.on_greeting(welcome.whole, frozen == Some(has) && !self.is_given_up);
+            self.on_greeting(welcome.whole, frozen == Some(has) && !self.is_given_up());
         }
     }
 
@@ -237,7 +237,7 @@ impl Session {
                 self.refuse_whole(ServerError { code: *code, retry_after_ms: *retry_after_ms, message });
             }
             Next::GiveUp(Why::TooLarge(error)) => {
-                let (error, is_given_up) = (error.clone(), self.is_given_up);
+                let (error, is_given_up) = (error.clone(), self.is_given_up());
                 self.due.push_back(Instruction::CutSmaller { error, is_given_up });
             }
             Next::WhetherParts if is_whole && !is_applied && !self.is_perhaps_elsewhere() => self.on_unwanted_part(),

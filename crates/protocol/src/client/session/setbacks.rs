@@ -141,7 +141,7 @@ impl Session {
 
     /// The frozen upload is not applied: its changes are pending again, and the download goes on.
     pub(super) fn refuse_whole(&mut self, error: ServerError) {
-        let is_given_up = self.is_given_up;
+        let is_given_up = self.is_given_up();
         self.due.push_back(Instruction::Thaw { refused: Some(error.message.clone()), is_given_up });
         self.summary.upload_refused = Some(error);
         self.next = Next::Download;

@@ -28,6 +28,7 @@ mod mariadb;
 mod mariadb_tls;
 mod mark_states;
 mod moved;
+mod next_version;
 mod orders;
 mod packing;
 mod partitions;
@@ -171,6 +172,8 @@ contract! {
     incarnation::tables_of_an_earlier_version_get_what_they_lack,
     life::nothing_spans_two_incarnations,
     life::a_count_below_the_one_presented_is_no_count,
+    next_version::a_column_more_sends_no_row_again,
+    next_version::the_version_before_leaves_the_column_alone,
     conflicts::each_rule_ends_an_update_against_an_update,
     conflicts::each_rule_ends_an_insert_of_an_existing_key,
     conflicts::an_existing_key_among_new_ones_is_found_batch_by_batch,

@@ -85,9 +85,9 @@ fn who_waits_for_a_commit_keeps_nobody_else_waiting() {
     for client in &mut clients {
         assert!(expect_unavailable(&client.answer()).retry_after_ms > 0);
     }
-    let state = stand.get("/ready", None);
-    assert_eq!(state.status, 200, "who has nothing to send is served");
-    let waiting = &state.json()["commits_wait"];
+    let readiness = stand.get("/ready", None);
+    assert_eq!(readiness.status, 200, "who has nothing to send is served");
+    let waiting = &readiness.json()["commits_wait"];
     assert!(
         waiting["what"].as_str().is_some_and(|what| what.contains("SyncRep") && what.contains("'away'")),
         "{waiting}"

@@ -303,7 +303,9 @@ fn a_primary_is_rewound_between_the_steps_of_a_sync() -> Result<()> {
         gated.insert("pending")?;
         let reports = gated.settle()?;
         ensure!(reports.iter().any(|report| report.restarted), "step {step}: {reports:?}");
-        ensure!(gated.lost()? == lost, "step {step}: {:?}, {reports:?}", gated.lost()?);
+        // The keeper's session ends with the first primary, so an upload may still be committed there before its own session ends.
+        let (found, all) = (gated.lost()?, vec![key("during"), key("lost")]);
+        ensure!(found == lost || found == all, "step {step}: {found:?}, {reports:?}");
         gated.comes_back(&["early", "lost", "during", "pending"]).with_context(|| format!("step {step}"))?;
     }
     Ok(())

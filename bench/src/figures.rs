@@ -147,6 +147,7 @@ impl Bench {
             echo: &Echo::default(),
             conflicted: &[],
             refresh: &[],
+            extended: &[],
             packing: None,
             snapshots: None,
             keeps_marks: false,

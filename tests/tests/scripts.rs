@@ -167,6 +167,7 @@ fn row_security_holds_in_estimates() -> Result<()> {
             echo: &Echo::default(),
             conflicted: &[],
             refresh: &[],
+            extended: &[],
             packing: None,
             snapshots: None,
             keeps_marks: false,

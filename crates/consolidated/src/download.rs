@@ -53,6 +53,8 @@ pub struct DownloadRequest<'a> {
     pub conflicted: &'a [(u32, Row)],
     /// Numbers of tables that come whole whatever has been seen of them (a remote whose schema of them is new, say).
     pub refresh: &'a [u32],
+    /// By watermark ([`crate::system::Greeted::extended`]): columns of which the remote has nothing, whose values come besides the changes.
+    pub extended: &'a [Vec<u32>],
     /// How full its frames get; `None`: as they have always been.
     pub packing: Option<&'a Knobs>,
     /// Where shared partitions are built and kept; `None`: the remote takes no chunks.
@@ -152,6 +154,7 @@ pub fn brings_nothing(request: &DownloadRequest<'_>, summary: &DownloadSummary, 
     summary.frames == 0
         && !request.restart
         && request.own.is_empty()
+        && request.extended.iter().all(Vec::is_empty)
         && !request.plan.tables.iter().any(has_cursor)
         && places(seen) == places(request.watermarks)
 }
@@ -233,6 +236,8 @@ struct Coming<'a> {
     /// The script that finds it.
     cursor: Option<&'a Script>,
     sorted: Sorted,
+    /// Columns of which the remote has nothing, and the partitions that it has otherwise.
+    extended: Vec<(&'a [u32], Vec<Row>)>,
 }
 
 impl Coming<'_> {
@@ -307,7 +312,9 @@ impl<'a, 's> Download<'a, 's> {
         let cursor = table.table.script(Step::DownloadCursor);
         let tells = if cursor.is_some() { self.times_told() } else { changes_told(table, accepted) };
         let sorted = self.sort(table, &wanted, &tells);
-        Coming { table, wanted, cursor, sorted }
+        let extended = sorted.since.iter().map(|(mark, rows)| (new_columns(self.request, *mark), rows.clone()));
+        let extended = extended.filter(|(columns, _)| !columns.is_empty()).collect();
+        Coming { table, wanted, cursor, sorted, extended }
     }
 
     /// Of several tables the database says at once which have changed at all: most have not.
@@ -367,7 +374,7 @@ impl<'a, 's> Download<'a, 's> {
     }
 
     fn table(&mut self, coming: &Coming<'a>) -> Result<(), Error> {
-        let Coming { table, wanted, cursor, sorted } = coming;
+        let Coming { table, wanted, cursor, sorted, extended } = coming;
         let (table, cursor) = (*table, *cursor);
         for partition in &sorted.left {
             self.mark(table, PartitionAction::Left, partition.clone())?;
@@ -421,6 +428,11 @@ impl<'a, 's> Download<'a, 's> {
         if !whole.is_empty() {
             connection.read_whole(table, partitions_of(table, &whole), &mut rows)?;
         }
+        for (columns, partitions) in extended {
+            rows.leave_out_without(columns);
+            connection.read_whole(table, partitions_of(table, partitions), &mut rows)?;
+        }
+        rows.leave_out_without(&[]);
         for changes in coming.changes(request) {
             connection.read_changes(&changes, &mut rows)?;
         }
@@ -451,6 +463,7 @@ impl<'a, 's> Download<'a, 's> {
             // Spellings that were partitions of their own, with marks of their own: there is no older one of two.
             let mark = if let [mark] = marks.as_slice() { Some(*mark) } else { None };
             let mark = mark.filter(|mark| tells.get(*mark as usize) == Some(&true) && !refresh);
+            let mark = mark.filter(|mark| may_be_new(table, new_columns(self.request, *mark)));
             match mark {
                 None => {
                     sorted.whole_spellings.extend(spellings);
@@ -493,9 +506,10 @@ impl<'a, 's> Download<'a, 's> {
         let nothing = Vec::new();
         for entry in entries.iter().filter(|entry| entry.table == table.number) {
             let Some(mark) = marks.get(entry.mark as usize) else { continue };
+            let is_extended = !new_columns(self.request, entry.mark).is_empty();
             let is_accepted = accepted.get(entry.mark as usize).is_some_and(Option::is_some);
             let is_time = !self.request.restart && cursor::time_of(mark).is_some();
-            let mark = if is_accepted || is_time { mark } else { &nothing };
+            let mark = if (is_accepted || is_time) && !is_extended { mark } else { &nothing };
             let place = self.seen.marks.iter().position(|known| known == mark).unwrap_or_else(|| {
                 self.seen.marks.push(mark.clone());
                 self.seen.marks.len() - 1
@@ -511,6 +525,21 @@ impl<'a, 's> Download<'a, 's> {
     fn send(&mut self, frame: Frame) -> Result<(), Error> {
         count(&mut self.summary, &mut *self.sink, frame)
     }
+}
+
+/// The columns of which a remote with this watermark has nothing.
+fn new_columns<'a>(request: &DownloadRequest<'a>, mark: u32) -> &'a [u32] {
+    request.extended.get(mark as usize).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Whether these can have been added to a table whose other values a remote has. Where a script finds what has changed, it tells nothing of
+/// what has not.
+fn may_be_new(table: &TablePlan, columns: &[u32]) -> bool {
+    let is_nullable = |place: &u32| {
+        let column = table.table.columns.get(*place as usize);
+        column.is_some_and(|column| column.nullable) && !table.table.key.contains(&(*place as usize))
+    };
+    columns.iter().all(is_nullable) && (columns.is_empty() || table.table.script(Step::DownloadCursor).is_none())
 }
 
 /// By watermark, whether the changes of a table since then can be told.

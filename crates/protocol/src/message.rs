@@ -2,6 +2,7 @@
 
 mod answer;
 mod download;
+mod extended;
 mod outcome;
 mod request;
 mod snapshot;
@@ -11,6 +12,7 @@ pub use answer::{
     ErrorCode, Fault, FrozenFate, PartitionAction, PartitionMark, ServerError, WatermarkEntry, Watermarks, Welcome,
 };
 pub use download::{Download, KeyRange, KeyRanges, ReadyFile, Ticket};
+pub use extended::ExtendedMark;
 pub use outcome::{ConflictEnd, Outcome, Receipt, Refusal, RefusalCode};
 pub use request::{AppliedUpload, FrozenUpload, Hello, UploadEnd};
 pub use snapshot::{CHUNK_URL_BYTES_MAX, CHUNKS_MAX, ChunkRef, Snapshot};

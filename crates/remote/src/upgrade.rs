@@ -15,10 +15,12 @@ mod convert;
 mod own;
 mod unanswered;
 
+use std::collections::HashMap;
+
 pub(crate) use convert::{Converter, Fresh, Gone};
 use headwater_model::tracking::layout;
-use headwater_model::{Model, remote_sql};
-use headwater_protocol::message::{ErrorCode, KeyRanges, Watermarks};
+use headwater_model::{Direction, Model, remote_sql};
+use headwater_protocol::message::{ErrorCode, ExtendedMark, KeyRanges, WATERMARK_BYTES_MAX, Watermarks};
 
 use crate::error::Error;
 use crate::plan::{Plan, TablePlan};
@@ -47,6 +49,13 @@ pub struct Upgraded {
 pub(crate) enum Fate {
     /// It stays as it is, under this number.
     Same(u32),
+    /// It gets nullable columns from this place on, and keeps its rows under this number: those with a value there come.
+    Extended {
+        /// In the new version.
+        number: u32,
+        /// How many columns it has had.
+        before: u32,
+    },
     /// It is made anew under this number, and comes whole.
     Remade(u32),
     /// The new version does not have it.
@@ -120,22 +129,37 @@ impl Change {
     /// The number that a table of the old version has in the new one.
     pub(crate) fn number(&self, old: u32) -> Option<u32> {
         match self.fates.get(old as usize)? {
-            Fate::Same(number) | Fate::Remade(number) => Some(*number),
+            Fate::Same(number) | Fate::Extended { number, .. } | Fate::Remade(number) => Some(*number),
             Fate::Gone => None,
         }
     }
 
     /// The tables that the old version does not have.
     pub(crate) fn added(&self) -> impl Iterator<Item = &TablePlan> {
-        let is_of =
-            |number: u32| self.fates.iter().any(|fate| matches!(fate, Fate::Same(n) | Fate::Remade(n) if *n == number));
+        let is_of = |new: u32| (0..self.fates.len() as u32).any(|old| self.number(old) == Some(new));
         self.plan.tables.iter().filter(move |table| !is_of(table.number))
     }
 
-    /// What has been seen of the tables that stay as they are.
+    /// What has been seen of the tables that stay, but for columns that are new. Where a server does not know how to tell these, it takes the
+    /// watermark for a stranger's, and the table comes whole.
     pub(crate) fn watermarks(&self, mut seen: Watermarks) -> Watermarks {
+        let (marks, mut extended) = (seen.marks.clone(), HashMap::new());
         seen.entries.retain_mut(|entry| match self.fates.get(entry.table as usize) {
             Some(Fate::Same(number)) => {
+                entry.table = *number;
+                true
+            }
+            Some(Fate::Extended { number, before }) => {
+                let Some(sealed) = marks.get(entry.mark as usize) else { return false };
+                let columns = self.plan.table(*number).map_or(0, |table| table.types.len() as u32);
+                let mark = ExtendedMark { columns: (*before..columns).collect(), sealed: sealed.clone() }.to_bytes();
+                if mark.len() > WATERMARK_BYTES_MAX {
+                    return false;
+                }
+                entry.mark = *extended.entry((entry.mark, *number)).or_insert_with(|| {
+                    seen.marks.push(mark);
+                    seen.marks.len() as u32 - 1
+                });
                 entry.table = *number;
                 true
             }
@@ -176,15 +200,36 @@ fn fate(old: &Plan, table: &TablePlan, new: &Plan) -> Result<Fate, Error> {
         && table.table.direction == other.table.direction
         && made(old, table) == made(new, other)
         && noted(old, table) == noted(new, other);
-    Ok(if is_same { Fate::Same(other.number) } else { Fate::Remade(other.number) })
+    if is_same {
+        return Ok(Fate::Same(other.number));
+    }
+    let before = table.table.columns.len();
+    let mut shorter = other.table.clone();
+    let added = shorter.columns.split_off(before.min(shorter.columns.len()));
+    // The same table otherwise, whose places say the same in both; and the same tables around it, as far as it names them.
+    let is_extended = table.table.direction != Direction::Upload
+        && !added.is_empty()
+        && added.iter().all(|column| column.nullable)
+        && shorter == table.table
+        && made(old, table) == remote_sql::create_table_and_log(&new.model, &shorter)
+        && noted(old, table) == noted(new, other);
+    Ok(if is_extended {
+        Fate::Extended { number: other.number, before: before as u32 }
+    } else {
+        Fate::Remade(other.number)
+    })
 }
 
 /// A table whose rows lie where those of a table do that is made anew is made anew too: where they lay could not be told any more, and so
 /// neither which of them go with a partition that is left.
 fn with_those_above(fate: Fate, fates: &[Fate], plan: &Plan) -> Fate {
-    let Fate::Same(number) = fate else { return fate };
+    let (Fate::Same(number) | Fate::Extended { number, .. }) = fate else { return fate };
     let mut above = std::iter::successors(plan.table(number), |table| plan.parent(table)).skip(1);
-    if above.all(|table| fates.contains(&Fate::Same(table.number))) { fate } else { Fate::Remade(number) }
+    let stays = |table: &TablePlan| {
+        let is = |fate: &Fate| matches!(fate, Fate::Same(n) | Fate::Extended { number: n, .. } if *n == table.number);
+        fates.iter().any(is)
+    };
+    if above.all(stays) { fate } else { Fate::Remade(number) }
 }
 
 pub(crate) fn refused(what: String) -> Error {

@@ -142,6 +142,7 @@ fn expect(work: &Work, request: &DownloadRequest<'_>, limit: Duration) -> Receiv
             echo: &Echo::default(),
             conflicted: &[],
             refresh: &[],
+            extended: &[],
             packing: None,
             snapshots: takes_chunks.then_some(&Elsewhere),
             keeps_marks: false,

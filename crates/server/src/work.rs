@@ -280,6 +280,7 @@ impl Work {
             echo: &before.echo,
             conflicted: &before.conflicted,
             refresh: &[],
+            extended: &greeted.extended,
             packing: Some(&self.shared.packing),
             snapshots: self.hello.takes_chunks.then_some(&view as &dyn Snapshots),
             keeps_marks: greeted.counted_lately,

@@ -1,5 +1,6 @@
 //! Versions of a model side by side, and remotes that go from one to the next with changes pending.
 
+mod extended;
 mod pending;
 mod program;
 mod refused;
@@ -273,7 +274,7 @@ fn what_is_below_a_table_made_anew_goes_with_a_partition_that_is_left() -> Resul
         format!(
             "name = \"m\"\nversion = {version}\n[partitions.area]\ncolumns = {{ area = \"text\" }}\n\
              members = \"SELECT area FROM member WHERE login = :s.user\"\n[tables.shop]\nkey = [\"id\"]\npartition = \"area\"\n\
-             columns = {{ id = \"text not null\", area = \"text\"{name} }}\n[tables.line]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n\
+             columns = {{ id = \"text not null\"{name}, area = \"text\" }}\n[tables.line]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n\
              partition = {{ through = \"shop\" }}\nreferences = [{{ columns = [\"shop\"], table = \"shop\" }}]\n\
              columns = {{ id = \"text not null\", shop = \"text\", n = \"int\" }}\n"
         )

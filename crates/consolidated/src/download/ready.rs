@@ -102,6 +102,7 @@ pub fn write_partitions(
         echo: &Echo::default(),
         conflicted: &[],
         refresh: &[],
+        extended: &[],
         packing: None,
         snapshots: None,
         keeps_marks: false,

@@ -34,6 +34,8 @@ pub struct Greeted {
     pub welcome: Welcome,
     /// Its watermarks, taken out of their seals: for [`crate::download::write`].
     pub watermarks: Watermarks,
+    /// By watermark: the columns that the remote has nothing of: for [`crate::download::write`] too.
+    pub extended: Vec<Vec<u32>>,
     /// Another file has used this one's numbers: the database was put back from a backup, and a copy of the file was there first. The
     /// welcome names the last upload that is this file's, and says `restart`; nothing else is to be done for it under this remote ID.
     pub is_copy: bool,
@@ -176,12 +178,12 @@ fn look(
     if !is_unknown && known.secret_hash != Sha256::digest(hello.secret).to_vec() {
         return Ok(Some(Greeting::WrongSecret));
     }
-    let Opened { watermarks, counts } = seal::open(&identity, &hello.watermarks);
+    let Opened { watermarks, extended, counts } = seal::open(&identity, &hello.watermarks);
     if hello.incarnation == identity.incarnation && has_lost_syncs(connection, hello, &known, &counts)? {
         return Ok(None);
     }
     let is_known = is_of_this(&identity, hello, || Ok(integer(Some(is_noted), "note")? == 1))?;
-    let opened = Opened { watermarks, counts };
+    let opened = Opened { watermarks, extended, counts };
     let greeted = welcome(plan, hello, &identity, &known, opened, is_known)?;
     if known.is_to_give_up(hello, &greeted.welcome) {
         return Ok(None);
@@ -198,7 +200,7 @@ fn welcome(
     hello: &Hello,
     identity: &Identity,
     known: &Known,
-    Opened { watermarks, counts }: Opened,
+    Opened { watermarks, extended, counts }: Opened,
     is_known: bool,
 ) -> Result<Greeted, Error> {
     let common = last_in_common(&hello.uploads, &known.history.uploads(known.upload_sequence)?);
@@ -212,7 +214,7 @@ fn welcome(
     let own = counts.iter().filter(|(issued_to, _)| *issued_to == hello.remote_id && hello.incarnation == incarnation);
     let presented = own.map(|(_, presented)| presented.count).max().unwrap_or_default();
     let (is_copy, life) = (common.is_some(), Life::default());
-    Ok(Greeted { welcome, watermarks, is_copy, counted_lately: false, is_new: false, life, presented })
+    Ok(Greeted { welcome, watermarks, extended, is_copy, counted_lately: false, is_new: false, life, presented })
 }
 
 fn greet_inside(
@@ -238,7 +240,7 @@ fn greet_inside(
         }
     };
     tell_of_change(&known, plan, user, hello);
-    let Opened { watermarks, counts } = seal::open(&identity, &hello.watermarks);
+    let Opened { watermarks, extended, counts } = seal::open(&identity, &hello.watermarks);
     if hello.incarnation == identity.incarnation && has_lost_syncs(connection, hello, &known, &counts)? {
         let why = "a remote has watermarks that this database does not know to have handed out";
         let database_id = identity.database_id.clone();
@@ -250,7 +252,7 @@ fn greet_inside(
         let rows = connection.query(&sql, &[Value::Bytes(hello.note.to_vec())])?;
         Ok(integer(rows.first().and_then(|row| row.first()), "count")? > 0)
     })?;
-    let mut greeted = welcome(plan, hello, &identity, &known, Opened { watermarks, counts }, is_known)?;
+    let mut greeted = welcome(plan, hello, &identity, &known, Opened { watermarks, extended, counts }, is_known)?;
     if known.is_to_give_up(hello, &greeted.welcome) {
         greeted.welcome.upload_sequence = give_up(connection, hello, &known)?;
         greeted.welcome.frozen = FrozenFate::GivenUp;

@@ -23,7 +23,7 @@
 
 use std::collections::BTreeSet;
 
-use headwater_protocol::message::Watermarks;
+use headwater_protocol::message::{ExtendedMark, Watermarks};
 use headwater_protocol::wire::{Reader, Write};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -67,6 +67,8 @@ fn mac(key: &[u8], incarnation: &[u8; 16], sealed: &[u8]) -> Hmac<Sha256> {
 pub(super) struct Opened {
     /// As the backend gave them; what this incarnation has not sealed is empty, which no backend accepts.
     pub(super) watermarks: Watermarks,
+    /// By watermark: the columns that the remote has nothing of ([`ExtendedMark`]), usually none.
+    pub(super) extended: Vec<Vec<u32>>,
     /// The counts in them, with the remote IDs that they were issued to.
     pub(super) counts: BTreeSet<([u8; 16], Presented)>,
 }
@@ -75,7 +77,14 @@ pub(super) struct Opened {
 pub(super) fn open(identity: &Identity, presented: &Watermarks) -> Opened {
     let mut counts = BTreeSet::new();
     let mut marks = Vec::with_capacity(presented.marks.len());
-    for sealed in &presented.marks {
+    let mut extended = vec![Vec::new(); presented.marks.len()];
+    for (place, sealed) in presented.marks.iter().enumerate() {
+        // What is neither opens no seal.
+        let of_columns = ExtendedMark::from_bytes(sealed).ok().flatten();
+        if let Some(mark) = &of_columns {
+            extended[place].clone_from(&mark.columns);
+        }
+        let sealed = of_columns.as_ref().map_or(sealed, |mark| &mark.sealed);
         let Some((issued_to, presented, mark)) = open_one(identity, sealed) else {
             marks.push(Vec::new());
             continue;
@@ -83,7 +92,7 @@ pub(super) fn open(identity: &Identity, presented: &Watermarks) -> Opened {
         counts.insert((issued_to, presented));
         marks.push(mark);
     }
-    Opened { watermarks: Watermarks { marks, entries: presented.entries.clone() }, counts }
+    Opened { watermarks: Watermarks { marks, entries: presented.entries.clone() }, extended, counts }
 }
 
 fn open_one(identity: &Identity, sealed: &[u8]) -> Option<([u8; 16], Presented, Vec<u8>)> {
@@ -139,6 +148,21 @@ mod tests {
         sealed.extend_from_slice(&tag[..SEAL_BYTES]);
         let opened = open_one(&identity(3), &sealed);
         assert_eq!(opened, Some(([1; 16], Presented { count: 300, name: None }, b"mark".to_vec())));
+    }
+
+    #[test]
+    fn a_mark_says_of_which_columns_it_has_seen_nothing() {
+        let sealed = seal(&[7; 32], &[3; 16], &[1; 16], (5, &[9; 8]), b"mark");
+        let extended = ExtendedMark { columns: vec![2, 3], sealed: sealed.clone() }.to_bytes();
+        assert_eq!(
+            open_one(&identity(3), &extended),
+            None,
+            "to a server that does not know of them: the table comes whole"
+        );
+        let twice = [&[0x45, 2, 3, 3][..], &sealed].concat();
+        let opened = open(&identity(3), &watermarks(vec![sealed, extended, twice]));
+        assert_eq!(opened.watermarks.marks, [b"mark".to_vec(), b"mark".to_vec(), Vec::new()]);
+        assert_eq!(opened.extended, [vec![], vec![2, 3], vec![]]);
     }
 
     #[test]

@@ -24,6 +24,7 @@ fn with_request<T>(replica: &Replica, plan: &Plan, work: impl FnOnce(&DownloadRe
         echo: &Echo::default(),
         conflicted: &[],
         refresh: &[],
+        extended: &[],
         packing: None,
         snapshots: None,
         keeps_marks: false,

@@ -38,6 +38,7 @@ fn read(connection: &mut dyn Connection, plan: &Plan, hello: &Hello, greeted: &G
         echo: &Echo::default(),
         conflicted: &[],
         refresh: &[],
+        extended: &[],
         packing: None,
         snapshots: None,
         keeps_marks: false,

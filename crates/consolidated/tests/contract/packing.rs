@@ -24,6 +24,7 @@ fn rows(database: &Database, plan: &Plan, packing: Option<&Knobs>, mut each: imp
         echo: &Echo::default(),
         conflicted: &[],
         refresh: &[],
+        extended: &[],
         packing,
         snapshots: None,
         keeps_marks: false,

@@ -259,6 +259,7 @@ impl Replica {
             echo: uploaded.map_or(&nothing, |uploaded| &uploaded.echo),
             conflicted: uploaded.map_or(&[], |uploaded| &uploaded.conflicted),
             refresh: &[],
+            extended: &[],
             packing: None,
             snapshots: self.memory.as_ref().map(|memory| memory as &dyn download::Snapshots),
             keeps_marks: false,

@@ -7,7 +7,7 @@ use headwater_protocol::message::{Outcome, Refusal, RefusalCode};
 use super::support::{Down, Fixture, NOW, model, query, row, table};
 use crate::Error;
 use crate::database::crash;
-use crate::upgrade::Change;
+use crate::upgrade::{Change, Fate};
 
 /// A column has a name of SQLite's own.
 fn one() -> Model {
@@ -78,7 +78,11 @@ fn upgrade(f: &mut Fixture, frames: usize) -> Result<(), Error> {
 }
 
 fn upgrade_by(f: &mut Fixture, frames: usize, down: fn(&Change) -> Down) -> Result<(), Error> {
-    let mut change = Change::new(&f.remote.plan, &two())?;
+    upgrade_to(f, &two(), frames, down)
+}
+
+fn upgrade_to(f: &mut Fixture, model: &Model, frames: usize, down: fn(&Change) -> Down) -> Result<(), Error> {
+    let mut change = Change::new(&f.remote.plan, model)?;
     let mut stage = down(&change).finish().into_iter();
     let mut left = frames;
     let mut watch = |_| {
@@ -277,5 +281,130 @@ fn what_would_be_overwritten_or_missing_keeps_the_old_version() {
             upgrade(&mut f, usize::MAX).expect("the version changes");
         }
         assert_eq!(f.remote.model().version, 1 + u32::from(!sql.contains("CREATE")));
+    }
+}
+
+/// Items and kinds have further columns that may be NULL.
+fn three() -> Model {
+    let mut model = one();
+    for table in &mut model.tables {
+        // The first one is a key.
+        let more = self::table("more", &[("id", Type::Int), ("price", Type::Int), ("size", Type::Int)]);
+        table.columns.extend(more.columns.into_iter().skip(1));
+    }
+    Model { version: 3, ..model }
+}
+
+/// What comes of tables that are held: rows with a value in a new column, those that are theirs meanwhile, and a stranger's.
+fn down_of_three(change: &Change) -> Down {
+    let headers = change.plan.tables.iter().map(|table| table.header.clone()).collect();
+    Down::new(headers)
+        .holds("item", &[])
+        .rows("item", &["1,a,1,100,-", "2,b,2,-,200", "4,theirs,40,400,401", "5,e,5,500,-"].map(row))
+        .holds("kind", &[])
+        .rows("kind", &[row("2,theirs,2,-")])
+}
+
+#[test]
+fn a_table_with_further_nullable_columns_keeps_its_rows() {
+    let mut f = prepared();
+    upgrade_to(&mut f, &three(), usize::MAX, down_of_three).expect("the version changes");
+    f.check();
+    assert_eq!(
+        f.rows("SELECT * FROM item ORDER BY id"),
+        [
+            "1|a|10|100|NULL",
+            "3|c|30|NULL|NULL",
+            "4|refused|4|400|401",
+            "5|e|5|500|NULL",
+            "6|taken|6|NULL|NULL",
+            "10|mine|1|NULL|NULL",
+            "11|known|2|NULL|NULL",
+        ]
+    );
+    assert_eq!(f.rows("SELECT * FROM kind"), ["1|mine|NULL|NULL", "2|refused|2|NULL"]);
+    assert_eq!((f.held(), f.set_aside().len()), (2, 3), "as before: {:?}", f.set_aside());
+    f.remote.retry(&crate::Choice::Table("kind".to_owned())).expect("retried");
+    assert_eq!(
+        f.cut_changes(),
+        [
+            "item: 1,a,1,100,NULL -> 1,a,10,100,NULL",
+            "item: 2,b,2,NULL,200 -> -",
+            "item: 3,c,3,NULL,NULL -> 3,c,30,NULL,NULL",
+            "item: - -> 10,mine,1,NULL,NULL",
+            "item: - -> 11,known,2,NULL,NULL",
+            "kind: 1,x,NULL,NULL -> 1,mine,NULL,NULL",
+            "kind: 2,y,2,NULL -> 2,refused,2,NULL",
+        ],
+        "no change says anything of what it did not know"
+    );
+    f.upload_all();
+    f.remote.drop_set_aside(&crate::Choice::Table("item".to_owned())).expect("dropped");
+    assert_eq!(f.rows("SELECT * FROM item WHERE id = 4"), ["4|theirs|40|400|401"]);
+}
+
+/// A server that does not know of new columns sends the tables whole.
+#[test]
+fn a_table_with_further_columns_may_come_whole() {
+    let mut f = prepared();
+    let down = |change: &Change| {
+        let headers = change.plan.tables.iter().map(|table| table.header.clone()).collect();
+        let items = ["1,a,1,100,-", "2,b,2,-,200", "3,c,3,-,-", "4,theirs,40,400,401", "6,taken,6,-,-"].map(row);
+        let kinds = ["1,x,-,-", "2,theirs,2,-"].map(row);
+        Down::new(headers).whole("item", &[]).rows("item", &items).whole("kind", &[]).rows("kind", &kinds)
+    };
+    upgrade_to(&mut f, &three(), usize::MAX, down).expect("the version changes");
+    f.check();
+    let expected =
+        ["1|10|100|NULL", "3|30|NULL|NULL", "4|4|400|401", "6|6|NULL|NULL", "10|1|NULL|NULL", "11|2|NULL|NULL"];
+    assert_eq!(f.rows("SELECT id, rowid, price, size FROM item ORDER BY id"), expected, "5 is gone there");
+}
+
+/// A watermark is kept for what it says, and the columns stand beside it; of a table that is another it is left out.
+#[test]
+fn what_was_seen_is_told_with_the_columns_that_were_not() {
+    use headwater_protocol::message::{ExtendedMark, WATERMARK_BYTES_MAX, WatermarkEntry, Watermarks};
+    let f = Fixture::new(&one());
+    let entry = |table, mark| WatermarkEntry { table, partition: Vec::new(), mark };
+    let seen = Watermarks { marks: vec![b"mark".to_vec()], entries: vec![entry(0, 0), entry(1, 0)] };
+    let change = Change::new(&f.remote.plan, &three()).expect("a change");
+    let told = change.watermarks(seen.clone());
+    let extended = |place| ExtendedMark { columns: vec![place, place + 1], sealed: b"mark".to_vec() }.to_bytes();
+    assert_eq!(told.marks, [b"mark".to_vec(), extended(3), extended(2)]);
+    assert_eq!(told.entries, [entry(0, 1), entry(1, 2)]);
+    let large = Watermarks { marks: vec![vec![3; WATERMARK_BYTES_MAX]], ..seen };
+    assert_eq!(change.watermarks(large).entries, [], "no room for the columns");
+
+    let mut not_null = three();
+    not_null.tables[0].columns[3].nullable = false;
+    let mut between = three();
+    between.tables[0].columns.swap(2, 3);
+    let mut unique = three();
+    unique.tables[0].unique = vec![vec![1], vec![3]];
+    for model in [not_null, between, unique] {
+        let change = Change::new(&f.remote.plan, &model).expect("a change");
+        assert!(matches!(change.fates[..], [Fate::Remade(0), Fate::Extended { number: 1, before: 2 }]), "{change:?}");
+    }
+}
+
+#[test]
+fn stopped_anywhere_a_table_has_its_further_columns_or_not() {
+    let mut whole = prepared();
+    let before = everything(&whole);
+    upgrade_to(&mut whole, &three(), usize::MAX, down_of_three).expect("the version changes");
+    let after = everything(&whole);
+    for steps in 0.. {
+        let mut f = prepared();
+        crash::after(Some(steps));
+        let done = upgrade_to(&mut f, &three(), usize::MAX, down_of_three);
+        crash::after(None);
+        f.reopen();
+        f.check();
+        let (found, version) = (everything(&f), f.remote.model().version);
+        assert!(version == 1 && found == before || version == 3 && found == after, "after {steps} steps: {done:?}");
+        if done.is_ok() {
+            assert!(steps >= 3, "before, in and after the transaction");
+            break;
+        }
     }
 }

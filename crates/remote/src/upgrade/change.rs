@@ -46,7 +46,7 @@ pub(crate) fn check(connection: &Connection, old: &Plan, change: &Change) -> Res
         match fate {
             Fate::Same(_) => continue,
             Fate::Remade(number) if goes_down(*number) => no_pending(connection, table, "is only downloaded in")?,
-            Fate::Remade(_) => {}
+            Fate::Remade(_) | Fate::Extended { .. } => {}
             Fate::Gone => {
                 no_pending(connection, table, "is not in")?;
                 if let Some(child) = own::referrer(connection, old, table)? {
@@ -115,6 +115,7 @@ pub(crate) fn run(
     let broken = own::broken(connection)?;
     let rows = Rows::new(connection);
     drop_triggers(connection)?;
+    extend(connection, old, change)?;
     let kept = take_apart(&rows, old, change)?;
     for table in &change.plan.tables {
         if !schema::exists(connection, &table.table.name)? {
@@ -130,20 +131,15 @@ pub(crate) fn run(
                WITHOUT ROWID; DELETE FROM temp.\"hw_absent\"";
     connection.execute_batch(sql).while_doing("changing the version")?;
     let mut fresh = vec![None; change.plan.tables.len()];
+    for (before, fate) in old.tables.iter().zip(&change.fates) {
+        if let Fate::Extended { number, .. } = *fate {
+            let remaking = Remaking::new(&rows, before, &change.plan.tables[number as usize], now)?;
+            fresh[number as usize] = Some(remaking.extend()?);
+        }
+    }
     for kept in &kept {
         let table = &change.plan.tables[kept.number as usize];
-        let before = kept.old.table.columns.iter().map(|column| (column.name.as_str(), column.kind));
-        let converter = Converter::new(&rows, before, table)?;
-        let remaking = Remaking {
-            rows: &rows,
-            old: kept.old,
-            table,
-            converter,
-            now,
-            listed: Cell::new(0),
-            left_out: Cell::new(0),
-        };
-        fresh[kept.number as usize] = Some(remaking.run()?);
+        fresh[kept.number as usize] = Some(Remaking::new(&rows, kept.old, table, now)?.run()?);
         own::again(connection, table, &kept.indexes)?;
         own::again(connection, table, &kept.triggers)?;
     }
@@ -178,11 +174,33 @@ fn drop_triggers(connection: &Connection) -> Result<(), Error> {
     drop().while_doing("changing the version")
 }
 
+/// Gives tables that stay their further columns, and their logs. Pending changes have NULL there until their rows come.
+fn extend(connection: &Connection, old: &Plan, change: &Change) -> Result<(), Error> {
+    for (table, fate) in old.tables.iter().zip(&change.fates) {
+        let Fate::Extended { number, before } = *fate else { continue };
+        if !schema::exists(connection, &table.table.name)? {
+            continue;
+        }
+        let new = change.plan.table(number).map(|new| new.table.columns.as_slice()).unwrap_or_default();
+        for column in new.iter().skip(before as usize) {
+            let add = |to: &str, what: &str| {
+                let sql = format!("ALTER TABLE {to} ADD COLUMN {what}");
+                connection.execute_batch(&sql).while_doing("changing the version")
+            };
+            add(&table.name(), &format!("{} {}", quote(&column.name), remote_sql::declared_type(column.kind)))?;
+            if table.is_tracked() {
+                add(&table.log(), &quote(&format!("o_{}", column.name)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Keeps what is pending in tables that are made anew, and drops them and those that go.
 fn take_apart<'p>(rows: &Rows<'_>, old: &'p Plan, change: &Change) -> Result<Vec<Kept<'p>>, Error> {
     let mut kept = Vec::new();
     for (table, fate) in old.tables.iter().zip(&change.fates) {
-        if let Fate::Same(_) = fate {
+        if let Fate::Same(_) | Fate::Extended { .. } = fate {
             continue;
         }
         if let Fate::Remade(number) = *fate {
@@ -221,7 +239,7 @@ fn renumber(connection: &Connection, change: &Change) -> Result<(), Error> {
         statements.push(format!("UPDATE \"{name}\" SET \"table\" = -1 - \"table\""));
         for (number, fate) in change.fates.iter().enumerate() {
             let (is_kept, to) = match fate {
-                Fate::Same(to) => (true, *to),
+                Fate::Same(to) | Fate::Extended { number: to, .. } => (true, *to),
                 Fate::Remade(to) => (!matches!(name, "hw_watermark" | "hw_held" | "hw_tracking"), *to),
                 Fate::Gone => (false, 0),
             };
@@ -260,7 +278,38 @@ struct Remaking<'a> {
     left_out: Cell<u64>,
 }
 
+impl<'a> Remaking<'a> {
+    fn new(rows: &'a Rows<'a>, old: &'a TablePlan, table: &'a TablePlan, now: &'a str) -> Result<Remaking<'a>, Error> {
+        let before = old.table.columns.iter().map(|column| (column.name.as_str(), column.kind));
+        let converter = Converter::new(rows, before, table)?;
+        Ok(Remaking { rows, old, table, converter, now, listed: Cell::new(0), left_out: Cell::new(0) })
+    }
+}
+
 impl Remaking<'_> {
+    /// Of a table that keeps its rows.
+    fn extend(self) -> Result<Fresh, Error> {
+        self.notes()?;
+        self.held()?;
+        self.converter.finish()
+    }
+
+    /// Rewrites the rows that are held beside pending changes.
+    fn held(&self) -> Result<(), Error> {
+        let sql = "SELECT \"key\", \"image\" FROM \"hw_held\" WHERE \"table\" = ? AND \"image\" IS NOT NULL";
+        let mut select = self.rows.prepare(sql)?;
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        let found = select.query_map([self.table.number], read).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let found: Vec<(Vec<u8>, Vec<u8>)> = found.while_doing("reading held rows")?;
+        for (key, image) in found {
+            let image = self.made(Some(image))?.map(|row| self.rewritten(&row)).transpose()?;
+            let sql = "UPDATE \"hw_held\" SET \"image\" = ? WHERE \"table\" = ? AND \"key\" = ?";
+            let values = params![image, self.table.number, key];
+            self.rows.prepare(sql)?.execute(values).while_doing("rewriting held rows")?;
+        }
+        Ok(())
+    }
+
     fn run(self) -> Result<Fresh, Error> {
         self.notes()?;
         if self.table.table.direction == Direction::Upload {

@@ -49,6 +49,7 @@ fn tally(backend: Option<&Sqlite>, remote: u8) -> Tally {
                 frozen: FrozenFate::Unknown,
             },
             watermarks: Watermarks::default(),
+            extended: Vec::new(),
             is_copy: false,
             counted_lately: false,
             is_new: true,

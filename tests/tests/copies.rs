@@ -354,7 +354,7 @@ fn what_was_applied_before_the_copy_is_not_sent_again() -> Result<()> {
     Ok(())
 }
 
-/// Two copies of one file each make the same change under the same number: both count.
+/// Two copies of one file make the same change under the same number. Both changes count.
 #[test]
 fn the_same_change_at_two_copies_counts_twice() -> Result<()> {
     for kind in KINDS {
@@ -395,7 +395,7 @@ fn a_late_request_is_not_applied_once_its_upload_is_given_up() -> Result<()> {
             world.sync(&mut remote)?;
             let text = (0..5_000_u32).map(|number| number.wrapping_mul(2_654_435_761).to_string()).collect::<String>();
             world.edit("first", &format!("INSERT INTO note VALUES ('late', '{text}')"))?;
-            // Taken by somebody who lets it lie.
+            // Somebody on the way takes the request and does not pass it on.
             proxy.record(true);
             remote.set_server(&format!("http://{}", proxy.address()), "anna")?;
             ensure!(impatient_sync(world, &mut remote).is_err() && remote.status()?.is_frozen);

@@ -158,7 +158,7 @@ pub trait Backend: QueryBackend {
     /// Which SQL it speaks.
     fn dialect(&self) -> Dialect;
 
-    /// What its connections know of commits that do not end. Elsewhere than here: nothing.
+    /// What its connections know of commits that do not end; nothing, unless a backend says otherwise.
     fn commit_waits(&self) -> CommitWaits {
         CommitWaits::default()
     }

@@ -57,14 +57,7 @@ fn with_heartbeats(config: Config) -> (Duration, Instruction) {
     let start = Start { upload_sequence: 0, frozen: Some(1), is_large: false, is_part: false, staged: Staged::Nothing };
     let mut session = Session::new(start, config, 1);
     let mut now = Duration::ZERO;
-    let welcome = Welcome {
-        incarnation: [1; 16],
-        note: [1; 16],
-        restart: false,
-        whole: false,
-        upload_sequence: 0,
-        frozen: FrozenFate::Unknown,
-    };
+    let welcome = Welcome { incarnation: [1; 16], note: [1; 16], ..Welcome::default() };
     let mut coming = vec![welcome.to_frame().to_bytes()];
     loop {
         match session.poll(now) {
@@ -356,10 +349,8 @@ impl Story {
         let mut welcome = Welcome {
             incarnation: [1; 16],
             note: [2; 16],
-            restart: false,
-            whole: false,
             upload_sequence: self.start.upload_sequence,
-            frozen: FrozenFate::Unknown,
+            ..Welcome::default()
         };
         let table = TableHeader { table: 0, name: "t".into(), columns: vec![("id".into(), Type::Int)], key: vec![0] };
         let mark = PartitionMark { table: 0, action: PartitionAction::Whole, partition: Vec::new() };

@@ -170,14 +170,8 @@ fn busy() -> ServerError {
 
 /// What each vector means.
 fn meanings() -> BTreeMap<&'static str, Frame> {
-    let welcome = Welcome {
-        incarnation: run(0x80),
-        note: run(0x90),
-        restart: true,
-        whole: false,
-        upload_sequence: 7,
-        frozen: FrozenFate::Unknown,
-    };
+    let welcome =
+        Welcome { incarnation: run(0x80), note: run(0x90), restart: true, upload_sequence: 7, ..Welcome::default() };
     BTreeMap::from([
         ("hello.first", hello().to_frame()),
         ("hello.later", later_hello().to_frame()),

@@ -2,7 +2,7 @@
 //! can have it or leave it out:
 //!
 //! ```text
-//! HEADWATER_HISTORY_EVENTS=all              every kind; so is it by default
+//! HEADWATER_HISTORY_EVENTS=all              every kind (the default)
 //! HEADWATER_HISTORY_EVENTS=none             none
 //! HEADWATER_HISTORY_EVENTS=truncate,held    these
 //! HEADWATER_HISTORY_EVENTS=-held,-members   all but these

@@ -19,7 +19,7 @@ impl Ledger {
         Ledger(Some((0..PRODUCTS).map(|product| (format!("s{product}"), BEGINNING)).collect()))
     }
 
-    /// Nobody knows any more.
+    /// From now on the sums can't be told.
     pub(crate) fn close(&mut self) {
         self.0 = None;
     }

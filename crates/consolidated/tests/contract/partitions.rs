@@ -99,10 +99,7 @@ pub(crate) fn memberships_are_read_in_the_downloads_snapshot(database: &Database
     let welcome = headwater_protocol::message::Welcome {
         incarnation: ben.incarnation,
         note: ben.note,
-        restart: false,
-        whole: false,
-        frozen: headwater_protocol::message::FrozenFate::Unknown,
-        upload_sequence: 0,
+        ..headwater_protocol::message::Welcome::default()
     };
     let synced = ben.download(&mut *database.connect(), &plan, &welcome, None).expect("downloaded");
     assert!(synced.marks.is_empty());

@@ -1,7 +1,7 @@
 //! What a remote has seen.
 
 use headwater_consolidated::Dialect;
-use headwater_protocol::message::{FrozenFate, Welcome};
+use headwater_protocol::message::Welcome;
 
 use super::database::Database;
 use super::replica::Replica;
@@ -29,14 +29,7 @@ pub(crate) fn a_transaction_that_commits_late_is_not_missed(database: &Database)
     if database.dialect() == Dialect::Postgres {
         database.application("INSERT INTO customer VALUES (2, 'b', 'early', 1)");
     }
-    let welcome = Welcome {
-        incarnation: remote.incarnation,
-        note: remote.note,
-        restart: false,
-        whole: false,
-        frozen: FrozenFate::Unknown,
-        upload_sequence: 0,
-    };
+    let welcome = Welcome { incarnation: remote.incarnation, note: remote.note, ..Welcome::default() };
     let mut seen = 0;
     for _ in 0..3 {
         seen += remote.download(&mut *database.connect(), &plan, &welcome, None).expect("downloaded").count();

@@ -90,17 +90,10 @@ impl ReadyReader {
 mod tests {
     use super::*;
     use crate::frame::Frame;
-    use crate::message::{ErrorCode, FrozenFate, WatermarkEntry};
+    use crate::message::{ErrorCode, WatermarkEntry};
 
     fn welcome() -> Welcome {
-        Welcome {
-            incarnation: [1; 16],
-            note: [2; 16],
-            restart: false,
-            whole: false,
-            upload_sequence: 0,
-            frozen: FrozenFate::Unknown,
-        }
+        Welcome { incarnation: [1; 16], note: [2; 16], ..Welcome::default() }
     }
 
     fn file() -> ReadyFile {

@@ -26,10 +26,10 @@
 //! - Chunks that a staged download names are got before it is applied, wherever it was interrupted; where one is not to be had, or is not the
 //!   one that was named, the download is dropped and asked for again, without chunks for the rest of the sync.
 //! - What brings a download or an upload further is no failed attempt: the attempts are counted from there.
-//! - An upload that was sent more than once, or by a sync of before, is thawed only after a greeting that gives it up: where the database has
-//!   not applied it, it uses the number up, and refuses a request that comes late. Its number is used for no other upload.
-//! - Where WELCOME shows that this file is a copy, and that its upload was applied all the same, before the other file's uploads, its receipt is
-//!   done without (`TakeForApplied`) before the new remote ID: the changes are not sent again.
+//! - An upload that was sent more than once, or by an earlier sync, is thawed only after a greeting that gives it up. If the database has not
+//!   applied it, the database uses the number up and refuses a request that comes late. No other upload gets the number.
+//! - WELCOME may show that this file is a copy, and that its upload was applied before the other file's. The remote then does without the receipt
+//!   (`TakeForApplied`) and does not send the changes again; after that it takes a new remote ID.
 //! - Where ERROR `copy` follows a WELCOME that lacks uploads, what is lost of them is dealt with (`Rewind`) before the new remote ID.
 //! - A new remote ID comes after the thaw: the other way round, a crash between them would offer number n under an ID that has none.
 //! - A large upload is sent in pieces before the request ([`super::pieces`]), and so is one that somebody on the way finds too large.

@@ -5,7 +5,7 @@ use crate::frame::{Frame, Kind};
 use crate::wire::{DecodeError, Reader, Write};
 
 /// What the server says first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Welcome {
     /// The database's incarnation.
     pub incarnation: [u8; 16],

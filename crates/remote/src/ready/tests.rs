@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use headwater_model::Model;
 use headwater_protocol::message::{
-    Download, FrozenFate, PartitionAction, PartitionMark, ReadyFile, RowOp, WatermarkEntry, Watermarks, Welcome,
+    Download, PartitionAction, PartitionMark, ReadyFile, RowOp, WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::put_row;
 use headwater_protocol::{Frame, Kind, Type, Value};
@@ -40,14 +40,7 @@ fn frames() -> Vec<Frame> {
         rows.push(RowOp::Upsert as u8);
         put_row(&mut rows, &plan.tables[0].types, &[Value::Int(id), Value::text(format!("body {id}"))]);
     }
-    let welcome = Welcome {
-        incarnation: [0; 16],
-        note: [0; 16],
-        restart: false,
-        whole: false,
-        upload_sequence: 0,
-        frozen: FrozenFate::Unknown,
-    };
+    let welcome = Welcome::default();
     vec![
         welcome.to_frame(),
         Download { id: [0; 16], resumable_s: 0, rows: 0, bytes: 0 }.to_frame(),
@@ -94,14 +87,7 @@ fn answer(mut stream: &TcpStream, file: &[u8], digest: [u8; 32]) -> std::io::Res
     }
     reader.take(length).read_to_end(&mut Vec::new())?;
     let (kind, body) = if head.starts_with("POST /v1/file") {
-        let welcome = Welcome {
-            incarnation: [1; 16],
-            note: [2; 16],
-            restart: false,
-            whole: false,
-            upload_sequence: 0,
-            frozen: FrozenFate::Unknown,
-        };
+        let welcome = Welcome { incarnation: [1; 16], note: [2; 16], ..Welcome::default() };
         let ready = ReadyFile { id: [3; 16], digest, bytes: file.len() as u64, rows: ROWS as u64, kept_s: 60 };
         let end = Frame::new(Kind::End, Vec::new());
         let frames = [welcome.to_frame(), ready.to_frame(), seen(b"sealed").to_frame(), end];

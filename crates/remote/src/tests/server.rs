@@ -10,9 +10,8 @@ use std::thread;
 
 use headwater_protocol::chunk::Key;
 use headwater_protocol::message::{
-    Change, ChunkRef, ConflictEnd, Download, ErrorCode, FrozenFate, Hello, Outcome, PartitionAction, PartitionMark,
-    Receipt, Refusal, RefusalCode, RowOp, ServerError, Snapshot, TableHeader, UploadEnd, WatermarkEntry, Watermarks,
-    Welcome,
+    Change, ChunkRef, ConflictEnd, Download, ErrorCode, Hello, Outcome, PartitionAction, PartitionMark, Receipt,
+    Refusal, RefusalCode, RowOp, ServerError, Snapshot, TableHeader, UploadEnd, WatermarkEntry, Watermarks, Welcome,
 };
 use headwater_protocol::row::put_row;
 use headwater_protocol::server::{RequestEvent, RequestReader};
@@ -136,11 +135,9 @@ impl Database {
         let restart = hello.incarnation != self.incarnation;
         let welcome = Welcome {
             incarnation: self.incarnation,
-            note: [0; 16],
             restart,
-            whole: false,
-            frozen: FrozenFate::Unknown,
             upload_sequence: stored.map_or(0, |stored| stored.sequence),
+            ..Welcome::default()
         };
         let mut frames = vec![welcome.to_frame()];
         let mut conflicted = Vec::new();

@@ -2,8 +2,8 @@
 
 use headwater_model::{Column, ColumnType, ConflictRule, Direction, Model, OnDelete, Reference, Table, TablePartition};
 use headwater_protocol::message::{
-    Change, Download, FrozenFate, Outcome, PartitionAction, PartitionMark, Receipt, RowOp, TableHeader, UploadEnd,
-    WatermarkEntry, Watermarks, Welcome,
+    Change, Download, Outcome, PartitionAction, PartitionMark, Receipt, RowOp, TableHeader, UploadEnd, WatermarkEntry,
+    Watermarks, Welcome,
 };
 use headwater_protocol::row::put_row;
 use headwater_protocol::wire::Reader;
@@ -284,14 +284,7 @@ pub(crate) struct Down {
 
 impl Down {
     pub(crate) fn new(headers: Vec<TableHeader>) -> Down {
-        let welcome = Welcome {
-            incarnation: [1; 16],
-            note: [2; 16],
-            restart: false,
-            whole: false,
-            upload_sequence: 0,
-            frozen: FrozenFate::Unknown,
-        };
+        let welcome = Welcome { incarnation: [1; 16], note: [2; 16], ..Welcome::default() };
         Down { headers, welcome, frames: Vec::new(), entries: Vec::new() }
     }
 

@@ -5,7 +5,7 @@ use headwater_consolidated::Plan;
 use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::system::{Greeted, Greeting, Life};
 use headwater_consolidated::{Backend as _, system};
-use headwater_protocol::message::{FrozenFate, Hello, Watermarks, Welcome};
+use headwater_protocol::message::{Hello, Watermarks, Welcome};
 
 use super::*;
 
@@ -40,14 +40,7 @@ fn tally(backend: Option<&Sqlite>, remote: u8) -> Tally {
             }
         }
         None => Greeted {
-            welcome: Welcome {
-                incarnation: [0; 16],
-                note: [0; 16],
-                restart: false,
-                whole: false,
-                upload_sequence: 0,
-                frozen: FrozenFate::Unknown,
-            },
+            welcome: Welcome::default(),
             watermarks: Watermarks::default(),
             extended: Vec::new(),
             is_copy: false,

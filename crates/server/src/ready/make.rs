@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use headwater_consolidated::download::{DownloadSummary, ready};
 use headwater_consolidated::{Error, Plan, system};
-use headwater_protocol::message::{Download, FrozenFate, Watermarks, Welcome};
+use headwater_protocol::message::{Download, Watermarks, Welcome};
 use headwater_protocol::{Frame, Row};
 use tokio::sync::watch;
 
@@ -160,14 +160,7 @@ impl Making {
 
 /// The frames of a download as a remote has them, whose marks say nothing.
 fn around(file: File, seen: &Watermarks) -> impl FnMut() -> io::Result<Option<Frame>> + use<> {
-    let welcome = Welcome {
-        incarnation: [0; 16],
-        note: [0; 16],
-        restart: false,
-        whole: false,
-        upload_sequence: 0,
-        frozen: FrozenFate::Unknown,
-    };
+    let welcome = Welcome::default();
     let download = Download { id: [0; 16], resumable_s: 0, rows: 0, bytes: 0 };
     let mut before = vec![download.to_frame(), welcome.to_frame()];
     let marks = vec![Vec::new(); seen.marks.len()];

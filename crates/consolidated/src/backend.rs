@@ -413,6 +413,18 @@ pub trait Connection: QueryConnection {
         Err(untold("reading some rows"))
     }
 
+    /// Writes the rows of these partitions with a value in one of these columns, given by their places; otherwise like
+    /// [`Connection::read_whole`].
+    fn read_valued(
+        &mut self,
+        _table: &TablePlan,
+        _partitions: &[Row],
+        _columns: &[u32],
+        _out: &mut RowsWriter<'_, '_>,
+    ) -> Result<(), Error> {
+        Err(untold("reading rows with a value"))
+    }
+
     /// Of a table that takes its partition from another: the partition in which rows lie that refer to the rows with these keys
     /// ([`TablePlan::parent_key`]), for each of them that is there; its values may be NULL. `lock`: they don't move before the
     /// transaction ends.

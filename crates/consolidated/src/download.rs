@@ -429,10 +429,8 @@ impl<'a, 's> Download<'a, 's> {
             connection.read_whole(table, partitions_of(table, &whole), &mut rows)?;
         }
         for (columns, partitions) in extended {
-            rows.leave_out_without(columns);
-            connection.read_whole(table, partitions_of(table, partitions), &mut rows)?;
+            connection.read_valued(table, partitions_of(table, partitions), columns, &mut rows)?;
         }
-        rows.leave_out_without(&[]);
         for changes in coming.changes(request) {
             connection.read_changes(&changes, &mut rows)?;
         }

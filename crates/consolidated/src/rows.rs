@@ -137,8 +137,6 @@ pub struct RowsWriter<'a, 's> {
     early: Echo,
     /// Where deletions go instead, as encoded keys.
     aside: Option<Vec<u8>>,
-    /// Rows to store that are NULL in all of these columns are left out, unless there are none of them.
-    valued: Vec<u32>,
     /// Rows with a text that is not UTF-8 are left out.
     checks_texts: bool,
     /// Rows handed on, deletions among them.
@@ -158,7 +156,6 @@ impl<'a, 's> RowsWriter<'a, 's> {
             header_sent: false,
             early: Echo::default(),
             aside: None,
-            valued: Vec::new(),
             checks_texts: false,
             rows: 0,
         }
@@ -191,10 +188,6 @@ impl<'a, 's> RowsWriter<'a, 's> {
     /// Ends the row. `own`: the remote's own upload was the last to change it, so it is left out if it is just as uploaded.
     pub fn end_row(&mut self, own: bool) -> Result<(), Error> {
         if self.put_aside() {
-            return Ok(());
-        }
-        if !self.valued.is_empty() && !self.has_value() {
-            self.payload.truncate(self.row_start);
             return Ok(());
         }
         let bytes = &self.payload[self.row_start..];
@@ -230,20 +223,6 @@ impl<'a, 's> RowsWriter<'a, 's> {
     /// The keys of deletions since [`RowsWriter::set_deletions_aside`], encoded one after the other; more are handed on again.
     pub fn take_aside(&mut self) -> Vec<u8> {
         self.aside.take().unwrap_or_default()
-    }
-
-    /// From here on rows that are NULL in all of these columns are left out; with no columns, none are.
-    pub fn leave_out_without(&mut self, columns: &[u32]) {
-        self.valued = columns.to_vec();
-    }
-
-    /// Whether the row that ends has a value in one of the columns that are looked at. A row begins with two bits for each column, 0 for NULL.
-    fn has_value(&self) -> bool {
-        let states = &self.payload[self.row_start + 1..];
-        self.valued.iter().any(|place| {
-            let byte = states.get(*place as usize / 4).copied().unwrap_or_default();
-            byte >> (place % 4 * 2) & 3 != 0
-        })
     }
 
     /// Takes the row that ends out, if it is a deletion to be kept.

@@ -40,8 +40,8 @@ use look::{Look, look};
 /// What is wrong with a file or its disk.
 #[derive(Debug, thiserror::Error)]
 pub enum FileFault {
-    /// The disk has no room.
-    #[error("the disk of {} is full; nothing is lost: make room and try again", path.display())]
+    /// The disk has no room, or takes no more files.
+    #[error("the disk of {} is full, or takes no more files; nothing is lost: make room and try again", path.display())]
     Full {
         /// The file.
         path: PathBuf,
@@ -107,6 +107,9 @@ impl FileFault {
             ErrorCode::ReadOnly if cause.extended_code != ffi::SQLITE_READONLY_DBMOVED => {
                 return Some(FileFault::ReadOnly { path: owned });
             }
+            ErrorCode::CannotOpen | ErrorCode::SystemIoFailure if takes_no_more_files(folder_of(path)) => {
+                return Some(FileFault::Full { path: owned });
+            }
             ErrorCode::CannotOpen if !path.is_file() => return None,
             ErrorCode::CannotOpen if !is_writable(path) => return Some(FileFault::ReadOnly { path: owned }),
             ErrorCode::CannotOpen | ErrorCode::SystemIoFailure => false,
@@ -131,7 +134,9 @@ impl FileFault {
             return FileFault::of(path, error);
         }
         let (path, said) = (path.to_owned(), error.to_string());
-        Some(if may_write(folder_of(&path)) {
+        Some(if takes_no_more_files(folder_of(&path)) {
+            FileFault::Full { path }
+        } else if may_write(folder_of(&path)) {
             FileFault::Unchecked { path, said, why: "it could not be made".to_owned() }
         } else {
             FileFault::ReadOnly { path }
@@ -183,6 +188,17 @@ fn may_write(path: &Path) -> bool {
 #[cfg(not(unix))]
 fn may_write(path: &Path) -> bool {
     path.metadata().is_ok_and(|there| !there.permissions().readonly())
+}
+
+/// Whether the inodes of a folder's disk are used up: SQLite says then that it can't open a file, or that a write failed.
+#[cfg(unix)]
+fn takes_no_more_files(folder: &Path) -> bool {
+    rustix::fs::statvfs(folder).is_ok_and(|disk| disk.f_files > 0 && disk.f_favail == 0)
+}
+
+#[cfg(not(unix))]
+fn takes_no_more_files(_folder: &Path) -> bool {
+    false
 }
 
 /// The folder that a file lies in.

@@ -257,7 +257,8 @@ fn a_frame() -> impl Strategy<Value = Frame> {
         any::<([u8; 16], u64)>().prop_map(|(ticket, bytes)| Ticket { ticket, bytes }.to_frame()),
         any::<([u8; 16], [u8; 16], bool, bool, u64, u8)>().prop_map(
             |(incarnation, note, restart, whole, upload_sequence, frozen)| {
-                let frozen = [FrozenFate::Unknown, FrozenFate::Applied, FrozenFate::GivenUp][usize::from(frozen % 3)];
+                let frozen = [FrozenFate::Unknown, FrozenFate::Applied, FrozenFate::GivenUp, FrozenFate::Another]
+                    [usize::from(frozen % 4)];
                 Welcome { incarnation, note, restart, whole, upload_sequence, frozen }.to_frame()
             }
         ),

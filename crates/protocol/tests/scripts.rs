@@ -12,7 +12,7 @@
 //!
 //! and ends, after a line `---`, with the trace. `HEADWATER_UPDATE=1 cargo test -p headwater-protocol --test scripts` writes traces anew.
 //! Words of an answer: frames by their names (`welcome`, `welcome:restart`, `welcome:whole`, `welcome:has=3`,
-//! `welcome:applied`, `welcome:given_up`, `download:kept`, `receipt`, `receipt:7`, `error:CODE`,
+//! `welcome:applied`, `welcome:given_up`, `welcome:another`, `download:kept`, `receipt`, `receipt:7`, `error:CODE`,
 //! `error:CODE:MS`, ...), `wait:SECONDS`, `heartbeats` (for ever), `closed`, `silence`, `garbage`; or alone `unreachable`, `status:503:7`.
 
 use std::collections::VecDeque;
@@ -364,6 +364,7 @@ impl Story {
                     match *word {
                         "applied" => welcome.frozen = FrozenFate::Applied,
                         "given_up" => welcome.frozen = FrozenFate::GivenUp,
+                        "another" => welcome.frozen = FrozenFate::Another,
                         _ => {}
                     }
                     if let Some(has) = word.strip_prefix("has=") {

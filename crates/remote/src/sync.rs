@@ -126,7 +126,7 @@ impl Remote {
         let mut may_renew = true;
         let mut takes_parts = false;
         loop {
-            let fingerprint = change.as_ref().map_or(self.plan.fingerprint, |change| change.plan.fingerprint);
+            let fingerprint = change.as_ref().map_or(self.plan.fingerprint, Change::staged_under);
             let left = Stage::left(&self.database.connection, fingerprint)?;
             let mut sync = Sync {
                 remote: self,

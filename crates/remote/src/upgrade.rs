@@ -34,7 +34,7 @@ pub struct Upgraded {
     pub from: u32,
     /// The version now.
     pub to: u32,
-    /// Tables that came whole, by name.
+    /// Tables that were made anew and came whole, by name. Of others that a server sent whole nevertheless, [`SyncReport::afresh`] has the number.
     pub whole: Vec<String>,
     /// Tables that the new version does not have, and that are gone.
     pub gone: Vec<String>,
@@ -124,6 +124,13 @@ impl Change {
         let fates = old.tables.iter().map(|table| fate(old, table, &plan)).collect::<Result<Vec<_>, _>>()?;
         let fates = fates.iter().map(|fate| with_those_above(*fate, &fates, &plan)).collect();
         Ok(Change { plan, fates })
+    }
+
+    /// What its download is staged under. What comes for tables that keep their rows is not all of them: a program that would make these tables anew
+    /// must not take it for its own.
+    pub(crate) fn staged_under(&self) -> u64 {
+        let is_extended = |fate: &Fate| matches!(fate, Fate::Extended { .. });
+        if self.fates.iter().any(is_extended) { !self.plan.fingerprint } else { self.plan.fingerprint }
     }
 
     /// The number that a table of the old version has in the new one.

@@ -500,6 +500,16 @@ impl Connection for PostgresConnection {
         self.read_some_rows(table, partitions, rows_max, out)
     }
 
+    fn read_valued(
+        &mut self,
+        table: &TablePlan,
+        partitions: &[Row],
+        columns: &[u32],
+        out: &mut RowsWriter<'_, '_>,
+    ) -> Result<(), Error> {
+        self.read_valued_rows(table, partitions, columns, out)
+    }
+
     fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], lock: bool) -> Result<Vec<(Row, Row)>, Error> {
         self.partitions_below_rows(table, parents, lock)
     }

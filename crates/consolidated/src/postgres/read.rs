@@ -46,6 +46,21 @@ impl PostgresConnection {
         self.settle(plan, streamed)
     }
 
+    /// The same for the rows with a value in one of these columns.
+    pub(super) fn read_valued_rows(
+        &mut self,
+        plan: &TablePlan,
+        partitions: &[Row],
+        columns: &[u32],
+        out: &mut RowsWriter<'_, '_>,
+    ) -> Result<(), Error> {
+        let (shape, _) = self.table(plan, Verb::Whole)?;
+        self.look_up_by_index(false)?;
+        let statement = self.prepare(&shape.valued(columns))?;
+        let streamed = self.write_rows(&shape, &statement, partitions, out);
+        self.settle(plan, streamed)
+    }
+
     /// The same for some of the rows.
     pub(super) fn read_some_rows(
         &mut self,

@@ -340,6 +340,13 @@ impl Shape {
         format!("SELECT {} {}", self.read_all(), self.whole_source())
     }
 
+    /// The same for the rows with a value in one of these columns.
+    pub(super) fn valued(&self, columns: &[u32]) -> String {
+        let columns = columns.iter().map(|place| format!("b.{} IS NOT NULL", self.columns[*place as usize].quoted()));
+        let filter = if self.partition.is_empty() { "WHERE" } else { "AND" };
+        format!("{} {filter} ({})", self.whole(), columns.collect::<Vec<_>>().join(" OR "))
+    }
+
     /// The same rows without a column.
     pub(super) fn whole_rows(&self) -> String {
         format!("SELECT {}", self.whole_source())

@@ -556,6 +556,16 @@ impl Connection for SqliteConnection {
         reads::some(self, table, partitions, rows_max, out)
     }
 
+    fn read_valued(
+        &mut self,
+        table: &TablePlan,
+        partitions: &[Row],
+        columns: &[u32],
+        out: &mut RowsWriter<'_, '_>,
+    ) -> Result<(), Error> {
+        reads::valued(self, table, partitions, columns, out)
+    }
+
     fn partitions_below(&mut self, table: &TablePlan, parents: &[Row], _lock: bool) -> Result<Vec<(Row, Row)>, Error> {
         reads::partitions_below(self, table, parents)
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use headwater_model::sql::quote;
 use headwater_protocol::stored::{Scratch, Stored};
 use headwater_protocol::{Row, Value};
 
@@ -20,12 +21,36 @@ pub(super) fn whole(
     out: &mut RowsWriter<'_, '_>,
 ) -> Result<(), Error> {
     let sql = connection.table_sql(table);
-    let mut statement = connection.prepare(&sql.whole)?;
+    put_rows(connection, &sql.whole, (table, partitions), out)
+}
+
+/// Writes the rows of partitions with a value in one of these columns.
+pub(super) fn valued(
+    connection: &mut SqliteConnection,
+    table: &TablePlan,
+    partitions: &[Row],
+    columns: &[u32],
+    out: &mut RowsWriter<'_, '_>,
+) -> Result<(), Error> {
+    let name = |place: &u32| quote(&table.table.columns[*place as usize].name);
+    let has_value = columns.iter().map(|place| format!("b.{} IS NOT NULL", name(place))).collect::<Vec<_>>();
+    let filter = if table.partition_types.is_empty() { "WHERE" } else { "AND" };
+    let sql = format!("{} {filter} ({})", connection.table_sql(table).unordered, has_value.join(" OR "));
+    put_rows(connection, &sql, (table, partitions), out)
+}
+
+fn put_rows(
+    connection: &mut SqliteConnection,
+    sql: &str,
+    (table, partitions): (&TablePlan, &[Row]),
+    out: &mut RowsWriter<'_, '_>,
+) -> Result<(), Error> {
+    let mut statement = connection.prepare(sql)?;
     let mut scratch = Scratch::default();
     for partition in each_of(table, partitions, &[Row::new()]) {
         bind_all(&mut statement, partition, &mut scratch)?;
         let mut rows = statement.raw_query();
-        while let Some(row) = rows.next().map_err(|error| sort(error, &sql.whole))? {
+        while let Some(row) = rows.next().map_err(|error| sort(error, sql))? {
             put_row(table, row, 0, &mut scratch, out)?;
             out.end_row(false)?;
         }

@@ -32,6 +32,8 @@ pub(super) struct TableSql {
     pub(super) delete_any: String,
     /// Partition -> the columns, in key order.
     pub(super) whole: String,
+    /// The same rows as they come.
+    pub(super) unordered: String,
     /// Partition, how many -> the columns of some rows.
     pub(super) some: String,
     /// Partition -> how many rows.
@@ -91,6 +93,7 @@ impl TableSql {
             delete_same: format!("DELETE FROM {name} WHERE {}", is_same(table, &columns, &whole)),
             delete_any: format!("DELETE FROM {name} WHERE {}", is_same(table, &columns, &key_only)),
             whole: format!("SELECT {} {from} ORDER BY {}", of(&columns).join(", "), of(&key).join(", ")),
+            unordered: format!("SELECT {} {from}", of(&columns).join(", ")),
             some: format!("SELECT {} {from} LIMIT ?{}", of(&columns).join(", "), partition.len() + 1),
             count: format!("SELECT count(*) {from}"),
             count_changes: format!(

@@ -208,7 +208,7 @@ fn welcome(
     let Identity { incarnation, note, .. } = *identity;
     let whole = plan.model.on_error == OnError::Reject;
     let upload_sequence = common.unwrap_or(known.upload_sequence);
-    let frozen = if restart { FrozenFate::Unknown } else { known.fate(hello)? };
+    let frozen = if common.is_some() { FrozenFate::Unknown } else { known.fate(hello)? };
     let welcome = Welcome { incarnation, note, restart, whole, upload_sequence, frozen };
     // Where a new incarnation has just begun they are those of another life.
     let own = counts.iter().filter(|(issued_to, _)| *issued_to == hello.remote_id && hello.incarnation == incarnation);
@@ -368,8 +368,8 @@ impl Known {
     /// What is known of the upload that is frozen at the remote.
     fn fate(&self, hello: &Hello) -> Result<FrozenFate, Error> {
         let Some(frozen) = hello.frozen else { return Ok(FrozenFate::Unknown) };
-        if self.cuts.of(frozen.sequence) == Some(frozen.cut) {
-            return Ok(FrozenFate::Applied);
+        if let Some(cut) = self.cuts.of(frozen.sequence) {
+            return Ok(if cut == frozen.cut { FrozenFate::Applied } else { FrozenFate::Another });
         }
         let given_up = AppliedUpload::new(frozen.sequence, &GIVEN_UP);
         let is_given_up = self.history.uploads(self.upload_sequence)?.contains(&given_up);

@@ -103,7 +103,7 @@ pub(crate) fn a_number_that_is_given_up_is_used_up(database: &Database) {
     assert_eq!(upload(&copy, database, &plan).verdict, Verdict::Replayed);
     copy.cut = Some([3; 8]);
     assert_eq!(upload(&copy, database, &plan).verdict, Verdict::Copy);
-    assert_eq!(told(&named(&copy, 2, 3, false)), (2, FrozenFate::Unknown));
+    assert_eq!(told(&named(&copy, 2, 3, false)), (2, FrozenFate::Another));
     assert_eq!(database.number("SELECT count(*) FROM customer"), 1);
 }
 

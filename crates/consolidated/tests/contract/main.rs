@@ -174,6 +174,7 @@ contract! {
     life::a_count_below_the_one_presented_is_no_count,
     next_version::a_column_more_sends_no_row_again,
     next_version::the_version_before_leaves_the_column_alone,
+    next_version::what_has_a_value_in_new_columns_comes,
     conflicts::each_rule_ends_an_update_against_an_update,
     conflicts::each_rule_ends_an_insert_of_an_existing_key,
     conflicts::an_existing_key_among_new_ones_is_found_batch_by_batch,

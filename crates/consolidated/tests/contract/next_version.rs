@@ -78,3 +78,46 @@ pub(crate) fn the_version_before_leaves_the_column_alone(database: &Database) {
     remote.sync(database, &one);
     assert_eq!(database.rows("SELECT extra FROM customer WHERE id = 3"), [[Value::Null]]);
 }
+
+/// A remote that has all but some columns gets the rows with a value there, wherever they lie; of other columns it can't have said so.
+pub(crate) fn what_has_a_value_in_new_columns_comes(database: &Database) {
+    let one = database.standard();
+    database.application(ROWS);
+    let before = Replica::synced(database, &one, "ben");
+    add_columns(database);
+    let two = two();
+    let places = |table: &str, name: &str| {
+        let columns = &find(&two, table).table.columns;
+        columns.iter().position(|column| column.name == name).expect("a column") as u32
+    };
+    let (customer, orders) = (places("customer", "extra"), places("orders", "extra"));
+    database.application("UPDATE customer SET extra = 'c' WHERE id = 2; UPDATE orders SET extra = 'o'");
+    track::track(&mut *database.connect(), &two).expect("the new version is tracked");
+    // It has seen the values' changes, under the version before.
+    let seen = Replica { watermarks: Replica::synced(database, &one, "ben").watermarks, ..before.clone() };
+    let upgraded = |columns: &[(&str, u32)]| {
+        let mut remote = seen.clone();
+        let of = |table: &str| columns.iter().filter(|(name, _)| *name == table).map(|(_, place)| *place).collect();
+        remote.extended = vec![Vec::new(); remote.watermarks.marks.len()];
+        for entry in &mut remote.watermarks.entries {
+            let new: Vec<u32> = of(&one.tables[entry.table as usize].table.name);
+            remote.watermarks.marks.push(remote.watermarks.marks[entry.mark as usize].clone());
+            remote.extended.push(new);
+            entry.mark = remote.extended.len() as u32 - 1;
+        }
+        remote.sync(database, &two)
+    };
+    let synced = upgraded(&[("customer", customer), ("orders", orders)]);
+    let of_customer = vec![int(2), text("b"), text("Bob"), int(2), text("c")];
+    let of_orders = vec![int(1), text("north"), text("x"), text("o")];
+    let expected = [(find(&two, "customer").number, of_customer), (find(&two, "orders").number, of_orders)];
+    assert_eq!((synced.upserts.as_slice(), synced.marks.len()), (&expected[..], 0), "not what lies in the south");
+    let other = places("customer", "changed");
+    assert_eq!(upgraded(&[("customer", other), ("customer", customer)]).count(), 2, "a value in one of them will do");
+    for (name, place) in [("the key", 0), ("one that may not be NULL", 1), ("none", 40)] {
+        let synced = upgraded(&[("customer", place)]);
+        let marked: Vec<u32> = synced.marks.iter().map(|mark| mark.table).collect();
+        assert_eq!(marked, [find(&two, "customer").number], "{name}: the table comes whole");
+        assert_eq!(synced.count(), 2, "{name}");
+    }
+}

@@ -32,6 +32,8 @@ pub(crate) struct Replica {
     /// The name of the next upload's cut.
     pub(crate) cut: Option<[u8; 8]>,
     pub(crate) watermarks: Watermarks,
+    /// By watermark, columns of which it has nothing; until the next download.
+    pub(crate) extended: Vec<Vec<u32>>,
     /// By table number and the bytes of the key.
     pub(crate) rows: BTreeMap<(u32, Vec<u8>), Row>,
     pub(crate) pending: Vec<(u32, Change)>,
@@ -89,6 +91,7 @@ impl Replica {
             acknowledged: 0,
             cut: None,
             watermarks: Watermarks::default(),
+            extended: Vec::new(),
             rows: BTreeMap::new(),
             pending: Vec::new(),
             batch_rows: UploadLimits::default().batch_rows,
@@ -259,7 +262,7 @@ impl Replica {
             echo: uploaded.map_or(&nothing, |uploaded| &uploaded.echo),
             conflicted: uploaded.map_or(&[], |uploaded| &uploaded.conflicted),
             refresh: &[],
-            extended: &[],
+            extended: &self.extended,
             packing: None,
             snapshots: self.memory.as_ref().map(|memory| memory as &dyn download::Snapshots),
             keeps_marks: false,
@@ -271,6 +274,7 @@ impl Replica {
         })?;
         let synced = self.apply(plan, &frames);
         self.watermarks = seen;
+        self.extended.clear();
         assert_eq!(summary.rows as usize, synced.count());
         Ok(Synced { summary, ..synced })
     }

@@ -32,6 +32,8 @@ pub enum FrozenFate {
     Applied = 1,
     /// It was given up before it was applied, and never will be.
     GivenUp = 2,
+    /// Its number is that of another upload, which a copy of the file has sent: it was not applied, and never will be under this remote's ID.
+    Another = 3,
 }
 
 impl Welcome {
@@ -55,6 +57,7 @@ impl Welcome {
                 0 => FrozenFate::Unknown,
                 1 => FrozenFate::Applied,
                 2 => FrozenFate::GivenUp,
+                3 => FrozenFate::Another,
                 _ => return Err(DecodeError::Undefined { field: "welcome flags", actual: u64::from(flags) }),
             };
             let upload_sequence = reader.u64("upload sequence")?;

@@ -97,7 +97,7 @@ impl Database {
         let common = last_in_common(&hello.uploads, &known.uploads);
         let restart =
             (foreign && bug != Bug::IgnoredIncarnation) || hello.upload_sequence > known.sequence || common.is_some();
-        let frozen = if restart { FrozenFate::Unknown } else { self.fate(hello, bug) };
+        let frozen = if common.is_some() { FrozenFate::Unknown } else { self.fate(hello, bug) };
         known = self.remotes[&hello.remote_id].clone();
         let welcome = Welcome {
             incarnation: [self.incarnation; 16],
@@ -137,8 +137,11 @@ impl Database {
     fn fate(&mut self, hello: &Hello, bug: Bug) -> FrozenFate {
         let known = self.remotes.entry(hello.remote_id).or_default();
         let Some(frozen) = hello.frozen else { return FrozenFate::Unknown };
-        if known.cuts.contains(&(frozen.sequence, frozen.cut)) {
-            return FrozenFate::Applied;
+        match known.cuts.iter().find(|(sequence, _)| *sequence == frozen.sequence) {
+            Some((_, cut)) if *cut == frozen.cut => return FrozenFate::Applied,
+            Some(_) if bug == Bug::NumberAlone => return FrozenFate::Unknown,
+            Some(_) => return FrozenFate::Another,
+            None => {}
         }
         let given_up = AppliedUpload::new(frozen.sequence, &[0; 32]);
         if known.uploads.contains(&given_up) {

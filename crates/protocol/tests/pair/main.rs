@@ -57,6 +57,7 @@ fn planted_defects_are_found() {
         (Bug::IgnoredIncarnation, Twist::Restore),
         (Bug::KeptNumber, Twist::None),
         (Bug::ReusedNumber, Twist::None),
+        (Bug::NumberAlone, Twist::Copy),
     ];
     let is_missed = |(bug, twist): &(Bug, Twist)| !(0..20_000).any(|seed| run(seed, *bug, *twist).is_err());
     let missed: Vec<_> = planted.into_iter().filter(is_missed).collect();

@@ -35,6 +35,8 @@ pub(crate) enum Bug {
     KeptNumber,
     /// The remote uses the number of an upload again that it has thawed.
     ReusedNumber,
+    /// The server tells no remote that the number of its frozen upload is another's.
+    NumberAlone,
 }
 
 /// What may go wrong beside the network.

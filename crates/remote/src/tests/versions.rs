@@ -372,6 +372,7 @@ fn what_was_seen_is_told_with_the_columns_that_were_not() {
     let extended = |place| ExtendedMark { columns: vec![place, place + 1], sealed: b"mark".to_vec() }.to_bytes();
     assert_eq!(told.marks, [b"mark".to_vec(), extended(3), extended(2)]);
     assert_eq!(told.entries, [entry(0, 1), entry(1, 2)]);
+    assert_ne!(change.staged_under(), change.plan.fingerprint, "what comes is no whole table to those who expect one");
     let large = Watermarks { marks: vec![vec![3; WATERMARK_BYTES_MAX]], ..seen };
     assert_eq!(change.watermarks(large).entries, [], "no room for the columns");
 

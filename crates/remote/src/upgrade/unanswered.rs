@@ -26,7 +26,7 @@ impl Remote {
         let welcome = self.ask(change, options)?;
         let is_applied = match welcome.frozen {
             FrozenFate::Applied => true,
-            FrozenFate::GivenUp => false,
+            FrozenFate::GivenUp | FrozenFate::Another => false,
             FrozenFate::Unknown => welcome.upload_sequence == end.sequence,
         };
         self.database.write("settling an upload", |connection| {

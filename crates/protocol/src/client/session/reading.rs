@@ -185,8 +185,9 @@ impl Session {
     fn on_welcome(&mut self, now: Duration, welcome: &Welcome, wants_download: bool) {
         let Start { upload_sequence, frozen, .. } = self.remote;
         let has = welcome.upload_sequence;
-        if has > upload_sequence && frozen != Some(has) {
-            let message = format!("the database has upload {has} of this remote, which this file never sent");
+        let is_own = frozen == Some(has) && welcome.frozen != FrozenFate::Another;
+        if has > upload_sequence && !is_own {
+            let message = format!("the database has an upload {has} of this remote, which this file never sent");
             let error = ServerError { code: ErrorCode::Copy, retry_after_ms: 0, message };
             return self.on_copy(error, welcome.frozen == FrozenFate::Applied);
         }

@@ -16,7 +16,7 @@ use headwater_protocol::{Frame, Row};
 
 use self::naming::{Naming, Spellings};
 use self::shared::{Looks, Need, Shared, top_up};
-use crate::backend::{Changes, Gaps};
+use crate::backend::{Changes, Gaps, Query};
 use crate::check::{Finding, Severity, check_tracking};
 use crate::keys::{key_bytes, key_bytes_of};
 use crate::rows::{Echo, FrameSink};
@@ -169,7 +169,18 @@ fn begin(
     actor: (&str, &[u8; 16]),
     life: Option<&Life>,
 ) -> Result<(), Error> {
-    let mut first = memberships::all_asked(&plan.model, actor.0, actor.1);
+    let memberships = memberships::all_asked(&plan.model, actor.0, actor.1);
+    begin_with(connection, plan, actor, life, memberships)
+}
+
+/// The same, with what is asked first.
+fn begin_with(
+    connection: &mut dyn Connection,
+    plan: &Plan,
+    actor: (&str, &[u8; 16]),
+    life: Option<&Life>,
+    mut first: Vec<Query>,
+) -> Result<(), Error> {
     first.extend(life.map(|_| life_asked(connection.dialect())));
     first.extend(connection.tracking_query(plan));
     for _ in 0..LOOKS_MAX {

@@ -15,7 +15,7 @@ use headwater_protocol::{Row, Type, Value};
 use sha2::{Digest, Sha256};
 
 use super::shared::{Looks, Shared};
-use super::{Download, DownloadRequest, DownloadSummary, Written, begin, ended};
+use super::{Download, DownloadRequest, DownloadSummary, Written, begin, begin_with, ended};
 use crate::rows::{Echo, FrameSink};
 use crate::system::{Life, dialect_sql, integer};
 use crate::{Connection, Dialect, Error, Plan, memberships};
@@ -107,7 +107,7 @@ pub fn write_partitions(
         snapshots: None,
         keeps_marks: false,
     };
-    begin(connection, plan, (request.user, &request.remote_id), request.life)?;
+    begin_with(connection, plan, (request.user, &request.remote_id), request.life, Vec::new())?;
     let written = connection.watermark().and_then(|mark| {
         let seen = Watermarks { marks: vec![mark], entries: Vec::new() };
         let (members, summary, shared) = (partitions.to_vec(), DownloadSummary::default(), Shared::default());

@@ -5,7 +5,9 @@
 
 use std::time::{Duration, Instant};
 
+use headwater_consolidated::download::ready;
 use headwater_consolidated::{Connection, Error, Plan, track};
+use headwater_protocol::Value;
 
 use super::database::{Database, plan};
 use super::replica::{Replica, Synced};
@@ -306,4 +308,42 @@ pub(crate) fn a_shared_partition_is_not_built_of_an_altered_table(database: &Dat
     second.sync(database, &plan);
     assert_eq!(second.table(&plan, "price").len(), 20);
     first.assert_equals_fresh(database, &plan);
+}
+
+/// A file for new remotes, made while tables are altered between its snapshot and its first read, lacks nothing that their next sync does not bring.
+pub(crate) fn a_ready_file_is_not_made_of_an_altered_table(database: &Database) {
+    let plan = stocked(database);
+    let partitions = vec![vec![vec![Value::text("north")]]; 2];
+    let write = |connection: &mut dyn Connection, frames: &mut Vec<_>| {
+        frames.clear();
+        ready::write_partitions(connection, &plan, &partitions, &mut |frame| {
+            frames.push(frame);
+            Ok(())
+        })
+    };
+    for event in EVENTS {
+        eprintln!("{}", event.name);
+        let mut frames = Vec::new();
+        let mut connection = database.connect();
+        write(&mut *connection, &mut frames).expect("written, and its statements prepared");
+        let mut gate = database.connect();
+        gate.batch("BEGIN; LOCK TABLE area").expect("locked");
+        let seen = std::thread::scope(|scope| {
+            let frames = &mut frames;
+            let writing = scope.spawn(move || {
+                let written = (0..5).map(|_| write(&mut *connection, frames));
+                written.into_iter().find(|written| !matches!(written, Err(Error::Retry { broken: false, .. })))
+            });
+            until_waiting(database, || writing.is_finished());
+            database.application(&format!("BEGIN; {}; COMMIT", event.beside));
+            gate.batch("COMMIT").expect("let through");
+            let written = writing.join().expect("no panic").expect("tables come to rest");
+            written.expect("the file is made").1
+        });
+        let mut replica = Replica::new("ben");
+        replica.apply(&plan, &frames);
+        replica.watermarks = seen;
+        sync(&mut replica, &mut *database.connect(), &plan);
+        check(database, &plan, &mut replica, event);
+    }
 }

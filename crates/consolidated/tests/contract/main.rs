@@ -368,6 +368,7 @@ contract_of! {
     ddl::an_alteration_behind_the_snapshot_loses_no_row_of_a_new_remote,
     ddl::a_part_that_is_away_for_a_moment_is_not_missed,
     ddl::a_shared_partition_is_not_built_of_an_altered_table,
+    ddl::a_ready_file_is_not_made_of_an_altered_table,
     table_identity::what_no_trigger_sees_comes_afresh,
     table_identity::exchanged_tables_are_refused_by_name,
     table_identity::an_installation_without_records_gets_them,

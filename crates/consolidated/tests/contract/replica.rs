@@ -289,7 +289,7 @@ impl Replica {
         self.partition_of(plan, parent, self.rows.get(&(parent.number, bytes))?)
     }
 
-    fn apply(&mut self, plan: &Plan, frames: &[Frame]) -> Synced {
+    pub(crate) fn apply(&mut self, plan: &Plan, frames: &[Frame]) -> Synced {
         let mut synced = Synced::default();
         let before: BTreeMap<(u32, Vec<u8>), Vec<u8>> = self
             .rows

@@ -28,7 +28,7 @@ use headwater_access::Tokens;
 use headwater_bufferpool::{Config as PoolConfig, Floors, Pools};
 use headwater_consolidated::postgres::{Postgres, Settings};
 use headwater_consolidated::sqlite::Sqlite;
-use headwater_consolidated::{Backend, Plan, system, track};
+use headwater_consolidated::{Backend, Connection, Plan, check, system, track};
 use headwater_model::{Model, parse};
 use headwater_remote::{CreateOptions, Remote, SyncOptions, SyncReport, http::Credentials};
 use headwater_server::{Config, Handle, Joined, Server, StartError};
@@ -78,8 +78,7 @@ impl Central {
     pub fn execute(&self, sql: &str) -> Result<()> {
         match self {
             Central::Sqlite(path) => {
-                let connection = rusqlite::Connection::open(path)?;
-                connection.busy_timeout(Duration::from_secs(30))?;
+                let connection = opened(path)?;
                 connection.execute_batch(&format!("PRAGMA foreign_keys = ON; {sql}")).with_context(|| beginning(sql))
             }
             Central::Postgres(url) => headwater_testkit::sql(url, sql).map(|_| ()).with_context(|| beginning(sql)),
@@ -93,12 +92,34 @@ impl Central {
             Central::Postgres(url) => headwater_testkit::sql(url, sql),
         }
     }
+
+    /// The rows of each of these queries, by one connection.
+    pub fn rows_of_each(&self, queries: &[String]) -> Result<Vec<Vec<Vec<Option<String>>>>> {
+        match self {
+            Central::Sqlite(path) => sqlite_rows_of_each(path, queries),
+            Central::Postgres(url) => headwater_testkit::results(url, &queries.join("; ")),
+        }
+    }
 }
 
 /// The rows of one query over a SQLite file, as text.
 pub fn sqlite_rows(path: &Path, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
+    rows_by(&opened(path)?, sql)
+}
+
+/// The rows of each of these queries, by one connection: to open a file is to read its schema.
+pub fn sqlite_rows_of_each(path: &Path, queries: &[String]) -> Result<Vec<Vec<Vec<Option<String>>>>> {
+    let connection = opened(path)?;
+    queries.iter().map(|sql| rows_by(&connection, sql)).collect()
+}
+
+fn opened(path: &Path) -> Result<rusqlite::Connection> {
     let connection = rusqlite::Connection::open(path)?;
     connection.busy_timeout(Duration::from_secs(30))?;
+    Ok(connection)
+}
+
+fn rows_by(connection: &rusqlite::Connection, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
     let mut statement = connection.prepare(sql).with_context(|| beginning(sql))?;
     let columns = statement.column_count();
     let rows = statement.query_map([], |row| {
@@ -143,6 +164,14 @@ fn little_memory(budget_bytes: u64, config: &Config) -> Pools {
     Pools::new(&PoolConfig { overflow_folder, ..little }, None).expect("a pool")
 }
 
+/// What `headwater track` and `headwater serve` make of a model.
+fn tracked(connection: &mut dyn Connection, model: Model) -> Result<Plan> {
+    let mut plan = Plan::new(model);
+    track::track(connection, &plan)?;
+    plan.model.unenforced = check::unenforced(&plan.model, &connection.catalogue()?);
+    Ok(plan)
+}
+
 impl World {
     /// Makes the tables with `schema`, tracks those of the model, adds the users, starts a server.
     pub fn new(kind: Kind, schema: &str, model: &str, users: &[&str]) -> Result<World> {
@@ -164,10 +193,9 @@ impl World {
 
     /// A world over a database that is there already.
     pub fn over(central: Central, folder: TempDir, model: Model, users: &[&str]) -> Result<World> {
-        let plan = Plan::new(model);
         let backend = central.backend()?;
         let mut connection = backend.connect()?;
-        track::track(&mut *connection, &plan)?;
+        let plan = tracked(&mut *connection, model)?;
         for user in users {
             system::add_account(&mut *connection, user, "no password fits this")?;
         }
@@ -224,8 +252,7 @@ impl World {
 
     /// Tracks one more model, and serves it beside the others.
     pub fn serve_also(&mut self, model: &str) -> Result<()> {
-        let plan = Plan::new(read_model(model)?);
-        track::track(&mut *self.central.backend()?.connect()?, &plan)?;
+        let plan = tracked(&mut *self.central.backend()?.connect()?, read_model(model)?)?;
         self.beside.push(plan);
         self.start_server()
     }
@@ -328,8 +355,7 @@ impl World {
 
     /// Runs statements on a remote's file as the application would, through a connection of its own.
     pub fn edit(&self, name: &str, sql: &str) -> Result<()> {
-        let connection = rusqlite::Connection::open(self.path(name))?;
-        connection.busy_timeout(Duration::from_secs(30))?;
+        let connection = opened(&self.path(name))?;
         connection.execute_batch(&format!("PRAGMA foreign_keys = ON; {sql}")).with_context(|| beginning(sql))
     }
 

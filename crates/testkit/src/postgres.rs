@@ -248,6 +248,11 @@ impl Builder {
 /// # }
 /// ```
 pub fn sql(url: &str, statements: &str) -> Result<Vec<Vec<Option<String>>>> {
+    Ok(results(url, statements)?.pop().unwrap_or_default())
+}
+
+/// The same, with the rows of each statement that gives rows.
+pub fn results(url: &str, statements: &str) -> Result<Vec<Vec<Vec<Option<String>>>>> {
     let (url, statements) = (url.to_owned(), statements.to_owned());
     blocking(async move {
         let (client, connection) =
@@ -256,17 +261,17 @@ pub fn sql(url: &str, statements: &str) -> Result<Vec<Vec<Option<String>>>> {
         let messages = client.simple_query(&statements).await.with_context(|| format!("running {statements:?}"))?;
         drop(client);
         driver.await??;
-        let mut rows = Vec::new();
+        let mut results: Vec<Vec<Vec<Option<String>>>> = Vec::new();
         for message in messages {
-            match message {
-                SimpleQueryMessage::RowDescription(_) => rows.clear(),
-                SimpleQueryMessage::Row(row) => {
+            match (message, results.last_mut()) {
+                (SimpleQueryMessage::RowDescription(_), _) => results.push(Vec::new()),
+                (SimpleQueryMessage::Row(row), Some(rows)) => {
                     rows.push((0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect());
                 }
                 _ => {}
             }
         }
-        Ok(rows)
+        Ok(results)
     })
 }
 

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use headwater_remote::Remote;
-use headwater_tests::World;
+use headwater_tests::{World, sqlite_rows_of_each};
 
 use crate::domains::Compare;
 use crate::schema::Schema;
@@ -24,11 +24,16 @@ pub(crate) fn differences(
 ) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let all = if is_settled { Vec::new() } else { excused(remote)? };
-    for shape in schema.shapes() {
+    let shapes = schema.shapes();
+    let here = shapes.iter().map(Shape::at_the_remote).collect::<Vec<_>>();
+    let there = shapes.iter().map(|shape| shape.at_the_head(schema.kind, user)).collect::<Vec<_>>();
+    let here = sqlite_rows_of_each(&world.path(name), &here)?;
+    let there = world.central.rows_of_each(&there)?;
+    ensure!(here.len() == shapes.len() && there.len() == shapes.len(), "each query gives rows");
+    for ((shape, here), there) in shapes.into_iter().zip(here).zip(there) {
         let its = all.iter().filter(|(table, _)| *table == shape.name);
         let excused = its.map(|(_, key)| key_of(&shape, key)).collect::<Result<BTreeSet<Row>>>()?;
-        let here = rows(world.rows(name, &shape.at_the_remote())?, &shape);
-        let there = rows(world.central.rows(&shape.at_the_head(schema.kind, user))?, &shape);
+        let (here, there) = (rows(here, &shape), rows(there, &shape));
         let key = |row: &Row| row[..shape.key].to_vec();
         let differing = here.symmetric_difference(&there).filter(|row| !excused.contains(&key(row)));
         found.extend(differing.map(|row| {

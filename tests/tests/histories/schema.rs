@@ -310,8 +310,10 @@ impl Schema {
         format!(
             "name = \"history\"\nversion = 1\n[partitions.region]\ncolumns = {{ region = \"text\" }}\n\
              members = \"SELECT region FROM member WHERE user_name = :s.user{hold}\"\n\
-             [partitions.own]\ncolumns = {{ p = \"{}\" }}\nmembers = \"SELECT p FROM holder WHERE user_name = :s.user\"\n{}{}{}",
+             [partitions.own]\ncolumns = {{ p = \"{}\" }}\nmembers = \"SELECT {} FROM holder WHERE user_name = :s.user\"\n{}{}{}",
             self.partition.model,
+            // Its binary form is not read.
+            if self.partition.name == "interval" { "CAST(p AS text)" } else { "p" },
             self.judged_model(),
             self.family_model(),
             self.other_models(),

@@ -258,6 +258,7 @@ impl Connection for PostgresConnection {
         };
         let rows = self.run_alone(run);
         let rows = rows.map_err(|failure| self.query_failure(sql, &failure))?;
+        raw::readable(statement.columns())?;
         rows.iter().map(raw::row).collect()
     }
 

@@ -1,6 +1,7 @@
 //! Results in the server's binary form, borrowed from the driver's buffers.
 
 use headwater_protocol::{Row, Value};
+use tokio_postgres::Column;
 use tokio_postgres::types::{FromSql, Kind, Type};
 
 use super::codec::{Codec, Scratch};
@@ -41,9 +42,22 @@ fn value(kind: &Type, name: &str, raw: Option<&[u8]>, scratch: &mut Scratch) -> 
         Some(codec) => codec.decode(raw, scratch).map(|value| value.to_value()),
         None => number_like(kind, raw),
     };
-    decoded.ok_or_else(|| {
-        unreadable(&format!("column {name:?}"), &format!("a value of type {kind} can't be read; cast it to text"))
-    })
+    decoded.ok_or_else(|| of_type(name, kind))
+}
+
+/// Whether the values of these columns can be read: they are not looked at where there is no row.
+pub(super) fn readable(columns: &[Column]) -> Result<(), Error> {
+    let is_readable = |kind: &Type| {
+        Codec::of(kind.oid()).or_else(|| text_like(kind)).is_some() || NUMBERS.contains(kind) || *kind == Type::VOID
+    };
+    match columns.iter().find(|column| !is_readable(column.type_())) {
+        None => Ok(()),
+        Some(column) => Err(of_type(column.name(), column.type_())),
+    }
+}
+
+fn of_type(name: &str, kind: &Type) -> Error {
+    unreadable(&format!("column {name:?}"), &format!("a value of type {kind} can't be read; cast it to text"))
 }
 
 /// Types whose binary form is their text.
@@ -53,7 +67,10 @@ pub(super) fn text_like(kind: &Type) -> Option<Codec> {
     is_text.then_some(Codec::Text)
 }
 
-/// Transaction numbers, OIDs of objects, and `void`.
+/// Transaction numbers and OIDs of objects.
+const NUMBERS: [Type; 4] = [Type::XID8, Type::XID, Type::REGCLASS, Type::REGTYPE];
+
+/// Those, and `void`.
 fn number_like(kind: &Type, raw: &[u8]) -> Option<Value> {
     match *kind {
         Type::VOID => Some(Value::Null),

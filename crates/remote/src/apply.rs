@@ -104,9 +104,8 @@ pub(crate) fn apply_prepared(
 ) -> Result<Applied, Error> {
     let connection = &database.connection;
     let temporary = prepared.as_ref().map(Prepared::numbers).unwrap_or_default();
-    let triggers_fire = schema::has_own_triggers(connection, plan)?;
-    set_triggers(connection, triggers_fire)?;
     let applied = database.write_lazily("applying a download", |connection| {
+        set_triggers(connection, schema::has_own_triggers(connection, plan)?)?;
         // What came down was asked for before: what was written without a trace since must not be overwritten without one.
         schema::refresh_meanwhile(connection, plan)?;
         frame_by_frame(connection, plan, (&[], prepared), now, frames, watch)
@@ -126,8 +125,8 @@ pub(crate) fn apply_change(
     watch: &mut Watch<'_>,
 ) -> Result<Applied, Error> {
     let connection = &database.connection;
-    let triggers_fire = schema::has_own_triggers(connection, old)?;
     let applied = database.write("changing the model's version", |connection| {
+        let triggers_fire = schema::has_own_triggers(connection, old)?;
         // Whether they are what is missing is judged with the first frame, by what had been seen under the old version.
         let mut first = frames(connection)?;
         // Triggers are compiled, to see whether they still fit.

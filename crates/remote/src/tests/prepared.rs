@@ -257,6 +257,32 @@ fn a_trigger_that_is_made_just_before_is_seen() {
     assert_eq!(f.rows("SELECT DISTINCT body FROM doc"), ["new"]);
 }
 
+/// The application makes its trigger while the download waits for the lock.
+#[test]
+fn a_trigger_that_is_made_while_the_lock_is_waited_for_fires() {
+    for has_pending in [false, true] {
+        let f = docs(10);
+        if has_pending {
+            f.sql("UPDATE doc SET title = 'mine' WHERE id = 7");
+        }
+        f.sql("CREATE TABLE seen (id INTEGER)");
+        let path = f.remote.path().to_owned();
+        let (holds, held) = std::sync::mpsc::channel();
+        let application = std::thread::spawn(move || {
+            let application = rusqlite::Connection::open(path).expect("opened");
+            let begin = "BEGIN IMMEDIATE; CREATE TRIGGER sees AFTER INSERT ON doc BEGIN INSERT INTO seen VALUES (new.id); END";
+            application.execute_batch(begin).expect("begun");
+            holds.send(()).expect("somebody waits");
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            application.execute_batch("COMMIT").expect("committed");
+        });
+        held.recv().expect("the lock is held");
+        download(&f, f.down().holds("doc", &[]).rows("doc", &rows_of(11, 13, "b")), |_| {});
+        application.join().expect("committed");
+        assert_eq!(f.rows("SELECT id FROM seen"), ["11", "12", "13"], "{has_pending}");
+    }
+}
+
 /// Everything that a file says, but for numbers and times.
 fn everything(f: &Fixture) -> Vec<Vec<String>> {
     let all = [

@@ -270,7 +270,8 @@ fn a_trigger_that_is_made_while_the_lock_is_waited_for_fires() {
         let (holds, held) = std::sync::mpsc::channel();
         let application = std::thread::spawn(move || {
             let application = rusqlite::Connection::open(path).expect("opened");
-            let begin = "BEGIN IMMEDIATE; CREATE TRIGGER sees AFTER INSERT ON doc BEGIN INSERT INTO seen VALUES (new.id); END";
+            let begin =
+                "BEGIN IMMEDIATE; CREATE TRIGGER sees AFTER INSERT ON doc BEGIN INSERT INTO seen VALUES (new.id); END";
             application.execute_batch(begin).expect("begun");
             holds.send(()).expect("somebody waits");
             std::thread::sleep(std::time::Duration::from_millis(300));

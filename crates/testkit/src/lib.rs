@@ -42,7 +42,7 @@ pub use front::{FRONTS, Front, Proxied};
 pub use mariadb::MariaDb;
 pub use pgbouncer::PgBouncer;
 pub use ports::free_port;
-pub use postgres::{DataCopy, Postgres, results, sql};
+pub use postgres::{DataCopy, Postgres, Rows, keep_connections, results, sql};
 pub use process::{Child, headwater_binary, wait_until};
 pub use proxy::{FaultProxy, Plan};
 pub use random::Random;

@@ -9,6 +9,7 @@
 
 mod copies;
 mod installation;
+mod kept;
 mod slow_disk;
 mod standby;
 mod supervisor;
@@ -26,6 +27,7 @@ use tokio_postgres::{NoTls, SimpleQueryMessage};
 use crate::free_port;
 pub use copies::DataCopy;
 use installation::Installation;
+pub use kept::keep_connections;
 use supervisor::Supervisor;
 
 /// How long the server may take until it accepts connections.
@@ -252,7 +254,10 @@ pub fn sql(url: &str, statements: &str) -> Result<Vec<Vec<Option<String>>>> {
 }
 
 /// The same, with the rows of each statement that gives rows.
-pub fn results(url: &str, statements: &str) -> Result<Vec<Vec<Vec<Option<String>>>>> {
+pub fn results(url: &str, statements: &str) -> Result<Vec<Rows>> {
+    if let Some(results) = kept::results(url, statements) {
+        return results;
+    }
     let (url, statements) = (url.to_owned(), statements.to_owned());
     blocking(async move {
         let (client, connection) =
@@ -261,18 +266,25 @@ pub fn results(url: &str, statements: &str) -> Result<Vec<Vec<Vec<Option<String>
         let messages = client.simple_query(&statements).await.with_context(|| format!("running {statements:?}"))?;
         drop(client);
         driver.await??;
-        let mut results: Vec<Vec<Vec<Option<String>>>> = Vec::new();
-        for message in messages {
-            match (message, results.last_mut()) {
-                (SimpleQueryMessage::RowDescription(_), _) => results.push(Vec::new()),
-                (SimpleQueryMessage::Row(row), Some(rows)) => {
-                    rows.push((0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect());
-                }
-                _ => {}
-            }
-        }
-        Ok(results)
+        Ok(read(messages))
     })
+}
+
+/// The rows of one result, each value as text.
+pub type Rows = Vec<Vec<Option<String>>>;
+
+fn read(messages: Vec<SimpleQueryMessage>) -> Vec<Rows> {
+    let mut results: Vec<Rows> = Vec::new();
+    for message in messages {
+        match (message, results.last_mut()) {
+            (SimpleQueryMessage::RowDescription(_), _) => results.push(Vec::new()),
+            (SimpleQueryMessage::Row(row), Some(rows)) => {
+                rows.push((0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect());
+            }
+            _ => {}
+        }
+    }
+    results
 }
 
 /// Waits until the server of this folder answers on the port: another one that took the port first does not count.

@@ -44,13 +44,22 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
+/// After so many histories it is said how many there were.
+const PROGRESS: u64 = 20;
+
 /// Runs histories one after the other, and prints what they were.
 fn run(kind: Kind, default: u64) -> Result<()> {
     let first = variable("HEADWATER_HISTORY_SEED").unwrap_or(1);
     let events = Events::read(kind)?;
     let goes_on = variable("HEADWATER_HISTORY_GO_ON").is_some();
     let (mut sum, mut failed) = (BTreeMap::new(), 0);
-    for seed in first..first + variable("HEADWATER_HISTORIES").unwrap_or(default) {
+    headwater_testkit::keep_connections();
+    let count = variable("HEADWATER_HISTORIES").unwrap_or(default);
+    for seed in first..first + count {
+        let done = seed - first;
+        if done > 0 && done % PROGRESS == 0 {
+            say(&format!("{done} of {count} histories, {failed} failed"));
+        }
         let mut history = History::begin(kind, seed, &events)?;
         let ran = history.run().with_context(|| format!("{kind:?}, HEADWATER_HISTORY_SEED={seed}\n{}", history.told()));
         history.remove()?;

@@ -366,9 +366,16 @@ impl<'a> Batch<'a> {
     }
 
     fn kept(&mut self, table: &TablePlan, item: &Item, stored: Option<Row>, end: Option<ConflictEnd>) {
-        if let Some(end) = end {
-            let result = stored.clone();
-            self.conflict(table, item, stored, end, result);
+        match end {
+            Some(end) => {
+                let result = stored.clone();
+                self.conflict(table, item, stored, end, result);
+            }
+            // Equal to what is stored, and not the same to the byte: 7.5 for 7.50.
+            None if item.change.new != stored => {
+                self.effects.sent_back.push((item.table, table.key_of(item.change.image())));
+            }
+            None => {}
         }
     }
 

@@ -7,7 +7,7 @@ use headwater_protocol::message::{ConflictEnd, Outcome};
 
 use super::database::Database;
 use super::replica::{Replica, Synced};
-use super::values::customer;
+use super::values::{customer, line};
 
 const RULES: [&str; 6] =
     ["off", "consolidated_wins", "remote_wins", "newer_wins(changed)", "merge(consolidated)", "merge(remote)"];
@@ -148,6 +148,27 @@ pub(crate) fn a_change_whose_result_is_there_is_no_conflict(database: &Database)
     remote.update(&plan, "customer", customer(1, "a", "Same", 1));
     remote.delete(&plan, "customer", &customer(2, "b", "Bob", 1));
     remote.insert(&plan, "customer", customer(3, "c", "Cid", 1));
+    let synced = remote.sync(database, &plan);
+    assert!(synced.outcomes().is_empty(), "{:?}", synced.outcomes());
+    remote.assert_equals_fresh(database, &plan);
+}
+
+/// Nor is one that only spells a number otherwise: the stored spelling comes back.
+pub(crate) fn a_result_that_is_there_in_another_spelling_comes_back(database: &Database) {
+    let plan = database.standard();
+    database.application(
+        "INSERT INTO orders VALUES (1, 'north', 'x'); \
+         INSERT INTO line VALUES (1, 1, 'north', '7.50'), (1, 2, 'north', '8'), (1, 3, 'north', '9.0')",
+    );
+    let mut remote = Replica::synced(database, &plan, "anna");
+    let line = |no, amount| line(1, no, "north", amount);
+    assert!(remote.table(&plan, "line").contains(&line(1, "7.50")));
+    database.application("UPDATE line SET amount = '8.50' WHERE no = 2; DELETE FROM line WHERE no = 3");
+    remote.update(&plan, "line", line(1, "7.5"));
+    remote.update(&plan, "line", line(2, "8.5"));
+    remote.insert(&plan, "line", line(4, "4.0"));
+    database.application("INSERT INTO line VALUES (1, 4, 'north', '4.00')");
+    remote.delete(&plan, "line", &line(3, "9.0"));
     let synced = remote.sync(database, &plan);
     assert!(synced.outcomes().is_empty(), "{:?}", synced.outcomes());
     remote.assert_equals_fresh(database, &plan);

@@ -365,6 +365,12 @@ pub trait Connection: QueryConnection {
     /// switched off or on, a table replaced, a column converted), in a download; `None` where none is to be had.
     fn tracking_mark(&mut self, plan: &Plan) -> Result<Option<String>, Error>;
 
+    /// Whether the model's names mean the same tables still as when [`Connection::tracking_mark`] looked in this transaction, with their triggers as
+    /// they were. Those that it has written to stay so until its end.
+    fn still_names_them(&mut self, _plan: &Plan) -> Result<bool, Error> {
+        Ok(true)
+    }
+
     /// Has tables come afresh of which changes went by unseen since they were looked at last, in transactions of its own.
     fn settle_tables(&mut self, _plan: &Plan) -> Result<(), Error> {
         Ok(())

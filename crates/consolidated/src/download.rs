@@ -159,8 +159,18 @@ pub fn brings_nothing(request: &DownloadRequest<'_>, summary: &DownloadSummary, 
         && places(seen) == places(request.watermarks)
 }
 
-/// How often parts may come or go while a download looks.
-const LOOKS_MAX: usize = 5;
+/// How often tables may come or go while a transaction begins.
+pub(crate) const LOOKS_MAX: usize = 5;
+
+/// Has tables and parts of them that came or went adopted, and makes sure that the model's are tracked, as each download does. No transaction is open.
+pub(crate) fn look_at_tracking(
+    connection: &mut dyn Connection,
+    plan: &Plan,
+    actor: (&str, &[u8; 16]),
+) -> Result<(), Error> {
+    begin_with(connection, plan, actor, None, Vec::new())?;
+    connection.rollback()
+}
 
 /// Takes a snapshot in which all parts of tracked tables are tracked. What comes later is found by the next download.
 fn begin(

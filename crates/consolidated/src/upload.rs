@@ -29,6 +29,7 @@ use headwater_protocol::{Frame, Row, Value, upload as protocol};
 use self::engine::{Engine, Results};
 use self::policy::Policy;
 use self::source::{Item, SourceReader};
+use crate::download::{self, LOOKS_MAX};
 use crate::rows::Echo;
 use crate::system::{Life, life_asked};
 use crate::{Connection, Error, Mode, Plan, TablePlan, memberships};
@@ -227,14 +228,25 @@ fn attempt(
     let mut first = vec![record::asked(connection.dialect(), &remote_id)];
     first.extend(memberships::all_asked(&plan.model, user, &remote_id));
     first.extend(request.life.map(|_| life_asked(connection.dialect())));
-    let has_mark = connection.tracking_query(plan).map(|query| first.push(query)).is_some();
-    let applied = connection
-        .open(Mode::Upload, (user, &remote_id), &first)
-        .and_then(|()| request.life.map_or(Ok(()), |life| life.compare(connection)))
-        // Statements that were made before a table was altered would fail by the rows' fault.
-        .and_then(|()| if has_mark { connection.tracking_mark(plan).map(drop) } else { Ok(()) })
-        .and_then(|()| inside(connection, request, source, how));
-    crate::finish(connection, applied)
+    first.extend(connection.tracking_query(plan));
+    for _ in 0..LOOKS_MAX {
+        let opened = connection
+            .open(Mode::Upload, (user, &remote_id), &first)
+            .and_then(|()| request.life.map_or(Ok(()), |life| life.compare(connection)))
+            // Also, statements that were made before a table was altered would fail by the rows' fault.
+            .and_then(|()| connection.tracking_mark(plan));
+        match opened {
+            Ok(mark) if connection.whole_tracking().get(&plan.fingerprint) == mark.as_ref() => {
+                let applied = inside(connection, request, source, how);
+                return crate::finish(connection, applied);
+            }
+            Ok(_) => connection.rollback()?,
+            Err(error) => return crate::finish(connection, Err(error)),
+        }
+        // What is written to a table that is not the tracked one would be lost with it.
+        download::look_at_tracking(connection, plan, (user, &remote_id))?;
+    }
+    Err(Error::Retry { detail: "the model's tables are altered again and again".to_owned(), broken: false })
 }
 
 fn inside(
@@ -254,6 +266,10 @@ fn inside(
     match (verdict, stored) {
         (protocol::Verdict::Apply, stored) => {
             let uploaded = apply_changes(connection, request, &mut reader, how)?;
+            if !connection.still_names_them(request.plan)? {
+                let detail = "a table was replaced, or its triggers were switched, just before it was written to";
+                return Err(Error::Retry { detail: detail.to_owned(), broken: false });
+            }
             if request.plan.model.on_error == OnError::Reject && uploaded.counts.refused > 0 {
                 return Err(refused_whole(request, &mut reader, &uploaded)?);
             }

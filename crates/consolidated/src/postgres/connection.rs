@@ -86,6 +86,8 @@ pub(super) struct State {
     pub(super) moved: Vec<Row>,
     /// Its number, if the database has told it.
     pub(super) number: Option<i64>,
+    /// Which tables the model's names meant at its beginning.
+    pub(super) named: Option<String>,
     /// What part the application's code has in it.
     pub(super) application: Application,
     /// Rows are looked up by index, whatever the planner believes.
@@ -437,12 +439,19 @@ impl Connection for PostgresConnection {
         let Some(Query { sql, parameters }) = self.tracking_query(plan) else { return Ok(None) };
         let rows = self.query(&sql, &parameters)?;
         let mark = rows.first().and_then(|row| crate::system::optional_text(row.first()));
+        self.state.named = rows.first().and_then(|row| crate::system::optional_text(row.get(1)));
         if self.known_tables.get(&plan.fingerprint) != mark.as_ref() {
             // What statements were made for may be another type now.
             self.forget_tables(plan.fingerprint);
             self.known_tables.extend(mark.clone().map(|mark| (plan.fingerprint, mark)));
         }
         Ok(mark)
+    }
+
+    fn still_names_them(&mut self, plan: &Plan) -> Result<bool, Error> {
+        let Some(sql) = table_identity::named_sql(plan) else { return Ok(true) };
+        let rows = self.query(&sql, &[])?;
+        Ok(rows.first().and_then(|row| crate::system::optional_text(row.first())) == self.state.named)
     }
 
     fn settle_tables(&mut self, plan: &Plan) -> Result<(), Error> {

@@ -55,20 +55,13 @@ fn schema_of(table: &Table) -> &str {
 /// One value that is another whenever anything changed of which a state consists, or by which a statement is made, of any table of a model.
 /// `None`: it has no tables.
 pub(super) fn mark_sql(plan: &Plan) -> Option<String> {
-    let words = |table: &Table| format!("({}, {})", literal(schema_of(table)), literal(&table.name));
-    let names: Vec<String> = plan.model.tables.iter().map(words).collect();
-    // The functions keep the planner from reading whole catalogues where an index finds the few rows.
-    (!names.is_empty()).then(|| {
+    roots(plan).map(|root| {
         format!(
-            "WITH RECURSIVE root AS MATERIALIZED (\
-             SELECT hashtextextended(m.schema || '.' || m.name, c.oid::int8) AS name, c.oid AS id, c.relfilenode, c.relpersistence, c.relhassubclass, row_security_active(c.oid) AS is_picked \
-             FROM (VALUES {}) AS m(schema, name) CROSS JOIN LATERAL (SELECT c.* FROM pg_catalog.pg_class c WHERE c.relname = m.name \
-             AND c.relnamespace = (SELECT n.oid FROM pg_catalog.pg_namespace n WHERE n.nspname = m.schema) OFFSET 0) c), \
-             tree(id, h) AS (SELECT id, 0::int8 FROM root WHERE relhassubclass UNION \
+            "WITH RECURSIVE {root}, tree(id, h) AS (SELECT id, 0::int8 FROM root WHERE relhassubclass UNION \
              SELECT i.inhrelid, hashint8extended((i.inhrelid::int8 << 32) | i.inhparent::int8, i.xmin::text::int8) \
              FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.id), \
              called AS MATERIALIZED (SELECT g.oid, g.xmin, g.tgfoid FROM pg_catalog.pg_trigger g WHERE g.tgname LIKE '%headwater%') \
-             SELECT count(*) || ':' || coalesce(bit_xor(x.h), 0) FROM (\
+             SELECT count(*) || ':' || coalesce(bit_xor(x.h), 0), {NAMED} FROM (\
              SELECT hashint8extended(c.name, (c.relfilenode::int8 << 9) | (ascii(c.relpersistence::text) << 1) | c.is_picked::int) \
              FROM root c \
              UNION ALL SELECT t.h FROM tree t \
@@ -83,7 +76,32 @@ pub(super) fn mark_sql(plan: &Plan) -> Option<String> {
              UNION ALL SELECT hashint8extended(p.oid::int8, p.xmin::text::int8) FROM pg_catalog.pg_proc p \
              WHERE p.oid = ANY (ARRAY(SELECT tgfoid FROM called)) \
              UNION ALL SELECT hashint8extended(e.oid::int8, e.xmin::text::int8) FROM pg_catalog.pg_enum e \
-             UNION ALL SELECT hashint8extended(y.oid::int8, y.xmin::text::int8) FROM pg_catalog.pg_policy y) x(h)",
+             UNION ALL SELECT hashint8extended(y.oid::int8, y.xmin::text::int8) FROM pg_catalog.pg_policy y) x(h)"
+        )
+    })
+}
+
+/// The second value of [`mark_sql`] by itself.
+pub(super) fn named_sql(plan: &Plan) -> Option<String> {
+    roots(plan).map(|root| format!("WITH {root} SELECT {NAMED}"))
+}
+
+/// One value that is another whenever a name is another table's, or a trigger of ours is switched off or on.
+const NAMED: &str = "(SELECT coalesce(bit_xor(y.h), 0)::text FROM (SELECT name FROM root UNION ALL SELECT g.h FROM root CROSS JOIN LATERAL (\
+     SELECT hashint8extended(g.oid::int8, ascii(g.tgenabled::text)) AS h FROM pg_catalog.pg_trigger g \
+     WHERE g.tgrelid = root.id AND g.tgname LIKE '%headwater%' OFFSET 0) g) y(h))";
+
+/// The tables of a model by their names, as `root`.
+fn roots(plan: &Plan) -> Option<String> {
+    let words = |table: &Table| format!("({}, {})", literal(schema_of(table)), literal(&table.name));
+    let names: Vec<String> = plan.model.tables.iter().map(words).collect();
+    // The functions keep the planner from reading whole catalogues where an index finds the few rows.
+    (!names.is_empty()).then(|| {
+        format!(
+            "root AS MATERIALIZED (\
+             SELECT hashtextextended(m.schema || '.' || m.name, c.oid::int8) AS name, c.oid AS id, c.relfilenode, c.relpersistence, c.relhassubclass, row_security_active(c.oid) AS is_picked \
+             FROM (VALUES {}) AS m(schema, name) CROSS JOIN LATERAL (SELECT c.* FROM pg_catalog.pg_class c WHERE c.relname = m.name \
+             AND c.relnamespace = (SELECT n.oid FROM pg_catalog.pg_namespace n WHERE n.nspname = m.schema) OFFSET 0) c)",
             names.join(", ")
         )
     })

@@ -372,6 +372,8 @@ contract_of! {
     ddl::a_ready_file_is_not_made_of_an_altered_table,
     table_identity::what_no_trigger_sees_comes_afresh,
     table_identity::exchanged_tables_are_refused_by_name,
+    table_identity::an_upload_is_not_written_to_another_table,
+    table_identity::a_table_exchanged_during_an_upload_is_not_written_to,
     table_identity::an_installation_without_records_gets_them,
     table_identity::tracking_again_hides_nothing,
     exposure::policies_that_change_bring_a_table_afresh,

@@ -313,3 +313,77 @@ pub(crate) fn tracking_again_hides_nothing(database: &Database) {
     track::untrack(&mut *database.connect(), &plan).expect("untracked");
     assert_eq!(database.number("SELECT count(*) FROM headwater.table_identity"), 0);
 }
+
+fn change_notes(remote: &mut Replica, plan: &Plan) {
+    for table in ["item", "other"] {
+        let mut changed = row(&remote.table(plan, table), 1).clone();
+        changed[2] = text("mine");
+        remote.update(plan, table, changed);
+    }
+}
+
+/// What is written to a table that stands in a tracked one's place would go with it: nothing of the upload is applied until that is put right.
+pub(crate) fn an_upload_is_not_written_to_another_table(database: &Database) {
+    let exchange = "ALTER TABLE other RENAME TO x; ALTER TABLE item RENAME TO other; ALTER TABLE x RENAME TO item";
+    let replace = "ALTER TABLE item RENAME TO kept; CREATE TABLE item (LIKE kept INCLUDING ALL EXCLUDING GENERATED); \
+                   INSERT INTO item (id, area, note) SELECT id, area, note FROM kept";
+    let places = [(exchange, exchange), (replace, "DROP TABLE item; ALTER TABLE kept RENAME TO item")];
+    let plan = stocked(database);
+    let mut connection = database.connect();
+    for (away, back) in places {
+        let mut ben = Replica::new("ben");
+        sync(&mut ben, database, &mut connection, &plan);
+        change_notes(&mut ben, &plan);
+        database.application(&format!("BEGIN; {away}; COMMIT"));
+        for mut any in [database.connect(), std::mem::replace(&mut connection, database.connect())] {
+            let refused = ben.upload_only(&mut *any, &plan).expect_err("refused");
+            assert!(matches!(&refused, Error::Untracked { .. }), "{refused:?}");
+        }
+        database.application(&format!("BEGIN; {back}; COMMIT"));
+        assert_eq!(database.number("SELECT count(*) FROM item WHERE note = 'mine'"), 0, "nothing was applied");
+        assert!(sync(&mut ben, database, &mut connection, &plan).outcomes().is_empty());
+        assert_eq!(database.number("SELECT count(*) FROM item WHERE note = 'mine'"), 1);
+        ben.assert_equals_fresh(database, &plan);
+        database.application("UPDATE item SET note = 'a'; UPDATE other SET note = 'other'");
+    }
+}
+
+/// The tables are exchanged, or triggers switched off, when an upload has begun and has not come to them yet.
+pub(crate) fn a_table_exchanged_during_an_upload_is_not_written_to(database: &Database) {
+    let deeds = [
+        "ALTER TABLE other RENAME TO x; CREATE TABLE other (LIKE x INCLUDING ALL); INSERT INTO other SELECT * FROM x",
+        "ALTER TABLE other DISABLE TRIGGER USER",
+    ];
+    let backs = ["DROP TABLE other; ALTER TABLE x RENAME TO other", ""];
+    database.application(
+        "CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS \
+         $$BEGIN PERFORM pg_advisory_xact_lock(4712); RETURN new; END$$",
+    );
+    let plan = stocked(database);
+    database.application("CREATE TRIGGER waits BEFORE UPDATE ON item FOR EACH ROW EXECUTE FUNCTION waits()");
+    for (deed, back) in deeds.into_iter().zip(backs) {
+        let mut connection = database.connect();
+        let mut ben = Replica::new("ben");
+        sync(&mut ben, database, &mut connection, &plan);
+        change_notes(&mut ben, &plan);
+        let mut gate = database.connect();
+        gate.batch("SELECT pg_advisory_lock(4712)").expect("locked");
+        let uploaded = std::thread::scope(|scope| {
+            let (ben, plan) = (&ben, &plan);
+            let uploading = scope.spawn(move || ben.upload_only(&mut *connection, plan));
+            let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+            while database.number(waits) == 0 {
+                assert!(!uploading.is_finished(), "it waits in the first table's trigger");
+                std::thread::yield_now();
+            }
+            database.application(&format!("BEGIN; {deed}; COMMIT"));
+            gate.batch("SELECT pg_advisory_unlock(4712)").expect("let through");
+            uploading.join().expect("no panic")
+        });
+        assert!(matches!(uploaded, Err(Error::Retry { broken: false, .. })), "{deed}: {uploaded:?}");
+        let refused = ben.upload_only(&mut *database.connect(), &plan);
+        assert!(matches!(&refused, Err(Error::Untracked { table, .. }) if table == "other"), "{deed}: {refused:?}");
+        database.application(back);
+        assert_eq!(database.number("SELECT count(*) FROM other WHERE note = 'mine'"), 0, "{deed}");
+    }
+}

@@ -33,6 +33,11 @@ impl History {
         let mut waiting: Vec<Vec<Judged>> = self.sites[place].frozen.take().into_iter().collect();
         waiting.push(before.pending);
         let mut applied = uploads.checked_sub(before.uploads).context("the database lost uploads")? as usize;
+        if self.has_given_up(place)? && applied > 0 {
+            // What it was has become pending again, under the next number.
+            self.sites[place].is_unsure = true;
+            return Ok(());
+        }
         if applied > 0 && std::mem::take(&mut self.sites[place].skips) {
             // Which of two it was, the number does not tell.
             if waiting.len() > 1 {
@@ -77,19 +82,30 @@ impl History {
         Ok(rows.into_iter().map(|row| (row[..self.schema.judged_key].to_vec(), row)).collect())
     }
 
-    /// How many uploads of a remote the database has.
+    /// The number of the last upload of a remote that the database has.
     pub(crate) fn uploads(&self, place: usize) -> Result<u64> {
+        Ok(self.known(place, "upload_sequence")?.as_deref().map_or(Ok(0), str::parse)?)
+    }
+
+    /// Whether that number is of an upload that was given up.
+    fn has_given_up(&self, place: usize) -> Result<bool> {
+        let digest = match &self.world.central {
+            Central::Sqlite(_) => "hex(substr(upload_digest, 1, 32))",
+            Central::Postgres(_) => "encode(substr(upload_digest, 1, 32), 'hex')",
+        };
+        Ok(self.known(place, digest)?.is_some_and(|digest| digest == "0".repeat(64)))
+    }
+
+    /// What the database knows of a remote.
+    fn known(&self, place: usize, what: &str) -> Result<Option<String>> {
         let id = self.sites[place].remote.status()?.remote_id.map(|byte| format!("{byte:02x}")).concat();
         let sql = match &self.world.central {
-            Central::Sqlite(_) => {
-                format!("SELECT upload_sequence FROM headwater_remote WHERE hex(remote_id) = upper('{id}')")
-            }
+            Central::Sqlite(_) => format!("SELECT {what} FROM headwater_remote WHERE hex(remote_id) = upper('{id}')"),
             Central::Postgres(_) => {
-                format!("SELECT upload_sequence FROM headwater.remote WHERE encode(remote_id, 'hex') = '{id}'")
+                format!("SELECT {what} FROM headwater.remote WHERE encode(remote_id, 'hex') = '{id}'")
             }
         };
-        let rows = self.world.central.rows(&sql)?;
-        Ok(rows.first().and_then(|row| row[0].as_deref()).map_or(Ok(0), str::parse)?)
+        Ok(self.world.central.rows(&sql)?.into_iter().next().and_then(|row| row.into_iter().next().flatten()))
     }
 
     /// The judged changes that the next upload will have.

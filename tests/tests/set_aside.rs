@@ -370,3 +370,33 @@ fn everything_comes_down_afresh_when_asked() -> Result<()> {
     }
     Ok(())
 }
+
+/// A SQLite head stores such keys as other values: stored, the rows would come down once more beside the remote's own.
+#[test]
+fn a_key_that_the_head_would_store_as_another_value_is_set_aside() -> Result<()> {
+    let model = "name = \"readings\"\nversion = 1\n[tables.reading]\nkey = [\"at\"]\nconflict = \"remote_wins\"\n\
+        [tables.reading.columns]\nat = \"timestamp not null\"\nv = \"text\"\n";
+    let schema = "CREATE TABLE reading (at DATETIME NOT NULL PRIMARY KEY, v TEXT); \
+        INSERT INTO reading VALUES (1700000000, 'a');";
+    let world = World::new(Kind::Sqlite, schema, model, &["ann"])?;
+    let mut remote = world.remote("one", "ann")?;
+    world.sync(&mut remote)?;
+    world.edit(
+        "one",
+        "INSERT INTO reading VALUES (strftime('%s', '2026-01-01'), 'x'), (800.0, 'real'), (801, 'fits')",
+    )?;
+    assert_eq!(world.sync(&mut remote)?.refused, 2);
+    assert_eq!(world.sync(&mut remote)?.changes_up, 0);
+    let reasons: Vec<String> = aside(&remote)?.into_iter().map(|(_, reason)| reason).collect();
+    assert_eq!(reasons, ["data", "data"]);
+    let count = || world.central.rows("SELECT count(*) FROM reading");
+    assert_eq!(count()?, [[Some("2".to_owned())]]);
+    world.edit("one", "UPDATE reading SET v = v || '!'")?;
+    assert_eq!(world.sync(&mut remote)?.refused, 2, "still");
+    world.edit("one", "UPDATE reading SET at = CAST(at AS INTEGER) WHERE typeof(at) <> 'integer'")?;
+    assert_eq!(world.sync(&mut remote)?.refused, 0);
+    assert_eq!(aside(&remote)?, []);
+    assert_eq!(count()?, [[Some("4".to_owned())]]);
+    assert!(world.diff("one")?.is_equal(false));
+    Ok(())
+}

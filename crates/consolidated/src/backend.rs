@@ -262,6 +262,11 @@ pub trait Connection: QueryConnection {
     /// so that uploads don't deadlock one another).
     fn fetch(&mut self, table: &TablePlan, keys: &[Row], lock: bool) -> Result<Vec<Row>, Error>;
 
+    /// Refuses rows that are about to be inserted ([`Error::Refused`]) if the database would store one of their keys as another value.
+    fn check_new_keys(&mut self, _table: &TablePlan, _rows: &[&Row]) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Inserts rows whose keys are absent; one whose key exists is left out, without an error. Any other violation is
     /// [`Error::Refused`] for the whole call.
     fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error>;

@@ -7,6 +7,7 @@ mod kin;
 mod references;
 mod scripts;
 
+use headwater_model::remote_sql::declared_type;
 use headwater_model::script::Step;
 use headwater_model::tracking::Kin;
 use headwater_model::{Direction, Model, Table};
@@ -295,8 +296,37 @@ impl TableCheck<'_> {
                 );
             }
         }
+        self.key_affinity();
         self.integer_key();
         self.partition_columns();
+    }
+
+    /// A remote keeps a key as it is written; where the file would store another value, the row is refused.
+    fn key_affinity(&mut self) {
+        let (table, found) = (self.table, self.found);
+        let columns =
+            table.key_columns().filter(|column| !matches!(column.kind.base, Type::Int | Type::Bool | Type::Real));
+        if self.dialect != Dialect::Sqlite || table.direction == Direction::Download {
+            return;
+        }
+        for column in columns {
+            let Some(found) = found.columns.iter().find(|found| found.name == column.name) else { continue };
+            if sqlite::makes_numbers(&found.declared) {
+                self.add(
+                    Severity::Warning,
+                    "key_affinity",
+                    Some(&column.name),
+                    format!(
+                        "a `{}` stores a key that looks like a number as another value ('7.0' as 7): such rows of remotes are set aside",
+                        found.declared
+                    ),
+                    format!(
+                        "declare the column {}, or have remotes write such keys as the database stores them",
+                        declared_type(column.kind)
+                    ),
+                );
+            }
+        }
     }
 
     /// One partition may have several spellings, which a remote holds as several.

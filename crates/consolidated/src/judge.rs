@@ -24,6 +24,7 @@ use std::cmp::Ordering;
 use headwater_model::{ConflictRule, Side, Table};
 use headwater_protocol::counter::{Counted, count};
 use headwater_protocol::message::{Change, ConflictEnd};
+use headwater_protocol::stored::{Stored, number};
 use headwater_protocol::{Row, Type, Value, text};
 
 use crate::order::{compare_rows, compare_values};
@@ -134,7 +135,7 @@ fn two_images(rule: ConflictRule, types: &[Type], old: Option<&Row>, new: &Row, 
                 }
                 _ => Ordering::Equal,
             };
-            match by_column.then_with(|| compare_rows(new, stored)) {
+            match by_column.then_with(|| compare_rows_typed(new, stored, types)) {
                 Ordering::Greater => ended(ConflictEnd::Remote, remote()),
                 _ => ended(ConflictEnd::Consolidated, Action::Keep),
             }
@@ -152,10 +153,27 @@ fn two_images(rule: ConflictRule, types: &[Type], old: Option<&Row>, new: &Row, 
     }
 }
 
-/// SQLite keeps what an application spelled in its own way (`2026-01-31T05:00Z`) as text: a time is to be compared as one.
+/// Compares two rows by what their columns take the values for, and then by what they are.
+fn compare_rows_typed(one: &Row, other: &Row, types: &[Type]) -> Ordering {
+    let kinds = types.iter().copied().map(Some).chain(std::iter::repeat(None));
+    let mut pairs = one.iter().zip(other).zip(kinds);
+    let by_type = pairs.find_map(|((one, other), kind)| {
+        Some(compare_values(&typed(one, kind), &typed(other, kind))).filter(|order| order.is_ne())
+    });
+    by_type.unwrap_or_else(|| compare_rows(one, other))
+}
+
+/// SQLite keeps what an application spelled in its own way (`2026-01-31T05:00Z`) as text: a time is to be compared as one. Of a text that
+/// looks like a number (seconds since 1970, as `strftime` gives them) a column of dates or times makes that number.
 fn typed(value: &Value, kind: Option<Type>) -> Cow<'_, Value> {
-    let of_its_type = |kind| text::coerce(value, kind).map(Cow::Owned);
-    kind.filter(|_| matches!(value, Value::Text(_))).and_then(of_its_type).unwrap_or(Cow::Borrowed(value))
+    let (Value::Text(spelled), Some(kind)) = (value, kind) else { return Cow::Borrowed(value) };
+    let has_numbers = matches!(kind, Type::Date | Type::Time | Type::Timestamp | Type::Timestamptz | Type::Uuid);
+    let number = has_numbers.then(|| number(spelled)).flatten().and_then(|number| match number {
+        Stored::Integer(number) => Some(Value::Int(number)),
+        Stored::Real(real) => Some(Value::Real(real)),
+        _ => None,
+    });
+    number.or_else(|| text::coerce(value, kind)).map_or(Cow::Borrowed(value), Cow::Owned)
 }
 
 /// Column by column: one changed on one side only is taken from it; changed on both, from `side`. Without an old image every column

@@ -1,7 +1,7 @@
 //! A total order on values and rows, the same on every machine: what `newer_wins` decides by.
 //!
 //! NULL comes first; values of one type by their meaning (decimals as numbers, texts by bytes, NaN after all other reals and
-//! decimals); values of different types by the types' numbers.
+//! decimals), an integer and a real as the numbers that they are; values of other different types by the types' numbers.
 
 use std::cmp::Ordering;
 
@@ -24,6 +24,8 @@ pub fn compare_values(one: &Value, other: &Value) -> Ordering {
         | (Value::Timestamp(a), Value::Timestamp(b))
         | (Value::Timestamptz(a), Value::Timestamptz(b)) => a.cmp(b),
         (Value::Real(a), Value::Real(b)) => compare_reals(*a, *b),
+        (Value::Int(a), Value::Real(b)) => compare_integer(*a, *b),
+        (Value::Real(a), Value::Int(b)) => compare_integer(*b, *a).reverse(),
         (Value::Decimal(a), Value::Decimal(b)) => compare_decimals(a.as_ref(), b.as_ref()),
         (Value::Text(a), Value::Text(b)) | (Value::Bytes(a), Value::Bytes(b)) | (Value::Json(a), Value::Json(b)) => {
             a.cmp(b)
@@ -37,6 +39,16 @@ fn compare_reals(one: f64, other: f64) -> Ordering {
     match (one.is_nan(), other.is_nan()) {
         (false, false) => one.partial_cmp(&other).unwrap_or(Ordering::Equal),
         (one, other) => one.cmp(&other),
+    }
+}
+
+/// Compares an integer with a real exactly: neither is made the other where that would lose digits.
+fn compare_integer(integer: i64, real: f64) -> Ordering {
+    const END: f64 = 9_223_372_036_854_775_808.0;
+    match real {
+        real if real.is_nan() || real >= END => Ordering::Less,
+        real if real < -END => Ordering::Greater,
+        real => integer.cmp(&(real.trunc() as i64)).then_with(|| compare_reals(0.0, real.fract())),
     }
 }
 
@@ -124,6 +136,34 @@ mod tests {
         let equal = |a, b| compare_decimals(Decimal::parse(a).expect(a).as_ref(), Decimal::parse(b).expect(b).as_ref());
         assert_eq!(equal("1.50", "1.5"), Ordering::Equal);
         assert_eq!(equal("-0", "0.00"), Ordering::Equal);
+    }
+
+    #[test]
+    fn integers_and_reals_are_ordered_as_numbers() {
+        let ascending = [
+            Value::Real(f64::NEG_INFINITY),
+            Value::Int(i64::MIN),
+            Value::Real(-1.5),
+            Value::Int(-1),
+            Value::Real(-0.5),
+            Value::Int(0),
+            Value::Real(9999.5),
+            Value::Int(10_000),
+            Value::Int(9_007_199_254_740_991),
+            Value::Real(9_007_199_254_740_992.0),
+            Value::Int(9_007_199_254_740_993),
+            Value::Int(i64::MAX),
+            Value::Real(9_223_372_036_854_775_808.0),
+            Value::Real(f64::NAN),
+        ];
+        for (i, one) in ascending.iter().enumerate() {
+            for (j, other) in ascending.iter().enumerate() {
+                assert_eq!(compare_values(one, other), i.cmp(&j), "{one:?} and {other:?}");
+            }
+        }
+        assert_eq!(compare_values(&Value::Int(7), &Value::Real(7.0)), Ordering::Equal);
+        assert_eq!(compare_values(&Value::Real(-0.0), &Value::Int(0)), Ordering::Equal);
+        assert_eq!(compare_values(&Value::Int(i64::MIN), &Value::Real(i64::MIN as f64)), Ordering::Equal);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod equality;
 mod error;
 mod guard;
 pub(crate) mod identity;
+mod key_forms;
 mod plain;
 mod reads;
 mod results;
@@ -34,6 +35,11 @@ use headwater_model::sql::Syntax;
 
 use crate::results::{Placeholder, QueryBackend, QueryConnection};
 use crate::{Backend, Connection, Dialect, Error};
+
+/// Whether a column that is declared so makes numbers of texts that look like numbers.
+pub(crate) fn makes_numbers(declared: &str) -> bool {
+    plain::Affinity::of(declared).is_numeric()
+}
 
 /// A consolidated database in a SQLite file.
 ///

@@ -32,20 +32,28 @@ pub enum Counted {
     Overflow,
 }
 
-/// Adds `new - old` to `there`. `limits` are the precision and scale of a decimal column, `None` for an integer column.
-pub fn count(there: &Value, old: &Value, new: &Value, limits: Option<(u16, u16)>) -> Counted {
-    match (limits, there, old, new) {
+/// Adds `new - old` to `stored`, which stays as it is, whatever fits, where the two are the same. `limits` are the precision and scale of a decimal column, `None` for an integer column.
+pub fn count(stored: &Value, old: &Value, new: &Value, limits: Option<(u16, u16)>) -> Counted {
+    match (limits, stored, old, new) {
         (None, Value::Int(there), Value::Int(old), Value::Int(new)) => {
             let total = i128::from(*there) + i128::from(*new) - i128::from(*old);
             i64::try_from(total).map_or(Counted::Overflow, |total| Counted::Total(Value::Int(total)))
         }
         (Some((precision, scale)), ..) => {
             let fixed = |value| Fixed::of(value, usize::from(scale));
-            let (Some(there), Some(old), Some(new)) = (fixed(there), fixed(old), fixed(new)) else {
+            let (Some(there), Some(fixed_old), Some(fixed_new)) = (fixed(stored), fixed(old), fixed(new)) else {
                 return Counted::NoNumber;
             };
-            let total = there.plus(&new).plus(&old.negated());
-            total.decimal(usize::from(precision), usize::from(scale)).map_or(Counted::Overflow, Counted::Total)
+            if old.same(new) {
+                return Counted::Total(stored.clone());
+            }
+            let added = fixed_new.plus(&fixed_old.negated());
+            let total = there.plus(&added).decimal(usize::from(precision), usize::from(scale));
+            match total {
+                Some(total) => Counted::Total(total),
+                None if added.digits.is_empty() => Counted::Total(stored.clone()),
+                None => Counted::Overflow,
+            }
         }
         _ => Counted::NoNumber,
     }
@@ -185,6 +193,15 @@ mod tests {
         assert_eq!(total("0", "0", "0.004", (10, 2)), "0.00");
         assert_eq!(total("0", "0", "9.999", (10, 2)), "10.00");
         assert_eq!(total("5", "0.5", "1", (10, 0)), "5", "0.5 is 1 here");
+    }
+
+    #[test]
+    fn a_change_that_adds_nothing_leaves_what_is_stored() {
+        let huge = "100000000000000000000";
+        assert_eq!(total(huge, huge, huge, (10, 2)), huge);
+        assert_eq!(total("1.005", "1.0", "1.00", (10, 2)), "1.005", "nor is it rounded");
+        assert_eq!(total(huge, "0", "0.004", (10, 2)), huge, "less than the last digit");
+        assert_eq!(total(huge, "0", "0.01", (10, 2)), "Overflow");
     }
 
     #[test]

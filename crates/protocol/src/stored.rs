@@ -114,6 +114,17 @@ pub fn encode<'a>(value: ValueRef<'a>, scratch: &'a mut Scratch) -> Stored<'a> {
     Stored::Text(scratch.text.as_bytes())
 }
 
+/// The number that SQLite makes of a text in a column of numeric affinity, if the text looks like one: `7`, ` 7.50`, `1e3`
+/// (<https://www.sqlite.org/datatype3.html>, section 3). A real that is a whole number stays a real here.
+pub fn number(text: &[u8]) -> Option<Stored<'static>> {
+    let text = std::str::from_utf8(text).ok()?.trim_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
+    let is_number = |c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');
+    if !text.chars().all(is_number) || !text.contains(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().map(Stored::Integer).or_else(|_| text.parse().map(Stored::Real)).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

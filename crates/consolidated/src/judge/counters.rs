@@ -100,6 +100,15 @@ fn inserts_meet_by_the_named_side_and_a_deleted_row_comes_back() {
 }
 
 #[test]
+fn a_counter_that_did_not_change_stays_whatever_fits() {
+    let huge = "100000000000000000000";
+    let change = judged(OURS, row("a", 1, huge), row("b", 1, huge), row("a", 1, huge));
+    assert_eq!(change, settled(Action::Update(row("b", 1, huge))));
+    let both = judged(OURS, row("a", 1, huge), row("b", 2, huge), row("a", 5, "1.005"));
+    assert_eq!(both, settled(Action::Update(row("b", 6, "1.005"))));
+}
+
+#[test]
 fn a_total_that_does_not_fit_is_refused() {
     let old = row("a", 0, "0.00");
     let integer = judged(OURS, old.clone(), row("a", 1, "0.00"), row("a", i64::MAX, "0.00"));

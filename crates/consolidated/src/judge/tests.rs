@@ -26,6 +26,43 @@ fn times_are_compared_however_they_are_spelled() {
     }
 }
 
+/// A column of a SQLite file that is declared DATETIME stores numbers, also of texts that look like them.
+#[test]
+fn times_that_are_numbers_are_compared_as_numbers() {
+    const TYPES: [Type; 3] = [Type::Int, Type::Timestamp, Type::Text];
+    let row = |at: &Value, note: &str| vec![Value::Int(1), at.clone(), Value::text(note)];
+    let wins = |ours: Row, stored: Row| {
+        let change = Change { old: None, new: Some(ours) };
+        super::judge(ConflictRule::NewerWins(1), &TYPES, &change, Some(&stored)).conflict
+    };
+    let ascending = [
+        Value::Null,
+        Value::text("-1"),
+        Value::Int(8),
+        Value::text("9999"),
+        Value::Real(9999.5),
+        Value::Int(10_000),
+        Value::text(" 10000.5 "),
+        Value::text("1e6"),
+        Value::Int(i64::MAX - 1),
+        Value::Int(i64::MAX),
+        Value::Real(9.3e18),
+        Value::text("soon"),
+        Value::Timestamp(0),
+        Value::text("2026-01-31T05:00"),
+    ];
+    for (older, newer) in ascending.iter().enumerate().flat_map(|(i, a)| ascending[i + 1..].iter().map(move |b| (a, b)))
+    {
+        assert_eq!(wins(row(newer, "a"), row(older, "b")), Some(ConflictEnd::Remote), "{newer:?} {older:?}");
+        assert_eq!(wins(row(older, "b"), row(newer, "a")), Some(ConflictEnd::Consolidated), "{newer:?} {older:?}");
+    }
+    // The same number: the other columns decide, however it is spelled.
+    for same in [Value::text("10000"), Value::Real(10_000.0), Value::Int(10_000)] {
+        assert_eq!(wins(row(&same, "b"), row(&Value::Int(10_000), "a")), Some(ConflictEnd::Remote), "{same:?}");
+        assert_eq!(wins(row(&same, "a"), row(&Value::Int(10_000), "b")), Some(ConflictEnd::Consolidated), "{same:?}");
+    }
+}
+
 fn row(name: &str, place: &str, changed: i64) -> Row {
     vec![Value::Int(1), Value::text(name), Value::text(place), Value::Int(changed)]
 }

@@ -16,7 +16,7 @@ use super::error::{refusal, sort, sort_of_rows};
 use super::plain::Keeps;
 use super::statements::TableSql;
 use super::values::{bind, bind_all, check_storable, plain, typed_row};
-use super::{catalogue, identity, reads};
+use super::{catalogue, identity, key_forms, reads};
 use crate::backend::{Changes, EncodedChanges, Gaps, Inserted, Reading};
 use crate::catalogue::Catalogue;
 use crate::{Connection, Dialect, Error, Mode, Plan, RowsWriter, TablePlan};
@@ -85,7 +85,8 @@ impl SqliteConnection {
             inner.pragma_update(None, "synchronous", if durable { "FULL" } else { "OFF" })?;
             inner.pragma_update(None, "foreign_keys", true)?;
             inner.pragma_update_and_check(None, "journal_size_limit", WAL_BYTES_MAX as i64, |_| Ok(()))?;
-            inner.execute_batch(OWN_ACTOR)
+            inner.execute_batch(OWN_ACTOR)?;
+            inner.execute_batch(key_forms::FORMS)
         })
     }
 
@@ -394,6 +395,10 @@ impl Connection for SqliteConnection {
             }
         }
         Ok(found)
+    }
+
+    fn check_new_keys(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error> {
+        key_forms::check(self, table, rows)
     }
 
     fn insert(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<Inserted, Error> {

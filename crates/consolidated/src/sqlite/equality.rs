@@ -12,7 +12,7 @@
 //! *Caveats.* A collation of the application's own is unknown to this connection: statements that need it fail.
 
 use headwater_model::sql::quote;
-use headwater_protocol::stored::{Scratch, Stored, encode};
+use headwater_protocol::stored::{Scratch, Stored, encode, number};
 use headwater_protocol::{Row, Type, Value};
 
 use super::connection::SqliteConnection;
@@ -91,6 +91,11 @@ pub(super) fn spellings(
     })
 }
 
+/// A column's affinity.
+pub(super) fn affinity(connection: &SqliteConnection, table: &str, column: &str) -> Result<Affinity, Error> {
+    Ok(read(connection, table, column)?.affinity)
+}
+
 fn read(connection: &SqliteConnection, table: &str, column: &str) -> Result<Equality, Error> {
     let metadata = connection.inner.column_metadata(Some("main"), table, column);
     let (declared, collation, ..) =
@@ -145,16 +150,6 @@ fn write(bytes: &mut Vec<u8>, class: u8, value: &[u8]) {
     bytes.push(class);
     bytes.extend_from_slice(&(value.len() as u64).to_be_bytes());
     bytes.extend_from_slice(value);
-}
-
-/// The number that a column of numeric affinity makes of a text.
-fn number(text: &[u8]) -> Option<Stored<'static>> {
-    let text = std::str::from_utf8(text).ok()?.trim_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
-    let is_number = |c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');
-    if !text.chars().all(is_number) || !text.contains(|c: char| c.is_ascii_digit()) {
-        return None;
-    }
-    text.parse().map(Stored::Integer).or_else(|_| text.parse().map(Stored::Real)).ok()
 }
 
 /// The integer that a real is.

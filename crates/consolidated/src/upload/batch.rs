@@ -176,6 +176,9 @@ impl<'a> Batch<'a> {
         let items = self.with_parents(table, items)?;
         let mut open: Vec<&Item> = Vec::new();
         let inserts: Vec<&Item> = items.iter().copied().filter(|item| item.change.old.is_none()).collect();
+        if !table.table.is_uploaded_by_scripts() {
+            self.connection.check_new_keys(table, &images(&inserts))?;
+        }
         let taken = match (self.parked, self.expects_new) {
             // Scripts look first: what they do with a row whose key exists is theirs alone.
             _ if table.table.is_uploaded_by_scripts() => Taken::Keys(HashSet::new()),
@@ -509,6 +512,8 @@ impl<'a> Batch<'a> {
             return Ok(Taken::All);
         }
         let rows: Vec<&Row> = judged.iter().map(|judged| &judged.row).collect();
+        // An update of a row that is gone inserts it.
+        self.connection.check_new_keys(table, &rows)?;
         let Some(style) = self.parked_of(table) else { return self.insert(table, &rows) };
         let first: Vec<Row> = judged.iter().map(|judged| self.first_step(table, judged, style)).collect();
         let taken = self.insert(table, &first.iter().collect::<Vec<_>>())?;

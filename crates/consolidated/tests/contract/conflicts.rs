@@ -2,8 +2,8 @@
 
 use headwater_consolidated::Plan;
 use headwater_consolidated::system::{ConflictQuery, conflicts};
-use headwater_protocol::Row;
 use headwater_protocol::message::{ConflictEnd, Outcome};
+use headwater_protocol::{Row, Value};
 
 use super::database::Database;
 use super::replica::{Replica, Synced};
@@ -226,5 +226,27 @@ pub(crate) fn newer_wins_in_every_order_of_arrival(database: &Database) {
             remotes[place].sync(database, &plan);
         }
         assert_eq!(Replica::synced(database, &plan, "anna").table(&plan, "customer"), [images[1].clone()], "{order:?}");
+    }
+}
+
+/// A column of a SQLite file that is declared DATETIME stores a text of digits as an integer, and 9999.5 as a real.
+#[test]
+fn the_newer_number_wins_in_every_order_of_arrival() {
+    let database = Database::sqlite();
+    database.application("CREATE TABLE t (id INTEGER PRIMARY KEY, at DATETIME)");
+    let plan = super::database::plan(
+        "name = \"t\"\nversion = 1\n[tables.t]\nkey = [\"id\"]\nconflict = \"newer_wins(at)\"\n\
+         columns = { id = \"int not null\", at = \"timestamp\" }",
+    );
+    headwater_consolidated::track::track(&mut *database.connect(), &plan).expect("tracked");
+    let times = [Value::text("10000"), Value::Real(9999.5), Value::text("9999")];
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        database.application("DELETE FROM t; INSERT INTO t VALUES (1, 8)");
+        let mut remotes: Vec<Replica> = times.iter().map(|_| Replica::synced(&database, &plan, "anna")).collect();
+        for place in order {
+            remotes[place].update(&plan, "t", vec![Value::Int(1), times[place].clone()]);
+            remotes[place].sync(&database, &plan);
+        }
+        assert_eq!(database.number("SELECT at FROM t"), 10_000, "{order:?}");
     }
 }

@@ -151,3 +151,19 @@ pub(crate) fn only_what_is_added_up_exactly_can_be_a_counter(database: &Database
         if database.dialect() == headwater_consolidated::Dialect::Sqlite { &["qty"] } else { &["price", "qty"] };
     assert_eq!(codes, expected);
 }
+
+/// A column of a SQLite file may hold more digits than its declared type says.
+#[test]
+fn a_change_that_leaves_a_counter_as_it_is_is_made_whatever_is_stored() {
+    let database = Database::sqlite();
+    database.application("CREATE TABLE stock (id INTEGER PRIMARY KEY, note TEXT, qty BIGINT, price DECIMAL(6,2))");
+    let plan = plan(MODEL);
+    track::track(&mut *database.connect(), &plan).expect("tracked");
+    database.application("INSERT INTO stock VALUES (1, 'a', 10, 1e20)");
+    let mut remote = Replica::synced(&database, &plan, "anna");
+    let huge = "100000000000000000000";
+    remote.update(&plan, "stock", stock(1, "b", 9, huge));
+    applied(&remote.sync(&database, &plan));
+    remote.assert_equals_fresh(&database, &plan);
+    assert_eq!(remote.table(&plan, "stock"), [stock(1, "b", 9, huge)]);
+}

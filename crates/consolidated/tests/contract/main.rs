@@ -22,6 +22,7 @@ mod exactly_once;
 mod exposure;
 mod grants;
 mod incarnation;
+mod key_forms;
 mod kin;
 mod life;
 mod mariadb;

@@ -365,6 +365,12 @@ pub trait Connection: QueryConnection {
     /// switched off or on, a table replaced, a column converted), in a download; `None` where none is to be had.
     fn tracking_mark(&mut self, plan: &Plan) -> Result<Option<String>, Error>;
 
+    /// Enables the triggers of change tracking again that are not enabled as they were made, where none is off, in a transaction of its own:
+    /// their tables come afresh. Gives whether there were any.
+    fn enable_triggers(&mut self, _plan: &Plan) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     /// Has tables come afresh of which changes went by unseen since they were looked at last, in transactions of its own.
     fn settle_tables(&mut self, _plan: &Plan) -> Result<(), Error> {
         Ok(())

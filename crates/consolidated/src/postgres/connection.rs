@@ -17,7 +17,7 @@ use super::shape::Verb;
 use super::snapshot::{LimitsForm, Snapshot};
 use super::statements::{ALTERED, Statements, numbered};
 use super::watermark::Watermark;
-use super::{catalogue, error, exposure, parts, raw, standby, table_identity};
+use super::{catalogue, error, exposure, parts, raw, standby, table_identity, trigger_states};
 use crate::backend::{Changes, EncodedChanges, Gaps, Inserted, Query, Reading};
 use crate::catalogue::Catalogue;
 use crate::results::QueryConnection as _;
@@ -443,6 +443,10 @@ impl Connection for PostgresConnection {
             self.known_tables.extend(mark.clone().map(|mark| (plan.fingerprint, mark)));
         }
         Ok(mark)
+    }
+
+    fn enable_triggers(&mut self, plan: &Plan) -> Result<bool, Error> {
+        trigger_states::enable_again(self, plan)
     }
 
     fn settle_tables(&mut self, plan: &Plan) -> Result<(), Error> {

@@ -1,8 +1,8 @@
 //! Installing and removing change tracking.
 //!
 //! What a table's tracking consists of is generated (`headwater_model::tracking`); here is decided what of it is missing. A table whose
-//! tracking is replaced may have missed changes, so that begins a new incarnation: remotes start afresh, with their pending changes
-//! kept. Tracking a table for the first time does not: no remote has seen anything of it. Nor does tracking that is as it was made, by an
+//! tracking is replaced may have missed changes. In PostgreSQL such a table comes whole to remotes. In SQLite, and where the table was
+//! untracked meanwhile, a new incarnation begins: remotes start afresh. Both keep their pending changes. Tracking a table for the first time does not: no remote has seen anything of it. Nor does tracking that is as it was made, by an
 //! older build or before a column was widened: it is brought up to date where it is.
 
 use headwater_model::tracking::{self, Kin, TrackedTable, UniqueIndex};

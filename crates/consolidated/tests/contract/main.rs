@@ -374,6 +374,7 @@ contract_of! {
     table_identity::exchanged_tables_are_refused_by_name,
     table_identity::triggers_enabled_plainly_are_set_right_by_the_next_download,
     table_identity::triggers_that_are_off_are_enabled_by_track,
+    table_identity::triggers_of_a_table_of_another_owner_wait_for_track,
     table_identity::exchanged_tables_keep_the_incarnation,
     table_identity::an_installation_without_records_gets_them,
     table_identity::tracking_again_hides_nothing,

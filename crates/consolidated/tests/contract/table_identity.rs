@@ -1,12 +1,13 @@
 //! Changes of tracked tables that fire no trigger: what may have changed rows comes afresh, what can't have does not.
 
 use headwater_consolidated::catalogue::Tracking;
-use headwater_consolidated::{Connection, Error, Plan, track};
+use headwater_consolidated::{Backend as _, Connection, Error, Plan, track};
 use headwater_model::tracking::Kin;
 use headwater_protocol::Row;
 use headwater_protocol::message::PartitionAction;
 
 use super::database::{Database, plan};
+use super::grants::by_role;
 use super::replica::{Replica, Synced, find};
 use super::values::text;
 
@@ -389,6 +390,27 @@ pub(crate) fn triggers_that_are_off_are_enabled_by_track(database: &Database) {
     }
 }
 
+/// A server whose role does not own the table can't enable its triggers: it goes on naming the table until `track` has run.
+pub(crate) fn triggers_of_a_table_of_another_owner_wait_for_track(database: &Database) {
+    let plan = stocked(database);
+    let mut connection = by_role(database).1.connect().expect("connected");
+    let mut ben = Replica::new("ben");
+    ben.try_sync(&mut *connection, &plan).expect("synced");
+    let kept_before = kept(database);
+    for statement in ["DISABLE TRIGGER USER", "ENABLE TRIGGER USER"] {
+        database.application(&format!("ALTER TABLE item {statement}; UPDATE item SET note = 'unseen' WHERE id = 4"));
+    }
+    for _ in 0..2 {
+        let refused = ben.try_sync(&mut *connection, &plan).map(|_| ()).expect_err("a download with a hole");
+        assert!(matches!(&refused, Error::Untracked { table, .. } if table == "item"), "{refused:?}");
+    }
+    track::track(&mut *database.connect(), &plan).expect("tracked");
+    let synced = ben.try_sync(&mut *connection, &plan).expect("synced");
+    assert_eq!(whole(&plan, &synced), ["item"]);
+    ben.assert_equals_fresh(database, &plan);
+    assert_eq!(kept(database), kept_before);
+}
+
 /// Tables that come to have another's name, or that lost their triggers, come whole after `track`; the others stay as they are.
 pub(crate) fn exchanged_tables_keep_the_incarnation(database: &Database) {
     let plan = stocked(database);
@@ -412,7 +434,7 @@ pub(crate) fn exchanged_tables_keep_the_incarnation(database: &Database) {
             "BEGIN; ALTER TABLE other RENAME TO y; ALTER TABLE x RENAME TO other; COMMIT; UPDATE other SET note = 'back'",
             &["other"],
         ),
-        ("DROP TABLE headwater.\"side_other@area\"; UPDATE other SET note = 'unseen'", &["other"]),
+        ("UPDATE other SET note = 'noted'; DROP TABLE headwater.\"side_other@area\"", &["other"]),
         (
             "DO $$ BEGIN EXECUTE (SELECT format('DROP FUNCTION headwater.%I CASCADE', proname) FROM pg_proc \
              WHERE proname LIKE 'track!_doc%' ESCAPE '!'); END $$; UPDATE doc SET area = 'south'",

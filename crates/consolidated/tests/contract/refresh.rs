@@ -111,7 +111,11 @@ pub(crate) fn the_cause_is_named_by_check(database: &Database) {
     assert!(warned.contains("the key's value") && warned.contains("write a shorter value"), "{warned}");
     event("'another table has its name now'");
     assert_eq!(found().concat(), warned, "an event of another kind does not hide it");
-    database.application("UPDATE headwater.refresh_event SET at = at - interval '8 days'");
+    let track_ran = "UPDATE headwater.tracked SET installed_at = installed_at - interval";
+    database
+        .application(&format!("{track_ran} '30 days'; UPDATE headwater.refresh_event SET at = at - interval '6 days'"));
+    assert_eq!(found().len(), 1, "it may write such a value again");
+    database.application("UPDATE headwater.refresh_event SET at = at - interval '2 days'");
     assert_eq!(found(), Vec::<String>::new(), "the application writes no such values any more");
     assert_eq!(remote.sync(database, &plan).marks.len(), 1);
 }

@@ -376,6 +376,12 @@ pub trait Connection: QueryConnection {
         Ok(true)
     }
 
+    /// Enables the triggers of change tracking again that are not enabled as they were made, where none is off, in a transaction of its own:
+    /// their tables come afresh. Gives whether there were any.
+    fn enable_triggers(&mut self, _plan: &Plan) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     /// Has tables come afresh of which changes went by unseen since they were looked at last, in transactions of its own.
     fn settle_tables(&mut self, _plan: &Plan) -> Result<(), Error> {
         Ok(())

@@ -78,8 +78,10 @@ pub enum Tracking {
     Absent,
     /// Installed and enabled.
     Complete,
-    /// Something is missing, disabled or changed: what.
+    /// Something is missing or changed: what.
     Broken(String),
+    /// As it was made, but for triggers that are off, or enabled in another way: which.
+    Disabled(String),
     /// As it was made, and nothing was missed, but a column of the table now has a type of another kind than its side table: which.
     Retyped(String),
 }

@@ -10,6 +10,7 @@ mod scripts;
 use headwater_model::remote_sql::declared_type;
 use headwater_model::script::Step;
 use headwater_model::tracking::Kin;
+use headwater_model::tracking::postgres::refresh::OLDER_SNAPSHOT;
 use headwater_model::{Direction, Model, Table};
 use headwater_protocol::Type;
 
@@ -17,6 +18,7 @@ pub(crate) use kin::obstacle;
 pub use references::unenforced;
 
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueTable, Tracking};
+use crate::postgres::refresh::{Refreshed, WARNED_DAYS};
 use crate::track::{self, catalogue_table};
 use crate::{Connection, Dialect, Error, Mode, Plan, postgres, sqlite};
 
@@ -474,7 +476,9 @@ fn tracking(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Option<Fin
     let message = match track::state(connection, kin)? {
         Tracking::Complete => return Ok(None),
         Tracking::Absent => "changes of the table are not tracked".to_owned(),
-        Tracking::Broken(what) | Tracking::Retyped(what) => format!("change tracking is not as it should be: {what}"),
+        Tracking::Broken(what) | Tracking::Retyped(what) | Tracking::Disabled(what) => {
+            format!("change tracking is not as it should be: {what}")
+        }
     };
     Ok(Some(Finding {
         severity: Severity::Error,
@@ -505,22 +509,35 @@ fn narrow_sides(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Vec<Fi
     Ok(narrow.map(finding).collect())
 }
 
-/// Changes that could not be noted are no error: the table comes whole instead. That costs, so people are told why.
+/// Changes that could not be noted are no error: the table comes whole instead. That costs each time, so people are told why.
 fn comes_afresh(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Option<Finding>, Error> {
     if connection.dialect() != Dialect::Postgres || !crate::system::is_installed(connection)? {
         return Ok(None);
     }
-    Ok(postgres::refresh::last(connection, kin)?.map(|refreshed| Finding {
+    Ok(postgres::refresh::recurring(connection, kin)?.map(|Refreshed { at, cause }| Finding {
         severity: Severity::Warning,
         code: "comes_afresh",
         table: Some(kin.table().name.clone()),
         column: None,
+        mend: format!("{}; this warning ends {WARNED_DAYS} days after the last such change", mend_of(&cause)),
         message: format!(
-            "the table comes whole to remotes: changes could not be noted one by one (causes on record: {}; the last one, at {} UTC: {})",
-            refreshed.count, refreshed.at, refreshed.cause
+            "the table comes whole to remotes after changes that can't be noted one by one, the last at {at} UTC: {cause}"
         ),
-        mend: "run `headwater track`; where the cause is a value of the application's, shorten it".to_owned(),
     }))
+}
+
+/// What the application does about a cause for which a table comes whole. The SQLSTATE is in it.
+fn mend_of(cause: &str) -> &'static str {
+    let is_of = |classes: &[&str]| classes.iter().any(|class| cause.contains(&format!("({class}")));
+    if cause.starts_with(OLDER_SNAPSHOT) {
+        "move such rows in READ COMMITTED transactions"
+    } else if is_of(&["22", "54"]) {
+        "write a shorter value into the key or partition column"
+    } else if is_of(&["23"]) {
+        "write no NULL into the key columns"
+    } else {
+        "give the table the key and partition columns that the model says"
+    }
 }
 
 /// SQLite's rule, <https://www.sqlite.org/datatype3.html#determination_of_column_affinity>: INT first, then CHAR, CLOB, TEXT.

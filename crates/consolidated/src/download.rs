@@ -218,14 +218,22 @@ fn begin_with(
     Err(Error::Retry { detail: "tracked tables, or partitions of them, come and go".to_owned(), broken: false })
 }
 
+fn first_error(connection: &mut dyn Connection, plan: &Plan) -> Result<Option<Finding>, Error> {
+    Ok(check_tracking(connection, plan)?.into_iter().find(|finding| finding.severity == Severity::Error))
+}
+
 /// Changes that were not noted would never be sent: where tracking is not whole, nothing is.
 fn whole(connection: &mut dyn Connection, plan: &Plan) -> Result<(), Error> {
-    match check_tracking(connection, plan)?.into_iter().find(|finding| finding.severity == Severity::Error) {
+    let found = match first_error(connection, plan)? {
+        Some(_) if connection.enable_triggers(plan)? => first_error(connection, plan)?,
+        found => found,
+    };
+    match found {
         None => Ok(()),
         Some(Finding { table, message, mend, .. }) => Err(Error::Untracked {
             table: table.unwrap_or_default(),
             what: message,
-            mend: format!("{mend}; remotes come down afresh then, with what is pending kept"),
+            mend: format!("{mend}; remotes then get what they missed, and keep their pending changes"),
         }),
     }
 }

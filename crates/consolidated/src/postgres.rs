@@ -14,6 +14,7 @@
 //!   session    as it was opened, whatever the application's code does to it
 //!   ddl_guard  tables altered beside a download    table_identity  tables altered since the last one
 //!   exposure   rows that change without being written
+//!   trigger_states  triggers that are off, or enabled in another way than they were made
 //!   pooler     a session of one's own, or one that is shared
 //!   grants     a table that the server's role may not use
 //!   standby    commits that wait for a synchronous standby
@@ -55,6 +56,7 @@ mod statements;
 pub(crate) mod table_identity;
 mod target;
 mod tls;
+pub(crate) mod trigger_states;
 mod watch;
 mod watermark;
 

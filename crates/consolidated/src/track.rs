@@ -1,8 +1,8 @@
 //! Installing and removing change tracking.
 //!
 //! What a table's tracking consists of is generated (`headwater_model::tracking`); here is decided what of it is missing. A table whose
-//! tracking is replaced may have missed changes, so that begins a new incarnation: remotes start afresh, with their pending changes
-//! kept. Tracking a table for the first time does not: no remote has seen anything of it. Nor does tracking that is as it was made, by an
+//! tracking is replaced may have missed changes. In PostgreSQL such a table comes whole to remotes. In SQLite, and where the table was
+//! untracked meanwhile, a new incarnation begins: remotes start afresh. Both keep their pending changes. Tracking a table for the first time does not: no remote has seen anything of it. Nor does tracking that is as it was made, by an
 //! older build or before a column was widened: it is brought up to date where it is.
 
 use headwater_model::tracking::{self, Kin, TrackedTable, UniqueIndex};
@@ -49,7 +49,7 @@ fn track_inside(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Stri
         for statement in &step.statements {
             connection.batch(statement)?;
         }
-        if let Repair::InPlace(Some(cause)) = &step.repair {
+        if let Some(cause) = step.repair.cause() {
             postgres::refresh::append(connection, &step.kin, cause)?;
         }
         remember(connection, step)?;
@@ -212,7 +212,11 @@ enum Repair {
     /// It has noted all changes until now, as an older build made it or with narrower columns: what remotes have seen stays seen. With a
     /// reason, its side table begins anew, and the table comes afresh.
     InPlace(Option<String>),
-    /// It may have missed something: all of it is made anew.
+    /// Triggers are off, or enabled in another way than they were made: they are enabled, and the table comes afresh.
+    Enable,
+    /// PostgreSQL: a part of it is missing or was changed, this is which. All of it is made anew, and the table comes afresh.
+    Renew(String),
+    /// It may have missed something: all of it is made anew, and the incarnation too.
     Replace,
 }
 
@@ -220,11 +224,21 @@ impl Repair {
     /// The statements before those that install.
     fn before(&self, dialect: Dialect, kin: &Kin<'_>) -> Vec<String> {
         match self {
-            Repair::Install | Repair::InPlace(None) => Vec::new(),
+            Repair::Install | Repair::InPlace(None) | Repair::Enable => Vec::new(),
             Repair::InPlace(Some(_)) => {
                 vec![format!("DROP TABLE IF EXISTS {}", tracking::postgres::side_table(&kin.lineage))]
             }
-            Repair::Replace => uninstall(dialect, kin),
+            Repair::Renew(_) | Repair::Replace => uninstall(dialect, kin),
+        }
+    }
+
+    /// Why the table comes afresh; `None`: it does not, or everything does.
+    fn cause(&self) -> Option<&str> {
+        match self {
+            Repair::InPlace(cause) => cause.as_deref(),
+            Repair::Enable => Some(postgres::trigger_states::CAUSE),
+            Repair::Renew(cause) => Some(cause),
+            Repair::Install | Repair::Replace => None,
         }
     }
 }
@@ -238,6 +252,8 @@ fn repair(
 ) -> Result<Repair, Error> {
     let is_postgres = connection.dialect() == Dialect::Postgres;
     Ok(match state {
+        Tracking::Disabled(_) if postgres::sides::has_columns(connection, &kin.lineage)? => Repair::Enable,
+        Tracking::Broken(what) if is_postgres && is_installed(connection, &kin.lineage)? => Repair::Renew(what.clone()),
         Tracking::Absent if !is_recorded => Repair::Install,
         Tracking::Retyped(what) if is_postgres => Repair::InPlace(Some(what.clone())),
         Tracking::Complete if is_postgres && postgres::sides::has_columns(connection, &kin.lineage)? => {
@@ -247,11 +263,28 @@ fn repair(
     })
 }
 
+/// Whether a table was tracked until something happened to its tracking, and not untracked.
+fn is_installed(connection: &mut dyn Connection, lineage: &Lineage<'_>) -> Result<bool, Error> {
+    let sql = "SELECT count(*) FROM {hw}tracked WHERE table_name = ?1 AND installed_hash IS NOT NULL";
+    let sql = dialect_sql(connection.dialect(), sql);
+    let rows = connection.query(&sql, &[Value::text(tracked_name(lineage))])?;
+    Ok(rows.first().is_some_and(|row| crate::catalogue::integer(row, 0) > 0))
+}
+
 /// Whether a side table has columns that are narrower than they should be.
 fn is_narrow(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<bool, Error> {
     match connection.dialect() {
         Dialect::Sqlite => Ok(false),
         Dialect::Postgres => Ok(!postgres::sides::differences(connection, &kin.lineage)?.is_empty()),
+    }
+}
+
+/// The statements for the parts of a table.
+fn of_parts(connection: &mut dyn Connection, kin: &Kin<'_>, repair: &Repair) -> Result<Vec<String>, Error> {
+    match (connection.dialect(), repair) {
+        (Dialect::Sqlite, _) => Ok(Vec::new()),
+        (_, Repair::InPlace(_) | Repair::Enable) => postgres::parts::rearm(connection, &kin.lineage),
+        (_, Repair::Install | Repair::Renew(_) | Repair::Replace) => postgres::parts::install(connection, &kin.lineage),
     }
 }
 
@@ -273,17 +306,18 @@ fn missing<'p>(connection: &mut dyn Connection, plan: &'p Plan) -> Result<Vec<St
         let recorded = recorded_hash(connection, &kin.lineage)?;
         let state = state(connection, &kin)?;
         let is_narrow = is_narrow(connection, &kin)?;
-        if state == Tracking::Complete && recorded.as_ref() == Some(&definition.hash) && !is_narrow {
+        let is_current = recorded.as_ref() == Some(&definition.hash) && !is_narrow;
+        if state == Tracking::Complete && is_current {
             continue;
         }
         let repair = repair(connection, &kin, &state, recorded.is_some())?;
         let mut statements = repair.before(connection.dialect(), &kin);
-        statements.extend(definition.statements);
-        if connection.dialect() == Dialect::Postgres {
-            statements.extend(match repair {
-                Repair::InPlace(_) => postgres::parts::rearm(connection, &kin.lineage)?,
-                Repair::Install | Repair::Replace => postgres::parts::install(connection, &kin.lineage)?,
-            });
+        if repair != Repair::Enable || !is_current {
+            statements.extend(definition.statements);
+            statements.extend(of_parts(connection, &kin, &repair)?);
+        }
+        if repair == Repair::Enable {
+            statements.extend(postgres::trigger_states::enable(connection, &kin)?);
         }
         steps.push(Step {
             table_name: tracked_name(&kin.lineage),

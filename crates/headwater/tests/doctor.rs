@@ -430,13 +430,43 @@ fn postgres() {
     let found = stage.doctor(&["--database", &reader]).0;
     assert!(found.contains(&"privilege".to_owned()), "{found:?}");
 
-    sql(&database, "ALTER TABLE note DISABLE TRIGGER ALL").expect("disabled");
-    assert!(!stage.doctor(&[]).0.is_empty(), "triggers that are disabled");
-    sql(&database, "ALTER TABLE note ENABLE TRIGGER ALL").expect("enabled");
-
+    several_versions(&stage, &database, &reader);
     a_role_that_may_not_read_the_accounts(&stage, &database);
     cluster.stop().expect("stopped");
     assert!(stage.doctor(&[]).0.contains(&"database_unreachable".to_owned()));
+}
+
+/// Two versions of a model have the same findings, and they are there once. A server that starts enables triggers as they were made.
+fn several_versions(stage: &Stage, database: &str, reader: &str) {
+    stage.write("notes-2.toml", &NOTES_MODEL.replace("version = 1", "version = 2"));
+    let text = "models = [\"notes-1.toml\", \"notes-2.toml\"]\n[server]\nlisten = \"127.0.0.1:0\"\n[database]\nurl = ";
+    stage.write("two.toml", &format!("{text}\"{database}\"\n"));
+    let findings = |arguments: &[&str]| {
+        let said = stage.run(&[arguments, &["--json", "--config", "two.toml"]].concat());
+        let told: Value = serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+        told["findings"].as_array().expect("a list").clone()
+    };
+    let of = |findings: &[Value], code: &str| findings.iter().filter(|finding| finding["code"] == code).count();
+    let missing = findings(&["doctor", "--not-running", "--database", reader]);
+    let insert = missing.iter().filter(|finding| finding["what"] == "note: the server's role may not INSERT");
+    assert_eq!(insert.count(), 1, "{missing:?}");
+
+    sql(database, "ALTER TABLE note DISABLE TRIGGER ALL").expect("disabled");
+    assert_eq!(of(&findings(&["doctor", "--not-running"]), "not_tracked"), 1);
+    let found = findings(&["check"]);
+    assert_eq!((of(&found, "not_tracked"), found[0]["models"].as_array().map(Vec::len)), (1, Some(2)), "{found:?}");
+    let said = stage.run(&["check", "--config", "two.toml"]);
+    assert!(said.out.contains("error: notes version 1, 2: note: change tracking"), "{said:?}");
+    let said = stage.run(&["serve", "--config", "two.toml"]);
+    assert!(said.code != Some(0) && said.err.contains("headwater track"), "a load may still be running: {said:?}");
+    sql(database, "ALTER TABLE note ENABLE TRIGGER ALL").expect("enabled");
+    assert_eq!(of(&findings(&["check"]), "not_tracked"), 1);
+    drop(stage.serve(&["--config", "two.toml"]));
+    assert_eq!(
+        findings(&["check"]),
+        Vec::<Value>::new(),
+        "the server has enabled them, and nothing is left to be done"
+    );
 }
 
 /// Of a server that syncs nothing: whoever is asked who they are is looked up by a role that may have no right to.

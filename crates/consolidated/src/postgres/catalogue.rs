@@ -13,7 +13,7 @@ use headwater_protocol::{Row, Type, Value};
 use sha2::{Digest, Sha256};
 
 use super::codec::Codec;
-use super::sides;
+use super::{sides, trigger_states};
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueReference, CatalogueTable, Tracking, integer, text};
 use crate::{Connection, Error};
 
@@ -75,31 +75,31 @@ const REFERENCES_SQL: &str = "
     WHERE r.contype = 'f'
     ORDER BY r.conrelid, r.oid, k.place";
 
-/// Of a table `?1`, its side table `?2` and its function `?3`: a trigger's name and state, or NULL twice, and what it consists of.
+/// Of a table `?1`, its side table `?2` and its function `?3`: whether it is a trigger, and what it consists of. A trigger is described with
+/// the state that it is made in, whatever state it is in now ([`trigger_states`]).
 const OBJECTS_SQL: &str = "
-    SELECT t.tgname::text, t.tgenabled::text,
-           concat_ws(' ', t.tgname, t.tgtype, t.tgenabled, t.tgoldtable, t.tgnewtable, n.nspname, p.proname, p.prosecdef,
-                     p.proconfig, p.prosrc)
+    SELECT true, concat_ws(' ', t.tgname, t.tgtype, CASE WHEN t.tgtype & 3 = 1 THEN 'R' ELSE 'A' END, t.tgoldtable, t.tgnewtable,
+                           n.nspname, p.proname, p.prosecdef, p.proconfig, p.prosrc)
     FROM pg_catalog.pg_trigger t
     JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
     JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
     WHERE t.tgrelid = to_regclass(?1) AND n.nspname = 'headwater' AND p.proname = ?3 AND NOT t.tgisinternal
     UNION ALL
-    SELECT NULL, NULL, concat_ws(' ', a.attnum, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull)
+    SELECT false, concat_ws(' ', a.attnum, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull)
     FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = to_regclass(?2) AND a.attnum > 0 AND NOT a.attisdropped
     UNION ALL
-    SELECT NULL, NULL, concat_ws(' ', i.indisunique, i.indisvalid, i.indkey)
+    SELECT false, concat_ws(' ', i.indisunique, i.indisvalid, i.indkey)
     FROM pg_catalog.pg_index i WHERE i.indrelid = to_regclass(?2)";
 
-/// Of a table tracked as `?1` by function `?2`, the parts that are said to be tracked with fewer than `?3` triggers that could fire.
+/// Of a table tracked as `?1` by function `?2`, the parts that are said to be tracked with fewer than `?3` triggers.
 const BROKEN_PARTS_SQL: &str = "
     SELECT p.part::regclass::text FROM headwater.part p
     WHERE p.table_name = ?1 AND p.state = 'tracked'
       AND EXISTS (SELECT 1 FROM pg_catalog.pg_inherits i WHERE i.inhrelid = p.part)
       AND (SELECT count(*) FROM pg_catalog.pg_trigger t
            JOIN pg_catalog.pg_proc f ON f.oid = t.tgfoid AND f.pronamespace = 'headwater'::regnamespace
-           WHERE t.tgrelid = p.part AND f.proname = ?2 AND t.tgenabled IN ('A', 'R') AND t.tgname NOT LIKE '~%') < ?3";
+           WHERE t.tgrelid = p.part AND f.proname = ?2 AND t.tgname NOT LIKE '~%') < ?3";
 
 /// Reads the catalogue.
 pub(super) fn read(connection: &mut dyn Connection) -> Result<Catalogue, Error> {
@@ -271,21 +271,29 @@ pub(crate) fn tracking(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result
         None
     };
     let objects = objects(connection, &kin.lineage)?;
-    let expected: Vec<(String, &str)> = triggers(kin).collect();
-    let there = objects.iter().filter(|row| matches!(row.first(), Some(Value::Text(_)))).count();
-    let is_as_made = |row: &Row| expected.iter().any(|(name, state)| text(row, 0) == *name && text(row, 1) == *state);
-    let disabled = objects.iter().find(|row| matches!(row.first(), Some(Value::Text(_))) && !is_as_made(row));
-    Ok(match (recorded, disabled) {
-        (None, _) if there == 0 => Tracking::Absent,
-        (None, _) => Tracking::Broken("its triggers are there, but not on record".to_owned()),
-        (Some(Value::Bytes(hash)), _) if hash == hash_of(&objects) => match tracking_of_parts(connection, kin)? {
-            Tracking::Complete => tracking_of_sides(connection, kin)?,
-            broken => broken,
-        },
-        (_, Some(trigger)) => Tracking::Broken(format!("trigger {} is not enabled as it should be", text(trigger, 0))),
-        _ if there < expected.len() => Tracking::Broken(format!("{there} of {} triggers are there", expected.len())),
-        _ => Tracking::Broken("a trigger, its function or the side table has been changed".to_owned()),
+    let there = objects.iter().filter(|row| is_true(row, 0)).count();
+    let expected = triggers(kin).count();
+    Ok(match recorded {
+        None if there == 0 => Tracking::Absent,
+        None => Tracking::Broken("its triggers are there, but not on record".to_owned()),
+        Some(Value::Bytes(hash)) if hash == hash_of(&objects) => {
+            for part in [tracking_of_parts, tracking_of_sides] {
+                match part(connection, kin)? {
+                    Tracking::Complete => {}
+                    broken => return Ok(broken),
+                }
+            }
+            tracking_of_states(connection, kin)?
+        }
+        Some(_) if there < expected => Tracking::Broken(format!("{there} of {expected} triggers are there")),
+        Some(_) => Tracking::Broken("a trigger, its function or the side table has been changed".to_owned()),
     })
+}
+
+/// Whether triggers are off, or enabled in another way than they were made.
+fn tracking_of_states(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Tracking, Error> {
+    let altered = trigger_states::altered(connection, kin)?;
+    Ok(altered.first().map_or(Tracking::Complete, |trigger| Tracking::Disabled(trigger.described())))
 }
 
 fn tracking_of_parts(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Tracking, Error> {
@@ -293,7 +301,7 @@ fn tracking_of_parts(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<T
     let values = [Value::text(tracked_name(&kin.lineage)), Value::text(function_name(&kin.lineage)), Value::Int(count)];
     let parts = connection.query(BROKEN_PARTS_SQL, &values)?;
     Ok(parts.first().map_or(Tracking::Complete, |part| {
-        Tracking::Broken(format!("triggers of {}, a part of it, are missing or disabled", text(part, 0)))
+        Tracking::Broken(format!("triggers of {}, a part of it, are missing", text(part, 0)))
     }))
 }
 
@@ -326,7 +334,7 @@ pub(crate) fn functions_into(connection: &mut dyn Connection, side_table: &str) 
 }
 
 fn hash_of(objects: &[Row]) -> Vec<u8> {
-    let mut parts: Vec<String> = objects.iter().map(|row| text(row, 2)).collect();
+    let mut parts: Vec<String> = objects.iter().map(|row| text(row, 1)).collect();
     parts.sort_unstable();
     let mut hash = Sha256::new();
     for part in &parts {

@@ -17,7 +17,7 @@ use super::shape::Verb;
 use super::snapshot::{LimitsForm, Snapshot};
 use super::statements::{ALTERED, Statements, numbered};
 use super::watermark::Watermark;
-use super::{catalogue, error, exposure, parts, raw, standby, table_identity};
+use super::{catalogue, error, exposure, parts, raw, standby, table_identity, trigger_states};
 use crate::backend::{Changes, EncodedChanges, Gaps, Inserted, Query, Reading};
 use crate::catalogue::Catalogue;
 use crate::results::QueryConnection as _;
@@ -452,6 +452,10 @@ impl Connection for PostgresConnection {
         let Some(sql) = table_identity::named_sql(plan) else { return Ok(true) };
         let rows = self.query(&sql, &[])?;
         Ok(rows.first().and_then(|row| crate::system::optional_text(row.first())) == self.state.named)
+    }
+
+    fn enable_triggers(&mut self, plan: &Plan) -> Result<bool, Error> {
+        trigger_states::enable_again(self, plan)
     }
 
     fn settle_tables(&mut self, plan: &Plan) -> Result<(), Error> {

@@ -13,6 +13,7 @@
 use headwater_model::Lineage;
 use headwater_model::tracking::Kin;
 use headwater_model::tracking::postgres::parts::{self, Part};
+use headwater_model::tracking::postgres::refresh::NOT_NOTED;
 use headwater_protocol::{Row, Value};
 
 use super::{refresh, table_identity};
@@ -252,7 +253,7 @@ fn send_anew(
     error: &Error,
 ) -> Result<(), Error> {
     connection.begin(Mode::Upload)?;
-    let cause = format!("rows of {} could not be noted: {error}", found.described());
+    let cause = format!("{NOT_NOTED}: rows of {}: {error}", found.described());
     let done = refresh::append(connection, kin, &cause)
         .and_then(|()| remember(connection, found, if step == Step::Note { "tracked" } else { "left" }));
     crate::finish(connection, done)

@@ -1,11 +1,12 @@
 //! Tables that come whole to every remote that has not seen a transaction: `headwater_model::tracking::postgres::refresh` has the form of
 //! the table that says so, here is what servers write to it and read from it.
 
+use headwater_model::sql::literal;
 use headwater_model::tracking::Kin;
 use headwater_model::tracking::postgres::refresh;
 use headwater_protocol::Value;
 
-use crate::catalogue::{integer, text};
+use crate::catalogue::text;
 use crate::track::tracked_name;
 use crate::{Connection, Error};
 
@@ -19,12 +20,8 @@ const FOLD_SQL: &str = "DELETE FROM headwater.refresh_event r USING headwater.id
     WHERE r.incarnation <> i.incarnation OR EXISTS (SELECT 1 FROM headwater.refresh_event n \
     WHERE n.table_name = r.table_name AND n.incarnation = r.incarnation AND n.seen_below > r.transaction)";
 
-/// What `check` says of a table tracked as `?1`: when the newest row since `track` was last run was written, its cause, and how many
-/// there are.
-const LAST_SQL: &str = "SELECT to_char(r.at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), coalesce(r.cause, ''), count(*) OVER () \
-    FROM headwater.refresh_event r JOIN headwater.identity i ON i.incarnation = r.incarnation \
-    WHERE r.table_name = ?1 AND r.at > coalesce((SELECT t.installed_at FROM headwater.tracked t WHERE t.table_name = ?1), '-infinity') \
-    ORDER BY r.at DESC LIMIT 1";
+/// How long after a table came whole `check` warns of it, in days.
+pub(crate) const WARNED_DAYS: u32 = 7;
 
 /// Why a table comes whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +29,6 @@ pub(crate) struct Refreshed {
     /// When the newest cause was written, in UTC.
     pub(crate) at: String,
     pub(crate) cause: String,
-    /// How many causes are on record.
-    pub(crate) count: i64,
 }
 
 /// The table, and those that take their partition from it, come whole to every remote that has not seen this transaction, which is the one
@@ -84,11 +79,21 @@ pub(crate) fn purge(connection: &mut dyn Connection, below: u64) -> Result<(), E
     connection.execute(sql, &[Value::text(below.to_string())]).map(drop)
 }
 
-/// Why a table comes whole since `track` was last run, if it does.
-pub(crate) fn last(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Option<Refreshed>, Error> {
+/// The newest cause for which a table comes whole that comes again as long as the application writes in the same way: of the last
+/// [`WARNED_DAYS`], and since `track` last changed the table's tracking. A table that was altered or restored comes whole once, and has none.
+pub(crate) fn recurring(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Option<Refreshed>, Error> {
     if !has_events(connection)? {
         return Ok(None);
     }
-    let rows = connection.query(LAST_SQL, &[Value::text(tracked_name(&kin.lineage))])?;
-    Ok(rows.first().map(|row| Refreshed { at: text(row, 0), cause: text(row, 1), count: integer(row, 2) }))
+    let sql = format!(
+        "SELECT to_char(r.at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), r.cause \
+         FROM headwater.refresh_event r JOIN headwater.identity i ON i.incarnation = r.incarnation \
+         WHERE r.table_name = ?1 AND (starts_with(r.cause, {}) OR starts_with(r.cause, {})) \
+         AND r.at > clock_timestamp() - interval '{WARNED_DAYS} days' AND r.at > coalesce((SELECT t.installed_at \
+         FROM headwater.tracked t WHERE t.table_name = ?1), '-infinity') ORDER BY r.at DESC LIMIT 1",
+        literal(refresh::NOT_NOTED),
+        literal(refresh::OLDER_SNAPSHOT),
+    );
+    let rows = connection.query(&sql, &[Value::text(tracked_name(&kin.lineage))])?;
+    Ok(rows.first().map(|row| Refreshed { at: text(row, 0), cause: text(row, 1) }))
 }

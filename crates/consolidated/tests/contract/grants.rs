@@ -10,7 +10,7 @@ use super::replica::Replica;
 use super::values::{customer, order, text};
 
 /// The database by a role that has the usual grants.
-fn by_role(database: &Database) -> (String, Postgres) {
+pub(crate) fn by_role(database: &Database) -> (String, Postgres) {
     let rows = database.rows("SELECT current_database()::text");
     let Value::Text(name) = &rows[0][0] else { panic!("{rows:?}") };
     let name = String::from_utf8_lossy(name).into_owned();

@@ -87,25 +87,37 @@ pub(crate) fn rows_are_only_added_and_fold(database: &Database) {
     assert_eq!(remote.sync(database, &plan).marks.len(), 0);
 }
 
-/// A remote that has not seen any of it gets the table whole after the rows were folded, too; `check` names the cause until `track` has run.
+/// A remote that has not seen any of it gets the table whole after the rows were folded, too; `check` names a cause that comes again, and no
+/// other.
 pub(crate) fn the_cause_is_named_by_check(database: &Database) {
     let plan = database.standard();
     let mut remote = Replica::synced(database, &plan, "anna");
     let found = || {
         let findings = check::check(&mut *database.connect(), &plan).expect("checked");
-        findings
-            .into_iter()
-            .filter(|finding| finding.code == "comes_afresh")
-            .map(|finding| finding.message)
-            .collect::<Vec<_>>()
+        let afresh = findings.into_iter().filter(|finding| finding.code == "comes_afresh");
+        afresh.map(|finding| format!("{}: {}", finding.message, finding.mend)).collect::<Vec<_>>()
     };
+    let event = |cause: &str| database.application(&format!("BEGIN; {}; COMMIT", append(cause)));
     assert_eq!(found(), Vec::<String>::new());
-    for cause in ["'one'", "'the key''s type'"] {
-        database.application(&format!("BEGIN; {}; COMMIT", append(cause)));
+    event("'column note was exchanged'");
+    assert_eq!(remote.sync(database, &plan).marks.len(), 1);
+    assert_eq!(found(), Vec::<String>::new(), "it comes whole once, and nothing is to be done");
+    for cause in ["'one'", "'a change could not be noted (54000): the key''s value is too long'"] {
+        event(cause);
     }
     system::take_note(&mut *database.connect()).expect("a note");
     assert_eq!(remote.sync(database, &plan).marks.len(), 1);
-    assert!(found().concat().contains("the key's type"), "{:?}", found());
+    let warned = found().concat();
+    assert!(warned.contains("the key's value") && warned.contains("write a shorter value"), "{warned}");
+    event("'another table has its name now'");
+    assert_eq!(found().concat(), warned, "an event of another kind does not hide it");
+    let track_ran = "UPDATE headwater.tracked SET installed_at = installed_at - interval";
+    database
+        .application(&format!("{track_ran} '30 days'; UPDATE headwater.refresh_event SET at = at - interval '6 days'"));
+    assert_eq!(found().len(), 1, "it may write such a value again");
+    database.application("UPDATE headwater.refresh_event SET at = at - interval '2 days'");
+    assert_eq!(found(), Vec::<String>::new(), "the application writes no such values any more");
+    assert_eq!(remote.sync(database, &plan).marks.len(), 1);
 }
 
 /// Two transactions that read old snapshots and move parents have the same tables sent afresh: neither waits for the other.

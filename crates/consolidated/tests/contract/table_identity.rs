@@ -1,12 +1,13 @@
 //! Changes of tracked tables that fire no trigger: what may have changed rows comes afresh, what can't have does not.
 
 use headwater_consolidated::catalogue::Tracking;
-use headwater_consolidated::{Connection, Error, Plan, track};
+use headwater_consolidated::{Backend as _, Connection, Error, Plan, track};
 use headwater_model::tracking::Kin;
 use headwater_protocol::Row;
 use headwater_protocol::message::PartitionAction;
 
 use super::database::{Database, plan};
+use super::grants::by_role;
 use super::replica::{Replica, Synced, find};
 use super::values::text;
 
@@ -281,6 +282,176 @@ pub(crate) fn exchanged_tables_are_refused_by_name(database: &Database) {
         sync(&mut ben, database, &mut connection, &plan);
         ben.assert_equals_fresh(database, &plan);
         assert_eq!(row(&ben.table(&plan, "other"), 1)[2], text("fresh"));
+    }
+}
+
+/// Statements after which triggers are enabled, but not as they were made; the table whose triggers they are, and the tables that come
+/// afresh.
+const ENABLED_PLAINLY: &[(&str, &str, &[&str])] = &[
+    ("item", "UPDATE item SET note = 'unseen' WHERE id = 4; DELETE FROM item WHERE id = 7", &["item"]),
+    ("doc", "UPDATE doc SET area = 'south' WHERE id = 1", &["doc", "page"]),
+    ("page", "UPDATE page SET note = 'unseen' WHERE id = 1", &["page"]),
+    ("log", "INSERT INTO log VALUES (150, 7)", &["log"]),
+    ("log_1", "UPDATE log_1 SET n = 77 WHERE id = 98", &["log"]),
+    ("old", "INSERT INTO old VALUES (9, 'unseen')", &["old"]),
+    ("older", "UPDATE older SET note = 'unseen' WHERE id = 1", &["old"]),
+];
+
+/// What must stay: the incarnation, and the side tables.
+fn kept(database: &Database) -> Vec<Row> {
+    database.rows(
+        "SELECT encode(incarnation, 'hex') FROM headwater.identity UNION ALL SELECT oid::text FROM pg_class \
+         WHERE relnamespace = 'headwater'::regnamespace AND relname LIKE 'side%' AND relkind = 'r' ORDER BY 1",
+    )
+}
+
+fn assert_whole_tracking(database: &Database, plan: &Plan, event: &str) {
+    for table in plan.model.tables.iter().filter(|table| table.is_tracked()) {
+        let state = track::state(&mut *database.connect(), &Kin::new(&plan.model, table)).expect("a state");
+        assert_eq!(state, Tracking::Complete, "{event}: {}", table.name);
+    }
+    let other = "SELECT count(*) FROM pg_trigger WHERE tgname LIKE '%headwater%' AND NOT tgisinternal \
+                 AND tgenabled <> CASE WHEN tgname LIKE 'headwater!_row%' ESCAPE '!' THEN 'R' ELSE 'A' END";
+    assert_eq!(database.number(other), 0, "{event}: triggers are enabled as they were made");
+}
+
+/// A pending change goes up, the tables come whole, and no other table does.
+fn assert_comes_whole(
+    (database, plan, connection): (&Database, &Plan, &mut Box<dyn Connection>),
+    ben: &mut Replica,
+    event: &str,
+    afresh: &[&str],
+) {
+    let mut changed = row(&ben.table(plan, "item"), 2).clone();
+    changed[2] = text(event);
+    ben.update(plan, "item", changed);
+    let synced = sync(ben, database, connection, plan);
+    assert_eq!(whole(plan, &synced), *afresh, "{event}");
+    let mut fresh = Replica::synced(database, plan, "ben");
+    for table in plan.tables.iter().map(|table| table.table.name.as_str()) {
+        assert_eq!(ben.table(plan, table), fresh.table(plan, table), "{event}: {table}");
+    }
+    assert_eq!(row(&fresh.table(plan, "item"), 2)[2], text(event), "{event}: the pending change is there");
+    let again = sync(ben, database, connection, plan);
+    assert_eq!((again.count(), again.marks.len()), (0, 0), "{event}: nothing comes twice");
+    sync(&mut fresh, database, connection, plan);
+    assert_whole_tracking(database, plan, event);
+}
+
+/// `ENABLE TRIGGER USER` and `ALL` leave triggers in another state than they were made in: the next download sets them right.
+pub(crate) fn triggers_enabled_plainly_are_set_right_by_the_next_download(database: &Database) {
+    let plan = stocked(database);
+    let mut connection = database.connect();
+    let mut ben = Replica::new("ben");
+    sync(&mut ben, database, &mut connection, &plan);
+    let kept_before = kept(database);
+    for (table, writes, afresh) in ENABLED_PLAINLY {
+        let all = ["item", "doc"].contains(table).then_some("ALL");
+        for which in std::iter::once("USER").chain(all) {
+            let event = format!("{which} of {table}");
+            eprintln!("{event}");
+            database.application(&format!("ALTER TABLE {table} DISABLE TRIGGER {which}"));
+            database.application(writes);
+            database.application(&format!("ALTER TABLE {table} ENABLE TRIGGER {which}"));
+            assert_comes_whole((database, &plan, &mut connection), &mut ben, &event, afresh);
+            assert_eq!(kept(database), kept_before, "{event}: no side table was dropped, and the incarnation stays");
+        }
+    }
+}
+
+/// While triggers are off, syncs end with an error that names the table; `track` enables them, and the table comes whole.
+pub(crate) fn triggers_that_are_off_are_enabled_by_track(database: &Database) {
+    let plan = stocked(database);
+    let mut connection = database.connect();
+    let mut ben = Replica::new("ben");
+    sync(&mut ben, database, &mut connection, &plan);
+    let kept_before = kept(database);
+    for (table, writes, afresh) in ENABLED_PLAINLY {
+        eprintln!("{table}");
+        database.application(&format!("ALTER TABLE {table} DISABLE TRIGGER USER"));
+        database.application(writes);
+        let refused = ben.try_sync(&mut *connection, &plan).map(|_| ()).expect_err("a download with a hole");
+        let named = if *table == "log_1" { "log" } else { table.strip_suffix("er").unwrap_or(table) };
+        assert!(
+            matches!(&refused, Error::Untracked { table, mend, .. } if table == named && mend.contains("headwater track")),
+            "{refused:?}"
+        );
+        connection = database.connect();
+        if *table == "item" {
+            // As `pg_restore --disable-triggers` leaves them.
+            database.application("ALTER TABLE item ENABLE TRIGGER ALL");
+        }
+        let shown = track::plan_tracking(&mut *database.connect(), &plan).expect("planned");
+        assert!(shown.iter().all(|sql| sql.contains("TRIGGER")) && !shown.is_empty(), "{shown:?}");
+        assert_eq!(track::track(&mut *database.connect(), &plan).expect("tracked"), shown);
+        assert_whole_tracking(database, &plan, table);
+        assert_comes_whole((database, &plan, &mut connection), &mut ben, table, afresh);
+        assert_eq!(kept(database), kept_before, "{table}: no side table was dropped, and the incarnation stays");
+    }
+}
+
+/// A server whose role does not own the table can't enable its triggers: it goes on naming the table until `track` has run.
+pub(crate) fn triggers_of_a_table_of_another_owner_wait_for_track(database: &Database) {
+    let plan = stocked(database);
+    let mut connection = by_role(database).1.connect().expect("connected");
+    let mut ben = Replica::new("ben");
+    ben.try_sync(&mut *connection, &plan).expect("synced");
+    let kept_before = kept(database);
+    for statement in ["DISABLE TRIGGER USER", "ENABLE TRIGGER USER"] {
+        database.application(&format!("ALTER TABLE item {statement}; UPDATE item SET note = 'unseen' WHERE id = 4"));
+    }
+    for _ in 0..2 {
+        let refused = ben.try_sync(&mut *connection, &plan).map(|_| ()).expect_err("a download with a hole");
+        assert!(matches!(&refused, Error::Untracked { table, .. } if table == "item"), "{refused:?}");
+    }
+    track::track(&mut *database.connect(), &plan).expect("tracked");
+    let synced = ben.try_sync(&mut *connection, &plan).expect("synced");
+    assert_eq!(whole(&plan, &synced), ["item"]);
+    ben.assert_equals_fresh(database, &plan);
+    assert_eq!(kept(database), kept_before);
+}
+
+/// Tables that come to have another's name, or that lost their triggers, come whole after `track`; the others stay as they are.
+pub(crate) fn exchanged_tables_keep_the_incarnation(database: &Database) {
+    let plan = stocked(database);
+    let mut connection = database.connect();
+    let mut ben = Replica::new("ben");
+    sync(&mut ben, database, &mut connection, &plan);
+    let incarnation = ben.incarnation;
+    let events: &[(&str, &[&str])] = &[
+        (
+            "CREATE TABLE fresh AS SELECT * FROM other; ALTER TABLE fresh ADD PRIMARY KEY (id); UPDATE fresh SET note = 'fresh'; \
+             INSERT INTO fresh VALUES (9, 'north', 'fresh'); \
+             BEGIN; ALTER TABLE other RENAME TO x; ALTER TABLE fresh RENAME TO other; DROP TABLE x; COMMIT",
+            &["other"],
+        ),
+        (
+            "CREATE TABLE fresh AS SELECT * FROM other; ALTER TABLE fresh ADD PRIMARY KEY (id); DELETE FROM fresh WHERE id = 9; \
+             BEGIN; ALTER TABLE other RENAME TO x; ALTER TABLE fresh RENAME TO other; COMMIT; UPDATE x SET note = 'x'",
+            &["other"],
+        ),
+        (
+            "BEGIN; ALTER TABLE other RENAME TO y; ALTER TABLE x RENAME TO other; COMMIT; UPDATE other SET note = 'back'",
+            &["other"],
+        ),
+        ("UPDATE other SET note = 'noted'; DROP TABLE headwater.\"side_other@area\"", &["other"]),
+        (
+            "DO $$ BEGIN EXECUTE (SELECT format('DROP FUNCTION headwater.%I CASCADE', proname) FROM pg_proc \
+             WHERE proname LIKE 'track!_doc%' ESCAPE '!'); END $$; UPDATE doc SET area = 'south'",
+            &["doc", "page"],
+        ),
+    ];
+    for (event, afresh) in events {
+        eprintln!("{event}");
+        database.application(event);
+        // One that has seen the table as it was takes a side table for granted.
+        connection = database.connect();
+        let refused = ben.try_sync(&mut *connection, &plan).map(|_| ()).expect_err("a download with a hole");
+        assert!(matches!(&refused, Error::Untracked { table, .. } if table == afresh[0]), "{refused:?}");
+        connection = database.connect();
+        track::track(&mut *database.connect(), &plan).expect("tracked");
+        assert_comes_whole((database, &plan, &mut connection), &mut ben, event, afresh);
+        assert_eq!(ben.incarnation, incarnation, "{event}");
     }
 }
 

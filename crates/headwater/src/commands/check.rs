@@ -1,8 +1,8 @@
 //! `headwater check`: the model against the database.
 
 use clap::Args;
-use headwater_consolidated::Plan;
 use headwater_consolidated::check::{Finding, Severity, check};
+use headwater_consolidated::{Connection, Error, Plan};
 use serde_json::json;
 
 use crate::Done;
@@ -28,15 +28,13 @@ pub fn run(_: &CheckArgs, global: &Global, output: &Output) -> Done {
     let config = Config::read(global)?;
     let plans = config.plans()?;
     let mut connection = config.database.connect()?;
-    let mut findings = Vec::new();
-    for plan in &plans {
-        findings.extend(check(&mut *connection, plan)?.into_iter().map(|finding| (plan, finding)));
-    }
+    let findings = check_all(&mut *connection, &plans)?;
     let errors = findings.iter().filter(|(_, finding)| finding.severity == Severity::Error).count();
     let answer = json!({ "errors": errors, "findings": findings.iter().map(as_json).collect::<Vec<_>>() });
     output.answer(&answer, |output| {
-        for (plan, finding) in &findings {
-            output.line(format!("{}: {}{}{}", word(finding), title(plan, &plans), place(finding), finding.message))?;
+        for (found_in, finding) in &findings {
+            let title = title(found_in, &plans);
+            output.line(format!("{}: {title}{}{}", word(finding), place(finding), finding.message))?;
             output.line(format!("    {}", finding.mend))?;
         }
         let warnings = findings.len() - errors;
@@ -67,14 +65,45 @@ pub(super) fn place(finding: &Finding) -> String {
     }
 }
 
-/// Which model, where there are several.
-pub(super) fn title(plan: &Plan, plans: &[Plan]) -> String {
-    if plans.len() == 1 { String::new() } else { format!("{} version {}: ", plan.model.name, plan.model.version) }
+/// A finding, and the models in which it was found: versions of a model often have the same one.
+pub(super) type Found<'p> = (Vec<&'p Plan>, Finding);
+
+/// Checks all models. A finding of several models is there once.
+pub(super) fn check_all<'p>(connection: &mut dyn Connection, plans: &'p [Plan]) -> Result<Vec<Found<'p>>, Error> {
+    let mut all: Vec<Found<'p>> = Vec::new();
+    for plan in plans {
+        for finding in check(connection, plan)? {
+            match all.iter_mut().find(|(_, known)| *known == finding) {
+                Some((found_in, _)) if found_in.last().is_some_and(|last| std::ptr::eq(*last, plan)) => {}
+                Some((found_in, _)) => found_in.push(plan),
+                None => all.push((vec![plan], finding)),
+            }
+        }
+    }
+    Ok(all)
 }
 
-fn as_json((plan, finding): &(&Plan, Finding)) -> serde_json::Value {
+/// Which models, where there are several.
+pub(super) fn title(found_in: &[&Plan], plans: &[Plan]) -> String {
+    if plans.len() == 1 {
+        return String::new();
+    }
+    let mut title = String::new();
+    for (place, plan) in found_in.iter().enumerate() {
+        let (name, version) = (&plan.model.name, plan.model.version);
+        let is_named = place > 0 && found_in[place - 1].model.name == *name;
+        title += if place > 0 { ", " } else { "" };
+        title += &if is_named { version.to_string() } else { format!("{name} version {version}") };
+    }
+    title + ": "
+}
+
+fn as_json((found_in, finding): &Found<'_>) -> serde_json::Value {
+    let models: Vec<_> =
+        found_in.iter().map(|plan| json!({ "model": plan.model.name, "version": plan.model.version })).collect();
+    let first = found_in.first().map(|plan| &plan.model);
     json!({
-        "model": plan.model.name, "version": plan.model.version,
+        "model": first.map(|model| &model.name), "version": first.map(|model| model.version), "models": models,
         "severity": word(finding), "code": finding.code, "table": finding.table, "column": finding.column,
         "message": finding.message, "mend": finding.mend,
     })

@@ -49,6 +49,7 @@ pub struct DoctorArgs {
 }
 
 /// One thing that is not as it should be.
+#[derive(PartialEq, Eq)]
 struct Finding {
     is_error: bool,
     /// A stable name for programs.
@@ -64,12 +65,19 @@ struct Findings(Vec<Finding>);
 impl Findings {
     /// Something by which rows would be lost, or nothing goes.
     fn error(&mut self, code: &'static str, what: impl Into<String>, mend: impl Into<String>) {
-        self.0.push(Finding { is_error: true, code, what: what.into(), mend: mend.into() });
+        self.add(Finding { is_error: true, code, what: what.into(), mend: mend.into() });
     }
 
     /// Something that works, but won't for long, or not well.
     fn warning(&mut self, code: &'static str, what: impl Into<String>, mend: impl Into<String>) {
-        self.0.push(Finding { is_error: false, code, what: what.into(), mend: mend.into() });
+        self.add(Finding { is_error: false, code, what: what.into(), mend: mend.into() });
+    }
+
+    /// Several versions of a model may have the same finding.
+    fn add(&mut self, finding: Finding) {
+        if !self.0.contains(&finding) {
+            self.0.push(finding);
+        }
     }
 }
 

@@ -13,8 +13,8 @@ use futures_util::future::OptionFuture;
 use headwater_access::{Access, Jwt, Settings as AccessSettings};
 use headwater_bufferpool::{Class, Pool as BufferPool, Pools};
 use headwater_consolidated::Plan;
-use headwater_consolidated::check::{Severity, check, unenforced};
-use headwater_consolidated::{Backend, Pool, QueryBackend, QueryPool};
+use headwater_consolidated::check::{Severity, unenforced};
+use headwater_consolidated::{Backend, Connection, Pool, QueryBackend, QueryPool};
 use headwater_gateway::query::Who;
 use headwater_gateway::{ClientSql, CursorSettings, Gateway, Settings};
 use headwater_knobs::{Knob, Live};
@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 use self::administration::administrate;
 pub(crate) use self::administration::named;
 use self::client_sql::client_sql;
-use super::check::{place, title};
+use super::check::{Found, check_all, place, title};
 use super::query::checked;
 use crate::Done;
 use crate::cli::Global;
@@ -326,18 +326,29 @@ fn leave_out_references(backend: &dyn Backend, plans: &mut [Plan]) {
     }
 }
 
+/// What is found once triggers of change tracking that a plain `ENABLE TRIGGER` left behind are enabled as they were made.
+fn check_enabled<'p>(connection: &mut dyn Connection, plans: &'p [Plan]) -> Result<Vec<Found<'p>>> {
+    let found = check_all(connection, plans)?;
+    if found.iter().all(|(_, finding)| finding.severity != Severity::Error) {
+        return Ok(found);
+    }
+    let mut is_altered = false;
+    for plan in plans {
+        is_altered |= connection.enable_triggers(plan)?;
+    }
+    Ok(if is_altered { check_all(connection, plans)? } else { found })
+}
+
 /// A server on a database that is not as its model says would lose rows: it does not start.
 fn check_first(config: &Config, plans: &[Plan], output: &Output) -> Result<()> {
     let mut connection = config.connect_installed()?;
     let mut lines = Vec::new();
-    for plan in plans {
-        let title = title(plan, plans);
-        for finding in check(&mut *connection, plan)? {
-            match finding.severity {
-                Severity::Warning => output.note(format!("warning: {title}{}{}", place(&finding), finding.message)),
-                Severity::Error => {
-                    lines.push(format!("  {title}{}{}: {}", place(&finding), finding.message, finding.mend));
-                }
+    for (found_in, finding) in check_enabled(&mut *connection, plans)? {
+        let title = title(&found_in, plans);
+        match finding.severity {
+            Severity::Warning => output.note(format!("warning: {title}{}{}", place(&finding), finding.message)),
+            Severity::Error => {
+                lines.push(format!("  {title}{}{}: {}", place(&finding), finding.message, finding.mend));
             }
         }
     }

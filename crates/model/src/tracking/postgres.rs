@@ -265,7 +265,7 @@ fn function_body(kin: &Kin<'_>) -> String {
     let changed = |from: &str| changed(kin.table(), from);
     let handled: Vec<String> = UNNOTABLE.iter().map(|class| format!("SQLSTATE '{class}'")).collect();
     let names: Vec<String> = std::iter::once(&kin.lineage).chain(&kin.below).map(tracked_name).collect();
-    let cause = "pg_catalog.concat('a change could not be noted (', SQLSTATE, '): ', SQLERRM)";
+    let cause = format!("pg_catalog.concat('{} (', SQLSTATE, '): ', SQLERRM)", refresh::NOT_NOTED);
     let (was_before, row) = if kin.below.is_empty() {
         (String::new(), String::new())
     } else {
@@ -284,7 +284,7 @@ fn function_body(kin: &Kin<'_>) -> String {
         changed(" FROM hw_new"),
         notes_body(kin),
         handled.join(" OR "),
-        refresh::append(names.iter().map(String::as_str), cause),
+        refresh::append(names.iter().map(String::as_str), &cause),
     )
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use headwater_consolidated::check::{Severity, check};
+use headwater_consolidated::check::Severity;
 use headwater_consolidated::{Connection, Dialect, Plan};
 use headwater_diskfaults::FileFault;
 use headwater_gateway::query::Who;
@@ -11,7 +11,7 @@ use headwater_model::Direction;
 use headwater_protocol::Value;
 
 use super::{DoctorArgs, Findings, files};
-use crate::commands::check::{place, title};
+use crate::commands::check::{check_all, place, title};
 use crate::config::{Config, FrontierConfig, GatewayConfig};
 use crate::database::Address;
 
@@ -55,7 +55,7 @@ pub(super) fn look(
         Err(error) => return findings.error("database_unreachable", format!("{error:#}"), unreachable),
     };
     let connection = &mut *connection;
-    let mut looked: Vec<_> = plans.iter().map(|plan| tracking(connection, plan, plans, findings)).collect();
+    let mut looked = vec![tracking(connection, plans, findings)];
     if connection.dialect() == Dialect::Postgres {
         looked.push(durable(connection, findings));
         looked.push(connections(connection, needed, findings));
@@ -110,9 +110,9 @@ fn file(path: &Path, args: &DoctorArgs, findings: &mut Findings) -> bool {
 }
 
 /// Headwater's own tables, and all that `headwater check` says.
-fn tracking(connection: &mut dyn Connection, plan: &Plan, plans: &[Plan], findings: &mut Findings) -> Result<()> {
-    for finding in check(connection, plan)? {
-        let what = format!("{}{}{}", title(plan, plans), place(&finding), finding.message);
+fn tracking(connection: &mut dyn Connection, plans: &[Plan], findings: &mut Findings) -> Result<()> {
+    for (found_in, finding) in check_all(connection, plans)? {
+        let what = format!("{}{}{}", title(&found_in, plans), place(&finding), finding.message);
         match finding.severity {
             Severity::Error => findings.error(finding.code, what, finding.mend),
             Severity::Warning => findings.warning(finding.code, what, finding.mend),

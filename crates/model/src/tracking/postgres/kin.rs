@@ -22,6 +22,7 @@
 //! `~headwater_move` may move a row unseen.
 
 use super::notes::{Images, Notes};
+use super::refresh::OLDER_SNAPSHOT;
 use super::{Kin, base_table, function, in_part, key_columns, partition_columns, side_table, trigger_name};
 use crate::sql::{literal, quote};
 use crate::tracking::tracked_name;
@@ -152,10 +153,7 @@ pub(super) fn before_row(kin: &Kin<'_>) -> String {
         lock(&kin.lineage, &old),
         own.of_rows("", &old, Images::Old),
         of(&old, "true"),
-        refresh(
-            kin.below.iter(),
-            "a transaction that reads an older snapshot moved a row from which others take their partition"
-        ),
+        refresh(kin.below.iter(), OLDER_SNAPSHOT),
         of(&new, "NULL::boolean"),
     )
 }

@@ -10,6 +10,13 @@
 
 use crate::sql::literal;
 
+/// How a cause begins where a row could not be noted.
+pub const NOT_NOTED: &str = "a change could not be noted";
+
+/// The cause where a REPEATABLE READ transaction moved a parent.
+pub const OLDER_SNAPSHOT: &str =
+    "a transaction that reads an older snapshot moved a row from which others take their partition";
+
 /// The statement that adds a row for each of these tables (names as change tracking has them), unless this transaction has one. `cause`
 /// is an expression of SQL.
 pub fn append<'n>(names: impl IntoIterator<Item = &'n str>, cause: &str) -> String {

@@ -229,9 +229,9 @@ pub(super) fn show(report: &SyncReport, output: &Output) -> Result<()> {
         (
             report.afresh > 0,
             format!(
-                "{} came down afresh: this remote was away for longer than purge_days, or change tracking missed changes; the server's \
-                 log names the cause",
-                counted(report.afresh as usize, "table")
+                "{} came down afresh; the server's log names the cause{}",
+                counted(report.afresh as usize, "table"),
+                if report.afresh == 1 { "" } else { " of each" }
             ),
         ),
         (report.lost.is_some(), lost(report)),

@@ -438,7 +438,8 @@ impl<'a, 's> Download<'a, 's> {
         let nothing = Echo::default();
         let echo = if stays { request.echo } else { &nothing };
         let checks = connection.has_texts_of_any_bytes();
-        let mut rows = RowsWriter::new(table, echo, &mut counted).checking_texts(checks).checking_partitions(is_spelled);
+        let mut rows =
+            RowsWriter::new(table, echo, &mut counted).checking_texts(checks).checking_partitions(is_spelled);
         if let Some(packing) = request.packing {
             rows = rows.packed_by(packing);
         }

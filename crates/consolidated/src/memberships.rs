@@ -41,7 +41,14 @@ impl Members {
     pub(crate) fn log_left_out(&self, partition: &Partition, user: &str) {
         for LeftOut { values, bytes, why } in &self.left_out {
             let partition = &partition.name;
-            tracing::warn!(partition, user, bytes, limit = PARTITION_KEY_BYTES_MAX, values, "a membership is left out: {why}");
+            tracing::warn!(
+                partition,
+                user,
+                bytes,
+                limit = PARTITION_KEY_BYTES_MAX,
+                values,
+                "a membership is left out: {why}"
+            );
         }
     }
 }

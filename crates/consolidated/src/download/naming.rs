@@ -59,7 +59,8 @@ impl<'a> Download<'a, '_> {
             let naming = match &table.table.partition {
                 None => Naming { names: vec![Row::new()], ..Naming::default() },
                 Some(partition) => {
-                    let members = self.members.get(partition.partition).map(|members| members.rows.clone()).unwrap_or_default();
+                    let members =
+                        self.members.get(partition.partition).map(|members| members.rows.clone()).unwrap_or_default();
                     self.name_partitions_of(table, members)?
                 }
             };

@@ -227,6 +227,15 @@ fn story(database: &Database, kind: &Kind) {
     idle(&mut anna);
     assert_eq!(ids(&anna, "e"), [int(1), int(2), int(3), int(4)], "{}", kind.column);
 
+    // A remote that has seen nothing of one of the spellings gets the partition whole, and the log says why.
+    let spelled = anna.watermarks.entries.iter_mut().find(|entry| entry.table == find(&plan, "d").number);
+    spelled.expect("an entry").mark = 1;
+    anna.watermarks.marks.push(Vec::new());
+    let (lines, synced) = logged(|| anna.sync(database, &plan));
+    assert!(synced.marks.iter().all(|mark| mark.table == find(&plan, "d").number) && !synced.marks.is_empty());
+    only(&lines, &["the remote spelled the value of a partition otherwise", "table=d"]);
+    idle(&mut anna);
+
     // What is not equal is another's.
     anna.send(find(&plan, "d"), Change { old: None, new: Some(vec![int(5), kind.other.1.clone(), text("outside")]) });
     assert_eq!(anna.sync(database, &plan).refusals(), [(0, "partition")], "{}", kind.column);

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use headwater_consolidated::Plan;
-use headwater_consolidated::check::{Finding, Severity, check};
+use headwater_consolidated::check::{Finding, Severity, check, privileges};
 use serde_json::json;
 
 use crate::Done;
@@ -30,7 +30,10 @@ pub fn run(_: &CheckArgs, global: &Global, output: &Output) -> Done {
     let mut connection = config.database.connect()?;
     let mut findings = Vec::new();
     for plan in &plans {
-        findings.extend(check(&mut *connection, plan)?.into_iter().map(|finding| (plan, finding)));
+        let mut found = check(&mut *connection, plan)?;
+        found.extend(privileges(&mut *connection, plan)?);
+        found.sort_by_key(|finding| finding.severity);
+        findings.extend(found.into_iter().map(|finding| (plan, finding)));
     }
     let errors = findings.iter().filter(|(_, finding)| finding.severity == Severity::Error).count();
     let answer = json!({ "errors": errors, "findings": findings.iter().map(as_json).collect::<Vec<_>>() });

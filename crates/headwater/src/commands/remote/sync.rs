@@ -258,9 +258,15 @@ fn refused_whole(report: &SyncReport) -> String {
 fn lost(report: &SyncReport) -> String {
     let (first, last) = report.lost.unwrap_or_default();
     let kept = thousands(report.lost_changes);
+    let (uploads, whose) = if first == last {
+        (format!("upload {first}"), "its")
+    } else {
+        (format!("uploads {first} to {last}"), "their")
+    };
     format!(
-        "the consolidated database has lost uploads {first} to {last}: {kept} of their changes are still here, the last mebibyte being kept \
-         (see `headwater remote log`)"
+        "the consolidated database has lost {uploads}. {kept} of {whose} changes {}; `headwater remote retry FILE --all` sends {} again",
+        if report.lost_changes == 1 { "is set aside" } else { "are set aside" },
+        if report.lost_changes == 1 { "it" } else { "them" },
     )
 }
 

@@ -65,10 +65,10 @@ pub fn query(
     let Query { sql, parameters } = asked(partition, user, remote_id);
     let rows = connection.query(&sql, &parameters)?.into_iter().filter(|row| !row.iter().any(Value::is_null));
     let dialect = connection.dialect();
-    let typed = rows.map(|row| typed(partition, &row, dialect)).collect::<Result<Vec<Row>, Error>>()?;
+    let found = rows.map(|row| typed(partition, &row, dialect)).collect::<Result<Vec<Row>, Error>>()?;
     let types: Vec<Type> = partition.columns.iter().map(|(_, kind)| kind.base).collect();
-    let (mut known, mut members) = (HashSet::with_capacity(typed.len()), Members::default());
-    for row in typed {
+    let (mut known, mut members) = (HashSet::with_capacity(found.len()), Members::default());
+    for row in found {
         let key = encoded(&types, &row);
         let bytes = key.len();
         if !known.insert(key) {

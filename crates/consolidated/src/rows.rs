@@ -308,7 +308,9 @@ impl<'a, 's> RowsWriter<'a, 's> {
         );
         self.payload.truncate(self.row_start);
         let mut writer = self.delete();
-        key.iter().for_each(|value| writer.push(value.as_ref()));
+        for value in &key {
+            writer.push(value.as_ref());
+        }
         writer.finish();
         Ok(())
     }

@@ -173,8 +173,7 @@ fn somebody_elses_token(kind: Kind) -> Result<()> {
     };
     let refused = |arguments: &[&str]| -> Result<()> {
         let (code, said) = run(OTHER, arguments)?;
-        let words =
-            format!("the token is user {OTHER:?}'s, and the remote \"ann\"'s: its rows would go and {OTHER:?}'s");
+        let words = format!("the token belongs to user {OTHER:?}, this remote to user \"ann\"");
         ensure!(code == Some(2) && said.contains(&words), "{arguments:?}: {code:?}: {said}");
         Ok(())
     };

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use headwater_remote::{Choice, Remote, SyncOptions, SyncReport, http::Credentials};
-use headwater_tests::{KINDS, World};
+use headwater_tests::{KINDS, Kind, World};
 
 const SCHEMA: &str = "CREATE TABLE member (login text, region text);
     CREATE TABLE note (id text NOT NULL PRIMARY KEY, region text NOT NULL, body text);
@@ -88,6 +88,41 @@ fn a_row_goes_that_was_taken_into_a_partition_which_never_came() -> Result<()> {
         ensure!(world.diff("a")?.is_equal(false), "{kind:?}: {:?}", world.diff("a")?);
         let report = world.sync(&mut remote)?;
         ensure!(report.rows_down + report.deletions_down == 0, "{kind:?}: {report:?}");
+    }
+    Ok(())
+}
+
+/// The database spells the partition of a row that went up otherwise: the row comes back in that spelling, and that is all.
+#[test]
+fn a_partition_that_was_spelled_otherwise_here_does_not_come_whole() -> Result<()> {
+    for kind in KINDS {
+        let (column, spellings) = match kind {
+            Kind::Sqlite => ("NUMERIC", ["7.0", "7.00"]),
+            Kind::Postgres => ("char(4)", ["7 ", "7"]),
+        };
+        let schema = SCHEMA.replace("region text", &format!("region {column}"));
+        let schema = schema.replace("'south'", "'7'").replace("'west'", "'8'");
+        let world = World::new(kind, &schema, MODEL, &["ann"])?;
+        let mut remote = world.remote("a", "ann")?;
+        world.sync(&mut remote)?;
+        for (spelling, id) in spellings.into_iter().zip(["n3", "n4"]) {
+            world.edit("a", &format!("INSERT INTO note VALUES ('{id}', '{spelling}', 'mine')"))?;
+            let report = world.sync(&mut remote)?;
+            ensure!((report.changes_up, report.rows_down) == (1, 1), "{kind:?}: {report:?}");
+            let report = world.sync(&mut remote)?;
+            ensure!((report.rows_down, report.afresh) == (0, 0), "{kind:?}: {report:?}");
+            // The comparison tells 7 from '7'.
+            if matches!(kind, Kind::Postgres) {
+                ensure!(world.diff("a")?.is_equal(false), "{kind:?}: {:?}", world.diff("a")?);
+            }
+        }
+        // One whose download does not come at once is noted all the same, and goes with its partition.
+        world.edit("a", &format!("INSERT INTO note VALUES ('n5', '{}', 'mine')", spellings[0]))?;
+        upload_alone(&world, &mut remote)?;
+        world.central.execute("DELETE FROM member WHERE region = '7'")?;
+        world.sync(&mut remote)?;
+        let rows = world.rows("a", "SELECT id FROM note")?;
+        ensure!(rows == [[Some("n1".to_owned())]], "{kind:?}: {rows:?}");
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! lost, refused or never sent; a *warning* something that works but is likely not what is wanted.
 
 mod kin;
+mod privileges;
 mod references;
 mod scripts;
 
@@ -15,6 +16,7 @@ use headwater_model::{Direction, Model, Table};
 use headwater_protocol::Type;
 
 pub(crate) use kin::obstacle;
+pub use privileges::privileges;
 pub use references::unenforced;
 
 use crate::catalogue::{Catalogue, CatalogueColumn, CatalogueTable, Tracking};

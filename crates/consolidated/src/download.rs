@@ -19,6 +19,7 @@ use self::shared::{Looks, Need, Shared, top_up};
 use crate::backend::{Changes, Gaps, Query};
 use crate::check::{Finding, Severity, check_tracking};
 use crate::keys::{key_bytes, key_bytes_of};
+use crate::memberships::Members;
 use crate::rows::{Echo, FrameSink};
 use crate::scripts::{Actor, LONG_AGO};
 use crate::standing;
@@ -244,7 +245,7 @@ struct Download<'a, 's> {
     request: &'a DownloadRequest<'a>,
     sink: &'a mut FrameSink<'s>,
     /// The user's memberships, by place in the model's partitions.
-    members: Vec<Vec<Row>>,
+    members: Vec<Members>,
     summary: DownloadSummary,
     /// What has been seen when this download is applied.
     seen: Watermarks,
@@ -291,6 +292,8 @@ struct Sorted {
     /// Further spellings of those that come whole, and of the others, that the remote holds.
     whole_spellings: Vec<Vec<u8>>,
     kept_spellings: Vec<Vec<u8>>,
+    /// A partition comes whole since the remote has seen more of one of its spellings than of another.
+    is_respelled: bool,
 }
 
 impl<'a, 's> Download<'a, 's> {
@@ -333,6 +336,9 @@ impl<'a, 's> Download<'a, 's> {
             self.table(coming)?;
         }
         self.remember_spellings();
+        for (members, partition) in self.members.iter().zip(&self.request.plan.model.partitions) {
+            members.log_left_out(partition, self.request.user);
+        }
         Ok(Written::All(self.summary, self.seen, self.shared))
     }
 
@@ -341,6 +347,7 @@ impl<'a, 's> Download<'a, 's> {
         let cursor = table.table.script(Step::DownloadCursor);
         let tells = if cursor.is_some() { self.times_told() } else { changes_told(table, accepted) };
         let sorted = self.sort(table, &wanted, &tells);
+        self.log_why_whole(table, &sorted);
         let extended = sorted.since.iter().map(|(mark, rows)| (new_columns(self.request, *mark), rows.clone()));
         let extended = extended.filter(|(columns, _)| !columns.is_empty()).collect();
         Coming { table, wanted, cursor, sorted, extended }
@@ -402,6 +409,31 @@ impl<'a, 's> Download<'a, 's> {
         }
     }
 
+    /// The same where the cause is the table's own.
+    fn log_why_whole(&self, table: &TablePlan, sorted: &Sorted) {
+        let (remote, name) = (hex::encode(self.request.remote_id), table.table.name.as_str());
+        let has_seen = |entry: &WatermarkEntry| {
+            let marks = &self.request.watermarks.marks;
+            entry.table == table.number && marks.get(entry.mark as usize).is_some_and(|mark| !mark.is_empty())
+        };
+        if self.request.restart || sorted.whole.is_empty() || !self.request.watermarks.entries.iter().any(has_seen) {
+            return;
+        }
+        if self.connection.always_whole(self.request.plan).contains(&tracked_name(&table.lineage())) {
+            tracing::info!(
+                remote,
+                table = name,
+                "a policy on this table reads more than the row and the user: the table comes whole at each sync"
+            );
+        } else if sorted.is_respelled {
+            tracing::info!(
+                remote,
+                table = name,
+                "the remote spelled the value of a partition otherwise than the database: the partition comes whole"
+            );
+        }
+    }
+
     fn table(&mut self, coming: &Coming<'a>) -> Result<(), Error> {
         let Coming { table, wanted, cursor, sorted, extended } = coming;
         let (table, cursor) = (*table, *cursor);
@@ -417,13 +449,15 @@ impl<'a, 's> Download<'a, 's> {
         let stays = sorted.left.is_empty() && sorted.whole.is_empty();
         // Before anything newer is said of any row.
         let (top_ups, whole) = self.send_shared(table, sorted.whole.clone())?;
+        let is_spelled = self.is_spelled(table);
         let Download { connection, request, sink, summary, .. } = self;
         let mut counted = |frame: Frame| count(summary, &mut **sink, frame);
         // With a partition go the rows that lay in it, also those that have moved since, and with them what was uploaded below them just now.
         let nothing = Echo::default();
         let echo = if stays { request.echo } else { &nothing };
         let checks = connection.has_texts_of_any_bytes();
-        let mut rows = RowsWriter::new(table, echo, &mut counted).checking_texts(checks);
+        let mut rows =
+            RowsWriter::new(table, echo, &mut counted).checking_texts(checks).checking_partitions(is_spelled);
         if let Some(packing) = request.packing {
             rows = rows.packed_by(packing);
         }
@@ -488,6 +522,7 @@ impl<'a, 's> Download<'a, 's> {
             }
             marks.dedup();
             // Spellings that were partitions of their own, with marks of their own: there is no older one of two.
+            sorted.is_respelled |= marks.len() > 1;
             let mark = if let [mark] = marks.as_slice() { Some(*mark) } else { None };
             let mark = mark.filter(|mark| tells.get(*mark as usize) == Some(&true) && !refresh);
             let mark = mark.filter(|mark| may_be_new(table, new_columns(self.request, *mark)));

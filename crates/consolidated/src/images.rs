@@ -18,6 +18,33 @@ pub fn key_image(table: &TablePlan, key: &[Value]) -> String {
     object(table.table.key_columns().map(|column| column.name.as_str()).zip(key))
 }
 
+/// A key as a JSON object, for the log: after a text that is not UTF-8 its bytes follow in hex, by which the row can be found.
+pub(crate) fn logged_key(table: &TablePlan, key: &[Value]) -> String {
+    let cell = |value: &Value| if has_broken_text(value) { Json::String(logged_text(value)) } else { to_json(value) };
+    let names = table.table.key_columns().map(|column| column.name.clone());
+    let map: Map<String, Json> = names.zip(key.iter().map(cell)).collect();
+    Json::Object(map).to_string()
+}
+
+/// A value as text, for the log; after a text that is not UTF-8 its bytes follow in hex.
+pub(crate) fn logged_text(value: &Value) -> String {
+    let shown = plain_text(value).unwrap_or_default();
+    match value {
+        Value::Text(bytes) | Value::Json(bytes) if has_broken_text(value) => {
+            format!("{shown} (x'{}')", hex::encode(bytes))
+        }
+        _ => shown,
+    }
+}
+
+/// Whether a value is a text that is not UTF-8.
+pub(crate) fn has_broken_text(value: &Value) -> bool {
+    match value {
+        Value::Text(text) | Value::Json(text) => std::str::from_utf8(text).is_err(),
+        _ => false,
+    }
+}
+
 fn object<'a>(cells: impl Iterator<Item = (&'a str, &'a Value)>) -> String {
     let map: Map<String, Json> = cells.map(|(name, value)| (name.to_owned(), to_json(value))).collect();
     Json::Object(map).to_string()
@@ -65,5 +92,11 @@ mod tests {
         assert_eq!(to_json(&Value::Real(f64::NAN)), json!("NaN"));
         assert_eq!(to_json(&Value::Text(vec![b'a', 0xff])), json!("a\u{fffd}"));
         assert_eq!(to_json(&Value::Null), Json::Null);
+    }
+
+    #[test]
+    fn the_log_has_the_bytes_of_a_text_that_is_not_utf_8() {
+        assert_eq!(logged_text(&Value::Text(vec![b'a', 0xe4])), "a\u{fffd} (x'61e4')");
+        assert_eq!(logged_text(&Value::text("\u{e4}")), "\u{e4}");
     }
 }

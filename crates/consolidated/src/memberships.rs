@@ -1,13 +1,57 @@
 //! A user's memberships: which partitions a remote of his holds. Read inside the transaction that uses them.
+//!
+//! A membership whose values are larger than a partition's key may be, or that has a text which is not UTF-8, names no partition that can
+//! travel. It counts as no membership at all, and [`Members::log_left_out`] names it.
 
 use std::collections::HashSet;
 
 use headwater_model::{Model, Partition, sql};
+use headwater_protocol::message::PARTITION_KEY_BYTES_MAX;
 use headwater_protocol::row::put_row;
 use headwater_protocol::{Row, Type, Value, text};
 
 use crate::backend::{Dialect, Query};
+use crate::images::{has_broken_text, logged_text};
 use crate::{Connection, Error};
+
+/// A user's memberships in one of the model's partitions.
+#[derive(Debug, Default)]
+pub struct Members {
+    /// The partitions' values, each once.
+    pub rows: Vec<Row>,
+    left_out: Vec<LeftOut>,
+}
+
+/// A membership that can't travel.
+#[derive(Debug)]
+struct LeftOut {
+    values: String,
+    bytes: usize,
+    why: &'static str,
+}
+
+impl From<Vec<Row>> for Members {
+    fn from(rows: Vec<Row>) -> Members {
+        Members { rows, left_out: Vec::new() }
+    }
+}
+
+impl Members {
+    /// Names in the log the memberships that were left out.
+    pub(crate) fn log_left_out(&self, partition: &Partition, user: &str) {
+        for LeftOut { values, bytes, why } in &self.left_out {
+            let partition = &partition.name;
+            tracing::warn!(
+                partition,
+                user,
+                bytes,
+                limit = PARTITION_KEY_BYTES_MAX,
+                values,
+                "a membership is left out: {why}"
+            );
+        }
+    }
+}
 
 /// Runs a partition's membership query for a user. Each row is one partition's values, made the partition's types; a number of SQLite's that
 /// is of no such type stays what it is, as it does in rows. A row with a NULL names no partition and is left out; a partition that the
@@ -17,15 +61,49 @@ pub fn query(
     partition: &Partition,
     user: &str,
     remote_id: &[u8; 16],
-) -> Result<Vec<Row>, Error> {
+) -> Result<Members, Error> {
     let Query { sql, parameters } = asked(partition, user, remote_id);
     let rows = connection.query(&sql, &parameters)?.into_iter().filter(|row| !row.iter().any(Value::is_null));
     let dialect = connection.dialect();
-    let mut members = rows.map(|row| typed(partition, &row, dialect)).collect::<Result<Vec<Row>, Error>>()?;
+    let found = rows.map(|row| typed(partition, &row, dialect)).collect::<Result<Vec<Row>, Error>>()?;
     let types: Vec<Type> = partition.columns.iter().map(|(_, kind)| kind.base).collect();
-    let mut known = HashSet::with_capacity(members.len());
-    members.retain(|row| known.insert(encoded(&types, row)));
+    let (mut known, mut members) = (HashSet::with_capacity(found.len()), Members::default());
+    for row in found {
+        let key = encoded(&types, &row);
+        let bytes = key.len();
+        if !known.insert(key) {
+            continue;
+        }
+        match why_it_stays(&row, bytes) {
+            None => members.rows.push(row),
+            Some(why) => members.left_out.push(LeftOut { values: shown(&row), bytes, why }),
+        }
+    }
     Ok(members)
+}
+
+/// Why a partition of these values, whose key has so many bytes, can't travel; `None` if it can.
+pub(crate) fn why_it_stays(values: &[Value], bytes: usize) -> Option<&'static str> {
+    if bytes > PARTITION_KEY_BYTES_MAX {
+        Some("the partition's value is larger than can travel")
+    } else if values.iter().any(has_broken_text) {
+        Some("the partition's value has a text that is not UTF-8")
+    } else {
+        None
+    }
+}
+
+/// The beginning of each value, for the log.
+fn shown(row: &Row) -> String {
+    const CHARACTERS_MAX: usize = 64;
+    let shown = |value: &Value| {
+        let value = logged_text(value);
+        match value.char_indices().nth(CHARACTERS_MAX) {
+            None => value,
+            Some((end, _)) => format!("{}...", &value[..end]),
+        }
+    };
+    row.iter().map(shown).collect::<Vec<_>>().join(", ")
 }
 
 fn encoded(types: &[Type], row: &Row) -> Vec<u8> {

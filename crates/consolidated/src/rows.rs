@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-use headwater_protocol::message::{ChangeOp, RowOp};
+use headwater_protocol::message::{ChangeOp, PARTITION_KEY_BYTES_MAX, RowOp};
 use headwater_protocol::packer::{Knobs, Packer};
 use headwater_protocol::row::{RowWriter, read_row};
 use headwater_protocol::wire::Reader;
 use headwater_protocol::{Frame, Kind, ROW_BYTES_MAX, Type, Value, ValueRef};
 
 use crate::backend::EncodedChange;
-use crate::images::key_image;
+use crate::images::{has_broken_text, logged_key};
 use crate::{Error, TablePlan};
 
 /// Where finished frames go: a spool.
@@ -139,6 +139,8 @@ pub struct RowsWriter<'a, 's> {
     aside: Option<Vec<u8>>,
     /// Rows with a text that is not UTF-8 are left out.
     checks_texts: bool,
+    /// Of rows whose partition is spelled so that it can't travel, the deletions are handed on instead.
+    checks_partitions: bool,
     /// Rows handed on, deletions among them.
     pub rows: u64,
 }
@@ -157,6 +159,7 @@ impl<'a, 's> RowsWriter<'a, 's> {
             early: Echo::default(),
             aside: None,
             checks_texts: false,
+            checks_partitions: false,
             rows: 0,
         }
     }
@@ -171,6 +174,12 @@ impl<'a, 's> RowsWriter<'a, 's> {
     #[must_use]
     pub fn checking_texts(self, checks: bool) -> Self {
         RowsWriter { checks_texts: checks, ..self }
+    }
+
+    /// The same without rows whose own columns spell a partition so that it can't travel, if `checks`: they leave the remote.
+    #[must_use]
+    pub fn checking_partitions(self, checks: bool) -> Self {
+        RowsWriter { checks_partitions: checks && self.table.parents.is_empty(), ..self }
     }
 
     /// Begins a row to store: push every column, finish it, then call [`RowsWriter::end_row`].
@@ -253,6 +262,9 @@ impl<'a, 's> RowsWriter<'a, 's> {
             self.payload.truncate(self.row_start);
             return Ok(());
         }
+        if self.checks_partitions {
+            self.delete_unless_its_partition_travels()?;
+        }
         self.rows += 1;
         if self.packer.add(self.payload.len()) { self.flush() } else { Ok(()) }
     }
@@ -263,20 +275,44 @@ impl<'a, 's> RowsWriter<'a, 's> {
         let is_upsert = *op == RowOp::Upsert as u8;
         let types = if is_upsert { &self.table.types } else { &self.table.key_types };
         let row = read_row(&mut Reader::new(bytes), types, usize::MAX, None)?;
-        let is_broken = |value: &&Value| match value {
-            Value::Text(text) | Value::Json(text) => std::str::from_utf8(text).is_err(),
-            _ => false,
-        };
-        if !row.iter().any(|value| is_broken(&value)) {
+        if !row.iter().any(has_broken_text) {
             return Ok(true);
         }
         let key = if is_upsert { self.table.key_of(&row) } else { row };
         tracing::error!(
             table = self.table.table.name,
-            key = key_image(self.table, &key),
+            key = logged_key(self.table, &key),
             "a row has a text that is not UTF-8: it is left out of downloads until the text is corrected"
         );
         Ok(false)
+    }
+
+    fn delete_unless_its_partition_travels(&mut self) -> Result<(), Error> {
+        let Some((_, bytes)) = self.payload[self.row_start..].split_first() else { return Ok(()) };
+        let is_upsert = self.payload[self.row_start] == RowOp::Upsert as u8;
+        if !is_upsert || bytes.len() <= PARTITION_KEY_BYTES_MAX {
+            return Ok(());
+        }
+        let row = read_row(&mut Reader::new(bytes), &self.table.types, usize::MAX, None)?;
+        let bytes = self.table.partition_of(&row).map_or(0, |partition| partition.len());
+        if bytes <= PARTITION_KEY_BYTES_MAX {
+            return Ok(());
+        }
+        let key = self.table.key_of(&row);
+        tracing::error!(
+            table = self.table.table.name,
+            key = logged_key(self.table, &key),
+            bytes,
+            limit = PARTITION_KEY_BYTES_MAX,
+            "a row spells its partition larger than can travel: it is left out of downloads until it is smaller"
+        );
+        self.payload.truncate(self.row_start);
+        let mut writer = self.delete();
+        for value in &key {
+            writer.push(value.as_ref());
+        }
+        writer.finish();
+        Ok(())
     }
 
     /// Hands on what is left. Must be called at the end.

@@ -47,7 +47,7 @@ struct Address {
 impl Address {
     fn parse(url: &str) -> Result<Address, Error> {
         let none = || {
-            Error::Configuration(format!("server address {url:?} is none, expected https://HOST or http://HOST:PORT"))
+            Error::Configuration(format!("{url:?} is not a server address, expected https://HOST or http://HOST:PORT"))
         };
         let (is_tls, rest) = match url.split_once("://") {
             Some(("https", rest)) => (true, rest),

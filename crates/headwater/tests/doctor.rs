@@ -429,6 +429,13 @@ fn postgres() {
     let reader = format!("{}://reader@{after}", before.split_once("://").expect("a scheme").0);
     let found = stage.doctor(&["--database", &reader]).0;
     assert!(found.contains(&"privilege".to_owned()), "{found:?}");
+    let said = stage.run(&["check", "--database", &reader]);
+    assert_eq!(said.code, Some(1), "{said:?}");
+    for privilege in ["INSERT", "UPDATE", "DELETE"] {
+        let line = format!("error: note: the server's role may not {privilege}");
+        assert!(said.out.contains(&line), "{line}: {}", said.out);
+    }
+    assert!(!said.out.contains("may not SELECT"), "{}", said.out);
 
     several_versions(&stage, &database, &reader);
     a_role_that_may_not_read_the_accounts(&stage, &database);

@@ -425,7 +425,7 @@ impl<'a> Apply<'a> {
         seen.as_mut().map_or(Ok(()), |seen| self.ask_for_outcomes(seen))?;
         let connection = self.rows.connection;
         if let Some(seen) = seen.as_mut().filter(|_| !self.is_restart) {
-            strays::keep(connection, seen, &self.left)?;
+            strays::keep(connection, seen, &self.left, |table, partition| self.has_nothing_in(table, partition))?;
             untracked::keep_seen(connection, &self.compared, seen)?;
         }
         let (Some(welcome), Some(watermarks)) = (&self.welcome, &seen) else {

@@ -129,7 +129,7 @@ pub(crate) struct Client<'s> {
 impl<'s> Client<'s> {
     pub(crate) fn new(server: &'s Server, idle_max: Duration) -> Result<Client<'s>, Error> {
         if !server.url.starts_with("http://") && !server.url.starts_with("https://") {
-            let what = format!("server address {:?} is none, expected https://HOST or http://HOST:PORT", server.url);
+            let what = format!("{:?} is not a server address, expected https://HOST or http://HOST:PORT", server.url);
             return Err(Error::Configuration { what });
         }
         let config = Agent::config_builder()

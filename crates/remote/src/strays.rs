@@ -139,23 +139,32 @@ fn nobodys(connection: &Connection) -> Result<i64, Error> {
     find().while_doing("noting a partition")
 }
 
-/// A download has come that was asked for before they were noted: they are noted still.
+/// A download has come that was asked for before they were noted: they are noted still, but for those in which nothing lies any more
+/// (`is_empty`). The consolidated database spells such a partition otherwise, and has sent its rows back in that spelling.
 pub(crate) fn keep(
     connection: &Connection,
     seen: &mut Watermarks,
     left: &HashSet<(u32, Vec<u8>)>,
+    is_empty: impl Fn(u32, &[u8]) -> Result<bool, Error>,
 ) -> Result<(), Error> {
     let before = read_watermarks(connection)?;
     let known: HashSet<(u32, Vec<u8>)> =
         seen.entries.iter().map(|entry| (entry.table, entry.partition.clone())).collect();
     let is_nobodys = |entry: &WatermarkEntry| before.marks.get(entry.mark as usize).is_some_and(Vec::is_empty);
-    let mut stray = before.entries.iter().filter(|entry| {
+    let stray = before.entries.iter().filter(|entry| {
         let place = (entry.table, entry.partition.clone());
         is_nobodys(entry) && !known.contains(&place) && !left.contains(&place)
     });
-    let Some(first) = stray.next() else { return Ok(()) };
     let mark = seen.marks.len() as u32;
-    seen.marks.push(Vec::new());
-    seen.entries.extend(std::iter::once(first).chain(stray).map(|entry| WatermarkEntry { mark, ..entry.clone() }));
+    let mut kept = Vec::new();
+    for entry in stray {
+        if !is_empty(entry.table, &entry.partition)? {
+            kept.push(WatermarkEntry { mark, ..entry.clone() });
+        }
+    }
+    if !kept.is_empty() {
+        seen.marks.push(Vec::new());
+        seen.entries.extend(kept);
+    }
     Ok(())
 }

@@ -118,10 +118,8 @@ fn check_user(headers: &HeaderMap, actual: &str) -> Result<(), Failure> {
     if user == actual {
         return Ok(());
     }
-    let message = format!(
-        "the token is user {actual:?}'s, and the remote {user:?}'s: its rows would go and {actual:?}'s come; \
-         take a token of {user:?}"
-    );
+    let message =
+        format!("the token belongs to user {actual:?}, this remote to user {user:?}: use a token of {user:?}");
     Err(Failure::new(ErrorCode::Forbidden, message))
 }
 

@@ -57,7 +57,7 @@ fn run(kind: Kind, default: u64) -> Result<()> {
     let count = variable("HEADWATER_HISTORIES").unwrap_or(default);
     for seed in first..first + count {
         let done = seed - first;
-        if done > 0 && done % PROGRESS == 0 {
+        if done > 0 && done.is_multiple_of(PROGRESS) {
             say(&format!("{done} of {count} histories, {failed} failed"));
         }
         let mut history = History::begin(kind, seed, &events)?;

@@ -28,6 +28,7 @@ use headwater_protocol::wire::Reader;
 
 use super::{Coming, Download, partitions_of};
 use crate::backend::Reading;
+use crate::memberships::why_it_stays;
 use crate::{Error, TablePlan};
 
 /// The partitions of one table that a remote is to hold.
@@ -58,7 +59,8 @@ impl<'a> Download<'a, '_> {
             let naming = match &table.table.partition {
                 None => Naming { names: vec![Row::new()], ..Naming::default() },
                 Some(partition) => {
-                    let members = self.members.get(partition.partition).cloned().unwrap_or_default();
+                    let members =
+                        self.members.get(partition.partition).map(|members| members.rows.clone()).unwrap_or_default();
                     self.name_partitions_of(table, members)?
                 }
             };
@@ -95,14 +97,19 @@ impl<'a> Download<'a, '_> {
         self.namings.get(&table.number).map(|naming| naming.names.clone()).unwrap_or_default()
     }
 
+    /// Whether partitions of a table may be spelled otherwise than their names.
+    pub(super) fn is_spelled(&self, table: &TablePlan) -> bool {
+        self.namings.get(&table.number).is_some_and(|naming| naming.has_spellings)
+    }
+
     /// Sends the marks of the other spellings of partitions that come whole or are left, and remembers those that the remote will hold.
     pub(super) fn mark_spellings(&mut self, coming: &Coming<'a>) -> Result<(), Error> {
         let table = coming.table;
-        if !self.namings.get(&table.number).is_some_and(|naming| naming.has_spellings) {
+        if !self.is_spelled(table) {
             return Ok(());
         }
         let (whole, left) = (&coming.sorted.whole, &coming.sorted.left);
-        let keys = |rows: &[Row]| rows.iter().filter_map(|row| table.partition_key(row)).collect::<BTreeSet<_>>();
+        let keys = |rows: &[Row]| rows.iter().filter_map(|row| travelling_key(table, row)).collect::<BTreeSet<_>>();
         // A remote that an older server told of no other spelling may hold rows of them.
         let rows = left
             .iter()
@@ -134,7 +141,7 @@ impl<'a> Download<'a, '_> {
             return Ok(BTreeSet::new());
         }
         let found = self.connection.spellings(&Reading::Whole(table, partitions_of(table, partitions)))?;
-        Ok(found.iter().filter_map(|row| table.partition_key(row)).collect())
+        Ok(found.iter().filter_map(|row| travelling_key(table, row)).collect())
     }
 
     /// Notes the spellings of all tables: where a parent's rows have a new one, so have those below them.
@@ -154,4 +161,9 @@ impl<'a> Download<'a, '_> {
             self.seen.entries.extend(new);
         }
     }
+}
+
+/// The key of a spelling; `None` where it can't travel, so that its rows don't come down either.
+fn travelling_key(table: &TablePlan, row: &Row) -> Option<Vec<u8>> {
+    table.partition_key(row).filter(|key| why_it_stays(row, key.len()).is_none())
 }

@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::shared::{Looks, Shared};
 use super::{Download, DownloadRequest, DownloadSummary, Written, begin, begin_with, ended};
+use crate::memberships::Members;
 use crate::rows::{Echo, FrameSink};
 use crate::system::{Life, dialect_sql, integer};
 use crate::{Connection, Dialect, Error, Plan, memberships};
@@ -66,7 +67,7 @@ pub fn ask(
         }
         let mut partitions = Vec::new();
         for partition in &plan.model.partitions {
-            let members = memberships::query(connection, partition, user, remote_id)?;
+            let members = memberships::query(connection, partition, user, remote_id)?.rows;
             let types: Vec<Type> = partition.columns.iter().map(|(_, kind)| kind.base).collect();
             partitions.push(in_order(members, &types));
         }
@@ -110,7 +111,8 @@ pub fn write_partitions(
     begin_with(connection, plan, (request.user, &request.remote_id), request.life, Vec::new())?;
     let written = connection.watermark().and_then(|mark| {
         let seen = Watermarks { marks: vec![mark], entries: Vec::new() };
-        let (members, summary, shared) = (partitions.to_vec(), DownloadSummary::default(), Shared::default());
+        let members = partitions.iter().cloned().map(Members::from).collect();
+        let (summary, shared) = (DownloadSummary::default(), Shared::default());
         let (namings, spellings) = Default::default();
         let download = Download {
             connection,

@@ -285,7 +285,8 @@ impl Download<'_, '_> {
             Ok(())
         };
         let checks = self.connection.has_texts_of_any_bytes();
-        let mut rows = RowsWriter::new(table, &echo, &mut sink).checking_texts(checks);
+        let is_spelled = self.is_spelled(table);
+        let mut rows = RowsWriter::new(table, &echo, &mut sink).checking_texts(checks).checking_partitions(is_spelled);
         self.connection.read_whole(table, partitions_of(table, std::slice::from_ref(partition)), &mut rows)?;
         let rows = rows.finish()?;
         match build.finish(rows) {

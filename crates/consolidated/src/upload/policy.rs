@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use headwater_model::Direction;
 use headwater_protocol::Row;
-use headwater_protocol::message::{Refusal, RefusalCode};
+use headwater_protocol::message::{PARTITION_KEY_BYTES_MAX, Refusal, RefusalCode};
 
 use super::source::Item;
 use crate::scripts::Actor;
@@ -38,7 +38,7 @@ impl Policy {
         let (mut members, mut all) = (Vec::new(), Vec::new());
         for partition in &plan.model.partitions {
             let types: Vec<_> = partition.columns.iter().map(|(_, kind)| kind.base).collect();
-            let rows = memberships::query(connection, partition, user, remote_id)?;
+            let rows = memberships::query(connection, partition, user, remote_id)?.rows;
             members.push(rows.iter().map(|row| encoded(&types, row)).collect());
             all.push(rows);
         }
@@ -46,10 +46,11 @@ impl Policy {
         Ok(Policy { rows: all, members, spellings, actor: Actor { user: user.to_owned(), remote_id: *remote_id } })
     }
 
-    /// Whether a table's partition of these bytes is one of the user's.
+    /// Whether a table's partition of these bytes is one of the user's. A spelling that is too large to travel is none.
     pub(super) fn is_member(&self, table: &TablePlan, partition: &[u8]) -> bool {
         self.is_named(table, partition)
-            || self.spellings.borrow().get(&(table.number, partition.to_vec())).copied().unwrap_or(false)
+            || partition.len() <= PARTITION_KEY_BYTES_MAX
+                && self.spellings.borrow().get(&(table.number, partition.to_vec())).copied().unwrap_or(false)
     }
 
     /// The same by its bytes.

@@ -7,6 +7,7 @@ use headwater_protocol::message::Change;
 use headwater_protocol::{Row, Value};
 
 use super::database::{Database, plan};
+use super::logged::{logged, only};
 use super::replica::{Replica, find};
 use super::values::{decimal, int, text};
 
@@ -226,6 +227,15 @@ fn story(database: &Database, kind: &Kind) {
     idle(&mut anna);
     assert_eq!(ids(&anna, "e"), [int(1), int(2), int(3), int(4)], "{}", kind.column);
 
+    // A remote that has seen nothing of one of the spellings gets the partition whole, and the log says why.
+    let spelled = anna.watermarks.entries.iter_mut().find(|entry| entry.table == find(&plan, "d").number);
+    spelled.expect("an entry").mark = 1;
+    anna.watermarks.marks.push(Vec::new());
+    let (lines, synced) = logged(|| anna.sync(database, &plan));
+    assert!(synced.marks.iter().all(|mark| mark.table == find(&plan, "d").number) && !synced.marks.is_empty());
+    only(&lines, &["the remote spelled the value of a partition otherwise", "table=d"]);
+    idle(&mut anna);
+
     // What is not equal is another's.
     anna.send(find(&plan, "d"), Change { old: None, new: Some(vec![int(5), kind.other.1.clone(), text("outside")]) });
     assert_eq!(anna.sync(database, &plan).refusals(), [(0, "partition")], "{}", kind.column);
@@ -256,6 +266,48 @@ fn story(database: &Database, kind: &Kind) {
     anna.sync(database, &plan);
     anna.assert_equals_fresh(database, &plan);
     assert_eq!(ids(&anna, "d"), [int(1), int(3), int(4)], "{}", kind.column);
+}
+
+/// A row may spell its partition larger than any frame takes: it is left out, and the rest goes on.
+pub(crate) fn a_spelling_that_is_too_large_to_travel_does_not_come_down(database: &Database) {
+    let (before, column) = match database.dialect() {
+        Dialect::Postgres => (
+            "CREATE COLLATION bare (provider = icu, locale = 'und-u-ka-shifted', deterministic = false)",
+            "text COLLATE bare",
+        ),
+        Dialect::Sqlite => ("", "TEXT COLLATE RTRIM"),
+    };
+    let kind = Kind {
+        column,
+        model: "text",
+        before,
+        member_column: "text",
+        member: "'ab'",
+        rows: ["'ab '", "'ab'"],
+        later: ("'ab  '", text("ab  ")),
+        other: ("'abc'", text("abc")),
+    };
+    let plan = made(database, &kind);
+    let large = format!("ab{}", " ".repeat(5_000));
+    let mut anna = Replica::synced(database, &plan, "anna");
+    database.application(&format!(
+        "INSERT INTO d VALUES (3, '{large}', 'large'), (4, 'ab', 'late'); UPDATE d SET region = '{large}' WHERE id = 2"
+    ));
+    let (lines, synced) = logged(|| anna.sync(database, &plan));
+    assert_eq!((synced.upserts.len(), synced.marks.len()), (1, 0));
+    only(&lines, &["larger than can travel", "table=d", "key={\"id\":2}", "bytes=5"]);
+    let ids = |anna: &Replica| anna.table(&plan, "d").iter().map(|row| row[0].clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&anna), [int(1), int(4)]);
+    anna.assert_equals_fresh(database, &plan);
+    // Nobody uploads one.
+    anna.insert(&plan, "d", vec![int(5), text("ab"), text("mine")]);
+    anna.insert(&plan, "d", vec![int(6), text(&large), text("mine")]);
+    assert_eq!(anna.sync(database, &plan).refusals(), [(1, "partition")]);
+    anna.rows.retain(|_, row| row[0] != int(6));
+    database.application("UPDATE d SET region = 'ab' WHERE id = 3");
+    anna.sync(database, &plan);
+    anna.assert_equals_fresh(database, &plan);
+    assert_eq!(ids(&anna), [int(1), int(3), int(4), int(5)]);
 }
 
 /// A child and its parent that are equal here, and not at a remote.

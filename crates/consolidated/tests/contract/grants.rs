@@ -1,7 +1,8 @@
 //! What the server's role may not do, and versions that others serve.
 
+use headwater_consolidated::check::privileges;
 use headwater_consolidated::postgres::{Postgres, Settings};
-use headwater_consolidated::{Backend as _, Error, track};
+use headwater_consolidated::{Backend as _, Connection, Error, track};
 use headwater_protocol::Value;
 use headwater_protocol::message::Outcome;
 
@@ -31,6 +32,23 @@ pub(crate) fn a_missing_grant_holds_up_its_table_alone(database: &Database) {
     let mut connection = backend.connect().expect("connected");
     let mut anna = Replica::new("anna");
     anna.try_sync(&mut *connection, &plan).expect("synced");
+    let lacking = |connection: &mut dyn Connection| {
+        let found = privileges(connection, &plan).expect("looked");
+        found
+            .iter()
+            .map(|finding| (finding.table.clone().expect("a table"), finding.message.clone()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(lacking(&mut *connection), []);
+    // Rights on each column are as good as one on the table.
+    database.application(&format!(
+        "REVOKE SELECT, UPDATE ON orders FROM {role}; GRANT SELECT (id, region, note), UPDATE (region, note) ON orders TO {role}"
+    ));
+    assert_eq!(lacking(&mut *connection), []);
+    database.application(&format!("REVOKE SELECT (note) ON orders FROM {role}; REVOKE DELETE ON customer FROM {role}"));
+    let named = |table: &str, privilege: &str| (table.to_owned(), format!("the server's role may not {privilege}"));
+    assert_eq!(lacking(&mut *connection), [named("customer", "DELETE"), named("orders", "SELECT")]);
+    database.application(&format!("GRANT ALL ON customer, orders TO {role}"));
     // Nothing may be inserted into one table.
     database.application(&format!("REVOKE INSERT ON customer FROM {role}"));
     anna.insert(&plan, "customer", customer(2, "b", "x", 1));

@@ -25,6 +25,7 @@ mod incarnation;
 mod key_forms;
 mod kin;
 mod life;
+mod logged;
 mod mariadb;
 mod mariadb_tls;
 mod mark_states;
@@ -152,6 +153,8 @@ contract! {
     partitions::joining_and_leaving_partitions,
     partitions::memberships_are_read_in_the_downloads_snapshot,
     partitions::a_partition_that_the_memberships_return_twice_comes_once,
+    partitions::a_membership_that_is_too_large_to_travel_is_left_out,
+    equality::a_spelling_that_is_too_large_to_travel_does_not_come_down,
     equality::texts_without_case_are_one_partition,
     equality::texts_of_a_collation_are_one_partition,
     equality::blanks_at_the_end_make_no_other_partition,
@@ -312,6 +315,7 @@ contract_of! {
 contract_of! {
     postgres_sql_ascii, postgres_without_encoding:
     encodings::a_text_that_is_not_utf_8_holds_back_its_row_alone,
+    encodings::a_membership_that_is_not_utf_8_is_left_out,
 }
 
 contract_of! {

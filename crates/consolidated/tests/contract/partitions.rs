@@ -3,6 +3,7 @@
 use headwater_protocol::message::PartitionAction;
 
 use super::database::Database;
+use super::logged::{logged, only};
 use super::replica::Replica;
 use super::values::order;
 
@@ -122,4 +123,41 @@ pub(crate) fn a_partition_that_the_memberships_return_twice_comes_once(database:
     database.application("UPDATE orders SET note = 'changed' WHERE id = 1");
     assert_eq!(anna.sync(database, &plan).upserts.len(), 1);
     anna.assert_equals_fresh(database, &plan);
+}
+
+/// The value of a partition that no frame has room for.
+fn too_large() -> String {
+    "x".repeat(5_000)
+}
+
+/// It counts as no membership: all other partitions go on, and the log names it.
+pub(crate) fn a_membership_that_is_too_large_to_travel_is_left_out(database: &Database) {
+    let plan = database.standard();
+    let large = too_large();
+    database.application(&format!(
+        "INSERT INTO member VALUES ('anna', '{large}'); \
+         INSERT INTO orders VALUES (1, 'north', 'x'), (2, '{large}', 'y'), (3, 'north', 'moves')"
+    ));
+    let mut anna = Replica::new("anna");
+    let (lines, first) = logged(|| anna.sync(database, &plan));
+    assert_eq!(first.upserts.len(), 2);
+    let line = only(&lines, &["a membership is left out"]);
+    for word in ["partition=region", "user=anna", "bytes=5003", "limit=4096", "values=xxx"] {
+        assert!(line.contains(word) && line.len() < 400, "{word}: {line}");
+    }
+    // A row that moves into it leaves, and one that comes from there arrives.
+    database.application(&format!(
+        "UPDATE orders SET region = '{large}' WHERE id = 3; UPDATE orders SET region = 'south' WHERE id = 2"
+    ));
+    let synced = anna.sync(database, &plan);
+    assert_eq!((synced.upserts.len(), synced.deletes.len()), (1, 1));
+    anna.assert_equals_fresh(database, &plan);
+    // Nobody uploads into it, and the rest of the upload is applied.
+    anna.insert(&plan, "orders", order(4, "north", "mine"));
+    anna.insert(&plan, "orders", order(5, &large, "mine"));
+    anna.insert(&plan, "orders", order(6, "south", "mine"));
+    let (lines, synced) = logged(|| anna.sync(database, &plan));
+    assert_eq!(synced.refusals(), [(1, "partition")]);
+    assert_eq!(database.number("SELECT count(*) FROM orders WHERE note = 'mine'"), 2);
+    only(&lines, &["a membership is left out"]);
 }

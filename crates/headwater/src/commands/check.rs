@@ -1,7 +1,7 @@
 //! `headwater check`: the model against the database.
 
 use clap::Args;
-use headwater_consolidated::check::{Finding, Severity, check};
+use headwater_consolidated::check::{Finding, Severity, check, privileges};
 use headwater_consolidated::{Connection, Error, Plan};
 use serde_json::json;
 
@@ -28,7 +28,12 @@ pub fn run(_: &CheckArgs, global: &Global, output: &Output) -> Done {
     let config = Config::read(global)?;
     let plans = config.plans()?;
     let mut connection = config.database.connect()?;
-    let findings = check_all(&mut *connection, &plans)?;
+    let findings = each_once(&mut *connection, &plans, |connection, plan| {
+        let mut found = check(connection, plan)?;
+        found.extend(privileges(connection, plan)?);
+        found.sort_by_key(|finding| finding.severity);
+        Ok(found)
+    })?;
     let errors = findings.iter().filter(|(_, finding)| finding.severity == Severity::Error).count();
     let answer = json!({ "errors": errors, "findings": findings.iter().map(as_json).collect::<Vec<_>>() });
     output.answer(&answer, |output| {
@@ -70,9 +75,18 @@ pub(super) type Found<'p> = (Vec<&'p Plan>, Finding);
 
 /// Checks all models. A finding of several models is there once.
 pub(super) fn check_all<'p>(connection: &mut dyn Connection, plans: &'p [Plan]) -> Result<Vec<Found<'p>>, Error> {
+    each_once(connection, plans, check)
+}
+
+/// What is found in all models, each finding once.
+pub(super) fn each_once<'p>(
+    connection: &mut dyn Connection,
+    plans: &'p [Plan],
+    find: impl Fn(&mut dyn Connection, &Plan) -> Result<Vec<Finding>, Error>,
+) -> Result<Vec<Found<'p>>, Error> {
     let mut all: Vec<Found<'p>> = Vec::new();
     for plan in plans {
-        for finding in check(connection, plan)? {
+        for finding in find(connection, plan)? {
             match all.iter_mut().find(|(_, known)| *known == finding) {
                 Some((found_in, _)) if found_in.last().is_some_and(|last| std::ptr::eq(*last, plan)) => {}
                 Some((found_in, _)) => found_in.push(plan),
@@ -88,14 +102,12 @@ pub(super) fn title(found_in: &[&Plan], plans: &[Plan]) -> String {
     if plans.len() == 1 {
         return String::new();
     }
-    let mut title = String::new();
-    for (place, plan) in found_in.iter().enumerate() {
+    let named = found_in.iter().enumerate().map(|(place, plan)| {
         let (name, version) = (&plan.model.name, plan.model.version);
         let is_named = place > 0 && found_in[place - 1].model.name == *name;
-        title += if place > 0 { ", " } else { "" };
-        title += &if is_named { version.to_string() } else { format!("{name} version {version}") };
-    }
-    title + ": "
+        if is_named { version.to_string() } else { format!("{name} version {version}") }
+    });
+    named.collect::<Vec<_>>().join(", ") + ": "
 }
 
 fn as_json((found_in, finding): &Found<'_>) -> serde_json::Value {

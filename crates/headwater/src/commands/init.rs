@@ -33,6 +33,7 @@ What is synchronized, and how. `headwater check` holds it against the database.
 
 direction: both | download (local edits are refused) | upload
 conflict:  consolidated_wins | remote_wins | newer_wins(column) | merge(consolidated) | merge(remote) | off
+           { merge = \"consolidated\", sum = [\"qty\"] } (qty is a counter: what each remote adds or takes is added up)
 key:       what identifies a row; unique and never NULL
 types:     bool, int, real, decimal, decimal(precision,scale), text, bytes, date, time, timestamp, timestamptz, uuid, json
 

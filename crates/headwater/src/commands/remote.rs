@@ -134,8 +134,7 @@ impl Login {
             }
             if let Some(other) = headwater_access::claimed_user(token).filter(|other| other != user) {
                 return Err(usage(format!(
-                    "the token is user {other:?}'s, and the remote {user:?}'s: its rows would go and {other:?}'s come; \
-                     take a token of {user:?} (`headwater token {user}`)"
+                    "the token belongs to user {other:?}, this remote to user {user:?}: use a token of {user:?} (`headwater token {user}`)"
                 )));
             }
             return Ok(Credentials::Token(token.to_owned()));

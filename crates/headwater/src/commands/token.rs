@@ -54,7 +54,7 @@ pub fn run(args: &TokenArgs, global: &Global, output: &Output) -> Done {
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     const YEAR: u64 = 366 * 86_400;
     let expected =
-        || format!("{text:?} is no time, expected a number and s, m, h or d, at most 366d: 90s, 15m, 12h, 30d");
+        || format!("{text:?} is not a duration, expected a number and s, m, h or d, at most 366d: 90s, 15m, 12h, 30d");
     let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(expected)?;
     let seconds = match unit {
         "s" => 1,

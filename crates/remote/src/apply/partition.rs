@@ -115,6 +115,35 @@ impl Apply<'_> {
         Ok(())
     }
 
+    /// Whether nothing of a table can lie in a partition: neither its rows, nor those from which they take their partition, nor what changes
+    /// have changed, nor what is held.
+    pub(super) fn has_nothing_in(&self, number: u32, partition: &[u8]) -> Result<bool, Error> {
+        let Some(mut table) = self.plan.table(number) else { return Ok(false) };
+        while let Some((above, _)) = &table.parent
+            && let Some(above) = self.plan.table(*above)
+        {
+            table = above;
+        }
+        if table.parent.is_some() || !table.is_tracked() || !self.all_displaced(table)?.is_empty() {
+            return Ok(false);
+        }
+        let values = from_wire(&decoded(&table.partition_types, partition)?);
+        let has_held = self.rows.prepare("SELECT 1 FROM \"hw_held\" WHERE \"table\" = ?")?.exists([table.number]);
+        if has_held.while_doing("looking into a partition")? {
+            return Ok(false);
+        }
+        let rows = format!("SELECT 1 FROM {} WHERE {}", table.name(), rows_in(self.plan, table, &table.name()));
+        let changes =
+            format!("SELECT 1 FROM {} AS l WHERE l.\"existed\" = 1 AND {}", table.log(), logged_in(self.plan, table));
+        for sql in [rows, changes] {
+            let found = self.rows.prepare(&sql)?.exists(params_from_iter(&values));
+            if found.while_doing("looking into a partition")? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The rows of the partition that have no pending change.
     fn delete_rows(&mut self, table: &TablePlan, values: &[Local]) -> Result<(), Error> {
         self.delete_where(table, rows_in(self.plan, table, &table.name()), values)

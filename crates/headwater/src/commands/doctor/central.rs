@@ -3,15 +3,14 @@
 use std::path::Path;
 
 use anyhow::Result;
-use headwater_consolidated::check::Severity;
+use headwater_consolidated::check::{Severity, privileges};
 use headwater_consolidated::{Connection, Dialect, Plan};
 use headwater_diskfaults::FileFault;
 use headwater_gateway::query::Who;
-use headwater_model::Direction;
 use headwater_protocol::Value;
 
 use super::{DoctorArgs, Findings, files};
-use crate::commands::check::{check_all, place, title};
+use crate::commands::check::{check_all, each_once, place, title};
 use crate::config::{Config, FrontierConfig, GatewayConfig};
 use crate::database::Address;
 
@@ -62,7 +61,7 @@ pub(super) fn look(
         looked.push(open_transactions(connection, args, findings));
         looked.push(commits(connection, findings));
         looked.push(slots(connection, findings));
-        looked.extend(plans.iter().map(|plan| privileges(connection, plan, findings)));
+        looked.push(lacks_privileges(connection, plans, findings));
         if knows_users(plans, gateway) {
             looked.push(accounts(connection, findings));
         }
@@ -230,26 +229,9 @@ fn slots(connection: &mut dyn Connection, findings: &mut Findings) -> Result<()>
 }
 
 /// What the server's role may do with the model's tables.
-fn privileges(connection: &mut dyn Connection, plan: &Plan, findings: &mut Findings) -> Result<()> {
-    for table in &plan.model.tables {
-        let mut needed = vec!["SELECT"];
-        if table.direction != Direction::Download {
-            needed.extend(["INSERT", "UPDATE", "DELETE"]);
-        }
-        for privilege in needed {
-            let sql =
-                "SELECT (NOT has_table_privilege(to_regclass(quote_ident(?1) || '.' || quote_ident(?2)), ?3))::text";
-            let schema = table.schema.as_deref().unwrap_or("public");
-            let parameters = [Value::text(schema), Value::text(&table.name), Value::text(privilege)];
-            if connection.query(sql, &parameters)?.concat() == [Value::text("true")] {
-                let what = format!("{}: the server's role may not {privilege}", table.name);
-                let mend = format!(
-                    "`GRANT {privilege} ON {schema}.{} TO ROLE`, the one of `url` under [database]",
-                    table.name
-                );
-                findings.error("privilege", what, mend);
-            }
-        }
+fn lacks_privileges(connection: &mut dyn Connection, plans: &[Plan], findings: &mut Findings) -> Result<()> {
+    for (_, finding) in each_once(connection, plans, privileges)? {
+        findings.error(finding.code, format!("{}{}", place(&finding), finding.message), finding.mend);
     }
     Ok(())
 }

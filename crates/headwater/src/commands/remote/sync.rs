@@ -229,9 +229,9 @@ pub(super) fn show(report: &SyncReport, output: &Output) -> Result<()> {
         (
             report.afresh > 0,
             format!(
-                "{} came down afresh: this remote was away for longer than purge_days, or change tracking missed changes; the server's \
-                 log names the cause",
-                counted(report.afresh as usize, "table")
+                "{} came down afresh; the server's log names the cause{}",
+                counted(report.afresh as usize, "table"),
+                if report.afresh == 1 { "" } else { " of each" }
             ),
         ),
         (report.lost.is_some(), lost(report)),
@@ -258,9 +258,15 @@ fn refused_whole(report: &SyncReport) -> String {
 fn lost(report: &SyncReport) -> String {
     let (first, last) = report.lost.unwrap_or_default();
     let kept = thousands(report.lost_changes);
+    let (uploads, whose) = if first == last {
+        (format!("upload {first}"), "its")
+    } else {
+        (format!("uploads {first} to {last}"), "their")
+    };
     format!(
-        "the consolidated database has lost uploads {first} to {last}: {kept} of their changes are still here, the last mebibyte being kept \
-         (see `headwater remote log`)"
+        "the consolidated database has lost {uploads}. {kept} of {whose} changes {}; `headwater remote retry FILE --all` sends {} again",
+        if report.lost_changes == 1 { "is set aside" } else { "are set aside" },
+        if report.lost_changes == 1 { "it" } else { "them" },
     )
 }
 

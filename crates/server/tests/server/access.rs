@@ -63,7 +63,7 @@ fn whose_remote_it_is_must_be_who_asks() {
     }
     assert_eq!(ask("GET /v1/model", "616e6e61").status, 200, "anna's");
     let refused = ask("GET /v1/model", "626f").json()["message"].to_string();
-    assert!(refused.contains("the remote \\\"bo\\\"'s") && refused.contains("take a token of"), "{refused}");
+    assert!(refused.contains("this remote to user \\\"bo\\\"") && refused.contains("use a token of"), "{refused}");
     let malformed = ask("GET /v1/model", "zz").json()["message"].to_string();
     assert!(malformed.contains("Headwater-User") && malformed.contains("expected"), "{malformed}");
 }

@@ -1,7 +1,7 @@
 //! A user's memberships: which partitions a remote of his holds. Read inside the transaction that uses them.
 //!
 //! A membership whose values are larger than a partition's key may be, or that has a text which is not UTF-8, names no partition that can
-//! travel. It counts as no membership at all, and [`Members::log_left_out`] names it.
+//! travel. It counts as no membership at all, and the log names it.
 
 use std::collections::HashSet;
 

@@ -262,7 +262,7 @@ pub trait Connection: QueryConnection {
     /// so that uploads don't deadlock one another).
     fn fetch(&mut self, table: &TablePlan, keys: &[Row], lock: bool) -> Result<Vec<Row>, Error>;
 
-    /// Refuses rows that are about to be inserted ([`Error::Refused`]) if the database would store one of their keys as another value.
+    /// [`Error::Refused`] if the database would store the key of one of these rows, which are about to be inserted, as another value.
     fn check_new_keys(&mut self, _table: &TablePlan, _rows: &[&Row]) -> Result<(), Error> {
         Ok(())
     }
@@ -370,14 +370,14 @@ pub trait Connection: QueryConnection {
     /// switched off or on, a table replaced, a column converted), in a download; `None` where none is to be had.
     fn tracking_mark(&mut self, plan: &Plan) -> Result<Option<String>, Error>;
 
-    /// Whether the model's names mean the same tables still as when [`Connection::tracking_mark`] looked in this transaction, with their triggers as
-    /// they were. Those that it has written to stay so until its end.
-    fn still_names_them(&mut self, _plan: &Plan) -> Result<bool, Error> {
+    /// Whether the model's names still stand for the tables that [`Connection::tracking_mark`] saw in this transaction, and their triggers are
+    /// switched on or off as they were. A table that the transaction has written to can't be replaced before it ends.
+    fn has_same_tables(&mut self, _plan: &Plan) -> Result<bool, Error> {
         Ok(true)
     }
 
-    /// Enables the triggers of change tracking again that are not enabled as they were made, where none is off, in a transaction of its own:
-    /// their tables come afresh. Gives whether there were any.
+    /// Enables triggers of change tracking as they were made, if they are enabled in another way and none is off. Their tables come afresh. Uses
+    /// a transaction of its own, and gives whether there were any.
     fn enable_triggers(&mut self, _plan: &Plan) -> Result<bool, Error> {
         Ok(false)
     }

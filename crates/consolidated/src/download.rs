@@ -163,7 +163,8 @@ pub fn brings_nothing(request: &DownloadRequest<'_>, summary: &DownloadSummary, 
 /// How often tables may come or go while a transaction begins.
 pub(crate) const LOOKS_MAX: usize = 5;
 
-/// Has tables and parts of them that came or went adopted, and makes sure that the model's are tracked, as each download does. No transaction is open.
+/// Adopts parts of tables that came or went, and makes sure that the model's tables are tracked, as each download does. No transaction is
+/// open.
 pub(crate) fn look_at_tracking(
     connection: &mut dyn Connection,
     plan: &Plan,
@@ -292,7 +293,7 @@ struct Sorted {
     /// Further spellings of those that come whole, and of the others, that the remote holds.
     whole_spellings: Vec<Vec<u8>>,
     kept_spellings: Vec<Vec<u8>>,
-    /// A partition comes whole since the remote has seen more of one of its spellings than of another.
+    /// Whether a partition comes whole because the remote has seen one of its spellings up to another watermark than the others.
     is_respelled: bool,
 }
 
@@ -409,7 +410,7 @@ impl<'a, 's> Download<'a, 's> {
         }
     }
 
-    /// The same where the cause is the table's own.
+    /// Says in the log why one table comes whole: a policy, or a partition that the remote spelled otherwise.
     fn log_why_whole(&self, table: &TablePlan, sorted: &Sorted) {
         let (remote, name) = (hex::encode(self.request.remote_id), table.table.name.as_str());
         let has_seen = |entry: &WatermarkEntry| {

@@ -33,7 +33,7 @@ mod connection;
 mod ddl_guard;
 mod error;
 pub(crate) mod exposure;
-mod grants;
+pub(crate) mod grants;
 mod late;
 mod link;
 mod literal;

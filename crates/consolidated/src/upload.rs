@@ -233,7 +233,7 @@ fn attempt(
         let opened = connection
             .open(Mode::Upload, (user, &remote_id), &first)
             .and_then(|()| request.life.map_or(Ok(()), |life| life.compare(connection)))
-            // Also, statements that were made before a table was altered would fail by the rows' fault.
+            // It also drops statements that were prepared before a table was altered: they would fail, and rows would be refused for it.
             .and_then(|()| connection.tracking_mark(plan));
         match opened {
             Ok(mark) if connection.whole_tracking().get(&plan.fingerprint) == mark.as_ref() => {
@@ -243,7 +243,7 @@ fn attempt(
             Ok(_) => connection.rollback()?,
             Err(error) => return crate::finish(connection, Err(error)),
         }
-        // What is written to a table that is not the tracked one would be lost with it.
+        // A table may stand in the tracked one's place: what is written to it would be lost with it.
         download::look_at_tracking(connection, plan, (user, &remote_id))?;
     }
     Err(Error::Retry { detail: "the model's tables are altered again and again".to_owned(), broken: false })
@@ -266,7 +266,7 @@ fn inside(
     match (verdict, stored) {
         (protocol::Verdict::Apply, stored) => {
             let uploaded = apply_changes(connection, request, &mut reader, how)?;
-            if !connection.still_names_them(request.plan)? {
+            if !connection.has_same_tables(request.plan)? {
                 let detail = "a table was replaced, or its triggers were switched, just before it was written to";
                 return Err(Error::Retry { detail: detail.to_owned(), broken: false });
             }

@@ -34,7 +34,7 @@ pub struct Upgraded {
     pub from: u32,
     /// The version now.
     pub to: u32,
-    /// Tables that were made anew and came whole, by name. Of others that a server sent whole nevertheless, [`SyncReport::afresh`] has the number.
+    /// Tables that were made anew and came whole, by name. [`SyncReport::afresh`] counts the others that a server sent whole.
     pub whole: Vec<String>,
     /// Tables that the new version does not have, and that are gone.
     pub gone: Vec<String>,
@@ -126,8 +126,8 @@ impl Change {
         Ok(Change { plan, fates })
     }
 
-    /// What its download is staged under. What comes for tables that keep their rows is not all of them: a program that would make these tables anew
-    /// must not take it for its own.
+    /// The fingerprint under which its download is staged. A table that keeps its rows gets only some rows by it, so a program that would make
+    /// the table anew must not apply it.
     pub(crate) fn staged_under(&self) -> u64 {
         let is_extended = |fate: &Fate| matches!(fate, Fate::Extended { .. });
         if self.fates.iter().any(is_extended) { !self.plan.fingerprint } else { self.plan.fingerprint }

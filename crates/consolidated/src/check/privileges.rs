@@ -1,11 +1,11 @@
 //! What the server's role may not do with the model's tables (PostgreSQL).
 
-use headwater_model::sql::literal;
 use headwater_model::tracking::postgres::base_table;
 use headwater_model::{Direction, Table};
 use headwater_protocol::Value;
 
 use super::{Finding, Severity};
+use crate::postgres::grants::may;
 use crate::{Connection, Dialect, Error, Plan};
 
 /// A finding for each privilege on a table of the model that the connection's role lacks. A right on each of the columns is as good as one on
@@ -34,21 +34,14 @@ pub fn privileges(connection: &mut dyn Connection, plan: &Plan) -> Result<Vec<Fi
 
 /// Whether the table is there and the role lacks the privilege.
 fn lacks(table: &Table, privilege: &str) -> String {
-    let id = format!("to_regclass({})", literal(&base_table(table)));
-    let by_columns = match privilege {
-        "DELETE" => "false".to_owned(),
-        _ => {
-            let is_needed = |place: &usize| privilege != "UPDATE" || !table.key.contains(place);
-            let names = table.columns.iter().enumerate().filter(|(place, _)| is_needed(place));
-            let names: Vec<String> = names.map(|(_, column)| literal(&column.name)).collect();
-            format!(
-                "coalesce((SELECT bool_and(has_column_privilege(a.attrelid, a.attnum, '{privilege}')) FROM pg_catalog.pg_attribute a \
-                 WHERE a.attrelid = {id} AND a.attname::text = ANY (ARRAY[{}]::text[])), false)",
-                names.join(", ")
-            )
-        }
+    let is_needed = |place: usize| match privilege {
+        "DELETE" => false,
+        "UPDATE" => !table.key.contains(&place),
+        _ => true,
     };
-    format!("SELECT coalesce(NOT has_table_privilege({id}, '{privilege}') AND NOT {by_columns}, false)")
+    let needed = table.columns.iter().enumerate().filter(|(place, _)| is_needed(*place));
+    let needed: Vec<&str> = needed.map(|(_, column)| column.name.as_str()).collect();
+    format!("SELECT coalesce(NOT {}, false)", may(privilege, &base_table(table), &needed))
 }
 
 fn finding(table: &Table, privilege: &str) -> Finding {

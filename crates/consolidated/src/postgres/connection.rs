@@ -448,7 +448,7 @@ impl Connection for PostgresConnection {
         Ok(mark)
     }
 
-    fn still_names_them(&mut self, plan: &Plan) -> Result<bool, Error> {
+    fn has_same_tables(&mut self, plan: &Plan) -> Result<bool, Error> {
         let Some(sql) = table_identity::named_sql(plan) else { return Ok(true) };
         let rows = self.query(&sql, &[])?;
         Ok(rows.first().and_then(|row| crate::system::optional_text(row.first())) == self.state.named)

@@ -62,7 +62,7 @@ impl PostgresConnection {
 fn may_read(plan: &TablePlan) -> String {
     let mut tests = Vec::new();
     let own = plan.table.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>();
-    tests.push(columns_readable(&base_table(&plan.table), &own));
+    tests.push(format!("coalesce({}, false)", may("SELECT", &base_table(&plan.table), &own)));
     for parent in &plan.parents {
         tests.push(format!(
             "coalesce(has_any_column_privilege(to_regclass({}), 'SELECT'), false)",
@@ -76,12 +76,13 @@ fn may_read(plan: &TablePlan) -> String {
     tests.join(" AND ")
 }
 
-fn columns_readable(table: &str, columns: &[&str]) -> String {
-    let table = literal(table);
+/// Whether the role has a privilege on a table or on all of these columns of it; NULL where there is no such table.
+pub(crate) fn may(privilege: &str, table: &str, columns: &[&str]) -> String {
+    let id = format!("to_regclass({})", literal(table));
     let columns: Vec<String> = columns.iter().map(|column| literal(column)).collect();
     format!(
-        "coalesce(has_table_privilege(to_regclass({table}), 'SELECT') OR (SELECT bool_and(has_column_privilege(a.attrelid, a.attnum, 'SELECT')) \
-         FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass({table}) AND a.attname IN ({})), false)",
+        "(has_table_privilege({id}, '{privilege}') OR coalesce((SELECT bool_and(has_column_privilege(a.attrelid, a.attnum, '{privilege}')) \
+         FROM pg_catalog.pg_attribute a WHERE a.attrelid = {id} AND a.attname::text = ANY (ARRAY[{}]::text[])), false))",
         columns.join(", ")
     )
 }

@@ -214,12 +214,18 @@ fn whole(plan: &Plan, synced: &Synced) -> Vec<String> {
     names
 }
 
-/// Each event meets a remote that has a pending change of `item`, and a connection that has synced before.
-pub(crate) fn what_no_trigger_sees_comes_afresh(database: &Database) {
+/// The model, a connection, and a remote that has synced by it.
+fn synced(database: &Database) -> (Plan, Box<dyn Connection>, Replica) {
     let plan = stocked(database);
     let mut connection = database.connect();
     let mut ben = Replica::new("ben");
     sync(&mut ben, database, &mut connection, &plan);
+    (plan, connection, ben)
+}
+
+/// Each event meets a remote that has a pending change of `item`, and a connection that has synced before.
+pub(crate) fn what_no_trigger_sees_comes_afresh(database: &Database) {
+    let (plan, mut connection, mut ben) = synced(database);
     for (place, (name, statements, afresh)) in EVENTS.iter().enumerate() {
         eprintln!("{name}");
         let pending = format!("pending {place}");
@@ -254,10 +260,7 @@ fn split(statements: &str) -> Vec<&str> {
 
 /// Where triggers are missing, or are another table's, the download is refused by name, and `track` puts it right.
 pub(crate) fn exchanged_tables_are_refused_by_name(database: &Database) {
-    let plan = stocked(database);
-    let mut connection = database.connect();
-    let mut ben = Replica::new("ben");
-    sync(&mut ben, database, &mut connection, &plan);
+    let (plan, mut connection, mut ben) = synced(database);
     let exchanges = [
         "BEGIN; ALTER TABLE other RENAME TO x; ALTER TABLE item RENAME TO other; ALTER TABLE x RENAME TO item; COMMIT",
         "BEGIN; ALTER TABLE other RENAME TO x; ALTER TABLE item RENAME TO other; ALTER TABLE x RENAME TO item; COMMIT",
@@ -340,10 +343,7 @@ fn assert_comes_whole(
 
 /// `ENABLE TRIGGER USER` and `ALL` leave triggers in another state than they were made in: the next download sets them right.
 pub(crate) fn triggers_enabled_plainly_are_set_right_by_the_next_download(database: &Database) {
-    let plan = stocked(database);
-    let mut connection = database.connect();
-    let mut ben = Replica::new("ben");
-    sync(&mut ben, database, &mut connection, &plan);
+    let (plan, mut connection, mut ben) = synced(database);
     let kept_before = kept(database);
     for (table, writes, afresh) in ENABLED_PLAINLY {
         let all = ["item", "doc"].contains(table).then_some("ALL");
@@ -361,10 +361,7 @@ pub(crate) fn triggers_enabled_plainly_are_set_right_by_the_next_download(databa
 
 /// While triggers are off, syncs end with an error that names the table; `track` enables them, and the table comes whole.
 pub(crate) fn triggers_that_are_off_are_enabled_by_track(database: &Database) {
-    let plan = stocked(database);
-    let mut connection = database.connect();
-    let mut ben = Replica::new("ben");
-    sync(&mut ben, database, &mut connection, &plan);
+    let (plan, mut connection, mut ben) = synced(database);
     let kept_before = kept(database);
     for (table, writes, afresh) in ENABLED_PLAINLY {
         eprintln!("{table}");
@@ -413,10 +410,7 @@ pub(crate) fn triggers_of_a_table_of_another_owner_wait_for_track(database: &Dat
 
 /// Tables that come to have another's name, or that lost their triggers, come whole after `track`; the others stay as they are.
 pub(crate) fn exchanged_tables_keep_the_incarnation(database: &Database) {
-    let plan = stocked(database);
-    let mut connection = database.connect();
-    let mut ben = Replica::new("ben");
-    sync(&mut ben, database, &mut connection, &plan);
+    let (plan, _, mut ben) = synced(database);
     let incarnation = ben.incarnation;
     let events: &[(&str, &[&str])] = &[
         (
@@ -445,7 +439,7 @@ pub(crate) fn exchanged_tables_keep_the_incarnation(database: &Database) {
         eprintln!("{event}");
         database.application(event);
         // One that has seen the table as it was takes a side table for granted.
-        connection = database.connect();
+        let mut connection = database.connect();
         let refused = ben.try_sync(&mut *connection, &plan).map(|_| ()).expect_err("a download with a hole");
         assert!(matches!(&refused, Error::Untracked { table, .. } if table == afresh[0]), "{refused:?}");
         connection = database.connect();
@@ -470,10 +464,7 @@ pub(crate) fn an_installation_without_records_gets_them(database: &Database) {
 
 /// `track` does not take for its own what others did to a table before.
 pub(crate) fn tracking_again_hides_nothing(database: &Database) {
-    let plan = stocked(database);
-    let mut connection = database.connect();
-    let mut ben = Replica::new("ben");
-    sync(&mut ben, database, &mut connection, &plan);
+    let (plan, mut connection, mut ben) = synced(database);
     database.application("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'");
     track::track(&mut *database.connect(), &plan).expect("tracked");
     let synced = sync(&mut ben, database, &mut connection, &plan);

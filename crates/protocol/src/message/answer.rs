@@ -32,7 +32,7 @@ pub enum FrozenFate {
     Applied = 1,
     /// It was given up before it was applied, and never will be.
     GivenUp = 2,
-    /// Its number is that of another upload, which a copy of the file has sent: it was not applied, and never will be under this remote's ID.
+    /// A copy of the file has sent another upload under its number: it was not applied, and never will be under this remote's ID.
     Another = 3,
 }
 

@@ -223,6 +223,17 @@ fn synced(database: &Database) -> (Plan, Box<dyn Connection>, Replica) {
     (plan, connection, ben)
 }
 
+/// What the database knows of the partitions of `log` and of its rows: which step was missing, where a remote lacks some.
+fn on_record(database: &Database) -> String {
+    let rows = database.rows(
+        "SELECT concat_ws(' ', 'part', p.part::regclass, p.state, p.tried_at) FROM headwater.part p WHERE p.table_name = 'log' \
+         UNION ALL SELECT concat_ws(' ', 'below', i.inhrelid::regclass, i.xmin) FROM pg_inherits i WHERE i.inhparent = 'log'::regclass \
+         UNION ALL SELECT concat_ws(' ', 'side', s.id, s.version, s.deleted) FROM headwater.side_log s \
+         UNION ALL SELECT concat_ws(' ', 'row', l.tableoid::regclass, l.id, l.n, l.xmin) FROM log l",
+    );
+    format!("{rows:?}")
+}
+
 /// Each event meets a remote that has a pending change of `item`, and a connection that has synced before.
 pub(crate) fn what_no_trigger_sees_comes_afresh(database: &Database) {
     let (plan, mut connection, mut ben) = synced(database);
@@ -236,11 +247,18 @@ pub(crate) fn what_no_trigger_sees_comes_afresh(database: &Database) {
         for statement in split(statements) {
             database.application(statement);
         }
+        let seen_before = ben.watermarks.clone();
         let synced = sync(&mut ben, database, &mut connection, &plan);
         assert_eq!(whole(&plan, &synced), *afresh, "{name}");
+        let recorded = on_record(database);
         let mut fresh = Replica::synced(database, &plan, "ben");
         for table in plan.tables.iter().map(|table| table.table.name.as_str()) {
-            assert_eq!(ben.table(&plan, table), fresh.table(&plan, table), "{name}: {table}");
+            assert_eq!(
+                ben.table(&plan, table),
+                fresh.table(&plan, table),
+                "{name}: {table}; seen before: {seen_before:?}, now: {:?}; {recorded}",
+                ben.watermarks
+            );
         }
         assert_eq!(row(&fresh.table(&plan, "item"), 2)[2], text(&pending), "{name}: the pending change is there");
         let again = sync(&mut ben, database, &mut connection, &plan);

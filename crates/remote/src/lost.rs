@@ -9,6 +9,8 @@
 //! | is as the upload made it | it is set aside with its old image, as if it had been refused with the code `lost` |
 //! | was changed by a download since | only the list of changes set aside has it |
 //!
+//! Several lost changes of one row are one, which has what each of them changed and nothing else: what others changed between them is theirs.
+//!
 //! Not sent again by itself: whoever put the backup back may have meant it, and others may have gone on from there. Their numbers are left
 //! out from then on: if the database that has them comes back, it is seen to lack those that came after.
 //!
@@ -21,14 +23,15 @@
 //! model does not have any more.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
-use headwater_model::ColumnType;
+use headwater_model::{ColumnType, ConflictRule};
 use headwater_protocol::message::{Change, ConflictEnd, Outcome, Receipt, Refusal, RefusalCode, TableHeader};
 use headwater_protocol::wire::Reader;
 use headwater_protocol::{Kind, Type};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use crate::counters;
+use crate::counters::{self, Total};
 use crate::cut::{log_change, set_aside_mark, thaw};
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
@@ -40,9 +43,10 @@ use crate::upgrade::{Converter, Gone};
 /// How many losses are remembered; older ones are forgotten.
 const LOSSES_MAX: i64 = 1_000;
 
-/// A change that the consolidated database has no more: first old image and last new image of its key over all lost uploads.
+/// A change that the consolidated database has no more: all that the lost uploads changed of a key, one on top of the other.
 struct Lost {
-    upload: u64,
+    /// The first and the last of them.
+    uploads: (u64, u64),
     old: Option<Image>,
     new: Option<Image>,
     /// What the last of them that did so has made of columns that are no more.
@@ -66,6 +70,28 @@ impl Image {
             }
         }
         row
+    }
+
+    /// This row with what a later change made of another: counters are counted on, and columns that it left alone stay.
+    fn changed_by(&self, table: &TablePlan, old: &Image, new: Image) -> Image {
+        let mut row = new.row.clone();
+        for (place, value) in row.iter_mut().enumerate() {
+            let (Some(here), Some(before), Some(after)) = (self.row.get(place), old.row.get(place), new.row.get(place))
+            else {
+                continue;
+            };
+            if new.unknown.contains(&place) {
+                value.clone_from(here);
+            } else if !self.unknown.contains(&place) {
+                match counters::total(table, place, here, (before, after)) {
+                    Total::Is(total) => *value = total,
+                    Total::Uncounted | Total::TooLarge if before == after => value.clone_from(here),
+                    Total::Uncounted | Total::TooLarge => {}
+                }
+            }
+        }
+        let unknown = new.unknown.into_iter().filter(|place| self.unknown.contains(place)).collect();
+        Image { row, unknown }
     }
 }
 
@@ -209,12 +235,47 @@ impl<'p> Reading<'p> {
         let (old, new) = (image(made_old)?, image(made_new)?);
         let Some(either) = new.as_ref().or(old.as_ref()) else { return Ok(()) };
         let key = table.key_bytes(&to_wire(&table.key_of(&either.row), &table.key_types));
-        let lost =
-            self.lost.entry((table.number, key)).or_insert_with(|| Lost { upload: 0, old, new: None, gone: None });
+        let upload = self.upload;
+        let lost = match self.lost.entry((table.number, key)) {
+            Entry::Vacant(first) => {
+                first.insert(Lost { uploads: (upload, upload), old, new, gone });
+                return Ok(());
+            }
+            Entry::Occupied(before) => before.into_mut(),
+        };
         lost.gone = gone.or(lost.gone.take()).filter(|_| new.is_some());
-        (lost.upload, lost.new) = (self.upload, new);
+        lost.new = match (lost.new.take(), old, new) {
+            (Some(before), Some(old), Some(new)) => Some(before.changed_by(table, &old, new)),
+            (_, _, new) => new,
+        };
+        lost.uploads.1 = upload;
         Ok(())
     }
+}
+
+/// The old image of a pending change that goes up as one with a lost one. `later`: its own. What others changed between the two is nobody's
+/// change here, of counters, and where changes are merged. `is_counted`: what the lost one added to counters is on the list by itself.
+fn joined_old(
+    table: &TablePlan,
+    (old, new): (&[Local], Option<&[Local]>),
+    later: &[Local],
+    is_counted: bool,
+) -> Vec<Local> {
+    let is_merged = matches!(table.table.conflict, ConflictRule::Merge(_));
+    let of_column = |(place, value): (usize, &Local)| {
+        let (Some(new), Some(later)) = (new.and_then(|new| new.get(place)), later.get(place)) else {
+            return value.clone();
+        };
+        if is_counted && table.table.sum.contains(&place) {
+            return later.clone();
+        }
+        match counters::total(table, place, later, (new, value)) {
+            Total::Is(total) => total,
+            Total::Uncounted | Total::TooLarge if is_merged && new == value => later.clone(),
+            Total::Uncounted | Total::TooLarge => value.clone(),
+        }
+    };
+    old.iter().enumerate().map(of_column).collect()
 }
 
 fn set_one_aside(rows: &Rows<'_>, table: &TablePlan, lost: &Lost, now: &str) -> Result<(), Error> {
@@ -223,7 +284,11 @@ fn set_one_aside(rows: &Rows<'_>, table: &TablePlan, lost: &Lost, now: &str) -> 
     };
     let key = table.key_of(&image.row);
     let stands = rows.select(table, &key)?;
-    let message = format!("the consolidated database has lost upload {}, which carried this change", lost.upload);
+    let uploads = match lost.uploads {
+        (first, last) if first == last => format!("upload {first}"),
+        (first, last) => format!("uploads {first} to {last}"),
+    };
+    let message = format!("the consolidated database has lost {uploads}, which carried this change");
     let refusal = Refusal { code: RefusalCode::Lost, message };
     let completed = |image: &Option<Image>, from| image.as_ref().map(|image| image.completed(from));
     if let Some(gone) = &lost.gone {
@@ -237,8 +302,7 @@ fn set_one_aside(rows: &Rows<'_>, table: &TablePlan, lost: &Lost, now: &str) -> 
         let is_one = later.aside == RefusalCode::Lost as i64;
         let is_counted = !is_one && later.old.is_some() && counters::has_added(table, &lost);
         let old = match (&lost.old, &later.old) {
-            // The later one adds what it added, and no more.
-            (Some(old), Some(later)) if is_counted => Some(counters::without_difference(table, old, later)),
+            (Some(old), Some(later)) => Some(joined_old(table, (old, lost.new.as_deref()), later, is_counted)),
             _ => lost.old.clone(),
         };
         let is_nothing = old == later.new;

@@ -228,7 +228,7 @@ fn on_record(database: &Database) -> String {
     let rows = database.rows(
         "SELECT concat_ws(' ', 'part', p.part::regclass, p.state, p.tried_at) FROM headwater.part p WHERE p.table_name = 'log' \
          UNION ALL SELECT concat_ws(' ', 'below', i.inhrelid::regclass, i.xmin) FROM pg_inherits i WHERE i.inhparent = 'log'::regclass \
-         UNION ALL SELECT concat_ws(' ', 'side', s.id, s.version, s.deleted) FROM headwater.side_log s \
+         UNION ALL SELECT concat_ws(' ', 'side', s) FROM headwater.side_log s \
          UNION ALL SELECT concat_ws(' ', 'row', l.tableoid::regclass, l.id, l.n, l.xmin) FROM log l",
     );
     format!("{rows:?}")

@@ -195,3 +195,24 @@ fn a_total_that_does_not_fit_is_held() {
     came(&f, &["1,a,10,$4.00"]);
     assert_eq!((here(&f), f.held()), (vec!["1|a|10|9998.00".to_owned()], 0));
 }
+
+/// Two lost changes of a row, between which others changed it: they are one, which adds what both have added.
+#[test]
+fn lost_changes_are_one_without_what_others_did_in_between() {
+    for to in [vec![0], vec![1, 0]] {
+        let f = stock();
+        f.sql("UPDATE stock SET qty = qty - 3");
+        f.upload_all();
+        came(&f, &["1,b,3,$9.00"]);
+        f.sql("UPDATE stock SET qty = qty - 1, price = '9.50'");
+        f.upload_all();
+        for to in &to {
+            assert_eq!(f.rewind(*to), 1, "{to}");
+        }
+        f.download(f.down().whole("stock", &[]).rows("stock", &[row("1,a,10,$5.00")]));
+        let mut remote = crate::Remote::open(f.remote.path()).expect("the remote opens");
+        remote.retry(&Choice::All).expect("sent again");
+        assert_eq!(here(&f), ["1|a|6|5.50"], "{to:?}");
+        assert_eq!(f.cut_changes(), ["stock: 1,a,10,5.00 -> 1,a,6,5.50"], "{to:?}");
+    }
+}

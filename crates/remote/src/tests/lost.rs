@@ -1,6 +1,6 @@
 //! Uploads that the consolidated database has lost.
 
-use headwater_model::ColumnType;
+use headwater_model::{ColumnType, ConflictRule, Side};
 use headwater_protocol::message::{ConflictEnd, Outcome, Refusal, RefusalCode};
 use headwater_protocol::{Type, Value};
 
@@ -234,4 +234,32 @@ fn a_file_that_kept_no_digests_is_put_right() {
     crate::older::put_right(&f.remote.database).expect("a file of today");
     assert_eq!((named(&f).len(), f.rows("SELECT upload FROM hw_sent")), (0, vec!["1".to_owned(), "2".to_owned()]));
     assert_eq!(f.rewind(0), 4);
+}
+
+/// What others changed between a lost change and the next, of a table whose changes are merged, is nobody's change here.
+#[test]
+fn what_others_changed_between_is_not_sent_as_ours() {
+    for is_uploaded in [false, true] {
+        let mut model = shop();
+        model.tables[0].conflict = ConflictRule::Merge(Side::Remote);
+        let f = Fixture::new(&model);
+        let whole = |rows| f.down().whole("item", &north()).rows("item", rows).whole("kind", &[]).whole("part", &[]);
+        let first = [row("1,north,axe,$1.00")];
+        f.download(whole(&first));
+        f.sql("UPDATE item SET name = 'ax' WHERE id = 1");
+        f.upload_all();
+        f.download(f.down().rows("item", &[row("1,north,ax,$9.00")]));
+        f.sql("UPDATE item SET name = 'big ax' WHERE id = 1");
+        if is_uploaded {
+            f.upload_all();
+        }
+        assert_eq!(f.rewind(0), 1);
+        f.download(whole(&first));
+        if is_uploaded {
+            let mut remote = crate::Remote::open(f.remote.path()).expect("the remote opens");
+            remote.retry(&crate::Choice::All).expect("sent again");
+        }
+        assert_eq!(f.cut_changes(), ["item: 1,north,axe,1.00 -> 1,north,big ax,1.00"], "{is_uploaded}");
+        f.check();
+    }
 }

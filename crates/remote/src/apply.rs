@@ -18,6 +18,7 @@ mod foreign;
 mod fresh;
 mod indexes;
 mod involved;
+mod leaving;
 mod outcome;
 mod own_columns;
 mod partition;
@@ -191,6 +192,8 @@ struct Apply<'a> {
     came_whole: HashSet<(u32, Vec<u8>)>,
     /// Tables of which a partition came whole though it was known what had been seen of it.
     afresh: HashSet<u32>,
+    /// Tables with rows that go unless they come again.
+    leaving: HashSet<u32>,
     /// What was done before the lock.
     prepared: Option<Prepared>,
     /// How many frames of rows have come.
@@ -266,6 +269,7 @@ impl<'a> Apply<'a> {
             begun: HashSet::new(),
             came_whole: HashSet::new(),
             afresh: HashSet::new(),
+            leaving: HashSet::new(),
             prepared,
             rows_frames: 0,
             fresh,
@@ -341,8 +345,9 @@ impl<'a> Apply<'a> {
 
     /// Makes this the table whose rows are stored, and finds out whether that can be done without looking left and right.
     fn turn_to(&mut self, table: &'a TablePlan) -> Result<(), Error> {
-        if self.table.is_some_and(|before| before.number != table.number) {
+        if let Some(before) = self.table.filter(|before| before.number != table.number) {
             self.store_prepared()?;
+            self.let_leave(before)?;
         }
         self.table = Some(table);
         self.rows.set_applying(Some(table))?;
@@ -354,7 +359,7 @@ impl<'a> Apply<'a> {
         let noted = matches!(self.fresh.get(number as usize), Some(Some(_)))
             && self.rows.any(&format!("SELECT 1 FROM \"hw_set_aside\" WHERE \"table\" = {number}"))?;
         let watched = !self.touched.is_whole(table) || self.doubts[number as usize].is_open() || noted;
-        let is_looked_up = self.has_below(table)? || self.rows.has_own_triggers(table)?;
+        let is_looked_up = self.has_below(table)? || self.rows.fires_own_triggers(table)?;
         self.is_plain = !(watched || is_looked_up || self.has_displaced);
         self.involved = if pending || held || conflicts { None } else { Some(Involved::default()) };
         Ok(())
@@ -370,7 +375,10 @@ impl<'a> Apply<'a> {
             self.involved = Involved::read(&self.rows, table)?;
             self.is_plain = self.involved.is_some();
         }
-        let mut upsert = self.rows.prepare(&table.sql.upsert)?;
+        let mut plain = Plain {
+            upsert: self.rows.prepare(&table.sql.upsert)?,
+            stays: self.stays_sql(table).map(|sql| self.rows.prepare(&sql)).transpose()?,
+        };
         let mut scratch = Scratch::default();
         let mut reader = RowsReader::new(payload);
         while let Some(op) = reader.next_op()? {
@@ -386,7 +394,7 @@ impl<'a> Apply<'a> {
             }
             self.applied.rows += 1;
             let start = reader.row().clone();
-            if self.is_plain && self.store_plain(table, &mut upsert, reader.row(), &mut scratch)? {
+            if self.is_plain && self.store_plain(table, &mut plain, reader.row(), &mut scratch)? {
                 continue;
             }
             *reader.row() = start;
@@ -409,6 +417,8 @@ impl<'a> Apply<'a> {
 
     fn finish(mut self) -> Result<Applied, Error> {
         self.store_prepared()?;
+        let plan = self.plan;
+        plan.tables.iter().try_for_each(|table| self.let_leave(table))?;
         std::mem::take(&mut self.indexes).build(self.rows.connection, self.applied.rows)?;
         if self.is_restart {
             self.sweep()?;
@@ -455,12 +465,11 @@ impl Apply<'_> {
         }
     }
 
-    /// Stores a row straight from the frame, unless it is involved, something is in its way, or a trigger leaves it out: whether it is
-    /// stored.
+    /// Stores a row straight from the frame, unless it is involved, or something is in its way: whether it is stored.
     fn store_plain<'p>(
         &self,
         table: &TablePlan,
-        upsert: &mut CachedStatement<'_>,
+        Plain { upsert, stays }: &mut Plain<'_>,
         reader: &mut Reader<'p>,
         scratch: &mut Scratch,
     ) -> Result<bool, Error> {
@@ -476,10 +485,13 @@ impl Apply<'_> {
                 }
             };
             let value = encode(value, scratch);
-            if involved.is_some()
+            if (involved.is_some() || stays.is_some())
                 && let Some(place) = table.table.key.iter().position(|of_key| *of_key == place)
             {
                 key.add(place, value);
+                if let Some(stays) = stays {
+                    stays.raw_bind_parameter(place + 1, Bound(value)).while_doing("storing a row")?;
+                }
             }
             place += 1;
             upsert.raw_bind_parameter(place, Bound(value)).while_doing("storing a row")?;
@@ -487,10 +499,21 @@ impl Apply<'_> {
         if involved.is_some_and(|involved| involved.may_have(&key)) {
             return Ok(false);
         }
-        let result = upsert.raw_execute();
-        let has_run = !matches!(result, Ok(0));
-        Ok(self.rows.placed(table, result)? == Placed::Done && has_run)
+        if self.rows.placed(table, upsert.raw_execute())? != Placed::Done {
+            return Ok(false);
+        }
+        if let Some(stays) = stays {
+            stays.raw_execute().while_doing("storing a row")?;
+        }
+        Ok(true)
     }
+}
+
+/// What stores a row straight from the frame.
+struct Plain<'c> {
+    upsert: CachedStatement<'c>,
+    /// By key: keeps the row from going.
+    stays: Option<CachedStatement<'c>>,
 }
 
 fn unknown_table(number: u32) -> Error {

@@ -25,35 +25,46 @@ use crate::local::{Local, to_wire};
 use crate::plan::TablePlan;
 use crate::rows::{Placed, Rows};
 
-/// Names of the tables with triggers of the application's, once they are looked up.
+/// Names of the tables with triggers of the application's, once they are looked up; and whether what those do to the table is found otherwise.
 #[derive(Debug, Default)]
-pub(crate) struct OwnTriggers(RefCell<Option<Vec<String>>>);
+pub(crate) struct OwnTriggers(RefCell<Option<Vec<(String, bool)>>>);
 
 impl OwnTriggers {
     /// Whether a table has any.
+    pub(crate) fn fire_on(&self, connection: &Connection, table: &TablePlan) -> Result<bool, Error> {
+        self.look(connection, table, |_| true)
+    }
+
+    /// Whether a table has any, and the log tells what they do to it.
     pub(crate) fn any_on(&self, connection: &Connection, table: &TablePlan) -> Result<bool, Error> {
+        self.look(connection, table, |is_left_out| !*is_left_out)
+    }
+
+    /// What triggers do to a table is found otherwise.
+    pub(crate) fn leave_out(&self, connection: &Connection, table: &TablePlan) -> Result<(), Error> {
+        self.look(connection, table, |is_left_out| std::mem::replace(is_left_out, true)).map(drop)
+    }
+
+    fn look(
+        &self,
+        connection: &Connection,
+        table: &TablePlan,
+        look: impl FnOnce(&mut bool) -> bool,
+    ) -> Result<bool, Error> {
         let mut names = self.0.borrow_mut();
         let names = match &mut *names {
             Some(names) => names,
             none => none.insert(read(connection).while_doing("reading the catalogue")?),
         };
-        Ok(names.iter().any(|name| name.eq_ignore_ascii_case(&table.table.name)))
-    }
-
-    /// What triggers do to a table is found otherwise.
-    pub(crate) fn leave_out(&self, connection: &Connection, table: &TablePlan) -> Result<(), Error> {
-        self.any_on(connection, table)?;
-        if let Some(names) = &mut *self.0.borrow_mut() {
-            names.retain(|name| !name.eq_ignore_ascii_case(&table.table.name));
-        }
-        Ok(())
+        let found = names.iter_mut().find(|(name, _)| name.eq_ignore_ascii_case(&table.table.name));
+        Ok(found.is_some_and(|(_, is_left_out)| look(is_left_out)))
     }
 }
 
-fn read(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+fn read(connection: &Connection) -> rusqlite::Result<Vec<(String, bool)>> {
     let sql =
         "SELECT DISTINCT tbl_name FROM sqlite_schema WHERE type = 'trigger' AND name NOT LIKE 'hw\\_%' ESCAPE '\\'";
-    connection.prepare_cached(sql)?.query_map([], |row| row.get(0))?.collect()
+    connection.prepare_cached(sql)?.query_map([], |row| Ok((row.get(0)?, false)))?.collect()
 }
 
 impl Rows<'_> {

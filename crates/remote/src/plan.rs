@@ -47,8 +47,10 @@ pub(crate) struct TablePlan {
 /// The SQL of a table's steps. Parameters are a row's columns in model order, or the key's columns in key order.
 #[derive(Debug)]
 pub(crate) struct Statements {
-    /// Row: stores it, whether its key exists or not.
+    /// Row: stores it, whether its key exists or not; what stands there just so is not written.
     pub(crate) upsert: String,
+    /// Row: stores it where its key does not exist.
+    pub(crate) insert: String,
     /// Row: makes the stored row of its key like it; the key stays.
     pub(crate) update: String,
     /// Key: deletes its row.
@@ -241,7 +243,14 @@ impl Statements {
             and(table.key.iter().zip(keys(table, "k_")).map(|(&place, key)| format!("{key} = ?{}", place + 1)));
         let all = names.join(", ");
         let set = list(others.iter().map(|&place| format!("{0} = excluded.{0}", names[place])));
-        let action = if set.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {set}") };
+        let stored = list(others.iter().map(|&place| format!("{own}.{}", names[place])));
+        let coming = list(others.iter().map(|&place| format!("excluded.{}", names[place])));
+        let action = if set.is_empty() {
+            "NOTHING".to_owned()
+        } else {
+            format!("UPDATE SET {set} WHERE ({stored}) IS NOT ({coming})")
+        };
+        let insert = format!("INSERT INTO {own} ({all}) VALUES ({})", parameters.join(", "));
         let assign =
             |prefix: &str| {
                 list(others.iter().map(|&place| {
@@ -251,11 +260,8 @@ impl Statements {
         let changes = changes(table, &own, &log);
         let in_order = list(keys(table, "k_").iter().map(|key| format!("l.{key}")));
         Statements {
-            upsert: format!(
-                "INSERT INTO {own} ({all}) VALUES ({}) ON CONFLICT ({}) DO {action}",
-                parameters.join(", "),
-                keys(table, "").join(", ")
-            ),
+            upsert: format!("{insert} ON CONFLICT ({}) DO {action}", keys(table, "").join(", ")),
+            insert,
             update: format!("UPDATE {own} SET {} WHERE {by_row_key}", assign("")),
             delete: format!("DELETE FROM {own} WHERE {by_key}"),
             select: format!("SELECT {all} FROM {own} WHERE {by_key}"),

@@ -120,9 +120,19 @@ impl<'c> Rows<'c> {
         self.prepare(&table.sql.select)?.query_row(params_from_iter(key), read).optional().while_doing("reading a row")
     }
 
-    /// Stores a row without a pending change, whether its key exists or not.
+    /// Stores a row without a pending change, whether its key exists or not. What stands there just so is not written, and triggers of the
+    /// application's see a new row as an insert, another one as an update.
     pub(crate) fn upsert(&self, table: &TablePlan, row: &[Local]) -> Result<Placed, Error> {
-        self.write(table, &table.sql.upsert, row, &table.key_of(row), Some(row))
+        let key = table.key_of(row);
+        if !self.fires_own_triggers(table)? {
+            return self.write(table, &table.sql.upsert, row, &key, Some(row));
+        }
+        match self.select(table, &key)? {
+            // An upsert would fire the triggers of an insert, whatever it comes to.
+            None => self.write(table, &table.sql.insert, row, &key, Some(row)),
+            Some(there) if there == row => self.put_log_right(table, &key, Some(row), true),
+            Some(_) => self.write(table, &table.sql.update, row, &key, Some(row)),
+        }
     }
 
     /// Makes the stored row of this row's key like it.
@@ -165,7 +175,12 @@ impl<'c> Rows<'c> {
         }
     }
 
-    /// Whether the application has triggers of its own on a table.
+    /// Whether the application has triggers of its own on a table, whatever is known of what they do.
+    pub(crate) fn fires_own_triggers(&self, table: &TablePlan) -> Result<bool, Error> {
+        self.own_triggers.fire_on(self.connection, table)
+    }
+
+    /// Whether the application has triggers of its own on a table, and the log tells what they do to it.
     pub(crate) fn has_own_triggers(&self, table: &TablePlan) -> Result<bool, Error> {
         self.own_triggers.any_on(self.connection, table)
     }

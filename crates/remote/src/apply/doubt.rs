@@ -230,11 +230,12 @@ impl Apply<'_> {
         let columns =
             |row: &str| table.names().map(|name| format!("{row}.{}", quote(name))).collect::<Vec<_>>().join(", ");
         let query = format!(
-            "SELECT 1, {} FROM temp.{before} AS b WHERE NOT EXISTS (SELECT 1 FROM {own} AS t WHERE {same_key} AND {}) \
+            "SELECT 1, {} FROM temp.{before} AS b WHERE NOT EXISTS (SELECT 1 FROM {own} AS t WHERE {same_key} AND {} AND NOT {}) \
              UNION ALL SELECT 0, {} FROM {own} AS t WHERE NOT EXISTS (SELECT 1 FROM temp.{before} AS b WHERE {same_key}) \
              AND NOT EXISTS (SELECT 1 FROM temp.{} AS b WHERE {same_key})",
             columns("b"),
             same.join(" AND "),
+            self.leaves(table, "t"),
             columns("t"),
             had_changes(table),
         );
@@ -248,6 +249,7 @@ impl Apply<'_> {
         }
         let sql = format!("DROP TABLE temp.{differs}");
         self.rows.connection.execute_batch(&sql).while_doing("comparing a table")?;
+        self.forget_leaving(table)?;
         Ok(any)
     }
 
@@ -276,7 +278,8 @@ impl Apply<'_> {
         if self.rows.pending(table, key)?.is_some_and(|pending| is_sure || pending.new == was) {
             return Ok(false);
         }
-        let came = match self.rows.select(table, key)? {
+        let is_left = self.is_leaving(table, key)?;
+        let came = match self.rows.select(table, key)?.filter(|_| !is_left) {
             Some(came) => Some(came),
             // What the table does not take.
             None => self
@@ -305,7 +308,11 @@ impl Apply<'_> {
         }
         let pending = Pending { aside: 0, old: came, new: was, key: key.to_vec() };
         if !is_in_place {
-            return self.note_unsure(table, &pending).map(|()| true);
+            self.note_unsure(table, &pending)?;
+            if is_left && pending.old.is_none() {
+                self.remove(table, key)?;
+            }
+            return Ok(true);
         }
         let or_deleted = if is_sure { "" } else { ", or perhaps deleted at the consolidated database meanwhile" };
         let message = format!("it was made while change tracking was off{or_deleted}");

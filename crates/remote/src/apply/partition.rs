@@ -7,6 +7,7 @@ use headwater_protocol::{Row, Value};
 use rusqlite::{params, params_from_iter};
 
 use super::involved::Involved;
+use super::leaving::without_change;
 use super::{Apply, whereabouts};
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
@@ -67,19 +68,19 @@ impl Apply<'_> {
             }
         }
         self.release_unneeded(table, Some(values))?;
-        let mut condition = rows_in(self.plan, table, &table.name());
-        if left.is_none() {
-            condition.extend(self.not_equal(table, ""));
+        let condition = rows_in(self.plan, table, &table.name());
+        let not_coming = self.prepared.as_ref().and_then(|prepared| prepared.not_coming(table));
+        match (left, not_coming) {
+            (Some(_), _) => self.delete_where(table, &condition, &local),
+            // It is known what comes, and the rest makes way for it.
+            (None, Some(not_coming)) => self.delete_where(table, &(condition + &not_coming), &local),
+            (None, None) => self.go_unless_they_come(table, &condition, &local),
         }
-        self.delete_where(table, condition, &local)
     }
 
-    /// A condition on keys, with this before their names: they are not those of rows that came just as they are stored.
-    fn not_equal(&self, table: &TablePlan, prefix: &str) -> Option<String> {
-        let (table_name, logged) = (table.name(), !prefix.is_empty());
-        let keys = table.keys(prefix).into_iter();
-        let keys: Vec<String> =
-            keys.map(|key| if logged { format!("l.{key}") } else { format!("{table_name}.{key}") }).collect();
+    /// A condition on changes: their keys are not those of rows that came just as they are stored.
+    fn not_equal(&self, table: &TablePlan) -> Option<String> {
+        let keys: Vec<String> = table.keys("k_").iter().map(|key| format!("l.{key}")).collect();
         self.prepared.as_ref().and_then(|prepared| prepared.not_equal(table, &keys))
     }
 
@@ -146,27 +147,11 @@ impl Apply<'_> {
 
     /// The rows of the partition that have no pending change.
     fn delete_rows(&mut self, table: &TablePlan, values: &[Local]) -> Result<(), Error> {
-        self.delete_where(table, rows_in(self.plan, table, &table.name()), values)
+        self.delete_where(table, &rows_in(self.plan, table, &table.name()), values)
     }
 
-    fn delete_where(&mut self, table: &TablePlan, mut condition: String, values: &[Local]) -> Result<(), Error> {
-        let own = table.name();
-        if table.is_tracked() {
-            let keys: Vec<String> = table
-                .keys("")
-                .iter()
-                .zip(table.keys("k_"))
-                .map(|(own_key, key)| format!("l.{key} = +{own}.{own_key}"))
-                .collect();
-            let (log, keys) = (table.log(), keys.join(" AND "));
-            condition.extend([
-                " AND NOT EXISTS (SELECT 1 FROM ",
-                &log,
-                " AS l WHERE l.\"upload\" = 0 AND ",
-                &keys,
-                ")",
-            ]);
-        }
+    fn delete_where(&mut self, table: &TablePlan, condition: &str, values: &[Local]) -> Result<(), Error> {
+        let (own, condition) = (table.name(), without_change(table, condition));
         self.remember_rows(table, &condition, values)?;
         self.keep_own(table, &condition, values)?;
         if self.rows.has_own_triggers(table)? {
@@ -212,7 +197,7 @@ impl Apply<'_> {
     /// since: unless their row comes again, it is deleted there, or lies in none of the remote's partitions any more.
     fn hold_deletions(&self, table: &TablePlan, condition: &str, values: &[Local]) -> Result<(), Error> {
         // What came as it was stored did not come again in a frame.
-        let not_equal = self.not_equal(table, "k_").unwrap_or_default();
+        let not_equal = self.not_equal(table).unwrap_or_default();
         let sql = table.sql.changes_where(&format!("l.\"existed\" = 1 AND {condition}{not_equal}"));
         let mut select = self.rows.prepare(&sql)?;
         let mut found = select.query(params_from_iter(values)).while_doing("reading the log")?;
@@ -276,7 +261,7 @@ impl Apply<'_> {
     }
 
     /// Before tables come whole. What is held, or has a pending change, comes again, or lies in none of the remote's partitions any more.
-    /// Rows go that would stay otherwise: of a table that is compared, those in none of the remote's partitions, which were made here; of
+    /// Rows go, unless they come, that would stay otherwise: of a table that is compared, those in none of the remote's partitions, which were made here; of
     /// tables that take their partition from it, and in a restart from any, all: nobody can tell which of them lay where.
     pub(super) fn clear(&mut self) -> Result<(), Error> {
         for table in self.plan.tables.iter().filter(|table| table.table.direction != Direction::Upload) {
@@ -291,7 +276,7 @@ impl Apply<'_> {
             }
             if is_compared || comes_along || (self.is_restart && table.parent.is_some()) {
                 self.touched.all_of(table);
-                self.delete_where(table, "1 = 1".to_owned(), &[])?;
+                self.go_unless_they_come(table, "1 = 1", &[])?;
             }
         }
         Ok(())
@@ -326,7 +311,10 @@ impl Apply<'_> {
                     continue;
                 }
                 self.touched.all_of(table);
-                if table.parent.is_none() {
+                if table.parent.is_none() && self.doubts[table.number as usize] == Doubt::AtOnce {
+                    // Comparing tells what was made here.
+                    self.go_unless_they_come(table, &rows_in(self.plan, table, &table.name()), &local)?;
+                } else if table.parent.is_none() {
                     self.delete_rows(table, &local)?;
                 } else if !local.contains(&Local::Null) {
                     self.set_aside_missing(table, key, &local)?;

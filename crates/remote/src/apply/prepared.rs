@@ -5,7 +5,7 @@
 //!             equal to what is stored, without a change in the log -> their keys to temp.hw_equal_N, and out of hw_coming_N
 //!             keys that a frame deletes -> temp.hw_deleted_N: one that comes again is not looked for among what is stored
 //! write lock  marks, deletions, and rows of other tables: frame by frame, as ever
-//!             a partition that comes whole: its rows go, but for those that are equal
+//!             a partition that comes whole: its rows go, but for those that come
 //!             at the table's end: one INSERT ... SELECT of hw_coming_N; rows with a change in the log, or deleted before, one by one
 //! ```
 //!
@@ -231,6 +231,15 @@ impl Prepared {
         let mut select =
             rows.prepare(&format!("SELECT 1 FROM temp.{} WHERE {}", equal(table), by_key.join(" AND ")))?;
         select.exists(rusqlite::params_from_iter(key)).while_doing(DOING)
+    }
+
+    /// A condition on the rows of a table: they do not come. `None`: it is not prepared.
+    pub(super) fn not_coming(&self, table: &TablePlan) -> Option<String> {
+        self.tables.get(&table.number)?;
+        let own: Vec<String> = table.keys("").iter().map(|key| format!("+{}.{key}", table.name())).collect();
+        let same = same(&key_columns(table, "c."), &own);
+        let among = |name: String| format!(" AND NOT EXISTS (SELECT 1 FROM temp.{name} AS c WHERE {same})");
+        Some(among(equal(table)) + &among(coming(table)))
     }
 
     /// A condition on keys of a table, named so: they are not those of rows that came as they are stored.

@@ -92,6 +92,7 @@ impl Apply<'_> {
         row: &Row,
         local: &[Local],
     ) -> Result<(), Error> {
+        self.stays(table, &pending.key)?;
         if Self::is_row(table, pending.old.as_ref(), row) {
             return self.rows.release(table, key);
         }
@@ -192,6 +193,7 @@ impl Apply<'_> {
         for _ in 0..=table.uniques.len() {
             match self.rows.upsert(table, local)? {
                 Placed::Done => {
+                    self.stays(table, &table.key_of(local))?;
                     self.rows.release(table, key)?;
                     self.undisplace(table, key)?;
                     self.touched.row(table, key);
@@ -211,6 +213,7 @@ impl Apply<'_> {
             }
         }
         self.applied.not_stored += 1;
+        self.stays_unstored(table, row)?;
         self.rows.hold_because(table, key, Some(row), Some(&why))
     }
 
@@ -220,7 +223,14 @@ impl Apply<'_> {
         for sql in &table.sql.in_the_way {
             for key in self.keys_by(sql, table, local)? {
                 any = true;
-                if !self.set_aside_in_way(table, &key)? {
+                if self.set_aside_in_way(table, &key)? {
+                    continue;
+                }
+                if self.is_leaving(table, &key)? {
+                    // It comes again, or not at all.
+                    self.forget_nothing(table, &key)?;
+                    self.remove(table, &key)?;
+                } else {
                     self.displace(table, &key)?;
                 }
             }

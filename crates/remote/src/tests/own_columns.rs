@@ -77,7 +77,7 @@ fn own_columns_never_block_a_download() {
         f.sql(obstacle);
         f.remote.database.write("a test", crate::state::State::forget_seen).expect("forgotten");
         f.download(afresh(&f));
-        assert_eq!(own(&f)[0], "1|saw|NULL|SAW");
+        assert_eq!(own(&f)[0], "1|saw|local1|SAW");
         assert_eq!(f.cut(), None);
         f.check();
     }

@@ -277,19 +277,20 @@ fn a_mark_without_an_entry_on_the_list_goes() {
     assert_eq!(f.cut_changes(), ["item: 1,north,axe,1.00 -> 1,north,bad,1.00"]);
 }
 
-/// A trigger of the application's leaves rows out without a word, as long as a table is compared too.
+/// A trigger of the application's leaves a row out without a word, as long as a table is compared too.
 #[test]
 fn what_a_trigger_leaves_out_of_a_comparison_is_held() {
     let mut f = items();
     let all = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00"), row("3,north,hoe,$3.00"), row("4,north,awl,$4.00")];
-    f.sql("CREATE TRIGGER own BEFORE INSERT ON item WHEN new.id IN (2, 3) BEGIN SELECT RAISE(IGNORE); END");
     untracked_write(&mut f, "item", "UPDATE item SET name = 'mine' WHERE id = 3");
+    f.sql("CREATE TRIGGER own BEFORE UPDATE ON item WHEN new.id IN (2, 3) BEGIN SELECT RAISE(IGNORE); END");
     assert!(ask(&f));
     f.download(f.down().whole("item", &north()).rows("item", &all));
     let held = |f: &Fixture| f.remote.held(10).expect("a list").len();
-    assert_eq!(held(&f), 2, "{:?} {:?}", f.rows("SELECT * FROM item"), aside(&f));
-    assert_eq!(aside(&f), [r#"item {"id":3} untracked out"#], "what was written meanwhile");
+    assert_eq!(held(&f), 1, "{:?} {:?}", f.rows("SELECT * FROM item"), aside(&f));
+    assert_eq!(aside(&f), [r#"item {"id":3} untracked in place"#], "what was written meanwhile");
     f.sql("DROP TRIGGER own");
+    f.remote.drop_set_aside(&crate::Choice::All).expect("given up");
     f.download(f.down());
     assert_eq!(
         (held(&f), f.rows("SELECT name FROM item ORDER BY id")),

@@ -54,6 +54,7 @@ use crate::wake::wake_nothing;
 use foreign::Touched;
 use indexes::Later;
 use involved::{Involved, KeySum};
+pub(crate) use leaving::without_change;
 pub(crate) use prepared::{Prepared, prepare};
 
 /// What a download did, in numbers.

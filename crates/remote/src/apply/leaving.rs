@@ -171,7 +171,7 @@ impl Apply<'_> {
 }
 
 /// A condition on rows of a table, and that they have no pending change.
-pub(super) fn without_change(table: &TablePlan, condition: &str) -> String {
+pub(crate) fn without_change(table: &TablePlan, condition: &str) -> String {
     if !table.is_tracked() {
         return condition.to_owned();
     }

@@ -7,8 +7,7 @@ use headwater_protocol::{Row, Value};
 use rusqlite::{params, params_from_iter};
 
 use super::involved::Involved;
-use super::leaving::without_change;
-use super::{Apply, whereabouts};
+use super::{Apply, whereabouts, without_change};
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
 use crate::plan::{Plan, TablePlan, decoded};
@@ -261,8 +260,8 @@ impl Apply<'_> {
     }
 
     /// Before tables come whole. What is held, or has a pending change, comes again, or lies in none of the remote's partitions any more.
-    /// Rows go, unless they come, that would stay otherwise: of a table that is compared, those in none of the remote's partitions, which were made here; of
-    /// tables that take their partition from it, and in a restart from any, all: nobody can tell which of them lay where.
+    /// Rows go, unless they come, that would stay otherwise: of a table that is compared, those in none of the remote's partitions, which were made
+    /// here; of one that is made anew, those that were in others under the old version; of tables that take their partition from it, and in a restart from any, all: nobody can tell which of them lay where.
     pub(super) fn clear(&mut self) -> Result<(), Error> {
         for table in self.plan.tables.iter().filter(|table| table.table.direction != Direction::Upload) {
             let is_compared = self.doubts[table.number as usize] == Doubt::Compare;
@@ -274,7 +273,11 @@ impl Apply<'_> {
                     self.hold_deletions(table, "1 = 1", &[])?;
                 }
             }
-            if is_compared || comes_along || (self.is_restart && table.parent.is_some()) {
+            let is_made_anew = self
+                .fresh
+                .get(table.number as usize)
+                .is_some_and(|fresh| fresh.as_ref().is_some_and(|f| f.is_made_anew));
+            if is_compared || comes_along || is_made_anew || (self.is_restart && table.parent.is_some()) {
                 self.touched.all_of(table);
                 self.go_unless_they_come(table, "1 = 1", &[])?;
             }

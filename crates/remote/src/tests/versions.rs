@@ -409,3 +409,63 @@ fn stopped_anywhere_a_table_has_its_further_columns_or_not() {
         }
     }
 }
+
+/// A table that is made anew: triggers that keep a stock and a full-text table see the rows that differ, come and go, and none twice.
+#[test]
+fn triggers_see_of_a_new_version_what_differs() {
+    for is_pending in [false, true] {
+        let mut f = Fixture::new(&one());
+        let down_before = f.down().whole("item", &[]).rows("item", &["1,a,1", "2,b,2", "3,c,3"].map(row));
+        f.download(down_before.whole("kind", &[]));
+        f.sql(
+            "CREATE TABLE seen (what); CREATE VIRTUAL TABLE words USING fts5(name, content = item, content_rowid = id);
+             INSERT INTO words (rowid, name) SELECT id, name FROM item;
+             CREATE TRIGGER app_0 BEFORE INSERT ON item BEGIN INSERT INTO seen VALUES ('before insert ' || NEW.id); END;
+             CREATE TRIGGER app_1 AFTER INSERT ON item BEGIN INSERT INTO seen VALUES ('insert ' || NEW.id);
+                 INSERT INTO words (rowid, name) VALUES (NEW.id, NEW.name); END;
+             CREATE TRIGGER app_2 AFTER UPDATE ON item BEGIN INSERT INTO seen VALUES ('update ' || NEW.id);
+                 INSERT INTO words (words, rowid, name) VALUES ('delete', OLD.id, OLD.name);
+                 INSERT INTO words (rowid, name) VALUES (NEW.id, NEW.name); END;
+             CREATE TRIGGER app_3 AFTER DELETE ON item BEGIN INSERT INTO seen VALUES ('delete ' || OLD.id);
+                 INSERT INTO words (words, rowid, name) VALUES ('delete', OLD.id, OLD.name); END;",
+        );
+        if is_pending {
+            f.sql("UPDATE item SET rowid = 10 WHERE id = 1; DELETE FROM seen");
+        }
+        let down = |change: &Change| {
+            let headers = change.plan.tables.iter().map(|table| table.header.clone()).collect();
+            let rows = ["1,7,a,1,100", "2,7,bee,2,200", "5,7,e,5,500"].map(row);
+            Down::new(headers).whole("item", &[]).rows("item", &rows).whole("tag", &[])
+        };
+        upgrade_by(&mut f, usize::MAX, down).expect("the new version");
+        let seen = ["update 1", "update 2", "before insert 5", "insert 5", "delete 3"];
+        assert_eq!(f.rows("SELECT what FROM seen ORDER BY rowid"), seen, "{is_pending}");
+        let first = if is_pending { "1|7|a|10|100" } else { "1|7|a|1|100" };
+        assert_eq!(f.rows("SELECT * FROM item"), [first, "2|7|bee|2|200", "5|7|e|5|500"]);
+        f.sql("INSERT INTO words (words, rank) VALUES ('integrity-check', 1)");
+        assert_eq!(f.rows("SELECT rowid FROM words WHERE words MATCH 'bee'"), ["2"]);
+        assert_eq!(f.pending().len(), usize::from(is_pending));
+        f.check();
+    }
+}
+
+/// Rows of partitions that are the remote's no more under the new version go, and triggers see that.
+#[test]
+fn rows_of_other_partitions_go_with_the_old_version() {
+    let mut f = Fixture::new(&one());
+    let first = f.down().whole("item", &[]).rows("item", &["1,a,1", "2,b,2"].map(row));
+    f.download(first.whole("kind", &[]));
+    f.sql(
+        "CREATE TABLE seen (what); CREATE TRIGGER app AFTER DELETE ON item BEGIN INSERT INTO seen VALUES (OLD.id); END",
+    );
+    let down = |change: &Change| {
+        let headers = change.plan.tables.iter().map(|table| table.header.clone()).collect();
+        Down::new(headers).whole("tag", &[])
+    };
+    upgrade_by(&mut f, usize::MAX, down).expect("the new version");
+    assert_eq!(
+        (f.rows("SELECT id FROM item"), f.rows("SELECT what FROM seen")),
+        (Vec::new(), vec!["1".into(), "2".into()])
+    );
+    f.check();
+}

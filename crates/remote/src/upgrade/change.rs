@@ -4,6 +4,9 @@
 //! all): the row, its first old image and what is noted of it get the new columns. What nobody here knows yet, the values of columns
 //! that are new, comes down with the row ([`crate::apply`]); where the row does not come, and a column may not be NULL, the change is set
 //! aside in its place until the application gives a value.
+//!
+//! Where the application has triggers on the table, all other rows are carried over too, without firing them: of the download that follows they
+//! see what differs ([`crate::apply`]), as they do of any table that comes whole.
 
 use std::cell::Cell;
 
@@ -16,6 +19,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::convert::{Converter, Fresh};
 use super::own::{self, Own};
 use super::{Change, Fate, refused};
+use crate::apply::without_change;
 use crate::cut::log_change;
 use crate::error::{Error, While};
 use crate::key_ranges;
@@ -139,7 +143,7 @@ pub(crate) fn run(
     }
     for kept in &kept {
         let table = &change.plan.tables[kept.number as usize];
-        fresh[kept.number as usize] = Some(Remaking::new(&rows, kept.old, table, now)?.run()?);
+        fresh[kept.number as usize] = Some(Remaking::new(&rows, kept.old, table, now)?.run(!kept.triggers.is_empty())?);
         own::again(connection, table, &kept.indexes)?;
         own::again(connection, table, &kept.triggers)?;
     }
@@ -208,11 +212,14 @@ fn take_apart<'p>(rows: &Rows<'_>, old: &'p Plan, change: &Change) -> Result<Vec
             if table.is_tracked() {
                 rows.keep(&kept_name("hw_kept", table), 3 + 2 * count, &table.sql.changes_where("1 = 1"))?;
             }
-            if change.plan.table(number).is_some_and(|new| new.table.direction == Direction::Upload) {
-                rows.keep(&kept_name("hw_all", table), count, &every_row(table))?;
-            }
             let (indexes, triggers) =
                 (own::on(rows.connection, table, "index")?, own::on(rows.connection, table, "trigger")?);
+            let is_upload = change.plan.table(number).is_some_and(|new| new.table.direction == Direction::Upload);
+            let others = if is_upload { None } else { (!triggers.is_empty()).then(|| without_change(table, "1 = 1")) };
+            if is_upload || others.is_some() {
+                let condition = others.map(|condition| format!(" WHERE {condition}")).unwrap_or_default();
+                rows.keep(&kept_name("hw_all", table), count, &(every_row(table) + &condition))?;
+            }
             kept.push(Kept { old: table, number, indexes, triggers });
         }
         let log = if table.is_tracked() { format!("DROP TABLE {};", table.log()) } else { String::new() };
@@ -310,34 +317,58 @@ impl Remaking<'_> {
         Ok(())
     }
 
-    fn run(self) -> Result<Fresh, Error> {
+    /// `has_triggers`: the application has triggers on the table.
+    fn run(self, has_triggers: bool) -> Result<Fresh, Error> {
         self.notes()?;
         if self.table.table.direction == Direction::Upload {
-            self.each(&kept_name("hw_all", self.old), &|row| {
-                let row = (0..self.old.types.len())
-                    .map(|index| Local::read(row, 1 + index))
-                    .collect::<Result<Vec<_>, _>>()?;
-                Ok(Pending { aside: 0, old: Some(row.clone()), key: self.old.key_of(&row), new: Some(row) })
-            })?;
+            self.each(
+                &kept_name("hw_all", self.old),
+                &|row| {
+                    let row = (0..self.old.types.len())
+                        .map(|index| Local::read(row, 1 + index))
+                        .collect::<Result<Vec<_>, _>>()?;
+                    Ok(Pending { aside: 0, old: Some(row.clone()), key: self.old.key_of(&row), new: Some(row) })
+                },
+                &|pending| self.change(pending),
+            )?;
         }
         if self.old.is_tracked() {
-            self.each(&kept_name("hw_kept", self.old), &|row| Pending::read_from(self.old, row, 1))?;
+            let read = |row: &rusqlite::Row<'_>| Pending::read_from(self.old, row, 1);
+            self.each(&kept_name("hw_kept", self.old), &read, &|pending| self.change(pending))?;
+        }
+        if has_triggers && self.table.table.direction != Direction::Upload {
+            self.carry_over()?;
         }
         if self.old.table.direction == Direction::Upload && self.table.table.direction == Direction::Both {
             self.unsent()?;
         }
-        Ok(Fresh { listed: self.listed.get(), left_out: self.left_out.get(), ..self.converter.finish()? })
+        let (listed, left_out) = (self.listed.get(), self.left_out.get());
+        Ok(Fresh { listed, left_out, is_made_anew: true, ..self.converter.finish()? })
+    }
+
+    /// Rows without a pending change, as far as the table takes them: they stand there until they come, or go.
+    fn carry_over(&self) -> Result<(), Error> {
+        let read =
+            |row: &rusqlite::Row<'_>| (0..self.old.types.len()).map(|index| Local::read(row, 1 + index)).collect();
+        self.each(&kept_name("hw_all", self.old), &read, &|row: &Vec<Local>| {
+            self.rows.upsert(self.table, &self.converter.image(row)?).map(drop)
+        })
     }
 
     /// Goes through a temporary table, and drops it.
-    fn each(&self, name: &str, read: &dyn Fn(&rusqlite::Row<'_>) -> rusqlite::Result<Pending>) -> Result<(), Error> {
+    fn each<T>(
+        &self,
+        name: &str,
+        read: &dyn Fn(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+        each: &dyn Fn(&T) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let next = format!("SELECT rowid, * FROM temp.{name} WHERE rowid > ? ORDER BY rowid LIMIT 1");
         let mut after = 0i64;
         loop {
             let found = self.rows.prepare(&next)?.query_row([after], |row| Ok((row.get(0)?, read(row)?))).optional();
-            let Some((rowid, pending)) = found.while_doing("reading pending changes")? else { break };
+            let Some((rowid, found)) = found.while_doing("reading pending changes")? else { break };
             after = rowid;
-            self.change(&pending)?;
+            each(&found)?;
         }
         self.rows.execute(&format!("DROP TABLE temp.{name}"), &[]).map(drop)
     }

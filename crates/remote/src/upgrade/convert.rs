@@ -21,6 +21,8 @@ pub(crate) struct Fresh {
     pub(crate) listed: u64,
     /// Changes of columns that went: only the list has what they made of those.
     pub(crate) left_out: u64,
+    /// Whether the table is made anew, and comes whole.
+    pub(crate) is_made_anew: bool,
 }
 
 /// What a change has made of columns that are no more: it goes nowhere any more, and only the list of changes set aside has it.

@@ -197,6 +197,14 @@ impl ValueRef<'_> {
         }
     }
 
+    /// Whether two values are spelled the same, to the bit: `-0.0` is not `0.0`, nor 7.5 7.50, and NaN is NaN.
+    pub fn is_identical(&self, other: &ValueRef<'_>) -> bool {
+        match (self, other) {
+            (ValueRef::Real(a), ValueRef::Real(b)) => a.to_bits() == b.to_bits(),
+            (a, b) => a == b,
+        }
+    }
+
     /// Whether two values are the same for the judging of conflicts: NULL is NULL, decimals compare as numbers, NaN is
     /// NaN, `-0.0` is `0.0` (both databases call them equal); everything else by type and bytes.
     #[allow(clippy::float_cmp, reason = "equality is what the databases mean by it")]
@@ -232,6 +240,11 @@ impl Value {
     /// Text from a string.
     pub fn text(text: impl Into<String>) -> Value {
         Value::Text(text.into().into_bytes())
+    }
+
+    /// See [`ValueRef::is_identical`].
+    pub fn is_identical(&self, other: &Value) -> bool {
+        self.as_ref().is_identical(&other.as_ref())
     }
 
     /// See [`ValueRef::same`].

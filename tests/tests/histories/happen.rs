@@ -1,6 +1,6 @@
 //! One event of a history: which, where, and how it is counted.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use headwater_remote::Choice;
 
 use crate::deeds::{DDL, Draw, told};
@@ -98,7 +98,10 @@ impl History {
                         Ok(_) => {}
                         // A row that waits to be sent refers to one of them.
                         Err(error) if error.to_string().contains("drop that first") => return Ok(()),
-                        Err(error) => return Err(error.into()),
+                        Err(error) => {
+                            let (aside, pending) = (site.remote.set_aside(100)?, site.remote.pending(100)?);
+                            bail!("{error}; set aside: {aside:?}; pending: {pending:?}")
+                        }
                     }
                 } else {
                     site.remote.retry(&Choice::All)?;

@@ -374,8 +374,8 @@ impl<'a> Batch<'a> {
                 let result = stored.clone();
                 self.conflict(table, item, stored, end, result);
             }
-            // Equal to what is stored, and not the same to the byte: 7.5 for 7.50.
-            None if item.change.new != stored => {
+            // Equal to what is stored, and not the same to the bit: 7.5 for 7.50, -0.0 for 0.0.
+            None if !is_stored_so(item.change.new.as_ref(), stored.as_ref()) => {
                 self.effects.sent_back.push((item.table, table.key_of(item.change.image())));
             }
             None => {}
@@ -387,7 +387,7 @@ impl<'a> Batch<'a> {
         match end {
             Some(end) => self.conflict(table, item, stored, end, Some(row)),
             // A total is another row than the remote's. Where no version tells that it has changed, it is sent all the same.
-            None if !table.table.sum.is_empty() && item.change.new.as_ref() != Some(&row) => {
+            None if !table.table.sum.is_empty() && !is_stored_so(item.change.new.as_ref(), Some(&row)) => {
                 if !table.table.is_tracked() {
                     self.effects.sent_back.push((item.table, table.key_of(&row)));
                 }
@@ -572,5 +572,15 @@ fn swallowed(table: &TablePlan, what: &str) -> Error {
     Error::Refused {
         refusal: refusal(RefusalCode::Trigger, message),
         detail: format!("fewer rows changed by an {what}"),
+    }
+}
+
+/// Whether two rows are spelled the same, or neither is there.
+fn is_stored_so(one: Option<&Row>, other: Option<&Row>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one.is_identical(other))
+        }
+        (one, other) => one.is_none() && other.is_none(),
     }
 }

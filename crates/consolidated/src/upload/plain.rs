@@ -143,7 +143,7 @@ impl Admission<'_> {
     fn stays(&self, change: &EncodedChange<'_, '_>) -> bool {
         let table = &self.table.table;
         let partition = table.partition.iter().flat_map(|partition| &partition.columns);
-        table.key.iter().chain(partition).all(|place| is_identical(change.old[*place], change.new[*place]))
+        table.key.iter().chain(partition).all(|place| change.old[*place].is_identical(&change.new[*place]))
             && change.old.iter().zip(change.new).any(|(old, new)| !old.same(new))
     }
 
@@ -171,12 +171,4 @@ impl Admission<'_> {
 /// Whether the values of an image are of their columns' types, or NULL.
 fn are_of(types: &[Type], image: &[ValueRef<'_>]) -> bool {
     image.iter().zip(types).all(|(value, kind)| value.kind().is_none_or(|own| own == *kind))
-}
-
-/// Whether two values are spelled the same.
-fn is_identical(one: ValueRef<'_>, other: ValueRef<'_>) -> bool {
-    match (one, other) {
-        (ValueRef::Real(one), ValueRef::Real(other)) => one.to_bits() == other.to_bits(),
-        _ => one == other,
-    }
 }

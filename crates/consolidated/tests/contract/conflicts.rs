@@ -5,9 +5,9 @@ use headwater_consolidated::system::{ConflictQuery, conflicts};
 use headwater_protocol::message::{ConflictEnd, Outcome};
 use headwater_protocol::{Row, Value};
 
-use super::database::Database;
+use super::database::{Database, plan};
 use super::replica::{Replica, Synced};
-use super::values::{customer, line};
+use super::values::{customer, int, line};
 
 const RULES: [&str; 6] =
     ["off", "consolidated_wins", "remote_wins", "newer_wins(changed)", "merge(consolidated)", "merge(remote)"];
@@ -172,6 +172,25 @@ pub(crate) fn a_result_that_is_there_in_another_spelling_comes_back(database: &D
     let synced = remote.sync(database, &plan);
     assert!(synced.outcomes().is_empty(), "{:?}", synced.outcomes());
     remote.assert_equals_fresh(database, &plan);
+}
+
+/// The same of zeros, which are equal and have a sign.
+pub(crate) fn a_zero_of_the_other_sign_comes_back(database: &Database) {
+    database.application("CREATE TABLE reading (id bigint PRIMARY KEY, value double precision); INSERT INTO reading VALUES (1, 0.0), (2, 1)");
+    let plan = plan(
+        "name = \"zeros\"\nversion = 1\n[tables.reading]\nkey = [\"id\"]\nconflict = \"remote_wins\"\n\
+         columns = { id = \"int not null\", value = \"real\" }",
+    );
+    headwater_consolidated::track::track(&mut *database.connect(), &plan).expect("tracked");
+    let mut remote = Replica::synced(database, &plan, "anna");
+    remote.update(&plan, "reading", vec![int(1), Value::Real(-0.0)]);
+    remote.update(&plan, "reading", vec![int(2), Value::Real(-0.0)]);
+    remote.sync(database, &plan);
+    let bits = |replica: &Replica| {
+        let bits = |row: &Row| if let Value::Real(value) = row[1] { value.to_bits() } else { 1 };
+        replica.table(&plan, "reading").iter().map(bits).collect::<Vec<_>>()
+    };
+    assert_eq!(bits(&remote), bits(&Replica::synced(database, &plan, "anna")));
 }
 
 pub(crate) fn conflicts_are_on_record(database: &Database) {

@@ -185,6 +185,7 @@ contract! {
     conflicts::each_rule_ends_updates_against_deletions,
     conflicts::a_change_whose_result_is_there_is_no_conflict,
     conflicts::a_result_that_is_there_in_another_spelling_comes_back,
+    conflicts::a_zero_of_the_other_sign_comes_back,
     conflicts::conflicts_are_on_record,
     conflicts::newer_wins_in_every_order_of_arrival,
     both_ways::updates_and_deletions_go_straight_and_do_not_come_back,

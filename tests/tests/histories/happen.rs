@@ -1,7 +1,7 @@
 //! One event of a history: which, where, and how it is counted.
 
 use anyhow::{Result, bail};
-use headwater_remote::Choice;
+use headwater_remote::{Choice, Error, Remote};
 
 use crate::deeds::{DDL, Draw, told};
 use crate::events::{self, Event};
@@ -9,6 +9,20 @@ use crate::history::{History, REMOTES};
 use crate::schema::Side;
 use crate::window::Window;
 use crate::writes;
+
+/// Gives up all that is set aside; `None`: a row that waits to be sent refers to some of it.
+pub(crate) fn give_up(remote: &mut Remote) -> Result<Option<u64>> {
+    match remote.drop_set_aside(&Choice::All) {
+        Ok(dropped) => Ok(Some(dropped)),
+        Err(error) if error.to_string().contains("drop that first") => Ok(None),
+        Err(error) => listed(&error, remote),
+    }
+}
+
+/// An error of a choice, with what there was to choose from.
+fn listed<T>(error: &Error, remote: &Remote) -> Result<T> {
+    bail!("{error}; set aside: {:?}; pending: {:?}", remote.set_aside(100)?, remote.pending(100)?)
+}
 
 /// Those that are no deeds.
 const OTHERS: [Event; 8] = [
@@ -94,17 +108,12 @@ impl History {
                 }
                 if is_dropped {
                     self.ledger.close_if_set_aside(&site.remote)?;
-                    match site.remote.drop_set_aside(&Choice::All) {
-                        Ok(_) => {}
-                        // A row that waits to be sent refers to one of them.
-                        Err(error) if error.to_string().contains("drop that first") => return Ok(()),
-                        Err(error) => {
-                            let (aside, pending) = (site.remote.set_aside(100)?, site.remote.pending(100)?);
-                            bail!("{error}; set aside: {aside:?}; pending: {pending:?}")
-                        }
+                    if give_up(&mut site.remote)?.is_none() {
+                        return Ok(());
                     }
                 } else {
-                    site.remote.retry(&Choice::All)?;
+                    let retried = site.remote.retry(&Choice::All);
+                    retried.or_else(|error| listed(&error, &site.remote))?;
                 }
                 self.count("aside", aside);
                 self.tell(format!("{name} {} {aside} changes", if is_dropped { "drops" } else { "retries" }));

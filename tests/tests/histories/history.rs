@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use headwater_consolidated::{check, track};
-use headwater_remote::{Choice, Remote};
+use headwater_remote::Remote;
 use headwater_testkit::proxy::{Cut, Direction};
 use headwater_testkit::{FaultProxy, Plan, Postgres, Random, wait_until};
 use headwater_tests::{Central, Kind, World, read_model};
 use tokio_postgres::error::DbError;
 
 use crate::events::{Event, Events};
+use crate::happen::give_up;
 use crate::mirror;
 use crate::predict::Judged;
 use crate::restore::Copies;
@@ -344,7 +345,7 @@ impl History {
             let mut dropped = 0;
             for site in &mut self.sites {
                 self.ledger.close_if_set_aside(&site.remote)?;
-                dropped += site.remote.drop_set_aside(&Choice::All)?;
+                dropped += give_up(&mut site.remote)?.unwrap_or(0);
             }
             if dropped == 0 {
                 return Ok(());

@@ -142,16 +142,18 @@ fn lacks<'p>(rows: &Rows<'_>, plan: &'p Plan, note: &Note<'_>) -> Result<Option<
     Ok(None)
 }
 
-/// The table with a row that refers to the old row, which is there no more.
+/// The table with a row that refers to the old row, or to the one that stood there, which is there no more.
 fn leaves_behind<'p>(rows: &Rows<'_>, plan: &'p Plan, note: &Note<'_>) -> Result<Option<&'p str>, Error> {
-    let Some(old) = &note.old else { return Ok(None) };
-    for child in &plan.tables {
-        for reference in child.references.iter().filter(|reference| reference.table == note.table.number as usize) {
-            if let Some(values) = values_of(old, &reference.target)
-                && !has(rows, note.table, &reference.target, &values)?
-                && has(rows, child, &reference.columns, &values)?
-            {
-                return Ok(Some(&child.table.name));
+    let stood = rows.held(note.table, &note.key)?.flatten();
+    for before in note.old.iter().chain(&stood) {
+        for child in &plan.tables {
+            for reference in child.references.iter().filter(|reference| reference.table == note.table.number as usize) {
+                if let Some(values) = values_of(before, &reference.target)
+                    && !has(rows, note.table, &reference.target, &values)?
+                    && has(rows, child, &reference.columns, &values)?
+                {
+                    return Ok(Some(&child.table.name));
+                }
             }
         }
     }

@@ -11,6 +11,7 @@ mod scripts;
 use headwater_model::remote_sql::declared_type;
 use headwater_model::script::Step;
 use headwater_model::tracking::Kin;
+use headwater_model::tracking::postgres::function_name;
 use headwater_model::tracking::postgres::refresh::OLDER_SNAPSHOT;
 use headwater_model::{Direction, Model, Table};
 use headwater_protocol::Type;
@@ -516,16 +517,36 @@ fn comes_afresh(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Option
     if connection.dialect() != Dialect::Postgres || !crate::system::is_installed(connection)? {
         return Ok(None);
     }
-    Ok(postgres::refresh::recurring(connection, kin)?.map(|Refreshed { at, cause }| Finding {
+    let Some(Refreshed { at, cause }) = postgres::refresh::recurring(connection, kin)? else { return Ok(None) };
+    let mend = if postgres::refresh::lacked_a_privilege(&cause) {
+        mend_by_grants(connection, kin)?
+    } else {
+        format!("{}; this warning ends {WARNED_DAYS} days after the last such change", mend_of(&cause))
+    };
+    Ok(Some(Finding {
         severity: Severity::Warning,
         code: "comes_afresh",
         table: Some(kin.table().name.clone()),
         column: None,
-        mend: format!("{}; this warning ends {WARNED_DAYS} days after the last such change", mend_of(&cause)),
+        mend,
         message: format!(
             "the table comes whole to remotes after changes that can't be noted one by one, the last at {at} UTC: {cause}"
         ),
     }))
+}
+
+/// The owner of the table's function lacks a privilege.
+fn mend_by_grants(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<String, Error> {
+    let lacked = postgres::own_grants::lacked_by_function(connection, kin)?;
+    let grants: Vec<String> = lacked.iter().map(postgres::own_grants::Lack::grant).collect();
+    Ok(if grants.is_empty() {
+        format!(
+            "GRANT the owner of function headwater.{} what the cause names; this warning ends {WARNED_DAYS} days after the last such change",
+            function_name(&kin.lineage)
+        )
+    } else {
+        format!("`{}`; this warning ends with the grant", grants.join("; "))
+    })
 }
 
 /// What the application does about a cause for which a table comes whole. The SQLSTATE is in it.

@@ -16,7 +16,7 @@
 //!   exposure   rows that change without being written
 //!   trigger_states  triggers that are off, or enabled in another way than they were made
 //!   pooler     a session of one's own, or one that is shared
-//!   grants     a table that the server's role may not use
+//!   grants     a table that the server's role may not use        own_grants  what Headwater's own tables need
 //!   standby    commits that wait for a synchronous standby
 //! ```
 //!
@@ -38,6 +38,7 @@ mod late;
 mod link;
 mod literal;
 mod numeric;
+pub(crate) mod own_grants;
 pub(crate) mod parts;
 mod pipeline;
 mod plain;

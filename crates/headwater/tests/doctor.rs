@@ -437,6 +437,15 @@ fn postgres() {
     }
     assert!(!said.out.contains("may not SELECT"), "{}", said.out);
 
+    let grant = "`GRANT SELECT ON headwater.tracked TO reader`";
+    for table in ["refresh", "tracked"] {
+        sql(&database, &format!("REVOKE SELECT ON headwater.{table} FROM reader")).expect("revoked");
+    }
+    let said = [&["check"][..], &["doctor"]].map(|command| stage.run(&[command, &["--database", &reader]].concat()));
+    assert!(said.iter().all(|said| said.code == Some(1) && said.out.contains(grant)), "{said:?}");
+    assert!(said.iter().all(|said| said.out.contains("`GRANT SELECT ON headwater.refresh TO reader`")), "{said:?}");
+    sql(&database, "GRANT SELECT ON ALL TABLES IN SCHEMA headwater TO reader").expect("granted");
+
     several_versions(&stage, &database, &reader);
     a_role_that_may_not_read_the_accounts(&stage, &database);
     cluster.stop().expect("stopped");

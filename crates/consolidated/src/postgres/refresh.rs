@@ -6,6 +6,7 @@ use headwater_model::tracking::Kin;
 use headwater_model::tracking::postgres::refresh;
 use headwater_protocol::Value;
 
+use super::own_grants;
 use crate::catalogue::text;
 use crate::track::tracked_name;
 use crate::{Connection, Error};
@@ -22,6 +23,9 @@ const FOLD_SQL: &str = "DELETE FROM headwater.refresh_event r USING headwater.id
 
 /// How long after a table came whole `check` warns of it, in days.
 pub(crate) const WARNED_DAYS: u32 = 7;
+
+/// How many causes of a table are looked at.
+const CAUSES_MAX: u32 = 100;
 
 /// Why a table comes whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,20 +84,31 @@ pub(crate) fn purge(connection: &mut dyn Connection, below: u64) -> Result<(), E
 }
 
 /// The newest cause for which a table comes whole that comes again as long as the application writes in the same way: of the last
-/// [`WARNED_DAYS`], and since `track` last changed the table's tracking. A table that was altered or restored comes whole once, and has none.
+/// [`WARNED_DAYS`], and since `track` last changed the table's tracking. A table that was altered or restored comes whole once, and has none,
+/// and a privilege that was missing and is there now is no cause any more.
 pub(crate) fn recurring(connection: &mut dyn Connection, kin: &Kin<'_>) -> Result<Option<Refreshed>, Error> {
     if !has_events(connection)? {
         return Ok(None);
     }
     let sql = format!(
-        "SELECT to_char(r.at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), r.cause \
+        "SELECT to_char(max(r.at) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), r.cause \
          FROM headwater.refresh_event r JOIN headwater.identity i ON i.incarnation = r.incarnation \
          WHERE r.table_name = ?1 AND (starts_with(r.cause, {}) OR starts_with(r.cause, {})) \
          AND r.at > clock_timestamp() - interval '{WARNED_DAYS} days' AND r.at > coalesce((SELECT t.installed_at \
-         FROM headwater.tracked t WHERE t.table_name = ?1), '-infinity') ORDER BY r.at DESC LIMIT 1",
+         FROM headwater.tracked t WHERE t.table_name = ?1), '-infinity') GROUP BY r.cause ORDER BY max(r.at) DESC LIMIT {CAUSES_MAX}",
         literal(refresh::NOT_NOTED),
         literal(refresh::OLDER_SNAPSHOT),
     );
-    let rows = connection.query(&sql, &[Value::text(tracked_name(&kin.lineage))])?;
-    Ok(rows.first().map(|row| Refreshed { at: text(row, 0), cause: text(row, 1) }))
+    for row in connection.query(&sql, &[Value::text(tracked_name(&kin.lineage))])? {
+        let refreshed = Refreshed { at: text(&row, 0), cause: text(&row, 1) };
+        if !lacked_a_privilege(&refreshed.cause) || !own_grants::is_granted(connection, kin, &refreshed.cause)? {
+            return Ok(Some(refreshed));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a row could not be noted for want of a privilege.
+pub(crate) fn lacked_a_privilege(cause: &str) -> bool {
+    cause.strip_prefix(refresh::NOT_NOTED).is_some_and(|rest| rest.starts_with(" (42501)"))
 }

@@ -10,6 +10,7 @@
 //! | a trigger or the side table of a tracked table was made anew (another row number) or is gone | the table comes whole |
 //! | the table was made anew, has another root page, or its columns are no longer the first ones | the table comes whole |
 //! | the schema version rose by two statements more than the differences need | each table comes whole that may have lost a column and got it again; after a `VACUUM`, all |
+//! | the schema version rose by less than the differences need, or fell: the file is a backup or another one | all come whole |
 //! | objects came or went, columns were added, a `VACUUM` | nothing |
 //!
 //! Each statement of DDL raises the schema version by one. A column that was dropped and added again leaves no trace but that: two
@@ -310,7 +311,15 @@ fn altered(connection: &mut dyn Connection, seen: &Schema, now: &Schema) -> Resu
     let is_vacuum = unseen == 1 && now.is_in_order();
     let has_lost_trace = risen != 0 && !(0..=1).contains(&unseen);
     if has_lost_trace && (renumbered || unseen < 0) {
-        let cause = format!("the schema was changed by {risen} statements, of which {needed} are seen");
+        let cause = if unseen < 0 {
+            // Each statement raises the version; in a copy that SQLite's backup API made it is 1.
+            format!(
+                "the file is a backup or another one: its schema has version {}, and the one that was seen last {}",
+                now.version, seen.version
+            )
+        } else {
+            format!("the schema was changed by {risen} statements, of which {needed} are seen")
+        };
         return Ok(tracked.into_iter().map(|name| (name, cause.clone())).collect());
     }
     let compared = Compared { seen, now, by_place: !renumbered, roots: !is_vacuum };

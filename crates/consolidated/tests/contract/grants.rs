@@ -1,12 +1,13 @@
 //! What the server's role may not do, and versions that others serve.
 
-use headwater_consolidated::check::privileges;
+use headwater_consolidated::check::{self, Finding, Severity, privileges};
 use headwater_consolidated::postgres::{Postgres, Settings};
-use headwater_consolidated::{Backend as _, Connection, Error, track};
+use headwater_consolidated::{Backend as _, Connection, Error, Plan, track};
 use headwater_protocol::Value;
 use headwater_protocol::message::Outcome;
 
 use super::database::{Database, MODEL, plan};
+use super::kin::stocked;
 use super::replica::Replica;
 use super::values::{customer, order, text};
 
@@ -116,4 +117,130 @@ pub(crate) fn a_version_that_remotes_use_is_seen(database: &Database) {
     };
     database.application(&format!("UPDATE {recorded} SET last_sync_at = {ago}"));
     assert_eq!(track::used_lately(&mut *connection, &[]).expect("asked"), [] as [String; 0]);
+}
+
+/// What is missing in schema `headwater`, each with its grant; `sql` is carried out before.
+fn missing(database: &Database, connection: &mut dyn Connection, plan: &Plan, sql: &str) -> Vec<Finding> {
+    database.application(sql);
+    let found = privileges(connection, plan).expect("looked");
+    assert!(found.iter().all(|finding| finding.severity == Severity::Error && finding.code == "privilege"));
+    found
+}
+
+fn grants(findings: &[Finding]) -> String {
+    findings.iter().map(|finding| finding.mend.trim_matches('`').to_owned() + ";\n").collect()
+}
+
+/// The side table of a table of the model.
+fn side_table(database: &Database, table: &str) -> String {
+    let sql = format!(
+        "SELECT format('headwater.%I', relname)::text FROM pg_class WHERE relname ~ '^side_{table}' AND relkind = 'r' \
+         AND relnamespace = 'headwater'::regnamespace"
+    );
+    let rows = database.rows(&sql);
+    let [row] = rows.as_slice() else { panic!("{rows:?}") };
+    let Value::Text(name) = &row[0] else { panic!("{rows:?}") };
+    String::from_utf8_lossy(name).into_owned()
+}
+
+/// Each finding has the statement that mends it, and syncs go on after them.
+pub(crate) fn grants_that_are_missing_on_own_tables_are_named(database: &Database) {
+    let plan = database.standard();
+    database.application("INSERT INTO orders VALUES (1, 'north', 'x'); INSERT INTO customer VALUES (1, 'a', 'x', 1)");
+    let (role, backend) = by_role(database);
+    let mut connection = backend.connect().expect("connected");
+    let mut anna = Replica::new("anna");
+    anna.try_sync(&mut *connection, &plan).expect("synced");
+    let side = side_table(database, "orders");
+    let found = missing(
+        database,
+        &mut *connection,
+        &plan,
+        &format!(
+            "REVOKE ALL ON headwater.refresh, headwater.refresh_event FROM {role}; \
+             REVOKE SELECT, INSERT ON {side} FROM {role}"
+        ),
+    );
+    let names = ["refresh", "refresh_event", "refresh_event", "refresh_event"].map(|name| format!("headwater.{name}"));
+    let names = names.into_iter().chain([side.clone(), side]);
+    let expected = ["SELECT", "SELECT", "INSERT", "DELETE", "SELECT", "INSERT"].into_iter().zip(names);
+    let expected: String =
+        expected.map(|(privilege, name)| format!("GRANT {privilege} ON {name} TO {role};\n")).collect();
+    assert_eq!(grants(&found), expected);
+    assert_eq!(found[0].message, "the server's role lacks SELECT on headwater.refresh");
+    anna.try_sync(&mut *connection, &plan).map(drop).expect_err("nothing can be read");
+    database.application(&grants(&found));
+    assert_eq!(missing(database, &mut *connection, &plan, "SELECT 1"), []);
+    anna.insert(&plan, "orders", order(2, "north", "y"));
+    assert_eq!(anna.try_sync(&mut *connection, &plan).expect("synced").refusals(), []);
+    // Without any right there the grants are found all the same.
+    let all = format!(
+        "REVOKE ALL ON ALL TABLES IN SCHEMA headwater FROM {role}; REVOKE USAGE ON SCHEMA headwater FROM {role}"
+    );
+    let found = missing(database, &mut *connection, &plan, &all);
+    assert!(grants(&found).starts_with(&format!("GRANT USAGE ON SCHEMA headwater TO {role};\n")), "{found:?}");
+    database.application(&grants(&found));
+    anna.insert(&plan, "orders", order(3, "north", "z"));
+    assert_eq!(anna.try_sync(&mut *connection, &plan).expect("synced").refusals(), []);
+    assert_eq!(anna.table(&plan, "orders").len(), 3);
+    let mut ben = Replica::new("ben");
+    ben.try_sync(&mut *connection, &plan).expect("a new remote");
+}
+
+/// Changes are noted with the rights of the functions' owner. Where it lacks one the table comes whole, and `check` names the grant until
+/// it is there. Where it can't say that either, the application's statement fails: no change goes by without a note.
+pub(crate) fn grants_that_the_functions_owner_lacks_are_named(database: &Database) {
+    let plan = stocked(database);
+    let tracker = format!("tracker_of_{}", by_role(database).0);
+    let mut anna = Replica::synced(database, &plan, "anna");
+    let found = missing(
+        database,
+        &mut *database.connect(),
+        &plan,
+        &format!(
+            "CREATE ROLE {tracker}; GRANT ALL ON SCHEMA headwater TO {tracker}; \
+             DO $$ DECLARE f regprocedure; BEGIN FOR f IN SELECT oid FROM pg_proc WHERE pronamespace = 'headwater'::regnamespace LOOP \
+             EXECUTE format('ALTER FUNCTION %s OWNER TO {tracker}', f); END LOOP; END $$"
+        ),
+    );
+    let named = format!(
+        "role {tracker}, with whose rights changes of the table are noted, lacks INSERT on headwater.table_change"
+    );
+    assert!(found.iter().any(|finding| finding.message == named), "{found:?}");
+    database.application(&grants(&found));
+    assert_eq!(missing(database, &mut *database.connect(), &plan, "SELECT 1"), []);
+    anna.sync(database, &plan); // Another owner is another function: the tables come whole.
+    database.application("INSERT INTO shop VALUES (71, 'north')");
+    assert_eq!(anna.sync(database, &plan).marks.len(), 0, "these grants are enough");
+    anna.assert_equals_fresh(database, &plan);
+    let side = side_table(database, "shop");
+    let afresh = || {
+        let found = check::check(&mut *database.connect(), &plan).expect("checked");
+        found
+            .into_iter()
+            .filter(|finding| finding.code == "comes_afresh")
+            .map(|finding| finding.mend)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(afresh(), Vec::<String>::new());
+    database.application(&format!("REVOKE INSERT ON {side} FROM {tracker}; INSERT INTO shop VALUES (72, 'north')"));
+    let synced = anna.sync(database, &plan);
+    assert!(!synced.marks.is_empty(), "it comes whole");
+    anna.assert_equals_fresh(database, &plan);
+    let mend = format!("`GRANT INSERT ON {side} TO {tracker}`; this warning ends with the grant");
+    assert!(afresh().contains(&mend), "{:?}", afresh());
+    let mut application = database.connect();
+    application.batch(&format!("REVOKE INSERT ON headwater.refresh_event FROM {tracker}")).expect("revoked");
+    let failed =
+        application.batch("INSERT INTO shop VALUES (73, 'north')").map(drop).expect_err("no note can be written");
+    assert!(failed.to_string().contains("refresh_event"), "{failed}");
+    assert_eq!(database.number("SELECT count(*) FROM shop WHERE id = 73"), 0);
+    let found = missing(database, &mut *database.connect(), &plan, "SELECT 1");
+    assert_eq!(found.len(), 2, "{found:?}");
+    database.application(&grants(&found));
+    assert_eq!(afresh(), Vec::<String>::new(), "the grant is there");
+    // Another cause is still told.
+    let other = "UPDATE headwater.refresh_event SET cause = 'a change could not be noted (42501): of another kind'";
+    database.application(&format!("{other} WHERE starts_with(cause, 'a change could not be noted')"));
+    assert!(afresh().concat().contains("this warning ends 7 days after"), "{:?}", afresh());
 }

@@ -12,6 +12,7 @@ use headwater_consolidated::sqlite::Sqlite;
 use headwater_consolidated::system::{Greeted, Greeting, SealRequest, greet, greet_before_count, seal_watermarks};
 use headwater_consolidated::upload::{self, UploadLimits, UploadRequest};
 use headwater_consolidated::{Backend, Connection, Dialect, Error, Plan, track};
+use headwater_protocol::Value;
 use headwater_protocol::message::{Hello, Watermarks};
 use headwater_testkit::Postgres as Cluster;
 
@@ -162,6 +163,34 @@ fn the_file_goes_back(put_back: impl Fn(&Path, &Path)) {
     put_back(&path, &backup);
     let counted = count(&mut *connect(), &plan, &hello, &greeted, seen);
     assert!(is_other(counted));
+}
+
+/// The cause for which the tables of a backup come whole is no number of statements.
+#[test]
+fn a_backup_moved_into_place_is_named_as_the_cause() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [path, backup] = ["central.db", "backup.db"].map(|name| folder.path().join(name));
+    std::fs::write(&path, "").expect("an empty file");
+    let connect = || Sqlite::new(&path).durable(false).connect().expect("a connection");
+    let tables = TABLES.replace("{int}", "INTEGER").replace("{decimal}", "TEXT").replace("{real}", "REAL");
+    connect().batch(&tables).expect("tables");
+    let plan = plan(MODEL);
+    track::track(&mut *connect(), &plan).expect("tracked");
+    Replica::new("anna").try_sync(&mut *connect(), &plan).expect("synced");
+    copy(&path, &backup);
+    // As SQLite's backup API leaves a new file.
+    let as_backed_up = "PRAGMA journal_mode = WAL; PRAGMA schema_version = 1";
+    rusqlite::Connection::open(&backup).expect("a file").execute_batch(as_backed_up).expect("a backup");
+    std::fs::rename(&backup, &path).expect("moved into place");
+    for end in ["-wal", "-shm"] {
+        let _ = std::fs::remove_file(folder.path().join(format!("central.db{end}")));
+    }
+    Replica::new("ben").try_sync(&mut *connect(), &plan).expect("synced");
+    let causes = connect().query("SELECT DISTINCT cause FROM headwater_refresh", &[]).expect("causes");
+    let [cause] = causes.as_slice() else { panic!("{causes:?}") };
+    let Some(Value::Text(cause)) = cause.first() else { panic!("{cause:?}") };
+    let cause = String::from_utf8_lossy(cause);
+    assert!(cause.starts_with("the file is a backup or another one: its schema has version 1, and"), "{cause}");
 }
 
 /// A remote has read a download with a row that is lost when `swap` has put another state of the cluster into its place, which has counted as many

@@ -346,6 +346,8 @@ contract_of! {
     sessions::what_a_trigger_sets_does_not_reach_the_next_statement,
     sessions::a_query_leaves_no_lock,
     grants::a_missing_grant_holds_up_its_table_alone,
+    grants::grants_that_are_missing_on_own_tables_are_named,
+    grants::grants_that_the_functions_owner_lacks_are_named,
     raised::an_error_of_any_code_is_the_rows,
     raised::what_returns_is_found_and_set_aside,
     raised::what_returns_at_the_end_is_found_too,

@@ -29,8 +29,12 @@ pub fn run(_: &CheckArgs, global: &Global, output: &Output) -> Done {
     let plans = config.plans()?;
     let mut connection = config.database.connect()?;
     let findings = each_once(&mut *connection, &plans, |connection, plan| {
-        let mut found = check(connection, plan)?;
-        found.extend(privileges(connection, plan)?);
+        let mut found = privileges(connection, plan)?;
+        match check(connection, plan) {
+            Ok(more) => found.extend(more),
+            Err(Error::Setup { what, mend }) if !found.is_empty() => found.push(unchecked(what, mend)),
+            Err(error) => return Err(error),
+        }
         found.sort_by_key(|finding| finding.severity);
         Ok(found)
     })?;
@@ -52,6 +56,12 @@ pub fn run(_: &CheckArgs, global: &Global, output: &Output) -> Done {
         })
     })?;
     Ok(if errors == 0 { Exit::Done } else { Exit::Found })
+}
+
+/// Without a privilege on one of Headwater's own tables nothing more can be looked at.
+fn unchecked(what: String, mend: String) -> Finding {
+    let message = format!("the rest can't be checked: {what}");
+    Finding { severity: Severity::Error, code: "privilege", table: None, column: None, message, mend }
 }
 
 fn word(finding: &Finding) -> &'static str {

@@ -81,6 +81,12 @@ impl Object {
         (is_same && is_longer).then(|| (self.columns.len() - before.columns.len()) as u64)
     }
 
+    /// The fewest statements that make these columns of as many: one renames one column, and two (drop one, add one) change all behind it.
+    fn columns_renamed_since(&self, before: &Object) -> u64 {
+        let differ = self.columns.iter().zip(&before.columns).filter(|(now, before)| now != before).count();
+        if self.columns.len() == before.columns.len() { differ.min(2) as u64 } else { 0 }
+    }
+
     fn kept(&self) -> Kept {
         let Object { row, kind, name, table, root, digest, columns, .. } = self.clone();
         (row, kind, name, table, root, digest, columns)
@@ -284,17 +290,17 @@ impl Schema {
         }
         let came = made(&|object| before.at(object.row).is_some());
         let gone = before.not_in(|object| self.at(object.row).is_some());
-        let (mut grown, mut changed) = (0, 0);
+        let (mut grown, mut changed, mut renamed) = (0, 0, 0);
         for object in &self.objects {
             match before.at(object.row) {
                 Some(before) if !object.is_like(before) => match object.columns_added_since(before) {
                     Some(columns) => grown += columns,
-                    None => changed = 1,
+                    None => (changed, renamed) = (1, renamed + object.columns_renamed_since(before)),
                 },
                 _ => {}
             }
         }
-        came + gone + grown + changed
+        came + gone + grown + changed.max(renamed)
     }
 }
 

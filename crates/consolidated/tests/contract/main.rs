@@ -295,6 +295,7 @@ of_themselves! {
     rebuilt::what_leaves_no_trace_sends_again_what_may_have_lost_a_column,
     rebuilt::what_lies_below_a_rebuilt_table_comes_whole,
     rebuilt::tracking_again_hides_nothing,
+    rebuilt::the_twelve_steps_beside_through,
     rebuilt::what_replace_deletes_by_an_expression_is_named,
     mark_states::a_mark_of_another_file_is_good_for_nothing,
     mark_states::a_mark_of_another_life_of_the_database_is_good_for_nothing,

@@ -130,11 +130,10 @@ pub(crate) fn columns_that_are_not_what_they_were_come_whole() {
             story.database.application(sql);
             let refused = story.remote.try_sync(&mut *story.running, &story.plan).map(|_| ()).expect_err(event);
             assert!(matches!(&refused, Error::Untracked { table, .. } if table == "orders"), "{refused:?}");
-            let incarnation = || database_identity(&story.database);
-            let before = incarnation();
+            let before = incarnation(&story.database);
             track::track(&mut *story.database.connect(), &story.plan).expect("tracked again");
-            println!("incarnation kept: {}", before == incarnation());
-            println!("whole after track: {}", story.sync(event));
+            assert_ne!(incarnation(&story.database), before, "all remotes start afresh");
+            assert!(story.sync(event) > 1, "all tables");
             continue;
         }
         story.database.application(sql);
@@ -144,35 +143,45 @@ pub(crate) fn columns_that_are_not_what_they_were_come_whole() {
     }
 }
 
-fn database_identity(database: &Database) -> [u8; 16] {
+fn incarnation(database: &Database) -> [u8; 16] {
     headwater_consolidated::system::identity(&mut *database.connect()).expect("an identity").incarnation
 }
 
-/// Columns that no trigger names.
+/// Columns that no trigger names: the table comes whole, and no other. The triggers name the columns of unique indexes, too.
 pub(crate) fn plain_columns_exchanged_by_rename_come_whole() {
     let database = Database::sqlite();
-    database.application("CREATE TABLE pair (id INTEGER NOT NULL PRIMARY KEY, one text, two text)");
-    let model = "name = \"pair\"\nversion = 1\n[tables.pair]\nkey = [\"id\"]\n\
-                 columns = { id = \"int not null\", one = \"text\", two = \"text\" }";
-    let plan = super::database::plan(model);
+    let columns = "(id INTEGER NOT NULL PRIMARY KEY, one text, two text, three text, four text UNIQUE)";
+    database.application(&format!("CREATE TABLE pair {columns}; CREATE TABLE other {columns}"));
+    let table = "key = [\"id\"]\ncolumns = { id = \"int not null\", one = \"text\", two = \"text\" }\n";
+    let model = format!("name = \"pair\"\nversion = 1\n[tables.pair]\n{table}[tables.other]\n{table}");
+    let plan = super::database::plan(&model);
     track::track(&mut *database.connect(), &plan).expect("tracked");
-    database.application("INSERT INTO pair VALUES (1, 'a', 'b'), (2, 'c', 'd')");
+    database.application(
+        "INSERT INTO pair VALUES (1, 'a', 'b', 'e', 'f'), (2, 'c', 'd', 'g', 'h'); INSERT INTO other SELECT * FROM pair",
+    );
     let mut running = database.connect();
     let mut remote = Replica::new("anna");
     remote.try_sync(&mut *running, &plan).expect("a first sync");
-    let exchange = "ALTER TABLE pair RENAME COLUMN one TO t; ALTER TABLE pair RENAME COLUMN two TO one; \
-                    ALTER TABLE pair RENAME COLUMN t TO two";
-    database.application(exchange);
+    let exchange = |one: &str, two: &str| {
+        format!(
+            "ALTER TABLE pair RENAME COLUMN {one} TO t; ALTER TABLE pair RENAME COLUMN {two} TO {one}; \
+             ALTER TABLE pair RENAME COLUMN t TO {two}"
+        )
+    };
+    database.application(&exchange("one", "two"));
     assert_eq!(remote.try_sync(&mut *running, &plan).expect("synced").summary.partitions_whole, 1);
     assert_eq!(remote.table(&plan, "pair")[0][1], text("b"));
     // Past SQLite: the schema's version stays, and connections go by what they have read.
     database.application(
-        "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = 'CREATE TABLE pair (id INTEGER NOT NULL PRIMARY KEY, one text, two text)' \
-         WHERE name = 'pair'",
+        "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = 'CREATE TABLE pair \
+         (id INTEGER NOT NULL PRIMARY KEY, one text, two text, three text, four text UNIQUE)' WHERE name = 'pair'",
     );
     assert_eq!(remote.try_sync(&mut *running, &plan).expect("synced").summary.partitions_whole, 1);
     assert_eq!(remote.table(&plan, "pair")[0][1], text("a"));
     remote.assert_equals_fresh(&database, &plan);
+    database.application(&exchange("three", "four"));
+    let refused = remote.try_sync(&mut *running, &plan).map(|_| ()).expect_err("a trigger was rewritten");
+    assert!(matches!(&refused, Error::Untracked { table, .. } if table == "pair"), "{refused:?}");
 }
 
 /// Two tracked tables exchange their names, or their contents.
@@ -307,6 +316,63 @@ pub(crate) fn what_lies_below_a_rebuilt_table_comes_whole() {
     remote.try_sync(&mut *running, &plan).expect("synced");
     assert_eq!(remote.table(&plan, "line").len(), 2, "two levels below");
     remote.assert_equals_fresh(&database, &plan);
+}
+
+/// The steps of ALTER on tables of which one takes its partition from the other, as docs/server.md has them.
+pub(crate) fn the_twelve_steps_beside_through() {
+    for (table, columns) in [
+        ("shop", "(id INTEGER NOT NULL PRIMARY KEY, region text, note text)"),
+        ("orders", "(id INTEGER NOT NULL PRIMARY KEY, shop INTEGER REFERENCES shop (id), note text)"),
+        (
+            "line",
+            "(orders INTEGER NOT NULL REFERENCES orders (id), no INTEGER NOT NULL, note text, PRIMARY KEY (orders, no))",
+        ),
+    ] {
+        for made_with in ["", "triggers", "track"] {
+            let event = format!("{table}: {made_with}");
+            let database = Database::sqlite();
+            let plan = super::kin::made(&database, "");
+            database.application(
+                "INSERT INTO shop VALUES (1, 'north', 'x'), (2, 'south', 'y'); \
+                 INSERT INTO orders VALUES (1, 1, 'a'), (2, 2, 'b'); INSERT INTO line VALUES (1, 1, 'n'), (2, 1, 'm')",
+            );
+            let mut remote = Replica::synced(&database, &plan, "anna");
+            let before = incarnation(&database);
+            let steps = |legacy: &str, triggers: &str| {
+                format!(
+                    "PRAGMA foreign_keys = OFF; {legacy} BEGIN; CREATE TABLE new_{table} {columns}; \
+                     INSERT INTO new_{table} SELECT * FROM {table}; UPDATE new_{table} SET note = 'rebuilt'; DROP TABLE {table}; \
+                     ALTER TABLE new_{table} RENAME TO {table}; {triggers} PRAGMA foreign_key_check; COMMIT; \
+                     PRAGMA legacy_alter_table = OFF; PRAGMA foreign_keys = ON"
+                )
+            };
+            let legacy = "PRAGMA legacy_alter_table = ON;";
+            let triggers = made_again(&triggers_of(&database, table));
+            match made_with {
+                "" => {
+                    let refused = database.connect().batch(&steps("", "")).map(drop).expect_err(&event);
+                    assert!(refused.to_string().contains("error in trigger headwater_"), "{event}: {refused}");
+                    continue;
+                }
+                "triggers" => database.application(&steps(legacy, &triggers)),
+                _ => {
+                    database.application(&steps(legacy, ""));
+                    let refused = remote.try_sync(&mut *database.connect(), &plan).map(|_| ()).expect_err(&event);
+                    assert!(matches!(&refused, Error::Untracked { table: named, .. } if named == table), "{refused:?}");
+                    track::track(&mut *database.connect(), &plan).expect("tracked");
+                }
+            }
+            remote.sync(&database, &plan);
+            assert_eq!(incarnation(&database) == before, made_with == "triggers", "{event}");
+            assert!(remote.table(&plan, table).iter().all(|row| row.contains(&text("rebuilt"))), "{event}");
+            remote.assert_equals_fresh(&database, &plan);
+            database.application(&format!(
+                "UPDATE {table} SET note = 'noted'; UPDATE shop SET region = 'west' WHERE id = 2"
+            ));
+            assert_eq!(remote.sync(&database, &plan).marks.len(), 0, "{event}: changes are noted");
+            remote.assert_equals_fresh(&database, &plan);
+        }
+    }
 }
 
 /// `track` does not cover up what was done before it, and a database that an older build tracked goes on.

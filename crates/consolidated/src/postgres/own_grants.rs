@@ -116,7 +116,9 @@ struct Needs(Vec<Need>);
 impl Needs {
     fn new(own: &[(&str, &[&'static str])]) -> Needs {
         let mut needs = Needs(Vec::new());
-        own.iter().for_each(|(table, privileges)| needs.own(table, privileges));
+        for (table, privileges) in own {
+            needs.own(table, privileges);
+        }
         needs
     }
 

@@ -32,7 +32,7 @@ pub fn run(_: &CheckArgs, global: &Global, output: &Output) -> Done {
         let mut found = privileges(connection, plan)?;
         match check(connection, plan) {
             Ok(more) => found.extend(more),
-            Err(Error::Setup { what, mend }) if !found.is_empty() => found.push(unchecked(what, mend)),
+            Err(Error::Setup { what, mend }) if !found.is_empty() => found.push(unchecked(&what, mend)),
             Err(error) => return Err(error),
         }
         found.sort_by_key(|finding| finding.severity);
@@ -59,7 +59,7 @@ pub fn run(_: &CheckArgs, global: &Global, output: &Output) -> Done {
 }
 
 /// Without a privilege on one of Headwater's own tables nothing more can be looked at.
-fn unchecked(what: String, mend: String) -> Finding {
+fn unchecked(what: &str, mend: String) -> Finding {
     let message = format!("the rest can't be checked: {what}");
     Finding { severity: Severity::Error, code: "privilege", table: None, column: None, message, mend }
 }

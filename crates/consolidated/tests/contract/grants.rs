@@ -164,8 +164,8 @@ pub(crate) fn grants_that_are_missing_on_own_tables_are_named(database: &Databas
     let names = ["refresh", "refresh_event", "refresh_event", "refresh_event"].map(|name| format!("headwater.{name}"));
     let names = names.into_iter().chain([side.clone(), side]);
     let expected = ["SELECT", "SELECT", "INSERT", "DELETE", "SELECT", "INSERT"].into_iter().zip(names);
-    let expected: String =
-        expected.map(|(privilege, name)| format!("GRANT {privilege} ON {name} TO {role};\n")).collect();
+    let expected = expected
+        .fold(String::new(), |all, (privilege, name)| all + &format!("GRANT {privilege} ON {name} TO {role};\n"));
     assert_eq!(grants(&found), expected);
     assert_eq!(found[0].message, "the server's role lacks SELECT on headwater.refresh");
     anna.try_sync(&mut *connection, &plan).map(drop).expect_err("nothing can be read");

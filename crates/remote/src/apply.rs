@@ -376,9 +376,12 @@ impl<'a> Apply<'a> {
             self.involved = Involved::read(&self.rows, table)?;
             self.is_plain = self.involved.is_some();
         }
-        let mut plain = Plain {
-            upsert: self.rows.prepare(&table.sql.upsert)?,
-            stays: self.stays_sql(table).map(|sql| self.rows.prepare(&sql)).transpose()?,
+        let mut plain = match self.rows.prepare_writing(table, &table.sql.upsert)? {
+            Ok(upsert) if self.is_plain => {
+                let stays = self.stays_sql(table).map(|sql| self.rows.prepare(&sql)).transpose()?;
+                Some(Plain { upsert, stays })
+            }
+            _ => None,
         };
         let mut scratch = Scratch::default();
         let mut reader = RowsReader::new(payload);
@@ -395,7 +398,9 @@ impl<'a> Apply<'a> {
             }
             self.applied.rows += 1;
             let start = reader.row().clone();
-            if self.is_plain && self.store_plain(table, &mut plain, reader.row(), &mut scratch)? {
+            if let Some(plain) = plain.as_mut().filter(|_| self.is_plain)
+                && self.store_plain(table, plain, reader.row(), &mut scratch)?
+            {
                 continue;
             }
             *reader.row() = start;

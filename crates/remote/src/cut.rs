@@ -22,7 +22,7 @@ use crate::database::Database;
 use crate::dependents;
 use crate::error::{Error, While};
 use crate::local::{Local, readable, stored, to_wire};
-use crate::plan::{Plan, TablePlan};
+use crate::plan::{Plan, TablePlan, same_values};
 use crate::remote::random;
 use crate::rows::{Pending, Rows};
 use crate::schema;
@@ -218,12 +218,10 @@ pub(crate) fn is_nothing_condition(table: &TablePlan) -> String {
     let same_key: Vec<String> =
         table.keys("").iter().zip(table.keys("k_")).map(|(own, logged)| format!("r.{own} = l.{logged}")).collect();
     let row = format!("EXISTS (SELECT 1 FROM {} AS r WHERE {}", table.name(), same_key.join(" AND "));
-    let same = table.others().map(|name| {
-        let (own, old) = (quote(name), quote(&format!("o_{name}")));
-        format!(" AND r.{own} IS l.{old} AND typeof(r.{own}) = typeof(l.{old})")
-    });
-    let same: String = same.collect();
-    format!("CASE l.\"existed\" WHEN 1 THEN {row}{same}) ELSE NOT {row}) END")
+    let own: Vec<String> = table.others().map(|name| format!("r.{}", quote(name))).collect();
+    let old: Vec<String> = table.others().map(|name| format!("l.{}", quote(&format!("o_{name}")))).collect();
+    let same = same_values(&own, &old);
+    format!("CASE l.\"existed\" WHEN 1 THEN {row} AND {same}) ELSE NOT {row}) END")
 }
 
 struct UploadWriter<'c> {

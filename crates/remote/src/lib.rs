@@ -74,6 +74,7 @@ mod unsent;
 mod untracked;
 mod upgrade;
 mod wake;
+mod writing;
 
 pub use aside::{Choice, PendingChoice, Retried};
 pub use error::Error;

@@ -25,6 +25,9 @@ use crate::local::{Local, to_wire};
 use crate::plan::TablePlan;
 use crate::rows::{Placed, Rows};
 
+/// Why a row is not stored that a trigger passes over in silence.
+pub(crate) const LEFT_OUT: &str = "a trigger of the application's leaves it out";
+
 /// Names of the tables with triggers of the application's, once they are looked up; and whether what those do to the table is found otherwise.
 #[derive(Debug, Default)]
 pub(crate) struct OwnTriggers(RefCell<Option<Vec<(String, bool)>>>);
@@ -84,7 +87,7 @@ impl Rows<'_> {
             if table.is_tracked() && self.pending(table, key)?.is_some_and(|p| is_as_it_came || p.is_nothing()) {
                 self.forget(table, key)?;
             }
-            let left_out = || Placed::Refused("a trigger of the application's leaves it out".to_owned());
+            let left_out = || Placed::Refused(LEFT_OUT.to_owned());
             return Ok(if is_as_it_came { Placed::Done } else { left_out() });
         }
         if table.is_tracked() {

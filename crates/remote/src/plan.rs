@@ -154,6 +154,11 @@ impl TablePlan {
         quote(&self.table.name)
     }
 
+    /// A query that gives a row if there is any. It reads no index: one of the application's may have a collation that only the application has.
+    pub(crate) fn any_row(&self) -> String {
+        format!("SELECT 1 FROM {} NOT INDEXED LIMIT 1", self.name())
+    }
+
     /// The log's name as SQL.
     pub(crate) fn log(&self) -> String {
         quote(&log_name(&self.table))
@@ -310,6 +315,15 @@ fn in_the_way(table: &Table, unique: &Unique) -> String {
 
 fn keys(table: &Table, prefix: &str) -> Vec<String> {
     table.key_columns().map(|column| quote(&format!("{prefix}{}", column.name))).collect()
+}
+
+/// A condition: these values are those, of the same storage classes. By row values, for SQLite takes no expression that is a thousand deep.
+pub(crate) fn same_values(one: &[String], other: &[String]) -> String {
+    if one.is_empty() {
+        return "1".to_owned();
+    }
+    let kinds = |values: &[String]| list(values.iter().map(|value| format!("typeof({value})")));
+    format!("({}) IS ({}) AND ({}) IS ({})", one.join(", "), other.join(", "), kinds(one), kinds(other))
 }
 
 fn and(conditions: impl Iterator<Item = String>) -> String {

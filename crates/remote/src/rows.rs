@@ -12,6 +12,7 @@ use crate::local::{Local, readable, to_wire};
 use crate::own_triggers::OwnTriggers;
 use crate::plan::{TablePlan, decoded};
 use crate::upgrade::Gone;
+use crate::writing::{Unprepared, fault, named};
 
 /// What of the list of changes set aside is in columns that went with a version of the model.
 pub(crate) const IS_IN_GONE_COLUMN: &str =
@@ -75,11 +76,12 @@ pub(crate) enum Placed {
 pub(crate) struct Rows<'c> {
     pub(crate) connection: &'c Connection,
     own_triggers: OwnTriggers,
+    pub(crate) unprepared: Unprepared,
 }
 
 impl<'c> Rows<'c> {
     pub(crate) fn new(connection: &'c Connection) -> Rows<'c> {
-        Rows { connection, own_triggers: OwnTriggers::default() }
+        Rows { connection, own_triggers: OwnTriggers::default(), unprepared: Unprepared::default() }
     }
 
     /// A statement, kept prepared.
@@ -110,8 +112,8 @@ impl<'c> Rows<'c> {
 
     /// Whether a table has any row, or any change of one.
     pub(crate) fn has_any(&self, table: &TablePlan) -> Result<bool, Error> {
-        let any = |name: String| self.any(&format!("SELECT 1 FROM {name} LIMIT 1"));
-        Ok(any(table.name())? || table.is_tracked() && any(table.log())?)
+        Ok(self.any(&table.any_row())?
+            || table.is_tracked() && self.any(&format!("SELECT 1 FROM {} LIMIT 1", table.log()))?)
     }
 
     /// The row of a key.
@@ -137,7 +139,7 @@ impl<'c> Rows<'c> {
 
     /// Makes the stored row of this row's key like it.
     pub(crate) fn update(&self, table: &TablePlan, row: &[Local]) -> Result<Placed, Error> {
-        self.placed(table, self.prepare(&table.sql.update)?.execute(params_from_iter(row)))
+        self.run(table, &table.sql.update, row).map(|(placed, _)| placed)
     }
 
     /// Deletes the row of a key, which has no pending change.
@@ -154,20 +156,24 @@ impl<'c> Rows<'c> {
         key: &[Local],
         wanted: Option<&[Local]>,
     ) -> Result<Placed, Error> {
-        let result = self.prepare(sql)?.execute(params_from_iter(values));
-        let has_run = !matches!(result, Ok(0));
-        match self.placed(table, result)? {
-            Placed::Done if self.has_own_triggers(table)? || !has_run => {
-                self.put_log_right(table, key, wanted, has_run)
+        match self.run(table, sql, values)? {
+            (Placed::Done, count) if self.has_own_triggers(table)? || count == 0 => {
+                self.put_log_right(table, key, wanted, count > 0)
             }
-            placed => Ok(placed),
+            (placed, _) => Ok(placed),
         }
     }
 
     /// What a statement that stores rows of a table says of it. One that ended the transaction ends the work too: what came after it would
     /// be stored on its own, or not at all.
     pub(crate) fn placed(&self, table: &TablePlan, result: rusqlite::Result<usize>) -> Result<Placed, Error> {
-        match placed(result)? {
+        let placed = match &result {
+            Err(error) if fault(error).is_some() => {
+                Placed::Refused(named(self.connection, table, &fault(error).unwrap_or_default())?)
+            }
+            _ => placed(result)?,
+        };
+        match placed {
             Placed::InTheWay | Placed::Refused(_) if self.connection.is_autocommit() => {
                 Err(Error::RolledBack { table: table.table.name.clone() })
             }

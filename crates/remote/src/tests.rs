@@ -1,5 +1,6 @@
 //! What a remote does with its file, step by step: real SQLite, real frames, no server.
 
+mod blocked;
 mod comes_whole;
 mod counters;
 mod crash;

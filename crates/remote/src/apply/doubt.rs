@@ -11,7 +11,7 @@ use super::whereabouts::partition_of;
 use crate::cut::log_change;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, to_wire};
-use crate::plan::TablePlan;
+use crate::plan::{TablePlan, same_values};
 use crate::rows::{IS_IN_GONE_COLUMN, Pending, Placed, Rows};
 use crate::untracked::{self, Doubt};
 
@@ -222,19 +222,14 @@ impl Apply<'_> {
         let (own, differs) = (table.name(), quote(&format!("hw_differs_{}", table.number)));
         let same_key: Vec<String> = table.keys("").iter().map(|key| format!("t.{key} = b.{key}")).collect();
         let same_key = same_key.join(" AND ");
-        let same: Vec<String> = table
-            .names()
-            .map(quote)
-            .map(|name| format!("t.{name} IS b.{name} AND typeof(t.{name}) = typeof(b.{name})"))
-            .collect();
-        let columns =
-            |row: &str| table.names().map(|name| format!("{row}.{}", quote(name))).collect::<Vec<_>>().join(", ");
+        let values = |row: &str| table.names().map(|name| format!("{row}.{}", quote(name))).collect::<Vec<_>>();
+        let columns = |row: &str| values(row).join(", ");
         let query = format!(
             "SELECT 1, {} FROM temp.{before} AS b WHERE NOT EXISTS (SELECT 1 FROM {own} AS t WHERE {same_key} AND {} AND NOT {}) \
              UNION ALL SELECT 0, {} FROM {own} AS t WHERE NOT EXISTS (SELECT 1 FROM temp.{before} AS b WHERE {same_key}) \
              AND NOT EXISTS (SELECT 1 FROM temp.{} AS b WHERE {same_key})",
             columns("b"),
-            same.join(" AND "),
+            same_values(&values("t"), &values("b")),
             self.leaves(table, "t"),
             columns("t"),
             had_changes(table),

@@ -28,7 +28,7 @@ impl Later {
     pub(super) fn of_empty_tables(rows: &Rows<'_>, plan: &Plan) -> Result<Later, Error> {
         let mut later = Later::default();
         for table in plan.tables.iter().filter(|table| table.table.direction != Direction::Upload) {
-            if !rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.name()))? {
+            if !rows.any(&table.any_row())? {
                 later.drop_of(rows.connection, table).while_doing("putting indexes off")?;
             }
         }

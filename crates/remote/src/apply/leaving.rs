@@ -89,14 +89,7 @@ impl Apply<'_> {
         }
         self.rows.set_applying(Some(table))?;
         self.hold_changed(table)?;
-        if self.rows.has_own_triggers(table)? {
-            self.each_leaving(table, "1 = 1", |apply, key| {
-                let key_bytes = table.key_bytes(&to_wire(&key, &table.key_types));
-                apply.remove_or_hold(table, &key, &key_bytes)
-            })?;
-        } else {
-            self.delete_leaving(table)?;
-        }
+        self.delete_leaving(table)?;
         self.forget_leaving(table)
     }
 
@@ -132,15 +125,15 @@ impl Apply<'_> {
     }
 
     fn delete_leaving(&mut self, table: &TablePlan) -> Result<(), Error> {
-        let keys = columns(table, "").join(", ");
-        let own = table.keys("").join(", ");
+        let (keys, own) = (columns(table, "").join(", "), table.keys("").join(", "));
         let sql = format!("DELETE FROM {} WHERE ({own}) IN (SELECT {keys} FROM temp.{})", table.name(), leaving(table));
-        if self.rows.placed(table, self.rows.prepare(&sql)?.execute([]))? == Placed::Done {
+        if !self.rows.has_own_triggers(table)? && self.rows.run(table, &sql, &[])?.0 == Placed::Done {
             return Ok(());
         }
-        super::set_triggers(self.rows.connection, false)?;
-        self.rows.execute(&sql, &[])?;
-        super::set_triggers(self.rows.connection, true)
+        self.each_leaving(table, "1 = 1", |apply, key| {
+            let key_bytes = table.key_bytes(&to_wire(&key, &table.key_types));
+            apply.remove_or_hold(table, &key, &key_bytes)
+        })
     }
 
     /// Goes through the keys of rows that are to go and meet a condition on their keys `v`.

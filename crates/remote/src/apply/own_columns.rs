@@ -60,17 +60,19 @@ impl Apply<'_> {
             self.rows.set_applying(Some(table))?;
             let (name, own): (_, Vec<String>) = (table.name(), own.iter().map(|name| quote(name)).collect());
             let set = own.iter().enumerate().map(|(place, own)| format!("{own} = o.c{place}"));
-            let differs = own.iter().enumerate().map(|(place, own)| format!("{name}.{own} IS NOT o.c{place}"));
+            let stored: Vec<String> = own.iter().map(|own| format!("{name}.{own}")).collect();
+            let kept_ones: Vec<String> = (0..own.len()).map(|place| format!("o.c{place}")).collect();
             let same_key =
                 table.keys("").into_iter().enumerate().map(|(place, key)| format!("{name}.{key} = o.k{place}"));
             let sql = format!(
-                "UPDATE OR IGNORE {name} SET {} FROM temp.{} AS o WHERE {} AND ({})",
+                "UPDATE OR IGNORE {name} SET {} FROM temp.{} AS o WHERE {} AND ({}) IS NOT ({})",
                 set.collect::<Vec<_>>().join(", "),
                 kept(table),
                 same_key.collect::<Vec<_>>().join(" AND "),
-                differs.collect::<Vec<_>>().join(" OR ")
+                stored.join(", "),
+                kept_ones.join(", ")
             );
-            if let Placed::Refused(why) = self.rows.placed(table, self.rows.prepare(&sql)?.execute([]))? {
+            if let (Placed::Refused(why), _) = self.rows.run(table, &sql, &[])? {
                 tracing::warn!(
                     table = table.table.name,
                     why,

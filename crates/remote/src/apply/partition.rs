@@ -47,7 +47,7 @@ impl Apply<'_> {
         }
         let is_first = is_whole && self.begun.insert(table.number);
         let is_involved = !self.involved.as_ref().is_some_and(Involved::is_empty);
-        if self.is_plain && !is_involved && !self.rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.name()))? {
+        if self.is_plain && !is_involved && !self.rows.any(&table.any_row())? {
             return Ok(());
         }
         if is_first && table.parent.is_some() {
@@ -157,21 +157,21 @@ impl Apply<'_> {
             return self.delete_one_by_one(table, &condition, values);
         }
         let sql = format!("DELETE FROM {own} WHERE {condition}");
-        let emptied = self.rows.placed(table, self.rows.prepare(&sql)?.execute(params_from_iter(values)))?;
+        let (emptied, _) = self.rows.run(table, &sql, values)?;
+        if self.doubts[table.number as usize] != Doubt::Compare {
+            return if emptied == Placed::Done { Ok(()) } else { self.delete_one_by_one(table, &condition, values) };
+        }
         // Triggers of a table that is compared are left out; where one of them keeps a row, no trigger sees it go.
-        let is_compared = self.doubts[table.number as usize] == Doubt::Compare;
         let mut kept = self.rows.prepare(&format!("SELECT 1 FROM {own} WHERE {condition}"))?;
-        if emptied == Placed::Done
-            && !(is_compared && kept.exists(params_from_iter(values)).while_doing("emptying a partition")?)
-        {
+        if emptied == Placed::Done && !kept.exists(params_from_iter(values)).while_doing("emptying a partition")? {
             return Ok(());
         }
         super::set_triggers(self.rows.connection, false)?;
-        self.rows.execute(&sql, values)?;
+        self.rows.run(table, &sql, values)?;
         super::set_triggers(self.rows.connection, true)
     }
 
-    /// The same where triggers of the application's see each row go, and may write to others.
+    /// The same where triggers of the application's see each row go, and may write to others; or where a row does not go.
     fn delete_one_by_one(&mut self, table: &TablePlan, condition: &str, values: &[Local]) -> Result<(), Error> {
         let keys = table.keys("").join(", ");
         let select = format!("SELECT {keys} FROM {} WHERE {condition}", table.name());

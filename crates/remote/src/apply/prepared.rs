@@ -32,7 +32,7 @@ use super::{Apply, Frames};
 use crate::database::Database;
 use crate::error::{Error, While};
 use crate::local::{Bound, Local, from_wire, to_wire};
-use crate::plan::{Plan, TablePlan};
+use crate::plan::{Plan, TablePlan, same_values};
 use crate::rows::{Placed, Rows};
 use crate::schema;
 use crate::untracked::{self, Doubt};
@@ -188,7 +188,7 @@ impl Prepared {
                 || rows
                     .any(&format!("SELECT 1 FROM \"hw_conflict\" WHERE \"table\" = {number} AND \"is_open\" = 1"))?)
         };
-        if !is_alone || !rows.any(&format!("SELECT 1 FROM {} LIMIT 1", table.name()))? || has_others()? {
+        if !is_alone || !rows.any(&table.any_row())? || has_others()? {
             return Ok(());
         }
         let (own, key) = (columns(table, "").join(", "), key_columns(table, "").join(", "));
@@ -303,16 +303,13 @@ impl Coming {
     fn compare(&mut self, rows: &Rows<'_>, table: &TablePlan) -> Result<(), Error> {
         let (coming, equal) = (coming(table), equal(table));
         let stored: Vec<String> = table.names().map(|name| format!("r.{}", quote(name))).collect();
-        let pairs = stored.iter().zip(columns(table, "c."));
-        let values: Vec<String> =
-            pairs.map(|(stored, came)| format!("{stored} IS {came} AND typeof({stored}) = typeof({came})")).collect();
         let keys: Vec<String> = table.keys("").iter().map(|key| format!("r.{key}")).collect();
         let sql = format!(
             "INSERT INTO temp.{equal} SELECT {} FROM temp.{coming} AS c CROSS JOIN {} AS r ON {} WHERE {} AND NOT {}",
             key_columns(table, "c.").join(", "),
             table.name(),
             same(&keys, &key_columns(table, "c.")),
-            values.join(" AND "),
+            same_values(&stored, &columns(table, "c.")),
             is_of_rest(table),
         );
         let count = rows.execute(&sql, &[])?;
@@ -380,8 +377,7 @@ impl<'a> Apply<'a> {
             key_columns(table, "c.").join(", "),
             table.keys("").join(", "),
         );
-        let stored = self.rows.prepare(&sql)?.execute([]);
-        if self.rows.placed(table, stored)? != Placed::Done {
+        if self.rows.run(table, &sql, &[])?.0 != Placed::Done {
             return Ok(false);
         }
         if !self.touched.is_whole(table) {

@@ -11,6 +11,7 @@ use crate::counters::{self, Total};
 use crate::cut::log_change;
 use crate::error::{Error, While};
 use crate::local::{Local, from_wire, readable, to_wire};
+use crate::own_triggers::LEFT_OUT;
 use crate::plan::{TablePlan, decoded};
 use crate::rows::{Pending, Placed};
 
@@ -292,24 +293,32 @@ impl Apply<'_> {
 
     /// Deletes a row, and notes that what refers to it must be looked at. Whether it is gone: a trigger may keep it.
     pub(super) fn remove(&mut self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
+        Ok(self.removed(table, key)? == Placed::Done)
+    }
+
+    fn removed(&mut self, table: &TablePlan, key: &[Local]) -> Result<Placed, Error> {
         self.keep_own(table, &table.by_key(), key)?;
-        match self.rows.delete(table, key)? {
-            Placed::Done => self.touched.gone(&self.rows, table, key).map(|()| true),
-            Placed::InTheWay | Placed::Refused(_) => Ok(false),
+        let placed = self.rows.delete(table, key)?;
+        if placed == Placed::Done {
+            self.touched.gone(&self.rows, table, key)?;
         }
+        Ok(placed)
     }
 
     /// Deletes a row; one that a trigger keeps is to be deleted still.
     pub(super) fn remove_or_hold(&mut self, table: &TablePlan, key_row: &[Local], key: &[u8]) -> Result<(), Error> {
-        if self.remove(table, key_row)? {
-            return Ok(());
-        }
+        let why = match self.removed(table, key_row)? {
+            Placed::Done => return Ok(()),
+            Placed::Refused(why) if why != LEFT_OUT => format!("the row can't be deleted here: {why}"),
+            Placed::Refused(_) | Placed::InTheWay => "a trigger keeps the row".to_owned(),
+        };
         tracing::warn!(
             table = table.table.name,
-            "a trigger keeps a row that is deleted at the consolidated database; its deletion is held and tried again"
+            why,
+            "a row that is deleted at the consolidated database stays; its deletion is held and tried again"
         );
         self.applied.not_stored += 1;
-        self.rows.hold_because(table, key, None, Some("a trigger keeps the row"))
+        self.rows.hold_because(table, key, None, Some(&why))
     }
 
     /// Lets a row step aside: its own new version, or its deletion, comes later in this download.

@@ -1,14 +1,12 @@
 //! Giving changes up: their rows become the consolidated ones.
 
-use headwater_model::remote_sql::Term;
-use headwater_model::sql::quote;
-use rusqlite::params_from_iter;
-
 use super::refused;
 use crate::error::Error;
 use crate::local::{Local, from_wire, readable, to_wire};
 use crate::plan::TablePlan;
 use crate::rows::{Pending, Placed, Rows};
+use headwater_model::remote_sql::Term;
+use headwater_model::sql::quote;
 
 /// A consolidated row that is to come back.
 struct Back<'p> {
@@ -86,7 +84,7 @@ fn free_uniques(rows: &Rows<'_>, table: &TablePlan, key: &[Local]) -> Result<(),
     }
     rows.set_applying(Some(table))?;
     let sql = format!("UPDATE {} SET {} WHERE {}", table.name(), set.join(", "), table.by_key());
-    let freed = rows.placed(table, rows.prepare(&sql)?.execute(params_from_iter(key)))?;
+    let (freed, _) = rows.run(table, &sql, key)?;
     rows.set_applying(None)?;
     fits(table, key, freed)
 }

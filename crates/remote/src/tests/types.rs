@@ -182,3 +182,32 @@ fn numbers_in_columns_of_dates_come_and_go_as_numbers() {
     let old: Vec<Row> = changes.iter().filter_map(|change| change.old.clone()).collect();
     assert_eq!(bytes(&old), bytes(&rows), "what goes up is what came down");
 }
+
+/// As many columns as a table may have: changes go up, and the table is compared when tracking was off.
+#[test]
+fn a_wide_table_is_compared() {
+    let names: Vec<String> = (0..990).map(|number| format!("c{number}")).collect();
+    let columns: Vec<(&str, Type)> = names.iter().map(|name| (name.as_str(), Type::Int)).collect();
+    let mut f = Fixture::new(&model(vec![table("wide", &columns)]));
+    let wide = |id: i64, last: i64| {
+        let mut row = vec![Value::Int(0); 990];
+        (row[0], row[989]) = (Value::Int(id), Value::Int(last));
+        row
+    };
+    f.download(f.down().whole("wide", &[]).rows("wide", &[wide(1, 1), wide(2, 2)]));
+    f.sql("UPDATE wide SET c989 = 5 WHERE c0 = 1");
+    assert_eq!(f.cut_changes().len(), 1);
+    f.receipt(Vec::new());
+    f.download(f.down().whole("wide", &[]).rows("wide", &[wide(1, 5), wide(2, 2), wide(3, 3)]));
+    for name in f.rows("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'wide'") {
+        f.sql(&format!("DROP TRIGGER {name}"));
+    }
+    f.sql("UPDATE wide SET c989 = 7 WHERE c0 = 2; ALTER TABLE wide ADD COLUMN own TEXT; UPDATE wide SET own = 'mine'");
+    f.reopen();
+    f.download(f.down().holds("wide", &[]));
+    assert!(crate::untracked::ask(&f.remote.database, &f.remote.plan).expect("asked"));
+    f.download(f.down().whole("wide", &[]).rows("wide", &[wide(1, 5), wide(2, 2), wide(3, 3)]));
+    assert_eq!(f.set_aside(), [r#"wide {"c0":2} untracked in place"#]);
+    assert_eq!(f.rows("SELECT c989, own FROM wide"), ["5|mine", "7|mine", "3|mine"]);
+    f.check();
+}

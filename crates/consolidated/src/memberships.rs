@@ -24,10 +24,13 @@ pub struct Members {
 
 /// A membership that can't travel.
 #[derive(Debug)]
-struct LeftOut {
-    values: String,
-    bytes: usize,
-    why: &'static str,
+pub struct LeftOut {
+    /// The beginning of its values.
+    pub values: String,
+    /// The bytes of the partition's key.
+    pub bytes: usize,
+    /// Why it can't.
+    pub why: &'static str,
 }
 
 impl From<Vec<Row>> for Members {
@@ -74,12 +77,25 @@ pub fn query(
         if !known.insert(key) {
             continue;
         }
-        match why_it_stays(&row, bytes) {
+        match judged(&row, bytes) {
             None => members.rows.push(row),
-            Some(why) => members.left_out.push(LeftOut { values: shown(&row), bytes, why }),
+            Some(left_out) => members.left_out.push(left_out),
         }
     }
     Ok(members)
+}
+
+/// What a download does with a membership of these values: `None` if it brings the partition. Values that are of no exact type of the
+/// partition's stay what they are.
+pub fn left_out(partition: &Partition, values: &[Value]) -> Option<LeftOut> {
+    let types: Vec<Type> = partition.columns.iter().map(|(_, kind)| kind.base).collect();
+    let exact = |(value, kind): (&Value, &Type)| text::coerce(value, *kind).unwrap_or_else(|| value.clone());
+    let row: Row = values.iter().zip(&types).map(exact).collect();
+    judged(&row, encoded(&types, &row).len())
+}
+
+fn judged(row: &Row, bytes: usize) -> Option<LeftOut> {
+    why_it_stays(row, bytes).map(|why| LeftOut { values: shown(row), bytes, why })
 }
 
 /// Why a partition of these values, whose key has so many bytes, can't travel; `None` if it can.

@@ -1,6 +1,6 @@
 //! A remote against its part of the consolidated database: is anything missing, too much, or different?
 //!
-//! Sync may lose what its own codec loses, so nothing of it is used here. Each side is read through its own driver ([`Source`]):
+//! Sync may lose what its own codec loses, so nothing of that is used here. Each side is read through its own driver ([`Source`]):
 //! the remote's file as SQLite has it, a consolidated database in SQLite likewise, PostgreSQL as text. Each value is made a
 //! [`Value`], by code of this module alone, and both sides go into a temporary database that sorts them by key; then they are
 //! merged. Memory is bounded whatever the tables hold.
@@ -11,7 +11,9 @@
 //! ```
 //!
 //! The part of the consolidated database is found by running the model's membership query for the user, in the same snapshot. A table
-//! with a `download_cursor` is what that gives to a first download: it may leave rows out, or make them up.
+//! with a `download_cursor` is what that gives to a first download: it may leave rows out, or make them up. A membership that a download
+//! leaves out (its values can't travel) is left out here too, and named in the [`Report`]; so are rows that spell their partition so. Whether
+//! values can travel is the one thing that is asked of sync's code.
 //!
 //! *Caveats.* The two sides are read at two moments: while either is written to, differences may be changes on their way. Local
 //! changes that were not uploaded yet are differences too; they are told apart as *pending*. Of a table that only goes up, the
@@ -26,7 +28,7 @@ mod value;
 use anyhow::{Context as _, Result};
 use headwater_model::script::Step;
 use headwater_model::sql::{quote, with_parameters};
-use headwater_model::{Direction, Model, Table};
+use headwater_model::{Direction, Model, Partition, Table};
 use serde::Serialize;
 
 pub use postgres::Postgres;
@@ -40,6 +42,19 @@ use merge::Merge;
 pub trait Source {
     /// Calls `each` with every row of a table that belongs to the comparison; the values are in the table's order.
     fn rows(&mut self, table: &Table, each: &mut dyn FnMut(Vec<Value>) -> Result<()>) -> Result<()>;
+
+    /// The user's memberships in a partition that no download brings; a remote has none.
+    fn left_out(&mut self, _partition: &Partition) -> Result<Vec<LeftOut>> {
+        Ok(Vec::new())
+    }
+}
+
+/// What a download says of a partition of these values, if it leaves it out.
+fn left_out(partition: &Partition, values: &[Value]) -> Option<LeftOut> {
+    let values: Vec<_> = values.iter().map(Value::to_synced).collect();
+    let found = headwater_consolidated::memberships::left_out(partition, &values)?;
+    let partition = partition.name.clone();
+    Some(LeftOut { partition, values: found.values, bytes: found.bytes, why: found.why })
 }
 
 /// The table that has the partition's columns of another's rows, which are called `t`: joins up to it, and what it is called there.
@@ -93,6 +108,21 @@ pub struct Options {
 pub struct Report {
     /// Each table.
     pub tables: Vec<TableReport>,
+    /// Memberships of the user that downloads leave out, and this comparison too.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A membership whose partition can't travel to a remote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// The partition.
+    pub partition: String,
+    /// The beginning of the membership's values.
+    pub values: String,
+    /// The bytes of the partition's key.
+    pub bytes: usize,
+    /// Why it can't travel.
+    pub why: &'static str,
 }
 
 /// What was found in one table.
@@ -185,7 +215,10 @@ pub fn compare(
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<Report> {
     let chosen = |table: &&Table| options.tables.is_empty() || options.tables.contains(&table.name);
-    let mut report = Report { tables: Vec::new() };
+    let mut report = Report { tables: Vec::new(), left_out: Vec::new() };
+    for partition in &model.partitions {
+        report.left_out.extend(consolidated.left_out(partition)?);
+    }
     for table in model.tables.iter().filter(chosen) {
         let compared = compare_table(table, remote, consolidated, options, &mut |rows| progress(&table.name, rows));
         report.tables.push(compared.with_context(|| format!("table {:?} could not be compared", table.name))?);

@@ -121,6 +121,12 @@ impl Scene {
         self.compare(&mut central, &Options { details_max: 10, ..Options::default() })
     }
 
+    fn with_postgres(&self, url: &str) -> Report {
+        let config = url.parse().expect("a URL");
+        let mut central = Postgres::connect(&config, tokio_postgres::NoTls, &self.model, "ann", "").expect("connected");
+        self.compare(&mut central, &Options { details_max: 10, ..Options::default() })
+    }
+
     fn compare(&self, central: &mut dyn Source, options: &Options) -> Report {
         let mut remote = RemoteFile::open(&self.remote_path()).expect("a remote");
         assert_eq!(remote.user, "ann");
@@ -236,12 +242,7 @@ fn postgres_is_compared_by_its_own_text() {
     let cluster = headwater_testkit::Postgres::shared().expect("PostgreSQL");
     let url = cluster.create_database().expect("a database");
     headwater_testkit::postgres::sql(&url, POSTGRES).expect("the rows");
-    let compared = || {
-        let config = url.parse().expect("a URL");
-        let mut central =
-            Postgres::connect(&config, tokio_postgres::NoTls, &scene.model, "ann", "").expect("connected");
-        scene.compare(&mut central, &Options { details_max: 10, ..Options::default() })
-    };
+    let compared = || scene.with_postgres(&url);
     let report = compared();
     assert!(report.is_equal(false), "{report:#?}");
     assert_eq!(report.tables.iter().map(|t| t.consolidated_rows).collect::<Vec<_>>(), [2, 2, 2], "part of the rows");
@@ -262,6 +263,85 @@ fn postgres_is_compared_by_its_own_text() {
         headwater_testkit::postgres::sql(&url, insert).expect("refilled");
         assert!(compared().is_equal(false), "and with it undone");
     }
+}
+
+/// A scene in which the user is a member of a partition whose value is larger than can travel.
+fn scene_of_large_partitions() -> (Scene, String) {
+    let scene = Scene::new();
+    let large = "x".repeat(5_000);
+    let rows = format!(
+        "INSERT INTO member VALUES ('ann', '{large}', 1), ('ann', '{large}', 1), ('ann', NULL, 1); \
+         INSERT INTO every (id, label, place, zone) VALUES (4, 'z', '{large}', 1)"
+    );
+    (scene, rows)
+}
+
+fn assert_one_left_out(report: &Report, with: &[&str]) {
+    assert!(report.is_equal(false), "{report:#?}");
+    let [left_out] = report.left_out.as_slice() else { panic!("{:?}", report.left_out) };
+    assert_eq!(left_out.partition, "region");
+    let told = format!("{}: {} bytes, {}", left_out.why, left_out.bytes, left_out.values);
+    assert!(with.iter().all(|word| told.contains(word)) && told.len() < 200, "{told}");
+}
+
+#[test]
+fn a_membership_that_no_download_brings_is_left_out_and_named() {
+    let (scene, rows) = scene_of_large_partitions();
+    let words = ["larger than can travel", "5004 bytes", "xxx..., 1"];
+    scene.change_central(&rows);
+    assert_one_left_out(&scene.with_sqlite(), &words);
+    let cluster = headwater_testkit::Postgres::shared().expect("PostgreSQL");
+    let url = cluster.create_database().expect("a database");
+    headwater_testkit::postgres::sql(&url, POSTGRES).expect("the rows");
+    headwater_testkit::postgres::sql(&url, &rows).expect("the memberships");
+    assert_one_left_out(&scene.with_postgres(&url), &words);
+    // What the remote holds of it is too much.
+    scene.change_remote(&rows[rows.find("INSERT INTO every").expect("the row")..]);
+    assert_eq!(counts(&scene.with_sqlite(), "every"), (0, 1, 0));
+    assert_eq!(counts(&scene.with_postgres(&url), "every"), (0, 1, 0));
+}
+
+/// Spelled larger than can travel: a row of a partition of the user's, and his membership in one that a row spells as usual.
+fn spelled_large() -> String {
+    let blanks = " ".repeat(5_000);
+    format!(
+        "INSERT INTO every (id, label, place, zone) VALUES (4, 'z', 'north{blanks}', 1); \
+         INSERT INTO member VALUES ('ann', 'east{blanks}', 1)"
+    )
+}
+
+#[test]
+fn what_is_spelled_too_large_is_left_out_of_sqlite() {
+    let scene = Scene::new();
+    scene.change_central(
+        "ALTER TABLE every RENAME TO old; CREATE TABLE every (id int, label text, place text COLLATE RTRIM, zone int, truth, number, \
+         small, amount, bytes, day, clock, local, moment, uuid, doc, padded); INSERT INTO every SELECT * FROM old",
+    );
+    scene.change_central(&spelled_large());
+    assert_one_left_out(&scene.with_sqlite(), &["larger than can travel"]);
+}
+
+#[test]
+fn what_is_spelled_too_large_is_left_out_of_postgres() {
+    let scene = Scene::new();
+    let cluster = headwater_testkit::Postgres::shared().expect("PostgreSQL");
+    let url = cluster.create_database().expect("a database");
+    let rows = POSTGRES.replace("place text", "place text COLLATE bare");
+    let collation = "CREATE COLLATION bare (provider = icu, locale = 'und-u-ka-shifted', deterministic = false);";
+    headwater_testkit::postgres::sql(&url, &format!("{collation}{rows}{}", spelled_large())).expect("the rows");
+    assert_one_left_out(&scene.with_postgres(&url), &["larger than can travel"]);
+}
+
+#[test]
+fn a_membership_that_is_not_utf_8_is_left_out_and_named() {
+    let scene = Scene::new();
+    let cluster = headwater_testkit::Postgres::shared().expect("PostgreSQL");
+    let url = cluster.create_database_with("ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0").expect("a database");
+    headwater_testkit::postgres::sql(&url, POSTGRES).expect("the rows");
+    let rows = "INSERT INTO member VALUES ('ann', convert_from('\\xe4', 'SQL_ASCII'), 1); \
+                INSERT INTO every (id, label, place, zone) VALUES (4, 'z', convert_from('\\xe4', 'SQL_ASCII'), 1)";
+    headwater_testkit::postgres::sql(&url, rows).expect("the membership");
+    assert_one_left_out(&scene.with_postgres(&url), &["not UTF-8", "x'e4'"]);
 }
 
 /// A database, or a role, may set how values are written as text.

@@ -12,7 +12,8 @@ use crate::cli::Global;
 use crate::config::Config;
 use crate::database::{Address, never_synced, postgres};
 use crate::diff::{
-    Difference, Kind, Options, Pending, Postgres, RemoteFile, Report, Source, SqliteDatabase, TableReport, compare,
+    Difference, Kind, LeftOut, Options, Pending, Postgres, RemoteFile, Report, Source, SqliteDatabase, TableReport,
+    compare,
 };
 use crate::exit::{Exit, OrUsage as _, usage};
 use crate::output::{Output, counted, printable, thousands};
@@ -24,7 +25,8 @@ Examples:
   headwater diff anna.db --ignore-pending --json | jq '.tables[].missing'
 
 Every row of the remote is held against its part of the consolidated database, as both are now, by \
-their own drivers and with none of sync's code. Of a table with a download_cursor that is what the cursor gives to a first download. Exit code 1 where they differ. A row that was changed here and not uploaded yet, \
+their own drivers and with none of sync's code. Of a table with a download_cursor that is what the cursor gives to a first download. A membership \
+that downloads leave out (its value is above 4 KiB or not UTF-8) is left out by the same rule, and named. Exit code 1 where they differ. A row that was changed here and not uploaded yet, \
 or whose change was set aside, differs too: it is marked, and counted in the last column. With --ignore-pending all is shown as \
 without, and only the other rows decide about the exit code: those that a download has still to bring, those that came down and \
 are held because the file does not take them, and those that nothing explains.";
@@ -115,6 +117,12 @@ fn show(report: &Report, ignore_pending: bool, output: &Output) -> Result<()> {
         if rest > 0 {
             output.line(format!("  and {} more; --limit shows them", thousands(rest)))?;
         }
+    }
+    for LeftOut { partition, values, bytes, why } in &report.left_out {
+        let line = format!(
+            "a membership in partition {partition:?} is left out, as downloads do: {why} ({bytes} bytes: {values})"
+        );
+        output.line(printable(&line))?;
     }
     output.line(outcome(report, ignore_pending))
 }

@@ -5,7 +5,7 @@ use std::error::Error;
 use anyhow::{Context as _, Result, ensure};
 use futures_util::TryStreamExt as _;
 use headwater_model::sql::{literal, quote, with_parameters};
-use headwater_model::{Model, Partition, Table};
+use headwater_model::{Column, Model, Partition, Table};
 use headwater_protocol::Type;
 use tokio::runtime::Runtime;
 use tokio_postgres::types::private::BytesMut;
@@ -13,7 +13,7 @@ use tokio_postgres::types::{Format, FromSql, IsNull, ToSql, to_sql_checked};
 use tokio_postgres::{Client, Config};
 
 use super::value::Value;
-use super::{CURSOR, MEMBERS, Source, cursor, holder};
+use super::{CURSOR, LeftOut, MEMBERS, Source, cursor, holder, left_out};
 
 /// A consolidated database in PostgreSQL, in one snapshot.
 pub struct Postgres {
@@ -24,9 +24,9 @@ pub struct Postgres {
     remote_id: String,
 }
 
-/// A parameter as text, whatever type the query makes of it.
+/// A parameter as text, whatever type the query makes of it. A text of a SQL_ASCII database may be no UTF-8.
 #[derive(Debug)]
-struct AsText<'a>(&'a str);
+struct AsText<'a>(&'a [u8]);
 
 impl Postgres {
     /// Connects to see what this user's remote should hold; `remote_id` is what the membership query gets.
@@ -68,6 +68,61 @@ impl Postgres {
         ensure!(!rows.is_empty(), "the consolidated database has no table {name}; `headwater check` tells more");
         rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
     }
+
+    /// The user's memberships that no download brings, each once, as texts.
+    fn members_left_out(&self, partition: &Partition) -> Result<Vec<(Vec<Vec<u8>>, LeftOut)>> {
+        let mut parameters: Vec<&str> = Vec::new();
+        let members = with_parameters(&partition.members, |name| {
+            let value = if name == ":s.user" { self.user.as_str() } else { self.remote_id.as_str() };
+            let place = parameters.iter().position(|known| *known == value).unwrap_or_else(|| {
+                parameters.push(value);
+                parameters.len() - 1
+            });
+            format!("${}", place + 1)
+        });
+        let names = member_columns(partition);
+        let texts: Vec<String> = names.iter().map(|name| format!("{name}::text")).collect();
+        let sql = format!(
+            "WITH {MEMBERS}({}) AS ({members}\n) SELECT DISTINCT {} FROM {MEMBERS}",
+            names.join(", "),
+            texts.iter().map(|text| format!("{text} COLLATE \"C\"")).collect::<Vec<_>>().join(", ")
+        );
+        let parameters: Vec<AsText<'_>> = parameters.iter().map(|text| AsText(text.as_bytes())).collect();
+        let kinds: Vec<Type> = partition.columns.iter().map(|(_, kind)| kind.base).collect();
+        let mut found = Vec::new();
+        self.runtime.block_on(async {
+            let reading = || format!("reading the memberships of partition {:?}", partition.name);
+            let rows = self.client.query_raw(&sql, &parameters).await.with_context(reading)?;
+            let mut rows = std::pin::pin!(rows);
+            while let Some(row) = rows.try_next().await? {
+                let values = values(&row, &kinds)?;
+                if !values.contains(&Value::Null)
+                    && let Some(left_out) = left_out(partition, &values)
+                {
+                    let text = |place| row.try_get::<_, Bytes<'_>>(place).map(|bytes| bytes.0.to_vec());
+                    found.push(((0..kinds.len()).map(text).collect::<Result<_, _>>()?, left_out));
+                }
+            }
+            Ok(found)
+        })
+    }
+}
+
+/// What the columns of the user's memberships are called in a query.
+fn member_columns(partition: &Partition) -> Vec<String> {
+    (0..partition.columns.len()).map(|place| format!("p{place}")).collect()
+}
+
+/// The values of a row of texts.
+fn values(row: &tokio_postgres::Row, kinds: &[Type]) -> Result<Vec<Value>, tokio_postgres::Error> {
+    let value = |(place, kind): (usize, &Type)| {
+        let bytes = row.try_get::<_, Option<Bytes<'_>>>(place)?.map(|bytes| bytes.0);
+        Ok(match (bytes.map(std::str::from_utf8).transpose(), bytes) {
+            (Ok(text), _) => Value::from_postgres(text, *kind),
+            (Err(_), bytes) => Value::Text(bytes.unwrap_or_default().to_vec()),
+        })
+    };
+    kinds.iter().enumerate().map(value).collect()
 }
 
 impl Source for Postgres {
@@ -86,41 +141,59 @@ impl Source for Postgres {
         };
         let given = cursor(table, [&self.user, &self.remote_id], &mut spell);
         let rows = if given.is_some() { CURSOR } else { &name };
-        let select = format!("SELECT {} FROM {rows} AS t", texts(table, &declared)?);
+        let select = format!("SELECT {}", texts("t", table.columns.iter(), &declared)?);
+        let mut raw_texts: Vec<Vec<u8>> = Vec::new();
         let sql = match partition {
-            None => given.map_or_else(|| select.clone(), |given| format!("WITH {given} {select}")),
+            None => {
+                let with = given.map_or_else(String::new, |given| format!("WITH {given} "));
+                format!("{with}{select} FROM {rows} AS t")
+            }
             Some(partition) => {
                 let members = with_parameters(&partition.members, |name| {
                     spell(if name == ":s.user" { &self.user } else { &self.remote_id }, "")
                 });
                 let (joins, holder, alias) = holder(&self.model, table, &named);
-                let matches = matches(partition, holder, &alias, &self.declared(&named(holder))?)?;
-                let names: Vec<String> = (0..partition.columns.len()).map(|place| format!("p{place}")).collect();
+                let declared = self.declared(&named(holder))?;
+                let mut matches = matches(partition, holder, &alias, &declared)?;
+                let names = member_columns(partition);
+                for (texts, _) in self.members_left_out(partition)? {
+                    let equal = names.iter().zip(texts).map(|(name, text)| {
+                        raw_texts.push(text);
+                        let place = parameters.len() + raw_texts.len();
+                        format!("{MEMBERS}.{name}::text COLLATE \"C\" = CAST(${place} AS text)")
+                    });
+                    matches.extend([" AND NOT (", &equal.collect::<Vec<_>>().join(" AND "), ")"]);
+                }
                 format!(
-                    "WITH {MEMBERS}({}) AS ({members}\n){} {select}{joins} WHERE EXISTS (SELECT 1 FROM {MEMBERS} WHERE {matches})",
+                    "WITH {MEMBERS}({}) AS ({members}\n){} {select}, {} FROM {rows} AS t{joins} WHERE EXISTS (SELECT 1 FROM {MEMBERS} WHERE {matches})",
                     names.join(", "),
                     given.map_or_else(String::new, |given| format!(", {given}")),
+                    texts(&alias, holder.partition_columns().take(names.len()), &declared)?
                 )
             }
         };
+        let kinds = table.columns.iter().map(|column| column.kind.base);
+        let of_partition = partition.into_iter().flat_map(|partition| &partition.columns);
+        let kinds: Vec<Type> = kinds.chain(of_partition.map(|(_, kind)| kind.base)).collect();
         let client = &self.client;
         self.runtime.block_on(async {
-            let parameters: Vec<AsText<'_>> = parameters.iter().map(|(text, _)| AsText(text)).collect();
+            let parameters = parameters.iter().map(|(text, _)| text.as_bytes());
+            let parameters: Vec<_> = parameters.chain(raw_texts.iter().map(Vec::as_slice)).map(AsText).collect();
             let rows = client.query_raw(&sql, &parameters).await.with_context(|| format!("reading {name} by {sql}"))?;
             let mut rows = std::pin::pin!(rows);
             while let Some(row) = rows.try_next().await? {
-                let value = |(place, column): (usize, &headwater_model::Column)| {
-                    let bytes = row.try_get::<_, Option<Bytes<'_>>>(place)?.map(|bytes| bytes.0);
-                    let text = bytes.map(std::str::from_utf8).transpose();
-                    Ok::<_, tokio_postgres::Error>(match (text, bytes) {
-                        (Ok(text), _) => Value::from_postgres(text, column.kind.base),
-                        (Err(_), bytes) => Value::Text(bytes.unwrap_or_default().to_vec()),
-                    })
-                };
-                each(table.columns.iter().enumerate().map(value).collect::<Result<_, _>>()?)?;
+                let mut row = values(&row, &kinds)?;
+                let spelled = row.split_off(table.columns.len());
+                if partition.is_none_or(|partition| left_out(partition, &spelled).is_none()) {
+                    each(row)?;
+                }
             }
             Ok(())
         })
+    }
+
+    fn left_out(&mut self, partition: &Partition) -> Result<Vec<LeftOut>> {
+        Ok(self.members_left_out(partition)?.into_iter().map(|(_, left_out)| left_out).collect())
     }
 }
 
@@ -130,28 +203,28 @@ fn named(table: &Table) -> String {
 
 /// That a row lies in a partition of the user's, compared in the types of the table that has the partition's columns.
 fn matches(partition: &Partition, holder: &Table, alias: &str, declared: &[(String, String)]) -> Result<String> {
-    let one = |(place, column): (usize, &headwater_model::Column)| {
+    let one = |(place, column): (usize, &Column)| {
         Ok(format!("{MEMBERS}.p{place}::{} = {alias}.{}", type_of(&column.name, declared)?, quote(&column.name)))
     };
     let columns = holder.partition_columns().take(partition.columns.len()).enumerate();
     Ok(columns.map(one).collect::<Result<Vec<_>>>()?.join(" AND "))
 }
 
-/// The table's columns as texts.
-fn texts(table: &Table, declared: &[(String, String)]) -> Result<String> {
-    let text = |column: &headwater_model::Column| {
-        let name = quote(&column.name);
+/// Columns of the table that the query calls `alias`, as texts.
+fn texts<'c>(alias: &str, columns: impl Iterator<Item = &'c Column>, declared: &[(String, String)]) -> Result<String> {
+    let text = |column: &Column| {
+        let name = format!("{alias}.{}", quote(&column.name));
         Ok(match (column.kind.base, type_of(&column.name, declared)?) {
             // A float4's shortest text is not that of the double it becomes.
-            (Type::Real, _) => format!("t.{name}::float8::text"),
+            (Type::Real, _) => format!("{name}::float8::text"),
             // A cast would drop the blanks that fill a char(n).
             (_, "bpchar" | "character") => {
-                format!("CASE WHEN t.{name} IS NOT NULL THEN format({}, t.{name}) END", literal("%s"))
+                format!("CASE WHEN {name} IS NOT NULL THEN format({}, {name}) END", literal("%s"))
             }
-            _ => format!("t.{name}::text"),
+            _ => format!("{name}::text"),
         })
     };
-    Ok(table.columns.iter().map(text).collect::<Result<Vec<_>>>()?.join(", "))
+    Ok(columns.map(text).collect::<Result<Vec<_>>>()?.join(", "))
 }
 
 fn type_of<'d>(column: &str, declared: &'d [(String, String)]) -> Result<&'d str> {
@@ -180,7 +253,7 @@ impl ToSql for AsText<'_> {
         _: &tokio_postgres::types::Type,
         out: &mut BytesMut,
     ) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        out.extend_from_slice(self.0.as_bytes());
+        out.extend_from_slice(self.0);
         Ok(IsNull::No)
     }
 

@@ -86,6 +86,20 @@ impl Value {
         }
     }
 
+    /// The value as sync knows it; a decimal is its digits.
+    pub(super) fn to_synced(&self) -> headwater_protocol::Value {
+        use headwater_protocol::Value as Synced;
+        match self {
+            Value::Null => Synced::Null,
+            Value::Bool(truth) => Synced::Bool(*truth),
+            Value::Int(number) => Synced::Int(*number),
+            Value::Real(bits) => Synced::Real(f64::from_bits(*bits)),
+            Value::Decimal(digits) => Synced::text(digits),
+            Value::Text(bytes) => Synced::Text(bytes.clone()),
+            Value::Bytes(bytes) => Synced::Bytes(bytes.clone()),
+        }
+    }
+
     fn real(real: f64) -> Value {
         Value::Real(if real.is_nan() { f64::NAN.to_bits() } else { real.to_bits() })
     }

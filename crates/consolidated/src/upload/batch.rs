@@ -536,9 +536,8 @@ fn taken(table: &TablePlan, rows: &[&Row], inserted: Inserted) -> Result<Taken, 
         Inserted::All => return Ok(Taken::All),
         Inserted::Keys(keys) => keys.iter().map(|key| key_bytes(table, key)).collect(),
     };
-    // A trigger that gives a row another key makes it another row.
     let asked: HashSet<Vec<u8>> = rows.iter().map(|row| key_bytes_of(table, row)).collect();
-    if keys.is_subset(&asked) { Ok(Taken::Keys(keys)) } else { Err(swallowed(table, "insert")) }
+    if keys.is_subset(&asked) { Ok(Taken::Keys(keys)) } else { Err(given_another_key(table)) }
 }
 
 fn images<'i>(items: &[&'i Item]) -> Vec<&'i Row> {
@@ -582,5 +581,14 @@ fn is_stored_so(one: Option<&Row>, other: Option<&Row>) -> bool {
             one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one.is_identical(other))
         }
         (one, other) => one.is_none() && other.is_none(),
+    }
+}
+
+/// A row of another key is another row: the remote would hold one that is stored nowhere.
+fn given_another_key(table: &TablePlan) -> Error {
+    let message = format!("a trigger of the database gave the row of table {} another key", table.table.name);
+    Error::Refused {
+        refusal: refusal(RefusalCode::Trigger, message),
+        detail: "a row was stored under another key than it was sent".into(),
     }
 }

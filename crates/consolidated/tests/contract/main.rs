@@ -350,6 +350,7 @@ contract_of! {
     grants::grants_that_are_missing_on_own_tables_are_named,
     grants::grants_that_the_functions_owner_lacks_are_named,
     raised::an_error_of_any_code_is_the_rows,
+    raised::a_row_that_a_trigger_gives_another_key_says_so,
     raised::what_returns_is_found_and_set_aside,
     raised::what_returns_at_the_end_is_found_too,
     deferred::what_breaks_a_deferred_constraint_is_refused_alone,

@@ -1,6 +1,7 @@
 //! What the application's code fails at is the row's fault, whatever the failure looks like: the row is set aside, and the rest goes on.
 
 use headwater_consolidated::{Dialect, Error, Plan, upload};
+use headwater_protocol::message::Outcome;
 
 use super::database::Database;
 use super::replica::Replica;
@@ -41,6 +42,29 @@ pub(crate) fn an_error_of_any_code_is_the_rows(database: &Database) {
         (60..).zip(CODES).map(|(place, code)| (place, if code == "42501" { "policy" } else { "trigger" })).collect();
     assert_eq!(synced.refusals(), expected);
     assert_eq!(database.number("SELECT count(*) FROM customer"), 60);
+}
+
+/// Nothing was refused then, unlike where the trigger returns no row.
+pub(crate) fn a_row_that_a_trigger_gives_another_key_says_so(database: &Database) {
+    let (plan, mut remote) = triggered(
+        database,
+        "IF NEW.name = 'moved' THEN NEW.id := NEW.id + 1000; ELSIF NEW.name = 'none' THEN RETURN NULL; END IF;",
+    );
+    insert(&mut remote, &plan, &["good", "moved", "none", "good", "moved"]);
+    let another = "a trigger of the database gave the row of table customer another key";
+    let none = "a rule of the database kept the row out of table customer";
+    let synced = remote.sync(database, &plan);
+    let told: Vec<(u64, &str)> = synced
+        .outcomes()
+        .iter()
+        .map(|(ordinal, outcome)| match outcome {
+            Outcome::Refused(refusal) => (*ordinal, refusal.message.as_str()),
+            Outcome::Conflict(_) => (*ordinal, "a conflict"),
+        })
+        .collect();
+    assert_eq!(told, [(1, another), (2, none), (4, another)]);
+    assert_eq!(synced.refusals(), [(1, "trigger"), (2, "trigger"), (4, "trigger")]);
+    assert_eq!(database.number("SELECT count(*) FROM customer"), 2);
 }
 
 /// What nobody raised on purpose, and may pass: it is tried again first.

@@ -59,7 +59,7 @@ pub enum Failure {
     /// The attempts or the time that the configuration allows are spent.
     #[error("gave up after {failures} failed attempts")]
     GaveUp {
-        /// How many attempts failed.
+        /// How many attempts failed in a row.
         failures: u32,
         /// Why the last one did.
         #[source]

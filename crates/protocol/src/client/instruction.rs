@@ -44,7 +44,8 @@ pub struct Config {
     pub wants_download: bool,
     /// Whether partitions that many remotes have may come in chunks, from a cache.
     pub takes_chunks: bool,
-    /// The most attempts that may fail; after the last the sync fails.
+    /// The most attempts that may fail in a row; after the last the sync fails. An attempt that brings a download or an upload further is the
+    /// first of a new row, and so is what follows once an upload is given up.
     pub attempts_max: u32,
     /// No attempt begins later than this after the start.
     pub elapsed_max: Duration,

@@ -227,9 +227,9 @@ impl Session {
         Session { next: Next::DownloadFirst, ..self }
     }
 
-    /// While it waits: how many attempts have failed until now, and why the last one did.
+    /// While it waits: how many attempts have failed in a row, as [`Config::attempts_max`] counts them, and why the last one did.
     pub fn setback(&self) -> Option<(u32, &Cause)> {
-        self.setback.as_ref().map(|cause| (self.summary.failures, cause))
+        self.setback.as_ref().map(|cause| (self.futile, cause))
     }
 
     /// What is to be done next; `now` is the time since the start, here as everywhere.

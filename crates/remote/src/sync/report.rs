@@ -43,7 +43,7 @@ impl Progress {
 /// An attempt that failed, and is going to be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setback {
-    /// How many attempts of the sync have failed.
+    /// How many attempts have failed in a row, as [`Config::attempts_max`](headwater_protocol::client::Config::attempts_max) counts them.
     pub failures: u32,
     /// Why the last one did, for people.
     pub reason: String,

@@ -35,7 +35,8 @@ pub(super) struct SyncArgs {
     /// Send changes, and bring nothing down.
     #[arg(long)]
     upload_only: bool,
-    /// How often an attempt may fail before the sync does.
+    /// How often in a row an attempt may fail before the sync does. The count begins again where an attempt brings a transfer further than
+    /// all before it, and where an upload is given up: its download has as many attempts.
     #[arg(long, value_name = "COUNT", default_value_t = Config::default().attempts_max)]
     attempts: u32,
     /// Begin no further attempt after this time, and wait no longer for a server that sends nothing but signs of life: a number and s, m, h or d; 10m, unless given.

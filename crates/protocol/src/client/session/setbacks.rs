@@ -200,7 +200,7 @@ impl Session {
     /// What follows the last attempt. Where the server fails at an upload each time, it may be the upload's fault, and nothing else would come
     /// through for good: one request without it tells. Not where an attempt ended in another way: its COMMIT may hang, and end well later.
     fn give_up(&mut self, cause: Cause) -> Phase {
-        let failures = self.summary.failures;
+        let failures = self.futile;
         match (cause, &self.next) {
             (Cause::Server(error), Next::Sync) if self.remote.frozen.is_some() && self.unsure_ends == 0 => {
                 self.next = Next::GiveUp(Why::Failed { failures, error });

@@ -162,6 +162,7 @@ fn story(mut stage: Stage) {
     assert_eq!(conflicts[0]["outcome"], "consolidated");
     assert!(stage.ok(&["conflicts"]).contains("Molde") && stage.run(&["conflicts", "--exit-code"]).code == Some(1));
     assert!(stage.ok(&["remote", "log", "anna.db", "--conflicts"]).contains("Voss"));
+    conflict_without_its_result(&stage);
 
     // A row outside the user's partitions is set aside, and the rest goes on.
     stage.remote("anna.db", "INSERT INTO customer VALUES (11, 'Eve', NULL, 'south'), (12, 'Fay', NULL, 'north')");
@@ -201,6 +202,7 @@ fn story(mut stage: Stage) {
     stage.assert_equal_but_set_aside("anna.db");
 
     written_untracked(&stage);
+    membership_left_out(&stage);
 
     // Wrong passwords, tokens, disabled users; and a loss that was planted.
     let wrong = stage.command(&["remote", "sync", "bo.db"]).env("HEADWATER_PASSWORD", "guess").output().expect("runs");
@@ -222,6 +224,17 @@ fn story(mut stage: Stage) {
     assert_eq!(stage.run(&["serve"]).code, Some(2), "a database that is not tracked is not served");
 }
 
+/// As long as the result of a conflict has not come down, none is shown.
+fn conflict_without_its_result(stage: &Stage) {
+    let listed = || stage.ok(&["remote", "log", "anna.db", "--conflicts"]);
+    let has_result = |text: &str| text.lines().any(|line| line.contains("ours") && line.contains("result"));
+    assert!(has_result(&listed()), "{}", listed());
+    stage.remote("anna.db", "UPDATE hw_conflict SET is_open = 1");
+    let open = listed();
+    assert!(open.contains("has not come down yet") && open.contains("Voss") && !has_result(&open), "{open}");
+    stage.remote("anna.db", "UPDATE hw_conflict SET is_open = 0");
+}
+
 /// What was written while change tracking was off is set aside, and the exit code says so if it is asked to.
 fn written_untracked(stage: &Stage) {
     let write = "INSERT INTO customer VALUES (15, 'Jo', NULL, 'north')";
@@ -230,6 +243,18 @@ fn written_untracked(stage: &Stage) {
     assert!(found.code == Some(1) && found.out.contains("set aside as untracked"), "{found:?}");
     assert_eq!(stage.run(&["remote", "sync", "anna.db", "--exit-code"]).code, Some(0), "once");
     stage.assert_equal_but_set_aside("anna.db");
+}
+
+/// A membership that can't travel is named, and is no difference.
+fn membership_left_out(stage: &Stage) {
+    let large = "x".repeat(5_000);
+    stage.central(&format!(
+        "INSERT INTO member VALUES ('anna', '{large}'); INSERT INTO customer VALUES (20, 'Kim', NULL, '{large}')"
+    ));
+    let found = stage.ok(&["diff", "anna.db", "--table", "customer", "--ignore-pending"]);
+    let told = "a membership in partition \"region\" is left out, as downloads do: the partition's value is larger than can travel";
+    assert!(found.contains(told), "{found}");
+    stage.central("DELETE FROM member WHERE region LIKE 'xxx%'; DELETE FROM customer WHERE id = 20");
 }
 
 /// What could not be sent is listed as on its way, and is not given up before it is known whether it has arrived.

@@ -171,10 +171,9 @@ fn show_conflict(conflict: &Conflict, output: &Output) -> Result<()> {
     let head = format!("  {} {} {}: {}{open}", conflict.time, conflict.table, conflict.key, ended(&conflict.end));
     output.line(printable(&head))?;
     let [old, ours, result] = [&conflict.old, &conflict.ours, &conflict.result].map(|text| image(text.as_deref()));
-    if conflict.is_untold {
+    if conflict.is_untold || conflict.is_open {
         return show_images(&["old", "ours"], &[old, ours], output);
     }
-    let result = if conflict.is_open { ours.clone() } else { result };
     show_images(&["old", "ours", "result"], &[old, ours, result], output)
 }
 

@@ -173,6 +173,7 @@ impl Remote {
         path.push("-sync");
         let opened = File::options().create(true).append(true).open(&path);
         let file = opened.map_err(|error| Error::of_io("keeping syncs of one file apart", Path::new(&path), error))?;
+        take_owner_and_mode(&file, self.path());
         match file.try_lock() {
             // A file system without locks is no reason not to sync.
             Ok(()) | Err(TryLockError::Error(_)) => Ok(Alone(file)),
@@ -180,6 +181,23 @@ impl Remote {
         }
     }
 }
+
+/// Gives a file beside the database its owner and mode, as SQLite does with the log: the first who syncs may be another user (root, say), and
+/// the application is to sync too. What can't be changed stays as it is.
+#[cfg(unix)]
+fn take_owner_and_mode(file: &File, database: &Path) {
+    use std::os::unix::fs::{MetadataExt as _, fchown};
+    let (Ok(own), Ok(theirs)) = (file.metadata(), std::fs::metadata(database)) else { return };
+    if own.permissions() != theirs.permissions() {
+        let _ = file.set_permissions(theirs.permissions());
+    }
+    if (own.uid(), own.gid()) != (theirs.uid(), theirs.gid()) {
+        let _ = fchown(file, Some(theirs.uid()), Some(theirs.gid()));
+    }
+}
+
+#[cfg(not(unix))]
+fn take_owner_and_mode(_: &File, _: &Path) {}
 
 /// The lock of a sync. It is given back by name: a process that was forked meanwhile may still have a copy of the handle.
 pub(crate) struct Alone(File);

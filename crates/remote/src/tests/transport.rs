@@ -123,3 +123,21 @@ fn a_table_dropped_during_a_sync_comes_again() {
     f.remote.sync(&mut options).expect("the sync");
     assert_converged(&f, &server, "the table has all rows");
 }
+
+/// The first user that syncs may be root: the lock's file is the database owner's all the same, and of its mode.
+#[cfg(unix)]
+#[test]
+fn the_file_of_the_lock_belongs_to_whom_the_database_belongs_to() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+    let (f, _server) = pair();
+    let path = f.remote.path();
+    let of_lock = || std::fs::metadata(format!("{}-sync", path.display())).expect("the lock's file");
+    // Only root gives files away.
+    let is_root = chown(path, Some(4_711), Some(4_712)).is_ok();
+    for mode in [0o660, 0o600] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("the mode");
+        drop(f.remote.lock().expect("the lock"));
+        assert_eq!(of_lock().mode() & 0o777, mode);
+        assert!(!is_root || (of_lock().uid(), of_lock().gid()) == (4_711, 4_712));
+    }
+}

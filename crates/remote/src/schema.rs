@@ -107,6 +107,7 @@ fn doubt(connection: &Connection, plan: &Plan, table: &TablePlan) -> Result<bool
     if untracked::has_none(connection, table)? {
         gone::take_over(connection, plan, table)?;
     }
+    gone::cascade::set_aside(connection, plan, table)?;
     let what = match table.table.direction {
         Direction::Upload => "change tracking was gone: the next sync sets the rows of the table aside",
         _ => "change tracking was gone: the next sync compares the table",

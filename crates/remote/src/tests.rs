@@ -1,6 +1,7 @@
 //! What a remote does with its file, step by step: real SQLite, real frames, no server.
 
 mod blocked;
+mod cascade;
 mod comes_whole;
 mod counters;
 mod crash;

@@ -164,6 +164,9 @@ pub fn create_tables(model: &Model) -> String {
     model.tables.iter().map(|table| create_table_and_log(model, table)).collect()
 }
 
+/// What `hw_applying` has while rows leave the remote, as the view `hw_leaving` knows: no table has this number.
+pub const LEAVING: i64 = 1 << 32;
+
 /// What Headwater itself keeps in a remote. docs/protocol.md explains each column.
 pub fn system_tables() -> &'static str {
     include_str!("remote_system.sql")

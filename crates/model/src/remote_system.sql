@@ -108,3 +108,5 @@ CREATE TABLE "hw_key_range_gone" (
   PRIMARY KEY ("name", "first")
 ) WITHOUT ROWID;
 CREATE TABLE "hw_applying" ("table" INTEGER PRIMARY KEY);
+
+CREATE VIEW "hw_leaving" AS SELECT 1 AS "leaving" FROM "hw_applying" WHERE "table" = 4294967296;

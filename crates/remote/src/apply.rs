@@ -13,6 +13,7 @@
 //! The application's own triggers fire; what they write is a local change like any other ([`crate::own_triggers`]). Where there are none,
 //! all triggers are switched off on our connection.
 
+mod departure;
 mod doubt;
 mod foreign;
 mod fresh;
@@ -51,6 +52,7 @@ use crate::strays;
 use crate::untracked::{self, Doubt};
 use crate::upgrade::{self, Change, Fresh};
 use crate::wake::wake_nothing;
+use departure::Departure;
 use foreign::Touched;
 use indexes::Later;
 use involved::{Involved, KeySum};
@@ -193,6 +195,7 @@ struct Apply<'a> {
     came_whole: HashSet<(u32, Vec<u8>)>,
     /// Tables of which a partition came whole though it was known what had been seen of it.
     afresh: HashSet<u32>,
+    departure: Departure,
     /// Tables with rows that go unless they come again.
     leaving: HashSet<u32>,
     /// What was done before the lock.
@@ -270,6 +273,7 @@ impl<'a> Apply<'a> {
             begun: HashSet::new(),
             came_whole: HashSet::new(),
             afresh: HashSet::new(),
+            departure: Departure::default(),
             leaving: HashSet::new(),
             prepared,
             rows_frames: 0,
@@ -297,6 +301,9 @@ impl<'a> Apply<'a> {
             return Ok(());
         }
         let payload = frame.payload(Limits::ANSWER.frame_bytes_max)?;
+        if frame.kind != Kind::Partition {
+            self.end_departure()?;
+        }
         match frame.kind {
             Kind::Welcome => {
                 self.welcome = Some(Welcome::from_payload(&payload)?);
@@ -422,12 +429,14 @@ impl<'a> Apply<'a> {
     }
 
     fn finish(mut self) -> Result<Applied, Error> {
+        self.end_departure()?;
         self.store_prepared()?;
         let plan = self.plan;
         plan.tables.iter().try_for_each(|table| self.let_leave(table))?;
         std::mem::take(&mut self.indexes).build(self.rows.connection, self.applied.rows)?;
         if self.is_restart {
             self.sweep()?;
+            self.end_departure()?;
         }
         self.settle_absent()?;
         self.settle_all()?;

@@ -10,7 +10,8 @@ pub(crate) fn put_right(database: &Database) -> Result<(), Error> {
     list_each_change(database)?;
     keep_frames_where_they_are(database)?;
     keep_digests(database)?;
-    keep_key_ranges(database)
+    keep_key_ranges(database)?;
+    tell_leaving(database)
 }
 
 /// The list of changes set aside had room for one change of each row.
@@ -58,6 +59,12 @@ fn keep_digests(database: &Database) -> Result<(), Error> {
 fn keep_key_ranges(database: &Database) -> Result<(), Error> {
     let is_old = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'hw_key_range_gone')";
     make_anew(database, is_old, || made(&["\"hw_key_range_gone\""]))
+}
+
+/// Triggers of the application's could not tell a row that leaves from one that is deleted.
+fn tell_leaving(database: &Database) -> Result<(), Error> {
+    let is_old = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'hw_leaving')";
+    make_anew(database, is_old, || made(&["\"hw_leaving\""]))
 }
 
 /// Looked at again once nobody else writes.

@@ -2,7 +2,7 @@
 //!
 //! All of it runs inside a writing transaction of the caller.
 
-use headwater_model::Direction;
+use headwater_model::{Direction, remote_sql};
 use headwater_protocol::message::{Refusal, RefusalCode};
 use headwater_protocol::{ROW_BYTES_MAX, Row, Value};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, ffi, params, params_from_iter};
@@ -418,7 +418,8 @@ impl<'c> Rows<'c> {
     /// Switches change tracking off for one table (`None`: on for all), for this transaction: a transaction ends with it on. Where the
     /// application has triggers it stays on, and only keys of others are let in ([`crate::own_triggers`]).
     pub(crate) fn set_applying(&self, table: Option<&TablePlan>) -> Result<(), Error> {
-        self.prepare("DELETE FROM \"hw_applying\"")?.execute([]).while_doing("switching change tracking")?;
+        let sql = format!("DELETE FROM \"hw_applying\" WHERE \"table\" < {}", remote_sql::LEAVING);
+        self.prepare(&sql)?.execute([]).while_doing("switching change tracking")?;
         if let Some(table) = table {
             let number = i64::from(table.number);
             let mark = if table.is_tracked() && self.has_own_triggers(table)? { -1 - number } else { number };
@@ -426,6 +427,18 @@ impl<'c> Rows<'c> {
             self.prepare(sql)?.execute([mark]).while_doing("switching change tracking")?;
         }
         Ok(())
+    }
+}
+
+impl Rows<'_> {
+    /// Lets triggers of the application's know, by the view `hw_leaving`, whether rows leave the remote, for this transaction.
+    pub(crate) fn set_leaving(&self, on: bool) -> Result<(), Error> {
+        let sql = if on {
+            format!("INSERT OR IGNORE INTO \"hw_applying\" (\"table\") VALUES ({})", remote_sql::LEAVING)
+        } else {
+            format!("DELETE FROM \"hw_applying\" WHERE \"table\" = {}", remote_sql::LEAVING)
+        };
+        self.prepare(&sql)?.execute([]).while_doing("telling triggers that rows leave").map(drop)
     }
 }
 

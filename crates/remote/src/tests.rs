@@ -5,6 +5,7 @@ mod cascade;
 mod comes_whole;
 mod counters;
 mod crash;
+mod departure;
 mod filling;
 mod gone;
 mod history;

@@ -24,6 +24,11 @@ impl Apply<'_> {
         let values = decoded(&table.partition_types, &mark.partition)?;
         let is_whole = mark.action == PartitionAction::Whole;
         let stays = is_whole && self.compare_whole(table, &mark.partition)?;
+        if is_whole {
+            self.end_departure()?;
+        } else {
+            self.begin_departure(table)?;
+        }
         if !is_whole {
             self.note_left(table, &from_wire(&values))?;
         } else if !stays {
@@ -223,7 +228,7 @@ impl Apply<'_> {
                 // A row that was written as it was is none of anybody's changes, where all are known.
                 if is_known && pending.aside == 0 && pending.is_nothing() {
                     self.take_back(table, &pending)?;
-                } else {
+                } else if !self.take_back_written(table, &pending)? {
                     self.set_aside(table, &pending, &left_refusal())?;
                 }
             }
@@ -318,8 +323,10 @@ impl Apply<'_> {
                     // Comparing tells what was made here.
                     self.go_unless_they_come(table, &rows_in(self.plan, table, &table.name()), &local)?;
                 } else if table.parent.is_none() {
+                    self.begin_departure(table)?;
                     self.delete_rows(table, &local)?;
                 } else if !local.contains(&Local::Null) {
+                    self.begin_departure(table)?;
                     self.set_aside_missing(table, key, &local)?;
                 }
             }

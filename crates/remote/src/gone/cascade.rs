@@ -108,10 +108,8 @@ fn condition(child: &TablePlan, pairs: &[(usize, usize)], went_too: Option<&Tabl
     let mut all = vec!["l.\"aside\" = 0 AND l.\"existed\" = 1".to_owned()];
     all.extend(pairs.iter().map(|(from, _)| format!("{} IS NOT NULL", logged(child, *from, "l"))));
     let nulled: Vec<String> = pairs.iter().map(|(from, _)| format!("r.{} IS NULL", own(*from))).collect();
-    all.push(match nulled.is_empty() {
-        true => format!("r.{key} IS NULL"),
-        false => format!("(r.{key} IS NULL OR ({}))", nulled.join(" AND ")),
-    });
+    let is_gone = format!("r.{key} IS NULL");
+    all.push(if nulled.is_empty() { is_gone } else { format!("({is_gone} OR ({}))", nulled.join(" AND ")) });
     if let Some(parent) = went_too {
         let same =
             pairs.iter().map(|(from, to)| format!("{} = +{}", logged(parent, *to, "pl"), logged(child, *from, "l")));
@@ -152,7 +150,9 @@ fn references(
         .map(|reference| reference.columns.iter().copied().zip(reference.target.iter().copied()).collect())
         .collect();
     found.extend(foreign_keys(connection, child, parent).while_doing("reading the catalogue")?);
-    found.iter_mut().for_each(|pairs| pairs.sort_unstable());
+    for pairs in &mut found {
+        pairs.sort_unstable();
+    }
     found.sort_unstable();
     found.dedup();
     Ok(found)

@@ -1,0 +1,165 @@
+//! Triggers of the application's that write to other tables while rows leave the remote.
+
+use headwater_model::{Model, OnDelete, Reference, TablePartition};
+use headwater_protocol::{Type, Value};
+
+use super::support::{Down, Fixture, row, shop, table};
+use crate::Choice;
+use crate::state::State;
+
+/// The items of a shop, notes on items that everybody has, and the pieces of an item, which lie where it lies.
+fn model() -> Model {
+    let mut model = shop();
+    let refers = || vec![Reference { columns: vec![1], table: 0, target: vec![0], on_delete: OnDelete::NoAction }];
+    let mut piece = table("piece", &[("id", Type::Int), ("item", Type::Int)]);
+    piece.references = refers();
+    piece.partition = Some(TablePartition { partition: 0, columns: Vec::new(), through: Some(0) });
+    let mut note = table("note", &[("id", Type::Int), ("item", Type::Int), ("text", Type::Text)]);
+    note.references = refers();
+    model.tables.extend([piece, note]);
+    model
+}
+
+const CASCADE: &str = "CREATE TRIGGER app_cascade AFTER DELETE ON item BEGIN DELETE FROM note WHERE item = OLD.id; \
+     DELETE FROM piece WHERE item = OLD.id; UPDATE kind SET name = name || '-' WHERE id = 1; END;";
+
+fn north() -> [Value; 1] {
+    [Value::text("north")]
+}
+
+fn items(triggers: &str) -> Fixture {
+    let f = Fixture::new(&model());
+    let south = [Value::text("south")];
+    let down = f.down().whole("item", &north()).whole("item", &south);
+    let down = down.rows("item", &[row("1,north,axe,$1.00"), row("2,south,saw,$2.00")]);
+    let down = down.whole("kind", &[]).rows("kind", &[row("1,tool")]).whole("part", &[]).whole("piece", &north());
+    let down = down.whole("piece", &south).rows("piece", &[row("1,1"), row("2,2")]).whole("note", &[]);
+    f.download(down.rows("note", &[row("10,1,sharp"), row("11,1,old"), row("12,2,new")]));
+    f.sql(triggers);
+    f
+}
+
+fn leave(f: &Fixture) -> Down {
+    let south = [Value::text("south")];
+    let down = f.down().holds("item", &south).holds("piece", &south).holds("note", &[]).holds("kind", &[]);
+    down.left("item", &north()).left("piece", &north())
+}
+
+const ASIDE: [&str; 3] = [
+    r#"kind {"id":1} partition in place"#,
+    r#"note {"id":10} partition in place"#,
+    r#"note {"id":11} partition in place"#,
+];
+
+fn sorted(mut lines: Vec<String>) -> Vec<String> {
+    lines.sort();
+    lines
+}
+
+#[test]
+fn what_triggers_write_while_rows_leave_is_set_aside() {
+    for is_restart in [false, true] {
+        let mut f = items(CASCADE);
+        f.sql("UPDATE note SET text = 'mine' WHERE id = 12");
+        if is_restart {
+            f.remote.database.write("a test", State::forget_seen).expect("forgotten");
+            let south = [Value::text("south")];
+            let down = f.down().whole("item", &south).rows("item", &[row("2,south,saw,$2.00")]);
+            let down = down.whole("kind", &[]).rows("kind", &[row("1,tool")]).whole("part", &[]);
+            let down = down.whole("piece", &south).rows("piece", &[row("2,2")]).whole("note", &[]);
+            f.download(down.rows("note", &[row("10,1,sharp"), row("11,1,old"), row("12,2,new")]));
+        } else {
+            f.download(leave(&f));
+        }
+        assert_eq!(
+            (f.rows("SELECT id FROM item"), f.rows("SELECT id FROM piece")),
+            (vec!["2".into()], vec!["2".into()])
+        );
+        assert_eq!(f.rows("SELECT id FROM note"), ["12"]);
+        assert_eq!(sorted(f.set_aside()), ASIDE, "restart: {is_restart}");
+        assert_eq!(f.cut_changes(), ["note: 12,2,new -> 12,2,mine"], "what the application wrote is sent");
+        f.receipt(Vec::new());
+        let list = f.remote.set_aside(9).expect("a list");
+        assert!(list[0].message.contains("a trigger wrote this while rows left the remote"), "{list:?}");
+        assert_eq!(f.remote.drop_set_aside(&Choice::All).expect("brought back"), 3);
+        assert_eq!(f.rows("SELECT * FROM note"), ["10|1|sharp", "11|1|old", "12|2|mine"]);
+        assert_eq!((f.rows("SELECT name FROM kind"), f.cut()), (vec!["tool".to_owned()], None));
+        f.check();
+    }
+}
+
+#[test]
+fn it_is_sent_if_somebody_says_so() {
+    let mut f = items(CASCADE);
+    f.download(leave(&f));
+    assert_eq!(f.remote.retry(&Choice::Table("note".to_owned())).expect("sent").changes, 2);
+    assert_eq!(f.cut_changes(), ["note: 10,1,sharp -> -", "note: 11,1,old -> -"]);
+    f.check();
+}
+
+/// Pieces go by a trigger, and their partition is left then, at once or after other rows have come.
+#[test]
+fn what_leaves_itself_is_on_no_list() {
+    for comes_between in [false, true] {
+        let f = items(CASCADE);
+        let south = [Value::text("south")];
+        let down = f.down().left("item", &north());
+        let down = if comes_between { down.rows("item", &[row("2,south,saw,$2.50")]) } else { down };
+        let applied = f.download(down.left("piece", &north()).holds("piece", &south).holds("item", &south));
+        assert_eq!(
+            (sorted(f.set_aside()), applied.set_aside),
+            (ASIDE.map(str::to_owned).to_vec(), 3),
+            "{comes_between}"
+        );
+        assert_eq!((f.cut(), f.rows("SELECT id FROM piece")), (None, vec!["2".to_owned()]));
+        f.check();
+    }
+}
+
+/// A change that waited to be sent, or was set aside, and whose row a trigger deletes: the list has both.
+#[test]
+fn an_edit_that_a_trigger_writes_over_stays_on_the_list() {
+    let mut f = items(CASCADE);
+    f.sql("UPDATE note SET text = 'mine' WHERE id = 10");
+    f.download(leave(&f));
+    let expected = [&[r#"note {"id":10} partition out"#], &ASIDE[1..]].concat();
+    assert_eq!(
+        sorted(f.set_aside()),
+        sorted([&[ASIDE[0]], &expected[..]].concat().into_iter().map(str::to_owned).collect())
+    );
+    assert_eq!(f.cut(), None);
+    let made = f.remote.set_aside(9).expect("a list").into_iter().find(|change| !change.is_in_place).expect("the edit");
+    assert!(made.new.is_some_and(|new| new.contains("mine")));
+    // What the trigger did is taken back, and the edit is made again.
+    let in_place = f.remote.set_aside(9).expect("a list").into_iter().filter(|change| change.is_in_place);
+    f.remote.drop_set_aside(&Choice::Numbers(in_place.map(|change| change.number).collect())).expect("dropped");
+    f.remote.retry(&Choice::All).expect("made again");
+    assert_eq!(f.cut_changes(), ["note: 10,1,sharp -> 10,1,mine"]);
+    f.check();
+}
+
+/// What comes with the same download is written by nobody here.
+#[test]
+fn only_what_rows_that_leave_bring_about_is_set_aside() {
+    let f = items(CASCADE);
+    f.download(leave(&f).delete("item", &[row("2")]));
+    let sent = ["kind: 1,tool -> 1,tool--", "piece: 2,2 -> -", "note: 12,2,new -> -"];
+    assert_eq!(f.cut_changes(), sent, "item 2 was deleted there, and this is what the trigger makes of it");
+    f.check();
+}
+
+/// A trigger can ask.
+#[test]
+fn a_trigger_can_tell_leaving_from_deleting() {
+    let asks = CASCADE.replace("BEGIN", "WHEN NOT EXISTS (SELECT 1 FROM hw_leaving) BEGIN");
+    let mut f = items("");
+    f.sql("DROP VIEW hw_leaving");
+    f.reopen();
+    f.sql(&asks);
+    f.download(leave(&f));
+    assert_eq!((f.set_aside(), f.cut()), (Vec::new(), None));
+    assert_eq!(f.rows("SELECT id FROM note"), ["10", "11", "12"]);
+    f.download(f.down().delete("item", &[row("2")]));
+    assert_eq!(f.rows("SELECT id FROM note"), ["10", "11"], "this one was deleted");
+    f.check();
+}

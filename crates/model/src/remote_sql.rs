@@ -229,9 +229,16 @@ pub struct Trigger {
     pub sql: String,
 }
 
+/// How a table of the file has its key, where the application made the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyTraits {
+    /// SQLite takes rows whose key is NULL.
+    pub may_be_null: bool,
+}
+
 /// The triggers of one table; `number` is its place in the model. `uniques`: the model's and the application's own unique indexes.
-pub fn triggers(number: usize, table: &Table, uniques: &[Unique]) -> Vec<Trigger> {
-    let tracking = Tracking { number, table, log: quote(&log_name(table)), own: quote(&table.name) };
+pub fn triggers(number: usize, table: &Table, uniques: &[Unique], key: KeyTraits) -> Vec<Trigger> {
+    let tracking = Tracking { number, table, log: quote(&log_name(table)), own: quote(&table.name), key };
     if table.direction == Direction::Download { tracking.refusals() } else { tracking.logging(uniques) }
 }
 
@@ -240,6 +247,7 @@ struct Tracking<'a> {
     table: &'a Table,
     log: String,
     own: String,
+    key: KeyTraits,
 }
 
 impl Tracking<'_> {
@@ -257,7 +265,9 @@ impl Tracking<'_> {
         let in_the_way: Vec<String> =
             uniques.iter().map(|unique| self.log_rows(&unique.collides(self.table, &new))).collect();
         let same_key = self.keys(|k| format!("{}.{k} = +NEW.{k}", self.own));
-        let new_key = self.log_rows(&same_key.join(" AND ")) + &self.log_absent(&self.keys(|k| format!("NEW.{k}")));
+        let new_key = self.refuse_null()
+            + &self.log_rows(&same_key.join(" AND "))
+            + &self.log_absent(&self.keys(|k| format!("NEW.{k}")));
         let insert = format!("{}{new_key}{}", in_the_way.concat(), self.log_next());
         let key_changes = self.keys(|k| format!("NEW.{k} IS NOT OLD.{k}")).join(" OR ");
         let mut triggers = self.key_range();
@@ -292,11 +302,33 @@ impl Tracking<'_> {
         Trigger { name, sql }
     }
 
+    /// Refuses a key that is NULL, where the table itself does not: such a row can't be told from others.
+    fn refuse_null(&self) -> String {
+        if !self.key.may_be_null {
+            return String::new();
+        }
+        let text = format!("headwater: the key of table {} may not be NULL", self.table.name);
+        let is_null = self.keys(|k| format!("NEW.{k} IS NULL")).join(" OR ");
+        format!("SELECT RAISE(ABORT, {}) WHERE {is_null};\n", literal(&text))
+    }
+
+    /// Leaves out rows that have no key since before the triggers: they are in no log, and can be given one or deleted.
+    fn with_key(&self, row: &str) -> String {
+        if !self.key.may_be_null {
+            return String::new();
+        }
+        self.keys(|k| format!("{row}.{k} IS NOT NULL AND ")).concat()
+    }
+
     /// Logs the row that is updated or deleted.
     fn log_old(&self) -> String {
-        let image = self.image("OLD");
+        let (image, with_key) = (self.image("OLD"), self.with_key("OLD"));
         let known = self.known(&self.keys(|k| format!("OLD.{k}")));
-        format!("INSERT INTO {} ({}) SELECT {image} WHERE NOT EXISTS ({known});\n", self.log, self.log_columns())
+        format!(
+            "INSERT INTO {} ({}) SELECT {image} WHERE {with_key}NOT EXISTS ({known});\n",
+            self.log,
+            self.log_columns()
+        )
     }
 
     /// Logs the rows of the table that meet the condition.
@@ -304,10 +336,11 @@ impl Tracking<'_> {
         let own = &self.own;
         let known = self.known(&self.keys(|k| format!("{own}.{k}")));
         format!(
-            "INSERT INTO {} ({}) SELECT {} FROM {own} WHERE {condition} AND NOT EXISTS ({known});\n",
+            "INSERT INTO {} ({}) SELECT {} FROM {own} WHERE {condition} AND {}NOT EXISTS ({known});\n",
             self.log,
             self.log_columns(),
             self.image(own),
+            self.with_key(own),
         )
     }
 

@@ -1,7 +1,7 @@
 //! The tables and triggers of a remote: made once, and kept as they must be whenever the file is opened.
 
 use headwater_model::Direction;
-use headwater_model::remote_sql::{self, Term, Unique};
+use headwater_model::remote_sql::{self, KeyTraits, Term, Trigger, Unique};
 use rusqlite::{Connection, params};
 
 use crate::adopt;
@@ -160,7 +160,7 @@ pub(crate) fn has_own_triggers(connection: &Connection, plan: &Plan) -> Result<b
 }
 
 fn create_triggers(connection: &Connection, table: &TablePlan) -> Result<(), Error> {
-    for trigger in remote_sql::triggers(table.number as usize, &table.table, &table.uniques) {
+    for trigger in wanted(connection, table).while_doing("reading the catalogue")? {
         let drop = format!("DROP TRIGGER IF EXISTS {}", headwater_model::sql::quote(&trigger.name));
         connection.execute_batch(&drop).while_doing("creating the triggers")?;
         connection.execute_batch(&trigger.sql).while_doing("creating the triggers")?;
@@ -168,11 +168,25 @@ fn create_triggers(connection: &Connection, table: &TablePlan) -> Result<(), Err
     untracked::record(connection, table)
 }
 
+/// The triggers that a table is to have, as it stands in the file.
+fn wanted(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Vec<Trigger>> {
+    let key = key_traits(connection, table)?;
+    Ok(remote_sql::triggers(table.number as usize, &table.table, &table.uniques, key))
+}
+
+/// SQLite takes NULL in a primary key that is neither the rowid, which has no index, nor declared NOT NULL.
+fn key_traits(connection: &Connection, table: &TablePlan) -> rusqlite::Result<KeyTraits> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM pragma_index_list(?1) WHERE origin = 'pk') \
+               AND EXISTS (SELECT 1 FROM pragma_table_xinfo(?1) WHERE pk > 0 AND \"notnull\" = 0)";
+    let may_be_null = connection.prepare_cached(sql)?.query_row([&table.table.name], |row| row.get(0))?;
+    Ok(KeyTraits { may_be_null })
+}
+
 fn has_triggers(connection: &Connection, table: &TablePlan) -> rusqlite::Result<bool> {
     let sql =
         "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND name = ? AND tbl_name = ? COLLATE NOCASE AND sql = ?";
     let mut select = connection.prepare_cached(sql)?;
-    for trigger in remote_sql::triggers(table.number as usize, &table.table, &table.uniques) {
+    for trigger in wanted(connection, table)? {
         if !select.exists(params![trigger.name, table.table.name, trigger.sql])? {
             return Ok(false);
         }

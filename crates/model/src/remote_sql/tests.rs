@@ -98,13 +98,14 @@ fn no_declared_type_has_an_affinity_that_changes_values() {
 #[test]
 fn download_tables_refuse_and_others_log() {
     let mut model = orders_and_lines();
-    let names = |table: &Table| triggers(0, table, &[]).into_iter().map(|t| t.name).collect::<Vec<_>>();
+    let names =
+        |table: &Table| triggers(0, table, &[], KeyTraits::default()).into_iter().map(|t| t.name).collect::<Vec<_>>();
     assert_eq!(
         names(&model.tables[1]),
         ["hw_insert_lines", "hw_update_lines", "hw_delete_lines", "hw_update_key_lines"]
     );
     assert!(names(&model.tables[0]).contains(&"hw_inserted_orders".to_owned()));
     model.tables[1].direction = Direction::Download;
-    assert!(triggers(1, &model.tables[1], &[]).iter().all(|t| t.sql.contains("RAISE(ABORT")));
+    assert!(triggers(1, &model.tables[1], &[], KeyTraits::default()).iter().all(|t| t.sql.contains("RAISE(ABORT")));
     assert!(!create_tables(&model).contains("hw_log_lines"));
 }

@@ -1,0 +1,83 @@
+//! Tables that the application made, before the file was a remote or in place of one of ours.
+
+use headwater_model::Model;
+use headwater_protocol::Type;
+use rusqlite::Connection;
+
+use super::support::{Fixture, model, table};
+use crate::{CreateOptions, Remote};
+
+/// A remote in a file that had these tables.
+fn adopting(model: &Model, sql: &str) -> Fixture {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("remote.db");
+    let application = Connection::open(&path).expect("the application's connection");
+    application.pragma_update(None, "foreign_keys", true).expect("pragma");
+    application.execute_batch(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    let options = CreateOptions { adopt: true, ..CreateOptions::new("http://127.0.0.1:1", "ann") };
+    let remote = Remote::create(&path, model, &options).expect("a remote");
+    Fixture { folder, remote, application }
+}
+
+fn refused(f: &Fixture, sql: &str) -> String {
+    f.application.execute_batch(sql).expect_err(sql).to_string()
+}
+
+/// A table with a key of this kind, in the model and in the file.
+fn keyed(kind: Type, declared: &str) -> Fixture {
+    let item = model(vec![table("item", &[("id", kind), ("name", Type::Text)])]);
+    adopting(&item, &format!("CREATE TABLE item (name TEXT, id {declared})"))
+}
+
+#[test]
+fn a_key_that_is_null_is_refused() {
+    for (kind, declared) in [(Type::Text, "TEXT PRIMARY KEY"), (Type::Int, "INTEGER PRIMARY KEY DESC")] {
+        let f = keyed(kind, declared);
+        f.sql("INSERT INTO item (id, name) VALUES (7, 'seven')");
+        for sql in [
+            "INSERT INTO item (name) VALUES ('x')",
+            "INSERT OR IGNORE INTO item (id, name) VALUES (NULL, 'x')",
+            "REPLACE INTO item (id, name) VALUES (NULL, 'x')",
+            "UPDATE item SET id = NULL",
+        ] {
+            let why = refused(&f, sql);
+            assert!(why.contains("headwater: the key of table item may not be NULL"), "{declared}: {sql}: {why}");
+        }
+        assert_eq!(f.cut_changes(), ["item: - -> 7,seven"]);
+        f.check();
+    }
+}
+
+#[test]
+fn a_row_without_a_key_can_be_given_one_or_deleted() {
+    for (kind, declared) in [(Type::Text, "TEXT PRIMARY KEY"), (Type::Int, "INTEGER PRIMARY KEY DESC")] {
+        let mut f = keyed(kind, declared);
+        f.download(f.down().whole("item", &[]).rows("item", &[]));
+        // An earlier build took them.
+        let sql = "SELECT name FROM sqlite_schema WHERE type = 'trigger'";
+        f.rows(sql).iter().for_each(|name| f.sql(&format!("DROP TRIGGER {name}")));
+        f.sql("INSERT INTO item (id, name) VALUES (NULL, 'a'), (NULL, 'b'), (NULL, 'c'); DELETE FROM hw_tracking");
+        f.reopen();
+        f.sql("UPDATE item SET name = 'bb' WHERE name = 'b'; UPDATE item SET id = 5 WHERE name = 'bb'");
+        f.sql("DELETE FROM item WHERE name = 'a'; CREATE UNIQUE INDEX own ON item (name)");
+        f.reopen();
+        f.sql("REPLACE INTO item (id, name) VALUES (6, 'c')");
+        assert_eq!(f.cut_changes(), ["item: - -> 5,bb", "item: - -> 6,c"], "{declared}");
+        assert_eq!(f.rows("SELECT id, name FROM item ORDER BY id"), ["5|bb", "6|c"], "{declared}");
+        f.check();
+    }
+}
+
+/// What SQLite itself refuses, leaves out or chooses stays so.
+#[test]
+fn a_key_that_cant_be_null_is_left_to_sqlite() {
+    let f = keyed(Type::Text, "TEXT NOT NULL PRIMARY KEY");
+    f.sql("INSERT OR IGNORE INTO item (id, name) VALUES (NULL, 'x')");
+    assert!(refused(&f, "INSERT INTO item (id, name) VALUES (NULL, 'x')").contains("NOT NULL constraint failed"));
+    let f = keyed(Type::Int, "INTEGER PRIMARY KEY");
+    f.sql("INSERT INTO item (id, name) VALUES (NULL, 'x')");
+    assert_eq!(f.cut_changes(), ["item: - -> 1,x"]);
+    let f = keyed(Type::Text, "TEXT PRIMARY KEY) WITHOUT ROWID; CREATE TABLE other (id");
+    f.sql("INSERT OR IGNORE INTO item (id) VALUES (NULL)");
+    assert_eq!(f.cut(), None);
+}

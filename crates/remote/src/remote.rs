@@ -66,7 +66,7 @@ impl Remote {
         made
     }
 
-    fn create_in(path: &Path, plan: Plan, options: &CreateOptions) -> Result<Remote, Error> {
+    fn create_in(path: &Path, mut plan: Plan, options: &CreateOptions) -> Result<Remote, Error> {
         let path = path.to_owned();
         let database = Database::create(&path, options.busy_wait)?;
         let state = State {
@@ -94,6 +94,7 @@ impl Remote {
             schema::create(connection, &plan)?;
             state.insert(connection)
         })?;
+        schema::learn_uniques(&database.connection, &mut plan)?;
         Ok(Remote { path, database, plan, token: None })
     }
 

@@ -13,7 +13,7 @@ use crate::key_ranges;
 use crate::older;
 use crate::plan::{Plan, TablePlan};
 use crate::state::State;
-use crate::untracked;
+use crate::untracked::{self, Gap};
 
 /// Makes every table of the model that is not there, its log, and what Headwater itself keeps.
 pub(crate) fn create(connection: &Connection, plan: &Plan) -> Result<(), Error> {
@@ -97,22 +97,27 @@ fn schema_version(connection: &Connection) -> Result<i64, Error> {
     select.and_then(|mut select| select.query_row([], |row| row.get(0))).while_doing("reading the catalogue")
 }
 
-/// Puts a table in doubt whose triggers are not the ones on record; whether they are not.
+/// Puts a table in doubt of which changes may not have been logged; whether there may be such.
 fn doubt(connection: &Connection, plan: &Plan, table: &TablePlan) -> Result<bool, Error> {
     gone::refuse_view(connection, table)?;
-    if !untracked::doubt(connection, table)? {
-        return Ok(false);
+    let uniques = understood(connection, table).while_doing("reading the catalogue")?;
+    let Some(gap) = untracked::doubt(connection, table, &uniques)? else { return Ok(false) };
+    if gap == Gap::Triggers {
+        refuse_made_anew(connection, table)?;
+        if untracked::has_none(connection, table)? {
+            gone::take_over(connection, plan, table)?;
+        }
+        gone::cascade::set_aside(connection, plan, table)?;
     }
-    refuse_made_anew(connection, table)?;
-    if untracked::has_none(connection, table)? {
-        gone::take_over(connection, plan, table)?;
-    }
-    gone::cascade::set_aside(connection, plan, table)?;
-    let what = match table.table.direction {
-        Direction::Upload => "change tracking was gone: the next sync sets the rows of the table aside",
-        _ => "change tracking was gone: the next sync compares the table",
+    let why = match gap {
+        Gap::Triggers => "change tracking was gone",
+        Gap::Index => "a unique index is new, and rows may have been replaced through it",
     };
-    tracing::warn!(table = table.table.name, "{what}");
+    let what = match table.table.direction {
+        Direction::Upload => "the next sync sets the rows of the table aside",
+        _ => "the next sync compares the table",
+    };
+    tracing::warn!(table = table.table.name, "{why}: {what}");
     Ok(true)
 }
 
@@ -130,7 +135,11 @@ fn refuse_made_anew(connection: &Connection, table: &TablePlan) -> Result<(), Er
 /// Takes note of the unique indexes that the application has made.
 pub(crate) fn learn_uniques(connection: &Connection, plan: &mut Plan) -> Result<(), Error> {
     for table in &mut plan.tables {
-        table.set_own_uniques(own_uniques(connection, table).while_doing("reading the catalogue")?);
+        let found = own_uniques(connection, table).while_doing("reading the catalogue")?;
+        for (index, _) in found.iter().filter(|(_, unique)| unique.is_none()) {
+            tracing::warn!(index, "a unique index is not understood: rows replaced through it are not tracked");
+        }
+        table.set_own_uniques(found.into_iter().filter_map(|(_, unique)| unique).collect());
     }
     Ok(())
 }
@@ -170,8 +179,10 @@ fn create_triggers(connection: &Connection, table: &TablePlan) -> Result<(), Err
 
 /// The triggers that a table is to have, as it stands in the file.
 fn wanted(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Vec<Trigger>> {
+    let mut uniques = Unique::of_model(&table.table);
+    uniques.extend(understood(connection, table)?);
     let key = key_traits(connection, table)?;
-    Ok(remote_sql::triggers(table.number as usize, &table.table, &table.uniques, key))
+    Ok(remote_sql::triggers(table.number as usize, &table.table, &uniques, key))
 }
 
 /// SQLite takes NULL in a primary key that is neither the rowid, which has no index, nor declared NOT NULL.
@@ -194,26 +205,24 @@ fn has_triggers(connection: &Connection, table: &TablePlan) -> rusqlite::Result<
     Ok(true)
 }
 
-/// The unique indexes that the application made on a table. One that can't be understood is left out, with a warning: rows that
-/// `REPLACE` deletes through it are not tracked.
-fn own_uniques(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Vec<Unique>> {
+/// The unique indexes that the application made on a table and that are understood.
+fn understood(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Vec<Unique>> {
+    Ok(own_uniques(connection, table)?.into_iter().filter_map(|(_, unique)| unique).collect())
+}
+
+/// The unique indexes that the application made on a table, by name. `None`: one that is not understood.
+fn own_uniques(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Vec<(String, Option<Unique>)>> {
     let sql = "SELECT i.name, s.sql FROM pragma_index_list(?) i JOIN sqlite_schema s ON s.type = 'index' AND s.name = i.name \
                WHERE i.\"unique\" = 1 AND i.origin = 'c' ORDER BY i.name";
     let mut select = connection.prepare_cached(sql)?;
     let found = select.query_map([&table.table.name], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let found: Vec<(String, String)> = found.collect::<Result<_, _>>()?;
     let names = column_names(connection, table)?;
-    let mut uniques = Vec::new();
-    for (name, sql) in found {
-        match own_unique(connection, &name, &sql, &names)? {
-            Some(unique) => uniques.push(unique),
-            None => tracing::warn!(
-                index = name,
-                "a unique index is not understood: rows replaced through it are not tracked"
-            ),
-        }
-    }
-    Ok(uniques)
+    let understand = |(name, sql): (String, String)| {
+        let unique = own_unique(connection, &name, &sql, &names)?;
+        Ok((name, unique))
+    };
+    found.into_iter().map(understand).collect()
 }
 
 fn own_unique(connection: &Connection, name: &str, sql: &str, columns: &[String]) -> rusqlite::Result<Option<Unique>> {

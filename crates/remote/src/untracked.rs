@@ -9,6 +9,9 @@
 //! | 2 | whole, in the same sync | was changed here, made here or deleted here: it is set aside where it stands, with the consolidated row as its old image |
 //! | 3 | what changed there since the first | was not changed here alone, if it is one of the second's: it gives way as in the first |
 //!
+//! A unique index that the application made, and that the triggers on record don't know, is such a gap too: `REPLACE` may have deleted rows
+//! through it.
+//!
 //! All under the code `untracked`. So nothing is dropped in silence, and nothing is sent that nobody asked for. What has given way has no
 //! old image that anybody is sure of: sent again, it is an insert to the consolidated database, or an update of a row that is deleted
 //! there, and so a conflict wherever the rows differ.
@@ -36,6 +39,7 @@
 use std::collections::HashSet;
 
 use headwater_model::Direction;
+use headwater_model::remote_sql::Unique;
 use headwater_protocol::message::{WatermarkEntry, Watermarks};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -89,21 +93,45 @@ pub(crate) fn record(connection: &Connection, table: &TablePlan) -> Result<(), E
     record().while_doing("recording the triggers").map(drop)
 }
 
-/// Puts a table in doubt whose triggers are not the ones on record; whether they are not. (They may be out of date and on record: the
-/// application has a unique index since.)
-pub(crate) fn doubt(connection: &Connection, table: &TablePlan) -> Result<bool, Error> {
+/// What may have been written to a table without being logged, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gap {
+    /// Anything: its triggers are not the ones on record.
+    Triggers,
+    /// What `REPLACE` has deleted through a unique index that the triggers on record do not know.
+    Index,
+}
+
+/// Puts a table in doubt whose triggers are not the ones on record, or don't know one of the application's own unique indexes (`uniques`).
+pub(crate) fn doubt(connection: &Connection, table: &TablePlan, uniques: &[Unique]) -> Result<Option<Gap>, Error> {
     let doubt = || {
-        let sql = "SELECT \"triggers\" FROM \"hw_tracking\" WHERE \"table\" = ?";
-        let recorded: Option<String> = connection.query_row(sql, [table.number], |row| row.get(0)).optional()?;
-        let found = found(connection, table)?;
-        if recorded.is_none_or(|recorded| recorded == found) {
-            return Ok(false);
+        let gap = gap(connection, table, uniques)?;
+        if gap.is_some() {
+            let sql = "UPDATE \"hw_tracking\" SET \"doubt\" = 1 WHERE \"table\" = ?";
+            connection.execute(sql, [table.number])?;
         }
-        let sql = "UPDATE \"hw_tracking\" SET \"doubt\" = 1 WHERE \"table\" = ?";
-        connection.execute(sql, [table.number])?;
-        Ok(true)
+        Ok(gap)
     };
     doubt().while_doing("looking at the triggers")
+}
+
+fn gap(connection: &Connection, table: &TablePlan, uniques: &[Unique]) -> rusqlite::Result<Option<Gap>> {
+    let sql = "SELECT \"triggers\" FROM \"hw_tracking\" WHERE \"table\" = ?";
+    let recorded: Option<String> = connection.query_row(sql, [table.number], |row| row.get(0)).optional()?;
+    let found = found(connection, table)?;
+    match recorded {
+        None => Ok(None),
+        Some(recorded) if recorded != found => Ok(Some(Gap::Triggers)),
+        Some(_) if !table.is_tracked() || uniques.iter().all(|unique| unique.is_known(&table.table, &found)) => {
+            Ok(None)
+        }
+        Some(_) => Ok(has_rows_or_changes(connection, table)?.then_some(Gap::Index)),
+    }
+}
+
+fn has_rows_or_changes(connection: &Connection, table: &TablePlan) -> rusqlite::Result<bool> {
+    let sql = format!("SELECT EXISTS (SELECT 1 FROM {}) OR EXISTS (SELECT 1 FROM {})", table.name(), table.log());
+    connection.query_row(&sql, [], |row| row.get(0))
 }
 
 /// Whether any table is in doubt.

@@ -518,17 +518,100 @@ fn a_partition_that_is_joined_while_the_table_is_compared() {
     f.check();
 }
 
-/// An index that the application made changes the triggers too; so does nothing at all.
+/// An index that the application made on a table without rows or changes, one that the triggers know, and one that is gone.
 #[test]
 fn tracking_that_is_only_out_of_date_raises_no_doubt() {
     let mut f = items();
-    f.sql("CREATE UNIQUE INDEX own ON item (price)");
+    f.sql("CREATE UNIQUE INDEX empty ON kind (name)");
+    f.sql("CREATE UNIQUE INDEX own ON item (name); CREATE INDEX not_unique ON item (price)");
     f.reopen();
+    f.reopen();
+    assert!(!ask(&f), "the model has the first, and nothing is replaced through the other");
+    f.sql("DROP INDEX own; CREATE UNIQUE INDEX again ON kind (name); INSERT INTO kind VALUES (1, 'hand')");
     f.reopen();
     assert!(!ask(&f));
-    f.sql("DROP INDEX own");
+    f.sql("DROP INDEX empty; DROP INDEX again");
     f.reopen();
     assert!(!ask(&f));
+    let down = f.down();
+    f.download(down);
+    f.check();
+}
+
+/// `REPLACE` through a unique index that no trigger knows yet deletes rows without a trace.
+#[test]
+fn a_row_replaced_through_a_new_unique_index_is_found() {
+    let now = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00"), row("3,north,hoe,$3.00"), row("4,north,awl,$4.00")];
+    for index in ["(price)", "(region, price)", "(lower(price))", "(price) WHERE id > 1"] {
+        let mut f = items();
+        f.sql(&format!("CREATE UNIQUE INDEX own ON item {index}"));
+        f.sql("REPLACE INTO item VALUES (9, 'north', 'adze', '2.00'); UPDATE item SET price = '9.00' WHERE id = 9");
+        f.reopen();
+        assert_eq!(f.cut_changes(), ["item: - -> 9,north,adze,9.00"], "{index}");
+        f.receipt(Vec::new());
+        f.download(f.down().holds("item", &north()));
+        assert!(ask(&f), "{index}");
+        let nine = [row("9,north,adze,$9.00")];
+        f.download(f.down().whole("item", &north()).rows("item", &now).rows("item", &nine));
+        assert_eq!(aside(&f), [r#"item {"id":2} untracked in place"#], "{index}");
+        f.download(f.down().holds("item", &north()));
+        assert!(!ask(&f));
+        f.remote.retry(&Choice::All).expect("sent");
+        assert_eq!(f.cut_changes(), ["item: 2,north,saw,2.00 -> -"], "{index}");
+        f.receipt(Vec::new());
+        f.reopen();
+        assert!(!ask(&f), "it is known now");
+        f.check();
+    }
+}
+
+/// The row that has replaced it still has the value: nothing else can stand beside it.
+#[test]
+fn a_row_replaced_through_a_new_unique_index_is_held_where_it_does_not_fit() {
+    let mut f = items();
+    f.sql("CREATE UNIQUE INDEX own ON item (price); REPLACE INTO item VALUES (9, 'north', 'adze', '2.00')");
+    f.upload_all();
+    f.reopen();
+    f.download(f.down().holds("item", &north()));
+    assert!(ask(&f));
+    let now = [row("1,north,axe,$1.00"), row("2,north,saw,$2.00"), row("3,north,hoe,$3.00"), row("4,north,awl,$4.00")];
+    let nine = [row("9,north,adze,$2.00")];
+    f.download(f.down().whole("item", &north()).rows("item", &now).rows("item", &nine));
+    f.download(f.down().holds("item", &north()));
+    let held = f.remote.held(10).expect("a list");
+    assert_eq!(held.iter().map(|row| row.key.as_str()).collect::<Vec<_>>(), [r#"{"id":2}"#]);
+    f.check();
+}
+
+/// Each index is known by all that it says: another over one of its columns, or without its condition, is new.
+#[test]
+fn a_unique_index_beside_a_similar_one_is_new() {
+    for (known, new) in
+        [("(price, region)", "(price)"), ("(price) WHERE id > 1", "(price)"), ("(price)", "(price COLLATE NOCASE)")]
+    {
+        let mut f = items();
+        f.sql("DELETE FROM kind; INSERT INTO item VALUES (5, 'south', 'bit', '1.01')");
+        f.sql(&format!("CREATE UNIQUE INDEX known ON item {known}"));
+        f.reopen();
+        f.download(f.down().holds("item", &north()));
+        assert!(ask(&f), "{known}");
+        f.sql("UPDATE hw_tracking SET doubt = 0");
+        f.reopen();
+        assert!(!ask(&f), "{known}");
+        f.sql(&format!("CREATE UNIQUE INDEX new ON item {new}"));
+        f.reopen();
+        assert!(ask(&f), "{known}, then {new}");
+    }
+}
+
+#[test]
+fn a_unique_index_that_is_made_while_a_sync_runs_is_new() {
+    let f = items();
+    f.sql("CREATE UNIQUE INDEX own ON item (price); REPLACE INTO item VALUES (9, 'north', 'adze', '2.00')");
+    f.download(f.down().holds("item", &north()));
+    assert!(ask(&f));
+    f.sql("REPLACE INTO item VALUES (8, 'north', 'key', '3.00')");
+    assert!(f.cut_changes().contains(&"item: 3,north,hoe,3.00 -> -".to_owned()), "{:?}", f.upload());
 }
 
 /// Rows of a table that only comes down can't be pending: they give way, and are on the list.

@@ -49,6 +49,7 @@ mod index_sql;
 mod key_ranges;
 mod local;
 mod lost;
+mod missing;
 mod older;
 mod own_triggers;
 mod pieces;

@@ -10,6 +10,7 @@ use crate::error::{Error, While};
 use crate::gone;
 use crate::index_sql;
 use crate::key_ranges;
+use crate::missing;
 use crate::older;
 use crate::plan::{Plan, TablePlan};
 use crate::state::State;
@@ -47,6 +48,7 @@ pub(crate) fn exists(connection: &Connection, name: &str) -> Result<bool, Error>
 /// of the ranges that are taken.
 pub(crate) fn refresh(database: &Database, plan: &mut Plan) -> Result<(), Error> {
     let connection = &database.connection;
+    missing::make_again(database, plan)?;
     older::put_right(database)?;
     plan.schema_version = Some(schema_version(connection)?);
     learn_uniques(connection, plan)?;
@@ -146,6 +148,7 @@ pub(crate) fn learn_uniques(connection: &Connection, plan: &mut Plan) -> Result<
 
 /// The tables whose change tracking is not as it must be.
 pub(crate) fn untracked(connection: &Connection, plan: &mut Plan) -> Result<Vec<String>, Error> {
+    missing::name(connection, plan)?;
     learn_uniques(connection, plan)?;
     let mut names = Vec::new();
     for table in &plan.tables {

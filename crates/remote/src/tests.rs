@@ -13,6 +13,7 @@ mod involved;
 mod kept;
 mod key_ranges;
 mod lost;
+mod missing;
 mod own_columns;
 mod own_tables;
 mod own_triggers;

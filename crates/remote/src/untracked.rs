@@ -104,15 +104,11 @@ pub(crate) enum Gap {
 
 /// Puts a table in doubt whose triggers are not the ones on record, or don't know one of the application's own unique indexes (`uniques`).
 pub(crate) fn doubt(connection: &Connection, table: &TablePlan, uniques: &[Unique]) -> Result<Option<Gap>, Error> {
-    let doubt = || {
-        let gap = gap(connection, table, uniques)?;
-        if gap.is_some() {
-            let sql = "UPDATE \"hw_tracking\" SET \"doubt\" = 1 WHERE \"table\" = ?";
-            connection.execute(sql, [table.number])?;
-        }
-        Ok(gap)
-    };
-    doubt().while_doing("looking at the triggers")
+    let gap = gap(connection, table, uniques).while_doing("looking at the triggers")?;
+    if gap.is_some() {
+        begin(connection, table)?;
+    }
+    Ok(gap)
 }
 
 fn gap(connection: &Connection, table: &TablePlan, uniques: &[Unique]) -> rusqlite::Result<Option<Gap>> {
@@ -231,6 +227,11 @@ pub(crate) fn keep_seen(connection: &Connection, tables: &[u32], seen: &mut Wate
 /// A table has been compared with what was asked for: what changed in between is asked for next.
 pub(crate) fn compared(connection: &Connection, table: &TablePlan) -> Result<(), Error> {
     set(connection, table, 3)
+}
+
+/// Puts a table in doubt.
+pub(crate) fn begin(connection: &Connection, table: &TablePlan) -> Result<(), Error> {
+    set(connection, table, 1)
 }
 
 /// Ends the doubt about a table.

@@ -285,8 +285,8 @@ fn set_one_aside(rows: &Rows<'_>, table: &TablePlan, lost: &Lost, now: &str) -> 
     let key = table.key_of(&image.row);
     let stands = rows.select(table, &key)?;
     let uploads = match lost.uploads {
-        (first, last) if first == last => format!("upload {first}"),
-        (first, last) => format!("uploads {first} to {last}"),
+        (from, to) if from == to => format!("upload {from}"),
+        (from, to) => format!("uploads {from} to {to}"),
     };
     let message = format!("the consolidated database has lost {uploads}, which carried this change");
     let refusal = Refusal { code: RefusalCode::Lost, message };

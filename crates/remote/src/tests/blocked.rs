@@ -15,7 +15,7 @@ fn docs() -> Fixture {
     let upper = |context: &rusqlite::functions::Context<'_>| Ok(context.get::<String>(0)?.to_uppercase());
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     f.application.create_scalar_function("app_upper", 1, flags, upper).expect("a function");
-    f.application.create_collation("app_order", |one, other| one.cmp(other)).expect("a collation");
+    f.application.create_collation("app_order", Ord::cmp).expect("a collation");
     f
 }
 

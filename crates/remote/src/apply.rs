@@ -21,6 +21,7 @@ mod indexes;
 mod involved;
 mod leaving;
 mod outcome;
+mod own_children;
 mod own_columns;
 mod partition;
 mod prepared;
@@ -57,6 +58,8 @@ use foreign::Touched;
 use indexes::Later;
 use involved::{Involved, KeySum};
 pub(crate) use leaving::without_change;
+use own_children::OwnChildren;
+pub(crate) use own_children::orphans;
 pub(crate) use prepared::{Prepared, prepare};
 
 /// What a download did, in numbers.
@@ -217,6 +220,8 @@ struct Apply<'a> {
     indexes: Later,
     /// The application's own columns, by table.
     own_columns: Vec<Vec<String>>,
+    /// The application's own foreign keys to tables of the model.
+    own_children: OwnChildren,
     applied: Applied,
 }
 
@@ -253,6 +258,7 @@ impl<'a> Apply<'a> {
             }
         }
         let indexes = if is_restart { Later::of_empty_tables(&rows, plan)? } else { Later::default() };
+        let own_children = OwnChildren::find(&rows, plan)?;
         let mut touched = Touched::new(connection, plan)?;
         for (table, _) in plan.tables.iter().zip(fresh).filter(|(_, fresh)| fresh.is_some()) {
             touched.all_of(table);
@@ -285,6 +291,7 @@ impl<'a> Apply<'a> {
             touched,
             indexes,
             own_columns: own_columns::find(connection, plan)?,
+            own_children,
             applied: Applied {
                 set_aside: fresh.iter().flatten().map(|fresh| fresh.listed).sum(),
                 left_out: fresh.iter().flatten().map(|fresh| fresh.left_out).sum(),
@@ -446,6 +453,7 @@ impl<'a> Apply<'a> {
         self.let_go_what_went_up()?;
         self.give_own_back()?;
         self.rows.set_applying(None)?;
+        self.carry_out_own_keys()?;
         let mut seen = self.watermarks.take();
         seen.as_mut().map_or(Ok(()), |seen| self.ask_for_outcomes(seen))?;
         let connection = self.rows.connection;

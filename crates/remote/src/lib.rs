@@ -84,6 +84,6 @@ pub use headwater_diskfaults::{FileFault, Leftover, leftovers};
 pub use headwater_protocol::client::Config;
 pub use probe::{Probe, probe};
 pub use remote::{CreateOptions, Remote};
-pub use report::{Conflict, HeldRow, LostUploads, PendingChange, SetAside, Status, TableStatus};
+pub use report::{Conflict, HeldRow, LostUploads, Orphans, PendingChange, SetAside, Status, TableStatus};
 pub use sync::{LargeDownload, Phase, Progress, Setback, SyncOptions, SyncReport, Times};
 pub use upgrade::Upgraded;

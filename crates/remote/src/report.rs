@@ -8,6 +8,7 @@ use headwater_protocol::Row;
 use headwater_protocol::message::{ChangeOp, RefusalCode};
 use rusqlite::params_from_iter;
 
+use crate::apply::orphans;
 use crate::cut::{frozen_changes, is_nothing_condition};
 use crate::error::{Error, While};
 use crate::local::{from_wire, readable, to_wire};
@@ -45,6 +46,19 @@ pub struct Status {
     pub held: u64,
     /// The same by table.
     pub tables: Vec<TableStatus>,
+    /// Foreign keys of the application's own tables with rows that refer to nothing.
+    pub orphans: Vec<Orphans>,
+}
+
+/// Rows of a table of the application's that refer to rows which are not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Orphans {
+    /// The table.
+    pub table: String,
+    /// The table that they refer to.
+    pub parent: String,
+    /// How many they are.
+    pub rows: u64,
 }
 
 /// The state of one table.
@@ -180,6 +194,10 @@ impl Remote {
             set_aside: self.count("SELECT count(*) FROM \"hw_set_aside\"")?.saturating_sub(changed.len() as u64),
             held: self.count("SELECT count(*) FROM \"hw_held\"")?,
             tables,
+            orphans: orphans(&self.database.connection, &self.plan)?
+                .into_iter()
+                .map(|(table, parent, rows)| Orphans { table, parent, rows })
+                .collect(),
         })
     }
 

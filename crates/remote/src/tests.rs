@@ -14,6 +14,7 @@ mod kept;
 mod key_ranges;
 mod lost;
 mod missing;
+mod own_children;
 mod own_columns;
 mod own_tables;
 mod own_triggers;

@@ -127,12 +127,13 @@ impl Apply<'_> {
     fn delete_leaving(&mut self, table: &TablePlan) -> Result<(), Error> {
         let (keys, own) = (columns(table, "").join(", "), table.keys("").join(", "));
         let sql = format!("DELETE FROM {} WHERE ({own}) IN (SELECT {keys} FROM temp.{})", table.name(), leaving(table));
-        if !self.rows.has_own_triggers(table)? && self.rows.run(table, &sql, &[])?.0 == Placed::Done {
+        let is_one_by_one = self.rows.has_own_triggers(table)? || self.own_children.restrict(table);
+        if !is_one_by_one && self.rows.run(table, &sql, &[])?.0 == Placed::Done {
             return Ok(());
         }
         self.each_leaving(table, "1 = 1", |apply, key| {
             let key_bytes = table.key_bytes(&to_wire(&key, &table.key_types));
-            apply.remove_or_hold(table, &key, &key_bytes)
+            apply.delete_or_hold(table, &key, &key_bytes)
         })
     }
 

@@ -73,9 +73,15 @@ impl Apply<'_> {
         }
         self.release_unneeded(table, Some(values))?;
         let condition = rows_in(self.plan, table, &table.name());
+        if left.is_some() {
+            self.keep_children_of(table, &condition, &local)?;
+        }
         let not_coming = self.prepared.as_ref().and_then(|prepared| prepared.not_coming(table));
         match (left, not_coming) {
             (Some(_), _) => self.delete_where(table, &condition, &local),
+            (None, Some(not_coming)) if self.own_children.restrict(table) => {
+                self.go_unless_they_come(table, &(condition + &not_coming), &local)
+            }
             // It is known what comes, and the rest makes way for it.
             (None, Some(not_coming)) => self.delete_where(table, &(condition + &not_coming), &local),
             (None, None) => self.go_unless_they_come(table, &condition, &local),
@@ -151,6 +157,7 @@ impl Apply<'_> {
 
     /// The rows of the partition that have no pending change.
     fn delete_rows(&mut self, table: &TablePlan, values: &[Local]) -> Result<(), Error> {
+        self.keep_children_of(table, &rows_in(self.plan, table, &table.name()), values)?;
         self.delete_where(table, &rows_in(self.plan, table, &table.name()), values)
     }
 

@@ -79,7 +79,7 @@ impl Apply<'_> {
                 }
                 self.rows.release(table, &key_bytes)?;
                 self.undisplace(table, &key_bytes)?;
-                self.remove_or_hold(table, &key_row, &key_bytes)
+                self.delete_or_hold(table, &key_row, &key_bytes)
             }
         }
     }
@@ -321,6 +321,22 @@ impl Apply<'_> {
         self.rows.hold_because(table, key, None, Some(&why))
     }
 
+    /// Deletes a row that is deleted at the consolidated database, unless own rows of the application's keep it.
+    pub(super) fn delete_or_hold(&mut self, table: &TablePlan, key_row: &[Local], key: &[u8]) -> Result<(), Error> {
+        let Some(child) = self.kept_by(table, key_row)? else {
+            return self.remove_or_hold(table, key_row, key);
+        };
+        tracing::warn!(
+            table = table.table.name,
+            child,
+            "a row of a table of the application's refers to a row that is deleted at the consolidated database; its deletion is held \
+             and tried again"
+        );
+        self.applied.not_stored += 1;
+        let why = format!("a row of table {child:?} refers to it, and its foreign key restricts the deletion");
+        self.rows.hold_because(table, key, None, Some(&why))
+    }
+
     /// Lets a row step aside: its own new version, or its deletion, comes later in this download.
     fn displace(&mut self, table: &TablePlan, key: &[Local]) -> Result<(), Error> {
         let Some(row) = self.rows.select(table, key)? else {
@@ -453,6 +469,7 @@ impl Apply<'_> {
 
     fn settle(&mut self, table: &TablePlan, key: &[u8], key_row: &[Local]) -> Result<(), Error> {
         let is_settled = match self.rows.held(table, key)?.flatten() {
+            None if self.kept_by(table, key_row)?.is_some() => false,
             None => self.remove(table, key_row)?,
             Some(row) => self.put_back(table, key, &row)?,
         };

@@ -77,6 +77,12 @@ fn show(status: &Status, output: &Output) -> Result<()> {
     for (name, value) in lines {
         output.line(printable(&format!("{name:<10} {value}")))?;
     }
+    for orphans in &status.orphans {
+        let (table, parent, rows) = (&orphans.table, &orphans.parent, thousands(orphans.rows));
+        output.line(printable(&format!(
+            "orphans    {rows} in table {table:?} refer to rows of {parent:?} that are not there"
+        )))?;
+    }
     let rows = status.tables.iter().map(|t| vec![t.name.clone(), thousands(t.rows), thousands(t.pending)]);
     output.table(&["table", "rows", "pending"], rows)
 }
@@ -88,11 +94,13 @@ fn refused(status: &Status) -> String {
 
 fn as_json(status: &Status) -> Value {
     let table = |t: &headwater_remote::TableStatus| json!({ "name": t.name, "rows": t.rows, "pending": t.pending });
+    let orphans = |o: &headwater_remote::Orphans| json!({ "table": o.table, "parent": o.parent, "rows": o.rows });
     json!({
         "remote": remote_text(status.remote_id), "user": status.user, "server": status.server,
         "model": status.model.0, "version": status.model.1, "last_sync": status.last_sync,
         "upload_sequence": status.upload_sequence, "is_frozen": status.is_frozen, "upload_refused": status.upload_refused, "pending": status.pending,
         "set_aside": status.set_aside, "held": status.held,
         "tables": status.tables.iter().map(table).collect::<Vec<_>>(),
+        "orphans": status.orphans.iter().map(orphans).collect::<Vec<_>>(),
     })
 }

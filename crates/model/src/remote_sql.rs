@@ -211,7 +211,8 @@ impl Unique {
                 }
                 Term::Expression(sql, names) => {
                     let row: Vec<String> = names.iter().map(|n| format!("{} AS {}", value(n), quote(n))).collect();
-                    format!("({sql}\n) = (SELECT {sql}\nFROM (SELECT {}))", row.join(", "))
+                    let row = if row.is_empty() { "1".to_owned() } else { row.join(", ") };
+                    format!("({sql}\n) = (SELECT {sql}\nFROM (SELECT {row}))")
                 }
             })
             .collect();
@@ -247,6 +248,29 @@ pub struct KeyTraits {
 pub fn triggers(number: usize, table: &Table, uniques: &[Unique], key: KeyTraits) -> Vec<Trigger> {
     let tracking = Tracking { number, table, log: quote(&log_name(table)), own: quote(&table.name), key };
     if table.direction == Direction::Download { tracking.refusals() } else { tracking.logging(uniques) }
+}
+
+/// The kinds of triggers that a table may have, of this build or an earlier one.
+const TRIGGER_KINDS: [&str; 10] = [
+    "insert",
+    "update",
+    "delete",
+    "update_key",
+    "inserted",
+    "update_unique",
+    "key_range",
+    "key_range_update",
+    "key_used",
+    "key_used_update",
+];
+
+/// The names of all triggers that [`triggers`] may make for a table.
+pub fn trigger_names(table: &Table) -> Vec<String> {
+    TRIGGER_KINDS.iter().map(|kind| trigger_name(kind, table)).collect()
+}
+
+fn trigger_name(kind: &str, table: &Table) -> String {
+    format!("hw_{}_{}", kind.to_ascii_lowercase(), table.name)
 }
 
 struct Tracking<'a> {
@@ -296,7 +320,7 @@ impl Tracking<'_> {
     }
 
     fn trigger(&self, name: &str, time: &str, event: &str, when: Option<&str>, body: &str) -> Trigger {
-        let name = format!("hw_{}_{}", name.to_ascii_lowercase(), self.table.name);
+        let name = trigger_name(name, self.table);
         let when = when.map(|when| format!(" AND ({when})")).unwrap_or_default();
         let sql = format!(
             "CREATE TRIGGER {} {time} {event} ON {}\nWHEN NOT EXISTS (SELECT 1 FROM \"hw_applying\" WHERE \"table\" = {}){when}\n\

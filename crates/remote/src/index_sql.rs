@@ -34,6 +34,37 @@ pub(crate) fn words(sql: &str) -> Vec<String> {
     bare.split_whitespace().map(str::to_lowercase).collect()
 }
 
+/// Whether a statement may name a column: its name stands there as a word or in quotes.
+pub(crate) fn names(sql: &str, column: &str) -> bool {
+    let (column, mut place) = (column.to_lowercase(), 0);
+    let mut word = String::new();
+    while let Some(c) = sql.get(place..).and_then(|rest| rest.chars().next()) {
+        let next = past(sql, place, c).unwrap_or(sql.len());
+        let part = &sql[place..next];
+        let is_quoted = part.len() > c.len_utf8() && !part.starts_with("--") && !part.starts_with("/*");
+        if !is_quoted && (c.is_alphanumeric() || matches!(c, '_' | '$')) {
+            word.push(c);
+            place = next;
+            continue;
+        }
+        if word.to_lowercase() == column {
+            return true;
+        }
+        word.clear();
+        if is_quoted && is_quotation(part, c, &column) {
+            return true;
+        }
+        place = next;
+    }
+    word.to_lowercase() == column
+}
+
+/// A doubled quote begins another quotation for [`past`]: what stands on one side of it is enough.
+fn is_quotation(part: &str, quote: char, column: &str) -> bool {
+    let inner = part.get(1..part.len().saturating_sub(1)).unwrap_or_default().to_lowercase();
+    inner == column || !inner.is_empty() && column.contains(quote) && column.split(quote).any(|side| side == inner)
+}
+
 fn without_order(term: &str) -> &str {
     let cut = |word: &str| {
         let start = term.len().checked_sub(word.len() + 1)?;
@@ -101,6 +132,18 @@ mod tests {
         let sql = "CREATE TABLE \"on conflict\"(a/*on*/UNIQUE ON--x\n CONFLICT Replace,[b c]) -- on";
         assert_eq!(words(sql), ["create", "table", "a", "unique", "on", "conflict", "replace"]);
         assert_eq!(words("a 'b"), ["a"]);
+    }
+
+    #[test]
+    fn columns_are_found_as_words_and_in_quotes() {
+        let sql = "CREATE UNIQUE INDEX i ON t (lower(Memo) || \"my col\" || [a,b] || `c` || 'd' /* e */ || \"f\"\"g\" || Größe$1) -- h";
+        for column in ["memo", "MY COL", "a,b", "c", "d", "f\"g", "GRÖSSE$1".replace("SS", "ß").as_str(), "t"] {
+            assert!(names(sql, column), "{column}");
+        }
+        for column in ["e", "h", "mem", "emo", "col", "größe"] {
+            assert!(!names(sql, column), "{column}");
+        }
+        assert!(names("a + memo", "memo") && !names("", "memo"));
     }
 
     #[test]

@@ -102,8 +102,9 @@ fn schema_version(connection: &Connection) -> Result<i64, Error> {
 /// Puts a table in doubt of which changes may not have been logged; whether there may be such.
 fn doubt(connection: &Connection, plan: &Plan, table: &TablePlan) -> Result<bool, Error> {
     gone::refuse_view(connection, table)?;
-    let uniques = understood(connection, table).while_doing("reading the catalogue")?;
-    let Some(gap) = untracked::doubt(connection, table, &uniques)? else { return Ok(false) };
+    let uniques = understood(connection, table, false).while_doing("reading the catalogue")?;
+    let earlier = understood(connection, table, true).while_doing("reading the catalogue")?;
+    let Some(gap) = untracked::doubt(connection, table, &uniques, &earlier)? else { return Ok(false) };
     if gap == Gap::Triggers {
         refuse_made_anew(connection, table)?;
         if untracked::has_none(connection, table)? {
@@ -137,7 +138,7 @@ fn refuse_made_anew(connection: &Connection, table: &TablePlan) -> Result<(), Er
 /// Takes note of the unique indexes that the application has made.
 pub(crate) fn learn_uniques(connection: &Connection, plan: &mut Plan) -> Result<(), Error> {
     for table in &mut plan.tables {
-        let found = own_uniques(connection, table).while_doing("reading the catalogue")?;
+        let found = own_uniques(connection, table, false).while_doing("reading the catalogue")?;
         for (index, _) in found.iter().filter(|(_, unique)| unique.is_none()) {
             tracing::warn!(index, "a unique index is not understood: rows replaced through it are not tracked");
         }
@@ -171,10 +172,13 @@ pub(crate) fn has_own_triggers(connection: &Connection, plan: &Plan) -> Result<b
     Ok(false)
 }
 
+/// Makes the triggers of a table anew, without those that it needs no more: they would keep the application from dropping columns.
 fn create_triggers(connection: &Connection, table: &TablePlan) -> Result<(), Error> {
-    for trigger in wanted(connection, table).while_doing("reading the catalogue")? {
-        let drop = format!("DROP TRIGGER IF EXISTS {}", headwater_model::sql::quote(&trigger.name));
+    for name in made(connection, table).while_doing("reading the catalogue")? {
+        let drop = format!("DROP TRIGGER {}", headwater_model::sql::quote(&name));
         connection.execute_batch(&drop).while_doing("creating the triggers")?;
+    }
+    for trigger in wanted(connection, table).while_doing("reading the catalogue")? {
         connection.execute_batch(&trigger.sql).while_doing("creating the triggers")?;
     }
     untracked::record(connection, table)
@@ -183,7 +187,7 @@ fn create_triggers(connection: &Connection, table: &TablePlan) -> Result<(), Err
 /// The triggers that a table is to have, as it stands in the file.
 fn wanted(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Vec<Trigger>> {
     let mut uniques = Unique::of_model(&table.table);
-    uniques.extend(understood(connection, table)?);
+    uniques.extend(understood(connection, table, false)?);
     let key = key_traits(connection, table)?;
     Ok(remote_sql::triggers(table.number as usize, &table.table, &uniques, key))
 }
@@ -200,21 +204,39 @@ fn has_triggers(connection: &Connection, table: &TablePlan) -> rusqlite::Result<
     let sql =
         "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND name = ? AND tbl_name = ? COLLATE NOCASE AND sql = ?";
     let mut select = connection.prepare_cached(sql)?;
-    for trigger in wanted(connection, table)? {
+    let wanted = wanted(connection, table)?;
+    for trigger in &wanted {
         if !select.exists(params![trigger.name, table.table.name, trigger.sql])? {
             return Ok(false);
         }
     }
-    Ok(true)
+    Ok(made(connection, table)?.len() == wanted.len())
 }
 
-/// The unique indexes that the application made on a table and that are understood.
-fn understood(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Vec<Unique>> {
-    Ok(own_uniques(connection, table)?.into_iter().filter_map(|(_, unique)| unique).collect())
+/// The names of the triggers that a table has of us.
+fn made(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name = ? AND tbl_name = ? COLLATE NOCASE";
+    let mut select = connection.prepare_cached(sql)?;
+    let mut made = remote_sql::trigger_names(&table.table);
+    let mut exists = |name: &String| select.exists(params![name, table.table.name]);
+    let is_there = made.iter().map(&mut exists).collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut is_there = is_there.into_iter();
+    made.retain(|_| is_there.next() == Some(true));
+    Ok(made)
+}
+
+/// The unique indexes that the application made on a table and that are understood. `names_all`: expressions name every column of the
+/// table, as in earlier builds, and not only those that stand in them.
+fn understood(connection: &Connection, table: &TablePlan, names_all: bool) -> rusqlite::Result<Vec<Unique>> {
+    Ok(own_uniques(connection, table, names_all)?.into_iter().filter_map(|(_, unique)| unique).collect())
 }
 
 /// The unique indexes that the application made on a table, by name. `None`: one that is not understood.
-fn own_uniques(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Vec<(String, Option<Unique>)>> {
+fn own_uniques(
+    connection: &Connection,
+    table: &TablePlan,
+    names_all: bool,
+) -> rusqlite::Result<Vec<(String, Option<Unique>)>> {
     let sql = "SELECT i.name, s.sql FROM pragma_index_list(?) i JOIN sqlite_schema s ON s.type = 'index' AND s.name = i.name \
                WHERE i.\"unique\" = 1 AND i.origin = 'c' ORDER BY i.name";
     let mut select = connection.prepare_cached(sql)?;
@@ -222,13 +244,19 @@ fn own_uniques(connection: &Connection, table: &TablePlan) -> rusqlite::Result<V
     let found: Vec<(String, String)> = found.collect::<Result<_, _>>()?;
     let names = column_names(connection, table)?;
     let understand = |(name, sql): (String, String)| {
-        let unique = own_unique(connection, &name, &sql, &names)?;
+        let named = names.iter().filter(|column| names_all || index_sql::names(&sql, column)).cloned().collect();
+        let unique = own_unique(connection, &name, &sql, named)?;
         Ok((name, unique))
     };
     found.into_iter().map(understand).collect()
 }
 
-fn own_unique(connection: &Connection, name: &str, sql: &str, columns: &[String]) -> rusqlite::Result<Option<Unique>> {
+fn own_unique(
+    connection: &Connection,
+    name: &str,
+    sql: &str,
+    columns: Vec<String>,
+) -> rusqlite::Result<Option<Unique>> {
     let Some((texts, filter)) = index_sql::terms(sql) else {
         return Ok(None);
     };
@@ -241,7 +269,7 @@ fn own_unique(connection: &Connection, name: &str, sql: &str, columns: &[String]
         let collation = Some(collation).filter(|collation| collation != "BINARY");
         terms.push(match (place, column, texts.get(terms.len())) {
             (0.., Some(column), _) => Term::Column(column, collation),
-            (_, _, Some(text)) => Term::Expression(text.clone(), columns.to_vec()),
+            (_, _, Some(text)) => Term::Expression(text.clone(), columns.clone()),
             _ => return Ok(None),
         });
     }

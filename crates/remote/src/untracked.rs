@@ -102,23 +102,38 @@ pub(crate) enum Gap {
     Index,
 }
 
-/// Puts a table in doubt whose triggers are not the ones on record, or don't know one of the application's own unique indexes (`uniques`).
-pub(crate) fn doubt(connection: &Connection, table: &TablePlan, uniques: &[Unique]) -> Result<Option<Gap>, Error> {
-    let gap = gap(connection, table, uniques).while_doing("looking at the triggers")?;
+/// Puts a table in doubt whose triggers are not the ones on record, or don't know one of the application's own unique indexes (`uniques`;
+/// `earlier`: as earlier builds wrote them).
+pub(crate) fn doubt(
+    connection: &Connection,
+    table: &TablePlan,
+    uniques: &[Unique],
+    earlier: &[Unique],
+) -> Result<Option<Gap>, Error> {
+    let gap = gap(connection, table, uniques, earlier).while_doing("looking at the triggers")?;
     if gap.is_some() {
         begin(connection, table)?;
     }
     Ok(gap)
 }
 
-fn gap(connection: &Connection, table: &TablePlan, uniques: &[Unique]) -> rusqlite::Result<Option<Gap>> {
+fn gap(
+    connection: &Connection,
+    table: &TablePlan,
+    uniques: &[Unique],
+    earlier: &[Unique],
+) -> rusqlite::Result<Option<Gap>> {
     let sql = "SELECT \"triggers\" FROM \"hw_tracking\" WHERE \"table\" = ?";
     let recorded: Option<String> = connection.query_row(sql, [table.number], |row| row.get(0)).optional()?;
     let found = found(connection, table)?;
+    let is_known = |unique: &Unique| unique.is_known(&table.table, &found);
     match recorded {
         None => Ok(None),
         Some(recorded) if recorded != found => Ok(Some(Gap::Triggers)),
-        Some(_) if !table.is_tracked() || uniques.iter().all(|unique| unique.is_known(&table.table, &found)) => {
+        Some(_)
+            if !table.is_tracked()
+                || uniques.iter().zip(earlier).all(|(now, earlier)| is_known(now) || is_known(earlier)) =>
+        {
             Ok(None)
         }
         Some(_) => Ok(has_rows_or_changes(connection, table)?.then_some(Gap::Index)),

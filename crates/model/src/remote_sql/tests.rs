@@ -96,6 +96,20 @@ fn no_declared_type_has_an_affinity_that_changes_values() {
 }
 
 #[test]
+fn every_trigger_is_among_the_names_that_are_dropped() {
+    let mut item = table("item", &[("id", Type::Int), ("name", Type::Text)], &[0]);
+    item.key_range = Some(100);
+    item.unique = vec![vec![1]];
+    for direction in [Direction::Both, Direction::Download] {
+        item.direction = direction;
+        let uniques = Unique::of_model(&item);
+        for trigger in triggers(0, &item, &uniques, KeyTraits::default()) {
+            assert!(trigger_names(&item).contains(&trigger.name), "{}", trigger.name);
+        }
+    }
+}
+
+#[test]
 fn download_tables_refuse_and_others_log() {
     let mut model = orders_and_lines();
     let names =

@@ -1,8 +1,9 @@
 //! Columns that the application has added to tables of the model.
 
-use headwater_protocol::Value;
+use headwater_model::remote_sql::{KeyTraits, Term, Unique, triggers};
+use headwater_protocol::{Type, Value};
 
-use super::support::{Down, Fixture, row, shop};
+use super::support::{Down, Fixture, model, row, shop, table};
 
 fn north() -> [Value; 1] {
     [Value::text("north")]
@@ -81,4 +82,63 @@ fn own_columns_never_block_a_download() {
         assert_eq!(f.cut(), None);
         f.check();
     }
+}
+
+/// The triggers name an application's own columns only where a unique index of its own needs them, and as long as it is there.
+#[test]
+fn own_columns_can_be_dropped() {
+    let mut f = super::tracking::fixture();
+    f.sql(
+        "ALTER TABLE item ADD COLUMN extra; ALTER TABLE item ADD COLUMN \"my memo\"; ALTER TABLE item ADD COLUMN memo",
+    );
+    f.sql("CREATE UNIQUE INDEX own ON item (lower(\"my memo\")); CREATE UNIQUE INDEX one ON item (memo, (0))");
+    f.reopen();
+    f.sql("UPDATE item SET \"my memo\" = 'm' || id, memo = id; ALTER TABLE item DROP COLUMN extra");
+    f.sql("REPLACE INTO item (id, name, \"my memo\") VALUES (10, 'j', 'M1')");
+    let replaced = ["item: 1,a,x -> -", "item: - -> 10,j,NULL"];
+    assert_eq!(f.cut_changes(), replaced, "rows that are replaced through the index are tracked");
+    f.receipt(Vec::new());
+    f.sql("DROP INDEX own; DROP INDEX one");
+    f.reopen();
+    f.sql("ALTER TABLE item DROP COLUMN \"my memo\"; ALTER TABLE item DROP COLUMN memo");
+    f.sql("REPLACE INTO item VALUES (11, 'b', 'y')");
+    assert_eq!(f.cut_changes(), ["item: 2,b,x -> -", "item: - -> 11,b,y"]);
+    f.check();
+}
+
+/// What an earlier build has left: triggers that name all columns, and one for an index that is gone.
+#[test]
+fn triggers_of_an_earlier_build_raise_no_doubt() {
+    let mut f = super::tracking::fixture();
+    f.sql("ALTER TABLE item ADD COLUMN extra; CREATE UNIQUE INDEX own ON item (lower(note), id)");
+    let columns = ["id", "name", "note", "extra"].map(str::to_owned);
+    let earlier = Unique {
+        terms: vec![Term::Expression("lower(note)".to_owned(), columns.to_vec()), Term::Column("id".to_owned(), None)],
+        filter: None,
+    };
+    let item = &f.remote.plan.tables[0];
+    let mut uniques = Unique::of_model(&item.table);
+    uniques.push(earlier);
+    for trigger in triggers(0, &item.table, &uniques, KeyTraits::default()) {
+        f.sql(&format!("DROP TRIGGER IF EXISTS {}; {}", trigger.name, trigger.sql));
+    }
+    crate::untracked::record(&f.remote.database.connection, item).expect("recorded");
+    f.reopen();
+    assert!(!crate::untracked::any(&f.remote.database.connection, &f.remote.plan).expect("read"));
+    f.sql("ALTER TABLE item DROP COLUMN extra; CREATE TRIGGER hw_update_unique_leaf BEFORE UPDATE ON leaf BEGIN SELECT 1; END");
+    crate::untracked::record(&f.remote.database.connection, &f.remote.plan.tables[3]).expect("recorded");
+    f.reopen();
+    assert_eq!(f.rows("SELECT count(*) FROM sqlite_schema WHERE name = 'hw_update_unique_leaf'"), ["0"]);
+    assert!(!crate::untracked::any(&f.remote.database.connection, &f.remote.plan).expect("read"));
+}
+
+/// The name of a trigger is that of another kind on another table.
+#[test]
+fn triggers_of_a_table_with_a_similar_name_stay() {
+    let columns = [("id", Type::Text), ("name", Type::Text)];
+    let f = Fixture::new(&model(vec![table("unique_item", &columns), table("item", &columns)]));
+    f.sql("INSERT INTO unique_item VALUES ('a', 'b')");
+    f.upload_all();
+    f.sql("UPDATE unique_item SET name = 'c'");
+    assert_eq!(f.cut_changes(), ["unique_item: a,b -> a,c"]);
 }

@@ -98,7 +98,7 @@ fn no_declared_type_has_an_affinity_that_changes_values() {
 #[test]
 fn every_trigger_is_among_the_names_that_are_dropped() {
     let mut item = table("item", &[("id", Type::Int), ("name", Type::Text)], &[0]);
-    item.key_range = Some(100);
+    item.key_range = Some(crate::KeyRangeRule { size: 100, from: 1 });
     item.unique = vec![vec![1]];
     for direction in [Direction::Both, Direction::Download] {
         item.direction = direction;

@@ -174,11 +174,15 @@ pub(crate) fn has_own_triggers(connection: &Connection, plan: &Plan) -> Result<b
 
 /// Makes the triggers of a table anew, without those that it needs no more: they would keep the application from dropping columns.
 fn create_triggers(connection: &Connection, table: &TablePlan) -> Result<(), Error> {
-    for name in made(connection, table).while_doing("reading the catalogue")? {
-        let drop = format!("DROP TRIGGER {}", headwater_model::sql::quote(&name));
+    let wanted = wanted(connection, table).while_doing("reading the catalogue")?;
+    let mut names = made(connection, table).while_doing("reading the catalogue")?;
+    // Those on a table that was renamed, and has another in its place now, have the same names.
+    names.extend(wanted.iter().map(|trigger| trigger.name.clone()));
+    for name in names {
+        let drop = format!("DROP TRIGGER IF EXISTS {}", headwater_model::sql::quote(&name));
         connection.execute_batch(&drop).while_doing("creating the triggers")?;
     }
-    for trigger in wanted(connection, table).while_doing("reading the catalogue")? {
+    for trigger in wanted {
         connection.execute_batch(&trigger.sql).while_doing("creating the triggers")?;
     }
     untracked::record(connection, table)
@@ -242,21 +246,17 @@ fn own_uniques(
     let mut select = connection.prepare_cached(sql)?;
     let found = select.query_map([&table.table.name], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let found: Vec<(String, String)> = found.collect::<Result<_, _>>()?;
-    let names = column_names(connection, table)?;
+    let columns = column_names(connection, table)?;
     let understand = |(name, sql): (String, String)| {
-        let named = names.iter().filter(|column| names_all || index_sql::names(&sql, column)).cloned().collect();
-        let unique = own_unique(connection, &name, &sql, named)?;
+        let used: Vec<String> =
+            columns.iter().filter(|column| names_all || index_sql::names(&sql, column)).cloned().collect();
+        let unique = own_unique(connection, &name, &sql, &used)?;
         Ok((name, unique))
     };
     found.into_iter().map(understand).collect()
 }
 
-fn own_unique(
-    connection: &Connection,
-    name: &str,
-    sql: &str,
-    columns: Vec<String>,
-) -> rusqlite::Result<Option<Unique>> {
+fn own_unique(connection: &Connection, name: &str, sql: &str, columns: &[String]) -> rusqlite::Result<Option<Unique>> {
     let Some((texts, filter)) = index_sql::terms(sql) else {
         return Ok(None);
     };
@@ -269,7 +269,7 @@ fn own_unique(
         let collation = Some(collation).filter(|collation| collation != "BINARY");
         terms.push(match (place, column, texts.get(terms.len())) {
             (0.., Some(column), _) => Term::Column(column, collation),
-            (_, _, Some(text)) => Term::Expression(text.clone(), columns.clone()),
+            (_, _, Some(text)) => Term::Expression(text.clone(), columns.to_vec()),
             _ => return Ok(None),
         });
     }

@@ -79,11 +79,11 @@ impl OwnKey {
     /// A condition on rows of the child: they refer to a row that is not there.
     fn is_orphan(&self) -> String {
         let own = |name: &String| format!("{}.{}", quote(&self.child), quote(name));
-        let some: Vec<String> = self.columns.iter().map(|(from, _)| format!("{} IS NOT NULL", own(from))).collect();
+        let refers: Vec<String> = self.columns.iter().map(|(from, _)| format!("{} IS NOT NULL", own(from))).collect();
         let same = self.columns.iter().map(|(from, to)| format!("hw_p.{} = {}", quote(to), own(from)));
         format!(
             "{} AND NOT EXISTS (SELECT 1 FROM main.{} AS hw_p WHERE {})",
-            some.join(" AND "),
+            refers.join(" AND "),
             quote(&self.parent),
             same.collect::<Vec<_>>().join(" AND ")
         )

@@ -97,7 +97,9 @@ fn pending_changes_go_along() -> Result<()> {
             );
             let own = "SELECT count(*) FROM sqlite_schema WHERE name IN ('by_name', 'hear', 'names')";
             assert_eq!(world.rows("one", own)?, texts(&[&["3"]]), "what the application made goes on");
-            assert!(world.rows("one", "SELECT * FROM heard WHERE n = 9")?.len() == 1, "and works");
+            // Where the row had come down before, the upgrade gave it the new version's values: an update too.
+            let heard = world.rows("one", "SELECT * FROM heard WHERE n = 9")?.len();
+            assert_eq!(heard, if both { 2 } else { 1 }, "and works: {context}");
             assert_eq!(
                 world.rows("one", "SELECT count(*) FROM sqlite_schema WHERE name LIKE '%old'")?,
                 texts(&[&["0"]])

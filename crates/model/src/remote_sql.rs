@@ -26,6 +26,9 @@
 //! - The log's columns have no declared type, so that values keep their storage class; `+NEW.x` takes the type off the other side of
 //!   a comparison, without which the log's primary key would not be used.
 //!
+//! Incremental writes to a BLOB (`sqlite3_blob_write`) fire no trigger. SQLite refuses them in a table with an index on an expression, so
+//! each table with rowids has one, which is empty ([`whole_index`]).
+//!
 //! *Caveats.* Rows replaced through a unique index that the application made after Headwater last opened the file are not logged. The
 //! triggers don't know such an index ([`Unique::is_known`]), and so the next look at the file puts the table in doubt.
 
@@ -226,6 +229,14 @@ impl Unique {
         let log = quote(&log_name(table));
         triggers.contains(&format!("WHERE {condition} AND NOT EXISTS (SELECT 1 FROM {log} WHERE "))
     }
+}
+
+/// The name of the index that keeps the values of a table whole, and the statement that creates it.
+pub fn whole_index(table: &Table) -> Option<(String, String)> {
+    let name = format!("hw_whole_{}", table.name);
+    let key = quote(&table.key_columns().next()?.name);
+    let sql = format!("CREATE INDEX {} ON {} ({key} + 1) WHERE {key} IS NULL", quote(&name), quote(&table.name));
+    Some((name, sql))
 }
 
 /// A trigger of change tracking.

@@ -2,6 +2,7 @@
 
 use headwater_model::Direction;
 use headwater_model::remote_sql::{self, KeyTraits, Term, Trigger, Unique};
+use headwater_model::sql::quote;
 use rusqlite::{Connection, params};
 
 use crate::adopt;
@@ -179,8 +180,12 @@ fn create_triggers(connection: &Connection, table: &TablePlan) -> Result<(), Err
     // Those on a table that was renamed, and has another in its place now, have the same names.
     names.extend(wanted.iter().map(|trigger| trigger.name.clone()));
     for name in names {
-        let drop = format!("DROP TRIGGER IF EXISTS {}", headwater_model::sql::quote(&name));
+        let drop = format!("DROP TRIGGER IF EXISTS {}", quote(&name));
         connection.execute_batch(&drop).while_doing("creating the triggers")?;
+    }
+    if let Some((name, sql)) = lacks_whole_index(connection, table).while_doing("reading the catalogue")? {
+        let sql = format!("DROP INDEX IF EXISTS {}; {sql}", quote(&name));
+        connection.execute_batch(&sql).while_doing("creating the index against writes to parts of a value")?;
     }
     for trigger in wanted {
         connection.execute_batch(&trigger.sql).while_doing("creating the triggers")?;
@@ -214,7 +219,20 @@ fn has_triggers(connection: &Connection, table: &TablePlan) -> rusqlite::Result<
             return Ok(false);
         }
     }
-    Ok(made(connection, table)?.len() == wanted.len())
+    Ok(made(connection, table)?.len() == wanted.len() && lacks_whole_index(connection, table)?.is_none())
+}
+
+/// The index that keeps programs from writing to parts of a value, where the table needs it and does not have it.
+fn lacks_whole_index(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Option<(String, String)>> {
+    let Some((name, sql)) = remote_sql::whole_index(&table.table) else { return Ok(None) };
+    let has_rowids = "SELECT 1 FROM pragma_table_list(?) WHERE schema = 'main' AND wr = 0";
+    if !connection.prepare_cached(has_rowids)?.exists([&table.table.name])? {
+        return Ok(None);
+    }
+    let is_there =
+        "SELECT 1 FROM sqlite_schema WHERE type = 'index' AND name = ? AND tbl_name = ? COLLATE NOCASE AND sql = ?";
+    let is_there = connection.prepare_cached(is_there)?.exists(params![name, table.table.name, sql])?;
+    Ok((!is_there).then_some((name, sql)))
 }
 
 /// The names of the triggers that a table has of us.

@@ -81,3 +81,67 @@ fn a_key_that_cant_be_null_is_left_to_sqlite() {
     f.sql("INSERT OR IGNORE INTO item (id) VALUES (NULL)");
     assert_eq!(f.cut(), None);
 }
+
+/// Writes to a part of a value fire no trigger.
+#[test]
+fn incremental_writes_to_a_value_are_refused() {
+    let columns = [("id", Type::Int), ("data", Type::Bytes)];
+    let models = |key: Type| model(vec![table("item", &[("id", key), ("data", Type::Bytes)])]);
+    let fixtures = [
+        (Fixture::new(&models(Type::Int)), "created"),
+        (adopting(&models(Type::Int), "CREATE TABLE item (id INTEGER PRIMARY KEY, data BLOB, extra)"), "adopted"),
+        (
+            adopting(&models(Type::Text), "CREATE TABLE item (id TEXT NOT NULL PRIMARY KEY, data BLOB)"),
+            "adopted, text key",
+        ),
+    ];
+    for (mut f, what) in fixtures {
+        f.sql("INSERT INTO item (id, data) VALUES (1, x'0102')");
+        f.upload_all();
+        let open =
+            |f: &Fixture, is_read_only| f.application.blob_open("main", "item", "data", 1, is_read_only).map(drop);
+        let refused = |f: &Fixture| {
+            let error = open(f, false).expect_err(what).to_string();
+            assert!(error.contains("cannot open indexed column for writing"), "{what}: {error}");
+        };
+        refused(&f);
+        open(&f, true).expect("reading");
+        // An earlier build made none.
+        f.sql("DROP INDEX hw_whole_item");
+        open(&f, false).expect("nothing refuses it");
+        f.reopen();
+        refused(&f);
+        assert!(!crate::untracked::any(&f.remote.database.connection, &f.remote.plan).expect("read"), "{what}");
+        f.check();
+    }
+    let f = adopting(
+        &model(vec![table("item", &columns)]),
+        "CREATE TABLE item (id INTEGER PRIMARY KEY, data BLOB) WITHOUT ROWID",
+    );
+    assert_eq!(
+        f.rows("SELECT count(*) FROM sqlite_schema WHERE name LIKE 'hw_whole%'"),
+        ["0"],
+        "SQLite refuses them itself"
+    );
+}
+
+/// The old table is renamed first, and kept.
+#[test]
+fn a_table_made_anew_beside_the_renamed_one_is_tracked() {
+    let mut f = keyed(Type::Int, "INTEGER PRIMARY KEY");
+    f.sql("INSERT INTO item (id, name) VALUES (1, 'a')");
+    f.upload_all();
+    f.sql(
+        "ALTER TABLE item RENAME TO item_old; CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT); \
+           INSERT INTO item SELECT id, name FROM item_old",
+    );
+    f.reopen();
+    f.reopen();
+    assert!(crate::untracked::any(&f.remote.database.connection, &f.remote.plan).expect("read"));
+    let ours =
+        "SELECT DISTINCT tbl_name FROM sqlite_schema WHERE name LIKE 'hw\\_%' ESCAPE '\\' AND tbl_name LIKE 'item%'";
+    assert_eq!(f.rows(ours), ["item"]);
+    f.sql("UPDATE item_old SET name = 'x'; DROP TABLE item_old; UPDATE item SET name = 'b'");
+    assert_eq!(f.cut_changes(), ["item: 1,a -> 1,b"]);
+    f.check();
+}

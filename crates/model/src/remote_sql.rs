@@ -253,6 +253,8 @@ pub struct Trigger {
 pub struct KeyTraits {
     /// SQLite takes rows whose key is NULL.
     pub may_be_null: bool,
+    /// SQLite chooses no key that the table has ever had (`AUTOINCREMENT`).
+    pub is_autoincrement: bool,
 }
 
 /// The triggers of one table; `number` is its place in the model. `uniques`: the model's and the application's own unique indexes.
@@ -403,10 +405,20 @@ impl Tracking<'_> {
         if !has_integer_key(self.table) {
             return String::new();
         }
+        let sequence = literal(&self.table.name);
+        let largest = |k: &str| {
+            let there = format!("coalesce(max({k}), 0)");
+            if self.key.is_autoincrement {
+                let ever = format!(
+                    "coalesce((SELECT max(\"seq\") FROM \"sqlite_sequence\" WHERE \"name\" = {sequence} COLLATE NOCASE), 0)"
+                );
+                format!("max({there}, {ever})")
+            } else {
+                there
+            }
+        };
         self.log_absent(
-            &self.keys(|k| {
-                format!("CASE WHEN NEW.{k} IS -1 THEN (SELECT coalesce(max({k}), 0) + 1 FROM {}) END", self.own)
-            }),
+            &self.keys(|k| format!("CASE WHEN NEW.{k} IS -1 THEN (SELECT {} + 1 FROM {}) END", largest(k), self.own)),
         )
     }
 

@@ -3,7 +3,7 @@
 use headwater_model::Direction;
 use headwater_model::remote_sql::{self, KeyTraits, Term, Trigger, Unique};
 use headwater_model::sql::quote;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::adopt;
 use crate::database::Database;
@@ -201,12 +201,16 @@ fn wanted(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Vec<Tr
     Ok(remote_sql::triggers(table.number as usize, &table.table, &uniques, key))
 }
 
-/// SQLite takes NULL in a primary key that is neither the rowid, which has no index, nor declared NOT NULL.
+/// AUTOINCREMENT stands nowhere but behind a key. SQLite takes NULL in a primary key that is neither the rowid, which has no index, nor declared NOT NULL.
 fn key_traits(connection: &Connection, table: &TablePlan) -> rusqlite::Result<KeyTraits> {
     let sql = "SELECT EXISTS (SELECT 1 FROM pragma_index_list(?1) WHERE origin = 'pk') \
                AND EXISTS (SELECT 1 FROM pragma_table_xinfo(?1) WHERE pk > 0 AND \"notnull\" = 0)";
     let may_be_null = connection.prepare_cached(sql)?.query_row([&table.table.name], |row| row.get(0))?;
-    Ok(KeyTraits { may_be_null })
+    let sql = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE";
+    let sql: Option<String> =
+        connection.prepare_cached(sql)?.query_row([&table.table.name], |row| row.get(0)).optional()?;
+    let is_autoincrement = index_sql::words(&sql.unwrap_or_default()).iter().any(|word| word == "autoincrement");
+    Ok(KeyTraits { may_be_null, is_autoincrement })
 }
 
 fn has_triggers(connection: &Connection, table: &TablePlan) -> rusqlite::Result<bool> {

@@ -145,3 +145,48 @@ fn a_table_made_anew_beside_the_renamed_one_is_tracked() {
     assert_eq!(f.cut_changes(), ["item: 1,a -> 1,b"]);
     f.check();
 }
+
+/// An AFTER INSERT trigger that is newer than ours runs first, and updates its own row: only what was logged before tells that it is new.
+#[test]
+fn an_insert_with_autoincrement_and_a_stamp_is_an_insert() {
+    let columns = [("id", Type::Int), ("name", Type::Text)];
+    let stamp =
+        "CREATE TRIGGER stamp AFTER INSERT ON item BEGIN UPDATE item SET name = name || '!' WHERE id = NEW.id; END";
+    let declared =
+        ["Item (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT)", "item (id INTEGER PRIMARY KEY, name TEXT)"];
+    for table_sql in declared {
+        let is_sequence = table_sql.contains("AUTOINCREMENT");
+        let mut f = adopting(&model(vec![table("item", &columns)]), &format!("CREATE TABLE {table_sql}"));
+        f.sql(stamp);
+        f.sql("INSERT INTO item (name) VALUES ('a'), ('b'), ('c')");
+        assert_eq!(f.cut_changes(), ["item: - -> 1,a!", "item: - -> 2,b!", "item: - -> 3,c!"]);
+        f.receipt(Vec::new());
+        f.sql("DELETE FROM item WHERE id > 1");
+        f.upload_all();
+        f.sql("INSERT INTO item (name) VALUES ('d'), ('e')");
+        let expected =
+            if is_sequence { ["item: - -> 4,d!", "item: - -> 5,e!"] } else { ["item: - -> 2,d!", "item: - -> 3,e!"] };
+        assert_eq!(f.cut_changes(), expected);
+        f.receipt(Vec::new());
+        f.sql("DELETE FROM item; INSERT INTO item (name) VALUES ('f')");
+        f.reopen();
+        let last = if is_sequence { "item: - -> 6,f!" } else { "item: 1,a! -> 1,f!" };
+        assert!(f.cut_changes().contains(&last.to_owned()), "{:?}", f.upload());
+        f.check();
+    }
+}
+
+/// The sequence goes with the table's name.
+#[test]
+fn autoincrement_goes_on_in_a_table_that_was_renamed_and_back() {
+    let columns = [("id", Type::Int), ("name", Type::Text)];
+    let sql = "CREATE TABLE item (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT); INSERT INTO item VALUES (9, 'x'); DELETE FROM item";
+    let mut f = adopting(&model(vec![table("item", &columns)]), sql);
+    f.sql("CREATE TRIGGER stamp AFTER INSERT ON item BEGIN UPDATE item SET name = 'stamp' WHERE id = NEW.id; END");
+    f.sql("ALTER TABLE item RENAME TO other; ALTER TABLE other RENAME TO item");
+    f.reopen();
+    assert!(!crate::untracked::any(&f.remote.database.connection, &f.remote.plan).expect("read"));
+    f.sql("INSERT INTO item (name) VALUES ('a')");
+    assert_eq!(f.cut_changes(), ["item: - -> 10,stamp"]);
+    f.check();
+}

@@ -239,6 +239,12 @@ pub fn whole_index(table: &Table) -> Option<(String, String)> {
     Some((name, sql))
 }
 
+/// The name of the view that is made after a table's triggers. It says nothing: in the catalogue it stands behind them, as long as nobody has
+/// made them again.
+pub fn marker_name(table: &Table) -> String {
+    format!("hw_made_{}", table.name)
+}
+
 /// A trigger of change tracking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trigger {

@@ -108,7 +108,7 @@ fn doubt(connection: &Connection, plan: &Plan, table: &TablePlan) -> Result<bool
     let Some(gap) = untracked::doubt(connection, table, &uniques, &earlier)? else { return Ok(false) };
     if gap == Gap::Triggers {
         refuse_made_anew(connection, table)?;
-        if untracked::has_none(connection, table)? {
+        if untracked::has_none(connection, table)? || untracked::is_rebuilt(connection, table)? {
             gone::take_over(connection, plan, table)?;
         }
         gone::cascade::set_aside(connection, plan, table)?;
@@ -190,6 +190,7 @@ fn create_triggers(connection: &Connection, table: &TablePlan) -> Result<(), Err
     for trigger in wanted {
         connection.execute_batch(&trigger.sql).while_doing("creating the triggers")?;
     }
+    untracked::put_in_order(connection, table)?;
     untracked::record(connection, table)
 }
 
@@ -223,7 +224,9 @@ fn has_triggers(connection: &Connection, table: &TablePlan) -> rusqlite::Result<
             return Ok(false);
         }
     }
-    Ok(made(connection, table)?.len() == wanted.len() && lacks_whole_index(connection, table)?.is_none())
+    Ok(made(connection, table)?.len() == wanted.len()
+        && lacks_whole_index(connection, table)?.is_none()
+        && untracked::is_in_order(connection, table)?)
 }
 
 /// The index that keeps programs from writing to parts of a value, where the table needs it and does not have it.

@@ -31,7 +31,10 @@
 //!
 //! Of a table that only goes up nothing comes down to compare with: its rows are listed instead ([`crate::unsent`]).
 //!
-//! *Caveats.* Triggers that somebody drops and makes again exactly as they were leave no trace. A deletion gives way without a trace, and
+//! Somebody may make a table anew and put the triggers back exactly as they were, as tools do that follow SQLite's steps for changes of a
+//! table. The catalogue shows it: the table is newer than its log, and the triggers are newer than a view made after them.
+//!
+//! *Caveats.* A program that edits the catalogue itself (`writable_schema`) leaves no trace there. A deletion gives way without a trace, and
 //! one in a table that only goes up is not noticed, nor is one in a partition that is left before the second download has come: nothing in
 //! the file tells that the row was there, and when the partition is the remote's again it comes as a row that is new here. A list of all
 //! keys, kept for that alone, would be as long as the table.
@@ -39,7 +42,8 @@
 use std::collections::HashSet;
 
 use headwater_model::Direction;
-use headwater_model::remote_sql::Unique;
+use headwater_model::remote_sql::{Unique, create_log, log_name, marker_name};
+use headwater_model::sql::quote;
 use headwater_protocol::message::{WatermarkEntry, Watermarks};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -129,7 +133,7 @@ fn gap(
     let is_known = |unique: &Unique| unique.is_known(&table.table, &found);
     match recorded {
         None => Ok(None),
-        Some(recorded) if recorded != found => Ok(Some(Gap::Triggers)),
+        Some(recorded) if recorded != found || order(connection, table)?.is_broken() => Ok(Some(Gap::Triggers)),
         Some(_)
             if !table.is_tracked()
                 || uniques.iter().zip(earlier).all(|(now, earlier)| is_known(now) || is_known(earlier)) =>
@@ -138,6 +142,66 @@ fn gap(
         }
         Some(_) => Ok(has_rows_or_changes(connection, table)?.then_some(Gap::Index)),
     }
+}
+
+/// What stands in front of what in the catalogue. New entries come last, `ALTER TABLE` leaves them where they are, and `VACUUM` keeps the order
+/// of tables, and that of views and triggers.
+#[derive(Clone, Copy, Debug)]
+struct Order {
+    /// The table is newer than its log.
+    is_rebuilt: bool,
+    /// A trigger is newer than the marker that was made after all of them.
+    has_newer_trigger: bool,
+    /// A file of an earlier build has none.
+    has_marker: bool,
+}
+
+impl Order {
+    /// The table, or a trigger of it, was made again by somebody else.
+    fn is_broken(self) -> bool {
+        self.has_marker && (self.is_rebuilt || self.has_newer_trigger)
+    }
+}
+
+fn order(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Order> {
+    let sql = "WITH s AS (SELECT rowid AS place, type, name, tbl_name FROM sqlite_schema), \
+               marker AS (SELECT place FROM s WHERE type = 'view' AND name = ?3) \
+               SELECT EXISTS (SELECT 1 FROM s AS t, s AS l WHERE t.type = 'table' AND t.name = ?1 COLLATE NOCASE \
+               AND l.type = 'table' AND l.name = ?2 AND t.place > l.place), \
+               EXISTS (SELECT 1 FROM s, marker WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE \
+               AND name LIKE 'hw\\_%' ESCAPE '\\' AND s.place > marker.place), EXISTS (SELECT 1 FROM marker)";
+    let names = [table.table.name.clone(), log_name(&table.table), marker_name(&table.table)];
+    connection.prepare_cached(sql)?.query_row(names, |row| {
+        Ok(Order { is_rebuilt: row.get(0)?, has_newer_trigger: row.get(1)?, has_marker: row.get(2)? })
+    })
+}
+
+/// Whether somebody else has made the table again since it was looked at last.
+pub(crate) fn is_rebuilt(connection: &Connection, table: &TablePlan) -> Result<bool, Error> {
+    let order = order(connection, table).while_doing("reading the catalogue")?;
+    Ok(order.has_marker && order.is_rebuilt)
+}
+
+/// Whether nothing shows that somebody else has made the table or its triggers again, and something would.
+pub(crate) fn is_in_order(connection: &Connection, table: &TablePlan) -> rusqlite::Result<bool> {
+    let order = order(connection, table)?;
+    Ok(order.has_marker && !order.is_broken())
+}
+
+/// After the triggers of a table have been made: the log comes behind the table, and the marker behind the triggers.
+pub(crate) fn put_in_order(connection: &Connection, table: &TablePlan) -> Result<(), Error> {
+    let order = order(connection, table).while_doing("reading the catalogue")?;
+    if table.is_tracked() && order.is_rebuilt {
+        let (log, make) = (table.log(), create_log(&table.table));
+        let sql = format!(
+            "CREATE TEMP TABLE hw_kept_log AS SELECT * FROM {log}; DROP TABLE {log}; {make} \
+             INSERT INTO {log} SELECT * FROM temp.hw_kept_log; DROP TABLE temp.hw_kept_log"
+        );
+        connection.execute_batch(&sql).while_doing("making a log anew")?;
+    }
+    let marker = quote(&marker_name(&table.table));
+    let sql = format!("DROP VIEW IF EXISTS {marker}; CREATE VIEW {marker} AS SELECT 1 AS made");
+    connection.execute_batch(&sql).while_doing("marking the triggers")
 }
 
 fn has_rows_or_changes(connection: &Connection, table: &TablePlan) -> rusqlite::Result<bool> {

@@ -83,7 +83,7 @@ fn keys_that_were_used_untracked_are_passed_over_when_the_file_is_opened() {
 fn triggers_of_before_are_made_anew_without_doubt() {
     let mut f = items();
     f.sql(
-        "DROP TRIGGER hw_key_used_item; \
+        "DROP VIEW hw_made_item; DROP TRIGGER hw_key_used_item; \
          CREATE TRIGGER hw_key_used_item AFTER INSERT ON item BEGIN \
          UPDATE hw_key_range SET next = NEW.id + 1 WHERE \"table\" = 1 AND NEW.id BETWEEN next AND last; END; \
          UPDATE hw_tracking SET triggers = (SELECT group_concat(sql, char(10)) FROM (SELECT sql FROM sqlite_schema \

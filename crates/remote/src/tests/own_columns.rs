@@ -122,10 +122,11 @@ fn triggers_of_an_earlier_build_raise_no_doubt() {
     for trigger in triggers(0, &item.table, &uniques, KeyTraits::default()) {
         f.sql(&format!("DROP TRIGGER IF EXISTS {}; {}", trigger.name, trigger.sql));
     }
+    f.sql("DROP VIEW hw_made_item");
     crate::untracked::record(&f.remote.database.connection, item).expect("recorded");
     f.reopen();
     assert!(!crate::untracked::any(&f.remote.database.connection, &f.remote.plan).expect("read"));
-    f.sql("ALTER TABLE item DROP COLUMN extra; CREATE TRIGGER hw_update_unique_leaf BEFORE UPDATE ON leaf BEGIN SELECT 1; END");
+    f.sql("ALTER TABLE item DROP COLUMN extra; DROP VIEW hw_made_leaf; CREATE TRIGGER hw_update_unique_leaf BEFORE UPDATE ON leaf BEGIN SELECT 1; END");
     crate::untracked::record(&f.remote.database.connection, &f.remote.plan.tables[3]).expect("recorded");
     f.reopen();
     assert_eq!(f.rows("SELECT count(*) FROM sqlite_schema WHERE name = 'hw_update_unique_leaf'"), ["0"]);

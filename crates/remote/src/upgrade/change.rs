@@ -169,11 +169,12 @@ struct Kept<'p> {
 /// Headwater's own: they name tables by number.
 fn drop_triggers(connection: &Connection) -> Result<(), Error> {
     let drop = || -> rusqlite::Result<()> {
-        let sql = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name LIKE 'hw\\_%' ESCAPE '\\'";
-        let names: Vec<String> =
-            connection.prepare(sql)?.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-        names.iter().try_for_each(|name| connection.execute_batch(&format!("DROP TRIGGER {}", quote(name))))?;
-        connection.execute_batch("DROP VIEW IF EXISTS \"hw_next_key\"")
+        let sql = "SELECT type, name FROM sqlite_schema WHERE type = 'trigger' AND name LIKE 'hw\\_%' ESCAPE '\\' \
+                   OR type = 'view' AND (name = 'hw_next_key' OR name LIKE 'hw\\_made\\_%' ESCAPE '\\')";
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        let found: Vec<(String, String)> =
+            connection.prepare(sql)?.query_map([], read)?.collect::<rusqlite::Result<_>>()?;
+        found.iter().try_for_each(|(kind, name)| connection.execute_batch(&format!("DROP {kind} {}", quote(name))))
     };
     drop().while_doing("changing the version")
 }

@@ -621,7 +621,9 @@ fn rebuild(f: &Fixture, filled_by: &str) {
     f.sql(&format!(
         "PRAGMA foreign_keys = off; BEGIN; {sql}; {filled_by}; DROP TABLE item; ALTER TABLE new_item RENAME TO item"
     ));
-    triggers.iter().for_each(|sql| f.sql(sql));
+    for sql in &triggers {
+        f.sql(sql);
+    }
     f.sql("COMMIT; PRAGMA foreign_keys = on");
 }
 

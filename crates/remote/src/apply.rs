@@ -17,9 +17,9 @@ mod departure;
 mod doubt;
 mod foreign;
 mod fresh;
+mod going;
 mod indexes;
 mod involved;
-mod leaving;
 mod outcome;
 mod own_children;
 mod own_columns;
@@ -55,9 +55,9 @@ use crate::upgrade::{self, Change, Fresh};
 use crate::wake::wake_nothing;
 use departure::Departure;
 use foreign::Touched;
+pub(crate) use going::without_change;
 use indexes::Later;
 use involved::{Involved, KeySum};
-pub(crate) use leaving::without_change;
 use own_children::OwnChildren;
 pub(crate) use own_children::orphans;
 pub(crate) use prepared::{Prepared, prepare};
@@ -200,7 +200,7 @@ struct Apply<'a> {
     afresh: HashSet<u32>,
     departure: Departure,
     /// Tables with rows that go unless they come again.
-    leaving: HashSet<u32>,
+    going: HashSet<u32>,
     /// What was done before the lock.
     prepared: Option<Prepared>,
     /// How many frames of rows have come.
@@ -280,7 +280,7 @@ impl<'a> Apply<'a> {
             came_whole: HashSet::new(),
             afresh: HashSet::new(),
             departure: Departure::default(),
-            leaving: HashSet::new(),
+            going: HashSet::new(),
             prepared,
             rows_frames: 0,
             fresh,
@@ -362,7 +362,7 @@ impl<'a> Apply<'a> {
     fn turn_to(&mut self, table: &'a TablePlan) -> Result<(), Error> {
         if let Some(before) = self.table.filter(|before| before.number != table.number) {
             self.store_prepared()?;
-            self.let_leave(before)?;
+            self.delete_what_did_not_come(before)?;
         }
         self.table = Some(table);
         self.rows.set_applying(Some(table))?;
@@ -439,7 +439,7 @@ impl<'a> Apply<'a> {
         self.end_departure()?;
         self.store_prepared()?;
         let plan = self.plan;
-        plan.tables.iter().try_for_each(|table| self.let_leave(table))?;
+        plan.tables.iter().try_for_each(|table| self.delete_what_did_not_come(table))?;
         std::mem::take(&mut self.indexes).build(self.rows.connection, self.applied.rows)?;
         if self.is_restart {
             self.sweep()?;

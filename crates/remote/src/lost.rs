@@ -9,7 +9,7 @@
 //! | is as the upload made it | it is set aside with its old image, as if it had been refused with the code `lost` |
 //! | was changed by a download since | only the list of changes set aside has it |
 //!
-//! Several lost changes of one row are one, which has what each of them changed and nothing else: what others changed between them is theirs.
+//! Several lost changes of one row become one change. It has what this remote changed, and leaves out what others changed in between.
 //!
 //! Not sent again by itself: whoever put the backup back may have meant it, and others may have gone on from there. Their numbers are left
 //! out from then on: if the database that has them comes back, it is seen to lack those that came after.
@@ -253,8 +253,8 @@ impl<'p> Reading<'p> {
     }
 }
 
-/// The old image of a pending change that goes up as one with a lost one. `later`: its own. What others changed between the two is nobody's
-/// change here, of counters, and where changes are merged. `is_counted`: what the lost one added to counters is on the list by itself.
+/// The old image of a pending change that goes up together with a lost one. `later` is the pending change's own. Counters, and columns that are
+/// merged, leave out what others changed between the two. `is_counted`: the list has what the lost change added to counters.
 fn joined_old(
     table: &TablePlan,
     (old, new): (&[Local], Option<&[Local]>),

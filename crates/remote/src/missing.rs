@@ -10,7 +10,6 @@
 
 use std::ops::ControlFlow;
 
-use headwater_model::Direction;
 use headwater_model::remote_sql::{self, create_log, log_name};
 use rusqlite::Connection;
 
@@ -161,10 +160,6 @@ fn make_log(connection: &Connection, plan: &Plan, table: &TablePlan) -> Result<(
     connection.execute(&sql, []).while_doing(DOING)?;
     let sql = "UPDATE \"hw_set_aside\" SET \"in_place\" = 0 WHERE \"table\" = ?";
     connection.execute(sql, [table.number]).while_doing(DOING)?;
-    let what = match table.table.direction {
-        Direction::Upload => "the log of a table was dropped: the next sync sets the rows of the table aside",
-        _ => "the log of a table was dropped: the next sync compares the table",
-    };
-    tracing::warn!(table = table.table.name, "{what}");
+    tracing::warn!(table = table.table.name, "the log of a table was dropped: {}", untracked::what_follows(table));
     untracked::begin(connection, table)
 }

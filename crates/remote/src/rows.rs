@@ -167,11 +167,9 @@ impl<'c> Rows<'c> {
     /// What a statement that stores rows of a table says of it. One that ended the transaction ends the work too: what came after it would
     /// be stored on its own, or not at all.
     pub(crate) fn placed(&self, table: &TablePlan, result: rusqlite::Result<usize>) -> Result<Placed, Error> {
-        let placed = match &result {
-            Err(error) if fault(error).is_some() => {
-                Placed::Refused(named(self.connection, table, &fault(error).unwrap_or_default())?)
-            }
-            _ => placed(result)?,
+        let placed = match result.as_ref().err().and_then(fault) {
+            Some(why) => Placed::Refused(named(self.connection, table, &why)?),
+            None => placed(result)?,
         };
         match placed {
             Placed::InTheWay | Placed::Refused(_) if self.connection.is_autocommit() => {

@@ -1,6 +1,5 @@
 //! The tables and triggers of a remote: made once, and kept as they must be whenever the file is opened.
 
-use headwater_model::Direction;
 use headwater_model::remote_sql::{self, KeyTraits, Term, Trigger, Unique};
 use headwater_model::sql::quote;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -117,11 +116,7 @@ fn doubt(connection: &Connection, plan: &Plan, table: &TablePlan) -> Result<bool
         Gap::Triggers => "change tracking was gone",
         Gap::Index => "a unique index is new, and rows may have been replaced through it",
     };
-    let what = match table.table.direction {
-        Direction::Upload => "the next sync sets the rows of the table aside",
-        _ => "the next sync compares the table",
-    };
-    tracing::warn!(table = table.table.name, "{why}: {what}");
+    tracing::warn!(table = table.table.name, "{why}: {}", untracked::what_follows(table));
     Ok(true)
 }
 

@@ -308,6 +308,14 @@ pub(crate) fn compared(connection: &Connection, table: &TablePlan) -> Result<(),
     set(connection, table, 3)
 }
 
+/// What a person is told of a table in doubt.
+pub(crate) fn what_follows(table: &TablePlan) -> &'static str {
+    match table.table.direction {
+        Direction::Upload => "the next sync sets the rows of the table aside",
+        _ => "the next sync compares the table",
+    }
+}
+
 /// Puts a table in doubt.
 pub(crate) fn begin(connection: &Connection, table: &TablePlan) -> Result<(), Error> {
     set(connection, table, 1)

@@ -12,7 +12,7 @@
 
 pub(crate) mod change;
 mod convert;
-mod own;
+pub(crate) mod own;
 mod unanswered;
 
 use std::collections::HashMap;

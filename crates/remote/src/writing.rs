@@ -1,7 +1,7 @@
 //! Statements that store rows of a table, in a file where the application has objects of its own.
 //!
-//! With such a statement SQLite compiles the table's triggers, and computes its indexes and generated columns. What of those doesn't work on our
-//! connection fails the statement:
+//! With such a statement SQLite compiles the table's triggers, and computes its indexes and generated columns. If one of these does not work on
+//! our connection, the statement fails:
 //!
 //! | | when it fails |
 //! |---|---|
@@ -20,6 +20,7 @@ use crate::index_sql;
 use crate::local::Local;
 use crate::plan::TablePlan;
 use crate::rows::{Placed, Rows};
+use crate::upgrade::own::{self, Own};
 
 /// How many objects a reason names.
 const NAMED_MAX: usize = 5;
@@ -80,7 +81,7 @@ pub(crate) fn fault(error: &rusqlite::Error) -> Option<String> {
 
 /// A reason, with the application's objects on a table that it may be about: those that have a word of it, or all.
 pub(crate) fn named(connection: &Connection, table: &TablePlan, why: &str) -> Result<String, Error> {
-    let objects = objects(connection, table).while_doing("reading the catalogue")?;
+    let objects = objects(connection, table)?;
     let said = index_sql::words(why.rsplit(": ").next().unwrap_or_default());
     let has_word = |(_, sql): &&(String, String)| index_sql::words(sql).iter().any(|word| said.contains(word));
     let about: Vec<&(String, String)> = objects.iter().filter(has_word).collect();
@@ -95,10 +96,12 @@ pub(crate) fn named(connection: &Connection, table: &TablePlan, why: &str) -> Re
     })
 }
 
-/// The application's triggers and indexes on a table, and the table itself: what each is called, and its SQL.
-fn objects(connection: &Connection, table: &TablePlan) -> rusqlite::Result<Vec<(String, String)>> {
-    let sql = "SELECT type || ' \"' || name || '\"', sql FROM sqlite_schema WHERE type IN ('trigger', 'index') AND sql IS NOT NULL \
-               AND tbl_name = ? COLLATE NOCASE AND name NOT LIKE 'hw\\_%' ESCAPE '\\' ORDER BY type, name";
-    let mut select = connection.prepare_cached(sql)?;
-    select.query_map([&table.table.name], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+/// The application's indexes and triggers on a table: what each is called, and its SQL.
+fn objects(connection: &Connection, table: &TablePlan) -> Result<Vec<(String, String)>, Error> {
+    let mut objects = Vec::new();
+    for kind in ["index", "trigger"] {
+        let found = own::on(connection, table, kind)?.into_iter();
+        objects.extend(found.map(|Own { name, sql }| (format!("{kind} {name:?}"), sql)));
+    }
+    Ok(objects)
 }

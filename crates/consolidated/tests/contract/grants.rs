@@ -26,13 +26,25 @@ pub(crate) fn by_role(database: &Database) -> (String, Postgres) {
     (role, Postgres::new(&url, Settings::default()).expect("an address"))
 }
 
-pub(crate) fn a_missing_grant_holds_up_its_table_alone(database: &Database) {
-    let plan = database.standard();
-    database.application("INSERT INTO orders VALUES (1, 'north', 'x'); INSERT INTO customer VALUES (1, 'a', 'x', 1)");
-    let (role, backend) = by_role(database);
+/// A server's connection of another role's, and a remote that has synced by it.
+fn synced_by(backend: &Postgres, plan: &Plan) -> (Box<dyn Connection>, Replica) {
     let mut connection = backend.connect().expect("connected");
     let mut anna = Replica::new("anna");
-    anna.try_sync(&mut *connection, &plan).expect("synced");
+    anna.try_sync(&mut *connection, plan).expect("synced");
+    (connection, anna)
+}
+
+/// The standard tables, with an order and a customer.
+fn ordered(database: &Database) -> Plan {
+    let plan = database.standard();
+    database.application("INSERT INTO orders VALUES (1, 'north', 'x'); INSERT INTO customer VALUES (1, 'a', 'x', 1)");
+    plan
+}
+
+pub(crate) fn a_missing_grant_holds_up_its_table_alone(database: &Database) {
+    let plan = ordered(database);
+    let (role, backend) = by_role(database);
+    let (mut connection, mut anna) = synced_by(&backend, &plan);
     let lacking = |connection: &mut dyn Connection| {
         let found = privileges(connection, &plan).expect("looked");
         found
@@ -145,12 +157,9 @@ fn side_table(database: &Database, table: &str) -> String {
 
 /// Each finding has the statement that mends it, and syncs go on after them.
 pub(crate) fn grants_that_are_missing_on_own_tables_are_named(database: &Database) {
-    let plan = database.standard();
-    database.application("INSERT INTO orders VALUES (1, 'north', 'x'); INSERT INTO customer VALUES (1, 'a', 'x', 1)");
+    let plan = ordered(database);
     let (role, backend) = by_role(database);
-    let mut connection = backend.connect().expect("connected");
-    let mut anna = Replica::new("anna");
-    anna.try_sync(&mut *connection, &plan).expect("synced");
+    let (mut connection, mut anna) = synced_by(&backend, &plan);
     let side = side_table(database, "orders");
     let found = missing(
         database,

@@ -230,7 +230,7 @@ impl Apply<'_> {
              AND NOT EXISTS (SELECT 1 FROM temp.{} AS b WHERE {same_key})",
             columns("b"),
             same_values(&values("t"), &values("b")),
-            self.leaves(table, "t"),
+            self.goes(table, "t"),
             columns("t"),
             had_changes(table),
         );
@@ -244,7 +244,7 @@ impl Apply<'_> {
         }
         let sql = format!("DROP TABLE temp.{differs}");
         self.rows.connection.execute_batch(&sql).while_doing("comparing a table")?;
-        self.forget_leaving(table)?;
+        self.forget_going(table)?;
         Ok(any)
     }
 
@@ -273,8 +273,8 @@ impl Apply<'_> {
         if self.rows.pending(table, key)?.is_some_and(|pending| is_sure || pending.new == was) {
             return Ok(false);
         }
-        let is_left = self.is_leaving(table, key)?;
-        let came = match self.rows.select(table, key)?.filter(|_| !is_left) {
+        let is_going = self.is_going(table, key)?;
+        let came = match self.rows.select(table, key)?.filter(|_| !is_going) {
             Some(came) => Some(came),
             // What the table does not take.
             None => self
@@ -304,7 +304,7 @@ impl Apply<'_> {
         let pending = Pending { aside: 0, old: came, new: was, key: key.to_vec() };
         if !is_in_place {
             self.note_unsure(table, &pending)?;
-            if is_left && pending.old.is_none() {
+            if is_going && pending.old.is_none() {
                 self.remove(table, key)?;
             }
             return Ok(true);

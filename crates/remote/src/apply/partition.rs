@@ -157,8 +157,9 @@ impl Apply<'_> {
 
     /// The rows of the partition that have no pending change.
     fn delete_rows(&mut self, table: &TablePlan, values: &[Local]) -> Result<(), Error> {
-        self.keep_children_of(table, &rows_in(self.plan, table, &table.name()), values)?;
-        self.delete_where(table, &rows_in(self.plan, table, &table.name()), values)
+        let condition = rows_in(self.plan, table, &table.name());
+        self.keep_children_of(table, &condition, values)?;
+        self.delete_where(table, &condition, values)
     }
 
     fn delete_where(&mut self, table: &TablePlan, condition: &str, values: &[Local]) -> Result<(), Error> {
@@ -186,19 +187,32 @@ impl Apply<'_> {
     /// The same where triggers of the application's see each row go, and may write to others; or where a row does not go.
     fn delete_one_by_one(&mut self, table: &TablePlan, condition: &str, values: &[Local]) -> Result<(), Error> {
         let keys = table.keys("").join(", ");
-        let select = format!("SELECT {keys} FROM {} WHERE {condition}", table.name());
+        self.each_key(table, &keys, &format!("{} WHERE {condition}", table.name()), values, |apply, key| {
+            if apply.rows.pending(table, &key)?.is_some() {
+                return Ok(());
+            }
+            let key_bytes = table.key_bytes(&to_wire(&key, &table.key_types));
+            apply.remove_or_hold(table, &key, &key_bytes)
+        })
+    }
+
+    /// Goes through keys, some at a time: `keys` are their columns, `from` is what stands behind FROM, with a condition at its end.
+    pub(super) fn each_key(
+        &mut self,
+        table: &TablePlan,
+        keys: &str,
+        from: &str,
+        values: &[Local],
+        mut each: impl FnMut(&mut Self, Vec<Local>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let select = format!("SELECT {keys} FROM {from}");
         let places = (values.len() + 1..).take(table.key_types.len()).map(|place| format!("?{place}"));
         let places = places.collect::<Vec<_>>().join(", ");
         let first = format!("{select} ORDER BY {keys} LIMIT {BATCH}");
         let next = format!("{select} AND ({keys}) > ({places}) ORDER BY {keys} LIMIT {BATCH}");
         let mut batch = self.keys(&first, table, values)?;
         while let Some(last) = batch.last().cloned() {
-            for key in batch {
-                if self.rows.pending(table, &key)?.is_none() {
-                    let key_bytes = table.key_bytes(&to_wire(&key, &table.key_types));
-                    self.remove_or_hold(table, &key, &key_bytes)?;
-                }
-            }
+            batch.into_iter().try_for_each(|key| each(self, key))?;
             batch = self.keys(&next, table, &[values, &last].concat())?;
         }
         Ok(())
@@ -285,10 +299,8 @@ impl Apply<'_> {
                     self.hold_deletions(table, "1 = 1", &[])?;
                 }
             }
-            let is_made_anew = self
-                .fresh
-                .get(table.number as usize)
-                .is_some_and(|fresh| fresh.as_ref().is_some_and(|f| f.is_made_anew));
+            let fresh = self.fresh.get(table.number as usize).and_then(Option::as_ref);
+            let is_made_anew = fresh.is_some_and(|fresh| fresh.is_made_anew);
             if is_compared || comes_along || is_made_anew || (self.is_restart && table.parent.is_some()) {
                 self.touched.all_of(table);
                 self.go_unless_they_come(table, "1 = 1", &[])?;

@@ -227,7 +227,7 @@ impl Apply<'_> {
                 if self.set_aside_in_way(table, &key)? {
                     continue;
                 }
-                if self.is_leaving(table, &key)? {
+                if self.is_going(table, &key)? {
                     // It comes again, or not at all.
                     self.forget_nothing(table, &key)?;
                     self.remove(table, &key)?;
@@ -312,13 +312,17 @@ impl Apply<'_> {
             Placed::Refused(why) if why != LEFT_OUT => format!("the row can't be deleted here: {why}"),
             Placed::Refused(_) | Placed::InTheWay => "a trigger keeps the row".to_owned(),
         };
+        self.hold_deletion(table, key, &why)
+    }
+
+    fn hold_deletion(&mut self, table: &TablePlan, key: &[u8], why: &str) -> Result<(), Error> {
         tracing::warn!(
             table = table.table.name,
             why,
             "a row that is deleted at the consolidated database stays; its deletion is held and tried again"
         );
         self.applied.not_stored += 1;
-        self.rows.hold_because(table, key, None, Some(&why))
+        self.rows.hold_because(table, key, None, Some(why))
     }
 
     /// Deletes a row that is deleted at the consolidated database, unless own rows of the application's keep it.
@@ -326,15 +330,11 @@ impl Apply<'_> {
         let Some(child) = self.kept_by(table, key_row)? else {
             return self.remove_or_hold(table, key_row, key);
         };
-        tracing::warn!(
-            table = table.table.name,
-            child,
-            "a row of a table of the application's refers to a row that is deleted at the consolidated database; its deletion is held \
-             and tried again"
-        );
-        self.applied.not_stored += 1;
-        let why = format!("a row of table {child:?} refers to it, and its foreign key restricts the deletion");
-        self.rows.hold_because(table, key, None, Some(&why))
+        self.hold_deletion(
+            table,
+            key,
+            &format!("a row of table {child:?} refers to it, and its foreign key restricts the deletion"),
+        )
     }
 
     /// Lets a row step aside: its own new version, or its deletion, comes later in this download.

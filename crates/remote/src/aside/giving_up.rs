@@ -1,12 +1,13 @@
 //! Giving changes up: their rows become the consolidated ones.
 
+use headwater_model::remote_sql::Term;
+use headwater_model::sql::quote;
+
 use super::refused;
 use crate::error::Error;
 use crate::local::{Local, from_wire, readable, to_wire};
 use crate::plan::TablePlan;
 use crate::rows::{Pending, Placed, Rows};
-use headwater_model::remote_sql::Term;
-use headwater_model::sql::quote;
 
 /// A consolidated row that is to come back.
 struct Back<'p> {

@@ -8,13 +8,13 @@ use crate::error::{Error, While};
 use crate::plan::{Plan, TablePlan};
 
 /// An index or a trigger of the application's.
-pub(super) struct Own {
-    name: String,
-    sql: String,
+pub(crate) struct Own {
+    pub(crate) name: String,
+    pub(crate) sql: String,
 }
 
 /// The application's indexes or triggers on a table (`kind`).
-pub(super) fn on(connection: &Connection, table: &TablePlan, kind: &str) -> Result<Vec<Own>, Error> {
+pub(crate) fn on(connection: &Connection, table: &TablePlan, kind: &str) -> Result<Vec<Own>, Error> {
     let sql = "SELECT name, sql FROM sqlite_schema WHERE type = ? AND tbl_name = ? COLLATE NOCASE AND sql IS NOT NULL \
                AND name NOT LIKE 'hw\\_%' ESCAPE '\\' ORDER BY name";
     let read = || -> rusqlite::Result<Vec<Own>> {

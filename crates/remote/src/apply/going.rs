@@ -1,7 +1,7 @@
 //! Rows of a partition that comes whole: each of them goes unless it comes again.
 //!
 //! ```text
-//! the partition's mark    the keys of its rows -> temp.hw_leaving_N
+//! the partition's mark    the keys of its rows -> temp.hw_going_N
 //! a row that comes        its key is taken out of it; the row is stored where it differs from the one that stands there
 //! the table's end         the rows whose keys are left in it are deleted
 //! ```
@@ -15,13 +15,10 @@ use rusqlite::params_from_iter;
 
 use super::Apply;
 use crate::error::{Error, While};
-use crate::local::{Local, to_wire};
+use crate::local::{Local, from_wire, to_wire};
 use crate::plan::TablePlan;
 use crate::rows::Placed;
 use crate::untracked::Doubt;
-
-/// How many rows are dealt with at a time where each is on its own.
-const BATCH: u32 = 500;
 
 impl Apply<'_> {
     /// Rows that meet a condition on the table, and have no pending change, go unless they come again.
@@ -33,8 +30,8 @@ impl Apply<'_> {
     ) -> Result<(), Error> {
         let condition = without_change(table, condition);
         self.remember_rows(table, &condition, values)?;
-        let (name, keys) = (leaving(table), columns(table, "").join(", "));
-        if self.leaving.insert(table.number) {
+        let (name, keys) = (going(table), columns(table, "").join(", "));
+        if self.going.insert(table.number) {
             let sql = format!(
                 "CREATE TEMP TABLE IF NOT EXISTS {name} ({keys}, PRIMARY KEY ({keys})) WITHOUT ROWID; DELETE FROM temp.{name}"
             );
@@ -55,48 +52,45 @@ impl Apply<'_> {
 
     /// What does that, by key; `None`: no row of the table is to go.
     pub(super) fn stays_sql(&self, table: &TablePlan) -> Option<String> {
-        let by_key: Vec<String> = columns(table, "").iter().map(|column| format!("{column} = ?")).collect();
-        let sql = || format!("DELETE FROM temp.{} WHERE {}", leaving(table), by_key.join(" AND "));
-        self.leaving.contains(&table.number).then(sql)
+        let sql = || format!("DELETE FROM temp.{} WHERE {}", going(table), by_key(table));
+        self.going.contains(&table.number).then(sql)
     }
 
     /// Whether a row is to go, as far as is known.
-    pub(super) fn is_leaving(&self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
-        if !self.leaving.contains(&table.number) {
+    pub(super) fn is_going(&self, table: &TablePlan, key: &[Local]) -> Result<bool, Error> {
+        if !self.going.contains(&table.number) {
             return Ok(false);
         }
-        let by_key: Vec<String> = columns(table, "").iter().map(|column| format!("{column} = ?")).collect();
-        let sql = format!("SELECT 1 FROM temp.{} WHERE {}", leaving(table), by_key.join(" AND "));
+        let sql = format!("SELECT 1 FROM temp.{} WHERE {}", going(table), by_key(table));
         self.rows.prepare(&sql)?.exists(params_from_iter(key)).while_doing("replacing a partition")
     }
 
     /// The same as a condition on rows of the table that are called so.
-    pub(super) fn leaves(&self, table: &TablePlan, row: &str) -> String {
-        if !self.leaving.contains(&table.number) {
+    pub(super) fn goes(&self, table: &TablePlan, row: &str) -> String {
+        if !self.going.contains(&table.number) {
             return "0".to_owned();
         }
         let own = table.keys("").into_iter().map(|key| format!("+{row}.{key}"));
         let same: Vec<String> =
             columns(table, "x.").iter().zip(own).map(|(column, own)| format!("{column} = {own}")).collect();
-        format!("EXISTS (SELECT 1 FROM temp.{} AS x WHERE {})", leaving(table), same.join(" AND "))
+        format!("EXISTS (SELECT 1 FROM temp.{} AS x WHERE {})", going(table), same.join(" AND "))
     }
 
     /// Everything of a table has come: what did not is deleted. (Of one that is compared, comparing does that.)
-    pub(super) fn let_leave(&mut self, table: &TablePlan) -> Result<(), Error> {
-        let is_compared = matches!(self.doubts[table.number as usize], Doubt::Compare | Doubt::AtOnce);
-        if is_compared || !self.leaving.contains(&table.number) {
+    pub(super) fn delete_what_did_not_come(&mut self, table: &TablePlan) -> Result<(), Error> {
+        if self.is_to_be_compared(table) || !self.going.contains(&table.number) {
             return Ok(());
         }
         self.rows.set_applying(Some(table))?;
         self.hold_changed(table)?;
-        self.delete_leaving(table)?;
-        self.forget_leaving(table)
+        self.delete_going(table)?;
+        self.forget_going(table)
     }
 
     /// Nothing of a table is to go any more.
-    pub(super) fn forget_leaving(&mut self, table: &TablePlan) -> Result<(), Error> {
-        if self.leaving.remove(&table.number) {
-            self.rows.execute(&format!("DELETE FROM temp.{}", leaving(table)), &[])?;
+    pub(super) fn forget_going(&mut self, table: &TablePlan) -> Result<(), Error> {
+        if self.going.remove(&table.number) {
+            self.rows.execute(&format!("DELETE FROM temp.{}", going(table)), &[])?;
         }
         Ok(())
     }
@@ -114,7 +108,7 @@ impl Apply<'_> {
             .collect();
         let is_logged =
             format!("EXISTS (SELECT 1 FROM {} AS l WHERE l.\"upload\" = 0 AND {})", table.log(), logged.join(" AND "));
-        self.each_leaving(table, &is_logged, |apply, key| {
+        self.each_going(table, &is_logged, |apply, key| {
             apply.forget_nothing(table, &key)?;
             let Some(pending) = apply.rows.pending(table, &key)? else { return Ok(()) };
             apply.stays(table, &key)?;
@@ -124,43 +118,41 @@ impl Apply<'_> {
         })
     }
 
-    fn delete_leaving(&mut self, table: &TablePlan) -> Result<(), Error> {
+    fn delete_going(&mut self, table: &TablePlan) -> Result<(), Error> {
         let (keys, own) = (columns(table, "").join(", "), table.keys("").join(", "));
-        let sql = format!("DELETE FROM {} WHERE ({own}) IN (SELECT {keys} FROM temp.{})", table.name(), leaving(table));
+        let sql = format!("DELETE FROM {} WHERE ({own}) IN (SELECT {keys} FROM temp.{})", table.name(), going(table));
         let is_one_by_one = self.rows.has_own_triggers(table)? || self.own_children.restrict(table);
         if !is_one_by_one && self.rows.run(table, &sql, &[])?.0 == Placed::Done {
             return Ok(());
         }
-        self.each_leaving(table, "1 = 1", |apply, key| {
+        self.each_going(table, "1 = 1", |apply, key| {
             let key_bytes = table.key_bytes(&to_wire(&key, &table.key_types));
             apply.delete_or_hold(table, &key, &key_bytes)
         })
     }
 
     /// Goes through the keys of rows that are to go and meet a condition on their keys `v`.
-    fn each_leaving(
+    fn each_going(
         &mut self,
         table: &TablePlan,
         condition: &str,
-        mut each: impl FnMut(&mut Self, Vec<Local>) -> Result<(), Error>,
+        each: impl FnMut(&mut Self, Vec<Local>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let keys = columns(table, "v.").join(", ");
-        let select = format!("SELECT {keys} FROM temp.{} AS v WHERE {condition}", leaving(table));
-        let places = vec!["?"; table.key_types.len()].join(", ");
-        let next = format!("{select} AND ({keys}) > ({places}) ORDER BY {keys} LIMIT {BATCH}");
-        let mut batch = self.keys(&format!("{select} ORDER BY {keys} LIMIT {BATCH}"), table, &[])?;
-        while let Some(last) = batch.last().cloned() {
-            batch.into_iter().try_for_each(|key| each(self, key))?;
-            batch = self.keys(&next, table, &last)?;
-        }
-        Ok(())
+        self.each_key(table, &keys, &format!("temp.{} AS v WHERE {condition}", going(table)), &[], each)
     }
 
     /// A row that came is not stored. Unless its table is compared, the one that stands there stays, as where only changes come.
     pub(super) fn stays_unstored(&self, table: &TablePlan, row: &Row) -> Result<(), Error> {
-        let is_compared = matches!(self.doubts[table.number as usize], Doubt::Compare | Doubt::AtOnce);
+        if self.is_to_be_compared(table) {
+            return Ok(());
+        }
         let key: Vec<Value> = table.key_of(row);
-        if is_compared { Ok(()) } else { self.stays(table, &crate::local::from_wire(&key)) }
+        self.stays(table, &from_wire(&key))
+    }
+
+    fn is_to_be_compared(&self, table: &TablePlan) -> bool {
+        matches!(self.doubts[table.number as usize], Doubt::Compare | Doubt::AtOnce)
     }
 }
 
@@ -180,8 +172,13 @@ pub(crate) fn without_change(table: &TablePlan, condition: &str) -> String {
 }
 
 /// The temporary table of the keys of rows that are to go.
-fn leaving(table: &TablePlan) -> String {
-    format!("\"hw_leaving_{}\"", table.number)
+fn going(table: &TablePlan) -> String {
+    format!("\"hw_going_{}\"", table.number)
+}
+
+/// A condition on that table: a key, whose values are the parameters.
+fn by_key(table: &TablePlan) -> String {
+    columns(table, "").iter().map(|column| format!("{column} = ?")).collect::<Vec<_>>().join(" AND ")
 }
 
 fn columns(table: &TablePlan, prefix: &str) -> Vec<String> {

@@ -174,10 +174,10 @@ fn json_that_breaks_a_rule_is_refused() {
     insta::assert_snapshot!(refused(&|m| m.name = "a\0b".into()), @r#"model "a\0b" has control characters"#);
     insta::assert_snapshot!(refused(&|m| m.version = 0), @"the version is 0, expected 1 or more");
     insta::assert_snapshot!(refused(&|m| m.tables.clear()), @"the model has 0 tables, expected 1 to 1000");
-    insta::assert_snapshot!(refused(&|m| m.partitions[0].columns.clear()), @r#"partition "region" has 0 columns, expected 1 to 1000"#);
+    insta::assert_snapshot!(refused(&|m| m.partitions[0].columns.clear()), @r#"partition "region" has 0 columns, expected 1 to 990"#);
     let many =
         |m: &mut Model| m.tables[1].columns.extend((0..1000).map(|n| column(&format!("c{n}"), Type::Int.into(), true)));
-    insta::assert_snapshot!(refused(&many), @r#"table "part" has 1002 columns, expected 1 to 1000"#);
+    insta::assert_snapshot!(refused(&many), @r#"table "part" has 1002 columns, expected 1 to 990"#);
 }
 
 #[test]

@@ -100,13 +100,15 @@ impl Deployment {
     }
 
     /// A command that was not started. Of the test's own environment it has nothing of Headwater's, and not who has called `sudo`.
+    /// Its temporary files are in the deployment's folder: those of others are none of its business.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HEADWATER_")) {
             command.env_remove(name);
         }
         command.current_dir(self.folder.path()).args(arguments);
-        command.env("HEADWATER_PASSWORD", PASSWORD).env_remove("SUDO_USER").envs(self.variables.iter().copied());
+        command.env("HEADWATER_PASSWORD", PASSWORD).env_remove("SUDO_USER").env("TMPDIR", self.folder.path());
+        command.envs(self.variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

@@ -98,7 +98,7 @@ fn another_incarnation_has_other_files() -> Result<()> {
 /// The room that files have holds: what was given longest ago goes, and what is larger than it is not kept.
 #[test]
 fn the_bound_in_bytes_holds() -> Result<()> {
-    let mut world = world(Kind::Sqlite, 2_000)?;
+    let mut world = world(Kind::Sqlite, 8_000)?;
     // As it is kept.
     let one = warm(&world, ANN, BOB)?.bytes_down;
     world.config.ready_bytes_max = one * 5 / 2;

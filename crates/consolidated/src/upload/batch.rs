@@ -285,7 +285,10 @@ impl<'a> Batch<'a> {
             match judgement.action {
                 Action::Update(row) => updates.push(Judged { item, stored, end, row }),
                 Action::Insert(row) => inserts.push(Judged { item, stored, end, row }),
-                Action::Keep => self.kept(table, item, stored, end),
+                Action::Keep => match respelled(table, item, stored.as_ref(), end) {
+                    Some(row) => updates.push(Judged { item, stored, end, row }),
+                    None => self.kept(table, item, stored, end),
+                },
                 Action::Refuse(place) => {
                     let refusal = total_too_large(table, place);
                     self.effects.refused.push((item.ordinal, item.table, refusal));
@@ -374,7 +377,7 @@ impl<'a> Batch<'a> {
                 let result = stored.clone();
                 self.conflict(table, item, stored, end, result);
             }
-            // Equal to what is stored, and not the same to the bit: 7.5 for 7.50, -0.0 for 0.0.
+            // See [`respelled`]: here no version would tell.
             None if !is_stored_so(item.change.new.as_ref(), stored.as_ref()) => {
                 self.effects.sent_back.push((item.table, table.key_of(item.change.image())));
             }
@@ -572,6 +575,14 @@ fn swallowed(table: &TablePlan, what: &str) -> Error {
         refusal: refusal(RefusalCode::Trigger, message),
         detail: format!("fewer rows changed by an {what}"),
     }
+}
+
+/// The row of a change that is equal to what is stored, and not the same to the bit: 7.5 for 7.50, -0.0 for 0.0. It is written, so that
+/// its version brings what the database makes of it to whoever holds the row, whenever the next download is.
+fn respelled(table: &TablePlan, item: &Item, stored: Option<&Row>, end: Option<ConflictEnd>) -> Option<Row> {
+    let has_versions = table.table.is_tracked() && !table.table.is_uploaded_by_scripts();
+    let new = item.change.new.as_ref()?;
+    (has_versions && end.is_none() && !is_stored_so(Some(new), stored)).then(|| new.clone())
 }
 
 /// Whether two rows are spelled the same, or neither is there.

@@ -141,6 +141,11 @@ impl Apply<'_> {
                 is_all = false;
             }
         }
+        let is_done = is_same(table, &merged_new, row);
+        if is_done {
+            // As it is spelled there.
+            merged_new = came.to_vec();
+        }
         if merged_new == new {
             return Ok(is_all);
         }
@@ -153,7 +158,7 @@ impl Apply<'_> {
             return Ok(false);
         }
         self.touched.row(table, key);
-        if is_same(table, &merged_new, row) {
+        if is_done {
             self.forget(table, &pending.key, key)?;
             if !there.is_some_and(|there| is_same(table, &there, row)) {
                 // A trigger has written to the row since.

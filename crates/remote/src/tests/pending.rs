@@ -2,7 +2,7 @@
 
 use headwater_model::{ConflictRule, OnDelete, Reference, Side};
 use headwater_protocol::message::{ConflictEnd, Outcome, Refusal, RefusalCode};
-use headwater_protocol::{Type, Value};
+use headwater_protocol::{Decimal, Type, Value};
 
 use super::support::{Fixture, model, row, shop, table};
 use crate::{Choice, PendingChoice, Remote};
@@ -45,6 +45,23 @@ fn an_update_beside_a_downloaded_row() {
             assert_eq!(f.cut_changes(), ["doc: 1,t,b -> 1,ours,b"], "the conflict is not hidden");
         }
     }
+}
+
+/// What is left of a change is a spelling (7.0 for 7.00): the one that came stays, for nothing goes up that would bring it back.
+#[test]
+fn a_merged_change_that_only_spells_a_number_otherwise_is_none() {
+    let mut doc = table("doc", &[("id", Type::Int), ("price", Type::Decimal), ("body", Type::Text)]);
+    doc.conflict = ConflictRule::Merge(Side::Remote);
+    let f = Fixture::new(&model(vec![doc]));
+    let came = |price: &str, body: &str| {
+        vec![Value::Int(1), Value::Decimal(Decimal::parse(price).expect("a decimal")), Value::text(body)]
+    };
+    f.download(f.down().whole("doc", &[]).rows("doc", &[came("7.00", "b")]));
+    f.sql("UPDATE doc SET price = '7.0' WHERE id = 1");
+    f.download(f.down().rows("doc", &[came("7.00", "theirs")]));
+    assert_eq!(f.rows("SELECT * FROM doc"), ["1|7.00|theirs"]);
+    assert_eq!((f.held(), f.cut()), (0, None));
+    f.check();
 }
 
 /// The change was applied without a conflict (rule `off`): what was held beside it came before it, and does not come back over it.

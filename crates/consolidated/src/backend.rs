@@ -313,6 +313,10 @@ pub trait Connection: QueryConnection {
         Vec::new()
     }
 
+    /// Notes these rows of a tracked table as changed by this transaction, in the partitions where they say that they lie: whoever holds them
+    /// there is told what has become of them. They may be stored otherwise, elsewhere, or not at all.
+    fn note_again(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error>;
+
     /// Deletes the rows of these keys.
     fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error>;
 

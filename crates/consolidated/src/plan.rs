@@ -85,6 +85,20 @@ impl TablePlan {
         self.table.key.iter().map(|&place| row[place].clone()).collect()
     }
 
+    /// Places of the columns that decide where a row lies: its partition's, or those that refer to the row from which it takes that.
+    pub fn deciding(&self) -> &[usize] {
+        match &self.table.partition {
+            Some(partition) if self.parents.is_empty() => &partition.columns,
+            _ => &self.through,
+        }
+    }
+
+    /// Places of the columns that are noted of a row, or say where it is to be noted: the key's, and others that decide where it lies.
+    pub fn noted(&self) -> Vec<usize> {
+        let others = self.deciding().iter().filter(|place| !self.table.key.contains(place));
+        self.table.key.iter().chain(others).copied().collect()
+    }
+
     /// The partition that a row lies in, in the form in which watermarks and marks name it (empty for a table that is not
     /// partitioned); `None` if one of its columns is NULL: such a row lies in no partition. Of a table that takes its partition from
     /// another the row alone does not tell, and none is given ([`crate::standing`]).

@@ -276,7 +276,7 @@ fn inside(
             record::keep(connection, request, &uploaded, stored.as_ref())?;
             Ok(uploaded)
         }
-        (protocol::Verdict::Replay, Some(stored)) => record::replay(connection, request, &mut reader, stored),
+        (protocol::Verdict::Replay, Some(stored)) => record::replay(request, &mut reader, stored),
         (protocol::Verdict::Copy, _) => Ok(Uploaded::nothing(Verdict::Copy)),
         (protocol::Verdict::Behind | protocol::Verdict::Replay, _) => Ok(Uploaded::nothing(Verdict::Behind)),
     }

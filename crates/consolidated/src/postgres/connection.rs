@@ -360,6 +360,10 @@ impl Connection for PostgresConnection {
         std::mem::take(&mut self.state.moved)
     }
 
+    fn note_again(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error> {
+        self.note_rows_again(table, rows)
+    }
+
     fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {
         self.delete_rows(table, keys)
     }

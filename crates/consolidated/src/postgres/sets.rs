@@ -98,6 +98,13 @@ impl PostgresConnection {
         stored.into_iter().map(key).collect()
     }
 
+    pub(super) fn note_rows_again(&mut self, plan: &TablePlan, rows: &[&Row]) -> Result<(), Error> {
+        let (shape, statement) = self.table(plan, Verb::NoteAgain)?;
+        let noted =
+            columns_of(&shape, &shape.noted, rows).and_then(|bound| self.count("noting rows", &statement, &bound));
+        self.settle(plan, noted).map(|_| ())
+    }
+
     pub(super) fn delete_rows(&mut self, plan: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {
         if keys.is_empty() {
             return Ok(0);

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use headwater_model::Table;
 use headwater_model::sql::{literal, quote};
-use headwater_model::tracking::postgres::{base_table, key_columns, partition_columns, side_table};
+use headwater_model::tracking::postgres::{base_table, key_columns, note_again, partition_columns, side_table};
 use headwater_protocol::{Row, Type, Value, ValueRef};
 
 use super::bound::Bound;
@@ -51,11 +51,16 @@ pub(super) fn unaltered_sql(table: &str, described: &str) -> String {
 
 const BPCHAR: u32 = 1042;
 
+/// Stands for a relation.
+const ROWS: &str = "{rows}";
+
 /// A table as the database has it.
 #[derive(Debug)]
 pub(super) struct Shape {
     base: String,
     side: String,
+    /// The statement that notes rows, with [`ROWS`] for where they come from.
+    noting: String,
     /// The side table's columns of the key, in its order.
     side_key: Vec<String>,
     /// In the model's order.
@@ -66,6 +71,8 @@ pub(super) struct Shape {
     pub(super) partition: Vec<PartitionColumn>,
     /// Places of the columns that decide in which partition a row is: the partition's own, or those that refer to its parent.
     pub(super) deciding: Vec<usize>,
+    /// [`TablePlan::noted`].
+    pub(super) noted: Vec<usize>,
     /// Joins a row `b` with the tables from which it takes its partition; those that must be there, and otherwise.
     up: String,
     up_left: String,
@@ -149,11 +156,13 @@ pub(super) enum Verb {
     ChangesOfOthers,
     PartitionsBelow,
     PartitionsBelowLock,
+    /// Rows as a remote has them, noted as changed where they say that they lie.
+    NoteAgain,
 }
 
 impl Verb {
     /// How many there are.
-    pub(super) const COUNT: usize = 14;
+    pub(super) const COUNT: usize = 15;
 }
 
 impl Shape {
@@ -179,13 +188,12 @@ impl Shape {
         Ok(Shape {
             base: base_table(table),
             side: side_table(&lineage),
+            noting: note_again(&lineage, ROWS),
             side_key: key_columns(table),
             key: table.key.clone(),
             partition: partition.collect::<Result<_, Error>>()?,
-            deciding: match table.partition.as_ref().filter(|_| plan.parents.is_empty()) {
-                Some(partition) => partition.columns.clone(),
-                None => plan.through.clone(),
-            },
+            deciding: plan.deciding().to_vec(),
+            noted: plan.noted(),
             up: lineage.up(0, "b", "JOIN", &base_table),
             up_left: lineage.up(0, "b", "LEFT JOIN", &base_table),
             parent,
@@ -251,6 +259,7 @@ impl Shape {
             Verb::ChangesOfOthers => self.changes(&self.changed_by_others()),
             Verb::PartitionsBelow => self.partitions_below(false),
             Verb::PartitionsBelowLock => self.partitions_below(true),
+            Verb::NoteAgain => self.note_again(),
         }
     }
 
@@ -282,6 +291,13 @@ impl Shape {
     /// The columns that [`Shape::returning`] gives: the key's, and those that decide where the row is.
     pub(super) fn returned(&self) -> Vec<usize> {
         self.key.iter().chain(&self.deciding).copied().collect()
+    }
+
+    fn note_again(&self) -> String {
+        let named =
+            |place: usize| format!("{} AS {}", self.columns[place].written(place, "u"), self.columns[place].quoted());
+        let rows = format!("(SELECT {} FROM {})", list(&self.noted, named), self.unnest(&self.noted));
+        self.noting.replace(ROWS, &rows)
     }
 
     /// A trigger of the application may store a row elsewhere than it was sent.

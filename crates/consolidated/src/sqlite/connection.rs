@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use headwater_diskfaults::FileFault;
+use headwater_model::tracking::sqlite::NEXT_VERSION;
 use headwater_protocol::message::{ChangeOp, RefusalCode};
 use headwater_protocol::stored::Scratch;
 use headwater_protocol::{Row, Value};
@@ -446,6 +447,17 @@ impl Connection for SqliteConnection {
             updated += statement.raw_execute().map_err(|error| sort_of_rows(error, &sql.update))? as u64;
         }
         Ok(updated)
+    }
+
+    fn note_again(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error> {
+        let sql = self.table_sql(table);
+        let noted = table.noted();
+        self.execute(NEXT_VERSION, &[])?;
+        for row in rows {
+            let values: Vec<Value> = noted.iter().map(|place| row[*place].clone()).collect();
+            self.execute(&sql.note_again, &values)?;
+        }
+        Ok(())
     }
 
     fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {

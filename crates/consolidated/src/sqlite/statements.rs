@@ -50,6 +50,8 @@ pub(super) struct TableSql {
     pub(super) changed_spellings: String,
     /// Version -> the spellings under which changes since are noted.
     pub(super) noted_spellings: String,
+    /// Key, then the columns that decide where a row is and are not of the key: notes it there.
+    pub(super) note_again: String,
     /// Key of the parent -> the partition of what refers to it; empty where rows have their own.
     pub(super) partition: String,
 }
@@ -110,6 +112,7 @@ impl TableSql {
                 each_spelling(&tracking::partition_columns(&lineage)),
                 tracking::side_table(&lineage)
             ),
+            note_again: tracking::note_again(&lineage),
             partition: plan.parents.first().map(|parent| partition_below(plan, parent)).unwrap_or_default(),
         }
     }

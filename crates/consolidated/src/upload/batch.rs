@@ -42,8 +42,8 @@ pub(super) struct Effects {
     pub(super) conflicts: Vec<Conflict>,
     /// Rows stored and keys deleted just as uploaded.
     pub(super) echo: Vec<EchoMark>,
-    /// Tables and keys of rows that go back as they are now: those that scripts changed, or left as they were, and those that were stored
-    /// elsewhere than they were sent.
+    /// Rows as the remote has them, with their tables, that are to go back as they are now: those that scripts changed, or left as they
+    /// were, those that are spelled otherwise, and those that were stored elsewhere than they were sent.
     pub(super) sent_back: Vec<(usize, Row)>,
     pub(super) inserts: u64,
     pub(super) updates: u64,
@@ -285,10 +285,7 @@ impl<'a> Batch<'a> {
             match judgement.action {
                 Action::Update(row) => updates.push(Judged { item, stored, end, row }),
                 Action::Insert(row) => inserts.push(Judged { item, stored, end, row }),
-                Action::Keep => match respelled(table, item, stored.as_ref(), end) {
-                    Some(row) => updates.push(Judged { item, stored, end, row }),
-                    None => self.kept(table, item, stored, end),
-                },
+                Action::Keep => self.kept(table, item, stored, end),
                 Action::Refuse(place) => {
                     let refusal = total_too_large(table, place);
                     self.effects.refused.push((item.ordinal, item.table, refusal));
@@ -357,7 +354,7 @@ impl<'a> Batch<'a> {
                 let items = doomed.iter().map(|doomed| doomed.item);
                 let given = items.map(|item| Given { old: Some(item.change.image()), ..Given::default() });
                 self.run_script(table, script, given)?;
-                self.effects.sent_back.extend(doomed.iter().map(|doomed| (doomed.item.table, doomed.key.clone())));
+                self.effects.sent_back.extend(doomed.iter().map(|doomed| sent(doomed.item)));
             }
             None => self.delete(table, &doomed.iter().map(|doomed| &doomed.key).collect::<Vec<_>>())?,
         }
@@ -377,9 +374,9 @@ impl<'a> Batch<'a> {
                 let result = stored.clone();
                 self.conflict(table, item, stored, end, result);
             }
-            // See [`respelled`]: here no version would tell.
+            // Equal to what is stored, and not the same to the bit: 7.5 for 7.50, -0.0 for 0.0.
             None if !is_stored_so(item.change.new.as_ref(), stored.as_ref()) => {
-                self.effects.sent_back.push((item.table, table.key_of(item.change.image())));
+                self.effects.sent_back.push(sent(item));
             }
             None => {}
         }
@@ -392,7 +389,7 @@ impl<'a> Batch<'a> {
             // A total is another row than the remote's. Where no version tells that it has changed, it is sent all the same.
             None if !table.table.sum.is_empty() && !is_stored_so(item.change.new.as_ref(), Some(&row)) => {
                 if !table.table.is_tracked() {
-                    self.effects.sent_back.push((item.table, table.key_of(&row)));
+                    self.effects.sent_back.push((item.table, row));
                 }
             }
             None => self.stored_as_uploaded(table, item, &row),
@@ -445,7 +442,7 @@ impl<'a> Batch<'a> {
             return Ok(Taken::All);
         }
         let inserted = self.connection.insert(table, rows)?;
-        self.send_moved_back(table);
+        self.send_moved_back(table, rows);
         taken(table, rows, inserted)
     }
 
@@ -454,7 +451,7 @@ impl<'a> Batch<'a> {
             return Ok(Taken::All);
         }
         let inserted = self.connection.insert_new(table, rows)?;
-        self.send_moved_back(table);
+        self.send_moved_back(table, rows);
         taken(table, rows, inserted)
     }
 
@@ -464,24 +461,22 @@ impl<'a> Batch<'a> {
         }
         // The rows are locked and there, so only a trigger or policy of the database's own can have kept one as it was.
         let updated = self.connection.update(table, rows)?;
-        self.send_moved_back(table);
+        self.send_moved_back(table, rows);
         if updated == rows.len() as u64 { Ok(()) } else { Err(swallowed(table, "update")) }
     }
 
     /// A remote holds a row where it sent it; where a trigger has put it elsewhere, no side table says that it left.
-    fn send_moved_back(&mut self, table: &TablePlan) {
-        let place = self.plan.tables.iter().position(|known| known.number == table.number);
-        let moved = self.connection.take_moved();
-        self.effects
-            .sent_back
-            .extend(place.into_iter().flat_map(|place| moved.iter().map(move |key| (place, key.clone()))));
+    fn send_moved_back(&mut self, table: &TablePlan, rows: &[&Row]) {
+        let moved: HashSet<Vec<u8>> = self.connection.take_moved().iter().map(|key| key_bytes(table, key)).collect();
+        let Some(place) = self.plan.tables.iter().position(|known| known.number == table.number) else { return };
+        let back = rows.iter().filter(|row| !moved.is_empty() && moved.contains(&key_bytes_of(table, row)));
+        self.effects.sent_back.extend(back.map(|row| (place, (*row).clone())));
     }
 
     /// What [`Batch::send_moved_back`] does, of rows that a script has inserted: it may have stored them anywhere, or not at all.
     fn send_inserted_back(&mut self, table: &TablePlan, judged: &[Judged<'_>]) {
         if table.table.partition.is_some() {
-            let keys = judged.iter().map(|judged| (judged.item.table, table.key_of(&judged.row)));
-            self.effects.sent_back.extend(keys);
+            self.effects.sent_back.extend(judged.iter().map(|judged| (judged.item.table, judged.row.clone())));
         }
     }
 
@@ -496,8 +491,7 @@ impl<'a> Batch<'a> {
 
     fn update_judged(&mut self, table: &TablePlan, judged: &[Judged<'_>]) -> Result<(), Error> {
         if let Some(script) = table.table.script(Step::UploadUpdate) {
-            let keys = judged.iter().map(|judged| (judged.item.table, table.key_of(&judged.row)));
-            self.effects.sent_back.extend(keys);
+            self.effects.sent_back.extend(judged.iter().map(|judged| (judged.item.table, judged.row.clone())));
             return self.run_script(table, script, judged.iter().map(Judged::given));
         }
         let rows: Vec<&Row> = judged.iter().map(|judged| &judged.row).collect();
@@ -543,6 +537,11 @@ fn taken(table: &TablePlan, rows: &[&Row], inserted: Inserted) -> Result<Taken, 
     if keys.is_subset(&asked) { Ok(Taken::Keys(keys)) } else { Err(given_another_key(table)) }
 }
 
+/// The row of a change as the remote has it, or had it before it deleted it.
+fn sent(item: &Item) -> (usize, Row) {
+    (item.table, item.change.image().to_vec())
+}
+
 fn images<'i>(items: &[&'i Item]) -> Vec<&'i Row> {
     items.iter().filter_map(|item| item.change.new.as_ref()).collect()
 }
@@ -575,14 +574,6 @@ fn swallowed(table: &TablePlan, what: &str) -> Error {
         refusal: refusal(RefusalCode::Trigger, message),
         detail: format!("fewer rows changed by an {what}"),
     }
-}
-
-/// The row of a change that is equal to what is stored, and not the same to the bit: 7.5 for 7.50, -0.0 for 0.0. It is written, so that
-/// its version brings what the database makes of it to whoever holds the row, whenever the next download is.
-fn respelled(table: &TablePlan, item: &Item, stored: Option<&Row>, end: Option<ConflictEnd>) -> Option<Row> {
-    let has_versions = table.table.is_tracked() && !table.table.is_uploaded_by_scripts();
-    let new = item.change.new.as_ref()?;
-    (has_versions && end.is_none() && !is_stored_so(Some(new), stored)).then(|| new.clone())
 }
 
 /// Whether two rows are spelled the same, or neither is there.

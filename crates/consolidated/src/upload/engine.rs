@@ -342,6 +342,21 @@ impl<'a> Engine<'a> {
         self.results.outcomes.insert(ordinal, Outcome::Refused(refusal));
     }
 
+    /// Rows that the remote has and the database has not, or not so. A version tells of them, whenever the next download comes; where there
+    /// are none, this upload's own download.
+    fn send_back(&mut self, rows: Vec<(usize, Row)>) -> Result<(), Error> {
+        let plan = self.request.plan;
+        let (noted, told): (Vec<_>, Vec<_>) =
+            rows.into_iter().partition(|(table, _)| plan.tables[*table].table.is_tracked());
+        for of_table in noted.chunk_by(|one, other| one.0 == other.0) {
+            let rows: Vec<&Row> = of_table.iter().map(|(_, row)| row).collect();
+            self.connection.note_again(&plan.tables[of_table[0].0], &rows)?;
+        }
+        let told = told.iter().map(|(table, row)| (plan.tables[*table].number, plan.tables[*table].key_of(row)));
+        self.results.conflicted.extend(told);
+        Ok(())
+    }
+
     fn keep(&mut self, effects: Effects) -> Result<(), Error> {
         let plan = self.request.plan;
         self.may_help |= effects.inserts + effects.updates + effects.deletes > 0;
@@ -353,8 +368,7 @@ impl<'a> Engine<'a> {
         self.waiting = effects.waiting.iter().map(|(ordinal, _, _)| *ordinal).collect();
         self.deferred.extend(effects.waiting.into_iter().map(|(ordinal, table, refusal)| (ordinal, (table, refusal))));
         self.results.echo.extend(effects.echo);
-        let sent_back = effects.sent_back.into_iter().map(|(table, key)| (plan.tables[table].number, key));
-        self.results.conflicted.extend(sent_back);
+        self.send_back(effects.sent_back)?;
         for Conflict { ordinal, table, key, end, .. } in effects.conflicts {
             self.results.outcomes.insert(ordinal, Outcome::Conflict(end));
             self.results.conflicted.push((plan.tables[table].number, key));

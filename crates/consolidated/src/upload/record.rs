@@ -1,9 +1,7 @@
 //! What the database keeps of a remote's uploads: number, digest and receipt of the last one, number and digest of some before.
 
-use std::collections::HashMap;
-
 use headwater_model::script::Step;
-use headwater_protocol::message::{Change, ChangeOp, Outcome, Receipt};
+use headwater_protocol::message::{Change, Outcome, Receipt};
 use headwater_protocol::{Value, upload as protocol};
 
 use super::source::SourceReader;
@@ -11,7 +9,7 @@ use super::{Counts, UploadRequest, Uploaded, Verdict};
 use crate::backend::Query;
 use crate::rows::Echo;
 use crate::system::{Cuts, History, bytes, dialect_sql, integer, lock_asked};
-use crate::{Connection, Dialect, Error, TablePlan};
+use crate::{Connection, Dialect, Error};
 
 /// The last upload that was applied.
 pub(super) struct Stored {
@@ -82,16 +80,8 @@ pub(super) fn keep(
     connection.execute_with_next(&dialect_sql(connection.dialect(), sql), &values)
 }
 
-/// Whether rows of a table may have been stored elsewhere than they were sent: nobody has kept which.
-fn may_move(connection: &mut dyn Connection, table: &TablePlan) -> Result<bool, Error> {
-    Ok(table.table.partition.is_some()
-        && connection.dialect() == Dialect::Postgres
-        && !connection.takes_plain(table, ChangeOp::Insert)?)
-}
-
 /// The same receipt again; what need not and what must be sent back is found from the upload, which has come again too.
 pub(super) fn replay(
-    connection: &mut dyn Connection,
     request: &UploadRequest<'_>,
     reader: &mut SourceReader<'_>,
     stored: Stored,
@@ -99,7 +89,6 @@ pub(super) fn replay(
     let receipt = Receipt::from_payload(&stored.receipt)?;
     let (mut echo, mut conflicted) = (Echo::default(), Vec::new());
     let mut outcomes = receipt.outcomes.iter().peekable();
-    let mut movable: HashMap<usize, bool> = HashMap::new();
     while let Some(items) = reader.next()? {
         for item in items {
             let table = &request.plan.tables[item.table];
@@ -110,15 +99,9 @@ pub(super) fn replay(
                 _ => None,
             };
             let is_scripted = step.is_some_and(|step| table.table.script(step).is_some());
-            let is_counted =
-                step == Some(Step::UploadUpdate) && !table.table.sum.is_empty() && !table.table.is_tracked();
-            let may_be_elsewhere = outcome.is_none()
-                && item.change.new.is_some()
-                && match movable.get(&item.table) {
-                    Some(known) => *known,
-                    None => *movable.entry(item.table).or_insert(may_move(connection, table)?),
-                };
-            if outcome.is_none() && (may_be_elsewhere || is_scripted || is_counted) {
+            let is_counted = step == Some(Step::UploadUpdate) && !table.table.sum.is_empty();
+            // Of the others a version tells.
+            if outcome.is_none() && !table.table.is_tracked() && (is_scripted || is_counted) {
                 conflicted.push((table.number, table.key_of(item.change.image())));
             }
             match (outcome, &item.change.new) {

@@ -174,6 +174,22 @@ pub(crate) fn a_result_that_is_there_in_another_spelling_comes_back(database: &D
     remote.assert_equals_fresh(database, &plan);
 }
 
+/// Also by a later download, where the one beside the upload did not come.
+pub(crate) fn another_spelling_comes_back_after_a_lost_download(database: &Database) {
+    let plan = database.standard();
+    database
+        .application("INSERT INTO orders VALUES (1, 'north', 'x'); INSERT INTO line VALUES (1, 1, 'north', '7.50')");
+    let mut remote = Replica::synced(database, &plan, "anna");
+    let stored = database.rows("SELECT amount FROM line");
+    remote.update(&plan, "line", line(1, 1, "north", "7.5"));
+    remote.upload(&mut *database.connect(), &plan).expect("applied");
+    let synced = remote.sync(database, &plan);
+    assert!(synced.outcomes().is_empty(), "{:?}", synced.outcomes());
+    remote.assert_equals_fresh(database, &plan);
+    assert_eq!(database.rows("SELECT amount FROM line"), stored, "nothing was written");
+    assert_eq!(remote.sync(database, &plan).count(), 0, "nothing is sent twice");
+}
+
 /// The same of zeros, which are equal and have a sign.
 pub(crate) fn a_zero_of_the_other_sign_comes_back(database: &Database) {
     database.application("CREATE TABLE reading (id bigint PRIMARY KEY, value double precision); INSERT INTO reading VALUES (1, 0.0), (2, 1)");

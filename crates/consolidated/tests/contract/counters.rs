@@ -65,6 +65,19 @@ pub(crate) fn what_two_remotes_take_is_taken_twice(database: &Database) {
     assert_eq!(database.number(&format!("SELECT count(*) FROM {recorded}")), 0);
 }
 
+/// Both write the same beside a counter, which one of them leaves as it is: the total comes down, whichever download brings it.
+pub(crate) fn the_same_beside_a_counter_leaves_the_total(database: &Database) {
+    let plan = made(database);
+    database.application("INSERT INTO stock (id, note, qty, price) VALUES (1, 'a', 10, '5.00')");
+    let mut remote = Replica::synced(database, &plan, "anna");
+    database.application("UPDATE stock SET qty = 6, note = 'b'");
+    remote.update(&plan, "stock", stock(1, "b", 10, "5.00"));
+    remote.upload(&mut *database.connect(), &plan).expect("applied");
+    assert_eq!(database.number("SELECT qty FROM stock"), 6);
+    remote.sync(database, &plan);
+    remote.assert_equals_fresh(database, &plan);
+}
+
 /// Large uploads go another way, as long as each row is as the remote had it.
 pub(crate) fn many_at_once_and_one_that_comes_again(database: &Database) {
     let plan = made(database);

@@ -87,6 +87,10 @@ impl Connection for Counting<'_> {
     fn take_moved(&mut self) -> Vec<Row> {
         self.inner.take_moved()
     }
+    fn note_again(&mut self, table: &TablePlan, rows: &[&Row]) -> Result<(), Error> {
+        self.statements += 1;
+        self.inner.note_again(table, rows)
+    }
     fn delete(&mut self, table: &TablePlan, keys: &[&Row]) -> Result<u64, Error> {
         self.statements += 1;
         self.inner.delete(table, keys)

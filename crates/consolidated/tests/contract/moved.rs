@@ -80,6 +80,52 @@ pub(crate) fn what_a_trigger_moved_comes_down_after_a_lost_receipt(database: &Da
     anna.assert_equals_fresh(database, &plan);
 }
 
+/// The receipt arrives, and the download beside it does not: the next one brings the same.
+pub(crate) fn what_a_trigger_moved_comes_down_after_a_lost_download(database: &Database) {
+    let plan = moving(database);
+    let mut anna = Replica::synced(database, &plan, "anna");
+    send(&plan, &mut anna, 10);
+    anna.upload(&mut *database.connect(), &plan).expect("applied");
+    arrives(database, &plan, &mut anna);
+    anna.update(&plan, "shop", vec![int(2), text("south"), text("to none")]);
+    anna.upload(&mut *database.connect(), &plan).expect("applied");
+    arrives(database, &plan, &mut anna);
+}
+
+/// The same of what scripts store elsewhere, otherwise, or not at all.
+pub(crate) fn what_scripts_made_comes_down_after_a_lost_download(database: &Database) {
+    let scripts = "[tables.shop]\nscripts = { upload_insert = \"insert.sql\", upload_update = \"update.sql\", upload_delete = \"delete.sql\" }\n";
+    let texts = [
+        (
+            "insert.sql",
+            "INSERT INTO shop SELECT :r.id, nullif(substr(:r.note, 4), 'none'), :r.note WHERE :r.note <> 'to nowhere'",
+        ),
+        ("update.sql", "UPDATE shop SET note = 'by the script' WHERE id = :r.id AND :r.note <> 'to nowhere'"),
+        ("delete.sql", "UPDATE shop SET note = 'deleted' WHERE id = :o.id AND note <> 's'"),
+    ];
+    database.application(&tables(CASCADE));
+    track::track(&mut *database.connect(), &plan(MODEL)).expect("tracked");
+    database.application(
+        "INSERT INTO shop VALUES (1, 'north', 'n'), (2, 'south', 's'), (3, 'north', 'n'), (4, 'north', 'n')",
+    );
+    let mut model =
+        headwater_model::parse::parse("moved.toml", &MODEL.replace("[tables.shop]\n", scripts)).expect("a model");
+    let text_of = |name: &str| texts.iter().find(|(known, _)| name == *known).map(|(_, text)| (*text).to_owned());
+    model.load_scripts(|name| text_of(name).ok_or("there is none")).expect("loaded");
+    let plan = Plan::new(model);
+    let mut anna = Replica::synced(database, &plan, "anna");
+    for (number, place) in (10..).zip(["east", "none", "nowhere", "south", "north"]) {
+        anna.insert(&plan, "shop", vec![int(number), text("north"), text(&format!("to {place}"))]);
+    }
+    anna.update(&plan, "shop", vec![int(1), text("north"), text("mine")]);
+    anna.update(&plan, "shop", vec![int(3), text("north"), text("to nowhere")]);
+    anna.delete(&plan, "shop", &vec![int(2), text("south"), text("s")]);
+    anna.delete(&plan, "shop", &vec![int(4), text("north"), text("n")]);
+    anna.upload(&mut *database.connect(), &plan).expect("applied");
+    arrives(database, &plan, &mut anna);
+    assert_eq!(anna.table(&plan, "shop").len(), 6);
+}
+
 /// A script of the user's may put a row anywhere.
 pub(crate) fn what_a_script_stores_elsewhere_comes_down_as_it_is(database: &Database) {
     let text_of_it = "INSERT INTO shop VALUES (:r.id, nullif(substr(:r.note, 4), 'none'), :r.note)";

@@ -192,6 +192,12 @@ fn row_trigger(lineage: &Lineage<'_>, on: &str, name: &str) -> [String; 2] {
     ]
 }
 
+/// The statement that notes rows as changed, and as gone from where they say that they lie. `from` has their keys, and the columns that decide
+/// where they are, by the names of the table.
+pub fn note_again(lineage: &Lineage<'_>, from: &str) -> String {
+    Notes::new(lineage).of_rows_gone(from)
+}
+
 /// The statements that remove the tracking of a table; harmless where there is none.
 pub fn uninstall(kin: &Kin<'_>) -> Vec<String> {
     let base = base_table(kin.table());

@@ -199,6 +199,18 @@ impl<'m> Names<'m> {
     }
 }
 
+/// Notes that follow are newer than those before.
+pub const NEXT_VERSION: &str = "UPDATE headwater_version SET version = version + 1";
+
+/// The statement that notes a row as changed where it says that it lies, after [`NEXT_VERSION`]. Parameters: its key, then the columns that decide where it is and are
+/// not of the key.
+pub fn note_again(lineage: &Lineage<'_>) -> String {
+    let names = Names::new(lineage);
+    let columns = names.read().zip(1..).map(|(column, number): (_, usize)| format!("?{number} AS {column}"));
+    let from = format!("(SELECT {}) AS hw_row", columns.collect::<Vec<_>>().join(", "));
+    names.here(&Note { row: "hw_row", from, condition: None }).concat()
+}
+
 fn create_side_table(names: &Names<'_>) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {} (\n  {},\n  version INTEGER,\n  PRIMARY KEY ({})\n) WITHOUT ROWID",
@@ -286,7 +298,7 @@ fn replacing(
 
 fn trigger(name: &str, event: &str, names: &Names<'_>, when: &str, statements: &[String]) -> String {
     format!(
-        "CREATE TRIGGER {} {event} ON {}{when}\nBEGIN\n  UPDATE headwater_version SET version = version + 1;\n  {}\n  \
+        "CREATE TRIGGER {} {event} ON {}{when}\nBEGIN\n  {NEXT_VERSION};\n  {}\n  \
          INSERT INTO headwater_table_change (table_name, version) SELECT {}, v.version FROM headwater_version v WHERE true\n    \
          ON CONFLICT (table_name) DO UPDATE SET version = excluded.version;\nEND",
         quote(name),

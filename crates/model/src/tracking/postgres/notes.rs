@@ -116,6 +116,15 @@ impl<'m> Notes<'m> {
     /// Notes the rows of a table.
     pub(super) fn of_rows(&self, distinct: &str, from: &str, images: Images) -> String {
         let deleted = if images == Images::Old { "true" } else { "NULL::boolean" };
+        self.noting(distinct, from, images, deleted)
+    }
+
+    /// Notes rows as gone from where they lie now.
+    pub(super) fn of_rows_gone(&self, from: &str) -> String {
+        self.noting("DISTINCT ", from, Images::New, "true")
+    }
+
+    fn noting(&self, distinct: &str, from: &str, images: Images, deleted: &str) -> String {
         format!(
             "{}\n    SELECT {distinct}{}, pg_current_xact_id(), {deleted} FROM {from} AS t{}{}\n    {}",
             self.insert(),

@@ -232,6 +232,7 @@ fn mistakes_of_files_and_names_say_what_is_wrong() {
             .into_iter()
             .chain([&["remote", "reset", file][..], &["remote", "retry", file, "--all"], &["remote", "sync", file]])
             .chain([&["diff", file][..], &["remote", "drop", file, "--all"], &["doctor", "--remote", file]])
+            .chain([&["remote", "compare", file][..]])
         {
             let said = place.run(command);
             let is_said = said.err.contains(&format!("{file} is no remote")) || said.out.contains("is no remote");
@@ -242,7 +243,7 @@ fn mistakes_of_files_and_names_say_what_is_wrong() {
     }
     let help = place.run(&["remote", "sync", "--help"]);
     assert!(help.out.contains("[default: 8]"), "{help:?}");
-    for command in ["status", "upgrade", "log", "reset", "sync"] {
+    for command in ["status", "upgrade", "log", "reset", "compare", "sync"] {
         let said = place.run(&["remote", command, "absent.db"]);
         assert!(said.code == 2 && said.err.contains("there is no file absent.db; `headwater"), "{command}: {said:?}");
     }

@@ -23,6 +23,7 @@ use crate::schema;
 use crate::stage::Stage;
 use crate::state::State;
 use crate::unsent;
+use crate::untracked;
 use crate::wake::{self, Changed, wake_changed};
 
 /// Which of the changes set aside.
@@ -213,6 +214,21 @@ impl Remote {
             self.database.write("starting afresh", State::forget_seen)
         };
         self.judged(reset())
+    }
+
+    /// Has the next syncs compare the tables that go both ways with the consolidated database, as after writes that no trigger saw (a
+    /// connection had triggers switched off, say). Rows that differ and have no pending change are set aside as `untracked`. Tables that only
+    /// go up have nothing to be compared with. Gives how many tables that are; after an error none is compared because of this.
+    pub fn compare(&mut self) -> Result<u64, Error> {
+        let _alone = self.lock()?;
+        let compare = |remote: &mut Remote| {
+            remote.reread()?;
+            schema::refresh(&remote.database, &mut remote.plan)?;
+            let plan = &remote.plan;
+            remote.database.write("asking for a comparison", |connection| untracked::begin_all(connection, plan))
+        };
+        let done = compare(self);
+        self.judged(done)
     }
 
     fn each(

@@ -321,6 +321,12 @@ pub(crate) fn begin(connection: &Connection, table: &TablePlan) -> Result<(), Er
     set(connection, table, 1)
 }
 
+/// Puts all tables in doubt that go both ways. Gives how many they are.
+pub(crate) fn begin_all(connection: &Connection, plan: &Plan) -> Result<u64, Error> {
+    let both_ways = plan.tracked().filter(|table| table.table.direction != Direction::Upload);
+    both_ways.map(|table| begin(connection, table).map(|()| 1)).sum()
+}
+
 /// Ends the doubt about a table.
 pub(crate) fn end(connection: &Connection, table: &TablePlan) -> Result<(), Error> {
     set(connection, table, 0)

@@ -46,6 +46,8 @@ enum RemoteCommand {
     Drop(aside::DropArgs),
     /// Have everything come down again at the next sync
     Reset(aside::ResetArgs),
+    /// Have the next sync compare the tables with the consolidated database
+    Compare(aside::CompareArgs),
 }
 
 impl RemoteCommand {
@@ -60,6 +62,7 @@ impl RemoteCommand {
             RemoteCommand::Retry(args) => args.file(),
             RemoteCommand::Drop(args) => args.file(),
             RemoteCommand::Reset(args) => args.file(),
+            RemoteCommand::Compare(args) => args.file(),
         }
     }
 }
@@ -91,6 +94,7 @@ fn run_command(args: &RemoteArgs, output: &Output) -> Done {
         RemoteCommand::Retry(args) => aside::retry(args, output),
         RemoteCommand::Drop(args) => aside::give_up(args, output),
         RemoteCommand::Reset(args) => aside::reset(args, output),
+        RemoteCommand::Compare(args) => aside::compare(args, output),
     }
 }
 

@@ -4,6 +4,8 @@
 
 use headwater_model::{Direction, OnDelete, Reference};
 use headwater_protocol::Type;
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 
 use super::support::{Down, Fixture, model, query, row, table};
 
@@ -257,4 +259,41 @@ fn awkward_names() {
     f.download(f.down().whole("or\"der by", &[]).rows("or\"der by", &[row("3,f,k,q")]));
     assert_eq!(f.rows("SELECT * FROM \"or\"\"der by\""), ["3|f|k|q"]);
     f.check();
+}
+
+/// Whatever an application or its driver sets for its connection, its writes are tracked.
+#[test]
+fn settings_of_a_connection_change_nothing() {
+    let settings: [(&str, fn(&Connection)); 11] = [
+        ("foreign_keys off", |c| c.pragma_update(None, "foreign_keys", false).expect("set")),
+        ("recursive_triggers", |c| c.pragma_update(None, "recursive_triggers", true).expect("set")),
+        ("trusted_schema off", |c| c.pragma_update(None, "trusted_schema", false).expect("set")),
+        ("legacy_alter_table", |c| c.pragma_update(None, "legacy_alter_table", true).expect("set")),
+        ("ignore_check_constraints", |c| c.pragma_update(None, "ignore_check_constraints", true).expect("set")),
+        ("case_sensitive_like", |c| c.execute_batch("PRAGMA case_sensitive_like = ON").expect("set")),
+        ("synchronous off", |c| c.pragma_update(None, "synchronous", "off").expect("set")),
+        ("defensive", |c| assert!(c.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).expect("set"))),
+        ("no double quotes", |c| {
+            for which in [DbConfig::SQLITE_DBCONFIG_DQS_DDL, DbConfig::SQLITE_DBCONFIG_DQS_DML] {
+                c.set_db_config(which, false).expect("set");
+            }
+        }),
+        ("views off", |c| assert!(!c.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false).expect("set"))),
+        ("no fast truncation", |c| c.pragma_update(None, "secure_delete", true).expect("set")),
+    ];
+    let sql =
+        "REPLACE INTO item VALUES (9, 'b', 'y'); UPDATE item SET note = 'z' WHERE id = 1; DELETE FROM pair WHERE b = 2";
+    let expected = ["item: 1,a,x -> 1,a,z", "item: 2,b,x -> -", "item: - -> 9,b,y", "pair: p,2,x -> -"];
+    for (name, set) in settings {
+        let f = fixture();
+        set(&f.application);
+        f.sql(sql);
+        assert_eq!(f.cut_changes(), expected, "{name}");
+        f.check();
+    }
+    let f = fixture();
+    let other = Connection::open_in_memory().expect("another database");
+    other.execute("ATTACH ? AS shop", [f.remote.path().to_str()]).expect("attached");
+    other.execute_batch(&sql.replace("item", "shop.item").replace("pair", "shop.pair")).expect("written");
+    assert_eq!(f.cut_changes(), expected, "attached");
 }

@@ -1,4 +1,5 @@
-//! `headwater remote retry`, `drop` and `reset`: what to do about changes set aside, or waiting in vain, and starting afresh.
+//! `headwater remote retry`, `drop`, `reset` and `compare`: what to do about changes set aside, or waiting in vain, starting afresh, and
+//! changes that no trigger saw.
 
 use std::path::{Path, PathBuf};
 
@@ -102,6 +103,25 @@ impl ResetArgs {
     }
 }
 
+/// The arguments of `compare`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  headwater remote compare anna.db && headwater remote sync anna.db
+
+For a program that wrote to the file with triggers switched off. Rows that differ from the consolidated database and have no change
+that waits are set aside as `untracked`: `headwater remote log anna.db` lists them, `retry` sends them, `drop` takes them back.")]
+pub(super) struct CompareArgs {
+    /// The remote's SQLite file.
+    file: PathBuf,
+}
+
+impl CompareArgs {
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
+}
+
 /// Marks changes to be sent again.
 pub(super) fn retry(args: &AsideArgs, output: &Output) -> Done {
     let choice = args.choice()?;
@@ -137,6 +157,15 @@ pub(super) fn reset(args: &ResetArgs, output: &Output) -> Done {
     Remote::open(&args.file)?.reset()?;
     output.answer(&json!({ "reset": true }), |output| {
         output.line(format!("everything comes down again (headwater remote sync {})", args.file.display()))
+    })?;
+    Ok(Exit::Done)
+}
+
+/// Asks for a comparison.
+pub(super) fn compare(args: &CompareArgs, output: &Output) -> Done {
+    let tables = Remote::open(&args.file)?.compare()?;
+    output.answer(&json!({ "tables": tables }), |output| {
+        output.line(format!("the next sync compares {tables} tables (headwater remote sync {})", args.file.display()))
     })?;
     Ok(Exit::Done)
 }
